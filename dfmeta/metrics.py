@@ -80,12 +80,14 @@ FLOW_MODS: By[Counter, Literal["add", "delete"]] = Counter(
     ["command"],
     registry=REGISTRY,
 )
-Dropped = Literal["fragment", "no_connection", "no_answer", "first_syn_rate", "syn_rate"]
+Dropped = Literal[
+    "fragment", "no_connection", "no_answer", "second_tag", "first_syn_rate", "syn_rate"
+]
 DROPPED: By[Counter, Dropped] = Counter(
     "dfmeta_dropped_packets",
     "Packets that the switch dropped, as of the last flow dump: fragments, packets of no known "
-    "connection, packets from tap-metadata that are not answers to a guest, first SYNs above their "
-    "rate, SYNs above their rate",
+    "connection, packets from tap-metadata that are not answers to a guest, frames of tagged "
+    "subports with a second VLAN tag, first SYNs above their rate, SYNs above their rate",
     ["reason"],
     registry=REGISTRY,
 )

@@ -226,6 +226,15 @@ class Port:
         return Endpoint(self.ofport, self.vid)
 
     @property
+    def only_mac(self) -> str:
+        """The only MAC that is served at the endpoint; empty: any MAC.
+
+        All containers of a virtual machine send through one port, which no anti-spoofing rule of
+        the bridge's owner distinguishes by VLAN.
+        """
+        return self.mac if self.vid else ""
+
+    @property
     def state(self) -> PortState:
         """State of the port, from its own fields."""
         if self.fault:
@@ -253,7 +262,7 @@ class Port:
 
     def only_gains(self, new: Port) -> bool:
         """Return whether *new* is the port of the same guest, and only adds fields to this one."""
-        who = ("id", "ofport", "iface_id", "instance_id", "unnamed", "dead", "fault")
+        who = ("id", "ofport", "iface_id", "instance_id", "unnamed", "dead", "fault", "only_mac")
         same = all(getattr(self, name) == getattr(new, name) for name in who)
         # An unverified instance may become verified, but not the other way round.
         gains = self.project_id in ("", new.project_id) and self.unverified >= new.unverified

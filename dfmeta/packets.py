@@ -1,8 +1,8 @@
 """Frames ↔ values, pure. A guest writes the frames for :func:`parse_syn` and
 :func:`parse_solicitation`: they are untrusted.
 
-The parsers cover only the fields that the controller needs: Ethernet II with an optional 802.1Q
-tag, IPv4 (RFC 791), IPv6 (RFC 8200) with the extension headers that Open vSwitch skips and Linux
+The parsers cover only the fields that the controller needs: Ethernet II with at most one VLAN tag,
+IPv4 (RFC 791), IPv6 (RFC 8200) with the extension headers that Open vSwitch skips and Linux
 accepts, the fixed part of TCP (RFC 9293, 3.1), and neighbour solicitations (RFC 4861, 4.3). This
 module also writes the daemon's own probe and neighbour advertisements.
 """
@@ -20,6 +20,8 @@ from dfmeta.model import GuestAddress
 ETH_TYPE_IPV4 = 0x0800
 ETH_TYPE_IPV6 = 0x86DD
 ETH_TYPE_VLAN = 0x8100
+ETH_TYPE_SERVICE_VLAN = 0x88A8
+"""Type of a service tag (IEEE 802.1Q, 9.5), which Open vSwitch matches as an 802.1Q tag."""
 PROTO_TCP = 6
 PROTO_ICMPV6 = 58
 FLAG_SYN = 0x02
@@ -119,7 +121,7 @@ def write_segment(segment: Segment, *, source_mac: str, destination_mac: str) ->
 
 
 def write_advertisement(solicitation: Solicitation, mac: str) -> bytes:
-    """Return the answer "the target is at *mac*" to a solicitation, as an untagged frame.
+    """Return the answer "the target is at *mac*" to a solicitation, as a frame with its VLAN tag.
 
     It is complete (RFC 4861, 4.4 and 7.2.4): solicited, override, with the target's link-layer
     address.
@@ -133,7 +135,8 @@ def write_advertisement(solicitation: Solicitation, mac: str) -> bytes:
     pseudo = _pseudo(source, destination, PROTO_ICMPV6, len(body))
     body[2:4] = _checksum(pseudo + bytes(body)).to_bytes(2, "big")
     header = _IPV6.pack(_VERSION6, len(body), PROTO_ICMPV6, _ND_HOP_LIMIT, source, destination)
-    return _frame(solicitation.mac, mac, ETH_TYPE_IPV6) + header + bytes(body)
+    head = _frame(solicitation.mac, mac, ETH_TYPE_IPV6, vid=solicitation.vid)
+    return head + header + bytes(body)
 
 
 def parse_segment(frame: bytes) -> tuple[Segment, bool]:
@@ -219,9 +222,11 @@ def _can_answer(source: IPv6Address) -> bool:
     )
 
 
-def _frame(destination_mac: str, source_mac: str, kind: int) -> bytes:
+def _frame(destination_mac: str, source_mac: str, kind: int, *, vid: int = 0) -> bytes:
+    """Return the header of a frame, with an 802.1Q tag unless *vid* is 0."""
     macs = bytes.fromhex(destination_mac.replace(":", "") + source_mac.replace(":", ""))
-    return macs + kind.to_bytes(2, "big")
+    tag = _TAG.pack(ETH_TYPE_VLAN, vid) if vid else b""
+    return macs + tag + kind.to_bytes(2, "big")
 
 
 def _ipv4_header(source: bytes, destination: bytes, length: int) -> bytes:
@@ -237,7 +242,7 @@ def _ethernet(frame: bytes) -> tuple[str, int, int, bytes]:
     """Return source MAC, VLAN id, type and payload of a frame."""
     _destination, source, eth_type = _unpack(_ETH, frame, "Ethernet")
     payload, vid = frame[_ETH.size :], 0
-    if eth_type == ETH_TYPE_VLAN:
+    if eth_type in (ETH_TYPE_VLAN, ETH_TYPE_SERVICE_VLAN):
         tci, eth_type = _unpack(_TAG, payload, "802.1Q")
         payload, vid = payload[_TAG.size :], tci & _VID_MASK
     if eth_type not in (ETH_TYPE_IPV4, ETH_TYPE_IPV6):

@@ -277,11 +277,11 @@ class Registry:
 
         The address is untrusted; it uses room only among the endpoint's own slots.
 
-        :return: None if the endpoint is not served, if each slot has an open connection, or if
-            there were too many evictions recently.
+        :return: None if the endpoint is not served at that address, if each slot has an open
+            connection, or if there were too many evictions recently.
         """
         guest = self._guests.get(endpoint)
-        if guest is None or guest.identity is None or not self.certain(endpoint):
+        if guest is None or not guest.admits(address) or not self.certain(endpoint):
             return None
         self._settle(now)
         for known, slot in guest.slots.items():
@@ -339,7 +339,7 @@ class Registry:
         guest = self._guests.get(endpoint)
         slots = guest.slots if guest is not None else {}
         taken = number in slots or any(slot.address == address for slot in slots.values())
-        known = guest is not None and guest.identity is not None and not taken
+        known = guest is not None and guest.admits(address) and not taken
         if guest is None or not known or not self.allotment.may_adopt(guest, number, address):
             self.mistrust(endpoint, number)
             return False

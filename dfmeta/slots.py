@@ -70,6 +70,10 @@ class Guest:
         if port.next_hops is not None:
             self.next_hops = port.next_hops
 
+    def admits(self, address: GuestAddress) -> bool:
+        """Return whether the guest is served at *address*, which is untrusted."""
+        return self.identity is not None and self.port.only_mac in ("", address.mac)
+
     def may_displace(self, now: float) -> bool:
         """Return whether one more eviction is allowed, and count it if so (a token bucket)."""
         grown = self.room + max(0.0, now - self.room_at) * DISPLACED_PER_SECOND

@@ -14,7 +14,7 @@ import itertools
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -60,6 +60,7 @@ _GUEST = Guest(
         SLOTS6[0]: GuestAddress(_MAC, IPv6Address("fe80::1"), _SERVICE6),
     },
 )
+_SUBPORT = replace(_GUEST, endpoint=Endpoint(1, 100))
 _PORTS = {
     _TAP.ofport: "tap-metadata",
     _GUEST.endpoint.ofport: "the guest's port",
@@ -70,8 +71,9 @@ DROPPED = "dropped"
 
 
 def sample_flows() -> tuple[Flow, ...]:
-    """Return all flows of a switch that has one guest with an address of each version of IP."""
-    return *fixed_flows(_TAP), *guest_flows(_GUEST, _TAP)
+    """Return all flows of a switch that has one guest with an address of each version of IP, and
+    one behind a VLAN tag."""
+    return *fixed_flows(_TAP), *guest_flows(_GUEST, _TAP), *guest_flows(_SUBPORT, _TAP)
 
 
 def exits(purpose: Purpose) -> list[Stage | str]:

@@ -18,6 +18,7 @@ BY_FLOW: Mapping[AnyPurpose, metrics.Dropped] = {
     Purpose.GUEST_FRAGMENT: "fragment",
     Purpose.SERVICE_DROP: "no_connection",
     Purpose.REPLY_DROP: "no_answer",
+    Purpose.SUBPORT_DROP: "second_tag",
     MetaPurpose.META_OTHER_DROP: "no_answer",
     MetaPurpose.META_SOURCE_DROP: "no_connection",
     MetaPurpose.META_PROXY_DROP: "no_connection",

@@ -116,7 +116,7 @@ class MetadataApp(OSKenApp):
                 probe.packet_in(bytes(message.data))
         elif purpose is Purpose.GUEST_ND_BARE:
             self.controller.advertiser.packet_in(message.match["in_port"], bytes(message.data))
-        elif purpose is Purpose.SYN:
+        elif purpose in (Purpose.SYN, Purpose.SUBPORT_SYN):
             self.controller.learner.packet_in(message.match["in_port"], bytes(message.data))
             # os-ken handles all queued packet-ins one after the other, without a pause.
             self._turns.give_way()

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 import eventlet
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -29,6 +29,7 @@ from dfmeta.apps.channel import Channel
 from dfmeta.exceptions import DfmetaError, SwitchError
 from dfmeta.flows.metering import (
     FIRST_IDS,
+    ID_RANGE,
     LAST_ID,
     MeterConfig,
     MeterCount,
@@ -42,6 +43,9 @@ LOG = logging.getLogger(__name__)
 LEFT_OVER = 20.0
 """Seconds after which an unknown meter of our form counts as left over. Another program that makes
 a meter of that form uses it sooner."""
+
+SPREAD: Final = 40503
+"""Odd number that spreads the meters of one port's VLAN ids over the range of a purpose."""
 
 Use = tuple[Endpoint, Purpose]
 """Use of a meter: by the flow of that purpose of that endpoint."""
@@ -274,7 +278,7 @@ class Meters:
 
     def _draw(self, use: Use) -> int:
         endpoint, purpose = use
-        preferred = FIRST_IDS[purpose] + endpoint.ofport
+        preferred = FIRST_IDS[purpose] + (endpoint.ofport + endpoint.vid * SPREAD) % ID_RANGE
         if not self._is_taken(preferred):
             return preferred
         free = range(min(FIRST_IDS.values()), LAST_ID + 1)

@@ -50,7 +50,7 @@ from dfmeta.exceptions import (
     SwitchError,
     SwitchTimeoutError,
 )
-from dfmeta.flows.desired import Guest, has_flows
+from dfmeta.flows.desired import Guest
 from dfmeta.flows.flow import Flow, comes_in_at
 from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.flows.reading import read_address, read_next_hop
@@ -482,7 +482,8 @@ class Reconciler:
                 self.registry.mistrust(endpoint, number)
 
     def _wanted(self, endpoint: Endpoint, tap: Any) -> ByKey:
-        if self.registry.port_at(endpoint) is None or not has_flows(endpoint):
+        port = self.registry.port_at(endpoint)
+        if port is None:
             return {}
         addresses = {n: slot.address for n, slot in self.registry.slots(endpoint).items()}
         guest = Guest(
@@ -491,6 +492,7 @@ class Reconciler:
             addresses,
             self.meters.of(self.channel, endpoint, Purpose.GUEST_SYN),
             self.registry.next_hops(endpoint),
+            port.only_mac,
         )
         return _by_key(self._plan.guest(guest, tap))
 

@@ -59,7 +59,17 @@ BRIDGE: Final = {"bridge": "BRIDGE"}
 """A column of hosts with two bridges."""
 DROP: Final = ("bytes", "dropped", "service", "packets", "instance", "table", "address", "family")
 """Columns that are left out on a narrow terminal, the least important one first."""
-FIELDS: Final = (*COLUMNS, "ofport", "key", "next_hop", "priority", "cookie", "meter", *BRIDGE)
+FIELDS: Final = (
+    *COLUMNS,
+    "ofport",
+    "vid",
+    "key",
+    "next_hop",
+    "priority",
+    "cookie",
+    "meter",
+    *BRIDGE,
+)
 STYLES: Final = {
     "state": {
         "ok": "green",
@@ -113,8 +123,15 @@ def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> 
         columns = (BRIDGE if wanted.meta is not None else {}) | COLUMNS
     shown = [_row(entry, _named(entry, names, wanted), dropped) for entry in found.rows]
     if fmt != JSON:
-        # No flow has both.
-        shown = [{**row, "address": row["address"] or row["next_hop"]} for row in shown]
+        # No flow has an address and a next hop.
+        shown = [
+            {
+                **row,
+                "address": row["address"] or row["next_hop"],
+                "port": f"{row['port']} VID {row['vid']}" if row["vid"] else row["port"],
+            }
+            for row in shown
+        ]
     print_rows(shown, columns, fmt, styles=STYLES, drop=DROP, wide=wide)
     for bridge, error in found.unread.items():
         click.echo(f"dfmeta: the flows of {bridge} are not shown: {error}", err=True)
@@ -264,6 +281,7 @@ def _row(entry: Entry, named: tuple[str, str], dropped: dict[int, int]) -> dict[
         "dropped": dropped.get(entry.meter) if entry.meter is not None else None,
         "state": str(entry.state),
         "ofport": entry.ofport,
+        "vid": entry.vid or None,
         "key": entry.key or None,
         "priority": entry.priority,
         "cookie": f"{entry.cookie:#x}",

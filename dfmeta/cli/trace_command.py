@@ -20,6 +20,7 @@ from dfmeta.cli.common import config_options, ending, load_config
 from dfmeta.cli.in_force import say, take_over
 from dfmeta.exceptions import DfmetaError, NotRunningError, SwitchError
 from dfmeta.flows.family import FAMILIES, IPV4, IPV6, Family, family_of
+from dfmeta.flows.key import VID_MAX
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.reading import read_service
@@ -80,6 +81,7 @@ class Scene:
         "dfmeta trace 6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10",
         "dfmeta trace 10.0.0.5",
         "dfmeta trace tap3c1f2a5e-7b --family 6",
+        "dfmeta trace tap3c1f2a5e-7b --vid 100",
         failed="a fault is found on the path, or the port is not served",
     ),
 )
@@ -91,7 +93,12 @@ class Scene:
     help="Version of IP to trace. Without it, IPv4 is traced, and IPv6 where guests are served "
     "over IPv6.",
 )
-def trace(config_files: tuple[str, ...], *, port: str, family: str | None) -> None:
+@click.option(
+    "--vid",
+    type=click.IntRange(1, VID_MAX),
+    help="Trace the tagged subport with this VLAN id, instead of the port itself.",
+)
+def trace(config_files: tuple[str, ...], *, port: str, family: str | None, vid: int | None) -> None:
     """Trace a SYN of PORT through the switch and the host, and the answer back.
 
     PORT is a port's name, iface-id, MAC or guest's address, or an instance's id or name; each port
@@ -108,6 +115,10 @@ def trace(config_files: tuple[str, ...], *, port: str, family: str | None) -> No
     wanted, snapshot = scene.wanted, scene.snapshot
     trunks = which.behind_trunk(scene.ports, snapshot, port, bridge=wanted.bridge)
     found += [one for one in trunks if one not in found]
+    behind, found = found, which.with_vid(found, vid)
+    if behind and not found:
+        click.echo(f"Not traced: {port} has no tagged subport with VID {vid}: see `dfmeta ports`.")
+        sys.exit(1)
     if not found:
         why = which.no_port(snapshot, port, wanted=wanted, running=scene.running)
         click.echo(f"Not traced: {why}.")
@@ -455,4 +466,4 @@ def _head(port: KnownPort, tap: Tap, way: Way) -> str:
         what = f"{way.address.ip} {way.address.mac}, key {key}"
     service = way.address.service
     where = f", to {service}" if service is not None else ""
-    return f"{port.name} (ofport {port.ofport}), {who}, {what}{where}"
+    return f"{port.name} ({port.endpoint}), {who}, {what}{where}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dfmeta.flows import arp, nd
+from dfmeta.flows import arp, nd, subport
 from dfmeta.flows.classify import from_tap, guest_fragment, guest_http, guest_syn
 from dfmeta.flows.family import family_of
 from dfmeta.flows.flow import Flow
@@ -27,6 +27,8 @@ class Guest:
     """Meter of all its SYNs; None on a switch without meters."""
     next_hops: tuple[NextHop, ...] = ()
     """The addresses through which it has a route to the service; see :func:`usable_next_hops`."""
+    mac: str = ""
+    """The only MAC that is served at the endpoint; empty: any MAC."""
 
 
 def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
@@ -36,27 +38,17 @@ def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
         service_drop(),
         *(probe(tap, service) for service in tap.services()),
         *(nd.fixed(tap.mac, tap.guest_ip6) if tap.guest_ip6 else ()),
+        *subport.fixed(tap.ofport),
         reply_drop(),
     )
 
 
-def has_flows(endpoint: Endpoint) -> bool:
-    """Return whether frames of *endpoint* are served.
-
-    Frames of a VLAN are not: an answer would leave without the tag, to the guest of the port
-    itself.
-    """
-    return not endpoint.vid
-
-
 def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:
-    """Return all flows of one guest's endpoint; none where :func:`has_flows` is false.
+    """Return all flows of one guest's endpoint.
 
     The flows may be added one by one in this order: the classification flows come last, so nothing
     is sent to the proxy before its return path exists.
     """
-    if not has_flows(guest.endpoint):
-        return ()
     flows = [
         one
         for slot, address in sorted(guest.addresses.items())
@@ -90,7 +82,7 @@ def usable_next_hops(
 def _port_flows(guest: Guest, tap: Tap, service: Service) -> Iterator[Flow]:
     """Return the flows of one version of IP that lead a guest to the service."""
     endpoint, family = guest.endpoint, service.family
-    yield first_syn(endpoint, family, meter=guest.meter)
+    yield first_syn(endpoint, family, meter=guest.meter, mac=guest.mac)
     if not family.arp:
         yield nd.bare_request(endpoint, meter=guest.meter)
     for ip in service.guest_ips:

@@ -19,6 +19,8 @@ from dfmeta.flows.pipeline import Purpose
 FIRST_IDS: Mapping[Purpose, int] = {Purpose.SYN: 0x10000, Purpose.GUEST_SYN: 0x20000}
 """Purpose with a meter, of any pipeline → first id of its meters. A port's meter gets this id plus
 the ofport, when that is free."""
+ID_RANGE = 0x10000
+"""Number of ids of a purpose."""
 LAST_ID = 0x3FFFF
 """Last meter id. Open vSwitch's userspace datapath has 262,144 meters."""
 

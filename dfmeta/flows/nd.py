@@ -61,11 +61,8 @@ def guest_request(endpoint: Endpoint, _mac: str, ip: str) -> Flow:
 
 
 def bare_request(endpoint: Endpoint, *, meter: int | None) -> Flow:
-    """Send a solicitation without a MAC of its sender to the controller, through a meter.
-
-    The match has no VLAN tag: classification sends only untagged frames to this table.
-    """
-    match = {"in_port": endpoint.ofport, **message(ND_SOLICITATION), "ipv6_nd_sll": NO_MAC}
+    """Send a solicitation without a MAC of its sender to the controller, through a meter."""
+    match = {**frames_of(endpoint), **message(ND_SOLICITATION), "ipv6_nd_sll": NO_MAC}
     actions = (ToController(CONTROLLER_ID),)
     return flow(Purpose.GUEST_ND_BARE, match, actions=actions, meter=meter)
 

@@ -44,6 +44,7 @@ class Stage(enum.IntEnum):
     SERVICE = 2
     REPLY = 3
     ND = 4
+    SUBPORT = 5
 
 
 class MetaStage(enum.IntEnum):
@@ -81,6 +82,8 @@ class Register(enum.StrEnum):
     """Owner: the answers to solicitations. The flags of an advertisement."""
     ND_OPTION = "reg1"
     """Owner: the answers to solicitations. The type of an advertisement's option."""
+    TAG = "reg3"
+    """Owner: the subport table. The VLAN tag that a first SYN had; 0 in a frame for the proxy."""
 
 
 _L2 = frozenset({"in_port", "eth_type", "vlan_vid"})
@@ -128,9 +131,10 @@ TABLES: Mapping[Stage, Table] = {
             {"eth_src", "ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst", "eth_dst", "tcp_dst"}
         )
         | _ND_PREPARES,
-        successors=frozenset({Stage.ND}),
+        successors=frozenset({Stage.ND, Stage.SUBPORT}),
         outputs=True,
         to_controller=True,
+        tags=True,
     ),
     Stage.REPLY: Table(
         name="metadata service reply",
@@ -138,11 +142,14 @@ TABLES: Mapping[Stage, Table] = {
         "with the guest's addresses restored, a request for a key's MAC is answered, the answer "
         "to the daemon's own probe goes to the controller, and all other frames are dropped.",
         matches=frozenset({"eth_type", "ip_proto", "ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst"})
-        | {"eth_dst", "tcp_src", "arp_op", "arp_tpa", "icmpv6_type", "icmpv6_code"},
-        sets=_ARP_SETS | {"ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst", "tcp_src"} | _ND_PREPARES,
+        | {"eth_dst", "tcp_src", "arp_op", "arp_tpa", "icmpv6_type", "icmpv6_code", "vlan_vid"},
+        sets=_ARP_SETS
+        | {"ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst", "tcp_src", "vlan_vid"}
+        | _ND_PREPARES,
         successors=frozenset({Stage.ND}),
         outputs=True,
         to_controller=True,
+        tags=True,
     ),
     Stage.ND: Table(
         name="neighbour discovery",
@@ -153,6 +160,18 @@ TABLES: Mapping[Stage, Table] = {
         successors=frozenset(),
         outputs=True,
     ),
+    Stage.SUBPORT: Table(
+        name="subport",
+        why="Receives the frames of tagged subports without their VLAN tag. A frame that still has "
+        "a tag is dropped; all others go to tap-metadata, and first SYNs to the controller with "
+        "their tag.",
+        matches=frozenset({"vlan_vid", Register.TAG}),
+        sets=frozenset({"vlan_vid"}),
+        successors=frozenset(),
+        outputs=True,
+        to_controller=True,
+        tags=True,
+    ),
 }
 
 
@@ -160,7 +179,7 @@ class Purpose(enum.IntEnum):
     """All kinds of flows that dfmeta adds to a switch. Cookies contain the values."""
 
     GUEST_HTTP = 1
-    """A guest's untagged TCP to port 80 of the service, except SYNs → service table."""
+    """A guest's TCP to port 80 of the service, except SYNs → service table."""
     GUEST_ARP = 2
     """A guest's ARP request for 169.254.169.254: answered on the port where it came in."""
     FROM_TAP = 3
@@ -201,6 +220,12 @@ class Purpose(enum.IntEnum):
     """An advertisement of any other address: dropped."""
     GUEST_NEXT_HOP = 21
     """A guest's ARP request for a guest next hop: answered on the port where it came in."""
+    SUBPORT_SYN = 22
+    """The first SYN of an address of a tagged subport → controller, with its VLAN tag."""
+    SUBPORT_PROXY = 23
+    """TCP of a known address of a tagged subport → tap-metadata, without a VLAN tag."""
+    SUBPORT_DROP = 24
+    """A frame of a tagged subport that has a further VLAN tag: dropped."""
 
 
 class MetaPurpose(enum.IntEnum):
@@ -269,6 +294,9 @@ PURPOSES: Mapping[Purpose, Declared] = {
     Purpose.SERVICE_ND: Declared(Stage.ND, Priority.ADDRESS),
     Purpose.KEY_ND: Declared(Stage.ND, Priority.ADDRESS),
     Purpose.ND_DROP: Declared(Stage.ND, Priority.DROP),
+    Purpose.SUBPORT_SYN: Declared(Stage.SUBPORT, Priority.SYN),
+    Purpose.SUBPORT_PROXY: Declared(Stage.SUBPORT, Priority.ADDRESS),
+    Purpose.SUBPORT_DROP: Declared(Stage.SUBPORT, Priority.DROP),
 }
 
 RATES: Mapping[Purpose, int] = {Purpose.SYN: 50, Purpose.GUEST_SYN: 1000}
@@ -356,7 +384,12 @@ META_NUMBERS: Mapping[AnyStage, int] = {
 }
 """Table numbers of specification 001, "Metadata data pipelines"."""
 
-_OFFSET: Mapping[AnyStage, int] = {Stage.SERVICE: 0, Stage.REPLY: 1, Stage.ND: 2}
+_OFFSET: Mapping[AnyStage, int] = {
+    Stage.SERVICE: 0,
+    Stage.REPLY: 1,
+    Stage.ND: 2,
+    Stage.SUBPORT: 3,
+}
 TABLES_TAKEN = len(_OFFSET)
 """Number of tables, from ``table_base`` up, that dfmeta uses."""
 

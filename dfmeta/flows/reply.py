@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dfmeta.flows import subport
 from dfmeta.flows.family import Family
 from dfmeta.flows.flow import (
     Action,
@@ -36,8 +37,11 @@ def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> 
         actions.append(SetField(family.source, asked))
     return flow(
         Purpose.REPLY,
-        _from_listener(tap, service, str(tap.keys.key_of(endpoint, slot))),
-        actions=(*actions, Output(endpoint.ofport)),
+        {
+            **subport.untagged(endpoint),
+            **_from_listener(tap, service, str(tap.keys.key_of(endpoint, slot))),
+        },
+        actions=(*actions, *subport.tag(endpoint), Output(endpoint.ofport)),
     )
 
 
@@ -50,11 +54,12 @@ def _behind_the_patch(
     """
     return flow(
         Purpose.REPLY,
-        {**family.tcp, "eth_dst": label},
+        {**subport.untagged(endpoint), **family.tcp, "eth_dst": label},
         actions=(
             SetField("eth_dst", address.mac),
             SetField("eth_src", tap.mac),
             SetField(family.destination, str(address.ip)),
+            *subport.tag(endpoint),
             Output(endpoint.ofport),
         ),
     )

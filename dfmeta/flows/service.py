@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dfmeta.flows import subport
 from dfmeta.flows.family import IPV4, IPV6, Family, family_of
 from dfmeta.flows.flow import (
     TCP_SYN,
@@ -18,7 +19,7 @@ from dfmeta.flows.flow import (
     frames_of,
 )
 from dfmeta.flows.key import IN_PORT, Keys
-from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, Purpose
+from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, Purpose, Stage
 from dfmeta.model import Endpoint, GuestAddress
 
 
@@ -65,17 +66,23 @@ class Tap:
         return Service(IPV6, self.ip6, self.guest_ip6)
 
 
-def first_syn(endpoint: Endpoint, family: Family = IPV4, *, meter: int | None) -> Flow:
-    """Send the SYN of an unknown address to the controller, through the port's meter.
+def first_syn(
+    endpoint: Endpoint, family: Family = IPV4, *, meter: int | None, mac: str = ""
+) -> Flow:
+    """Send the SYN of an unknown address to the controller, through the endpoint's meter.
 
-    The match has no VLAN tag: classification sends only untagged frames to this table.
+    :param mac: the only MAC whose SYNs are sent; empty: any MAC.
     """
-    return flow(
-        Purpose.SYN,
-        {"in_port": endpoint.ofport, **family.tcp, "tcp_flags": (TCP_SYN, TCP_SYN_ACK_MASK)},
-        actions=(ToController(CONTROLLER_ID),),
-        meter=meter,
-    )
+    match = {
+        **frames_of(endpoint),
+        **({"eth_src": mac} if mac else {}),
+        **family.tcp,
+        "tcp_flags": (TCP_SYN, TCP_SYN_ACK_MASK),
+    }
+    if endpoint.vid:
+        actions, goto = subport.to_controller(endpoint), Stage.SUBPORT
+        return flow(Purpose.SYN, match, actions=actions, goto=goto, meter=meter)
+    return flow(Purpose.SYN, match, actions=(ToController(CONTROLLER_ID),), meter=meter)
 
 
 def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> Flow:
@@ -88,21 +95,30 @@ def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: 
     """
     family = family_of(address.ip.version)
     asked = {family.destination: str(address.service)} if address.service is not None else {}
-    return flow(
-        Purpose.ADDRESS,
-        {
-            **frames_of(endpoint),
-            "eth_src": address.mac,
-            **family.tcp,
-            family.source: str(address.ip),
-            **asked,
-        },
-        actions=towards_proxy(endpoint, slot, tap=tap),
-    )
+    match = {
+        **frames_of(endpoint),
+        "eth_src": address.mac,
+        **family.tcp,
+        family.source: str(address.ip),
+        **asked,
+    }
+    if endpoint.vid:
+        actions = (*subport.to_proxy(endpoint), *_translate(endpoint, slot, tap=tap))
+        return flow(Purpose.ADDRESS, match, actions=actions, goto=Stage.SUBPORT)
+    return flow(Purpose.ADDRESS, match, actions=towards_proxy(endpoint, slot, tap=tap))
 
 
 def towards_proxy(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, ...]:
-    """Return the actions that send a guest's packet to the proxy; also used for its first SYN.
+    """Return the actions that send a guest's first SYN, with its one VLAN tag, to the proxy.
+
+    The flow of an untagged endpoint has the same.
+    """
+    translate = _translate(endpoint, slot, tap=tap)
+    return *subport.untag(endpoint), *translate, Output(tap.ofport)
+
+
+def _translate(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, ...]:
+    """Return the actions that set the key of *slot* and the addresses of the proxy.
 
     They set eth_dst because the kernel drops a frame that is not addressed to tap-metadata's own
     MAC, and a guest may send it to the MAC of its gateway.
@@ -110,7 +126,7 @@ def towards_proxy(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, .
     label = tap.keys.label(slot)
     if label is not None:
         # The second bridge does the rest: there the label stands for the address.
-        return SetField("eth_src", label), Output(tap.ofport)
+        return (SetField("eth_src", label),)
     key = tap.keys.key_of(endpoint, slot)
     service = tap.service(key.version)
     actions: list[Action] = [
@@ -119,7 +135,7 @@ def towards_proxy(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, .
     ]
     if service.guest_ips != (service.ip,):
         actions.append(SetField(service.family.destination, service.ip))
-    return (*actions, SetField("tcp_dst", tap.port), Output(tap.ofport))
+    return (*actions, SetField("tcp_dst", tap.port))
 
 
 def service_drop() -> Flow:

@@ -92,7 +92,13 @@ def wanted_meta_flows(ports: Iterable[KnownPort], tap: MetaTap) -> tuple[Flow, .
 def _guests(ports: Iterable[KnownPort]) -> Iterator[Guest]:
     for port in ports:
         if port.wired and port.ofport is not None:
-            yield Guest(port.endpoint, None, port.addresses, next_hops=port.next_hops or ())
+            yield Guest(
+                port.endpoint,
+                None,
+                port.addresses,
+                next_hops=port.next_hops or (),
+                mac=port.mac if port.vid else "",
+            )
 
 
 def addresses_of(seen: Iterable[Seen], keys: Keys) -> Iterator[tuple[Endpoint, int, GuestAddress]]:

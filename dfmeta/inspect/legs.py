@@ -96,7 +96,7 @@ def syn(port: KnownPort, address: GuestAddress, *, tap: Tap, flags: str = "syn")
     of = NOTATIONS[address.ip.version]
     return packet(
         of.tcp,
-        in_port=port.ofport,
+        **_ingress(port),
         dl_src=address.mac,
         dl_dst=ROUTER_MAC,
         **{of.source: address.ip, of.destination: asked(address, tap)},
@@ -132,7 +132,7 @@ def solicitation(port: KnownPort, address: GuestAddress, *, tap: Tap) -> str:
     group = solicited_node(target)
     return packet(
         "icmp6",
-        in_port=port.ofport,
+        **_ingress(port),
         dl_src=address.mac,
         dl_dst=f"33:33:{group.packed[-4:].hex(':')}",
         ipv6_src=address.ip,
@@ -153,7 +153,7 @@ def arp_request(port: KnownPort, mac: str, *, hop: NextHop) -> str:
     """
     return packet(
         "arp",
-        in_port=port.ofport,
+        **_ingress(port),
         dl_src=mac,
         dl_dst=_BROADCAST,
         arp_op=ARP_REQUEST,
@@ -162,6 +162,15 @@ def arp_request(port: KnownPort, mac: str, *, hop: NextHop) -> str:
         arp_sha=mac,
         arp_tha=_NO_MAC,
     )
+
+
+def _ingress(port: KnownPort) -> Mapping[str, object]:
+    """Return the fields of frames that come in at *port*: its number, and the VLAN tag if any."""
+    return {"in_port": port.ofport, **_tag(port)}
+
+
+def _tag(port: KnownPort) -> Mapping[str, str]:
+    return {"dl_vlan": str(port.vid)} if port.vid else {}
 
 
 def next_hop(trace: Trace, port: KnownPort, *, hop: NextHop, tap: Tap, layout: Layout) -> Leg:
@@ -175,7 +184,8 @@ def next_hop(trace: Trace, port: KnownPort, *, hop: NextHop, tap: Tap, layout: L
     if not stop and _BACK not in next(mine, ()):
         stop = f"the answer does not leave at {port.name}"
     if not stop:
-        stop = differs(trace, {"arp_spa": hop.ip, "arp_sha": hop.mac or tap.mac})
+        wanted = {"arp_spa": hop.ip, "arp_sha": hop.mac or tap.mac, **_tag(port)}
+        stop = differs(trace, wanted)
     return Leg(steps, f"guest next hop {hop.ip}: {stop}" if stop else "")
 
 
@@ -187,7 +197,7 @@ def neighbour(
     stop = _not_advertised(trace, port, asked(address, tap), layout)
     if not stop:
         wanted = {"dl_dst": address.mac, "ipv6_src": asked(address, tap), "nd_tll": tap.mac}
-        stop = differs(trace, wanted)
+        stop = differs(trace, {**wanted, **_tag(port)})
     return Leg(steps, f"neighbour discovery: {stop}" if stop else "")
 
 
@@ -234,8 +244,12 @@ def there(
         return Leg(steps, f"stops before the {name} table: {dropped(port.name)}")
     if not hop.matched:
         return Leg(steps, f"stops in the {name} table: no flow matches it")
+    wrong = _not_untagged(trace, hop, layout) if port.vid else ""
+    if wrong:
+        return Leg(steps, wrong)
     if hop.purpose is Purpose.ADDRESS:
-        return Leg(steps, _misdirected(hop, trace, tap, version, label))
+        last = trace.at(layout.number(Stage.SUBPORT)) if port.vid else hop
+        return Leg(steps, _misdirected(last or hop, trace, tap, version, label))
     if hop.purpose is Purpose.SYN:
         if port.state is PortState.NO_INSTANCE:
             return Leg(steps, f"stops in the {name} table: {no_instance(port)}", to_controller=True)
@@ -243,6 +257,24 @@ def there(
     if hop.purpose is Purpose.SERVICE_DROP:
         return Leg(steps, f"stops in the {name} table: the port's first-SYN flow is missing")
     return Leg(steps, f"stops in the {name} table: {stranger(hop)} takes it")
+
+
+def _not_untagged(trace: Trace, hop: Hop, layout: Layout) -> str:
+    """Return why a frame of a tagged subport does not pass the subport table; empty if it does.
+
+    :param hop: its flow in the service table.
+    """
+    wanted = {Purpose.ADDRESS: Purpose.SUBPORT_PROXY, Purpose.SYN: Purpose.SUBPORT_SYN}
+    expected = wanted.get(hop.purpose) if isinstance(hop.purpose, Purpose) else None
+    if expected is None:
+        return ""
+    name, last = TABLES[Stage.SUBPORT].name, trace.at(layout.number(Stage.SUBPORT))
+    if last is None:
+        return f"stops before the {name} table: {stranger(hop)} does not lead there"
+    if last.purpose is not expected:
+        missing = f"the {purpose_name(expected)} flow is missing"
+        return f"stops in the {name} table: {missing}, {stranger(last)} takes it"
+    return ""
 
 
 def on(trace: Trace, layout: Layout) -> str:
@@ -281,7 +313,7 @@ def back(
         "dl_dst": address.mac,
         of.source: asked(address, tap),
     }
-    wrong = differs(trace, wanted | {"tp_src": str(METADATA_PORT)})
+    wrong = differs(trace, wanted | {"tp_src": str(METADATA_PORT), **_tag(port)})
     if not hop.outputs_to(port.ofport or 0):
         wrong = f"it does not leave at {port.name} (ofport {port.ofport})"
     return Leg(steps, f"on the return path: {wrong}" if wrong else "")

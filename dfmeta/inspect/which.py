@@ -45,6 +45,18 @@ def named(ports: Iterable[KnownPort], text: str) -> tuple[KnownPort, ...]:
     return ()
 
 
+def with_vid(ports: Iterable[KnownPort], vid: int | None) -> list[KnownPort]:
+    """Return those of *ports* that have the VLAN id *vid*.
+
+    :param vid: None: the ports without one; if all of them have one, as a tagged subport that is
+        named by its own iface-id or instance, all.
+    """
+    ports = list(ports)
+    if vid is not None:
+        return [port for port in ports if port.vid == vid]
+    return [port for port in ports if not port.vid] or ports
+
+
 def _is(address: GuestAddress, text: str) -> bool:
     """Return whether *text* is the MAC or the IP address, in any spelling.
 

@@ -48,10 +48,13 @@ class Subports:
         self._ports[port.id] = port
         if port.kind is PortKind.SUBPORT:
             self._children.setdefault(port.parent, {})[port.id] = None
-        elif not port.vid:
+        elif _may_be_parent(port):
             self._parents[port.name] = port
         self._deliver(self._complete(port))
-        self._tell_children(port)
+        for parent in dict.fromkeys(
+            one.name for one in (before, port) if one and _may_be_parent(one)
+        ):
+            self._tell_children(parent)
 
     def forget(self, port_id: PortId) -> None:
         """Drop that port. Its subports stay, without its values."""
@@ -59,8 +62,8 @@ class Subports:
         if port is not None:
             self._forget(port)
         self._drop(port_id)
-        if port is not None:
-            self._tell_children(port)
+        if port is not None and _may_be_parent(port):
+            self._tell_children(port.name)
 
     def _forget(self, port: Port) -> None:
         there = self._children.get(port.parent, {})
@@ -71,10 +74,9 @@ class Subports:
         if mine is not None and mine.id == port.id:
             del self._parents[port.name]
 
-    def _tell_children(self, port: Port) -> None:
-        if port.kind is not PortKind.SUBPORT:
-            for one in list(self._children.get(port.name, ())):
-                self._deliver(self._complete(self._ports[one]))
+    def _tell_children(self, parent: str) -> None:
+        for one in list(self._children.get(parent, ())):
+            self._deliver(self._complete(self._ports[one]))
 
     def _complete(self, port: Port) -> Port:
         if port.kind is not PortKind.SUBPORT or port.fault:
@@ -96,3 +98,7 @@ class Subports:
             unnamed=False,
             sources={name: PARENT for name in FIELDS if getattr(parent, name)},
         )
+
+
+def _may_be_parent(port: Port) -> bool:
+    return port.kind is not PortKind.SUBPORT and not port.vid

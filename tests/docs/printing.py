@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.flow import Flow
+from dfmeta.flows.flow import TAGGED, Flow
 from dfmeta.flows.key import IN_PORT, SLOTS6
 from dfmeta.flows.pipeline import PURPOSES, Layout, Purpose, Stage, cookie_of
 from dfmeta.flows.reading import version_of
@@ -30,6 +30,7 @@ SYN_METER = 141414
 TAP = Tap(ofport=4811, mac="02:00:5e:0d:0e:0f", port=18989)
 HOST_IP = "198.51.100.88"
 SLOT = 0
+SUBPORT = Endpoint(ENDPOINT.ofport, 2989)
 HOP = NextHop("192.0.2.66", "fa:16:3e:0d:0e:0f")
 SERVICE6 = "fe80::a9fe:a9fe"
 ADDRESS6 = replace(ADDRESS, ip=IPv6Address("2001:db8::77"), service=IPv6Address(SERVICE6))
@@ -52,6 +53,10 @@ PLACEHOLDERS: Mapping[str, str] = {
     "IP6": str(ADDRESS6.ip),
     "KEY6": str(IN_PORT.key_of(ENDPOINT, SLOTS6[0])),
     "HOST_IP6": HOST_IP6,
+    "VID": str(SUBPORT.vid),
+    "TAG": str(TAGGED | SUBPORT.vid),
+    "HEX_TAG": hex(TAGGED | SUBPORT.vid),
+    "VLAN_KEY": str(IN_PORT.key_of(SUBPORT, SLOT)),
 }
 """Placeholder → the value that stands for it; no value occurs in a flow by any other way."""
 
@@ -81,6 +86,7 @@ def cases() -> dict[str, Case]:
     unmetered = Guest(ENDPOINT, None, {SLOT: ADDRESS})
     elsewhere = Tap(TAP.ofport, TAP.mac, TAP.port, ip=HOST_IP)
     both = replace(plain, addresses={SLOTS6[0]: ADDRESS6})
+    subport = replace(plain, endpoint=SUBPORT, next_hops=())
     found: dict[str, Case] = {}
     for guest, tap, suffix in (
         (plain, TAP, ""),
@@ -94,6 +100,11 @@ def cases() -> dict[str, Case]:
                 # The flows of some purposes have no form for IPv4.
                 name += suffix if name in found else ""
                 found[name] = Case(name, flow)
+    for flow in guest_flows(subport, TAP):
+        # All other flows differ from those of untagged frames in the match of the tag alone.
+        if flow.purpose in (Purpose.SYN, Purpose.ADDRESS, Purpose.REPLY):
+            name = f"{block_name(flow.purpose)}-tagged"
+            found[name] = Case(name, flow)
     return found
 
 

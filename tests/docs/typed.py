@@ -41,6 +41,7 @@ TYPED: Mapping[str, str] = {
     "store-central": "tests/e2e/test_pages.py",
     "store-database": "tests/e2e/test_pages.py",
     "store-kvm": "tests/e2e/test_store_kvm.py",
+    "trunks": "tests/e2e/test_pages.py",
     "upgrade": "tests/e2e/test_first_hour.py",
 }
 """Each page with commands, and the module that types them."""

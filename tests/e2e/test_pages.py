@@ -101,6 +101,12 @@ def test_a_guest_gets_next_hops_and_loses_them(host: Shell) -> None:
     assert "10.0.0.2=fa:16:3e:00:00:02 10.0.1.2" in types(host, "next-hops")
 
 
+def test_a_subport_gets_an_instance_and_loses_it(host: Shell) -> None:
+    printed = types(host, "trunks")
+    assert "VID 100: instance" in printed
+    assert printed.rstrip().endswith("VID 100: deleted")
+
+
 def test_devices_get_their_roles(host: Shell) -> None:
     drive = host.folder / "srv/drives/web1"
     drive.mkdir(parents=True)

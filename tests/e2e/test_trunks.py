@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -185,6 +186,104 @@ def test_an_entry_of_the_parents_list_names_a_subport(
     host.vsctl("remove", "Interface", vm.trunk.inner, "external_ids", "dfmeta-subports")
     vm.name_containers()
     wait_served(agent, vm)
+
+
+def test_subports_are_added_listed_and_deleted(agent: Agent, vms: list[Vm]) -> None:
+    """The command finds the parent by each of its names, and keeps what other programs wrote."""
+    trunk = vms[0].trunk
+    host, container = trunk.guest.host, vms[0].containers[VIDS[0]]
+    subport = trunk.subports[0]
+    host.vsctl("remove", "Interface", subport.inner, "external_ids", "dfmeta-instance")
+    other = json.dumps(json.dumps([{"vid": VIDS[1], "of": "another program"}]))
+    host.vsctl("set", "Interface", trunk.inner, f"external_ids:dfmeta-subports={other}")
+    add = ("subport", "add", "--vid", str(VIDS[0]), "--instance", container.instance_id)
+    for name in (trunk.inner, trunk.guest.port, trunk.guest.ids.iface_id, trunk.guest.instance_id):
+        done = agent.ctl(*add, name, "--mac", MAC, "--project", "p9")
+        assert done.stdout == (
+            f"{trunk.inner}, VID {VIDS[0]}: instance {container.instance_id}\n"
+        ), done
+        assert done.stderr == ""
+    wait_served(agent, vms[0])
+    asks_own(container)
+    listed = json.loads(agent.ctl("subport", "list", trunk.inner, "--format", "json").stdout)
+    assert [(row["vid"], row["port"], row["instance"], row["listed"]) for row in listed] == [
+        (VIDS[0], subport.inner, container.instance_id, True),
+        (VIDS[1], trunk.subports[1].inner, vms[0].containers[VIDS[1]].instance_id, True),
+    ]
+    (row,) = json.loads(host.vsctl("--format=json", "list", "Interface", trunk.inner))["data"]
+    assert "another program" in json.dumps(row)
+    everything = json.loads(agent.ctl("subport", "list", "--format", "json").stdout)
+    assert len(everything) == len(vms) * len(VIDS)
+    delete = ("subport", "delete", trunk.inner, "--vid", str(VIDS[0]))
+    assert agent.ctl(*delete).stdout == f"{trunk.inner}, VID {VIDS[0]}: deleted\n"
+    wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", 5, "no instance")
+    again = agent.ctl(*delete, check=False)
+    assert again.returncode == 2
+    assert f"{trunk.inner} has no entry of VID {VIDS[0]}. `dfmeta subport list" in again.stderr
+    host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
+    vms[0].name_containers()
+    wait_served(agent, vms[0])
+
+
+def test_an_entry_without_a_subport_is_said(agent: Agent, vms: list[Vm]) -> None:
+    trunk = vms[0].trunk
+    done = agent.ctl("subport", "add", trunk.inner, "--vid", "300", "--instance", uuid_of("x"))
+    assert done.stderr == f"The trunk of {trunk.inner} has no subport with VID 300 yet.\n"
+    (row,) = (
+        one
+        for one in json.loads(agent.ctl("subport", "list", "--format", "json").stdout)
+        if one["fault"]
+    )
+    assert (row["vid"], row["port"], row["fault"]) == (
+        *(300, None, "the trunk has no subport with this VID"),
+    )
+    found = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
+    (line,) = [one for one in found if one["check"] == "trunks"]
+    assert f"entries without a subport on the trunk: {trunk.inner} (VID 300)" in line["text"]
+    agent.ctl("subport", "delete", trunk.inner, "--vid", "300")
+    found = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
+    (line,) = [one for one in found if one["check"] == "trunks"]
+    assert line["text"] == "2 trunks with 4 subports, 4 of them with an instance"
+
+
+def test_what_subport_cannot_do_is_one_line(host: OpenvSwitch, agent: Agent, vms: list[Vm]) -> None:
+    trunk = vms[0].trunk
+    subport = trunk.subports[0]
+
+    def fails(*words: str) -> str:
+        done = agent.ctl("subport", *words, check=False)
+        assert done.returncode in {1, 2}, done
+        return done.stderr.splitlines()[-1]
+
+    add = ("add", trunk.inner, "--vid", "7")
+    assert "instance_id is not a UUID" in fails(*add, "--instance", "web")
+    assert "mac is not of the form" in fails(*add, "--mac", "web")
+    assert "4095 is not in the range" in fails("add", trunk.inner, "--vid", "4095")
+    assert "Missing option '--vid'" in fails("add", trunk.inner)
+    assert "no port of br-int has the name" in fails("add", "nowhere", "--vid", "7")
+    said = fails("add", subport.inner, "--vid", "7")
+    assert f"{subport.inner} is a subport of {trunk.inner}, with VID {subport.vid}. Give" in said
+    host.vsctl("set", "Interface", trunk.inner, "external_ids:dfmeta-subports=odd")
+    said = fails(*add)
+    assert f"{trunk.inner}: it is not JSON" in said
+    assert said.endswith("[subport-list]")
+    assert f"ovs-vsctl remove Interface {trunk.inner} external_ids dfmeta-subports" in said
+    host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
+
+
+def test_many_commands_at_once_lose_no_entry(agent: Agent, vms: list[Vm]) -> None:
+    """Each of them reads the list, and writes it only if no other one has changed it meanwhile."""
+    trunk = vms[1].trunk
+    vids = range(1000, 1008)
+    with ThreadPoolExecutor(len(vids)) as pool:
+        done = pool.map(
+            lambda vid: agent.ctl("subport", "add", trunk.inner, "--vid", str(vid), timeout=90),
+            vids,
+        )
+        assert [one.returncode for one in done] == [0] * len(vids)
+    listed = json.loads(agent.ctl("subport", "list", trunk.inner, "--format", "json").stdout)
+    assert {row["vid"] for row in listed} == {*vids, *VIDS}
+    trunk.guest.host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
 
 
 def test_the_vms_interface_may_come_last_and_change_its_instance(

@@ -306,7 +306,8 @@ def test_tables_and_priorities_follow_the_layout() -> None:
     with World(layout=Layout(table_base=30, classification_table=2, hook_priority=7)) as world:
         world.plug(1)
         places = {(one.table, one.priority) for one in world.switch.flows if is_ours(one.cookie)}
-        assert places == {(2, 7), (30, 100), (30, 0), (31, 200), (31, 0)}
+        of_subports = {(33, 200), (33, 100), (33, 0)}
+        assert places == {(2, 7), (30, 100), (30, 0), (31, 200), (31, 0), *of_subports}
         assert world.reconciler.reconcile() == 0
 
 

@@ -226,11 +226,11 @@ class App:
         fields = {"name": f"tap{ofport}", "row": f"row-{ofport}", "iface_id": f"port-{ofport}"}
         self.registry.set_port(Port(ofport=ofport, instance_id=instance, **fields | more))
         settle()
-        return Endpoint(ofport)
+        return Endpoint(ofport, more.get("vid", 0))
 
-    def unplug(self, ofport: int) -> None:
+    def unplug(self, ofport: int, vid: int = 0) -> None:
         """Have a guest's port disappear."""
-        self.registry.remove_port(PortId(f"row-{ofport}"))
+        self.registry.remove_port(PortId(f"row-{ofport}", vid))
         settle()
 
 

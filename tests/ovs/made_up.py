@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.service import Tap
+from dfmeta.model import Endpoint
+from tests.flows.frames import tagged
 from tests.ovs.switch import ELSEWHERE, GUESTS, LOCAL, TAP_PORT
 
 TAP_MAC = "02:00:00:00:00:09"
@@ -23,6 +25,8 @@ macs = st.sampled_from(MACS) | st.binary(min_size=6, max_size=6).map(lambda raw:
 tcp_ports = st.sampled_from(TCP_PORTS) | st.integers(0, 0xFFFF)
 tags: st.SearchStrategy[list[int]] = st.lists(st.integers(0, 0xFFFF), max_size=3) | st.just([])
 flag_sets = st.integers(0, 0xFFF)
+vids = st.lists(st.sampled_from([0, 7, 4094]), min_size=1, max_size=2, unique=True)
+"""The endpoints of a port: the port itself, and tagged subports."""
 quick = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -31,6 +35,22 @@ quick = settings(
 )
 octets = st.integers(0, 255)
 Frames = list[tuple[int, bytes]]
+
+
+@st.composite
+def endpoints(draw: st.DrawFn) -> list[Endpoint]:
+    """Endpoints of one or more ports."""
+    ofports = draw(st.sets(st.sampled_from(GUESTS), min_size=1))
+    return [Endpoint(ofport, vid) for ofport in sorted(ofports) for vid in draw(vids)]
+
+
+@st.composite
+def of_endpoint(draw: st.DrawFn, endpoint: Endpoint, frame: bytes) -> bytes:
+    """*frame* with the tag that frames of *endpoint* have, of any priority and either type."""
+    if not endpoint.vid:
+        return frame
+    tpid = draw(st.sampled_from([0x8100, 0x8100, 0x88A8]))
+    return tagged(frame, draw(st.integers(0, 0xF)) << 12 | endpoint.vid, tpid=tpid)
 
 
 @dataclass(frozen=True)

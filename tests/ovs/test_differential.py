@@ -33,9 +33,11 @@ from tests.ovs.made_up import (
     Frames,
     State,
     cases,
+    endpoints,
     flag_sets,
     macs,
     mangled,
+    of_endpoint,
     overwritten,
     quick,
     tags,
@@ -140,14 +142,16 @@ addresses = st.builds(
 def states(draw: st.DrawFn) -> State:
     """Which guests there are, and which of their addresses in which slots."""
     guests = []
-    for ofport in draw(st.sets(st.sampled_from(GUESTS), min_size=1)):
+    for endpoint in draw(endpoints()):
+        ofport = endpoint.ofport
         known = draw(st.lists(addresses, unique=True, max_size=5))
         slots = draw(st.permutations(SLOTS))
         meter = draw(st.sampled_from([METERS[ofport], None]))
         syn_meter = draw(st.sampled_from([SYN_METERS[ofport], None]))
         given = dict(zip(slots, known, strict=False))
         hops = tuple(draw(st.lists(next_hops, unique_by=lambda hop: hop.ip, max_size=3)))
-        guests.append(Guest(Endpoint(ofport), meter, given, syn_meter, hops))
+        only = draw(st.sampled_from(["", *MACS[:1]])) if endpoint.vid else ""
+        guests.append(Guest(endpoint, meter, given, syn_meter, hops, only))
     tap = Tap(TAP_PORT, TAP_MAC, 9775, ip=draw(st.sampled_from([METADATA_IP, HOST_IP])))
     return State(tap, tuple(guests))
 
@@ -173,7 +177,10 @@ def likely(draw: st.DrawFn, state: State) -> tuple[int, bytes]:
     else:
         packet = arp(op=1, sha=who.mac, spa=ip, tha=draw(macs), tpa=asked)
         frame = ethernet(packet, dst=draw(macs), src=draw(macs), kind=0x0806)
-    return TAP_PORT if kind % 2 else guest.endpoint.ofport, draw(overwritten(frame))
+    if kind % 2:
+        return TAP_PORT, draw(overwritten(frame))
+    frame = draw(of_endpoint(guest.endpoint, draw(overwritten(frame))))
+    return guest.endpoint.ofport, frame
 
 
 def test_the_model_and_open_vswitch_agree_on_every_frame_in_every_state(pair: Pair) -> None:

@@ -41,10 +41,12 @@ from tests.ovs.made_up import (
     Frames,
     State,
     cases,
+    endpoints,
     flag_sets,
     macs,
     mangled,
     octets,
+    of_endpoint,
     overwritten,
     tags,
     tcp_ports,
@@ -208,14 +210,15 @@ def states(draw: st.DrawFn) -> State:
     taps = [(HOST_IP6, SERVICE6), (HOST_IP6, SERVICE6[:1]), (SERVICE6[1], SERVICE6[1:])]
     ip6, guest_ip6 = draw(st.sampled_from(taps))
     guests = []
-    for ofport in draw(st.sets(st.sampled_from(GUESTS), min_size=1)):
+    for endpoint in draw(endpoints()):
+        ofport = endpoint.ofport
         served = [one for one in draw(st.lists(addresses, unique=True, max_size=5))
                   if str(one.service) in guest_ip6]  # fmt: skip
         given = dict(zip(draw(st.permutations(SLOTS6)), served, strict=False))
         known = given | draw(st.sampled_from([{}, {SLOTS[0]: OLD}]))
         meter = draw(st.sampled_from([METERS[ofport], None]))
         syn_meter = draw(st.sampled_from([SYN_METERS[ofport], None]))
-        guests.append(Guest(Endpoint(ofport), meter, known, syn_meter))
+        guests.append(Guest(endpoint, meter, known, syn_meter))
     return State(Tap(TAP_PORT, TAP_MAC, 9775, ip6=ip6, guest_ip6=guest_ip6), tuple(guests))
 
 
@@ -241,7 +244,9 @@ def likely(draw: st.DrawFn, state: State) -> tuple[int, bytes]:
         message = neighbour(135, options=draw(option_lists(who.mac)), **ends)
         packet = ipv6(message, dst=dst, src=src, proto=58)
     frame = draw(overwritten(ethernet(packet, dst=draw(macs), src=who.mac, kind=0x86DD), others))
-    return sender(TAP_PORT if kind % 2 else guest.endpoint.ofport, frame)
+    if kind % 2:
+        return sender(TAP_PORT, frame)
+    return guest.endpoint.ofport, draw(of_endpoint(guest.endpoint, frame))
 
 
 def test_the_model_and_open_vswitch_agree_on_every_frame_in_every_state(pair: Pair) -> None:

@@ -47,7 +47,7 @@ from tests.harness.meta import (
     patch_of,
 )
 from tests.harness.ovs import BRIDGE, OpenvSwitch
-from tests.ovs.made_up import flag_sets, macs, overwritten, quick
+from tests.ovs.made_up import flag_sets, macs, of_endpoint, overwritten, quick
 from tests.ovs.pair import METERS, SYN_METERS, Pair, shared_pair
 from tests.ovs.switch import GUESTS, TAP_PORT, Connection, encode
 from tests.ovs.test_differential import read
@@ -110,7 +110,8 @@ def states(draw: st.DrawFn, second: bool) -> State:
         given = dict(zip(numbers[0][mine], known, strict=False))
         given |= dict(zip(numbers[1][mine], known6, strict=False))
         meters = METERS[ofport], SYN_METERS[ofport]
-        guests.append(Guest(Endpoint(ofport), meters[0], given, meters[1]))
+        endpoint = Endpoint(ofport, draw(st.sampled_from([0, 0, 7])))
+        guests.append(Guest(endpoint, meters[0], given, meters[1]))
     tap = replace(patch_of(KEYS), ofport=TAP_PORT)
     meta = replace(meta_tap_of(KEYS), ofport=TAP_PORT, patch=PATCH)
     return State(second, tap, meta, tuple(guests))
@@ -146,6 +147,8 @@ def likely(draw: st.DrawFn, state: State) -> tuple[int, bytes]:
     frame = draw(overwritten(frame))
     if draw(st.integers(0, 9)) == 0:
         frame = tagged(frame, draw(st.sampled_from([0, VLAN, 0x2000 | VLAN])))
+    if kind == 0:
+        frame = draw(of_endpoint(guest.endpoint, frame))
     return port, frame
 
 

@@ -271,6 +271,7 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
     ),
     "ports/next_hop_list.py _MAC": ("fa:16:3e:00:00:01",),
     "ports/next_hop_list.py _SEPARATORS": ("a, b",),
+    "ports/subport_list.py _PORT_ID": ("3f1a9c22-5e0d", "x" * 255),
     "proxy/haproxy/counts.py _LINE": ("5.0.1.0.2 404 ---- nova /a",),
     "proxy/haproxy/entries.py _PLAIN": ("a-b.c",),
     "proxy/haproxy/handover.py _ID": ("1795557389.0105.0.1",),

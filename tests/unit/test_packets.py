@@ -98,13 +98,19 @@ def test_a_wrong_version_or_header_length_is_refused(first: int) -> None:
         parse_syn(bytes(frame))
 
 
-@pytest.mark.parametrize("eth_type", [0x0806, 0x8847, 0x88A8, 0x05DC])
+@pytest.mark.parametrize("eth_type", [0x0806, 0x8847, 0x05DC])
 def test_what_is_not_ip_is_refused(eth_type: int) -> None:
     frame = packet.Packet()
     frame.add_protocol(ethernet.ethernet(GUEST_MAC, GUEST_MAC, eth_type))
     frame.serialize()
     with pytest.raises(PacketError, match=f"type {eth_type:#06x} is not IPv4 or IPv6"):
         parse_syn(bytes(frame.data) + bytes(46))
+
+
+def test_a_service_tag_counts_as_one_of_8021q() -> None:
+    frame = bytearray(syn(vid=5))
+    frame[12:14] = b"\x88\xa8"
+    assert parse_syn(bytes(frame)) == parse_syn(syn(vid=5))
 
 
 def test_a_second_tag_is_refused() -> None:

@@ -52,10 +52,12 @@ def test_a_shared_meter_is_of_a_purpose_with_a_rate() -> None:
 def test_a_register_is_set_and_read_in_one_table_alone() -> None:
     """A frame with a register of ours never leaves dfmeta's own tables."""
     assert not TABLES[Stage.CLASSIFY].sets & set(Register)
-    for table in TABLES.values():
-        assert not table.matches & set(Register)
+    for stage, table in TABLES.items():
+        assert table.matches & set(Register) == (
+            {Register.TAG} if stage is Stage.SUBPORT else set()
+        )
         if table.sets & set(Register):
-            assert table.successors == {Stage.ND}
+            assert table.successors <= {Stage.ND, Stage.SUBPORT}
 
 
 def test_a_packet_only_goes_to_higher_tables() -> None:
@@ -85,7 +87,7 @@ def test_every_table_of_ours_drops_what_nothing_else_matches() -> None:
         )
         for stage in set(Stage) - {Stage.CLASSIFY}
     }
-    assert lowest == {Stage.SERVICE: 0, Stage.REPLY: 0, Stage.ND: 0}
+    assert lowest == {Stage.SERVICE: 0, Stage.REPLY: 0, Stage.ND: 0, Stage.SUBPORT: 0}
 
 
 @pytest.mark.parametrize("purpose", list(Purpose))
@@ -122,14 +124,15 @@ def test_nobody_elses_cookie_is_ours(cookie: int) -> None:
 def test_the_default_layout_has_the_contracts_numbers() -> None:
     assert (LAYOUT.number(Stage.CLASSIFY), LAYOUT.priority(Purpose.GUEST_HTTP)) == (0, 300)
     assert LAYOUT.number(Stage.SERVICE) == LAYOUT.table_base == 200
-    assert [LAYOUT.number(stage) for stage in (Stage.REPLY, Stage.ND)] == [201, 202]
-    assert TABLES_TAKEN == 3
+    others = (Stage.REPLY, Stage.ND, Stage.SUBPORT)
+    assert [LAYOUT.number(stage) for stage in others] == [201, 202, 203]
+    assert TABLES_TAKEN == 4
 
 
 def test_a_layout_takes_the_options_numbers() -> None:
     layout = Layout(table_base=60, classification_table=7, hook_priority=500)
-    assert [layout.number(stage) for stage in Stage] == [7, 60, 61, 62]
-    assert [layout.stage(number) for number in (7, 60, 61, 62)] == list(Stage)
+    assert [layout.number(stage) for stage in Stage] == [7, 60, 61, 62, 63]
+    assert [layout.stage(number) for number in (7, 60, 61, 62, 63)] == list(Stage)
     assert layout.stage(0) is None
     assert layout.priority(Purpose.GUEST_ARP) == layout.priority(Purpose.FROM_TAP) == 500
 

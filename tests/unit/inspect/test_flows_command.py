@@ -62,4 +62,5 @@ def test_flows_of_one_purpose_are_told_apart_by_their_family() -> None:
 
 def test_a_flow_of_no_family_has_none() -> None:
     without = {line["PURPOSE"] for line in listed() if line["FAMILY"] == "-"}
-    assert without == {"from-tap", "service-drop", "reply-drop", "nd-drop"}
+    subports = {"subport-syn", "subport-proxy", "subport-drop"}
+    assert without == {"from-tap", "service-drop", "reply-drop", "nd-drop", *subports}

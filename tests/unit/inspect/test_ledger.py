@@ -54,13 +54,14 @@ def test_all_that_ought_to_be_there_is_ok_whatever_its_meter() -> None:
         "classification",
         "metadata service",
         "metadata service reply",
+        "subport",
     }
     assert [row.table for row in rows] == sorted(row.table for row in rows)
 
 
 def test_ports_that_are_not_to_have_flows_want_none() -> None:
     fixed = wanted_flows([], TAP)
-    assert len(fixed) == 4
+    assert len(fixed) == 7
     for state in (PortState.DEAD, PortState.BROKEN, PortState.NO_OFPORT):
         assert wanted_flows([replace(PORT, state=state)], TAP) == fixed
     addresses = 3 * len(PORT.addresses)
@@ -76,7 +77,7 @@ def test_missing_changed_and_unknown_flows_are_told_apart() -> None:
     found = [seen(first), seen(odd), seen(first, flow=None, table=9)]
     found += [seen(one) for one in rest]
     states = sorted(str(row.state) for row in entries(found, (first, second, *rest), layout=LAYOUT))
-    assert states == ["missing", "ok", "ok", "ok", "unknown", "unknown"]
+    assert states == ["missing", *["ok"] * 6, "unknown", "unknown"]
     moved = replace(first, goto=None)
     (row,) = entries([seen(moved)], [first], layout=LAYOUT)
     assert row.state is State.DIFFERS
