@@ -68,9 +68,8 @@ class Parts:
             keys=keys,
             allotment=allotment_of(keys, addresses, versions=versions),
         )
-        built = identity.build(conf, self.registry.set_port, self.registry.remove_port)
-        self.identities, self.next_hops = built.resolver, built.next_hops
-        self.registry.when_replaced(self.identities.renew)
+        self.identities = identity.build(conf, self.registry.set_port, self.registry.remove_port)
+        self.registry.when_replaced(self.identities.resolver.renew)
         self.controller = Controller(
             self.registry,
             bridge=group.integration_bridge,

@@ -71,8 +71,6 @@ class Start:
         self._deadline = time.monotonic() + group.startup_timeout
         parts.watcher.start()
         parts.identities.start()
-        if parts.next_hops is not None:
-            parts.next_hops.start()
         if not self._await_host():
             return False
         # The guest of a port decides which addresses may be kept. A slow source delays no start.
@@ -129,7 +127,7 @@ class Start:
 
     def _await_identities(self) -> None:
         with eventlet.Timeout(FIRST_ROUND, False):
-            while not self._parts.identities.settled():
+            while not self._parts.identities.resolver.settled():
                 eventlet.sleep(0.01)
 
     def _await_switch(self) -> bool:

@@ -18,6 +18,7 @@ from dfmeta.wiring import neutron_client
 
 if TYPE_CHECKING:
     from dfmeta.ports.next_hops import NextHops
+    from dfmeta.ports.trunk_details import TrunkDetails
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,22 @@ class Identities:
     resolver: Resolver
     next_hops: NextHops | None
     """None: Neutron is not among the sources."""
+    trunks: TrunkDetails | None
+    """None: Neutron is not among the sources."""
+
+    def update(self, port: Port) -> None:
+        """Process the current row of a port in OVSDB. Never waits."""
+        (self.trunks or self.resolver).update(port)
+
+    def forget(self, port_id: PortId) -> None:
+        """Drop a port that OVSDB no longer has."""
+        (self.trunks or self.resolver).forget(port_id)
+
+    def start(self) -> None:
+        """Begin to query what is queried regularly."""
+        for part in (self.resolver, self.next_hops, self.trunks):
+            if part is not None:
+                part.start()
 
 
 def build(
@@ -43,6 +60,7 @@ def build(
     order = conf.df_metadata.identity_sources
     sources = [make[name](conf) for name in order if name in make]
     hops: NextHops | None = None
+    trunks: TrunkDetails | None = None
     if NEUTRON in order:
         from dfmeta.ports.next_hops import NextHops
 
@@ -50,7 +68,17 @@ def build(
         deliver, drop = hops.put, hops.forget
     own = conf.df_metadata.subport_identity == "own"
     subports = Subports(deliver, drop, own=own)
-    return Identities(Resolver(order, sources, subports.put, drop=subports.forget), hops)
+    resolver = Resolver(order, sources, subports.put, drop=subports.forget)
+    if NEUTRON in order:
+        from dfmeta.ports.trunk_details import TrunkDetails
+
+        trunks = TrunkDetails(
+            neutron_client.build(conf),
+            resolver.update,
+            resolver.forget,
+            timeout=conf.neutron.timeout,
+        )
+    return Identities(resolver, hops, trunks)
 
 
 def _libvirt(conf: cfg.ConfigOpts) -> Source:

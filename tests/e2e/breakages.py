@@ -24,7 +24,6 @@ from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.trunk import Trunk
 
 HANGS = 0.6
 """Seconds that a guest waits for an answer that does not come."""
@@ -129,15 +128,6 @@ def no_instance(stage: Stage) -> Iterator[None]:
     """A port whose instance nobody has named."""
     ids = Ids(iface_id=uuid_of("port nobody"), vm_uuid="")
     hangs(stage.guest("nobody", ids=ids))
-    yield
-
-
-@contextmanager
-def trunk(stage: Stage) -> Iterator[None]:
-    """A VM on a trunk's bridge of its own."""
-    guest = stage.guest("trunked", plug=False)
-    Trunk(guest)
-    hangs(guest)
     yield
 
 
@@ -553,7 +543,6 @@ def _answering(stage: Stage, answer: bytes) -> Iterator[None]:
 
 OF_STORE: Mapping[str, Breakage] = {
     "no-instance": no_instance,
-    "trunk": trunk,
     "foreign-flow": foreign_flow,
     "cut-off": cut_off,
     "tap-cut-off": tap_cut_off,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dfmeta import metrics
 from dfmeta.exceptions import SourceError
-from dfmeta.model import Port, PortId
+from dfmeta.model import Port, PortId, PortKind, PortState
 from dfmeta.ports import resolver as module
 from dfmeta.ports.resolver import Resolver
 from dfmeta.ports.sources import INSTANCE, NAME, PORT_PROJECT, PROJECT, Ownership, Question
@@ -30,6 +30,7 @@ class Fake:
     """A source that says what it is told to."""
 
     by_instance = False
+    subports = True
     unverified = False
     retry = (0.01, 0.02)
     recheck = 0.0
@@ -479,3 +480,50 @@ def test_a_defect_costs_a_port_some_seconds_and_not_its_life(
     until(lambda: world.port.instance_id == "an instance", "the port's instance")
     assert caplog.text.count("ZeroDivisionError: a defect") == 2
     assert "The identity query for port tap0 failed" in caplog.text
+
+
+SUBPORT = replace(ROW, kind=PortKind.SUBPORT, name="spi-1", parent="tpi-1", segmentation_id=100)
+
+
+def test_a_subport_that_no_source_names_is_unnamed_at_once() -> None:
+    libvirt = Fake("libvirt").says("i", "p", "n")
+    libvirt.subports = False
+    world = World(["ovsdb", "libvirt"], libvirt)
+    world.resolver.update(SUBPORT)
+    assert world.port.state is PortState.UNNAMED
+    world.resolver.update(replace(SUBPORT, instance_id="i"))
+    assert (world.port.state, world.port.unnamed) == (PortState.SERVED, False)
+    world.resolver.update(SUBPORT)
+    assert world.port.state is PortState.UNNAMED
+    assert not libvirt.asked, "a domain is no subport"
+
+
+def test_a_port_that_no_source_names_is_waited_for() -> None:
+    world = World(["ovsdb"])
+    world.resolver.update(ROW)
+    assert world.port.state is PortState.NO_INSTANCE
+
+
+def test_a_subport_is_unnamed_only_when_all_sources_have_answered() -> None:
+    gate = Event()
+    world = World(["ovsdb", "a"], a := Fake("a").fails())
+    world.resolver.update(SUBPORT)
+    until(lambda: len(a.asked) > 1)
+    assert world.port.state is PortState.NO_INSTANCE
+    a.waits(gate)
+    asked = len(a.asked)
+    until(lambda: len(a.asked) > asked)
+    assert world.port.state is PortState.NO_INSTANCE
+    gate.send(Ownership())
+    until(lambda: world.port.state is PortState.UNNAMED)
+    a.says("i", "p")
+    until(lambda: world.port.state is PortState.SERVED)
+    world.resolver.forget(PortId("r"))
+
+
+def test_an_instance_that_only_neutron_names_for_a_subport_is_unverified() -> None:
+    world = World(["ovsdb", "neutron"], neutron().says("i", port_project="p"))
+    world.resolver.update(SUBPORT)
+    until(lambda: world.port.project_id == "p")
+    assert (world.port.instance_id, world.port.unverified) == ("i", True)
+    assert not world.port.unnamed
