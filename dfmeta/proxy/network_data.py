@@ -12,6 +12,7 @@ is. The values of a :class:`Vlan` come from the host; of a guest there is only t
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -35,6 +36,9 @@ _OF_THE_OLD_BODY: Final = frozenset(
     }
 )
 """Headers, in lower case, that do not describe a body that has changed."""
+
+
+_Link = Mapping[str, Any]
 
 
 class Vlan(NamedTuple):
@@ -95,10 +99,10 @@ def with_vlans(document: bytes, vlans: Iterable[Vlan]) -> bytes:
     links = found.get("links")
     if not isinstance(links, list) or not _are_distinct(links):
         return document
-    before = len(links)
-    for vlan in sorted(set(vlans)):
-        links.extend(_links(vlan, links))
-    return json.dumps(found).encode() if len(links) > before else document
+    added = list(_links(sorted(set(vlans)), links))
+    if not added:
+        return document
+    return json.dumps({**found, "links": [*links, *added]}).encode()
 
 
 def _are_distinct(links: Sequence[object]) -> bool:
@@ -107,47 +111,56 @@ def _are_distinct(links: Sequence[object]) -> bool:
     return len(set(texts)) == len(links)
 
 
-def _links(vlan: Vlan, links: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the link of a VLAN, if it can have one."""
-    parent = _parent(vlan.parent_mac, links)
-    if parent is None or _is_there(vlan.vid, parent, links):
-        return
+def _links(vlans: Iterable[Vlan], links: Sequence[_Link]) -> Iterator[dict[str, Any]]:
+    """Yield the links of the VLANs that can have one. The time grows with their number alone."""
+    parents, there = _parents(links), set(_vlans(links))
     ids = {one["id"] for one in links}
-    # The other id is for a VM with the same VLAN id on two trunks.
-    names = (f"dfsub{vlan.vid}", f"dfsub{vlan.vid}-{parent['id']}")
-    name = next((one for one in names if one not in ids), None)
-    if name is None:
-        return
-    mtu = parent.get("mtu")
-    yield {
-        "id": name,
-        "type": "vlan",
-        "vlan_link": parent["id"],
-        "vlan_id": vlan.vid,
-        "vlan_mac_address": vlan.mac,
-        **({"mtu": mtu} if type(mtu) is int and mtu > 0 else {}),
+    for vlan in vlans:
+        parent = parents.get(vlan.parent_mac)
+        if parent is None or (parent["id"], vlan.vid) in there:
+            continue
+        # The other id is for a VM with the same VLAN id on two trunks.
+        names = (f"dfsub{vlan.vid}", f"dfsub{vlan.vid}-{parent['id']}")
+        name = next((one for one in names if one not in ids), None)
+        if name is None:
+            continue
+        there.add((parent["id"], vlan.vid))
+        ids.add(name)
+        mtu = parent.get("mtu")
+        yield {
+            "id": name,
+            "type": "vlan",
+            "vlan_link": parent["id"],
+            "vlan_id": vlan.vid,
+            "vlan_mac_address": vlan.mac,
+            **({"mtu": mtu} if type(mtu) is int and mtu > 0 else {}),
+        }
+
+
+def _parents(links: Sequence[_Link]) -> Mapping[str, _Link | None]:
+    """Return MAC in lower case → the one link of a device with it; None: there are more."""
+    bonded = {
+        text
+        for one in links
+        if isinstance(one.get("bond_links"), list)
+        for text in one["bond_links"]
+        if isinstance(text, str)
     }
+    found: dict[str, _Link | None] = {}
+    for one in links:
+        kind, mac = one.get("type"), one.get("ethernet_mac_address")
+        if not isinstance(kind, str) or kind in _NO_PHYSICAL or not isinstance(mac, str):
+            continue
+        if one["id"] not in bonded:
+            found[mac.lower()] = one if mac.lower() not in found else None
+    return found
 
 
-def _parent(mac: str, links: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the one link with a MAC that is a device of its own; None: there is none, or more."""
-    bonds = [one["bond_links"] for one in links if isinstance(one.get("bond_links"), list)]
-    found = [
-        one
-        for one in links
-        if isinstance(one.get("type"), str)
-        and one["type"] not in _NO_PHYSICAL
-        and isinstance(one.get("ethernet_mac_address"), str)
-        and one["ethernet_mac_address"].lower() == mac
-        and not any(one["id"] in members for members in bonds)
-    ]
-    return found[0] if len(found) == 1 else None
-
-
-def _is_there(vid: int, parent: Mapping[str, Any], links: Sequence[Mapping[str, Any]]) -> bool:
-    return any(
-        one.get("type") == "vlan"
-        and one.get("vlan_link") == parent["id"]
-        and one.get("vlan_id") in (vid, str(vid))
-        for one in links
-    )
+def _vlans(links: Sequence[_Link]) -> Iterator[tuple[object, int]]:
+    """Yield the link below and the VLAN id of each VLAN."""
+    for one in links:
+        below, vid = one.get("vlan_link"), one.get("vlan_id")
+        if one.get("type") == "vlan" and isinstance(below, str) and isinstance(vid, int | str):
+            # A number may be written as a text.
+            with contextlib.suppress(ValueError):
+                yield below, int(vid)

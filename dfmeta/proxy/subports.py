@@ -65,11 +65,13 @@ def of(registry: Registry, identity: Identity) -> list[Vlan]:
     """
     ports = registry.ports()
     macs = {one.name: one.mac for one in ports if _is_parent(one, identity)}
+    if not macs:
+        return []
     return [
         Vlan(macs[one.parent], one.segmentation_id, one.mac)
         for one in ports
-        if one.kind is PortKind.SUBPORT
-        and one.parent in macs
+        if one.parent in macs
+        and one.kind is PortKind.SUBPORT
         and one.segmentation_id
         and _is_unicast(one.mac)
     ]
@@ -77,10 +79,10 @@ def of(registry: Registry, identity: Identity) -> list[Vlan]:
 
 def _is_parent(port: Port, identity: Identity) -> bool:
     return (
-        port.kind is PortKind.PARENT
+        port.instance_id == identity.instance_id
+        and port.kind is PortKind.PARENT
         and not port.vid
         and bool(port.mac)
-        and port.instance_id == identity.instance_id
         and (not port.unverified or port.project_id == identity.project_id)
     )
 

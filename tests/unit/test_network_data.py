@@ -97,6 +97,11 @@ def test_a_vm_may_have_a_vlan_id_on_two_trunks() -> None:
     ]
 
 
+def test_a_trunk_may_have_all_vlan_ids() -> None:
+    links = told(NOVA, *(Vlan(ONE, vid, SUB) for vid in range(1, 4095)))["links"][2:]
+    assert [one["vlan_id"] for one in links] == [*range(1, 4095)]
+
+
 @pytest.mark.parametrize("vlan_id", [100, "100"])
 def test_a_vlan_that_the_document_has_is_not_told_twice(vlan_id: object) -> None:
     own = {**LINK, "id": "mine", "vlan_id": vlan_id, "vlan_mac_address": TWO}
