@@ -18,6 +18,10 @@ IPs to the default.
 one change, minus its CPU time when idle, and the time from OVSDB's commit to the last flow, the
 median of several changes; for *plug*, the time begins when ovs-vswitchd has written the port's
 number into OVSDB.
+*Subports*: the number of ports is that of tagged subports, 200 of each parent's port; only then are
+the following values measured. *declared*: the time from the last list in OVSDB until the daemon has
+sent all flows. *entry*: a change of the instance of one entry of a list of 200.
+
 *switch alone*: the time from the commit of such a change until ovs-vswitchd has applied it, without
 a daemon; during this time ovs-vswitchd answers no controller.
 
@@ -41,6 +45,7 @@ from pathlib import Path
 from bench.packet_path import machine
 from tests.harness.agent import Agent, Options
 from tests.harness.crowd import Crowd
+from tests.harness.guest import uuid_of
 from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
 
@@ -56,13 +61,16 @@ ASKED_AT_ONCE = 100
 SPARE = 100_000
 """First number of the ports that are plugged and unplugged during the run."""
 ALONE = 7
-DEFAULT, IPV4_ALONE, META_IP = "default", "IPv4 alone", "Meta IP"
+DEFAULT, IPV4_ALONE, META_IP, SUBPORTS = "default", "IPv4 alone", "Meta IP", "Subports"
 PARTS: Mapping[str, Options] = {
     DEFAULT: {},
     IPV4_ALONE: {"df_metadata": {"ip6": ""}},
     META_IP: {"df_metadata": {"identity_scheme": "meta_ip"}},
+    SUBPORTS: {},
 }
 """What is measured, with the options of the daemon."""
+TRUNK = 200
+"""Subports of one parent's port."""
 COMPARED = ((DEFAULT, IPV4_ALONE), (META_IP, DEFAULT))
 
 
@@ -90,7 +98,8 @@ def main() -> None:
     for count in map(int, options.ports.split(",")):
         for part, measured in parts.items():
             print(part)
-            measured[count] = measure(
+            figures = subports if part == SUBPORTS else measure
+            measured[count] = figures(
                 count, PARTS[part], check=not options.short, changes=options.changes
             )
             print_figures(count, measured[count])
@@ -134,6 +143,66 @@ def measure(
         watch = stack.enter_context(FlowEvents(host))
         counts = PortFlows(unknown=unknown, address=flows_of(crowd, 0) - unknown)
         changed(agent, crowd, watch, figures, known=count, changes=changes, flows=counts)
+    return figures
+
+
+def subports(
+    count: int, daemon: Options, *, check: bool = True, changes: int = CHANGES
+) -> dict[str, float]:
+    """Return the values for *count* tagged subports, with these options of the daemon."""
+    figures: dict[str, float] = {}
+    trunks = {
+        number: {vid: uuid_of(f"{number}.{vid}") for vid in range(1, 1 + min(TRUNK, left))}
+        for number, left in enumerate(range(count, 0, -TRUNK))
+    }
+    with ExitStack() as stack:
+        host = stack.enter_context(OpenvSwitch(dummies=True))
+        crowd = Crowd(host)
+        crowd.plug(trunks)
+        crowd.wait_plugged(max(trunks))
+        agent = stack.enter_context(Agent(host, {"df_metadata": {"startup_timeout": 240}}))
+        agent.configure(daemon)
+        agent.admin_timeout = READY_TIMEOUT
+        agent.start()
+        before = flow_mods(agent)
+        own = flows_of(crowd, 0)
+        with timed(figures, "declared s"):
+            for number, instances in trunks.items():
+                crowd.declare(number, instances)
+            wanted = before + own * count
+            wait_for(lambda: flow_mods(agent) >= wanted, READY_TIMEOUT, "the flows")
+        figures["declared RSS MB"] = resident(agent)
+        agent.stop(timeout=20)
+        host.ofctl("del-flows", BRIDGE)
+        started(agent, figures, "cold")
+        stalled = stalls(agent)
+        with timed(figures, "addresses s"):
+            everyone = [(number, vid) for number, vids in trunks.items() for vid in vids]
+            for asked, (number, vid) in enumerate(everyone, 1):
+                for source in (IPV4_SOURCE, IPV6_SOURCE):
+                    crowd.ask(number, vid=vid, source=source)
+                # A dummy has a queue of 100 frames.
+                if asked % (ASKED_AT_ONCE // 4) == 0 or asked == count:
+                    wait_for(lambda asked=asked: sent_on(agent) >= 2 * asked, 60, "the addresses")
+        figures["addresses stall ms"] = longest_since(stalled, agent)
+        agent.stop(timeout=20)
+        started(agent, figures, "warm")
+        if check:
+            checked(agent, figures)
+        watch = stack.enter_context(FlowEvents(host))
+        address = len(host.flows(match=f"in_port={crowd.ofport(0)},dl_vlan=1")) - own
+
+        def entry(turn: int) -> float:
+            vid = turn + 1
+            trunks[0][vid] = uuid_of(f"another at {vid}")
+            watch.clear()
+            began = time.monotonic()
+            crowd.declare(0, trunks[0])
+            return watch.last(crowd.ofport(0), "DELETED", address) - began
+
+        stalled, turns = stalls(agent), min(changes, len(trunks[0]))
+        repeated(agent, entry, figures, turns=turns, idle=cpu_share(agent))
+        figures["changes stall ms"] = longest_since(stalled, agent)
     return figures
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
-from pathlib import Path
 
 from bench import load, peers, processes
 from bench.direct import Direct
@@ -34,6 +33,7 @@ class Running:
 
     port: int
     pids: Sequence[int]
+    """Without their descendants, which are counted too."""
     host: str = METADATA_IP
     """The proxy's own address: that of tap-metadata."""
     one_source: bool = False
@@ -74,8 +74,7 @@ def _dfmeta(workers: int, host: str = METADATA_IP) -> Start:
 @contextmanager
 def _haproxy(stand: Stand, _sources: Sources) -> Iterator[Running]:
     with stand.daemon(0, engine="haproxy") as agent:
-        children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
-        yield Running(port=PORT, pids=[agent.pid, *map(int, children)])
+        yield Running(port=PORT, pids=[agent.pid])
 
 
 def _peer(make: Callable[[Stand], Program]) -> Start:

@@ -19,8 +19,8 @@ NO_IPV6 = (
     "dfmeta-agent then serves IPv6 within seconds. If the host is to have no IPv6, make "
     "[df_metadata] ip6 empty"
 )
-KEYS4 = "128.0.0.0/8"
-"""Keys of untagged ports in their first slot, that is, of most guests."""
+KEYS4 = "128.0.0.0/4"
+"""Keys in the first slot, that is, of most guests: with every VLAN id."""
 _STRICT = 1
 _RULES = {"from": "rule-from", "oif": "rule-oif"}
 

@@ -177,14 +177,14 @@ def foreign_flows(
             f"{wanted.bridge} table={table}`",
         )
         return
-    flows, ofports = tuple(flows), {one.ofport for one in ports}
+    flows = tuple(flows)
     ips = (wanted.ip, *ip6)
     above = [
         (flow, ip)
         for flow in flows
         if flow.priority >= hook
         and not flow.hands_on
-        and (ip := next((one for one in ips if takes(flow.match, ofports, ip=one)), ""))
+        and (ip := next((one for one in ips if takes(flow.match, ports, ip=one)), ""))
     ]
     for flow, ip in above:
         ofport = flow.match.get("in_port")

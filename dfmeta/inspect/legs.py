@@ -29,7 +29,7 @@ from dfmeta.flows.service import Tap
 from dfmeta.inspect.facts import KnownPort
 from dfmeta.inspect.ledger import purpose_name
 from dfmeta.inspect.tracing import Hop, Trace, packet
-from dfmeta.model import GuestAddress, NextHop, PortState
+from dfmeta.model import GuestAddress, NextHop, PortKind, PortState
 
 ROUTER_MAC = "02:00:00:00:00:01"
 """Destination MAC of the guest's SYN: any MAC will do, since no flow of dfmeta matches on it."""
@@ -321,9 +321,12 @@ def back(
 
 def no_instance(port: KnownPort) -> str:
     """Return why the controller holds the SYN of a port without an instance."""
+    missing = "external_ids:vm-uuid is missing"
+    if port.kind is PortKind.PARENT:
+        missing = "it or its VM's interface on the trunk's bridge has no external_ids:vm-uuid"
     return (
-        f"the port {port.name} has no instance (external_ids:vm-uuid is missing); the controller "
-        "holds the SYN for hold_timeout"
+        f"the port {port.name} has no instance ({missing}); the controller holds the SYN for "
+        "hold_timeout"
     )
 
 

@@ -17,11 +17,13 @@ from dfmeta.flows.flow import (
     ND_SOLICITATION,
     PROTO_ICMPV6,
     PROTO_TCP,
+    TAGGED,
     UNTAGGED,
     Value,
 )
 from dfmeta.flows.nd import solicited_node
 from dfmeta.flows.pipeline import METADATA_PORT
+from dfmeta.model import Endpoint
 
 _ZERO = ("reg", "xreg", "xxreg", "metadata", "tun", "ct_", "conj_id")
 """Prefixes of the fields that are zero in a packet that has just entered at a guest's port."""
@@ -35,27 +37,36 @@ _SOLICITATION: Mapping[str, int | str] = {
     "icmpv6_type": ND_SOLICITATION,
     "icmpv6_code": 0,
 }
-_UNTAGGED: Mapping[str, int | str] = {"vlan_vid": UNTAGGED, "vlan_tci": UNTAGGED}
 
 
-def takes(match: Mapping[str, Value], ofports: Collection[int], *, ip: str) -> bool:
+def takes(match: Mapping[str, Value], endpoints: Collection[Endpoint], *, ip: str) -> bool:
     """Return whether *match* takes a guest's TCP to port 80 of *ip*, or its request for the MAC.
 
-    :param ofports: port numbers of guests.
+    :param endpoints: endpoints of guests.
     :param ip: address of the service; its version decides whether the MAC is requested with ARP or
         with neighbour discovery.
     """
+    ofports: dict[int, set[int]] = {}
+    for endpoint in endpoints:
+        ofports.setdefault(endpoint.vid, set()).add(endpoint.ofport)
+    return any(_takes_of(match, vid, numbers, ip) for vid, numbers in ofports.items())
+
+
+def _takes_of(match: Mapping[str, Value], vid: int, ofports: Collection[int], ip: str) -> bool:
+    """Return :func:`takes` for the endpoints with the VLAN id *vid*."""
     version = ip_address(ip).version
     family = family_of(version)
+    tci = TAGGED | vid if vid else UNTAGGED
+    tag: Mapping[str, int | str] = {"vlan_vid": tci, "vlan_tci": tci}
     http = {
-        **_UNTAGGED,
+        **tag,
         "eth_type": family.eth_type,
         "ip_proto": PROTO_TCP,
         family.destination: ip,
         "tcp_dst": METADATA_PORT,
     }
     others = (*_OTHER_PROTOCOLS, *_OTHER_VERSIONS[version])
-    requests = [{**_UNTAGGED, **one, family.asked: ip} for one in _requests(ip)]
+    requests = [{**tag, **one, family.asked: ip} for one in _requests(ip)]
     return any(_fits(match, packet, ofports, others) for packet in (http, *requests))
 
 

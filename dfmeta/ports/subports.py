@@ -1,7 +1,7 @@
 """Completes subports with values of their parents, after the identity sources.
 
 ``own``: a subport has an instance of its own, or none, and the project of its parent if no source
-gives its own. ``parent``: it has the instance of its parent, the VM.
+gives that of the instance. ``parent``: it has the instance of its parent, the VM.
 
 A subport that is unverified (:mod:`dfmeta.ports.sources`) gets no project of its parent: the
 backend compares the project with that of the instance, which a tenant has named.
@@ -83,7 +83,9 @@ class Subports:
             return port
         parent = self._parents.get(port.parent)
         if self._own:
-            if parent is None or port.project_id or port.unverified or not parent.project_id:
+            # The project of its port in Neutron is a guess, which comes later than the parent's.
+            known = port.project_id and not port.sources.get(PROJECT, "").endswith("(port)")
+            if parent is None or known or port.unverified or not parent.project_id:
                 return port
             sources = {**port.sources, PROJECT: PARENT}
             return replace(port, project_id=parent.project_id, sources=sources)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.support import META_DATA, TWIN_MAC, put, uuid_in
+from tests.e2e.support import META_DATA, TWIN_MAC, asks_own, put, uuid_in
 from tests.harness.agent import Agent
+from tests.harness.container import Container, declare
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest
 from tests.harness.ovs import OpenvSwitch
@@ -79,6 +80,25 @@ def test_twins_ask_at_once(world: World) -> None:
         samples = batch.samples()
         assert [sample.error for sample in samples if sample.status != 200] == []
         assert {uuid_in(sample.body) for sample in samples} == {guest.instance_id}
+
+
+def test_containers_behind_a_guest_get_their_own_with_the_same_addresses(world: World) -> None:
+    parent = world.other
+    with (
+        Container(parent, 100, address6=[f"{ULA}/64"]) as one,
+        Container(parent, 4094, address6=[f"{ULA}/64"]) as two,
+    ):
+        declare(parent, one.entry(), two.entry())
+        for container in (one, two):
+            put(world.agent, container)
+        for service in (METADATA_IP, OPENSTACK6, EC2_6):
+            for guest in (one, two, one, two):
+                asks_own(guest, host=service)
+        for service in (METADATA_IP, OPENSTACK6):
+            asks_own(parent, host=service)
+        declare(parent)
+        wait_for(lambda: not one.curl("/", timeout=0.5).status, 10, "the subports to be removed")
+    asks_own(parent)
 
 
 def test_meta_ips_are_in_ovsdb_and_unique(world: World) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dfmeta.inspect.jsonrpc import call
@@ -80,6 +81,19 @@ class Crowd:
         self._transact({"op": "update", "table": "Interface", "where": where, "row": row})
         return str(dict(ids[1])["vm-uuid"])
 
+    def declare(self, number: int, instances: Mapping[int, str]) -> None:
+        """Write the port's list of subports: VLAN id → instance."""
+        key = "dfmeta-subports"
+        entries = [{"vid": vid, "instance_id": one} for vid, one in instances.items()]
+        mutations = [
+            ["external_ids", "delete", ["set", [key]]],
+            ["external_ids", "insert", ["map", [[key, json.dumps(entries)]]]],
+        ]
+        where = [["name", "==", self.name(number)]]
+        self._transact(
+            {"op": "mutate", "table": "Interface", "where": where, "mutations": mutations}
+        )
+
     def ofport(self, number: int) -> int:
         """Return the port's OpenFlow number; 0 while it has no number."""
         where = [["name", "==", self.name(number)]]
@@ -104,13 +118,19 @@ class Crowd:
         (row,) = result["rows"]
         return bool(row["cur_cfg"] == row["next_cfg"])
 
-    def ask(self, number: int, *, source: str = "10.0.0.5", port: int = 40000) -> None:
-        """Inject a SYN to the metadata service at the port, over the IP version of *source*."""
+    def ask(
+        self, number: int, *, source: str = "10.0.0.5", port: int = 40000, vid: int = 0
+    ) -> None:
+        """Inject a SYN to the metadata service at the port, over the IP version of *source*.
+
+        :param vid: VLAN id of its tag; 0: it has none.
+        """
         is_ipv6 = ":" in source
         service, kind = (_SERVICE6, 0x86DD) if is_ipv6 else (METADATA_IP, 0x0800)
         segment = tcp(dst=service, src=source, dport=80, sport=port, flags=2)
         packet = (ipv6 if is_ipv6 else ipv4)(segment, dst=service, src=source)
-        frame = ethernet(packet, dst=GATEWAY_MAC, src=self.mac(number), kind=kind)
+        tags = [vid] if vid else []
+        frame = ethernet(packet, dst=GATEWAY_MAC, src=self.mac(number), kind=kind, tags=tags)
         self._control("netdev-dummy/receive", self.name(number), frame.hex())
 
     def _ids(self, number: int) -> list[Any]:

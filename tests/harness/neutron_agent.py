@@ -77,6 +77,7 @@ class NeutronAgent(Daemon):
         super().__init__(host.namespace, "neutron")
         self.config_file = self.folder / "neutron.conf"
         self._ports: dict[str, Port] = {}
+        self._trunks: dict[str, tuple[Guest, dict[int, Guest]]] = {}
         self._skip = 0
         self._news = 0
         programs = self.folder / "bin"
@@ -137,6 +138,14 @@ class NeutronAgent(Daemon):
         )
         self._write()
 
+    def put_trunk(self, trunk_id: str, parent: Guest, subports: dict[int, Guest]) -> None:
+        """Add or replace a trunk in neutron-server; the guests' ports are there already.
+
+        :param subports: VLAN id → a guest with the id of the subport's port.
+        """
+        self._trunks[trunk_id] = parent, subports
+        self._write()
+
     def change(
         self, guest: Guest, *, up: bool | None = None, packet_rate: int | None = None
     ) -> None:
@@ -153,6 +162,16 @@ class NeutronAgent(Daemon):
         document = {
             "ports": [asdict(port) for port in self._ports.values()],
             "groups": {CLOSED: [], OPEN: ["icmp", "udp"]},
+            "trunks": [
+                {
+                    "id": trunk_id,
+                    "parent": parent.ids.iface_id,
+                    "subports": [
+                        {"id": one.ids.iface_id, "vid": vid} for vid, one in subports.items()
+                    ],
+                }
+                for trunk_id, (parent, subports) in self._trunks.items()
+            ],
         }
         new = self.folder / "server.new"
         new.write_text(json.dumps(document))

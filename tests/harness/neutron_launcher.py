@@ -31,7 +31,7 @@ import neutron_lib.rpc
 from neutron import objects, privileged
 from neutron.api.rpc.callbacks import events
 from neutron.api.rpc.callbacks.consumer import registry
-from neutron.objects import network, ports, securitygroup, subnet
+from neutron.objects import network, ports, securitygroup, subnet, trunk
 from neutron.objects.port.extensions import port_security
 from neutron.objects.qos import policy, rule
 from neutron_lib import context
@@ -153,6 +153,28 @@ def _network(name: str, revision: int) -> tuple[network.Network, subnet.Subnet]:
     return whole, part
 
 
+def _trunk(row: dict[str, Any]) -> trunk.Trunk:
+    """Return a trunk with its subports."""
+    subports = [
+        trunk.SubPort(
+            trunk_id=row["id"],
+            port_id=one["id"],
+            segmentation_type="vlan",
+            segmentation_id=one["vid"],
+        )
+        for one in row["subports"]
+    ]
+    return trunk.Trunk(
+        id=row["id"],
+        project_id="project",
+        name="trunk",
+        port_id=row["parent"],
+        admin_state_up=True,
+        status="ACTIVE",
+        sub_ports=subports,
+    )
+
+
 def _everything(document: dict[str, Any], revision: int) -> Iterator[Any]:
     """Yield all objects of SERVER."""
     for row in document["ports"]:
@@ -176,6 +198,8 @@ class Server:
         self._text = ""
         self._rows: dict[str, dict[str, Any]] = {}
         self._objects: dict[str, dict[str, Any]] = {}
+        self._trunks: dict[str, trunk.Trunk] = {}
+        """Id of a parent's port → its trunk."""
         self._read()
 
     def _read(self) -> list[str]:
@@ -187,6 +211,7 @@ class Server:
         self._revision += 1
         document = json.loads(text)
         before, self._rows = self._rows, {row["id"]: row for row in document["ports"]}
+        self._trunks = {row["parent"]: _trunk(row) for row in document["trunks"]}
         kinds: dict[str, dict[str, Any]] = {}
         for one in _everything(document, self._revision):
             kinds.setdefault(one.obj_name(), {})[one.id] = one
@@ -197,9 +222,22 @@ class Server:
         """Notify the agent of changed ports, as long as it runs."""
         while True:
             time.sleep(_POLL)
+            before = self._subports()
             if changed := self._read():
                 known = [self._objects["Port"][key] for key in changed]
                 registry.push(context.get_admin_context(), "Port", known, events.UPDATED)
+            now = self._subports()
+            for event, ids in (
+                (events.CREATED, now.keys() - before.keys()),
+                (events.DELETED, before.keys() - now.keys()),
+            ):
+                for key in ids:
+                    one = (now if event == events.CREATED else before)[key]
+                    registry.push(context.get_admin_context(), "SubPort", [one], event)
+
+    def _subports(self) -> dict[str, trunk.SubPort]:
+        """Return id → subport, of all trunks."""
+        return {one.port_id: one for each in self._trunks.values() for one in each.sub_ports}
 
     # Calls by the agent
 
@@ -229,6 +267,17 @@ class Server:
             "failed_devices_down": [],
         }
 
+    def update_subport_bindings(self, subports: list[Any], **_: Any) -> dict[str, list[Any]]:
+        """Return the ports of subports, which are bound to this host."""
+        found: dict[str, list[Any]] = {}
+        for one in subports:
+            port = {"id": one.port_id, "mac_address": self._rows[one.port_id]["mac"]}
+            found.setdefault(one.trunk_id, []).append(port)
+        return found
+
+    def update_trunk_status(self, **_: Any) -> None:
+        """Ignore the status."""
+
     def update_device_down(self, device: str, **_: Any) -> dict[str, Any]:
         """Record one port that is down."""
         self.update_device_list([], [device])
@@ -248,7 +297,10 @@ class Server:
         return [one.obj_to_primitive() for one in known if matches(one)]
 
     def pull(self, resource_type: str, resource_id: str, **_: Any) -> Any:
-        """Return one object, or None if it does not exist."""
+        """Return one object, or None if it does not exist; a trunk by its parent's port."""
+        if resource_type == "Trunk":
+            found = self._trunks.get(resource_id)
+            return None if found is None else found.obj_to_primitive()
         one = self._objects.get(resource_type, {}).get(resource_id)
         return None if one is None else one.obj_to_primitive()
 

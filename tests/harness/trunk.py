@@ -55,11 +55,13 @@ class Trunk:
 
     :param vids: segmentation ids, one for each subport.
     :param plugged: the VM's interface is there; else :meth:`plug` adds it.
+    :param wired: the patch ports are there; else Neutron's agent makes them, and writes the
+        trunk's metadata into the VM's row.
     """
 
-    def __init__(self, guest: Guest, *vids: int, plugged: bool = True) -> None:
+    def __init__(self, guest: Guest, *vids: int, plugged: bool = True, wired: bool = True) -> None:
         self.guest = guest
-        self._plugged = plugged
+        self._plugged, self._wired = plugged, wired
         self.id = uuid_of(f"trunk of {guest.ids.iface_id}")
         self.bridge = f"tbr-{self.id}"[: NAME_MAX - 1]
         self.subports: list[Subport] = []
@@ -67,7 +69,8 @@ class Trunk:
         guest.bridge = self.bridge
         if plugged:
             self.plug()
-        self._patch(self.inner, self.outer, guest.ids.iface_id, guest.mac)
+        if wired:
+            self._patch(self.inner, self.outer, guest.ids.iface_id, guest.mac)
         for vid in vids:
             self.add(vid)
 
@@ -75,7 +78,11 @@ class Trunk:
         """Add the VM's interface to the trunk's bridge, as os-vif does."""
         self.guest.plug()
         self._plugged = True
-        self.write_metadata()
+        if self._wired:
+            self.write_metadata()
+        else:
+            where = ("set", "Interface", self.guest.port)
+            self.guest.host.vsctl(*where, f"external_ids:bridge_name={self.bridge}")
 
     def write_metadata(self) -> None:
         """Write the trunk into the VM's row, as Neutron's agent does at each change of the trunk.

@@ -72,6 +72,9 @@ def row(ofport: int | None = 3, **values: Any) -> dict[str, Any]:
         "port": f"tap{ofport}",
         "ofport": ofport,
         "vid": 0,
+        "kind": "port",
+        "segmentation_id": None,
+        "parent": None,
         "key": key,
         "addresses": [
             {
@@ -527,3 +530,13 @@ def test_what_makes_no_sense_is_refused_in_words(fields: str) -> None:
 )
 def test_a_query_is_read(fields: Mapping[str, str], query: Query) -> None:
     assert parse(fields) == query
+
+
+def test_a_row_of_a_trunk_has_its_kind_and_a_row_of_another_port_has_none() -> None:
+    subport = row(3, kind="subport", segmentation_id=100, parent="tpi-1")
+    tagged = row(4, kind="subport", segmentation_id=200, parent="tap4")
+    page = render(status(subport, tagged, row(5, kind="trunk parent"), row(6)), Query())
+    assert "<p>subport, VID 100 of <bdi>tpi-1</bdi></p>" in page
+    assert "<p>subport, VID 200</p>" in page
+    assert "<p>trunk parent</p>" in page
+    assert page.count("<p>subport") + page.count("<p>trunk") == 3

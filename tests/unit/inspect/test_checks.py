@@ -345,7 +345,7 @@ def test_a_foreign_flow_is_named_with_its_port() -> None:
     ],
 )
 def test_which_matches_take_guests_packets(match: dict[str, int | str], taken: bool) -> None:
-    assert takes(match, {1}, ip=IP) is taken
+    assert takes(match, {Endpoint(1)}, ip=IP) is taken
 
 
 def test_the_daemon() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from dfmeta.flows.classify import guest_syn
 from dfmeta.flows.family import IPV4, IPV6
+from dfmeta.flows.flow import Value
 from dfmeta.flows.nd import bare_request
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.flows.service import first_syn
@@ -54,12 +55,30 @@ NAMES = {Endpoint(1): "tap1"}
 def test_which_matches_take_guests_packets_of_ipv6(
     match: dict[str, int | str | tuple[str, str]], taken: bool
 ) -> None:
-    assert takes(match, {1}, ip=SERVICE6[0]) is taken
+    assert takes(match, {Endpoint(1)}, ip=SERVICE6[0]) is taken
 
 
 def test_a_flow_of_ipv6_takes_nothing_of_ipv4() -> None:
-    assert not takes({"eth_type": 0x86DD, "ip_proto": 58}, {1}, ip=IP)
-    assert not takes({"ipv6_src": "fe80::1"}, {1}, ip=IP)
+    assert not takes({"eth_type": 0x86DD, "ip_proto": 58}, {Endpoint(1)}, ip=IP)
+    assert not takes({"ipv6_src": "fe80::1"}, {Endpoint(1)}, ip=IP)
+
+
+@pytest.mark.parametrize(
+    ("match", "taken"),
+    [
+        ({"vlan_vid": 0}, False),
+        ({"vlan_vid": 0x1000 | 300}, True),
+        ({"vlan_vid": 0x1000 | 301}, False),
+        ({"vlan_vid": (0x1000, 0x1000), "in_port": 1}, True),
+        ({"vlan_tci_nxm": (0x1000 | 300, 0x1FFF)}, True),
+        ({"in_port": 2}, False),
+        ({}, True),
+    ],
+)
+def test_a_foreign_flow_may_take_the_frames_of_a_tagged_subport(
+    match: dict[str, Value], taken: bool
+) -> None:
+    assert takes(match, {Endpoint(1, 300)}, ip=IP) is taken
 
 
 def test_a_foreign_flow_is_named_with_the_address_that_it_takes() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from dfmeta.flows.key import SLOT6
 from dfmeta.flows.pipeline import Layout, Purpose
-from dfmeta.inspect import legs
+from dfmeta.inspect import legs, which
+from dfmeta.inspect.facts import KnownPort
 from dfmeta.inspect.tracing import Trace, packet, parse
 from dfmeta.model import PortState
 from tests.unit.inspect.values import ADDRESS, ADDRESS6, PORT, PORT6, TAP, TAP6
@@ -56,6 +57,36 @@ cookie 0x64666d6501030007
 Final flow: tcp,in_port=9,dl_src=02:64:66:6d:65:fe,dl_dst=fa:16:3e:00:00:01,\
 nw_src=169.254.169.254,nw_dst=10.0.0.5,tp_src=80,tp_dst=49152,tcp_flags=syn|ack
 """
+TAGGED_THERE = """\
+Flow: tcp,in_port=1,dl_vlan=300,dl_vlan_pcp=0,vlan_tci1=0x0000,dl_src=fa:16:3e:00:00:01,\
+dl_dst=02:00:00:00:00:01,nw_src=10.0.0.5,nw_dst=169.254.169.254,nw_ttl=64,tp_src=49152,tp_dst=80,\
+tcp_flags=syn
+
+bridge("br-int")
+----------------
+ 0. tcp,in_port=1,dl_vlan=300,nw_dst=169.254.169.254,tp_dst=80,tcp_flags=+syn, priority 300, \
+cookie 0x64666d650101000a
+    meter:160637
+    goto_table:200
+200. tcp,in_port=1,dl_vlan=300,dl_src=fa:16:3e:00:00:01,nw_src=10.0.0.5, priority 200, \
+cookie 0x64666d6501020005
+    pop_vlan
+    set_field:0->reg3
+    set_field:02:64:66:6d:65:fe->eth_dst
+    set_field:129.44.0.1->ip_src
+    set_field:18080->tcp_dst
+    goto_table:203
+203. reg3=0,vlan_tci=0x0000/0x1fff, priority 200, cookie 0x64666d6501050017
+    output:9
+
+Final flow: tcp,in_port=1,vlan_tci=0x0000,dl_src=fa:16:3e:00:00:01,dl_dst=02:64:66:6d:65:fe,\
+nw_src=129.44.0.1,nw_dst=169.254.169.254,nw_ttl=64,tp_src=49152,tp_dst=18080,tcp_flags=syn
+"""
+TAGGED_BACK = (
+    BACK.replace("128.0.0.1", "129.44.0.1")
+    .replace("    output:1\n", "    push_vlan:0x8100\n    set_field:4396->vlan_vid\n    output:1\n")
+    .replace("Final flow: tcp,in_port=9,", "Final flow: tcp,in_port=9,dl_vlan=300,dl_vlan_pcp=0,")
+)
 FOREIGN = """\
 Flow: tcp,in_port=1,nw_dst=169.254.169.254
 
@@ -174,7 +205,7 @@ nw_ttl=64,nw_frag=no,tp_src=80,tp_dst=49152,tcp_flags=syn|ack
 SERVICE = "200. tcp,in_port=1, priority "
 
 
-def there(text: str, port: object = PORT) -> legs.Leg:
+def there(text: str, port: KnownPort = PORT) -> legs.Leg:
     assert isinstance(port, type(PORT))
     return legs.there(parse(text), port, tap=TAP, layout=LAYOUT)
 
@@ -329,6 +360,55 @@ def test_both_legs_lead_to_their_ends() -> None:
     assert not there(THERE).to_controller
     assert back(BACK).stop == ""
     assert there(THERE).steps[0] == "classification: guest-syn, priority 300: goto_table:200"
+
+
+SUBPORT = replace(PORT, vid=300)
+
+
+def test_the_legs_of_a_tagged_subport_lead_to_their_ends() -> None:
+    assert "in_port=1,dl_vlan=300,dl_src=" in legs.syn(SUBPORT, ADDRESS, tap=TAP)
+    assert "nw_dst=129.44.0.1," in legs.syn_ack(SUBPORT, ADDRESS, slot=0, tap=TAP)
+    found = there(TAGGED_THERE, SUBPORT)
+    assert (found.stop, found.to_controller) == ("", False)
+    assert found.steps[-1] == "subport: subport-proxy, priority 200: output:9"
+    returned = legs.back(parse(TAGGED_BACK), SUBPORT, address=ADDRESS, tap=TAP, layout=LAYOUT)
+    assert returned.stop == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "stop"),
+    [
+        pytest.param(
+            TAGGED_THERE.replace("cookie 0x64666d6501050017", "cookie 0x64666d6501050018"),
+            "stops in the subport table: the subport-proxy flow is missing, a flow of dfmeta",
+            id="a second tag",
+        ),
+        pytest.param(
+            TAGGED_THERE.replace("goto_table:203\n203.", "output:9\n9."),
+            "stops before the subport table: a flow of dfmeta",
+            id="a flow of another form",
+        ),
+        pytest.param(
+            TAGGED_THERE.replace("output:9", "output:8"), "does not lead to", id="another port"
+        ),
+    ],
+)
+def test_the_way_there_of_a_tagged_subport_stops_in_words(text: str, stop: str) -> None:
+    assert stop in there(text, SUBPORT).stop
+
+
+def test_an_answer_without_its_tag_is_wrong() -> None:
+    text = TAGGED_BACK.replace("dl_vlan=300,dl_vlan_pcp=0,", "vlan_tci=0x0000,")
+    found = legs.back(parse(text), SUBPORT, address=ADDRESS, tap=TAP, layout=LAYOUT)
+    assert "dl_vlan is None and should be 300" in found.stop
+
+
+def test_of_ports_with_a_name_the_untagged_one_is_traced_unless_a_vlan_is_named() -> None:
+    ports = [PORT, SUBPORT]
+    assert which.with_vid(ports, None) == [PORT]
+    assert which.with_vid(ports, 300) == [SUBPORT]
+    assert which.with_vid(ports, 301) == []
+    assert which.with_vid([SUBPORT], None) == [SUBPORT]
 
 
 def test_a_first_syn_goes_to_the_controller() -> None:

@@ -48,6 +48,10 @@ def test_a_subport_gets_the_project_of_its_parent_and_not_its_instance() -> None
 def test_a_project_of_its_own_comes_first_and_an_unverified_subport_gets_none() -> None:
     assert World().put(VM, replace(NAMED, project_id="q")).project_id == "q"
     assert World().put(VM, replace(NAMED, unverified=True)).project_id == ""
+    guessed = replace(NAMED, project_id="q", sources={"project_id": "neutron (port)"})
+    assert World().put(VM, guessed).project_id == "p"
+    assert World().put(VM, replace(guessed, unverified=True)).project_id == "q"
+    assert World().put(guessed).project_id == "q"
 
 
 def test_the_order_does_not_matter_and_a_parents_change_is_followed() -> None:
