@@ -65,6 +65,12 @@ def test_a_container_with_an_instance_of_its_own_is_told_nothing() -> None:
     assert told(PARENT, container, subport(200), identity=identity) == []
 
 
+def test_a_container_that_is_answered_as_its_vm_is_told_what_its_vm_is() -> None:
+    container = subport(instance_id=INSTANCE, project_id=PROJECT, unnamed=False)
+    identity = replace(IDENTITY, port_id=container.iface_id, port_name=container.name)
+    assert told(PARENT, container, identity=identity) == told(PARENT, container) == [VLAN]
+
+
 def test_an_instance_that_a_tenant_has_named_counts_for_its_project_alone() -> None:
     parent = replace(PARENT, unverified=True)
     assert told(parent, subport()) == [VLAN]

@@ -1,10 +1,11 @@
 """The configuration of haproxy, as text.
 
 How it works: haproxy answers only plain requests itself: GET or HEAD, a path of ordinary
-characters, no query, no body, few and short headers, from a source address in the map. All other
-requests go to the daemon (:mod:`dfmeta.proxy.haproxy.handover`), whose own engine answers or
-refuses them as it always does. So the rules here need not repeat the engine's, and a request that
-two parsers could read in two ways is read by the stricter one.
+characters, no query, no body, few and short headers, from a source address in the map, and not for
+the file that the daemon completes (:mod:`dfmeta.proxy.subports`). All other requests go to the
+daemon (:mod:`dfmeta.proxy.haproxy.handover`), whose own engine answers or refuses them as it always
+does. So the rules here need not repeat the engine's, and a request that two parsers could read in
+two ways is read by the stricter one.
 
 The map has one value for each source address: all that identifies a guest, separated by "|"
 (:mod:`dfmeta.proxy.haproxy.entries`). A request looks it up once, and the answer leaves only while
