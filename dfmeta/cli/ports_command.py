@@ -95,7 +95,9 @@ def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool)
     SLOT: ADDRESS lists the addresses that guests have sent requests from, an IPv6 address with the
     address of the service that it uses; each version of IP has its own slots. With Meta IPs, KEY is
     the Meta IP of the port's first address, and each address has the Meta IP and the Meta MAC that
-    stand for it. FROM names the identity sources of instance and project.
+    stand for it. FROM names the identity sources of instance and project. On a host with trunks,
+    KIND is port, trunk parent or subport, and a subport has its VLAN id on the trunk and the port
+    of its parent. A subport in the state "unnamed" has no instance: its requests get 404.
     """
     rows = ask_running(load_config(config_files), "/ports")
     if failing:

@@ -73,7 +73,7 @@ def _assemble(
             tag=port["tag"],
         )
         trunks.put(row["_uuid"], side)
-        trunks.put_list(row["name"], list_of(_as_row(port, row)))
+        trunks.put_list(row["_uuid"], row["name"], list_of(_as_row(port, row)))
     return Snapshot(
         bridges=tuple(
             Bridge(

@@ -92,7 +92,7 @@ class TrunkRows:
         lists = {row.name: list_of(row) for row in members if list_of(row)}
         changed: set[str] = set()
         for parent in {*self._parents.pop(uuid, ()), *lists}:
-            changed |= self._trunks.put_list(parent, lists.get(parent, ""))
+            changed |= self._trunks.put_list(uuid, parent, lists.get(parent, ""))
         if lists:
             self._parents[uuid] = tuple(lists)
         return self._following(changed)

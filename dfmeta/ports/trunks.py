@@ -114,8 +114,9 @@ class Trunks:
         """Name of an interface → its row."""
         self._of_trunk: dict[str, dict[Hashable, Side]] = {}
         """Bridge → its interfaces of VMs, and ends of parents."""
-        self._lists: dict[str, str] = {}
-        """Parent on the integration bridge → its list of subports."""
+        self._lists: dict[str, dict[Hashable, str]] = {}
+        """Parent on the integration bridge → row → list of subports. While a row is replaced, two
+        have the name; the later one counts."""
 
     def put(self, row: Hashable, side: Side | None) -> set[str]:
         """Store the interface of a row; None: the row is gone."""
@@ -134,15 +135,15 @@ class Trunks:
         keys = {_interface(one.name) for one in changed}
         return keys | {_trunk(one.bridge) for one in changed if one.is_vm or one.is_parent}
 
-    def put_list(self, parent: str, text: str) -> set[str]:
-        """Store the list of subports of a parent; empty: none."""
-        if self._lists.get(parent, "") == text:
-            return set()
+    def put_list(self, row: Hashable, parent: str, text: str) -> set[str]:
+        """Store the list of subports in the row of a parent; empty: none."""
+        before, there = self._list_of(parent), self._lists.setdefault(parent, {})
+        there.pop(row, None)
         if text:
-            self._lists[parent] = text
-        else:
+            there[row] = text
+        if not there:
             del self._lists[parent]
-        return {_list(parent)}
+        return {_list(parent)} if self._list_of(parent) != before else set()
 
     def lead(self, kind: PortKind, peer: str, iface_id: str) -> Lead:
         """Return the values of a trunk's port.
@@ -158,7 +159,7 @@ class Trunks:
             return NO_LEAD
         parents = [one.peer for one in there if one.is_parent]
         parent = parents[0] if len(parents) == 1 else ""
-        return Lead(side.tag, parent, subports=self._lists.get(parent, ""))
+        return Lead(side.tag, parent, subports=self._list_of(parent))
 
     def keys(self, kind: PortKind, peer: str, lead: Lead) -> set[str]:
         """Return the keys on which a trunk's port depends.
@@ -175,6 +176,9 @@ class Trunks:
 
     def _side(self, name: str) -> Side | None:
         return self._sides.get(self._named.get(name))
+
+    def _list_of(self, parent: str) -> str:
+        return next(reversed(self._lists.get(parent, {}).values()), "")
 
     def _forget(self, row: Hashable, bridge: str) -> None:
         there = self._of_trunk.get(bridge, {})

@@ -105,6 +105,7 @@ def test_with_subport_identity_parent_a_container_is_its_vm(
     vm = make_guest("vm", plug=False)
     put(agent, vm)
     container = make_container(vm, 100)
+    trunk = None
     if bridge == "trunk":
         trunk = Trunk(vm, 100)
         listed = json.dumps(json.dumps([container.entry()]))
@@ -117,5 +118,10 @@ def test_with_subport_identity_parent_a_container_is_its_vm(
         reply = container.curl(META_DATA, host=host_name)
         assert (reply.status, uuid_in(reply.body)) == (200, vm.instance_id)
     asks_own(vm)
-    if bridge == "trunk":
+    agent.stop()
+    agent.clean_up()
+    ids = host.vsctl("get", "Interface", trunk.inner if trunk else vm.port, "external_ids")
+    assert "iface-id" in ids
+    assert "dfmeta" not in ids
+    if trunk is not None:
         trunk.close()

@@ -136,6 +136,18 @@ def test_each_guest_gets_its_own_over_both_versions_of_ip(site: Site) -> None:
     for address in HOSTS:
         for one in (*site.containers.values(), *site.vms[: 2 if address != EC2_6 else 0]):
             asks_own(one, host=address)
+    assert site.vms[0].ping(site.vms[1].ip)
+
+
+def test_a_parent_with_another_openflow_number_keeps_its_containers(
+    host: OpenvSwitch, site: Site
+) -> None:
+    vm, one = site.vms[1], site[1, 300]
+    asks_own(one)
+    host.vsctl("set", "Interface", vm.port, "ofport_request=77")
+    wait_for(lambda: vm.ofport == 77, 5, "the number")
+    wait_for(lambda: one.curl("/", timeout=1).status, 10, "the container to be served")
+    assert any("in_port=77,dl_vlan=300" in flow for flow in host.flows())
 
 
 def test_an_answer_has_the_tag_of_its_request_and_no_other_guest_sees_it(site: Site) -> None:

@@ -89,8 +89,10 @@ class Ovsdb:
         self.changes.append(self.bridges()[bridge])
         return interface
 
-    def patch(self, bridge: str, name: str, peer: str, port_id: str, *, tag: int = 0) -> Any:
-        ids = {"iface-id": port_id, "attached-mac": GUEST_MAC}
+    def patch(
+        self, bridge: str, name: str, peer: str, port_id: str, *, tag: int = 0, listed: str = ""
+    ) -> Any:
+        ids = {"iface-id": port_id, "attached-mac": GUEST_MAC, KEY: listed}
         return self.add(
             bridge, name, type="patch", options={"peer": peer}, external_ids=ids, tag=tag
         )
@@ -205,6 +207,20 @@ def test_a_trunks_bridge_that_is_made_anew_is_read_anew(ovsdb: Ovsdb, order: int
     assert ovsdb.read() == before
     ovsdb.change("tap1", external_ids=VM | {"vm-uuid": OTHER_INSTANCE})
     assert ovsdb.read()["tpi-1"].instance_id == OTHER_INSTANCE
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_parent_that_is_made_anew_with_its_list_keeps_it(ovsdb: Ovsdb, order: int) -> None:
+    listed = json.dumps([{"vid": 100, "instance_id": INSTANCE}])
+    ovsdb.remove("tpi-1")
+    ovsdb.patch("br-int", "tpi-1", "tpt-1", "p", listed=listed)
+    assert ovsdb.read()["spi-1"].instance_id == INSTANCE
+    ovsdb.remove("tpi-1")
+    ovsdb.patch("br-int", "tpi-1", "tpt-1", "p", listed=listed)
+    ovsdb.changes = ovsdb.changes[::order]
+    assert ovsdb.read()["spi-1"].instance_id == INSTANCE
+    ovsdb.remove("tpi-1")
+    assert ovsdb.read()["spi-1"].instance_id == ""
 
 
 @pytest.mark.parametrize("row", ["dfmeta-instance", "vm-uuid"])
@@ -344,14 +360,16 @@ class Changes(RuleBasedStateMachine):
         name=st.sampled_from([*NAMES]),
         elsewhere=st.sampled_from(["", "", "", "tbr-1", "tbr-2"]),
         tag=st.sampled_from([0, 1, 2]),
+        listed=st.sampled_from(LISTS),
     )
-    def toggle_patch(self, name: str, elsewhere: str, tag: int) -> None:
+    def toggle_patch(self, name: str, elsewhere: str, tag: int, listed: str) -> None:
         bridge, peer, port_id = NAMES[name]
         bridge = elsewhere or bridge
         if name in self.there():
             self.ovsdb.remove(name)
         elif bridge in self.ovsdb.bridges():
-            self.ovsdb.patch(bridge, name, peer, port_id, tag=tag if name[:3] == "spt" else 0)
+            tag = tag if name[:3] == "spt" else 0
+            self.ovsdb.patch(bridge, name, peer, port_id, tag=tag, listed=listed)
 
     @rule(
         name=st.sampled_from(["tap1", "tap2"]),
