@@ -35,7 +35,9 @@ COLUMNS: Final = {
     "state": "STATE",
 }
 ANSWER: Final = "last_answer"
-DROP: Final = ("sources", "key", "project", "ofport", "kind", "addresses", "instance_name")
+DROP: Final = (
+    *("sources", "key", "project", "ofport", "kind", "addresses", "instance_name", "parent"),
+)
 """Columns that are left out on a narrow terminal, the least important one first."""
 FIELDS: Final = (
     *COLUMNS,

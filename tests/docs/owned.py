@@ -104,7 +104,7 @@ def _cookie(page: str) -> Iterator[str]:
     if any(field.startswith(("xreg", "xxreg", "ct_", "metadata")) for field in sets):
         yield "a conntrack zone or OpenFlow's metadata is used"
     numbers = sorted(field.removeprefix("reg") for field in sets if field.startswith("reg"))
-    if f"registers {' and '.join(numbers)} only" not in " ".join(page.split()):
+    if f"registers {', '.join(numbers[:-1])} and {numbers[-1]} only" not in " ".join(page.split()):
         yield f"the registers {numbers} are used"
 
 

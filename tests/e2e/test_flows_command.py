@@ -20,7 +20,7 @@ GUESTS = ("guest-http", "guest-syn", "guest-fragment", "guest-arp", "syn")
 GUESTS6 = ("guest-http", "guest-syn", "guest-fragment", "guest-nd", "syn", "guest-nd-bare")
 OF_PORT6 = 10
 """Flows of IPv6 that a port has, with two addresses of the service."""
-FIXED, FIXED6 = 4, 7
+FIXED, FIXED6 = 7, 7
 METERED = {"guest-syn", "syn"}
 ADDRESS = ("address", "reply", "key-arp")
 
@@ -97,6 +97,9 @@ def test_flows_are_named_with_whom_they_serve_and_their_counters(
         "key-nd-answer",
         "service-nd",
         "nd-drop",
+        "subport-proxy",
+        "subport-syn",
+        "subport-drop",
     }
     for guest in (known, silent, nobody):
         assert set(of(found, guest.port, 6)) == set(GUESTS6)
