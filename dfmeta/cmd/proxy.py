@@ -15,12 +15,15 @@ import dfmeta.conf
 from dfmeta import metrics
 from dfmeta.cmd.privileges import go_first
 from dfmeta.conf.haproxy import HAPROXY
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, Identity
+from dfmeta.proxy import subports
 from dfmeta.proxy.application import Application
+from dfmeta.proxy.backends import Backend
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.engine import Engine, InProcess, Terms
 from dfmeta.proxy.haproxy import handover
 from dfmeta.proxy.haproxy.engine import Haproxy, Setup
+from dfmeta.proxy.network_data import Vlan
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.tokens import Tokens, load_key
@@ -42,7 +45,7 @@ class Proxy:
     def __init__(self, conf: cfg.ConfigOpts, registry: Registry) -> None:
         self._conf = conf
         self._registry = registry
-        backend = backends.build(conf)
+        backend = self._backend(conf)
         self.backend_name = backend.name
         self._key = load_key(Path(conf.df_metadata.state_path))
         complaints = Complaints(logging.getLogger("dfmeta.proxy"))
@@ -55,7 +58,7 @@ class Proxy:
             rates=self._rates,
             complaints=complaints,
         )
-        self._answers = WorkerAnswers(backend, self._rates, complaints)
+        self._answers = WorkerAnswers(backend, self._subports, self._rates, complaints)
         self._engine: Engine | None = None
         self._haproxy: Haproxy | None = None
         self._setup: Setup | None = None
@@ -152,7 +155,7 @@ class Proxy:
         :param done: called when the new configuration is in force.
         :raises DfmetaError: when its backend cannot be built; nothing is changed then.
         """
-        backend = backends.build(conf)
+        backend = self._backend(conf)
         if self._haproxy is not None:
             self._setup = haproxy.setup(conf, self._registry)
         self._conf = conf
@@ -176,6 +179,14 @@ class Proxy:
         """See :meth:`~dfmeta.proxy.engine.Engine.gather`."""
         if self._engine is not None:
             self._engine.gather()
+
+    def _backend(self, conf: cfg.ConfigOpts) -> Backend:
+        return backends.completing(
+            conf, backends.build(conf), lambda identity, _deadline: self._subports(identity)
+        )
+
+    def _subports(self, identity: Identity) -> list[Vlan]:
+        return subports.of(self._registry, identity)
 
     def _terms(self) -> Terms:
         return Terms(self._conf.df_metadata.hold_timeout, limits(self._conf))

@@ -25,7 +25,12 @@ from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import FDS_MAX
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.proxy.worker.pipe import Message, Pipe
-from dfmeta.proxy.worker.remote import RemoteComplaints, RemoteRates, RemoteStore
+from dfmeta.proxy.worker.remote import (
+    RemoteComplaints,
+    RemoteRates,
+    RemoteStore,
+    RemoteSubports,
+)
 from dfmeta.proxy.worker.use import SlotUse, Use
 from dfmeta.proxy.wsgi import Face
 from dfmeta.registry import Claim
@@ -114,7 +119,9 @@ class Serving:
             self._mirror,
             RemoteStore(self._pipe, "store")
             if conf.df_metadata.backend == "store"
-            else backends.build(conf),
+            else backends.completing(
+                conf, backends.build(conf), RemoteSubports(self._pipe, "nova").of
+            ),
             backends.settings(conf),
             tokens=Tokens(bytes.fromhex(message["key"])),
             rates=RemoteRates(rates(conf), self._pipe),

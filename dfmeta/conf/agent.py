@@ -258,6 +258,14 @@ OPTS: Final = [
         "the page on trunks for the places that name a subport's own instance. A change needs a "
         "restart.",
     ),
+    cfg.BoolOpt(
+        "network_data_subports",
+        default=True,
+        help="Add the subports of a VM to its network_data.json as VLAN links, of which cloud-init "
+        "makes VLAN devices at the VM's first boot. Set it to false if a program in the VMs makes "
+        "these devices itself, such as a CNI plugin: it would find them there already. With engine "
+        "= haproxy the daemon answers all requests for this file if it is true.",
+    ),
     cfg.Opt(
         "libvirt_xml_path",
         type=Several(absolute_path(example="/run/libvirt/qemu")),

@@ -56,7 +56,7 @@ READS: Final[Mapping[str, frozenset[Name]]] = {
 RELOADED: Final[Mapping[str, frozenset[Name]]] = {
     AGENT: _GUESTS
     | _of("DEFAULT", nova.OPTS)
-    | _in(agent.GROUP.name, "backend")
+    | _in(agent.GROUP.name, "backend", "network_data_subports")
     | _of(haproxy.GROUP.name, haproxy.OPTS)
     | (_STORE - _CENTRAL_ALONE - _OPENED),
     STORE: _GUESTS | (_STORE - _AGENT_ALONE - _OPENED),

@@ -11,6 +11,7 @@ from dfmeta.conf import store as store_options
 from dfmeta.proxy.application import Settings
 from dfmeta.proxy.backends import Backend
 from dfmeta.proxy.nova.backend import NovaBackend
+from dfmeta.proxy.subports import Completing, Subports
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.wiring import nova_settings
 
@@ -32,6 +33,14 @@ def build(conf: cfg.ConfigOpts) -> Backend:
     store = repository(conf.store.connection)
     host = socket.gethostname() if conf.store.defaults else None
     return StoreBackend(store, answers(conf), reader=puller(conf), host=host)
+
+
+def completing(conf: cfg.ConfigOpts, backend: Backend, subports: Subports) -> Backend:
+    """Return the backend, or one that completes its network_data.json.
+
+    :param subports: returns the VLANs of a VM.
+    """
+    return Completing(backend, subports) if conf.df_metadata.network_data_subports else backend
 
 
 def answers(conf: cfg.ConfigOpts) -> dialects.Settings:

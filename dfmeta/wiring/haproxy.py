@@ -78,6 +78,7 @@ def plan(conf: cfg.ConfigOpts, name: str) -> Plan:
         timeout_answer=answers.timeout_answer,
         refuse_forwarded=answers.refuse_forwarded,
         debug=conf.debug,
+        network_data_subports=conf.df_metadata.network_data_subports,
         threads=conf.haproxy.threads,
         maxconn=conf.haproxy.maxconn,
         hosts=tuple(_hosts(conf.df_metadata.ip, *conf.df_metadata.ip6)),

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tests.harness.closing import Closing
 from tests.harness.cloudinit import INTERPRETER
 from tests.harness.ovs import UNPACKED
@@ -40,10 +42,15 @@ class CloudInit(Closing):
         """Return the meaning of network_data.json in a guest with NICs of these MACs."""
         return self._ask({"config": data, "macs": macs})
 
-    def _ask(self, question: object) -> Any:
+    def netplan(self, data: dict[str, Any], macs: dict[str, str]) -> dict[str, Any]:
+        """Return the devices that cloud-init makes of network_data.json for netplan, by kind."""
+        question = {"config": data, "macs": macs}
+        return dict(yaml.safe_load(self._ask(question, netplan=True))["network"])
+
+    def _ask(self, question: dict[str, Any], *, netplan: bool = False) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.write(json.dumps({**question, "netplan": netplan}) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, "cloud-init has failed: see stderr"

@@ -11,7 +11,8 @@ import json
 import sys
 from typing import Any
 
-from cloudinit.net import network_state  # type: ignore[import-not-found]  # not in this venv
+from cloudinit.net import netplan as renderer  # type: ignore[import-not-found]  # not in this venv
+from cloudinit.net import network_state
 from cloudinit.sources.helpers import openstack  # type: ignore[import-not-found]  # as above
 
 DYNAMIC = ("ipv6_slaac", "ipv6_dhcpv6-stateless", "ipv6_dhcpv6-stateful")
@@ -91,6 +92,13 @@ def route(one: dict[str, Any]) -> str:
     return f"{network} {one['gateway']}"
 
 
+def netplan(config: dict[str, Any]) -> str:
+    """Return the configuration in the form of netplan."""
+    state = network_state.parse_net_config_data(config, skip_broken=False)
+    text = renderer.Renderer({})._render_content(state)
+    return str(text)
+
+
 def main() -> None:
     """Answer until stdin ends."""
     for line in sys.stdin:
@@ -98,7 +106,8 @@ def main() -> None:
         config = question["config"]
         if question["macs"] is not None:
             config = openstack.convert_net_json(config, known_macs=question["macs"])
-        sys.stdout.write(json.dumps(meaning(config)) + "\n")
+        found = netplan(config) if question["netplan"] else meaning(config)
+        sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
 
 

@@ -10,6 +10,7 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta.model import GuestRequest, HttpHost, Identity
+from dfmeta.proxy.network_data import Vlan
 from dfmeta.proxy.nova.backend import NovaBackend, NovaSettings
 from dfmeta.wiring import backends
 from tests.harness.certificates import Authority
@@ -66,3 +67,22 @@ def test_the_embedded_store_answers_unless_another_is_named(load: Load) -> None:
     view = backend.open(request, identity, deadline=0.0, goes_on=lambda _said: True)
     assert view.answer().status == 404
     assert backend.remark(500) == ""
+
+
+def test_network_data_is_completed_unless_the_operator_says_otherwise(load: Load) -> None:
+    usual, off = load(""), load("[df_metadata]\nnetwork_data_subports = false\n")
+    asked: list[Identity] = []
+
+    def subports(identity: Identity, _deadline: float) -> list[Vlan]:
+        asked.append(identity)
+        return []
+
+    identity = Identity(INSTANCE, PROJECT, "port-1", "tap1", incarnation=1)
+    request = GuestRequest("GET", "/openstack/latest/network_data.json")
+    for conf in (off, usual):
+        assert asked == []
+        backend = backends.completing(conf, backends.build(conf), subports)
+        assert backend.name == "store"
+        view = backend.open(request, identity, deadline=0.0, goes_on=lambda _said: True)
+        assert view.answer().status == 404
+    assert asked == [identity]

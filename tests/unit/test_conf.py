@@ -201,6 +201,7 @@ BAD = [
     ("df_metadata", "proxy_worker_user", "no such user"),
     ("df_metadata", "proxy_worker_user", "root"),
     ("df_metadata", "refuse_forwarded", "perhaps"),
+    ("df_metadata", "network_data_subports", "perhaps"),
     ("df_metadata", "timeout_answer", "504"),
     ("df_metadata", "startup_timeout", "-1"),
     ("df_metadata", "listener_keep", "0"),

@@ -13,11 +13,12 @@ from eventlet.green import socket
 from dfmeta.exceptions import BackendError, BackendUnreachableError
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.network_data import Vlan
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.worker import remote
 from dfmeta.proxy.worker.answers import WorkerAnswers
 from dfmeta.proxy.worker.pipe import Pipe
-from dfmeta.proxy.worker.remote import RemoteComplaints, RemoteRates, RemoteStore
+from dfmeta.proxy.worker.remote import RemoteComplaints, RemoteRates, RemoteStore, RemoteSubports
 from tests.unit.support import INSTANCE, PROJECT
 
 pytestmark = pytest.mark.greenthreads
@@ -68,8 +69,10 @@ class World:
     def __init__(self) -> None:
         self.store = Store()
         self.rates = RateLimiter(FEW)
+        self.vlans: list[Vlan] = []
+        self.asked_for: list[Identity] = []
         self.answers = WorkerAnswers(
-            self.store, self.rates, Complaints(logging.getLogger("daemon"))
+            self.store, self._subports, self.rates, Complaints(logging.getLogger("daemon"))
         )
         one, other = socket.socketpair()
         self.near, self.far = Pipe(one), Pipe(other)
@@ -78,6 +81,10 @@ class World:
             eventlet.spawn(self.far.run, self._handle),
             eventlet.spawn(self.near.run, self.unknown.append),
         ]
+
+    def _subports(self, identity: Identity) -> list[Vlan]:
+        self.asked_for.append(identity)
+        return self.vlans
 
     def _handle(self, message: dict[str, object]) -> None:
         if not self.answers.handle(self.far, message):
@@ -153,6 +160,23 @@ def test_a_daemon_that_does_not_answer_is_an_error(
     with pytest.raises(BackendError, match="the daemon has not answered"):
         ask(world, seconds=0)
     assert not RemoteRates(FEW, world.near).ask(HERE, 4).refuse, "a slow daemon refuses nobody"
+
+
+def test_the_subports_of_a_vm_are_those_that_the_daemon_knows(world: World) -> None:
+    remote_subports = RemoteSubports(world.near, "nova")
+    assert remote_subports.of(IDENTITY, time.monotonic() + 3) == []
+    world.vlans = [Vlan("fa:16:3e:00:00:01", vid, "fa:16:3f:00:00:01") for vid in (1, 4094)]
+    assert remote_subports.of(IDENTITY, 0.0) == world.vlans
+    assert world.asked_for == [IDENTITY, IDENTITY]
+
+
+def test_a_daemon_that_tells_no_subports_is_an_error(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "PATIENCE", 0.01)
+    world.threads[0].kill()
+    with pytest.raises(BackendError, match="the daemon has not answered"):
+        RemoteSubports(world.near, "nova").of(IDENTITY, 0.0)
 
 
 def test_rates_are_counted_by_the_daemon(world: World) -> None:

@@ -1,10 +1,11 @@
 """The configuration of haproxy, as text.
 
 How it works: haproxy answers only plain requests itself: GET or HEAD, a path of ordinary
-characters, no query, no body, few and short headers, from a source address in the map. All other
-requests go to the daemon (:mod:`dfmeta.proxy.haproxy.handover`), whose own engine answers or
-refuses them as it always does. So the rules here need not repeat the engine's, and a request that
-two parsers could read in two ways is read by the stricter one.
+characters, no query, no body, few and short headers, from a source address in the map, and not for
+the file that the daemon completes (:mod:`dfmeta.proxy.subports`). All other requests go to the
+daemon (:mod:`dfmeta.proxy.haproxy.handover`), whose own engine answers or refuses them as it always
+does. So the rules here need not repeat the engine's, and a request that two parsers could read in
+two ways is read by the stricter one.
 
 The map has one value for each source address: all that identifies a guest, separated by "|"
 (:mod:`dfmeta.proxy.haproxy.entries`). A request looks it up once, and the answer leaves only while
@@ -25,6 +26,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from dfmeta.flows.pipeline import METADATA_IP
+from dfmeta.proxy import network_data
 from dfmeta.proxy.limits import Limits
 
 MARGIN: Final = 512
@@ -180,6 +182,8 @@ class Plan:
     """Whether requests that a proxy forwarded are refused."""
     debug: bool = False
     """Whether there is a line for each request, with its method, size and times."""
+    network_data_subports: bool = False
+    """Whether the daemon is asked for every network_data.json, to complete it."""
     threads: int = 1
     maxconn: int = 4096
     hosts: tuple[str, ...] = (METADATA_IP,)
@@ -314,6 +318,9 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
         yield f"    acl odd req.hdrs,lower -m sub {_quoted(_FORWARDED)}"
     plain = "known began plain plain_target plain_host plain_version !odd"
     yield f"    use_backend {DAEMON} {f'unless {plain}' if plan.servers else ''}"
+    if plan.network_data_subports:
+        first, last = network_data.FIRST, network_data.LAST
+        yield f"    use_backend {DAEMON} if {{ path_beg {first} }} {{ path_end {last} }}"
     if plan.timeout_answer == "auto":
         yield f"    use_backend {NOVA_CLOSES} if {{ path_beg /openstack/ }} !{{ path /openstack/ }}"
     yield f"    default_backend {NOVA_CLOSES if plan.timeout_answer == 'close' else NOVA}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import eventlet
@@ -12,6 +13,7 @@ from dfmeta.exceptions import BackendError, BackendUpstreamError
 from dfmeta.model import Endpoint, GuestRequest, Identity
 from dfmeta.proxy.backends import Backend
 from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.network_data import Vlan
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.worker.pipe import Message, Pipe
 
@@ -25,6 +27,8 @@ class WorkerAnswers:
     """
 
     backend: Backend
+    subports: Callable[[Identity], Sequence[Vlan]]
+    """Returns the VLANs of a VM."""
     rates: RateLimiter
     complaints: Complaints
 
@@ -35,6 +39,9 @@ class WorkerAnswers:
                 verdict = self.rates.ask(Endpoint(*message["endpoint"]), message["ip"])
                 fields = {name: getattr(verdict, name) for name in type(verdict).__slots__}
                 pipe.answer(message, fields)
+            case "subports":
+                found = self.subports(Identity(**message["identity"]))
+                pipe.answer(message, {"vlans": [[*one] for one in found]})
             case "complaint":
                 self.complaints.about(
                     Endpoint(*message["endpoint"]),

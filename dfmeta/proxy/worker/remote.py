@@ -16,6 +16,7 @@ from dfmeta import metrics
 from dfmeta.exceptions import BackendError, BackendUpstreamError
 from dfmeta.model import Answer, Caller, GuestRequest, Identity, View
 from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.network_data import Vlan
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.proxy.worker.pipe import BYTES, Message, Pipe
@@ -25,6 +26,7 @@ PATIENCE = 1.0
 STORE_PATIENCE = 5.0
 """Shortest time, in seconds, for an answer of the store: the daemon may be busy with a switch that
 has reconnected."""
+SILENT = "the daemon has not answered"
 SAID = (None, "", *TokenMode)
 """All values of :attr:`~dfmeta.model.View.http_tokens`."""
 
@@ -79,11 +81,35 @@ class RemoteStore:
     def _ask(self, question: Message, timeout: float) -> Message:
         reply = self._pipe.ask(question, timeout)
         if reply is None:
-            raise BackendError(backend=self.name, cause="the daemon has not answered", remedy="")
+            raise BackendError(backend=self.name, cause=SILENT, remedy="")
         if "error" in reply:
             kind = BackendUpstreamError if reply["upstream"] else BackendError
             raise kind(backend=self.name, cause=reply["error"], remedy=reply["remedy"])
         return reply
+
+
+class RemoteSubports:
+    """The subports of VMs, which the daemon knows.
+
+    :param name: the backend whose answers they complete, for errors.
+    """
+
+    def __init__(self, pipe: Pipe, name: metrics.Backend) -> None:
+        self._pipe = pipe
+        self._name = name
+
+    def of(self, identity: Identity, deadline: float) -> list[Vlan]:
+        """See :data:`~dfmeta.proxy.subports.Subports`.
+
+        :raises BackendError: when the daemon does not answer in time: an incomplete file would
+            cost the VM its VLANs, since it reads the file once.
+        """
+        patience = max(deadline - time.monotonic(), PATIENCE)
+        question = {"what": "subports", "identity": identity_fields(identity)}
+        reply = self._pipe.ask(question, patience)
+        if reply is None:
+            raise BackendError(backend=self._name, cause=SILENT, remedy="")
+        return [Vlan(*one) for one in reply["vlans"]]
 
 
 class RemoteRates(RateLimiter):

@@ -50,6 +50,7 @@ PLANS = {
     "tls, insecure": Plan(servers=(FOUR,), tls=True, insecure=True, handover="h"),
     "forwarded": Plan(servers=(FOUR,), refuse_forwarded=True, handover="h"),
     "debug": Plan(servers=(FOUR,), debug=True, handover="h"),
+    "subports": Plan(servers=(FOUR,), network_data_subports=True, handover="h"),
     "503": Plan(servers=(FOUR,), timeout_answer="503", handover="h"),
     "close": Plan(servers=(FOUR,), timeout_answer="close", handover="h"),
     "no keepalive": Plan(servers=(FOUR,), limits=Limits(keepalive_timeout=0), handover="h"),
@@ -276,6 +277,25 @@ def test_a_forwarded_request_is_plain_only_where_the_operator_lets_it_pass(
         assert upstream.asked == []
         assert usual.ask(forwarded).startswith(b"HTTP/1.1 200")
         upstream.asked.clear()
+
+
+NETWORK_DATA = "/openstack/2018-08-27/network_data.json"
+
+
+def test_the_daemon_is_asked_for_the_network_of_vms_if_it_completes_it(
+    known: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    completing, usual = known(network_data_subports=True), known()
+    for method in ("GET", "HEAD"):
+        # Here no daemon is there to be asked.
+        assert completing.ask(request(f"{method} {NETWORK_DATA} HTTP/1.1")) == b""
+    assert upstream.asked == []
+    for other in ("meta_data.json", "Network_data.json", "network_data.json/", "network_data.jso"):
+        path = NETWORK_DATA.replace("network_data.json", other)
+        assert completing.ask(request(f"GET {path} HTTP/1.1")).startswith(b"HTTP/1.1 200"), path
+    path = NETWORK_DATA.replace("openstack", "OpenStack")
+    assert completing.ask(request(f"GET {path} HTTP/1.1")).startswith(b"HTTP/1.1 200")
+    assert usual.ask(request(f"GET {NETWORK_DATA} HTTP/1.1")).startswith(b"HTTP/1.1 200")
 
 
 def test_an_unknown_guest_is_not_answered(

@@ -227,6 +227,8 @@ def test_the_plan_follows_the_options(conf: Callable[..., cfg.ConfigOpts]) -> No
     assert not plan.tls
     assert (plan.hold_timeout, plan.timeout_answer, plan.refuse_forwarded) == (5, "close", True)
     assert (plan.threads, plan.maxconn, plan.handover) == (2, 128, "a name")
+    assert plan.network_data_subports
+    assert not haproxy.plan(conf(network_data_subports=False), "a").network_data_subports
 
 
 def resolver(*found: str) -> Callable[..., list[Any]]:

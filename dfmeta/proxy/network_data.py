@@ -1,0 +1,166 @@
+"""The VLANs of a VM's trunks as links of its ``network_data.json``. Pure functions.
+
+Nova and the store know the VM's ports, but not the subports behind them. cloud-init makes a VLAN
+device of each such link (``convert_net_json`` in cloudinit/sources/helpers/openstack.py). It ends
+without any network if a link lacks ``vlan_mac_address``, or is on a link that does not exist, so
+that only complete links are added, and only to a document that has an unambiguous link below.
+
+Sources: https://docs.openstack.org/nova/latest/user/metadata.html and Launchpad bug 1631371. Trust:
+the document comes from Nova or the operator, and anything else than the expected form passes as it
+is. The values of a :class:`Vlan` come from the host; of a guest there is only the path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from dfmeta.model import Answer, GuestRequest
+from dfmeta.store import strictjson
+from dfmeta.store.guest.etags import tagged, unless_known
+
+SIZE_MAX: Final = 1 << 20
+"""Bytes of the largest document that is read: a port takes about 500."""
+FIRST: Final = "/openstack/"
+LAST: Final = "/network_data.json"
+"""Beginning and end of the file's paths; the version is between them."""
+_NO_PHYSICAL: Final = frozenset({"bond", "vlan"})
+"""Types of links that a trunk's parent never is."""
+_OF_THE_OLD_BODY: Final = frozenset(
+    {
+        *("content-length", "content-md5", "digest", "content-digest", "repr-digest"),
+        *("etag", "last-modified", "accept-ranges"),
+    }
+)
+"""Headers, in lower case, that do not describe a body that has changed."""
+
+
+_Link = Mapping[str, Any]
+
+
+class Vlan(NamedTuple):
+    """A VLAN of a VM: one of its subports."""
+
+    parent_mac: str
+    """MAC of the VM's port, in lower case with colons."""
+    vid: int
+    mac: str
+    """MAC of the subport, in lower case with colons."""
+
+
+def is_file(path: str) -> bool:
+    """Return whether a path is that of ``network_data.json``, in its one usual spelling."""
+    version = path.removeprefix(FIRST).removesuffix(LAST)
+    return path == f"{FIRST}{version}{LAST}" and bool(version) and "/" not in version
+
+
+def whole(request: GuestRequest) -> GuestRequest:
+    """Return the request whose answer has the whole document: a GET without a condition."""
+    headers = {name: one for name, one in request.headers.items() if name != "if-none-match"}
+    return replace(request, method="GET", headers=headers)
+
+
+def completed(answer: Answer, vlans: Collection[Vlan], request: GuestRequest) -> Answer:
+    """Return the answer to a request for the file, with the VLANs in it.
+
+    An answer with an entity tag gets that of the new body, and is 304 for a guest that has it. A
+    body that is packed stays as it is.
+
+    :param answer: the answer to :func:`whole` of the request.
+    """
+    names = {name.lower() for name, _value in answer.headers}
+    if answer.status != 200 or "content-encoding" in names:
+        return answer
+    body = with_vlans(answer.body, vlans)
+    if body != answer.body:
+        kept = tuple(one for one in answer.headers if one[0].lower() not in _OF_THE_OLD_BODY)
+        answer = replace(answer, body=body, headers=kept)
+        answer = tagged(answer) if "etag" in names else answer
+    last = answer.headers[-1][0].lower() if answer.headers else ""
+    return unless_known(answer, request) if last == "etag" else answer
+
+
+def with_vlans(document: bytes, vlans: Iterable[Vlan]) -> bytes:
+    """Return a ``network_data.json`` with a link for each VLAN whose parent's link is known.
+
+    A VLAN that the document has already is not added again. The document is returned unchanged if
+    nothing is added, if it is larger than :data:`SIZE_MAX`, or if it is not strict JSON with links
+    that each have an id of their own. All other members keep their values and their order.
+    """
+    if len(document) > SIZE_MAX:
+        return document
+    try:
+        found = strictjson.loads_object(document)
+    except ValueError:
+        return document
+    links = found.get("links")
+    if not isinstance(links, list) or not _are_distinct(links):
+        return document
+    added = list(_links(sorted(set(vlans)), links))
+    if not added:
+        return document
+    return json.dumps({**found, "links": [*links, *added]}).encode()
+
+
+def _are_distinct(links: Sequence[object]) -> bool:
+    ids = [one.get("id") if isinstance(one, dict) else None for one in links]
+    texts = [one for one in ids if isinstance(one, str) and one]
+    return len(set(texts)) == len(links)
+
+
+def _links(vlans: Iterable[Vlan], links: Sequence[_Link]) -> Iterator[dict[str, Any]]:
+    """Yield the links of the VLANs that can have one. The time grows with their number alone."""
+    parents, there = _parents(links), set(_vlans(links))
+    ids = {one["id"] for one in links}
+    for vlan in vlans:
+        parent = parents.get(vlan.parent_mac)
+        if parent is None or (parent["id"], vlan.vid) in there:
+            continue
+        # The other id is for a VM with the same VLAN id on two trunks.
+        names = (f"dfsub{vlan.vid}", f"dfsub{vlan.vid}-{parent['id']}")
+        name = next((one for one in names if one not in ids), None)
+        if name is None:
+            continue
+        there.add((parent["id"], vlan.vid))
+        ids.add(name)
+        mtu = parent.get("mtu")
+        yield {
+            "id": name,
+            "type": "vlan",
+            "vlan_link": parent["id"],
+            "vlan_id": vlan.vid,
+            "vlan_mac_address": vlan.mac,
+            **({"mtu": mtu} if type(mtu) is int and mtu > 0 else {}),
+        }
+
+
+def _parents(links: Sequence[_Link]) -> Mapping[str, _Link | None]:
+    """Return MAC in lower case → the one link of a device with it; None: there are more."""
+    bonded = {
+        text
+        for one in links
+        if isinstance(one.get("bond_links"), list)
+        for text in one["bond_links"]
+        if isinstance(text, str)
+    }
+    found: dict[str, _Link | None] = {}
+    for one in links:
+        kind, mac = one.get("type"), one.get("ethernet_mac_address")
+        if not isinstance(kind, str) or kind in _NO_PHYSICAL or not isinstance(mac, str):
+            continue
+        if one["id"] not in bonded:
+            found[mac.lower()] = one if mac.lower() not in found else None
+    return found
+
+
+def _vlans(links: Sequence[_Link]) -> Iterator[tuple[object, int]]:
+    """Yield the link below and the VLAN id of each VLAN."""
+    for one in links:
+        below, vid = one.get("vlan_link"), one.get("vlan_id")
+        if one.get("type") == "vlan" and isinstance(below, str) and isinstance(vid, int | str):
+            # A number may be written as a text.
+            with contextlib.suppress(ValueError):
+                yield below, int(vid)

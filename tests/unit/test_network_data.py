@@ -1,0 +1,316 @@
+"""A VM's network_data.json should have its subports, and never cost a guest its network."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dfmeta.model import Answer, GuestRequest
+from dfmeta.proxy.network_data import SIZE_MAX, Vlan, completed, is_file, whole, with_vlans
+from dfmeta.store.guest.etags import etag_of, tagged
+from tests.harness.examples import examples
+from tests.harness.netjson import CloudInit
+
+PATH = "/openstack/latest/network_data.json"
+ONE, TWO = "fa:16:3e:00:00:01", "fa:16:3e:00:00:02"
+SUB = "fa:16:3f:00:00:64"
+NICS = {ONE: "eth0", TWO: "eth1"}
+VLAN = Vlan(ONE, 100, SUB)
+NOVA: dict[str, Any] = {
+    "links": [
+        {
+            "id": "tap1",
+            "vif_id": "11111111-1111-4111-8111-111111111111",
+            "type": "ovs",
+            "mtu": 1442,
+            "ethernet_mac_address": ONE.upper(),
+        },
+        {"id": "tap2", "type": "ovs", "mtu": None, "ethernet_mac_address": TWO},
+    ],
+    "networks": [
+        {"id": "network0", "type": "ipv4_dhcp", "link": "tap1", "network_id": "n"},
+        {"id": "network1", "type": "ipv4_dhcp", "link": "tap2", "network_id": "m"},
+    ],
+    "services": [{"type": "dns", "address": "192.0.2.53"}],
+}
+LINK = {
+    "id": "dfsub100",
+    "type": "vlan",
+    "vlan_link": "tap1",
+    "vlan_id": 100,
+    "vlan_mac_address": SUB,
+    "mtu": 1442,
+}
+
+
+def nova(*links: dict[str, Any], **members: Any) -> dict[str, Any]:
+    """A document of Nova's with further links."""
+    found = copy.deepcopy(NOVA)
+    found["links"] += links
+    return {**found, **members}
+
+
+def told(document: Any, *vlans: Vlan) -> Any:
+    return json.loads(with_vlans(json.dumps(document).encode(), vlans))
+
+
+@pytest.fixture(scope="module")
+def cloud_init() -> Iterator[CloudInit]:
+    with CloudInit() as program:
+        yield program
+
+
+def test_a_subport_is_a_link_on_its_parents() -> None:
+    found = told(NOVA, VLAN)
+    assert found["links"] == [*NOVA["links"], LINK]
+    assert found == {**NOVA, "links": found["links"]}
+    assert list(found) == list(NOVA)
+
+
+def test_a_link_has_no_mtu_where_its_parent_has_none() -> None:
+    for mtu in (None, 0, -1, True, "1500", 1500.0):
+        document = nova()
+        document["links"][1]["mtu"] = mtu
+        (link,) = told(document, Vlan(TWO, 7, SUB))["links"][2:]
+        assert link == {
+            "id": "dfsub7",
+            "type": "vlan",
+            "vlan_link": "tap2",
+            "vlan_id": 7,
+            "vlan_mac_address": SUB,
+        }
+
+
+def test_a_vm_may_have_a_vlan_id_on_two_trunks() -> None:
+    others = [Vlan(ONE, 200, ONE), Vlan(TWO, 100, TWO), VLAN, VLAN]
+    links = told(NOVA, *others)["links"][2:]
+    assert [(one["id"], one["vlan_link"], one["vlan_mac_address"]) for one in links] == [
+        ("dfsub100", "tap1", SUB),
+        ("dfsub200", "tap1", ONE),
+        ("dfsub100-tap2", "tap2", TWO),
+    ]
+
+
+def test_a_trunk_may_have_all_vlan_ids() -> None:
+    links = told(NOVA, *(Vlan(ONE, vid, SUB) for vid in range(1, 4095)))["links"][2:]
+    assert [one["vlan_id"] for one in links] == [*range(1, 4095)]
+
+
+@pytest.mark.parametrize("vlan_id", [100, "100"])
+def test_a_vlan_that_the_document_has_is_not_told_twice(vlan_id: object) -> None:
+    own = {**LINK, "id": "mine", "vlan_id": vlan_id, "vlan_mac_address": TWO}
+    document = json.dumps(nova(own)).encode()
+    assert with_vlans(document, [VLAN]) == document
+    assert len(told(nova({**own, "vlan_link": "tap2"}), VLAN)["links"]) == 4
+    assert len(told(nova({**own, "vlan_id": 101}), VLAN)["links"]) == 4
+
+
+def test_an_id_that_is_taken_is_not_given_again() -> None:
+    taken = {"id": "dfsub100", "type": "phy", "ethernet_mac_address": "fa:16:3e:00:00:03"}
+    assert told(nova(taken), VLAN)["links"][3]["id"] == "dfsub100-tap1"
+    document = json.dumps(nova(taken, {**taken, "id": "dfsub100-tap1"})).encode()
+    assert with_vlans(document, [VLAN]) == document
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        [],
+        [{"id": "a", "type": "ovs", "ethernet_mac_address": TWO}],
+        [{"id": "a", "type": "ovs"}],
+        [{"id": "a", "type": "ovs", "ethernet_mac_address": None}],
+        [{"id": "a", "ethernet_mac_address": ONE}],
+        [{"id": "a", "type": ["ovs"], "ethernet_mac_address": ONE}],
+        [{"id": "a", "type": "vlan", "ethernet_mac_address": ONE, "vlan_id": 1}],
+        [{"id": one, "type": "ovs", "ethernet_mac_address": ONE} for one in "ab"],
+        [{"id": "a", "type": "ovs", "ethernet_mac_address": ONE}] * 2,
+        [{"id": "a", "type": "ovs", "ethernet_mac_address": ONE}, {"type": "ovs"}],
+        [{"id": "a", "type": "ovs", "ethernet_mac_address": ONE}, "a"],
+        [{"id": 1, "type": "ovs", "ethernet_mac_address": ONE}],
+        [{"id": "", "type": "ovs", "ethernet_mac_address": ONE}],
+        [
+            {"id": "a", "type": "phy", "ethernet_mac_address": ONE},
+            {"id": "b", "type": "bond", "ethernet_mac_address": ONE, "bond_links": ["a", []]},
+        ],
+    ],
+    ids=str,
+)
+def test_without_the_one_link_below_nothing_is_told(links: list[Any]) -> None:
+    document = json.dumps(nova() | {"links": links}).encode()
+    assert with_vlans(document, [VLAN]) == document
+
+
+def test_a_member_of_a_bond_is_no_link_below() -> None:
+    bond = {"id": "b", "type": "bond", "ethernet_mac_address": ONE, "bond_links": ["tap2"]}
+    document = nova({**bond, "bond_links": ["tap1"]})
+    assert told(document, VLAN) == document
+    assert len(told(nova(bond), VLAN)["links"]) == 4
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"404 Not Found",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b'{"links": {}}',
+        b'{"links": null}',
+        json.dumps(NOVA).encode()[:-1],
+        json.dumps(NOVA).encode() + b"x",
+        json.dumps(NOVA).encode()[:-1] + b', "links": []}',
+        json.dumps(NOVA).encode()[:-1] + b', "a": NaN}',
+        json.dumps(NOVA).encode()[:-1] + b', "a": 1e999}',
+        json.dumps(NOVA).encode()[:-1] + b', "a": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+        json.dumps(NOVA).encode()[:-1] + b', "a": ' + b"1" * 5000 + b"}",
+        json.dumps(NOVA).encode()[:-1] + b', "a": "' + b"a" * SIZE_MAX + b'"}',
+        b"\xef\xbb\xbf" + json.dumps(NOVA).encode(),
+        json.dumps(NOVA).encode("utf-16"),
+    ],
+    ids=lambda one: repr(one[-24:]),
+)
+def test_another_document_passes_byte_for_byte(document: bytes) -> None:
+    assert with_vlans(document, [VLAN]) == document
+
+
+MACS = st.sampled_from([ONE, TWO, SUB])
+IDS = st.sampled_from(["tap1", "tap2", "dfsub1", "dfsub2", "dfsub1-tap1", "b"])
+ODD = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(IDS))
+LINKS = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": IDS | ODD,
+        "type": st.sampled_from(["ovs", "phy", "vlan", "bond"]) | ODD,
+        "ethernet_mac_address": MACS | MACS.map(str.upper) | ODD,
+        "vlan_link": IDS | ODD,
+        "vlan_id": st.sampled_from([1, 2, "1"]) | ODD,
+        "bond_links": st.lists(IDS | ODD) | ODD,
+        "mtu": st.integers(0, 9000) | ODD,
+    },
+)
+DOCUMENTS = st.one_of(
+    st.binary(),
+    st.recursive(ODD, lambda one: st.lists(one) | st.dictionaries(st.text(), one)).map(
+        lambda one: json.dumps(one).encode()
+    ),
+    st.dictionaries(st.sampled_from(["networks", "services"]), ODD).flatmap(
+        lambda rest: (st.lists(LINKS) | ODD).map(
+            lambda links: json.dumps({**rest, "links": links}).encode()
+        )
+    ),
+)
+VLANS = st.lists(st.builds(Vlan, MACS, st.integers(1, 2), MACS))
+
+
+@settings(max_examples=examples(300))
+@given(DOCUMENTS, VLANS)
+def test_only_complete_links_are_added_once_and_nothing_else_changes(
+    document: bytes, vlans: list[Vlan]
+) -> None:
+    found = with_vlans(document, vlans)
+    assert with_vlans(found, vlans) == found
+    if found == document:
+        return
+    before, after = json.loads(document), json.loads(found)
+    old = before["links"]
+    new = after["links"][len(old) :]
+    assert after == {**before, "links": [*old, *new]}
+    ids = [one["id"] for one in after["links"]]
+    assert len(set(ids)) == len(ids)
+    for one in new:
+        (below,) = [link for link in old if link["id"] == one["vlan_link"]]
+        mac = below["ethernet_mac_address"].lower()
+        assert Vlan(mac, one["vlan_id"], one["vlan_mac_address"]) in vlans
+        assert below["type"] not in ("vlan", "bond")
+    places = [(one["vlan_link"], one["vlan_id"]) for one in new]
+    assert len(set(places)) == len(places)
+
+
+def test_cloud_init_makes_a_device_of_each(cloud_init: CloudInit) -> None:
+    vlans = [VLAN, Vlan(ONE, 4094, "fa:16:3f:00:0f:fe"), Vlan(TWO, 100, "fa:16:3f:00:00:65")]
+    before = cloud_init.netplan(NOVA, NICS)
+    found = cloud_init.netplan(told(NOVA, *vlans), NICS)
+    assert found["ethernets"] == before["ethernets"]
+    assert found["vlans"] == {
+        "eth0.100": {"id": 100, "link": "eth0", "macaddress": SUB, "mtu": 1442},
+        "eth0.4094": {"id": 4094, "link": "eth0", "macaddress": vlans[1].mac, "mtu": 1442},
+        "eth1.100": {"id": 100, "link": "eth1", "macaddress": vlans[2].mac},
+    }
+    meant = cloud_init.network_data(told(NOVA, *vlans), NICS)
+    was = cloud_init.network_data(NOVA, NICS)
+    assert (meant["routes"], meant["servers"]) == (was["routes"], was["servers"])
+    assert was["links"].items() <= meant["links"].items()
+
+
+# Answers
+
+
+@pytest.mark.parametrize(
+    ("path", "yes"),
+    [
+        (PATH, True),
+        ("/openstack/2018-08-27/network_data.json", True),
+        ("/openstack/network_data.json", False),
+        ("/openstack//network_data.json", False),
+        ("/openstack/a/b/network_data.json", False),
+        ("/openstack/latest/network_data.json/", False),
+        ("/OpenStack/latest/network_data.json", False),
+        ("/openstack/latest/Network_data.json", False),
+        ("/openstack/latest/meta_data.json", False),
+        ("/latest/openstack/latest/network_data.json", False),
+        ("", False),
+    ],
+)
+def test_the_file_has_one_spelling(path: str, *, yes: bool) -> None:
+    assert is_file(path) == yes
+
+
+def test_the_whole_document_is_asked_for() -> None:
+    headers = {"if-none-match": "*", "accept": "a"}
+    asked = whole(GuestRequest("HEAD", PATH, headers=headers, guest_ip="10.0.0.5"))
+    assert asked == GuestRequest("GET", PATH, headers={"accept": "a"}, guest_ip="10.0.0.5")
+
+
+BODY = json.dumps(NOVA).encode()
+
+
+def test_a_completed_answer_keeps_its_type_and_what_still_holds() -> None:
+    given = (("Content-Length", "9"), ("Last-Modified", "a"), ("X-A", "1"), ("X-A", "2"))
+    answer = completed(Answer(200, BODY, headers=given), [VLAN], GuestRequest("GET", PATH))
+    assert answer == Answer(200, with_vlans(BODY, [VLAN]), headers=(("X-A", "1"), ("X-A", "2")))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(404, BODY),
+        Answer(206, BODY),
+        Answer(200, BODY, headers=(("Content-Encoding", "gzip"),)),
+        Answer(200, b"\x1f\x8b\x00", headers=(("content-length", "3"),)),
+        Answer(304),
+    ],
+)
+def test_any_other_answer_passes(answer: Answer) -> None:
+    assert completed(answer, [VLAN], GuestRequest("GET", PATH)) == answer
+
+
+def test_an_entity_tag_is_that_of_the_completed_document() -> None:
+    first = completed(tagged(Answer(200, BODY)), [VLAN], GuestRequest("GET", PATH))
+    (tag,) = [value for name, value in first.headers if name == "ETag"]
+    assert tag == etag_of(first) != etag_of(Answer(200, BODY))
+    again = GuestRequest("GET", PATH, headers={"if-none-match": tag})
+    assert completed(tagged(Answer(200, BODY)), [VLAN], again).status == 304
+    # Its subports have changed since.
+    assert completed(tagged(Answer(200, BODY)), [VLAN, Vlan(ONE, 7, SUB)], again).status == 200
+    # It has no link for them: the tag is that of the document as it is.
+    other = [Vlan(SUB, 7, SUB)]
+    old = GuestRequest("GET", PATH, headers={"if-none-match": etag_of(Answer(200, BODY))})
+    assert completed(tagged(Answer(200, BODY)), other, old).status == 304
+    assert completed(tagged(Answer(200, BODY)), [VLAN], old).status == 200
