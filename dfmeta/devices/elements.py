@@ -31,16 +31,14 @@ class DomainReader:
         self.root = ""
         self._path: list[str] = []
 
-    def read(self, data: bytes, *, encoding: str | None = None) -> None:
+    def read(self, data: bytes) -> None:
         """Read a whole file.
 
-        :param encoding: encoding to use instead of the one that the file declares; None uses that
-            of the file.
         :raises DomainError: the file is not a domain, too large or too deep.
         """
         if len(data) > SIZE_MAX:
             raise DomainError(cause=f"larger than {SIZE_MAX} bytes")
-        parser = expat.ParserCreate(encoding, namespace_separator=" ")
+        parser = expat.ParserCreate(namespace_separator=" ")
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._text

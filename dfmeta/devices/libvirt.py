@@ -67,31 +67,15 @@ class DomainDevices:
         return document
 
 
-def from_domain(xml: str, tags: Sequence[TagRule]) -> dict[str, Any]:
-    """Return the document of a domain's devices.
+def read_domain(data: bytes) -> DomainDevices:
+    """Read a domain's definition (``<domain>``), or libvirt's status file (``<domstatus>``).
 
-    :param xml: a definition (``<domain>``) or libvirt's status file (``<domstatus>``). Devices
-        without an address from libvirt have none in the document.
-    :raises DomainError: *xml* is not a domain.
-    :raises TagRuleError: see :meth:`DomainDevices.document`.
-    :raises DeviceError: the tags of all rules together break a rule of the document.
-    """
-    try:
-        data = xml.encode()
-    except UnicodeEncodeError as error:
-        raise DomainError(cause="text that UTF-8 cannot encode") from error
-    return read_domain(data, encoding="utf-8").document(tags)
+    Devices without an address from libvirt have none in the document.
 
-
-def read_domain(data: bytes, *, encoding: str | None = None) -> DomainDevices:
-    """Read a domain's file.
-
-    :param encoding: encoding to use instead of the one that the file declares; None uses that of
-        the file.
     :raises DomainError: the file is not a domain.
     """
     reader = _Reader()
-    reader.read(data, encoding=encoding)
+    reader.read(data)
     try:
         identity = str(uuid.UUID(reader.values.get("uuid", "").strip()))
     except ValueError as error:

@@ -25,6 +25,7 @@ import eventlet
 from eventlet.semaphore import Semaphore
 
 from dfmeta import hub, metrics
+from dfmeta.backoff import Backoff
 from dfmeta.exceptions import SourceError
 from dfmeta.model import Port, PortId, PortKind
 from dfmeta.ports.sources import (
@@ -88,8 +89,7 @@ class _Asking:
     source: Source
     room: Semaphore
     seldom: Seldom
-    failures: int = 0
-    rests_until: float = 0.0
+    rest: Backoff
 
 
 class Resolver:
@@ -120,7 +120,12 @@ class Resolver:
         """Ports with missing fields for which no round of queries has finished."""
         self._gate = Semaphore()
         self._sources: dict[str, _Asking] = {
-            source.name: _Asking(source, Semaphore(source.at_once), Seldom(clock=clock))
+            source.name: _Asking(
+                source,
+                Semaphore(source.at_once),
+                Seldom(clock=clock),
+                Backoff(REST_FIRST, REST_MOST),
+            )
             for source in sources
         }
 
@@ -278,7 +283,7 @@ class Resolver:
         asked = entry.asked.get(name)
         return (
             bool(self._open(entry, name))
-            and self._sources[name].rests_until <= now
+            and not self._sources[name].rest.rests(now)
             and (asked is None or asked.next <= now)
         )
 
@@ -286,7 +291,7 @@ class Resolver:
         """Return seconds until the next query; None when no more queries are needed."""
         now = self._clock()
         moments = [
-            max(self._sources[name].rests_until, asked.next if asked else 0.0)
+            max(self._sources[name].rest.until, asked.next if asked else 0.0)
             for name in self._order
             if name != OVSDB and self._open(entry, name)
             for asked in [entry.asked.get(name)]
@@ -354,7 +359,7 @@ class Resolver:
         source = asking.source
         found: Ownership | None = None
         with asking.room:
-            if asking.rests_until > self._clock():
+            if asking.rest.rests(self._clock()):
                 return None  # it failed while this port waited for its turn
             timer = eventlet.Timeout(source.timeout)
             try:
@@ -371,7 +376,7 @@ class Resolver:
                 LOG.exception("Identity source %s failed for port %s", source.name, port.name)
                 self._failed(asking, "failed", error)
             else:
-                asking.failures = 0
+                asking.rest.reset()
             finally:
                 timer.cancel()
         if found is not None:
@@ -383,10 +388,9 @@ class Resolver:
         _count(asking.source.name, outcome)
         asking.seldom.warn(LOG, "%s; ports that need it wait", error)
         now = self._clock()
-        if asking.rests_until <= now:
-            rest = min(REST_MOST, REST_FIRST * 2 ** min(asking.failures, 10))
-            asking.failures += 1
-            asking.rests_until = now + rest
+        # Queries that ran at the same time fail together, and count as one failure.
+        if not asking.rest.rests(now):
+            asking.rest.failed(now)
 
     def _recheck_loop(self, asking: _Asking) -> None:
         while True:

@@ -19,6 +19,7 @@ MODULES = sorted((ROOT / "dfmeta").rglob("*.py"))
 BASE = {"model", "exceptions"}
 PURE = BASE | {
     "allotment",
+    "backoff",
     "contenders",
     "devices",
     "flows",
@@ -44,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "allotment": BASE | {"flows", "slots"},
     "rest": BASE | {"allotment"},
     "host_wide": BASE | {"allotment", "flows", "rest", "slots"},
+    "backoff": set(),
     "claim": BASE,
     "registry": BASE
     | {"claim", "allotment", "contenders", "flows", "host_wide", "numbering", "slots", "waits"},
@@ -51,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experience": {"model"},
     "guest_counts": {"model"},
     "devices": BASE,
-    "store": BASE | {"devices", "guest", "metrics", "quiet", "trust"},
+    "store": BASE | {"backoff", "devices", "guest", "metrics", "quiet", "trust"},
     "metrics": BASE,
     "trust": set(),
     "health": {"exceptions"},

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import eventlet
 
 from dfmeta import metrics
+from dfmeta.backoff import Backoff
 from dfmeta.exceptions import (
     BackendAnswerError,
     BackendError,
@@ -112,6 +113,8 @@ class NovaBackend:
                 insecure=settings.insecure,
             )
         self._servers = [Server(host, context) for host in dict.fromkeys(settings.hosts)]
+        self._rests = {server: Backoff(REST) for server in self._servers}
+        """A server that rests is not used while there are others."""
         self._signed = functools.lru_cache(SIGNED_MAX)(functools.partial(signed, settings.secret))
 
     def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
@@ -137,7 +140,7 @@ class NovaBackend:
                     # The host answered in time: it would give the same answer again.
                     useless.add(server)
             else:
-                server.rests_until = 0.0
+                self._rests[server].succeeded()
                 return _answer(reply, head=request.method == "HEAD")
         raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
 
@@ -171,7 +174,8 @@ class NovaBackend:
         least, held = 0.0, False
         while candidates := [server for server in self._servers if server not in useless]:
             now = time.monotonic()
-            for server in [one for one in candidates if one.rests_until <= now] or candidates:
+            rested = [one for one in candidates if not self._rests[one].rests(now)]
+            for server in rested or candidates:
                 left = deadline - time.monotonic()
                 if left <= least:
                     return
@@ -186,11 +190,11 @@ class NovaBackend:
             eventlet.sleep(RETRY_PAUSE)
 
     def _let_rest(self, server: Server, error: BackendError) -> None:
-        now = time.monotonic()
-        if len(self._servers) > 1 and server.rests_until <= now:
+        now, rest = time.monotonic(), self._rests[server]
+        if len(self._servers) > 1 and not rest.rests(now):
             # Another host will answer, so that this failure would not be logged otherwise.
             LOG.warning("%s; only other hosts are used for %d s. %s", error, REST, error.remedy)
-        server.rests_until = now + REST
+        rest.failed(now)
 
     def _asked(self, request: GuestRequest, identity: Identity) -> _Asked:
         headers = [self._signed(identity.instance_id, identity.project_id)]

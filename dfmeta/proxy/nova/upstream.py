@@ -259,8 +259,6 @@ class Server:
         self.host = host
         self.name = host_header(host)
         """Value of a request's Host header."""
-        self.rests_until = 0.0
-        """Monotonic seconds until which the server is not used while there are others."""
         self._type = connection_type(host, context)
         self._pool: list[httplib2.Http] = []
 

@@ -29,6 +29,7 @@ from typing import Final, Protocol, TypeVar
 from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
+from dfmeta.backoff import Backoff
 from dfmeta.exceptions import (
     StoreAccessError,
     StoreAwayError,
@@ -147,7 +148,8 @@ class Database:
         self._idle: deque[Connection] = deque()
         self._opening = threading.Lock()
         self._opened = False
-        self._failed: tuple[float, StoreAwayError] | None = None
+        self._rest = Backoff(REST)
+        self._failure: StoreAwayError | None = None
         with contextlib.suppress(StoreAwayError):
             self._ready()
 
@@ -200,17 +202,18 @@ class Database:
             raise of_system(error, self.dialect.shown, opened=self._opened) from error
 
     def _reopen(self, seconds: float | None) -> None:
-        if self._failed is not None and time.monotonic() < self._failed[0]:
-            raise StoreAwayError(**self._failed[1].fields)
+        if self._failure is not None and self._rest.rests(time.monotonic()):
+            raise StoreAwayError(**self._failure.fields)
         self._opened = False
         self.generation += 1
         self._drop_idle()
         try:
             self._call(self._open, write=True, seconds=seconds)
         except StoreAwayError as error:
-            self._failed = time.monotonic() + REST, error
+            self._rest.failed(time.monotonic())
+            self._failure = error
             raise
-        self._opened, self._failed = True, None
+        self._opened, self._failure = True, None
 
     def _open(self, job: _Job) -> None:
         self.dialect.check_usable()

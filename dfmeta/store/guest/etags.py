@@ -52,11 +52,6 @@ def unless_known(answer: Answer, request: GuestRequest) -> Answer:
     return answer
 
 
-def conditional(answer: Answer, request: GuestRequest) -> Answer:
-    """Apply :func:`tagged` and :func:`unless_known`."""
-    return unless_known(tagged(answer), request)
-
-
 def _tags(given: str) -> list[str]:
     """Return the opaque tags of a list; none if the list is not well-formed."""
     members = [*_members(given)]

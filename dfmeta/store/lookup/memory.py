@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, TypeVar, cast
 
+from dfmeta.backoff import Backoff
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.quiet import Seldom
 from dfmeta.store.db.record import Kind
@@ -114,7 +115,7 @@ def _raise_again(error: Exception) -> None:
     raise (type(error)(**fields) if isinstance(fields, dict) else error) from error
 
 
-class Rests:
+class Failures:
     """Recent failures: failed queries are logged, and not repeated for :data:`REST` seconds.
 
     A failure suspends the query that failed. All queries are suspended when no query could have
@@ -127,7 +128,7 @@ class Rests:
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
-        self._failures: Memory[Hashable, tuple[float, Failure]] = Memory()
+        self._failures: Memory[Hashable, tuple[Backoff, Failure]] = Memory()
         self._last: dict[Hashable, Hashable] = {}
         """Half → the query that failed last, if none was answered since."""
         self._seldom = Seldom(clock=clock)
@@ -136,14 +137,15 @@ class Rests:
         """Raise the error of a recent failure of *name*, of its half or of all queries."""
         for one in (name, name[0], None):
             found = self._failures.get(one)
-            if found is not None and self._clock() < found[0]:
+            if found is not None and found[0].rests(self._clock()):
                 raise type(found[1])(**found[1].fields)
 
     def failed(self, name: Question, error: Failure) -> None:
         """Record a failure of *name*."""
         # A copy without traceback, which would keep its frames in memory.
         kept = type(error)(**error.fields)
-        entry = (self._clock() + REST, kept)
+        entry = (Backoff(REST), kept)
+        entry[0].failed(self._clock())
         self._failures.put(name, entry)
         half, whole = name[0], error.fields.get("whole")
         again = self._last.get(half) not in (None, name) and isinstance(error, LookupAwayError)

@@ -30,7 +30,7 @@ from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.need import BOTH, Need
 from dfmeta.store.http import Clock
 from dfmeta.store.lookup.answer import UUID, FetchedHalf
-from dfmeta.store.lookup.memory import Flights, Memory, Question, Rests
+from dfmeta.store.lookup.memory import Failures, Flights, Memory, Question
 from dfmeta.store.lookup.upstream import Upstream
 
 LATER: Final = 5.0
@@ -79,7 +79,7 @@ class Puller:
         self._clock = clock
         self._now = now
         self._flights = Flights()
-        self._rests = Rests(clock=clock)
+        self._failures = Failures(clock=clock)
         self._absent: Memory[Question, float] = Memory()
         """Until when a query counts as "no record" at the upstream store."""
         self._later: Memory[Question, float] = Memory()
@@ -215,7 +215,7 @@ class Puller:
     def _refresh(self, kind: Kind, record_id: str) -> bool:
         before = self._repository.get(record_id)
         found = _counted(lambda: self._upstream.by_id(kind, record_id))
-        self._rests.answered((kind, record_id))
+        self._failures.answered((kind, record_id))
         self._take_in(kind, found, record_id=record_id, before=before, forced=True)
         return found is not None
 
@@ -284,13 +284,13 @@ class Puller:
         self._absent.put(key, self._clock() + self._lifetimes.negative)
 
     def _asked(self, key: Question, ask: Callable[[], FetchedHalf | None]) -> FetchedHalf | None:
-        self._rests.check(key)
+        self._failures.check(key)
         try:
             found = _counted(ask)
         except (LookupAwayError, LookupAnswerError) as error:
-            self._rests.failed(key, error)
+            self._failures.failed(key, error)
             raise
-        self._rests.answered(key)
+        self._failures.answered(key)
         return found
 
 

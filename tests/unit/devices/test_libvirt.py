@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.devices import validate
-from dfmeta.devices.libvirt import from_domain, read_domain
+from dfmeta.devices.libvirt import read_domain
 from dfmeta.devices.rules import TagRule
 from dfmeta.exceptions import DeviceError, DomainError, TagRuleError
 from tests.harness.domains import status
@@ -81,7 +81,7 @@ WHOLE = domain(*NICS, *DISKS, scsi("virtio-scsi"))
 
 def devices(xml: str, *rules: str) -> list[dict[str, Any]]:
     """The document's devices; it is valid and JSON."""
-    document = from_domain(xml, [TagRule.parse(one) for one in rules])
+    document = read_domain(xml.encode()).document([TagRule.parse(one) for one in rules])
     validate(document)
     assert json.loads(json.dumps(document)) == document
     found: list[dict[str, Any]] = document["devices"]
@@ -380,23 +380,24 @@ def test_a_rule_is_written_as_it_is_read(kind: str, value: str, tag: str) -> Non
         f"<domain><uuid>{A}x</uuid></domain>",
         f"<!DOCTYPE d [<!ENTITY a 'ha'>]><domain><uuid>{A}</uuid></domain>",
         "<domain>" + "<a>" * 70,
-        "\ud800",
     ],
 )
 def test_what_is_no_domain_is_refused(xml: str) -> None:
     with pytest.raises(DomainError):
-        from_domain(xml, [])
+        read_domain(xml.encode())
 
 
-def test_a_text_is_read_as_the_text_that_it_is() -> None:
+def test_a_file_is_read_in_the_encoding_that_it_declares() -> None:
     xml = "<?xml version='1.0' encoding='iso-8859-1'?>" + domain(disk("vda", "virtio", serial="é"))
-    assert devices(xml)[0]["serial"] == "é"
+    found = read_domain(xml.encode("iso-8859-1")).document([])
+    assert found["devices"][0]["serial"] == "é"
 
 
 @given(st.integers(0, len(WHOLE)), st.text(min_size=1, max_size=8))
 def test_a_damaged_domain_gives_a_valid_document_or_none(place: int, junk: str) -> None:
     try:
-        document = from_domain(WHOLE[:place] + junk + WHOLE[place + len(junk) :], [])
+        text = WHOLE[:place] + junk + WHOLE[place + len(junk) :]
+        document = read_domain(text.encode()).document([])
     except DomainError:
         return
     validate(document)

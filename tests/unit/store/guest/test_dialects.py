@@ -16,7 +16,7 @@ from dfmeta.model import Answer, GuestRequest
 from dfmeta.store.db.repository import Kind, Record
 from dfmeta.store.guest import documents
 from dfmeta.store.guest.dialects import EC2_TREES, NOT_FOUND, Settings, answer, need, not_found
-from dfmeta.store.guest.etags import conditional
+from dfmeta.store.guest.etags import tagged, unless_known
 from dfmeta.store.guest.paths import split_path
 from tests.harness.examples import examples
 from tests.unit.store.guest.crawling import crawl
@@ -104,7 +104,7 @@ def asker(
             return NOT_FOUND
         request = GuestRequest("GET", path, headers={"if-none-match": if_none_match})
         found = answer(document, segments, told)
-        return not_found(segments, told) if found is None else conditional(found, request)
+        return not_found(segments, told) if found is None else unless_known(tagged(found), request)
 
     return ask
 

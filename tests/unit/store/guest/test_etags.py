@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.model import Answer, GuestRequest
-from dfmeta.store.guest.etags import conditional, etag_of
+from dfmeta.store.guest.etags import etag_of, tagged, unless_known
 
 FOUND = Answer(200, b"web1", content_type="text/plain", headers=(("X-One", "1"),))
 ETAG = etag_of(FOUND)
@@ -15,7 +15,7 @@ ETAG = etag_of(FOUND)
 
 def asked(given: str | None, answer: Answer = FOUND, method: str = "GET") -> Answer:
     headers = {} if given is None else {"if-none-match": given}
-    return conditional(answer, GuestRequest(method, "/", headers=headers))
+    return unless_known(tagged(answer), GuestRequest(method, "/", headers=headers))
 
 
 def test_an_answer_has_a_strong_tag() -> None:
