@@ -214,7 +214,12 @@ def test_a_restart_sends_no_flow_mod_and_learns_nothing_anew(agent: Agent, busy:
 
 
 def test_a_killed_daemon_loses_what_was_in_it_and_nothing_new(agent: Agent, busy: Busy) -> None:
+    memory = agent.state_path / "state.json"
+
     def kill() -> None:
+        # Flows of guests that it does not remember are made anew.
+        ids = [guest.instance_id for guest in busy.guests]
+        wait_for(lambda: all(one in memory.read_text() for one in ids), 5, "the daemon's memory")
         agent.kill()
         agent.start()
 

@@ -21,7 +21,7 @@ class Behaviour:
     forwards: Mapping[str, int] = field(default_factory=dict)
     """Ambiguous answers of tests/e2e/test_nova.py that the engine forwards, and their status."""
     unnamed: frozenset[str] = frozenset()
-    """Causes of failed requests to one of several hosts of Nova that the log does not name."""
+    """Causes of failed requests to one of several hosts of Nova that the log may not name."""
     refuses: Mapping[str, int] = field(default_factory=dict)
     """Requests that are too large there, and the status of the engine where it is another."""
     ends_unread_at_once: bool = True
