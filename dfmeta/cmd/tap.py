@@ -34,6 +34,8 @@ LOOK_INTERVAL = 1.0
 """Seconds between two checks for notifications of changes from the kernel."""
 FULL_LOOK_INTERVAL = 30.0
 """Seconds between two checks of address, rules and route without a notification."""
+NUMBER_INTERVAL = 2.0
+"""Seconds that Open vSwitch has to give a port its number, before each request to do it again."""
 NOT_THERE = "it is not in OVSDB yet"
 
 
@@ -74,6 +76,8 @@ class TapKeeper:
         self.in_place = False
         self.last_error = NOT_THERE
         self._next_look = self._next_full_look = 0.0
+        self._number_due: float | None = None
+        """Time of the next request for the missing numbers of ports; None: none is missing."""
         self._changes = Changes()
         self._made: set[str] = set()
         """Objects that this process has created or changed: "port", "arp_ignore"."""
@@ -157,7 +161,9 @@ class TapKeeper:
         if not self._has_numbers(update):
             self.last_error = "Open vSwitch has not given it a port number"
             self.in_place = False
+            self._ask_for_numbers(watcher)
             return False
+        self._number_due = None
         if self.in_place and time.monotonic() < self._next_look:
             return True
         self._next_look = time.monotonic() + LOOK_INTERVAL
@@ -194,6 +200,16 @@ class TapKeeper:
         watcher.ensure_tap()
         if update.tap is None:
             self._made.add("port")
+
+    def _ask_for_numbers(self, watcher: OvsdbWatcher) -> None:
+        """Let Open vSwitch report the numbers again when they have been missing for a while."""
+        now = time.monotonic()
+        if self._number_due is not None and now >= self._number_due:
+            LOG.debug("%s; asking for it again", self.fault)
+            watcher.reconfigure()
+        elif self._number_due is not None:
+            return
+        self._number_due = now + NUMBER_INTERVAL
 
     def _put_in_place(self) -> None:
         # Before the device has an address, so that no packet arrives without a listener.

@@ -59,7 +59,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "options",
     ),
 }
-"""ovsdbapp's transactions read cur_cfg and next_cfg; without them each one logs an error."""
+"""ovsdbapp's transactions read cur_cfg and next_cfg; without them each one logs an error.
+:meth:`OvsdbWatcher.reconfigure` counts next_cfg up."""
 RECONNECT_PAUSE = 0.2
 JOIN_TIMEOUT = 0.3
 """Seconds to wait for the thread at the end; it is a daemon thread and holds no resources."""
@@ -201,6 +202,23 @@ class OvsdbWatcher:
 
         self._change(act)
         return removed
+
+    def reconfigure(self) -> None:
+        """Make ovs-vswitchd configure its ports again, and report their numbers again.
+
+        It counts ``next_cfg`` up, as ovs-vsctl(8) does (ovs-vswitchd.conf.db(5), Open_vSwitch). A
+        port that is changed twice in quick succession may keep the error and the number -1 of the
+        first change in OVSDB, although it works (seen with Open vSwitch 3.1).
+
+        :raises OvsdbError: when the transaction fails.
+        """
+
+        def act(idl: Any, _txn: Any) -> None:
+            (root,) = idl.tables["Open_vSwitch"].rows.values()
+            root.verify("next_cfg")
+            root.next_cfg += 1
+
+        self._change(act)
 
     def write_ids(self, rows: Mapping[str, MetaIds]) -> None:
         """Write the Meta addresses of ports; see :func:`dfmeta.ports.meta_writer.write_ids`.

@@ -221,6 +221,20 @@ def test_it_is_as_neutron_and_the_kernel_need_it(host: OpenvSwitch, agent: Agent
         assert (f"{selector} lookup 2" in rules) == bool(SIDE.rules)
 
 
+def test_a_number_that_ovsdb_has_lost_comes_back(
+    host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    """Open vSwitch may leave the number and the error of an earlier change, though it works."""
+    asks_own(guest)
+    host.vsctl("set", "Interface", TAP, "ofport=-1", wait=False)
+    wait_for(lambda: not agent.ready(), 5, "the number to be missed")
+    asks_own(guest)
+    agent.wait_ready()
+    late = make_guest("late")
+    put(agent, late)
+    asks_own(late)
+
+
 @pytest.mark.parametrize("rp_filter", [0, 1, 2])
 def test_answers_find_their_way_whatever_rp_filter_is(
     host: OpenvSwitch, agent: Agent, guest: Guest, rp_filter: int

@@ -80,8 +80,13 @@ class Watch:
         return self.update.meta
 
     def ensured(self) -> MetaRows:
-        """Create everything and wait until Open vSwitch has numbered it."""
+        """Create everything and wait until Open vSwitch has numbered it.
+
+        It may have to number it again: see :meth:`OvsdbWatcher.reconfigure`.
+        """
         self.watcher.ensure_meta(self.names)
+        until(lambda: self.rows.sound, "the rows of the second bridge")
+        self.watcher.reconfigure()
         until(self._in_use, "the second bridge", timeout=30)
         return self.rows
 
@@ -303,6 +308,14 @@ def test_a_change_by_an_operator_is_noticed_and_corrected(
     watch.ensured()
     assert {NEAR} <= set(host.ports())
     assert host.ports(META) == [FAR, TAP]
+
+
+def test_a_number_that_ovsdb_has_lost_comes_back(host: OpenvSwitch, watch: Watch) -> None:
+    number = watch.ensured().tap
+    host.vsctl("set", "Interface", TAP, "ofport=-1", wait=False)
+    until(lambda: watch.rows.tap is None, "the number to be lost")
+    watch.watcher.reconfigure()
+    until(lambda: watch.rows.tap == number, "the number")
 
 
 def test_without_the_bridge_none_of_its_ports_is_there(host: OpenvSwitch, watch: Watch) -> None:

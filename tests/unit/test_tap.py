@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dfmeta.cmd import tap
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import HostError
 from dfmeta.flows.key import InPortKeys
@@ -19,6 +20,7 @@ from dfmeta.host.sides import HostSides
 from dfmeta.ports.bridge_reader import Bridge, TapPort, Update
 from dfmeta.proxy.limits import SYN_ACK_RETRIES
 from dfmeta.state import HostMemory, State
+from tests.unit.support import Clock
 
 BRIDGE = Bridge(1, controllers=0)
 THERE = Update(True, BRIDGE, TapPort(9, "02:64:66:6d:65:fe", ours=True, marked=True))
@@ -64,13 +66,17 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> TapKeeper:
     made: Any = TapKeeper(GROUP, State(), SimpleNamespace(), keys=keys)
     made._changes = SimpleNamespace(take=lambda: False)
     made.seen = []
+    made.requests = []
     made.host = Host(lambda: made.seen.append(made.in_place))
     return made  # type: ignore[no-any-return]
 
 
 def look(keeper: Any, update: Update = THERE) -> bool:
     keeper.look_now()
-    return bool(keeper.look_after(SimpleNamespace(ensure_tap=lambda: None), update))
+    watcher = SimpleNamespace(
+        ensure_tap=lambda: None, reconfigure=lambda: keeper.requests.append("numbers")
+    )
+    return bool(keeper.look_after(watcher, update))
 
 
 def test_it_is_in_place_from_the_first_look_on_and_during_those_that_follow(keeper: Any) -> None:
@@ -115,6 +121,23 @@ def test_it_is_not_in_place_without_a_port(keeper: Any, update: Update) -> None:
     assert not look(keeper, update)
     assert not keeper.in_place
     assert look(keeper)
+
+
+def test_a_number_that_stays_away_is_asked_for_now_and_then(
+    keeper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(tap, "time", SimpleNamespace(monotonic=clock))
+    requests = []
+    for seconds in (0, 0.5, 1.6, 1, 1.5):
+        clock.now += seconds
+        assert not look(keeper, NO_NUMBER)
+        requests.append(len(keeper.requests))
+    assert requests == [0, 0, 1, 1, 2]
+    assert look(keeper)
+    clock.now += 60
+    look(keeper, NO_NUMBER)
+    assert len(keeper.requests) == 2
 
 
 def test_what_was_in_place_stays_so_while_ovsdb_is_away(keeper: Any) -> None:
