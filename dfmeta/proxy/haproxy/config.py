@@ -36,9 +36,10 @@ PLAIN_LINES: Final = 24
 """Header lines of a plain request."""
 MORE_LINES: Final = 64
 """Header lines beyond the limit of the daemon's engine that haproxy reads, to hand them over."""
-BUFFER: Final = 16384
+BUFFER: Final = 6144
 """Bytes of a buffer beyond the limits of the daemon's engine: a request that it refuses must fit,
-or haproxy would refuse it in its own way."""
+or haproxy would refuse it in its own way. No more: for a second try, haproxy copies the whole
+buffer of each request, twice."""
 ANSWER_MAX: Final = 16 << 20
 """Bytes of the longest answer of Nova, as in the other engine."""
 RESERVE: Final = 2048

@@ -1,0 +1,1 @@
+"""Attachments: VLAN ids, addresses and MACs for the containers of VMs with a trunk."""

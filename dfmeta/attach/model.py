@@ -1,0 +1,145 @@
+"""The values of attachments, and the interface of the drivers. No I/O.
+
+An attachment is one network device of one container: a VLAN of the trunk of its VM, with an address
+and a MAC on a network. Its key is the trunk, the container and the name of the device, so that a
+repeated request names the same attachment, and a late request to delete an old container never
+names a new one.
+
+Trust: :class:`Wanted` comes from a guest and has been checked for form only. :class:`Parent` comes
+from the registry. :class:`Network` comes from the operator.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network
+from typing import Protocol
+
+
+class State(enum.StrEnum):
+    """State of an attachment. A state is committed before the data plane changes."""
+
+    WANTED = "wanted"
+    """VLAN id, address and MAC are taken; nothing exists outside the database."""
+    MADE = "made"
+    """The driver has created its port, and nothing confirms yet that frames pass."""
+    ACTIVE = "active"
+    """The data plane stands."""
+    LEAVING = "leaving"
+    """The driver removes it. Then the row is deleted, and the VLAN id rests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """A VM's untagged port, the one that a request came from."""
+
+    port_id: str
+    """The port's iface-id."""
+    port_name: str
+    """Name of its interface on the integration bridge."""
+    instance_id: str
+    project_id: str = ""
+    mac: str = ""
+    """In lower case with colons."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """A network of containers, of the driver ``local``."""
+
+    name: str
+    subnet: IPv4Network
+    gateway: IPv4Address | None = None
+    """None: containers get no default route."""
+    local_vlan: int = 0
+    """VLAN on the integration bridge; 0: untagged."""
+    mtu: int = 1500
+    """Bytes."""
+    dns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A request for an attachment."""
+
+    container: str
+    """The runtime's id of the container, or of the sandbox of a pod."""
+    ifname: str
+    network: str
+    owner: str = ""
+    """Keeps the garbage collection of one runtime away from another's attachments."""
+    boot_id: str = ""
+    """The guest's boot (``/proc/sys/kernel/random/boot_id``); empty: not given."""
+    mac: str = ""
+    ip: IPv4Address | None = None
+    avoid: frozenset[int] = frozenset()
+    """VLAN ids that the guest cannot use."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A row of the table of attachments."""
+
+    id: str
+    """A UUID of its own, in ``external_ids:dfmeta-attachment``."""
+    parent: str
+    """:attr:`Parent.port_id`."""
+    host: str
+    """Name of the host whose daemon made it."""
+    container: str
+    ifname: str
+    network: str
+    owner: str
+    vid: int
+    """VLAN id (segmentation id) on the trunk of its VM."""
+    mac: str
+    ip: IPv4Address
+    port_id: str
+    """The iface-id of its port."""
+    boot_id: str
+    state: State
+    created: float
+    """Seconds of Unix time."""
+    changed: float
+    """Seconds of Unix time of the last change of its state."""
+    instance_id: str = ""
+    """Instance of the container's own record; empty: none."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """An attachment that the data plane has."""
+
+    id: str
+    parent: str
+    """iface-id of the parent's port; empty: not known, because half of it is missing."""
+    vid: int
+    """0: not known."""
+
+
+class Driver(Protocol):
+    """Makes attachments real. Each call may block, and changes nothing when repeated.
+
+    :raises AttachDriverError: the data plane did not answer or refused; nothing is known about the
+        result.
+    """
+
+    def make(self, parent: Parent, attachments: Sequence[Attachment]) -> None:
+        """Create the ports of attachments of one trunk, all or none, and wait until they work."""
+        ...
+
+    def remove(self, attachments: Sequence[Attachment]) -> None:
+        """Delete the ports of attachments of any trunk, whole or half; those gone already too."""
+        ...
+
+    def found(self) -> Sequence[Found]:
+        """Return the attachments that the data plane of this host has."""
+        ...
+
+    def ready(self, parent: Parent) -> str:
+        """Return the cause for which this parent can get no attachments; empty: it can."""
+        ...
