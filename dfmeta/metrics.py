@@ -257,6 +257,14 @@ WORKERS_LOST: By[Counter, WorkerLost] = Counter(
     registry=REGISTRY,
 )
 
+HaproxyLost = Literal["ended", "hangs", "map"]
+HAPROXY_LOST: By[Counter, HaproxyLost] = Counter(
+    "dfmeta_haproxy_lost",
+    "Processes of haproxy that ended unexpectedly or had to be killed, by reason",
+    ["reason"],
+    registry=REGISTRY,
+)
+
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 """Name and labels → value, of one process."""
 _GREATEST = frozenset({"dfmeta_hub_longest_stall_seconds"})

@@ -155,7 +155,7 @@ class Haproxy:
         for behind in self._feed.inform():
             for one in self._running:
                 if one.map is behind:
-                    self._end(one, f"has not changed its map within {SETTLE_TIMEOUT:g} s")
+                    self._end(one, "map", f"has not changed its map within {SETTLE_TIMEOUT:g} s")
 
     def rebind(self) -> None:
         """Replace haproxy: its connections came in over the device that does not exist any more."""
@@ -286,7 +286,7 @@ class Haproxy:
         try:
             one.map.run()
         except HaproxyError as error:
-            self._end(one, f"has not changed its map: {error}")
+            self._end(one, "map", f"has not changed its map: {error}")
 
     def _watch(self, one: Running) -> None:
         """Wait until a process ends, and kill it if it does not answer."""
@@ -295,7 +295,7 @@ class Haproxy:
         asking.kill()
         if not (one.leaving or one.lost or self._stopping):
             LOG.error("haproxy ended with status %s; it is started again", one.process.status)
-            self._failures.note(f"ended with status {one.process.status}")
+            self._failures.note("ended", f"ended with status {one.process.status}")
         self._forget(one)
 
     def _ask(self, one: Running) -> None:
@@ -314,13 +314,13 @@ class Haproxy:
             eventlet.sleep(pause)
             if one.leaving:
                 return
-        self._end(one, "hangs")
+        self._end(one, "hangs", "hangs")
 
-    def _end(self, one: Running, fault: str) -> None:
+    def _end(self, one: Running, reason: metrics.HaproxyLost, fault: str) -> None:
         """Kill a process; its keeper starts another one."""
         if not (one.lost or one.leaving):
             one.lost = True
-            self._failures.note(fault)
+            self._failures.note(reason, fault)
             LOG.error(
                 "haproxy %s; it is killed and started again. If this happens again, check that the "
                 "host has enough CPU time and memory",
@@ -409,7 +409,9 @@ class Haproxy:
             LOG.debug("haproxy's map cannot be read: %s", error)
             return
         if different:
-            self._end(one, f"has {different} entries in its map that differ from the daemon's")
+            self._end(
+                one, "map", f"has {different} entries in its map that differ from the daemon's"
+            )
 
     def _read_counts(self, one: Running | None) -> None:
         if one is not None:

@@ -10,6 +10,7 @@ from typing import Final
 
 import eventlet
 
+from dfmeta import metrics
 from dfmeta.exceptions import HaproxyError
 from dfmeta.proxy.haproxy.counts import connections
 from dfmeta.proxy.haproxy.entries import GuestMap
@@ -70,7 +71,8 @@ class Failures:
     start: str = ""
     """Why the last start has failed; empty: it has not."""
 
-    def note(self, fault: str) -> None:
+    def note(self, reason: metrics.HaproxyLost, fault: str) -> None:
         """Note that a process has failed."""
+        metrics.HAPROXY_LOST.labels(reason).inc()
         self.count += 1
         self.last_at, self.last = time.time(), fault

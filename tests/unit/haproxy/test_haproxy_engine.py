@@ -13,7 +13,7 @@ import eventlet
 import pytest
 from eventlet.event import Event
 
-from dfmeta import hub
+from dfmeta import hub, metrics
 from dfmeta.exceptions import HaproxyError
 from dfmeta.model import Endpoint
 from dfmeta.proxy.engine import Terms
@@ -431,9 +431,9 @@ def test_requests_until_the_end_of_a_replaced_process_are_counted(world: World) 
     world.engine.rebind()
     world.next_pid(before)
     world.upstream.script = lambda _asked: OK
-    world.ask()
+    assert world.ask().startswith(b"HTTP/1.1 200")
     gate.send()
-    slow.wait()
+    assert slow.wait().startswith(b"HTTP/1.1 200")
     until(lambda: world.processes() == 1, "the end of the old one")
     world.engine.gather()
     (identity,) = [world.registry.identity(GUEST)]
@@ -464,10 +464,12 @@ def test_the_report_names_the_process_and_its_faults(
     assert (found["connections"], found["maxconn"]) == (0, world.plan.maxconn)
     assert (found["restarts"], found["last_restart"], found["fault"]) == (0, None, "")
     assert found["map"] == {"entries": 1, "missing": 0, "superfluous": 0, "different": 0}
+    lost = metrics.HAPROXY_LOST.labels("ended")._value.get()
     os.kill(before, signal.SIGKILL)
     world.next_pid(before)
     found = world.engine.report(thorough=False)
     assert (found["restarts"], found["last_fault"]) == (1, "ended with status -9")
+    assert metrics.HAPROXY_LOST.labels("ended")._value.get() - lost == 1
     assert "map" not in found
 
 
