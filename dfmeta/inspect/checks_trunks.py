@@ -8,9 +8,10 @@ from typing import Final
 from dfmeta.inspect.facts import Interface, KnownPort, Snapshot
 from dfmeta.inspect.finding import Finding, listed, ok, warning, wrong
 from dfmeta.model import PortKind
-from dfmeta.ports.trunks import PATCH
 
 NAME = "trunks"
+_PATCH: Final = "patch"
+"""Type of an interface that leads to another bridge."""
 _ACCESS: Final = "access"
 """The vlan_mode of a port that passes no tagged frames."""
 
@@ -107,7 +108,7 @@ def _patches(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> I
     """Yield the parents' patch ports: a trunk with a bridge of its own has one."""
     for port in parents:
         found = snapshot.interface(port.name, bridge)
-        if found is not None and found.type == PATCH:
+        if found is not None and found.type == _PATCH:
             yield found
 
 
@@ -174,7 +175,7 @@ def _too_large(snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
 
 def _mtu(parent: Interface, snapshot: Snapshot) -> int:
     """Return the MTU of the VM's interface behind a parent; 0: not known."""
-    if parent.type != PATCH:
+    if parent.type != _PATCH:
         return parent.mtu
     peer, iface_id = parent.options.get("peer"), parent.external_ids.get("iface-id")
     trunks = {one.bridge for one in snapshot.interfaces if one.name == peer}
@@ -182,7 +183,7 @@ def _mtu(parent: Interface, snapshot: Snapshot) -> int:
         one.mtu
         for one in snapshot.interfaces
         if one.bridge in trunks
-        and one.type != PATCH
+        and one.type != _PATCH
         and one.external_ids.get("iface-id") == iface_id
     ]
     return found[0] if len(found) == 1 else 0
@@ -191,7 +192,7 @@ def _mtu(parent: Interface, snapshot: Snapshot) -> int:
 def leads_to_trunk(port: KnownPort, snapshot: Snapshot | None, bridge: str) -> bool:
     """Return whether *port* is a trunk's parent whose VM is on the trunk's bridge."""
     interface = snapshot.interface(port.name, bridge) if snapshot is not None else None
-    return interface is not None and interface.type == PATCH
+    return interface is not None and interface.type == _PATCH
 
 
 def without_vm(parents: Sequence[KnownPort]) -> Iterator[Finding]:
