@@ -86,10 +86,10 @@ _ODD_IN_TARGETS: Final = (*"!\"#$%&'()*+,:;<=>?@[\\]^`{|}", "//")
 """What no plain target has: a query, an escape, an absolute form (RFC 9112, 3.2.2)."""
 _IN_SERVERS: Final = frozenset(string.ascii_letters + string.digits + ".:_-")
 """Characters of a server's name (haproxy's configuration manual, 2.2)."""
-_COMMON: Final = "achux"
-"""First letters of all headers that Nova gets, and of most headers of guests; in lower case, as in
-haproxy."""
-_RARE: Final = "".join(
+_COMMON: Final = ("accept-", "c", "h", "u", "x")
+"""Beginnings of all headers that Nova gets, except Accept, and of most headers of guests; in lower
+case, as in haproxy."""
+_RARE: Final = tuple(
     one for one in f"{string.ascii_lowercase}{string.digits}!#$%&'*+-.^_`|~" if one not in _COMMON
 )
 """The other characters that a header's name may begin with (RFC 9110, 5.6.2)."""
@@ -109,16 +109,17 @@ _FORWARDED: Final = (
 """Parts of the headers, in lower case, that may be a header of a proxy."""
 _NOTHING: Final = "/dev/null"
 """Instead of an answer: the connection ends."""
-_ODD_HEADERS: Final = (
+_ODD_NAMES: Final = (
     "content-length",
     "transfer-encoding",
     "expect",
     "upgrade",
-    "te",
+    ",te",
     "trailer",
     "x-aws-ec2-metadata-token",
 )
-"""Headers that announce a body or another protocol, and EC2's token."""
+"""Parts of the list of headers' names, in lower case: headers that announce a body or another
+protocol, and EC2's token. A longer name with such a part is no loss."""
 _ONE_HOP: Final = ("keep-alive", "te", "trailer", "upgrade")
 """Headers of an answer that end here, as those do that begin with "proxy-" (RFC 9110, 7.6.1)."""
 _INTRODUCED: Final = "send-proxy-v2 proxy-v2-options unique-id"
@@ -305,8 +306,8 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    acl odd path -m beg {_quoted(_OWN_PATHS)}"
     yield f"    acl plain_host req.fhdr(host) -m str {_quoted(plan.hosts)}"
     yield "    acl plain_version req.ver 1.0 1.1"
-    for name in _ODD_HEADERS:
-        yield f"    acl odd req.fhdr({name}) -m found"
+    yield f"    acl odd req.hdr_names -m sub {_quoted(_ODD_NAMES)}"
+    yield "    acl odd req.hdr_names -m beg te"
     yield "    acl odd req.fhdr_cnt(accept) gt 1"
     # NUL, which haproxy lets pass, and no pattern can have.
     yield "    acl odd req.hdrs,json -m sub u0000"
@@ -343,25 +344,24 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    retry-on conn-failure empty-response{others}"
     if plan.several:
         yield "    http-request set-var(txn.begun) date(0,ms)"
-    # Of the guest's headers, only Accept is sent to Nova, whatever their spelling.
-    yield "    http-request set-var(txn.accept) req.fhdr(accept)"
     yield "    http-request set-var(txn.root) path if { path / }"
-    yield "    acl accepts var(txn.accept) -m found"
+    # Of the guest's headers, only Accept is sent to Nova, whatever their spelling.
     yield from _deletion(_COMMON)
     if _have_hosts_names(plan.servers):
         # haproxy chooses the host later, and writes the server's name into this header then.
         yield "    http-send-name-header Host"
-    hosts = [("Host", server.authority) for server in plan.servers[:1]]
-    for header, value in (*hosts, *_FOR_NOVA):
-        yield f"    http-request set-header {header} {value}"
-    yield "    http-request set-header Accept %[var(txn.accept)] if accepts"
-    # Most requests have no header left. One of these rules takes as long as one of the others.
-    own = len(hosts) + len(_FOR_NOVA)
+    host = [("Host", server.authority) for server in plan.servers[:1]]
+    own = [f"http-request set-header {name} {value}" for name, value in (*host, *_FOR_NOVA)]
+    yield from (f"    {one}" for one in own)
+    # Most requests have no other header left now. There is at most one Accept.
     yield (
-        f"    http-request allow if {{ req.fhdr_cnt {own} }} !accepts "
-        f"or {{ req.fhdr_cnt {own + 1} }} accepts"
+        f"    http-request allow if {{ req.fhdr_cnt {len(own)} }} "
+        f"or {{ req.fhdr_cnt {len(own) + 1} }} {{ req.fhdr(accept) -m found }}"
     )
+    yield "    http-request set-var(txn.accept) req.fhdr(accept)"
     yield from _deletion(_RARE)
+    yield from (f"    {one}" for one in own if "set-header Accept" in one)
+    yield "    http-request set-header Accept %[var(txn.accept)] if { var(txn.accept) -m found }"
     # An answer leaves only while the address still stands for the same guest.
     now = f"http-response set-var(txn.now) src,map_ip({map_name(given)})"
     yield f"    {now}"
@@ -434,10 +434,10 @@ def _have_hosts_names(servers: Sequence[NovaServer]) -> bool:
     return len(hosts) > 1 and all(set(one) <= _IN_SERVERS for one in hosts)
 
 
-def _deletion(firsts: str) -> Iterator[str]:
-    """Yield the rules that delete all headers whose names begin with one of the characters."""
-    for first in firsts:
-        yield f"    http-request del-header {_quoted([first])} -m beg"
+def _deletion(beginnings: Iterable[str]) -> Iterator[str]:
+    """Yield the rules that delete all headers whose names begin in one of those ways."""
+    for one in beginnings:
+        yield f"    http-request del-header {_quoted([one])} -m beg"
 
 
 def _server(server: NovaServer, plan: Plan, given: Descriptors) -> str:
