@@ -249,6 +249,22 @@ def in_use(vm: Vm) -> list[Container]:
     return [vm.containers[vid] for vid in NETWORK_OF]
 
 
+def test_y_cleanup_leaves_trunks_and_attachments(site: Site) -> None:
+    """The VMs' and the containers' own traffic passes through them."""
+    site.agent.stop()
+    before = in_ovsdb.rows(site.host)
+    site.agent.clean_up()
+    after = in_ovsdb.rows(site.host)
+    removed = before.keys() - after.keys()
+    assert removed == {"tap-metadata"}
+    assert after == {name: row for name, row in before.items() if name not in removed}
+    for vid in (0, RED, BLUE):
+        first, second = (vm.containers.get(vid, vm.guest) for vm in site.vms)
+        assert first.ping(second.ip)
+    site.agent.start()
+    wait_for(lambda: set(site.states().values()) == {"served"}, 10, "all to be served")
+
+
 def test_z_all_is_put_back_as_it_was(site: Site) -> None:
     """The last test of the module."""
     site.driver.remove([one for vm in site.vms for one in vm.attachments()])
