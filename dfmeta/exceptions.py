@@ -501,6 +501,60 @@ class SubportListError(DfmetaError):
     )
 
 
+class AttachError(DfmetaError):
+    """A request of a VM for the attachments of its containers failed.
+
+    ``cause`` and the remedy are sent to the VM.
+    """
+
+    name = "attach"
+    sentence = "attachment: {cause}"
+
+    status: ClassVar[int] = 500
+    """Status of the answer (RFC 9110, 15)."""
+    cause: str
+
+
+class AttachConflictError(AttachError):
+    """The container has this interface on another network; nothing was changed."""
+
+    name = "attach-conflict"
+    advice = "Delete the attachment first, or use another interface name"
+    status = 409
+
+
+class AttachNetworkError(AttachError):
+    """The network is unknown, or does not have the requested address or MAC."""
+
+    name = "attach-network"
+    advice = "GET /dfmeta/v1/status lists the networks"
+    status = 422
+
+
+class AttachQuotaError(AttachError):
+    """The VM has as many attachments as it may have, or asks for new ones too quickly."""
+
+    name = "attach-quota"
+    advice = "Delete attachments that no container uses, or try again later"
+    status = 429
+
+
+class AttachDriverError(AttachError):
+    """The data plane or the database did not do its part. The same request can be repeated."""
+
+    name = "attach-driver"
+    advice = "Try again; dfmeta doctor on the host shows the cause"
+    status = 503
+
+
+class AttachFullError(AttachError):
+    """No VLAN id of the VM, or no address of the network, is free."""
+
+    name = "attach-full"
+    advice = "Delete attachments that no container uses, or enlarge the range"
+    status = 507
+
+
 class NotRunningError(DfmetaError):
     """A command needs the daemon, and the daemon does not answer."""
 

@@ -24,7 +24,7 @@ class State(enum.StrEnum):
     WANTED = "wanted"
     """VLAN id, address and MAC are taken; nothing exists outside the database."""
     MADE = "made"
-    """The driver has created its port, and nothing confirms yet that frames pass."""
+    """The driver creates its port, or has created it; nothing confirms yet that frames pass."""
     ACTIVE = "active"
     """The data plane stands."""
     LEAVING = "leaving"
@@ -115,6 +115,7 @@ class Found:
     """An attachment that the data plane has."""
 
     id: str
+    """Empty: it belongs to others. Its VLAN id is not given, and the engine never removes it."""
     parent: str
     """iface-id of the parent's port; empty: not known, because half of it is missing."""
     vid: int

@@ -361,10 +361,10 @@ def test_a_database_of_a_newer_or_an_older_dfmeta(ward: Ward, database: Path) ->
     set_schema(database, "9999")
     line = ward.wrong("store-schema")
     assert "the schema is 9999, made by a newer dfmeta" in line["text"]
-    assert "`dfmeta store schema --to 0003`" in line["remedy"]
+    assert "`dfmeta store schema --to 0004`" in line["remedy"]
     set_schema(database, "0002")
     line = only(ward.lines(), "store-schema", "ok")
-    assert "has schema 0002; dfmeta-agent migrates it to 0003 at its start" in line["text"]
+    assert "has schema 0002; dfmeta-agent migrates it to 0004 at its start" in line["text"]
 
 
 def test_a_database_that_others_may_read_that_is_none_or_is_gone(

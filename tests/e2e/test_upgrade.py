@@ -117,7 +117,7 @@ def test_the_way_back_and_forth_as_it_is_described(central: Central) -> None:
     assert ask(central.namespace, PLACE, HOSTNAME).text == "one"
     central.stop()
     assert schema_command(central, "--to", "0002").returncode == 0
-    assert "schema 0002; this dfmeta's is 0003" in schema_command(central).stdout
+    assert "schema 0002; this dfmeta's is 0004" in schema_command(central).stdout
     central.start()
     assert database.schema_of(central.url) == schema.HEAD
     assert "one" in central.ctl("store", "get", ONE)
@@ -143,7 +143,7 @@ def test_a_newer_schema_is_one_clear_line_and_exit_2(
         status, log = done.returncode, done.stderr
     assert status == 2
     line = log.splitlines()[-1]
-    assert "the database has schema 9999, this version of dfmeta knows up to 0003" in line
+    assert "the database has schema 9999, this version of dfmeta knows up to 0004" in line
     assert "Install the newer dfmeta that wrote it, or restore a backup" in line
     assert "Traceback" not in log
     assert database.schema_of(central.url) == "9999"

@@ -42,4 +42,4 @@ def test_a_schema_that_there_is_not_is_one_line(config: Path) -> None:
     result = run(config, "--to", "9999")
     assert result.exit_code == 2
     assert result.stderr.startswith("dfmeta: --to = '9999' is wrong: ")
-    assert "0001, 0002, 0003" in result.stderr
+    assert "0001, 0002, 0003, 0004" in result.stderr

@@ -130,7 +130,7 @@ def test_the_records_of_each_release_come_along_and_go_back(
 def test_an_operator_can_go_back_and_forth(database_url: str) -> None:
     with Repository(database_url) as repository:
         repository.put("6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01", userdata=b"u")
-    for revision in ("0001", "0003", "0002"):
+    for revision in ("0001", "0004", "0003", "0002"):
         database.move_schema(database_url, revision)
         assert database.schema_of(database_url) == revision
     with Repository(database_url) as repository:

@@ -1,0 +1,69 @@
+"""Choice of addresses and MACs for attachments. Pure, except for randomness."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Set
+from ipaddress import IPv4Address
+from typing import Final
+
+from dfmeta.attach.model import Network
+
+WINDOW: Final = 256
+"""Addresses that one query covers."""
+_WHOLE: Final = 31
+"""Prefix length from which on a subnet has no address of its own and no broadcast (RFC 3021)."""
+_OCTETS: Final = 6
+_MULTICAST, _LOCAL = 0x01, 0x02
+"""Bits of a MAC's first octet (IEEE 802, 8.2)."""
+
+
+def bounds(network: Network) -> tuple[int, int]:
+    """Return the first and the last address of a network that a device may have."""
+    subnet = network.subnet
+    first, last = int(subnet.network_address), int(subnet.broadcast_address)
+    return (first, last) if subnet.prefixlen >= _WHOLE else (first + 1, last - 1)
+
+
+def may_have(network: Network, address: IPv4Address) -> bool:
+    """Return whether a device may have an address: of the subnet, and not its gateway."""
+    first, last = bounds(network)
+    return first <= int(address) <= last and address != network.gateway
+
+
+def next_address(
+    network: Network, last: int | None, used: Callable[[int, int], Set[int]]
+) -> int | None:
+    """Return the first free address after *last*, and from the beginning after the end.
+
+    :param last: the address that was given last; None or one outside: start at the beginning.
+    :param used: returns the addresses in use, from its first to its second argument.
+    :returns: None if none is free.
+    """
+    low, high = bounds(network)
+    start = low if last is None or not low <= last < high else last + 1
+    for begin, end in ((start, high), (low, start - 1)):
+        for first in range(begin, end + 1, WINDOW):
+            until = min(first + WINDOW - 1, end)
+            there = used(first, until)
+            for number in range(first, until + 1):
+                if number not in there and may_have(network, IPv4Address(number)):
+                    return number
+    return None
+
+
+def random_mac() -> str:
+    """Return a locally administered unicast MAC, in lower case with colons."""
+    octets = bytearray(secrets.token_bytes(_OCTETS))
+    octets[0] = octets[0] & ~_MULTICAST & 0xFF | _LOCAL
+    return octets.hex(":")
+
+
+def is_unicast(mac: str) -> bool:
+    """Return whether a MAC with colons can be a device's: six octets, no group, not all zero."""
+    parts = mac.split(":")
+    try:
+        octets = [int(part, 16) for part in parts if len(part) == 2]
+    except ValueError:
+        return False
+    return len(octets) == len(parts) == _OCTETS and not octets[0] & _MULTICAST and any(octets)

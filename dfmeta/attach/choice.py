@@ -1,0 +1,100 @@
+"""Choice of the values of a new row, with the queries of the transaction that adds it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Set
+from typing import Any
+
+from dfmeta.attach.addresses import is_unicast, may_have, next_address, random_mac
+from dfmeta.attach.model import Network, State, Wanted
+from dfmeta.attach.settings import Settings
+from dfmeta.attach.vids import next_vid
+from dfmeta.exceptions import AttachError, AttachFullError, AttachNetworkError, AttachQuotaError
+from dfmeta.store.db.attachments import Taken
+
+
+class Choice:
+    """Chooses VLAN ids, addresses and MACs; each address after the last of its network."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._last: dict[str, int] = {}
+
+    def row(
+        self,
+        taken: Taken,
+        network: Network,
+        wanted: Wanted,
+        foreign: Set[int],
+        fixed: Mapping[str, Any],
+    ) -> Mapping[str, Any] | AttachError:
+        """Return a whole row, or the error that the VM gets.
+
+        :param wanted: from the guest; its address and MAC are checked here.
+        :param foreign: VLAN ids that others use on the trunk.
+        :param fixed: the values that need no choice.
+        """
+        try:
+            return {
+                **fixed,
+                "container": wanted.container,
+                "ifname": wanted.ifname,
+                "network": network.name,
+                "owner": wanted.owner,
+                "vid": self._vid(taken, foreign | wanted.avoid),
+                "mac": _mac(taken, network, wanted),
+                "ip": self._address(taken, network, wanted),
+                "boot_id": wanted.boot_id,
+                "instance_id": "",
+                "labels": json.dumps(dict(wanted.labels), separators=(",", ":")),
+                "state": State.WANTED.value,
+                "rest": None,
+            }
+        except AttachError as error:
+            return error
+
+    def _vid(self, taken: Taken, others: Set[int]) -> int:
+        quota = self._settings.quota
+        if len(taken.vids) >= quota:
+            raise AttachQuotaError(cause=f"the VM has {len(taken.vids)} of {quota} attachments")
+        used = taken.vids | taken.resting | others
+        vid = next_vid(self._settings.vids, taken.last_vid, used)
+        if vid is None:
+            raise AttachFullError(cause="all VLAN ids of the VM are in use or rest")
+        return vid
+
+    def _address(self, taken: Taken, network: Network, wanted: Wanted) -> int:
+        if wanted.ip is not None:
+            number = int(wanted.ip)
+            if not may_have(network, wanted.ip):
+                cause = f"{wanted.ip} is not an address for a container on {network.name!r}"
+                raise AttachNetworkError(cause=cause, remedy=f"Ask for one of {network.subnet}")
+            if taken.addresses(network.name, number, number):
+                cause = f"{wanted.ip} is in use on {network.name!r}"
+                raise AttachNetworkError(cause=cause, remedy="Ask for another, or for none")
+            return number
+        last = self._last.get(network.name)
+        if last is None:
+            last = taken.newest(network.name)
+        found = next_address(
+            network, last, lambda first, end: taken.addresses(network.name, first, end)
+        )
+        if found is None:
+            raise AttachFullError(cause=f"all addresses of {network.name!r} are in use")
+        self._last[network.name] = found
+        return found
+
+
+def _mac(taken: Taken, network: Network, wanted: Wanted) -> str:
+    if not wanted.mac:
+        return random_mac()
+    mac = wanted.mac.lower()
+    if not is_unicast(mac):
+        raise AttachNetworkError(
+            cause=f"{mac!r} is not the MAC of a device", remedy="Ask for another, or for none"
+        )
+    if taken.has_mac(network.name, mac):
+        cause = f"the MAC {mac} is in use on {network.name!r}"
+        raise AttachNetworkError(cause=cause, remedy="Ask for another, or for none")
+    return mac

@@ -1,0 +1,333 @@
+"""The engine of attachments: from a request to a data plane that stands, and back.
+
+:mod:`dfmeta.attach.plane` has the states of an attachment, and :mod:`dfmeta.attach.tidying` the
+work that no request waits for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import Any, Final
+
+from dfmeta.attach.batches import Batches
+from dfmeta.attach.choice import Choice
+from dfmeta.attach.model import Attachment, Driver, Network, Parent, State, Wanted
+from dfmeta.attach.plane import Plane
+from dfmeta.attach.rate import Rate
+from dfmeta.attach.rows import to_attachment, to_trunk
+from dfmeta.attach.settings import Settings, Status
+from dfmeta.attach.tidying import Tidying
+from dfmeta.exceptions import (
+    AttachConflictError,
+    AttachDriverError,
+    AttachError,
+    AttachNetworkError,
+    AttachQuotaError,
+    StoreError,
+)
+from dfmeta.store.db.attachments import Attachments
+
+__all__ = ["Engine", "Settings", "Status"]
+
+LOG = logging.getLogger(__name__)
+
+_ROUNDS: Final = 4
+"""How often a request begins again after others have changed the same attachment."""
+
+
+@contextlib.contextmanager
+def _database() -> Iterator[None]:
+    """Turn an error of the database into one for a VM, which must not see the database's name."""
+    try:
+        yield
+    except StoreError as error:
+        LOG.warning("the database of attachments failed: %s", error.line)
+        raise AttachDriverError(cause="the database of attachments does not answer") from error
+
+
+class Engine:
+    """Gives the containers of this host's VMs their attachments.
+
+    All methods may block, and may be called from several green threads at once.
+
+    :param attachments: the tables; other hosts may use them too.
+    :param driver: makes attachments real.
+    :param networks: the operator's networks, by name; may change while the engine runs.
+    :param settings: limits.
+    :param host: name of this host, unique among the hosts that share the tables.
+    :param clock: seconds of Unix time.
+    :param present: tells whether the port of a VM (:attr:`Parent.port_id`) is on this host now.
+    """
+
+    def __init__(
+        self,
+        attachments: Attachments,
+        driver: Driver,
+        networks: Mapping[str, Network],
+        settings: Settings,
+        *,
+        host: str,
+        clock: Callable[[], float] = time.time,
+        present: Callable[[str], bool] = lambda port_id: True,
+    ) -> None:
+        self._attachments = attachments
+        self._driver = driver
+        self._networks = networks
+        self._settings = settings
+        self._host = host
+        self._clock = clock
+        self._rate = Rate(settings.rate, clock)
+        self._plane = Plane(attachments, driver, settings, clock=clock)
+        self._batches = Batches(self._plane)
+        self._choice = Choice(settings)
+        self._tidying = Tidying(
+            attachments, self._plane, settings, host=host, clock=clock, present=present
+        )
+
+    def attach(self, parent: Parent, wanted: Wanted) -> tuple[Attachment, bool]:
+        """Return the attachment of a container's interface once its data plane stands.
+
+        A repeated request returns the same attachment.
+
+        :returns: the attachment, and whether this call has created it.
+        :raises AttachConflictError: the interface is on another network.
+        :raises AttachNetworkError: the network is unknown, or lacks the requested address or MAC.
+        :raises AttachQuotaError: the quota or the rate of the VM is used up.
+        :raises AttachFullError: no VLAN id or no address is free.
+        :raises AttachDriverError: the data plane or the database failed; the VM may try again.
+        """
+        network = self._network(wanted.network)
+        with _database():
+            for _round in range(_ROUNDS):
+                found = self._clear(parent, wanted)
+                if found is not None and found.state is State.ACTIVE and found.host == self._host:
+                    return found, False
+                if cause := self._driver.ready(parent):
+                    raise AttachDriverError(cause=cause)
+                if found is None and not self._rate.take(parent.port_id):
+                    cause = f"more than {self._settings.rate:g} new attachments in a second"
+                    raise AttachQuotaError(cause=cause, remedy="Try again in a second")
+                row, created = self._reserve(parent, network, wanted)
+                if row.state is State.LEAVING or row.vid in wanted.avoid:
+                    continue
+                _check_network(row, wanted)
+                self._stand(parent, row)
+                return self._renewed(row), created
+        raise AttachDriverError(cause="other requests change the same attachment")
+
+    def get(self, parent: Parent, container: str, ifname: str) -> Attachment | None:
+        """Return an attachment of a VM; None if it does not exist or is being removed.
+
+        :raises AttachDriverError: the database failed.
+        """
+        with _database():
+            return next(
+                (one for one in self._standing(parent) if _is(one, container, ifname)), None
+            )
+
+    def listed(self, parent: Parent) -> list[Attachment]:
+        """Return the attachments of a VM, by VLAN id, without those that are being removed.
+
+        :raises AttachDriverError: the database failed.
+        """
+        with _database():
+            return self._standing(parent)
+
+    def detach(self, parent: Parent, container: str, ifname: str, *, gone: bool) -> None:
+        """Remove an attachment; no effect if it does not exist.
+
+        Also succeeds while the data plane does not answer: :meth:`tidy` then finishes the removal.
+
+        :param gone: the guest has deleted its device.
+        :raises AttachDriverError: the database failed.
+        """
+        rest = self._settings.rest if gone else self._settings.rest_unknown
+        with _database():
+            rows = self._plane.rows(parent.port_id)
+            ids = [one.id for one in rows if _is(one, container, ifname)]
+            if ids:
+                self._attachments.leave(ids, rest, self._clock())
+                self._remove(parent)
+
+    def collect(self, parent: Parent, network: str, owner: str, valid: Set[tuple[str, str]]) -> int:
+        """Remove the attachments of one owner on one network that are not in *valid*.
+
+        :param valid: pairs of container and interface name that stay.
+        :returns: how many leave; none that is younger than :attr:`Settings.gc_min_age`.
+        :raises AttachDriverError: the database failed.
+        """
+        oldest = self._clock() - self._settings.gc_min_age
+        with _database():
+            ids = [
+                one.id
+                for one in self._standing(parent)
+                if (one.network, one.owner) == (network, owner)
+                and (one.container, one.ifname) not in valid
+                and one.created <= oldest
+            ]
+            left = self._attachments.leave(ids, self._settings.rest_unknown, self._clock())
+            if left:
+                self._remove(parent)
+            return left
+
+    def status(self, parent: Parent) -> Status:
+        """Return the numbers of a VM, and whether it can get attachments.
+
+        A database that fails is a cause, and no error.
+        """
+        quota, vids = self._settings.quota, self._settings.vids
+        networks = tuple(self._networks[name] for name in sorted(self._networks))
+        try:
+            with _database():
+                rows = self._plane.rows(parent.port_id)
+                resting = self._attachments.resting(parent.port_id, self._clock())
+            cause = self._driver.ready(parent)
+        except AttachError as error:
+            return Status(
+                ready=False, cause=error.cause, used=0, free=0, quota=quota, networks=networks
+            )
+        taken = {one.vid for one in rows} | resting | self._tidying.foreign(parent.port_id)
+        free = max(min(quota - len(rows), len(vids) - sum(vid in vids for vid in taken)), 0)
+        return Status(
+            ready=not cause,
+            cause=cause,
+            used=len(rows),
+            free=free,
+            quota=quota,
+            networks=networks,
+        )
+
+    def resume(self) -> None:
+        """At start, when the ports of this host are known: do the work of :meth:`tidy`.
+
+        The absence of a VM begins anew: the ports were not observed meanwhile.
+
+        :raises AttachDriverError: the database failed; the next :meth:`tidy` does the work.
+        """
+        with _database():
+            self._tidying.run(restart=True)
+
+    def tidy(self) -> None:
+        """Now and then: compare rows and data plane, and finish the work that failed before.
+
+        A data plane that does not answer is logged, and the rows wait.
+
+        :raises AttachDriverError: the database failed.
+        """
+        with _database():
+            self._tidying.run(restart=False)
+
+    def everything(self) -> list[Attachment]:
+        """Return all attachments of all hosts, in every state, for operators.
+
+        :raises AttachDriverError: the database failed.
+        """
+        with _database():
+            return [to_attachment(row) for row in self._attachments.everything()]
+
+    def _network(self, name: str) -> Network:
+        network = self._networks.get(name)
+        if network is None:
+            raise AttachNetworkError(cause=f"there is no network {name!r}")
+        return network
+
+    def _standing(self, parent: Parent) -> list[Attachment]:
+        rows = self._plane.rows(parent.port_id)
+        return [one for one in rows if one.state is not State.LEAVING]
+
+    def _clear(self, parent: Parent, wanted: Wanted) -> Attachment | None:
+        """Return the attachment of a request, after those in its way have left.
+
+        :raises AttachDriverError: one that leaves is in the way, and cannot be removed now.
+        """
+        now = self._clock()
+        rows = self._plane.rows(parent.port_id)
+        # The guest has started again: its devices of before are gone.
+        old = [
+            one.id
+            for one in rows
+            if one.boot_id and wanted.boot_id and one.boot_id != wanted.boot_id
+        ]
+        found = next((one for one in rows if _is(one, wanted.container, wanted.ifname)), None)
+        left = self._attachments.leave(old, 0.0, now)
+        if found is not None and found.id not in old and found.state is not State.LEAVING:
+            _check_network(found, wanted)
+            if found.vid not in wanted.avoid:
+                if left:
+                    self._remove(parent)
+                return found
+            self._attachments.leave([found.id], self._settings.rest_unknown, now)
+        if left or found is not None:
+            self._remove(parent)
+        if found is not None and any(
+            one.id == found.id for one in self._plane.rows(parent.port_id)
+        ):
+            raise AttachDriverError(cause="the previous attachment cannot be removed yet")
+        return None
+
+    def _remove(self, parent: Parent) -> None:
+        """Remove the attachments of a VM that leave; :meth:`tidy` does what fails here."""
+        try:
+            with self._plane.alone(parent.port_id):
+                self._plane.remove(parent.port_id)
+        except AttachDriverError as error:
+            LOG.warning("attachments of %s leave later: %s", parent.port_name, error.line)
+
+    def _reserve(self, parent: Parent, network: Network, wanted: Wanted) -> tuple[Attachment, bool]:
+        """Return the committed row of a request, and whether it is new."""
+        now = self._clock()
+        avoid = dict.fromkeys(wanted.avoid, now + self._settings.rest_unknown)
+        fixed: dict[str, Any] = {
+            "id": str(uuid.uuid4()),
+            "trunk": parent.port_id,
+            "host": self._host,
+            "port_id": str(uuid.uuid4()),
+            "created": now,
+            "changed": now,
+        }
+        foreign = self._tidying.foreign(parent.port_id)
+        result = self._attachments.reserve(
+            to_trunk(parent, self._host),
+            (wanted.container, wanted.ifname),
+            rest={vid: end for vid, end in avoid.items() if vid in self._settings.vids},
+            now=now,
+            choose=lambda taken: self._choice.row(taken, network, wanted, foreign, fixed),
+        )
+        if isinstance(result, AttachError):
+            raise result
+        row, created = result
+        if row is None:
+            raise AttachDriverError(cause="other VMs take the same addresses")
+        return to_attachment(row), created
+
+    def _stand(self, parent: Parent, row: Attachment) -> None:
+        """Return when the data plane of a row stands."""
+        if row.state is not State.ACTIVE:
+            self._batches.make(parent, row)
+            return
+        # The VM has moved to this host with the row.
+        with self._plane.alone(parent.port_id):
+            errors = self._plane.remake(parent, [row])
+        if errors:
+            raise errors[row.id]
+
+    def _renewed(self, row: Attachment) -> Attachment:
+        if row.state is State.ACTIVE:
+            return row
+        return dataclasses.replace(row, state=State.ACTIVE, changed=self._clock())
+
+
+def _is(attachment: Attachment, container: str, ifname: str) -> bool:
+    return (attachment.container, attachment.ifname) == (container, ifname)
+
+
+def _check_network(attachment: Attachment, wanted: Wanted) -> None:
+    if attachment.network != wanted.network:
+        raise AttachConflictError(
+            cause=f"{wanted.ifname} of this container is on the network {attachment.network!r}"
+        )

@@ -1,0 +1,59 @@
+"""Attachments and parents as rows of the database, and back. Pure."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv4Address
+from typing import Any
+
+from dfmeta.attach.model import Attachment, Parent, State
+from dfmeta.store.db.attachments import Row
+
+
+def to_attachment(row: Row) -> Attachment:
+    """Return the attachment of a row."""
+    values = dict(row)
+    values.pop("rest")
+    return Attachment(
+        parent=values.pop("trunk"),
+        ip=IPv4Address(values.pop("ip")),
+        state=State(values.pop("state")),
+        labels=json.loads(values.pop("labels")),
+        **values,
+    )
+
+
+def to_row(attachment: Attachment) -> dict[str, Any]:
+    """Return the row of an attachment that does not leave."""
+    values = {name: getattr(attachment, name) for name in Attachment.__slots__}
+    values |= {
+        "trunk": values.pop("parent"),
+        "ip": int(attachment.ip),
+        "state": attachment.state.value,
+        "labels": json.dumps(dict(attachment.labels), separators=(",", ":")),
+        "rest": None,
+    }
+    return values
+
+
+def to_parent(row: Row) -> Parent:
+    """Return the parent of a row of a trunk, as it was when it was seen last."""
+    return Parent(
+        port_id=row["parent"],
+        port_name=row["port_name"],
+        instance_id=row["instance_id"],
+        project_id=row["project_id"],
+        mac=row["mac"],
+    )
+
+
+def to_trunk(parent: Parent, host: str) -> dict[str, Any]:
+    """Return the row of a parent's trunk, without its last VLAN id and its absence."""
+    return {
+        "parent": parent.port_id,
+        "host": host,
+        "port_name": parent.port_name,
+        "instance_id": parent.instance_id,
+        "project_id": parent.project_id,
+        "mac": parent.mac,
+    }

@@ -1,0 +1,324 @@
+"""Reads and writes attachments in the database.
+
+This module knows no rules of attachments; :mod:`dfmeta.attach` has them. A row is a mapping with
+the names of the table's columns. Each method is one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection, and_, delete, exists, func, select, update
+
+from dfmeta.store.db.database import Database
+from dfmeta.store.db.owners import insert
+from dfmeta.store.db.schema import attachments, rests, trunks
+
+TRIES: Final = 16
+"""How often a row is tried with other values after another writer has taken one of its values."""
+LEAVING: Final = "leaving"
+_OF_HOST: Final = ("host", "port_name", "instance_id", "project_id", "mac")
+"""The columns of a trunk that tell its port."""
+
+Row = Mapping[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What is in use, as the transaction that adds a row sees it."""
+
+    last_vid: int
+    """VLAN id that was given last on the trunk; 0: none yet."""
+    vids: frozenset[int]
+    """VLAN ids of the trunk's rows; as many as it has rows."""
+    resting: frozenset[int]
+    """VLAN ids that rest."""
+    connection: Connection
+
+    def addresses(self, network: str, low: int, high: int) -> set[int]:
+        """Return the addresses of a network that are in use, from *low* to *high*."""
+        found = select(attachments.c.ip).where(
+            attachments.c.network == network, attachments.c.ip.between(low, high)
+        )
+        return set(self.connection.execute(found).scalars())
+
+    def newest(self, network: str) -> int | None:
+        """Return the address of a network that was given last, as far as it is still in use."""
+        found = (
+            select(attachments.c.ip)
+            .where(attachments.c.network == network)
+            .order_by(attachments.c.created.desc(), attachments.c.ip.desc())
+            .limit(1)
+        )
+        return self.connection.execute(found).scalar()
+
+    def has_mac(self, network: str, mac: str) -> bool:
+        """Return whether a MAC is in use on a network."""
+        found = select(attachments.c.id).where(
+            attachments.c.network == network, attachments.c.mac == mac
+        )
+        return self.connection.execute(found).first() is not None
+
+
+class Attachments:
+    """The tables of attachments, which hosts may share.
+
+    All methods raise :class:`~dfmeta.exceptions.StoreError` if the database fails.
+
+    :param database: opened by the caller, and closed by it.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of_trunk(self, parent: str) -> list[Row]:
+        """Return the rows of a trunk, by VLAN id."""
+        return self._rows(attachments.c.trunk == parent)
+
+    def of_host(self, host: str) -> list[Row]:
+        """Return the rows of a host, by trunk and VLAN id."""
+        return self._rows(attachments.c.host == host)
+
+    def everything(self) -> list[Row]:
+        """Return all rows, by trunk and VLAN id."""
+        return self._rows(attachments.c.id.is_not(None))
+
+    def trunks(self) -> list[Row]:
+        """Return the trunks of all hosts."""
+        return self._database.run(lambda connection: _mappings(connection, select(trunks)))
+
+    def resting(self, parent: str, now: float) -> frozenset[int]:
+        """Return the VLAN ids of a trunk that rest."""
+        return self._database.run(lambda connection: _resting(connection, parent, now))
+
+    def count(self, host: str) -> dict[str, int]:
+        """Return the number of rows of a host by state."""
+        counted = (
+            select(attachments.c.state, func.count())
+            .where(attachments.c.host == host)
+            .group_by(attachments.c.state)
+        )
+        return self._database.run(
+            lambda connection: dict(connection.execute(counted).tuples().all())
+        )
+
+    def reserve(
+        self,
+        trunk: Row,
+        key: tuple[str, str],
+        *,
+        rest: Mapping[int, float],
+        now: float,
+        choose: Callable[[Taken], Row | T],
+    ) -> tuple[Row | None, bool] | T:
+        """Add a row, unless its key has one.
+
+        The trunk gets its row first, and that row's lock keeps the quota exact. Addresses and MACs
+        are shared with other trunks: their unique indexes decide, and the loser tries others.
+
+        :param trunk: the row of the trunk without ``last_vid`` and ``absent_since``.
+        :param key: container and name of the interface.
+        :param rest: VLAN ids that must not be given, and the Unix times at which their rests end.
+        :param now: Unix time.
+        :param choose: returns the whole row; or another value, then no row is added.
+        :returns: the row, and whether it was added; None for the row if other writers took the
+            values of each try. Or the value of *choose*.
+        """
+
+        def work(connection: Connection) -> tuple[Row | None, bool] | T:
+            last_vid = _ensure_trunk(connection, trunk)
+            parent = trunk["parent"]
+            _rest(connection, parent, rest)
+            for _try in range(TRIES):
+                there = _by_key(connection, parent, key)
+                if there is not None:
+                    return there, False
+                chosen = choose(_taken(connection, parent, last_vid, now))
+                if not isinstance(chosen, Mapping):
+                    return chosen
+                added = insert(connection, attachments).values(**chosen).on_conflict_do_nothing()
+                if connection.execute(added).rowcount:
+                    connection.execute(
+                        update(trunks)
+                        .where(trunks.c.parent == parent)
+                        .values(last_vid=chosen["vid"], absent_since=None)
+                    )
+                    return chosen, True
+            return None, False
+
+        return self._database.run(work, write=True)
+
+    def move(
+        self, ids: Collection[str], before: Collection[str], after: str, now: float
+    ) -> set[str]:
+        """Change the state of those rows that have one of the states *before*.
+
+        :returns: the ids of the rows that have changed.
+        """
+
+        def work(connection: Connection) -> set[str]:
+            those = and_(attachments.c.id.in_(ids), attachments.c.state.in_(before))
+            found = set(
+                connection.execute(
+                    select(attachments.c.id).where(those).with_for_update()
+                ).scalars()
+            )
+            connection.execute(
+                update(attachments)
+                .where(attachments.c.id.in_(found))
+                .values(state=after, changed=now)
+            )
+            return found
+
+        return self._database.run(work, write=True) if ids else set()
+
+    def leave(self, ids: Collection[str], rest: float, now: float) -> int:
+        """Let rows leave, and return how many did not already.
+
+        :param rest: seconds that their VLAN ids rest later; of several calls, the shortest counts.
+        """
+
+        def work(connection: Connection) -> int:
+            named = attachments.c.id.in_(ids)
+            connection.execute(
+                update(attachments)
+                .where(named, attachments.c.state == LEAVING, attachments.c.rest > rest)
+                .values(rest=rest)
+            )
+            return connection.execute(
+                update(attachments)
+                .where(named, attachments.c.state != LEAVING)
+                .values(state=LEAVING, rest=rest, changed=now)
+            ).rowcount
+
+        return self._database.run(work, write=True) if ids else 0
+
+    def free(self, ids: Collection[str], now: float) -> int:
+        """Delete those rows that leave, and let their VLAN ids rest; return how many."""
+
+        def work(connection: Connection) -> int:
+            those = and_(attachments.c.id.in_(ids), attachments.c.state == LEAVING)
+            rows = _mappings(connection, select(attachments).where(those).with_for_update())
+            for row in rows:
+                _rest(
+                    connection, row["trunk"], {row["vid"]: now + row["rest"]} if row["rest"] else {}
+                )
+            found = [row["id"] for row in rows]
+            connection.execute(delete(attachments).where(attachments.c.id.in_(found)))
+            return len(found)
+
+        return self._database.run(work, write=True) if ids else 0
+
+    def present(self, host: str, there: Collection[str], now: float, *, restart: bool) -> None:
+        """Write which trunks' ports are on a host, and take over those that have left another.
+
+        :param there: the trunks whose ports are on the host.
+        :param restart: the absences begin anew: the host was not observed meanwhile.
+        """
+
+        def work(connection: Connection) -> None:
+            ours, here = trunks.c.host == host, trunks.c.parent.in_(there)
+            absent = trunks.c.absent_since.is_not(None)
+            if restart:
+                connection.execute(update(trunks).where(ours, absent).values(absent_since=now))
+            connection.execute(update(trunks).where(ours, ~here, ~absent).values(absent_since=now))
+            connection.execute(
+                update(trunks).where(here, absent).values(host=host, absent_since=None)
+            )
+            moved = select(trunks.c.parent).where(ours)
+            connection.execute(
+                update(attachments)
+                .where(attachments.c.trunk.in_(moved), attachments.c.host != host)
+                .values(host=host)
+            )
+
+        self._database.run(work, write=True)
+
+    def prune(self, host: str, now: float) -> None:
+        """Delete the rests that have ended, and trunks of absent ports that have nothing left."""
+
+        def work(connection: Connection) -> None:
+            connection.execute(delete(rests).where(rests.c.until <= now))
+            connection.execute(
+                delete(trunks).where(
+                    trunks.c.host == host,
+                    trunks.c.absent_since.is_not(None),
+                    ~exists().where(attachments.c.trunk == trunks.c.parent),
+                    ~exists().where(rests.c.trunk == trunks.c.parent),
+                )
+            )
+
+        self._database.run(work, write=True)
+
+    def _rows(self, where: Any) -> list[Row]:
+        ordered = select(attachments).where(where).order_by(attachments.c.trunk, attachments.c.vid)
+        return self._database.run(lambda connection: _mappings(connection, ordered))
+
+
+def _mappings(connection: Connection, statement: Any) -> list[Row]:
+    return [dict(row) for row in connection.execute(statement).mappings()]
+
+
+def _by_key(connection: Connection, parent: str, key: tuple[str, str]) -> Row | None:
+    container, ifname = key
+    found = _mappings(
+        connection,
+        select(attachments).where(
+            attachments.c.trunk == parent,
+            attachments.c.container == container,
+            attachments.c.ifname == ifname,
+        ),
+    )
+    return found[0] if found else None
+
+
+def _taken(connection: Connection, parent: str, last_vid: int, now: float) -> Taken:
+    used = select(attachments.c.vid).where(attachments.c.trunk == parent)
+    vids = frozenset(connection.execute(used).scalars())
+    return Taken(last_vid, vids, _resting(connection, parent, now), connection)
+
+
+def _resting(connection: Connection, parent: str, now: float) -> frozenset[int]:
+    found = select(rests.c.vid).where(rests.c.trunk == parent, rests.c.until > now)
+    return frozenset(connection.execute(found).scalars())
+
+
+def _ensure_trunk(connection: Connection, trunk: Row) -> int:
+    """Lock the row of a trunk, with the present values of its port; return its last VLAN id."""
+    parent = trunk["parent"]
+    locked = select(trunks).where(trunks.c.parent == parent).with_for_update()
+    found = _mappings(connection, locked)
+    if not found:
+        fresh = insert(connection, trunks).values(**trunk, last_vid=0)
+        # The update locks a row that another writer has just added.
+        locking = {"port_name": fresh.excluded.port_name}
+        connection.execute(fresh.on_conflict_do_update(index_elements=["parent"], set_=locking))
+        found = _mappings(connection, locked)
+    (row,) = found
+    if row["absent_since"] is not None or any(row[name] != trunk[name] for name in _OF_HOST):
+        connection.execute(
+            update(trunks).where(trunks.c.parent == parent).values(**trunk, absent_since=None)
+        )
+    if row["host"] != trunk["host"]:
+        connection.execute(
+            update(attachments).where(attachments.c.trunk == parent).values(host=trunk["host"])
+        )
+    return int(row["last_vid"])
+
+
+def _rest(connection: Connection, parent: str, until: Mapping[int, float]) -> None:
+    """Let VLAN ids rest; a rest that is longer already stays."""
+    if not until:
+        return
+    statement = insert(connection, rests)
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["trunk", "vid"],
+            set_={"until": statement.excluded.until},
+            where=rests.c.until < statement.excluded.until,
+        ),
+        [{"trunk": parent, "vid": vid, "until": end} for vid, end in sorted(until.items())],
+    )
