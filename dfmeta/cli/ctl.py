@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "subport": "dfmeta.cli.subport_command:subport",
     "token": "dfmeta.cli.token_command:token",
     "trace": "dfmeta.cli.trace_command:trace",
+    "trunk": "dfmeta.cli.trunk_command:trunk",
     "version": "dfmeta.cli.help_command:show_version",
 }
 """Name → place of its ``click.Command``, as ``module:attribute``."""

@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 import click
 from oslo_config import cfg
 
-from dfmeta.cli import gather
 from dfmeta.cli.common import (
     Group,
     config_before,
@@ -19,8 +18,8 @@ from dfmeta.cli.common import (
     print_rows,
     wide_option,
 )
+from dfmeta.cli.parents import parent_of
 from dfmeta.exceptions import SubportListError, UsageError
-from dfmeta.inspect import which
 from dfmeta.inspect.facts import Interface, Snapshot
 from dfmeta.model import Port, PortKind
 from dfmeta.ports import subport_list
@@ -110,7 +109,7 @@ def add(
             cause=str(error.fields["cause"]), remedy="See dfmeta subport add --help"
         ) from error
     conf = load_config(config_files)
-    parent, snapshot = _parent(conf, port)
+    parent, snapshot = parent_of(conf, port)
     _change(conf, parent, lambda text: subport_list.with_entry(text, entry))
     named = f"instance {entry.instance_id}" if entry.instance_id else "no instance"
     click.echo(f"{parent.name}, VID {vid}: {named}")
@@ -131,7 +130,7 @@ def delete(config_files: tuple[str, ...], *, port: str, vid: int) -> None:
     A port of its own on the bridge stays; Neutron, or the program that made it, removes it.
     """
     conf = load_config(config_files)
-    parent, _snapshot = _parent(conf, port)
+    parent, _snapshot = parent_of(conf, port)
     if not _change(conf, parent, lambda text: subport_list.without(text, vid)):
         raise UsageError(
             cause=f"{parent.name} has no entry of VID {vid}",
@@ -162,7 +161,7 @@ def list_subports(config_files: tuple[str, ...], *, fmt: str, wide: bool, port: 
     conf = load_config(config_files)
     bridge = conf.df_metadata.integration_bridge
     if port:
-        parent, snapshot = _parent(conf, port)
+        parent, snapshot = parent_of(conf, port)
         parents = [parent]
     else:
         snapshot = read_snapshot(conf.df_metadata.ovsdb_connection)
@@ -220,37 +219,6 @@ def _subports(snapshot: Snapshot, bridge: str, parent: str) -> list[Port]:
     """Return the subports of a parent on the bridge; empty: those without a known parent."""
     ports = [port for one in snapshot.interfaces if one.bridge == bridge for port in one.ports]
     return [one for one in ports if one.kind is PortKind.SUBPORT and one.parent == parent]
-
-
-def _parent(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:
-    """Return the interface of a parent that *text* names, and OVSDB's configuration.
-
-    :raises OvsdbError: when OVSDB does not answer.
-    :raises UsageError: when no port, several ports or a subport has that name.
-    """
-    wanted = gather.settings(conf)
-    snapshot = read_snapshot(wanted.ovsdb)
-    known = gather.ovsdb_ports(snapshot, wanted.bridge)
-    found = list(which.named(known, text))
-    found += [
-        one
-        for one in which.behind_trunk(known, snapshot, text, bridge=wanted.bridge)
-        if one not in found
-    ]
-    parents = [one for one in found if one.kind is not PortKind.SUBPORT]
-    if len(parents) == 1:
-        return next(one for one in snapshot.interfaces if one.name == parents[0].name), snapshot
-    if parents:
-        names = ", ".join(one.name for one in parents)
-        raise UsageError(cause=f"{text} has several ports: {names}", remedy="Name one of them")
-    if found and found[0].parent:
-        one = found[0]
-        raise UsageError(
-            cause=f"{one.name} is a subport of {one.parent}, with VID {one.segmentation_id}",
-            remedy=f"Give its parent: {one.parent} --vid {one.segmentation_id}",
-        )
-    why = which.no_port(snapshot, text, wanted=wanted, running=True)
-    raise UsageError(cause=why, remedy="`dfmeta ports` lists the ports")
 
 
 def _change(conf: cfg.ConfigOpts, parent: Interface, change: Callable[[str], str]) -> bool:

@@ -1,0 +1,340 @@
+"""The driver ``local``: attachments as patch ports between a trunk and the integration bridge.
+
+An attachment is a pair of patch ports, as Neutron makes it for a subport of a trunk. ``spi-`` is on
+the integration bridge, in the VLAN of the container's network, and ``spt-`` on the bridge of the
+VM's trunk, in the VLAN of the container. Both have ``external_ids:dfmeta-attachment``, so that the
+end that is left of a broken pair is found. A VM gets its trunk by :mod:`dfmeta.ports.trunk_bridge`.
+
+All pairs of a call are one transaction. Its condition is that the trunk's bridge has the ports that
+were read: a VLAN id cannot be given to two programs.
+
+Trust: :class:`~dfmeta.attach.model.Attachment` is a row of dfmeta's own table. The rows of OVSDB
+are those of the host's programs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dfmeta.attach.model import Attachment, Found, Network, Parent
+from dfmeta.exceptions import AttachDriverError, OvsdbError
+from dfmeta.model import OFPORT_MAX
+from dfmeta.ports.one_change import (
+    Inserts,
+    Operation,
+    PortRow,
+    Rows,
+    as_map,
+    as_set,
+    change,
+    mutate,
+    numbers,
+    read,
+    reconfigure,
+    reference,
+    unchanged,
+    update,
+)
+from dfmeta.ports.trunk_bridge import NAME_MAX, agent_of, is_ours
+from dfmeta.ports.trunks import PARENT
+
+KEY: Final = "dfmeta-attachment"
+"""Key in ``external_ids`` of both ends of an attachment: its id."""
+INSTANCE_KEY: Final = "dfmeta-instance"
+INNER: Final = "spi-"
+"""Beginning of the name of the end on the integration bridge."""
+OUTER: Final = "spt-"
+"""Beginning of the name of the end on the trunk's bridge."""
+WAIT: Final = 5.0
+"""Seconds to wait for the OpenFlow numbers of new ports."""
+ASK_AGAIN: Final = 1.0
+"""Seconds after which ovs-vswitchd is asked again for a number that it has not given."""
+POLL: Final = 0.02
+"""Seconds between two readings of the numbers."""
+_OWN_KEYS: Final = ("iface-id", "attached-mac", KEY, INSTANCE_KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One end of an attachment, as it has to be."""
+
+    name: str
+    bridge: str
+    peer: str
+    tag: int | None
+    vlan_mode: str
+    external_ids: Mapping[str, str]
+
+    def is_like(self, row: PortRow) -> bool:
+        """Return whether a port of its bridge is this end."""
+        ids = {key: row.external_ids[key] for key in _OWN_KEYS if key in row.external_ids}
+        return (row.peer, row.tag, row.vlan_mode, row.trunks, ids) == (
+            *(self.peer, self.tag, self.vlan_mode, (), self.external_ids),
+        )
+
+    def interface(self) -> dict[str, Any]:
+        """Return the columns of a new interface."""
+        options = as_map({"peer": self.peer})
+        return {"type": "patch", "options": options, "external_ids": as_map(self.external_ids)}
+
+    def port(self) -> dict[str, Any]:
+        """Return the columns of its port."""
+        return {
+            "tag": as_set([] if self.tag is None else [self.tag]),
+            "vlan_mode": as_set([self.vlan_mode] if self.vlan_mode else []),
+            "trunks": as_set([]),
+        }
+
+
+class LocalDriver:
+    """Makes attachments by OVSDB alone; see :class:`dfmeta.attach.model.Driver`.
+
+    :param remote: OVSDB's address, ``unix:PATH`` or ``tcp:HOST:PORT``.
+    :param bridge: name of the integration bridge.
+    :param networks: name → network.
+    """
+
+    def __init__(self, remote: str, bridge: str, networks: Mapping[str, Network]) -> None:
+        self._remote, self._bridge, self._networks = remote, bridge, networks
+
+    def make(self, parent: Parent, attachments: Sequence[Attachment]) -> None:
+        """Create the ports of attachments, all or none, and wait until they have numbers.
+
+        Ends that exist are corrected.
+
+        :raises AttachDriverError: when a VLAN id or a name is another program's, when a network is
+            unknown, when the parent has no trunk of dfmeta, or when Open vSwitch does not answer.
+        """
+        if not attachments:
+            return
+
+        def build(rows: Rows) -> list[Operation]:
+            cause, trunk = self._trunk(rows, parent.port_name)
+            if cause:
+                raise _error(cause)
+            self._refuse_vids(rows, trunk, attachments)
+            ends = [end for one in attachments for end in self._ends(one, trunk)]
+            return _creating(rows, ends, trunk)
+
+        self._change(build)
+        self._await([name for one in attachments for name in names_of(one.id)])
+
+    def remove(self, attachments: Sequence[Attachment]) -> None:
+        """Delete the ports of attachments, whole or half, in one transaction.
+
+        :raises AttachDriverError: when Open vSwitch does not answer.
+        """
+        ids = {one.id for one in attachments}
+        if not ids:
+            return
+
+        def build(rows: Rows) -> list[Operation]:
+            ends = [one for one in rows.ports.values() if one.external_ids.get(KEY) in ids]
+            return [*_deleting(rows, ends), reconfigure(rows)] if ends else []
+
+        self._change(build)
+
+    def found(self) -> Sequence[Found]:
+        """Return the attachments of which OVSDB has both ends or one.
+
+        :raises AttachDriverError: when OVSDB does not answer.
+        """
+        rows = self._read()
+        ends: dict[str, list[PortRow]] = {}
+        for one in rows.ports.values():
+            if one.external_ids.get(KEY):
+                ends.setdefault(one.external_ids[KEY], []).append(one)
+        return [self._found(rows, name, there) for name, there in ends.items()]
+
+    def ready(self, parent: Parent) -> str:
+        """Return the cause for which a parent can get no attachments; empty: it can."""
+        try:
+            return self._trunk(self._read(), parent.port_name)[0]
+        except AttachDriverError as error:
+            return error.cause
+
+    def vids_of_others(self, parent: Parent) -> frozenset[int]:
+        """Return the VLAN ids of the parent's trunk that ports of other programs use.
+
+        :raises AttachDriverError: when OVSDB does not answer, or the parent has no trunk of dfmeta.
+        """
+        rows = self._read()
+        cause, trunk = self._trunk(rows, parent.port_name)
+        if cause:
+            raise _error(cause)
+        return frozenset(one.tag for one in rows.on(trunk) if one.tag and not _id_of(one))
+
+    def _trunk(self, rows: Rows, name: str) -> tuple[str, str]:
+        """Return why a port has no trunk of dfmeta, and the bridge of its trunk."""
+        inner = rows.ports.get(name)
+        outer = rows.ports.get(inner.peer) if inner is not None else None
+        if inner is None or inner.bridge != self._bridge:
+            return f"{self._bridge} has no port {name}", ""
+        if outer is None or not name.startswith(PARENT):
+            if sign := agent_of(rows, self._bridge):
+                return f"the host has {sign}: the driver local cannot be used beside it", ""
+            return f"{name} is not on a trunk: run `dfmeta trunk enable {name}`", ""
+        if not is_ours(rows, outer.bridge):
+            return f"the trunk of {name} on {outer.bridge} is Neutron's or another program's", ""
+        return "", outer.bridge
+
+    def _ends(self, attachment: Attachment, trunk: str) -> tuple[_End, _End]:
+        network = self._networks.get(attachment.network)
+        if network is None:
+            raise _error(f"the network {attachment.network} is not configured on this host")
+        inner, outer = names_of(attachment.id)
+        ids = {
+            "iface-id": attachment.port_id,
+            "attached-mac": attachment.mac,
+            KEY: attachment.id,
+        }
+        own = {INSTANCE_KEY: attachment.instance_id} if attachment.instance_id else {}
+        return (
+            _End(inner, self._bridge, outer, network.local_vlan or None, "", ids | own),
+            _End(outer, trunk, inner, attachment.vid, "access", ids),
+        )
+
+    def _refuse_vids(self, rows: Rows, trunk: str, attachments: Iterable[Attachment]) -> None:
+        users = {one.tag: one for one in rows.on(trunk) if one.tag}
+        for one in attachments:
+            user = users.get(one.vid)
+            if user is not None and _id_of(user) != one.id:
+                raise _error(
+                    f"VLAN id {one.vid} of the trunk is used by the port {user.name} of {trunk}"
+                )
+
+    def _found(self, rows: Rows, name: str, ends: Sequence[PortRow]) -> Found:
+        outer = [one for one in ends if one.bridge != self._bridge]
+        vid = outer[0].tag or 0 if len(outer) == 1 else 0
+        if (
+            len(ends) != 2
+            or len(outer) != 1
+            or {ends[0].peer, ends[1].peer} != {one.name for one in ends}
+        ):
+            return Found(id=name, parent="", vid=vid)
+        parents = [
+            one.external_ids.get("iface-id", "")
+            for one in rows.on(outer[0].bridge)
+            if one.peer.startswith(PARENT)
+        ]
+        return Found(id=name, parent=parents[0] if len(parents) == 1 else "", vid=vid)
+
+    def _await(self, names: Sequence[str]) -> None:
+        """Wait until ports have OpenFlow numbers.
+
+        A port that is changed twice in quick succession may keep the error and the number -1 of
+        the first change in OVSDB, although it works (seen with Open vSwitch 3.1): ovs-vswitchd is
+        asked again.
+        """
+        deadline = time.monotonic() + WAIT
+        again = time.monotonic() + ASK_AGAIN
+        while True:
+            try:
+                known = numbers(self._remote)
+            except OvsdbError as error:
+                raise _away(error) from error
+            left = [one for one in names if not _works(*known.get(one, (None, "")))]
+            if not left:
+                return
+            now = time.monotonic()
+            if now >= deadline:
+                why = known.get(left[0], (None, "the port was removed"))[1] or "no number"
+                raise _error(
+                    f"Open vSwitch has not made {len(left)} of {len(names)} ports work in "
+                    f"{WAIT:g} s; {left[0]}: {why}"
+                )
+            if now >= again:
+                again = now + ASK_AGAIN
+                self._change(lambda rows: [reconfigure(rows)])
+            time.sleep(POLL)
+
+    def _read(self) -> Rows:
+        try:
+            return read(self._remote, patches_only=True)
+        except OvsdbError as error:
+            raise _away(error) from error
+
+    def _change(self, build: Any) -> None:
+        try:
+            change(self._remote, build, patches_only=True)
+        except OvsdbError as error:
+            raise _away(error) from error
+
+
+def names_of(attachment: str) -> tuple[str, str]:
+    """Return the names of the ends of an attachment by its id: inner and outer."""
+    return f"{INNER}{attachment}"[:NAME_MAX], f"{OUTER}{attachment}"[:NAME_MAX]
+
+
+def _works(number: int | None, error: str) -> bool:
+    return number is not None and 1 <= number <= OFPORT_MAX and not error
+
+
+def _id_of(port: PortRow) -> str:
+    return port.external_ids.get(KEY, "")
+
+
+def _error(cause: str) -> AttachDriverError:
+    return AttachDriverError(cause=cause)
+
+
+def _away(error: OvsdbError) -> AttachDriverError:
+    return _error(f"OVSDB does not do its part: {error.fields['cause']}")
+
+
+def _creating(rows: Rows, ends: Sequence[_End], trunk: str) -> list[Operation]:
+    """Return the operations that make the missing ends, and correct the others; none if all are."""
+    new, stale = Inserts(), list[PortRow]()
+    made: dict[str, list[Any]] = {}
+    updates: list[Operation] = []
+    for end in ends:
+        row = rows.ports.get(end.name)
+        if row is not None and _id_of(row) != end.external_ids[KEY]:
+            raise _error(f"the port {end.name} of {row.bridge} belongs to another program")
+        if row is not None and row.bridge == end.bridge:
+            updates += [] if end.is_like(row) else _correcting(row, end)
+            continue
+        stale += [] if row is None else [row]
+        reference_to = new.port(end.name, interface=end.interface(), port=end.port())
+        made.setdefault(end.bridge, []).append(reference_to)
+    if not made and not updates:
+        return []
+    bridge = rows.bridges[trunk]
+    return [
+        unchanged("Bridge", bridge.uuid, "ports", as_set(map(reference, bridge.ports))),
+        *_deleting(rows, stale),
+        *new.operations,
+        *(
+            mutate("Bridge", rows.bridges[name].uuid, ("ports", "insert", as_set(ports)))
+            for name, ports in made.items()
+        ),
+        *updates,
+        reconfigure(rows),
+    ]
+
+
+def _correcting(row: PortRow, end: _End) -> list[Operation]:
+    return [
+        update("Port", row.uuid, **end.port()),
+        update("Interface", row.interface, type="patch", options=as_map({"peer": end.peer})),
+        mutate(
+            "Interface",
+            row.interface,
+            ("external_ids", "delete", as_set(_OWN_KEYS)),
+            ("external_ids", "insert", as_map(end.external_ids)),
+        ),
+    ]
+
+
+def _deleting(rows: Rows, ends: Iterable[PortRow]) -> list[Operation]:
+    """Return the operations that delete ports; OVSDB deletes rows that no bridge refers to."""
+    gone: dict[str, list[Any]] = {}
+    for one in ends:
+        gone.setdefault(one.bridge, []).append(reference(one.uuid))
+    return [
+        mutate("Bridge", rows.bridges[name].uuid, ("ports", "delete", as_set(ports)))
+        for name, ports in gone.items()
+    ]

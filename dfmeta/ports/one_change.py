@@ -1,0 +1,318 @@
+"""Changes rows of bridges, ports and interfaces in OVSDB, in one transaction.
+
+A change reads the rows, builds the operations from them and sends these as one transaction. The
+transaction has conditions (``wait``, RFC 7047, 5.2.6), so that OVSDB refuses it if another program
+has changed the rows meanwhile; then the rows are read again. OVSDB itself refuses two ports or two
+bridges of one name.
+
+Each call uses a connection of its own, through :mod:`socket` and :mod:`time`: in the daemon, where
+eventlet has patched these, other greenthreads run meanwhile.
+
+Trust: the host's programs write the rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dfmeta.exceptions import OvsdbError
+from dfmeta.inspect.jsonrpc import RefusedError, call, why
+
+Operation = dict[str, Any]
+"""An operation of a transaction (RFC 7047, 5.2)."""
+TRIES: Final = 20
+PAUSE: Final = 0.05
+"""Seconds between two tries."""
+_DATABASE: Final = "Open_vSwitch"
+_CONFLICTS: Final = frozenset({"timed out", "constraint violation"})
+"""Errors of a condition that is not true at once, and of a name that is there twice."""
+_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Open_vSwitch": ("_uuid", "external_ids"),
+    "Bridge": ("_uuid", "name", "ports", "datapath_type", "external_ids"),
+    "Port": (
+        *("_uuid", "name", "interfaces", "tag", "vlan_mode", "trunks", "cvlans"),
+        *("external_ids", "other_config"),
+    ),
+    "Interface": ("_uuid", "name", "type", "options", "external_ids", "ofport", "error"),
+}
+_FAILURES: Final = (OSError, ValueError, KeyError, TypeError, IndexError, RefusedError)
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """A row of the table Bridge."""
+
+    uuid: str
+    name: str
+    ports: tuple[str, ...]
+    """UUIDs of its ports."""
+    datapath_type: str
+    external_ids: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PortRow:
+    """A port of a bridge, with its first interface."""
+
+    name: str
+    bridge: str
+    """Name of its bridge."""
+    uuid: str
+    interface: str
+    """UUID of its first interface; empty: the interface was not read."""
+    tag: int | None = None
+    vlan_mode: str = ""
+    trunks: tuple[int, ...] = ()
+    cvlans: tuple[int, ...] = ()
+    port_ids: Mapping[str, str] = field(default_factory=dict)
+    """``external_ids`` of the port."""
+    other_config: Mapping[str, str] = field(default_factory=dict)
+    """Of the port."""
+    type: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    external_ids: Mapping[str, str] = field(default_factory=dict)
+    """Of the interface."""
+
+    @property
+    def peer(self) -> str:
+        """Name of the other end of a patch; empty: it is no patch."""
+        return self.options.get("peer", "") if self.type == "patch" else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one reading."""
+
+    root: str
+    """UUID of the row of Open_vSwitch."""
+    root_ids: Mapping[str, str]
+    bridges: Mapping[str, Bridge]
+    """Name → bridge."""
+    ports: Mapping[str, PortRow]
+    """Name → port. Names are unique on a host."""
+
+    def on(self, bridge: str) -> Iterator[PortRow]:
+        """Return the ports of a bridge."""
+        return (one for one in self.ports.values() if one.bridge == bridge)
+
+
+def read(remote: str, *, patches_only: bool = False) -> Rows:
+    """Read all rows in one transaction.
+
+    :param remote: OVSDB's address, ``unix:PATH`` or ``tcp:HOST:PORT``.
+    :param patches_only: leave out the interfaces that are no patches; their ports are read.
+    :raises OvsdbError: when OVSDB does not answer.
+    """
+    where = {"Interface": [["type", "==", "patch"]]} if patches_only else {}
+    selects = [
+        {"op": "select", "table": table, "where": where.get(table, []), "columns": list(columns)}
+        for table, columns in _COLUMNS.items()
+    ]
+    try:
+        answers = call(remote, "transact", [_DATABASE, *selects])
+        return _rows(*(answer["rows"] for answer in answers))
+    except _FAILURES as error:
+        raise OvsdbError(connection=remote, cause=why(error)) from error
+
+
+def change(
+    remote: str, build: Callable[[Rows], Sequence[Operation]], *, patches_only: bool = False
+) -> bool:
+    """Change rows; return whether there was anything to change.
+
+    :param build: returns the operations for the present rows, with their conditions; none: there is
+        nothing to change. It is called again after a conflict.
+    :param patches_only: see :func:`read`.
+    :raises OvsdbError: when OVSDB does not answer or refuses the change.
+    """
+    last = ""
+    for _try in range(TRIES):
+        operations = build(read(remote, patches_only=patches_only))
+        if not operations:
+            return False
+        try:
+            last = _transact(remote, operations)
+        except _FAILURES as error:
+            raise OvsdbError(connection=remote, cause=why(error)) from error
+        if not last:
+            return True
+        time.sleep(PAUSE)
+    raise OvsdbError(
+        connection=remote,
+        cause=f"another program changes the same rows all the time ({last})",
+        remedy="Try again",
+    )
+
+
+def numbers(remote: str) -> dict[str, tuple[int | None, str]]:
+    """Return for the name of each patch port its OpenFlow number and its error.
+
+    The number is None while ovs-vswitchd has given none, and -1 if it has refused the port.
+
+    :raises OvsdbError: when OVSDB does not answer.
+    """
+    select = {
+        "op": "select",
+        "table": "Interface",
+        "where": [["type", "==", "patch"]],
+        "columns": ["name", "ofport", "error"],
+    }
+    try:
+        (answer,) = call(remote, "transact", [_DATABASE, select])
+        return {
+            row["name"]: (next(iter(_list(row["ofport"])), None), "".join(_list(row["error"])))
+            for row in answer["rows"]
+        }
+    except _FAILURES as error:
+        raise OvsdbError(connection=remote, cause=why(error)) from error
+
+
+def unchanged(table: str, uuid: str, column: str, value: Any) -> Operation:
+    """Return the condition that a column has *value*, in OVSDB's notation."""
+    return {
+        "op": "wait",
+        "timeout": 0,
+        "table": table,
+        "where": by_uuid(uuid),
+        "columns": [column],
+        "until": "==",
+        "rows": [{column: value}],
+    }
+
+
+def mutate(table: str, uuid: str, *mutations: Sequence[Any]) -> Operation:
+    """Return the operation that changes columns of a row by *mutations*."""
+    changes = [list(one) for one in mutations]
+    return {"op": "mutate", "table": table, "where": by_uuid(uuid), "mutations": changes}
+
+
+def update(table: str, uuid: str, **columns: Any) -> Operation:
+    """Return the operation that writes columns of a row."""
+    return {"op": "update", "table": table, "where": by_uuid(uuid), "row": columns}
+
+
+def reconfigure(rows: Rows) -> Operation:
+    """Return the operation that makes ovs-vswitchd configure its ports, as ovs-vsctl(8) does."""
+    return mutate("Open_vSwitch", rows.root, ("next_cfg", "+=", 1))
+
+
+class Inserts:
+    """Operations that insert ports; each row has a name that is unique in the transaction."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self._numbers = itertools.count(1)
+
+    def row(self, table: str, **columns: Any) -> list[str]:
+        """Insert a row; return a reference to it, in OVSDB's notation."""
+        name = f"row{next(self._numbers)}"
+        self.operations.append({"op": "insert", "table": table, "uuid-name": name, "row": columns})
+        return ["named-uuid", name]
+
+    def port(
+        self, name: str, *, interface: Mapping[str, Any], port: Mapping[str, Any]
+    ) -> list[str]:
+        """Insert a port with its interface; return a reference to it.
+
+        :param interface: other columns of the interface than its name.
+        :param port: other columns of the port than its name and interfaces.
+        """
+        inner = self.row("Interface", name=name, **interface)
+        return self.row("Port", name=name, interfaces=inner, **port)
+
+
+def by_uuid(uuid: str) -> list[Any]:
+    """Return the clause that selects a row."""
+    return [["_uuid", "==", ["uuid", uuid]]]
+
+
+def reference(uuid: str) -> list[str]:
+    """Return a reference to an existing row."""
+    return ["uuid", uuid]
+
+
+def as_set(values: Iterable[Any]) -> list[Any]:
+    """Return a set in OVSDB's notation."""
+    return ["set", list(values)]
+
+
+def as_map(values: Mapping[str, str]) -> list[Any]:
+    """Return a map in OVSDB's notation."""
+    return ["map", [list(pair) for pair in values.items()]]
+
+
+def _transact(remote: str, operations: Sequence[Operation]) -> str:
+    """Send a transaction; return the error of a conflict, empty if there is none."""
+    answers = call(remote, "transact", [_DATABASE, *operations])
+    errors = [one for one in answers if one and one.get("error")]
+    if not errors:
+        return ""
+    kind, details = str(errors[0]["error"]), str(errors[0].get("details") or "")
+    if kind in _CONFLICTS:
+        return details or kind
+    raise RefusedError(details or kind)
+
+
+def _rows(roots: list[Any], bridges: list[Any], ports: list[Any], interfaces: list[Any]) -> Rows:
+    inner = {row["_uuid"][1]: row for row in interfaces}
+    found = [
+        Bridge(
+            row["_uuid"][1],
+            row["name"],
+            tuple(one for _kind, one in _list(row["ports"])),
+            row["datapath_type"],
+            _dict(row["external_ids"]),
+        )
+        for row in bridges
+    ]
+    homes = {port: bridge.name for bridge in found for port in bridge.ports}
+    return Rows(
+        roots[0]["_uuid"][1],
+        _dict(roots[0]["external_ids"]),
+        {one.name: one for one in found},
+        {
+            row["name"]: _port(row, homes[row["_uuid"][1]], inner)
+            for row in ports
+            if row["_uuid"][1] in homes
+        },
+    )
+
+
+def _port(row: Any, bridge: str, interfaces: Mapping[str, Any]) -> PortRow:
+    uuid = _list(row["interfaces"])[0][1]
+    inner = interfaces.get(uuid)
+    return PortRow(
+        name=row["name"],
+        bridge=bridge,
+        uuid=row["_uuid"][1],
+        interface=uuid if inner else "",
+        tag=next(iter(_list(row["tag"])), None),
+        vlan_mode="".join(_list(row["vlan_mode"])),
+        trunks=tuple(_list(row["trunks"])),
+        cvlans=tuple(_list(row["cvlans"])),
+        port_ids=_dict(row["external_ids"]),
+        other_config=_dict(row["other_config"]),
+        type=inner["type"] if inner else "",
+        options=_dict(inner["options"]) if inner else {},
+        external_ids=_dict(inner["external_ids"]) if inner else {},
+    )
+
+
+def _list(value: Any) -> list[Any]:
+    """Return the members of a set, which OVSDB writes without a set if it is a single one."""
+    match value:
+        case ["set", members]:
+            return list(members)
+        case _:
+            return [value]
+
+
+def _dict(value: Any) -> dict[str, str]:
+    kind, pairs = value
+    if kind != "map":
+        raise ValueError("a column is not a map")
+    return dict(pairs)
