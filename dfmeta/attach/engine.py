@@ -89,6 +89,14 @@ class Engine:
             attachments, self._plane, settings, host=host, clock=clock, present=present
         )
 
+    def take(self, settings: Settings) -> None:
+        """Take another quota and rate; everything else stays as it was at the start."""
+        self._settings = dataclasses.replace(
+            self._settings, quota=settings.quota, rate=settings.rate
+        )
+        self._rate = Rate(settings.rate, self._clock)
+        self._choice = Choice(self._settings)
+
     def attach(self, parent: Parent, wanted: Wanted) -> tuple[Attachment, bool]:
         """Return the attachment of a container's interface once its data plane stands.
 
