@@ -50,7 +50,7 @@ def failed(error: AttachError) -> Answer:
     status = error.status
     message = f"{error.cause}. {error.remedy}" if error.remedy else error.cause
     retry = [("Retry-After", RETRY[status])] if status in RETRY else []
-    return refusal(status, error.name.replace("-", "_"), message, *retry)
+    return refusal(status, error.name.removeprefix("attach-"), message, *retry)
 
 
 def attachment(

@@ -96,7 +96,6 @@ def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     """
     groups = dict(own_opts())
     groups[neutron.GROUP.name] = neutron.sample_opts()
-    groups[f"{attachments.NETWORK}NAME"] = attachments.NETWORK_OPTS
     return list(groups.items())
 
 
