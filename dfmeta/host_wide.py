@@ -79,6 +79,8 @@ class HostWide:
         self._changed: set[PortId] = set()
         """Ports whose first numbers or rows have changed since the last comparison of them."""
         self._search_at = 0.0
+        self._tagged: dict[PortId, Guest] = {}
+        """The guests of tagged subports, which have no first numbers."""
 
     @property
     def keys(self) -> Keys:
@@ -115,6 +117,7 @@ class HostWide:
         """See :class:`~dfmeta.allotment.Allotment`."""
         port_id = guest.port.id
         if guest.port.vid:
+            self._tagged[port_id] = guest
             return
         self._at[port_id] = guest.endpoint
         firsts = self._firsts.get(port_id, {})
@@ -132,6 +135,7 @@ class HostWide:
             self._keys.disown(guest.endpoint, number)
         for number in self._rests.kept_at(guest.endpoint):
             self._rests.lay(number, guest.port.id)
+        self._tagged.pop(guest.port.id, None)
         if self._at.pop(guest.port.id, None) is None:
             return
         for number in self._firsts.get(guest.port.id, {}).values():
@@ -266,7 +270,20 @@ class HostWide:
     def without(self) -> list[Port]:
         """See :meth:`~dfmeta.registry.Registry.without`."""
         waiting = dict.fromkeys(port_id for one in self._waiting.values() for port_id in one)
-        return [self._ports[port_id] for port_id in waiting]
+        return [*(self._ports[port_id] for port_id in waiting), *self._stuck()]
+
+    def _stuck(self) -> list[Port]:
+        """Return the tagged subports without an address whose first one would get no number."""
+        found: dict[PortId, Port] = {}
+        for version in self._versions if self._tagged else ():
+            if self._left(version, self._barred(version)) > 0:
+                continue
+            numbers = self._keys.slots(version)
+            for port_id, guest in self._tagged.items():
+                own = (*guest.slots, *self._rests.kept_at(guest.endpoint))
+                if not any(number in numbers for number in own):
+                    found[port_id] = guest.port
+        return list(found.values())
 
     def _ids(self, port_id: PortId) -> MetaIds:
         firsts = self._firsts[port_id]
@@ -357,15 +374,20 @@ class HostWide:
 
         :param barred: see :meth:`_barred`.
         """
-        numbers, busy = self._keys.slots(version), self._busy[version]
         # Counted first: a search for the last of thousands of numbers would take long.
-        if len(numbers) - len(busy) - len(barred - busy) <= left:
+        if self._left(version, barred) <= left:
             return None
+        numbers, busy = self._keys.slots(version), self._busy[version]
         cursor = self._cursors[version]
         while numbers[cursor] in busy or numbers[cursor] in barred:
             cursor = (cursor + 1) % len(numbers)
         self._cursors[version] = (cursor + 1) % len(numbers)
         return numbers[cursor]
+
+    def _left(self, version: int, barred: frozenset[int]) -> int:
+        """Return how many numbers are not busy."""
+        busy = self._busy[version]
+        return len(self._keys.slots(version)) - len(busy) - len(barred - busy)
 
     def _wake(self) -> None:
         """Release the numbers that have rested."""

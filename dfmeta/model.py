@@ -198,6 +198,8 @@ class Port:
     where the trunk's bridge removes the tag, so that frames enter this bridge untagged."""
     parent: str = field(default="", kw_only=True)
     """Name of the port of a subport's parent; empty: not a subport, or not known."""
+    mtu: int = field(default=0, kw_only=True)
+    """MTU of a subport's network in bytes, from its parent's list; 0: not known."""
     subport_faults: tuple[str, ...] = field(default=(), kw_only=True)
     """The wrong entries of subports in its row, each with its cause."""
     unnamed: bool = field(default=False, kw_only=True)
@@ -259,6 +261,7 @@ class Port:
             kind=new.kind,
             segmentation_id=new.segmentation_id,
             parent=new.parent,
+            mtu=new.mtu,
             subport_faults=new.subport_faults,
             attachments=new.attachments,
         )

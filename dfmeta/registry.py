@@ -87,7 +87,7 @@ class Registry:
         self.keys: Keys = self.allotment.keys
         self._clock = clock
         self.version = 0
-        """Grows with every change of a port or a slot."""
+        """Grows with every change that the state file remembers: of an identity or a slot."""
         self._changed: set[Endpoint] = set()
         self._states: Counter[PortState] = Counter()
         self._ports: dict[PortId, Port] = {}

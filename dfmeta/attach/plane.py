@@ -102,12 +102,11 @@ class Plane:
         :returns: the errors of those that failed, by id.
         :raises StoreError: the database failed; the rows show how far the work went.
         """
-        # Those that are active already may have lost their data plane with another host.
+        # With a VM that moves, another host may make the same rows active at the same time.
         made = self._move(those, _STANDING, State.MADE)
         errors = self._each(lambda some: self.driver.make(parent, some), made)
-        active = self._move(
-            [one for one in made if one.id not in errors], (State.MADE,), State.ACTIVE
-        )
+        done = [one for one in made if one.id not in errors]
+        active = self._move(done, _STANDING, State.ACTIVE)
         there = {one.id for one in active} | errors.keys()
         for one in those:
             if one.id not in there:

@@ -24,7 +24,7 @@ from dfmeta.inspect.facts import Interface, Snapshot
 from dfmeta.model import Port, PortKind
 from dfmeta.ports import subport_list
 from dfmeta.ports.ovsdb_facts import read_snapshot
-from dfmeta.ports.subport_list import VID_MAX, Entry
+from dfmeta.ports.subport_list import MTU, VID_MAX, Entry
 from dfmeta.ports.subport_writer import change_list
 
 COLUMNS: Final = {
@@ -35,10 +35,11 @@ COLUMNS: Final = {
     "instance": "INSTANCE",
     "project": "PROJECT",
     "mac": "MAC",
+    "mtu": "MTU",
     "listed": "LISTED",
     "fault": "FAULT",
 }
-DROP: Final = ("project", "mac", "port_id", "listed", "port")
+DROP: Final = ("mtu", "project", "mac", "port_id", "listed", "port")
 """Columns that are left out on a narrow terminal, the least important one first."""
 _INSTANCE: Final = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,6 +78,11 @@ def _parent_options(function: F) -> F:
 @click.option("--instance", default="", help="UUID of the instance; its record answers requests.")
 @click.option("--project", default="", help="Project of the instance. Default: the parent's.")
 @click.option("--mac", default="", help="MAC of the subport's device.")
+@click.option(
+    "--mtu",
+    type=click.IntRange(*MTU),
+    help="MTU of the subport's network, in bytes. Default: the parent's.",
+)
 @click.option("--port-id", default="", help="Id of the subport's port, of Neutron for example.")
 def add(
     config_files: tuple[str, ...],
@@ -86,6 +92,7 @@ def add(
     instance: str,
     project: str,
     mac: str,
+    mtu: int | None,
     port_id: str,
 ) -> None:
     """Add a subport to the list of its parent PORT, or replace it.
@@ -100,6 +107,7 @@ def add(
         "instance_id": instance,
         "project_id": project,
         "mac": mac,
+        "mtu": mtu,
         "port_id": port_id,
     }
     try:
@@ -193,6 +201,7 @@ def _rows(parent: Interface, snapshot: Snapshot) -> Iterable[dict[str, Any]]:
                 "instance": entry.instance_id,
                 "project": entry.project_id,
                 "mac": entry.mac,
+                "mtu": entry.mtu or None,
                 "listed": True,
                 "fault": fault,
             }
@@ -210,6 +219,7 @@ def _row(port: Port, entry: Entry | None) -> dict[str, Any]:
         "instance": port.instance_id,
         "project": port.project_id,
         "mac": port.mac,
+        "mtu": port.mtu or None,
         "listed": entry is not None,
         "fault": port.fault or None,
     }

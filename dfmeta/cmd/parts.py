@@ -143,9 +143,10 @@ class Parts:
         for port_id, port in without.items():
             if port_id not in self._without:
                 LOG.error(
-                    "Port %s is not served: no Meta IP of [METADATA] provider_cidr = %s is free. "
+                    "Port %s%s is not served: no Meta IP of [METADATA] provider_cidr = %s is free. "
                     "Give a larger network and restart dfmeta-agent",
                     port.name,
+                    f", VID {port.vid}," if port.vid else "",
                     self.conf.METADATA.provider_cidr,
                 )
         self._without = frozenset(without)

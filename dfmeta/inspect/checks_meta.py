@@ -286,7 +286,11 @@ def room(known: Iterable[KnownPort], wanted: Settings, *, running: bool) -> Find
     if not running:
         return unknown("meta-range", "not checked: dfmeta-agent, which gives them, does not run")
     known = tuple(known)
-    without = [one.name for one in known if one.state is PortState.NO_META_IP]
+    without = [
+        f"{one.name} (VID {one.vid})" if one.vid else one.name
+        for one in known
+        if one.state is PortState.NO_META_IP
+    ]
     network = wanted.keys.network(4)
     size = len(wanted.keys.slots(4))
     if without:

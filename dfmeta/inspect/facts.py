@@ -151,6 +151,8 @@ class Interface:
     """Driver of its device, by the kernel's name; empty: it has no device, or no known driver."""
     listed_vids: tuple[int, ...] = ()
     """VLAN ids of the valid entries of its list of subports."""
+    mtu: int = 0
+    """MTU of its device in bytes; 0: not known, as for a patch port."""
     ports: tuple[Port, ...] = ()
     """The guests' ports on this interface; empty if it is not a guest's."""
 

@@ -25,6 +25,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
         "external_ids",
         "mac_in_use",
         "error",
+        "mtu",
         "options",
         "status",
     ),
@@ -119,6 +120,7 @@ def _interface(bridge: str, port: _Row, row: _Row, trunks: Trunks) -> Interface:
         vlan_mode="".join(port["vlan_mode"]),
         cvlans=tuple(port["cvlans"]),
         options=row["options"],
+        mtu=row["mtu"][0] if row["mtu"] else 0,
         driver=row["status"].get("driver_name", ""),
         listed_vids=tuple(sorted(parse(list_of(as_row)).entries)),
         ports=vifs(as_row, lead),
@@ -127,7 +129,7 @@ def _interface(bridge: str, port: _Row, row: _Row, trunks: Trunks) -> Interface:
 
 _SETS = (
     *("ports", "interfaces", "protocols", "fail_mode", "tag", "vlan_mode", "cvlans", "ofport"),
-    "mac_in_use",
+    *("mac_in_use", "mtu"),
 )
 
 

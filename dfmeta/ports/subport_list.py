@@ -1,7 +1,7 @@
 """Reads and changes the list of subports in the row of their parent's port. Pure.
 
 The value of :data:`KEY` is a JSON array of objects ``{"vid", "port_id"?, "instance_id"?,
-"project_id"?, "mac"?}``. Unknown members are kept and ignored.
+"project_id"?, "mac"?, "mtu"?}``. Unknown members are kept and ignored.
 
 Trust: the host's operator, or a program of the host, writes the key. An invalid entry costs the
 entry alone. Two entries of one VLAN id name two guests for it, so that neither of them counts, even
@@ -26,6 +26,8 @@ KEY: Final = "dfmeta-subports"
 """Key in ``external_ids`` of a parent's Interface row."""
 VID_MAX: Final = 4094
 """Largest VLAN id of a frame (IEEE 802.1Q, 9.6); the smallest is 1."""
+MTU: Final = (68, 65535)
+"""Smallest MTU of IPv4 (RFC 791), and the largest one of a device."""
 SIZE_MAX: Final = 1 << 20
 """Maximum number of characters of the list: 256 for each VLAN id."""
 SHOWN: Final = 60
@@ -49,10 +51,12 @@ class Entry:
     project_id: str = ""
     mac: str = ""
     """In lower case with colons."""
+    mtu: int = 0
+    """MTU of its network, in bytes."""
 
     def members(self) -> dict[str, Any]:
         """Return the entry as an object of the list."""
-        names = ("vid", "port_id", "instance_id", "project_id", "mac")
+        names = ("vid", "port_id", "instance_id", "project_id", "mac", "mtu")
         return {name: value for name in names if (value := getattr(self, name))}
 
 
@@ -136,7 +140,7 @@ def entry_of(one: object) -> Entry:
         raise SubportListError(cause="project_id is not of 1 to 255 printable ASCII characters")
     if mac and wrong_mac(mac):
         raise SubportListError(cause=wrong_mac(mac).replace("its MAC", "mac"))
-    return Entry(vid, port_id, instance_of(instance) if instance else "", project, mac)
+    return Entry(vid, port_id, instance_of(instance) if instance else "", project, mac, _mtu(one))
 
 
 def with_entry(text: str, entry: Entry) -> str:
@@ -200,6 +204,17 @@ def _vid(one: object) -> int:
         return one.vid
     vid = one.get("vid") if isinstance(one, dict) else None
     return vid if type(vid) is int and 1 <= vid <= VID_MAX else 0
+
+
+def _mtu(one: Mapping[str, Any]) -> int:
+    """Return the MTU of an entry; 0 when it has none."""
+    mtu = one.get("mtu")
+    if mtu is None:
+        return 0
+    least, most = MTU
+    if type(mtu) is not int or not least <= mtu <= most:
+        raise SubportListError(cause=f"mtu is not a number from {least} to {most}")
+    return mtu
 
 
 def _text(one: Mapping[str, Any], name: str) -> str:

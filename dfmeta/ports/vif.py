@@ -72,13 +72,15 @@ def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
     :param lead: the values of a trunk's port in other rows.
     """
     ids = {key: text for key, value in row.external_ids.items() if (text := value.strip())}
-    kind = row.kind
+    kind, mtu = row.kind, 0
     if kind is not PortKind.SUBPORT:
         ids.pop(INSTANCE_KEY, None)
     if kind is PortKind.PARENT and lead.vm is not None and not _key_of(ids):
         ids = {**lead.vm.ids, **ids}
     elif kind is PortKind.SUBPORT:
-        ids = _of_subport(ids, parse(lead.subports).entries.get(lead.vid))
+        entry = parse(lead.subports).entries.get(lead.vid)
+        ids = _of_subport(ids, entry)
+        mtu = entry.mtu if entry is not None else 0
     key = _key_of(ids)
     instance = ids.get(key, "")
     iface_id, mac = ids.get("iface-id", ""), ids.get("attached-mac", "").lower()
@@ -102,6 +104,7 @@ def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
         kind=PortKind.PARENT if listed.entries else kind,
         segmentation_id=lead.vid,
         parent=lead.parent,
+        mtu=mtu,
         subport_faults=listed.faults,
         attachments=_allowed(row, kind, lead),
         device_mac="".join(row.mac_in_use).lower()
@@ -148,6 +151,7 @@ def _behind(parent: Port, entry: Entry) -> Port:
         kind=PortKind.SUBPORT,
         segmentation_id=entry.vid,
         parent=parent.name,
+        mtu=entry.mtu,
         device_mac=parent.device_mac,
         sources=_sources(ids),
     )

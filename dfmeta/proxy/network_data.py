@@ -49,6 +49,8 @@ class Vlan(NamedTuple):
     vid: int
     mac: str
     """MAC of the subport, in lower case with colons."""
+    mtu: int = 0
+    """MTU of the subport's network in bytes; 0: not known."""
 
 
 def is_file(path: str) -> bool:
@@ -126,15 +128,20 @@ def _links(vlans: Iterable[Vlan], links: Sequence[_Link]) -> Iterator[dict[str, 
             continue
         there.add((parent["id"], vlan.vid))
         ids.add(name)
-        mtu = parent.get("mtu")
         yield {
             "id": name,
             "type": "vlan",
             "vlan_link": parent["id"],
             "vlan_id": vlan.vid,
             "vlan_mac_address": vlan.mac,
-            **({"mtu": mtu} if type(mtu) is int and mtu > 0 else {}),
+            **_mtu(vlan.mtu, parent.get("mtu")),
         }
+
+
+def _mtu(own: int, below: object) -> dict[str, int]:
+    """Return the member of a VLAN's MTU: no device can have a larger one than the device below."""
+    known = [one for one in (own, below) if type(one) is int and one > 0]
+    return {"mtu": min(known)} if known else {}
 
 
 def _parents(links: Sequence[_Link]) -> Mapping[str, _Link | None]:

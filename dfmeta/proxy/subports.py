@@ -68,7 +68,7 @@ def of(registry: Registry, identity: Identity) -> list[Vlan]:
     if not macs:
         return []
     return [
-        Vlan(macs[one.parent], one.segmentation_id, one.mac)
+        Vlan(macs[one.parent], one.segmentation_id, one.mac, one.mtu)
         for one in ports
         if one.parent in macs
         and one.kind is PortKind.SUBPORT

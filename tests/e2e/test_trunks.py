@@ -198,7 +198,7 @@ def test_subports_are_added_listed_and_deleted(agent: Agent, vms: list[Vm]) -> N
     host.vsctl("set", "Interface", trunk.inner, f"external_ids:dfmeta-subports={other}")
     add = ("subport", "add", "--vid", str(VIDS[0]), "--instance", container.instance_id)
     for name in (trunk.guest.port, trunk.guest.ids.iface_id):
-        done = agent.ctl(*add, name, "--mac", MAC, "--project", "p9")
+        done = agent.ctl(*add, name, "--mac", MAC, "--project", "p9", "--mtu", "9000")
         assert done.stdout == (
             f"{trunk.inner}, VID {VIDS[0]}: instance {container.instance_id}\n"
         ), done
@@ -210,6 +210,11 @@ def test_subports_are_added_listed_and_deleted(agent: Agent, vms: list[Vm]) -> N
         (VIDS[0], subport.inner, container.instance_id, True),
         (VIDS[1], trunk.subports[1].inner, vms[0].containers[VIDS[1]].instance_id, True),
     ]
+    assert [row["mtu"] for row in listed] == [9000, None]
+    found = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
+    (line,) = [one for one in found if one["check"] == "trunks"]
+    assert line["status"] == "warning", "OVSDB has the MTU of the VM's interface"
+    assert f"{trunk.inner} (VID {VIDS[0]}: 9000, parent: 1500)" in line["text"]
     (row,) = json.loads(host.vsctl("--format=json", "list", "Interface", trunk.inner))["data"]
     assert "another program" in json.dumps(row)
     everything = json.loads(agent.ctl("subport", "list", "--format", "json").stdout)

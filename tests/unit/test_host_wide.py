@@ -232,6 +232,32 @@ def test_a_vlan_behind_a_port_has_no_number_of_its_own_in_the_row(host: Host) ->
     assert host.numbers.resting() == [found.slot]
 
 
+def test_a_vlan_behind_a_port_for_which_no_number_is_left_is_named() -> None:
+    host = Host(IPv4Network("240.0.0.0/29"), versions=(4,))
+    used, idle = (replace(port(1, name="tap1", instance=f"i{vid}"), vid=vid) for vid in (7, 8))
+    for one in (used, idle):
+        host.registry.set_port(one)
+    assert host.registry.learn(Endpoint(1, 7), address(), host.now) is not None
+    last = [host.plug(ofport) for ofport in range(2, 6)][-1]
+    assert host.registry.without() == [idle]
+    assert host.registry.learn(Endpoint(1, 8), address(), host.now) is None
+    host.registry.remove_port(last.id)
+    assert host.registry.without() == []
+    assert host.registry.learn(Endpoint(1, 8), address(), host.now) is not None
+    host.plug(9)
+    host.registry.remove_port(idle.id)
+    assert host.registry.without() == [port(9, name="tap9", instance="i9")], "its number rests"
+
+
+def test_a_vlan_whose_number_an_earlier_run_has_kept_for_it_is_not_without() -> None:
+    host = Host(IPv4Network("240.0.0.0/29"), versions=(4,))
+    host.numbers.expect(Endpoint(1, 7), [2])
+    host.registry.set_port(replace(port(1, name="tap1"), vid=7))
+    for ofport in range(2, 7):
+        host.plug(ofport)
+    assert host.registry.without() == [port(6, name="tap6", instance="i6")]
+
+
 # Further numbers
 
 

@@ -87,6 +87,14 @@ def test_a_link_has_no_mtu_where_its_parent_has_none() -> None:
         }
 
 
+def test_a_link_has_its_own_mtu_but_no_larger_one_than_its_parents() -> None:
+    for own, below, mtu in ((1400, 1500, 1400), (9000, 1500, 1500), (1400, None, 1400)):
+        document = nova()
+        document["links"][1]["mtu"] = below
+        (link,) = told(document, Vlan(TWO, 7, SUB, own))["links"][2:]
+        assert link["mtu"] == mtu
+
+
 def test_a_vm_may_have_a_vlan_id_on_two_trunks() -> None:
     others = [Vlan(ONE, 200, ONE), Vlan(TWO, 100, TWO), VLAN, VLAN]
     links = told(NOVA, *others)["links"][2:]

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dfmeta import waits
 from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS, SLOTS6
-from dfmeta.model import Endpoint, GuestAddress, Port, PortId, PortState
+from dfmeta.model import Endpoint, GuestAddress, Port, PortId, PortKind, PortState
 from dfmeta.numbering import Device
 from dfmeta.registry import (
     REST,
@@ -797,6 +797,14 @@ def test_the_version_grows_with_what_the_state_file_remembers(registry: Registry
     assert grown()
     registry.set_port(port())
     assert not grown()
+    claim = registry.claim(IN_PORT.key_of(HERE, learned(registry, 0).slot))
+    assert claim is not None
+    assert not grown()
+    registry.set_port(
+        replace(port(), kind=PortKind.PARENT, parent="tpi-1", segmentation_id=7, mtu=9)
+    )
+    assert registry.port(PortId("row-of-tap1")) == registry.port_at(HERE)
+    assert (grown(), registry.holds(claim)) == (False, True), "it does not have these"
     registry.set_port(port(project="another"))
     assert grown()
     registry.remove_port(PortId("row-of-tap1"))

@@ -48,6 +48,7 @@ def test_a_vm_has_the_subports_of_all_its_ports() -> None:
         Vlan(GUEST_MAC, 200, SUB),
         Vlan(other_mac, 7, SUB),
     ]
+    assert told(PARENT, replace(subport(), mtu=1442)) == [VLAN._replace(mtu=1442)]
     assert told(PARENT) == []
     assert told(subport()) == []
 

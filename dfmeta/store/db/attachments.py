@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, and_, delete, exists, func, select, update
+from sqlalchemy import Connection, and_, delete, exists, select, update
 
 from dfmeta.store.db.database import Database
 from dfmeta.store.db.owners import insert
@@ -94,17 +94,6 @@ class Attachments:
         """Return the VLAN ids of a trunk that rest."""
         return self._database.run(lambda connection: _resting(connection, parent, now))
 
-    def count(self, host: str) -> dict[str, int]:
-        """Return the number of rows of a host by state."""
-        counted = (
-            select(attachments.c.state, func.count())
-            .where(attachments.c.host == host)
-            .group_by(attachments.c.state)
-        )
-        return self._database.run(
-            lambda connection: dict(connection.execute(counted).tuples().all())
-        )
-
     def reserve(
         self,
         trunk: Row,
@@ -132,15 +121,18 @@ class Attachments:
             last_vid = _ensure_trunk(connection, trunk)
             parent = trunk["parent"]
             _rest(connection, parent, rest)
+            there = _by_key(connection, parent, key)
             for _try in range(TRIES):
-                there = _by_key(connection, parent, key)
                 if there is not None:
                     return there, False
                 chosen = choose(_taken(connection, parent, last_vid, now))
                 if not isinstance(chosen, Mapping):
                     return chosen
                 added = insert(connection, attachments).values(**chosen).on_conflict_do_nothing()
-                if connection.execute(added).rowcount:
+                connection.execute(added)
+                # SQLAlchemy does not count the rows of an INSERT in every database.
+                there = _by_key(connection, parent, key)
+                if there is not None and there["id"] == chosen["id"]:
                     connection.execute(
                         update(trunks)
                         .where(trunks.c.parent == parent)
@@ -163,7 +155,10 @@ class Attachments:
             those = and_(attachments.c.id.in_(ids), attachments.c.state.in_(before))
             found = set(
                 connection.execute(
-                    select(attachments.c.id).where(those).with_for_update()
+                    select(attachments.c.id)
+                    .where(those)
+                    .order_by(attachments.c.id)
+                    .with_for_update()
                 ).scalars()
             )
             connection.execute(
@@ -289,7 +284,8 @@ def _resting(connection: Connection, parent: str, now: float) -> frozenset[int]:
 def _ensure_trunk(connection: Connection, trunk: Row) -> int:
     """Lock the row of a trunk, with the present values of its port; return its last VLAN id."""
     parent = trunk["parent"]
-    locked = select(trunks).where(trunks.c.parent == parent).with_for_update()
+    # Weaker than FOR UPDATE: a foreign key's check, which holds a row of an attachment, may pass.
+    locked = select(trunks).where(trunks.c.parent == parent).with_for_update(key_share=True)
     found = _mappings(connection, locked)
     if not found:
         fresh = insert(connection, trunks).values(**trunk, last_vid=0)

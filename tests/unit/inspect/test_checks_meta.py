@@ -230,6 +230,8 @@ def test_ports_without_a_meta_ip_are_named() -> None:
     (text,) = faults(found)
     assert text.endswith("so 1 ports have none and their guests are not served: late")
     assert "[METADATA] provider_cidr" in found.remedy
+    (text,) = faults(checks_meta.room([replace(late, vid=7)], META_SETTINGS, running=True))
+    assert text.endswith(": late (VID 7)")
     asked = checks_meta.room([META_PORT], META_SETTINGS, running=False)
     assert asked.status is Status.UNKNOWN
 

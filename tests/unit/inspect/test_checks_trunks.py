@@ -8,11 +8,12 @@ from dataclasses import replace
 from dfmeta.inspect import checks_daemon, checks_trunks
 from dfmeta.inspect.facts import Interface, KnownPort, Snapshot
 from dfmeta.inspect.finding import Finding, Status
-from dfmeta.model import PortKind, PortState
+from dfmeta.model import Port, PortKind, PortState
 from tests.unit.inspect.values import SETTINGS
 from tests.unit.support import INSTANCE
 
 PARENT = KnownPort("tpi-1", 1, PortState.SERVED, instance=INSTANCE, kind=PortKind.PARENT)
+IFACE = {"iface-id": "p"}
 SUBPORT = KnownPort(
     *("spi-1", 2, PortState.SERVED),
     instance=INSTANCE,
@@ -24,7 +25,7 @@ SUBPORT = KnownPort(
 
 
 def found(ports: Sequence[KnownPort], *vids: int) -> list[Finding]:
-    snapshot = Snapshot(interfaces=(Interface("tpi-1", "br-int", type="patch", listed_vids=vids),))
+    snapshot = Snapshot(interfaces=(Interface("tpi-1", "br-int", listed_vids=vids),))
     return list(checks_trunks.trunks(ports, snapshot, "br-int"))
 
 
@@ -54,6 +55,65 @@ def test_a_subport_without_a_trunk_is_named() -> None:
         assert line.status is Status.WRONG
         assert "spi-1 (iface-id s)" in line.text
         assert "ovs-vsctl del-port spi-1" in line.remedy
+
+
+def patched(**fields: object) -> list[Finding]:
+    """Check a trunk with a bridge of its own, with other values of the parent's patch port."""
+    subport = Port("spi-1", "row s", 2, kind=PortKind.SUBPORT, segmentation_id=100, parent="tpi-1")
+    mtu = fields.pop("mtu", 0)
+    values = {"type": "patch", "tag": 7, "options": {"peer": "tpt-1"}, "external_ids": IFACE}
+    snapshot = Snapshot(
+        interfaces=(
+            Interface("tpi-1", "br-int", **(values | fields)),  # type: ignore[arg-type]
+            Interface("spi-1", "br-int", type="patch", ports=(replace(subport, mtu=mtu),)),
+            Interface("tpt-1", "tbr-1", type="patch", external_ids=IFACE),
+            Interface("tap1", "tbr-1", external_ids=IFACE, mtu=1500),
+            Interface("tap2", "tbr-1", mtu=9000),
+            Interface("tap3", "tbr-2", external_ids=IFACE, mtu=9000),
+        )
+    )
+    return list(checks_trunks.trunks([PARENT, SUBPORT], snapshot, "br-int"))
+
+
+def test_a_patch_of_a_parent_that_leads_nowhere_is_named() -> None:
+    assert [one.status for one in patched()] == [Status.OK]
+    for options, peer in (({"peer": "gone"}, "gone"), ({}, "not set")):
+        (line,) = patched(options=options)
+        assert (line.status, f"nowhere: tpi-1 (peer {peer})" in line.text) == (Status.WRONG, True)
+        assert "ovs-vsctl del-port tpi-1" in line.remedy
+    assert [one.status for one in patched(options={}, type="")] == [Status.OK], "no patch"
+
+
+def test_a_parent_that_carries_its_tags_to_other_ports_is_named() -> None:
+    for mode in ("", "trunk"):
+        (line,) = patched(tag=None, vlan_mode=mode)
+        assert line.status is Status.WARNING
+        assert "without a local VLAN: tpi-1: where br-int forwards with" in line.text
+        assert "ovs-vsctl set Port tpi-1 tag=" in line.remedy
+    for fields in ({"vlan_mode": "access"}, {"type": ""}):
+        assert [one.status for one in patched(tag=None, **fields)] == [Status.OK]
+
+
+def test_a_subport_with_a_larger_mtu_than_its_parent_is_named() -> None:
+    for mtu in (0, 1442, 1500):
+        assert [one.status for one in patched(mtu=mtu)] == [Status.OK]
+    (line,) = patched(mtu=1501)
+    assert line.status is Status.WARNING
+    assert "of their parent: tpi-1 (VID 100: 1501, parent: 1500): larger" in line.text
+    assert "`dfmeta subport add tpi-1 --vid 100 --mtu 1500`" in line.remedy
+    assert [one.status for one in patched(mtu=9000, type="")] == [Status.OK], "not known"
+    assert [one.status for one in patched(mtu=9000, external_ids={})] == [Status.OK], "no VM"
+
+
+def test_an_mtu_behind_a_vm_on_the_bridge_is_compared_with_its_interface() -> None:
+    vm = Port("tap1", "row", 1, kind=PortKind.PARENT)
+    behind = replace(vm, vid=100, kind=PortKind.SUBPORT, segmentation_id=100, parent="tap1")
+    for mtu, status in ((1442, Status.OK), (1443, Status.WARNING)):
+        ports = (vm, replace(behind, mtu=mtu), replace(behind, vid=7, parent="", mtu=9000))
+        snapshot = Snapshot(interfaces=(Interface("tap1", "br-int", mtu=1442, ports=ports),))
+        known = [replace(PARENT, name="tap1"), replace(SUBPORT, name="tap1", parent="tap1")]
+        (line,) = checks_trunks.trunks(known, snapshot, "br-int")
+        assert line.status is status
 
 
 def test_a_wrong_entry_is_shown_with_its_cause() -> None:

@@ -29,6 +29,7 @@ WHOLE = {
     "instance_id": INSTANCE,
     "project_id": "project",
     "mac": MAC,
+    "mtu": 1442,
 }
 
 
@@ -38,7 +39,7 @@ def text(*entries: Any) -> str:
 
 def test_an_entry_has_all_its_members() -> None:
     found = parse(text(WHOLE, {"vid": 200}))
-    entry = Entry(100, "p1", instance_id=INSTANCE, project_id="project", mac=MAC)
+    entry = Entry(100, "p1", instance_id=INSTANCE, project_id="project", mac=MAC, mtu=1442)
     assert found.entries == {100: entry, 200: Entry(200)}
     assert found.faults == ()
     assert entry.members() == WHOLE
@@ -75,6 +76,10 @@ def test_members_that_may_be_left_out_may_be_null_or_empty() -> None:
         ({"instance_id": ["x"]}, "instance_id is not a text"),
         ({"project_id": "a\r\nb"}, "project_id is not of 1 to 255"),
         ({"mac": "01:00:5e:00:00:01"}, "mac is not that of a host"),
+        ({"mtu": 67}, "mtu is not a number from 68 to 65535"),
+        ({"mtu": 65536}, "mtu is not a number from 68 to 65535"),
+        ({"mtu": "1442"}, "mtu is not a number from 68 to 65535"),
+        ({"mtu": True}, "mtu is not a number from 68 to 65535"),
         ({"mac": "fa163f000064"}, "mac is not of the form"),
     ],
     ids=str,

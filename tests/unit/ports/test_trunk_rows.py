@@ -240,9 +240,12 @@ def test_a_subport_has_the_instance_of_its_own_row(ovsdb: Ovsdb, row: str) -> No
 
 def test_a_subport_has_the_instance_of_its_entry_unless_its_row_has_one(ovsdb: Ovsdb) -> None:
     ovsdb.read()
-    listed = json.dumps([{"vid": 100, "instance_id": INSTANCE, "project_id": "project"}])
+    listed = json.dumps(
+        [{"vid": 100, "instance_id": INSTANCE, "project_id": "project", "mtu": 1442}]
+    )
     ovsdb.change("tpi-1", external_ids=PORT | {KEY: listed})
     ports = ovsdb.read()
+    assert (ports["tpi-1"].mtu, ports["spi-1"].mtu) == (0, 1442)
     assert (ports["spi-1"].instance_id, ports["spi-1"].project_id) == (INSTANCE, "project")
     assert len(ovsdb.known) == 2, "its tags do not reach the bridge"
     ids = ovsdb.interface("spi-1").external_ids
@@ -261,7 +264,7 @@ def test_a_subport_has_the_instance_of_its_entry_unless_its_row_has_one(ovsdb: O
 
 def test_a_list_of_a_port_on_the_bridge_makes_a_port_of_each_vlan(ovsdb: Ovsdb) -> None:
     entries = [
-        {"vid": 100, "port_id": "c", "instance_id": OTHER_INSTANCE, "mac": GUEST_MAC},
+        {"vid": 100, "port_id": "c", "instance_id": OTHER_INSTANCE, "mac": GUEST_MAC, "mtu": 1442},
         {"vid": 200},
         {"vid": 9999},
     ]
@@ -277,6 +280,7 @@ def test_a_list_of_a_port_on_the_bridge_makes_a_port_of_each_vlan(ovsdb: Ovsdb) 
         *(Endpoint(9, 100), OTHER_INSTANCE, "c"),
     )
     assert (first.kind, first.segmentation_id, first.parent) == (PortKind.SUBPORT, 100, "tap9")
+    assert (parent.mtu, first.mtu, second.mtu) == (0, 1442, 0)
     assert (second.endpoint, second.instance_id, second.mac) == (Endpoint(9, 200), "", "")
     ovsdb.change("tap9", external_ids=VM | {KEY: json.dumps(entries[1:])})
     ovsdb.read()

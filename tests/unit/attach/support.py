@@ -1,0 +1,210 @@
+"""A data plane in memory that can fail, a database that can crash, and an engine on both."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, event
+
+from dfmeta.attach.engine import Engine, Settings
+from dfmeta.attach.model import Attachment, Found, Network, Parent, State, Wanted
+from dfmeta.exceptions import AttachDriverError
+from dfmeta.store.db.attachments import Attachments
+from dfmeta.store.db.database import Database
+
+VM = Parent(port_id="port-1", port_name="tap1", instance_id="vm-1", mac="fa:16:3e:00:00:01")
+OTHER = Parent(port_id="port-2", port_name="tap2", instance_id="vm-2")
+NETWORKS = {
+    "blue": Network(
+        name="blue", subnet=IPv4Network("10.1.0.0/24"), gateway=IPv4Address("10.1.0.1")
+    ),
+    "tiny": Network(name="tiny", subnet=IPv4Network("10.2.0.0/29")),
+}
+
+
+class CrashError(BaseException):
+    """The process ends here."""
+
+
+class Fuse:
+    """Ends the process at a certain step; 0: never."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def step(self) -> None:
+        if self.left:
+            self.left -= 1
+            if not self.left:
+                raise CrashError
+
+
+class Plane:
+    """A driver whose ports are a dictionary; it outlives the engines."""
+
+    def __init__(self, fuse: Fuse | None = None) -> None:
+        self.ports: dict[str, Found] = {}
+        self.others: list[Found] = []
+        self.away = False
+        self.lost_answer = False
+        """The next call does its work, and its answer is lost."""
+        self.refused: Callable[[Attachment], bool] = lambda _one: False
+        self.unready = ""
+        self.calls: list[tuple[str, int]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.fuse = fuse or Fuse()
+
+    def make(self, parent: Parent, attachments: Sequence[Attachment]) -> None:
+        self._call("make", attachments)
+        if any(self.refused(one) for one in attachments):
+            raise AttachDriverError(cause="refused")
+        for one in attachments:
+            assert one.parent == parent.port_id
+            others = {
+                f.vid for f in self.ports.values() if f.parent == one.parent and f.id != one.id
+            }
+            assert one.vid not in others, "a VLAN id is given twice"
+            self.ports[one.id] = Found(id=one.id, parent=one.parent, vid=one.vid)
+        self._answer()
+
+    def remove(self, attachments: Sequence[Attachment]) -> None:
+        self._call("remove", attachments)
+        for one in attachments:
+            self.ports.pop(one.id, None)
+        self._answer()
+
+    def found(self) -> list[Found]:
+        if self.away:
+            raise AttachDriverError(cause="away")
+        return [*self.ports.values(), *self.others]
+
+    def ready(self, _parent: Parent) -> str:
+        return self.unready
+
+    def _call(self, name: str, attachments: Sequence[Attachment]) -> None:
+        assert attachments
+        self.calls.append((name, len(attachments)))
+        self.fuse.step()
+        assert self.gate.wait(10)
+        if self.away:
+            raise AttachDriverError(cause="away")
+
+    def _answer(self) -> None:
+        self.fuse.step()
+        if self.lost_answer:
+            self.lost_answer = False
+            raise AttachDriverError(cause="the answer is lost")
+
+
+class Breaking(Database):
+    """A database where the process can end before and after each commit."""
+
+    fuse = Fuse()
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        # These tests end a process, and not its machine: no commit has to reach the disk.
+        if self.name == "sqlite":
+            event.listen(self.dialect.engine, "connect", _forgetful)
+            self._drop_idle()
+
+    def run(self, work: Callable[[Connection], Any], *, write: bool = False) -> Any:
+        if write:
+            self.fuse.step()
+        result = super().run(work, write=write)
+        if write:
+            self.fuse.step()
+        return result
+
+
+def _forgetful(connection: Any, _record: object) -> None:
+    connection.execute("PRAGMA synchronous=OFF")
+
+
+class World:
+    """A database, a data plane, a clock, and the engine of the moment."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        self.fuse = Fuse()
+        self.database = Breaking(url)
+        self.database.fuse = self.fuse
+        self.plane = Plane(self.fuse)
+        self.now = 1_000_000.0
+        self.there = {VM.port_id, OTHER.port_id}
+        self.settings = Settings(**{"rate": 1e9, **settings})
+        self.engine = self.start()
+
+    def start(self, host: str = "host-1", plane: Plane | None = None) -> Engine:
+        """A further process, or the same one after its end."""
+        self.engine = Engine(
+            Attachments(self.database),
+            plane or self.plane,
+            NETWORKS,
+            self.settings,
+            host=host,
+            clock=lambda: self.now,
+            present=lambda port_id: port_id in self.there,
+        )
+        return self.engine
+
+    def attach(self, container: str = "c1", *, parent: Parent = VM, **fields: Any) -> Attachment:
+        return self.engine.attach(parent, wanted(container, **fields))[0]
+
+    def detach(self, container: str = "c1", *, parent: Parent = VM, gone: bool = True) -> None:
+        self.engine.detach(parent, container, "eth0", gone=gone)
+
+    def check(self) -> None:
+        """What must hold when no work is open and the data plane answers."""
+        rows = self.engine.everything()
+        assert {one.state for one in rows} <= {State.ACTIVE}
+        assert set(self.plane.ports) == {one.id for one in rows}
+        for one in rows:
+            assert self.plane.ports[one.id].vid == one.vid
+        self.check_single()
+
+    def check_single(self) -> None:
+        """What must hold at any time."""
+        rows = self.engine.everything()
+        for key in (
+            lambda one: (one.parent, one.container, one.ifname),
+            lambda one: (one.parent, one.vid),
+            lambda one: (one.network, one.ip),
+            lambda one: (one.network, one.mac),
+        ):
+            assert len({key(one) for one in rows}) == len(rows)
+
+    def check_nothing_leaked(self) -> None:
+        """After everything was deleted and rests have ended, all can be given again."""
+        self.now += self.settings.rest_unknown + 1
+        self.engine.tidy()
+        assert self.engine.everything() == []
+        assert self.plane.ports == {}
+        status = self.engine.status(VM)
+        assert status.used == 0
+        assert status.free == min(status.quota, len(self.settings.vids))
+
+    def close(self) -> None:
+        self.database.close()
+
+
+def wanted(container: str = "c1", *, network: str = "blue", **fields: Any) -> Wanted:
+    return Wanted(container=container, ifname="eth0", network=network, **fields)
+
+
+@contextmanager
+def world_in(made: Path, folder: Path, **settings: Any) -> Iterator[World]:
+    """A world with a copy of a database that has the schema."""
+    path = folder / "store.db"
+    shutil.copy(made, path)
+    world = World(f"sqlite:///{path}", **settings)
+    try:
+        yield world
+    finally:
+        world.close()
