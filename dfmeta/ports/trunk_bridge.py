@@ -128,6 +128,8 @@ def enable(remote: str, integration: str, name: str) -> Change:
         _refuse(rows, port, integration)
         bridge, inner, _outer = names_of(port.external_ids["iface-id"])
         found.append(Change(True, port.name, bridge, inner))
+        if _left(rows, port):
+            return _entering(rows, port, rows.ports[inner])
         return _enabling(rows, port)
 
     change(remote, build)
@@ -146,10 +148,13 @@ def disable(remote: str, integration: str, name: str) -> Change:
 
     def build(rows: Rows) -> Sequence[Operation]:
         port = _port(rows, integration, name)
-        if not port.peer:
+        if port.peer:
+            vm, outer = _trunk(rows, port)
+        elif left := _left(rows, port):
+            vm, (port, outer) = port, left
+        else:
             found.append(Change(False, port.name, "", ""))
             return ()
-        vm, outer = _trunk(rows, port)
         bridge = outer.bridge
         others = [one for one in rows.on(bridge) if one.name not in (bridge, vm.name, outer.name)]
         if others:
@@ -165,7 +170,7 @@ def disable(remote: str, integration: str, name: str) -> Change:
                 remedy=f"`dfmeta subport list {port.name}` shows it; delete its entries first",
             )
         found.append(Change(True, vm.name, bridge, port.name))
-        return _disabling(rows, vm, port)
+        return _disabling(rows, vm, port, bridge)
 
     change(remote, build)
     return found[-1]
@@ -230,6 +235,23 @@ def _trunk(rows: Rows, inner: PortRow) -> tuple[PortRow, PortRow]:
     return vms[0], outer
 
 
+def _left(rows: Rows, vm: PortRow) -> tuple[PortRow, PortRow] | None:
+    """Return the patch ports of a trunk of dfmeta that the interface of its VM has left.
+
+    A program that plugs the VM anew removes its interface from the bridge of the trunk, and puts it
+    on the integration bridge, where *vm* is.
+    """
+    iface_id = vm.external_ids.get("iface-id", "")
+    bridge, *ends = names_of(iface_id)
+    inner, outer = (rows.ports.get(name) for name in ends)
+    if not (iface_id and inner and outer and is_ours(rows, bridge)):
+        return None
+    if (inner.bridge, inner.peer, outer.bridge) != (vm.bridge, outer.name, bridge):
+        return None
+    same = {one.external_ids.get("iface-id") for one in (inner, outer)} == {iface_id}
+    return (inner, outer) if same and not any(map(_instance, rows.on(bridge))) else None
+
+
 def _instance(port: PortRow) -> str:
     return next((text for key in INSTANCE_KEYS if (text := port.external_ids.get(key, ""))), "")
 
@@ -261,7 +283,7 @@ def _refuse(rows: Rows, port: PortRow, integration: str) -> None:
     else:
         bridge, inner, outer = names_of(ids["iface-id"])
         taken = [one for one in (bridge, inner, outer) if one in rows.ports or one in rows.bridges]
-        if taken:
+        if taken and not _left(rows, port):
             cause = f"{taken[0]} exists already, and is not the trunk of {port.name}"
             remedy = f"Delete it with ovs-vsctl if no VM uses it, then repeat for {port.name}"
     if cause:
@@ -318,16 +340,36 @@ def _enabling(rows: Rows, vm: PortRow) -> list[Operation]:
     ]
 
 
-def _disabling(rows: Rows, vm: PortRow, inner: PortRow) -> list[Operation]:
-    home, trunk = rows.bridges[inner.bridge], rows.bridges[vm.bridge]
+def _entering(rows: Rows, vm: PortRow, inner: PortRow) -> list[Operation]:
+    """Return the operations that move a VM's interface to the trunk that it has left."""
+    trunk, moved = rows.bridges[rows.ports[inner.peer].bridge], _moved(vm)
+    return [
+        *_as_read(vm),
+        unchanged("Bridge", trunk.uuid, "ports", as_set(map(reference, trunk.ports))),
+        mutate("Bridge", trunk.uuid, ("ports", "insert", as_set([reference(vm.uuid)]))),
+        mutate(
+            "Bridge",
+            rows.bridges[vm.bridge].uuid,
+            ("ports", "delete", as_set([reference(vm.uuid)])),
+        ),
+        update("Port", inner.uuid, **_vlan_columns(vm)),
+        update("Port", vm.uuid, tag=as_set([]), vlan_mode=as_set([])),
+        *([_without(inner, moved), _with(inner, moved), _without(vm, moved)] if moved else []),
+        reconfigure(rows),
+    ]
+
+
+def _disabling(rows: Rows, vm: PortRow, inner: PortRow, bridge: str) -> list[Operation]:
+    home, trunk = rows.bridges[inner.bridge], rows.bridges[bridge]
     moved = _moved(inner)
+    # An interface that has left the trunk has its own columns.
+    back = [update("Port", vm.uuid, **_vlan_columns(inner)), *([_with(vm, moved)] if moved else [])]
     return [
         *_as_read(vm),
         *_as_read(inner),
         # No subport has come meanwhile.
         unchanged("Bridge", trunk.uuid, "ports", as_set(map(reference, trunk.ports))),
-        update("Port", vm.uuid, **_vlan_columns(inner)),
-        *([_with(vm, moved)] if moved else []),
+        *(back if vm.bridge == bridge else []),
         mutate("Open_vSwitch", rows.root, ("bridges", "delete", as_set([reference(trunk.uuid)]))),
         mutate(
             "Bridge",

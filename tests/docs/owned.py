@@ -19,7 +19,7 @@ from dfmeta.flows.pipeline import RATES, TABLES, Layout, Purpose, Stage
 from dfmeta.flows.service import Tap
 from dfmeta.host import device, ipv6, netlink
 from dfmeta.model import Endpoint
-from dfmeta.ports import ovsdb, ovsdb_facts
+from dfmeta.ports import one_change, ovsdb, ovsdb_facts, trunk_bridge
 from dfmeta.proxy import tokens
 from tests.docs.page import rows
 
@@ -33,6 +33,10 @@ VIF_KEYS = ("iface-id", "attached-mac", "vm-uuid", "vm-id", "project-id", model.
 FACTS: tuple[str, ...] = (
     "``{}={}``".format(*model.TAP_MARK),
     f"VLAN {model.TAP_VLAN.tag}",
+    "``external_ids:{}={}``".format(*trunk_bridge.MARK),
+    f"Port ``{trunk_bridge.OUTER}``",
+    f"Bridge ``{trunk_bridge.BRIDGE}``",
+    f"``trunks=[{trunk_bridge.UNTAGGED}]``",
     f"controller id {pipeline.CONTROLLER_ID:#x}",
     f"{RATES[Purpose.SYN]} a second",
     f"{RATES[Purpose.GUEST_SYN]} a second",
@@ -111,6 +115,7 @@ def _cookie(page: str) -> Iterator[str]:
 def _columns(page: str) -> Iterator[str]:
     there = _rows(page)
     for table, columns in ovsdb.COLUMNS.items():
-        read = {*columns, *ovsdb_facts._COLUMNS.get(table, ())} - {"_uuid"}
+        others = (ovsdb_facts._COLUMNS, one_change._COLUMNS)
+        read = {*columns, *(name for one in others for name in one.get(table, ()))} - {"_uuid"}
         if set(there.get(table, "").split(", ")) != read:
             yield f"of {table} these are read: {', '.join(sorted(read))}"

@@ -18,6 +18,7 @@ from tests.harness.neutron_agent import OUTSIDE, NeutronAgent
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.trunk import Subport, Trunk
+from tests.ovs.vms import rows
 
 VIDS = (100, 200)
 ADDED = 300
@@ -154,3 +155,16 @@ def test_a_restart_of_neutrons_agent_changes_nothing(world: World) -> None:
         asks_own(one)
     after = {row["port"]: row["instance"] for row in world.agent.admin("/ports").json()}
     assert after == before
+
+
+def test_dfmeta_makes_and_removes_no_trunk_beside_neutrons_agent(world: World) -> None:
+    before = rows(world.host)
+    with Guest(world.host, "other", address="10.0.0.20/24") as other:
+        for verb, port, said in (
+            ("enable", world.vm.port, "was made by another program"),
+            ("disable", world.trunk.inner, "was made by another program"),
+            ("enable", other.port, "of Neutron's agent, which wires the ports of br-int"),
+        ):
+            done = world.agent.ctl("trunk", verb, port, check=False)
+            assert (done.returncode, said in done.stderr) == (2, True), done
+    assert rows(world.host) == before

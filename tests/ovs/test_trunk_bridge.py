@@ -167,6 +167,35 @@ def test_names_in_use_and_broken_trunks_are_named(host: OpenvSwitch) -> None:
         on(host, "tap1")
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_a_vm_that_is_plugged_anew_gets_its_trunk_again_or_leaves_it(
+    host: OpenvSwitch, again: bool
+) -> None:
+    vm = vms.plug(host, "tap1", tag=7)
+    host.vsctl("set", "Interface", "tap1", NEXT_HOPS)
+    on(host, "tap1")
+    bridge, inner, _outer = names_of(vm.port_id)
+    there = vms.rows(host)
+    host.vsctl("add-port", bridge, "spt-1", "tag=5")
+    host.vsctl("del-port", "tap1")
+    vms.plug(host, "tap1", tag=8)
+    host.vsctl("set", "Interface", "tap1", "external_ids:dfmeta-next-hops=y")
+    plugged = vms.rows(host)
+    with pytest.raises(UsageError, match="has subports on"):
+        off(host, "tap1")
+    if again:
+        assert on(host, "tap1") == trunk_bridge.Change(True, "tap1", bridge, inner)
+        host.vsctl("del-port", "spt-1")
+        there[inner]["port tag"] = 8
+        there[inner]["external_ids"]["dfmeta-next-hops"] = "y"
+        assert vms.rows(host) == there
+    else:
+        host.vsctl("del-port", "spt-1")
+        assert off(host, "tap1") == trunk_bridge.Change(True, "tap1", bridge, inner)
+        left = vms.rows(host)
+        assert left == {name: plugged[name] for name in (BRIDGE, "tap1")}
+
+
 def test_a_trunk_with_subports_or_a_list_of_them_stays(host: OpenvSwitch) -> None:
     vm = vms.plug(host, "tap1")
     on(host, "tap1")
