@@ -532,11 +532,18 @@ class AttachNetworkError(AttachError):
 
 
 class AttachQuotaError(AttachError):
-    """The VM has as many attachments as it may have, or asks for new ones too quickly."""
+    """The VM has as many attachments as it may have."""
 
     name = "attach-quota"
-    advice = "Delete attachments that no container uses, or try again later"
+    advice = "Delete attachments that no container uses"
     status = 429
+
+
+class AttachRateError(AttachQuotaError):
+    """The VM asks for new attachments too quickly."""
+
+    name = "attach-rate"
+    advice = "Try again in a second"
 
 
 class AttachDriverError(AttachError):

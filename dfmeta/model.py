@@ -210,6 +210,8 @@ class Port:
     """The guest next hops of its guest; None: Neutron has not been asked for them yet."""
     next_hop_faults: tuple[str, ...] = field(default=(), kw_only=True)
     """The wrong entries of guest next hops in its row, each with its cause."""
+    attachments: bool = field(default=False, kw_only=True)
+    """Its row allows the VM to make attachments for its containers."""
     device_mac: str = ""
     """MAC of the device itself, if the name is too long to identify it in OpenFlow."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
@@ -261,6 +263,7 @@ class Port:
             parent=new.parent,
             mtu=new.mtu,
             subport_faults=new.subport_faults,
+            attachments=new.attachments,
         )
 
     def only_gains(self, new: Port) -> bool:
@@ -335,6 +338,9 @@ class Answer:
     headers are never included. Content-Length is included for a HEAD that is answered without the
     body that it describes. For a HEAD with neither a body nor a Content-Length here, the length is
     unknown, and no Content-Length is sent."""
+    hops: int = 0
+    """Hop limit of the answer and of all that follows it on the connection, from 1 to 255; 0: the
+    system's. With 1, no router passes the answer on (RFC 791, 3.1; RFC 8200, 3)."""
 
 
 @dataclass(frozen=True, slots=True)

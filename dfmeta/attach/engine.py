@@ -27,7 +27,7 @@ from dfmeta.exceptions import (
     AttachDriverError,
     AttachError,
     AttachNetworkError,
-    AttachQuotaError,
+    AttachRateError,
     StoreError,
 )
 from dfmeta.store.db.attachments import Attachments
@@ -89,6 +89,14 @@ class Engine:
             attachments, self._plane, settings, host=host, clock=clock, present=present
         )
 
+    def take(self, settings: Settings) -> None:
+        """Take another quota and rate; everything else stays as it was at the start."""
+        self._settings = dataclasses.replace(
+            self._settings, quota=settings.quota, rate=settings.rate
+        )
+        self._rate = Rate(settings.rate, self._clock)
+        self._choice = Choice(self._settings)
+
     def attach(self, parent: Parent, wanted: Wanted) -> tuple[Attachment, bool]:
         """Return the attachment of a container's interface once its data plane stands.
 
@@ -97,7 +105,7 @@ class Engine:
         :returns: the attachment, and whether this call has created it.
         :raises AttachConflictError: the interface is on another network.
         :raises AttachNetworkError: the network is unknown, or lacks the requested address or MAC.
-        :raises AttachQuotaError: the quota or the rate of the VM is used up.
+        :raises AttachQuotaError: the quota of the VM is used up, or (AttachRateError) its rate.
         :raises AttachFullError: no VLAN id or no address is free.
         :raises AttachDriverError: the data plane or the database failed; the VM may try again.
         """
@@ -111,7 +119,7 @@ class Engine:
                     raise AttachDriverError(cause=cause)
                 if found is None and not self._rate.take(parent.port_id):
                     cause = f"more than {self._settings.rate:g} new attachments in a second"
-                    raise AttachQuotaError(cause=cause, remedy="Try again in a second")
+                    raise AttachRateError(cause=cause)
                 row, created = self._reserve(parent, network, wanted)
                 if row.state is State.LEAVING or row.vid in wanted.avoid:
                     continue

@@ -6,13 +6,13 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
 from prometheus_client import Metric
 
 import dfmeta.conf
-from dfmeta import metrics
+from dfmeta import hub, metrics
 from dfmeta.cmd.privileges import go_first
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.model import Endpoint, Identity
@@ -35,6 +35,9 @@ from dfmeta.state import Listeners
 from dfmeta.wiring import backends, haproxy
 from dfmeta.wiring.limits import limits, rates
 
+if TYPE_CHECKING:
+    from dfmeta.wiring.attachments import Attaching
+
 
 class Proxy:
     """The proxy, with either engine.
@@ -48,6 +51,8 @@ class Proxy:
         backend = self._backend(conf)
         self.backend_name = backend.name
         self._key = load_key(Path(conf.df_metadata.state_path))
+        self._attaching = _attaching(conf, registry, self._key)
+        local = self._attaching.local if self._attaching is not None else None
         complaints = Complaints(logging.getLogger("dfmeta.proxy"))
         self._rates = RateLimiter(rates(conf))
         self._application = Application(
@@ -57,8 +62,9 @@ class Proxy:
             tokens=Tokens(self._key),
             rates=self._rates,
             complaints=complaints,
+            attachments=local,
         )
-        self._answers = WorkerAnswers(backend, self._subports, self._rates, complaints)
+        self._answers = WorkerAnswers(backend, self._subports, self._rates, complaints, local)
         self._engine: Engine | None = None
         self._haproxy: Haproxy | None = None
         self._setup: Setup | None = None
@@ -76,6 +82,8 @@ class Proxy:
         self.listeners = Listeners(port, inodes[4], inodes.get(6, 0))
         self._engine = self._build(list(sockets.values()))
         self._engine.start()
+        if self._attaching is not None:
+            hub.VITAL.spawn("attachments", self._attaching.run)
         if self._conf.df_metadata.proxy_workers:
             go_first()
 
@@ -162,6 +170,8 @@ class Proxy:
         self._rates.settings = rates(conf)
         self._application.replace(backend, backends.settings(conf))
         self._answers.backend = backend
+        if self._attaching is not None:
+            self._attaching.reload(conf)
         if self._engine is None:
             done()
         else:
@@ -196,4 +206,14 @@ class Proxy:
         # Workers get no secrets of the store: the daemon queries store and upstream for them.
         for module in dfmeta.conf.STORE:
             options["store"] |= {option.dest: "" for option in module.OPTS if option.secret}
+        options["attachments"]["connection"] = ""
         return {"options": options, "key": self._key.hex()}
+
+
+def _attaching(conf: cfg.ConfigOpts, registry: Registry, key: bytes) -> Attaching | None:
+    if not conf.attachments.enabled:
+        return None
+    # Imported only where it is needed, since the import of SQLAlchemy takes a third of a second.
+    from dfmeta.wiring.attachments import Attaching
+
+    return Attaching(conf, registry, key)

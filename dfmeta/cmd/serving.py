@@ -26,6 +26,7 @@ from dfmeta.proxy.sockets import FDS_MAX
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.proxy.worker.pipe import Message, Pipe
 from dfmeta.proxy.worker.remote import (
+    RemoteAttachments,
     RemoteComplaints,
     RemoteRates,
     RemoteStore,
@@ -126,6 +127,9 @@ class Serving:
             tokens=Tokens(bytes.fromhex(message["key"])),
             rates=RemoteRates(rates(conf), self._pipe),
             complaints=RemoteComplaints(self._pipe, LOG),
+            attachments=RemoteAttachments(self._pipe, quota=conf.attachments.quota)
+            if conf.attachments.enabled
+            else None,
         )
         # Everything that needs privileges is open.
         privileges.drop(

@@ -15,6 +15,7 @@ from oslo_config import cfg, types
 from dfmeta.conf import (
     agent,
     api,
+    attachments,
     auth,
     central,
     defaults,
@@ -105,6 +106,7 @@ def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
         (agent.GROUP.name, agent.OPTS),
         (metadata.GROUP.name, metadata.OPTS),
         (haproxy.GROUP.name, haproxy.OPTS),
+        (attachments.GROUP.name, attachments.OPTS),
         (limits.GROUP.name, limits.OPTS),
         (neutron.GROUP.name, neutron.OPTS),
         (rate.GROUP.name, rate.OPTS),
@@ -119,6 +121,7 @@ def register(conf: cfg.ConfigOpts) -> None:
         agent.GROUP,
         metadata.GROUP,
         haproxy.GROUP,
+        attachments.GROUP,
         limits.GROUP,
         neutron.GROUP,
         rate.GROUP,
@@ -216,10 +219,14 @@ def _check(conf: cfg.ConfigOpts) -> None:
     for group, options in own_opts():
         for option in options:
             _check_one(conf, group, option)
+    for network in attachments.register_networks(conf):
+        for option in attachments.NETWORK_OPTS:
+            _check_one(conf, network, option)
     metadata.apply(conf)
     agent.check(conf.df_metadata)
     metadata.check(conf)
     haproxy.check(conf)
+    attachments.check(conf)
     nova.check(conf)
     neutron.check(conf)
     store.check(conf)

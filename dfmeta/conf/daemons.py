@@ -13,7 +13,7 @@ from typing import Any, Final
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta.conf import agent, haproxy, limits, neutron, nova, rate, store
+from dfmeta.conf import agent, attachments, haproxy, limits, neutron, nova, rate, store
 
 Name = tuple[str, str]
 """Group and option."""
@@ -58,6 +58,7 @@ RELOADED: Final[Mapping[str, frozenset[Name]]] = {
     | _of("DEFAULT", nova.OPTS)
     | _in(agent.GROUP.name, "backend", "network_data_subports")
     | _of(haproxy.GROUP.name, haproxy.OPTS)
+    | _in(attachments.GROUP.name, "allow", "quota", "rate")
     | (_STORE - _CENTRAL_ALONE - _OPENED),
     STORE: _GUESTS | (_STORE - _AGENT_ALONE - _OPENED),
 }
@@ -91,7 +92,24 @@ def keep_running_values(conf: cfg.ConfigOpts, running: cfg.ConfigOpts, *, daemon
             waiting.append(shown(name))
             group, option = name
             conf.set_override(option, before, group=None if group == "DEFAULT" else group)
+    if daemon == AGENT:
+        taken += _changed_networks(conf, running)
     return Changes(tuple(taken), tuple(waiting))
+
+
+def _changed_networks(conf: cfg.ConfigOpts, running: cfg.ConfigOpts) -> list[str]:
+    """Return the groups of networks of containers that were added, removed or changed."""
+    before, now = (
+        {
+            name: tuple(network[option.dest] for option in attachments.NETWORK_OPTS)
+            for name, network in attachments.networks(one).items()
+        }
+        for one in (running, conf)
+    )
+    changed = sorted(
+        name for name in before.keys() | now.keys() if before.get(name) != now.get(name)
+    )
+    return [f"[{attachments.NETWORK}{name}]" for name in changed]
 
 
 def _names(conf: cfg.ConfigOpts, daemon: str) -> Iterator[Name]:

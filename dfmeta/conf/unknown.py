@@ -13,10 +13,16 @@ from typing import Final
 
 from oslo_config import cfg
 
-from dfmeta.conf import agent, limits, neutron, own_opts, rate, store
+from dfmeta.conf import agent, attachments, limits, neutron, own_opts, rate, store
 from dfmeta.exceptions import UnknownOptionError
 
-OURS: Final = (agent.GROUP.name, limits.GROUP.name, rate.GROUP.name, store.GROUP.name)
+OURS: Final = (
+    agent.GROUP.name,
+    attachments.GROUP.name,
+    limits.GROUP.name,
+    rate.GROUP.name,
+    store.GROUP.name,
+)
 """Groups that only dfmeta has."""
 DEFAULT: Final = "DEFAULT"
 SAMPLE: Final = "etc/dfmeta/dfmeta.conf.sample lists all options"
@@ -60,6 +66,8 @@ def unknown_options(conf: cfg.ConfigOpts) -> list[UnknownOptionError]:
     """
     known = {group or DEFAULT: _names(options) for group, options in own_opts()}
     known[DEFAULT] |= {"config_file", "config_dir", "config_source"}
+    networks = [f"{attachments.NETWORK}{name}" for name in attachments.networks(conf)]
+    known |= {group: _names(attachments.NETWORK_OPTS) for group in networks}
     space = conf._namespace
     files = list(reversed(space._parsed)) if space is not None else []
     if any(section.lower() == neutron.GROUP.name for sections in files for section in sections):
@@ -88,7 +96,8 @@ def _in_group(
         if name in known[group] or name in _OF_OTHERS.get(group, ()):
             continue
         elsewhere = [one for one in OURS if name in known[one] and one != group]
-        cutoff = 0.6 if group in OURS else _LIKE
+        ours = group in OURS or group.startswith(attachments.NETWORK)
+        cutoff = 0.6 if ours else _LIKE
         near = difflib.get_close_matches(name, known[group], n=1, cutoff=cutoff)
         near = [_RENAMED[name]] if name in _RENAMED else near
         what = f"[{group}] {name}"
@@ -96,7 +105,7 @@ def _in_group(
             yield {"what": what, "remedy": f"Did you mean {near[0]}?"}
         elif elsewhere:
             yield {"what": what, "remedy": f"Move it to [{elsewhere[0]}]"}
-        elif group in OURS:
+        elif ours:
             yield {"what": what, "remedy": SAMPLE}
 
 

@@ -34,7 +34,7 @@ _OWN: Final = {
     for group, options in dfmeta.conf.own_opts()
     for option in options
 }
-_DATABASE: Final = ("store", "connection")
+_DATABASES: Final = (("store", "connection"), ("attachments", "connection"))
 _SALT: Final = 16
 
 
@@ -201,7 +201,7 @@ def _hidden(conf: cfg.ConfigOpts, name: Name, value: object) -> bool:
     """Return whether a value is secret and appears as a digest."""
     if not value:
         return False
-    if name == _DATABASE:
+    if name in _DATABASES:
         # The path of a database file is not secret; the URL of a server contains a password.
         return not str(value).startswith("sqlite:")
     option = _OWN.get(name) or conf._groups[name[0]]._opts[name[1]]["opt"]

@@ -16,7 +16,7 @@ from dfmeta.numbering import WIRE_NAME_MAX
 from dfmeta.ports import next_hop_list, subport_list
 from dfmeta.ports.meta_ids import ids_of
 from dfmeta.ports.subport_list import Entry, parse
-from dfmeta.ports.trunks import INSTANCE_KEYS, NO_LEAD, Lead, kind_of
+from dfmeta.ports.trunks import ALLOWED, INSTANCE_KEYS, NO_LEAD, Lead, kind_of
 
 DEAD_TAG = 4095
 SHOWN = 64
@@ -106,6 +106,7 @@ def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
         parent=lead.parent,
         mtu=mtu,
         subport_faults=listed.faults,
+        attachments=_allowed(row, kind, lead),
         device_mac="".join(row.mac_in_use).lower()
         if len(row.name.encode()) > WIRE_NAME_MAX
         else "",
@@ -117,6 +118,16 @@ def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
     if kind is PortKind.PARENT:
         return (port,)
     return (port, *(_behind(port, one) for one in listed.entries.values()))
+
+
+def _allowed(row: InterfaceRow, kind: PortKind, lead: Lead) -> bool:
+    """Return whether a VM may make attachments, by its tap's row or that of its trunk's parent."""
+    if kind is PortKind.SUBPORT:
+        return False
+    rows = [row.external_ids]
+    if kind is PortKind.PARENT and lead.vm is not None:
+        rows.append(lead.vm.ids)
+    return any(ids.get(ALLOWED, "").strip() == "true" for ids in rows)
 
 
 def list_of(row: InterfaceRow) -> str:

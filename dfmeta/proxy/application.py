@@ -20,6 +20,8 @@ from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUpstream
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
 from dfmeta.proxy import access
 from dfmeta.proxy.access import Spent
+from dfmeta.proxy.attachments import Attachments, is_ours
+from dfmeta.proxy.attachments import answer as attachment_answer
 from dfmeta.proxy.backends import Backend
 from dfmeta.proxy.claims import Claims
 from dfmeta.proxy.complaints import Complaints
@@ -71,8 +73,10 @@ class Application:
         tokens: Tokens,
         rates: RateLimiter,
         complaints: Complaints,
+        attachments: Attachments | None = None,
     ) -> None:
         self._registry = registry
+        self._attachments = attachments
         self._backend = backend
         self._settings = settings
         self._tokens = tokens
@@ -93,10 +97,18 @@ class Application:
         deadline = exchange.deadline
         spent = Spent(time.monotonic())
         try:
+            ours = is_ours(request.path)
             answer = self._guard(
-                exchange, spent, lambda: self._limit(claim, spent) or self._refuse(request, spent)
+                exchange,
+                spent,
+                lambda: self._limit(claim, spent, ours=ours) or self._refuse(request, spent, ours),
             )
-            if answer is None:
+            if answer is None and ours:
+                self._await_certainty(claim, deadline, spent)
+                answer = attachment_answer(
+                    self._attachments, exchange, lambda ask: self._guard(exchange, spent, ask)
+                )
+            elif answer is None:
                 # The body of a refused request is not read.
                 whole = exchange.whole()
                 deadline = whole.deadline
@@ -155,7 +167,11 @@ class Application:
 
     # Without the backend
 
-    def _limit(self, claim: Claim, spent: Spent) -> Answer | None:
+    def _limit(self, claim: Claim, spent: Spent, *, ours: bool) -> Answer | None:
+        if ours and self._attachments is not None and self._attachments.allows(claim):
+            # The API has limits of its own: a VM that starts many containers would use up those of
+            # its metadata.
+            return None
         verdict = self._rates.ask(claim.caller, claim.address.ip.version)
         if verdict.refuse:
             access.refuse("rate")
@@ -175,13 +191,15 @@ class Application:
             spent.waited += verdict.delay
         return None
 
-    def _refuse(self, request: GuestRequest, spent: Spent) -> Answer | None:
+    def _refuse(self, request: GuestRequest, spent: Spent, ours: bool) -> Answer | None:
         if _ADMIN.fullmatch(request.path):
             return _text(404)
         if self._settings.refuse_forwarded and passed_on(request):
             access.refuse("forwarded")
             spent.reason = REASONS["forwarded"]
             return _text(403)
+        if ours:
+            return None
         if is_token_path(request.path):
             if request.method != "PUT" or not passed_on(request):
                 return None

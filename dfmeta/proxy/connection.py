@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from email.utils import formatdate
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Protocol
 
 import eventlet
@@ -26,7 +27,7 @@ from dfmeta.proxy.environ import Incoming, guest_environ, request_of
 from dfmeta.proxy.exchange import Abandoned, Exchange, Slots, Turn
 from dfmeta.proxy.http1 import Body, Head, find_end, parse_head
 from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.sockets import abort, quiet, unread
+from dfmeta.proxy.sockets import abort, limit_hops, quiet, unread
 from dfmeta.registry import Claim
 
 LOG = logging.getLogger(__name__)
@@ -179,7 +180,7 @@ class GuestConnection:
         waited = now - self._began if self._first else 0.0
         self._first = False
         there = head.length or head.chunked
-        self._incoming = Incoming((lambda _size: self._read_body(head)) if there else None)
+        self._incoming = Incoming((lambda size: self._read_body(head, size)) if there else None)
         turn = Turn(self._host.slots(self))
         exchange = Exchange(
             claim=self.claim,
@@ -187,6 +188,8 @@ class GuestConnection:
             deadline=now + max(self._host.hold_timeout - waited, 0.0),
             turn=turn,
             read=self._incoming.read,
+            limit_hops=partial(limit_hops, self.sock),
+            source_port=lambda: int(self.sock.getpeername()[1]),
         )
         try:
             self._answer(head, guest_environ(exchange, head, self._incoming))
@@ -228,13 +231,14 @@ class GuestConnection:
         del self._buffer[:end]
         return head
 
-    def _read_body(self, head: Head) -> bytes:
+    def _read_body(self, head: Head, most: int) -> bytes:
         """Read the body that *head* announces.
 
+        :param most: its largest size in bytes; 0: that of the limits.
         :raises BadRequestError: when the body is malformed, too long or not complete in time.
         """
         limits = self._host.limits
-        body = Body(head, limits.body, limits=limits.head)
+        body = Body(head, most or limits.body, limits=limits.head)
         body.feed(bytes(self._buffer))
         self._buffer.clear()
         until = time.monotonic() + limits.body_timeout

@@ -43,18 +43,25 @@ class Exchange:
     turn: Callable[[float], bool]
     """Wait for the request's turn among those of its port, until those monotonic seconds; return
     whether it came. See :class:`Turn`."""
-    read: Callable[[], bytes]
-    """Read the body; raise BadRequestError."""
+    read: Callable[[int], bytes]
+    """Read the body, of at most that many bytes, or of at most the configured number where that is
+    0; raise BadRequestError."""
+    limit_hops: Callable[[int], object]
+    """Give everything that is sent on the connection from now on that hop limit. May raise
+    OSError."""
+    source_port: Callable[[], int] = lambda: 0
+    """Return the TCP port that the guest sends from; 0: not known. May raise OSError."""
 
-    def whole(self) -> Exchange:
+    def whole(self, most: int = 0) -> Exchange:
         """Return the exchange with its body; the time to read the body is added to the deadline.
 
+        :param most: largest size of the body in bytes; 0: the configured size.
         :raises BadRequestError: as :attr:`read` does.
         """
         if _UNREAD.isdisjoint(self.request.headers):
             return self
         begun = time.monotonic()
-        request = replace(self.request, body=self.read())
+        request = replace(self.request, body=self.read(most))
         return replace(self, request=request, deadline=self.deadline + time.monotonic() - begun)
 
 

@@ -218,6 +218,24 @@ def keep_to(sock: Any, device: str, *, anew: bool = False) -> None:
             sock.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
 
 
+def limit_hops(sock: Any, hops: int) -> None:
+    """Give all packets of a connection from now on a hop limit (ip(7), ipv6(7)).
+
+    It is not for one answer alone, and has no end: the kernel takes the limit when it sends a
+    packet, so that the repetition of a packet that was lost, or that a router has dropped, would go
+    further than the packet itself.
+
+    :param hops: 1 to 255.
+    :raises OSError: when the connection has ended, or is none of IP.
+    """
+    if sock.family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, hops)
+    elif sock.family == socket.AF_INET:
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, hops)
+    else:
+        raise OSError(errno.EAFNOSUPPORT, "this connection has no hop limit")
+
+
 def quiet(sock: Any) -> bool:
     """Whether there is nothing to read, not even the end of the connection."""
     # Not select(2), which supports no descriptor above 1,023.

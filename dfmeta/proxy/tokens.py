@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from dfmeta.exceptions import StartError
-from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.model import Answer, GuestRequest, Identity, Port
 from dfmeta.store.guest.paths import split_path
 
 LOG = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class TokenMode(enum.StrEnum):
     """Requests without a token are refused."""
 
 
-class Tokens:
+class _Seal:
     """Issues and verifies tokens without storing them.
 
     :param key: signing key, :data:`KEY_BYTES` random bytes.
@@ -89,21 +89,22 @@ class Tokens:
         self._key = key
         self._clock = clock
 
-    def issue(self, identity: Identity, ttl: int) -> str:
-        """Return a token for *identity*'s instance on its port.
+    def _issue(self, bound: tuple[str, ...], ttl: int) -> str:
+        """Return a token.
 
-        :param ttl: seconds for which the token is valid, 1 to :data:`TTL_MAX`.
+        :param bound: texts for which alone the token is valid.
+        :param ttl: seconds for which it is valid, 1 to :data:`TTL_MAX`.
         """
         head = _HEAD.pack(_VERSION, self._now() + ttl * 1000)
-        return base64.urlsafe_b64encode(head + self._mac(head, identity)).decode()
+        return base64.urlsafe_b64encode(head + self._mac(head, bound)).decode()
 
-    def valid(self, token: str, identity: Identity) -> bool:
-        """Whether the untrusted *token* was issued for *identity* and has not expired."""
+    def _valid(self, token: str, bound: tuple[str, ...]) -> bool:
+        """Whether the untrusted *token* was issued for *bound* and has not expired."""
         if not _TOKEN.fullmatch(token):
             return False
         raw = base64.urlsafe_b64decode(token)
         head, mac = raw[: _HEAD.size], raw[_HEAD.size :]
-        if not hmac.compare_digest(mac, self._mac(head, identity)):
+        if not hmac.compare_digest(mac, self._mac(head, bound)):
             return False
         version, expires = _HEAD.unpack(head)
         left: int = expires - self._now()
@@ -113,13 +114,54 @@ class Tokens:
     def _now(self) -> int:
         return int(self._clock() * 1000)
 
-    def _mac(self, head: bytes, identity: Identity) -> bytes:
+    def _mac(self, head: bytes, bound: tuple[str, ...]) -> bytes:
         mac = hmac.new(self._key, head, hashlib.sha256)
-        for text in (identity.instance_id.lower(), identity.port_id):
+        for text in bound:
             part = text.encode("utf-8", "surrogatepass")
-            # With its length, so that different pairs of ids never give the same bytes.
+            # With its length, so that different lists of texts never give the same bytes.
             mac.update(_LENGTH.pack(len(part)) + part)
         return mac.digest()
+
+
+class Tokens(_Seal):
+    """EC2's tokens, for an instance's metadata."""
+
+    def issue(self, identity: Identity, ttl: int) -> str:
+        """Return a token for *identity*'s instance on its port.
+
+        :param ttl: seconds for which the token is valid, 1 to :data:`TTL_MAX`.
+        """
+        return self._issue(self._bound(identity), ttl)
+
+    def valid(self, token: str, identity: Identity) -> bool:
+        """Whether the untrusted *token* was issued for *identity* and has not expired."""
+        return self._valid(token, self._bound(identity))
+
+    def _bound(self, identity: Identity) -> tuple[str, ...]:
+        return (identity.instance_id.lower(), identity.port_id)
+
+
+class AttachmentTokens(_Seal):
+    """The tokens of the API of attachments, see :class:`dfmeta.attach.api.Tokens`.
+
+    A token is valid for as long as the port's row exists: a port that is created again, for the
+    same instance or for another, needs a new one. It outlives the daemon. No token of another kind
+    is valid here, or the reverse: the other kinds are bound to other numbers of texts.
+    """
+
+    def issue(self, port: Port, ttl: int) -> str:
+        """Return a token for the instance at *port*.
+
+        :param ttl: seconds for which the token is valid, 1 to :data:`TTL_MAX`.
+        """
+        return self._issue(self._bound(port), ttl)
+
+    def valid(self, token: str, port: Port) -> bool:
+        """Whether the untrusted *token* was issued for *port* and its instance, and is valid."""
+        return self._valid(token, self._bound(port))
+
+    def _bound(self, port: Port) -> tuple[str, ...]:
+        return ("attachments", port.instance_id.lower(), port.iface_id, port.row)
 
 
 def is_token_path(path: str) -> bool:

@@ -114,6 +114,7 @@ class World:
         self.claim = claim_of(self.registry)
         self.backend = FakeBackend()
         self.tokens = Tokens(bytes(32))
+        self.hops: list[int] = []
         self.application = Application(
             self.registry,
             self.backend,
@@ -148,7 +149,8 @@ class World:
             ),
             deadline=time.monotonic() + seconds,
             turn=lambda _deadline: not late,
-            read=bytes if unread is None else unread.read,
+            read=(lambda _most: b"") if unread is None else unread.read,
+            limit_hops=self.hops.append,
         )
         face = Face(self.application.answer)
         answer = b"".join(face({EXCHANGE: exchange}, start_response))
@@ -412,11 +414,12 @@ class Unread:
     """A body that has not come yet."""
 
     def __init__(self, content: bytes, seconds: float = 0.0) -> None:
-        self.asked = 0
+        self.asked = self.most = 0
         self._content, self._seconds = content, seconds
 
-    def read(self) -> bytes:
+    def read(self, most: int) -> bytes:
         self.asked += 1
+        self.most = most
         eventlet.sleep(self._seconds)
         return self._content
 
@@ -433,9 +436,9 @@ def test_a_doubt_that_comes_with_the_body_keeps_it_from_the_backend() -> None:
     world = World(ask=lambda: 1)
 
     class Doubtful(Unread):
-        def read(self) -> bytes:
+        def read(self, most: int) -> bytes:
             in_doubt(world)
-            return super().read()
+            return super().read(most)
 
     body = Doubtful(b"cipher")
     asking = eventlet.spawn(world.ask, PASSWORD, "POST", unread=body, content_length="6")
@@ -479,7 +482,7 @@ def test_what_is_refused_costs_no_body() -> None:
 
 def test_what_is_wrong_with_a_body_is_for_the_server_to_answer(world: World) -> None:
     class Wrong(Unread):
-        def read(self) -> bytes:
+        def read(self, most: int) -> bytes:
             raise BadRequestError(status=413, reason="chunks", cause="too many")
 
     with pytest.raises(BadRequestError):

@@ -79,7 +79,7 @@ its requests."""
 
 _OWN_PATHS: Final = (
     *("/api", "/healthz", "/metrics", "/version", "/ports", "/service", "/haproxy", "/probe"),
-    *("/options", "/device-", "/records", "/latest/api"),
+    *("/options", "/device-", "/records", "/latest/api", "/dfmeta"),
 )
 """Beginnings of paths that the daemon itself answers, and of some others."""
 _ODD_IN_TARGETS: Final = (*"!\"#$%&'()*+,:;<=>?@[\\]^`{|}", "//")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import base64
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import eventlet
 
+from dfmeta.attach.answers import refusal
 from dfmeta.exceptions import BackendError, BackendUpstreamError
 from dfmeta.model import Endpoint, GuestRequest, Identity
+from dfmeta.proxy.attachments import Local
 from dfmeta.proxy.backends import Backend
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.network_data import Vlan
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.worker.pipe import Message, Pipe
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -31,6 +36,8 @@ class WorkerAnswers:
     """Returns the VLANs of a VM."""
     rates: RateLimiter
     complaints: Complaints
+    attachments: Local | None = None
+    """The API of attachments; None: it is not enabled, and workers do not ask for it."""
 
     def handle(self, pipe: Pipe, message: Message) -> bool:
         """Handle a message of a worker; return False if it is of another kind."""
@@ -50,17 +57,50 @@ class WorkerAnswers:
                     message["text"],
                     level=message["level"],
                 )
+            case "attach?":
+                endpoint = Endpoint(*message["endpoint"])
+                allowed = self.attachments is not None and self.attachments.allows_at(endpoint)
+                pipe.answer(message, {"allowed": allowed})
+            case "attach":
+                eventlet.spawn_n(self._attach, pipe, message)
             case "open":
                 eventlet.spawn_n(self._ask_backend, pipe, message)
             case _:
                 return False
         return True
 
+    def _attach(self, pipe: Pipe, message: Message) -> None:
+        answer = None
+        try:
+            if self.attachments is not None:
+                answer = self.attachments.of_worker(
+                    Endpoint(*message["endpoint"]),
+                    message["incarnation"],
+                    _request(message),
+                    message["source_port"],
+                )
+        except Exception as error:
+            # A defect costs only this request.
+            LOG.exception(
+                "A request for attachments failed: %s. Report this with the traceback below",
+                type(error).__name__,
+            )
+            answer = refusal(500, "defect", "An error in dfmeta; its log has the cause")
+        if answer is None:
+            pipe.answer(message, {"status": 0})
+            return
+        fields = {
+            "status": answer.status,
+            "content_type": answer.content_type,
+            "headers": list(answer.headers),
+            "hops": answer.hops,
+        }
+        pipe.answer(message, fields, answer.body)
+
     def _ask_backend(self, pipe: Pipe, message: Message) -> None:
         identity = Identity(**message["identity"])
         try:
-            asked, words = message["request"], message["goes_on"]
-            request = GuestRequest(**{**asked, "body": base64.b64decode(asked["body"])})
+            request, words = _request(message), message["goes_on"]
             deadline = time.monotonic() + message["patience"]
             view = self.backend.open(
                 request, identity, deadline=deadline, goes_on=lambda said: said in words
@@ -84,3 +124,8 @@ class WorkerAnswers:
             },
             answer.body,
         )
+
+
+def _request(message: Message) -> GuestRequest:
+    asked = message["request"]
+    return GuestRequest(**{**asked, "body": base64.b64decode(asked["body"])})

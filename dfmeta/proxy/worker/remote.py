@@ -13,16 +13,22 @@ from collections.abc import Callable
 from typing import Any
 
 from dfmeta import metrics
+from dfmeta.attach.answers import NOT_HERE, refusal
+from dfmeta.attach.api import body_max
 from dfmeta.exceptions import BackendError, BackendUpstreamError
 from dfmeta.model import Answer, Caller, GuestRequest, Identity, View
 from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.exchange import Abandoned, Exchange
 from dfmeta.proxy.network_data import Vlan
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.proxy.worker.pipe import BYTES, Message, Pipe
+from dfmeta.registry import Claim
 
 PATIENCE = 1.0
 """Seconds for an answer that the daemon has in memory; also added to the time of a backend."""
+ATTACH_PATIENCE = 60.0
+"""Seconds for an answer of the API of attachments, which limits its own steps."""
 STORE_PATIENCE = 5.0
 """Shortest time, in seconds, for an answer of the store: the daemon may be busy with a switch that
 has reconnected."""
@@ -51,14 +57,7 @@ class RemoteStore:
         question = {
             "what": "open",
             "identity": identity_fields(identity),
-            "request": {
-                "method": request.method,
-                "path": request.path,
-                "query": request.query,
-                "headers": dict(request.headers),
-                "body": base64.b64encode(request.body).decode(),
-                "guest_ip": request.guest_ip,
-            },
+            "request": request_fields(request),
             "patience": patience,
             "goes_on": [said for said in SAID if goes_on(said)],
         }
@@ -112,6 +111,56 @@ class RemoteSubports:
         return [Vlan(*one) for one in reply["vlans"]]
 
 
+class RemoteAttachments:
+    """The daemon's API of attachments; see :class:`~dfmeta.proxy.attachments.Attachments`.
+
+    :param quota: the configured quota, which limits a body.
+    """
+
+    def __init__(self, pipe: Pipe, *, quota: int) -> None:
+        self._pipe = pipe
+        self._quota = quota
+
+    def allows(self, claim: Claim) -> bool:
+        """Ask the daemon; False when it does not answer in time."""
+        reply = self._pipe.ask({"what": "attach?", "endpoint": [*claim.endpoint]}, PATIENCE)
+        return reply is not None and bool(reply["allowed"])
+
+    def body_max(self, request: GuestRequest) -> int:
+        """See :class:`~dfmeta.proxy.attachments.Attachments`."""
+        return body_max(request, self._quota)
+
+    def refuse(self, exchange: Exchange) -> Answer | None:
+        """Return NOT_HERE for a guest that is not allowed; the daemon checks all others later."""
+        return None if self.allows(exchange.claim) else NOT_HERE
+
+    def answer(self, exchange: Exchange) -> Answer:
+        """Ask the daemon.
+
+        :raises Abandoned: when the guest has changed.
+        """
+        request, claim = exchange.request, exchange.claim
+        question = {
+            "what": "attach",
+            "endpoint": [*claim.endpoint],
+            "incarnation": claim.identity.incarnation,
+            "request": request_fields(request),
+            "source_port": exchange.source_port(),
+        }
+        reply = self._pipe.ask(question, ATTACH_PATIENCE)
+        if reply is None:
+            return refusal(503, "daemon", SILENT, ("Retry-After", "2"))
+        if not reply["status"]:
+            raise Abandoned("changed")
+        return Answer(
+            reply["status"],
+            reply[BYTES],
+            content_type=reply["content_type"],
+            headers=tuple((name, value) for name, value in reply["headers"]),
+            hops=reply["hops"],
+        )
+
+
 class RemoteRates(RateLimiter):
     """The daemon's rate limits; it is queried only if limits are enabled."""
 
@@ -151,6 +200,18 @@ class RemoteComplaints(Complaints):
                 "text": message % args,
             }
         )
+
+
+def request_fields(request: GuestRequest) -> dict[str, Any]:
+    """Return a request as JSON values."""
+    return {
+        "method": request.method,
+        "path": request.path,
+        "query": request.query,
+        "headers": dict(request.headers),
+        "body": base64.b64encode(request.body).decode(),
+        "guest_ip": request.guest_ip,
+    }
 
 
 def identity_fields(identity: Identity) -> dict[str, Any]:

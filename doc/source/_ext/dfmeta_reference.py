@@ -18,6 +18,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import dfmeta.conf
+from dfmeta.conf import attachments
 from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE
 from dfmeta.guest import tag_devices
 
@@ -35,9 +36,13 @@ OSLO: Mapping[str, str] = {
 """Option of oslo.config → its description."""
 
 
+NETWORK = f"{attachments.NETWORK}NAME"
+"""The group of a network of containers, as the page has it."""
+
+
 def options_text(group: str) -> Iterator[str]:
     """Every option of a group, as lines of reStructuredText."""
-    for name, options in dfmeta.conf.own_opts():
+    for name, options in (*dfmeta.conf.own_opts(), (NETWORK, attachments.NETWORK_OPTS)):
         if (name or "DEFAULT") != group:
             continue
         for option in options:
@@ -65,6 +70,8 @@ def _facts(group: str, option: Any) -> Iterator[str]:
 
 def at_sighup(group: str, name: str) -> str:
     """Return the effect of SIGHUP on a changed option, in words."""
+    if group == NETWORK:
+        return "reloaded"
     said = {daemon: _fate(daemon, (group, name)) for daemon in (AGENT, STORE)}
     if said[STORE] == "not read":
         return said[AGENT]

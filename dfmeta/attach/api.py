@@ -1,0 +1,336 @@
+"""The API of attachments, ``/dfmeta/v1/``: from a VM's request to the engine, and to its answer.
+
+The port is the VM, but each process of the VM and each container behind its address translation
+sends from the same port. So the API asks for two things more, which only the VM's own privileged
+programs have:
+
+- a source port below 1024, which an unprivileged process cannot bind (ip(7), ip_unprivileged_port_
+  start). Address translation keeps ports below 1024 in that range, so that this is not enough;
+- a token, whose answer leaves with a hop limit of 1. A container behind the VM's address
+  translation is one hop further away, and never gets it.
+
+Trust: the request comes from a guest, the port from the registry. A token is valid for one kind of
+request, one port and one instance.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from dfmeta.attach import answers, requests
+from dfmeta.attach.answers import NOT_HERE, ApiRefusal, refusal, said
+from dfmeta.attach.audit import Audit
+from dfmeta.attach.model import Attachment, Network, Parent, Wanted
+from dfmeta.attach.settings import Status
+from dfmeta.exceptions import AttachError
+from dfmeta.model import Answer, GuestRequest, Port, PortKind
+from dfmeta.store.guest.paths import split_path
+
+TOKEN_HEADER: Final = "x-dfmeta-token"  # noqa: S105  # a header's name
+TTL_HEADER: Final = "x-dfmeta-token-ttl-seconds"
+TTL_MAX: Final = 21600
+"""Seconds for which a token may be valid."""
+PRIVILEGED: Final = range(1, 1024)
+"""Source ports that only a privileged process binds (ip(7))."""
+TOKEN_HOPS: Final = 1
+GONE: Final = "link=gone"
+"""Query of a deletion: the guest has deleted its device."""
+_ROOT: Final = ["dfmeta", "v1"]
+_TTL: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
+_NO_CONTENT: Final = Answer(204, content_type="")
+
+
+class Engine(Protocol):
+    """The part of :class:`dfmeta.attach.engine.Engine` that VMs use; see there."""
+
+    def attach(self, parent: Parent, wanted: Wanted) -> tuple[Attachment, bool]:
+        """Return the attachment, and whether this call has created it."""
+        ...
+
+    def get(self, parent: Parent, container: str, ifname: str) -> Attachment | None:
+        """Return an attachment; None if there is none."""
+        ...
+
+    def listed(self, parent: Parent) -> list[Attachment]:
+        """Return the attachments of a VM."""
+        ...
+
+    def detach(self, parent: Parent, container: str, ifname: str, *, gone: bool) -> None:
+        """Remove an attachment."""
+        ...
+
+    def collect(self, parent: Parent, network: str, owner: str, valid: Set[tuple[str, str]]) -> int:
+        """Remove what no container uses; return the number."""
+        ...
+
+    def status(self, parent: Parent) -> Status:
+        """Return the numbers of a VM."""
+        ...
+
+
+class Tokens(Protocol):
+    """Issues and verifies the API's own tokens."""
+
+    def issue(self, port: Port, ttl: int) -> str:
+        """Return a token for the VM at *port*, valid for *ttl* seconds."""
+        ...
+
+    def valid(self, token: str, port: Port) -> bool:
+        """Whether the untrusted *token* was issued for the VM at *port*, and has not expired."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request, and the facts about it that are no part of it."""
+
+    request: GuestRequest
+    port: Port
+    """The port that it came from."""
+    source_port: int
+    """TCP port that it was sent from; 0: not known."""
+    forwarded: bool = False
+    """It has a header of a proxy, in any spelling."""
+
+    @property
+    def parent(self) -> Parent:
+        """The port as the engine knows it."""
+        port = self.port
+        return Parent(
+            port_id=port.iface_id,
+            port_name=port.name,
+            instance_id=port.instance_id,
+            project_id=port.project_id,
+            mac=port.mac,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A kind of request: a method of a path."""
+
+    name: str
+    """For the log."""
+    handler: Callable[[Api, Call, list[str]], Answer]
+
+
+class Api:
+    """Answers requests of VMs.
+
+    :param networks: the engine's networks.
+    :param allow: ids of instances and projects that get attachments, in lower case.
+    :param quota: the engine's quota, which limits the length of a garbage collection's list.
+    :param wait: count one request of a port that has a valid token, and return the seconds to wait
+        before it may be repeated; 0: it goes on.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokens: Tokens,
+        networks: Mapping[str, Network],
+        *,
+        allow: frozenset[str],
+        quota: int,
+        wait: Callable[[Port], int] = lambda port: 0,
+        audit: Audit | None = None,
+    ) -> None:
+        self._engine, self._tokens, self._networks = engine, tokens, networks
+        self.allow, self.quota = allow, quota
+        self._wait = wait
+        self._audit = audit or Audit()
+
+    def allows(self, port: Port) -> bool:
+        """Return whether the VM at *port* gets attachments.
+
+        A container never does, and an instance or project that a tenant may have named does not
+        count (:attr:`~dfmeta.model.Port.unverified`).
+        """
+        if port.kind is PortKind.SUBPORT or port.vid or not (port.iface_id and port.instance_id):
+            return False
+        ids = {port.instance_id.lower(), port.project_id.lower()}
+        return port.attachments or (not port.unverified and not ids.isdisjoint(self.allow))
+
+    def body_max(self, request: GuestRequest) -> int:
+        """Return the largest size of the request's body in bytes."""
+        return body_max(request, self.quota)
+
+    def refuse(self, call: Call) -> Answer | None:
+        """Return the answer to a request that its head alone condemns; None: it goes on."""
+        return self._in_words(call, lambda: self._check(call))
+
+    def answer(self, call: Call) -> Answer:
+        """Answer a request that :meth:`refuse` lets go on, with its whole body.
+
+        May block, as the engine does. The request is checked again: the port may have changed while
+        the body was read.
+        """
+        answer = self._in_words(call, lambda: self._check(call) or self._do(call))
+        return answer or NOT_HERE
+
+    def _in_words(self, call: Call, act: Callable[[], Answer | None]) -> Answer | None:
+        try:
+            return act()
+        except ApiRefusal as refused:
+            answer, error = refused.answer, _word(refused.answer)
+        except AttachError as failed:
+            answer, error = answers.failed(failed), str(failed)
+        if answer is not NOT_HERE:
+            self._audit.refused(call.port, _name(call), answer.status, error)
+        return answer
+
+    def _check(self, call: Call) -> Answer | None:
+        """Check everything but the path's names and the body.
+
+        :raises ApiRefusal: with the answer to a refused request.
+        """
+        request = call.request
+        if not self.allows(call.port):
+            raise ApiRefusal(NOT_HERE)
+        if call.forwarded:
+            raise ApiRefusal(
+                refusal(403, "forwarded", "A proxy passed this request on. Send it directly")
+            )
+        if call.source_port not in PRIVILEGED:
+            raise ApiRefusal(
+                refusal(403, "not_privileged", "Send the request from a port below 1024, as root")
+            )
+        found = _routes(request.path)
+        if not found:
+            raise ApiRefusal(NOT_HERE)
+        if request.method not in found:
+            allowed = ", ".join(found)
+            raise ApiRefusal(refusal(405, "method", f"This path has {allowed}", ("Allow", allowed)))
+        if found is not _TOKEN_ROUTES:
+            token = request.headers.get(TOKEN_HEADER, "")
+            if not self._tokens.valid(token, call.port):
+                message = f"Get a token with PUT /dfmeta/v1/token, and send it as {TOKEN_HEADER}"
+                bearer = ("WWW-Authenticate", "Bearer")
+                raise ApiRefusal(refusal(401, "token", message, bearer))
+        return None
+
+    def _do(self, call: Call) -> Answer:
+        found, segments = _routes(call.request.path), _segments(call.request.path)
+        if found is not _TOKEN_ROUTES:
+            seconds = self._wait(call.port)
+            if seconds:
+                message = "This VM sends too many requests. Send fewer of them"
+                later = ("Retry-After", str(seconds))
+                raise ApiRefusal(refusal(429, "rate", message, later))
+        if call.request.query and (call.request.method, call.request.query) != ("DELETE", GONE):
+            raise ApiRefusal(refusal(400, "bad_request", f"The only query is DELETE's {GONE}"))
+        return found[call.request.method].handler(self, call, segments[1:])
+
+    # Requests
+
+    def _token(self, call: Call, _names: list[str]) -> Answer:
+        written = call.request.headers.get(TTL_HEADER, "")
+        ttl = int(written) if _TTL.fullmatch(written) else 0
+        if not 1 <= ttl <= TTL_MAX:
+            requests.bad(f"The header {TTL_HEADER}", f"a number from 1 to {TTL_MAX}")
+        token = self._tokens.issue(call.port, ttl)
+        headers = ((TTL_HEADER, str(ttl)), ("Cache-Control", "no-store"))
+        return Answer(200, token.encode(), "text/plain", headers, hops=TOKEN_HOPS)
+
+    def _status(self, call: Call, _names: list[str]) -> Answer:
+        return said(200, answers.status(self._engine.status(call.parent)))
+
+    def _list(self, call: Call, _names: list[str]) -> Answer:
+        found = self._engine.listed(call.parent)
+        return said(200, {"attachments": [self._document(call, one) for one in found]})
+
+    def _get(self, call: Call, names: list[str]) -> Answer:
+        found = self._engine.get(call.parent, *_named(names))
+        if found is None:
+            raise ApiRefusal(NOT_HERE)
+        return said(200, self._document(call, found))
+
+    def _put(self, call: Call, names: list[str]) -> Answer:
+        wanted = requests.wanted(*_named(names), call.request.body)
+        made, new = self._engine.attach(call.parent, wanted)
+        if new:
+            self._audit.added(call.port, made)
+        return said(201 if new else 200, self._document(call, made))
+
+    def _delete(self, call: Call, names: list[str]) -> Answer:
+        container, ifname = _named(names)
+        found = self._engine.get(call.parent, container, ifname)
+        self._engine.detach(call.parent, container, ifname, gone=call.request.query == GONE)
+        if found is not None:
+            self._audit.deleted(call.port, found)
+        return _NO_CONTENT
+
+    def _collect(self, call: Call, _names: list[str]) -> Answer:
+        network, owner, valid = requests.collection(call.request.body)
+        removed = self._engine.collect(call.parent, network, owner, valid)
+        if removed:
+            self._audit.collected(call.port, network, removed)
+        return said(200, {"removed": removed})
+
+    def _document(self, call: Call, one: Attachment) -> dict[str, object]:
+        return answers.attachment(one, self._networks, parent_mac=call.port.mac)
+
+
+_TOKEN_ROUTES: Final[Mapping[str, Route]] = {"PUT": Route("token", Api._token)}
+_ROUTES: Final[Mapping[tuple[str, int], Mapping[str, Route]]] = {
+    ("token", 0): _TOKEN_ROUTES,
+    ("status", 0): {"GET": Route("status", Api._status), "HEAD": Route("status", Api._status)},
+    ("gc", 0): {"POST": Route("garbage collection", Api._collect)},
+    ("attachments", 0): {"GET": Route("list", Api._list), "HEAD": Route("list", Api._list)},
+    ("attachments", 2): {
+        "GET": Route("attachment", Api._get),
+        "HEAD": Route("attachment", Api._get),
+        "PUT": Route("attachment", Api._put),
+        "DELETE": Route("attachment", Api._delete),
+    },
+}
+"""First segment below /dfmeta/v1, and number of the segments after it → method → kind."""
+
+
+def body_max(request: GuestRequest, quota: int) -> int:
+    """Return the largest size of a request's body in bytes.
+
+    :param quota: number of attachments that a VM may have, each with an entry in the list of a
+        garbage collection.
+    """
+    if _segments(request.path) == ["gc"]:
+        return max(requests.BODY_MAX, requests.ENTRY_MAX * quota)
+    return requests.BODY_MAX
+
+
+def _segments(path: str) -> list[str]:
+    """Return the segments of a path below /dfmeta/v1; empty for any other path."""
+    segments = split_path(path) or []
+    return segments[len(_ROOT) :] if segments[: len(_ROOT)] == _ROOT else []
+
+
+def _routes(path: str) -> Mapping[str, Route]:
+    segments = _segments(path)
+    return _ROUTES.get((segments[0], len(segments) - 1), {}) if segments else {}
+
+
+def _named(names: list[str]) -> tuple[str, str]:
+    """Return the container and the device that a path names.
+
+    :raises ApiRefusal: when they have not their form.
+    """
+    container, ifname = names
+    if not requests.is_container(container):
+        requests.bad("The container's id", "up to 128 letters, digits and _.- (CNI)")
+    if not requests.is_ifname(ifname):
+        requests.bad("The device's name", "up to 15 visible characters without / : and %")
+    return container, ifname
+
+
+def _name(call: Call) -> str:
+    """Return method and kind of a request, in words of our own."""
+    route = _routes(call.request.path).get(call.request.method)
+    return f"{call.request.method} {route.name}" if route is not None else "a request"
+
+
+def _word(answer: Answer) -> str:
+    """Return the word for programs in a refusal."""
+    return answer.body.split(b'"', 4)[3].decode()

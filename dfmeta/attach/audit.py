@@ -1,0 +1,89 @@
+"""The audit of attachments: one log line for each change, and for each refused request.
+
+Trust: container ids and names of devices have been checked for their form. A line has no token and
+no label. A VM can send any number of requests that are refused: the lines of one port are limited.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from dfmeta.attach.model import Attachment
+from dfmeta.model import Port
+from dfmeta.quiet import Seldom, counted
+
+LOG = logging.getLogger(__name__)
+
+REFUSALS: Final = 10
+"""Maximum number of lines about refused requests of one port in a minute."""
+PORTS: Final = 1024
+"""Ports whose lines are counted; the one that was refused first is forgotten first."""
+
+
+class Audit:
+    """Writes the lines of the audit.
+
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seldom: OrderedDict[str, Seldom] = OrderedDict()
+
+    def added(self, port: Port, one: Attachment) -> None:
+        """Note that an attachment was made."""
+        self._changed("added", port, one)
+
+    def deleted(self, port: Port, one: Attachment) -> None:
+        """Note that a VM has deleted an attachment."""
+        self._changed("deleted", port, one)
+
+    def collected(self, port: Port, network: str, removed: int) -> None:
+        """Note that a runtime's garbage collection has removed attachments."""
+        LOG.info(
+            "Attachments: %s (%s): %d of network %s removed by garbage collection",
+            port.name,
+            port.instance_id,
+            removed,
+            network,
+        )
+
+    def refused(self, port: Port, what: str, status: int, error: str) -> None:
+        """Note a refused request.
+
+        :param what: method and kind of the request, none of the guest's own text.
+        :param error: its word, see :func:`dfmeta.attach.answers.refusal`.
+        """
+        seldom = self._seldom.get(port.row)
+        if seldom is None:
+            while len(self._seldom) >= PORTS:
+                self._seldom.popitem(last=False)
+            seldom = self._seldom[port.row] = Seldom(REFUSALS, clock=self._clock)
+        held = seldom.take()
+        if held is not None:
+            LOG.warning(
+                "Attachments: %s (%s): %s refused with %d, %s%s",
+                port.name,
+                port.instance_id,
+                what,
+                status,
+                error,
+                counted(held),
+            )
+
+    def _changed(self, verb: str, port: Port, one: Attachment) -> None:
+        LOG.info(
+            "Attachments: %s (%s): %s %s of container %s, network %s, VLAN %d, %s",
+            port.name,
+            port.instance_id,
+            verb,
+            one.ifname,
+            one.container,
+            one.network,
+            one.vid,
+            one.ip,
+        )

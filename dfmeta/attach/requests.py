@@ -1,0 +1,199 @@
+"""The bodies and names in requests of the API of attachments. No I/O.
+
+Trust: none. Each value is checked for its form, its size and its number; the errors name the member
+and quote nothing of it. Container ids have the form of the CNI specification (1.1.0, "Parameters"),
+and names of devices that of the kernel (dev_valid_name of net/core/dev.c).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from ipaddress import IPv4Address
+from typing import Any, Final, NoReturn, TypeVar
+
+from dfmeta.attach.answers import ApiRefusal, refusal
+from dfmeta.attach.model import Wanted
+from dfmeta.store import strictjson
+
+CONTAINER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
+IFNAME: Final = re.compile(r"[!-$&-.0-9;-~]{1,15}", re.ASCII)
+"""Visible characters except / : and %, with which the kernel numbers devices. IFNAMSIZ of
+linux/if.h is 16, with the final NUL."""
+NETWORK: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}", re.ASCII)
+MAC: Final = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}", re.ASCII)
+"""A unicast MAC in lower case."""
+BOOT_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+VID_MAX: Final = 4094
+AVOID_MAX: Final = 64
+"""VLAN ids that one request may exclude."""
+LABELS_MAX: Final = 16
+OWNER_MAX: Final = 128
+LABEL_NAME_MAX: Final = 63
+LABEL_MAX: Final = 256
+IP_MAX: Final = 15
+"""Characters of an IPv4 address."""
+BODY_MAX: Final = 8192
+"""Bytes of a request that makes an attachment."""
+ENTRY_MAX: Final = 256
+"""Bytes of an entry of a garbage collection's list: more than any valid one has."""
+
+_WANTED: Final = frozenset({"network", "boot_id", "mac", "ip", "avoid", "owner", "labels"})
+_COLLECT: Final = frozenset({"network", "owner", "valid"})
+_ENTRY: Final = frozenset({"container", "ifname"})
+
+T = TypeVar("T")
+
+
+def is_container(text: str) -> bool:
+    """Return whether *text* can be a container's id."""
+    return CONTAINER.fullmatch(text) is not None
+
+
+def is_ifname(text: str) -> bool:
+    """Return whether *text* can be the name of a network device."""
+    return IFNAME.fullmatch(text) is not None and text not in (".", "..")
+
+
+def wanted(container: str, ifname: str, body: bytes) -> Wanted:
+    """Return the attachment that a VM asks for.
+
+    :raises ApiRefusal: when a value has not its form.
+    """
+    document = _document(body, _WANTED)
+    mac = _member(document, "mac", _text(17), "").lower()
+    if mac and (not MAC.fullmatch(mac) or mac == "00:00:00:00:00:00"):
+        bad("mac", "a unicast MAC address with colons")
+    boot_id = _member(document, "boot_id", _text(36), "").lower()
+    if boot_id and not BOOT_ID.fullmatch(boot_id):
+        bad("boot_id", "a UUID, as /proc/sys/kernel/random/boot_id has it")
+    return Wanted(
+        container=container,
+        ifname=ifname,
+        network=_network(document),
+        owner=_member(document, "owner", _text(OWNER_MAX), ""),
+        boot_id=boot_id,
+        mac=mac,
+        ip=_member(document, "ip", _ip, None),
+        avoid=_member(document, "avoid", _avoid, frozenset()),
+        labels=_member(document, "labels", _labels, {}),
+    )
+
+
+def collection(body: bytes) -> tuple[str, str, frozenset[tuple[str, str]]]:
+    """Return the network, the owner and the attachments that stay, of a garbage collection.
+
+    :raises ApiRefusal: when a value is missing or has not its form.
+    """
+    document = _document(body, _COLLECT)
+    for name in sorted(_COLLECT - document.keys()):
+        bad(name, "in the body: nothing is removed without it")
+    return (
+        _network(document),
+        _member(document, "owner", _text(OWNER_MAX), ""),
+        _member(document, "valid", _valid, frozenset()),
+    )
+
+
+def bad(name: str, form: str) -> NoReturn:
+    """Refuse a request because of one of its values.
+
+    :param form: the form that it has to have.
+    :raises ApiRefusal: always.
+    """
+    raise ApiRefusal(refusal(400, "bad_request", f"{name} has to be {form}"))
+
+
+def _document(body: bytes, members: frozenset[str]) -> Mapping[str, Any]:
+    try:
+        document = strictjson.loads_object(body)
+    except ValueError as error:
+        raise ApiRefusal(refusal(400, "bad_request", f"The body is wrong: {error}")) from None
+    if not document.keys() <= members:
+        known = ", ".join(sorted(members))
+        message = f"The body has an unknown member; the members are {known}"
+        raise ApiRefusal(refusal(400, "bad_request", message))
+    return document
+
+
+def _member(document: Mapping[str, Any], name: str, read: Callable[[Any], T], default: T) -> T:
+    """Return a member of the document, read by *read*, which raises ValueError with the form."""
+    value = document.get(name)
+    if value is None:
+        return default
+    try:
+        return read(value)
+    except ValueError as error:
+        bad(name, str(error))
+
+
+def _network(document: Mapping[str, Any]) -> str:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not NETWORK.fullmatch(value):
+            raise ValueError("the name of a network")
+        return value
+
+    name = _member(document, "network", read, "")
+    return name or bad("network", "the name of a network")
+
+
+def _text(longest: int) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or len(value) > longest or not value.isprintable():
+            raise ValueError(f"printable text of at most {longest} characters")
+        return value
+
+    return read
+
+
+def _ip(value: Any) -> IPv4Address:
+    if isinstance(value, str) and len(value) <= IP_MAX:
+        try:
+            return IPv4Address(value)
+        except ValueError:
+            pass
+    raise ValueError("an IPv4 address")
+
+
+def _avoid(value: Any) -> frozenset[int]:
+    if isinstance(value, list) and len(value) <= AVOID_MAX and all(map(_is_vid, value)):
+        return frozenset(value)
+    raise ValueError(f"a list of at most {AVOID_MAX} VLAN ids from 1 to {VID_MAX}")
+
+
+def _is_vid(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= VID_MAX
+
+
+def _labels(value: Any) -> dict[str, str]:
+    if (
+        isinstance(value, dict)
+        and len(value) <= LABELS_MAX
+        and all(1 <= len(name) <= LABEL_NAME_MAX and name.isprintable() for name in value)
+        and all(_is_label(text) for text in value.values())
+    ):
+        return value
+    raise ValueError(
+        f"an object of at most {LABELS_MAX} printable texts, with names of at most "
+        f"{LABEL_NAME_MAX} characters and values of at most {LABEL_MAX}"
+    )
+
+
+def _is_label(text: Any) -> bool:
+    return isinstance(text, str) and len(text) <= LABEL_MAX and text.isprintable()
+
+
+def _valid(value: Any) -> frozenset[tuple[str, str]]:
+    if not isinstance(value, list) or not all(map(_is_entry, value)):
+        raise ValueError("a list of objects, each with container and ifname")
+    return frozenset((one["container"], one["ifname"]) for one in value)
+
+
+def _is_entry(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == _ENTRY
+        and all(isinstance(text, str) for text in value.values())
+        and is_container(value["container"])
+        and is_ifname(value["ifname"])
+    )

@@ -1,0 +1,297 @@
+"""The options of containers in virtual machines: ``[attachments]`` and the networks' groups.
+
+Each network has a group of its own, ``[attachment_network:NAME]``. The names of these groups are
+known only when the files are read.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv4Address, IPv4Network, ip_address
+from itertools import combinations
+from typing import Any, Final
+from uuid import UUID
+
+from oslo_config import cfg
+
+from dfmeta.conf.haproxy import HAPROXY
+from dfmeta.conf.kinds import Several, Text
+from dfmeta.exceptions import ConfigError
+
+GROUP: Final = cfg.OptGroup(
+    name="attachments",
+    title="Containers in virtual machines",
+    help="The API with which a virtual machine gives each of its containers a network device of "
+    "its own. Each network of containers has a group [attachment_network:NAME].",
+)
+NETWORK: Final = "attachment_network:"
+"""Beginning of the name of a network's group."""
+VID_MAX: Final = 4094
+_VIDS: Final = "2:4000"
+_RANGE: Final = re.compile(r"[0-9]{1,4}:[0-9]{1,4}", re.ASCII)
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}", re.ASCII)
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{32}")
+_PREFIX_MIN, _PREFIX_MAX = 8, 30
+_EXAMPLE: Final = "10.20.0.0/24"
+_METADATA: Final = IPv4Address("169.254.169.254")
+
+
+def _is_range(text: str) -> bool:
+    low, _colon, high = text.partition(":")
+    return bool(_RANGE.fullmatch(text)) and 1 <= int(low) <= int(high) <= VID_MAX
+
+
+def _is_subnet(text: str) -> bool:
+    network = IPv4Network(text)
+    first = network.network_address
+    return _PREFIX_MIN <= network.prefixlen <= _PREFIX_MAX and not (
+        first.is_loopback or first.is_multicast or first.is_unspecified or _METADATA in network
+    )
+
+
+OPTS: Final = [
+    cfg.BoolOpt(
+        "enabled",
+        default=False,
+        help="Answer requests for attachments, /dfmeta/v1/, of the virtual machines that allow or "
+        "external_ids:dfmeta-attachments=true names. All others get 404.",
+    ),
+    cfg.StrOpt(
+        "driver",
+        default="local",
+        choices=[("local", "Patch ports in Open vSwitch, which dfmeta makes itself.")],
+        help="How attachments are made.",
+    ),
+    cfg.Opt(
+        "allow",
+        type=Several(
+            Text(
+                "the id of an instance or a project",
+                _UUID.fullmatch,
+                example="11111111-2222-3333-4444-555555555555",
+            ),
+            least=0,
+        ),
+        default=[],
+        help="Ids of the instances that get attachments, or of projects, with commas between them. "
+        "A virtual machine is allowed as well by external_ids:dfmeta-attachments=true in the "
+        "Interface row of its port.",
+    ),
+    cfg.Opt(
+        "vid_range",
+        type=Text(
+            f"LOW:HIGH, two VLAN ids from 1 to {VID_MAX}",
+            _is_range,
+            example=_VIDS,
+            type_name="range of VLAN ids",
+        ),
+        default=_VIDS,
+        help="First and last VLAN id for the containers of a virtual machine. Each virtual machine "
+        "has the whole range.",
+    ),
+    cfg.IntOpt(
+        "quota",
+        default=256,
+        min=1,
+        max=VID_MAX,
+        help="Largest number of attachments of one virtual machine, including those that are being "
+        "removed.",
+    ),
+    cfg.FloatOpt(
+        "rate",
+        default=20,
+        min=0.1,
+        max=1000,
+        help="New attachments of one virtual machine in a second. Its other requests of the API "
+        "are limited to ten times as many. Those of [metadata_rate_limiting] do not count here.",
+    ),
+    cfg.FloatOpt(
+        "rest",
+        default=10,
+        min=0,
+        max=86400,
+        help="Seconds for which the VLAN id of a removed attachment is not given again, if the "
+        "virtual machine has deleted its device.",
+    ),
+    cfg.FloatOpt(
+        "rest_unknown",
+        default=120,
+        min=0,
+        max=86400,
+        help="The same in seconds, if the device may still exist.",
+    ),
+    cfg.FloatOpt(
+        "grace",
+        default=600,
+        min=0,
+        max=2592000,
+        help="Seconds after which the attachments of a virtual machine are removed that is no "
+        "longer on this host.",
+    ),
+    cfg.FloatOpt(
+        "gc_min_age",
+        default=60,
+        min=0,
+        max=86400,
+        help="Age in seconds below which a runtime's garbage collection removes no attachment.",
+    ),
+    cfg.StrOpt(
+        "connection",
+        default="sqlite:///${df_metadata.state_path}/attachments.db",
+        secret=True,
+        help="The database of attachments, as an SQLAlchemy URL: sqlite:///PATH, or "
+        "postgresql://USER:PASSWORD@HOST/DATABASE for the hosts among which virtual machines "
+        "migrate (pip install 'dfmeta[postgresql]'). It may be the same as [store] connection. A "
+        "missing SQLite file is created with mode 0600.",
+    ),
+]
+
+NETWORK_OPTS: Final = [
+    cfg.Opt(
+        "subnet",
+        type=Text(
+            f"an IPv4 network of prefix length {_PREFIX_MIN} to {_PREFIX_MAX} that is neither "
+            "multicast nor in 127.0.0.0/8, without 169.254.169.254",
+            _is_subnet,
+            example=_EXAMPLE,
+            type_name="IP network value",
+        ),
+        help="Network of the containers' addresses.",
+    ),
+    cfg.Opt(
+        "gateway",
+        type=Text(
+            "an IPv4 address", IPv4Address, example="10.20.0.1", type_name="IP address value"
+        ),
+        help="Address of subnet that becomes the containers' default route. Unset: they get no "
+        "default route.",
+    ),
+    cfg.IntOpt(
+        "local_vlan",
+        default=0,
+        min=0,
+        max=VID_MAX,
+        help="VLAN of the network on the integration bridge; 0: untagged.",
+    ),
+    cfg.IntOpt(
+        "mtu",
+        default=1500,
+        min=576,
+        max=9216,
+        help="MTU of the containers' devices in bytes.",
+    ),
+    cfg.Opt(
+        "dns",
+        type=Several(
+            Text("an IP address", ip_address, example="192.0.2.53"),
+            least=0,
+        ),
+        default=[],
+        help="Addresses of name servers for the containers, with commas between them.",
+    ),
+]
+
+
+def vids(group: Any) -> range:
+    """Return the VLAN ids of ``vid_range``."""
+    low, high = map(int, group.vid_range.split(":"))
+    return range(low, high + 1)
+
+
+def allowed(group: Any) -> frozenset[str]:
+    """Return the ids of ``allow``, as dfmeta writes instances and projects: both forms of each."""
+    ids = [UUID(one) for one in group.allow]
+    return frozenset(str(one) for one in ids) | frozenset(one.hex for one in ids)
+
+
+def networks(conf: cfg.ConfigOpts) -> dict[str, Any]:
+    """Return name → group of each network in the files, in the order of the names."""
+    return {name: conf[NETWORK + name] for name in sorted(_names(conf))}
+
+
+def register_networks(conf: cfg.ConfigOpts) -> list[str]:
+    """Register the options of each network in the files of *conf*, and return the groups.
+
+    :raises ConfigError: for a network without a valid name.
+    """
+    groups = [NETWORK + name for name in sorted(_names(conf))]
+    for group in groups:
+        if not _NAME.fullmatch(group.removeprefix(NETWORK)):
+            raise ConfigError(
+                option=f"[{NETWORK}NAME]",
+                value=group.removeprefix(NETWORK),
+                cause="it is not the name of a network",
+                remedy="Give a name of at most 63 small letters, digits and _.-",
+            )
+        conf.register_group(cfg.OptGroup(group, title="A network of containers"))
+        conf.register_opts(NETWORK_OPTS, group=group)
+    return groups
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Check the rules between options.
+
+    :raises ConfigError: naming the option.
+    """
+    found = networks(conf)
+    for name, network in found.items():
+        _check_network(NETWORK + name, network)
+    for (one, its), (other, others) in combinations(found.items(), 2):
+        overlap = IPv4Network(its.subnet).overlaps(IPv4Network(others.subnet))
+        if its.local_vlan == others.local_vlan and overlap:
+            raise ConfigError(
+                option=f"[{NETWORK}{other}] local_vlan",
+                value=others.local_vlan,
+                cause=f"[{NETWORK}{one}] has the same, and their subnets overlap",
+                remedy="Give each network a VLAN or a subnet of its own",
+            )
+    if conf.attachments.enabled:
+        _check_enabled(conf, found)
+
+
+def _check_network(group: str, network: Any) -> None:
+    if not network.subnet:
+        raise ConfigError(
+            option=f"[{group}] subnet",
+            value="",
+            cause="a network has to have one",
+            remedy=f"Give one such as {_EXAMPLE}",
+        )
+    subnet = IPv4Network(network.subnet)
+    ends = (subnet.network_address, subnet.broadcast_address)
+    gateway = IPv4Address(network.gateway) if network.gateway else None
+    if gateway is not None and (gateway not in subnet or gateway in ends):
+        raise ConfigError(
+            option=f"[{group}] gateway",
+            value=network.gateway,
+            cause=f"it is not the address of a host in subnet = {subnet}",
+            remedy=f"Give an address such as {ends[0] + 1}",
+        )
+
+
+def _check_enabled(conf: cfg.ConfigOpts, found: dict[str, Any]) -> None:
+    if not found:
+        raise ConfigError(
+            option=f"[{GROUP.name}] enabled",
+            value=True,
+            cause="there is no network of containers",
+            remedy=f"Add a group [{NETWORK}NAME] with a subnet, or set enabled = False",
+        )
+    if conf.df_metadata.engine == HAPROXY:
+        raise ConfigError(
+            option=f"[{GROUP.name}] enabled",
+            value=True,
+            cause="with engine = haproxy, an answer cannot be kept within the virtual machine",
+            remedy="Set [df_metadata] engine = wsgi, or enabled = False",
+        )
+
+
+def _names(conf: cfg.ConfigOpts) -> set[str]:
+    space = conf._namespace
+    files = space._parsed if space is not None else []
+    return {
+        section[len(NETWORK) :]
+        for sections in files
+        for section in sections
+        if section.lower().startswith(NETWORK)
+    }

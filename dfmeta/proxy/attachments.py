@@ -1,0 +1,132 @@
+"""The API of attachments for the application: in the daemon, or asked of the daemon by a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from dfmeta.attach.answers import NOT_HERE, TOO_LARGE
+from dfmeta.attach.api import Api, Call
+from dfmeta.exceptions import BadRequestError
+from dfmeta.model import Answer, Endpoint, GuestRequest, Port
+from dfmeta.proxy.exchange import Abandoned, Exchange
+from dfmeta.proxy.tokens import passed_on
+from dfmeta.registry import Claim, Registry
+from dfmeta.store.guest.paths import split_path
+
+FIRST: Final = "dfmeta"
+"""First segment of the paths of dfmeta's own APIs."""
+_TOO_LARGE: Final = 413
+
+
+class Attachments(Protocol):
+    """The API, for requests whose path begins with :data:`FIRST`."""
+
+    def allows(self, claim: Claim) -> bool:
+        """Return whether the API limits the requests of that guest itself."""
+        ...
+
+    def body_max(self, request: GuestRequest) -> int:
+        """Return the largest size of the request's body in bytes."""
+        ...
+
+    def refuse(self, exchange: Exchange) -> Answer | None:
+        """Return the answer to a request that its head condemns; None: its body is to be read.
+
+        :raises OSError: when the guest has closed the connection.
+        """
+        ...
+
+    def answer(self, exchange: Exchange) -> Answer:
+        """Answer a request with its whole body. May block.
+
+        :raises Abandoned: when the claim does not hold any more.
+        """
+        ...
+
+
+class Local:
+    """The API in the daemon; see :class:`Attachments`."""
+
+    def __init__(self, api: Api, registry: Registry) -> None:
+        self._api, self._registry = api, registry
+
+    def allows(self, claim: Claim) -> bool:
+        """See :class:`Attachments`."""
+        port = self._port(claim)
+        return port is not None and self._api.allows(port)
+
+    def allows_at(self, endpoint: Endpoint) -> bool:
+        """Return whether the guest at *endpoint* is allowed, for a worker."""
+        port = self._registry.port_at(endpoint)
+        return port is not None and self._api.allows(port)
+
+    def body_max(self, request: GuestRequest) -> int:
+        """See :class:`Attachments`."""
+        return self._api.body_max(request)
+
+    def refuse(self, exchange: Exchange) -> Answer | None:
+        """See :class:`Attachments`."""
+        return self._api.refuse(self._call(exchange))
+
+    def answer(self, exchange: Exchange) -> Answer:
+        """See :class:`Attachments`."""
+        return self._api.answer(self._call(exchange))
+
+    def of_worker(
+        self, endpoint: Endpoint, incarnation: int, request: GuestRequest, source_port: int
+    ) -> Answer | None:
+        """Answer a request that a worker passes on; None: the guest has changed."""
+        identity = self._registry.identity(endpoint)
+        port = self._registry.port_at(endpoint)
+        if identity is None or port is None or identity.incarnation != incarnation:
+            return None
+        call = _call(request, port, source_port)
+        return self._api.refuse(call) or self._api.answer(call)
+
+    def _port(self, claim: Claim) -> Port | None:
+        if not isinstance(claim.caller, Endpoint) or self._registry.current(claim) is None:
+            return None
+        return self._registry.port_at(claim.caller)
+
+    def _call(self, exchange: Exchange) -> Call:
+        port = self._port(exchange.claim)
+        if port is None:
+            raise Abandoned("changed")
+        return _call(exchange.request, port, exchange.source_port())
+
+
+def _call(request: GuestRequest, port: Port, source_port: int) -> Call:
+    return Call(request=request, port=port, source_port=source_port, forwarded=passed_on(request))
+
+
+def is_ours(path: str) -> bool:
+    """Return whether an origin-form path is one of dfmeta's own APIs, in any spelling."""
+    # The first check is fast and excludes nearly all other paths.
+    return ("%" in path or FIRST in path) and (split_path(path) or [""])[0] == FIRST
+
+
+def answer(
+    attachments: Attachments | None,
+    exchange: Exchange,
+    guard: Callable[[Callable[[], Answer | None]], Answer | None],
+) -> Answer:
+    """Answer a request for which :func:`is_ours` is true.
+
+    :param attachments: None: there is no API.
+    :param guard: calls a function, and turns its errors into an answer.
+    :raises Abandoned: when the connection is to be closed without an answer.
+    :raises BadRequestError: when the body is malformed, or not complete in time.
+    """
+    if attachments is None:
+        return NOT_HERE
+    refused = guard(lambda: attachments.refuse(exchange))
+    if refused is not None:
+        return refused
+    try:
+        whole = exchange.whole(attachments.body_max(exchange.request))
+    except BadRequestError as error:
+        if error.status != _TOO_LARGE:
+            raise
+        return TOO_LARGE
+    return guard(lambda: attachments.answer(whole)) or NOT_HERE

@@ -1,0 +1,167 @@
+"""The networks of containers should be read from their groups, and a wrong one be named."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from oslo_config import cfg
+
+import dfmeta.conf
+from dfmeta.attach.model import Network
+from dfmeta.conf import attachments
+from dfmeta.conf.daemons import AGENT, keep_running_values
+from dfmeta.conf.unknown import unknown_options
+from dfmeta.exceptions import ConfigError
+
+PODS = {"subnet": "10.20.0.0/24", "gateway": "10.20.0.1"}
+INSTANCE = "11111111-2222-3333-4444-555555555555"
+
+
+class Load:
+    """Reads a file of these groups."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, **groups: dict[str, object]) -> cfg.ConfigOpts:
+        lines = []
+        for name, values in groups.items():
+            group = name if name in ("attachments", "df_metadata") else f"attachment_network:{name}"
+            lines += [f"[{group}]", *(f"{key} = {value}" for key, value in values.items())]
+        self._path.write_text("\n".join(lines))
+        return dfmeta.conf.load([str(self._path)], prog="dfmeta-agent")
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    return Load(tmp_path / "dfmeta.conf")
+
+
+def test_networks_are_read_by_name(load: Load) -> None:
+    from dfmeta.wiring.attachments import networks
+
+    full = {**PODS, "local_vlan": 7, "mtu": 1400, "dns": "192.0.2.53, 2001:db8::1"}
+    conf = load(attachments={"enabled": True}, pods=full, bare={"subnet": "10.20.0.0/16"})
+    assert networks(conf) == {
+        "bare": Network(name="bare", subnet=IPv4Network("10.20.0.0/16")),
+        "pods": Network(
+            name="pods",
+            subnet=IPv4Network("10.20.0.0/24"),
+            gateway=IPv4Address("10.20.0.1"),
+            local_vlan=7,
+            mtu=1400,
+            dns=("192.0.2.53", "2001:db8::1"),
+        ),
+    }
+
+
+def test_limits_are_read(load: Load) -> None:
+    from dfmeta.wiring.attachments import settings
+
+    found = settings(load(attachments={"vid_range": "5:6", "quota": 3, "rate": 2}))
+    assert (found.vids, found.quota, found.rate) == (range(5, 7), 3, 2)
+    assert (found.rest, found.rest_unknown, found.grace, found.gc_min_age) == (10, 120, 600, 60)
+
+
+def test_ids_are_allowed_in_both_forms(load: Load) -> None:
+    plain = INSTANCE.replace("-", "")
+    for text in (INSTANCE, plain, f"{plain.upper()},"):
+        assert attachments.allowed(load(attachments={"allow": text}).attachments) == {
+            INSTANCE,
+            plain,
+        }
+    assert attachments.allowed(load().attachments) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("network", "option"),
+    [
+        ({}, "subnet"),
+        ({"subnet": "10.20.0.1/24"}, "subnet"),
+        ({"subnet": "10.20.0.0/31"}, "subnet"),
+        ({"subnet": "0.0.0.0/0"}, "subnet"),
+        ({"subnet": "224.0.0.0/24"}, "subnet"),
+        ({"subnet": "169.254.0.0/16"}, "subnet"),
+        ({"subnet": "fd00::/64"}, "subnet"),
+        ({**PODS, "gateway": "10.21.0.1"}, "gateway"),
+        ({**PODS, "gateway": "10.20.0.0"}, "gateway"),
+        ({**PODS, "gateway": "10.20.0.255"}, "gateway"),
+        ({**PODS, "gateway": "here"}, "gateway"),
+        ({**PODS, "local_vlan": 4095}, "local_vlan"),
+        ({**PODS, "mtu": 575}, "mtu"),
+        ({**PODS, "mtu": 9217}, "mtu"),
+        ({**PODS, "dns": "example.org"}, "dns"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_of_a_network_is_named(
+    load: Load, network: dict[str, object], option: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(pods=network)
+    assert caught.value.fields["option"] == f"[attachment_network:pods] {option}"
+    assert caught.value.remedy or caught.value.fields["remedy"]
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "Pods", "a b", " pods", "-a", "n" * 64])
+def test_a_network_needs_a_name(load: Load, name: str) -> None:
+    with pytest.raises(ConfigError, match="not the name of a network"):
+        load(**{name: PODS})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "fits"),
+    [
+        ({}, {}, False),
+        ({"local_vlan": 7}, {"local_vlan": 7, "subnet": "10.20.0.0/16"}, False),
+        ({"local_vlan": 7}, {"local_vlan": 8}, True),
+        ({"local_vlan": 7}, {"local_vlan": 7, "subnet": "10.21.0.0/24"}, True),
+    ],
+    ids=str,
+)
+def test_networks_of_one_vlan_have_different_subnets(
+    load: Load, one: dict[str, object], other: dict[str, object], *, fits: bool
+) -> None:
+    subnet = {"subnet": "10.20.0.0/24"}
+    groups: dict[str, Any] = {"one": {**subnet, **one}, "other": {**subnet, **other}}
+    if fits:
+        load(**groups)
+        return
+    with pytest.raises(ConfigError, match=r"\[attachment_network:one\] has the same") as caught:
+        load(**groups)
+    assert caught.value.fields["option"] == "[attachment_network:other] local_vlan"
+
+
+def test_without_a_network_it_cannot_be_enabled(load: Load) -> None:
+    with pytest.raises(ConfigError, match="there is no network of containers"):
+        load(attachments={"enabled": True})
+
+
+def test_with_haproxy_it_cannot_be_enabled(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dfmeta.conf.haproxy, "check", lambda _conf: None)
+    haproxy = {"engine": "haproxy"}
+    with pytest.raises(ConfigError, match="engine = haproxy"):
+        load(attachments={"enabled": True}, pods=PODS, df_metadata=haproxy)
+    load(pods=PODS, df_metadata=haproxy)
+
+
+def test_an_unknown_option_of_a_network_is_told(load: Load) -> None:
+    (found,) = unknown_options(load(pods={**PODS, "mut": 1}))
+    assert found.fields["what"] == "[attachment_network:pods] mut"
+    assert found.remedy == "Did you mean mtu?"
+
+
+def test_changed_networks_are_among_the_reloaded(load: Load) -> None:
+    before = load(same=PODS, gone={"subnet": "10.21.0.0/24"}, pods={"subnet": "10.22.0.0/24"})
+    now = load(same=PODS, new={"subnet": "10.23.0.0/24"}, pods={"subnet": "10.24.0.0/24"})
+    names = [f"[attachment_network:{name}]" for name in ("gone", "new", "pods")]
+    assert list(keep_running_values(now, before, daemon=AGENT).taken) == names
+    assert attachments.networks(now).keys() == {"same", "new", "pods"}
+    again = load(attachments={"enabled": True, "quota": 5}, same=PODS)
+    changes = keep_running_values(again, load(same=PODS), daemon=AGENT)
+    assert changes.taken == ("[attachments] quota",)
+    assert changes.waiting == ("[attachments] enabled",)
