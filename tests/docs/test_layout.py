@@ -262,7 +262,7 @@ def test_no_table_has_a_number_outside_the_pipeline(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=name)
 def test_a_module_is_not_longer_than_it_may_be(path: Path) -> None:
     # A guest gets its program as one file.
-    longest = 900 if path.stem == "tag_devices" else 600
+    longest = {"tag_devices": 900, "cni": 1400}.get(path.stem, 600)
     assert len(path.read_text(encoding="utf-8").splitlines()) <= longest
 
 

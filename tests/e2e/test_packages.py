@@ -25,7 +25,7 @@ from tests.harness.netns import ROOT, Namespace
 
 SOURCES = ("bench", "dfmeta", "devstack", "doc", "etc", "tests", "tools")
 NOT_KEPT = shutil.ignore_patterns("__pycache__", "build", ".*_cache", ".hypothesis")
-COMMANDS = {"dfmeta", "dfmeta-agent", "dfmeta-store", "dfmeta-tag-devices"}
+COMMANDS = {"dfmeta", "dfmeta-agent", "dfmeta-cni", "dfmeta-store", "dfmeta-tag-devices"}
 ALONE = ("env", "-u", "PYTHONPATH", "-u", "COVERAGE_PROCESS_START")
 INSTALL = (ROOT / "doc/source/install.rst").read_text(encoding="utf-8")
 FULL = f"dfmeta-{version('dfmeta')}"
@@ -188,6 +188,11 @@ def test_the_guests_program_runs(installed: Path, tmp_path: Path) -> None:
     document.write_text('{"devices": []}')
     done = run_alone(installed / "bin/dfmeta-tag-devices", "--dry-run", "--file", document)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_cni_plugin_runs(installed: Path) -> None:
+    done = run_alone("env", "CNI_COMMAND=VERSION", installed / "bin/dfmeta-cni")
+    assert "supportedVersions" in done.stdout, done
 
 
 def test_the_store_makes_its_database(installed: Path) -> None:

@@ -54,6 +54,8 @@ COMPUTED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Expressions that are known at run time alone, by their source → all that they may be."""
 PASSED_ON: Final[Mapping[str, Set[str]]] = {
+    "guest/cni.py _CONTAINER": {"fullmatch"},
+    "guest/cni.py _IFNAME": {"fullmatch"},
     "guest/tag_devices.py _SCSI": {"fullmatch"},
     "guest/tag_devices.py _STABLE": {"fullmatch"},
     "guest/tag_devices.py _XEN": {"fullmatch"},
@@ -222,6 +224,14 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
         "none",
     ),
     "devices/splice.py _BLANKS": (" \t\n\r",),
+    "guest/cni.py _CONTAINER": ("a1_.-b",),
+    "guest/cni.py _IFNAME": ("eth0.1",),
+    "guest/cni.py _MAC": ("fa:16:3e:00:00:01",),
+    "guest/cni.py _NETWORK": ("a1_.-b",),
+    "guest/cni.py _NUMBER": (b"12",),
+    "guest/cni.py _PORT": ("169.254.169.254:80", "[fe80::1%eth0]:80"),
+    "guest/cni.py _STATUS": (b"HTTP/1.1 200 OK",),
+    "guest/cni.py _TOKEN": (b"a!",),
     "guest/tag_devices.py (?m)^DEVTYPE=(.*)$": ("A=b\nDEVTYPE=disk\n",),
     "guest/tag_devices.py =([0-9A-F]{2})": ("a=0Fb=A0",),
     'guest/tag_devices.py SUBSYSTEM=="([a-z]+)"': ('SUBSYSTEM=="net", SUBSYSTEM=="a"',),

@@ -1,0 +1,1338 @@
+#!/usr/bin/python3 -IS
+"""``dfmeta-cni``, inside a guest: the CNI plugin that gives containers ports of their own.
+
+A runtime calls it for each container (CNI specification 1.1.0). It asks the host for an attachment,
+over the metadata address, and makes the container's device: a VLAN device of the VM's interface, or
+a veth whose other end is an access port of an Open vSwitch bridge in the VM.
+
+Trust: the runtime's environment and configuration come from root of this VM, and are checked for
+form. The host's answers are bounded and checked. No token is printed or stored.
+
+This is a single file that runs on Python 3.8 and later, with the standard library only: a guest may
+have only this file. Modules are imported where they are used, because a runtime asks VERSION and
+STATUS often, and a start takes most of the time of a call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any
+
+VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
+SINCE = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+"""Verbs that older versions of the specification do not have."""
+ENDPOINT = "169.254.169.254:80"
+METADATA = "169.254.169.254/32"
+DATABASE = "unix:/var/run/openvswitch/db.sock"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+VERSION, FIELD, UNKNOWN, ENVIRONMENT, IO, DECODE, CONFIGURATION = range(1, 8)
+LATER, UNAVAILABLE, SHORT = 11, 50, 51
+MTU, REFUSED, CONFLICT, EXHAUSTED, DIFFERENT = range(100, 105)
+"""Codes of errors: those of the specification, and from 100 on this program's own."""
+
+MAX_INPUT = 4 << 20
+MAX_HEAD = 16 << 10
+MAX_ANSWER = 1 << 20
+MAX_DATABASE = 16 << 20
+"""Bytes that are read at most: of stdin, of an answer's head and body, and of OVSDB's answer."""
+MAX_LABELS, MAX_LABEL = 16, 256
+MAX_ADDRESSES, MAX_ROUTES = 16, 64
+PATIENCE = 20
+"""Seconds for the requests of a call, unless ``timeout`` says otherwise."""
+STATUS_PATIENCE = 4
+"""Seconds for STATUS at most: runtimes ask it every 5 seconds."""
+UNDO_PATIENCE = 3
+"""Seconds to give back an attachment after a failure, beyond ``timeout``."""
+RETRIES_AVOID = 2
+
+_CONTAINER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
+_IFNAME = re.compile(r"[!-$&-.0-9;-~]{1,15}", re.ASCII)
+_NETWORK = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}", re.ASCII)
+_MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}", re.ASCII)
+_TOKEN = re.compile(rb"[!-~]{1,4096}")
+_STATUS = re.compile(rb"HTTP/1\.[01] ([2-5][0-9][0-9])(?: [ -~]{0,200})?")
+_NUMBER = re.compile(rb"[0-9]{1,7}")
+_PORT = re.compile(
+    r"\[([0-9A-Fa-f:.]{2,45}(?:%[!-~]{1,15})?)\]:([0-9]{1,5})|([0-9.]{7,15}):([0-9]{1,5})"
+)
+
+
+class CniError(Exception):
+    """An error for the runtime; ``details`` has the remedy."""
+
+    def __init__(self, code: int, msg: str, details: str = "") -> None:
+        self.code, self.msg, self.details = code, msg, details
+        super().__init__(msg)
+
+
+class VidTakenError(Exception):
+    """This VM has a device with the VLAN id of the attachment."""
+
+
+# The call
+
+
+class Call:
+    """A call of a runtime: its environment and its configuration, checked."""
+
+    def __init__(self, verb: str, config: dict[str, Any], environ: dict[str, str]) -> None:
+        """
+        :raises CniError: a value is missing or has not its form.
+        """
+        self.verb, self.config, self.environ = verb, config, environ
+        self.container = self.ifname = self.netns = ""
+        if verb in ("ADD", "DEL", "CHECK"):
+            self.container = self._variable("CNI_CONTAINERID", _CONTAINER)
+            self.ifname = self._variable("CNI_IFNAME", _IFNAME)
+            self.netns = environ.get("CNI_NETNS", "")
+            if self.ifname in (".", ".."):
+                raise CniError(ENVIRONMENT, "CNI_IFNAME is not the name of a device")
+            if not self.netns and verb != "DEL":
+                raise CniError(ENVIRONMENT, "CNI_NETNS is missing", "The runtime has to set it")
+        self.network = self._text("network", required=True)
+        if not _NETWORK.fullmatch(self.network):
+            raise _wrong("network", "the name of a network of the host: small letters, digits, _.-")
+        self.link = self._text("link", "vlan")
+        if self.link not in ("vlan", "ovs"):
+            raise _wrong("link", "vlan or ovs")
+        self.bridge = self._text("bridge", required=self.link == "ovs")
+        self.database = self._text("db", DATABASE)
+        if not self.database.startswith("unix:/"):
+            raise _wrong("db", "unix:PATH, the socket of ovsdb-server in this VM")
+        self.parent = self._text("parent")
+        self.owner = self._text("owner", self._text("name"))
+        if len(self.owner) > 128 or not self.owner.isprintable():
+            raise _wrong("owner", "printable text of at most 128 characters")
+        self.default_route = self._switch("defaultRoute")
+        self.metadata_route = self._switch("metadataRoute")
+        self.mtu = config.get("mtu", 0)
+        if type(self.mtu) is not int or not (self.mtu == 0 or 68 <= self.mtu <= 65535):
+            raise _wrong("mtu", "a number of bytes from 68 to 65535")
+        timeout = config.get("timeout", PATIENCE)
+        if type(timeout) not in (int, float) or not 1 <= timeout <= 300:
+            raise _wrong("timeout", "seconds from 1 to 300")
+        if verb == "STATUS":
+            timeout = min(timeout, STATUS_PATIENCE)
+        self.api = Api(self._text("endpoint", ENDPOINT), time.monotonic() + timeout)
+        self.path = f"/attachments/{_quoted(self.container)}/{_quoted(self.ifname)}"
+
+    @property
+    def version(self) -> str:
+        """The version of the specification that the runtime uses."""
+        return str(self.config["cniVersion"])
+
+    def wanted(self) -> dict[str, Any]:
+        """Return the body of the request for an attachment.
+
+        :raises CniError: a capability has not its form.
+        """
+        body = {"network": self.network, "owner": self.owner}  # type: dict[str, Any]
+        boot_id = _content(BOOT_ID)
+        if boot_id:
+            body["boot_id"] = boot_id
+        runtime = self.config.get("runtimeConfig") or {}
+        if not isinstance(runtime, dict):
+            raise _wrong("runtimeConfig", "an object")
+        mac, ips = runtime.get("mac"), runtime.get("ips") or []
+        if mac:
+            if not isinstance(mac, str) or not _MAC.fullmatch(mac.lower()):
+                raise _wrong("runtimeConfig.mac", "a MAC address with colons")
+            body["mac"] = mac.lower()
+        if ips:
+            if not isinstance(ips, list) or len(ips) > 1 or not isinstance(ips[0], str):
+                raise _wrong("runtimeConfig.ips", "a list of one IPv4 address")
+            address = ips[0].partition("/")[0]
+            if len(_packed(address)) != 4:
+                raise _wrong("runtimeConfig.ips", "a list of one IPv4 address")
+            body["ip"] = address
+        labels = {}
+        for pair in self.environ.get("CNI_ARGS", "").split(";"):
+            name, equals, value = pair.partition("=")
+            short = value[:MAX_LABEL]
+            if (
+                equals
+                and name.startswith("K8S_")
+                and len(name) <= 63
+                and (name + short).isprintable()
+            ):
+                labels[name] = short
+        if labels:
+            body["labels"] = dict(list(labels.items())[:MAX_LABELS])
+        return body
+
+    def previous(self) -> dict[str, Any]:
+        """Return ``prevResult``; empty without one.
+
+        :raises CniError: it is not an object with lists.
+        """
+        result = self.config.get("prevResult") or {}
+        lists = ("interfaces", "ips", "routes")
+        if not isinstance(result, dict) or not all(
+            isinstance(result.get(name) or [], list)
+            and all(isinstance(one, dict) for one in result.get(name) or [])
+            for name in lists
+        ):
+            raise _wrong("prevResult", "the result of ADD")
+        return result
+
+    def previous_mac(self) -> str:
+        """Return the MAC of the container's device in ``prevResult``; empty without one."""
+        for one in self.previous().get("interfaces") or []:
+            if one.get("name") == self.ifname and one.get("sandbox"):
+                return str(one.get("mac", "")).lower()
+        return ""
+
+    def _variable(self, name: str, form: re.Pattern[str]) -> str:
+        value = self.environ.get(name, "")
+        if not form.fullmatch(value):
+            state = "has not the form of the CNI specification" if value else "is missing"
+            raise CniError(ENVIRONMENT, f"{name} {state}", "The runtime has to set it")
+        return value
+
+    def _text(self, name: str, otherwise: str = "", *, required: bool = False) -> str:
+        value = self.config.get(name, otherwise)
+        if not isinstance(value, str) or (required and not value):
+            raise _wrong(name, "text" if value else "in the configuration: it is missing")
+        return value
+
+    def _switch(self, name: str) -> bool:
+        value = self.config.get(name, True)
+        if not isinstance(value, bool):
+            raise _wrong(name, "true or false")
+        return value
+
+
+def _wrong(name: str, form: str) -> CniError:
+    return CniError(CONFIGURATION, f"{name} has to be {form}", "Correct the network configuration")
+
+
+def _quoted(text: str) -> str:
+    kept = "-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+    return "".join(one if one in kept else f"%{ord(one):02X}" for one in text)
+
+
+def _content(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read(100).strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _packed(address: str) -> bytes:
+    import socket
+
+    try:
+        return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+    except (OSError, ValueError):
+        return b""
+
+
+def _prefix(text: object) -> tuple[bytes, int]:
+    """Return address and length of a prefix; an empty address if it is invalid."""
+    address, _slash, length = text.partition("/") if isinstance(text, str) else ("", "", "")
+    packed = _packed(address)
+    bits = length if length.isascii() and length.isdigit() and len(length) < 4 else "999"
+    return (packed, int(bits)) if int(bits) <= 8 * len(packed) else (b"", 0)
+
+
+# The API of the host
+
+
+class Api:
+    """The host's API: a token and the requests of a call on one connection.
+
+    :param endpoint: ``ADDRESS:PORT``; an IPv6 address has brackets, and its zone inside.
+    :param end: time (``time.monotonic``) at which no more attempts are made.
+    """
+
+    def __init__(self, endpoint: str, end: float) -> None:
+        match = _PORT.fullmatch(endpoint)
+        host, port = (match[1] or match[3], match[2] or match[4]) if match else ("", "0")
+        self.host = host.partition("%")[0]  # type: str
+        self.zone = host.partition("%")[2]  # type: str
+        self.port = int(port)
+        if not 0 < self.port < 65536 or not _packed(self.host):
+            raise _wrong("endpoint", f"ADDRESS:PORT, such as {ENDPOINT}")
+        self.end = end
+        self.token = b""
+        self._socket = None  # type: socket.socket | None
+        self._rest = b""
+
+    def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Send a request until it is answered; return the status and the document.
+
+        A request may be sent twice: the API's are the same again. 503 and a rate that was exceeded
+        are repeated.
+
+        :raises CniError: no answer in time, or none that can be read.
+        """
+        pause, renewed = 0.1, False
+        cause, last = "it does not answer", (0, None)  # type: tuple[str, tuple[int, Any]]
+        while True:
+            try:
+                status, headers, raw = self._request(method, path, body)
+            except OSError as error:
+                self.close()
+                cause, last, wait = error.strerror or str(error) or cause, (0, None), pause
+                pause = min(2 * pause, 2)
+            else:
+                document = _document(raw)
+                again = status == 503 or (status == 429 and _member(document, "error") == "rate")
+                if status == 401 and not renewed:
+                    renewed = True
+                    self.close()
+                    continue
+                if not again:
+                    return status, document
+                after = headers.get(b"retry-after", b"")
+                wait = int(after) if _NUMBER.fullmatch(after) else pause
+                wait, last = max(wait, 0.1), (status, document)
+            if wait >= self.end - time.monotonic():
+                if last[0]:
+                    return last
+                raise CniError(
+                    LATER,
+                    f"the host's API at {self.host}:{self.port} is away: {cause}",
+                    "Check that dfmeta-agent runs on the host, that this VM reaches the address, "
+                    "and that the plugin runs as root in the VM's own network namespace",
+                )
+            time.sleep(wait)
+
+    def close(self) -> None:
+        """Close the connection; its token goes with it."""
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self.token, self._rest = None, b"", b""
+
+    def _request(
+        self, method: str, path: str, body: object
+    ) -> tuple[int, dict[bytes, bytes], bytes]:
+        if not self.token:
+            ttl = b"X-dfmeta-token-ttl-seconds: 300\r\n"
+            status, headers, raw = self._exchange("PUT", "/token", ttl, b"")
+            if status != 200:
+                return status, headers, raw
+            if not _TOKEN.fullmatch(raw):
+                raise CniError(DECODE, "the host's token is not a token")
+            self.token = raw
+        data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+        kind = b"Content-Type: application/json\r\n" if data else b""
+        line = b"X-dfmeta-token: " + self.token + b"\r\n" + kind
+        return self._exchange(method, path, line, data)
+
+    def _exchange(
+        self, method: str, path: str, lines: bytes, data: bytes
+    ) -> tuple[int, dict[bytes, bytes], bytes]:
+        peer = self._connected()
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        head = f"{method} /dfmeta/v1{path} HTTP/1.1\r\nHost: {name}\r\n".encode()
+        size = b"Content-Length: %d\r\n" % len(data) if method in ("PUT", "POST") else b""
+        peer.settimeout(self._left())
+        peer.sendall(head + lines + size + b"\r\n" + data)
+        head = self._until(b"\r\n\r\n", MAX_HEAD)
+        first, *rest = head.split(b"\r\n")
+        match = _STATUS.fullmatch(first)
+        if not match:
+            raise CniError(DECODE, "the host's answer is not HTTP", "Check the key endpoint")
+        headers = {}
+        for line in rest:
+            field, _colon, value = line.partition(b":")
+            headers[field.lower()] = value.strip()
+        status = int(match[1])
+        length = headers.get(b"content-length", b"0" if status in (204, 304) else b"")
+        if not _NUMBER.fullmatch(length) or int(length) > MAX_ANSWER:
+            raise CniError(DECODE, f"the host's answer has no length up to {MAX_ANSWER} bytes")
+        while len(self._rest) < int(length):
+            self._receive()
+        raw, self._rest = self._rest[: int(length)], self._rest[int(length) :]
+        if headers.get(b"connection", b"").lower() == b"close":
+            peer.close()
+            self._socket, self._rest = None, b""
+        return status, headers, raw
+
+    def _until(self, mark: bytes, limit: int) -> bytes:
+        while mark not in self._rest:
+            if len(self._rest) > limit:
+                raise CniError(DECODE, f"the head of the host's answer has more than {limit} bytes")
+            self._receive()
+        head, _mark, self._rest = self._rest.partition(mark)
+        return head
+
+    def _receive(self) -> None:
+        assert self._socket is not None  # noqa: S101  # for mypy: set by _connected
+        self._socket.settimeout(self._left())
+        part = self._socket.recv(65536)
+        if not part:
+            raise ConnectionResetError("it closes connections")
+        self._rest += part
+
+    def _left(self) -> float:
+        left = self.end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("it does not answer in time")
+        return left
+
+    def _connected(self) -> socket.socket:
+        """Return a connection from a privileged port: the host accepts no other (ip(7))."""
+        import socket
+        import struct
+
+        if self._socket is not None:
+            return self._socket
+        six = ":" in self.host
+        peer = socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            # A port in TIME_WAIT is not free for minutes, and privileged ports are few.
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _bind_privileged(peer)
+            peer.settimeout(min(self._left(), 5))
+            zone = socket.if_nametoindex(self.zone) if self.zone else 0
+            peer.connect((self.host, self.port, 0, zone) if six else (self.host, self.port))
+        except BaseException:
+            peer.close()
+            raise
+        self._socket = peer
+        return peer
+
+
+def _bind_privileged(peer: socket.socket) -> None:
+    import errno
+
+    first = os.getpid()
+    for step in range(424):
+        try:
+            peer.bind(("", 600 + (first + step) % 424))
+        except OSError as error:
+            if error.errno == errno.EACCES:
+                raise CniError(
+                    IO, "a source port below 1024 is refused", "Run the plugin as root"
+                ) from error
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return
+    raise OSError("no source port below 1024 is free")
+
+
+def _document(raw: bytes) -> Any:
+    try:
+        return json.loads(raw.decode(), parse_int=lambda digits: int(digits[:20])) if raw else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _member(document: object, name: str) -> object:
+    return document.get(name) if isinstance(document, dict) else None
+
+
+def _refusal(status: int, document: object) -> CniError:
+    """Return the error for an answer that is not the one hoped for."""
+    said = _member(document, "message")
+    text = said if isinstance(said, str) and said.isprintable() else ""
+    code, cause, remedy = {
+        400: (CONFIGURATION, "a wrong request", "Correct the configuration"),
+        401: (REFUSED, "a request without a valid token", "Update the plugin"),
+        403: (REFUSED, "a request that may come from a container", "Run the plugin as root"),
+        404: (REFUSED, "attachments for this VM", "Allow this VM on the host: [attachments] allow"),
+        409: (CONFLICT, "the attachment", "Delete the container first: it is on another network"),
+        413: (CONFIGURATION, "a request of this size", "Use shorter values"),
+        422: (CONFIGURATION, "this network", "Name one that the host has in the key network"),
+        429: (LATER, "more attachments or requests", "Try again, or raise [attachments] quota"),
+        503: (LATER, "requests at the moment", "Try again; `dfmeta doctor` on the host says more"),
+        507: (EXHAUSTED, "an attachment: VLAN ids or addresses are used up", "Enlarge the subnet"),
+    }.get(status, (LATER, "the request", "See the log of dfmeta-agent on the host"))
+    return CniError(code, f"the host refuses {cause} ({status})", f"{text[:400]} {remedy}".strip())
+
+
+class Attachment:
+    """An attachment of the host's answer, checked."""
+
+    def __init__(self, document: object) -> None:
+        """
+        :raises CniError: a member is missing or has not its form.
+        """
+        members = document if isinstance(document, dict) else {}  # type: dict[str, Any]
+        get = members.get
+        self.vid = get("vid")  # type: Any
+        self.mac = get("mac")  # type: Any
+        self.mtu = get("mtu", 1500)  # type: Any
+        self.parent_mac = get("parent_mac") or ""  # type: Any
+        ips, routes, dns = get("ips"), get("routes") or [], get("dns") or {}
+        if (
+            type(self.vid) is not int
+            or not 1 <= self.vid <= 4094
+            or not _is_mac(self.mac)
+            or type(self.mtu) is not int
+            or not 68 <= self.mtu <= 65535
+            or not (self.parent_mac == "" or _is_mac(self.parent_mac))
+            or not isinstance(ips, list)
+            or not 1 <= len(ips) <= MAX_ADDRESSES
+            or not isinstance(routes, list)
+            or len(routes) > MAX_ROUTES
+            or not isinstance(dns, dict)
+        ):
+            raise CniError(DECODE, "the host's answer is not an attachment", "Update dfmeta")
+        self.ips, self.routes, self.dns = [], [], dns  # type: list[Any], list[Any], dict[str, Any]
+        for one in ips:
+            address, gateway = _member(one, "address"), _member(one, "gateway") or ""
+            if not _prefix(address)[0] or (gateway and not _packed(str(gateway))):
+                raise CniError(DECODE, "the host's answer has an invalid address", "Update dfmeta")
+            self.ips.append((address, gateway))
+            if gateway:
+                self._route("::/0" if ":" in str(gateway) else "0.0.0.0/0", gateway)
+        for one in routes:
+            dst, gateway = _member(one, "dst"), _member(one, "gw") or ""
+            if not _prefix(dst)[0] or (gateway and not _packed(str(gateway))):
+                raise CniError(DECODE, "the host's answer has an invalid route", "Update dfmeta")
+            self._route(dst, gateway)
+
+    def _route(self, dst: object, gateway: object) -> None:
+        if (dst, gateway) not in self.routes:
+            self.routes.append((dst, gateway))
+
+
+def _is_mac(value: object) -> bool:
+    return isinstance(value, str) and _MAC.fullmatch(value) is not None
+
+
+# rtnetlink(7)
+
+_REQUEST, _ACK, _EXCL, _CREATE, _DUMP = 0x1, 0x4, 0x200, 0x400, 0x300
+_NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
+_NEWADDR, _GETADDR, _NEWROUTE = 20, 22, 24
+_ERROR, _DONE = 2, 3
+_UP = 1
+_CLONE_NEWNET = 0x40000000
+_DERIVED = ("bridge", "openvswitch", "tun", "vlan", "macvlan", "macvtap", "ipvlan")
+"""Kinds of devices that may have the MAC of the VM's interface, but are not the interface."""
+
+
+def attribute(kind: int, data: bytes) -> bytes:
+    """Return an attribute of a message, padded to 4 bytes."""
+    import struct
+
+    return struct.pack("=HH", 4 + len(data), kind) + data + bytes(-len(data) % 4)
+
+
+def device(index: int = 0, *, up: bool = False) -> bytes:
+    """Return a struct ifinfomsg."""
+    import struct
+
+    return struct.pack("=BxHiII", 0, 0, index, _UP if up else 0, _UP if up else 0)
+
+
+def _u16(number: int) -> bytes:
+    return number.to_bytes(2, sys.byteorder)
+
+
+def _u32(number: int) -> bytes:
+    return number.to_bytes(4, sys.byteorder)
+
+
+def described(name: str, mac: str, mtu: int, netns: int = -1) -> bytes:
+    """Return the attributes of a device: its name, MAC, MTU, and the namespace's descriptor."""
+    text = attribute(3, name.encode() + b"\0")
+    text += attribute(1, bytes.fromhex(mac.replace(":", ""))) if mac else b""
+    text += attribute(4, _u32(mtu))
+    return text + (attribute(28, _u32(netns)) if netns >= 0 else b"")
+
+
+def kind_of(kind: str, data: bytes) -> bytes:
+    """Return IFLA_LINKINFO with a kind of device and its data."""
+    return attribute(18, attribute(1, kind.encode() + b"\0") + attribute(2, data))
+
+
+def vlan(name: str, mac: str, mtu: int, *, netns: int, parent: int, vid: int) -> bytes:
+    """Return the message that makes a VLAN device of *parent*, at once in the namespace."""
+    data = kind_of("vlan", attribute(1, _u16(vid)))
+    return device() + described(name, mac, mtu, netns) + attribute(5, _u32(parent)) + data
+
+
+def veth(name: str, mac: str, mtu: int, *, netns: int, outer: str) -> bytes:
+    """Return the message that makes *outer* here, and its peer in the namespace."""
+    peer = attribute(1, device() + described(name, mac, mtu, netns))
+    return device() + described(outer, "", mtu) + kind_of("veth", peer)
+
+
+class Link:
+    """A network device, as the kernel describes it."""
+
+    def __init__(self, payload: bytes) -> None:
+        self.index = int.from_bytes(payload[4:8], sys.byteorder)
+        found = _attributes(payload[16:])
+        info = _attributes(found.get(18, b""))
+        self.name = found.get(3, b"").rstrip(b"\0").decode(errors="replace")
+        self.mac = found.get(1, b"").hex(":")
+        self.mtu = int.from_bytes(found.get(4, b""), sys.byteorder)
+        self.kind = info.get(1, b"").rstrip(b"\0").decode(errors="replace")
+        data = _attributes(info.get(2, b"")) if self.kind == "vlan" else {}
+        self.vid = int.from_bytes(data.get(1, b"")[:2], sys.byteorder)
+
+
+def _attributes(data: bytes) -> dict[int, bytes]:
+    found = {}  # type: dict[int, bytes]
+    while len(data) >= 4:
+        size = max(int.from_bytes(data[:2], sys.byteorder), 4)
+        found[int.from_bytes(data[2:4], sys.byteorder) & 0x3FFF] = data[4:size]
+        data = data[(size + 3) & ~3 :]
+    return found
+
+
+class Netlink:
+    """A socket of rtnetlink.
+
+    :param netns: descriptor of its network namespace; -1: this process' own.
+    """
+
+    def __init__(self, netns: int = -1) -> None:
+        import socket
+
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+        here = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC) if netns >= 0 else -1
+        try:
+            if netns >= 0:
+                _setns(netns)
+            try:
+                self._socket = socket.socket(socket.AF_NETLINK, kind, 0)
+            finally:
+                if netns >= 0:
+                    _setns(here)
+        finally:
+            if here >= 0:
+                os.close(here)
+        self._socket.settimeout(10)
+
+    def send(self, kind: int, payload: bytes, flags: int = 0) -> list[bytes]:
+        """Send a message, and return the payloads of the answer.
+
+        :raises OSError: the kernel refuses it.
+        """
+        import struct
+
+        size = 16 + len(payload)
+        flags |= _REQUEST | (0 if flags & _DUMP == _DUMP and kind in (_GETLINK, _GETADDR) else _ACK)
+        self._socket.send(struct.pack("=IHHII", size, kind, flags, 1, 0) + payload)
+        found = []  # type: list[bytes]
+        while True:
+            data = self._socket.recv(1 << 18)
+            while len(data) >= 16:
+                size, answer = struct.unpack_from("=IH", data)
+                content, data = data[16:size], data[(size + 3) & ~3 :]
+                if answer in (_ERROR, _DONE):
+                    number = -int.from_bytes(content[:4], sys.byteorder, signed=True)
+                    if number:
+                        raise OSError(number, os.strerror(number))
+                    return found
+                found.append(content)
+
+    def link(self, name: str) -> Link | None:
+        """Return a device by its name; None if there is none."""
+        import errno
+
+        try:
+            answer = self.send(_GETLINK, device() + attribute(3, name.encode() + b"\0"))
+        except OSError as error:
+            if error.errno == errno.ENODEV:
+                return None
+            raise
+        return Link(answer[0])
+
+    def links(self) -> list[Link]:
+        """Return all devices."""
+        return [Link(one) for one in self.send(_GETLINK, device(), _DUMP)]
+
+    def make(self, message: bytes) -> None:
+        """Make a device.
+
+        :raises OSError: the kernel refuses it; EEXIST if its name or VLAN id is taken.
+        """
+        self.send(_NEWLINK, message, _CREATE | _EXCL)
+
+    def remove(self, link: Link) -> None:
+        """Remove a device; one that is gone too."""
+        import errno
+
+        try:
+            self.send(_DELLINK, device(link.index))
+        except OSError as error:
+            if error.errno != errno.ENODEV:
+                raise
+
+    def up(self, link: Link, *, bare: bool = False) -> None:
+        """Set a device up.
+
+        :param bare: it gets no IPv6 address of its own (IN6_ADDR_GEN_MODE_NONE).
+        """
+        if bare:
+            import contextlib
+
+            mode = attribute(26, attribute(10, attribute(8, b"\1")))
+            with contextlib.suppress(OSError):  # A kernel without IPv6.
+                self.send(_SETLINK, device(link.index) + mode)
+        self.send(_SETLINK, device(link.index, up=True))
+
+    def address(self, link: Link, address: bytes, length: int) -> None:
+        """Add an address; an IPv6 address is usable at once (IFA_F_NODAD)."""
+        import struct
+
+        family, flags = (2, 0) if len(address) == 4 else (10, 2)
+        head = struct.pack("=BBBBI", family, length, flags, 0, link.index)
+        body = attribute(2, address) + attribute(1, address)
+        self.send(_NEWADDR, head + body, _CREATE | _EXCL)
+
+    def addresses(self, link: Link) -> set[tuple[bytes, int]]:
+        """Return the addresses of a device, with the lengths of their prefixes."""
+        found = set()
+        for one in self.send(_GETADDR, bytes(8), _DUMP):
+            if int.from_bytes(one[4:8], sys.byteorder) == link.index:
+                values = _attributes(one[8:])
+                found.add((values.get(2) or values.get(1, b""), one[1]))
+        return found
+
+    def route(self, link: Link, dst: tuple[bytes, int], gateway: bytes) -> None:
+        """Add a route by a device; without a gateway its destination is on the link."""
+        import struct
+
+        family = 2 if len(dst[0]) == 4 else 10
+        scope = 0 if gateway or family == 10 else 253
+        head = struct.pack("=BBBBBBBBI", family, dst[1], 0, 0, 254, 4, scope, 1, 0)
+        body = attribute(1, dst[0]) if dst[1] else b""
+        body += attribute(5, gateway) if gateway else b""
+        self.send(_NEWROUTE, head + body + attribute(4, _u32(link.index)), _CREATE | _EXCL)
+
+
+def _setns(descriptor: int) -> None:
+    if hasattr(os, "setns"):
+        os.setns(descriptor, _CLONE_NEWNET)
+        return
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET):
+        number = ctypes.get_errno()
+        raise OSError(number, f"setns: {os.strerror(number)}")
+
+
+# Open vSwitch in the VM (RFC 7047)
+
+
+class Database:
+    """A connection to OVSDB in the VM.
+
+    :param method: ``unix:PATH``.
+    :param end: time (``time.monotonic``) until which it has to answer.
+    :raises CniError: nothing listens there.
+    """
+
+    def __init__(self, method: str, end: float) -> None:
+        import socket
+
+        self._end, self._rest = end, ""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.settimeout(10)
+            self._socket.connect(method[len("unix:") :])
+        except OSError as error:
+            raise CniError(
+                IO,
+                f"Open vSwitch's database at {method} does not answer: {error.strerror}",
+                "Start Open vSwitch in this VM, or correct the key db",
+            ) from error
+
+    def transact(self, *operations: dict[str, Any]) -> list[dict[str, Any]]:
+        """Do operations, all or none, and return their results.
+
+        :raises CniError: it does not answer, or refuses one.
+        """
+        request = {"method": "transact", "params": ["Open_vSwitch", *operations], "id": 1}
+        try:
+            self._socket.settimeout(max(self._end - time.monotonic(), 1))
+            self._socket.sendall(json.dumps(request).encode())
+            answer = self._answer()
+        except (OSError, ValueError) as error:
+            raise CniError(IO, f"Open vSwitch's database failed: {error}", "See its log") from error
+        results = answer.get("result") or [{"error": str(answer.get("error"))}]
+        for one in results:
+            if one and one.get("error"):
+                raise CniError(IO, f"Open vSwitch refuses a change: {one['error']}", "See its log")
+        return [one or {} for one in results]
+
+    def _answer(self) -> dict[str, Any]:
+        text, decoder = b"", json.JSONDecoder()
+        while len(text) < MAX_DATABASE:
+            part = self._socket.recv(1 << 20)
+            if not part:
+                raise ConnectionResetError("it was closed")
+            text += part
+            try:
+                found, end = decoder.raw_decode(text.decode())
+            except ValueError:
+                continue
+            if found.get("method") == "echo":
+                text = text.decode()[end:].encode()
+                continue
+            return dict(found)
+        raise ValueError("its answer is too large")
+
+    def ports(self, column: str, function: str, value: object) -> list[dict[str, Any]]:
+        """Return the ports for which a condition holds, with name, _uuid, tag, external_ids."""
+        rows = self.transact(
+            {
+                "op": "select",
+                "table": "Port",
+                "where": [[column, function, value]],
+                "columns": ["_uuid", "name", "tag", "external_ids"],
+            }
+        )[0]["rows"]
+        return list(rows)
+
+    def add(self, bridge: str, name: str, vid: int, ids: dict[str, str]) -> None:
+        """Add an access port, and wait until Open vSwitch uses it.
+
+        :raises CniError: there is no such bridge, or Open vSwitch cannot use the device.
+        """
+        named = [["name", "==", name]]
+        keys = ["map", sorted([key, value] for key, value in ids.items())]
+        port = {"name": name, "interfaces": ["named-uuid", "i"], "tag": vid, "external_ids": keys}
+        new = ["set", [["named-uuid", "p"]]]
+        cut = self.transact(
+            {"op": "insert", "table": "Interface", "row": {"name": name}, "uuid-name": "i"},
+            {
+                "op": "insert",
+                "table": "Port",
+                "row": {**port, "vlan_mode": "access"},
+                "uuid-name": "p",
+            },
+            {
+                "op": "mutate",
+                "table": "Bridge",
+                "where": [["name", "==", bridge]],
+                "mutations": [["ports", "insert", new]],
+            },
+            *_next(),
+        )
+        self._wait(cut)
+        row = self.transact(
+            {"op": "select", "table": "Interface", "where": named, "columns": ["ofport", "error"]}
+        )[0]["rows"]
+        if not row or type(row[0]["ofport"]) is not int or row[0]["ofport"] < 1:
+            cause = row[0]["error"] if row and isinstance(row[0]["error"], str) else "no reason"
+            raise CniError(IO, f"Open vSwitch cannot use the port {name}: {cause}", "See its log")
+
+    def remove(self, rows: list[dict[str, Any]]) -> None:
+        """Remove ports from their bridges."""
+        if not rows:
+            return
+        operations = []
+        for row in rows:
+            operation = {
+                "op": "mutate",
+                "table": "Bridge",
+                "where": [["ports", "includes", row["_uuid"]]],
+                "mutations": [["ports", "delete", row["_uuid"]]],
+            }
+            operations.append(operation)
+        self._wait(self.transact(*operations, *_next()))
+
+    def ports_of(self, bridge: str) -> set[str] | None:
+        """Return the UUIDs of a bridge's ports; None if there is no such bridge."""
+        where = [["name", "==", bridge]]
+        select = {"op": "select", "table": "Bridge", "where": where, "columns": ["ports"]}
+        rows = self.transact(select)[0]["rows"]
+        if not rows:
+            return None
+        kind, content = rows[0]["ports"]
+        return {one for _uuid, one in content} if kind == "set" else {content}
+
+    def _wait(self, results: list[dict[str, Any]]) -> None:
+        """Wait until ovs-vswitchd has applied a transaction (ovs-vswitchd.conf.db(5), next_cfg)."""
+        wanted = results[-1]["rows"][0]["next_cfg"]
+        select = {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["cur_cfg"]}
+        while self.transact(select)[0]["rows"][0]["cur_cfg"] < wanted:
+            if time.monotonic() > self._end:
+                raise CniError(LATER, "Open vSwitch in this VM is busy", "Check ovs-vswitchd")
+            time.sleep(0.01)
+
+
+def _next() -> list[dict[str, Any]]:
+    table = {"table": "Open_vSwitch", "where": []}  # type: dict[str, Any]
+    return [
+        {"op": "mutate", **table, "mutations": [["next_cfg", "+=", 1]]},
+        {"op": "select", **table, "columns": ["next_cfg"]},
+    ]
+
+
+def outer_name(container: str, ifname: str) -> str:
+    """Return the name of the VM's end of a container's veth: the same for the same key."""
+    import hashlib
+
+    return "dfc" + hashlib.sha256(f"{container}/{ifname}".encode()).hexdigest()[:12]
+
+
+# Devices
+
+
+def open_netns(path: str) -> int:
+    """Return a descriptor of a network namespace; -1 if the path does not exist."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
+
+
+def find_parent(here: Netlink, call: Call, one: Attachment) -> Link | None:
+    """Return the VM's interface; None if it is not needed and cannot be told.
+
+    :raises CniError: it is needed and cannot be told.
+    """
+    if call.parent:
+        link = here.link(call.parent)
+        if link is None:
+            raise _wrong("parent", f"a device of this VM: there is no {call.parent[:15]}")
+        return link
+    same = [link for link in here.links() if link.mac == one.parent_mac and one.parent_mac]
+    real = [link for link in same if link.kind not in _DERIVED]
+    if len(real) == 1:
+        return real[0]
+    if call.link == "ovs":
+        return None
+    raise _wrong("parent", f"given: {len(real)} devices have the port's MAC {one.parent_mac}")
+
+
+def make_device(call: Call, here: Netlink, there: Netlink, netns: int, one: Attachment) -> None:
+    """Make the container's device, with its addresses and routes.
+
+    :raises VidTakenError: this VM has another device with the VLAN id.
+    :raises CniError: the configuration does not fit this VM.
+    :raises OSError: the kernel refuses it.
+    """
+    import errno
+
+    parent = find_parent(here, call, one)
+    mtu = call.mtu or one.mtu
+    if call.mtu > one.mtu:
+        raise _wrong("mtu", f"at most {one.mtu}, the MTU of the network")
+    if parent is not None and parent.mtu < mtu:
+        raise CniError(
+            MTU,
+            f"{parent.name} has an MTU of {parent.mtu} bytes, and the network has {mtu}",
+            f"Set the MTU of {parent.name} to {mtu} or more, or set the key mtu",
+        )
+    if call.link == "ovs":
+        _make_port(call, here, netns, one, mtu)
+    else:
+        assert parent is not None  # noqa: S101  # for mypy: find_parent
+        where = (call.ifname, one.mac, mtu)
+        try:
+            here.make(vlan(*where, netns=netns, parent=parent.index, vid=one.vid))
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                raise CniError(
+                    IO, "this kernel has no VLAN devices", "Load 8021q, or use link: ovs"
+                ) from error
+            if error.errno != errno.EEXIST:
+                raise
+            _must_be_new(call, there)
+            raise VidTakenError from error
+    link = there.link(call.ifname)
+    if link is None:
+        raise CniError(IO, f"{call.ifname} vanished while it was made")
+    for address, _gateway in one.ips:
+        there.address(link, *_prefix(address))
+    there.up(link)
+    for dst, gateway in routes_of(call, one):
+        try:
+            there.route(link, _prefix(dst), _packed(gateway) if gateway else b"")
+        except OSError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            raise CniError(
+                CONFIGURATION,
+                f"the container has a route to {dst} by another device",
+                "Set defaultRoute or metadataRoute to false for all networks of it but one",
+            ) from error
+
+
+def routes_of(call: Call, one: Attachment) -> list[tuple[str, str]]:
+    """Return the routes of a container: destination and gateway, which is empty on the link."""
+    found = [pair for pair in one.routes if call.default_route or _prefix(pair[0])[1]]
+    if call.metadata_route:
+        found = [(METADATA, ""), *(pair for pair in found if pair[0] != METADATA)]
+    return found
+
+
+def _make_port(call: Call, here: Netlink, netns: int, one: Attachment, mtu: int) -> None:
+    database = Database(call.database, call.api.end)
+    ports = database.ports_of(call.bridge)
+    if ports is None:
+        raise _wrong("bridge", f"a bridge of this VM: there is no {call.bridge[:64]}")
+    outer = outer_name(call.container, call.ifname)
+    stale = []
+    for row in database.ports("tag", "==", one.vid):
+        if row["_uuid"][1] not in ports:
+            continue
+        own = "dfmeta-cni" in dict(row["external_ids"][1])
+        if row["name"] != outer and not (own and here.link(row["name"]) is None):
+            raise VidTakenError
+        stale.append(row)
+    # The rest of an ADD that was killed, or of a container from before a reboot.
+    database.remove(
+        [*stale, *(one for one in database.ports("name", "==", outer) if one not in stale)]
+    )
+    left = here.link(outer)
+    if left is not None:
+        here.remove(left)
+    here.make(veth(call.ifname, one.mac, mtu, netns=netns, outer=outer))
+    made = here.link(outer)
+    if made is None:
+        raise CniError(IO, f"{outer} vanished while it was made")
+    here.up(made, bare=True)
+    ids = {"dfmeta-cni": f"{call.container}/{call.ifname}"}
+    ids.update({"dfmeta-cni-network": call.network, "dfmeta-cni-owner": call.owner})
+    database.add(call.bridge, outer, one.vid, ids)
+
+
+def _must_be_new(call: Call, there: Netlink) -> None:
+    if there.link(call.ifname) is not None:
+        raise CniError(
+            ENVIRONMENT,
+            f"the container has a device {call.ifname}",
+            "Give another CNI_IFNAME, or delete the container's network first",
+        )
+
+
+def remove_port(call: Call, here: Netlink) -> None:
+    """Remove the VM's side of a container's device with ``link: ovs``. Idempotent."""
+    outer = outer_name(call.container, call.ifname)
+    database = Database(call.database, call.api.end)
+    database.remove(database.ports("name", "==", outer))
+    link = here.link(outer)
+    if link is not None:
+        here.remove(link)
+
+
+def remove_vlan(call: Call, netns: int, vid: int, mac: str) -> bool:
+    """Remove a container's VLAN device; return whether there is none now.
+
+    One with another MAC, or another VLAN id, is not the attachment's and stays.
+
+    :param vid: 0: not known; then the MAC alone decides.
+    """
+    there = Netlink(netns)
+    link = there.link(call.ifname)
+    if link is None or link.kind != "vlan":
+        return True
+    if link.mac != mac or (vid and link.vid != vid):
+        return True
+    there.remove(link)
+    return True
+
+
+# Verbs
+
+
+def add(call: Call) -> dict[str, Any]:
+    """Attach a container; return the result.
+
+    :raises CniError: nothing has changed, unless the host did not answer: DEL follows then.
+    """
+    netns = open_netns(call.netns)
+    if netns < 0:
+        raise CniError(ENVIRONMENT, "CNI_NETNS does not exist", "The runtime has to make it first")
+    here, there = Netlink(), Netlink(netns)
+    _must_be_new(call, there)
+    wanted, previous, avoid = call.wanted(), call.previous(), []  # type: Any, Any, list[int]
+    while True:
+        status, document = call.api.call("PUT", call.path, wanted)
+        if status not in (200, 201):
+            raise _refusal(status, document)
+        mac = _member(document, "mac")
+        try:
+            one = Attachment(document)
+            make_device(call, here, there, netns, one)
+            return result(call, one, previous)
+        except VidTakenError:
+            if len(avoid) < RETRIES_AVOID:
+                avoid.append(one.vid)
+                wanted["avoid"] = avoid
+                continue
+            _undo(call, here, there, mac)
+            raise CniError(
+                LATER,
+                f"this VM has devices with the VLAN ids of the host, the last one {one.vid}",
+                "Delete VLAN devices and ports of containers that are gone",
+            ) from None
+        except BaseException:
+            _undo(call, here, there, mac)
+            raise
+
+
+def _undo(call: Call, here: Netlink, there: Netlink, mac: object) -> None:
+    """Remove what a failed ADD has made, on both sides. DEL follows, so errors do not matter."""
+    import contextlib
+
+    call.api.end = time.monotonic() + UNDO_PATIENCE
+    gone = ""
+    with contextlib.suppress(CniError, OSError):
+        if call.link == "ovs":
+            remove_port(call, here)
+        link = there.link(call.ifname)
+        if link is not None and link.mac == mac:
+            there.remove(link)
+        gone = "?link=gone"
+    with contextlib.suppress(CniError):
+        call.api.call("DELETE", call.path + gone)
+
+
+def result(call: Call, one: Attachment, previous: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of ADD in the version asked with, added to that of plugins before."""
+    interfaces = list(previous.get("interfaces") or [])
+    own = {"name": call.ifname, "mac": one.mac, "sandbox": call.netns}  # type: dict[str, Any]
+    outer = {"name": outer_name(call.container, call.ifname)} if call.link == "ovs" else {}
+    if call.version == "1.1.0":
+        own["mtu"] = call.mtu or one.mtu
+    number = len(interfaces)
+    interfaces += [own, outer] if outer else [own]
+    ips = list(previous.get("ips") or [])
+    for address, gateway in one.ips:
+        entry = {"address": address, "interface": number}  # type: dict[str, Any]
+        if call.version < "1":
+            entry["version"] = "6" if ":" in address else "4"
+        if gateway:
+            entry["gateway"] = gateway
+        ips.append(entry)
+    routes = list(previous.get("routes") or [])
+    for dst, gateway in routes_of(call, one):
+        routes.append({"dst": dst, "gw": gateway} if gateway else {"dst": dst})
+    dns = previous.get("dns") or one.dns
+    found = {"cniVersion": call.version, "interfaces": interfaces, "ips": ips, "routes": routes}
+    return {**found, "dns": dns}
+
+
+def delete(call: Call) -> None:
+    """Detach a container. It succeeds when there is nothing.
+
+    :raises CniError: the host is away, or a device cannot be removed.
+    """
+    gone = call.link == "ovs"
+    if gone:
+        remove_port(call, Netlink())
+    elif call.netns:
+        netns = open_netns(call.netns)
+        status, document = call.api.call("GET", call.path)
+        if status not in (200, 404):
+            raise _refusal(status, document)
+        if netns >= 0:
+            known = Attachment(document) if status == 200 else None
+            mac = known.mac if known else call.previous_mac()
+            gone = remove_vlan(call, netns, known.vid if known else 0, mac)
+    status, document = call.api.call("DELETE", call.path + ("?link=gone" if gone else ""))
+    # 404: this VM gets no attachments any more, so that it has none.
+    if status not in (200, 204, 404):
+        raise _refusal(status, document)
+
+
+def check(call: Call) -> None:
+    """Compare a container's device with the result of ADD and with the host.
+
+    :raises CniError: they differ.
+    """
+    previous = call.previous()
+    if not previous:
+        raise CniError(CONFIGURATION, "prevResult is missing", "CHECK needs the result of ADD")
+    status, document = call.api.call("GET", call.path)
+    if status == 404:
+        raise CniError(UNKNOWN, "the host does not know this container", "Make it again")
+    if status != 200:
+        raise _refusal(status, document)
+    one = Attachment(document)
+    netns = open_netns(call.netns)
+    if netns < 0:
+        raise CniError(ENVIRONMENT, "CNI_NETNS does not exist", "Make the container again")
+    there = Netlink(netns)
+    link = there.link(call.ifname)
+    if link is None:
+        raise _different(f"there is no device {call.ifname}")
+    if link.mac != one.mac or call.previous_mac() != one.mac:
+        raise _different(f"the MAC of {call.ifname} is {link.mac}, and the host has {one.mac}")
+    if call.link == "vlan" and link.vid != one.vid:
+        raise _different(f"the VLAN id of {call.ifname} is {link.vid}, and the host has {one.vid}")
+    if call.link == "ovs":
+        rows = Database(call.database, call.api.end).ports(
+            "name", "==", outer_name(call.container, call.ifname)
+        )
+        if [row["tag"] for row in rows] != [one.vid]:
+            raise _different(f"the port in Open vSwitch is not in VLAN {one.vid}")
+    addresses = there.addresses(link)
+    for address, _gateway in one.ips:
+        if _prefix(address) not in addresses:
+            raise _different(f"{call.ifname} has not the address {address}")
+
+
+def _different(cause: str) -> CniError:
+    return CniError(DIFFERENT, cause, "Make the container again")
+
+
+def collect(call: Call) -> None:
+    """Remove what no container of this network list has. Without a list nothing is removed.
+
+    :raises CniError: some could not be removed.
+    """
+    keys = [
+        key for key in ("cni.dev/valid-attachments", "cni.dev/attachments") if key in call.config
+    ]
+    if not keys:
+        return
+    valid = set()
+    for key in keys:
+        listed = call.config[key]
+        if not isinstance(listed, list):
+            raise _wrong(key, "a list of objects with containerID and ifname")
+        for one in listed:
+            pair = (_member(one, "containerID"), _member(one, "ifname"))
+            if not all(isinstance(text, str) for text in pair):
+                raise _wrong(key, "a list of objects with containerID and ifname")
+            valid.add(pair)
+    failed = None  # type: CniError | OSError | None
+    if call.link == "ovs":
+        try:
+            _collect_ports(call, {f"{container}/{ifname}" for container, ifname in valid})
+        except (CniError, OSError) as error:
+            failed = error
+    kept = [{"container": one, "ifname": ifname} for one, ifname in sorted(valid, key=str)]
+    body = {"network": call.network, "owner": call.owner, "valid": kept}
+    status, document = call.api.call("POST", "/gc", body)
+    if status != 200:
+        raise _refusal(status, document)
+    if failed is not None:
+        raise failed
+
+
+def _collect_ports(call: Call, valid: set[str]) -> None:
+    """Remove ports that no container has, unless their device is there: an ADD may be under way."""
+    database, here = Database(call.database, call.api.end), Netlink()
+    ids = [["dfmeta-cni-network", call.network], ["dfmeta-cni-owner", call.owner]]
+    rows = database.ports("external_ids", "includes", ["map", ids])
+    database.remove(
+        [
+            row
+            for row in rows
+            if dict(row["external_ids"][1]).get("dfmeta-cni") not in valid
+            and here.link(row["name"]) is None
+        ]
+    )
+
+
+def status_of(call: Call) -> None:
+    """Return if containers can be attached.
+
+    :raises CniError: with code 50 if they cannot, 51 if VLAN ids or addresses run short.
+    """
+    try:
+        status, document = call.api.call("GET", "/status")
+    except CniError as error:
+        raise CniError(UNAVAILABLE, error.msg, error.details) from error
+    if status != 200:
+        refused = _refusal(status, document)
+        raise CniError(UNAVAILABLE, refused.msg, refused.details)
+    networks = _member(document, "networks")
+    names = [_member(one, "name") for one in networks] if isinstance(networks, list) else []
+    free = _member(document, "free")
+    if type(free) is not int:
+        raise CniError(UNAVAILABLE, "the host's answer is not a status", "Update dfmeta")
+    if _member(document, "ready") is not True:
+        raise CniError(UNAVAILABLE, "the host is not ready", "`dfmeta doctor` on the host says why")
+    if call.network not in names:
+        raise CniError(UNAVAILABLE, f"the host has no network {call.network}", "Correct network")
+    if free <= 0:
+        raise CniError(SHORT, "no attachment is free", "Delete containers, or raise the quota")
+
+
+# The program
+
+
+def read_config(raw: bytes) -> dict[str, Any]:
+    """Parse the network configuration.
+
+    :raises CniError: it is too large, or not a JSON object.
+    """
+    if len(raw) > MAX_INPUT:
+        raise CniError(DECODE, f"the network configuration has more than {MAX_INPUT} bytes")
+    try:
+        config = json.loads(raw.decode(), parse_int=lambda digits: int(digits[:20]))
+    except (ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        raise CniError(DECODE, "the network configuration is not a JSON object", "Correct it")
+    return config
+
+
+def run(verb: str, raw: bytes, environ: dict[str, str]) -> dict[str, Any] | None:
+    """Carry out a verb; return the result to print.
+
+    :raises CniError: it failed.
+    """
+    if verb == "VERSION":
+        config = read_config(raw) if raw.strip() else {}
+        asked = config.get("cniVersion")
+        version = asked if asked in VERSIONS else VERSIONS[-1]
+        return {"cniVersion": version, "supportedVersions": [*VERSIONS]}
+    verbs = {"ADD": add, "DEL": delete, "CHECK": check, "GC": collect, "STATUS": status_of}
+    if verb not in verbs:
+        raise CniError(
+            ENVIRONMENT,
+            "CNI_COMMAND is not a verb" if verb else "CNI_COMMAND is missing",
+            "A container runtime calls this program: see the documentation of dfmeta-cni",
+        )
+    config = read_config(raw)
+    version = config.get("cniVersion")
+    if version not in VERSIONS or version < SINCE.get(verb, ""):
+        raise CniError(
+            VERSION,
+            f"cniVersion does not allow {verb}" if version in VERSIONS else "cniVersion is unknown",
+            f"Use {', '.join(one for one in VERSIONS if one >= SINCE.get(verb, ''))}",
+        )
+    call = Call(verb, config, environ)
+    try:
+        return verbs[verb](call)
+    finally:
+        call.api.close()
+
+
+def main() -> int:
+    """Run the plugin; return 0, or 1 after an error on stdout."""
+    verb, raw, version = os.environ.get("CNI_COMMAND", ""), b"", VERSIONS[-1]
+    try:
+        if verb and not sys.stdin.isatty():
+            raw = sys.stdin.buffer.read(MAX_INPUT + 1)
+        done = run(verb, raw, dict(os.environ))
+    except CniError as error:
+        failure = error
+    except OSError as error:
+        failure = CniError(
+            IO, f"the kernel refuses a change: {error.strerror or error}", "Run as root"
+        )
+    else:
+        if done is not None:
+            sys.stdout.write(json.dumps(done) + "\n")
+        return 0
+    asked = _member(_document(raw), "cniVersion")
+    version = str(asked) if asked in VERSIONS else version
+    document = {"cniVersion": version, "code": failure.code, "msg": failure.msg}
+    document["details"] = failure.details
+    sys.stdout.write(json.dumps(document) + "\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

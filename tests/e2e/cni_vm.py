@@ -1,0 +1,144 @@
+"""A VM with Open vSwitch in it, its host's service of attachments, and its containers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from typing import Any
+
+from dfmeta.guest import cni
+from tests.harness import netns
+from tests.harness.attach_api import ADDRESS, Service
+from tests.harness.closing import Closing
+from tests.harness.netns import Namespace
+from tests.harness.ovs import OpenvSwitch
+
+PARENT_MAC = "fa:16:3e:0a:00:01"
+BRIDGE, TRUNK, NETWORK = "gbr", "tbr", "nbr"
+COMMAND = [sys.executable, "-I", "-S", cni.__file__]
+
+
+class Vm(Closing):
+    """The VM's namespace is Open vSwitch's; *host* has the service.
+
+    Patch ports stand for the host's trunk: each VLAN of the VM's bridge leads to one network.
+    """
+
+    def __init__(self) -> None:
+        with contextlib.ExitStack() as stack:
+            self.switch = stack.enter_context(OpenvSwitch(bridges=(BRIDGE, TRUNK, NETWORK)))
+            self.inside = self.switch.namespace
+            self.host = stack.enter_context(Namespace("api"))
+            netns.veth(
+                self.host,
+                "vm",
+                self.inside,
+                "eth0",
+                mac=PARENT_MAC,
+                then=["addr add 169.254.10.2/16 dev eth0"],
+            )
+            self.host.ip(f"addr add {ADDRESS}/16 dev vm")
+            self.patch(BRIDGE, "trunk", TRUNK, "parent")
+            self.service = stack.enter_context(
+                Service(self.host, parent_mac=PARENT_MAC, made=self._wire, unmade=self._unwire)
+            )
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Remove everything."""
+        self._stack.close()
+
+    def patch(self, first: str, name: str, second: str, peer: str, *words: str) -> None:
+        """Connect two bridges."""
+        self.switch.vsctl(
+            *("add-port", first, name, *words, "--", "set", "Interface", name, "type=patch"),
+            *(f"options:peer={peer}", "--", "add-port", second, peer),
+            *("--", "set", "Interface", peer, "type=patch", f"options:peer={name}"),
+            wait=False,
+        )
+
+    def _wire(self, one: dict[str, Any]) -> None:
+        vid = one["vid"]
+        self.patch(TRUNK, f"spt{vid}", NETWORK, f"spi{vid}", f"tag={vid}", "vlan_mode=access")
+
+    def _unwire(self, one: dict[str, Any]) -> None:
+        vid = one["vid"]
+        self.switch.vsctl(
+            *("--if-exists", "del-port", f"spt{vid}", "--", "--if-exists", "del-port"),
+            f"spi{vid}",
+            wait=False,
+        )
+
+    def config(self, **members: Any) -> dict[str, Any]:
+        """Return a network configuration; a member that is None is left out."""
+        made = {
+            "cniVersion": "1.1.0",
+            "name": "cluster",
+            "type": "dfmeta-cni",
+            "network": "pods",
+            "link": "ovs",
+            "bridge": BRIDGE,
+            "db": self.switch.ovsdb_connection,
+            "timeout": 10,
+            **members,
+        }
+        return {name: value for name, value in made.items() if value is not None}
+
+    def environment(self, verb: str, container: str, there: str, ifname: str) -> dict[str, str]:
+        """Return the variables of a call."""
+        return {
+            "CNI_COMMAND": verb,
+            "CNI_CONTAINERID": container,
+            "CNI_NETNS": there,
+            "CNI_IFNAME": ifname,
+            "CNI_PATH": "/opt/cni/bin",
+            "CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0",
+        }
+
+    def start(
+        self,
+        verb: str,
+        container: str = "c1",
+        there: str = "",
+        *,
+        ifname: str = "eth0",
+        **more: Any,
+    ) -> subprocess.Popen[bytes]:
+        """Start the plugin as a runtime does."""
+        process = self.inside.spawn(
+            COMMAND,
+            env=self.environment(verb, container, there, ifname),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(self.config(**more)).encode())
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    def call(self, verb: str, container: str = "c1", there: str = "", **more: Any) -> Any:
+        """Run the plugin to its end; return its status and the document that it prints."""
+        return ended(self.start(verb, container, there, **more))
+
+    def traces(self) -> tuple[list[str], list[str]]:
+        """Return the ports and the devices that containers have in the VM."""
+        devices = self.inside.ip("link show")
+        names = [line.split()[1] for line in devices.splitlines() if ": dfc" in line]
+        ports = [one for one in self.switch.ports(BRIDGE) if one.startswith("dfc")]
+        return ports, names
+
+
+def ended(process: subprocess.Popen[bytes]) -> Any:
+    """Return the status of the plugin and its document; nothing may be on stderr."""
+    out, err = process.communicate(timeout=60 * netns.PATIENCE)
+    assert err == b"", err
+    return process.returncode, json.loads(out) if out else None
+
+
+def path(container: Namespace) -> str:
+    """Return the path of a container's namespace."""
+    return f"/run/netns/{container.name}"

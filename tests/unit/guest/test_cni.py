@@ -1,0 +1,331 @@
+"""dfmeta-cni should keep to the CNI specification, and send the kernel's messages."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+
+from dfmeta.guest import cni
+
+CONFIG = {
+    "cniVersion": "1.1.0",
+    "name": "cluster",
+    "type": "dfmeta-cni",
+    "network": "pods",
+    "endpoint": "127.0.0.1:1",
+    "timeout": 1,
+}
+ENVIRONMENT = {"CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/none", "CNI_IFNAME": "eth0"}
+MAC = "fa:16:3e:00:00:01"
+
+
+def call(
+    verb: str, config: object, *command: str, env: dict[str, str] | None = None
+) -> tuple[int, Any]:
+    """Run the program as a runtime does."""
+    done = subprocess.run(
+        command or [sys.executable, "-I", "-S", cni.__file__],
+        input=config if isinstance(config, bytes) else json.dumps(config).encode(),
+        env={"CNI_COMMAND": verb, **(ENVIRONMENT if env is None else env)},
+        capture_output=True,
+        check=False,
+    )
+    assert done.stderr == b""
+    return done.returncode, json.loads(done.stdout)
+
+
+def code(verb: str, config: object, *, env: dict[str, str] | None = None) -> int:
+    """Return the code of a call that fails."""
+    status, error = call(verb, config, env=env)
+    assert status == 1
+    assert error.keys() == {"cniVersion", "code", "msg", "details"}
+    assert error["msg"]
+    return int(error["code"])
+
+
+@pytest.mark.parametrize("asked", [*cni.VERSIONS, "9.0.0", None])
+def test_version(asked: str | None) -> None:
+    status, answer = call("VERSION", {"cniVersion": asked})
+    assert status == 0
+    assert answer["supportedVersions"] == ["0.3.1", "0.4.0", "1.0.0", "1.1.0"]
+    assert answer["cniVersion"] == (asked if asked in cni.VERSIONS else "1.1.0")
+    assert call("VERSION", b"")[0] == 0
+
+
+def test_the_file_alone_is_a_program(tmp_path: Path) -> None:
+    program = tmp_path / "dfmeta-cni"
+    shutil.copy(cni.__file__, program)
+    program.chmod(0o755)
+    assert call("VERSION", b"", str(program))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "version"),
+    [
+        *[("ADD", one) for one in ("0.1.0", "0.3.0", "2.0.0", None, 1, [])],
+        ("CHECK", "0.3.1"),
+        ("GC", "1.0.0"),
+        ("STATUS", "1.0.0"),
+    ],
+)
+def test_a_version_that_has_not_the_verb_is_code_1(verb: str, version: object) -> None:
+    assert code(verb, {**CONFIG, "cniVersion": version}) == cni.VERSION
+
+
+@pytest.mark.parametrize("version", cni.VERSIONS)
+def test_an_error_has_the_version_asked_with(version: str) -> None:
+    assert call("ADD", {**CONFIG, "cniVersion": version})[1]["cniVersion"] == version
+
+
+@pytest.mark.parametrize("verb", ["", "add", "PURGE"])
+def test_an_unknown_verb_is_code_4(verb: str) -> None:
+    assert code(verb, CONFIG) == cni.ENVIRONMENT
+
+
+@pytest.mark.parametrize("verb", ["ADD", "DEL", "CHECK"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CNI_CONTAINERID", ""),
+        ("CNI_CONTAINERID", "../x"),
+        ("CNI_CONTAINERID", "x" * 129),
+        ("CNI_IFNAME", ""),
+        ("CNI_IFNAME", ".."),
+        ("CNI_IFNAME", "a/b"),
+        ("CNI_IFNAME", "x" * 16),
+    ],
+)
+def test_a_wrong_variable_is_code_4(verb: str, name: str, value: str) -> None:
+    assert code(verb, CONFIG, env={**ENVIRONMENT, name: value}) == cni.ENVIRONMENT
+
+
+def test_a_missing_namespace_is_code_4() -> None:
+    assert code("ADD", CONFIG) == cni.ENVIRONMENT
+    assert code("ADD", CONFIG, env={**ENVIRONMENT, "CNI_NETNS": ""}) == cni.ENVIRONMENT
+    assert code("CHECK", CONFIG, env={**ENVIRONMENT, "CNI_NETNS": ""}) == cni.ENVIRONMENT
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff", b"[" * 100000, b"9" * 5000])
+def test_what_is_no_object_is_code_6(raw: bytes) -> None:
+    assert code("ADD", raw) == cni.DECODE
+
+
+def test_too_large_a_configuration_is_code_6() -> None:
+    with pytest.raises(cni.CniError) as caught:
+        cni.read_config(b" " * (cni.MAX_INPUT + 1))
+    assert caught.value.code == cni.DECODE
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("network", None),
+        ("network", "Pods!"),
+        ("network", 1),
+        ("link", "macvlan"),
+        ("link", "ovs"),
+        ("db", "tcp:127.0.0.1:6640"),
+        ("parent", 1),
+        ("owner", "x" * 129),
+        ("owner", "a\n"),
+        ("defaultRoute", "yes"),
+        ("metadataRoute", 1),
+        ("mtu", 67),
+        ("mtu", True),
+        ("timeout", 0),
+        ("timeout", True),
+        ("timeout", "20"),
+        ("timeout", 301),
+        ("endpoint", "example.org:80"),
+        ("endpoint", "127.0.0.1"),
+        ("endpoint", "127.0.0.1:65536"),
+        ("endpoint", "[::1"),
+        ("endpoint", "999.1.1.1:80"),
+        ("cni.dev/attachments", {}),
+        ("cni.dev/attachments", [1]),
+    ],
+)
+def test_a_wrong_key_is_code_7_and_named(name: str, value: object) -> None:
+    config = {one: text for one, text in {**CONFIG, name: value}.items() if text is not None}
+    status, error = call("GC", config)
+    assert (status, error["code"]) == (1, cni.CONFIGURATION)
+    assert (name if (name, value) != ("link", "ovs") else "bridge") in error["msg"]
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [[], {"mac": "x"}, {"mac": 1}, {"ips": "x"}, {"ips": ["::1/64"]}, {"ips": ["10.0.0.1"] * 2}],
+)
+def test_a_wrong_capability_is_code_7(runtime: object) -> None:
+    if runtime == []:
+        runtime = [1]
+    one = cni.Call("ADD", {**CONFIG, "runtimeConfig": runtime}, dict(ENVIRONMENT))
+    with pytest.raises(cni.CniError) as caught:
+        one.wanted()
+    assert caught.value.code == cni.CONFIGURATION
+
+
+@pytest.mark.parametrize("previous", [[1], {"ips": {"a": 1}}, {"interfaces": [1]}])
+def test_a_wrong_result_before_is_code_7(previous: object) -> None:
+    one = cni.Call("ADD", {**CONFIG, "prevResult": previous}, dict(ENVIRONMENT))
+    with pytest.raises(cni.CniError) as caught:
+        one.previous()
+    assert caught.value.code == cni.CONFIGURATION
+
+
+def test_labels_are_few_and_short() -> None:
+    pairs = ["IgnoreUnknown=1", "K8S_X", "K8S_BAD=a\nb", "K8S_LONG=" + "x" * 500]
+    pairs += [f"K8S_{number}=y" for number in range(50)]
+    environ = {**ENVIRONMENT, "CNI_ARGS": ";".join(pairs)}
+    labels = cni.Call("ADD", dict(CONFIG), environ).wanted()["labels"]
+    assert len(labels) == cni.MAX_LABELS
+    assert labels["K8S_LONG"] == "x" * cni.MAX_LABEL
+    assert labels.keys().isdisjoint({"IgnoreUnknown", "K8S_X", "K8S_BAD"})
+
+
+def decoded(message: bytes) -> ifinfmsg:
+    """Return the message as pyroute2 reads it."""
+    size = 16 + len(message)
+    made = ifinfmsg(struct.pack("=IHHII", size, 16, 0, 1, 0) + message)
+    made.decode()
+    return made
+
+
+def test_a_vlan_device_is_one_message() -> None:
+    message = decoded(cni.vlan("eth0", MAC, 1450, netns=7, parent=3, vid=4094))
+    assert message["index"] == 0
+    assert message.get_attr("IFLA_IFNAME") == "eth0"
+    assert message.get_attr("IFLA_ADDRESS") == MAC
+    assert message.get_attr("IFLA_MTU") == 1450
+    assert message.get_attr("IFLA_LINK") == 3
+    assert message.get_attr("IFLA_NET_NS_FD") == 7
+    info = message.get_attr("IFLA_LINKINFO")
+    assert info.get_attr("IFLA_INFO_KIND") == "vlan"
+    assert info.get_attr("IFLA_INFO_DATA").get_attr("IFLA_VLAN_ID") == 4094
+    link = cni.Link(cni.vlan("eth0", MAC, 1450, netns=7, parent=3, vid=4094))
+    assert (link.name, link.mac, link.mtu, link.kind, link.vid) == ("eth0", MAC, 1450, "vlan", 4094)
+
+
+def test_a_veth_is_one_message() -> None:
+    message = decoded(cni.veth("eth0", MAC, 1450, netns=7, outer="dfc0"))
+    assert message.get_attr("IFLA_IFNAME") == "dfc0"
+    assert message.get_attr("IFLA_NET_NS_FD") is None
+    info = message.get_attr("IFLA_LINKINFO")
+    assert info.get_attr("IFLA_INFO_KIND") == "veth"
+    peer = info.get_attr("IFLA_INFO_DATA").get_attr("VETH_INFO_PEER")
+    assert peer.get_attr("IFLA_IFNAME") == "eth0"
+    assert peer.get_attr("IFLA_ADDRESS") == MAC
+    assert peer.get_attr("IFLA_NET_NS_FD") == 7
+
+
+class Devices:
+    """Stands for the kernel, which has no VLAN devices where tests run."""
+
+    def __init__(self, *links: cni.Link) -> None:
+        self.there = list(links)
+
+    def link(self, name: str) -> cni.Link | None:
+        return next((one for one in self.there if one.name == name), None)
+
+    def links(self) -> list[cni.Link]:
+        return self.there
+
+    def remove(self, link: cni.Link) -> None:
+        self.there.remove(link)
+
+
+def vlan(name: str = "eth0", mac: str = MAC, vid: int = 100) -> cni.Link:
+    return cni.Link(cni.vlan(name, mac, 1500, netns=-1, parent=1, vid=vid))
+
+
+@pytest.mark.parametrize(
+    ("link", "left"),
+    [
+        (vlan(), 0),
+        (vlan(mac="fa:16:3e:00:00:02"), 1),
+        (vlan(vid=101), 1),
+        (vlan("eth1"), 1),
+        (cni.Link(cni.device() + cni.described("eth0", MAC, 1500)), 1),
+    ],
+)
+def test_only_the_attachments_own_vlan_device_is_removed(
+    monkeypatch: pytest.MonkeyPatch, link: cni.Link, left: int
+) -> None:
+    devices = Devices(link)
+    monkeypatch.setattr(cni, "Netlink", lambda _netns: devices)
+    one = cni.Call("DEL", dict(CONFIG), dict(ENVIRONMENT))
+    assert cni.remove_vlan(one, 3, 100, MAC)
+    assert len(devices.there) == left
+
+
+def answer(**members: object) -> cni.Attachment:
+    ips = [{"address": "10.0.0.2/24", "gateway": "10.0.0.1"}]
+    return cni.Attachment({"vid": 100, "mac": MAC, "ips": ips, "parent_mac": MAC, **members})
+
+
+def plain(name: str, kind: str = "") -> cni.Link:
+    message = cni.device() + cni.described(name, MAC, 1500)
+    return cni.Link(message + (cni.kind_of(kind, b"") if kind else b""))
+
+
+def test_the_parent_has_the_ports_mac_and_is_not_derived() -> None:
+    one = cni.Call("ADD", dict(CONFIG), dict(ENVIRONMENT))
+    devices: Any = Devices(plain("br0", "bridge"), plain("ens3"), vlan("ens3.5"))
+    found = cni.find_parent(devices, one, answer())
+    assert found is not None
+    assert found.name == "ens3"
+    for several in ((), (plain("ens3"), plain("ens4"))):
+        with pytest.raises(cni.CniError, match="parent has to be given"):
+            cni.find_parent(Devices(*several), one, answer())  # type: ignore[arg-type]
+
+
+def test_routes_of_an_answer_are_taken_once() -> None:
+    one = cni.Call("ADD", dict(CONFIG), dict(ENVIRONMENT))
+    routes = [
+        {"dst": "0.0.0.0/0", "gw": "10.0.0.1"},
+        {"dst": "192.0.2.0/24", "gw": "10.0.0.9"},
+        {"dst": "169.254.169.254/32", "gw": "10.0.0.1"},
+    ]
+    assert cni.routes_of(one, answer(routes=routes)) == [
+        ("169.254.169.254/32", ""),
+        ("0.0.0.0/0", "10.0.0.1"),
+        ("192.0.2.0/24", "10.0.0.9"),
+    ]
+    less = cni.Call("ADD", {**CONFIG, "defaultRoute": False, "metadataRoute": False}, ENVIRONMENT)
+    assert cni.routes_of(less, answer()) == []
+
+
+def test_the_name_of_a_veth_is_of_its_key_alone() -> None:
+    name = cni.outer_name("c1", "eth0")
+    assert name == cni.outer_name("c1", "eth0")
+    assert len(name) == 15
+    assert len({name, cni.outer_name("c2", "eth0"), cni.outer_name("c1", "eth1")}) == 3
+
+
+def test_version_and_status_import_little() -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import cni; "
+        "print(sorted({'socket', 'ctypes', 'hashlib', 'typing', 'http'} & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, os.path.dirname(cni.__file__)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_the_oldest_python_parses_the_program() -> None:
+    source = Path(cni.__file__).read_text(encoding="utf-8")
+    assert ast.parse(source, feature_version=(3, 8))
