@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -120,18 +121,22 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@functools.cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imports(path: Path) -> Iterator[str]:
+@functools.cache
+def imports(path: Path) -> Sequence[str]:
     """Dotted names of what a module imports, wherever in it the statement stands."""
+    found: list[str] = []
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name(path)}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (f"{node.module}.{alias.name}" for alias in node.names)
+    return found
 
 
 def of_dfmeta(path: Path) -> set[str]:

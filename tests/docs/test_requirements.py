@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -20,6 +20,12 @@ MODULES = sorted((bounds.ROOT / "dfmeta").rglob("*.py"))
 ARGUED = {"psycopg": "SQLAlchemy imports it, for the URL of a database that names it"}
 
 
+@cache
+def imported_by(path: Path) -> frozenset[str]:
+    """The packages that a module imports, wherever in it the statement stands."""
+    return frozenset(imported(ast.walk(tree(path))))
+
+
 def imported(nodes: Iterator[ast.AST]) -> set[str]:
     """The packages that some nodes import: not dfmeta's own, and not Python's."""
     found = set()
@@ -31,6 +37,7 @@ def imported(nodes: Iterator[ast.AST]) -> set[str]:
     return found - {"dfmeta"} - sys.stdlib_module_names
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -46,14 +53,14 @@ def distributions(names: set[str]) -> dict[str, set[str]]:
 
 
 def test_what_is_imported_is_declared_itself_and_not_by_another() -> None:
-    names = set().union(*(imported(ast.walk(tree(path))) for path in MODULES))
+    names = set[str]().union(*map(imported_by, MODULES))
     assert names >= {"click", "ovs", "yaml", "packaging"}, "the search itself finds them"
     found = distributions(names)
     assert [name for name, them in found.items() if not them & DECLARED.keys()] == []
 
 
 def test_what_is_declared_is_imported_or_argued() -> None:
-    names = set().union(*(imported(ast.walk(tree(path))) for path in MODULES))
+    names = set[str]().union(*map(imported_by, MODULES))
     used = set().union(*distributions(names).values())
     assert DECLARED.keys() - used == ARGUED.keys()
 

@@ -71,6 +71,7 @@ _PROGRAMS: Final = {
             "dfmeta.cli.flows_command",
             "dfmeta.cli.ports_command",
             "dfmeta.cli.store_commands",
+            "dfmeta.cli.subport_command",
             "dfmeta.cli.trace_command",
             "dfmeta.store.db.repository",
             "encodings.idna",
