@@ -42,11 +42,16 @@ NETWORK = f"{attachments.NETWORK}NAME"
 
 def options_text(group: str) -> Iterator[str]:
     """Every option of a group, as lines of reStructuredText."""
+    before: set[str] = set()
     for name, options in (*dfmeta.conf.own_opts(), (NETWORK, attachments.NETWORK_OPTS)):
         if (name or "DEFAULT") != group:
+            before |= {option.dest for option in options}
             continue
         for option in options:
             yield f".. confval:: {option.dest}"
+            if option.dest in before:
+                # Links lead to the option of the group that has the name first.
+                yield "   :no-index:"
             yield ""
             yield f"   {_words(option.help)}"
             yield ""
