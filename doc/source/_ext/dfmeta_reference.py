@@ -47,6 +47,9 @@ def options_text(group: str) -> Iterator[str]:
             continue
         for option in options:
             yield f".. confval:: {option.dest}"
+            if option.dest in _earlier(group):
+                # One target for each name.
+                yield "   :no-index:"
             yield ""
             yield f"   {_words(option.help)}"
             yield ""
@@ -55,6 +58,14 @@ def options_text(group: str) -> Iterator[str]:
             yield ""
             yield f"   {' '.join(_facts(group, option))}"
             yield ""
+
+
+def _earlier(group: str) -> set[str]:
+    """Return the names of options that a group shares with one whose names are targets."""
+    if group != attachments.GROUP.name:
+        return set()
+    others = (them for name, them in dfmeta.conf.own_opts() if name != group)
+    return {option.dest for them in others for option in them}
 
 
 def _facts(group: str, option: Any) -> Iterator[str]:
