@@ -191,6 +191,18 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
         "unix:/a",
         "tcp:a:80",
     ),
+    "attach/api.py _TTL": ("12",),
+    "attach/requests.py BOOT_ID": ("6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01",),
+    "attach/requests.py CONTAINER": ("a_.-1",),
+    "attach/requests.py IFNAME": ("eth0.1",),
+    "attach/requests.py MAC": ("fa:16:3e:00:00:01",),
+    "attach/requests.py NETWORK": ("a_.-1",),
+    "conf/attachments.py _NAME": ("a_.-1",),
+    "conf/attachments.py _RANGE": ("2:4000",),
+    "conf/attachments.py _UUID": (
+        "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01",
+        "6f1c2b5e3a444a559d0e7a1f0c9b1d01",
+    ),
     "conf/auth.py _JWKS_URL": ("https://a.b/c?d",),
     "conf/kinds.py HTTP_URL": ("https://a.b/c/d",),
     "conf/kinds.py _HOST_PORT": (

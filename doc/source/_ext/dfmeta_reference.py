@@ -42,15 +42,13 @@ NETWORK = f"{attachments.NETWORK}NAME"
 
 def options_text(group: str) -> Iterator[str]:
     """Every option of a group, as lines of reStructuredText."""
-    before: set[str] = set()
     for name, options in (*dfmeta.conf.own_opts(), (NETWORK, attachments.NETWORK_OPTS)):
         if (name or "DEFAULT") != group:
-            before |= {option.dest for option in options}
             continue
         for option in options:
             yield f".. confval:: {option.dest}"
-            if option.dest in before:
-                # Links lead to the option of the group that has the name first.
+            if option.dest in _earlier(group):
+                # One target for each name.
                 yield "   :no-index:"
             yield ""
             yield f"   {_words(option.help)}"
@@ -60,6 +58,14 @@ def options_text(group: str) -> Iterator[str]:
             yield ""
             yield f"   {' '.join(_facts(group, option))}"
             yield ""
+
+
+def _earlier(group: str) -> set[str]:
+    """Return the names of options that a group shares with one whose names are targets."""
+    if group != attachments.GROUP.name:
+        return set()
+    others = (them for name, them in dfmeta.conf.own_opts() if name != group)
+    return {option.dest for them in others for option in them}
 
 
 def _facts(group: str, option: Any) -> Iterator[str]:
