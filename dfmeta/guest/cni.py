@@ -1021,21 +1021,16 @@ def remove_port(call: Call, here: Netlink) -> None:
         here.remove(link)
 
 
-def remove_vlan(call: Call, netns: int, vid: int, mac: str) -> bool:
-    """Remove a container's VLAN device; return whether there is none now.
+def remove_vlan(call: Call, netns: int, vid: int, mac: str) -> None:
+    """Remove a container's VLAN device: the one with that MAC and VLAN id, also if it was renamed.
 
-    One with another MAC, or another VLAN id, is not the attachment's and stays.
-
-    :param vid: 0: not known; then the MAC alone decides.
+    :param vid: 0: the host does not know it; then MAC and name decide.
     """
     there = Netlink(netns)
-    link = there.link(call.ifname)
-    if link is None or link.kind != "vlan":
-        return True
-    if link.mac != mac or (vid and link.vid != vid):
-        return True
-    there.remove(link)
-    return True
+    for link in there.links():
+        same = link.vid == vid if vid else link.name == call.ifname
+        if link.kind == "vlan" and link.mac == mac and same:
+            there.remove(link)
 
 
 # Verbs
@@ -1135,7 +1130,8 @@ def delete(call: Call) -> None:
         if netns >= 0:
             known = Attachment(document) if status == 200 else None
             mac = known.mac if known else call.previous_mac()
-            gone = remove_vlan(call, netns, known.vid if known else 0, mac)
+            remove_vlan(call, netns, known.vid if known else 0, mac)
+            gone = True
     status, document = call.api.call("DELETE", call.path + ("?link=gone" if gone else ""))
     # 404: this VM gets no attachments any more, so that it has none.
     if status not in (200, 204, 404):

@@ -232,13 +232,13 @@ class Devices:
     """Stands for the kernel, which has no VLAN devices where tests run."""
 
     def __init__(self, *links: cni.Link) -> None:
-        self.there = list(links)
+        self.there = [*links]
 
     def link(self, name: str) -> cni.Link | None:
         return next((one for one in self.there if one.name == name), None)
 
     def links(self) -> list[cni.Link]:
-        return self.there
+        return [*self.there]
 
     def remove(self, link: cni.Link) -> None:
         self.there.remove(link)
@@ -254,7 +254,7 @@ def vlan(name: str = "eth0", mac: str = MAC, vid: int = 100) -> cni.Link:
         (vlan(), 0),
         (vlan(mac="fa:16:3e:00:00:02"), 1),
         (vlan(vid=101), 1),
-        (vlan("eth1"), 1),
+        (vlan("renamed"), 0),
         (cni.Link(cni.device() + cni.described("eth0", MAC, 1500)), 1),
     ],
 )
@@ -264,7 +264,19 @@ def test_only_the_attachments_own_vlan_device_is_removed(
     devices = Devices(link)
     monkeypatch.setattr(cni, "Netlink", lambda _netns: devices)
     one = cni.Call("DEL", dict(CONFIG), dict(ENVIRONMENT))
-    assert cni.remove_vlan(one, 3, 100, MAC)
+    cni.remove_vlan(one, 3, 100, MAC)
+    assert len(devices.there) == left
+
+
+@pytest.mark.parametrize(("name", "left"), [("eth0", 0), ("eth1", 1)])
+def test_without_the_host_the_result_before_and_the_name_decide(
+    monkeypatch: pytest.MonkeyPatch, name: str, left: int
+) -> None:
+    devices = Devices(vlan(name))
+    monkeypatch.setattr(cni, "Netlink", lambda _netns: devices)
+    before = {"interfaces": [{"name": "eth0", "sandbox": "/x", "mac": MAC.upper()}]}
+    one = cni.Call("DEL", {**CONFIG, "prevResult": before}, dict(ENVIRONMENT))
+    cni.remove_vlan(one, 3, 0, one.previous_mac())
     assert len(devices.there) == left
 
 
