@@ -20,7 +20,7 @@ import dfmeta.conf
 from dfmeta.cli.ctl import cli
 from dfmeta.cli.store_choice import TOKEN
 from dfmeta.cmd import daemon, reloading
-from dfmeta.conf import neutron
+from dfmeta.conf import attachments, neutron
 from dfmeta.conf.daemons import AGENT, EVERY, READS, RELOADED, STORE, Changes
 from dfmeta.exceptions import ConfigError
 from dfmeta.guest import tag_devices
@@ -117,7 +117,7 @@ def test_an_example_of_a_configuration_loads(text: str, tmp_path: Path) -> None:
     if "neutron" in conf.df_metadata.identity_sources:
         neutron.session(conf)
     named = set(re.findall(r"^    (\w+) = ", text, re.MULTILINE))
-    own = {name for _group, name in EVERY}
+    own = {name for _group, name in EVERY} | {one.dest for one in attachments.NETWORK_OPTS}
     assert named - own <= {"auth_type", *(one.dest for one in neutron.sample_opts())}
 
 
