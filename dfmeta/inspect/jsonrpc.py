@@ -1,7 +1,8 @@
 """One JSON-RPC 1.0 call to a daemon of Open vSwitch.
 
-OVSDB (RFC 7047, 4) and the control sockets of ovs-appctl(8) use this protocol. The call blocks and
-is meant for commands; dfmeta-agent uses an IDL instead.
+OVSDB (RFC 7047, 4) and the control sockets of ovs-appctl(8) use this protocol. The call waits
+for the answer. It is meant for commands and for :mod:`dfmeta.ports.one_change`; dfmeta-agent
+follows OVSDB with an IDL.
 """
 
 from __future__ import annotations
