@@ -38,6 +38,8 @@ class Connection:
         self.socket.connect((METADATA_IP, 80))
         self._http = http.client.HTTPConnection(METADATA_IP)
         self._http.sock = self.socket
+        # Another connection would begin in the namespace of the tests.
+        self._http.auto_open = 0
         self.token = ""
 
     def __enter__(self) -> Connection:
