@@ -6,7 +6,7 @@
 #   tools/setup.sh --neutron   also Neutron's Open vSwitch agent and Chromium, which some tests run,
 #                              and systemd, whose analyzer checks dfmeta's units; it starts nothing
 #   tools/setup.sh --real      also QEMU and mmdebstrap, for the machines of tools/real
-#   tools/setup.sh --bench     also nginx and wrk, which `python -m bench.proxy` runs
+#   tools/setup.sh --bench     also nginx, wrk and the CNI project's plugins, for bench/ alone
 #
 # Packages: a few tools, the libraries that Open vSwitch, PostgreSQL, udev, nft and haproxy link to,
 # the Python modules that cloud-init imports. These six programs are unpacked under .cache/root and
@@ -26,7 +26,7 @@ venv=$root/.venv
 # Raise this number when the content of .cache/root changes.
 layout=5
 # The same for .cache/bench.
-bench_layout=2
+bench_layout=3
 # The first cloud-init that finds the metadata service over IPv6, and the Debian release that a host
 # with an older one takes it from.
 ipv6_since=24.2
@@ -309,7 +309,7 @@ browser() {
 # The programs only; the bench starts them in namespaces of its own.
 bench() {
     local home=$cache/bench folder=$cache/bench.deb new=$cache/bench.new deb
-    local programs=(nginx wrk) packages=()
+    local programs=(nginx wrk containernetworking-plugins) packages=()
     if [ "$(cat "$home/layout" 2>/dev/null)" != "$bench_layout" ]; then
         say "Unpacking ${programs[*]} under .cache (not installed)"
         rm -rf "$folder" "$new"

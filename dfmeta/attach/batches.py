@@ -1,6 +1,7 @@
 """Collects new attachments of one trunk that come at nearly the same time.
 
-A driver creates a hundred ports together in about the time of one.
+A driver creates a hundred ports together in about the time of one. Those that come while the trunk
+is at work are made together afterwards.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from dfmeta.attach.model import Attachment, Parent
 from dfmeta.attach.plane import Plane
 from dfmeta.exceptions import AttachDriverError, AttachError
 
-WINDOW: Final = 0.02
-"""Seconds from the first attachment of a batch to the call of the driver, or to the end of the work
-on the same trunk."""
+WINDOW: Final = 0.0
+"""Seconds from the first attachment of a batch to the call of the driver, if no other work on the
+same trunk is under way. None: a single attachment would wait for others in vain, and those that
+come during its work are the next batch."""
 
 
 @dataclass(slots=True)

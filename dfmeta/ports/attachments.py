@@ -52,7 +52,7 @@ WAIT: Final = 5.0
 """Seconds to wait for the OpenFlow numbers of new ports."""
 ASK_AGAIN: Final = 1.0
 """Seconds after which ovs-vswitchd is asked again for a number that it has not given."""
-POLL: Final = 0.02
+POLL: Final = 0.005
 """Seconds between two readings of the numbers."""
 _OWN_KEYS: Final = ("iface-id", "attached-mac", KEY, INSTANCE_KEY)
 
