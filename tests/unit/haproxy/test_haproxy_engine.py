@@ -20,6 +20,7 @@ from dfmeta.proxy.engine import Terms
 from dfmeta.proxy.haproxy import engine as engine_module
 from dfmeta.proxy.haproxy import running as running_module
 from dfmeta.proxy.haproxy.config import Plan
+from dfmeta.proxy.haproxy.counts import Counts
 from dfmeta.proxy.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.haproxy.entries import Entries, GuestMap, News
 from dfmeta.proxy.haproxy.handover import HandoverServer, listen
@@ -422,7 +423,18 @@ def test_a_reload_replaces_it_where_its_program_is_another(
     assert world.ask().startswith(b"HTTP/1.1 200")
 
 
-def test_requests_until_the_end_of_a_replaced_process_are_counted(world: World) -> None:
+def test_requests_until_the_end_of_a_replaced_process_are_counted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[int, Any]] = []
+    answers = Counts._answers
+
+    def note(self: Counts, pid: int, runtime: Runtime) -> Any:
+        for claim, more, well in answers(self, pid, runtime):
+            read.append((pid, more))
+            yield claim, more, well
+
+    monkeypatch.setattr(Counts, "_answers", note)
     gate = Event()
     world.upstream.script = lambda _asked: gate.wait() or OK
     slow = eventlet.spawn(world.ask)
@@ -431,16 +443,40 @@ def test_requests_until_the_end_of_a_replaced_process_are_counted(world: World) 
     world.engine.rebind()
     world.next_pid(before)
     world.upstream.script = lambda _asked: OK
-    assert world.ask().startswith(b"HTTP/1.1 200")
+    after = world.ask()
+    assert after.startswith(b"HTTP/1.1 200")
     gate.send()
     assert slow.wait().startswith(b"HTTP/1.1 200")
     until(lambda: world.processes() == 1, "the end of the old one")
     world.engine.gather()
-    (identity,) = [world.registry.identity(GUEST)]
-    assert identity is not None
-    asked = RECENT.of(GUEST, identity.incarnation)
-    assert asked is not None
-    assert asked.counts[0] == 2
+    assert sum(more for _pid, more in read) == 2, (before, world.pid, read, after)
+
+
+def test_a_process_that_leaves_is_not_checked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check that came too late would close the connection that counts its last requests."""
+    commands: list[str] = []
+    ask_last = Runtime._ask_last
+
+    def note(self: Runtime, command: str) -> str:
+        commands.append(command)
+        return ask_last(self, command)
+
+    monkeypatch.setattr(Runtime, "_ask_last", note)
+    monkeypatch.setattr(engine_module, "BEAT", 0.001)
+    gate = Event()
+    world.upstream.script = lambda _asked: gate.wait() or OK
+    slow = eventlet.spawn(world.ask)
+    until(lambda: world.upstream.asked, "the request")
+    before = world.pid
+    world.engine.rebind()
+    world.next_pid(before)
+    until(lambda: len(commands) > 5, "further commands")
+    gate.send()
+    slow.wait()
+    until(lambda: world.processes() == 1, "the end of the old one")
+    assert "show version" not in commands
 
 
 def test_two_replacements_at_once_leave_one_process(world: World) -> None:
