@@ -19,8 +19,8 @@ from tests.e2e.support import KEY, asks_own, put
 from tests.harness import domains as libvirt
 from tests.harness import netns
 from tests.harness.console import blocks
-from tests.harness.guest import EC2_6, OPENSTACK6, Guest, Ids
-from tests.harness.ovs import OpenvSwitch
+from tests.harness.guest import EC2_6, OPENSTACK6, Guest, Ids, uuid_of
+from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
 WEB1 = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
@@ -101,10 +101,15 @@ def test_a_guest_gets_next_hops_and_loses_them(host: Shell) -> None:
     assert "10.0.0.2=fa:16:3e:00:00:02 10.0.1.2" in types(host, "next-hops")
 
 
-def test_a_subport_gets_an_instance_and_loses_it(host: Shell) -> None:
+def test_a_subport_gets_an_instance_and_loses_it_and_a_vm_a_trunk(host: Shell) -> None:
+    port = host.guests["web1"].port
+    host.switch.vsctl("set", "Interface", port, f"external_ids:iface-id={uuid_of('web1')}")
     printed = types(host, "trunks")
+    host.switch.vsctl("remove", "Interface", port, "external_ids", "iface-id")
     assert "VID 100: instance" in printed
-    assert printed.rstrip().endswith("VID 100: deleted")
+    assert "VID 100: deleted" in printed
+    assert port in host.switch.ports(BRIDGE)
+    assert not any(one.startswith("tbr-") for one in host.switch.vsctl("list-br").split())
 
 
 def test_a_port_is_allowed_to_make_attachments(host: Shell) -> None:
@@ -193,7 +198,7 @@ def test_a_store_for_many_hosts_has_tokens_and_takes_hollows_records(host: Shell
 def test_the_schema_goes_back_while_nothing_runs(host: Shell) -> None:
     host.agent.stop()
     types(host, "store-database")
-    assert "schema 0002" in host.run("dfmeta store schema")
+    assert "schema 0003" in host.run("dfmeta store schema")
     host.agent.start()
     asks_own(host.guests["web1"])
 

@@ -232,9 +232,8 @@ def test_entries_come_go_and_change_while_others_ask(agent: Agent, site: Site) -
     wait_for(lambda: changing.curl("/", timeout=1).status, 10, "the other container")
     assert uuid_in(changing.curl(META_DATA).body) == other
     site.declare(vm)
-    wait_for(
-        lambda: uuid_in(changing.curl(META_DATA).body) == changing.instance_id, 10, "its own again"
-    )
+    # Its connection may end while it changes.
+    wait_for(lambda: changing.instance_id in changing.curl(META_DATA).text, 10, "its own again")
     for one, batch in batches.items():
         samples = batch.finish()
         assert len(answers(samples, one)) == len(samples) > 10
