@@ -182,6 +182,7 @@ def test_ovsdbs_rows_become_interfaces(serve: Serve) -> None:
                     "name": name,
                     "type": "",
                     "ofport": ofport,
+                    "mtu": ["set", []],
                     "external_ids": ["map", [["iface-id", name], ["attached-mac", "m"]]],
                     "mac_in_use": "fa:16:3e:00:00:01",
                     "error": ["set", []],

@@ -177,7 +177,8 @@ def test_an_earlier_schema_is_brought_up_to_date(
     repository.put(instance_id, document={"n": 1})
     copies.backup(url, file)
     with sqlite3.connect(file) as connection:
-        connection.execute("DROP TABLE addresses")
+        for table in ("addresses", "attachments", "rests", "trunks"):
+            connection.execute(f"DROP TABLE {table}")
         for column in ("metadata_fetched_at", "userdata_fetched_at", "http_tokens"):
             connection.execute(f"ALTER TABLE records DROP COLUMN {column}")
         connection.execute("UPDATE alembic_version SET version_num = '0001'")
