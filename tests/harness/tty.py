@@ -24,7 +24,7 @@ class Shown:
 
 
 def on_terminal(
-    command: Iterable[str], *, columns: int, typed: str = "", timeout: float = 30
+    command: Iterable[str], *, columns: int, typed: str = "", timeout: float = 60
 ) -> Shown:
     """Run a command with a terminal of *columns* as its stdin, stdout and stderr, without colours.
 
