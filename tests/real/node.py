@@ -17,7 +17,7 @@ from tests.harness.guest import METADATA_IP, Sample, uuid_of
 from tests.harness.machine import Machine
 from tests.harness.poll import wait_for
 
-READY = 300
+READY = 900
 """Seconds in which the daemon has to be ready, on a busy machine that is emulated."""
 CLIENT = "/usr/bin/python3 -IS /srv/dfmeta/tests/harness/client.py"
 ADMIN = "http://127.0.0.1:9697"
@@ -27,15 +27,15 @@ ovs-vsctl --may-exist add-br br-int -- set Bridge br-int datapath_type=system
 install -d -m 0755 /etc/dfmeta
 install -m 0600 {_SHARE}/dfmeta.conf.sample /etc/dfmeta/dfmeta.conf
 # The CPU is emulated: the start of all services together takes longer than on a host.
-sed -i 's/^#startup_timeout = .*/startup_timeout = 300/' /etc/dfmeta/dfmeta.conf
-grep -q '^startup_timeout = 300$' /etc/dfmeta/dfmeta.conf
+sed -i 's/^#startup_timeout = .*/startup_timeout = 900/' /etc/dfmeta/dfmeta.conf
+grep -q '^startup_timeout = 900$' /etc/dfmeta/dfmeta.conf
 install -m 0644 {_SHARE}/systemd/dfmeta-agent.service /etc/systemd/system/
 install -d /etc/systemd/system/dfmeta-agent.service.d
 cat > /etc/systemd/system/dfmeta-agent.service.d/path.conf << EOF
 [Service]
 Environment=PATH=/opt/dfmeta/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 # At a boot with an emulated CPU the daemon may need 90 s until it can say that it waits.
-TimeoutStartSec=600
+TimeoutStartSec=1200
 EOF
 systemctl daemon-reload
 systemctl enable --now dfmeta-agent.service
