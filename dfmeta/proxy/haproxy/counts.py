@@ -139,12 +139,12 @@ class Counts:
         )
 
     def read(self, pid: int, runtime: Runtime) -> None:
-        """Add everything that was counted since the last reading."""
-        try:
-            self._read_totals(pid, runtime)
-            self._read_guests(pid, runtime)
-        except HaproxyError as error:
-            LOG.debug("haproxy's counters cannot be read: %s", error)
+        """Add everything that was counted since the last reading.
+
+        :raises HaproxyError: when haproxy does not answer; the next reading adds the rest.
+        """
+        self._read_totals(pid, runtime)
+        self._read_guests(pid, runtime)
 
     def read_accepted(self, pid: int, runtime: Runtime) -> None:
         """Add the connections that were accepted of the ports that have had any of late.

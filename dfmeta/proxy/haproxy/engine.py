@@ -348,7 +348,7 @@ class Haproxy:
     def _dismiss(self, one: Running) -> None:
         """Make a process answer its running requests and end."""
         self._read_counts(one)
-        one.leave(lambda: self._read_counts(one))
+        one.leave(lambda: self._counts.read(one.process.pid, one.process.runtime))
 
     def _drained(self, one: Running) -> None:
         """Kill a process that has had its time to end."""
@@ -414,5 +414,9 @@ class Haproxy:
             )
 
     def _read_counts(self, one: Running | None) -> None:
-        if one is not None:
+        if one is None:
+            return
+        try:
             self._counts.read(one.process.pid, one.process.runtime)
+        except HaproxyError as error:
+            LOG.debug("haproxy's counters cannot be read: %s", error)

@@ -38,7 +38,8 @@ class Running:
     def leave(self, count: Callable[[], object]) -> None:
         """Make it answer its running requests and end; its map follows until then. Idempotent.
 
-        :param count: reads its counters: it answers no more after its last request.
+        :param count: reads its counters: it answers no more after its last request. It may raise
+            HaproxyError, and is then called again.
         """
         if self.leaving:
             return
@@ -48,12 +49,15 @@ class Running:
 
     def _let_go(self, count: Callable[[], object]) -> None:
         """Close the runtime interface after the last request: haproxy would not end before."""
-        try:
-            while self.process.running and connections(self.process.runtime):
-                eventlet.sleep(LEAVE_POLL)
-            count()
-        except HaproxyError as error:
-            LOG.debug("%s", error)
+        while self.process.running:
+            try:
+                if not connections(self.process.runtime):
+                    count()
+                    break
+            except HaproxyError as error:
+                # On a busy machine an answer may be late: the counts would be lost.
+                LOG.debug("%s", error)
+            eventlet.sleep(LEAVE_POLL)
         self.map.end()
         self.process.runtime.close()
 

@@ -35,6 +35,7 @@ PAYLOAD: Final = 12_000
 PROMPT: Final = b"\n> "
 """The end of an answer on a connection that stays."""
 _PIECE: Final = 65536
+_EARLY: Final = "the connection ended early"
 _ENTRY: Final = re.compile(r"0x[0-9a-f]+ (\S+) (.+)")
 _VERSION: Final = re.compile(r"New version created: ([0-9]+)\s*")
 
@@ -54,9 +55,8 @@ class Runtime:
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         link.setblocking(False)
-        self._last: Any = None
-        """The connection that stays; see :meth:`hold`."""
-        self._one_at_a_time = Semaphore()
+        self._last: _Kept | None = None
+        """See :meth:`hold`."""
 
     def ask(self, command: str, *, timeout: float = TIMEOUT) -> str:
         """Send a command line, and return the whole answer.
@@ -66,10 +66,10 @@ class Runtime:
         try:
             with eventlet.Timeout(timeout, TimeoutError("no answer in time")):
                 if self._last is not None:
-                    return self._ask_last(command)
+                    return self._last.ask(command)
                 with self._connect(green_socket) as sock:
                     sock.sendall(f"{command}\n".encode("ascii"))
-                    return _until(sock, b"", 0)
+                    return _whole(sock)
         except (OSError, ValueError) as error:
             raise HaproxyError(cause=f"its runtime interface failed: {error}") from error
 
@@ -84,7 +84,7 @@ class Runtime:
             with self._connect(_socket) as sock:
                 sock.settimeout(timeout)
                 sock.sendall(f"{command}\n".encode("ascii"))
-                return _until(sock, b"", 0)
+                return _whole(sock)
         except (OSError, ValueError) as error:
             raise HaproxyError(cause=f"its runtime interface failed: {error}") from error
 
@@ -98,21 +98,10 @@ class Runtime:
         """
         try:
             with eventlet.Timeout(TIMEOUT, TimeoutError("no answer in time")):
-                self._last = self._connect(green_socket)
-                self._ask_last("prompt")
+                self._last = _Kept(self._connect(green_socket))
+                self._last.ask("prompt")
         except (OSError, ValueError) as error:
             raise HaproxyError(cause=f"its runtime interface failed: {error}") from error
-
-    def _ask_last(self, command: str) -> str:
-        with self._one_at_a_time:
-            try:
-                self._last.sendall(f"{command}\n".encode("ascii"))
-                answer = _until(self._last, PROMPT, command.count(";") + 1)
-            except BaseException:
-                # A late answer must not be taken for that of the next command.
-                self._last.close()
-                raise
-        return answer.replace(PROMPT.decode(), "\n")
 
     def _connect(self, module: Any) -> Any:
         """Return a new connection, a socket of *module*."""
@@ -266,20 +255,66 @@ def _fields(line: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def _until(sock: Any, end: bytes, count: int) -> str:
-    """Return what haproxy sends until it has sent *end* that many times, or until it closes.
+def _whole(sock: Any) -> str:
+    """Return what haproxy sends until it closes; its answer ends with a newline.
 
-    :param count: 0: it closes. Each of its answers ends with a newline.
     :raises ValueError: when that is too much, not ASCII, or the end comes early.
     """
     data = bytearray()
-    while not count or data.count(end) < count:
-        piece = sock.recv(_PIECE)
-        if not piece:
-            if count or not data.endswith(b"\n"):
-                raise ValueError("the connection ended early")
-            break
-        data += piece
-        if len(data) > ANSWER_MAX:
-            raise ValueError("the answer is too long")
+    while _receive(sock, data):
+        pass
+    if not data.endswith(b"\n"):
+        raise ValueError(_EARLY)
     return data.decode("ascii")
+
+
+def _receive(sock: Any, data: bytearray) -> bool:
+    """Add to *data* the bytes that come next; return False at the end of the connection.
+
+    :raises ValueError: when *data* becomes too long.
+    """
+    piece = sock.recv(_PIECE)
+    data += piece
+    if len(data) > ANSWER_MAX:
+        raise ValueError("the answer is too long")
+    return bool(piece)
+
+
+class _Kept:
+    """A connection that stays: haproxy ends each answer on it with a prompt.
+
+    An answer that comes too late is not taken for that of the next command.
+    """
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+        self._one_at_a_time = Semaphore()
+        self._data = bytearray()
+        self._asked = 0
+        """Number of the answers that *_data* has or gets."""
+
+    def ask(self, command: str) -> str:
+        """Send a command line, and return the answers to its commands.
+
+        :raises ValueError: when they are too long or not ASCII, or the connection ends.
+        """
+        with self._one_at_a_time:
+            late = self._asked
+            try:
+                self._sock.sendall(f"{command}\n".encode("ascii"))
+            except BaseException:
+                # haproxy would take the next command for the rest of this one.
+                self._sock.close()
+                raise
+            self._asked += command.count(";") + 1
+            while self._data.count(PROMPT) < self._asked:
+                if not _receive(self._sock, self._data):
+                    raise ValueError(_EARLY)
+            answers = self._data.split(PROMPT)
+            self._asked = 0
+            self._data.clear()
+        return b"\n".join(answers[late:]).decode("ascii")
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        self._sock.close()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dfmeta import metrics
+from dfmeta.exceptions import HaproxyError
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES
@@ -314,7 +315,8 @@ def test_totals_are_under_dfmetas_names(world: World) -> None:
 
 def test_a_haproxy_that_does_not_answer_is_no_failure(world: World) -> None:
     world.runtime.fails = True
-    world.read()
+    with pytest.raises(HaproxyError):
+        world.read()
     world.note()
     world.counts.look(PID, world.runtime, HERE)
     assert world.slot().connections == 0

@@ -26,7 +26,7 @@ from dfmeta.proxy.haproxy.entries import Entries, GuestMap, News
 from dfmeta.proxy.haproxy.handover import HandoverServer, listen
 from dfmeta.proxy.haproxy.process import Secrets
 from dfmeta.proxy.haproxy.program import Program
-from dfmeta.proxy.haproxy.runtime import Runtime
+from dfmeta.proxy.haproxy.runtime import Runtime, _Kept
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.recent import RECENT
 from dfmeta.registry import Registry
@@ -423,53 +423,27 @@ def test_a_reload_replaces_it_where_its_program_is_another(
     assert world.ask().startswith(b"HTTP/1.1 200")
 
 
-def test_requests_until_the_end_of_a_replaced_process_are_counted(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[tuple[int, Any]] = []
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of guests' requests, as the readings of the counters add them."""
+    read: list[int] = []
     answers = Counts._answers
 
     def note(self: Counts, pid: int, runtime: Runtime) -> Any:
         for claim, more, well in answers(self, pid, runtime):
-            read.append((pid, more))
+            read.append(more)
             yield claim, more, well
 
     monkeypatch.setattr(Counts, "_answers", note)
-    # On a busy machine, the old process sometimes ends before its last reading.
-    for _try in range(6):
-        read.clear()
-        gate = Event()
-        world.upstream.asked.clear()
-        world.upstream.script = lambda _asked, gate=gate: gate.wait() or OK
-        slow = eventlet.spawn(world.ask)
-        until(lambda: world.upstream.asked, "the request")
-        before = world.pid
-        world.engine.rebind()
-        world.next_pid(before)
-        world.upstream.script = lambda _asked: OK
-        assert world.ask().startswith(b"HTTP/1.1 200")
-        gate.send()
-        assert slow.wait().startswith(b"HTTP/1.1 200")
-        until(lambda: world.processes() == 1, "the end of the old one")
-        world.engine.gather()
-        if sum(more for _pid, more in read) == 2:
-            break
-    assert sum(more for _pid, more in read) == 2, (before, world.pid, read)
+    return read
 
 
-def test_a_process_that_leaves_is_not_checked(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A check that came too late would close the connection that counts its last requests."""
-    commands: list[str] = []
-    ask_last = Runtime._ask_last
+def replaced(world: World) -> tuple[int, Callable[[], Any]]:
+    """Replace haproxy while it has a request.
 
-    def note(self: Runtime, command: str) -> str:
-        commands.append(command)
-        return ask_last(self, command)
-
-    monkeypatch.setattr(Runtime, "_ask_last", note)
-    monkeypatch.setattr(engine_module, "BEAT", 0.001)
+    Returns its process id, and a call that lets Nova answer, and gives the answer that the guest
+    gets.
+    """
     gate = Event()
     world.upstream.script = lambda _asked: gate.wait() or OK
     slow = eventlet.spawn(world.ask)
@@ -477,9 +451,70 @@ def test_a_process_that_leaves_is_not_checked(
     before = world.pid
     world.engine.rebind()
     world.next_pid(before)
+    world.upstream.script = lambda _asked: OK
+
+    def answer() -> Any:
+        gate.send()
+        return slow.wait()
+
+    return before, answer
+
+
+def test_requests_until_the_end_of_a_replaced_process_are_counted(
+    world: World, answered: list[int]
+) -> None:
+    _before, answer = replaced(world)
+    assert world.ask().startswith(b"HTTP/1.1 200")
+    assert answer().startswith(b"HTTP/1.1 200")
+    until(lambda: world.processes() == 1, "the end of the old one")
+    world.engine.gather()
+    assert sum(answered) == 2
+
+
+def test_late_answers_of_a_replaced_process_lose_no_count(
+    world: World, answered: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[int] = []
+    late: list[HaproxyError] = []
+    connections = running_module.connections
+
+    def note(runtime: Runtime) -> int:
+        try:
+            there.append(connections(runtime))
+        except HaproxyError as error:
+            late.append(error)
+            raise
+        return there[-1]
+
+    monkeypatch.setattr(running_module, "connections", note)
+    before, answer = replaced(world)
+    until(lambda: there, "an answer in time")
+    with monkeypatch.context() as patience:
+        patience.setitem(Runtime.ask.__kwdefaults__, "timeout", 0.02)
+        os.kill(before, signal.SIGSTOP)
+        until(lambda: len(late) > 2, "answers that come too late")
+        os.kill(before, signal.SIGCONT)
+    assert answer().startswith(b"HTTP/1.1 200")
+    until(lambda: world.processes() == 1, "the end of the old one")
+    assert sum(answered) == 1
+
+
+def test_a_process_that_leaves_is_not_checked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check that came too late would close the connection that counts its last requests."""
+    commands: list[str] = []
+    ask = _Kept.ask
+
+    def note(self: _Kept, command: str) -> str:
+        commands.append(command)
+        return ask(self, command)
+
+    monkeypatch.setattr(_Kept, "ask", note)
+    monkeypatch.setattr(engine_module, "BEAT", 0.001)
+    _before, answer = replaced(world)
     until(lambda: len(commands) > 5, "further commands")
-    gate.send()
-    slow.wait()
+    answer()
     until(lambda: world.processes() == 1, "the end of the old one")
     assert "show version" not in commands
 

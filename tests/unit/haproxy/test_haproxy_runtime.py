@@ -258,8 +258,30 @@ def test_the_late_answer_of_a_command_is_not_that_of_the_next(foreign: Foreign) 
     foreign.answers = [PROMPT]
     foreign.runtime.hold()
     with pytest.raises(HaproxyError, match="in time"):
-        foreign.runtime.ask("add map m a b", timeout=0.01)
-    foreign.answers = [b"late\n\n> " * 2]
+        foreign.runtime.ask("show table t;show stat", timeout=0.01)
+    foreign.answers = [b"late\n\n> " * 2 + b"right\n\n> "]
+    assert foreign.runtime.ask("show map m") == "right\n\n"
+    foreign.answers = [b"next\n\n> " * 2]
+    assert foreign.runtime.ask("show map m;show map m") == "next\n\n" * 2
+
+
+def test_a_part_of_a_late_answer_is_not_that_of_the_next(foreign: Foreign) -> None:
+    foreign.stays = True
+    foreign.answers = [PROMPT, b"late\n\n>", b" right\n\n> "]
+    foreign.runtime.hold()
+    with pytest.raises(HaproxyError, match="in time"):
+        foreign.runtime.ask("show table t", timeout=0.01)
+    assert foreign.runtime.ask("show map m") == "right\n\n"
+
+
+def test_no_command_follows_a_part_of_one(
+    foreign: Foreign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign.stays = True
+    foreign.answers = [PROMPT]
+    foreign.runtime.hold()
+    with pytest.raises(HaproxyError, match="in time"):
+        foreign.runtime.ask(f"add map m {'a' * (4 << 20)}", timeout=0)
     with pytest.raises(HaproxyError, match="failed"):
         foreign.runtime.ask("show map m", timeout=0.05)
 
