@@ -339,7 +339,7 @@ class Api:
         size = b"Content-Length: %d\r\n" % len(data) if method in ("PUT", "POST") else b""
         peer.settimeout(self._left())
         peer.sendall(head + lines + size + b"\r\n" + data)
-        head = self._until(b"\r\n\r\n", MAX_HEAD)
+        head = self._until(peer, b"\r\n\r\n", MAX_HEAD)
         first, *rest = head.split(b"\r\n")
         match = _STATUS.fullmatch(first)
         if not match:
@@ -353,25 +353,24 @@ class Api:
         if not _NUMBER.fullmatch(length) or int(length) > MAX_ANSWER:
             raise CniError(DECODE, f"the host's answer has no length up to {MAX_ANSWER} bytes")
         while len(self._rest) < int(length):
-            self._receive()
+            self._receive(peer)
         raw, self._rest = self._rest[: int(length)], self._rest[int(length) :]
         if headers.get(b"connection", b"").lower() == b"close":
             peer.close()
             self._socket, self._rest = None, b""
         return status, headers, raw
 
-    def _until(self, mark: bytes, limit: int) -> bytes:
+    def _until(self, peer: socket.socket, mark: bytes, limit: int) -> bytes:
         while mark not in self._rest:
             if len(self._rest) > limit:
                 raise CniError(DECODE, f"the head of the host's answer has more than {limit} bytes")
-            self._receive()
+            self._receive(peer)
         head, _mark, self._rest = self._rest.partition(mark)
         return head
 
-    def _receive(self) -> None:
-        assert self._socket is not None  # noqa: S101  # for mypy: set by _connected
-        self._socket.settimeout(self._left())
-        part = self._socket.recv(65536)
+    def _receive(self, peer: socket.socket) -> None:
+        peer.settimeout(self._left())
+        part = peer.recv(65536)
         if not part:
             raise ConnectionResetError("it closes connections")
         self._rest += part
@@ -928,10 +927,9 @@ def make_device(call: Call, here: Netlink, there: Netlink, netns: int, one: Atta
             f"{parent.name} has an MTU of {parent.mtu} bytes, and the network has {mtu}",
             f"Set the MTU of {parent.name} to {mtu} or more, or set the key mtu",
         )
-    if call.link == "ovs":
+    if parent is None or call.link == "ovs":
         _make_port(call, here, netns, one, mtu)
     else:
-        assert parent is not None  # noqa: S101  # for mypy: find_parent
         where = (call.ifname, one.mac, mtu)
         try:
             here.make(vlan(*where, netns=netns, parent=parent.index, vid=one.vid))
