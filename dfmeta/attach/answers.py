@@ -17,7 +17,7 @@ RETRY: Final = {429: "1", 503: "2"}
 DEFAULT_ROUTE: Final = "0.0.0.0/0"
 
 
-class ApiRefusal(Exception):  # noqa: N818  # no error of dfmeta
+class ApiRefusalError(Exception):
     """A request that is answered with an error; *answer* is that answer."""
 
     def __init__(self, answer: Answer) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from dfmeta.attach import answers, requests
-from dfmeta.attach.answers import NOT_HERE, ApiRefusal, refusal, said
+from dfmeta.attach.answers import NOT_HERE, ApiRefusalError, refusal, said
 from dfmeta.attach.audit import Audit
 from dfmeta.attach.model import Attachment, Network, Parent, Wanted
 from dfmeta.attach.settings import Status
@@ -29,7 +29,7 @@ from dfmeta.exceptions import AttachError
 from dfmeta.model import Answer, GuestRequest, Port, PortKind
 from dfmeta.store.guest.paths import split_path
 
-TOKEN_HEADER: Final = "x-dfmeta-token"  # noqa: S105  # a header's name
+HEADER: Final = "x-dfmeta-token"
 TTL_HEADER: Final = "x-dfmeta-token-ttl-seconds"
 TTL_MAX: Final = 21600
 """Seconds for which a token may be valid."""
@@ -174,7 +174,7 @@ class Api:
     def _in_words(self, call: Call, act: Callable[[], Answer | None]) -> Answer | None:
         try:
             return act()
-        except ApiRefusal as refused:
+        except ApiRefusalError as refused:
             answer, error = refused.answer, _word(refused.answer)
         except AttachError as failed:
             answer, error = answers.failed(failed), str(failed)
@@ -185,31 +185,31 @@ class Api:
     def _check(self, call: Call) -> Answer | None:
         """Check everything but the path's names and the body.
 
-        :raises ApiRefusal: with the answer to a refused request.
+        :raises ApiRefusalError: with the answer to a refused request.
         """
         request = call.request
         if not self.allows(call.port):
-            raise ApiRefusal(NOT_HERE)
+            raise ApiRefusalError(NOT_HERE)
         if call.forwarded:
-            raise ApiRefusal(
+            raise ApiRefusalError(
                 refusal(403, "forwarded", "A proxy passed this request on. Send it directly")
             )
         if call.source_port not in PRIVILEGED:
-            raise ApiRefusal(
+            raise ApiRefusalError(
                 refusal(403, "not_privileged", "Send the request from a port below 1024, as root")
             )
         found = _routes(request.path)
         if not found:
-            raise ApiRefusal(NOT_HERE)
+            raise ApiRefusalError(NOT_HERE)
         if request.method not in found:
             allowed = ", ".join(found)
-            raise ApiRefusal(refusal(405, "method", f"This path has {allowed}", ("Allow", allowed)))
+            raise ApiRefusalError(refusal(405, "method", f"This path has {allowed}", ("Allow", allowed)))
         if found is not _TOKEN_ROUTES:
-            token = request.headers.get(TOKEN_HEADER, "")
+            token = request.headers.get(HEADER, "")
             if not self._tokens.valid(token, call.port):
-                message = f"Get a token with PUT /dfmeta/v1/token, and send it as {TOKEN_HEADER}"
+                message = f"Get a token with PUT /dfmeta/v1/token, and send it as {HEADER}"
                 bearer = ("WWW-Authenticate", "Bearer")
-                raise ApiRefusal(refusal(401, "token", message, bearer))
+                raise ApiRefusalError(refusal(401, "token", message, bearer))
         return None
 
     def _do(self, call: Call) -> Answer:
@@ -219,9 +219,9 @@ class Api:
             if seconds:
                 message = "This VM sends too many requests. Send fewer of them"
                 later = ("Retry-After", str(seconds))
-                raise ApiRefusal(refusal(429, "rate", message, later))
+                raise ApiRefusalError(refusal(429, "rate", message, later))
         if call.request.query and (call.request.method, call.request.query) != ("DELETE", GONE):
-            raise ApiRefusal(refusal(400, "bad_request", f"The only query is DELETE's {GONE}"))
+            raise ApiRefusalError(refusal(400, "bad_request", f"The only query is DELETE's {GONE}"))
         return found[call.request.method].handler(self, call, segments[1:])
 
     # Requests
@@ -245,7 +245,7 @@ class Api:
     def _get(self, call: Call, names: list[str]) -> Answer:
         found = self._engine.get(call.parent, *_named(names))
         if found is None:
-            raise ApiRefusal(NOT_HERE)
+            raise ApiRefusalError(NOT_HERE)
         return said(200, self._document(call, found))
 
     def _put(self, call: Call, names: list[str]) -> Answer:
@@ -315,7 +315,7 @@ def _routes(path: str) -> Mapping[str, Route]:
 def _named(names: list[str]) -> tuple[str, str]:
     """Return the container and the device that a path names.
 
-    :raises ApiRefusal: when they have not their form.
+    :raises ApiRefusalError: when they have not their form.
     """
     container, ifname = names
     if not requests.is_container(container):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address
 from typing import Any, Final, NoReturn, TypeVar
 
-from dfmeta.attach.answers import ApiRefusal, refusal
+from dfmeta.attach.answers import ApiRefusalError, refusal
 from dfmeta.attach.model import Wanted
 from dfmeta.store import strictjson
 
@@ -58,7 +58,7 @@ def is_ifname(text: str) -> bool:
 def wanted(container: str, ifname: str, body: bytes) -> Wanted:
     """Return the attachment that a VM asks for.
 
-    :raises ApiRefusal: when a value has not its form.
+    :raises ApiRefusalError: when a value has not its form.
     """
     document = _document(body, _WANTED)
     mac = _member(document, "mac", _text(17), "").lower()
@@ -83,7 +83,7 @@ def wanted(container: str, ifname: str, body: bytes) -> Wanted:
 def collection(body: bytes) -> tuple[str, str, frozenset[tuple[str, str]]]:
     """Return the network, the owner and the attachments that stay, of a garbage collection.
 
-    :raises ApiRefusal: when a value is missing or has not its form.
+    :raises ApiRefusalError: when a value is missing or has not its form.
     """
     document = _document(body, _COLLECT)
     for name in sorted(_COLLECT - document.keys()):
@@ -99,20 +99,20 @@ def bad(name: str, form: str) -> NoReturn:
     """Refuse a request because of one of its values.
 
     :param form: the form that it has to have.
-    :raises ApiRefusal: always.
+    :raises ApiRefusalError: always.
     """
-    raise ApiRefusal(refusal(400, "bad_request", f"{name} has to be {form}"))
+    raise ApiRefusalError(refusal(400, "bad_request", f"{name} has to be {form}"))
 
 
 def _document(body: bytes, members: frozenset[str]) -> Mapping[str, Any]:
     try:
         document = strictjson.loads_object(body)
     except ValueError as error:
-        raise ApiRefusal(refusal(400, "bad_request", f"The body is wrong: {error}")) from None
+        raise ApiRefusalError(refusal(400, "bad_request", f"The body is wrong: {error}")) from None
     if not document.keys() <= members:
         known = ", ".join(sorted(members))
         message = f"The body has an unknown member; the members are {known}"
-        raise ApiRefusal(refusal(400, "bad_request", message))
+        raise ApiRefusalError(refusal(400, "bad_request", message))
     return document
 
 

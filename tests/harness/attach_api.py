@@ -35,6 +35,12 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_arguments: Any) -> None:
         """Print nothing."""
 
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        """Return the method for requests with the method that *name* has after ``do_``."""
+        if name in ("do_GET", "do_PUT", "do_POST", "do_DELETE"):
+            return self._serve
+        raise AttributeError(name)
+
     def _serve(self) -> None:
         length = int(self.headers.get("Content-Length", "0"))
         raw = self.rfile.read(length)
@@ -61,8 +67,6 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(status, document)
             except BrokenPipeError:
                 self.close_connection = True
-
-    do_GET = do_PUT = do_POST = do_DELETE = _serve  # noqa: N815
 
     def answer(self, status: int, document: object = None, **headers: str) -> None:
         """Send an answer: text as it is, else JSON."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -220,7 +221,7 @@ def test_many_commands_at_once_make_one_trunk(host: OpenvSwitch) -> None:
     names = [f"tap{number % 4}" for number in range(16)]
     for command in (on, off):
         with ThreadPoolExecutor(len(names)) as pool:
-            done = list(pool.map(lambda name: command(host, name), names))  # noqa: B023
+            done = list(pool.map(partial(command, host), names))
         assert sorted(one.interface for one in done if one.changed) == sorted(set(names))
     assert vms.rows(host) == before
 

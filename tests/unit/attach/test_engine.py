@@ -397,15 +397,14 @@ def test_a_program_error_of_the_driver_releases_the_others(
     make = world.plane.make
     monkeypatch.setattr(world.plane, "make", lambda *_arguments: {}["defect"])
 
-    def run(container: str) -> object:
-        try:
-            return world.attach(container)
-        except (KeyError, AttachDriverError) as error:
-            return type(error)
+    def run(container: str) -> str:
+        with pytest.raises((KeyError, AttachDriverError)) as found:
+            world.attach(container)
+        return found.typename
 
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(run, ["c1", "c2", "c3"]))
-    assert sorted(one.__name__ for one in found) == ["AttachDriverError"] * 2 + ["KeyError"]  # type: ignore[attr-defined]
+    assert sorted(found) == ["AttachDriverError"] * 2 + ["KeyError"]
     monkeypatch.setattr(world.plane, "make", make)
     world.engine.tidy()
     world.check()

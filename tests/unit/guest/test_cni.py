@@ -297,8 +297,9 @@ def test_the_parent_has_the_ports_mac_and_is_not_derived() -> None:
     assert found is not None
     assert found.name == "ens3"
     for several in ((), (plain("ens3"), plain("ens4"))):
+        devices = Devices(*several)
         with pytest.raises(cni.CniError, match="parent has to be given"):
-            cni.find_parent(Devices(*several), one, answer())  # type: ignore[arg-type]
+            cni.find_parent(devices, one, answer())
 
 
 def test_routes_of_an_answer_are_taken_once() -> None:

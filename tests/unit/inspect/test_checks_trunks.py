@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from dfmeta.inspect import checks_daemon, checks_trunks
 from dfmeta.inspect.facts import Interface, KnownPort, Snapshot
@@ -57,14 +58,19 @@ def test_a_subport_without_a_trunk_is_named() -> None:
         assert "ovs-vsctl del-port spi-1" in line.remedy
 
 
-def patched(**fields: object) -> list[Finding]:
+def patched(**fields: Any) -> list[Finding]:
     """Check a trunk with a bridge of its own, with other values of the parent's patch port."""
     subport = Port("spi-1", "row s", 2, kind=PortKind.SUBPORT, segmentation_id=100, parent="tpi-1")
     mtu = fields.pop("mtu", 0)
-    values = {"type": "patch", "tag": 7, "options": {"peer": "tpt-1"}, "external_ids": IFACE}
+    values: dict[str, Any] = {
+        "type": "patch",
+        "tag": 7,
+        "options": {"peer": "tpt-1"},
+        "external_ids": IFACE,
+    }
     snapshot = Snapshot(
         interfaces=(
-            Interface("tpi-1", "br-int", **(values | fields)),  # type: ignore[arg-type]
+            Interface("tpi-1", "br-int", **(values | fields)),
             Interface("spi-1", "br-int", type="patch", ports=(replace(subport, mtu=mtu),)),
             Interface("tpt-1", "tbr-1", type="patch", external_ids=IFACE),
             Interface("tap1", "tbr-1", external_ids=IFACE, mtu=1500),
