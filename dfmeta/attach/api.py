@@ -203,7 +203,9 @@ class Api:
             raise ApiRefusalError(NOT_HERE)
         if request.method not in found:
             allowed = ", ".join(found)
-            raise ApiRefusalError(refusal(405, "method", f"This path has {allowed}", ("Allow", allowed)))
+            raise ApiRefusalError(
+                refusal(405, "method", f"This path has {allowed}", ("Allow", allowed))
+            )
         if found is not _TOKEN_ROUTES:
             token = request.headers.get(HEADER, "")
             if not self._tokens.valid(token, call.port):
