@@ -154,6 +154,20 @@ def test_half_a_pair_is_found_repaired_and_removed(
     assert vms.rows(host) == before
 
 
+def test_a_port_of_another_name_is_not_an_attachment(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent
+) -> None:
+    one = vms.attachment(parent, 100)
+    driver.make(parent, [one])
+    copied = f"external_ids:dfmeta-attachment={one.id}"
+    host.vsctl("add-port", BRIDGE, "copy", "--", "set", "Interface", "copy", copied)
+    assert driver.found() == [found_of(one)]
+    driver.remove([one])
+    assert driver.found() == []
+    assert "copy" in vms.rows(host)
+    host.vsctl("del-port", "copy")
+
+
 def test_changed_columns_are_corrected_and_keys_of_others_stay(
     host: OpenvSwitch, driver: LocalDriver, parent: Parent
 ) -> None:
