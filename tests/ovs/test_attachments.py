@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
 
@@ -23,18 +23,6 @@ NETWORKS = {
     "flat": Network(name="flat", subnet=SUBNET),
 }
 INSTANCE = uuid_of("container")
-
-
-@pytest.fixture(scope="module")
-def switch() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch(dummies=True) as one:
-        yield one
-
-
-@pytest.fixture
-def host(switch: OpenvSwitch) -> Iterator[OpenvSwitch]:
-    yield switch
-    vms.clear(switch)
 
 
 @pytest.fixture
