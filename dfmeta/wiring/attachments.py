@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-import socket
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final
@@ -28,6 +27,7 @@ from dfmeta.quiet import Seldom
 from dfmeta.registry import Registry
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
+from dfmeta.wiring import neutron_client
 from dfmeta.wiring.database import READERS, WRITERS
 
 LOG = logging.getLogger("dfmeta.attachments")
@@ -57,7 +57,7 @@ class Attaching:
             LocalDriver(group.ovsdb_connection, group.integration_bridge, self._networks),
             self._networks,
             settings(conf),
-            host=socket.gethostname(),
+            host=neutron_client.host(conf),
             present=self._is_present,
         )
         self._rates = RateLimiter(_rates(conf))
@@ -107,7 +107,8 @@ class Attaching:
             there = frozenset(
                 one.iface_id
                 for one in self._registry.ports()
-                if one.kind is not PortKind.SUBPORT and not one.vid
+                # The patch of a trunk stays when its VM ends, and has no instance then.
+                if one.instance_id and one.kind is not PortKind.SUBPORT and not one.vid
             )
             self._present = (self._registry.version, there)
         return port_id in there
