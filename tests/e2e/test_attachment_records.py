@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -106,7 +107,7 @@ def site_with(
             asks_own(vm)
             agent.ctl("trunk", "enable", vm.port)
             asks_own(vm)
-            wait_for(lambda vm=vm: is_ready(vm), 10, "the VM to be ready")
+            wait_for(functools.partial(is_ready, vm), 10, "the VM to be ready")
         yield Site(host, agent, vms)
         for vm in vms:
             agent.ctl("trunk", "disable", f"tpi-{vm.ids.iface_id}"[:15])
