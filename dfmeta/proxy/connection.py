@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from email.utils import formatdate
 from enum import Enum, auto
-from functools import partial
 from typing import Any, Protocol
 
 import eventlet
@@ -40,6 +39,9 @@ LINGER_MAX = 65536
 a connection that is closed with unread bytes, and the guest loses the answer (RFC 9112, 9.6)."""
 WHOLE = 65536
 """A body of at least this many bytes is sent separately from its head."""
+PROMISED = 5.0
+"""Seconds for which a connection with a limited hop limit is kept for another request, and does not
+give way to other connections: its answer was a token for the requests that follow on it."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 Headers = list[tuple[str, str]]
@@ -128,6 +130,8 @@ class GuestConnection:
         self._buffer = bytearray()
         self._incoming = Incoming(None)
         self._phase = Phase.BUSY
+        self._promised = False
+        """Whether an answer has limited its hops, so that another request is about to come."""
         self._aborted = False
         """Whether the server has aborted, and counted, the connection."""
 
@@ -156,7 +160,7 @@ class GuestConnection:
     @property
     def may_go(self) -> bool:
         """Whether the idle connection may be closed in favour of a new one."""
-        return self.between
+        return self.between and not self._promised
 
     def cut(self) -> None:
         """Shut the connection down; pending reads and writes return."""
@@ -188,7 +192,7 @@ class GuestConnection:
             deadline=now + max(self._host.hold_timeout - waited, 0.0),
             turn=turn,
             read=self._incoming.read,
-            limit_hops=partial(limit_hops, self.sock),
+            limit_hops=self._limit_hops,
             source_port=lambda: int(self.sock.getpeername()[1]),
         )
         try:
@@ -196,6 +200,10 @@ class GuestConnection:
         finally:
             turn.end()
             self._incoming.close()
+
+    def _limit_hops(self, hops: int) -> None:
+        limit_hops(self.sock, hops)
+        self._promised = True
 
     def _read_head(self) -> Head:
         limits = self._host.limits
@@ -207,7 +215,8 @@ class GuestConnection:
         elif kept:
             self._phase = Phase.KEPT
             self._host.idle(self)
-            until = now + limits.keepalive_timeout
+            most = PROMISED if self._promised else limits.keepalive_timeout
+            until = now + min(most, limits.keepalive_timeout)
         else:
             until = now + limits.header_timeout
         looked = 0
