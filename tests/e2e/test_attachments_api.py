@@ -256,7 +256,6 @@ def test_the_next_guest_of_a_port_needs_a_token_of_its_own(host: OpenvSwitch, ag
 
 def test_fifty_at_once_get_an_attachment_each(host: OpenvSwitch, vm: Guest) -> None:
     def one(number: int) -> dict[str, Any]:
-        # A connection with a token does not give way to those that wait.
         with allowed(vm.namespace) as connection:
             return made(connection, f"c{number}")
 

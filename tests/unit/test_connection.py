@@ -21,7 +21,6 @@ from eventlet.semaphore import Semaphore
 from dfmeta import metrics
 from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Endpoint, GuestRequest
-from dfmeta.proxy import connection
 from dfmeta.proxy.connection import GuestConnection, render
 from dfmeta.proxy.exchange import Abandoned, Exchange
 from dfmeta.proxy.http1 import HeadLimits
@@ -68,7 +67,7 @@ class Server:
         self.given_way = 0
         self.turns: list[bool] = []
 
-    def may_keep(self) -> bool:
+    def may_keep(self, connection: GuestConnection) -> bool:
         return self.room
 
     def slots(self, connection: GuestConnection) -> Semaphore:
@@ -335,31 +334,7 @@ def test_a_kept_connection_that_is_used_again_is_busy(server: Server, guest: Gue
         while len(server.noted) % 2 == 0:
             eventlet.sleep(0)
         assert guest.connection.between
-        assert guest.connection.may_go
     assert server.noted == ["idle", "busy", "idle"]
-
-
-def test_a_connection_with_limited_hops_does_not_give_way_and_ends_sooner(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        environ[EXCHANGE].limit_hops(1)
-        start_response("200 OK", [("Content-Length", "0")])
-        return []
-
-    monkeypatch.setattr(connection, "PROMISED", 0.2)
-    server = Server(Limits(keepalive_timeout=60), application)
-    guest = Guest(server)
-    try:
-        guest.send(GET)
-        assert guest.status() == 200
-        let_hub_run()
-        assert server.noted == ["idle"]
-        assert guest.connection.between
-        assert not guest.connection.may_go
-        assert guest.rest() == b""
-    finally:
-        guest.close()
 
 
 @pytest.mark.parametrize(
