@@ -17,7 +17,6 @@ from tests.harness.poll import wait_for
 host = shared.host
 agent = shared.agent_with(
     {
-        "df_metadata": {"subport_identity": "parent"},
         "attachments": {"enabled": True, "rate": 100, "rest": 0},
         "attachment_network:red": {"subnet": "10.9.0.0/24", "local_vlan": 11},
     }
@@ -42,7 +41,7 @@ def test_containers_of_a_runtime_have_networks(vm: ContainerVm, kind: type[Runti
         assert {row["ips"][0]["address"] for row in attachments} == {f"{one}/24", f"{two}/24"}
         assert {row["owner"] for row in attachments} == {runtime.owner}
         assert (runtime.says("one", two), runtime.says("two", one)) == ("two", "one")
-        assert runtime.get("one", "/latest/meta-data/local-hostname") == "vm.example.org"
+        assert runtime.get("one", "/latest/meta-data/local-ipv4") == one
         runtime.remove("one")
         assert [row["ips"][0]["address"] for row in vm.attachments()] == [f"{two}/24"]
         runtime.remove("two")
