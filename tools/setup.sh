@@ -6,7 +6,8 @@
 #   tools/setup.sh --neutron   also Neutron's Open vSwitch agent and Chromium, which some tests run,
 #                              and systemd, whose analyzer checks dfmeta's units; it starts nothing
 #   tools/setup.sh --real      also QEMU and mmdebstrap, for the machines of tools/real
-#   tools/setup.sh --containers  also podman, containerd and dockerd, for the tests of dfmeta-cni
+#   tools/setup.sh --containers
+#                              also podman, containerd and dockerd, for the tests of dfmeta-cni
 #   tools/setup.sh --bench     also nginx, wrk and the CNI project's plugins, for bench/ alone
 #
 # Packages: a few tools, the libraries that Open vSwitch, PostgreSQL, udev, nft and haproxy link to,

@@ -29,6 +29,7 @@ agent = shared.agent_with(
 EVERYWHERE = "10.9.0.0/16 dev eth0"
 """Route by which a container would reach the addresses of both networks."""
 MANY = 50
+PARENT = "trunk parent"
 SOON = 0.5
 """Seconds in which a connection would have been made."""
 
@@ -148,8 +149,18 @@ def test_gc_removes_the_containers_of_a_runtime_that_crashed(
     wait_for(lambda: not ends(host), 10, "the ports to go")
 
 
-def test_fifty_containers_at_once(host: OpenvSwitch, vms: list[ContainerVm]) -> None:
+def answers(agent: Agent, vm: ContainerVm) -> dict[str, int]:
+    """Return how many answers a VM has had, by class of the status, and closed connections."""
+    mac = vm.guest.mac
+    (row,) = [
+        one for one in agent.admin("/ports").json() if (one["mac"], one["kind"]) == (mac, PARENT)
+    ]
+    return {name: row["requests"][name] for name in ("2xx", "4xx", "5xx", "closed")}
+
+
+def test_fifty_containers_at_once(host: OpenvSwitch, agent: Agent, vms: list[ContainerVm]) -> None:
     vm = vms[0]
+    before = answers(agent, vm)
     names = [f"many{number}" for number in range(MANY)]
     with ExitStack() as stack:
         pods = {name: stack.enter_context(Namespace("many")) for name in names}
@@ -158,6 +169,9 @@ def test_fifty_containers_at_once(host: OpenvSwitch, vms: list[ContainerVm]) -> 
         ]
         results = [ended(one) for one in calls]
         assert [status for status, _result in results] == [0] * MANY, results
+        # A token and an attachment each, on one connection: nothing was asked twice.
+        after = {**before, "2xx": before["2xx"] + 2 * MANY}
+        assert answers(agent, vm) == after
         for member in ("vid", "mac", "port_id"):
             assert len({one[member] for one in vm.attachments()}) == MANY
         assert len({one["ips"][0]["address"] for _status, one in results}) == MANY
