@@ -1306,7 +1306,7 @@ def listen(path: str, folder: str) -> socketserver.BaseServer:
 
     # A call leaves its descriptors to the end of its process.
     class Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
-        max_children = 100
+        max_children, request_queue_size = 100, 128
 
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if os.path.exists(path):

@@ -24,19 +24,18 @@ NETWORK = "pods"
 """Name of the runtime's network."""
 PORT = 8080
 APPLETS = ("sh", "sleep", "wget", "nc", "echo")
-# A copy of /etc and mounts on /opt and /run: a runtime writes to none of the machine's.
+GROUPS = Path("/sys/fs/cgroup")
+# A copy of /etc and mounts on /opt, /run and /var/lib: a runtime writes to none of the machine's.
 SETUP = """
-mkdir -p "$0/opt/cni/bin"
-for one in /opt/*; do
-    [ -d "$one" ] || continue
-    mkdir -p "$0/opt/${one##*/}"
-    mount --rbind "$one" "$0/opt/${one##*/}"
-done
 cp -a /etc "$0/etc"
-mkdir -p "$0/etc/cni/net.d" "$0/log" "$0/lib"
+mkdir -p "$0/etc/cni/net.d" "$0/opt/cni/bin" "$0/log" "$0/lib" "$0/checkout"
+mount --rbind "$2" "$0/checkout"
 mount --bind "$0/etc" /etc
 mount --bind "$0/opt" /opt
+mount --bind "$0/lib" /var/lib
 mount -t tmpfs none /run
+mkdir -p "$2"
+mount --rbind "$0/checkout" "$2"
 install -m 0755 "$1" /opt/cni/bin/dfmeta-cni
 echo ready
 exec sleep infinity
@@ -71,10 +70,13 @@ class Runtime(Closing):
         self.folder = netns.temporary_folder("runtime")
         self._stack = contextlib.ExitStack()
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        self.group = self.folder.name
+        """Control group of its containers."""
+        self._stack.callback(wait_for, self._groups_are_gone, 10, "the control groups to be empty")
         try:
             self._make_root()
             unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-            shell = ["sh", "-euc", self.before + SETUP, str(self.folder), cni.__file__]
+            shell = ["sh", "-euc", self.before + SETUP, str(self.folder), cni.__file__, str(ROOT)]
             outer = ["nsenter", f"--net=/run/netns/{vm.inside.name}"]
             holder = netns.spawn([*outer, *unshare, *shell], stdout=subprocess.PIPE)
             self._stack.callback(netns.end, holder)
@@ -113,6 +115,15 @@ class Runtime(Closing):
     def close(self) -> None:
         """End everything, and remove the files."""
         self._stack.close()
+
+    def _groups_are_gone(self) -> bool:
+        """Remove the control groups, of each hierarchy, that have no process."""
+        hierarchies = [GROUPS, *(one for one in GROUPS.iterdir() if one.is_dir())]
+        for top in (one / self.group for one in hierarchies):
+            for group in [*sorted(top.glob("**/"), reverse=True)] if top.exists() else []:
+                with contextlib.suppress(OSError):
+                    group.rmdir()
+        return not any((one / self.group).exists() for one in hierarchies)
 
     def write(self, path: str, content: object) -> None:
         """Write a file that only the runtime sees: text as it is, else JSON."""
@@ -179,7 +190,7 @@ class Podman(Runtime):
 
     def _start(self) -> None:
         self.write("/etc/containers.conf", _CONTAINERS_CONF.format(programs=UNPACKED / "usr/bin"))
-        storage = f'driver = "vfs"\ngraphroot = "{self.folder}/lib"\nrunroot = "/run/storage"\n'
+        storage = 'driver = "vfs"\ngraphroot = "/var/lib/storage"\nrunroot = "/run/storage"\n'
         self.write("/etc/storage.conf", f"[storage]\n{storage}")
 
     def _podman(self, *words: str) -> str:
@@ -234,7 +245,7 @@ class Containerd(Runtime):
 
     def _start(self) -> None:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        config = f'version = 2\nroot = "{self.folder}/lib"\nstate = "/run/containerd"\n'
+        config = 'version = 2\nroot = "/var/lib/containerd"\nstate = "/run/containerd"\n'
         config += 'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
         self.write("/etc/containerd.toml", config)
         self._spawn("containerd", "containerd", "--config", "/etc/containerd.toml")
@@ -245,7 +256,8 @@ class Containerd(Runtime):
 
     def create(self, name: str, *words: str) -> None:
         """See :class:`Runtime`."""
-        options = ["--rm", "--cni", "--runc-binary", program("runc"), "--rootfs"]
+        options = ["--rm", "--cni", "--runc-binary", program("runc")]
+        options += ["--cgroup", f"/{self.group}/{name}", "--rootfs"]
         # In the foreground: otherwise it does not call DEL.
         command = self.command("ctr", "run", *options, self.root, name, *words)
         self._running[name] = netns.spawn(command)
@@ -281,7 +293,7 @@ class Dockerd(Runtime):
 
     def _start(self) -> None:
         self._spawn("plugin", "/opt/cni/bin/dfmeta-cni", "--docker")
-        places = ["--data-root", f"{self.folder}/lib", "--exec-root", "/run/docker/exec"]
+        places = ["--exec-root", "/run/docker/exec", "--cgroup-parent", f"/{self.group}"]
         self._spawn("dockerd", "dockerd", *self.options, *places)
         wait_for(self._answers, 30, "dockerd to answer")
         tree = subprocess.run(["tar", "-C", self.root, "-c", "."], capture_output=True, check=True)
