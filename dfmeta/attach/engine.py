@@ -36,8 +36,14 @@ __all__ = ["Engine", "Settings", "Status"]
 
 LOG = logging.getLogger(__name__)
 
-_ROUNDS: Final = 4
-"""How often a request begins again after others have changed the same attachment."""
+_ROUNDS: Final = 8
+"""How often a request begins again after others have changed the same attachment, or have taken its
+VLAN id or its address."""
+
+
+def name_of_port() -> str:
+    """Return an iface-id for a port that dfmeta makes itself."""
+    return str(uuid.uuid4())
 
 
 @contextlib.contextmanager
@@ -62,6 +68,7 @@ class Engine:
     :param host: name of this host, unique among the hosts that share the tables.
     :param clock: seconds of Unix time.
     :param present: tells whether the port of a VM (:attr:`Parent.port_id`) is on this host now.
+    :param name: returns the iface-id of a new port; empty: the driver gives it.
     """
 
     def __init__(
@@ -74,6 +81,7 @@ class Engine:
         host: str,
         clock: Callable[[], float] = time.time,
         present: Callable[[str], bool] = lambda port_id: True,
+        name: Callable[[], str] = name_of_port,
     ) -> None:
         self._attachments = attachments
         self._driver = driver
@@ -81,6 +89,7 @@ class Engine:
         self._settings = settings
         self._host = host
         self._clock = clock
+        self._name = name
         self._rate = Rate(settings.rate, clock)
         self._plane = Plane(attachments, driver, settings, clock=clock)
         self._batches = Batches(self._plane)
@@ -109,24 +118,32 @@ class Engine:
         :raises AttachFullError: no VLAN id or no address is free.
         :raises AttachDriverError: the data plane or the database failed; the VM may try again.
         """
-        network = self._network(wanted.network)
+        taken: AttachError | None = None
         with _database():
             for _round in range(_ROUNDS):
+                network = self._network(wanted.network)
                 found = self._clear(parent, wanted)
                 if found is not None and found.state is State.ACTIVE and found.host == self._host:
                     return found, False
                 if cause := self._driver.ready(parent):
                     raise AttachDriverError(cause=cause)
-                if found is None and not self._rate.take(parent.port_id):
+                if found is None and not taken and not self._rate.take(parent.port_id):
                     cause = f"more than {self._settings.rate:g} new attachments in a second"
                     raise AttachRateError(cause=cause)
                 row, created = self._reserve(parent, network, wanted)
                 if row.state is State.LEAVING or row.vid in wanted.avoid:
                     continue
                 _check_network(row, wanted)
-                self._stand(parent, row)
+                try:
+                    self._stand(parent, row)
+                except AttachDriverError as error:
+                    if not error.fields.get("taken"):
+                        raise
+                    taken = error
+                    wanted = dataclasses.replace(wanted, avoid=wanted.avoid | {row.vid})
+                    continue
                 return self._renewed(row), created
-        raise AttachDriverError(cause="other requests change the same attachment")
+        raise taken or AttachDriverError(cause="other requests change the same attachment")
 
     def get(self, parent: Parent, container: str, ifname: str) -> Attachment | None:
         """Return an attachment of a VM; None if it does not exist or is being removed.
@@ -294,7 +311,7 @@ class Engine:
             "id": str(uuid.uuid4()),
             "trunk": parent.port_id,
             "host": self._host,
-            "port_id": str(uuid.uuid4()),
+            "port_id": self._name(),
             "created": now,
             "changed": now,
         }
@@ -325,9 +342,11 @@ class Engine:
             raise errors[row.id]
 
     def _renewed(self, row: Attachment) -> Attachment:
-        if row.state is State.ACTIVE:
-            return row
-        return dataclasses.replace(row, state=State.ACTIVE, changed=self._clock())
+        """Return a row whose data plane stands, with the name of its port."""
+        if row.port_id and row.state is not State.ACTIVE:
+            return dataclasses.replace(row, state=State.ACTIVE, changed=self._clock())
+        rows = self._plane.rows(row.parent)
+        return next((one for one in rows if one.id == row.id), row)
 
 
 def _is(attachment: Attachment, container: str, ifname: str) -> bool:
