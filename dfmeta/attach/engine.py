@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
 from dfmeta.attach.batches import Batches
@@ -122,10 +122,12 @@ class Engine:
         with _database():
             for _round in range(_ROUNDS):
                 network = self._network(wanted.network)
-                found = self._clear(parent, wanted)
-                if found is not None and found.state is State.ACTIVE and found.host == self._host:
+                rows = self._plane.rows(parent.port_id)
+                found = self._clear(parent, wanted, rows)
+                if found is not None and self._works(found):
                     return found, False
-                if cause := self._driver.ready(parent):
+                # A VM with an attachment has its trunk; the driver would read all ports to say so.
+                if not any(map(self._works, rows)) and (cause := self._driver.ready(parent)):
                     raise AttachDriverError(cause=cause)
                 if found is None and not taken and not self._rate.take(parent.port_id):
                     cause = f"more than {self._settings.rate:g} new attachments in a second"
@@ -265,13 +267,18 @@ class Engine:
         rows = self._plane.rows(parent.port_id)
         return [one for one in rows if one.state is not State.LEAVING]
 
-    def _clear(self, parent: Parent, wanted: Wanted) -> Attachment | None:
+    def _works(self, attachment: Attachment) -> bool:
+        return attachment.state is State.ACTIVE and attachment.host == self._host
+
+    def _clear(
+        self, parent: Parent, wanted: Wanted, rows: Sequence[Attachment]
+    ) -> Attachment | None:
         """Return the attachment of a request, after those in its way have left.
 
+        :param rows: all attachments of the VM.
         :raises AttachDriverError: one that leaves is in the way, and cannot be removed now.
         """
         now = self._clock()
-        rows = self._plane.rows(parent.port_id)
         # The guest has started again: its devices of before are gone.
         old = [
             one.id

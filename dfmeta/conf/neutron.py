@@ -33,7 +33,8 @@ OPTS: Final = [
         "host",
         type=Text("a host name of at most 255 characters", _WORD.fullmatch, example="compute-1"),
         help="Name of this host in binding:host_id of Neutron's ports. Must match [DEFAULT] host "
-        "of nova.conf and of Neutron's agent. Unset: the system's host name.",
+        "of nova.conf and of Neutron's agent. It also names the host among those that share "
+        "[attachments] connection. Unset: the system's host name.",
     ),
     cfg.FloatOpt(
         "timeout",

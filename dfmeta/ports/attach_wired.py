@@ -22,7 +22,17 @@ from dfmeta.attach.model import Attachment, Parent
 from dfmeta.exceptions import AttachDriverError, OvsdbError
 from dfmeta.model import OFPORT_MAX
 from dfmeta.ports.attachments import INNER, INSTANCE_KEY, KEY
-from dfmeta.ports.one_change import Operation, Rows, as_map, as_set, change, mutate, numbers, read
+from dfmeta.ports.one_change import (
+    Operation,
+    Part,
+    Rows,
+    as_map,
+    as_set,
+    change,
+    mutate,
+    numbers,
+    read,
+)
 from dfmeta.ports.trunk_bridge import NAME_MAX
 from dfmeta.ports.trunks import PARENT
 
@@ -77,7 +87,8 @@ class WiredPorts:
             return
         try:
             _await(lambda: self._without_number(ports), POLL, ports)
-            change(self._remote, lambda rows: self._marks(rows, ports), patches_only=True)
+            part = Part([row_of(one) for one in ports])
+            change(self._remote, lambda rows: self._marks(rows, ports), part=part)
         except OvsdbError as error:
             raise AttachDriverError(cause="Open vSwitch does not answer", whole=True) from error
 
@@ -87,7 +98,7 @@ class WiredPorts:
         :raises AttachDriverError: when OVSDB does not answer.
         """
         try:
-            rows = read(self._remote, patches_only=True)
+            rows = read(self._remote)
         except OvsdbError as error:
             raise AttachDriverError(cause="Open vSwitch does not answer", whole=True) from error
         ids = [(one.name, one.external_ids) for one in rows.on(self._bridge)]
@@ -99,7 +110,7 @@ class WiredPorts:
         )
 
     def _without_number(self, ports: Iterable[str]) -> list[str]:
-        known = numbers(self._remote)
+        known = numbers(self._remote, [row_of(one) for one in ports])
         return [one for one in ports if not _works(*known.get(row_of(one), (None, "")))]
 
     def _inactive(self, ports: Iterable[str]) -> list[str]:

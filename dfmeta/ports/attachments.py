@@ -15,7 +15,7 @@ are those of the host's programs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from dfmeta.model import OFPORT_MAX
 from dfmeta.ports.one_change import (
     Inserts,
     Operation,
+    Part,
     PortRow,
     Rows,
     as_map,
@@ -39,6 +40,7 @@ from dfmeta.ports.one_change import (
     update,
 )
 from dfmeta.ports.trunk_bridge import NAME_MAX, agent_of, is_ours
+from dfmeta.ports.trunk_bridge import names_of as trunk_names
 from dfmeta.ports.trunks import PARENT
 
 KEY: Final = "dfmeta-attachment"
@@ -114,13 +116,16 @@ class LocalDriver:
         def build(rows: Rows) -> list[Operation]:
             cause, trunk = self._trunk(rows, parent.port_name)
             if cause:
-                raise _error(cause)
+                # The whole cause is among ports that were not read.
+                raise _error(self.ready(parent) or cause)
             self._refuse_vids(rows, trunk, attachments)
             ends = [end for one in attachments for end in self._ends(one, trunk)]
             return _creating(rows, ends, trunk)
 
-        self._change(build)
-        self._await([name for one in attachments for name in names_of(one.id)])
+        names = _names(attachments)
+        ours = (parent.port_name, *trunk_names(parent.port_id))
+        self._change(build, Part([*ours, *names], [one.vid for one in attachments]))
+        self._await(names)
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
         """Delete the ports of attachments, whole or half, in one transaction.
@@ -135,7 +140,7 @@ class LocalDriver:
             ends = [one for one in rows.ports.values() if one.external_ids.get(KEY) in ids]
             return [*_deleting(rows, ends), reconfigure(rows)] if ends else []
 
-        self._change(build)
+        self._change(build, Part(_names(attachments)))
 
     def found(self) -> Sequence[Found]:
         """Return the attachments of which OVSDB has both ends or one.
@@ -145,8 +150,8 @@ class LocalDriver:
         rows = self._read()
         ends: dict[str, list[PortRow]] = {}
         for one in rows.ports.values():
-            if one.external_ids.get(KEY):
-                ends.setdefault(one.external_ids[KEY], []).append(one)
+            if one.name in names_of(_id_of(one)):
+                ends.setdefault(_id_of(one), []).append(one)
         return [self._found(rows, name, there) for name, there in ends.items()]
 
     def ready(self, parent: Parent) -> str:
@@ -229,14 +234,15 @@ class LocalDriver:
         the first change in OVSDB, although it works (seen with Open vSwitch 3.1): ovs-vswitchd is
         asked again.
         """
+        left = names
         deadline = time.monotonic() + WAIT
         again = time.monotonic() + ASK_AGAIN
         while True:
             try:
-                known = numbers(self._remote)
+                known = numbers(self._remote, left)
             except OvsdbError as error:
                 raise _away(error) from error
-            left = [one for one in names if not _works(*known.get(one, (None, "")))]
+            left = [one for one in left if not _works(*known.get(one, (None, "")))]
             if not left:
                 return
             now = time.monotonic()
@@ -248,18 +254,18 @@ class LocalDriver:
                 )
             if now >= again:
                 again = now + ASK_AGAIN
-                self._change(lambda rows: [reconfigure(rows)])
+                self._change(lambda rows: [reconfigure(rows)], Part(()))
             time.sleep(POLL)
 
     def _read(self) -> Rows:
         try:
-            return read(self._remote, patches_only=True)
+            return read(self._remote)
         except OvsdbError as error:
             raise _away(error) from error
 
-    def _change(self, build: Any) -> None:
+    def _change(self, build: Callable[[Rows], Sequence[Operation]], part: Part) -> None:
         try:
-            change(self._remote, build, patches_only=True)
+            change(self._remote, build, part=part)
         except OvsdbError as error:
             raise _away(error) from error
 
@@ -267,6 +273,10 @@ class LocalDriver:
 def names_of(attachment: str) -> tuple[str, str]:
     """Return the names of the ends of an attachment by its id: inner and outer."""
     return f"{INNER}{attachment}"[:NAME_MAX], f"{OUTER}{attachment}"[:NAME_MAX]
+
+
+def _names(attachments: Iterable[Attachment]) -> list[str]:
+    return [name for one in attachments for name in names_of(one.id)]
 
 
 def _works(number: int | None, error: str) -> bool:

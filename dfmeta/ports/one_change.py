@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -100,38 +100,54 @@ class Rows:
         return (one for one in self.ports.values() if one.bridge == bridge)
 
 
-def read(remote: str, *, patches_only: bool = False) -> Rows:
-    """Read all rows in one transaction.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the ports: a reading of all takes longer with each port of the host."""
+
+    names: Collection[str]
+    """Names of ports, which are read with their interfaces."""
+    tags: Collection[int] = ()
+    """VLAN ids: the ports that have them as a tag are read, without their interfaces."""
+
+
+def read(remote: str, *, part: Part | None = None) -> Rows:
+    """Read rows in one transaction.
 
     :param remote: OVSDB's address, ``unix:PATH`` or ``tcp:HOST:PORT``.
-    :param patches_only: leave out the interfaces that are no patches; their ports are read.
+    :param part: the ports to read; None: all. All bridges are read.
     :raises OvsdbError: when OVSDB does not answer.
     """
-    where = {"Interface": [["type", "==", "patch"]]} if patches_only else {}
-    selects = [
-        {"op": "select", "table": table, "where": where.get(table, []), "columns": list(columns)}
-        for table, columns in _COLUMNS.items()
-    ]
+    conditions: dict[str, list[list[Any]]] = {table: [[]] for table in _COLUMNS}
+    if part is not None:
+        named = [[["name", "==", name]] for name in part.names]
+        tagged = [[["tag", "==", tag]] for tag in part.tags]
+        conditions.update({"Port": [*named, *tagged], "Interface": named})
+    selects = [_select(table, one) for table, some in conditions.items() for one in some]
     try:
-        answers = call(remote, "transact", [_DATABASE, *selects])
-        return _rows(*(answer["rows"] for answer in answers))
+        answers = iter(call(remote, "transact", [_DATABASE, *selects]))
+        return _rows(
+            *(
+                [row for _one in some for row in next(answers)["rows"]]
+                for some in conditions.values()
+            )
+        )
     except _FAILURES as error:
         raise OvsdbError(connection=remote, cause=why(error)) from error
 
 
 def change(
-    remote: str, build: Callable[[Rows], Sequence[Operation]], *, patches_only: bool = False
+    remote: str, build: Callable[[Rows], Sequence[Operation]], *, part: Part | None = None
 ) -> bool:
     """Change rows; return whether there was anything to change.
 
     :param build: returns the operations for the present rows, with their conditions; none: there is
         nothing to change. It is called again after a conflict.
-    :param patches_only: see :func:`read`.
+    :param part: see :func:`read`.
     :raises OvsdbError: when OVSDB does not answer or refuses the change.
     """
     last = ""
     for _try in range(TRIES):
-        operations = build(read(remote, patches_only=patches_only))
+        operations = build(read(remote, part=part))
         if not operations:
             return False
         try:
@@ -148,23 +164,18 @@ def change(
     )
 
 
-def numbers(remote: str) -> dict[str, tuple[int | None, str]]:
-    """Return for the name of each patch port its OpenFlow number and its error.
+def numbers(remote: str, names: Iterable[str]) -> dict[str, tuple[int | None, str]]:
+    """Return for the name of each interface that exists its OpenFlow number and its error.
 
     The number is None while ovs-vswitchd has given none, and -1 if it has refused the port.
 
     :raises OvsdbError: when OVSDB does not answer.
     """
-    select = {
-        "op": "select",
-        "table": "Interface",
-        "where": [["type", "==", "patch"]],
-        "columns": ["name", "ofport", "error"],
-    }
+    selects = [_select("Interface", [["name", "==", name]]) for name in names]
     try:
-        (answer,) = call(remote, "transact", [_DATABASE, select])
         return {
             row["name"]: (next(iter(_list(row["ofport"])), None), "".join(_list(row["error"])))
+            for answer in call(remote, "transact", [_DATABASE, *selects])
             for row in answer["rows"]
         }
     except _FAILURES as error:
@@ -243,6 +254,10 @@ def as_set(values: Iterable[Any]) -> list[Any]:
 def as_map(values: Mapping[str, str]) -> list[Any]:
     """Return a map in OVSDB's notation."""
     return ["map", [list(pair) for pair in values.items()]]
+
+
+def _select(table: str, where: list[Any]) -> Operation:
+    return {"op": "select", "table": table, "where": where, "columns": list(_COLUMNS[table])}
 
 
 def _transact(remote: str, operations: Sequence[Operation]) -> str:

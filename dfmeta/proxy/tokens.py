@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from dfmeta.exceptions import StartError
 from dfmeta.model import Answer, GuestRequest, Identity, Port
@@ -67,6 +67,9 @@ _BAD_TTL: Final = Answer(
 _NO_TOKEN: Final = Answer(401, b"401 Unauthorized\n", headers=(("WWW-Authenticate", "Bearer"),))
 
 
+T = TypeVar("T")
+
+
 class TokenMode(enum.StrEnum):
     """Whether an instance uses tokens: ``[store] http_tokens``."""
 
@@ -78,7 +81,7 @@ class TokenMode(enum.StrEnum):
     """Requests without a token are refused."""
 
 
-class _Seal:
+class _Tokens(Generic[T]):
     """Issues and verifies tokens without storing them.
 
     :param key: signing key, :data:`KEY_BYTES` random bytes.
@@ -89,79 +92,61 @@ class _Seal:
         self._key = key
         self._clock = clock
 
-    def _issue(self, bound: tuple[str, ...], ttl: int) -> str:
-        """Return a token.
+    def issue(self, holder: T, ttl: int) -> str:
+        """Return a token for *holder* alone.
 
-        :param bound: texts for which alone the token is valid.
         :param ttl: seconds for which it is valid, 1 to :data:`TTL_MAX`.
         """
         head = _HEAD.pack(_VERSION, self._now() + ttl * 1000)
-        return base64.urlsafe_b64encode(head + self._mac(head, bound)).decode()
+        return base64.urlsafe_b64encode(head + self._mac(head, holder)).decode()
 
-    def _valid(self, token: str, bound: tuple[str, ...]) -> bool:
-        """Whether the untrusted *token* was issued for *bound* and has not expired."""
+    def valid(self, token: str, holder: T) -> bool:
+        """Whether the untrusted *token* was issued for *holder* and has not expired."""
         if not _TOKEN.fullmatch(token):
             return False
         raw = base64.urlsafe_b64decode(token)
         head, mac = raw[: _HEAD.size], raw[_HEAD.size :]
-        if not hmac.compare_digest(mac, self._mac(head, bound)):
+        if not hmac.compare_digest(mac, self._mac(head, holder)):
             return False
         version, expires = _HEAD.unpack(head)
         left: int = expires - self._now()
         # A token that is valid for longer than TTL_MAX was issued while the clock was wrong.
         return bool(version == _VERSION) and 0 < left <= TTL_MAX * 1000
 
+    def _bound(self, holder: T) -> tuple[str, ...]:
+        """Return the texts that a token is bound to."""
+        raise NotImplementedError
+
     def _now(self) -> int:
         return int(self._clock() * 1000)
 
-    def _mac(self, head: bytes, bound: tuple[str, ...]) -> bytes:
+    def _mac(self, head: bytes, holder: T) -> bytes:
         mac = hmac.new(self._key, head, hashlib.sha256)
-        for text in bound:
+        for text in self._bound(holder):
             part = text.encode("utf-8", "surrogatepass")
             # With its length, so that different lists of texts never give the same bytes.
             mac.update(_LENGTH.pack(len(part)) + part)
         return mac.digest()
 
 
-class Tokens(_Seal):
-    """EC2's tokens, for an instance's metadata."""
+class Tokens(_Tokens[Identity]):
+    """EC2's tokens, for an instance's metadata: each is for the instance on its port."""
 
-    def issue(self, identity: Identity, ttl: int) -> str:
-        """Return a token for *identity*'s instance on its port.
-
-        :param ttl: seconds for which the token is valid, 1 to :data:`TTL_MAX`.
-        """
-        return self._issue(self._bound(identity), ttl)
-
-    def valid(self, token: str, identity: Identity) -> bool:
-        """Whether the untrusted *token* was issued for *identity* and has not expired."""
-        return self._valid(token, self._bound(identity))
-
-    def _bound(self, identity: Identity) -> tuple[str, ...]:
-        return (identity.instance_id.lower(), identity.port_id)
+    def _bound(self, holder: Identity) -> tuple[str, ...]:
+        return (holder.instance_id.lower(), holder.port_id)
 
 
-class AttachmentTokens(_Seal):
+class AttachmentTokens(_Tokens[Port]):
     """The tokens of the API of attachments, see :class:`dfmeta.attach.api.Tokens`.
 
-    A token is valid for as long as the port's row exists: a port that is created again, for the
-    same instance or for another, needs a new one. It outlives the daemon. No token of another kind
-    is valid here, or the reverse: the other kinds are bound to other numbers of texts.
+    A token is for the instance at a port, for as long as the port's row exists: a port that is
+    created again, for the same instance or for another, needs a new one. It outlives the daemon.
+    No token of another kind is valid here, or the reverse: the other kinds are bound to other
+    numbers of texts.
     """
 
-    def issue(self, port: Port, ttl: int) -> str:
-        """Return a token for the instance at *port*.
-
-        :param ttl: seconds for which the token is valid, 1 to :data:`TTL_MAX`.
-        """
-        return self._issue(self._bound(port), ttl)
-
-    def valid(self, token: str, port: Port) -> bool:
-        """Whether the untrusted *token* was issued for *port* and its instance, and is valid."""
-        return self._valid(token, self._bound(port))
-
-    def _bound(self, port: Port) -> tuple[str, ...]:
-        return ("attachments", port.instance_id.lower(), port.iface_id, port.row)
+    def _bound(self, holder: Port) -> tuple[str, ...]:
+        return ("attachments", holder.instance_id.lower(), holder.iface_id, holder.row)
 
 
 def is_token_path(path: str) -> bool:

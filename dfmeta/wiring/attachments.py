@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-import socket
 from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final, Protocol
@@ -65,7 +64,7 @@ class Attaching:
             self._plane.driver,
             self._plane.networks,
             settings(conf),
-            host=socket.gethostname(),
+            host=neutron_client.host(conf),
             present=lambda port_id: port_id in self._parents(),
             name=str if neutron else name_of_port,
         )
@@ -114,7 +113,8 @@ class Attaching:
             there = frozenset(
                 one.iface_id
                 for one in self._registry.ports()
-                if one.kind is not PortKind.SUBPORT and not one.vid
+                # The patch of a trunk stays when its VM ends, and has no instance then.
+                if one.instance_id and one.kind is not PortKind.SUBPORT and not one.vid
             )
             self._present = (self._registry.version, there)
         return there

@@ -6,9 +6,10 @@ import contextlib
 import itertools
 import json
 import shutil
+import signal
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,15 @@ class OpenvSwitch(Closing):
         process = self._running[daemon]
         process.kill()
         process.wait(10 * PATIENCE)
+
+    @contextlib.contextmanager
+    def paused(self, daemon: str) -> Iterator[None]:
+        """Stop a daemon with SIGSTOP, so that it seems to hang, and let it continue."""
+        self._running[daemon].send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._running[daemon].send_signal(signal.SIGCONT)
 
     def restart(self, daemon: str) -> None:
         """Stop and start a daemon. Bridges and ports are restored from OVSDB; flows are not."""

@@ -49,17 +49,17 @@ class TrunkAgent(Closing):
 
     def _step(self, rows: list[tuple[str, int, str, str]]) -> None:
         words = list[str]()
-        new = {port: row for port, *row in rows if port not in self._made}
-        bridges = dict.fromkeys(one[1] for one in new.values())
+        new = [row for row in rows if row[0] not in self._made]
+        bridges: dict[str, str | None] = dict.fromkeys(parent for _port, _vid, parent, _mac in new)
         for parent in bridges:
             outer = f"tpt-{parent}"[:15]
             found = self._host.vsctl("--if-exists", "get", "Interface", outer, "name", wait=False)
             bridges[parent] = self._host.vsctl("iface-to-br", outer).strip() if found else None
-        for port, (vid, parent, mac) in new.items():
+        for port, vid, parent, mac in new:
             bridge = bridges[parent]
             if bridge is None:
                 continue
-            one = self._made[port] = Subport(port, int(vid))
+            one = self._made[port] = Subport(port, vid)
             ids = [f'external_ids:iface-id="{port}"', f'external_ids:attached-mac="{mac}"']
             words += [
                 *("--", "add-port", BRIDGE, one.inner, "--", "set", "Interface", one.inner),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
 
@@ -23,18 +23,6 @@ NETWORKS = {
     "flat": Network(name="flat", subnet=SUBNET),
 }
 INSTANCE = uuid_of("container")
-
-
-@pytest.fixture(scope="module")
-def switch() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch(dummies=True) as one:
-        yield one
-
-
-@pytest.fixture
-def host(switch: OpenvSwitch) -> Iterator[OpenvSwitch]:
-    yield switch
-    vms.clear(switch)
 
 
 @pytest.fixture
@@ -152,6 +140,20 @@ def test_half_a_pair_is_found_repaired_and_removed(
     host.vsctl("del-port", names_of(one.id)[gone])
     driver.remove([one, other])
     assert vms.rows(host) == before
+
+
+def test_a_port_of_another_name_is_not_an_attachment(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent
+) -> None:
+    one = vms.attachment(parent, 100)
+    driver.make(parent, [one])
+    copied = f"external_ids:dfmeta-attachment={one.id}"
+    host.vsctl("add-port", BRIDGE, "copy", "--", "set", "Interface", "copy", copied)
+    assert driver.found() == [found_of(one)]
+    driver.remove([one])
+    assert driver.found() == []
+    assert "copy" in vms.rows(host)
+    host.vsctl("del-port", "copy")
 
 
 def test_changed_columns_are_corrected_and_keys_of_others_stay(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -17,18 +16,6 @@ from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.ovs import vms
 
 NEXT_HOPS = "external_ids:dfmeta-next-hops=x"
-
-
-@pytest.fixture(scope="module")
-def switch() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch(dummies=True) as one:
-        yield one
-
-
-@pytest.fixture
-def host(switch: OpenvSwitch) -> Iterator[OpenvSwitch]:
-    yield switch
-    vms.clear(switch)
 
 
 def on(host: OpenvSwitch, name: str) -> trunk_bridge.Change:
