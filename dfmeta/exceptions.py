@@ -502,10 +502,7 @@ class SubportListError(DfmetaError):
 
 
 class AttachError(DfmetaError):
-    """A request of a VM for the attachments of its containers failed.
-
-    ``cause`` and the remedy are sent to the VM.
-    """
+    """A request of a VM for the attachments of its containers failed."""
 
     name = "attach"
     sentence = "attachment: {cause}"
@@ -513,6 +510,11 @@ class AttachError(DfmetaError):
     status: ClassVar[int] = 500
     """Status of the answer (RFC 9110, 15)."""
     cause: str
+
+    @property
+    def told(self) -> str:
+        """Return what the VM is told. It names nothing that is the host's alone."""
+        return f"{self.cause}. {self.remedy}"
 
 
 class AttachConflictError(AttachError):
@@ -552,6 +554,7 @@ class AttachDriverError(AttachError):
     name = "attach-driver"
     advice = "Try again; dfmeta doctor on the host shows the cause"
     status = 503
+    told = f"The host cannot change the networks of this VM's containers now. {advice}"
 
 
 class AttachFullError(AttachError):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dfmeta.attach.model import Attachment, Network
 from dfmeta.attach.settings import Status
-from dfmeta.exceptions import AttachError
+from dfmeta.exceptions import AttachDriverError, AttachError
 from dfmeta.model import Answer
 
 JSON: Final = "application/json"
@@ -48,9 +48,8 @@ TOO_LARGE: Final = refusal(413, "too_large", "The request has too many bytes")
 def failed(error: AttachError) -> Answer:
     """Return the answer for an error of the engine."""
     status = error.status
-    message = f"{error.cause}. {error.remedy}" if error.remedy else error.cause
     retry = [("Retry-After", RETRY[status])] if status in RETRY else []
-    return refusal(status, error.name.removeprefix("attach-"), message, *retry)
+    return refusal(status, error.name.removeprefix("attach-"), error.told, *retry)
 
 
 def attachment(
@@ -93,7 +92,7 @@ def status(now: Status) -> dict[str, Any]:
     """Return the document of a VM's status."""
     return {
         "ready": now.ready,
-        **({"cause": now.cause} if now.cause else {}),
+        **({} if now.ready else {"cause": AttachDriverError.told}),
         "used": now.used,
         "free": now.free,
         "quota": now.quota,

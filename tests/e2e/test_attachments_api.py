@@ -166,11 +166,12 @@ def test_a_vm_that_is_not_allowed_gets_404_until_its_row_says_so(
                 return connection.get_token().status == 200
 
         wait_for(is_answered, 10, "the VM to be allowed")
-        # Without a trunk it gets none, and the reason.
+        # Without a trunk it gets none, and the operator the reason.
         with allowed(guest.namespace) as connection:
             reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
             assert (reply.status, reply.header("Retry-After")) == (503, "2")
-            assert "dfmeta trunk enable" in reply.text
+            assert "dfmeta trunk enable" not in reply.text
+        assert "dfmeta trunk enable" in agent.log()
 
 
 def test_an_unprivileged_port_and_a_proxy_get_403(vm: Guest) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.harness.agent import Agent, Options
 from tests.harness.guest import Guest, Ids, uuid_of
-from tests.harness.ovs import OpenvSwitch
+from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.vm_api import allowed
 
@@ -42,14 +42,18 @@ class Host:
         """Its Open vSwitch."""
         return self.agent.host
 
-    def vm(self, name: str) -> Guest:
-        """Return a VM that may have attachments, with a trunk."""
+    def plugged(self, name: str) -> Guest:
+        """Return a VM that may have attachments, without a trunk."""
         ids = Ids(
             iface_id=uuid_of(f"port {name}"),
             vm_uuid=uuid_of(f"instance {name}"),
             extra={"dfmeta-attachments": "true"},
         )
-        guest = Guest(self.switch, name, address="10.0.0.5/24", ids=ids)
+        return Guest(self.switch, name, address="10.0.0.5/24", ids=ids)
+
+    def vm(self, name: str) -> Guest:
+        """Return a VM with a trunk."""
+        guest = self.plugged(name)
         self.agent.ctl("trunk", "enable", guest.port)
         wait_for(lambda: status(guest).get("ready"), 20, "the VM to be ready")
         return guest
@@ -188,6 +192,24 @@ def test_daemons_that_are_killed_at_any_moment_leak_and_double_nothing(
             assert len({one["ips"][0]["address"] for one in given}) == EACH
             for name in names:
                 detach(vm, name)
+
+
+def test_a_vm_is_told_nothing_of_the_host(host: Host, vm: Guest) -> None:
+    def said(guest: Guest) -> str:
+        with allowed(guest.namespace) as connection:
+            reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
+            assert reply.status == 503, reply
+            return reply.text + connection.ask("GET", "/status").text
+
+    with host.plugged("without") as without:
+        wait_for(lambda: status(without), 10, "an answer")
+        told = said(without)
+        with host.switch.paused("ovsdb-server"):
+            told += said(vm)
+    ours = (BRIDGE, vm.port, without.port, "tbr-", "tpi-", "spi-", "unix", "OVSDB", ".sock")
+    assert not any(name in told for name in ours), told
+    assert f"{without.port} is not on a trunk" in host.agent.log()
+    assert "OVSDB does not do its part" in host.agent.log()
 
 
 @pytest.fixture
