@@ -56,10 +56,6 @@ class AdminHost(Host, Protocol):
         """Stop counting the connection's bytes."""
         ...
 
-    def awaited(self, connection: AdminConnection) -> bool:
-        """Return whether other connections of the same peer wait for a place."""
-        ...
-
 
 class AdminConnection(GuestConnection):
     """A connection to the admin listener; see :class:`GuestConnection`."""
@@ -140,9 +136,6 @@ class AdminConnection(GuestConnection):
         if len(body) >= WHOLE:
             self._server.hold(self, len(body))
         super()._give(head, status, headers, body)
-
-    def _keeps(self, head: Head) -> bool:
-        return super()._keeps(head) and not self._server.awaited(self)
 
     def _linger(self, most: int = LINGER_MAX) -> None:
         # A client that may send a body, and sends too much, should still read the refusal.

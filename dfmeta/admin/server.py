@@ -151,10 +151,6 @@ class AdminServer(GuestServer):
         self._held -= connection.held
         connection.held = 0
 
-    def awaited(self, connection: AdminConnection) -> bool:
-        """Return whether other connections of the same peer wait for a place."""
-        return bool(self._room.awaited(connection.claim.caller))
-
     def _end_longest(
         self, wanted: Callable[[AdminConnection], bool], caller: Caller | None = None
     ) -> bool:

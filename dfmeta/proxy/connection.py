@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from email.utils import formatdate
 from enum import Enum, auto
-from functools import partial
 from typing import Any, Protocol
 
 import eventlet
@@ -38,6 +37,9 @@ LINGER = 1.0
 LINGER_MAX = 65536
 """Seconds and bytes for which input is read and discarded after the last answer: the kernel resets
 a connection that is closed with unread bytes, and the guest loses the answer (RFC 9112, 9.6)."""
+SPARED = 1.0
+"""Seconds after an answer that has limited the hops in which the connection is not closed in favour
+of another one: it was a token, and the request that needs it follows."""
 WHOLE = 65536
 """A body of at least this many bytes is sent separately from its head."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -61,8 +63,8 @@ class Host(Protocol):
         """Limits in force."""
         ...
 
-    def may_keep(self) -> bool:
-        """Whether connections may be kept open after an answer."""
+    def may_keep(self, connection: GuestConnection) -> bool:
+        """Whether the connection may be kept open after an answer."""
         ...
 
     def slots(self, connection: GuestConnection) -> Slots:
@@ -128,6 +130,8 @@ class GuestConnection:
         self._buffer = bytearray()
         self._incoming = Incoming(None)
         self._phase = Phase.BUSY
+        self._spared_until = 0.0
+        """Monotonic seconds."""
         self._aborted = False
         """Whether the server has aborted, and counted, the connection."""
 
@@ -156,7 +160,12 @@ class GuestConnection:
     @property
     def may_go(self) -> bool:
         """Whether the idle connection may be closed in favour of a new one."""
-        return self.between
+        return self.between and not self.spared
+
+    @property
+    def spared(self) -> bool:
+        """Whether the next request of the connection has to come on it."""
+        return time.monotonic() < self._spared_until
 
     def cut(self) -> None:
         """Shut the connection down; pending reads and writes return."""
@@ -178,7 +187,7 @@ class GuestConnection:
         head = self._read_head()
         now = time.monotonic()
         waited = now - self._began if self._first else 0.0
-        self._first = False
+        self._first, self._spared_until = False, 0.0
         there = head.length or head.chunked
         self._incoming = Incoming((lambda size: self._read_body(head, size)) if there else None)
         turn = Turn(self._host.slots(self))
@@ -188,7 +197,7 @@ class GuestConnection:
             deadline=now + max(self._host.hold_timeout - waited, 0.0),
             turn=turn,
             read=self._incoming.read,
-            limit_hops=partial(limit_hops, self.sock),
+            limit_hops=self._limit_hops,
             source_port=lambda: int(self.sock.getpeername()[1]),
         )
         try:
@@ -275,6 +284,10 @@ class GuestConnection:
             raise EndedError
         self._buffer += data
 
+    def _limit_hops(self, hops: int) -> None:
+        limit_hops(self.sock, hops)
+        self._spared_until = time.monotonic() + SPARED
+
     def _answer(self, head: Head, environ: dict[str, Any]) -> None:
         given: list[tuple[str, Headers]] = []
 
@@ -313,7 +326,7 @@ class GuestConnection:
     def _keeps(self, head: Head) -> bool:
         """Whether another request may follow this one."""
         ready = self._incoming.done and head.keep_alive
-        return ready and not self._host.draining and self._host.may_keep()
+        return ready and not self._host.draining and self._host.may_keep(self)
 
     def _refuse(self, error: BadRequestError) -> None:
         self._phase = Phase.LAST

@@ -130,10 +130,15 @@ class GuestServer:
 
     # For the connections
 
-    def may_keep(self) -> bool:
-        """Whether connections may be kept open after an answer."""
+    def may_keep(self, connection: GuestConnection) -> bool:
+        """Whether the connection may be kept open after an answer.
+
+        It is not when others of its port wait for a place: the answer says so.
+        """
         limits = self.limits
-        return bool(limits.keepalive_timeout) and len(self._room) < CROWDED * limits.connections
+        if not limits.keepalive_timeout or len(self._room) >= CROWDED * limits.connections:
+            return False
+        return connection.spared or not self._room.awaited(connection.claim.caller)
 
     def slots(self, connection: GuestConnection) -> Semaphore:
         """Return the semaphore for requests of the connection's port."""

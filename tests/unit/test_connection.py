@@ -67,7 +67,7 @@ class Server:
         self.given_way = 0
         self.turns: list[bool] = []
 
-    def may_keep(self) -> bool:
+    def may_keep(self, connection: GuestConnection) -> bool:
         return self.room
 
     def slots(self, connection: GuestConnection) -> Semaphore:

@@ -17,6 +17,7 @@ from eventlet.event import Event
 from dfmeta import metrics
 from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.proxy import connection
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.rounds import SHARE
 from dfmeta.proxy.server import GuestServer
@@ -52,13 +53,16 @@ class World:
         self.server.start()
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        assert environ["dfmeta.exchange"].turn(environ["dfmeta.exchange"].deadline)
+        exchange = environ["dfmeta.exchange"]
+        assert exchange.turn(exchange.deadline)
+        if exchange.request.path == "/token":
+            exchange.limit_hops(1)
         self.running += 1
         self.most = max(self.most, self.running)
         if self.gate is not None:
             self.gate.wait()
         self.running -= 1
-        body = environ["dfmeta.exchange"].claim.identity.port_name.encode()
+        body = exchange.claim.identity.port_name.encode()
         start_response("200 OK", [("Content-Length", str(len(body)))])
         return [body]
 
@@ -187,6 +191,38 @@ def test_an_idle_connection_gives_way_to_a_new_one_of_its_port(world: World) -> 
     assert ask(world.connect()) == b"tap1"
     assert is_closed(kept[0])
     assert ask(kept[1]) == b"tap1"
+
+
+def test_a_connection_is_not_kept_when_others_of_its_port_wait(world: World) -> None:
+    world.gate = Event()
+    served = [world.connect() for _ in range(2)]
+    for one in (*served, waiting := world.connect()):
+        one.sendall(GET)
+    run()
+    world.gate.send()
+    assert b"\r\nConnection: close\r\n" in served[0].recv(65536)
+    assert answer(waiting) == b"tap1"
+
+
+def test_a_connection_that_has_got_a_token_does_not_give_way(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_token = [world.connect() for _ in range(2)]
+    for one in with_token:
+        one.sendall(GET.replace(b"/a", b"/token"))
+        assert answer(one) == b"tap1"
+    (waiting := world.connect()).sendall(GET)
+    run()
+    with_token[0].sendall(GET)
+    assert b"\r\nConnection: close\r\n" in with_token[0].recv(65536)
+    assert answer(waiting) == b"tap1"
+    # Later it gives way, as any other.
+    monkeypatch.setattr(connection, "SPARED", 0.0)
+    with_token[1].sendall(GET.replace(b"/a", b"/token"))
+    assert answer(with_token[1]) == b"tap1"
+    later = [world.connect() for _ in range(2)]
+    assert [ask(one) for one in later] == [b"tap1", b"tap1"]
+    assert is_closed(with_token[1])
 
 
 def test_a_connection_is_not_kept_when_most_places_are_taken() -> None:
