@@ -25,6 +25,8 @@ from dfmeta.quiet import Seldom
 
 LOG = logging.getLogger(__name__)
 
+ADDRESSES: Final = 600.0
+"""Seconds after which the addresses of other ports are read again; a subnet may have thousands."""
 AGAIN: Final = 2.0
 """Seconds after which a network that is not known yet is asked for again."""
 _NOT_FOUND: Final = 404
@@ -61,6 +63,8 @@ class NeutronNetworks(Mapping[str, Network]):
         self._chosen = dict(chosen)
         self._known: dict[str, Network] = {}
         self._asked: dict[str, float] = {}
+        self._taken: dict[str, tuple[float, frozenset[IPv4Address]]] = {}
+        """Id of a subnet → the addresses of other ports, and when they were read."""
         self._first = threading.Lock()
         """Held by the request that asks; others wait for its answer."""
         self._seldom: dict[str, Seldom] = {}
@@ -112,7 +116,9 @@ class NeutronNetworks(Mapping[str, Network]):
 
     def read_again(self, name: str) -> None:
         """Ask Neutron for a network, because another port has one of its addresses."""
-        self._read(name)
+        if name in self._chosen:
+            self._taken.pop(self._chosen[name].subnet_id, None)
+            self._read(name)
 
     def _read(self, name: str) -> None:
         self._asked[name] = self._clock()
@@ -143,12 +149,20 @@ class NeutronNetworks(Mapping[str, Network]):
                 gateway=IPv4Address(gateway) if gateway else None,
                 mtu=int(network["mtu"]),
                 dns=tuple(map(str, subnet.get("dns_nameservers") or ())),
-                taken=_addresses(self._trunks.ports_of_subnet(chosen.subnet_id), chosen.subnet_id),
+                taken=self._addresses(chosen.subnet_id),
             )
         except _READABLE as error:
             raise _wrong(
                 name, "neutron_subnet", chosen.subnet_id, "it is no subnet of IPv4"
             ) from error
+
+    def _addresses(self, subnet_id: str) -> frozenset[IPv4Address]:
+        now = self._clock()
+        read, taken = self._taken.get(subnet_id, (float("-inf"), frozenset()))
+        if now >= read + ADDRESSES:
+            taken = _addresses(self._trunks.ports_of_subnet(subnet_id), subnet_id)
+            self._taken[subnet_id] = (now, taken)
+        return taken
 
     def _warn(self, name: str, error: DfmetaError) -> None:
         seldom = self._seldom.setdefault(name, Seldom(clock=self._clock))

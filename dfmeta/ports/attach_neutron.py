@@ -31,6 +31,7 @@ from dfmeta.ports.neutron_trunks import (
     MARK,
     NeutronTrunks,
     Trunk,
+    VmPort,
     attachment_of,
     name_of,
     parent_of,
@@ -116,12 +117,11 @@ class NeutronDriver:
 
         :raises AttachDriverError: when Neutron or OVSDB does not answer.
         """
-        parents = self._parents()
         with self._answered():
-            here = self._neutron.bound_here(parents)
-            ports = self._neutron.ports_of(parents)
-            trunks = {one.parent: one for one in self._neutron.trunks(parents)}
-        self._known = {one: known for one, known in self._known.items() if one in parents}
+            vms = {one.id: one for one in self._neutron.parents(self._parents())}
+            ports = self._neutron.ports_of(vms)
+            trunks = {one.parent: one for one in self._neutron.trunks(vms)}
+        self._known = {one: known for one, known in self._known.items() if one in vms}
         for parent, trunk in trunks.items():
             self._keep(parent, trunk)
         wired = self._wired.state()
@@ -130,16 +130,18 @@ class NeutronDriver:
         for port in ports:
             parent, name, port_id = parent_of(port), attachment_of(port), str(port["id"])
             known = trunks.get(parent)
+            if port.get("project_id") not in _projects(vms[parent], known):
+                # Any tenant may give its ports that name.
+                continue
             vid = known.subports.get(port_id, 0) if known is not None else 0
             whole = bool(vid) and wired.works(parent, name, port_id)
-            # While a VM moves, its port is on two hosts, and bound to one of them.
             found.append(
                 Found(
                     id=name,
                     parent=parent,
                     vid=vid,
                     whole=whole,
-                    removable=parent in here,
+                    removable=vms[parent].here,
                     shared=True,
                 )
             )
@@ -314,6 +316,11 @@ class NeutronDriver:
             self._known.pop(parent, None)
             self._seldom.warn(LOG, "Neutron did not do a request for attachments: %s", error.cause)
             raise refusals.of(error) from error
+
+
+def _projects(vm: VmPort, trunk: Trunk | None) -> set[str]:
+    """Return the projects that the ports of a VM's containers may have."""
+    return {vm.project_id, *([trunk.project_id] if trunk is not None else [])}
 
 
 def _is_like(row: Row, body: Mapping[str, Any]) -> bool:

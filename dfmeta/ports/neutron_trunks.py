@@ -48,6 +48,16 @@ class Trunk:
     """Id of a port → VLAN id."""
 
 
+@dataclass(frozen=True, slots=True)
+class VmPort:
+    """The port of a VM."""
+
+    id: str
+    project_id: str
+    here: bool
+    """It is bound to this host; while a VM moves, its port is on two hosts, and bound to one."""
+
+
 class NeutronTrunks:
     """Requests about trunks. All methods block, and raise SourceError.
 
@@ -90,10 +100,17 @@ class NeutronTrunks:
         rows = self._by("trunks", "port_id", parents, _TRUNK_FIELDS)
         return [_trunk(row) for row in rows]
 
-    def bound_here(self, ports: Iterable[str]) -> set[str]:
-        """Return those ports that are bound to this host; of a VM that moves, one host's are."""
-        rows = self._by("ports", "id", ports, ("id", "binding:host_id"))
-        return {str(row["id"]) for row in rows if row.get("binding:host_id") == self._host}
+    def parents(self, ports: Iterable[str]) -> list[VmPort]:
+        """Return the ports of VMs."""
+        rows = self._by("ports", "id", ports, ("id", "project_id", "binding:host_id"))
+        return [
+            VmPort(
+                id=str(row["id"]),
+                project_id=str(row.get("project_id") or ""),
+                here=row.get("binding:host_id") == self._host,
+            )
+            for row in rows
+        ]
 
     def ports_of(self, parents: Iterable[str]) -> list[Row]:
         """Return the ports of all containers of VMs."""

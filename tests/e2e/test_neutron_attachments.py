@@ -6,89 +6,28 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from tests.e2e.neutron_vm import MTU, World, listed, status, world_with
 from tests.e2e.support import META_DATA, asks_own, put
-from tests.harness.agent import Agent, Options
+from tests.harness.agent import Agent
 from tests.harness.container import Container
 from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
-from tests.harness.neutron_agent import OPEN, OUTSIDE, NeutronAgent
-from tests.harness.neutron_api import HOST, NeutronServer
-from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.neutron_agent import NeutronAgent
 from tests.harness.poll import wait_for
-from tests.harness.trunk import Subport, Trunk
-from tests.harness.trunk_agent import Link
+from tests.harness.trunk import Subport
 from tests.harness.vm_api import Connection, allowed
 
-INSTANCE = uuid_of("instance with containers")
 NETWORK = {"network": "pods"}
-MTU = 1400
-
-
-@dataclass
-class World:
-    """A VM with a trunk on a compute node with Neutron's agent and dfmeta."""
-
-    host: OpenvSwitch
-    server: NeutronServer
-    neutron: NeutronAgent
-    agent: Agent
-    vm: Guest
-    trunk: str
-    network: str
-    known: set[str] = field(default_factory=set)
-
-    def ours(self) -> list[dict[str, Any]]:
-        """Return the containers' ports in Neutron."""
-        return [one for one in self.server.ports() if one["description"].startswith("dfmeta:")]
 
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    """Neutron's server and agent, the daemon with driver = neutron, and a VM."""
-    with ExitStack() as stack:
-        host = stack.enter_context(OpenvSwitch(bridges=(BRIDGE, OUTSIDE)))
-        server = stack.enter_context(NeutronServer(host.namespace)).start()
-        common, _subnet = server.network("common", "10.0.0.0/24")
-        pods, subnet = server.network(
-            *("pods", "10.20.0.0/24"),
-            gateway_ip="10.20.0.1",
-            dns_nameservers=["192.0.2.53"],
-            mtu=MTU,
-        )
-        port, trunk_id = server.parent(common["id"])
-        (row,) = server.ports(id=port)
-        neutron = stack.enter_context(NeutronAgent(host)).start()
-        address = f"{row['fixed_ips'][0]['ip_address']}/24"
-        ids = Ids(iface_id=port, vm_uuid=INSTANCE)
-        vm = stack.enter_context(
-            Guest(host, "vm", address=address, mac=row["mac_address"], ids=ids, plug=False)
-        )
-        neutron.put(vm, network="common", vlan=201, groups=(OPEN,))
-        stack.enter_context(Link(neutron, server))
-        options: Options = {
-            "attachments": {"enabled": True, "driver": "neutron", "allow": INSTANCE, "rest": 0},
-            "attachment_network:pods": {
-                "neutron_network": pods["id"],
-                "neutron_subnet": subnet["id"],
-            },
-            "neutron": {"host": HOST, "auth_type": "none", "endpoint_override": server.url},
-        }
-        agent = stack.enter_context(Agent(host, options)).start()
-        put(agent, vm)
-        wait_for(lambda: "iteration:1 completed" in neutron.log(), 120, "Neutron's agent to run")
-        trunk = Trunk(vm, plugged=False, wired=False, trunk_id=trunk_id)
-        stack.callback(trunk.close)
-        neutron.put_subports(trunk_id, port, {})
-        trunk.plug()
-        wait_for(lambda: trunk.inner in host.ports(), 60, "the trunk")
-        asks_own(vm)
-        wait_for(lambda: status(vm)["ready"], 60, "the VM to be ready")
-        yield World(host, server, neutron, agent, vm, trunk_id, pods["id"])
-        agent.stop()
+    """Neutron, the daemon with driver = neutron, and a VM."""
+    with world_with() as made:
+        yield made
 
 
 @pytest.fixture
@@ -115,15 +54,6 @@ def vm(world: World) -> Iterator[Guest]:
             path = f"/attachments/{one['container']}/{one['ifname']}?link=gone"
             assert connection.ask("DELETE", path).status == 204
     wait_for(lambda: not world.ours(), 90, "the ports to go")
-
-
-def status(guest: Guest) -> dict[str, Any]:
-    with allowed(guest.namespace) as connection:
-        return dict(json.loads(connection.ask("GET", "/status").body))
-
-
-def listed(connection: Connection) -> list[dict[str, Any]]:
-    return list(json.loads(connection.ask("GET", "/attachments").body)["attachments"])
 
 
 def made(connection: Connection, container: str) -> dict[str, Any]:
@@ -207,6 +137,16 @@ def test_neutron_away_and_back(world: World, vm: Guest) -> None:
     wait_for(lambda: status(vm)["ready"], 30, "Neutron to be asked again")
     with allowed(vm.namespace) as connection:
         made(connection, "new")
+
+
+def test_a_port_that_the_agent_does_not_connect_is_undone(world: World, vm: Guest) -> None:
+    with world.link.paused(), allowed(vm.namespace) as connection:
+        reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
+        assert (reply.status, json.loads(reply.body)["error"]) == (503, "driver")
+        assert "has not connected the port" in world.agent.log()
+        assert (listed(connection), world.ours()) == ([], [])
+    with allowed(vm.namespace) as connection:
+        made(connection, "c1")
 
 
 def test_a_killed_daemon_goes_on(world: World, vm: Guest) -> None:

@@ -379,6 +379,14 @@ def test_only_this_hosts_vms_are_found(world: World, vm: Parent) -> None:
     driver = world.driver(vm, moving)
     for parent in (vm, moving, remote):
         driver.make(parent, [wanted(parent, 100)])
+    # Another tenant's port with the name and the description of a container's.
+    world.server.create(
+        "port",
+        network_id=world.pods.network_id,
+        project_id="another",
+        name=f"dfmeta:{vm.port_id}",
+        description=f"dfmeta:{INSTANCE}",
+    )
     assert {(one.parent, one.removable) for one in driver.found()} == {
         (vm.port_id, True),
         (moving.port_id, False),
