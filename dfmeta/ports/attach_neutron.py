@@ -228,7 +228,7 @@ class NeutronDriver:
         except SourceError as error:
             if error.fields.get("status") != _CONFLICT:
                 raise
-            now = self._ask(trunk.parent)
+            now = self._ask(trunk.parent).trunk
             if now is None:
                 raise
             left = {port: vid for port, vid in wanted.items() if now.subports.get(port) != vid}
@@ -263,7 +263,7 @@ class NeutronDriver:
 
     def _remove_left(self, parent: str, ports: set[str]) -> None:
         """Take those ports off a trunk that are on it; Neutron takes all or none."""
-        now = self._ask(parent)
+        now = self._ask(parent).trunk
         left = sorted(ports & now.subports.keys()) if now is not None else []
         if now is not None and left:
             self._neutron.remove(now.id, left)
@@ -287,16 +287,13 @@ class NeutronDriver:
         """Return a parent's trunk, as Neutron has it or lately had it."""
         known = self._known.get(parent)
         if known is None or known.until <= self._clock():
-            self._ask(parent)
-            known = self._known[parent]
+            return self._ask(parent)
         return known
 
-    def _ask(self, parent: str) -> Trunk | None:
-        trunk = next(iter(self._neutron.trunks([parent])), None)
-        self._keep(parent, trunk)
-        return trunk
+    def _ask(self, parent: str) -> _Known:
+        return self._keep(parent, next(iter(self._neutron.trunks([parent])), None))
 
-    def _keep(self, parent: str, trunk: Trunk | None) -> None:
+    def _keep(self, parent: str, trunk: Trunk | None) -> _Known:
         cause = ""
         if trunk is None:
             cause = refusals.NO_TRUNK
@@ -305,7 +302,8 @@ class NeutronDriver:
         elif not trunk.up:
             cause = refusals.DOWN
         until = self._clock() + (UNUSABLE if cause else FRESH)
-        self._known[parent] = _Known(trunk, cause, until)
+        known = self._known[parent] = _Known(trunk, cause, until)
+        return known
 
     @contextmanager
     def _answered(self, parent: str = "") -> Iterator[None]:

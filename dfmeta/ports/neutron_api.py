@@ -64,14 +64,20 @@ class NeutronApi:
         return self.listed("ports", filters, fields)
 
     def listed(
-        self, kind: str, filters: Sequence[tuple[str, str]], fields: Sequence[str]
+        self,
+        kind: str,
+        filters: Sequence[tuple[str, str]],
+        fields: Sequence[str],
+        **limits: object,
     ) -> list[Row]:
         """Request *fields* of the resources of a kind that match *filters*.
 
         :param kind: for example ``ports``.
+        :param limits: see :meth:`call`.
         :raises SourceError: when there is no readable answer, see :meth:`call`.
         """
-        answer = self.call("GET", kind, params=[*filters, *(("fields", one) for one in fields)])
+        params = [*filters, *(("fields", one) for one in fields)]
+        answer = self.call("GET", kind, params=params, **limits)
         rows = answer.get(kind) if isinstance(answer, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise SourceError(source="neutron", cause=f"its answer has no list of {kind}")
@@ -89,7 +95,8 @@ class NeutronApi:
         """Send a request of the Networking API v2.0; return the document, None if it is empty.
 
         :param path: below ``/v2.0/``.
-        :param limits: ``timeout``, in seconds; without it the session's.
+        :param limits: ``timeout``, the seconds for the connection and for the answer; without it
+            the session's.
         :raises SourceError: when there is no readable answer. Its field ``status`` is Keystone's or
             Neutron's HTTP status, 0 when neither has answered; ``kind`` is the type of Neutron's
             own error, empty if there is none.

@@ -22,7 +22,7 @@ from dfmeta.ports.neutron_api import NeutronApi, Row
 MARK: Final = "dfmeta:"
 """Beginning of the name and of the description of a container's port."""
 TIMEOUT: Final = 15.0
-"""Seconds for an answer to a change: a hundred ports take Neutron some seconds."""
+"""Seconds for an answer about many ports, and to a change: they take Neutron some seconds."""
 AT_ONCE: Final = 32
 """Ports that one request creates."""
 AWAY: Final = 2.0
@@ -63,7 +63,7 @@ class NeutronTrunks:
 
     :param api: the client.
     :param host: this host's name in ``binding:host_id``.
-    :param connect: seconds for a connection, and for the answer to a query.
+    :param connect: seconds for a connection, and for the answer to a query about one resource.
     :param clock: monotonic seconds.
     """
 
@@ -93,7 +93,8 @@ class NeutronTrunks:
 
     def ports_of_subnet(self, subnet_id: str) -> list[Row]:
         """Return all ports with an address of a subnet."""
-        return self._listed("ports", [("fixed_ips", f"subnet_id={subnet_id}")], _PORT_FIELDS)
+        filters = [("fixed_ips", f"subnet_id={subnet_id}")]
+        return self._listed("ports", filters, _PORT_FIELDS, TIMEOUT)
 
     def trunks(self, parents: Iterable[str]) -> list[Trunk]:
         """Return the trunks of those ports that have one."""
@@ -161,17 +162,24 @@ class NeutronTrunks:
     ) -> Iterator[Row]:
         """Return the resources of a kind, one of whose attributes has one of the values."""
         each = list(dict.fromkeys(values))
+        # A query for one is a VM's, which waits for the answer.
+        limit = TIMEOUT if len(each) > 1 else self._connect
         for start in range(0, len(each), IDS_AT_ONCE):
             part = [(name, one) for one in each[start : start + IDS_AT_ONCE]]
-            yield from self._listed(kind, part, fields)
+            yield from self._listed(kind, part, fields, limit)
 
-    def _listed(self, kind: str, filters: Any, fields: Sequence[str]) -> list[Row]:
-        found: list[Row] = self._guard(lambda: self._api.listed(kind, filters, fields))
+    def _listed(
+        self, kind: str, filters: Sequence[tuple[str, str]], fields: Sequence[str], limit: float
+    ) -> list[Row]:
+        timeout = (self._connect, limit)
+        found: list[Row] = self._guard(
+            lambda: self._api.listed(kind, filters, fields, timeout=timeout)
+        )
         return found
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
-        limit = (self._connect, TIMEOUT if body or method != "GET" else self._connect)
-        return self._guard(lambda: self._api.call(method, path, body=body, timeout=limit))
+        timeout = (self._connect, self._connect if method == "GET" else TIMEOUT)
+        return self._guard(lambda: self._api.call(method, path, body=body, timeout=timeout))
 
     def _guard(self, ask: Callable[[], Any]) -> Any:
         if self._clock() < self._away + AWAY:

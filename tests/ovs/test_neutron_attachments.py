@@ -39,6 +39,8 @@ from tests.harness.trunk import Subport
 from tests.harness.trunk_agent import TrunkAgent
 from tests.ovs import vms
 
+pytestmark = pytest.mark.early
+
 SUBNET = IPv4Network("10.9.0.0/16")
 GATEWAY = IPv4Address("10.9.0.1")
 INSTANCE = "11111111-2222-3333-4444-555555555555"
