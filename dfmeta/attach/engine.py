@@ -69,6 +69,7 @@ class Engine:
     :param clock: seconds of Unix time.
     :param present: tells whether the port of a VM (:attr:`Parent.port_id`) is on this host now.
     :param name: returns the iface-id of a new port; empty: the driver gives it.
+    :param burst: see :class:`dfmeta.attach.batches.Batches`.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Engine:
         clock: Callable[[], float] = time.time,
         present: Callable[[str], bool] = lambda port_id: True,
         name: Callable[[], str] = name_of_port,
+        burst: float = 0.0,
     ) -> None:
         self._attachments = attachments
         self._driver = driver
@@ -92,7 +94,7 @@ class Engine:
         self._name = name
         self._rate = Rate(settings.rate, clock)
         self._plane = Plane(attachments, driver, settings, clock=clock)
-        self._batches = Batches(self._plane)
+        self._batches = Batches(self._plane, burst=burst)
         self._choice = Choice(settings)
         self._tidying = Tidying(
             attachments, self._plane, settings, host=host, clock=clock, present=present
@@ -305,8 +307,7 @@ class Engine:
     def _remove(self, parent: Parent) -> None:
         """Remove the attachments of a VM that leave; :meth:`tidy` does what fails here."""
         try:
-            with self._plane.alone(parent.port_id):
-                self._plane.remove(parent.port_id)
+            self._batches.remove(parent)
         except AttachDriverError as error:
             LOG.warning("attachments of %s leave later: %s", parent.port_name, error.line)
 

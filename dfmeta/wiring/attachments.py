@@ -41,6 +41,8 @@ TIDY: Final = 15.0
 """Seconds between two comparisons of the tables with the data plane."""
 TIDY_NEUTRON: Final = 60.0
 """The same with the driver neutron, as long as Neutron answers."""
+BURST_NEUTRON: Final = 0.1
+"""Seconds for which requests of a burst are collected: Neutron takes longer for a single one."""
 OTHER_REQUESTS: Final = 10
 """Requests of the API in a second, for each new attachment in a second."""
 _KEY: Final = b"attachments"
@@ -67,6 +69,7 @@ class Attaching:
             host=neutron_client.host(conf),
             present=lambda port_id: port_id in self._parents(),
             name=str if neutron else name_of_port,
+            burst=BURST_NEUTRON if neutron else 0.0,
         )
         self._rates = RateLimiter(_rates(conf))
         self._api = Api(
