@@ -432,6 +432,40 @@ def test_half_of_a_port_is_made_again(world: World) -> None:
     world.check()
 
 
+def test_removals_at_once_go_to_the_driver_together(world: World) -> None:
+    for number in range(20):
+        world.attach(f"c{number}")
+    world.plane.calls.clear()
+    world.plane.gate.clear()
+    threading.Timer(0.3, world.plane.gate.set).start()
+    together(*[lambda n=n: world.detach(f"c{n}") for n in range(20)])
+    counts = [count for name, count in world.plane.calls if name == "remove"]
+    assert sum(counts) == 20
+    assert len(counts) < 10
+    assert world.engine.everything() == []
+
+
+def test_the_next_requests_of_a_burst_are_awaited(world: World) -> None:
+    now, slept = [100.0], list[float]()
+    burst = batches.Batches(
+        world.engine._plane, burst=0.5, clock=lambda: now[0], sleep=slept.append
+    )
+    burst._note(VM, 1)
+    burst.remove(VM)
+    assert slept == [0.0]
+    burst._note(VM, 2)
+    now[0] += batches.RECENT
+    burst.remove(VM)
+    assert slept == [0.0, 0.0]
+    burst._note(VM, 2)
+    burst.remove(VM)
+    assert slept == [0.0, 0.0, 0.5]
+    burst._note(OTHER, 2)
+    burst.remove(VM)
+    burst.remove(OTHER)
+    assert slept == [0.0, 0.0, 0.5, 0.5, 0.5]
+
+
 def test_an_attachment_that_is_deleted_while_it_is_created(world: World) -> None:
     world.plane.gate.clear()
     with ThreadPoolExecutor(2) as pool:
