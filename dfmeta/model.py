@@ -30,6 +30,8 @@ TAP_VLAN = PortVlan(tag=4095, vlan_mode="dot1q-tunnel", cvlans=(1,))
 """VLAN columns of tap-metadata. NORMAL floods no frame to a port in that VLAN, and an explicit
 output action ignores the VLAN. Neutron's dead ports are also in VLAN 4095, but without the inner
 VLAN, which keeps their frames out."""
+ATTACHMENT_KEY = "dfmeta-attachment"
+"""Key in ``external_ids`` of the ports of a container's attachment: its id."""
 TAP_MARK = ("dfmeta", "tap")
 """Key and value in ``external_ids`` of tap-metadata's Interface row: dfmeta created the port."""
 TAP_MAC = "02:64:66:6d:65:fe"
@@ -212,6 +214,8 @@ class Port:
     """The wrong entries of guest next hops in its row, each with its cause."""
     attachments: bool = field(default=False, kw_only=True)
     """Its row allows the VM to make attachments for its containers."""
+    attached: bool = field(default=False, kw_only=True)
+    """It is the subport of an attachment: a program in the VM makes its device."""
     device_mac: str = ""
     """MAC of the device itself, if the name is too long to identify it in OpenFlow."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
@@ -264,6 +268,7 @@ class Port:
             mtu=new.mtu,
             subport_faults=new.subport_faults,
             attachments=new.attachments,
+            attached=new.attached,
         )
 
     def only_gains(self, new: Port) -> bool:

@@ -84,7 +84,7 @@ class Batches:
         if attachment.id in batch.errors:
             raise batch.errors[attachment.id]
 
-    def remove(self, parent: Parent) -> None:
+    def remove(self, parent: str) -> None:
         """Return when the attachments of a trunk that leave were removed, or have failed.
 
         The first call does the work of those that come before it begins.
@@ -93,7 +93,7 @@ class Batches:
         :raises StoreError: the database failed.
         """
         with self._mutex:
-            removal = self._leaving.setdefault(parent.port_id, _Removal())
+            removal = self._leaving.setdefault(parent, _Removal())
             removal.requests += 1
             first = removal.requests == 1
         if first:
@@ -101,44 +101,44 @@ class Batches:
         elif not removal.done.wait(2 * self._plane.patience):
             raise AttachDriverError(cause="the data plane does not answer")
 
-    def _lead_removal(self, parent: Parent, removal: _Removal) -> None:
+    def _lead_removal(self, parent: str, removal: _Removal) -> None:
         try:
-            with self._plane.alone(parent.port_id):
+            with self._plane.alone(parent):
                 self._gather(parent)
                 self._begin(parent, removal)
-                self._plane.remove(parent.port_id)
+                self._plane.remove(parent)
         finally:
             self._begin(parent, removal)
             self._note(parent, removal.requests)
             removal.done.set()
 
-    def _begin(self, parent: Parent, removal: _Removal) -> None:
+    def _begin(self, parent: str, removal: _Removal) -> None:
         with self._mutex:
-            if self._leaving.get(parent.port_id) is removal:
-                del self._leaving[parent.port_id]
+            if self._leaving.get(parent) is removal:
+                del self._leaving[parent]
 
-    def _gather(self, parent: Parent) -> None:
+    def _gather(self, parent: str) -> None:
         """Wait for others, if several requests have just been done together."""
-        recent = self._clock() - self._several.get(parent.port_id, float("-inf")) < RECENT
+        recent = self._clock() - self._several.get(parent, float("-inf")) < RECENT
         self._sleep(max(WINDOW, self._burst) if recent else WINDOW)
 
-    def _note(self, parent: Parent, requests: int) -> None:
+    def _note(self, parent: str, requests: int) -> None:
         if requests > 1:
             now = self._clock()
             with self._mutex:
                 kept = {one: at for one, at in self._several.items() if now - at < RECENT}
-                self._several = {**kept, parent.port_id: now}
+                self._several = {**kept, parent: now}
 
     def _lead(self, parent: Parent, batch: _Batch) -> None:
         try:
             with self._plane.alone(parent.port_id):
-                self._gather(parent)
+                self._gather(parent.port_id)
                 self._close(parent, batch)
                 rows = list(batch.rows.values())
                 batch.errors = self._plane.make(parent, rows, undo=lambda _one: True)
         finally:
             self._close(parent, batch)
-            self._note(parent, len(batch.rows))
+            self._note(parent.port_id, len(batch.rows))
             batch.done.set()
 
     def _close(self, parent: Parent, batch: _Batch) -> None:

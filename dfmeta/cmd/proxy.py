@@ -36,6 +36,7 @@ from dfmeta.wiring import backends, haproxy
 from dfmeta.wiring.limits import limits, rates
 
 if TYPE_CHECKING:
+    from dfmeta.attach.engine import Engine as AttachEngine
     from dfmeta.wiring.attachments import Attaching
 
 
@@ -48,10 +49,10 @@ class Proxy:
     def __init__(self, conf: cfg.ConfigOpts, registry: Registry) -> None:
         self._conf = conf
         self._registry = registry
-        backend = self._backend(conf)
-        self.backend_name = backend.name
         self._key = load_key(Path(conf.df_metadata.state_path))
         self._attaching = _attaching(conf, registry, self._key)
+        backend = self._backend(conf)
+        self.backend_name = backend.name
         local = self._attaching.local if self._attaching is not None else None
         complaints = Complaints(logging.getLogger("dfmeta.proxy"))
         self._rates = RateLimiter(rates(conf))
@@ -185,14 +186,22 @@ class Proxy:
         """See :meth:`~dfmeta.proxy.haproxy.engine.Haproxy.report`; None with another engine."""
         return None if self._haproxy is None else self._haproxy.report(thorough=thorough)
 
+    @property
+    def attachments(self) -> AttachEngine | None:
+        """The engine of attachments; None: they are off."""
+        return None if self._attaching is None else self._attaching.engine
+
     def gather(self) -> None:
         """See :meth:`~dfmeta.proxy.engine.Engine.gather`."""
         if self._engine is not None:
             self._engine.gather()
 
     def _backend(self, conf: cfg.ConfigOpts) -> Backend:
+        containers = self._attaching.records.get if self._attaching is not None else None
         return backends.completing(
-            conf, backends.build(conf), lambda identity, _deadline: self._subports(identity)
+            conf,
+            backends.build(conf, containers),
+            lambda identity, _deadline: self._subports(identity),
         )
 
     def _subports(self, identity: Identity) -> list[Vlan]:

@@ -61,7 +61,8 @@ class NeutronNetworks(Mapping[str, Network]):
     ) -> None:
         self._trunks, self._clock = trunks, clock
         self._chosen = dict(chosen)
-        self._known: dict[str, Network] = {}
+        self.known: dict[str, Network] = {}
+        """Those that Neutron has told; a lookup here does not block."""
         self._asked: dict[str, float] = {}
         self._taken: dict[str, tuple[float, frozenset[IPv4Address]]] = {}
         """Id of a subnet → the addresses of other ports, and when they were read."""
@@ -75,22 +76,22 @@ class NeutronNetworks(Mapping[str, Network]):
         :raises KeyError: if the configuration has none of that name.
         :raises AttachDriverError: if Neutron has told nothing about it.
         """
-        if name not in self._known and name in self._chosen:
+        if name not in self.known and name in self._chosen:
             with self._first:
                 late = self._clock() >= self._asked.get(name, float("-inf")) + AGAIN
-                if name not in self._known and late:
+                if name not in self.known and late:
                     self._read(name)
-            if name not in self._known:
+            if name not in self.known:
                 raise AttachDriverError(cause=f"Neutron has not told the network {name!r} yet")
-        return self._known[name]
+        return self.known[name]
 
     def __iter__(self) -> Iterator[str]:
         """Return the names of the networks that Neutron has told."""
-        return iter(list(self._known))
+        return iter(list(self.known))
 
     def __len__(self) -> int:
         """Return how many networks Neutron has told."""
-        return len(self._known)
+        return len(self.known)
 
     def chosen(self, name: str) -> Chosen:
         """Return the network of the configuration.
@@ -106,7 +107,7 @@ class NeutronNetworks(Mapping[str, Network]):
         changed = {name for name, one in self._chosen.items() if chosen.get(name) != one}
         self._chosen = dict(chosen)
         for name in changed:
-            self._known.pop(name, None)
+            self.known.pop(name, None)
             self._asked.pop(name, None)
 
     def refresh(self) -> None:
@@ -126,12 +127,12 @@ class NeutronNetworks(Mapping[str, Network]):
             found = self._ask(name, self._chosen[name])
         except ConfigError as error:
             # The operator's networks in Neutron have changed, or never were as configured.
-            self._known.pop(name, None)
+            self.known.pop(name, None)
             self._warn(name, error)
         except SourceError as error:
             self._warn(name, error)
         else:
-            self._known[name] = found
+            self.known[name] = found
             self._seldom.pop(name, None)
 
     def _ask(self, name: str, chosen: Chosen) -> Network:

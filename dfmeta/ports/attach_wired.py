@@ -20,8 +20,9 @@ from typing import Final
 
 from dfmeta.attach.model import Attachment, Parent
 from dfmeta.exceptions import AttachDriverError, OvsdbError
+from dfmeta.model import ATTACHMENT_KEY as KEY
 from dfmeta.model import OFPORT_MAX
-from dfmeta.ports.attachments import INNER, INSTANCE_KEY, KEY
+from dfmeta.ports.attachments import INNER, INSTANCE_KEY
 from dfmeta.ports.one_change import (
     Operation,
     Part,

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from dfmeta.attach.model import Attachment, Found, Network, Parent
 from dfmeta.exceptions import AttachDriverError, OvsdbError
+from dfmeta.model import ATTACHMENT_KEY as KEY
 from dfmeta.model import OFPORT_MAX
 from dfmeta.ports.one_change import (
     Inserts,
@@ -43,8 +44,6 @@ from dfmeta.ports.trunk_bridge import NAME_MAX, agent_of, is_ours
 from dfmeta.ports.trunk_bridge import names_of as trunk_names
 from dfmeta.ports.trunks import PARENT
 
-KEY: Final = "dfmeta-attachment"
-"""Key in ``external_ids`` of both ends of an attachment: its id."""
 INSTANCE_KEY: Final = "dfmeta-instance"
 INNER: Final = "spi-"
 """Beginning of the name of the end on the integration bridge."""

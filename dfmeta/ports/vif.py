@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from dfmeta.model import OFPORT_MAX, Port, PortKind
+from dfmeta.model import ATTACHMENT_KEY, OFPORT_MAX, Port, PortKind
 from dfmeta.numbering import WIRE_NAME_MAX
 from dfmeta.ports import next_hop_list, subport_list
 from dfmeta.ports.meta_ids import ids_of
@@ -107,6 +107,7 @@ def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
         mtu=mtu,
         subport_faults=listed.faults,
         attachments=_allowed(row, kind, lead),
+        attached=kind is PortKind.SUBPORT and bool(ids.get(ATTACHMENT_KEY)),
         device_mac="".join(row.mac_in_use).lower()
         if len(row.name.encode()) > WIRE_NAME_MAX
         else "",

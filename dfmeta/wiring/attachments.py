@@ -16,6 +16,7 @@ from dfmeta import hub
 from dfmeta.attach.api import Api
 from dfmeta.attach.engine import Engine, name_of_port
 from dfmeta.attach.model import Driver, Network
+from dfmeta.attach.records import Records
 from dfmeta.attach.settings import Settings
 from dfmeta.conf import attachments as options
 from dfmeta.exceptions import AttachError, ConfigError
@@ -46,6 +47,7 @@ BURST_NEUTRON: Final = 0.1
 OTHER_REQUESTS: Final = 10
 """Requests of the API in a second, for each new attachment in a second."""
 _KEY: Final = b"attachments"
+_SEEDS: Final = b"records of containers"
 
 
 class Attaching:
@@ -61,8 +63,11 @@ class Attaching:
         self._present: tuple[int, frozenset[str]] = (-1, frozenset())
         neutron = options.uses_neutron(conf)
         self._plane: _Plane = _Neutron(conf, self._parents) if neutron else _Local(conf)
+        attachments = Attachments(_database(conf.attachments.connection))
+        self.records = Records(attachments, self._plane.known, hmac.digest(key, _SEEDS, "sha256"))
+        """The records of containers for the store."""
         self.engine = Engine(
-            Attachments(_database(conf.attachments.connection)),
+            attachments,
             self._plane.driver,
             self._plane.networks,
             settings(conf),
@@ -137,6 +142,11 @@ class _Plane(Protocol):
         ...
 
     @property
+    def known(self) -> Mapping[str, Network]:
+        """The networks that are known now."""
+        ...
+
+    @property
     def pause(self) -> float:
         """Seconds until the next comparison of the tables with the data plane."""
         ...
@@ -157,7 +167,7 @@ class _Local:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         group = conf.df_metadata
-        self.networks = networks(conf)
+        self.networks = self.known = networks(conf)
         self.driver = LocalDriver(group.ovsdb_connection, group.integration_bridge, self.networks)
 
     def refresh(self) -> None:
@@ -187,6 +197,7 @@ class _Neutron:
             connect=conf.neutron.timeout,
         )
         self.networks = NeutronNetworks(self._trunks, chosen(conf))
+        self.known = self.networks.known
         wired = WiredPorts(group.ovsdb_connection, group.integration_bridge, self._trunks.statuses)
         self.driver = NeutronDriver(self._trunks, self.networks, wired, parents)
 
@@ -239,6 +250,7 @@ def networks(conf: cfg.ConfigOpts) -> dict[str, Network]:
 def settings(conf: cfg.ConfigOpts) -> Settings:
     """Return the limits of the engine."""
     group: Any = conf.attachments
+    common = conf.df_metadata
     return Settings(
         vids=options.vids(group),
         quota=group.quota,
@@ -247,6 +259,8 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         rest_unknown=group.rest_unknown,
         grace=group.grace,
         gc_min_age=group.gc_min_age,
+        # Nova knows no instances of dfmeta.
+        instances=common.backend == "store" and common.subport_identity == "own",
     )
 
 
