@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -62,6 +63,11 @@ def made(connection: Connection, container: str) -> dict[str, Any]:
     return dict(json.loads(reply.body))
 
 
+def meta_data(one: Guest) -> dict[str, Any]:
+    reply = one.curl(META_DATA)
+    return dict(json.loads(reply.body)) if reply.status == 200 else {}
+
+
 def reaches(one: Guest, other: Guest) -> bool:
     """Return whether a datagram arrives within a moment."""
     with (
@@ -104,15 +110,10 @@ def test_frames_of_two_containers_pass(world: World, vm: Guest) -> None:
             container = stack.enter_context(
                 Container(vm, one["vid"], address=one["ips"][0]["address"], mac=one["mac"])
             )
-            inner = Subport(one["port_id"], one["vid"]).inner
-            container.ids = Ids(iface_id=one["port_id"], vm_uuid=container.instance_id)
-            world.host.vsctl(
-                "set", "Interface", inner, f'external_ids:dfmeta-instance="{container.instance_id}"'
-            )
-            put(world.agent, container, hostname=container.name)
             containers.append(container)
-        for container in containers:
-            asks_own(container)
+            # It is an instance of its own, with the record of its attachment.
+            found = wait_for(partial(meta_data, container), 20, "its record")
+            assert (found["uuid"], found["name"]) == (one["id"], name)
         wait_for(lambda: reaches(*containers), 20, "the containers to reach each other")
 
 
