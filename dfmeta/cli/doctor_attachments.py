@@ -1,0 +1,57 @@
+"""``dfmeta doctor``'s check of attachments; no line where they are off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from oslo_config import cfg
+
+from dfmeta.cli.client import request_agent
+from dfmeta.conf import attachments as options
+from dfmeta.exceptions import NotRunningError
+from dfmeta.inspect import checks_attachments
+from dfmeta.inspect.checks_attachments import AttachmentFacts, Row
+from dfmeta.inspect.facts import Snapshot
+from dfmeta.inspect.finding import Finding
+from dfmeta.wiring import neutron_client
+
+
+def attachments(
+    conf: cfg.ConfigOpts, snapshot: Snapshot | None, bridge: str, *, running: bool
+) -> Iterator[Finding]:
+    """Check attachments, if the daemon makes any.
+
+    :param snapshot: OVSDB's configuration; None if OVSDB does not answer.
+    :param bridge: name of the integration bridge.
+    :param running: whether the daemon answers.
+    """
+    if not conf.attachments.enabled:
+        return
+    if not running:
+        yield checks_attachments.silent()
+        return
+    yield from checks_attachments.attachments(_facts(conf), snapshot, bridge, now=time.time())
+
+
+def _facts(conf: cfg.ConfigOpts) -> AttachmentFacts:
+    try:
+        status, found = request_agent(conf, "/attachments")
+        if status != 200:
+            return AttachmentFacts(cause=str(found.get("message", status)))
+        rows = [_row(one) for one in found if one["host"] == neutron_client.host(conf)]
+    except (NotRunningError, AttributeError, KeyError, TypeError) as error:
+        return AttachmentFacts(cause=str(error))
+    group = conf.attachments
+    return AttachmentFacts(
+        rows=rows,
+        most=min(group.quota, len(options.vids(group))),
+        networks={name: its.mtu for name, its in options.networks(conf).items()},
+        local=group.driver == "local",
+    )
+
+
+def _row(one: dict[str, Any]) -> Row:
+    names = ("id", "port", "container", "vid", "network", "state", "boot_id", "changed")
+    return Row(**{name: one[name] for name in names})

@@ -1,0 +1,187 @@
+"""The check of attachments: their rows, their data plane, and how many more there can be. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dfmeta.inspect.checks_trunks import mtu_behind
+from dfmeta.inspect.facts import Snapshot
+from dfmeta.inspect.finding import Finding, listed, ok, unknown, warning, wrong
+from dfmeta.model import ATTACHMENT_KEY as KEY
+
+NAME = "attachments"
+LATE: Final = 60.0
+"""Seconds after which an attachment that is not active needs the operator."""
+NEARLY: Final = 0.9
+"""Part of a VM's attachments that may be in use without a warning."""
+ACTIVE: Final = "active"
+_ENDS: Final = 2
+_LOG: Final = (
+    "see the log of dfmeta-agent for the cause; `dfmeta attachment gc` tries again at once"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An attachment of a VM of this host."""
+
+    id: str
+    port: str
+    """Name of the VM's port on the integration bridge."""
+    container: str
+    vid: int
+    network: str
+    state: str
+    boot_id: str
+    changed: float
+    """Seconds of Unix time."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentFacts:
+    """The daemon's attachments, and its configuration."""
+
+    rows: Sequence[Row] = ()
+    cause: str = ""
+    """Why there are no rows; empty: there are."""
+    most: int = 0
+    """Attachments that a VM can have, by its quota and its VLAN ids."""
+    networks: Mapping[str, int] | None = None
+    """Name → MTU in bytes."""
+    local: bool = True
+    """Whether dfmeta makes the ports itself, by OVSDB."""
+
+
+def attachments(
+    facts: AttachmentFacts, snapshot: Snapshot | None, bridge: str, *, now: float
+) -> Iterator[Finding]:
+    """Check that each attachment has its data plane, and that VMs can get more of them.
+
+    :param snapshot: OVSDB's configuration; None if OVSDB does not answer.
+    :param bridge: name of the integration bridge.
+    :param now: seconds of Unix time.
+    """
+    if facts.cause:
+        yield wrong(NAME, f"the attachments cannot be read: {facts.cause}", _LOG)
+        return
+    found = [*_waiting(facts, now), *_full(facts), *_homeless(facts), *_dead(facts)]
+    if facts.local and snapshot is not None:
+        found += [*_planes(facts, snapshot), *_large(facts, snapshot, bridge)]
+    yield from found
+    if facts.local and snapshot is None:
+        yield unknown(NAME, "their ports are not compared: OVSDB does not answer")
+    elif not found:
+        vms = len({row.port for row in facts.rows})
+        yield ok(NAME, f"{len(facts.rows)} attachments of {vms} VMs")
+
+
+def silent() -> Finding:
+    """Return the finding for a daemon that does not answer."""
+    return unknown(NAME, "dfmeta-agent is needed for the list")
+
+
+def _waiting(facts: AttachmentFacts, now: float) -> Iterator[Finding]:
+    late = [row for row in facts.rows if row.state != ACTIVE and row.changed <= now - LATE]
+    if late:
+        texts = (f"{_name(row)} is {row.state}" for row in late)
+        yield wrong(NAME, f"attachments wait for their data plane: {listed(texts)}", _LOG)
+
+
+def _full(facts: AttachmentFacts) -> Iterator[Finding]:
+    counts: dict[str, int] = {}
+    for row in facts.rows:
+        counts[row.port] = counts.get(row.port, 0) + 1
+    full = {port: count for port, count in counts.items() if count >= NEARLY * facts.most}
+    if full:
+        texts = (f"{port} has {count} of {facts.most}" for port, count in full.items())
+        yield warning(
+            NAME,
+            f"VMs can soon get no more attachments: {listed(texts)}",
+            "raise quota or widen vid_range in [attachments], or delete attachments that no "
+            "container uses: `dfmeta attachment list`, `dfmeta attachment delete <id>`",
+        )
+
+
+def _homeless(facts: AttachmentFacts) -> Iterator[Finding]:
+    networks = facts.networks or {}
+    gone = [row for row in facts.rows if row.network not in networks]
+    if gone:
+        texts = (f"{_name(row)} on {row.network}" for row in gone)
+        yield warning(
+            NAME,
+            f"attachments are on networks that are not configured: {listed(texts)}; they are not "
+            "made again after a fault",
+            f"configure [attachment_network:{gone[0].network}] again, or delete the attachments: "
+            "`dfmeta attachment delete <id>`",
+        )
+
+
+def _dead(facts: AttachmentFacts) -> Iterator[Finding]:
+    """Find attachments from before the last boot of their VM."""
+    boots: dict[str, dict[str, float]] = {}
+    for row in facts.rows:
+        if row.boot_id:
+            its = boots.setdefault(row.port, {})
+            its[row.boot_id] = max(its.get(row.boot_id, 0.0), row.changed)
+    last = {port: max(its, key=lambda boot: its[boot]) for port, its in boots.items()}
+    old = [row for row in facts.rows if row.boot_id and row.boot_id != last[row.port]]
+    if old:
+        yield warning(
+            NAME,
+            "attachments are from before the last boot of their VM: "
+            f"{listed(_name(row) for row in old)}",
+            f"they leave at the VM's next attachment; or `dfmeta attachment delete {old[0].id}`",
+        )
+
+
+def _planes(facts: AttachmentFacts, snapshot: Snapshot) -> Iterator[Finding]:
+    """Compare rows and ports."""
+    ends: dict[str, int] = {}
+    for one in snapshot.interfaces:
+        if KEY in one.external_ids:
+            ends[one.external_ids[KEY]] = ends.get(one.external_ids[KEY], 0) + 1
+    bare = [row for row in facts.rows if row.state == ACTIVE and ends.get(row.id, 0) != _ENDS]
+    if bare:
+        yield wrong(
+            NAME,
+            f"attachments without their patch ports: {listed(map(_name, bare))}: frames of these "
+            "containers do not pass",
+            "`dfmeta attachment gc` makes them again; see the log of dfmeta-agent if it does not",
+        )
+    stray = ends.keys() - {row.id for row in facts.rows}
+    if stray:
+        yield warning(
+            NAME,
+            f"ports of attachments that do not exist: {listed(sorted(stray))}",
+            "`dfmeta attachment gc` removes them",
+        )
+
+
+def _large(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
+    networks = facts.networks or {}
+    limits = {
+        one.name: mtu_behind(one, snapshot) for one in snapshot.interfaces if one.bridge == bridge
+    }
+    large = {
+        (row.network, row.port): limits[row.port]
+        for row in facts.rows
+        if networks.get(row.network, 0) > limits.get(row.port, 0) > 0
+    }
+    if large:
+        texts = (
+            f"{network} ({networks[network]}, {port}: {limit})"
+            for (network, port), limit in large.items()
+        )
+        yield warning(
+            NAME,
+            f"the MTU of networks is larger than that of a VM's interface: {listed(texts)}: larger "
+            "frames of its containers are lost",
+            f"set mtu in [attachment_network:{next(iter(large))[0]}] to {min(large.values())} or "
+            "less, or give the VM's interface a larger MTU",
+        )
+
+
+def _name(row: Row) -> str:
+    return f"{row.container} of {row.port} (VID {row.vid})"

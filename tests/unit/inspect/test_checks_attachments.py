@@ -1,0 +1,121 @@
+"""doctor should name attachments that do not work, and those that soon cannot be made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dfmeta.inspect import checks_attachments
+from dfmeta.inspect.checks_attachments import AttachmentFacts, Row
+from dfmeta.inspect.facts import Interface, Snapshot
+from dfmeta.inspect.finding import Finding, Status
+
+NOW = 1000.0
+ONE = Row(
+    id="a1",
+    port="tpi-1",
+    container="c1",
+    vid=100,
+    network="pods",
+    state="active",
+    boot_id="",
+    changed=0.0,
+)
+FACTS = AttachmentFacts(rows=[ONE], most=10, networks={"pods": 1400})
+IFACE = {"iface-id": "p"}
+VM = (
+    Interface("tpi-1", "br-int", type="patch", options={"peer": "tpt-1"}, external_ids=IFACE),
+    Interface("tpt-1", "tbr-1", type="patch", external_ids=IFACE),
+    Interface("tap1", "tbr-1", external_ids=IFACE, mtu=1500),
+)
+
+
+def ends(*ids: str) -> Sequence[Interface]:
+    return [
+        Interface(f"{kind}{one}", bridge, type="patch", external_ids={"dfmeta-attachment": one})
+        for one in ids
+        for kind, bridge in (("spi-", "br-int"), ("spt-", "tbr-1"))
+    ]
+
+
+def found(
+    facts: AttachmentFacts = FACTS, *others: Interface, ids: Sequence[str] = ("a1",)
+) -> list[Finding]:
+    snapshot = Snapshot(interfaces=(*VM, *ends(*ids), *others))
+    return list(checks_attachments.attachments(facts, snapshot, "br-int", now=NOW))
+
+
+def test_attachments_in_order_are_counted() -> None:
+    (line,) = found()
+    assert (line.status, line.text) == (Status.OK, "1 attachments of 1 VMs")
+
+
+@pytest.mark.parametrize("state", ["wanted", "made", "leaving"])
+def test_one_that_waits_is_named_after_a_minute(state: str) -> None:
+    late = replace(FACTS, rows=[replace(ONE, state=state)])
+    (line,) = found(late)
+    assert line.status is Status.WRONG
+    assert f"c1 of tpi-1 (VID 100) is {state}" in line.text
+    fresh = replace(FACTS, rows=[replace(ONE, state=state, changed=NOW - 59)])
+    assert [one.status for one in found(fresh)] == [Status.OK]
+
+
+@pytest.mark.parametrize("count", [8, 9])
+def test_a_vm_that_has_nearly_all_is_named(count: int) -> None:
+    ids = [f"a{number}" for number in range(count)]
+    rows = [replace(ONE, id=one) for one in ids]
+    statuses = [one.status for one in found(replace(FACTS, rows=rows), ids=ids)]
+    assert statuses == ([Status.OK] if count < 9 else [Status.WARNING])
+
+
+def test_a_network_that_is_gone_is_named() -> None:
+    (line,) = found(replace(FACTS, networks={}))
+    assert line.status is Status.WARNING
+    assert "c1 of tpi-1 (VID 100) on pods" in line.text
+    assert "[attachment_network:pods]" in line.remedy
+
+
+def test_attachments_of_an_earlier_boot_are_named() -> None:
+    rows = [
+        replace(ONE, boot_id="old", changed=1.0),
+        replace(ONE, id="a2", container="c2", boot_id="new", changed=2.0),
+        replace(ONE, id="a3", container="c3"),
+    ]
+    (line,) = found(replace(FACTS, rows=rows), ids=["a1", "a2", "a3"])
+    assert line.status is Status.WARNING
+    assert line.text.endswith(": c1 of tpi-1 (VID 100)")
+    assert "dfmeta attachment delete a1" in line.remedy
+
+
+@pytest.mark.parametrize("half", [[], ends("a1")[:1]])
+def test_one_without_its_ports_is_named(half: Sequence[Interface]) -> None:
+    (line,) = found(FACTS, *half, ids=[])
+    assert line.status is Status.WRONG
+    assert line.text.startswith("attachments without their patch ports: c1 of tpi-1 (VID 100)")
+    assert found(replace(FACTS, local=False), *half, ids=[])[0].status is Status.OK
+
+
+def test_ports_of_no_attachment_are_named() -> None:
+    (line,) = found(ids=["a1", "a9"])
+    assert (line.status, line.text.rpartition(": ")[2]) == (Status.WARNING, "a9")
+
+
+@pytest.mark.parametrize(("mtu", "status"), [(1500, Status.OK), (1501, Status.WARNING)])
+def test_a_network_with_larger_frames_than_the_vm_is_named(mtu: int, status: Status) -> None:
+    (line,) = found(replace(FACTS, networks={"pods": mtu}))
+    assert line.status is status
+    if status is Status.WARNING:
+        assert "pods (1501, tpi-1: 1500)" in line.text
+        assert "mtu in [attachment_network:pods] to 1500" in line.remedy
+
+
+def test_a_database_and_a_switch_that_are_away() -> None:
+    (line,) = found(AttachmentFacts(cause="the database does not answer"))
+    assert line.status is Status.WRONG
+    assert "the database does not answer" in line.text
+    lines: Any = list(checks_attachments.attachments(FACTS, None, "br-int", now=NOW))
+    assert [one.status for one in lines] == [Status.UNKNOWN]
+    assert checks_attachments.silent().status is Status.UNKNOWN
