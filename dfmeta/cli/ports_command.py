@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
+from oslo_config import cfg
 
+from dfmeta.cli.client import request_agent
 from dfmeta.cli.common import (
     JSON,
     config_options,
@@ -28,6 +30,7 @@ COLUMNS: Final = {
     "kind": "KIND",
     "segmentation_id": "VID",
     "parent": "PARENT",
+    "container": "CONTAINER",
     "instance": "INSTANCE",
     "instance_name": "NAME",
     "project": "PROJECT",
@@ -36,7 +39,8 @@ COLUMNS: Final = {
 }
 ANSWER: Final = "last_answer"
 DROP: Final = (
-    *("sources", "key", "project", "ofport", "kind", "addresses", "instance_name", "parent"),
+    *("sources", "key", "project", "ofport", "kind", "addresses", "instance_name"),
+    *("container", "parent"),
 )
 """Columns that are left out on a narrow terminal, the least important one first."""
 FIELDS: Final = (
@@ -48,6 +52,8 @@ META_ADDRESSES: Final = "META IP, META MAC: ADDRESS"
 """Heading of the addresses with ``identity_scheme = meta_ip``."""
 TRUNKS: Final = ("kind", "segmentation_id", "parent")
 """Columns that are shown only on a host with trunks."""
+CONTAINER: Final = "container"
+"""Column that is shown only on a host with attachments."""
 WELL: Final = frozenset({PortState.SERVED, PortState.UNNAMED, PortState.DEAD})
 """States of a port without a fault."""
 STYLES: Final = {
@@ -99,9 +105,14 @@ def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool)
     the Meta IP of the port's first address, and each address has the Meta IP and the Meta MAC that
     stand for it. FROM names the identity sources of instance and project. On a host with trunks,
     KIND is port, trunk parent or subport, and a subport has its VLAN id on the trunk and the port
-    of its parent. A subport in the state "unnamed" has no instance: its requests get 404.
+    of its parent. A subport in the state "unnamed" has no instance: its requests get 404. CONTAINER
+    is the container of a VM's attachment.
     """
-    rows = ask_running(load_config(config_files), "/ports")
+    conf = load_config(config_files)
+    rows = ask_running(conf, "/ports")
+    if any(row.get("kind") == PortKind.SUBPORT for row in rows):
+        names = _containers(conf)
+        rows = [{**row, CONTAINER: names.get(row.get("iface_id", ""))} for row in rows]
     if failing:
         rows = [row for row in rows if not _well(row)]
     if fmt == JSON:
@@ -111,11 +122,21 @@ def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool)
     columns = {**COLUMNS, ANSWER: "LAST ANSWER"}
     if all(row.get("kind", PortKind.PORT) == PortKind.PORT for row in rows):
         columns = {key: title for key, title in columns.items() if key not in TRUNKS}
+    if not any(row.get(CONTAINER) for row in rows):
+        del columns[CONTAINER]
     if any(row.get("meta_mac") for row in rows):
         columns["addresses"] = META_ADDRESSES
     shown = [_for_people(row, now) for row in rows]
     drop = [one for one in DROP if one in columns]
     print_rows(shown, columns, fmt, styles=STYLES, drop=drop, wide=wide)
+
+
+def _containers(conf: cfg.ConfigOpts) -> dict[str, str]:
+    """Return the iface-id of each attachment's port, and its container."""
+    if not conf.attachments.enabled:
+        return {}
+    status, found = request_agent(conf, "/attachments")
+    return {one["port_id"]: one["container"] for one in found} if status == 200 else {}
 
 
 def _well(row: dict[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import dfmeta.conf
 from dfmeta.cli import ports_command
 from dfmeta.cli.ports_command import answer_of, ports
 
@@ -112,3 +113,19 @@ def test_a_host_without_trunks_has_no_columns_of_trunks(monkeypatch: pytest.Monk
     assert {*ports_command.TRUNKS}.isdisjoint([*plain, *plain_drop])
     assert {*ports_command.TRUNKS} < {*trunks}
     assert {"kind", "parent"} < {*trunks_drop}
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_a_subport_of_an_attachment_has_its_container(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    listed = [{"port_id": "p1", "container": "c1"}]
+    rows = [row("spi-1", kind="subport", iface_id="p1"), row("tpi-1", kind="trunk parent")]
+    conf = dfmeta.conf.load([], prog="test")
+    conf.set_override("enabled", True, group="attachments")
+    monkeypatch.setattr(ports_command, "load_config", lambda _files: conf)
+    monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
+    monkeypatch.setattr(ports_command, "request_agent", lambda _conf, _path: (status, listed))
+    found = json.loads(CliRunner().invoke(ports, ["--format", "json"]).stdout)
+    assert [one["container"] for one in found] == (["c1", None] if status == 200 else [None] * 2)
+    assert ("CONTAINER" in CliRunner().invoke(ports).stdout) == (status == 200)
