@@ -8,11 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e import shared
+from tests.e2e.cni_vm import BRIDGE
+from tests.e2e.container_vm import ContainerVm, Pod
 from tests.e2e.support import META_DATA, asks_own, put
 from tests.harness.agent import Agent
 from tests.harness.container import Container
 from tests.harness.guest import EC2_6, OPENSTACK6, Guest, Ids, uuid_of
-from tests.harness.netns import Namespace, veth
+from tests.harness.netns import Namespace, tx_off, veth
 from tests.harness.ovs import UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.vm_api import Connection
@@ -125,3 +127,28 @@ def test_a_container_one_hop_away_gets_no_token(vm: Guest, *, translated: bool) 
             if translated:
                 vm.namespace.run([str(UNPACKED / "usr/sbin/nft"), "flush", "ruleset"])
             vm.namespace.ip("link delete c0")
+
+
+def test_the_plugin_uses_it_and_the_pod_has_its_own_record(host: OpenvSwitch, agent: Agent) -> None:
+    endpoint = f"[{LINK_LOCAL}%{BRIDGE}]:80"
+    with ContainerVm(host, "cni", "10.0.0.6/24") as vm, Pod(vm, "web-1", "pods") as pod:
+        put(agent, vm.guest)
+        agent.ctl("trunk", "enable", vm.guest.port)
+        wait_for(vm.ready, 20, "the VM to be ready")
+        try:
+
+            def is_added() -> bool:
+                # The VM's link-local address is not usable at once.
+                status, pod.result = pod.call("ADD", endpoint=endpoint)
+                return status == 0
+
+            wait_for(is_added, 20, "the addition")
+            tx_off(pod, "eth0")
+            (one,) = vm.attachments()
+            told = json.loads(pod.get(META_DATA))
+            assert (told["uuid"], told["hostname"]) == (one["id"], "web-1")
+            assert told["meta"] == {"K8S_POD_NAME": "web-1"}
+        finally:
+            assert pod.call("DEL", endpoint=endpoint) == (0, None)
+        assert vm.attachments() == []
+        agent.ctl("trunk", "disable", f"tpi-{vm.guest.ids.iface_id}"[:15])
