@@ -27,15 +27,27 @@ class Connection:
     """A connection to the API; a context manager that resets it, so that its port is free again.
 
     :param low: from a port below 1024.
+    :param host: address of the service, of either version of IP.
+    :param device: the device to use; a link-local address needs it.
     """
 
-    def __init__(self, namespace: Namespace, *, low: bool = True, timeout: float = 20) -> None:
-        self.socket = namespace.open_socket()
+    def __init__(
+        self,
+        namespace: Namespace,
+        *,
+        low: bool = True,
+        timeout: float = 20,
+        host: str = METADATA_IP,
+        device: str = "",
+    ) -> None:
+        self.socket = namespace.open_socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        if device:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.settimeout(timeout * PATIENCE)
         if low:
             bind(self.socket)
-        self.socket.connect((METADATA_IP, 80))
+        self.socket.connect((host, 80))
         # As http.client does: else a body waits up to 40 ms for the acknowledgement of the head.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._http = http.client.HTTPConnection(METADATA_IP)
