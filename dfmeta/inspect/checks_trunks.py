@@ -189,6 +189,12 @@ def _mtu(parent: Interface, snapshot: Snapshot) -> int:
     return found[0] if len(found) == 1 else 0
 
 
+def mtu_behind(name: str, snapshot: Snapshot, bridge: str) -> int:
+    """Return the MTU of the VM's interface behind the port *name* of a parent; 0: not known."""
+    parent = snapshot.interface(name, bridge)
+    return 0 if parent is None else _mtu(parent, snapshot)
+
+
 def leads_to_trunk(port: KnownPort, snapshot: Snapshot | None, bridge: str) -> bool:
     """Return whether *port* is a trunk's parent whose VM is on the trunk's bridge."""
     interface = snapshot.interface(port.name, bridge) if snapshot is not None else None
