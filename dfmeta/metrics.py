@@ -264,6 +264,26 @@ HAPROXY_LOST: By[Counter, HaproxyLost] = Counter(
     ["reason"],
     registry=REGISTRY,
 )
+Attached = Literal["made", "found", "failed"]
+ATTACH_SECONDS: By[Histogram, Attached] = Histogram(
+    "dfmeta_attach_seconds",
+    "Seconds of a VM's request for an attachment, until its data plane stands, by outcome",
+    ["outcome"],
+    buckets=(0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+    registry=REGISTRY,
+)
+ATTACHMENTS: By[Gauge, Literal["wanted", "made", "active", "leaving"]] = Gauge(
+    "dfmeta_attachments",
+    "Attachments of this host's VMs, by state, as of the last comparison with the data plane",
+    ["state"],
+    registry=REGISTRY,
+)
+VIDS_FREE = Gauge(
+    "dfmeta_vids_free",
+    "Attachments that the VM with the fewest left can still get, by its quota and its VLAN ids, as "
+    "of the last comparison",
+    registry=REGISTRY,
+)
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 """Name and labels → value, of one process."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -50,7 +50,10 @@ class _Collected(CollectorRegistry):
 
 
 class Api(Protocol):
-    """Further routes with their own rules: :class:`dfmeta.store.api.admin.AdminApi`."""
+    """Further routes with their own rules.
+
+    :class:`dfmeta.store.api.admin.AdminApi`, :class:`dfmeta.admin.attachments.AttachmentsApi`.
+    """
 
     def handles(self, path: str) -> bool:
         """Return whether *path* belongs to these routes, even if its object does not exist."""
@@ -67,6 +70,7 @@ class AdminApplication:
     :param metrics: returns all metrics.
     :param listings: path → function that returns the value to send as JSON.
     :param api: the store's API, if there is a store; may be replaced at any time.
+    :param more: APIs that stay.
     :param page: answers ``/``; see :class:`dfmeta.admin.page.StatusPage`.
     :param listen: admin_listen; its host's name is accepted in Host.
     """
@@ -78,12 +82,13 @@ class AdminApplication:
         listings: Mapping[str, Listing],
         *,
         api: Api | None = None,
+        more: Sequence[Api] = (),
         page: Page | None = None,
         listen: str = "",
     ) -> None:
         self._health = health
         self._metrics = metrics
-        self.api = api
+        self.api, self._more = api, more
         self._names = own_names(listen)
         self._routes: dict[str, Page] = {
             "/healthz": self._live,
@@ -100,8 +105,9 @@ class AdminApplication:
     ) -> Iterable[bytes]:
         """Answer one request (PEP 3333)."""
         path = environ.get("PATH_INFO", "")
-        if self.api is not None and self.api.handles(path):
-            return self.api(environ, start_response)
+        for one in (self.api, *self._more):
+            if one is not None and one.handles(path):
+                return one(environ, start_response)
         request, page = webob.Request(environ), self._routes.get(path)
         if page is None:
             # The message of hollow-metadataservice, as in the API's own paths.

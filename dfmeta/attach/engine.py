@@ -9,17 +9,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
+from dfmeta import metrics
 from dfmeta.attach.batches import Batches
 from dfmeta.attach.choice import Choice
 from dfmeta.attach.model import Attachment, Driver, Network, Parent, State, Wanted
 from dfmeta.attach.plane import Plane
 from dfmeta.attach.rate import Rate
-from dfmeta.attach.rows import to_attachment, to_trunk
+from dfmeta.attach.rows import to_attachment, to_report, to_trunk
 from dfmeta.attach.settings import Settings, Status
 from dfmeta.attach.tidying import Tidying
 from dfmeta.exceptions import (
@@ -85,6 +87,7 @@ class Engine:
         self._plane = Plane(attachments, driver, settings, clock=clock)
         self._batches = Batches(self._plane)
         self._choice = Choice(settings)
+        self._tidying_alone = threading.Lock()
         self._tidying = Tidying(
             attachments, self._plane, settings, host=host, clock=clock, present=present
         )
@@ -110,6 +113,16 @@ class Engine:
         :raises AttachDriverError: the data plane or the database failed; the VM may try again.
         """
         network = self._network(wanted.network)
+        began = time.monotonic()
+        outcome: metrics.Attached = "failed"
+        try:
+            made, new = self._attach(parent, network, wanted)
+            outcome = "made" if new else "found"
+        finally:
+            metrics.ATTACH_SECONDS.labels(outcome).observe(time.monotonic() - began)
+        return made, new
+
+    def _attach(self, parent: Parent, network: Network, wanted: Wanted) -> tuple[Attachment, bool]:
         with _database():
             for _round in range(_ROUNDS):
                 rows = self._plane.rows(parent.port_id)
@@ -162,7 +175,7 @@ class Engine:
             ids = [one.id for one in rows if _is(one, container, ifname)]
             if ids:
                 self._attachments.leave(ids, rest, self._clock())
-                self._remove(parent)
+                self._remove(parent.port_id)
 
     def collect(self, parent: Parent, network: str, owner: str, valid: Set[tuple[str, str]]) -> int:
         """Remove the attachments of one owner on one network that are not in *valid*.
@@ -182,7 +195,7 @@ class Engine:
             ]
             left = self._attachments.leave(ids, self._settings.rest_unknown, self._clock())
             if left:
-                self._remove(parent)
+                self._remove(parent.port_id)
             return left
 
     def status(self, parent: Parent) -> Status:
@@ -190,19 +203,17 @@ class Engine:
 
         A database that fails is a cause, and no error.
         """
-        quota, vids = self._settings.quota, self._settings.vids
+        quota = self._settings.quota
         networks = tuple(self._networks[name] for name in sorted(self._networks))
         try:
             with _database():
                 rows = self._plane.rows(parent.port_id)
-                resting = self._attachments.resting(parent.port_id, self._clock())
+                free = self._free(parent.port_id, rows)
             cause = self._driver.ready(parent)
         except AttachError as error:
             return Status(
                 ready=False, cause=error.cause, used=0, free=0, quota=quota, networks=networks
             )
-        taken = {one.vid for one in rows} | resting | self._tidying.foreign(parent.port_id)
-        free = max(min(quota - len(rows), len(vids) - sum(vid in vids for vid in taken)), 0)
         return Status(
             ready=not cause,
             cause=cause,
@@ -220,7 +231,7 @@ class Engine:
         :raises AttachDriverError: the database failed; the next :meth:`tidy` does the work.
         """
         with _database():
-            self._tidying.run(restart=True)
+            self._tidy(restart=True)
 
     def tidy(self) -> None:
         """Now and then: compare rows and data plane, and finish the work that failed before.
@@ -230,15 +241,83 @@ class Engine:
         :raises AttachDriverError: the database failed.
         """
         with _database():
-            self._tidying.run(restart=False)
+            self._tidy(restart=False)
 
     def everything(self) -> list[Attachment]:
-        """Return all attachments of all hosts, in every state, for operators.
+        """Return all attachments of all hosts, in every state.
 
         :raises AttachDriverError: the database failed.
         """
         with _database():
             return [to_attachment(row) for row in self._attachments.everything()]
+
+    # For operators
+
+    def report(self) -> list[dict[str, Any]]:
+        """Return all attachments of all hosts as JSON has them, by the VM's port and VLAN id.
+
+        :raises AttachDriverError: the database failed.
+        """
+        found = self.everything()
+        with _database():
+            trunks = {row["parent"]: row for row in self._attachments.trunks()}
+        return [to_report(one, trunks[one.parent]) for one in found if one.parent in trunks]
+
+    def dismiss(self, attachment: str) -> bool:
+        """Remove an attachment by its id, of any host; return whether there was one.
+
+        The daemon of another host removes it when it tidies.
+
+        :raises AttachDriverError: the database failed.
+        """
+        found = next((one for one in self.everything() if one.id == attachment), None)
+        if found is None:
+            return False
+        with _database():
+            self._attachments.leave([found.id], self._settings.rest_unknown, self._clock())
+            if found.host == self._host:
+                self._remove(found.parent)
+        return True
+
+    def tidy_now(self) -> dict[str, int]:
+        """Do the work of :meth:`tidy`, and return numbers of this host's attachments.
+
+        ``removed``: those that are gone now; ``waiting``: those that are not active or still leave.
+
+        :raises AttachDriverError: the database failed.
+        """
+        before = {one.id for one in self._ours()}
+        self.tidy()
+        after = self._ours()
+        waiting = [one for one in after if one.state is not State.ACTIVE]
+        return {"removed": len(before - {one.id for one in after}), "waiting": len(waiting)}
+
+    def _ours(self) -> list[Attachment]:
+        return [one for one in self.everything() if one.host == self._host]
+
+    def _tidy(self, *, restart: bool) -> None:
+        with self._tidying_alone:
+            self._tidying.run(restart=restart)
+        rows = self._ours()
+        for state in State:
+            metrics.ATTACHMENTS.labels(state.value).set(sum(one.state is state for one in rows))
+        trunks: dict[str, list[Attachment]] = {}
+        for one in rows:
+            trunks.setdefault(one.parent, []).append(one)
+        most = min(self._settings.quota, len(self._settings.vids))
+        left = (self._free(parent, some) for parent, some in trunks.items())
+        metrics.VIDS_FREE.set(min(left, default=most))
+
+    def _free(self, parent: str, rows: Sequence[Attachment]) -> int:
+        """Return how many more attachments a VM can have.
+
+        :param rows: those that it has.
+        """
+        vids = self._settings.vids
+        taken = {one.vid for one in rows} | self._tidying.foreign(parent)
+        taken |= self._attachments.resting(parent, self._clock())
+        free = len(vids) - sum(vid in vids for vid in taken)
+        return max(min(self._settings.quota - len(rows), free), 0)
 
     def _network(self, name: str) -> Network:
         network = self._networks.get(name)
@@ -274,24 +353,24 @@ class Engine:
             _check_network(found, wanted)
             if found.vid not in wanted.avoid:
                 if left:
-                    self._remove(parent)
+                    self._remove(parent.port_id)
                 return found
             self._attachments.leave([found.id], self._settings.rest_unknown, now)
         if left or found is not None:
-            self._remove(parent)
+            self._remove(parent.port_id)
         if found is not None and any(
             one.id == found.id for one in self._plane.rows(parent.port_id)
         ):
             raise AttachDriverError(cause="the previous attachment cannot be removed yet")
         return None
 
-    def _remove(self, parent: Parent) -> None:
+    def _remove(self, parent: str) -> None:
         """Remove the attachments of a VM that leave; :meth:`tidy` does what fails here."""
         try:
-            with self._plane.alone(parent.port_id):
-                self._plane.remove(parent.port_id)
+            with self._plane.alone(parent):
+                self._plane.remove(parent)
         except AttachDriverError as error:
-            LOG.warning("attachments of %s leave later: %s", parent.port_name, error.line)
+            LOG.warning("attachments of the port %s leave later: %s", parent, error.line)
 
     def _reserve(self, parent: Parent, network: Network, wanted: Wanted) -> tuple[Attachment, bool]:
         """Return the committed row of a request, and whether it is new."""

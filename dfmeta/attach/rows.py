@@ -23,17 +23,21 @@ def to_attachment(row: Row) -> Attachment:
     )
 
 
-def to_row(attachment: Attachment) -> dict[str, Any]:
-    """Return the row of an attachment that does not leave."""
+def to_report(attachment: Attachment, trunk: Row) -> dict[str, Any]:
+    """Return an attachment and its VM's port as JSON has them, for operators.
+
+    :param trunk: the row of its trunk.
+    """
     values = {name: getattr(attachment, name) for name in Attachment.__slots__}
-    values |= {
-        "trunk": values.pop("parent"),
-        "ip": int(attachment.ip),
+    return {
+        **values,
+        "labels": dict(attachment.labels),
+        "ip": str(attachment.ip),
         "state": attachment.state.value,
-        "labels": json.dumps(dict(attachment.labels), separators=(",", ":")),
-        "rest": None,
+        "port": trunk["port_name"],
+        "instance": trunk["instance_id"],
+        "project": trunk["project_id"],
     }
-    return values
 
 
 def to_parent(row: Row) -> Parent:

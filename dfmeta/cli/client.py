@@ -18,10 +18,24 @@ def ask_agent(conf: cfg.ConfigOpts, path: str) -> Any:
 
     :raises NotRunningError: when there is no answer, or another program answers.
     """
+    status, document = request_agent(conf, path)
+    if status != 200:
+        raise _another(conf.df_metadata.admin_listen, f"{path} is answered with {status}")
+    return document
+
+
+def request_agent(
+    conf: cfg.ConfigOpts, path: str, method: str = "GET", *, timeout: float = TIMEOUT
+) -> tuple[int, Any]:
+    """Return the status and the JSON document of an answer; None for one without a body.
+
+    :param timeout: seconds.
+    :raises NotRunningError: when there is no answer, or it is not JSON.
+    """
     address = conf.df_metadata.admin_listen
-    client = httplib2.Http(timeout=TIMEOUT, proxy_info=None)
+    client = httplib2.Http(timeout=timeout, proxy_info=None)
     try:
-        response, body = client.request(f"http://{address}{path}")
+        response, body = client.request(f"http://{address}{path}", method)
     except (OSError, httplib2.HttpLib2Error) as error:
         raise NotRunningError(
             address=address,
@@ -31,13 +45,11 @@ def ask_agent(conf: cfg.ConfigOpts, path: str) -> Any:
     finally:
         client.close()
     try:
-        if response.status == 200:
-            return strictjson.loads(body)
-        cause = f"{path} is answered with {response.status}"
-    except ValueError:
-        cause = f"the answer for {path} is not JSON"
-    raise NotRunningError(
-        address=address,
-        cause=cause,
-        remedy="Another program listens there: see [df_metadata] admin_listen",
-    )
+        return response.status, None if response.status == 204 else strictjson.loads(body)
+    except ValueError as error:
+        raise _another(address, f"the answer for {path} is not JSON") from error
+
+
+def _another(address: str, cause: str) -> NotRunningError:
+    remedy = "Another program listens there: see [df_metadata] admin_listen"
+    return NotRunningError(address=address, cause=cause, remedy=remedy)

@@ -24,6 +24,7 @@ from dfmeta.wiring import last_words
 from dfmeta.wiring.last_words import PROG
 
 COMMANDS: Final = {
+    "attachment": "dfmeta.cli.attachment_command:attachment",
     "devices": "dfmeta.cli.devices_command:devices",
     "doctor": "dfmeta.cli.doctor_command:doctor",
     "flows": "dfmeta.cli.flows_command:flows",

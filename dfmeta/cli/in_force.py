@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from oslo_config import cfg
@@ -33,6 +33,7 @@ from dfmeta.wiring.lock import lock_name
 TIMEOUT = 3.0
 """Seconds for the daemon's answer."""
 PATH = "/options"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,20 @@ def ask_running(conf: cfg.ConfigOpts, path: str) -> Any:
 
     :raises NotRunningError: when the daemon does not run.
     """
+    return running(conf, lambda: ask_agent(conf, path))
+
+
+def running(conf: cfg.ConfigOpts, ask: Callable[[], T]) -> T:
+    """Return the result of *ask*, which uses *conf*; see :func:`ask_running`.
+
+    :raises NotRunningError: when the daemon does not run.
+    """
     try:
-        return ask_agent(conf, path)
+        return ask()
     except NotRunningError:
         if take_over(conf).cause:
             raise
-        return ask_agent(conf, path)
+        return ask()
 
 
 def say(found: InForce) -> None:

@@ -11,6 +11,8 @@ from prometheus_client import Metric
 
 from dfmeta import hub, metrics
 from dfmeta.admin import listener
+from dfmeta.admin.attachments import AttachmentsApi, Source
+from dfmeta.admin.browsers import own_names
 from dfmeta.cmd import options, rows, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, activated
 from dfmeta.cmd.parts import Parts
@@ -52,7 +54,13 @@ class AgentAdmin:
             haproxy=lambda: self._haproxy(thorough=False),
         )
         self.application = listener.AdminApplication(
-            parts.health, self._metrics, listings, api=self._api, page=page, listen=self._place
+            parts.health,
+            self._metrics,
+            listings,
+            api=self._api,
+            more=[AttachmentsApi(self._attachments, own_names(self._place))],
+            page=page,
+            listen=self._place,
         )
 
     def serve(self) -> None:
@@ -107,6 +115,10 @@ class AgentAdmin:
     def _haproxy(self, *, thorough: bool = True) -> dict[str, Any] | None:
         proxy = self._parts.proxy
         return None if proxy is None else proxy.report(thorough=thorough)
+
+    def _attachments(self) -> Source | None:
+        proxy = self._parts.proxy
+        return None if proxy is None else proxy.attachments
 
     def _listening(self) -> bool:
         proxy = self._parts.proxy

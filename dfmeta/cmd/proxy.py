@@ -36,6 +36,7 @@ from dfmeta.wiring import backends, haproxy
 from dfmeta.wiring.limits import limits, rates
 
 if TYPE_CHECKING:
+    from dfmeta.attach.engine import Engine as AttachEngine
     from dfmeta.wiring.attachments import Attaching
 
 
@@ -184,6 +185,11 @@ class Proxy:
     def report(self, *, thorough: bool = True) -> dict[str, Any] | None:
         """See :meth:`~dfmeta.proxy.haproxy.engine.Haproxy.report`; None with another engine."""
         return None if self._haproxy is None else self._haproxy.report(thorough=thorough)
+
+    @property
+    def attachments(self) -> AttachEngine | None:
+        """The engine of attachments; None: they are off."""
+        return None if self._attaching is None else self._attaching.engine
 
     def gather(self) -> None:
         """See :meth:`~dfmeta.proxy.engine.Engine.gather`."""

@@ -37,7 +37,7 @@ INSTANCE = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 PROGRAMS = ("dfmeta-agent", "dfmeta-store", "dfmeta-tag-devices")
 GROUPS = [name or "DEFAULT" for name, _options in dfmeta.conf.own_opts()]
 # What takes a daemon on a bridge; tests/e2e runs these.
-ON_A_HOST = {"doctor", "flows", "ports", "trace", "trunk", "subport"}
+ON_A_HOST = {"doctor", "flows", "ports", "trace", "trunk", "subport", "attachment"}
 # These read no configuration.
 WITHOUT_ONE = {"help", "version"}
 # Each is there once what it needs is.

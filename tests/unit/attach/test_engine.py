@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dfmeta import metrics
 from dfmeta.attach import batches
 from dfmeta.attach.addresses import is_unicast
 from dfmeta.attach.model import Found, State
@@ -23,7 +24,9 @@ from dfmeta.exceptions import (
     AttachQuotaError,
     StoreAwayError,
 )
-from tests.unit.attach.support import OTHER, VM, World, wanted, world_in
+from tests.unit.attach.support import OTHER, VM, Plane, World, wanted, world_in
+
+OUTCOMES = ("made", "found", "failed")
 
 
 def test_an_attachment_stands_when_it_is_returned(world: World) -> None:
@@ -418,3 +421,57 @@ def test_add_and_delete_many_times_leaks_nothing(world: World) -> None:
         world.now += 0.1
     assert len(vids) == 60
     world.check_nothing_leaked()
+
+
+def test_an_operator_sees_all_and_deletes_one(world: World) -> None:
+    one, two = world.attach("c1"), world.attach("c2", parent=OTHER)
+    assert [(row["id"], row["port"], row["ip"], row["state"]) for row in world.engine.report()] == [
+        (one.id, VM.port_name, str(one.ip), "active"),
+        (two.id, OTHER.port_name, str(two.ip), "active"),
+    ]
+    assert world.engine.dismiss(one.id)
+    assert not world.engine.dismiss(one.id)
+    assert world.engine.everything() == [two]
+    world.check()
+
+
+def test_an_attachment_of_another_host_leaves_there(world: World) -> None:
+    one = world.attach()
+    here = world.engine
+    there = world.start("host-2", Plane())
+    assert there.dismiss(one.id)
+    assert [row.state for row in there.everything()] == [State.LEAVING]
+    here.tidy()
+    assert there.everything() == []
+
+
+def test_a_comparison_on_request_tells_its_result(world: World) -> None:
+    one = world.attach("c1")
+    world.attach("c2")
+    world.plane.ports.clear()
+    assert world.engine.tidy_now() == {"removed": 0, "waiting": 0}
+    assert one.id in world.plane.ports
+    world.plane.away = True
+    world.detach("c2")
+    assert world.engine.tidy_now() == {"removed": 0, "waiting": 1}
+    world.plane.away = False
+    assert world.engine.tidy_now() == {"removed": 1, "waiting": 0}
+
+
+def test_metrics_tell_states_and_what_is_left(made: Path, tmp_path: Path) -> None:
+    with world_in(made, tmp_path, quota=3) as world:
+        world.attach("c1")
+        world.attach("c2")
+        world.attach("c1", parent=OTHER)
+        world.engine.tidy()
+        value = metrics.REGISTRY.get_sample_value
+        assert value("dfmeta_attachments", {"state": "active"}) == 3
+        assert value("dfmeta_attachments", {"state": "leaving"}) == 0
+        assert value("dfmeta_vids_free") == 1
+        before = [value("dfmeta_attach_seconds_count", {"outcome": one}) or 0 for one in OUTCOMES]
+        world.attach("c3")
+        world.attach("c3")
+        with pytest.raises(AttachQuotaError):
+            world.attach("c4")
+        after = [value("dfmeta_attach_seconds_count", {"outcome": one}) or 0 for one in OUTCOMES]
+        assert [new - old for old, new in zip(before, after, strict=True)] == [1, 1, 1]

@@ -1,0 +1,108 @@
+"""The attachments of all VMs, for operators, on the admin listener.
+
+``GET /attachments`` lists them, ``DELETE /attachments/ID`` deletes one, and ``POST
+/attachments/gc`` compares the table with the data plane at once. Only this host may ask: the
+listener has no authentication.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import webob
+
+from dfmeta.admin.browsers import stranger
+from dfmeta.exceptions import DfmetaError
+from dfmeta.proxy.environ import SAME_HOST
+
+LOG = logging.getLogger(__name__)
+
+ROOT: Final = "/attachments"
+GC: Final = f"{ROOT}/gc"
+_ONE: Final = re.compile(rf"{ROOT}/([0-9a-f-]{{36}})", re.ASCII)
+_OFF: Final = "attachments are off: set [attachments] enabled and restart dfmeta-agent"
+
+
+class Source(Protocol):
+    """The engine of attachments, :class:`dfmeta.attach.engine.Engine`; its calls may block."""
+
+    def report(self) -> Sequence[Mapping[str, Any]]:
+        """Return all attachments."""
+
+    def dismiss(self, attachment: str) -> bool:
+        """Delete an attachment; return whether there was one."""
+
+    def tidy_now(self) -> Mapping[str, int]:
+        """Compare table and data plane; return what has changed, as numbers."""
+
+
+class AttachmentsApi:
+    """Further routes of the admin listener, see :class:`dfmeta.admin.listener.Api`.
+
+    :param source: return the engine; None: attachments are off.
+    :param names: names of this host, see :func:`dfmeta.admin.browsers.own_names`.
+    """
+
+    def __init__(self, source: Callable[[], Source | None], names: frozenset[str]) -> None:
+        self._source, self._names = source, names
+
+    def handles(self, path: str) -> bool:
+        """Return whether *path* belongs to these routes."""
+        return path == ROOT or path.startswith(f"{ROOT}/")
+
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """Answer one request (PEP 3333)."""
+        response = self._answer(webob.Request(environ))
+        sent: Iterable[bytes] = response(environ, start_response)
+        return sent
+
+    def _answer(self, request: webob.Request) -> webob.Response:
+        refused = stranger(request.environ, self._names)
+        if not refused and not request.environ.get(SAME_HOST):
+            refused = "this host alone may ask"
+        if refused:
+            return _said(403, refused)
+        source = self._source()
+        if source is None:
+            return _said(404, _OFF)
+        path, method = request.path_info, request.method
+        one = _ONE.fullmatch(path)
+        try:
+            if path == ROOT:
+                if method not in ("GET", "HEAD"):
+                    return _only("GET, HEAD")
+                return _json(200, list(source.report()))
+            if path == GC:
+                return _json(200, dict(source.tidy_now())) if method == "POST" else _only("POST")
+            if one is None:
+                return _said(404, "there is no such attachment")
+            if method != "DELETE":
+                return _only("DELETE")
+            if not source.dismiss(one[1]):
+                return _said(404, "there is no such attachment")
+            LOG.info("Attachments: an operator has deleted %s", one[1])
+            return webob.Response(status=204)
+        except DfmetaError as error:
+            return _said(503, error.line)
+
+
+def _only(methods: str) -> webob.Response:
+    response = _said(405, f"this path has {methods}")
+    response.headers["Allow"] = methods
+    return response
+
+
+def _said(status: int, message: str) -> webob.Response:
+    return _json(status, {"message": message})
+
+
+def _json(status: int, value: object) -> webob.Response:
+    return webob.Response(
+        status=status, content_type="application/json", charset="UTF-8", text=json.dumps(value)
+    )

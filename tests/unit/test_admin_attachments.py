@@ -1,0 +1,114 @@
+"""Operators should see and delete attachments on the admin listener, from this host alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import webob
+
+from dfmeta.admin.attachments import AttachmentsApi
+from dfmeta.admin.listener import AdminApplication
+from dfmeta.exceptions import AttachDriverError
+from dfmeta.health import Health
+from dfmeta.proxy.environ import SAME_HOST
+
+ONE = "11111111-2222-3333-4444-555555555555"
+OTHER = ONE.replace("1", "9")
+ROWS = [{"id": ONE, "port": "tpi-1"}]
+
+
+class Engine:
+    """Has one attachment."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.deleted: list[str] = []
+
+    def report(self) -> list[dict[str, Any]]:
+        if self.error is not None:
+            raise self.error
+        return ROWS
+
+    def dismiss(self, attachment: str) -> bool:
+        self.deleted.append(attachment)
+        return attachment == ONE
+
+    def tidy_now(self) -> dict[str, int]:
+        return {"removed": 1, "waiting": 2}
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+def ask(engine: Engine | None, path: str, method: str = "GET", **environ: Any) -> webob.Response:
+    api = AttachmentsApi(lambda: engine, frozenset({"localhost"}))
+    application = AdminApplication(Health(), list, {"/ports": list}, more=[api])
+    request = webob.Request.blank(path, {SAME_HOST: True, **environ}, method=method)
+    return request.get_response(application)
+
+
+def test_attachments_are_listed(engine: Engine) -> None:
+    response = ask(engine, "/attachments")
+    assert (response.status_int, response.json) == (200, ROWS)
+    assert ask(engine, "/attachments", "HEAD").body == b""
+    assert ask(engine, "/ports").json == []
+
+
+def test_one_is_deleted(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert ask(engine, f"/attachments/{ONE}", "DELETE").status_int == 204
+    assert ask(engine, f"/attachments/{OTHER}", "DELETE").status_int == 404
+    assert engine.deleted == [ONE, OTHER]
+    assert [one for one in caplog.messages if "operator" in one] == [
+        f"Attachments: an operator has deleted {ONE}"
+    ]
+
+
+def test_the_comparison_is_made_at_once(engine: Engine) -> None:
+    response = ask(engine, "/attachments/gc", "POST")
+    assert (response.status_int, response.json) == (200, {"removed": 1, "waiting": 2})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "/attachments", "GET, HEAD"),
+        ("GET", "/attachments/gc", "POST"),
+        ("GET", f"/attachments/{ONE}", "DELETE"),
+    ],
+)
+def test_another_method_is_405(engine: Engine, method: str, path: str, allowed: str) -> None:
+    response = ask(engine, path, method)
+    assert (response.status_int, response.headers["Allow"]) == (405, allowed)
+    assert engine.deleted == []
+
+
+@pytest.mark.parametrize("path", ["/attachments/", "/attachments/1", f"/attachments/{ONE}/x"])
+def test_another_path_is_404(engine: Engine, path: str) -> None:
+    assert ask(engine, path, "DELETE").status_int == 404
+    assert engine.deleted == []
+
+
+@pytest.mark.parametrize(
+    "environ", [{SAME_HOST: False}, {"HTTP_HOST": "evil.example"}, {"HTTP_ORIGIN": "http://x"}]
+)
+def test_others_are_refused(engine: Engine, environ: dict[str, Any]) -> None:
+    for method, path in (("GET", ""), ("DELETE", f"/{ONE}"), ("POST", "/gc")):
+        assert ask(engine, f"/attachments{path}", method, **environ).status_int == 403
+    assert engine.deleted == []
+
+
+def test_attachments_that_are_off_are_404_with_the_remedy() -> None:
+    response = ask(None, "/attachments")
+    assert response.status_int == 404
+    assert "[attachments] enabled" in response.json["message"]
+
+
+def test_a_database_that_is_away_is_503_with_the_cause(engine: Engine) -> None:
+    engine.error = AttachDriverError(cause="the database of attachments does not answer")
+    response = ask(engine, "/attachments")
+    assert response.status_int == 503
+    assert "the database of attachments does not answer" in response.json["message"]
