@@ -66,7 +66,9 @@ class Vm:
         """Return what a command prints in the VM."""
         env = {"PATH": f"{self.folder}/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
         command = command.replace("/opt/cni", f"{self.folder}/opt/cni")
-        return self.inside.run(["sh", "-euc", f"cd {self.folder}; {command}"], env=env).stdout
+        # Not `ip netns exec`: the namespaces that it mounts are those of its own mount namespace.
+        inside = ["nsenter", f"--net=/run/netns/{self.inside.name}"]
+        return netns.run([*inside, "sh", "-euc", f"cd {self.folder}; {command}"], env=env).stdout
 
     def _script(self, name: str, text: str) -> None:
         (self.folder / "bin" / name).write_text(f"#!/bin/sh\n{text}")
@@ -95,7 +97,7 @@ class Host(Shell):
     def within(self, name: str, command: str) -> str:
         """What a command prints in a VM."""
         for one, own in self.own.items():
-            command = re.sub(rf"(?<=netns/){one}\b|(?<=netns (?:add|exec) ){one}\b", own, command)
+            command = re.sub(rf"(netns/|netns \w+ ){one}\b", rf"\g<1>{own}", command)
         printed = self.vms[name].run(command)
         if "CNI_COMMAND=ADD" in command:
             # The userspace datapath completes no checksums.
