@@ -19,7 +19,7 @@ from dfmeta.flows.pipeline import RATES, TABLES, Layout, Purpose, Stage
 from dfmeta.flows.service import Tap
 from dfmeta.host import device, ipv6, netlink
 from dfmeta.model import Endpoint
-from dfmeta.ports import one_change, ovsdb, ovsdb_facts, trunk_bridge
+from dfmeta.ports import attachments, one_change, ovsdb, ovsdb_facts, trunk_bridge
 from dfmeta.proxy import tokens
 from tests.docs.page import rows
 
@@ -37,6 +37,10 @@ FACTS: tuple[str, ...] = (
     f"Port ``{trunk_bridge.OUTER}``",
     f"Bridge ``{trunk_bridge.BRIDGE}``",
     f"``trunks=[{trunk_bridge.UNTAGGED}]``",
+    f"Port ``{attachments.INNER}`` on the integration bridge",
+    f"Port ``{attachments.OUTER}`` on ``{trunk_bridge.BRIDGE}``",
+    f"``{attachments.KEY}``, the attachment's id",
+    f"``{attachments.INSTANCE_KEY}`` if the container",
     f"controller id {pipeline.CONTROLLER_ID:#x}",
     f"{RATES[Purpose.SYN]} a second",
     f"{RATES[Purpose.GUEST_SYN]} a second",

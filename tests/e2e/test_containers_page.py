@@ -23,7 +23,6 @@ from tests.e2e.support import asks_own, put
 from tests.harness import netns
 from tests.harness.console import blocks
 from tests.harness.guest import Guest
-from tests.harness.netns import Namespace
 from tests.harness.ovs import UNPACKED, OpenvSwitch
 
 PAGE = page("containers")
