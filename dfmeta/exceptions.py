@@ -506,15 +506,19 @@ class AttachError(DfmetaError):
 
     name = "attach"
     sentence = "attachment: {cause}"
-
+    advice = "Try again; dfmeta doctor on the host shows the cause"
     status: ClassVar[int] = 500
     """Status of the answer (RFC 9110, 15)."""
+    own: ClassVar[bool] = False
+    """Whether the cause names only what the VM has or has sent, so that the VM may be told it."""
     cause: str
 
     @property
     def told(self) -> str:
         """Return what the VM is told. It names nothing that is the host's alone."""
-        return f"{self.cause}. {self.remedy}"
+        if self.own:
+            return f"{self.cause}. {self.remedy}"
+        return f"The host cannot change the networks of this VM's containers now. {self.advice}"
 
 
 class AttachConflictError(AttachError):
@@ -522,7 +526,7 @@ class AttachConflictError(AttachError):
 
     name = "attach-conflict"
     advice = "Delete the attachment first, or use another interface name"
-    status = 409
+    status, own = 409, True
 
 
 class AttachNetworkError(AttachError):
@@ -530,7 +534,7 @@ class AttachNetworkError(AttachError):
 
     name = "attach-network"
     advice = "GET /dfmeta/v1/status lists the networks"
-    status = 422
+    status, own = 422, True
 
 
 class AttachQuotaError(AttachError):
@@ -538,7 +542,7 @@ class AttachQuotaError(AttachError):
 
     name = "attach-quota"
     advice = "Delete attachments that no container uses"
-    status = 429
+    status, own = 429, True
 
 
 class AttachRateError(AttachQuotaError):
@@ -552,9 +556,7 @@ class AttachDriverError(AttachError):
     """The data plane or the database did not do its part. The same request can be repeated."""
 
     name = "attach-driver"
-    advice = "Try again; dfmeta doctor on the host shows the cause"
     status = 503
-    told = f"The host cannot change the networks of this VM's containers now. {advice}"
 
 
 class AttachFullError(AttachError):
@@ -562,7 +564,7 @@ class AttachFullError(AttachError):
 
     name = "attach-full"
     advice = "Delete attachments that no container uses, or enlarge the range"
-    status = 507
+    status, own = 507, True
 
 
 class NotRunningError(DfmetaError):

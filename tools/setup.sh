@@ -6,12 +6,14 @@
 #   tools/setup.sh --neutron   also Neutron's Open vSwitch agent and Chromium, which some tests run,
 #                              and systemd, whose analyzer checks dfmeta's units; it starts nothing
 #   tools/setup.sh --real      also QEMU and mmdebstrap, for the machines of tools/real
+#   tools/setup.sh --containers  also podman, containerd and dockerd, for the tests of dfmeta-cni
 #   tools/setup.sh --bench     also nginx, wrk and the CNI project's plugins, for bench/ alone
 #
 # Packages: a few tools, the libraries that Open vSwitch, PostgreSQL, udev, nft and haproxy link to,
 # the Python modules that cloud-init imports. These six programs are unpacked under .cache/root and
 # never installed: their packages would start services and enable cloud-init for the next boot.
-# The bench's programs are unpacked under .cache/bench for the same reason. A cloud-init that finds
+# The bench's programs are unpacked under .cache/bench for the same reason, and the container runtimes
+# under .cache/containers. A cloud-init that finds
 # the service over IPv6 is in .cache/cloud-init: the release's own or, on Debian 12, Debian 13's.
 # The sources and package lists of the host do not change for it.
 # Python: a virtual environment in .venv with this checkout in it, two versions of requests in
@@ -27,6 +29,8 @@ venv=$root/.venv
 layout=5
 # The same for .cache/bench.
 bench_layout=3
+# The same for .cache/containers.
+containers_layout=1
 # The first cloud-init that finds the metadata service over IPv6, and the Debian release that a host
 # with an older one takes it from.
 ipv6_since=24.2
@@ -306,17 +310,16 @@ browser() {
     printf '%s\n' "$version" >"$home/stamp"
 }
 
-# The programs only; the bench starts them in namespaces of its own.
-bench() {
-    local home=$cache/bench folder=$cache/bench.deb new=$cache/bench.new deb
-    local programs=(nginx wrk containernetworking-plugins) packages=()
-    if [ "$(cat "$home/layout" 2>/dev/null)" != "$bench_layout" ]; then
-        say "Unpacking ${programs[*]} under .cache (not installed)"
+# unpack_programs FOLDER LAYOUT PACKAGE...: unpack packages, and install the libraries that they need.
+unpack_programs() {
+    local home=$1 layout=$2 folder=$1.deb new=$1.new deb packages=()
+    shift 2
+    if [ "$(cat "$home/layout" 2>/dev/null)" != "$layout" ]; then
+        say "Unpacking $* under .cache (not installed)"
         rm -rf "$folder" "$new"
         mkdir -p "$folder" "$new"
         cd "$folder"
-        with_lists apt download "${programs[@]}" ||
-            die "apt-get download ${programs[*]} failed, see above"
+        with_lists apt download "$@" || die "apt-get download $* failed, see above"
         for deb in *.deb; do
             dpkg-deb -x "$deb" "$new"
             dependencies "$deb" '^(lib|zlib)'
@@ -324,18 +327,27 @@ bench() {
         cd "$root"
         rm -rf "$home" "$folder"
         mv "$new" "$home"
-        printf '%s\n' "$bench_layout" >"$home/layout"
+        printf '%s\n' "$layout" >"$home/layout"
     fi
     mapfile -t packages <"$home/packages"
     install "${packages[@]}"
+}
+
+# The programs only; the bench starts them in namespaces of its own.
+bench() { unpack_programs "$cache/bench" "$bench_layout" nginx wrk containernetworking-plugins; }
+
+# Programs that the tests start in the namespaces of a VM, and a program for containers.
+containers() {
+    unpack_programs "$cache/containers" "$containers_layout" \
+        podman conmon crun containerd runc docker.io busybox-static
 }
 
 [ "$(id -u)" -eq 0 ] || die "must be run as root, because it needs network namespaces: sudo $0"
 command -v apt-get >/dev/null || die "apt-get not found: only Debian and Ubuntu are supported"
 for part; do
     case $part in
-    --neutron | --real | --bench) ;;
-    *) die "$part is not an option: use --neutron, --real or --bench" ;;
+    --neutron | --real | --containers | --bench) ;;
+    *) die "$part is not an option: use --neutron, --real, --containers or --bench" ;;
     esac
 done
 mkdir -p "$cache"
@@ -364,6 +376,7 @@ for part; do
     --real)
         install debian-archive-keyring e2fsprogs mmdebstrap openssh-client qemu-system-x86 qemu-utils
         ;;
+    --containers) containers ;;
     --bench) bench ;;
     esac
 done

@@ -92,7 +92,7 @@ def status(now: Status) -> dict[str, Any]:
     """Return the document of a VM's status."""
     return {
         "ready": now.ready,
-        **({} if now.ready else {"cause": AttachDriverError.told}),
+        **({} if now.ready else {"cause": AttachDriverError(cause=now.cause).told}),
         "used": now.used,
         "free": now.free,
         "quota": now.quota,

@@ -46,7 +46,6 @@ class Choice:
                 "mac": _mac(taken, network, wanted),
                 "ip": self._address(taken, network, wanted),
                 "boot_id": wanted.boot_id,
-                "instance_id": "",
                 "labels": json.dumps(dict(wanted.labels), separators=(",", ":")),
                 "state": State.WANTED.value,
                 "rest": None,

@@ -376,8 +376,11 @@ class Engine:
         """Return the committed row of a request, and whether it is new."""
         now = self._clock()
         avoid = dict.fromkeys(wanted.avoid, now + self._settings.rest_unknown)
+        name = str(uuid.uuid4())
         fixed: dict[str, Any] = {
-            "id": str(uuid.uuid4()),
+            "id": name,
+            # Never a value from the guest: it would name the record of another guest.
+            "instance_id": name if self._settings.instances else "",
             "trunk": parent.port_id,
             "host": self._host,
             "port_id": str(uuid.uuid4()),

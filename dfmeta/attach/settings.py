@@ -25,6 +25,8 @@ class Settings:
     """How long a VM may be away from this host before its attachments are removed."""
     gc_min_age: float = 60.0
     """Age below which garbage collection leaves an attachment alone."""
+    instances: bool = False
+    """Whether each new attachment is an instance of its own; see :mod:`dfmeta.attach.records`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,10 +49,10 @@ class Proxy:
     def __init__(self, conf: cfg.ConfigOpts, registry: Registry) -> None:
         self._conf = conf
         self._registry = registry
-        backend = self._backend(conf)
-        self.backend_name = backend.name
         self._key = load_key(Path(conf.df_metadata.state_path))
         self._attaching = _attaching(conf, registry, self._key)
+        backend = self._backend(conf)
+        self.backend_name = backend.name
         local = self._attaching.local if self._attaching is not None else None
         complaints = Complaints(logging.getLogger("dfmeta.proxy"))
         self._rates = RateLimiter(rates(conf))
@@ -197,8 +197,11 @@ class Proxy:
             self._engine.gather()
 
     def _backend(self, conf: cfg.ConfigOpts) -> Backend:
+        containers = self._attaching.records.get if self._attaching is not None else None
         return backends.completing(
-            conf, backends.build(conf), lambda identity, _deadline: self._subports(identity)
+            conf,
+            backends.build(conf, containers),
+            lambda identity, _deadline: self._subports(identity),
         )
 
     def _subports(self, identity: Identity) -> list[Vlan]:

@@ -467,6 +467,7 @@ class Attachment:
         self.mac = get("mac")  # type: Any
         self.mtu = get("mtu", 1500)  # type: Any
         self.parent_mac = get("parent_mac") or ""  # type: Any
+        self.active = get("state", "active") == "active"
         ips, routes, dns = get("ips"), get("routes") or [], get("dns") or {}
         if (
             type(self.vid) is not int
@@ -1150,6 +1151,8 @@ def check(call: Call) -> None:
     if status != 200:
         raise _refusal(status, document)
     one = Attachment(document)
+    if not one.active:
+        raise CniError(LATER, "the host makes the port of this container", "Try again")
     netns = open_netns(call.netns)
     if netns < 0:
         raise CniError(ENVIRONMENT, "CNI_NETNS does not exist", "Make the container again")

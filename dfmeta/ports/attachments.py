@@ -41,10 +41,9 @@ from dfmeta.ports.one_change import (
 )
 from dfmeta.ports.trunk_bridge import NAME_MAX, agent_of, is_ours
 from dfmeta.ports.trunk_bridge import names_of as trunk_names
+from dfmeta.ports.trunks import ATTACHMENT as KEY
 from dfmeta.ports.trunks import PARENT
 
-KEY: Final = "dfmeta-attachment"
-"""Key in ``external_ids`` of both ends of an attachment: its id."""
 INSTANCE_KEY: Final = "dfmeta-instance"
 INNER: Final = "spi-"
 """Beginning of the name of the end on the integration bridge."""

@@ -61,7 +61,8 @@ class Completing:
 def of(registry: Registry, identity: Identity) -> list[Vlan]:
     """Return the VLANs of an instance: the subports of all its ports, with their MACs.
 
-    A subport without a valid MAC or VLAN id is left out.
+    A subport without a valid MAC or VLAN id is left out. So are attachments: cloud-init would make
+    their devices at the VM's next boot, before the program that asked for them.
     """
     ports = registry.ports()
     macs = {one.name: one.mac for one in ports if _is_parent(one, identity)}
@@ -72,6 +73,7 @@ def of(registry: Registry, identity: Identity) -> list[Vlan]:
         for one in ports
         if one.parent in macs
         and one.kind is PortKind.SUBPORT
+        and not one.attached
         and one.segmentation_id
         and _is_unicast(one.mac)
     ]

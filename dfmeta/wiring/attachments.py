@@ -15,6 +15,7 @@ from dfmeta import hub
 from dfmeta.attach.api import Api
 from dfmeta.attach.engine import Engine
 from dfmeta.attach.model import Network
+from dfmeta.attach.records import Records
 from dfmeta.attach.settings import Settings
 from dfmeta.conf import attachments as options
 from dfmeta.exceptions import AttachError, ConfigError
@@ -37,6 +38,7 @@ TIDY: Final = 15.0
 OTHER_REQUESTS: Final = 10
 """Requests of the API in a second, for each new attachment in a second."""
 _KEY: Final = b"attachments"
+_SEEDS: Final = b"records of containers"
 
 
 class Attaching:
@@ -52,8 +54,11 @@ class Attaching:
         self._networks = networks(conf)
         self._present: tuple[int, frozenset[str]] = (-1, frozenset())
         group = conf.df_metadata
+        attachments = Attachments(_database(conf.attachments.connection))
+        self.records = Records(attachments, self._networks, hmac.digest(key, _SEEDS, "sha256"))
+        """The records of containers for the store."""
         self.engine = Engine(
-            Attachments(_database(conf.attachments.connection)),
+            attachments,
             LocalDriver(group.ovsdb_connection, group.integration_bridge, self._networks),
             self._networks,
             settings(conf),
@@ -132,6 +137,7 @@ def networks(conf: cfg.ConfigOpts) -> dict[str, Network]:
 def settings(conf: cfg.ConfigOpts) -> Settings:
     """Return the limits of the engine."""
     group: Any = conf.attachments
+    common = conf.df_metadata
     return Settings(
         vids=options.vids(group),
         quota=group.quota,
@@ -140,6 +146,8 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         rest_unknown=group.rest_unknown,
         grace=group.grace,
         gc_min_age=group.gc_min_age,
+        # Nova knows no instances of dfmeta.
+        instances=common.backend == "store" and common.subport_identity == "own",
     )
 
 

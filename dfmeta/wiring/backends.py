@@ -17,11 +17,13 @@ from dfmeta.wiring import nova_settings
 
 if TYPE_CHECKING:
     from dfmeta.store.guest import dialects
+    from dfmeta.store.guest.backend import Containers
 
 
-def build(conf: cfg.ConfigOpts) -> Backend:
+def build(conf: cfg.ConfigOpts, containers: Containers | None = None) -> Backend:
     """Build the backend.
 
+    :param containers: returns the records of containers; None: there are no attachments.
     :raises StoreError: when the store cannot be opened.
     """
     if conf.df_metadata.backend == "nova":
@@ -32,7 +34,13 @@ def build(conf: cfg.ConfigOpts) -> Backend:
 
     store = repository(conf.store.connection)
     host = socket.gethostname() if conf.store.defaults else None
-    return StoreBackend(store, answers(conf), reader=puller(conf), host=host)
+    return StoreBackend(
+        store,
+        answers(conf),
+        reader=puller(conf),
+        host=host,
+        containers=containers or (lambda _instance_id: None),
+    )
 
 
 def completing(conf: cfg.ConfigOpts, backend: Backend, subports: Subports) -> Backend:

@@ -1,4 +1,4 @@
-"""A VM with Open vSwitch in it, its host's service of attachments, and its containers."""
+"""VMs with Open vSwitch in them, and the calls of a runtime for their containers."""
 
 from __future__ import annotations
 
@@ -20,56 +20,13 @@ BRIDGE, TRUNK, NETWORK = "gbr", "tbr", "nbr"
 COMMAND = [sys.executable, "-I", "-S", cni.__file__]
 
 
-class Vm(Closing):
-    """The VM's namespace is Open vSwitch's; *host* has the service.
+class Runtime(Closing):
+    """A container runtime in a VM with Open vSwitch, as far as it calls the plugin."""
 
-    Patch ports stand for the host's trunk: each VLAN of the VM's bridge leads to one network.
-    """
-
-    def __init__(self) -> None:
-        with contextlib.ExitStack() as stack:
-            self.switch = stack.enter_context(OpenvSwitch(bridges=(BRIDGE, TRUNK, NETWORK)))
-            self.inside = self.switch.namespace
-            self.host = stack.enter_context(Namespace("api"))
-            netns.veth(
-                self.host,
-                "vm",
-                self.inside,
-                "eth0",
-                mac=PARENT_MAC,
-                then=["addr add 169.254.10.2/16 dev eth0"],
-            )
-            self.host.ip(f"addr add {ADDRESS}/16 dev vm")
-            self.patch(BRIDGE, "trunk", TRUNK, "parent")
-            self.service = stack.enter_context(
-                Service(self.host, parent_mac=PARENT_MAC, made=self._wire, unmade=self._unwire)
-            )
-            self._stack = stack.pop_all()
-
-    def close(self) -> None:
-        """Remove everything."""
-        self._stack.close()
-
-    def patch(self, first: str, name: str, second: str, peer: str, *words: str) -> None:
-        """Connect two bridges."""
-        self.switch.vsctl(
-            *("add-port", first, name, *words, "--", "set", "Interface", name, "type=patch"),
-            *(f"options:peer={peer}", "--", "add-port", second, peer),
-            *("--", "set", "Interface", peer, "type=patch", f"options:peer={name}"),
-            wait=False,
-        )
-
-    def _wire(self, one: dict[str, Any]) -> None:
-        vid = one["vid"]
-        self.patch(TRUNK, f"spt{vid}", NETWORK, f"spi{vid}", f"tag={vid}", "vlan_mode=access")
-
-    def _unwire(self, one: dict[str, Any]) -> None:
-        vid = one["vid"]
-        self.switch.vsctl(
-            *("--if-exists", "del-port", f"spt{vid}", "--", "--if-exists", "del-port"),
-            f"spi{vid}",
-            wait=False,
-        )
+    switch: OpenvSwitch
+    """The VM's own."""
+    inside: Namespace
+    """The VM's namespace."""
 
     def config(self, **members: Any) -> dict[str, Any]:
         """Return a network configuration; a member that is None is left out."""
@@ -130,6 +87,58 @@ class Vm(Closing):
         names = [line.split()[1] for line in devices.splitlines() if ": dfc" in line]
         ports = [one for one in self.switch.ports(BRIDGE) if one.startswith("dfc")]
         return ports, names
+
+
+class Vm(Runtime):
+    """The VM's namespace is Open vSwitch's; *host* has the service.
+
+    Patch ports stand for the host's trunk: each VLAN of the VM's bridge leads to one network.
+    """
+
+    def __init__(self) -> None:
+        with contextlib.ExitStack() as stack:
+            self.switch = stack.enter_context(OpenvSwitch(bridges=(BRIDGE, TRUNK, NETWORK)))
+            self.inside = self.switch.namespace
+            self.host = stack.enter_context(Namespace("api"))
+            netns.veth(
+                self.host,
+                "vm",
+                self.inside,
+                "eth0",
+                mac=PARENT_MAC,
+                then=["addr add 169.254.10.2/16 dev eth0"],
+            )
+            self.host.ip(f"addr add {ADDRESS}/16 dev vm")
+            self.patch(BRIDGE, "trunk", TRUNK, "parent")
+            self.service = stack.enter_context(
+                Service(self.host, parent_mac=PARENT_MAC, made=self._wire, unmade=self._unwire)
+            )
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Remove everything."""
+        self._stack.close()
+
+    def patch(self, first: str, name: str, second: str, peer: str, *words: str) -> None:
+        """Connect two bridges."""
+        self.switch.vsctl(
+            *("add-port", first, name, *words, "--", "set", "Interface", name, "type=patch"),
+            *(f"options:peer={peer}", "--", "add-port", second, peer),
+            *("--", "set", "Interface", peer, "type=patch", f"options:peer={name}"),
+            wait=False,
+        )
+
+    def _wire(self, one: dict[str, Any]) -> None:
+        vid = one["vid"]
+        self.patch(TRUNK, f"spt{vid}", NETWORK, f"spi{vid}", f"tag={vid}", "vlan_mode=access")
+
+    def _unwire(self, one: dict[str, Any]) -> None:
+        vid = one["vid"]
+        self.switch.vsctl(
+            *("--if-exists", "del-port", f"spt{vid}", "--", "--if-exists", "del-port"),
+            f"spi{vid}",
+            wait=False,
+        )
 
 
 def ended(process: subprocess.Popen[bytes]) -> Any:

@@ -413,6 +413,19 @@ def test_check_names_each_difference(vm: Vm, netns: Namespace) -> None:
     assert code()[0] == cni.UNKNOWN
 
 
+def test_check_while_the_host_makes_the_port_is_code_11(vm: Vm, netns: Namespace) -> None:
+    _status, result = vm.call("ADD", "c1", path(netns))
+    one = vm.service.attachments["c1", "eth0"]
+    for state, wrong in (("wanted", cni.LATER), ("made", cni.LATER), ("active", None)):
+        one["state"] = state
+        _status, error = vm.call("CHECK", "c1", path(netns), prevResult=result)
+        assert (error and error["code"]) == wrong, error
+    vm.service.faults.append(says(503, {"error": "driver", "message": "x"}, Retry_After="100"))
+    _status, error = vm.call("CHECK", "c1", path(netns), prevResult=result)
+    assert error["code"] == cni.LATER
+    vm.call("DEL", "c1", path(netns))
+
+
 def test_gc_removes_what_no_list_names(vm: Vm) -> None:
     with Namespace("one") as one, Namespace("two") as two:
         for container, there in (("c1", one), ("c2", two)):

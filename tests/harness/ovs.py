@@ -50,12 +50,14 @@ class OpenvSwitch(Closing):
         bridges: tuple[str, ...] = (BRIDGE,),
         fail_mode: str = "",
         dummies: bool = False,
+        namespace: netns.Namespace | None = None,
     ) -> None:
         """Start both daemons and add the bridges: userspace datapath, except in ``tools/real``.
 
         :param fail_mode: fail mode of all bridges; empty leaves it unset.
         :param dummies: ports of type system need no device: thousands of them are up in seconds,
             but they cannot have a guest. Internal ports do not change.
+        :param namespace: one that exists, and stays; None: a new one.
         """
         self._dummies = dummies
         if not (UNPACKED / _DAEMONS["ovs-vswitchd"]).exists():
@@ -64,7 +66,7 @@ class OpenvSwitch(Closing):
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._numbers = itertools.count(1)
         try:
-            self.namespace = self._stack.enter_context(netns.Namespace("host"))
+            self.namespace = namespace or self._stack.enter_context(netns.Namespace("host"))
             self.rundir = netns.temporary_folder("ovs")
             self._stack.callback(shutil.rmtree, self.rundir, ignore_errors=True)
             self._stack.callback(self._kill_all)

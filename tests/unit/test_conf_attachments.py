@@ -66,6 +66,25 @@ def test_limits_are_read(load: Load) -> None:
     assert (found.rest, found.rest_unknown, found.grace, found.gc_min_age) == (10, 120, 600, 60)
 
 
+@pytest.mark.parametrize(
+    ("options", "instances"),
+    [
+        ({}, True),
+        ({"subport_identity": "parent"}, False),
+        ({"backend": "nova"}, False),
+    ],
+)
+def test_attachments_are_instances_where_they_can_have_records(
+    load: Load, options: dict[str, str], *, instances: bool
+) -> None:
+    from dfmeta.wiring.attachments import settings
+
+    conf = load()
+    for name, value in options.items():
+        conf.set_override(name, value, "df_metadata")
+    assert settings(conf).instances == instances
+
+
 def test_ids_are_allowed_in_both_forms(load: Load) -> None:
     plain = INSTANCE.replace("-", "")
     for text in (INSTANCE, plain, f"{plain.upper()},"):

@@ -53,6 +53,10 @@ def test_a_vm_has_the_subports_of_all_its_ports() -> None:
     assert told(subport()) == []
 
 
+def test_a_vm_is_not_told_its_attachments() -> None:
+    assert told(PARENT, subport(), subport(200, attached=True)) == [VLAN]
+
+
 def test_another_vm_has_none_of_them() -> None:
     assert told(PARENT, subport(), identity=replace(IDENTITY, instance_id=OTHER_INSTANCE)) == []
     assert told(replace(PARENT, kind=PortKind.PORT), subport()) == []

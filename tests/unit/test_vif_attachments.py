@@ -36,3 +36,15 @@ def test_a_trunks_parent_has_the_key_of_its_own_row_or_of_the_tap() -> None:
 def test_a_subport_never_has_it() -> None:
     row = InterfaceRow("u", "spi-1", type="patch", external_ids={**IDS, KEY: "true"})
     assert not any(port.attachments for port in vifs(row, Lead(vid=7)))
+
+
+def test_the_subport_of_an_attachment_is_known_by_its_row() -> None:
+    ids = {**IDS, "dfmeta-attachment": "a"}
+    (plain,) = vifs(InterfaceRow("u", "spi-1", type="patch", external_ids=IDS), Lead(vid=7))
+    (ours,) = vifs(InterfaceRow("u", "spi-1", type="patch", external_ids=ids), Lead(vid=7))
+    assert (plain.attached, ours.attached) == (False, True)
+    # It does not concern the guest's identity.
+    assert plain.with_notes_of(ours) == ours
+    # A VM with such a key stays a VM.
+    (vm,) = vifs(InterfaceRow("u", "tap1", external_ids={**VM, "dfmeta-attachment": "a"}))
+    assert not vm.attached

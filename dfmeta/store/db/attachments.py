@@ -86,6 +86,29 @@ class Attachments:
         """Return all rows, by trunk and VLAN id."""
         return self._rows(attachments.c.id.is_not(None))
 
+    def of_instance(self, instance_id: str) -> tuple[Row, str] | None:
+        """Return the row of an instance that does not leave, and the project of its VM.
+
+        :param instance_id: that of an attachment, which is the attachment's id; or any other.
+        """
+
+        def work(connection: Connection) -> tuple[Row, str] | None:
+            found = (
+                select(attachments, trunks.c.project_id)
+                .join(trunks, attachments.c.trunk == trunks.c.parent)
+                .where(
+                    attachments.c.id == instance_id,
+                    attachments.c.instance_id == instance_id,
+                    attachments.c.state != LEAVING,
+                )
+            )
+            for row in connection.execute(found).mappings():
+                values = dict(row)
+                return values, values.pop("project_id")
+            return None
+
+        return self._database.run(work)
+
     def trunks(self) -> list[Row]:
         """Return the trunks of all hosts."""
         return self._database.run(lambda connection: _mappings(connection, select(trunks)))

@@ -63,6 +63,8 @@ class Record:
     """When the document came from upstream; None: it was pushed, or does not exist."""
     userdata_fetched_at: datetime | None = None
     """When the user-data came from upstream; None: it was pushed, or does not exist."""
+    derived: bool = False
+    """Its document is made of a container's attachment, and is not in the store."""
 
     @property
     def empty(self) -> bool:

@@ -33,6 +33,7 @@ PASSWORD_MAX: Final = 1020
 """Bytes. Nova keeps four pieces of 255 (nova/api/metadata/password.py)."""
 
 CONFLICT: Final = Answer(409, b"409 Conflict: the password is set already\n")
+NOT_KEPT: Final = Answer(404, b"404 Not Found: this record keeps no password\n")
 TOO_LARGE: Final = Answer(400, b"400 Bad Request: the password is too large\n")
 
 _READING: Final = frozenset({"GET", "HEAD"})
@@ -50,6 +51,13 @@ class Reader(Protocol):
         ...
 
 
+Containers = Callable[[str], Record | None]
+"""Return the record of a container by its instance; None: it is no container's.
+
+:raises StoreError: the database of attachments failed.
+"""
+
+
 class StoreBackend:
     """Answers guests from a repository; see :class:`~dfmeta.proxy.backends.Backend`.
 
@@ -58,6 +66,7 @@ class StoreBackend:
         returns them.
     :param host: name of the host: an instance without a record gets the defaults of this host, of
         its project and of the store. None: it gets no defaults.
+    :param containers: returns the records of containers for which the store has no metadata.
     """
 
     name: metrics.Backend = "store"
@@ -69,11 +78,13 @@ class StoreBackend:
         *,
         reader: Reader | None = None,
         host: str | None = None,
+        containers: Containers = lambda _instance_id: None,
     ) -> None:
         self._repository = repository
         self._reader = reader
         self._settings = settings or dialects.Settings()
         self._host = host
+        self._containers = containers
         self._answers = Answers(self._settings)
 
     def open(
@@ -99,7 +110,7 @@ class StoreBackend:
             if own is None or own.empty or own.http_tokens != REQUIRED:
                 record = self._find(identity, need)
                 return self._view(request, identity, record, lambda: record)
-        record = self._usable(identity, own)
+            record = self._usable(identity, own)
         return self._view(request, identity, record, lambda: self._find(identity, need))
 
     def view(self, request: GuestRequest, identity: Identity, record: Record | None) -> View:
@@ -107,7 +118,8 @@ class StoreBackend:
 
         :raises BackendError: see :meth:`open`.
         """
-        usable = self._usable(identity, record)
+        with _failing():
+            usable = self._usable(identity, record)
         return self._view(request, identity, usable, lambda: usable)
 
     def remark(self, status: int) -> str:
@@ -174,8 +186,13 @@ class StoreBackend:
     def _usable(self, identity: Identity, own: Record | None) -> Record | None:
         """Return the record to answer from: the instance's own, else one made of defaults.
 
-        An empty record holds only a password, and counts as absent.
+        A container without metadata of its own has that of its attachment. An empty record holds
+        only a password, and counts as absent.
         """
+        if own is None or own.metadata is None:
+            container = self._containers(identity.instance_id)
+            if container is not None:
+                own = container if own is None else _with_metadata(own, container)
         if own is not None and not own.empty:
             known = not identity.unverified or own.project_id == identity.project_id
             return own if known else None
@@ -193,6 +210,9 @@ class StoreBackend:
 
     def _set_password(self, record: Record, password: bytes) -> Answer:
         """Store a password, which can be set once. An empty one sets nothing, as in Nova."""
+        if record.derived:
+            # It would stay in the store when the container is gone.
+            return NOT_KEPT
         if record.password:
             return CONFLICT
         if len(password) > PASSWORD_MAX:
@@ -222,6 +242,15 @@ def failure(error: StoreError) -> BackendError:
         cause=f"failed to query {error.fields['upstream']}: {error.fields['cause']}",
         remedy="Check that it runs and can be reached; its URL is lookup_base_url (or "
         "lookup_issuer, for a token)",
+    )
+
+
+def _with_metadata(own: Record, container: Record) -> Record:
+    """Return a container's stored record, which has no metadata, with that of its attachment."""
+    return replace(
+        own,
+        metadata=container.metadata,
+        project_id=own.project_id or container.project_id,
     )
 
 

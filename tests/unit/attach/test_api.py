@@ -216,7 +216,8 @@ def test_the_status_tells_numbers_and_networks(side: Side) -> None:
     numbers = {"used": 1, "free": 9, "quota": 10, "networks": networks}
     assert read(side.ask("GET", "/status")) == {"ready": True, **numbers}
     side.engine.new = False
-    cause = AttachDriverError.told
+    cause = AttachDriverError(cause="no trunk").told
+    assert "trunk" not in cause
     assert read(side.ask("GET", "/status")) == {"ready": False, "cause": cause, **numbers}
 
 
@@ -382,11 +383,21 @@ def test_an_error_of_the_engine_has_its_status(
     side.engine.error = failure
     answer = side.ask("PUT", PATH, BODY)
     assert error(answer) == (status, word)
-    # An error of the data plane may name ports and files of the host.
-    assert read(answer)["message"] == (
-        AttachDriverError.told if status == 503 else f"x. {failure.remedy}"
-    )
+    assert read(answer)["message"] == failure.told
     assert header(answer, "Retry-After") == after
+
+
+def kinds(base: type[AttachError]) -> set[type[AttachError]]:
+    return {base}.union(*map(kinds, base.__subclasses__()))
+
+
+@pytest.mark.parametrize("kind", sorted(kinds(AttachError), key=str))
+def test_a_vm_is_told_a_cause_only_where_it_names_its_own(kind: type[AttachError]) -> None:
+    """An error of the data plane may name ports and files of the host."""
+    own = {AttachConflictError, AttachNetworkError, AttachQuotaError, AttachRateError}
+    failure = kind(cause="br-int has no port tap7", remedy="Run `dfmeta trunk enable tap7`")
+    assert ("tap7" in failure.told) == (kind in own | {AttachFullError})
+    assert "br-int has no port tap7" in str(failure)
 
 
 def test_too_many_requests_are_429(side: Side) -> None:
