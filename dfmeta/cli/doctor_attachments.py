@@ -16,9 +16,9 @@ from dfmeta.inspect.checks_attachments import End, Facts, Row
 from dfmeta.inspect.checks_trunks import mtu_behind
 from dfmeta.inspect.facts import Settings, Snapshot
 from dfmeta.inspect.finding import Finding, unknown
-from dfmeta.ports.attachments import KEY
 from dfmeta.ports.ovsdb_facts import read_snapshot
 from dfmeta.ports.trunk_bridge import MARK
+from dfmeta.ports.trunks import ATTACHMENT as KEY
 from dfmeta.ports.trunks import PARENT
 from dfmeta.wiring import neutron_client
 

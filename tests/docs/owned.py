@@ -40,7 +40,7 @@ FACTS: tuple[str, ...] = (
     f"Port ``{attachments.INNER}`` on the integration bridge",
     f"Port ``{attachments.OUTER}`` on ``{trunk_bridge.BRIDGE}``",
     f"``{attachments.KEY}``, the attachment's id",
-    f"``{attachments.INSTANCE_KEY}`` if the container",
+    f"``{attachments.INSTANCE_KEY}``, the instance",
     f"controller id {pipeline.CONTROLLER_ID:#x}",
     f"{RATES[Purpose.SYN]} a second",
     f"{RATES[Purpose.GUEST_SYN]} a second",
