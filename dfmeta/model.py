@@ -30,6 +30,8 @@ TAP_VLAN = PortVlan(tag=4095, vlan_mode="dot1q-tunnel", cvlans=(1,))
 """VLAN columns of tap-metadata. NORMAL floods no frame to a port in that VLAN, and an explicit
 output action ignores the VLAN. Neutron's dead ports are also in VLAN 4095, but without the inner
 VLAN, which keeps their frames out."""
+ATTACHMENT_KEY = "dfmeta-attachment"
+"""Key in ``external_ids`` of the ports of a container's attachment: its id."""
 TAP_MARK = ("dfmeta", "tap")
 """Key and value in ``external_ids`` of tap-metadata's Interface row: dfmeta created the port."""
 TAP_MAC = "02:64:66:6d:65:fe"

@@ -229,7 +229,7 @@ def meta_tap_of(wanted: Settings, snapshot: Snapshot, *, ip6: tuple[str, ...]) -
 def daemon_facts(conf: cfg.ConfigOpts) -> DaemonFacts:
     """Return whether the daemon runs, and the parts that it still misses to be ready."""
     try:
-        document = ask(conf, "/healthz/readiness")
+        document = _ask(conf, "/healthz/readiness")
         missing = tuple(str(one) for one in document.get("missing", ()))
         up = document["status"] == "UP"
     except (OSError, http.client.HTTPException) as error:
@@ -266,7 +266,7 @@ def _path(found: Mapping[str, Any]) -> PathFacts:
 def daemon_version(conf: cfg.ConfigOpts) -> str:
     """Return the version of the running daemon; empty if it does not report one."""
     with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return str(ask(conf, "/version")["version"])
+        return str(_ask(conf, "/version")["version"])
     return ""
 
 
@@ -349,12 +349,8 @@ def _at_run_time(requirement: str) -> bool:
     return any(f'extra == "{extra}"' in requirement for extra in _RUN_TIME_EXTRAS)
 
 
-def ask(conf: cfg.ConfigOpts, path: str) -> Any:
-    """Return the JSON document at *path* of the admin listener, with any status.
-
-    :raises OSError, HTTPException: when there is no answer.
-    :raises ValueError: when the answer is not JSON.
-    """
+def _ask(conf: cfg.ConfigOpts, path: str) -> Any:
+    """Return the JSON document at *path* of the admin listener, with any status."""
     connection = http.client.HTTPConnection(conf.df_metadata.admin_listen, timeout=TIMEOUT)
     try:
         connection.request("GET", path, headers={"Connection": "close"})

@@ -255,8 +255,9 @@ OPTS: Final = [
             ("parent", "the instance of the VM"),
         ],
         help="Instance that a subport of a trunk is answered as, that is, a container in a VM. See "
-        "the page on trunks for the places that name a subport's own instance. A change needs a "
-        "restart.",
+        "the page on trunks for the places that name a subport's own instance. With own and "
+        "backend = store, each new attachment (see [attachments]) is an instance with a record. A "
+        "change needs a restart.",
     ),
     cfg.BoolOpt(
         "network_data_subports",

@@ -15,15 +15,18 @@ STATUS often, and a start takes most of the time of a call.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import struct
 import sys
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
+    import socketserver
     from typing import Any
 
 VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
@@ -32,6 +35,8 @@ SINCE = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 ENDPOINT = "169.254.169.254:80"
 METADATA = "169.254.169.254/32"
 DATABASE = "unix:/var/run/openvswitch/db.sock"
+DOCKER, STATE = "/run/docker/plugins/dfmeta.sock", "/var/lib/dfmeta-cni"
+GC_KEYS = ("cni.dev/valid-attachments", "cni.dev/attachments")
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 VERSION, FIELD, UNKNOWN, ENVIRONMENT, IO, DECODE, CONFIGURATION = range(1, 8)
@@ -44,8 +49,7 @@ MAX_HEAD = 16 << 10
 MAX_ANSWER = 1 << 20
 MAX_DATABASE = 16 << 20
 """Bytes that are read at most: of stdin, of an answer's head and body, and of OVSDB's answer."""
-MAX_LABELS, MAX_LABEL = 16, 256
-MAX_ADDRESSES, MAX_ROUTES = 16, 64
+MAX_LABELS, MAX_LABEL, MAX_ADDRESSES, MAX_ROUTES = 16, 256, 16, 64
 PATIENCE = 20
 """Seconds for the requests of a call, unless ``timeout`` says otherwise."""
 STATUS_PATIENCE = 4
@@ -89,6 +93,8 @@ class Call:
         :raises CniError: a value is missing or has not its form.
         """
         self.verb, self.config, self.environ = verb, config, environ
+        self.bare = False
+        """Whether the runtime sets addresses and routes itself."""
         self.container = self.ifname = self.netns = ""
         if verb in ("ADD", "DEL", "CHECK"):
             self.container = self._variable("CNI_CONTAINERID", _CONTAINER)
@@ -148,26 +154,15 @@ class Call:
                 raise _wrong("runtimeConfig.mac", "a MAC address with colons")
             body["mac"] = mac.lower()
         if ips:
-            if not isinstance(ips, list) or len(ips) > 1 or not isinstance(ips[0], str):
+            one = str(ips[0]).partition("/")[0] if isinstance(ips, list) and len(ips) == 1 else ""
+            if len(_packed(one)) != 4:
                 raise _wrong("runtimeConfig.ips", "a list of one IPv4 address")
-            address = ips[0].partition("/")[0]
-            if len(_packed(address)) != 4:
-                raise _wrong("runtimeConfig.ips", "a list of one IPv4 address")
-            body["ip"] = address
-        labels = {}
-        for pair in self.environ.get("CNI_ARGS", "").split(";"):
-            name, equals, value = pair.partition("=")
-            short = value[:MAX_LABEL]
-            if (
-                equals
-                and name.startswith("K8S_")
-                and len(name) <= 63
-                and (name + short).isprintable()
-            ):
-                labels[name] = short
-        if labels:
-            body["labels"] = dict(list(labels.items())[:MAX_LABELS])
-        return body
+            body["ip"] = one
+        pairs = [one.partition("=") for one in self.environ.get("CNI_ARGS", "").split(";")]
+        found = {name: value[:MAX_LABEL] for name, equals, value in pairs if equals}
+        own = [name for name in found if name.startswith("K8S_") and len(name) <= 63]
+        labels = {name: found[name] for name in own if (name + found[name]).isprintable()}
+        return {**body, "labels": dict(list(labels.items())[:MAX_LABELS])} if labels else body
 
     def previous(self) -> dict[str, Any]:
         """Return ``prevResult``; empty without one.
@@ -308,6 +303,18 @@ class Api:
                 )
             time.sleep(wait)
 
+    def ask(self, method: str, path: str, body: object = None, *, missing: bool = False) -> Any:
+        """Send a request as :meth:`call` does; return the document, or None for *missing* and 404.
+
+        :raises CniError: the host refuses it.
+        """
+        status, document = self.call(method, path, body)
+        if status == 404 and missing:
+            return None
+        if status not in (200, 201, 204):
+            raise _refusal(status, document)
+        return document
+
     def close(self) -> None:
         """Close the connection; its token goes with it."""
         if self._socket is not None:
@@ -384,7 +391,6 @@ class Api:
     def _connected(self) -> socket.socket:
         """Return a connection from a privileged port: the host accepts no other (ip(7))."""
         import socket
-        import struct
 
         if self._socket is not None:
             return self._socket
@@ -406,17 +412,14 @@ class Api:
 
 
 def _bind_privileged(peer: socket.socket) -> None:
-    import errno
-
     first = os.getpid()
     for step in range(424):
         try:
             peer.bind(("", 600 + (first + step) % 424))
         except OSError as error:
             if error.errno == errno.EACCES:
-                raise CniError(
-                    IO, "a source port below 1024 is refused", "Run the plugin as root"
-                ) from error
+                cause = "a source port below 1024 is refused"
+                raise CniError(IO, cause, "Run the plugin as root") from error
             if error.errno != errno.EADDRINUSE:
                 raise
         else:
@@ -511,24 +514,18 @@ def _is_mac(value: object) -> bool:
 _REQUEST, _ACK, _EXCL, _CREATE, _DUMP = 0x1, 0x4, 0x200, 0x400, 0x300
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
 _NEWADDR, _GETADDR, _NEWROUTE = 20, 22, 24
-_ERROR, _DONE = 2, 3
-_UP = 1
-_CLONE_NEWNET = 0x40000000
+_ERROR, _DONE, _UP, _CLONE_NEWNET = 2, 3, 1, 0x40000000
 _DERIVED = ("bridge", "openvswitch", "tun", "vlan", "macvlan", "macvtap", "ipvlan")
 """Kinds of devices that may have the MAC of the VM's interface, but are not the interface."""
 
 
 def attribute(kind: int, data: bytes) -> bytes:
     """Return an attribute of a message, padded to 4 bytes."""
-    import struct
-
     return struct.pack("=HH", 4 + len(data), kind) + data + bytes(-len(data) % 4)
 
 
 def device(index: int = 0, *, up: bool = False) -> bytes:
     """Return a struct ifinfomsg."""
-    import struct
-
     return struct.pack("=BxHiII", 0, 0, index, _UP if up else 0, _UP if up else 0)
 
 
@@ -599,18 +596,15 @@ class Netlink:
         import socket
 
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-        here = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC) if netns >= 0 else -1
+        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        if netns >= 0:
+            _setns(netns)
         try:
-            if netns >= 0:
-                _setns(netns)
-            try:
-                self._socket = socket.socket(socket.AF_NETLINK, kind, 0)
-            finally:
-                if netns >= 0:
-                    _setns(here)
+            self._socket = socket.socket(socket.AF_NETLINK, kind, 0)
         finally:
-            if here >= 0:
-                os.close(here)
+            if netns >= 0:
+                _setns(here)
+            os.close(here)
         self._socket.settimeout(10)
 
     def send(self, kind: int, payload: bytes, flags: int = 0) -> list[bytes]:
@@ -618,8 +612,6 @@ class Netlink:
 
         :raises OSError: the kernel refuses it.
         """
-        import struct
-
         size = 16 + len(payload)
         flags |= _REQUEST | (0 if flags & _DUMP == _DUMP and kind in (_GETLINK, _GETADDR) else _ACK)
         self._socket.send(struct.pack("=IHHII", size, kind, flags, 1, 0) + payload)
@@ -638,8 +630,6 @@ class Netlink:
 
     def link(self, name: str) -> Link | None:
         """Return a device by its name; None if there is none."""
-        import errno
-
         try:
             answer = self.send(_GETLINK, device() + attribute(3, name.encode() + b"\0"))
         except OSError as error:
@@ -661,8 +651,6 @@ class Netlink:
 
     def remove(self, link: Link) -> None:
         """Remove a device; one that is gone too."""
-        import errno
-
         try:
             self.send(_DELLINK, device(link.index))
         except OSError as error:
@@ -684,8 +672,6 @@ class Netlink:
 
     def address(self, link: Link, address: bytes, length: int) -> None:
         """Add an address; an IPv6 address is usable at once (IFA_F_NODAD)."""
-        import struct
-
         family, flags = (2, 0) if len(address) == 4 else (10, 2)
         head = struct.pack("=BBBBI", family, length, flags, 0, link.index)
         body = attribute(2, address) + attribute(1, address)
@@ -702,8 +688,6 @@ class Netlink:
 
     def route(self, link: Link, dst: tuple[bytes, int], gateway: bytes) -> None:
         """Add a route by a device; without a gateway its destination is on the link."""
-        import struct
-
         family = 2 if len(dst[0]) == 4 else 10
         scope = 0 if gateway or family == 10 else 253
         head = struct.pack("=BBBBBBBBI", family, dst[1], 0, 0, 254, 4, scope, 1, 0)
@@ -743,11 +727,8 @@ class Database:
             self._socket.settimeout(10)
             self._socket.connect(method[len("unix:") :])
         except OSError as error:
-            raise CniError(
-                IO,
-                f"Open vSwitch's database at {method} does not answer: {error.strerror}",
-                "Start Open vSwitch in this VM, or correct the key db",
-            ) from error
+            cause = f"Open vSwitch's database at {method} does not answer: {error.strerror}"
+            raise CniError(IO, cause, "Start Open vSwitch, or correct the key db") from error
 
     def transact(self, *operations: dict[str, Any]) -> list[dict[str, Any]]:
         """Do operations, all or none, and return their results.
@@ -786,69 +767,44 @@ class Database:
 
     def ports(self, column: str, function: str, value: object) -> list[dict[str, Any]]:
         """Return the ports for which a condition holds, with name, _uuid, tag, external_ids."""
-        rows = self.transact(
-            {
-                "op": "select",
-                "table": "Port",
-                "where": [[column, function, value]],
-                "columns": ["_uuid", "name", "tag", "external_ids"],
-            }
-        )[0]["rows"]
-        return list(rows)
+        columns = ["_uuid", "name", "tag", "external_ids"]
+        return list(self.transact(_select("Port", columns, [column, function, value]))[0]["rows"])
 
     def add(self, bridge: str, name: str, vid: int, ids: dict[str, str]) -> None:
         """Add an access port, and wait until Open vSwitch uses it.
 
         :raises CniError: there is no such bridge, or Open vSwitch cannot use the device.
         """
-        named = [["name", "==", name]]
         keys = ["map", sorted([key, value] for key, value in ids.items())]
         port = {"name": name, "interfaces": ["named-uuid", "i"], "tag": vid, "external_ids": keys}
-        new = ["set", [["named-uuid", "p"]]]
+        port["vlan_mode"] = "access"
         cut = self.transact(
             {"op": "insert", "table": "Interface", "row": {"name": name}, "uuid-name": "i"},
-            {
-                "op": "insert",
-                "table": "Port",
-                "row": {**port, "vlan_mode": "access"},
-                "uuid-name": "p",
-            },
-            {
-                "op": "mutate",
-                "table": "Bridge",
-                "where": [["name", "==", bridge]],
-                "mutations": [["ports", "insert", new]],
-            },
+            {"op": "insert", "table": "Port", "row": port, "uuid-name": "p"},
+            _mutate("Bridge", ["ports", "insert", ["named-uuid", "p"]], ["name", "==", bridge]),
             *_next(),
         )
         self._wait(cut)
-        row = self.transact(
-            {"op": "select", "table": "Interface", "where": named, "columns": ["ofport", "error"]}
-        )[0]["rows"]
+        select = _select("Interface", ["ofport", "error"], ["name", "==", name])
+        row = self.transact(select)[0]["rows"]
         if not row or type(row[0]["ofport"]) is not int or row[0]["ofport"] < 1:
             cause = row[0]["error"] if row and isinstance(row[0]["error"], str) else "no reason"
             raise CniError(IO, f"Open vSwitch cannot use the port {name}: {cause}", "See its log")
 
     def remove(self, rows: list[dict[str, Any]]) -> None:
         """Remove ports from their bridges."""
-        if not rows:
-            return
-        operations = []
-        for row in rows:
-            operation = {
-                "op": "mutate",
-                "table": "Bridge",
-                "where": [["ports", "includes", row["_uuid"]]],
-                "mutations": [["ports", "delete", row["_uuid"]]],
-            }
-            operations.append(operation)
-        self._wait(self.transact(*operations, *_next()))
+        changes = [
+            _mutate(
+                "Bridge", ["ports", "delete", row["_uuid"]], ["ports", "includes", row["_uuid"]]
+            )
+            for row in rows
+        ]
+        if changes:
+            self._wait(self.transact(*changes, *_next()))
 
     def ports_of(self, bridge: str) -> set[str] | None:
         """Return the UUIDs of a bridge's ports; None if there is no such bridge."""
-        where = [["name", "==", bridge]]
-        select = {"op": "select", "table": "Bridge", "where": where, "columns": ["ports"]}
-        rows = self.transact(select)[0]["rows"]
+        rows = self.transact(_select("Bridge", ["ports"], ["name", "==", bridge]))[0]["rows"]
         if not rows:
             return None
         kind, content = rows[0]["ports"]
@@ -857,7 +813,7 @@ class Database:
     def _wait(self, results: list[dict[str, Any]]) -> None:
         """Wait until ovs-vswitchd has applied a transaction (ovs-vswitchd.conf.db(5), next_cfg)."""
         wanted = results[-1]["rows"][0]["next_cfg"]
-        select = {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["cur_cfg"]}
+        select = _select("Open_vSwitch", ["cur_cfg"])
         while self.transact(select)[0]["rows"][0]["cur_cfg"] < wanted:
             if time.monotonic() > self._end:
                 raise CniError(LATER, "Open vSwitch in this VM is busy", "Check ovs-vswitchd")
@@ -865,11 +821,16 @@ class Database:
 
 
 def _next() -> list[dict[str, Any]]:
-    table = {"table": "Open_vSwitch", "where": []}  # type: dict[str, Any]
-    return [
-        {"op": "mutate", **table, "mutations": [["next_cfg", "+=", 1]]},
-        {"op": "select", **table, "columns": ["next_cfg"]},
-    ]
+    table = "Open_vSwitch"
+    return [_mutate(table, ["next_cfg", "+=", 1]), _select(table, ["next_cfg"])]
+
+
+def _select(table: str, columns: list[str], *where: list[Any]) -> dict[str, Any]:
+    return {"op": "select", "table": table, "where": list(where), "columns": columns}
+
+
+def _mutate(table: str, mutation: list[Any], *where: list[Any]) -> dict[str, Any]:
+    return {"op": "mutate", "table": table, "where": list(where), "mutations": [mutation]}
 
 
 def outer_name(container: str, ifname: str) -> str:
@@ -916,18 +877,14 @@ def make_device(call: Call, here: Netlink, there: Netlink, netns: int, one: Atta
     :raises CniError: the configuration does not fit this VM.
     :raises OSError: the kernel refuses it.
     """
-    import errno
-
     parent = find_parent(here, call, one)
     mtu = call.mtu or one.mtu
     if call.mtu > one.mtu:
         raise _wrong("mtu", f"at most {one.mtu}, the MTU of the network")
     if parent is not None and parent.mtu < mtu:
-        raise CniError(
-            MTU,
-            f"{parent.name} has an MTU of {parent.mtu} bytes, and the network has {mtu}",
-            f"Set the MTU of {parent.name} to {mtu} or more, or set the key mtu",
-        )
+        cause = f"{parent.name} has an MTU of {parent.mtu} bytes, and the network has {mtu}"
+        remedy = f"Set the MTU of {parent.name} to {mtu} or more, or set the key mtu"
+        raise CniError(MTU, cause, remedy)
     if parent is None or call.link == "ovs":
         _make_port(call, here, netns, one, mtu)
     else:
@@ -936,9 +893,8 @@ def make_device(call: Call, here: Netlink, there: Netlink, netns: int, one: Atta
             here.make(vlan(*where, netns=netns, parent=parent.index, vid=one.vid))
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
-                raise CniError(
-                    IO, "this kernel has no VLAN devices", "Load 8021q, or use link: ovs"
-                ) from error
+                cause = "this kernel has no VLAN devices"
+                raise CniError(IO, cause, "Load 8021q, or use link: ovs") from error
             if error.errno != errno.EEXIST:
                 raise
             _must_be_new(call, there)
@@ -946,6 +902,8 @@ def make_device(call: Call, here: Netlink, there: Netlink, netns: int, one: Atta
     link = there.link(call.ifname)
     if link is None:
         raise CniError(IO, f"{call.ifname} vanished while it was made")
+    if call.bare:
+        return
     for address, _gateway in one.ips:
         there.address(link, *_prefix(address))
     there.up(link)
@@ -955,11 +913,9 @@ def make_device(call: Call, here: Netlink, there: Netlink, netns: int, one: Atta
         except OSError as error:
             if error.errno != errno.EEXIST:
                 raise
-            raise CniError(
-                CONFIGURATION,
-                f"the container has a route to {dst} by another device",
-                "Set defaultRoute or metadataRoute to false for all networks of it but one",
-            ) from error
+            cause = f"the container has a route to {dst} by another device"
+            remedy = "Set defaultRoute or metadataRoute to false for all networks of it but one"
+            raise CniError(CONFIGURATION, cause, remedy) from error
 
 
 def routes_of(call: Call, one: Attachment) -> list[tuple[str, str]]:
@@ -985,9 +941,8 @@ def _make_port(call: Call, here: Netlink, netns: int, one: Attachment, mtu: int)
             raise VidTakenError
         stale.append(row)
     # The rest of an ADD that was killed, or of a container from before a reboot.
-    database.remove(
-        [*stale, *(one for one in database.ports("name", "==", outer) if one not in stale)]
-    )
+    named = [row for row in database.ports("name", "==", outer) if row not in stale]
+    database.remove([*stale, *named])
     left = here.link(outer)
     if left is not None:
         here.remove(left)
@@ -1003,11 +958,8 @@ def _make_port(call: Call, here: Netlink, netns: int, one: Attachment, mtu: int)
 
 def _must_be_new(call: Call, there: Netlink) -> None:
     if there.link(call.ifname) is not None:
-        raise CniError(
-            ENVIRONMENT,
-            f"the container has a device {call.ifname}",
-            "Give another CNI_IFNAME, or delete the container's network first",
-        )
+        cause = f"the container has a device {call.ifname}"
+        raise CniError(ENVIRONMENT, cause, "Give another CNI_IFNAME, or delete the device first")
 
 
 def remove_port(call: Call, here: Netlink) -> None:
@@ -1040,35 +992,40 @@ def add(call: Call) -> dict[str, Any]:
 
     :raises CniError: nothing has changed, unless the host did not answer: DEL follows then.
     """
+    previous = call.previous()
+    return result(call, attach(call), previous)
+
+
+def attach(call: Call) -> Attachment:
+    """Get an attachment of the host, and make its device.
+
+    :raises CniError: as :func:`add`.
+    """
     netns = open_netns(call.netns)
     if netns < 0:
         raise CniError(ENVIRONMENT, "CNI_NETNS does not exist", "The runtime has to make it first")
     here, there = Netlink(), Netlink(netns)
     _must_be_new(call, there)
-    wanted, previous, avoid = call.wanted(), call.previous(), []  # type: Any, Any, list[int]
+    wanted, avoid = call.wanted(), []  # type: dict[str, Any], list[int]
     while True:
-        status, document = call.api.call("PUT", call.path, wanted)
-        if status not in (200, 201):
-            raise _refusal(status, document)
+        document = call.api.ask("PUT", call.path, wanted)
         mac = _member(document, "mac")
         try:
             one = Attachment(document)
             make_device(call, here, there, netns, one)
-            return result(call, one, previous)
         except VidTakenError:
             if len(avoid) < RETRIES_AVOID:
                 avoid.append(one.vid)
                 wanted["avoid"] = avoid
                 continue
             _undo(call, here, there, mac)
-            raise CniError(
-                LATER,
-                f"this VM has devices with the VLAN ids of the host, the last one {one.vid}",
-                "Delete VLAN devices and ports of containers that are gone",
-            ) from None
+            cause = f"this VM has devices with the VLAN ids of the host, the last one {one.vid}"
+            remedy = "Delete VLAN devices and ports of containers that are gone"
+            raise CniError(LATER, cause, remedy) from None
         except BaseException:
             _undo(call, here, there, mac)
             raise
+        return one
 
 
 def _undo(call: Call, here: Netlink, there: Netlink, mac: object) -> None:
@@ -1123,18 +1080,14 @@ def delete(call: Call) -> None:
         remove_port(call, Netlink())
     elif call.netns:
         netns = open_netns(call.netns)
-        status, document = call.api.call("GET", call.path)
-        if status not in (200, 404):
-            raise _refusal(status, document)
+        document = call.api.ask("GET", call.path, missing=True)
         if netns >= 0:
-            known = Attachment(document) if status == 200 else None
+            known = Attachment(document) if document is not None else None
             mac = known.mac if known else call.previous_mac()
             remove_vlan(call, netns, known.vid if known else 0, mac)
             gone = True
-    status, document = call.api.call("DELETE", call.path + ("?link=gone" if gone else ""))
     # 404: this VM gets no attachments any more, so that it has none.
-    if status not in (200, 204, 404):
-        raise _refusal(status, document)
+    call.api.ask("DELETE", call.path + ("?link=gone" if gone else ""), missing=True)
 
 
 def check(call: Call) -> None:
@@ -1145,11 +1098,9 @@ def check(call: Call) -> None:
     previous = call.previous()
     if not previous:
         raise CniError(CONFIGURATION, "prevResult is missing", "CHECK needs the result of ADD")
-    status, document = call.api.call("GET", call.path)
-    if status == 404:
+    document = call.api.ask("GET", call.path, missing=True)
+    if document is None:
         raise CniError(UNKNOWN, "the host does not know this container", "Make it again")
-    if status != 200:
-        raise _refusal(status, document)
     one = Attachment(document)
     if not one.active:
         raise CniError(LATER, "the host makes the port of this container", "Try again")
@@ -1165,9 +1116,8 @@ def check(call: Call) -> None:
     if call.link == "vlan" and link.vid != one.vid:
         raise _different(f"the VLAN id of {call.ifname} is {link.vid}, and the host has {one.vid}")
     if call.link == "ovs":
-        rows = Database(call.database, call.api.end).ports(
-            "name", "==", outer_name(call.container, call.ifname)
-        )
+        outer = outer_name(call.container, call.ifname)
+        rows = Database(call.database, call.api.end).ports("name", "==", outer)
         if [row["tag"] for row in rows] != [one.vid]:
             raise _different(f"the port in Open vSwitch is not in VLAN {one.vid}")
     addresses = there.addresses(link)
@@ -1185,21 +1135,16 @@ def collect(call: Call) -> None:
 
     :raises CniError: some could not be removed.
     """
-    keys = [
-        key for key in ("cni.dev/valid-attachments", "cni.dev/attachments") if key in call.config
-    ]
+    keys = [key for key in GC_KEYS if key in call.config]
     if not keys:
         return
     valid = set()
     for key in keys:
-        listed = call.config[key]
-        if not isinstance(listed, list):
+        listed = call.config[key] if isinstance(call.config[key], list) else [None]
+        pairs = [(_member(one, "containerID"), _member(one, "ifname")) for one in listed]
+        if not all(isinstance(text, str) for pair in pairs for text in pair):
             raise _wrong(key, "a list of objects with containerID and ifname")
-        for one in listed:
-            pair = (_member(one, "containerID"), _member(one, "ifname"))
-            if not all(isinstance(text, str) for text in pair):
-                raise _wrong(key, "a list of objects with containerID and ifname")
-            valid.add(pair)
+        valid.update(pairs)
     failed = None  # type: CniError | OSError | None
     if call.link == "ovs":
         try:
@@ -1208,9 +1153,7 @@ def collect(call: Call) -> None:
             failed = error
     kept = [{"container": one, "ifname": ifname} for one, ifname in sorted(valid, key=str)]
     body = {"network": call.network, "owner": call.owner, "valid": kept}
-    status, document = call.api.call("POST", "/gc", body)
-    if status != 200:
-        raise _refusal(status, document)
+    call.api.ask("POST", "/gc", body)
     if failed is not None:
         raise failed
 
@@ -1220,14 +1163,8 @@ def _collect_ports(call: Call, valid: set[str]) -> None:
     database, here = Database(call.database, call.api.end), Netlink()
     ids = [["dfmeta-cni-network", call.network], ["dfmeta-cni-owner", call.owner]]
     rows = database.ports("external_ids", "includes", ["map", ids])
-    database.remove(
-        [
-            row
-            for row in rows
-            if dict(row["external_ids"][1]).get("dfmeta-cni") not in valid
-            and here.link(row["name"]) is None
-        ]
-    )
+    gone = [row for row in rows if dict(row["external_ids"][1]).get("dfmeta-cni") not in valid]
+    database.remove([row for row in gone if here.link(row["name"]) is None])
 
 
 def status_of(call: Call) -> None:
@@ -1236,12 +1173,9 @@ def status_of(call: Call) -> None:
     :raises CniError: with code 50 if they cannot, 51 if VLAN ids or addresses run short.
     """
     try:
-        status, document = call.api.call("GET", "/status")
+        document = call.api.ask("GET", "/status")
     except CniError as error:
         raise CniError(UNAVAILABLE, error.msg, error.details) from error
-    if status != 200:
-        refused = _refusal(status, document)
-        raise CniError(UNAVAILABLE, refused.msg, refused.details)
     networks = _member(document, "networks")
     names = [_member(one, "name") for one in networks] if isinstance(networks, list) else []
     free = _member(document, "free")
@@ -1253,6 +1187,135 @@ def status_of(call: Call) -> None:
         raise CniError(UNAVAILABLE, f"the host has no network {call.network}", "Correct network")
     if free <= 0:
         raise CniError(SHORT, "no attachment is free", "Delete containers, or raise the quota")
+
+
+# Docker's remote driver (libnetwork, docs/remote.md)
+
+
+class Docker:
+    """Answers dockerd, which moves devices into containers, and sets addresses and routes.
+
+    Trust: dockerd is root of this VM. Its values are checked as those of a runtime are.
+
+    :param folder: keeps the options of each network, because dockerd sends them only once.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def answer(self, verb: str, body: object) -> dict[str, Any]:
+        """Return the answer to a call.
+
+        :raises CniError: it failed.
+        """
+        if verb == "Plugin.Activate":
+            return {"Implements": ["NetworkDriver"]}
+        calls = {"CreateEndpoint": self._create, "Join": self._join, "DeleteEndpoint": self._delete}
+        name = verb.partition(".")[2]
+        if name in calls:
+            call = self._call(body)
+            try:
+                return calls[name](call, body)
+            finally:
+                call.api.close()
+        if name == "CreateNetwork":
+            self._keep(body)
+        if name == "DeleteNetwork" and os.path.exists(self._file(body)):
+            os.unlink(self._file(body))
+        return {"Scope": "local"} if name == "GetCapabilities" else {}
+
+    def _file(self, body: object) -> str:
+        network = _member(body, "NetworkID")
+        if not isinstance(network, str) or not _CONTAINER.fullmatch(network):
+            raise CniError(ENVIRONMENT, "NetworkID has not its form", "dockerd has to send it")
+        return os.path.join(self.folder, network)
+
+    def _keep(self, body: object) -> None:
+        options = _member(_member(body, "Options"), "com.docker.network.generic")
+        config = {"name": "docker"}  # type: dict[str, Any]
+        for name, value in options.items() if isinstance(options, dict) else ():
+            typed = name in ("mtu", "timeout", "defaultRoute", "metadataRoute")
+            config[name] = _document(str(value).encode()) if typed else value
+        Call("STATUS", config, {})
+        os.makedirs(self.folder, exist_ok=True)
+        with open(self._file(body) + ".new", "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        os.replace(self._file(body) + ".new", self._file(body))
+
+    def _call(self, body: object) -> Call:
+        try:
+            with open(self._file(body), "rb") as file:
+                config = read_config(file.read())
+        except FileNotFoundError:
+            raise CniError(UNKNOWN, "the network is unknown", "Make it again") from None
+        asked, endpoint = _member(body, "Interface"), str(_member(body, "EndpointID"))
+        mac, address = _member(asked, "MacAddress"), _member(asked, "Address")
+        config["runtimeConfig"] = {"mac": mac, "ips": [address] if address else []}
+        environ = {"CNI_CONTAINERID": endpoint, "CNI_NETNS": "/proc/self/ns/net"}
+        environ["CNI_IFNAME"] = outer_name(endpoint, "docker").replace("dfc", "dfd")
+        call = Call("ADD", config, environ)
+        call.bare = True
+        return call
+
+    def _create(self, call: Call, body: object) -> dict[str, Any]:
+        one, asked = attach(call), _member(body, "Interface")
+        given = {"Address": one.ips[0][0], "MacAddress": one.mac}
+        return {"Interface": {name: given[name] for name in given if not _member(asked, name)}}
+
+    def _join(self, call: Call, _body: object) -> dict[str, Any]:
+        routes = routes_of(call, Attachment(call.api.ask("GET", call.path)))
+        gateways = [gateway for dst, gateway in routes if not _prefix(dst)[1]]
+        static = [
+            {"Destination": dst, "RouteType": int(not gateway), "NextHop": gateway}
+            for dst, gateway in routes
+            if _prefix(dst)[1]
+        ]
+        return {
+            "InterfaceName": {"SrcName": call.ifname, "DstPrefix": "eth"},
+            "Gateway": gateways[0] if gateways else "",
+            "StaticRoutes": static,
+            "DisableGatewayService": True,
+        }
+
+    def _delete(self, call: Call, _body: object) -> dict[str, Any]:
+        delete(call)
+        return {}
+
+
+def listen(path: str, folder: str) -> socketserver.BaseServer:
+    """Return a server for dockerd at a unix socket that root alone may use."""
+    import http.server
+    import socketserver
+
+    docker = Docker(folder)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            length = self.headers.get("Content-Length", "0").encode()
+            raw = self.rfile.read(min(int(length), MAX_INPUT)) if _NUMBER.fullmatch(length) else b""
+            try:
+                answer = docker.answer(self.path[1:], _document(raw))
+            except (CniError, OSError) as error:
+                answer = {"Err": f"{error}. {getattr(error, 'details', '')}"}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_arguments: Any) -> None:
+            pass
+
+    # A call leaves its descriptors to the end of its process.
+    class Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
+        max_children = 100
+
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if os.path.exists(path):
+        os.unlink(path)
+    before = os.umask(0o177)
+    try:
+        return Server(path, Handler)
+    finally:
+        os.umask(before)
 
 
 # The program
@@ -1308,6 +1371,8 @@ def run(verb: str, raw: bytes, environ: dict[str, str]) -> dict[str, Any] | None
 
 def main() -> int:
     """Run the plugin; return 0, or 1 after an error on stdout."""
+    if sys.argv[1:] == ["--docker"]:
+        listen(DOCKER, STATE).serve_forever()
     verb, raw, version = os.environ.get("CNI_COMMAND", ""), b"", VERSIONS[-1]
     try:
         if verb and not sys.stdin.isatty():

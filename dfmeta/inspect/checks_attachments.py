@@ -1,258 +1,187 @@
-"""The check of attachments: their table, their ports, and the networks of containers. Pure."""
+"""The check of attachments: their rows, their data plane, and how many more there can be. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from dfmeta.inspect.finding import Finding, listed, ok, warning, wrong
+from dfmeta.inspect.checks_trunks import mtu_behind
+from dfmeta.inspect.facts import Snapshot
+from dfmeta.inspect.finding import Finding, listed, ok, unknown, warning, wrong
+from dfmeta.model import ATTACHMENT_KEY as KEY
 
 NAME = "attachments"
+LATE: Final = 60.0
+"""Seconds after which an attachment that is not active needs the operator."""
 NEARLY: Final = 0.9
-"""Share of a VM's attachments or VLAN ids in use at which doctor warns."""
-_DELETE: Final = "`dfmeta attachment delete <ID>`, with the ID of `dfmeta attachment list`"
+"""Part of a VM's attachments that may be in use without a warning."""
+ACTIVE: Final = "active"
+_ENDS: Final = 2
+_LOG: Final = (
+    "see the log of dfmeta-agent for the cause; `dfmeta attachment gc` tries again at once"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An attachment of this host, as the table has it."""
+    """An attachment of a VM of this host."""
 
     id: str
     port: str
-    """The port of its VM on the integration bridge."""
+    """Name of the VM's port on the integration bridge."""
+    container: str
     vid: int
     network: str
     state: str
-    boot_id: str = ""
-    """The boot of the VM that made it; empty: not told. The VM chooses it."""
-    created: float = 0.0
+    boot_id: str
+    changed: float
     """Seconds of Unix time."""
 
-    @property
-    def leaves(self) -> bool:
-        """Whether it is being removed."""
-        return self.state == "leaving"
-
-    @property
-    def stands(self) -> bool:
-        """Whether it has to have a data plane."""
-        return self.state == "active"
-
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """A port in OVSDB that has the id of an attachment: one end of a pair of patch ports."""
+class AttachmentFacts:
+    """The daemon's attachments, and its configuration."""
 
-    name: str
-    attachment: str
-    peer: str
-    """Name of the port that it leads to."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """The attachments of this host."""
-
-    before: Sequence[Row] = ()
-    """The table before OVSDB was read."""
-    after: Sequence[Row] = ()
-    """The table after it: attachments come and go meanwhile."""
-    ends: Sequence[End] | None = None
-    """Ports of attachments; None: dfmeta does not make them itself, or OVSDB does not answer."""
-    vids: range = range(2, 4001)
-    """VLAN ids that a VM's containers can have."""
-    quota: int = 256
-    """Largest number of attachments of a VM."""
-    foreign: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """The VM's port → VLAN ids of its trunk that ports of other programs have."""
-    networks: Mapping[str, int] = field(default_factory=dict)
-    """The operator's networks → MTU in bytes."""
-    parents: Mapping[str, int] = field(default_factory=dict)
-    """The VM's port, of each trunk of dfmeta → MTU of the VM's interface in bytes; 0: not known."""
+    rows: Sequence[Row] = ()
+    cause: str = ""
+    """Why there are no rows; empty: there are."""
+    most: int = 0
+    """Attachments that a VM can have, by its quota and its VLAN ids."""
+    networks: Mapping[str, int] | None = None
+    """Name → MTU in bytes."""
+    local: bool = True
+    """Whether dfmeta makes the ports itself, by OVSDB."""
 
 
-def attachments(facts: Facts) -> Iterator[Finding]:
-    """Check that each attachment has its ports and its network, and that VMs can get more.
+def attachments(
+    facts: AttachmentFacts, snapshot: Snapshot | None, bridge: str, *, now: float
+) -> Iterator[Finding]:
+    """Check that each attachment has its data plane, and that VMs can get more of them.
 
-    :param facts: of a daemon that runs and has answered.
+    :param snapshot: OVSDB's configuration; None if OVSDB does not answer.
+    :param bridge: name of the integration bridge.
+    :param now: seconds of Unix time.
     """
-    found = [
-        *_nameless(facts),
-        *_lost(facts),
-        *_halves(facts),
-        *_orphans(facts),
-        *_old_boots(facts.after),
-        *_used_up(facts),
-        *_too_large(facts),
-    ]
+    if facts.cause:
+        yield wrong(NAME, f"the attachments cannot be read: {facts.cause}", _LOG)
+        return
+    found = [*_waiting(facts, now), *_full(facts), *_homeless(facts), *_dead(facts)]
+    if facts.local and snapshot is not None:
+        found += [*_planes(facts, snapshot), *_large(facts, snapshot, bridge)]
     yield from found
-    if not found:
-        trunks = len({one.port for one in facts.after})
-        yield ok(NAME, f"{len(facts.after)} attachments of {trunks} VMs{_most(facts)}")
+    if facts.local and snapshot is None:
+        yield unknown(NAME, "their ports are not compared: OVSDB does not answer")
+    elif not found:
+        vms = len({row.port for row in facts.rows})
+        yield ok(NAME, f"{len(facts.rows)} attachments of {vms} VMs")
 
 
-def silent(cause: str) -> Finding:
-    """Return the finding of a daemon that runs and cannot list the attachments.
-
-    :param cause: its own words.
-    """
-    return wrong(
-        NAME,
-        f"dfmeta-agent cannot read the attachments: {cause}",
-        "VMs get no attachments, and their containers keep those that they have: make the database "
-        "of [attachments] connection answer; the log has the cause: `journalctl -u dfmeta-agent`",
-    )
+def silent() -> Finding:
+    """Return the finding for a daemon that does not answer."""
+    return unknown(NAME, "dfmeta-agent is needed for the list")
 
 
-def switched_off(ends: Sequence[End]) -> Iterator[Finding]:
-    """Report the ports of attachments on a host where attachments are off."""
-    if ends:
+def _waiting(facts: AttachmentFacts, now: float) -> Iterator[Finding]:
+    late = [row for row in facts.rows if row.state != ACTIVE and row.changed <= now - LATE]
+    if late:
+        texts = (f"{_name(row)} is {row.state}" for row in late)
+        yield wrong(NAME, f"attachments wait for their data plane: {listed(texts)}", _LOG)
+
+
+def _full(facts: AttachmentFacts) -> Iterator[Finding]:
+    counts: dict[str, int] = {}
+    for row in facts.rows:
+        counts[row.port] = counts.get(row.port, 0) + 1
+    full = {port: count for port, count in counts.items() if count >= NEARLY * facts.most}
+    if full:
+        texts = (f"{port} has {count} of {facts.most}" for port, count in full.items())
         yield warning(
             NAME,
-            f"attachments are off, and {len(ends)} of their ports are left: "
-            f"{listed(sorted(one.name for one in ends))}: no program removes them",
-            "set [attachments] enabled again and restart dfmeta-agent, or, if their containers are "
-            f"gone, `ovs-vsctl del-port {min(one.name for one in ends)}` for each of them",
+            f"VMs can soon get no more attachments: {listed(texts)}",
+            "raise quota or widen vid_range in [attachments], or delete attachments that no "
+            "container uses: `dfmeta attachment list`, `dfmeta attachment delete <id>`",
         )
 
 
-def _most(facts: Facts) -> str:
-    """Return the VM with most attachments, for the line of a host in order."""
-    ports = [one.port for one in facts.after]
-    if not ports:
-        return ""
-    port = max(sorted(set(ports)), key=ports.count)
-    return f"; most has {port}: {ports.count(port)} of {min(facts.quota, len(facts.vids))}"
-
-
-def _named(row: Row) -> str:
-    return f"{row.port} (VID {row.vid}, network {row.network}, {row.id})"
-
-
-def _nameless(facts: Facts) -> Iterator[Finding]:
-    """Find attachments on networks that the operator has removed."""
-    rows = [one for one in facts.after if not one.leaves and one.network not in facts.networks]
-    if rows:
-        gone = sorted({one.network for one in rows})
-        yield wrong(
+def _homeless(facts: AttachmentFacts) -> Iterator[Finding]:
+    networks = facts.networks or {}
+    gone = [row for row in facts.rows if row.network not in networks]
+    if gone:
+        texts = (f"{_name(row)} on {row.network}" for row in gone)
+        yield warning(
             NAME,
-            f"attachments on networks that are not configured: {listed(map(_named, rows))}: their "
-            "containers have no network after the next change of their ports",
-            f"write [attachment_network:{gone[0]}] as it was, and `systemctl reload "
-            f"dfmeta-agent`; or stop the containers, and delete what they leave: {_DELETE}",
+            f"attachments are on networks that are not configured: {listed(texts)}; they are not "
+            "made again after a fault",
+            f"configure [attachment_network:{gone[0].network}] again, or delete the attachments: "
+            "`dfmeta attachment delete <id>`",
         )
 
 
-def _lost(facts: Facts) -> Iterator[Finding]:
-    """Find attachments without any port, before and after OVSDB was read."""
-    if facts.ends is None:
-        return
-    there = {one.attachment for one in facts.ends}
-    stood = {one.id for one in facts.before if one.stands}
-    rows = [one for one in facts.after if one.stands and one.id in stood - there]
-    if rows:
-        yield wrong(
-            NAME,
-            f"attachments without ports in OVSDB: {listed(map(_named, rows))}: their containers "
-            "have no network",
-            "`dfmeta attachment gc` makes the ports at once; if they do not come, the log has the "
-            "cause: `journalctl -u dfmeta-agent`",
-        )
-
-
-def _halves(facts: Facts) -> Iterator[Finding]:
-    """Find patch ports of attachments that do not lead to each other."""
-    names = {one.name: one for one in facts.ends or ()}
-    halves = [
-        one
-        for one in names.values()
-        if one.peer not in names
-        or (names[one.peer].peer, names[one.peer].attachment) != (one.name, one.attachment)
-    ]
-    if halves:
-        texts = (f"{one.name} (peer {one.peer or 'not set'})" for one in halves)
-        yield wrong(
-            NAME,
-            f"patch ports of attachments without their peer: {listed(texts)}",
-            "`dfmeta attachment gc` makes the missing port at once, or removes the one that is "
-            f"left; if it stays, `ovs-vsctl del-port {halves[0].name}`",
-        )
-
-
-def _orphans(facts: Facts) -> Iterator[Finding]:
-    """Find ports of attachments that the table had neither before nor after OVSDB was read."""
-    known = {one.id for one in (*facts.before, *facts.after)}
-    orphans = [one for one in facts.ends or () if one.attachment not in known]
-    if orphans:
-        yield wrong(
-            NAME,
-            "ports of attachments that the table does not have: "
-            f"{listed(f'{one.name} ({one.attachment})' for one in orphans)}",
-            "`dfmeta attachment gc` removes them at once; if [attachments] connection has been "
-            "changed, set it back first, since they belong to the former database",
-        )
-
-
-def _old_boots(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Find attachments that an earlier boot of their VM has made."""
-    newest: dict[str, Row] = {}
-    for one in sorted(rows, key=lambda row: row.created):
-        if one.boot_id:
-            newest[one.port] = one
-    old = [
-        one
-        for one in rows
-        if one.boot_id and not one.leaves and one.boot_id != newest[one.port].boot_id
-    ]
+def _dead(facts: AttachmentFacts) -> Iterator[Finding]:
+    """Find attachments from before the last boot of their VM."""
+    boots: dict[str, dict[str, float]] = {}
+    for row in facts.rows:
+        if row.boot_id:
+            its = boots.setdefault(row.port, {})
+            its[row.boot_id] = max(its.get(row.boot_id, 0.0), row.changed)
+    last = {port: max(its, key=lambda boot: its[boot]) for port, its in boots.items()}
+    old = [row for row in facts.rows if row.boot_id and row.boot_id != last[row.port]]
     if old:
         yield warning(
             NAME,
-            f"attachments of earlier boots of their VMs: {listed(map(_named, old))}: their "
-            "containers are gone, and their VLAN ids are not free",
-            f"they leave when the VM asks for its next attachment; or at once: {_DELETE}",
+            "attachments are from before the last boot of their VM: "
+            f"{listed(_name(row) for row in old)}",
+            f"they leave at the VM's next attachment; or `dfmeta attachment delete {old[0].id}`",
         )
 
 
-def _used_up(facts: Facts) -> Iterator[Finding]:
-    """Find VMs that have nearly all attachments of their quota, or nearly all VLAN ids."""
-    trunks: dict[str, set[int]] = {}
-    for one in facts.after:
-        trunks.setdefault(one.port, set()).add(one.vid)
-    full = []
-    for port, vids in sorted(trunks.items()):
-        taken = {vid for vid in vids | facts.foreign.get(port, frozenset()) if vid in facts.vids}
-        if len(vids) >= NEARLY * facts.quota:
-            full.append(f"{port} ({len(vids)} of {facts.quota} attachments)")
-        elif len(taken) >= NEARLY * len(facts.vids):
-            full.append(f"{port} ({len(taken)} of {len(facts.vids)} VLAN ids)")
-    if full:
+def _planes(facts: AttachmentFacts, snapshot: Snapshot) -> Iterator[Finding]:
+    """Compare rows and ports."""
+    ends: dict[str, int] = {}
+    for one in snapshot.interfaces:
+        if KEY in one.external_ids:
+            ends[one.external_ids[KEY]] = ends.get(one.external_ids[KEY], 0) + 1
+    bare = [row for row in facts.rows if row.state == ACTIVE and ends.get(row.id, 0) != _ENDS]
+    if bare:
+        yield wrong(
+            NAME,
+            f"attachments without their patch ports: {listed(map(_name, bare))}: frames of these "
+            "containers do not pass",
+            "`dfmeta attachment gc` makes them again; see the log of dfmeta-agent if it does not",
+        )
+    stray = ends.keys() - {row.id for row in facts.rows}
+    if stray:
         yield warning(
             NAME,
-            f"VMs with nearly all attachments that they can have: {listed(full)}: requests for "
-            "more are answered with 429 or 507",
-            "look with `dfmeta attachment list` for attachments whose containers are gone, and "
-            f"delete them: {_DELETE}; else raise [attachments] quota (`systemctl reload "
-            "dfmeta-agent`) or widen vid_range (restart it)",
+            f"ports of attachments that do not exist: {listed(sorted(stray))}",
+            "`dfmeta attachment gc` removes them",
         )
 
 
-def _too_large(facts: Facts) -> Iterator[Finding]:
-    """Find networks whose frames do not pass the interface of a VM."""
-    large = [
-        (network, mtu, port, most)
-        for network, mtu in sorted(facts.networks.items())
-        for port, most in sorted(facts.parents.items())
-        if mtu > most > 0
-    ]
+def _large(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
+    networks = facts.networks or {}
+    limits = {
+        one.name: mtu_behind(one, snapshot) for one in snapshot.interfaces if one.bridge == bridge
+    }
+    large = {
+        (row.network, row.port): limits[row.port]
+        for row in facts.rows
+        if networks.get(row.network, 0) > limits.get(row.port, 0) > 0
+    }
     if large:
-        network, _mtu, port, most = large[0]
-        texts = (f"{name} ({mtu}; {port}: {most})" for name, mtu, port, most in large)
+        texts = (
+            f"{network} ({networks[network]}, {port}: {limit})"
+            for (network, port), limit in large.items()
+        )
         yield warning(
             NAME,
-            f"the MTU of networks is larger than that of VMs' interfaces: {listed(texts)}: "
-            "dfmeta-cni refuses such an attachment, and other clients lose larger frames",
-            f"set mtu = {most} in [attachment_network:{network}] and `systemctl reload "
-            f"dfmeta-agent`; or give the interface of the VM behind {port} a larger MTU, and stop "
-            "and start the VM",
+            f"the MTU of networks is larger than that of a VM's interface: {listed(texts)}: larger "
+            "frames of its containers are lost",
+            f"set mtu in [attachment_network:{next(iter(large))[0]}] to {min(large.values())} or "
+            "less, or give the VM's interface a larger MTU",
         )
+
+
+def _name(row: Row) -> str:
+    return f"{row.container} of {row.port} (VID {row.vid})"

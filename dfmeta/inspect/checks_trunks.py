@@ -149,7 +149,7 @@ def _joined(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> It
 def _too_large(snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
     """Find subports whose frames do not pass the interface of their VM."""
     here = [one for one in snapshot.interfaces if one.bridge == bridge]
-    most = {one.name: _mtu(one, snapshot) for one in here}
+    most = {one.name: mtu_behind(one, snapshot) for one in here}
     large = [
         (port, most[port.parent])
         for one in here
@@ -173,7 +173,7 @@ def _too_large(snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
         )
 
 
-def _mtu(parent: Interface, snapshot: Snapshot) -> int:
+def mtu_behind(parent: Interface, snapshot: Snapshot) -> int:
     """Return the MTU of the VM's interface behind a parent; 0: not known."""
     if parent.type != _PATCH:
         return parent.mtu
@@ -187,12 +187,6 @@ def _mtu(parent: Interface, snapshot: Snapshot) -> int:
         and one.external_ids.get("iface-id") == iface_id
     ]
     return found[0] if len(found) == 1 else 0
-
-
-def mtu_behind(name: str, snapshot: Snapshot, bridge: str) -> int:
-    """Return the MTU of the VM's interface behind the port *name* of a parent; 0: not known."""
-    parent = snapshot.interface(name, bridge)
-    return 0 if parent is None else _mtu(parent, snapshot)
 
 
 def leads_to_trunk(port: KnownPort, snapshot: Snapshot | None, bridge: str) -> bool:

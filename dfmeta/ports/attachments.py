@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from dfmeta.attach.model import Attachment, Found, Network, Parent
 from dfmeta.exceptions import AttachDriverError, OvsdbError
+from dfmeta.model import ATTACHMENT_KEY as KEY
 from dfmeta.model import OFPORT_MAX
 from dfmeta.ports.one_change import (
     Inserts,
@@ -41,7 +42,6 @@ from dfmeta.ports.one_change import (
 )
 from dfmeta.ports.trunk_bridge import NAME_MAX, agent_of, is_ours
 from dfmeta.ports.trunk_bridge import names_of as trunk_names
-from dfmeta.ports.trunks import ATTACHMENT as KEY
 from dfmeta.ports.trunks import PARENT
 
 INSTANCE_KEY: Final = "dfmeta-instance"

@@ -27,8 +27,6 @@ _KINDS: Final = {PARENT: PortKind.PARENT, "spi-": PortKind.SUBPORT}
 """Beginning of the name of a patch port to a trunk's bridge → its kind."""
 INSTANCE_KEYS: Final = ("vm-uuid", "vm-id")
 """Keys in ``external_ids`` with the instance of an interface, the first one that is set counts."""
-ATTACHMENT: Final = "dfmeta-attachment"
-"""Key in ``external_ids`` of both ends of an attachment: its id."""
 ALLOWED: Final = "dfmeta-attachments"
 """Key in ``external_ids`` of a VM's interface: ``true`` allows the VM to make attachments."""
 _KEYS: Final = (*INSTANCE_KEYS, "iface-id", "project-id", ALLOWED)

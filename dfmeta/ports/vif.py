@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from dfmeta.model import OFPORT_MAX, Port, PortKind
+from dfmeta.model import ATTACHMENT_KEY, OFPORT_MAX, Port, PortKind
 from dfmeta.numbering import WIRE_NAME_MAX
 from dfmeta.ports import next_hop_list, subport_list
 from dfmeta.ports.meta_ids import ids_of
 from dfmeta.ports.subport_list import Entry, parse
-from dfmeta.ports.trunks import ALLOWED, ATTACHMENT, INSTANCE_KEYS, NO_LEAD, Lead, kind_of
+from dfmeta.ports.trunks import ALLOWED, INSTANCE_KEYS, NO_LEAD, Lead, kind_of
 
 DEAD_TAG = 4095
 SHOWN = 64
@@ -107,7 +107,7 @@ def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
         mtu=mtu,
         subport_faults=listed.faults,
         attachments=_allowed(row, kind, lead),
-        attached=kind is PortKind.SUBPORT and bool(ids.get(ATTACHMENT)),
+        attached=kind is PortKind.SUBPORT and bool(ids.get(ATTACHMENT_KEY)),
         device_mac="".join(row.mac_in_use).lower()
         if len(row.name.encode()) > WIRE_NAME_MAX
         else "",

@@ -93,6 +93,13 @@ def test_an_example_is_accepted_by_the_installed_file(listed: Any, tmp_path: Pat
     assert json.loads(done.stdout)["code"] == cni.UNAVAILABLE
 
 
+def test_the_places_of_dockers_driver_are_on_the_page() -> None:
+    (docker,) = (one for one in sections(PAGE) if one.title == "Docker")
+    text = " ".join(docker.paragraphs)
+    for place in (cni.DOCKER, cni.STATE):
+        assert f"``{place}``" in text
+
+
 def test_both_links_have_an_example() -> None:
     assert [one["plugins"][0].get("link", "vlan") for one in LISTS] == ["vlan", "ovs"]
 

@@ -45,6 +45,11 @@ class ContainerVm(Runtime):
         """Remove everything."""
         self._stack.close()
 
+    def environment(self, verb: str, container: str, there: str, ifname: str) -> dict[str, str]:
+        """Return the variables of a call; a pod has the name of its container."""
+        arguments = f"IgnoreUnknown=1;K8S_POD_NAME={container}"
+        return {**super().environment(verb, container, there, ifname), "CNI_ARGS": arguments}
+
     def attachments(self) -> list[dict[str, Any]]:
         """Return the VM's attachments as the host lists them."""
         with allowed(self.inside) as connection:

@@ -60,12 +60,14 @@ class Runtime(Closing):
     A context manager that ends all its containers.
     """
 
+    owner: ClassVar[str] = NETWORK
+    """Owner of its attachments."""
     before: ClassVar[str] = ""
     """Commands of the shell before its programs start."""
 
     def __init__(self, vm: ContainerVm, network: str) -> None:
         """:param network: name of the network on the host."""
-        self.vm = vm
+        self.vm, self.network = vm, network
         self.folder = netns.temporary_folder("runtime")
         self._stack = contextlib.ExitStack()
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -125,6 +127,11 @@ class Runtime(Closing):
     def run(self, *words: str, stdin: str | None = None) -> str:
         """Run a command to its end; return its output."""
         return netns.run(self.command(*words), stdin=stdin, timeout=60).stdout
+
+    def _spawn(self, name: str, *words: str) -> None:
+        with open(self.folder / "log" / name, "wb") as log:
+            process = netns.spawn(self.command(*words), stdout=log, stderr=log)
+        self._stack.callback(netns.end, process)
 
     # Containers
 
@@ -230,9 +237,7 @@ class Containerd(Runtime):
         config = f'version = 2\nroot = "{self.folder}/lib"\nstate = "/run/containerd"\n'
         config += 'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
         self.write("/etc/containerd.toml", config)
-        daemon = self.command("containerd", "--config", "/etc/containerd.toml")
-        with open(self.folder / "log" / "containerd", "wb") as log:
-            self._stack.callback(netns.end, netns.spawn(daemon, stdout=log, stderr=log))
+        self._spawn("containerd", "containerd", "--config", "/etc/containerd.toml")
         wait_for(self._answers, 20, "containerd to answer")
 
     def _answers(self) -> bool:
@@ -263,3 +268,50 @@ class Containerd(Runtime):
         """See :class:`Runtime`."""
         self.run("ctr", "task", "kill", "--signal", "KILL", name)
         self._running.pop(name).wait(60)
+
+
+class Dockerd(Runtime):
+    """dockerd with ``dfmeta-cni --docker`` as the driver of its network."""
+
+    owner = "docker"
+    options: ClassVar[tuple[str, ...]] = (
+        *("--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false"),
+        *("--storage-driver", "vfs", "--exec-opt", "native.cgroupdriver=cgroupfs"),
+    )
+
+    def _start(self) -> None:
+        self._spawn("plugin", "/opt/cni/bin/dfmeta-cni", "--docker")
+        places = ["--data-root", f"{self.folder}/lib", "--exec-root", "/run/docker/exec"]
+        self._spawn("dockerd", "dockerd", *self.options, *places)
+        wait_for(self._answers, 30, "dockerd to answer")
+        tree = subprocess.run(["tar", "-C", self.root, "-c", "."], capture_output=True, check=True)
+        subprocess.run(
+            self.command("docker", "import", "-", "guest"),
+            input=tree.stdout,
+            capture_output=True,
+            check=True,
+        )
+        plugin = self.vm.config(network=self.network, timeout="10")
+        keys = ("network", "link", "bridge", "db", "timeout")
+        given = [word for key in keys for word in ("-o", f"{key}={plugin[key]}")]
+        driver = ["-d", "dfmeta", "--ipam-driver", "null"]
+        self.run("docker", "network", "create", *driver, *given, NETWORK)
+
+    def _answers(self) -> bool:
+        return not netns.run(self.command("docker", "version"), check=False).returncode
+
+    def create(self, name: str, *words: str) -> None:
+        """See :class:`Runtime`."""
+        self.run("docker", "run", "-d", "--name", name, "--network", NETWORK, "guest", *words)
+
+    def process(self, name: str) -> str:
+        """See :class:`Runtime`."""
+        return self.run("docker", "inspect", "--format", "{{.State.Pid}}", name).strip()
+
+    def inside(self, name: str, *words: str) -> str:
+        """See :class:`Runtime`."""
+        return self.run("docker", "exec", name, *words)
+
+    def remove(self, name: str) -> None:
+        """See :class:`Runtime`."""
+        self.run("docker", "rm", "--force", name)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
+import socket
+import stat
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dfmeta.guest import cni
 from tests.e2e.cni_vm import BRIDGE, PARENT_MAC, Vm, ended, path
 from tests.harness.attach_api import Handler, says, sends, waits
+from tests.harness.closing import Program
 from tests.harness.netns import Namespace, tx_off
 from tests.harness.poll import wait_for
 
@@ -486,3 +494,94 @@ def test_the_kernel_takes_the_messages_with_another_kind(vm: Vm, netns: Namespac
     there.remove(made)
     for one in (here, there):
         one._socket.close()
+
+
+def options(vm: Vm, **more: str) -> dict[str, object]:
+    """Return the options of a network as dockerd sends them: all values are text."""
+    plain = {"network": "pods", "link": "ovs", "bridge": BRIDGE, "timeout": "10"}
+    database = {"db": vm.switch.ovsdb_connection}
+    return {"com.docker.network.generic": {**plain, **database, **more}}
+
+
+class Driver(Program):
+    """``dfmeta-cni --docker`` in a VM, with other paths, and the calls of dockerd."""
+
+    def __init__(self, vm: Vm, folder: Path) -> None:
+        self.path = folder / "plugins" / "dfmeta.sock"
+        code = "import sys; sys.path.insert(0, sys.argv[1]); import cni;"
+        code += "server = cni.listen(*sys.argv[2:]); print('begun', flush=True);"
+        code += "server.serve_forever()"
+        arguments = [str(Path(cni.__file__).parent), str(self.path), str(folder / "state")]
+        command = [sys.executable, "-I", "-S", "-c", code, *arguments]
+        super().__init__(vm.inside.spawn(command, stdout=subprocess.PIPE))
+
+    def ask(self, verb: str, **body: object) -> Any:
+        """Return the answer to a call for the endpoint e1 of the network n1."""
+        raw = json.dumps({"NetworkID": "n1", "EndpointID": "e1", **body})
+        head = f"POST /{verb} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n"
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(str(self.path))
+            peer.sendall((head + raw).encode())
+            with peer.makefile("rb") as answer:
+                return json.loads(answer.read().partition(b"\r\n\r\n")[2])
+
+    def call(self, name: str, **body: object) -> Any:
+        """The same for a call of a network driver."""
+        return self.ask(f"NetworkDriver.{name}", **body)
+
+
+def test_dockerd_gets_a_device_and_its_routes(vm: Vm, tmp_path: Path) -> None:
+    with Driver(vm, tmp_path) as docker:
+        assert stat.S_IMODE(docker.path.stat().st_mode) == 0o600
+        assert docker.ask("Plugin.Activate") == {"Implements": ["NetworkDriver"]}
+        assert docker.call("GetCapabilities") == {"Scope": "local"}
+        assert docker.call("CreateNetwork", Options=options(vm)) == {}
+        made = docker.call("CreateEndpoint", Interface={"Address": "", "MacAddress": ""})
+        (one,) = vm.service.attachments.values()
+        address = {"Address": one["ips"][0]["address"], "MacAddress": one["mac"]}
+        assert (made, one["owner"]) == ({"Interface": address}, "docker")
+    # dockerd does not send the network again. The socket of the first process is replaced.
+    with Driver(vm, tmp_path) as docker:
+        joined = docker.call("Join", SandboxKey="/var/run/docker/netns/x")
+        device = joined.pop("InterfaceName")
+        assert device["DstPrefix"] == "eth"
+        shown = vm.inside.ip(f"addr show {device['SrcName']}")
+        assert one["mac"] in shown
+        assert "inet " not in shown
+        assert joined == {
+            "Gateway": "10.20.255.254",
+            "StaticRoutes": [{"Destination": cni.METADATA, "RouteType": 1, "NextHop": ""}],
+            "DisableGatewayService": True,
+        }
+        for name in ("ProgramExternalConnectivity", "EndpointOperInfo", "Leave"):
+            assert docker.call(name) == {}
+        for _again in range(2):
+            assert docker.call("DeleteEndpoint") == {}
+        assert vm.traces() == NOTHING
+        assert vm.service.attachments == {}
+        given = {"Address": "10.20.7.7/16", "MacAddress": "02:aa:00:00:00:01"}
+        assert docker.call("CreateEndpoint", Interface=given) == {"Interface": {}}
+        (one,) = vm.service.attachments.values()
+        assert (one["ips"][0]["address"], one["mac"]) == tuple(given.values())
+        assert docker.call("DeleteEndpoint") == {}
+        for _again in range(2):
+            assert docker.call("DeleteNetwork") == {}
+        assert docker.call("CreateEndpoint")["Err"].startswith("the network is unknown")
+
+
+@pytest.mark.parametrize(
+    ("network", "more", "error"),
+    [
+        ("n1", {"network": ""}, "network has to be"),
+        ("n1", {"mtu": "large"}, "mtu has to be"),
+        ("n1", {"metadataRoute": "perhaps"}, "metadataRoute has to be"),
+        ("../n1", {}, "NetworkID has not its form"),
+    ],
+)
+def test_a_network_of_docker_with_wrong_options_is_not_made(
+    vm: Vm, tmp_path: Path, network: str, more: dict[str, str], error: str
+) -> None:
+    with Driver(vm, tmp_path) as docker:
+        answer = docker.call("CreateNetwork", NetworkID=network, Options=options(vm, **more))
+        assert answer["Err"].startswith(error)
+    assert [one.name for one in tmp_path.rglob("n1*")] == []

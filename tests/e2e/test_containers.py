@@ -21,7 +21,6 @@ from tests.harness.poll import wait_for
 host = shared.host
 agent = shared.agent_with(
     {
-        "df_metadata": {"subport_identity": "parent"},
         "attachments": {"enabled": True, "rate": 100, "gc_min_age": 0, "rest": 1},
         "attachment_network:red": {"subnet": "10.9.0.0/24", "local_vlan": 11},
         "attachment_network:blue": {"subnet": "10.9.1.0/24", "local_vlan": 12},
@@ -84,18 +83,17 @@ def test_containers_of_a_network_reach_each_other_and_no_others(
             assert not here.reaches(other, timeout=SOON)
 
 
-def test_a_container_asks_for_metadata_by_its_own_device(
-    agent: Agent, vms: list[ContainerVm], pods: dict[tuple[int, str], Pod]
+def test_a_container_gets_its_own_metadata_by_its_own_device(
+    agent: Agent, pods: dict[tuple[int, str], Pod]
 ) -> None:
-    for (number, _network), pod in pods.items():
+    for pod in pods.values():
         assert "169.254.169.254 dev eth0" in pod.ip("route show")
-        assert (
-            pod.get("/latest/meta-data/local-hostname") == f"{vms[number].guest.name}.example.org"
-        )
+        own = {"local-hostname": pod.id, "local-ipv4": pod.address}
+        assert {name: pod.get(f"/latest/meta-data/{name}") for name in own} == own
     rows = {row["mac"]: row for row in agent.admin("/ports").json()}
     for pod in pods.values():
         row = rows[pod.result["interfaces"][0]["mac"]]
-        assert (row["kind"], row["requests"]["2xx"]) == ("subport", 1)
+        assert (row["kind"], row["requests"]["2xx"]) == ("subport", 2)
 
 
 def test_a_container_gets_no_attachments(pods: dict[tuple[int, str], Pod]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e import shared
 from tests.e2e.container_vm import ContainerVm
-from tests.e2e.runtimes import Containerd, Podman, Runtime
+from tests.e2e.runtimes import Containerd, Dockerd, Podman, Runtime
 from tests.e2e.support import put
 from tests.harness.agent import Agent
 from tests.harness.ovs import OpenvSwitch
@@ -17,7 +17,6 @@ from tests.harness.poll import wait_for
 host = shared.host
 agent = shared.agent_with(
     {
-        "df_metadata": {"subport_identity": "parent"},
         "attachments": {"enabled": True, "rate": 100, "rest": 0},
         "attachment_network:red": {"subnet": "10.9.0.0/24", "local_vlan": 11},
     }
@@ -34,15 +33,15 @@ def vm(host: OpenvSwitch, agent: Agent) -> Iterator[ContainerVm]:
         yield made
 
 
-@pytest.mark.parametrize("kind", [Podman, Containerd])
+@pytest.mark.parametrize("kind", [Podman, Containerd, Dockerd])
 def test_containers_of_a_runtime_have_networks(vm: ContainerVm, kind: type[Runtime]) -> None:
     with kind(vm, "red") as runtime:
         one, two = runtime.start("one"), runtime.start("two")
         attachments = vm.attachments()
         assert {row["ips"][0]["address"] for row in attachments} == {f"{one}/24", f"{two}/24"}
-        assert {row["owner"] for row in attachments} == {"pods"}
+        assert {row["owner"] for row in attachments} == {runtime.owner}
         assert (runtime.says("one", two), runtime.says("two", one)) == ("two", "one")
-        assert runtime.get("one", "/latest/meta-data/local-hostname") == "vm.example.org"
+        assert runtime.get("one", "/latest/meta-data/local-ipv4") == one
         runtime.remove("one")
         assert [row["ips"][0]["address"] for row in vm.attachments()] == [f"{two}/24"]
         runtime.remove("two")
