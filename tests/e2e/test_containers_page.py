@@ -128,11 +128,15 @@ def test_the_first_hour_is_as_the_page_says(host: Host) -> None:
             host.read_json(block.text, block.caption)
         else:
             host.read(block)
-    host.names |= {"PORT": host.guests["vm1"].port}
+    listed = json.loads(host.run("dfmeta ports --format json"))
+    attached = {one["container"]: one["instance"] for one in listed if one["attachment"]}
+    assert attached.keys() == {"c1", "c3"}
+    host.names |= {"PORT": host.guests["vm1"].port, "INSTANCE": attached["c1"]}
     host.type_all(rest)
     assert untyped("containers", host.typed) == []
-    listed = json.loads(host.run("dfmeta ports --format json"))
-    assert [one["container"] for one in listed if one["attachment"]] == ["c1", "c3"]
+    name = "curl -s http://169.254.169.254/latest/meta-data/local-hostname"
+    assert host.within("vm1", f"ip netns exec c1 {name}") == "shop"
+    assert host.within("vm2", f"ip netns exec c3 {name}") == "c3"
     doctor = json.loads(host.run("dfmeta doctor --format json || true"))
     (line,) = [one for one in doctor if one["check"] == "attachments"]
     assert line["status"] == "ok"
