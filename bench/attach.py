@@ -10,6 +10,8 @@ stands; *at once* are that many requests on as many threads.
 *Plugins*: the whole process, from its start until its end. dfmeta-cni runs in a VM with an Open
 vSwitch of its own, and a stand-in answers its requests, so that its time is its own; *bridge* with
 *host-local* is the usual plugin of a host. *Python* is the interpreter with an empty program.
+*Neutron*: with ``--neutron``, after ``tools/setup.sh --neutron``, the API with the driver neutron
+instead: Neutron's own server, which answers one request after the other, and its own agent.
 
 Nothing here is asserted; the numbers depend on the machine.
 """
@@ -35,6 +37,7 @@ from bench.packet_path import machine
 from bench.programs import UNPACKED
 from bench.tables import Table, number, print_tables
 from tests.e2e.cni_vm import Vm, path
+from tests.e2e.neutron_vm import world_with
 from tests.harness.agent import Agent, Options
 from tests.harness.guest import Guest, Ids, uuid_of
 from tests.harness.netns import Namespace
@@ -71,15 +74,19 @@ def main() -> None:
         "--quick", action="store_true", help="measure a tenth, as a first impression"
     )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    parser.add_argument(
+        "--neutron", action="store_true", help="measure the API with Neutron, and nothing else"
+    )
     options = parser.parse_args()
-    if not (PLUGINS / "bridge").exists():
+    if not options.neutron and not (PLUGINS / "bridge").exists():
         raise SystemExit(f"{PLUGINS} does not exist: run tools/setup.sh --bench")
     part = 10 if options.quick else 1
-    report = {
-        "machine": machine(),
-        "api": _api(SINGLE // part, AT_ONCE // part),
-        "plugins": _plugins(SINGLE // part),
-    }
+    report: dict[str, Any] = {"machine": machine()}
+    if options.neutron:
+        report["neutron"] = _neutron(SINGLE // part, AT_ONCE // part)
+    else:
+        report["api"] = _api(SINGLE // part, AT_ONCE // part)
+        report["plugins"] = _plugins(SINGLE // part)
     print_tables(_tables(report), Console(width=110))
     if options.json:
         options.json.write_text(json.dumps(report, indent=1))
@@ -87,7 +94,9 @@ def main() -> None:
 
 def _tables(report: dict[str, Any]) -> Iterator[Table]:
     columns = ("", "p50, ms", "p99, ms")
-    for title, name in (("The API", "api"), ("Plugins", "plugins")):
+    for title, name in (("The API", "api"), ("With Neutron", "neutron"), ("Plugins", "plugins")):
+        if name not in report:
+            continue
         rows = [
             (what, number(found["p50"] * 1e3), number(found["p99"] * 1e3))
             for what, found in report[name].items()
@@ -95,7 +104,9 @@ def _tables(report: dict[str, Any]) -> Iterator[Table]:
         ]
         yield Table(title=title, columns=columns, rows=rows)
     totals = [
-        (what, number(found["total"])) for what, found in report["api"].items() if "total" in found
+        (what, number(found["total"]))
+        for what, found in (report.get("api") or report["neutron"]).items()
+        if "total" in found
     ]
     yield Table(title="At once", columns=("", "seconds until the last"), rows=totals)
 
@@ -120,6 +131,18 @@ def _api(single: int, at_once: int) -> dict[str, dict[str, float]]:
         vm = stack.enter_context(Guest(host, "bench", address="10.0.0.5/24", ids=ids))
         agent.ctl("trunk", "enable", vm.port)
         wait_for(lambda: _ready(vm), 20, "the VM to be ready")
+        found = _requests(vm, single, at_once)
+        agent.stop()
+    return found
+
+
+def _neutron(single: int, at_once: int) -> dict[str, dict[str, float]]:
+    with world_with(rate=1000, quota=1000) as world:
+        return _requests(world.vm, single, at_once)
+
+
+def _requests(vm: Guest, single: int, at_once: int) -> dict[str, dict[str, float]]:
+    with ExitStack() as stack:
         add = [_timed(partial(_ask, vm, "PUT", f"one{n}", 201)) for n in range(single)]
         delete = [_timed(partial(_ask, vm, "DELETE", f"one{n}", 204)) for n in range(single)]
         pool = stack.enter_context(ThreadPoolExecutor(WIDE))
@@ -129,7 +152,6 @@ def _api(single: int, at_once: int) -> dict[str, dict[str, float]]:
         gone = _timed(
             lambda: list(pool.map(lambda n: _ask(vm, "DELETE", f"many{n}", 204), range(at_once)))
         )
-        agent.stop()
     return {
         "add": _of(add),
         "delete": _of(delete),

@@ -26,9 +26,13 @@ def bounds(network: Network) -> tuple[int, int]:
 
 
 def may_have(network: Network, address: IPv4Address) -> bool:
-    """Return whether a device may have an address: of the subnet, and not its gateway."""
+    """Return whether a device may have an address: of the subnet, and nobody's yet."""
     first, last = bounds(network)
-    return first <= int(address) <= last and address != network.gateway
+    return (
+        first <= int(address) <= last
+        and address != network.gateway
+        and address not in network.taken
+    )
 
 
 def next_address(

@@ -1,7 +1,7 @@
-"""Collects new attachments of one trunk that come at nearly the same time.
+"""Collects the work on one trunk that comes at nearly the same time.
 
-A driver creates a hundred ports together in about the time of one. Those that come while the trunk
-is at work are made together afterwards.
+A driver creates or deletes a hundred ports together in about the time of one. Requests that come
+while the trunk is at work are done together afterwards.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ from dfmeta.attach.plane import Plane
 from dfmeta.exceptions import AttachDriverError, AttachError
 
 WINDOW: Final = 0.0
-"""Seconds from the first attachment of a batch to the call of the driver, if no other work on the
-same trunk is under way. None: a single attachment would wait for others in vain, and those that
-come during its work are the next batch."""
+"""Seconds from the turn of a batch to the call of the driver. None: a single attachment would wait
+for others in vain, and those that come during its work are the next batch."""
+RECENT: Final = 1.0
+"""Seconds for which the requests of a VM count as a burst: its clients send the next ones."""
+
+
+@dataclass(slots=True)
+class _Removal:
+    requests: int = 0
+    done: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(slots=True)
@@ -30,15 +37,28 @@ class _Batch:
 
 
 class Batches:
-    """Makes attachments together.
+    """Makes attachments together, and removes them together.
 
+    :param burst: seconds to wait for others within :data:`RECENT` of work for several requests.
+    :param clock: monotonic seconds.
     :param sleep: lets other green threads run.
     """
 
-    def __init__(self, plane: Plane, *, sleep: Callable[[float], object] = time.sleep) -> None:
+    def __init__(
+        self,
+        plane: Plane,
+        *,
+        burst: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
         self._plane = plane
-        self._sleep = sleep
+        self._burst, self._clock, self._sleep = burst, clock, sleep
+        self._several: dict[str, float] = {}
+        """Trunk → the time of the last work for several requests."""
         self._open: dict[str, _Batch] = {}
+        self._leaving: dict[str, _Removal] = {}
+        """Trunk → the removal that has not begun yet."""
         self._mutex = threading.Lock()
 
     def make(self, parent: Parent, attachment: Attachment) -> None:
@@ -64,15 +84,61 @@ class Batches:
         if attachment.id in batch.errors:
             raise batch.errors[attachment.id]
 
+    def remove(self, parent: str) -> None:
+        """Return when the attachments of a trunk that leave were removed, or have failed.
+
+        The first call does the work of those that come before it begins.
+
+        :raises AttachDriverError: other work on the trunk takes too long.
+        :raises StoreError: the database failed.
+        """
+        with self._mutex:
+            removal = self._leaving.setdefault(parent, _Removal())
+            removal.requests += 1
+            first = removal.requests == 1
+        if first:
+            self._lead_removal(parent, removal)
+        elif not removal.done.wait(2 * self._plane.patience):
+            raise AttachDriverError(cause="the data plane does not answer")
+
+    def _lead_removal(self, parent: str, removal: _Removal) -> None:
+        try:
+            with self._plane.alone(parent):
+                self._gather(parent)
+                self._begin(parent, removal)
+                self._plane.remove(parent)
+        finally:
+            self._begin(parent, removal)
+            self._note(parent, removal.requests)
+            removal.done.set()
+
+    def _begin(self, parent: str, removal: _Removal) -> None:
+        with self._mutex:
+            if self._leaving.get(parent) is removal:
+                del self._leaving[parent]
+
+    def _gather(self, parent: str) -> None:
+        """Wait for others, if several requests have just been done together."""
+        recent = self._clock() - self._several.get(parent, float("-inf")) < RECENT
+        self._sleep(max(WINDOW, self._burst) if recent else WINDOW)
+
+    def _note(self, parent: str, requests: int) -> None:
+        if requests > 1:
+            now = self._clock()
+            with self._mutex:
+                kept = {one: at for one, at in self._several.items() if now - at < RECENT}
+                self._several = {**kept, parent: now}
+
     def _lead(self, parent: Parent, batch: _Batch) -> None:
         try:
-            self._sleep(WINDOW)
             with self._plane.alone(parent.port_id):
+                self._gather(parent.port_id)
                 self._close(parent, batch)
                 rows = list(batch.rows.values())
                 batch.errors = self._plane.make(parent, rows, undo=lambda _one: True)
         finally:
             self._close(parent, batch)
+            self._note(parent.port_id, len(batch.rows))
             batch.done.set()
 
     def _close(self, parent: Parent, batch: _Batch) -> None:

@@ -38,8 +38,14 @@ __all__ = ["Engine", "Settings", "Status"]
 
 LOG = logging.getLogger(__name__)
 
-_ROUNDS: Final = 4
-"""How often a request begins again after others have changed the same attachment."""
+_ROUNDS: Final = 8
+"""How often a request begins again after others have changed the same attachment, or have taken its
+VLAN id or its address."""
+
+
+def name_of_port() -> str:
+    """Return an iface-id for a port that dfmeta makes itself."""
+    return str(uuid.uuid4())
 
 
 @contextlib.contextmanager
@@ -64,6 +70,8 @@ class Engine:
     :param host: name of this host, unique among the hosts that share the tables.
     :param clock: seconds of Unix time.
     :param present: tells whether the port of a VM (:attr:`Parent.port_id`) is on this host now.
+    :param name: returns the iface-id of a new port; empty: the driver gives it.
+    :param burst: see :class:`dfmeta.attach.batches.Batches`.
     """
 
     def __init__(
@@ -76,6 +84,8 @@ class Engine:
         host: str,
         clock: Callable[[], float] = time.time,
         present: Callable[[str], bool] = lambda port_id: True,
+        name: Callable[[], str] = name_of_port,
+        burst: float = 0.0,
     ) -> None:
         self._attachments = attachments
         self._driver = driver
@@ -83,9 +93,10 @@ class Engine:
         self._settings = settings
         self._host = host
         self._clock = clock
+        self._name = name
         self._rate = Rate(settings.rate, clock)
         self._plane = Plane(attachments, driver, settings, clock=clock)
-        self._batches = Batches(self._plane)
+        self._batches = Batches(self._plane, burst=burst)
         self._choice = Choice(settings)
         self._tidying_alone = threading.Lock()
         self._tidying = Tidying(
@@ -112,19 +123,20 @@ class Engine:
         :raises AttachFullError: no VLAN id or no address is free.
         :raises AttachDriverError: the data plane or the database failed; the VM may try again.
         """
-        network = self._network(wanted.network)
         began = time.monotonic()
         outcome: metrics.Attached = "failed"
         try:
-            made, new = self._attach(parent, network, wanted)
+            made, new = self._attach(parent, wanted)
             outcome = "made" if new else "found"
         finally:
             metrics.ATTACH_SECONDS.labels(outcome).observe(time.monotonic() - began)
         return made, new
 
-    def _attach(self, parent: Parent, network: Network, wanted: Wanted) -> tuple[Attachment, bool]:
+    def _attach(self, parent: Parent, wanted: Wanted) -> tuple[Attachment, bool]:
+        taken: AttachError | None = None
         with _database():
             for _round in range(_ROUNDS):
+                network = self._network(wanted.network)
                 rows = self._plane.rows(parent.port_id)
                 found = self._clear(parent, wanted, rows)
                 if found is not None and self._works(found):
@@ -132,16 +144,23 @@ class Engine:
                 # A VM with an attachment has its trunk; the driver would read all ports to say so.
                 if not any(map(self._works, rows)) and (cause := self._driver.ready(parent)):
                     raise AttachDriverError(cause=cause)
-                if found is None and not self._rate.take(parent.port_id):
+                if found is None and not taken and not self._rate.take(parent.port_id):
                     cause = f"more than {self._settings.rate:g} new attachments in a second"
                     raise AttachRateError(cause=cause)
                 row, created = self._reserve(parent, network, wanted)
                 if row.state is State.LEAVING or row.vid in wanted.avoid:
                     continue
                 _check_network(row, wanted)
-                self._stand(parent, row)
+                try:
+                    self._stand(parent, row)
+                except AttachDriverError as error:
+                    if not error.fields.get("taken"):
+                        raise
+                    taken = error
+                    wanted = dataclasses.replace(wanted, avoid=wanted.avoid | {row.vid})
+                    continue
                 return self._renewed(row), created
-        raise AttachDriverError(cause="other requests change the same attachment")
+        raise taken or AttachDriverError(cause="other requests change the same attachment")
 
     def get(self, parent: Parent, container: str, ifname: str) -> Attachment | None:
         """Return an attachment of a VM; None if it does not exist or is being removed.
@@ -367,8 +386,7 @@ class Engine:
     def _remove(self, parent: str) -> None:
         """Remove the attachments of a VM that leave; :meth:`tidy` does what fails here."""
         try:
-            with self._plane.alone(parent):
-                self._plane.remove(parent)
+            self._batches.remove(parent)
         except AttachDriverError as error:
             LOG.warning("attachments of the port %s leave later: %s", parent, error.line)
 
@@ -383,7 +401,7 @@ class Engine:
             "instance_id": name if self._settings.instances else "",
             "trunk": parent.port_id,
             "host": self._host,
-            "port_id": str(uuid.uuid4()),
+            "port_id": self._name(),
             "created": now,
             "changed": now,
         }
@@ -414,9 +432,11 @@ class Engine:
             raise errors[row.id]
 
     def _renewed(self, row: Attachment) -> Attachment:
-        if row.state is State.ACTIVE:
-            return row
-        return dataclasses.replace(row, state=State.ACTIVE, changed=self._clock())
+        """Return a row whose data plane stands, with the name of its port."""
+        if row.port_id and row.state is not State.ACTIVE:
+            return dataclasses.replace(row, state=State.ACTIVE, changed=self._clock())
+        rows = self._plane.rows(row.parent)
+        return next((one for one in rows if one.id == row.id), row)
 
 
 def _is(attachment: Attachment, container: str, ifname: str) -> bool:

@@ -47,17 +47,19 @@ class Parent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """A network of containers, of the driver ``local``."""
+    """A network of containers."""
 
     name: str
     subnet: IPv4Network
     gateway: IPv4Address | None = None
     """None: containers get no default route."""
     local_vlan: int = 0
-    """VLAN on the integration bridge; 0: untagged."""
+    """VLAN on the integration bridge; 0: untagged. Of the driver ``local``."""
     mtu: int = 1500
     """Bytes."""
     dns: tuple[str, ...] = ()
+    taken: frozenset[IPv4Address] = frozenset()
+    """Addresses of devices that are no attachments. Of the driver ``neutron``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ class Attachment:
     mac: str
     ip: IPv4Address
     port_id: str
-    """The iface-id of its port."""
+    """The iface-id of its port; empty: the driver has not given it yet."""
     boot_id: str
     state: State
     created: float
@@ -120,17 +122,27 @@ class Found:
     """iface-id of the parent's port; empty: not known, because half of it is missing."""
     vid: int
     """0: not known."""
+    whole: bool = True
+    """False: a part of it is missing, so that it has to be made again."""
+    removable: bool = True
+    """False: the VM is moving, and another host is responsible for it."""
+    shared: bool = False
+    """All hosts have the same data plane, so that a row of any host names it."""
 
 
 class Driver(Protocol):
     """Makes attachments real. Each call may block, and changes nothing when repeated.
 
     :raises AttachDriverError: the data plane did not answer or refused; nothing is known about the
-        result.
+        result. With the field ``whole``, a call for fewer attachments fails as well. With the field
+        ``taken``, others use the VLAN id or the address, and the next one may be free.
     """
 
-    def make(self, parent: Parent, attachments: Sequence[Attachment]) -> None:
-        """Create the ports of attachments of one trunk, all or none, and wait until they work."""
+    def make(self, parent: Parent, attachments: Sequence[Attachment]) -> Mapping[str, str] | None:
+        """Create the ports of attachments of one trunk, all or none, and wait until they work.
+
+        :returns: attachment → iface-id of its port; None: they have those of their rows.
+        """
         ...
 
     def remove(self, attachments: Sequence[Attachment]) -> None:

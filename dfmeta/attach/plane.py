@@ -22,7 +22,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from dfmeta.attach.model import Attachment, Driver, Parent, State
@@ -104,7 +104,7 @@ class Plane:
         """
         # With a VM that moves, another host may make the same rows active at the same time.
         made = self._move(those, _STANDING, State.MADE)
-        errors = self._each(lambda some: self.driver.make(parent, some), made)
+        errors = self._each(lambda some: self._drive(parent, some), made)
         done = [one for one in made if one.id not in errors]
         active = self._move(done, _STANDING, State.ACTIVE)
         there = {one.id for one in active} | errors.keys()
@@ -123,7 +123,7 @@ class Plane:
 
         :returns: the errors of those that failed, by id.
         """
-        errors = self._each(lambda some: self.driver.make(parent, some), those)
+        errors = self._each(lambda some: self._drive(parent, some), those)
         self._log(errors)
         return errors
 
@@ -152,6 +152,13 @@ class Plane:
         )
         return [one for one in those if one.id in moved]
 
+    def _drive(self, parent: Parent, those: Sequence[Attachment]) -> None:
+        """Call the driver, and commit the names that it has given to the ports."""
+        names: Mapping[str, str] = self.driver.make(parent, those) or {}
+        before = {one.id: one.port_id for one in those}
+        new = {one: name for one, name in names.items() if before[one] != name}
+        self._attachments.name_ports(new)
+
     def _each(
         self, step: Callable[[Sequence[Attachment]], None], those: Sequence[Attachment]
     ) -> dict[str, AttachError]:
@@ -161,8 +168,8 @@ class Plane:
         try:
             step(those)
         except AttachError as error:
-            if len(those) == 1:
-                return {those[0].id: error}
+            if len(those) == 1 or error.fields.get("whole"):
+                return {one.id: error for one in those}
         else:
             return {}
         errors: dict[str, AttachError] = {}
@@ -176,7 +183,7 @@ class Plane:
                 step([one])
             except AttachError as error:
                 errors[one.id] = last = error
-                failed += 1
+                failed = 0 if error.fields.get("taken") else failed + 1
             else:
                 failed = 0
         return errors

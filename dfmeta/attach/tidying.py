@@ -71,7 +71,7 @@ class Tidying:
         missing: set[str] = set()
         if found is not None:
             # A port without its parent is half of a pair.
-            there = {one.id for one in found if one.parent}
+            there = {one.id for one in found if one.parent and one.whole}
             missing = {
                 one.id for one in before if one.state is State.ACTIVE and one.id not in there
             }
@@ -142,7 +142,11 @@ class Tidying:
     def _orphans(self, found: Iterable[Found]) -> None:
         """Remove what the data plane had before the rows were read, and no row names."""
         named = {one.id for one in self._rows()}
-        orphans = [_nameless(one) for one in found if one.id not in named]
+        rest = [one for one in found if one.removable and one.id not in named]
+        # Another host may still have the rows of a VM that has moved.
+        for parent in {one.parent for one in rest if one.shared}:
+            named |= {row["id"] for row in self._attachments.of_trunk(parent)}
+        orphans = [_nameless(one) for one in rest if one.id not in named]
         if not orphans:
             return
         LOG.info("%d attachments without a row are removed", len(orphans))

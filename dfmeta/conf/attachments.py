@@ -33,7 +33,14 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}", re.ASCII)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{32}")
 _PREFIX_MIN, _PREFIX_MAX = 8, 30
 _EXAMPLE: Final = "10.20.0.0/24"
+_NOT_GIVEN: Final = (cfg.Locations.opt_default, cfg.Locations.set_default)
 _METADATA: Final = IPv4Address("169.254.169.254")
+LOCAL, NEUTRON = "local", "neutron"
+_OF_LOCAL: Final = ("subnet", "gateway", "local_vlan", "mtu", "dns")
+"""Options of a network with the driver local; with the driver neutron they are Neutron's."""
+_OF_NEUTRON: Final = ("neutron_network", "neutron_subnet", "security_groups")
+_ID: Final = "the id of a resource of Neutron"
+_EXAMPLE_ID: Final = "22222222-3333-4444-5555-666666666666"
 
 
 def _is_range(text: str) -> bool:
@@ -58,9 +65,13 @@ OPTS: Final = [
     ),
     cfg.StrOpt(
         "driver",
-        default="local",
-        choices=[("local", "Patch ports in Open vSwitch, which dfmeta makes itself.")],
-        help="How attachments are made.",
+        default=LOCAL,
+        choices=[
+            (LOCAL, "Patch ports in Open vSwitch, which dfmeta makes itself."),
+            (NEUTRON, "Ports of Neutron, as subports of the trunk of the virtual machine's port."),
+        ],
+        help="How attachments are made. neutron needs [neutron] with an account that may create "
+        "ports of all projects and change all trunks (by Neutron's default policy: admin).",
     ),
     cfg.Opt(
         "allow",
@@ -156,7 +167,8 @@ NETWORK_OPTS: Final = [
             example=_EXAMPLE,
             type_name="IP network value",
         ),
-        help="Network of the containers' addresses.",
+        help="Network of the containers' addresses. Required with driver = local. With driver = "
+        "neutron, Neutron gives subnet, gateway, mtu and dns, and they must be unset.",
     ),
     cfg.Opt(
         "gateway",
@@ -189,6 +201,24 @@ NETWORK_OPTS: Final = [
         default=[],
         help="Addresses of name servers for the containers, with commas between them.",
     ),
+    cfg.Opt(
+        "neutron_network",
+        type=Text(_ID, _UUID.fullmatch, example=_EXAMPLE_ID),
+        help="Id of the network in Neutron. Required with driver = neutron.",
+    ),
+    cfg.Opt(
+        "neutron_subnet",
+        type=Text(_ID, _UUID.fullmatch, example=_EXAMPLE_ID),
+        help="Id of an IPv4 subnet of neutron_network. Required with driver = neutron. dfmeta "
+        "chooses addresses of it that no other port has.",
+    ),
+    cfg.Opt(
+        "security_groups",
+        type=Several(Text(_ID, _UUID.fullmatch, example=_EXAMPLE_ID), least=0),
+        default=[],
+        help="Ids of the security groups of the containers' ports, with commas between them. "
+        "Unset: the group default of the virtual machine's project.",
+    ),
 ]
 
 
@@ -202,6 +232,11 @@ def allowed(group: Any) -> frozenset[str]:
     """Return the ids of ``allow``, as dfmeta writes instances and projects: both forms of each."""
     ids = [UUID(one) for one in group.allow]
     return frozenset(str(one) for one in ids) | frozenset(one.hex for one in ids)
+
+
+def uses_neutron(conf: cfg.ConfigOpts) -> bool:
+    """Return whether attachments are made in Neutron."""
+    return bool(conf.attachments.enabled) and conf.attachments.driver == NEUTRON
 
 
 def networks(conf: cfg.ConfigOpts) -> dict[str, Any]:
@@ -235,8 +270,10 @@ def check(conf: cfg.ConfigOpts) -> None:
     """
     found = networks(conf)
     for name, network in found.items():
-        _check_network(NETWORK + name, network)
-    for (one, its), (other, others) in combinations(found.items(), 2):
+        _check_driver(conf, NETWORK + name, network)
+        if conf.attachments.driver == LOCAL:
+            _check_network(NETWORK + name, network)
+    for (one, its), (other, others) in combinations(_local(conf, found), 2):
         overlap = IPv4Network(its.subnet).overlaps(IPv4Network(others.subnet))
         if its.local_vlan == others.local_vlan and overlap:
             raise ConfigError(
@@ -249,14 +286,37 @@ def check(conf: cfg.ConfigOpts) -> None:
         _check_enabled(conf, found)
 
 
+def _local(conf: cfg.ConfigOpts, found: dict[str, Any]) -> list[tuple[str, Any]]:
+    return list(found.items()) if conf.attachments.driver == LOCAL else []
+
+
+def _check_driver(conf: cfg.ConfigOpts, group: str, network: Any) -> None:
+    """Check that a network has the options of its driver, and none of the other driver."""
+    driver = conf.attachments.driver
+    required, others = {
+        LOCAL: ({"subnet": _EXAMPLE}, _OF_NEUTRON),
+        NEUTRON: (dict.fromkeys(_OF_NEUTRON[:2], _EXAMPLE_ID), _OF_LOCAL),
+    }[driver]
+    for option in others:
+        place = conf.get_location(option, group)
+        if place is not None and place.location not in _NOT_GIVEN:
+            raise ConfigError(
+                option=f"[{group}] {option}",
+                value=network[option],
+                cause=f"with driver = {driver} it has no effect",
+                remedy=f"Remove it, or set another [{GROUP.name}] driver",
+            )
+    for option, example in required.items():
+        if not network[option]:
+            raise ConfigError(
+                option=f"[{group}] {option}",
+                value="",
+                cause=f"with driver = {driver} a network has to have one",
+                remedy=f"Give one such as {example}",
+            )
+
+
 def _check_network(group: str, network: Any) -> None:
-    if not network.subnet:
-        raise ConfigError(
-            option=f"[{group}] subnet",
-            value="",
-            cause="a network has to have one",
-            remedy=f"Give one such as {_EXAMPLE}",
-        )
     subnet = IPv4Network(network.subnet)
     ends = (subnet.network_address, subnet.broadcast_address)
     gateway = IPv4Address(network.gateway) if network.gateway else None
@@ -275,7 +335,7 @@ def _check_enabled(conf: cfg.ConfigOpts, found: dict[str, Any]) -> None:
             option=f"[{GROUP.name}] enabled",
             value=True,
             cause="there is no network of containers",
-            remedy=f"Add a group [{NETWORK}NAME] with a subnet, or set enabled = False",
+            remedy=f"Add a group [{NETWORK}NAME], or set enabled = False",
         )
     if conf.df_metadata.engine == HAPROXY:
         raise ConfigError(

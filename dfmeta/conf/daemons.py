@@ -79,7 +79,7 @@ def keep_running_values(conf: cfg.ConfigOpts, running: cfg.ConfigOpts, *, daemon
     """Set the options of *conf*, which was just read, that need a restart to those of *running*.
 
     :param daemon: :data:`AGENT` or :data:`STORE`. Options that it does not read are not compared.
-    :raises ConfigError: when Neutron is an identity source and its account is wrong.
+    :raises ConfigError: when Neutron is used and its account is wrong.
     """
     taken, waiting = [], []
     for name in _names(conf, daemon):
@@ -119,7 +119,9 @@ def _names(conf: cfg.ConfigOpts, daemon: str) -> Iterator[Name]:
             name = (group or "DEFAULT", option.dest)
             if name in READS[daemon]:
                 yield name
-    if daemon == AGENT and "neutron" in conf.df_metadata.identity_sources:
+    if daemon == AGENT and (
+        "neutron" in conf.df_metadata.identity_sources or attachments.uses_neutron(conf)
+    ):
         # keystoneauth1 registers the options of the account when a session is made.
         neutron.session(conf)
         own = {option.dest for option in neutron.OPTS}

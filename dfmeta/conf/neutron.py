@@ -1,8 +1,8 @@
-"""Options of Neutron's API as an identity source, group ``[neutron]``.
+"""Options of Neutron's API, as an identity source and for attachments, group ``[neutron]``.
 
 The names are those that keystoneauth1 gives to every OpenStack service's client, so that a
 ``[neutron]`` section of nova.conf can be copied. keystoneauth1's plugins define the options of
-authentication, which are registered when Neutron is among the identity sources.
+authentication, which are registered when Neutron is used.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dfmeta.trust import client_context
 
 GROUP: Final = cfg.OptGroup(
     name="neutron",
-    title="Neutron as an identity source",
-    help="Used when identity_sources contains neutron. Needs pip install 'dfmeta[neutron]', and an "
-    "account that may list the ports of all projects (by Neutron's default policy: admin, or the "
-    "service role).",
+    title="Neutron as an identity source, and for attachments",
+    help="Used when identity_sources contains neutron, or [attachments] driver is neutron. Needs "
+    "pip install 'dfmeta[neutron]', and an account that may list the ports of all projects (by "
+    "Neutron's default policy: admin, or the service role). For attachments it has to be admin.",
 )
 _INTERFACES: Final = ("internal", "public", "admin")
 _WORD: Final = re.compile(r"\S{1,255}")
@@ -107,10 +107,11 @@ def session(conf: cfg.ConfigOpts) -> Any:
         from keystoneauth1 import exceptions, loading
     except ImportError as error:
         raise ConfigError(
-            option="[df_metadata] identity_sources",
-            value="neutron",
+            option="[neutron] auth_type",
+            value="",
             cause="keystoneauth1 is not installed",
-            remedy="pip install 'dfmeta[neutron]', or remove neutron from the list",
+            remedy="pip install 'dfmeta[neutron]', or set neutron neither in [df_metadata] "
+            "identity_sources nor as [attachments] driver",
         ) from error
     loading.register_auth_conf_options(conf, GROUP.name)
     group = conf.neutron

@@ -59,27 +59,74 @@ class NeutronApi:
     ) -> list[Row]:
         """Request *fields* of the ports that match *filters*.
 
-        :raises SourceError: when there is no readable answer; its field ``status`` is Keystone's or
-            Neutron's HTTP status, 0 when neither has answered.
+        :raises SourceError: see :meth:`listed`.
+        """
+        return self.listed("ports", filters, fields)
+
+    def listed(
+        self,
+        kind: str,
+        filters: Sequence[tuple[str, str]],
+        fields: Sequence[str],
+        **limits: object,
+    ) -> list[Row]:
+        """Request *fields* of the resources of a kind that match *filters*.
+
+        :param kind: for example ``ports``.
+        :param limits: see :meth:`call`.
+        :raises SourceError: when there is no readable answer, see :meth:`call`.
+        """
+        params = [*filters, *(("fields", one) for one in fields)]
+        answer = self.call("GET", kind, params=params, **limits)
+        rows = answer.get(kind) if isinstance(answer, dict) else None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise SourceError(source="neutron", cause=f"its answer has no list of {kind}")
+        return rows
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Sequence[tuple[str, str]] = (),
+        body: object = None,
+        **limits: object,
+    ) -> Any:
+        """Send a request of the Networking API v2.0; return the document, None if it is empty.
+
+        :param path: below ``/v2.0/``.
+        :param limits: ``timeout``, the seconds for the connection and for the answer; without it
+            the session's.
+        :raises SourceError: when there is no readable answer. Its field ``status`` is Keystone's or
+            Neutron's HTTP status, 0 when neither has answered; ``kind`` is the type of Neutron's
+            own error, empty if there is none.
         """
         from keystoneauth1.exceptions import ClientException
 
-        asked = [("fields", name) for name in fields]
         try:
             base = self._endpoint or self._session.get_endpoint(
                 service_type="network", **self._where
             )
             if not base:
                 raise SourceError(source="neutron", cause="Neutron is not in Keystone's catalogue")
-            url = base.rstrip("/").removesuffix("/v2.0") + "/v2.0/ports"
-            answer = self._session.get(url, params=[*filters, *asked]).json()
+            url = f"{base.rstrip('/').removesuffix('/v2.0')}/v2.0/{path}"
+            sent = {} if body is None else {"json": body}
+            answer = self._session.request(url, method, params=list(params), **sent, **limits)
+            return answer.json() if answer.content else None
         except ClientException as error:
-            cause = " ".join(str(error).split()) or type(error).__name__
+            kind, message = _own(error)
+            cause = message or " ".join(str(error).split()) or type(error).__name__
             status = getattr(error, "http_status", 0)
-            raise SourceError(source="neutron", cause=cause, status=status) from error
+            raise SourceError(source="neutron", cause=cause, status=status, kind=kind) from error
         except (ValueError, RecursionError) as error:
             raise SourceError(source="neutron", cause="its answer is not JSON") from error
-        rows = answer.get("ports") if isinstance(answer, dict) else None
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise SourceError(source="neutron", cause="its answer has no list of ports")
-        return rows
+
+
+def _own(error: Any) -> tuple[str, str]:
+    """Return type and message of Neutron's own error; both are empty if there is none."""
+    answer = getattr(error, "response", None)
+    try:
+        own = answer.json()["NeutronError"] if answer is not None else {}
+        return str(own.get("type", "")), " ".join(str(own.get("message", "")).split())
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return "", ""

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address, IPv4Network
-from typing import Any, Final
+from typing import Any, Final, Protocol
+from uuid import UUID
 
 import eventlet
 from oslo_config import cfg
 
 from dfmeta import hub
 from dfmeta.attach.api import Api
-from dfmeta.attach.engine import Engine
-from dfmeta.attach.model import Network
+from dfmeta.attach.engine import Engine, name_of_port
+from dfmeta.attach.model import Driver, Network
 from dfmeta.attach.records import Records
 from dfmeta.attach.settings import Settings
 from dfmeta.conf import attachments as options
 from dfmeta.exceptions import AttachError, ConfigError
 from dfmeta.model import Port, PortKind
+from dfmeta.ports.attach_networks import Chosen, NeutronNetworks
+from dfmeta.ports.attach_neutron import NeutronDriver
+from dfmeta.ports.attach_wired import WiredPorts
 from dfmeta.ports.attachments import LocalDriver
+from dfmeta.ports.neutron_trunks import NeutronTrunks
 from dfmeta.proxy.attachments import Local
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import AttachmentTokens
@@ -35,6 +40,10 @@ LOG = logging.getLogger("dfmeta.attachments")
 
 TIDY: Final = 15.0
 """Seconds between two comparisons of the tables with the data plane."""
+TIDY_NEUTRON: Final = 60.0
+"""The same with the driver neutron, as long as Neutron answers."""
+BURST_NEUTRON: Final = 0.1
+"""Seconds for which requests of a burst are collected: Neutron takes longer for a single one."""
 OTHER_REQUESTS: Final = 10
 """Requests of the API in a second, for each new attachment in a second."""
 _KEY: Final = b"attachments"
@@ -51,25 +60,27 @@ class Attaching:
 
     def __init__(self, conf: cfg.ConfigOpts, registry: Registry, key: bytes) -> None:
         self._registry = registry
-        self._networks = networks(conf)
         self._present: tuple[int, frozenset[str]] = (-1, frozenset())
-        group = conf.df_metadata
+        neutron = options.uses_neutron(conf)
+        self._plane: _Plane = _Neutron(conf, self._parents) if neutron else _Local(conf)
         attachments = Attachments(_database(conf.attachments.connection))
-        self.records = Records(attachments, self._networks, hmac.digest(key, _SEEDS, "sha256"))
+        self.records = Records(attachments, self._plane.known, hmac.digest(key, _SEEDS, "sha256"))
         """The records of containers for the store."""
         self.engine = Engine(
             attachments,
-            LocalDriver(group.ovsdb_connection, group.integration_bridge, self._networks),
-            self._networks,
+            self._plane.driver,
+            self._plane.networks,
             settings(conf),
             host=neutron_client.host(conf),
-            present=self._is_present,
+            present=lambda port_id: port_id in self._parents(),
+            name=str if neutron else name_of_port,
+            burst=BURST_NEUTRON if neutron else 0.0,
         )
         self._rates = RateLimiter(_rates(conf))
         self._api = Api(
             self.engine,
             AttachmentTokens(hmac.digest(key, _KEY, "sha256")),
-            self._networks,
+            self._plane.networks,
             allow=options.allowed(conf.attachments),
             quota=conf.attachments.quota,
             wait=self._wait,
@@ -83,20 +94,17 @@ class Attaching:
         seldom = Seldom()
         step: Callable[[], None] = self.engine.resume
         while True:
+            self._plane.refresh()
             try:
                 step()
             except AttachError as error:
                 seldom.warn(LOG, "Attachments: %s", error.line)
             step = self.engine.tidy
-            eventlet.sleep(TIDY)
+            eventlet.sleep(self._plane.pause)
 
     def reload(self, conf: cfg.ConfigOpts) -> None:
         """Apply the networks, ``allow``, ``quota`` and ``rate`` of another configuration."""
-        now = networks(conf)
-        # In place: engine and driver have the same object.
-        for gone in self._networks.keys() - now.keys():
-            del self._networks[gone]
-        self._networks.update(now)
+        self._plane.choose(conf)
         self.engine.take(settings(conf))
         self._rates.settings = _rates(conf)
         self._api.allow = options.allowed(conf.attachments)
@@ -106,7 +114,8 @@ class Attaching:
         endpoint = port.endpoint
         return self._rates.ask(endpoint, 4).retry_after if endpoint is not None else 0
 
-    def _is_present(self, port_id: str) -> bool:
+    def _parents(self) -> frozenset[str]:
+        """Return the iface-ids of the ports of this host's VMs."""
         version, there = self._present
         if version != self._registry.version:
             there = frozenset(
@@ -116,7 +125,111 @@ class Attaching:
                 if one.instance_id and one.kind is not PortKind.SUBPORT and not one.vid
             )
             self._present = (self._registry.version, there)
-        return port_id in there
+        return there
+
+
+class _Plane(Protocol):
+    """A driver with its networks."""
+
+    @property
+    def driver(self) -> Driver:
+        """The driver."""
+        ...
+
+    @property
+    def networks(self) -> Mapping[str, Network]:
+        """The networks by name."""
+        ...
+
+    @property
+    def known(self) -> Mapping[str, Network]:
+        """The networks that are known now."""
+        ...
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next comparison of the tables with the data plane."""
+        ...
+
+    def refresh(self) -> None:
+        """Read what may have changed outside. Does not raise."""
+        ...
+
+    def choose(self, conf: cfg.ConfigOpts) -> None:
+        """Take the networks of another configuration."""
+        ...
+
+
+class _Local:
+    """The driver ``local``, and the networks of the configuration."""
+
+    pause = TIDY
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        group = conf.df_metadata
+        self.networks = self.known = networks(conf)
+        self.driver = LocalDriver(group.ovsdb_connection, group.integration_bridge, self.networks)
+
+    def refresh(self) -> None:
+        """See :class:`_Plane`: nothing is read."""
+
+    def choose(self, conf: cfg.ConfigOpts) -> None:
+        """See :class:`_Plane`."""
+        now = networks(conf)
+        # In place: engine and driver have the same object.
+        for gone in self.networks.keys() - now.keys():
+            del self.networks[gone]
+        self.networks.update(now)
+
+
+class _Neutron:
+    """The driver ``neutron``, and the networks of Neutron.
+
+    :param parents: returns the iface-ids of the ports of this host's VMs.
+    :raises ConfigError: when the account for Neutron is wrong.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, parents: Callable[[], frozenset[str]]) -> None:
+        group = conf.df_metadata
+        self._trunks = NeutronTrunks(
+            neutron_client.build(conf),
+            host=neutron_client.host(conf),
+            connect=conf.neutron.timeout,
+        )
+        self.networks = NeutronNetworks(self._trunks, chosen(conf))
+        self.known = self.networks.known
+        wired = WiredPorts(group.ovsdb_connection, group.integration_bridge, self._trunks.statuses)
+        self.driver = NeutronDriver(self._trunks, self.networks, wired, parents)
+
+    @property
+    def pause(self) -> float:
+        """See :class:`_Plane`."""
+        return TIDY if self._trunks.is_away else TIDY_NEUTRON
+
+    def refresh(self) -> None:
+        """See :class:`_Plane`."""
+        self.networks.refresh()
+
+    def choose(self, conf: cfg.ConfigOpts) -> None:
+        """See :class:`_Plane`."""
+        self.networks.choose(chosen(conf))
+
+
+def chosen(conf: cfg.ConfigOpts) -> dict[str, Chosen]:
+    """Return the configured networks of Neutron by name."""
+    return {
+        name: Chosen(
+            network_id=_id(group.neutron_network),
+            subnet_id=_id(group.neutron_subnet),
+            groups=tuple(map(_id, group.security_groups)),
+        )
+        for name, group in options.networks(conf).items()
+    }
+
+
+def _id(text: str) -> str:
+    """Return an id as Neutron writes it."""
+    return str(UUID(text))
 
 
 def networks(conf: cfg.ConfigOpts) -> dict[str, Network]:

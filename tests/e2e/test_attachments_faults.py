@@ -179,6 +179,8 @@ def test_an_operator_lists_deletes_and_compares(host: Host, vm: Guest) -> None:
     assert row["port"] == f"tpi-{vm.ids.iface_id}"[:15]
     assert f"{row['ip']}/24" == one["ips"][0]["address"]
     assert one["id"] in said("list")
+    ports = json.loads(host.agent.ctl("ports", "--format", "json").stdout)
+    assert {row["container"] for row in ports} == {None, "first", "c1"}
     assert said("delete", one["id"]) == f"{one['id']}: deleted\n"
     assert one["id"] not in host.tags()
     assert "there is no such attachment" in said("delete", one["id"], status=2)

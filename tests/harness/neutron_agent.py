@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -77,7 +77,8 @@ class NeutronAgent(Daemon):
         super().__init__(host.namespace, "neutron")
         self.config_file = self.folder / "neutron.conf"
         self._ports: dict[str, Port] = {}
-        self._trunks: dict[str, tuple[Guest, dict[int, Guest]]] = {}
+        self._trunks: dict[str, tuple[str, dict[int, str]]] = {}
+        """Trunk → the parent's port, and VLAN id → port."""
         self._skip = 0
         self._news = 0
         programs = self.folder / "bin"
@@ -143,7 +144,24 @@ class NeutronAgent(Daemon):
 
         :param subports: VLAN id → a guest with the id of the subport's port.
         """
-        self._trunks[trunk_id] = parent, subports
+        ports = {vid: one.ids.iface_id for vid, one in subports.items()}
+        self._trunks[trunk_id] = parent.ids.iface_id, ports
+        self._write()
+
+    def put_subports(self, trunk_id: str, parent: str, ports: Mapping[int, Port]) -> None:
+        """Replace the subports of a trunk, and their ports.
+
+        :param parent: the parent's port.
+        :param ports: VLAN id → port.
+        """
+        _parent, before = self._trunks.get(trunk_id, ("", {}))
+        wanted = {vid: one.id for vid, one in ports.items()}
+        if trunk_id in self._trunks and before == wanted:
+            return
+        for gone in set(before.values()) - set(wanted.values()):
+            del self._ports[gone]
+        self._ports |= {one.id: one for one in ports.values()}
+        self._trunks[trunk_id] = parent, wanted
         self._write()
 
     def change(
@@ -165,10 +183,8 @@ class NeutronAgent(Daemon):
             "trunks": [
                 {
                     "id": trunk_id,
-                    "parent": parent.ids.iface_id,
-                    "subports": [
-                        {"id": one.ids.iface_id, "vid": vid} for vid, one in subports.items()
-                    ],
+                    "parent": parent,
+                    "subports": [{"id": one, "vid": vid} for vid, one in subports.items()],
                 }
                 for trunk_id, (parent, subports) in self._trunks.items()
             ],

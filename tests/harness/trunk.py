@@ -57,12 +57,20 @@ class Trunk:
     :param plugged: the VM's interface is there; else :meth:`plug` adds it.
     :param wired: the patch ports are there; else Neutron's agent makes them, and writes the
         trunk's metadata into the VM's row.
+    :param trunk_id: Neutron's id of the trunk; empty: one that depends on the guest.
     """
 
-    def __init__(self, guest: Guest, *vids: int, plugged: bool = True, wired: bool = True) -> None:
+    def __init__(
+        self,
+        guest: Guest,
+        *vids: int,
+        plugged: bool = True,
+        wired: bool = True,
+        trunk_id: str = "",
+    ) -> None:
         self.guest = guest
         self._plugged, self._wired = plugged, wired
-        self.id = uuid_of(f"trunk of {guest.ids.iface_id}")
+        self.id = trunk_id or uuid_of(f"trunk of {guest.ids.iface_id}")
         self.bridge = f"tbr-{self.id}"[: NAME_MAX - 1]
         self.subports: list[Subport] = []
         guest.host.add_bridge(self.bridge)

@@ -204,7 +204,7 @@ BAD = [
     ("df_metadata", "hold_timeout", "nan"),
     ("df_metadata", "engine", "nginx"),
     ("attachments", "enabled", "perhaps"),
-    ("attachments", "driver", "neutron"),
+    ("attachments", "driver", "ovn"),
     ("attachments", "allow", "not an id"),
     ("attachments", "vid_range", "2"),
     ("attachments", "vid_range", "0:10"),

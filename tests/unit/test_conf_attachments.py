@@ -18,6 +18,7 @@ from dfmeta.exceptions import ConfigError
 
 PODS = {"subnet": "10.20.0.0/24", "gateway": "10.20.0.1"}
 INSTANCE = "11111111-2222-3333-4444-555555555555"
+OTHER = "22222222-3333-4444-5555-666666666666"
 
 
 class Load:
@@ -124,6 +125,55 @@ def test_a_wrong_value_of_a_network_is_named(
     assert caught.value.fields["option"] == f"[attachment_network:pods] {option}"
     assert caught.value.remedy or caught.value.fields["remedy"]
     assert "\n" not in str(caught.value)
+
+
+NEUTRONS = {"neutron_network": INSTANCE, "neutron_subnet": INSTANCE.replace("-", "").upper()}
+
+
+@pytest.mark.parametrize(
+    ("driver", "network", "option", "cause"),
+    [
+        ("local", {**PODS, "neutron_network": INSTANCE}, "neutron_network", "no effect"),
+        ("local", {**PODS, "neutron_subnet": INSTANCE}, "neutron_subnet", "no effect"),
+        ("local", {**PODS, "security_groups": INSTANCE}, "security_groups", "no effect"),
+        ("neutron", {**NEUTRONS, "subnet": "10.20.0.0/24"}, "subnet", "no effect"),
+        ("neutron", {**NEUTRONS, "gateway": "10.20.0.1"}, "gateway", "no effect"),
+        ("neutron", {**NEUTRONS, "local_vlan": 0}, "local_vlan", "no effect"),
+        ("neutron", {**NEUTRONS, "mtu": 1500}, "mtu", "no effect"),
+        ("neutron", {**NEUTRONS, "dns": ""}, "dns", "no effect"),
+        ("neutron", {}, "neutron_network", "has to have one"),
+        ("neutron", {"neutron_network": INSTANCE}, "neutron_subnet", "has to have one"),
+        ("neutron", {**NEUTRONS, "neutron_network": "pods"}, "neutron_network", "not the id"),
+        ("neutron", {**NEUTRONS, "neutron_subnet": "10.0.0.0/8"}, "neutron_subnet", "not the id"),
+        ("neutron", {**NEUTRONS, "security_groups": "open"}, "security_groups", "not the id"),
+    ],
+    ids=str,
+)
+def test_a_network_has_the_options_of_its_driver(
+    load: Load, driver: str, network: dict[str, object], option: str, cause: str
+) -> None:
+    with pytest.raises(ConfigError, match=cause) as caught:
+        load(attachments={"driver": driver}, pods=network)
+    assert caught.value.fields["option"] == f"[attachment_network:pods] {option}"
+    assert caught.value.fields["remedy"]
+
+
+def test_networks_of_neutron_are_read_by_name(load: Load) -> None:
+    from dfmeta.ports.attach_networks import Chosen
+    from dfmeta.wiring.attachments import chosen
+
+    conf = load(
+        attachments={"enabled": True, "driver": "neutron"},
+        pods={**NEUTRONS, "security_groups": f"{OTHER},{INSTANCE}"},
+        # The same subnet twice, as with other security groups.
+        bare=NEUTRONS,
+    )
+    assert chosen(conf) == {
+        "pods": Chosen(INSTANCE, INSTANCE, (OTHER, INSTANCE)),
+        "bare": Chosen(INSTANCE, INSTANCE),
+    }
+    assert attachments.uses_neutron(conf)
+    assert not attachments.uses_neutron(load(attachments={"driver": "neutron"}, pods=NEUTRONS))
 
 
 @pytest.mark.parametrize("name", ["", "Pods", "a b", " pods", "-a", "n" * 64])

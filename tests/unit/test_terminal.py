@@ -38,6 +38,7 @@ LISTINGS: Mapping[str, tuple[Mapping[str, str], Sequence[str], Mapping[str, obje
             "kind": "subport",
             "segmentation_id": 100,
             "parent": "tpi-0a1b2c3d-4e",
+            "container": "3f1a9c22",
             "instance": INSTANCE,
             "instance_name": "web1",
             "project": PROJECT,

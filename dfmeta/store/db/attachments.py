@@ -193,6 +193,21 @@ class Attachments:
 
         return self._database.run(work, write=True) if ids else set()
 
+    def name_ports(self, names: Mapping[str, str]) -> None:
+        """Write the iface-ids of ports that a driver has named.
+
+        :param names: id of the row → iface-id.
+        """
+
+        def work(connection: Connection) -> None:
+            for row, name in sorted(names.items()):
+                connection.execute(
+                    update(attachments).where(attachments.c.id == row).values(port_id=name)
+                )
+
+        if names:
+            self._database.run(work, write=True)
+
     def leave(self, ids: Collection[str], rest: float, now: float) -> int:
         """Let rows leave, and return how many did not already.
 

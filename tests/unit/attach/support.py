@@ -55,16 +55,20 @@ class Plane:
         self.lost_answer = False
         """The next call does its work, and its answer is lost."""
         self.refused: Callable[[Attachment], bool] = lambda _one: False
+        self.refusal: dict[str, object] = {}
+        """Fields of the error for those."""
+        self.names: dict[str, str] | None = None
+        """Attachment → iface-id, if the data plane names the ports."""
         self.unready = ""
         self.calls: list[tuple[str, int]] = []
         self.gate = threading.Event()
         self.gate.set()
         self.fuse = fuse or Fuse()
 
-    def make(self, parent: Parent, attachments: Sequence[Attachment]) -> None:
+    def make(self, parent: Parent, attachments: Sequence[Attachment]) -> dict[str, str] | None:
         self._call("make", attachments)
         if any(self.refused(one) for one in attachments):
-            raise AttachDriverError(cause="refused")
+            raise AttachDriverError(cause="refused", **self.refusal)
         for one in attachments:
             assert one.parent == parent.port_id
             others = {
@@ -72,7 +76,10 @@ class Plane:
             }
             assert one.vid not in others, "a VLAN id is given twice"
             self.ports[one.id] = Found(id=one.id, parent=one.parent, vid=one.vid)
+            if self.names is not None:
+                self.names[one.id] = f"port of {one.id}"
         self._answer()
+        return self.names and {one.id: self.names[one.id] for one in attachments}
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
         self._call("remove", attachments)
@@ -141,7 +148,7 @@ class World:
         self.settings = Settings(**{"rate": 1e9, **settings})
         self.engine = self.start()
 
-    def start(self, host: str = "host-1", plane: Plane | None = None) -> Engine:
+    def start(self, host: str = "host-1", plane: Plane | None = None, **more: Any) -> Engine:
         """A further process, or the same one after its end."""
         self.engine = Engine(
             Attachments(self.database),
@@ -151,6 +158,7 @@ class World:
             host=host,
             clock=lambda: self.now,
             present=lambda port_id: port_id in self.there,
+            **more,
         )
         return self.engine
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -355,6 +356,117 @@ def test_a_data_plane_that_is_away_is_not_asked_for_each_of_a_batch(
     world.plane.away = False
     world.engine.tidy()
     world.check_nothing_leaked()
+
+
+def test_vids_that_others_have_taken_meanwhile_are_left_out(world: World) -> None:
+    world.plane.refused = lambda one: one.vid < 5
+    world.plane.refusal = {"taken": True}
+    assert world.attach().vid == 5
+    world.check()
+    # As many tries as a request has.
+    world.plane.refused = lambda _one: True
+    world.plane.calls.clear()
+    with pytest.raises(AttachDriverError, match="refused"):
+        world.attach("c2")
+    assert [name for name, _count in world.plane.calls].count("make") == 8
+    world.check()
+
+
+def test_taken_vids_cost_no_rate(made: Path, tmp_path: Path) -> None:
+    with world_in(made, tmp_path, rate=1) as world:
+        world.plane.refused = lambda one: one.vid < 5
+        world.plane.refusal = {"taken": True}
+        assert world.attach().vid == 5
+
+
+def test_taken_vids_of_a_batch_do_not_stop_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "WINDOW", 0.3)
+    world.plane.refused = lambda one: one.vid < 7
+    world.plane.refusal = {"taken": True}
+    results: Any = together(*[lambda n=n: world.attach(f"c{n}") for n in range(8)])
+    assert sorted(one.vid for one in results) == list(range(7, 15))
+    world.check()
+
+
+def test_a_failure_of_the_whole_is_not_tried_for_each(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "WINDOW", 0.3)
+    world.plane.refused = lambda _one: True
+    world.plane.refusal = {"whole": True}
+    results = together(*[lambda n=n: world.attach(f"c{n}") for n in range(8)])
+    assert all(isinstance(one, AttachDriverError) for one in results)
+    assert [count for name, count in world.plane.calls if name == "make"] == [8]
+    world.check()
+
+
+def test_a_data_plane_can_name_the_ports(world: World) -> None:
+    world.plane.names = {}
+    world.start(name=str)
+    one = world.attach()
+    assert one.port_id == f"port of {one.id}"
+    assert world.engine.everything() == [one]
+    assert world.attach() == one
+
+
+def test_a_port_that_another_host_needs_stays(world: World) -> None:
+    """The data plane is the same for all hosts, and the VM moves."""
+    one = world.attach()
+    other = world.start("host-2")
+    for found, stays in (
+        ({"shared": True}, True),
+        ({"removable": False}, True),
+        ({}, False),
+    ):
+        world.plane.ports[one.id] = replace(
+            Found(id=one.id, parent=one.parent, vid=one.vid), **found
+        )
+        other.tidy()
+        assert (one.id in world.plane.ports) is stays
+
+
+def test_half_of_a_port_is_made_again(world: World) -> None:
+    one = world.attach()
+    world.plane.ports[one.id] = replace(world.plane.ports[one.id], whole=False)
+    world.engine.tidy()
+    assert world.plane.ports[one.id].whole
+    world.check()
+
+
+def test_removals_at_once_go_to_the_driver_together(world: World) -> None:
+    for number in range(20):
+        world.attach(f"c{number}")
+    world.plane.calls.clear()
+    world.plane.gate.clear()
+    threading.Timer(0.3, world.plane.gate.set).start()
+    together(*[lambda n=n: world.detach(f"c{n}") for n in range(20)])
+    counts = [count for name, count in world.plane.calls if name == "remove"]
+    assert sum(counts) == 20
+    assert len(counts) < 10
+    assert world.engine.everything() == []
+
+
+def test_the_next_requests_of_a_burst_are_awaited(world: World) -> None:
+    now, slept = [100.0], list[float]()
+    burst = batches.Batches(
+        world.engine._plane, burst=0.5, clock=lambda: now[0], sleep=slept.append
+    )
+    burst._note(VM.port_id, 1)
+    burst.remove(VM.port_id)
+    assert slept == [0.0]
+    burst._note(VM.port_id, 2)
+    now[0] += batches.RECENT
+    burst.remove(VM.port_id)
+    assert slept == [0.0, 0.0]
+    burst._note(VM.port_id, 2)
+    burst.remove(VM.port_id)
+    assert slept == [0.0, 0.0, 0.5]
+    burst._note(OTHER.port_id, 2)
+    burst.remove(VM.port_id)
+    burst.remove(OTHER.port_id)
+    assert slept == [0.0, 0.0, 0.5, 0.5, 0.5]
 
 
 def test_an_attachment_that_is_deleted_while_it_is_created(world: World) -> None:

@@ -149,11 +149,13 @@ def test_without_an_endpoint_nobody_is_asked() -> None:
 
 def test_an_answer_that_is_nested_too_deeply_is_no_answer() -> None:
     class Response:
+        content = b"["
+
         def json(self) -> object:
             return json.loads("[" * 100_000)
 
     class Session:
-        def get(self, _url: str, **_options: object) -> Response:
+        def request(self, _url: str, _method: str, **_options: object) -> Response:
             return Response()
 
     with pytest.raises(SourceError, match="not JSON"):

@@ -300,7 +300,7 @@ def test_neutron_is_asked_for_the_dhcp_ports_of_networks() -> None:
     asked: list[Any] = []
 
     class Session:
-        def get(self, url: str, params: list[tuple[str, str]]) -> Any:
+        def request(self, url: str, _method: str, params: list[tuple[str, str]]) -> Any:
             asked.append((url, params))
             raise ValueError
 
