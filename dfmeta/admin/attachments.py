@@ -79,7 +79,15 @@ class AttachmentsApi:
                     return _only("GET, HEAD")
                 return _json(200, list(source.report()))
             if path == GC:
-                return _json(200, dict(source.tidy_now())) if method == "POST" else _only("POST")
+                if method != "POST":
+                    return _only("POST")
+                done = dict(source.tidy_now())
+                LOG.info(
+                    "Attachments: compared for an operator: %d removed, %d waiting",
+                    done["removed"],
+                    done["waiting"],
+                )
+                return _json(200, done)
             if one is None:
                 return _said(404, "there is no such attachment")
             if method != "DELETE":

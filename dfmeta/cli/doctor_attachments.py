@@ -1,38 +1,53 @@
-"""``dfmeta doctor``'s check of attachments; no line where they are off."""
+"""``dfmeta doctor``'s check of attachments; no line where they are off and have left nothing."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from oslo_config import cfg
 
 from dfmeta.cli.client import request_agent
 from dfmeta.conf import attachments as options
-from dfmeta.exceptions import NotRunningError
+from dfmeta.exceptions import NotRunningError, OvsdbError
 from dfmeta.inspect import checks_attachments
 from dfmeta.inspect.checks_attachments import AttachmentFacts, Row
-from dfmeta.inspect.facts import Snapshot
+from dfmeta.inspect.facts import Settings, Snapshot
 from dfmeta.inspect.finding import Finding
+from dfmeta.ports.ovsdb_facts import read_snapshot
 from dfmeta.wiring import neutron_client
 
 
 def attachments(
-    conf: cfg.ConfigOpts, snapshot: Snapshot | None, bridge: str, *, running: bool
+    conf: cfg.ConfigOpts, wanted: Settings, snapshot: Snapshot | None, *, running: bool
 ) -> Iterator[Finding]:
     """Check attachments, if the daemon makes any.
 
+    OVSDB is read again, between two readings of the table: an attachment that a VM adds or deletes
+    meanwhile is no fault.
+
     :param snapshot: OVSDB's configuration; None if OVSDB does not answer.
-    :param bridge: name of the integration bridge.
     :param running: whether the daemon answers.
     """
     if not conf.attachments.enabled:
+        yield from checks_attachments.left(snapshot or Snapshot())
         return
     if not running:
         yield checks_attachments.silent()
         return
-    yield from checks_attachments.attachments(_facts(conf), snapshot, bridge, now=time.time())
+    before = _facts(conf)
+    there = None if snapshot is None else _read(wanted.ovsdb)
+    facts = replace(_facts(conf), before=before.rows)
+    yield from checks_attachments.attachments(facts, there, wanted.bridge, now=time.time())
+
+
+def _read(ovsdb: str) -> Snapshot | None:
+    try:
+        return read_snapshot(ovsdb)
+    except OvsdbError:  # it has ended since the first reading
+        return None
 
 
 def _facts(conf: cfg.ConfigOpts) -> AttachmentFacts:

@@ -173,7 +173,7 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
         yield from checks_next_hops.next_hops(known)
         if snapshot is not None:
             yield from checks_trunks.trunks(known, snapshot, wanted.bridge)
-    yield from doctor_attachments.attachments(conf, snapshot, wanted.bridge, running=facts.running)
+    yield from doctor_attachments.attachments(conf, wanted, snapshot, running=facts.running)
     yield from doctor_meta.numbers(asked, wanted, known)
     if snapshot is not None:
         yield from checks_switch.other_ports(snapshot, wanted)

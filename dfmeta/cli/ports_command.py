@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.client import request_agent
+from dfmeta.cli.client import ask_agent
 from dfmeta.cli.common import (
     JSON,
     config_options,
@@ -19,6 +20,7 @@ from dfmeta.cli.common import (
     wide_option,
 )
 from dfmeta.cli.in_force import ask_running
+from dfmeta.exceptions import NotRunningError
 from dfmeta.inspect.moments import clock, span
 from dfmeta.model import PortKind, PortState
 
@@ -31,6 +33,7 @@ COLUMNS: Final = {
     "segmentation_id": "VID",
     "parent": "PARENT",
     "container": "CONTAINER",
+    "network": "NETWORK",
     "instance": "INSTANCE",
     "instance_name": "NAME",
     "project": "PROJECT",
@@ -39,21 +42,21 @@ COLUMNS: Final = {
 }
 ANSWER: Final = "last_answer"
 DROP: Final = (
-    *("sources", "key", "project", "ofport", "kind", "addresses", "instance_name"),
-    *("container", "parent"),
+    *("sources", "key", "project", "ofport", "kind", "addresses", "instance_name", "network"),
+    *("parent", "container"),
 )
 """Columns that are left out on a narrow terminal, the least important one first."""
 FIELDS: Final = (
     *COLUMNS,
     *("key6", "meta_mac", "iface_id", "mac", "fault", "connections", "requests", "last_failure"),
-    *("next_hops", "next_hop_faults", "vid", "subport_faults"),
+    *("next_hops", "next_hop_faults", "vid", "subport_faults", "attachment"),
 )
 META_ADDRESSES: Final = "META IP, META MAC: ADDRESS"
 """Heading of the addresses with ``identity_scheme = meta_ip``."""
 TRUNKS: Final = ("kind", "segmentation_id", "parent")
 """Columns that are shown only on a host with trunks."""
-CONTAINER: Final = "container"
-"""Column that is shown only on a host with attachments."""
+ATTACHED: Final = ("container", "network")
+"""Columns that are shown only on a host with attachments."""
 WELL: Final = frozenset({PortState.SERVED, PortState.UNNAMED, PortState.DEAD})
 """States of a port without a fault."""
 STYLES: Final = {
@@ -105,14 +108,13 @@ def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool)
     the Meta IP of the port's first address, and each address has the Meta IP and the Meta MAC that
     stand for it. FROM names the identity sources of instance and project. On a host with trunks,
     KIND is port, trunk parent or subport, and a subport has its VLAN id on the trunk and the port
-    of its parent. A subport in the state "unnamed" has no instance: its requests get 404. CONTAINER
-    is the container of a VM's attachment.
+    of its parent. A subport in the state "unnamed" has no instance: its requests get 404. A subport
+    that is an attachment has the id and the network of its container.
     """
     conf = load_config(config_files)
     rows = ask_running(conf, "/ports")
-    if any(row.get("kind") == PortKind.SUBPORT for row in rows):
-        names = _containers(conf)
-        rows = [{**row, CONTAINER: names.get(row.get("iface_id", ""))} for row in rows]
+    found = _attachments(conf) if any(map(_is_subport, rows)) else {}
+    rows = [{**row, **_attached(found.get(row.get("iface_id")))} for row in rows]
     if failing:
         rows = [row for row in rows if not _well(row)]
     if fmt == JSON:
@@ -122,8 +124,8 @@ def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool)
     columns = {**COLUMNS, ANSWER: "LAST ANSWER"}
     if all(row.get("kind", PortKind.PORT) == PortKind.PORT for row in rows):
         columns = {key: title for key, title in columns.items() if key not in TRUNKS}
-    if not any(row.get(CONTAINER) for row in rows):
-        del columns[CONTAINER]
+    if not any(row["attachment"] for row in rows):
+        columns = {key: title for key, title in columns.items() if key not in ATTACHED}
     if any(row.get("meta_mac") for row in rows):
         columns["addresses"] = META_ADDRESSES
     shown = [_for_people(row, now) for row in rows]
@@ -131,12 +133,27 @@ def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool)
     print_rows(shown, columns, fmt, styles=STYLES, drop=drop, wide=wide)
 
 
-def _containers(conf: cfg.ConfigOpts) -> dict[str, str]:
-    """Return the iface-id of each attachment's port, and its container."""
-    if not conf.attachments.enabled:
-        return {}
-    status, found = request_agent(conf, "/attachments")
-    return {one["port_id"]: one["container"] for one in found} if status == 200 else {}
+def _is_subport(row: dict[str, Any]) -> bool:
+    # A daemon of an older version that still runs has no subports.
+    return bool(row.get("kind") == PortKind.SUBPORT)
+
+
+def _attachments(conf: cfg.ConfigOpts) -> dict[Any, dict[str, Any]]:
+    """Return the attachments by the iface-id of their ports.
+
+    Empty where attachments are off, and while their database does not answer: the ports are shown
+    all the same.
+    """
+    with contextlib.suppress(NotRunningError):
+        return {one["port_id"]: one for one in ask_agent(conf, "/attachments")}
+    return {}
+
+
+def _attached(one: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the members that an attachment adds to the row of its port."""
+    if one is None:
+        return dict.fromkeys(("container", "network", "attachment"))
+    return {"container": one["container"], "network": one["network"], "attachment": one["id"]}
 
 
 def _well(row: dict[str, Any]) -> bool:

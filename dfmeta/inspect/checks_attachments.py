@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dfmeta.inspect.checks_trunks import mtu_behind
-from dfmeta.inspect.facts import Snapshot
+from dfmeta.inspect.facts import Interface, Snapshot
 from dfmeta.inspect.finding import Finding, listed, ok, unknown, warning, wrong
 from dfmeta.model import ATTACHMENT_KEY as KEY
 
@@ -17,7 +17,9 @@ LATE: Final = 60.0
 NEARLY: Final = 0.9
 """Part of a VM's attachments that may be in use without a warning."""
 ACTIVE: Final = "active"
-_ENDS: Final = 2
+LEAVING: Final = "leaving"
+_TRUNK: Final = ("dfmeta", "trunk")
+"""Key and value in ``external_ids`` of the bridge of a trunk of dfmeta."""
 _LOG: Final = (
     "see the log of dfmeta-agent for the cause; `dfmeta attachment gc` tries again at once"
 )
@@ -44,6 +46,9 @@ class AttachmentFacts:
     """The daemon's attachments, and its configuration."""
 
     rows: Sequence[Row] = ()
+    """As they are after OVSDB was read."""
+    before: Sequence[Row] | None = None
+    """As they were before it was read; None: the same. Attachments come and go meanwhile."""
     cause: str = ""
     """Why there are no rows; empty: there are."""
     most: int = 0
@@ -75,6 +80,19 @@ def attachments(
     elif not found:
         vms = len({row.port for row in facts.rows})
         yield ok(NAME, f"{len(facts.rows)} attachments of {vms} VMs")
+
+
+def left(snapshot: Snapshot) -> Iterator[Finding]:
+    """Report the ports of attachments on a host where attachments are off."""
+    names = sorted(one.name for one in snapshot.interfaces if KEY in one.external_ids)
+    if names:
+        yield warning(
+            NAME,
+            f"attachments are off, and their ports are left: {listed(names)}: no program removes "
+            "them",
+            "set [attachments] enabled again and restart dfmeta-agent; or, if the containers are "
+            f"gone, `ovs-vsctl del-port {names[0]}` for each of them",
+        )
 
 
 def silent() -> Finding:
@@ -122,11 +140,15 @@ def _dead(facts: AttachmentFacts) -> Iterator[Finding]:
     """Find attachments from before the last boot of their VM."""
     boots: dict[str, dict[str, float]] = {}
     for row in facts.rows:
-        if row.boot_id:
+        if row.boot_id and row.state != LEAVING:
             its = boots.setdefault(row.port, {})
             its[row.boot_id] = max(its.get(row.boot_id, 0.0), row.changed)
     last = {port: max(its, key=lambda boot: its[boot]) for port, its in boots.items()}
-    old = [row for row in facts.rows if row.boot_id and row.boot_id != last[row.port]]
+    old = [
+        row
+        for row in facts.rows
+        if row.boot_id and row.state != LEAVING and row.boot_id != last[row.port]
+    ]
     if old:
         yield warning(
             NAME,
@@ -138,11 +160,17 @@ def _dead(facts: AttachmentFacts) -> Iterator[Finding]:
 
 def _planes(facts: AttachmentFacts, snapshot: Snapshot) -> Iterator[Finding]:
     """Compare rows and ports."""
-    ends: dict[str, int] = {}
+    ends: dict[str, list[Interface]] = {}
     for one in snapshot.interfaces:
         if KEY in one.external_ids:
-            ends[one.external_ids[KEY]] = ends.get(one.external_ids[KEY], 0) + 1
-    bare = [row for row in facts.rows if row.state == ACTIVE and ends.get(row.id, 0) != _ENDS]
+            ends.setdefault(one.external_ids[KEY], []).append(one)
+    before = facts.rows if facts.before is None else facts.before
+    stood = {row.id for row in before if row.state == ACTIVE}
+    bare = [
+        row
+        for row in facts.rows
+        if row.state == ACTIVE and row.id in stood and not _is_pair(ends.get(row.id, ()))
+    ]
     if bare:
         yield wrong(
             NAME,
@@ -150,7 +178,7 @@ def _planes(facts: AttachmentFacts, snapshot: Snapshot) -> Iterator[Finding]:
             "containers do not pass",
             "`dfmeta attachment gc` makes them again; see the log of dfmeta-agent if it does not",
         )
-    stray = ends.keys() - {row.id for row in facts.rows}
+    stray = ends.keys() - {row.id for row in (*before, *facts.rows)}
     if stray:
         yield warning(
             NAME,
@@ -159,15 +187,31 @@ def _planes(facts: AttachmentFacts, snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+def _is_pair(ends: Sequence[Interface]) -> bool:
+    """Return whether the ports of an attachment are two that lead to each other."""
+    names = {one.name for one in ends}
+    return len(names) == 2 and {one.options.get("peer") for one in ends} == names
+
+
 def _large(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
+    """Find networks whose frames do not pass the interface of a VM with a trunk of dfmeta.
+
+    Also those without an attachment: dfmeta-cni refuses them.
+    """
     networks = facts.networks or {}
+    key, value = _TRUNK
+    trunks = {one.name for one in snapshot.bridges if one.external_ids.get(key) == value}
+    outer = {one.name for one in snapshot.interfaces if one.bridge in trunks}
     limits = {
-        one.name: mtu_behind(one, snapshot) for one in snapshot.interfaces if one.bridge == bridge
+        one.name: mtu_behind(one, snapshot)
+        for one in snapshot.interfaces
+        if one.bridge == bridge and one.options.get("peer") in outer and KEY not in one.external_ids
     }
     large = {
-        (row.network, row.port): limits[row.port]
-        for row in facts.rows
-        if networks.get(row.network, 0) > limits.get(row.port, 0) > 0
+        (network, port): limit
+        for network, mtu in sorted(networks.items())
+        for port, limit in sorted(limits.items())
+        if mtu > limit > 0
     }
     if large:
         texts = (
@@ -176,8 +220,8 @@ def _large(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterator[
         )
         yield warning(
             NAME,
-            f"the MTU of networks is larger than that of a VM's interface: {listed(texts)}: larger "
-            "frames of its containers are lost",
+            f"the MTU of networks is larger than that of a VM's interface: {listed(texts)}: "
+            "dfmeta-cni attaches no container, and other clients lose larger frames",
             f"set mtu in [attachment_network:{next(iter(large))[0]}] to {min(large.values())} or "
             "less, or give the VM's interface a larger MTU",
         )

@@ -19,7 +19,7 @@ SOURCE = ROOT / "doc/source"
 TYPED: Mapping[str, str] = {
     "README": "tests/e2e/test_pages.py",
     "changing": "tests/e2e/test_changing_page.py",
-    "containers": "tests/e2e/test_pages.py",
+    "containers": "tests/e2e/test_containers_page.py",
     "datapaths": "tests/e2e/test_pages.py",
     "device-tags-use": "tests/e2e/test_pages.py",
     "devices": "tests/e2e/test_pages.py",

@@ -112,12 +112,6 @@ def test_a_subport_gets_an_instance_and_loses_it_and_a_vm_a_trunk(host: Shell) -
     assert not any(one.startswith("tbr-") for one in host.switch.vsctl("list-br").split())
 
 
-def test_a_port_is_allowed_to_make_attachments(host: Shell) -> None:
-    types(host, "containers")
-    rows = host.switch.records("Interface", "external_ids")
-    assert any(row["external_ids"].get("dfmeta-attachments") == "true" for row in rows)
-
-
 def test_devices_get_their_roles(host: Shell) -> None:
     drive = host.folder / "srv/drives/web1"
     drive.mkdir(parents=True)

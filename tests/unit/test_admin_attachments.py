@@ -67,9 +67,11 @@ def test_one_is_deleted(engine: Engine, caplog: pytest.LogCaptureFixture) -> Non
     ]
 
 
-def test_the_comparison_is_made_at_once(engine: Engine) -> None:
+def test_the_comparison_is_made_at_once(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     response = ask(engine, "/attachments/gc", "POST")
     assert (response.status_int, response.json) == (200, {"removed": 1, "waiting": 2})
+    assert "Attachments: compared for an operator: 1 removed, 2 waiting" in caplog.messages
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,7 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
         "unix:/a",
         "tcp:a:80",
     ),
+    "admin/attachments.py _ONE": ("/attachments/11111111-2222-3333-4444-555555555555",),
     "attach/api.py _TTL": ("12",),
     "attach/requests.py BOOT_ID": ("6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01",),
     "attach/requests.py CONTAINER": ("a_.-1",),

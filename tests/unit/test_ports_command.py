@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-import dfmeta.conf
 from dfmeta.cli import ports_command
 from dfmeta.cli.ports_command import answer_of, ports
+from dfmeta.exceptions import NotRunningError
 
 NOW = datetime(2026, 11, 22, 14, 30, tzinfo=UTC)
 SINCE = "2026-11-22T14:02:00Z"
@@ -61,6 +62,50 @@ def test_addresses_of_both_versions_are_listed_with_their_slots(
         assert "1: 10.0.0.5 fa:16:3e:00:00:01" in shown
         assert "1: fe80::1 fa:16:3e:00:00:01 to fe80::a9fe:a9fe" in shown
         assert "None" not in shown
+
+
+def test_a_subport_has_its_container_and_its_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    subport = {"kind": "subport", "segmentation_id": 7, "parent": "tpi-1"}
+    rows = [
+        row("tpi-1", kind="trunk parent", iface_id="p"),
+        row("spi-1", iface_id="s", **subport),
+        row("spi-2", iface_id="o", **subport),
+    ]
+    asked: list[str] = []
+    found = [{"id": "a1", "port_id": "s", "container": "web-0", "network": "pods"}]
+
+    def attachments(_conf: object, path: str) -> list[dict[str, str]]:
+        asked.append(path)
+        if not found:
+            raise NotRunningError(address="here", cause="off", remedy="none")
+        return found
+
+    monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
+    monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
+    monkeypatch.setattr(ports_command, "ask_agent", attachments)
+    listed = json.loads(CliRunner().invoke(ports, ["--format", "json"]).stdout)
+    assert [(one["attachment"], one["container"], one["network"]) for one in listed] == [
+        (None, None, None),
+        ("a1", "web-0", "pods"),
+        (None, None, None),
+    ]
+    shown = CliRunner().invoke(ports, ["--wide"]).stdout
+    assert "CONTAINER" in shown
+    assert re.search(r"7 +tpi-1 +web-0 +pods", shown)
+    found.clear()
+    shown = CliRunner().invoke(ports, ["--wide"])
+    assert (shown.exit_code, "CONTAINER" in shown.stdout) == (0, False)
+    assert "spi-1" in shown.stdout
+    assert asked == ["/attachments"] * 3
+
+
+def test_a_host_without_subports_is_not_asked_for_attachments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
+    monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: [row()])
+    monkeypatch.setattr(ports_command, "ask_agent", None)
+    assert CliRunner().invoke(ports).exit_code == 0
 
 
 def test_failing_are_those_that_are_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,19 +158,3 @@ def test_a_host_without_trunks_has_no_columns_of_trunks(monkeypatch: pytest.Monk
     assert {*ports_command.TRUNKS}.isdisjoint([*plain, *plain_drop])
     assert {*ports_command.TRUNKS} < {*trunks}
     assert {"kind", "parent"} < {*trunks_drop}
-
-
-@pytest.mark.parametrize("status", [200, 404])
-def test_a_subport_of_an_attachment_has_its_container(
-    monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
-    listed = [{"port_id": "p1", "container": "c1"}]
-    rows = [row("spi-1", kind="subport", iface_id="p1"), row("tpi-1", kind="trunk parent")]
-    conf = dfmeta.conf.load([], prog="test")
-    conf.set_override("enabled", True, group="attachments")
-    monkeypatch.setattr(ports_command, "load_config", lambda _files: conf)
-    monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
-    monkeypatch.setattr(ports_command, "request_agent", lambda _conf, _path: (status, listed))
-    found = json.loads(CliRunner().invoke(ports, ["--format", "json"]).stdout)
-    assert [one["container"] for one in found] == (["c1", None] if status == 200 else [None] * 2)
-    assert ("CONTAINER" in CliRunner().invoke(ports).stdout) == (status == 200)

@@ -10,7 +10,7 @@ import pytest
 
 from dfmeta.inspect import checks_attachments
 from dfmeta.inspect.checks_attachments import AttachmentFacts, Row
-from dfmeta.inspect.facts import Interface, Snapshot
+from dfmeta.inspect.facts import Bridge, Interface, Snapshot
 from dfmeta.inspect.finding import Finding, Status
 
 NOW = 1000.0
@@ -26,6 +26,7 @@ ONE = Row(
 )
 FACTS = AttachmentFacts(rows=[ONE], most=10, networks={"pods": 1400})
 IFACE = {"iface-id": "p"}
+TRUNK = (Bridge("tbr-1", external_ids={"dfmeta": "trunk"}),)
 VM = (
     Interface("tpi-1", "br-int", type="patch", options={"peer": "tpt-1"}, external_ids=IFACE),
     Interface("tpt-1", "tbr-1", type="patch", external_ids=IFACE),
@@ -35,16 +36,22 @@ VM = (
 
 def ends(*ids: str) -> Sequence[Interface]:
     return [
-        Interface(f"{kind}{one}", bridge, type="patch", external_ids={"dfmeta-attachment": one})
+        Interface(
+            f"{kind}{one}",
+            bridge,
+            type="patch",
+            external_ids={"dfmeta-attachment": one},
+            options={"peer": f"{peer}{one}"},
+        )
         for one in ids
-        for kind, bridge in (("spi-", "br-int"), ("spt-", "tbr-1"))
+        for kind, bridge, peer in (("spi-", "br-int", "spt-"), ("spt-", "tbr-1", "spi-"))
     ]
 
 
 def found(
     facts: AttachmentFacts = FACTS, *others: Interface, ids: Sequence[str] = ("a1",)
 ) -> list[Finding]:
-    snapshot = Snapshot(interfaces=(*VM, *ends(*ids), *others))
+    snapshot = Snapshot(bridges=TRUNK, interfaces=(*VM, *ends(*ids), *others))
     return list(checks_attachments.attachments(facts, snapshot, "br-int", now=NOW))
 
 
@@ -90,7 +97,33 @@ def test_attachments_of_an_earlier_boot_are_named() -> None:
     assert "dfmeta attachment delete a1" in line.remedy
 
 
-@pytest.mark.parametrize("half", [[], ends("a1")[:1]])
+def test_an_earlier_boot_that_leaves_is_no_fault() -> None:
+    rows = [
+        replace(ONE, boot_id="old", state="leaving", changed=NOW),
+        replace(ONE, id="a2", boot_id="new", changed=2.0),
+    ]
+    assert [one.status for one in found(replace(FACTS, rows=rows), ids=["a1", "a2"])] == [Status.OK]
+
+
+@pytest.mark.parametrize("state", ["wanted", "made", "leaving", ""])
+def test_one_that_comes_or_goes_meanwhile_is_no_fault(state: str) -> None:
+    other = [replace(ONE, state=state, changed=NOW)] if state else []
+    for facts in (replace(FACTS, before=other), replace(FACTS, rows=other, before=[ONE])):
+        for ids in ([], ["a1"]):
+            assert [one.status for one in found(facts, ids=ids)] == [Status.OK]
+
+
+def test_ports_that_are_left_where_attachments_are_off_are_named() -> None:
+    assert list(checks_attachments.left(Snapshot(interfaces=VM))) == []
+    (line,) = checks_attachments.left(Snapshot(interfaces=(*VM, *ends("a1"))))
+    assert line.status is Status.WARNING
+    assert "are left: spi-a1, spt-a1: no program" in line.text
+    assert "`ovs-vsctl del-port spi-a1`" in line.remedy
+
+
+@pytest.mark.parametrize(
+    "half", [[], ends("a1")[:1], [ends("a1")[0], replace(ends("a1")[1], options={})]]
+)
 def test_one_without_its_ports_is_named(half: Sequence[Interface]) -> None:
     (line,) = found(FACTS, *half, ids=[])
     assert line.status is Status.WRONG
@@ -110,6 +143,7 @@ def test_a_network_with_larger_frames_than_the_vm_is_named(mtu: int, status: Sta
     if status is Status.WARNING:
         assert "pods (1501, tpi-1: 1500)" in line.text
         assert "mtu in [attachment_network:pods] to 1500" in line.remedy
+        assert found(replace(FACTS, rows=[], networks={"pods": mtu}), ids=[]) == [line]
 
 
 def test_a_database_and_a_switch_that_are_away() -> None:
