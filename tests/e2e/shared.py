@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.e2e.support import NOVA_OPTIONS, project_ids, put, put_nova
 from tests.harness.agent import Agent, Options
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import Guest
+from tests.harness.neutron_agent import NeutronAgent
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.scheme import SIDE, Side
@@ -79,6 +81,30 @@ def nova_guest(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Gues
     one = make_guest("one", ids=project_ids("one"))
     put_nova(nova, one)
     return one
+
+
+class World(Protocol):
+    """A host of the fixture ``world``, with Neutron's agent."""
+
+    @property
+    def neutron(self) -> NeutronAgent:
+        """Neutron's agent."""
+
+    @property
+    def agent(self) -> Agent:
+        """The daemon."""
+
+
+@pytest.fixture
+def neutron_of_world(world: World) -> NeutronAgent:
+    """Neutron's agent, so that a failure shows its log."""
+    return world.neutron
+
+
+@pytest.fixture
+def agent_of_world(world: World) -> Agent:
+    """The daemon, so that a failure shows its log."""
+    return world.agent
 
 
 @dataclass(frozen=True)

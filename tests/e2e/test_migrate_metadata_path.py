@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import NOVA_OPTIONS, TWIN_MAC, put_nova
 from tests.e2e.test_neutron_agent import UNDER_WAY, asking
 from tests.harness.agent import Agent
@@ -114,16 +115,7 @@ def world() -> Iterator[World]:
             agent.stop()
 
 
-@pytest.fixture
-def neutron(world: World) -> NeutronAgent:
-    """Neutron's agent, so that a failure shows its log."""
-    return world.neutron
-
-
-@pytest.fixture
-def agent(world: World) -> Agent:
-    """The daemon, so that a failure shows its log."""
-    return world.agent
+neutron, agent = shared.neutron_of_world, shared.agent_of_world
 
 
 def test_a_host_goes_over_and_comes_back_while_guests_ask(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import TWIN_MAC, asks_own, failures, put
 from tests.harness.agent import Agent
 from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Sample
@@ -118,16 +119,7 @@ def world(host: OpenvSwitch) -> Iterator[World]:
         agent.stop()
 
 
-@pytest.fixture
-def neutron(world: World) -> NeutronAgent:
-    """Neutron's agent, so that a failure shows its log."""
-    return world.neutron
-
-
-@pytest.fixture
-def agent(world: World) -> Agent:
-    """The daemon, so that a failure shows its log."""
-    return world.agent
+neutron, agent = shared.neutron_of_world, shared.agent_of_world
 
 
 pytestmark = [pytest.mark.usefixtures("neutron", "agent"), pytest.mark.early]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import asks_own, put
 from tests.harness.agent import Agent
 from tests.harness.container import Container
@@ -95,16 +96,7 @@ def world(host: OpenvSwitch) -> Iterator[World]:
         agent.stop()
 
 
-@pytest.fixture
-def neutron(world: World) -> NeutronAgent:
-    """Neutron's agent, so that a failure shows its log."""
-    return world.neutron
-
-
-@pytest.fixture
-def agent(world: World) -> Agent:
-    """The daemon, so that a failure shows its log."""
-    return world.agent
+neutron, agent = shared.neutron_of_world, shared.agent_of_world
 
 
 pytestmark = [pytest.mark.usefixtures("neutron", "agent"), pytest.mark.early]

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.neutron_vm import MTU, World, listed, status, world_with
 from tests.e2e.support import META_DATA, asks_own, put
-from tests.harness.agent import Agent
 from tests.harness.container import Container
 from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
-from tests.harness.neutron_agent import NeutronAgent
 from tests.harness.poll import wait_for
 from tests.harness.trunk import Subport
 from tests.harness.vm_api import Connection, allowed
@@ -31,16 +30,7 @@ def world() -> Iterator[World]:
         yield made
 
 
-@pytest.fixture
-def neutron(world: World) -> NeutronAgent:
-    """Neutron's agent, so that a failure shows its log."""
-    return world.neutron
-
-
-@pytest.fixture
-def agent(world: World) -> Agent:
-    """The daemon, so that a failure shows its log."""
-    return world.agent
+neutron, agent = shared.neutron_of_world, shared.agent_of_world
 
 
 pytestmark = [pytest.mark.usefixtures("neutron", "agent"), pytest.mark.early]

@@ -10,20 +10,20 @@ SQLite, so that the tables are made from the models. One thread answers one requ
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import sqlalchemy
-from neutron.db.migration.models import head  # noqa: F401 - it has all tables
 from neutron_lib.db.model_base import BASEV2
 
 
 class Handler(WSGIRequestHandler):
     """A connection."""
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+    def log_message(self, *_arguments: object) -> None:
         """Log nothing: Neutron does."""
 
 
@@ -39,6 +39,7 @@ def main() -> None:
     del sys.argv[1:]
     database = folder / "neutron.db"
     if not database.exists():
+        importlib.import_module("neutron.db.migration.models.head")  # it has all tables
         new = folder / "new.db"
         engine = sqlalchemy.create_engine(f"sqlite:///{new}")
         BASEV2.metadata.create_all(engine)

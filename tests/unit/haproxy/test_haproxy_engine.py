@@ -323,7 +323,12 @@ def test_a_reload_with_a_change_replaces_it_after_its_running_requests(world: Wo
     until(lambda: world.processes() == 1, "the end of the old one")
 
 
-def test_an_answer_of_a_replaced_process_is_not_for_the_next_guest(world: World) -> None:
+def replaced(world: World) -> tuple[int, Callable[[], Any]]:
+    """Replace haproxy while it has a request.
+
+    Returns its process id, and a call that lets Nova answer, and gives the answer that the guest
+    gets.
+    """
     gate = Event()
     world.upstream.script = lambda _asked: gate.wait() or OK
     slow = eventlet.spawn(world.ask)
@@ -331,10 +336,20 @@ def test_an_answer_of_a_replaced_process_is_not_for_the_next_guest(world: World)
     before = world.pid
     world.engine.rebind()
     world.next_pid(before)
+    world.upstream.script = lambda _asked: OK
+
+    def answer() -> Any:
+        gate.send()
+        return slow.wait()
+
+    return before, answer
+
+
+def test_an_answer_of_a_replaced_process_is_not_for_the_next_guest(world: World) -> None:
+    _before, answer = replaced(world)
     world.come("6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01")
     world.engine.inform()
-    gate.send()
-    assert slow.wait() == b""
+    assert answer() == b""
 
 
 def test_a_replaced_process_that_does_not_end_is_killed(
@@ -436,28 +451,6 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Counts, "_answers", note)
     return read
-
-
-def replaced(world: World) -> tuple[int, Callable[[], Any]]:
-    """Replace haproxy while it has a request.
-
-    Returns its process id, and a call that lets Nova answer, and gives the answer that the guest
-    gets.
-    """
-    gate = Event()
-    world.upstream.script = lambda _asked: gate.wait() or OK
-    slow = eventlet.spawn(world.ask)
-    until(lambda: world.upstream.asked, "the request")
-    before = world.pid
-    world.engine.rebind()
-    world.next_pid(before)
-    world.upstream.script = lambda _asked: OK
-
-    def answer() -> Any:
-        gate.send()
-        return slow.wait()
-
-    return before, answer
 
 
 def test_requests_until_the_end_of_a_replaced_process_are_counted(
