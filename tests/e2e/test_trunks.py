@@ -297,7 +297,8 @@ def test_the_vms_interface_may_come_last_and_change_its_instance(
     with Guest(host, "late", address="10.0.0.40/24", plug=False) as vm:
         trunk = Trunk(vm, plugged=False)
         wait_for(lambda: trunk.inner in rows(agent), 5, "the parent")
-        assert rows(agent)[trunk.inner]["state"] == "no instance"
+        # At first it may have no number.
+        wait_for(lambda: rows(agent)[trunk.inner]["state"] == "no instance", 5, "its number")
         put(agent, vm)
         trunk.plug()
         asks_own(vm)

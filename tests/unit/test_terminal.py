@@ -39,6 +39,7 @@ LISTINGS: Mapping[str, tuple[Mapping[str, str], Sequence[str], Mapping[str, obje
             "segmentation_id": 100,
             "parent": "tpi-0a1b2c3d-4e",
             "container": "3f1a9c22",
+            "network": "pods",
             "instance": INSTANCE,
             "instance_name": "web1",
             "project": PROJECT,

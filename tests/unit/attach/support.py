@@ -17,6 +17,7 @@ from dfmeta.attach.model import Attachment, Found, Network, Parent, State, Wante
 from dfmeta.exceptions import AttachDriverError
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
+from tests.harness.poll import wait_for
 
 VM = Parent(port_id="port-1", port_name="tap1", instance_id="vm-1", mac="fa:16:3e:00:00:01")
 OTHER = Parent(port_id="port-2", port_name="tap2", instance_id="vm-2")
@@ -167,6 +168,17 @@ class World:
 
     def detach(self, container: str = "c1", *, parent: Parent = VM, gone: bool = True) -> None:
         self.engine.detach(parent, container, "eth0", gone=gone)
+
+    def await_batch_of(self, count: int) -> None:
+        """Let the driver be called for that many attachments at once."""
+        batches = self.engine._batches
+
+        def wait(_seconds: float) -> None:
+            if batches._open:
+                waiting = batches._open.values
+                wait_for(lambda: sum(len(one.rows) for one in waiting()) == count, 20, "the batch")
+
+        batches._sleep = wait
 
     def check(self) -> None:
         """What must hold when no work is open and the data plane answers."""

@@ -331,10 +331,8 @@ def test_requests_at_once_go_to_the_driver_together(
     world.check()
 
 
-def test_one_of_a_batch_that_fails_does_not_stop_the_others(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "WINDOW", 0.3)
+def test_one_of_a_batch_that_fails_does_not_stop_the_others(world: World) -> None:
+    world.await_batch_of(6)
     world.plane.refused = lambda one: one.container == "c3"
     results = together(*[lambda n=n: world.attach(f"c{n}") for n in range(6)])
     assert [isinstance(one, AttachDriverError) for one in results] == [
@@ -345,10 +343,8 @@ def test_one_of_a_batch_that_fails_does_not_stop_the_others(
     assert len(world.engine.everything()) == 5
 
 
-def test_a_data_plane_that_is_away_is_not_asked_for_each_of_a_batch(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "WINDOW", 0.3)
+def test_a_data_plane_that_is_away_is_not_asked_for_each_of_a_batch(world: World) -> None:
+    world.await_batch_of(8)
     world.plane.away = True
     results = together(*[lambda n=n: world.attach(f"c{n}") for n in range(8)])
     assert all(isinstance(one, AttachDriverError) for one in results)
@@ -390,10 +386,8 @@ def test_taken_vids_of_a_batch_do_not_stop_the_others(
     world.check()
 
 
-def test_a_failure_of_the_whole_is_not_tried_for_each(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "WINDOW", 0.3)
+def test_a_failure_of_the_whole_is_not_tried_for_each(world: World) -> None:
+    world.await_batch_of(8)
     world.plane.refused = lambda _one: True
     world.plane.refusal = {"whole": True}
     results = together(*[lambda n=n: world.attach(f"c{n}") for n in range(8)])
@@ -508,7 +502,7 @@ def test_a_data_plane_that_hangs_stops_nobody_for_ever(world: World) -> None:
 def test_a_program_error_of_the_driver_releases_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "WINDOW", 0.3)
+    world.await_batch_of(3)
     make = world.plane.make
     monkeypatch.setattr(world.plane, "make", lambda *_arguments: {}["defect"])
 
