@@ -111,6 +111,9 @@ class _Question:
     def _wait(self, deadline: float) -> Any:
         while True:
             now = self._clock()
+            if now - self._found_at < KEEP:
+                # The answer came between two waits.
+                return self._found
             late = now - self._begun >= AGAIN and self._threads < THREADS
             if not self._threads or late:
                 self._begin(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -165,11 +166,14 @@ def vm(world: World) -> Parent:
     return world.vm("tap1")[0]
 
 
+_NUMBERS = itertools.count()
+
+
 def wanted(parent: Parent, vid: int, **values: Any) -> Attachment:
     """Return an attachment that has just been chosen."""
     one = vms.attachment(parent, vid)
     mac = f"fa:16:3f:{one.id[:2]}:{one.id[2:4]}:{one.id[4:6]}"
-    number = 100 * vid + int(one.id[:2], 16) % 100
+    number = 100 * vid + next(_NUMBERS) % 100
     return replace(one, **{"port_id": "", "ip": SUBNET[number], "mac": mac, **values})
 
 
