@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from dfmeta.cmd.tap import NUMBER_INTERVAL
 from dfmeta.exceptions import OvsdbError
 from dfmeta.model import MetaIds, MetaNames, Port
 from dfmeta.ports import meta_writer
@@ -82,12 +84,21 @@ class Watch:
     def ensured(self) -> MetaRows:
         """Create everything and wait until Open vSwitch has numbered it.
 
-        It may have to number it again: see :meth:`OvsdbWatcher.reconfigure`.
+        It may have to number it again, as the daemon asks it every two seconds: see
+        :meth:`OvsdbWatcher.reconfigure`.
         """
         self.watcher.ensure_meta(self.names)
         until(lambda: self.rows.sound, "the rows of the second bridge")
-        self.watcher.reconfigure()
-        until(self._in_use, "the second bridge", timeout=30)
+        due = time.monotonic()
+
+        def in_use() -> bool:
+            nonlocal due
+            if time.monotonic() >= due:
+                self.watcher.reconfigure()
+                due += NUMBER_INTERVAL
+            return self._in_use()
+
+        until(in_use, "the second bridge", timeout=30)
         return self.rows
 
     def _in_use(self) -> bool:
