@@ -840,6 +840,11 @@ def outer_name(container: str, ifname: str) -> str:
     return "dfc" + hashlib.sha256(f"{container}/{ifname}".encode()).hexdigest()[:12]
 
 
+def short_lived(call: Call) -> str:
+    """Return a device's first name. The kernel refuses one that this VM's own devices have."""
+    return "dfv" + outer_name(call.container, call.ifname)[3:]
+
+
 # Devices
 
 
@@ -888,17 +893,19 @@ def make_device(call: Call, here: Netlink, there: Netlink, netns: int, one: Atta
     if parent is None or call.link == "ovs":
         _make_port(call, here, netns, one, mtu)
     else:
-        where = (call.ifname, one.mac, mtu)
+        name = short_lived(call)
         try:
-            here.make(vlan(*where, netns=netns, parent=parent.index, vid=one.vid))
+            here.make(vlan(name, one.mac, mtu, netns=netns, parent=parent.index, vid=one.vid))
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
                 cause = "this kernel has no VLAN devices"
                 raise CniError(IO, cause, "Load 8021q, or use link: ovs") from error
             if error.errno != errno.EEXIST:
                 raise
-            _must_be_new(call, there)
             raise VidTakenError from error
+        made = there.link(name)
+        if made is not None:
+            there.send(_SETLINK, device(made.index) + attribute(3, call.ifname.encode() + b"\0"))
     link = there.link(call.ifname)
     if link is None:
         raise CniError(IO, f"{call.ifname} vanished while it was made")
@@ -956,12 +963,6 @@ def _make_port(call: Call, here: Netlink, netns: int, one: Attachment, mtu: int)
     database.add(call.bridge, outer, one.vid, ids)
 
 
-def _must_be_new(call: Call, there: Netlink) -> None:
-    if there.link(call.ifname) is not None:
-        cause = f"the container has a device {call.ifname}"
-        raise CniError(ENVIRONMENT, cause, "Give another CNI_IFNAME, or delete the device first")
-
-
 def remove_port(call: Call, here: Netlink) -> None:
     """Remove the VM's side of a container's device with ``link: ovs``. Idempotent."""
     outer = outer_name(call.container, call.ifname)
@@ -979,7 +980,7 @@ def remove_vlan(call: Call, netns: int, vid: int, mac: str) -> None:
     """
     there = Netlink(netns)
     for link in there.links():
-        same = link.vid == vid if vid else link.name == call.ifname
+        same = link.vid == vid if vid else link.name in (call.ifname, short_lived(call))
         if link.kind == "vlan" and link.mac == mac and same:
             there.remove(link)
 
@@ -1005,7 +1006,9 @@ def attach(call: Call) -> Attachment:
     if netns < 0:
         raise CniError(ENVIRONMENT, "CNI_NETNS does not exist", "The runtime has to make it first")
     here, there = Netlink(), Netlink(netns)
-    _must_be_new(call, there)
+    if there.link(call.ifname) is not None:
+        cause = f"the container has a device {call.ifname}"
+        raise CniError(ENVIRONMENT, cause, "Give another CNI_IFNAME, or delete the device first")
     wanted, avoid = call.wanted(), []  # type: dict[str, Any], list[int]
     while True:
         document = call.api.ask("PUT", call.path, wanted)
@@ -1037,9 +1040,9 @@ def _undo(call: Call, here: Netlink, there: Netlink, mac: object) -> None:
     with contextlib.suppress(CniError, OSError):
         if call.link == "ovs":
             remove_port(call, here)
-        link = there.link(call.ifname)
-        if link is not None and link.mac == mac:
-            there.remove(link)
+        for link in map(there.link, (call.ifname, short_lived(call))):
+            if link is not None and link.mac == mac:
+                there.remove(link)
         gone = "?link=gone"
     with contextlib.suppress(CniError):
         call.api.call("DELETE", call.path + gone)
@@ -1381,18 +1384,15 @@ def main() -> int:
     except CniError as error:
         failure = error
     except OSError as error:
-        failure = CniError(
-            IO, f"the kernel refuses a change: {error.strerror or error}", "Run as root"
-        )
+        cause = f"the kernel refuses a change: {error.strerror or error}"
+        failure = CniError(IO, cause, "Run as root")
     else:
-        if done is not None:
-            sys.stdout.write(json.dumps(done) + "\n")
+        sys.stdout.write("" if done is None else json.dumps(done) + "\n")
         return 0
     asked = _member(_document(raw), "cniVersion")
     version = str(asked) if asked in VERSIONS else version
-    document = {"cniVersion": version, "code": failure.code, "msg": failure.msg}
-    document["details"] = failure.details
-    sys.stdout.write(json.dumps(document) + "\n")
+    said = {"code": failure.code, "msg": failure.msg, "details": failure.details}
+    sys.stdout.write(json.dumps({"cniVersion": version, **said}) + "\n")
     return 1
 
 
