@@ -87,7 +87,7 @@ def test_containers_have_vlan_devices(node: Node, vms: tuple[Guest, Guest]) -> N
         url = f"http://{METADATA_IP}/latest/meta-data/local-hostname"
         assert node.text(f"ip netns exec {container} curl -sS -m 60 {url}") == container
     node.run("install -d /run/empty")
-    served = node.machine.spawn(
+    server = node.machine.spawn(
         "exec timeout 300 ip netns exec c2 python3 -m http.server 8080 --directory /run/empty"
     )
     url = f"http://{address}:8080/"
@@ -97,7 +97,8 @@ def test_containers_have_vlan_devices(node: Node, vms: tuple[Guest, Guest]) -> N
         120,
         "the other container",
     )
-    served.kill()
+    server.kill()
+    server.communicate()
     assert cni(node, first, "CHECK", "c1", prevResult=one) is None
     for vm, container in ((first, "c1"), (second, "c2")):
         assert cni(node, vm, "DEL", container) is None
