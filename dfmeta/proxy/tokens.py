@@ -12,6 +12,7 @@ determined by the port that the request arrived on.
 
 from __future__ import annotations
 
+import abc
 import base64
 import contextlib
 import enum
@@ -81,7 +82,7 @@ class TokenMode(enum.StrEnum):
     """Requests without a token are refused."""
 
 
-class _Tokens(Generic[T]):
+class _Tokens(abc.ABC, Generic[T]):
     """Issues and verifies tokens without storing them.
 
     :param key: signing key, :data:`KEY_BYTES` random bytes.
@@ -113,9 +114,9 @@ class _Tokens(Generic[T]):
         # A token that is valid for longer than TTL_MAX was issued while the clock was wrong.
         return bool(version == _VERSION) and 0 < left <= TTL_MAX * 1000
 
+    @abc.abstractmethod
     def _bound(self, holder: T) -> tuple[str, ...]:
         """Return the texts that a token is bound to."""
-        raise NotImplementedError
 
     def _now(self) -> int:
         return int(self._clock() * 1000)

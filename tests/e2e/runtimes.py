@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import json
 import shutil
@@ -146,21 +147,21 @@ class Runtime(Closing):
 
     # Containers
 
+    @abc.abstractmethod
     def create(self, name: str, *words: str) -> None:
         """Start a container on the network."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def process(self, name: str) -> str:
         """Return the id of a container's process."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def inside(self, name: str, *words: str) -> str:
         """Run a command in a container; return its output."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def remove(self, name: str) -> None:
         """Stop and remove a container."""
-        raise NotImplementedError
 
     def start(self, name: str) -> str:
         """Start a container that tells its name to clients; return its address."""
