@@ -162,14 +162,14 @@ def test_a_start_on_a_bridge_that_is_not_there_leaves_no_holder_in_the_way(
     host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
     """The device is there, from a run whose holder has ended."""
-    agent = make_agent({"df_metadata": {"startup_timeout": 1, "listener_keep": 1}})
+    agent = make_agent({"df_metadata": {"listener_keep": 1}})
     agent.kill()
     wait_for(lambda: not holders(host), 10, "the holder's end")
-    agent.configure({"df_metadata": {"integration_bridge": "br-none"}})
+    agent.configure({"df_metadata": {"integration_bridge": "br-none", "startup_timeout": 1}})
     before = left(host)
     fails(agent, "there is no bridge br-none")
     assert left(host) == before
-    agent.configure({"df_metadata": {"integration_bridge": BRIDGE}})
+    agent.configure({"df_metadata": {"integration_bridge": BRIDGE, "startup_timeout": None}})
     agent.start()
     guest = make_guest("one")
     put(agent, guest)
