@@ -38,29 +38,40 @@ _CAPABILITIES, _CAP_VERSION_3 = 41, 0x20080522
 _MESSAGE: Final = 1 << 16
 _LINE: Final = 1024
 """Bytes of a command line."""
+_FRESH: Final = ("alembic.command", "alembic.config", "alembic.context", "alembic.op", "sqlite3")
+"""Imported for a database that does not exist yet."""
 _PROGRAMS: Final = {
     "dfmeta-agent": (
         "dfmeta.cmd.agent",
         (
+            *_FRESH,
             "dfmeta.cmd.daemon",
             "dfmeta.ports.folders",
             "dfmeta.ports.libvirt",
             "dfmeta.ports.neutron",
             "dfmeta.ports.records",
+            "dfmeta.ports.attachments",
+            "dfmeta.store.db.sqlite",
             "dfmeta.store.guest.backend",
             "dfmeta.wiring.api",
+            "dfmeta.wiring.attachments",
             "dfmeta.wiring.database",
+            "encodings.ascii",
             "encodings.idna",
+            "keystoneauth1.identity",
             "keystoneauth1.loading",
         ),
     ),
     "dfmeta-store": (
         "dfmeta.cmd.store",
         (
+            *_FRESH,
             "dfmeta.cmd.central",
             "dfmeta.store.auth.oidc",
+            "dfmeta.store.db.sqlite",
             "dfmeta.store.guest.backend",
             "dfmeta.store.lookup.puller",
+            "encodings.ascii",
             "encodings.idna",
         ),
     ),
@@ -73,8 +84,13 @@ _PROGRAMS: Final = {
             "dfmeta.cli.store_commands",
             "dfmeta.cli.subport_command",
             "dfmeta.cli.trace_command",
+            "dfmeta.cli.trunk_command",
             "dfmeta.store.db.repository",
+            "dfmeta.store.db.sqlite",
+            "dfmeta.store.lookup.upstream",
+            "encodings.ascii",
             "encodings.idna",
+            "keystoneauth1.identity",
             "keystoneauth1.loading",
         ),
     ),
@@ -254,10 +270,10 @@ def main() -> None:
     poll.register(orders, select.POLLIN)
     running: dict[int, Child] = {}
     while True:
-        ready = {number for number, _event in poll.poll()}
-        for number in ready & running.keys():
-            poll.unregister(number)
-            running.pop(number).tell_end(waitpid)
+        ready = {one for one, _event in poll.poll()}
+        for one in ready & running.keys():
+            poll.unregister(one)
+            running.pop(one).tell_end(waitpid)
         if orders.fileno() not in ready:
             continue
         message, descriptors, _flags, _address = socket.recv_fds(orders, _MESSAGE, 5)
@@ -266,8 +282,9 @@ def main() -> None:
         ended = open_socket(fileno=descriptors[0])
         pid = fork()
         if pid == 0:
-            for one in (*running.values(), ended, orders):
-                one.close()
+            inherited: list[Child | socket.socket] = [*running.values(), ended, orders]
+            for each in inherited:
+                each.close()
             _become(module, json.loads(message), descriptors[1], descriptors[2:])
         for descriptor in descriptors[1:]:
             os.close(descriptor)
