@@ -44,10 +44,7 @@ LATER, UNAVAILABLE, SHORT = 11, 50, 51
 MTU, REFUSED, CONFLICT, EXHAUSTED, DIFFERENT = range(100, 105)
 """Codes of errors: those of the specification, and from 100 on this program's own."""
 
-MAX_INPUT = 4 << 20
-MAX_HEAD = 16 << 10
-MAX_ANSWER = 1 << 20
-MAX_DATABASE = 16 << 20
+MAX_INPUT, MAX_HEAD, MAX_ANSWER, MAX_DATABASE = 4 << 20, 16 << 10, 1 << 20, 16 << 20
 """Bytes that are read at most: of stdin, of an answer's head and body, and of OVSDB's answer."""
 MAX_LABELS, MAX_LABEL, MAX_ADDRESSES, MAX_ROUTES = 16, 256, 16, 64
 PATIENCE = 20
@@ -94,7 +91,7 @@ class Call:
         """
         self.verb, self.config, self.environ = verb, config, environ
         self.bare = False
-        """Whether the runtime sets addresses and routes itself."""
+        """Whether the runtime moves the device, and sets addresses and routes itself."""
         self.container = self.ifname = self.netns = ""
         if verb in ("ADD", "DEL", "CHECK"):
             self.container = self._variable("CNI_CONTAINERID", _CONTAINER)
@@ -978,7 +975,7 @@ def remove_vlan(call: Call, netns: int, vid: int, mac: str) -> None:
 
     :param vid: 0: the host does not know it; then MAC and name decide.
     """
-    there = Netlink(netns)
+    there = Netlink(-1 if call.bare else netns)
     for link in there.links():
         same = link.vid == vid if vid else link.name in (call.ifname, short_lived(call))
         if link.kind == "vlan" and link.mac == mac and same:
@@ -1005,7 +1002,8 @@ def attach(call: Call) -> Attachment:
     netns = open_netns(call.netns)
     if netns < 0:
         raise CniError(ENVIRONMENT, "CNI_NETNS does not exist", "The runtime has to make it first")
-    here, there = Netlink(), Netlink(netns)
+    here = Netlink()
+    there = here if call.bare else Netlink(netns)
     if there.link(call.ifname) is not None:
         cause = f"the container has a device {call.ifname}"
         raise CniError(ENVIRONMENT, cause, "Give another CNI_IFNAME, or delete the device first")
@@ -1225,7 +1223,9 @@ class Docker:
             self._keep(body)
         if name == "DeleteNetwork" and os.path.exists(self._file(body)):
             os.unlink(self._file(body))
-        return {"Scope": "local"} if name == "GetCapabilities" else {}
+        # Addresses are given in each VM, and a network is that of other VMs too (as macvlan's).
+        scopes = {"Scope": "local", "ConnectivityScope": "global"}
+        return scopes if name == "GetCapabilities" else {}
 
     def _file(self, body: object) -> str:
         network = _member(body, "NetworkID")
@@ -1352,19 +1352,15 @@ def run(verb: str, raw: bytes, environ: dict[str, str]) -> dict[str, Any] | None
         return {"cniVersion": version, "supportedVersions": [*VERSIONS]}
     verbs = {"ADD": add, "DEL": delete, "CHECK": check, "GC": collect, "STATUS": status_of}
     if verb not in verbs:
-        raise CniError(
-            ENVIRONMENT,
-            "CNI_COMMAND is not a verb" if verb else "CNI_COMMAND is missing",
-            "A container runtime calls this program: see the documentation of dfmeta-cni",
-        )
+        cause = "CNI_COMMAND is not a verb" if verb else "CNI_COMMAND is missing"
+        remedy = "A container runtime calls this program: see the documentation of dfmeta-cni"
+        raise CniError(ENVIRONMENT, cause, remedy)
     config = read_config(raw)
     version = config.get("cniVersion")
     if version not in VERSIONS or version < SINCE.get(verb, ""):
-        raise CniError(
-            VERSION,
-            f"cniVersion does not allow {verb}" if version in VERSIONS else "cniVersion is unknown",
-            f"Use {', '.join(one for one in VERSIONS if one >= SINCE.get(verb, ''))}",
-        )
+        state = f"does not allow {verb}" if version in VERSIONS else "is unknown"
+        remedy = f"Use {', '.join(one for one in VERSIONS if one >= SINCE.get(verb, ''))}"
+        raise CniError(VERSION, f"cniVersion {state}", remedy)
     call = Call(verb, config, environ)
     try:
         return verbs[verb](call)
@@ -1375,6 +1371,10 @@ def run(verb: str, raw: bytes, environ: dict[str, str]) -> dict[str, Any] | None
 def main() -> int:
     """Run the plugin; return 0, or 1 after an error on stdout."""
     if sys.argv[1:] == ["--docker"]:
+        import signal
+
+        # The first process of a container ignores signals without a handler (pid_namespaces(7)).
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         listen(DOCKER, STATE).serve_forever()
     verb, raw, version = os.environ.get("CNI_COMMAND", ""), b"", VERSIONS[-1]
     try:
