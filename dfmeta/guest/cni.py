@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import socketserver
     from typing import Any
 
+    Answer = tuple[int, dict[bytes, bytes], bytes]
+
 VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 SINCE = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 """Verbs that older versions of the specification do not have."""
@@ -168,10 +170,9 @@ class Call:
         """
         result = self.config.get("prevResult") or {}
         lists = ("interfaces", "ips", "routes")
-        if not isinstance(result, dict) or not all(
-            isinstance(result.get(name) or [], list)
-            and all(isinstance(one, dict) for one in result.get(name) or [])
-            for name in lists
+        parts = [result.get(name) or [] for name in lists] if isinstance(result, dict) else [None]
+        if not all(
+            isinstance(one, list) and all(type(row) is dict for row in one) for one in parts
         ):
             raise _wrong("prevResult", "the result of ADD")
         return result
@@ -292,12 +293,10 @@ class Api:
             if wait >= self.end - time.monotonic():
                 if last[0]:
                     return last
-                raise CniError(
-                    LATER,
-                    f"the host's API at {self.host}:{self.port} is away: {cause}",
-                    "Check that dfmeta-agent runs on the host, that this VM reaches the address, "
-                    "and that the plugin runs as root in the VM's own network namespace",
-                )
+                cause = f"the host's API at {self.host}:{self.port} is away: {cause}"
+                remedy = "Check that dfmeta-agent runs on the host, that this VM reaches the "
+                remedy += "address, and that the plugin runs as root in the VM's own network"
+                raise CniError(LATER, cause, f"{remedy} namespace")
             time.sleep(wait)
 
     def ask(self, method: str, path: str, body: object = None, *, missing: bool = False) -> Any:
@@ -318,9 +317,7 @@ class Api:
             self._socket.close()
         self._socket, self.token, self._rest = None, b"", b""
 
-    def _request(
-        self, method: str, path: str, body: object
-    ) -> tuple[int, dict[bytes, bytes], bytes]:
+    def _request(self, method: str, path: str, body: object) -> Answer:
         if not self.token:
             ttl = b"X-dfmeta-token-ttl-seconds: 300\r\n"
             status, headers, raw = self._exchange("PUT", "/token", ttl, b"")
@@ -334,9 +331,7 @@ class Api:
         line = b"X-dfmeta-token: " + self.token + b"\r\n" + kind
         return self._exchange(method, path, line, data)
 
-    def _exchange(
-        self, method: str, path: str, lines: bytes, data: bytes
-    ) -> tuple[int, dict[bytes, bytes], bytes]:
+    def _exchange(self, method: str, path: str, lines: bytes, data: bytes) -> Answer:
         peer = self._connected()
         name = f"[{self.host}]" if ":" in self.host else self.host
         head = f"{method} /dfmeta/v1{path} HTTP/1.1\r\nHost: {name}\r\n".encode()
@@ -526,10 +521,6 @@ def device(index: int = 0, *, up: bool = False) -> bytes:
     return struct.pack("=BxHiII", 0, 0, index, _UP if up else 0, _UP if up else 0)
 
 
-def _u16(number: int) -> bytes:
-    return number.to_bytes(2, sys.byteorder)
-
-
 def _u32(number: int) -> bytes:
     return number.to_bytes(4, sys.byteorder)
 
@@ -549,7 +540,7 @@ def kind_of(kind: str, data: bytes) -> bytes:
 
 def vlan(name: str, mac: str, mtu: int, *, netns: int, parent: int, vid: int) -> bytes:
     """Return the message that makes a VLAN device of *parent*, at once in the namespace."""
-    data = kind_of("vlan", attribute(1, _u16(vid)))
+    data = kind_of("vlan", attribute(1, vid.to_bytes(2, sys.byteorder)))
     return device() + described(name, mac, mtu, netns) + attribute(5, _u32(parent)) + data
 
 
@@ -791,10 +782,8 @@ class Database:
     def remove(self, rows: list[dict[str, Any]]) -> None:
         """Remove ports from their bridges."""
         changes = [
-            _mutate(
-                "Bridge", ["ports", "delete", row["_uuid"]], ["ports", "includes", row["_uuid"]]
-            )
-            for row in rows
+            _mutate("Bridge", ["ports", "delete", one], ["ports", "includes", one])
+            for one in (row["_uuid"] for row in rows)
         ]
         if changes:
             self._wait(self.transact(*changes, *_next()))
@@ -1198,7 +1187,7 @@ class Docker:
 
     Trust: dockerd is root of this VM. Its values are checked as those of a runtime are.
 
-    :param folder: keeps the options of each network, because dockerd sends them only once.
+    :param folder: keeps what dockerd sends once: options of networks, and ids of endpoints.
     """
 
     def __init__(self, folder: str) -> None:
@@ -1221,7 +1210,9 @@ class Docker:
                 call.api.close()
         if name == "CreateNetwork":
             self._keep(body)
+            self._clear(body)
         if name == "DeleteNetwork" and os.path.exists(self._file(body)):
+            self._clear(body)
             os.unlink(self._file(body))
         # Addresses are given in each VM, and a network is that of other VMs too (as macvlan's).
         scopes = {"Scope": "local", "ConnectivityScope": "global"}
@@ -1245,6 +1236,14 @@ class Docker:
             json.dump(config, file)
         os.replace(self._file(body) + ".new", self._file(body))
 
+    def _clear(self, body: object) -> None:
+        """Delete the endpoints of a network that has none for dockerd: a kill makes it forget."""
+        for name in os.listdir(self.folder):
+            network, colon, endpoint = name.partition(":")
+            if colon and network == _member(body, "NetworkID"):
+                gone = {"NetworkID": network, "EndpointID": endpoint}
+                self.answer("NetworkDriver.DeleteEndpoint", gone)
+
     def _call(self, body: object) -> Call:
         try:
             with open(self._file(body), "rb") as file:
@@ -1261,6 +1260,7 @@ class Docker:
         return call
 
     def _create(self, call: Call, body: object) -> dict[str, Any]:
+        open(f"{self._file(body)}:{call.container}", "ab").close()
         one, asked = attach(call), _member(body, "Interface")
         given = {"Address": one.ips[0][0], "MacAddress": one.mac}
         return {"Interface": {name: given[name] for name in given if not _member(asked, name)}}
@@ -1268,11 +1268,8 @@ class Docker:
     def _join(self, call: Call, _body: object) -> dict[str, Any]:
         routes = routes_of(call, Attachment(call.api.ask("GET", call.path)))
         gateways = [gateway for dst, gateway in routes if not _prefix(dst)[1]]
-        static = [
-            {"Destination": dst, "RouteType": int(not gateway), "NextHop": gateway}
-            for dst, gateway in routes
-            if _prefix(dst)[1]
-        ]
+        far = [pair for pair in routes if _prefix(pair[0])[1]]
+        static = [{"Destination": dst, "RouteType": int(not gw), "NextHop": gw} for dst, gw in far]
         return {
             "InterfaceName": {"SrcName": call.ifname, "DstPrefix": "eth"},
             "Gateway": gateways[0] if gateways else "",
@@ -1280,8 +1277,10 @@ class Docker:
             "DisableGatewayService": True,
         }
 
-    def _delete(self, call: Call, _body: object) -> dict[str, Any]:
+    def _delete(self, call: Call, body: object) -> dict[str, Any]:
         delete(call)
+        if os.path.exists(f"{self._file(body)}:{call.container}"):
+            os.unlink(f"{self._file(body)}:{call.container}")
         return {}
 
 

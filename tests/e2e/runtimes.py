@@ -324,10 +324,7 @@ class Dockerd(Runtime):
 
     def _serve(self) -> None:
         """Start dockerd, and give it the image ``guest``."""
-        places = ["--exec-root", "/run/docker/exec", "--cgroup-parent", f"/{self.group}"]
-        daemon = ["sh", "-euc", JOIN, self.group, "dockerd"]
-        self._spawn("dockerd", *daemon, *self.options, *places)
-        wait_for(self._answers, 30, "dockerd to answer")
+        self._daemon()
         tree = subprocess.run(["tar", "-C", self.root, "-c", "."], capture_output=True, check=True)
         subprocess.run(
             self.command("docker", "import", "-", "guest"),
@@ -335,6 +332,12 @@ class Dockerd(Runtime):
             capture_output=True,
             check=True,
         )
+
+    def _daemon(self) -> None:
+        places = ["--exec-root", "/run/docker/exec", "--cgroup-parent", f"/{self.group}"]
+        daemon = ["sh", "-euc", JOIN, self.group, "dockerd"]
+        self._spawn("dockerd", *daemon, *self.options, *places)
+        wait_for(self._answers, 30, "dockerd to answer")
 
     def _answers(self) -> bool:
         return not netns.run(self.command("docker", "version"), check=False).returncode
@@ -371,6 +374,13 @@ class SwarmNode(Dockerd):
         self.run("sh", "-euc", mount, str(self.vm.switch.rundir))
         self._serve()
 
+    def restart(self) -> None:
+        """Kill dockerd and its containerd, and start them again."""
+        kill = 'for one; do kill -9 "$(cat "$one")"; rm "$one"; done'
+        files = ("/run/docker.pid", "/run/docker/exec/containerd/containerd.pid")
+        self.run("sh", "-euc", kill, "sh", *files)
+        self._daemon()
+
     def save(self, name: str, text: str) -> None:
         """Write a file where commands are typed."""
         (self.home / name).parent.mkdir(exist_ok=True)
@@ -384,8 +394,8 @@ class SwarmNode(Dockerd):
         """Return the ids of the containers that run."""
         return self.run("docker", "ps", "--quiet").split()
 
-    def options_kept(self) -> list[str]:
-        """Return the names of the files with options of networks."""
+    def kept(self) -> list[str]:
+        """Return the names of the files that the driver keeps."""
         return self.run("ls", cni.STATE).split()
 
     def resolved(self, name: str, host: str) -> set[str]:

@@ -576,6 +576,24 @@ def test_dockerd_gets_a_device_and_its_routes(vm: Vm, tmp_path: Path) -> None:
         assert docker.call("CreateEndpoint")["Err"].startswith("the network is unknown")
 
 
+@pytest.mark.parametrize("verb", ["CreateNetwork", "DeleteNetwork"])
+def test_endpoints_that_a_killed_dockerd_has_forgotten_are_deleted(
+    vm: Vm, tmp_path: Path, verb: str
+) -> None:
+    with Driver(vm, tmp_path) as docker:
+        for network in ("n1", "n2"):
+            assert docker.call("CreateNetwork", NetworkID=network, Options=options(vm)) == {}
+            docker.call("CreateEndpoint", NetworkID=network, EndpointID=f"of-{network}")
+        assert len(vm.traces()[0]) == 2
+        assert docker.call(verb, Options=options(vm)) == {}
+        assert [one["container"] for one in vm.service.attachments.values()] == ["of-n2"]
+        assert len(vm.traces()[0]) == 1
+        assert docker.call("DeleteNetwork", NetworkID="n2") == {}
+        assert vm.service.attachments == {}
+        assert docker.call("DeleteNetwork") == {}
+    assert [*(tmp_path / "state").iterdir()] == []
+
+
 @pytest.mark.parametrize(
     ("network", "more", "error"),
     [

@@ -105,6 +105,7 @@ def test_a_service_has_its_network_in_both_vms(swarm: Swarm, agent: Agent) -> No
     swarm.read(until="docker run")
     wait_for(lambda: swarm.places() == [manager, worker], 30, "a container in each VM")
     found = swarm.containers()
+    second = found[1][1]
     addresses = [node.address(name) for node, name in found]
     for (node, name), (_node, other), own, others in zip(
         found, reversed(found), addresses, reversed(addresses), strict=True
@@ -116,10 +117,14 @@ def test_a_service_has_its_network_in_both_vms(swarm: Swarm, agent: Agent) -> No
         assert node.get(name, "/latest/meta-data/instance-id") == row["id"]
         assert node.get(name, "/latest/meta-data/local-hostname") == row["container"][:63]
         wait_for(partial(_knows, node, name, addresses), 60, "the service's name")
-        assert len(node.options_kept()) == 1
+        assert len(node.kept()) == 2
     assert swarm.attached() == 2
 
+    worker.restart()
+    wait_for(lambda: len(swarm.places()) == 2, 60, "another container")
+    wait_for(lambda: manager.run(*listed).split() == ["Ready", "Ready"], 60, "the VM to be ready")
     swarm.read(until="docker rm")
+    assert second not in worker.containers()
     address = worker.address("probe")
     assert manager.says(found[0][1], address) == worker.inside("probe", "/bin/hostname").strip()
     assert swarm.attached() == 3
@@ -135,13 +140,13 @@ def test_a_service_has_its_network_in_both_vms(swarm: Swarm, agent: Agent) -> No
     assert {one.vm.traces() == ([], []) for one in (manager, worker)} == {True}
     swarm.read(until="docker plugin disable")
     for one in (manager, worker):
-        wait_for(partial(_forgets, one), 20, "the options of the network to go")
+        wait_for(partial(_forgets, one), 20, "the driver to forget the network")
     swarm.read()
     assert worker.run("docker", "plugin", "ls", "--quiet") == ""
 
 
 def _forgets(node: SwarmNode) -> bool:
-    return not node.options_kept()
+    return not node.kept()
 
 
 def _knows(node: SwarmNode, name: str, addresses: list[str]) -> bool:
