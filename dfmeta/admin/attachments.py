@@ -1,14 +1,16 @@
 """The attachments of all VMs, for operators, on the admin listener.
 
 ``GET /attachments`` lists them, ``DELETE /attachments/ID`` deletes one, and ``POST
-/attachments/gc`` compares the table with the data plane at once. Only this host may ask: the
-listener has no authentication.
+/attachments/gc`` compares the table with the data plane at once. Only this host may ask, and only
+root and the daemon's own user may change anything: the listener has no authentication, and other
+users of the host must not cut a container off.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -17,13 +19,15 @@ import webob
 
 from dfmeta.admin.browsers import stranger
 from dfmeta.exceptions import DfmetaError
-from dfmeta.proxy.environ import SAME_HOST
+from dfmeta.proxy.environ import ENDS, SAME_HOST
 
 LOG = logging.getLogger(__name__)
 
 ROOT: Final = "/attachments"
 GC: Final = f"{ROOT}/gc"
 _ONE: Final = re.compile(rf"{ROOT}/([0-9a-f-]{{36}})", re.ASCII)
+_ROOT_USER: Final = 0
+_NOT_ROOT: Final = "root alone may change attachments: run the command as root"
 _OFF: Final = "attachments are off: set [attachments] enabled and restart dfmeta-agent"
 
 
@@ -45,10 +49,16 @@ class AttachmentsApi:
 
     :param source: return the engine; None: attachments are off.
     :param names: names of this host, see :func:`dfmeta.admin.browsers.own_names`.
+    :param user: return the user id of a client, see :func:`dfmeta.host.listeners.client_user`.
     """
 
-    def __init__(self, source: Callable[[], Source | None], names: frozenset[str]) -> None:
-        self._source, self._names = source, names
+    def __init__(
+        self,
+        source: Callable[[], Source | None],
+        names: frozenset[str],
+        user: Callable[..., int | None],
+    ) -> None:
+        self._source, self._names, self._user = source, names, user
 
     def handles(self, path: str) -> bool:
         """Return whether *path* belongs to these routes."""
@@ -81,6 +91,8 @@ class AttachmentsApi:
             if path == GC:
                 if method != "POST":
                     return _only("POST")
+                if not self._may_change(request):
+                    return _said(403, _NOT_ROOT)
                 done = dict(source.tidy_now())
                 LOG.info(
                     "Attachments: compared for an operator: %d removed, %d waiting",
@@ -92,12 +104,18 @@ class AttachmentsApi:
                 return _said(404, "there is no such attachment")
             if method != "DELETE":
                 return _only("DELETE")
+            if not self._may_change(request):
+                return _said(403, _NOT_ROOT)
             if not source.dismiss(one[1]):
                 return _said(404, "there is no such attachment")
             LOG.info("Attachments: an operator has deleted %s", one[1])
             return webob.Response(status=204)
         except DfmetaError as error:
             return _said(503, error.line)
+
+    def _may_change(self, request: webob.Request) -> bool:
+        ends = request.environ[ENDS]
+        return bool(ends) and self._user(*ends) in (_ROOT_USER, os.geteuid())
 
 
 def _only(methods: str) -> webob.Response:

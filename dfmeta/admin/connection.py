@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final, Protocol
 
 from dfmeta import metrics
@@ -26,7 +27,7 @@ from dfmeta.proxy.connection import (
     Headers,
     Host,
 )
-from dfmeta.proxy.environ import SAME_HOST, Incoming, base_environ
+from dfmeta.proxy.environ import ENDS, SAME_HOST, Incoming, base_environ
 from dfmeta.proxy.http1 import Body, Head
 from dfmeta.proxy.sockets import quiet
 from dfmeta.registry import Claim
@@ -123,7 +124,9 @@ class AdminConnection(GuestConnection):
         self._incoming = Incoming((lambda size: self.take_body(head, size)) if there else None)
         environ = base_environ(head, server=self._server.place, peer=str(self.claim.address.ip))
         environ["wsgi.input"] = self._incoming
-        environ[SAME_HOST] = _within_a_host(self.sock)
+        environ[ENDS] = ends = _ends(self.sock)
+        # Both ends of a connection within a host have the same address.
+        environ[SAME_HOST] = len({address for address, _port in ends}) == 1
         if "content-length" in head.headers:
             environ["CONTENT_LENGTH"] = str(head.length)
         try:
@@ -190,8 +193,9 @@ class AdminConnection(GuestConnection):
         metrics.ADMIN_REFUSED.labels("not_read").inc()
 
 
-def _within_a_host(sock: Any) -> bool:
-    """Return whether both ends of a connection have the same address, so that it is local."""
-    with suppress(OSError):  # the client has disconnected
-        return bool(sock.getsockname()[0] == sock.getpeername()[0])
-    return False
+def _ends(sock: Any) -> tuple[tuple[IPv4Address | IPv6Address, int], ...]:
+    """Return address and port of the client and of this side; empty if it has disconnected."""
+    with suppress(OSError):
+        both = (sock.getpeername(), sock.getsockname())
+        return tuple((ip_address(host), port) for host, port, *_scope in both)
+    return ()

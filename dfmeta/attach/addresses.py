@@ -26,7 +26,7 @@ def bounds(network: Network) -> tuple[int, int]:
 
 
 def may_have(network: Network, address: IPv4Address) -> bool:
-    """Return whether a device may have an address: of the subnet, and nobody's yet."""
+    """Return whether a device may have an address: of the subnet, and free."""
     first, last = bounds(network)
     return (
         first <= int(address) <= last

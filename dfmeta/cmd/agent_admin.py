@@ -16,6 +16,7 @@ from dfmeta.admin.browsers import own_names
 from dfmeta.cmd import options, rows, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, activated
 from dfmeta.cmd.parts import Parts
+from dfmeta.host.listeners import client_user
 
 if TYPE_CHECKING:
     from dfmeta.wiring.api import StoreApi
@@ -58,7 +59,7 @@ class AgentAdmin:
             self._metrics,
             listings,
             api=self._api,
-            more=[AttachmentsApi(self._attachments, own_names(self._place))],
+            more=[AttachmentsApi(self._attachments, own_names(self._place), client_user)],
             page=page,
             listen=self._place,
         )

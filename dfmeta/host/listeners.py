@@ -1,4 +1,4 @@
-"""Finds the listeners on TCP ports of this host in proc(5), for dfmeta's commands."""
+"""Finds the TCP sockets of this host in proc(5): listeners, and the user of a client."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from typing import Final
 
 PROC: Final = Path("/proc")
 _LISTEN: Final = "0A"
-"""TCP_LISTEN (Linux, include/net/tcp_states.h)."""
+_ESTABLISHED: Final = "01"
+"""TCP_LISTEN and TCP_ESTABLISHED (Linux, include/net/tcp_states.h)."""
 _WORD: Final = 4
 _SOCKET: Final = "socket:["
+
+Place = tuple[IPv4Address | IPv6Address, int]
+"""An address and a TCP port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +76,52 @@ def program_of(inode: int, *, proc: Path = PROC) -> str:
 
 def tcp_listeners(*, proc: Path = PROC) -> Iterator[TcpListener]:
     """Read all TCP listeners of this network namespace."""
+    for local, _remote, uid, inode in _sockets(_LISTEN, proc):
+        yield TcpListener(*_place(local), uid, inode)
+
+
+def client_user(client: Place, server: Place, *, proc: Path = PROC) -> int | None:
+    """Return the user id of the process that created the client's socket of a connection.
+
+    None when this network namespace has no such client, or its socket is closed. The kernel calls
+    root the owner of a closed socket (Linux, net/core/sock.c, sock_i_uid), and a socket may be
+    closed while it is read: both of two readings have to find it open.
+
+    :param client: the client's address and port.
+    :param server: the address and port that it is connected to.
+    """
+    first, second = (_open_client(client, server, proc) for _reading in range(2))
+    return first[0] if first is not None and first == second else None
+
+
+def _open_client(client: Place, server: Place, proc: Path) -> tuple[int, int] | None:
+    """Return user id and inode of a client's socket; None unless it is connected and open."""
+    for local, remote, uid, inode in _sockets(_ESTABLISHED, proc):
+        if inode and (_plain(_place(local)), _plain(_place(remote))) == (client, server):
+            return uid, inode
+    return None
+
+
+def _plain(place: Place) -> Place:
+    """Return a place with the IPv4 address of an IPv4-mapped one."""
+    address, port = place
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address, port
+
+
+def _sockets(state: str, proc: Path) -> Iterator[tuple[str, str, int, int]]:
+    """Return local and remote place, user id and inode of each TCP socket in a state."""
     for file in ("net/tcp", "net/tcp6"):
         with contextlib.suppress(FileNotFoundError):  # a host without IPv6
             for line in (proc / file).read_text().splitlines()[1:]:
                 columns = line.split()
-                if columns[3] == _LISTEN:
-                    address, _, port = columns[1].partition(":")
-                    yield TcpListener(
-                        _address(address), int(port, 16), int(columns[7]), int(columns[9])
-                    )
+                if columns[3] == state:
+                    yield columns[1], columns[2], int(columns[7]), int(columns[9])
+
+
+def _place(text: str) -> Place:
+    address, _, port = text.partition(":")
+    return _address(address), int(port, 16)
 
 
 def _address(text: str) -> IPv4Address | IPv6Address:

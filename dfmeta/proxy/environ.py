@@ -20,6 +20,9 @@ from dfmeta.registry import Claim
 
 SAME_HOST = "dfmeta.same_host"
 """Environment key: whether a request to the admin listener comes from this host."""
+ENDS = "dfmeta.ends"
+"""Environment key: address and port of the client, and those of the admin listener that it has
+connected to; empty if the client has disconnected."""
 KEYS = 256
 """Header names with a cached environment key."""
 

@@ -192,6 +192,18 @@ def test_an_operator_lists_deletes_and_compares(host: Host, vm: Guest) -> None:
     assert said("gc") == "0 attachments removed, 0 wait for the data plane\n"
 
 
+def test_another_user_of_the_host_deletes_none(host: Host, vm: Guest) -> None:
+    one = attach(vm, "c1")
+    url = f"http://127.0.0.1:9697/attachments/{one['id']}"
+    curl = ["curl", "--silent", "--request", "DELETE", "--write-out", "%{http_code}", url]
+    user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    run = host.switch.namespace.run
+    assert run([*user, *curl]).stdout.endswith("403")
+    assert one["id"] in host.tags()
+    assert run(curl).stdout == "204"
+    assert one["id"] not in host.tags()
+
+
 def test_doctor_names_an_attachment_without_its_ports(host: Host, vm: Guest) -> None:
     def finding() -> dict[str, str]:
         done = host.agent.ctl("doctor", "--format", "json", check=False)

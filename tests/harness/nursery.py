@@ -25,7 +25,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from tests.harness import kernel, netns
@@ -38,29 +38,40 @@ _CAPABILITIES, _CAP_VERSION_3 = 41, 0x20080522
 _MESSAGE: Final = 1 << 16
 _LINE: Final = 1024
 """Bytes of a command line."""
+_FRESH: Final = ("alembic.command", "alembic.config", "alembic.context", "alembic.op", "sqlite3")
+"""Imported for a database that does not exist yet."""
 _PROGRAMS: Final = {
     "dfmeta-agent": (
         "dfmeta.cmd.agent",
         (
+            *_FRESH,
             "dfmeta.cmd.daemon",
             "dfmeta.ports.folders",
             "dfmeta.ports.libvirt",
             "dfmeta.ports.neutron",
             "dfmeta.ports.records",
+            "dfmeta.ports.attachments",
+            "dfmeta.store.db.sqlite",
             "dfmeta.store.guest.backend",
             "dfmeta.wiring.api",
+            "dfmeta.wiring.attachments",
             "dfmeta.wiring.database",
+            "encodings.ascii",
             "encodings.idna",
+            "keystoneauth1.identity",
             "keystoneauth1.loading",
         ),
     ),
     "dfmeta-store": (
         "dfmeta.cmd.store",
         (
+            *_FRESH,
             "dfmeta.cmd.central",
             "dfmeta.store.auth.oidc",
+            "dfmeta.store.db.sqlite",
             "dfmeta.store.guest.backend",
             "dfmeta.store.lookup.puller",
+            "encodings.ascii",
             "encodings.idna",
         ),
     ),
@@ -73,8 +84,13 @@ _PROGRAMS: Final = {
             "dfmeta.cli.store_commands",
             "dfmeta.cli.subport_command",
             "dfmeta.cli.trace_command",
+            "dfmeta.cli.trunk_command",
             "dfmeta.store.db.repository",
+            "dfmeta.store.db.sqlite",
+            "dfmeta.store.lookup.upstream",
+            "encodings.ascii",
             "encodings.idna",
+            "keystoneauth1.identity",
             "keystoneauth1.loading",
         ),
     ),
@@ -242,7 +258,7 @@ def main() -> None:
     _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     orders = socket.socket(fileno=int(number))
     # The hub's versions of these would start a hub, which no child may inherit.
-    fork, waitpid, open_socket, poll = os.fork, os.waitpid, socket.socket, _poll_of(orders)
+    fork, waitpid, open_socket, poll = os.fork, os.waitpid, socket.socket, select.poll()
     if program in _PATCHED:
         os.environ["OSKEN_HUB_TYPE"] = "eventlet"
         importlib.import_module("dfmeta.cmd.patching").patch()
@@ -251,10 +267,14 @@ def main() -> None:
     # A collection in a child would copy every page of what it has inherited.
     gc.collect()
     gc.freeze()
-    running: dict[int, socket.socket] = {}
+    poll.register(orders, select.POLLIN)
+    running: dict[int, Child] = {}
     while True:
-        if not poll():
-            _tell_ends(running, waitpid)
+        ready = {one for one, _event in poll.poll()}
+        for one in ready & running.keys():
+            poll.unregister(one)
+            running.pop(one).tell_end(waitpid)
+        if orders.fileno() not in ready:
             continue
         message, descriptors, _flags, _address = socket.recv_fds(orders, _MESSAGE, 5)
         if not message:
@@ -262,29 +282,37 @@ def main() -> None:
         ended = open_socket(fileno=descriptors[0])
         pid = fork()
         if pid == 0:
-            for one in (*running.values(), ended, orders):
-                one.close()
+            inherited: list[Child | socket.socket] = [*running.values(), ended, orders]
+            for each in inherited:
+                each.close()
             _become(module, json.loads(message), descriptors[1], descriptors[2:])
         for descriptor in descriptors[1:]:
             os.close(descriptor)
         ended.send(str(pid).encode())
-        running[pid] = ended
+        child = Child(pid, ended)
+        poll.register(child.descriptor, select.POLLIN)
+        running[child.descriptor] = child
 
 
-def _poll_of(orders: socket.socket) -> Any:
-    poll = select.poll()
-    poll.register(orders, select.POLLIN)
-    # A child's end interrupts nothing here: ends are looked for this often.
-    return functools.partial(poll.poll, 10)
+class Child:
+    """A running child, and the socket that gets its exit status."""
 
+    def __init__(self, pid: int, ended: socket.socket) -> None:
+        self._pid, self._ended = pid, ended
+        self.descriptor = os.pidfd_open(pid)
+        """Readable once the child has ended (pidfd_open(2))."""
 
-def _tell_ends(running: dict[int, socket.socket], waitpid: Any) -> None:
-    while running:
-        pid, status = waitpid(-1, os.WNOHANG)
-        if not pid:
-            return
-        with running.pop(pid) as ended, contextlib.suppress(OSError):
-            ended.send(str(os.waitstatus_to_exitcode(status)).encode())
+    def tell_end(self, waitpid: Callable[[int, int], tuple[int, int]]) -> None:
+        """Send the exit status of the child that has ended."""
+        _pid, status = waitpid(self._pid, 0)
+        with contextlib.suppress(OSError):
+            self._ended.send(str(os.waitstatus_to_exitcode(status)).encode())
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        os.close(self.descriptor)
+        self._ended.close()
 
 
 def _become(module: str, order: dict[str, Any], net: int, streams: Sequence[int]) -> NoReturn:

@@ -11,10 +11,11 @@ from dfmeta.admin.attachments import AttachmentsApi
 from dfmeta.admin.listener import AdminApplication
 from dfmeta.exceptions import AttachDriverError
 from dfmeta.health import Health
-from dfmeta.proxy.environ import SAME_HOST
+from dfmeta.proxy.environ import ENDS, SAME_HOST
 
 ONE = "11111111-2222-3333-4444-555555555555"
 OTHER = ONE.replace("1", "9")
+ROOT, OTHER_USER = 0, 1000
 ROWS = [{"id": ONE, "port": "tpi-1"}]
 
 
@@ -43,10 +44,19 @@ def engine() -> Engine:
     return Engine()
 
 
-def ask(engine: Engine | None, path: str, method: str = "GET", **environ: Any) -> webob.Response:
-    api = AttachmentsApi(lambda: engine, frozenset({"localhost"}))
+def ask(
+    engine: Engine | None,
+    path: str,
+    method: str = "GET",
+    *,
+    user: int | None = ROOT,
+    **environ: Any,
+) -> webob.Response:
+    ends = (("client", 1), ("server", 2))
+    users = {ends: user}
+    api = AttachmentsApi(lambda: engine, frozenset({"localhost"}), lambda *both: users[both])
     application = AdminApplication(Health(), list, {"/ports": list}, more=[api])
-    request = webob.Request.blank(path, {SAME_HOST: True, **environ}, method=method)
+    request = webob.Request.blank(path, {SAME_HOST: True, ENDS: ends, **environ}, method=method)
     return request.get_response(application)
 
 
@@ -101,6 +111,27 @@ def test_others_are_refused(engine: Engine, environ: dict[str, Any]) -> None:
     for method, path in (("GET", ""), ("DELETE", f"/{ONE}"), ("POST", "/gc")):
         assert ask(engine, f"/attachments{path}", method, **environ).status_int == 403
     assert engine.deleted == []
+
+
+@pytest.mark.parametrize("user", [OTHER_USER, None])
+def test_other_users_of_the_host_may_look_alone(engine: Engine, user: int | None) -> None:
+    assert ask(engine, "/attachments", user=user).json == ROWS
+    for method, path in (("DELETE", f"/{ONE}"), ("POST", "/gc")):
+        response = ask(engine, f"/attachments{path}", method, user=user)
+        assert response.status_int == 403
+        assert "as root" in response.json["message"]
+    assert engine.deleted == []
+
+
+def test_a_client_that_has_disconnected_changes_nothing(engine: Engine) -> None:
+    assert ask(engine, f"/attachments/{ONE}", "DELETE", **{ENDS: ()}).status_int == 403
+    assert engine.deleted == []
+
+
+def test_the_daemons_own_user_may_change(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: OTHER_USER)
+    response = ask(engine, f"/attachments/{ONE}", "DELETE", user=OTHER_USER)
+    assert response.status_int == 204
 
 
 def test_attachments_that_are_off_are_404_with_the_remedy() -> None:

@@ -6,12 +6,13 @@ import os
 import socket
 import sqlite3
 from contextlib import closing
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
 from dfmeta.exceptions import ConfigError
-from dfmeta.host.listeners import listener_at, listeners_of, program_of
+from dfmeta.host.listeners import client_user, listener_at, listeners_of, program_of
 from dfmeta.host.process import read_process, read_sockets
 from dfmeta.host.system import (
     own_route,
@@ -26,6 +27,7 @@ from dfmeta.store.db.repository import Repository
 from dfmeta.store.db.revisions import HEAD
 
 RULES, ROUTES = MANAGED
+USER = 65534
 
 
 def write(root: Path, name: str, text: str) -> None:
@@ -259,6 +261,50 @@ def test_a_listener_of_the_very_address_comes_before_one_of_all(tmp_path: Path) 
     assert found is not None
     assert found.inode == 11
     assert listener_at("no.such.name.invalid:9697", proc=tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("family", "own", "other"),
+    [
+        (socket.AF_INET, "127.0.0.1", "127.0.0.1"),
+        (socket.AF_INET6, "::1", "::1"),
+        (socket.AF_INET6, "::", "::ffff:127.0.0.1"),
+    ],
+)
+def test_the_user_of_a_client(family: socket.AddressFamily, own: str, other: str) -> None:
+    with socket.socket(family) as listening:
+        if own == "::":
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listening.bind((own, 0))
+        listening.listen()
+        client = socket.socket(family)
+        with closing(client):
+            os.fchown(client.fileno(), USER, USER)
+            client.connect((other, listening.getsockname()[1]))
+            taken, _address = listening.accept()
+            places = [
+                (ip_address(name.removeprefix("::ffff:")), number)
+                for name, number, *_rest in (taken.getpeername(), taken.getsockname())
+            ]
+            with closing(taken):
+                assert client_user(*places) == USER
+                assert client_user(*reversed(places)) == os.geteuid()
+                client.close()
+                assert client_user(*places) is None, "a socket that is closed is root's for Linux"
+
+
+@pytest.mark.parametrize(
+    ("second", "user"), [(f"{USER} 0 0", None), ("0 0 0", None), ("0 0 11", 0)]
+)
+def test_a_client_that_closes_its_socket_meanwhile_is_not_known(
+    monkeypatch: pytest.MonkeyPatch, second: str, user: int | None
+) -> None:
+    """The kernel reads the user and the inode one after the other."""
+    rest = "0100007F:25E2 0100007F:25E1 01 00000000:00000000 00:00000000 00000000"
+    texts = iter(["heading\n 0: " + f"{rest} {one}\n" for one in ("0 0 11", second)])
+    monkeypatch.setattr(Path, "read_text", lambda file: next(texts) if file.name == "tcp" else "")
+    ends = ((ip_address("127.0.0.1"), 0x25E2), (ip_address("127.0.0.1"), 0x25E1))
+    assert client_user(*ends) == user
 
 
 # systemd's socket units
