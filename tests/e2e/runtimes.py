@@ -5,8 +5,10 @@ from __future__ import annotations
 import abc
 import contextlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,7 +19,7 @@ from tests.harness import netns
 from tests.harness.closing import Closing
 from tests.harness.guest import METADATA_IP
 from tests.harness.netns import ROOT
-from tests.harness.poll import wait_for
+from tests.harness.poll import PATIENCE, wait_for
 
 UNPACKED = ROOT / ".cache" / "containers"
 """Directory into which tools/setup.sh --containers unpacks the runtimes."""
@@ -95,7 +97,6 @@ class Runtime(Closing):
             shell = ["sh", "-euc", self.before + SETUP, str(self.folder), cni.__file__, str(ROOT)]
             outer = ["nsenter", f"--net=/run/netns/{vm.inside.name}"]
             holder = netns.spawn([*outer, *unshare, *shell], stdout=subprocess.PIPE)
-            # unshare(1) ignores SIGTERM while it waits.
             self._stack.callback(holder.wait)
             self._stack.callback(holder.kill)
             assert holder.stdout is not None
@@ -103,6 +104,9 @@ class Runtime(Closing):
                 assert out.readline() == b"ready\n"
             children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
             self.pid = children.read_text(encoding="ascii").split()[0]
+            # unshare(1) ignores SIGTERM. It ends with the last process of the namespace.
+            self._stack.callback(holder.wait, 10 * PATIENCE)
+            self._stack.callback(os.kill, int(self.pid), signal.SIGKILL)
             plugin = vm.config(network=network, name=None, cniVersion=None)
             self.write(
                 "/etc/cni/net.d/10-dfmeta.conflist",
@@ -324,7 +328,10 @@ class Dockerd(Runtime):
 
     def _serve(self) -> None:
         """Start dockerd, and give it the image ``guest``."""
-        self._daemon()
+        places = ["--exec-root", "/run/docker/exec", "--cgroup-parent", f"/{self.group}"]
+        daemon = ["sh", "-euc", JOIN, self.group, "dockerd"]
+        self._spawn("dockerd", *daemon, *self.options, *places)
+        wait_for(self._answers, 30, "dockerd to answer")
         tree = subprocess.run(["tar", "-C", self.root, "-c", "."], capture_output=True, check=True)
         subprocess.run(
             self.command("docker", "import", "-", "guest"),
@@ -332,12 +339,6 @@ class Dockerd(Runtime):
             capture_output=True,
             check=True,
         )
-
-    def _daemon(self) -> None:
-        places = ["--exec-root", "/run/docker/exec", "--cgroup-parent", f"/{self.group}"]
-        daemon = ["sh", "-euc", JOIN, self.group, "dockerd"]
-        self._spawn("dockerd", *daemon, *self.options, *places)
-        wait_for(self._answers, 30, "dockerd to answer")
 
     def _answers(self) -> bool:
         return not netns.run(self.command("docker", "version"), check=False).returncode
@@ -373,13 +374,6 @@ class SwarmNode(Dockerd):
         mount = 'mkdir /run/openvswitch; mount --bind "$0" /run/openvswitch'
         self.run("sh", "-euc", mount, str(self.vm.switch.rundir))
         self._serve()
-
-    def restart(self) -> None:
-        """Kill dockerd and its containerd, and start them again."""
-        kill = 'for one; do kill -9 "$(cat "$one")"; rm "$one"; done'
-        files = ("/run/docker.pid", "/run/docker/exec/containerd/containerd.pid")
-        self.run("sh", "-euc", kill, "sh", *files)
-        self._daemon()
 
     def save(self, name: str, text: str) -> None:
         """Write a file where commands are typed."""

@@ -105,7 +105,6 @@ def test_a_service_has_its_network_in_both_vms(swarm: Swarm, agent: Agent) -> No
     swarm.read(until="docker run")
     wait_for(lambda: swarm.places() == [manager, worker], 30, "a container in each VM")
     found = swarm.containers()
-    second = found[1][1]
     addresses = [node.address(name) for node, name in found]
     for (node, name), (_node, other), own, others in zip(
         found, reversed(found), addresses, reversed(addresses), strict=True
@@ -120,11 +119,7 @@ def test_a_service_has_its_network_in_both_vms(swarm: Swarm, agent: Agent) -> No
         assert len(node.kept()) == 2
     assert swarm.attached() == 2
 
-    worker.restart()
-    wait_for(lambda: len(swarm.places()) == 2, 60, "another container")
-    wait_for(lambda: manager.run(*listed).split() == ["Ready", "Ready"], 60, "the VM to be ready")
     swarm.read(until="docker rm")
-    assert second not in worker.containers()
     address = worker.address("probe")
     assert manager.says(found[0][1], address) == worker.inside("probe", "/bin/hostname").strip()
     assert swarm.attached() == 3
@@ -137,7 +132,7 @@ def test_a_service_has_its_network_in_both_vms(swarm: Swarm, agent: Agent) -> No
     swarm.read(until="docker network rm")
     wait_for(lambda: swarm.attached() == 0, 30, "the end of the last attachment")
     assert json.loads(agent.ctl("attachment", "list", "--format", "json").stdout) == []
-    assert {one.vm.traces() == ([], []) for one in (manager, worker)} == {True}
+    assert [one.vm.traces() for one in (manager, worker)] == [([], [])] * 2
     swarm.read(until="docker plugin disable")
     for one in (manager, worker):
         wait_for(partial(_forgets, one), 20, "the driver to forget the network")
