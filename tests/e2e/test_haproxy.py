@@ -22,9 +22,11 @@ from tests.e2e.support import (
     read_all,
     uuid_in,
 )
+from tests.harness import sandbox
 from tests.harness.agent import HAPROXY, Agent, Options
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, uuid_of
+from tests.harness.netns import ROOT
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
@@ -35,6 +37,7 @@ OPTIONS: Options = {
     "df_metadata": {"backend": "nova", "engine": "haproxy", "proxy_workers": 0},
     "haproxy": {"binary": HAPROXY},
 }
+UNIT = ROOT / "etc/systemd/dfmeta-agent.service"
 NOBODY = "65534"
 REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n".encode()
 NAME = "/latest/meta-data/hostname"
@@ -165,6 +168,31 @@ def test_haproxy_may_do_nothing_but_answer(agent: Agent, guest: Guest) -> None:
     kinds = {os.readlink(one) for one in (process / "fd").iterdir()}
     files = {one for one in kinds if one.startswith("/") and not one.startswith("/memfd:")}
     assert files == {"/dev/null"}
+
+
+@pytest.fixture
+def sandboxed(agent: Agent) -> Iterator[Agent]:
+    """The daemon in the sandbox of its unit."""
+    agent.stop()
+    agent.prefix = sandbox.prefix(UNIT, agent.state_path)
+    agent.start()
+    yield agent
+    agent.stop()
+    agent.prefix = []
+    agent.start()
+
+
+def test_haproxy_answers_inside_the_units_sandbox(sandboxed: Agent, guest: Guest) -> None:
+    first, before = pid(sandboxed), by_daemon(sandboxed)
+    lines = Path(f"/proc/{first}/status").read_text().splitlines()
+    found = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    assert (found["Seccomp"], found["NoNewPrivs"], int(found["CapBnd"], 16)) == ("2", "1", 0)
+    asks_own(guest)
+    assert by_daemon(sandboxed) == before
+    os.kill(first, signal.SIGKILL)
+    asks_own(guest)
+    assert pid(sandboxed) != first
+    assert "haproxy: " not in sandboxed.log(), "a complaint of haproxy's"
 
 
 def test_an_answer_does_not_leave_to_another_guest_of_the_port(

@@ -63,6 +63,7 @@ def test_a_changed_configuration_is_read_at_a_reload(node: Node) -> None:
     wait_for(lambda: "Reloaded" in node.journal(since), 60, "the word on the reload")
 
 
+@pytest.mark.long
 def test_haproxy_answers_inside_the_units_sandbox(node: Node, guest: Guest) -> None:
     with node.with_haproxy(guest):
         assert node.ask(guest) == guest.instance
