@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import socketserver
     from typing import Any
 
+    Answer = tuple[int, dict[bytes, bytes], bytes]
+
 VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 SINCE = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 """Verbs that older versions of the specification do not have."""
@@ -44,10 +46,7 @@ LATER, UNAVAILABLE, SHORT = 11, 50, 51
 MTU, REFUSED, CONFLICT, EXHAUSTED, DIFFERENT = range(100, 105)
 """Codes of errors: those of the specification, and from 100 on this program's own."""
 
-MAX_INPUT = 4 << 20
-MAX_HEAD = 16 << 10
-MAX_ANSWER = 1 << 20
-MAX_DATABASE = 16 << 20
+MAX_INPUT, MAX_HEAD, MAX_ANSWER, MAX_DATABASE = 4 << 20, 16 << 10, 1 << 20, 16 << 20
 """Bytes that are read at most: of stdin, of an answer's head and body, and of OVSDB's answer."""
 MAX_LABELS, MAX_LABEL, MAX_ADDRESSES, MAX_ROUTES = 16, 256, 16, 64
 PATIENCE = 20
@@ -94,7 +93,7 @@ class Call:
         """
         self.verb, self.config, self.environ = verb, config, environ
         self.bare = False
-        """Whether the runtime sets addresses and routes itself."""
+        """Whether the runtime moves the device, and sets addresses and routes itself."""
         self.container = self.ifname = self.netns = ""
         if verb in ("ADD", "DEL", "CHECK"):
             self.container = self._variable("CNI_CONTAINERID", _CONTAINER)
@@ -171,10 +170,9 @@ class Call:
         """
         result = self.config.get("prevResult") or {}
         lists = ("interfaces", "ips", "routes")
-        if not isinstance(result, dict) or not all(
-            isinstance(result.get(name) or [], list)
-            and all(isinstance(one, dict) for one in result.get(name) or [])
-            for name in lists
+        parts = [result.get(name) or [] for name in lists] if isinstance(result, dict) else [None]
+        if not all(
+            isinstance(one, list) and all(type(row) is dict for row in one) for one in parts
         ):
             raise _wrong("prevResult", "the result of ADD")
         return result
@@ -295,12 +293,10 @@ class Api:
             if wait >= self.end - time.monotonic():
                 if last[0]:
                     return last
-                raise CniError(
-                    LATER,
-                    f"the host's API at {self.host}:{self.port} is away: {cause}",
-                    "Check that dfmeta-agent runs on the host, that this VM reaches the address, "
-                    "and that the plugin runs as root in the VM's own network namespace",
-                )
+                cause = f"the host's API at {self.host}:{self.port} is away: {cause}"
+                remedy = "Check that dfmeta-agent runs on the host, that this VM reaches the "
+                remedy += "address, and that the plugin runs as root in the VM's own network"
+                raise CniError(LATER, cause, f"{remedy} namespace")
             time.sleep(wait)
 
     def ask(self, method: str, path: str, body: object = None, *, missing: bool = False) -> Any:
@@ -321,9 +317,7 @@ class Api:
             self._socket.close()
         self._socket, self.token, self._rest = None, b"", b""
 
-    def _request(
-        self, method: str, path: str, body: object
-    ) -> tuple[int, dict[bytes, bytes], bytes]:
+    def _request(self, method: str, path: str, body: object) -> Answer:
         if not self.token:
             ttl = b"X-dfmeta-token-ttl-seconds: 300\r\n"
             status, headers, raw = self._exchange("PUT", "/token", ttl, b"")
@@ -337,9 +331,7 @@ class Api:
         line = b"X-dfmeta-token: " + self.token + b"\r\n" + kind
         return self._exchange(method, path, line, data)
 
-    def _exchange(
-        self, method: str, path: str, lines: bytes, data: bytes
-    ) -> tuple[int, dict[bytes, bytes], bytes]:
+    def _exchange(self, method: str, path: str, lines: bytes, data: bytes) -> Answer:
         peer = self._connected()
         name = f"[{self.host}]" if ":" in self.host else self.host
         head = f"{method} /dfmeta/v1{path} HTTP/1.1\r\nHost: {name}\r\n".encode()
@@ -529,10 +521,6 @@ def device(index: int = 0, *, up: bool = False) -> bytes:
     return struct.pack("=BxHiII", 0, 0, index, _UP if up else 0, _UP if up else 0)
 
 
-def _u16(number: int) -> bytes:
-    return number.to_bytes(2, sys.byteorder)
-
-
 def _u32(number: int) -> bytes:
     return number.to_bytes(4, sys.byteorder)
 
@@ -552,7 +540,7 @@ def kind_of(kind: str, data: bytes) -> bytes:
 
 def vlan(name: str, mac: str, mtu: int, *, netns: int, parent: int, vid: int) -> bytes:
     """Return the message that makes a VLAN device of *parent*, at once in the namespace."""
-    data = kind_of("vlan", attribute(1, _u16(vid)))
+    data = kind_of("vlan", attribute(1, vid.to_bytes(2, sys.byteorder)))
     return device() + described(name, mac, mtu, netns) + attribute(5, _u32(parent)) + data
 
 
@@ -794,10 +782,8 @@ class Database:
     def remove(self, rows: list[dict[str, Any]]) -> None:
         """Remove ports from their bridges."""
         changes = [
-            _mutate(
-                "Bridge", ["ports", "delete", row["_uuid"]], ["ports", "includes", row["_uuid"]]
-            )
-            for row in rows
+            _mutate("Bridge", ["ports", "delete", one], ["ports", "includes", one])
+            for one in (row["_uuid"] for row in rows)
         ]
         if changes:
             self._wait(self.transact(*changes, *_next()))
@@ -978,7 +964,7 @@ def remove_vlan(call: Call, netns: int, vid: int, mac: str) -> None:
 
     :param vid: 0: the host does not know it; then MAC and name decide.
     """
-    there = Netlink(netns)
+    there = Netlink(-1 if call.bare else netns)
     for link in there.links():
         same = link.vid == vid if vid else link.name in (call.ifname, short_lived(call))
         if link.kind == "vlan" and link.mac == mac and same:
@@ -1005,7 +991,8 @@ def attach(call: Call) -> Attachment:
     netns = open_netns(call.netns)
     if netns < 0:
         raise CniError(ENVIRONMENT, "CNI_NETNS does not exist", "The runtime has to make it first")
-    here, there = Netlink(), Netlink(netns)
+    here = Netlink()
+    there = here if call.bare else Netlink(netns)
     if there.link(call.ifname) is not None:
         cause = f"the container has a device {call.ifname}"
         raise CniError(ENVIRONMENT, cause, "Give another CNI_IFNAME, or delete the device first")
@@ -1200,7 +1187,7 @@ class Docker:
 
     Trust: dockerd is root of this VM. Its values are checked as those of a runtime are.
 
-    :param folder: keeps the options of each network, because dockerd sends them only once.
+    :param folder: keeps what dockerd sends once: options of networks, and ids of endpoints.
     """
 
     def __init__(self, folder: str) -> None:
@@ -1223,9 +1210,13 @@ class Docker:
                 call.api.close()
         if name == "CreateNetwork":
             self._keep(body)
+            self._clear(body)
         if name == "DeleteNetwork" and os.path.exists(self._file(body)):
+            self._clear(body)
             os.unlink(self._file(body))
-        return {"Scope": "local"} if name == "GetCapabilities" else {}
+        # Addresses are given in each VM, and a network is that of other VMs too (as macvlan's).
+        scopes = {"Scope": "local", "ConnectivityScope": "global"}
+        return scopes if name == "GetCapabilities" else {}
 
     def _file(self, body: object) -> str:
         network = _member(body, "NetworkID")
@@ -1245,6 +1236,14 @@ class Docker:
             json.dump(config, file)
         os.replace(self._file(body) + ".new", self._file(body))
 
+    def _clear(self, body: object) -> None:
+        """Delete the endpoints of a network that has none for dockerd: a kill makes it forget."""
+        for name in os.listdir(self.folder):
+            network, colon, endpoint = name.partition(":")
+            if colon and network == _member(body, "NetworkID"):
+                gone = {"NetworkID": network, "EndpointID": endpoint}
+                self.answer("NetworkDriver.DeleteEndpoint", gone)
+
     def _call(self, body: object) -> Call:
         try:
             with open(self._file(body), "rb") as file:
@@ -1261,6 +1260,7 @@ class Docker:
         return call
 
     def _create(self, call: Call, body: object) -> dict[str, Any]:
+        open(f"{self._file(body)}:{call.container}", "ab").close()
         one, asked = attach(call), _member(body, "Interface")
         given = {"Address": one.ips[0][0], "MacAddress": one.mac}
         return {"Interface": {name: given[name] for name in given if not _member(asked, name)}}
@@ -1268,11 +1268,8 @@ class Docker:
     def _join(self, call: Call, _body: object) -> dict[str, Any]:
         routes = routes_of(call, Attachment(call.api.ask("GET", call.path)))
         gateways = [gateway for dst, gateway in routes if not _prefix(dst)[1]]
-        static = [
-            {"Destination": dst, "RouteType": int(not gateway), "NextHop": gateway}
-            for dst, gateway in routes
-            if _prefix(dst)[1]
-        ]
+        far = [pair for pair in routes if _prefix(pair[0])[1]]
+        static = [{"Destination": dst, "RouteType": int(not gw), "NextHop": gw} for dst, gw in far]
         return {
             "InterfaceName": {"SrcName": call.ifname, "DstPrefix": "eth"},
             "Gateway": gateways[0] if gateways else "",
@@ -1280,8 +1277,10 @@ class Docker:
             "DisableGatewayService": True,
         }
 
-    def _delete(self, call: Call, _body: object) -> dict[str, Any]:
+    def _delete(self, call: Call, body: object) -> dict[str, Any]:
         delete(call)
+        if os.path.exists(f"{self._file(body)}:{call.container}"):
+            os.unlink(f"{self._file(body)}:{call.container}")
         return {}
 
 
@@ -1352,19 +1351,15 @@ def run(verb: str, raw: bytes, environ: dict[str, str]) -> dict[str, Any] | None
         return {"cniVersion": version, "supportedVersions": [*VERSIONS]}
     verbs = {"ADD": add, "DEL": delete, "CHECK": check, "GC": collect, "STATUS": status_of}
     if verb not in verbs:
-        raise CniError(
-            ENVIRONMENT,
-            "CNI_COMMAND is not a verb" if verb else "CNI_COMMAND is missing",
-            "A container runtime calls this program: see the documentation of dfmeta-cni",
-        )
+        cause = "CNI_COMMAND is not a verb" if verb else "CNI_COMMAND is missing"
+        remedy = "A container runtime calls this program: see the documentation of dfmeta-cni"
+        raise CniError(ENVIRONMENT, cause, remedy)
     config = read_config(raw)
     version = config.get("cniVersion")
     if version not in VERSIONS or version < SINCE.get(verb, ""):
-        raise CniError(
-            VERSION,
-            f"cniVersion does not allow {verb}" if version in VERSIONS else "cniVersion is unknown",
-            f"Use {', '.join(one for one in VERSIONS if one >= SINCE.get(verb, ''))}",
-        )
+        state = f"does not allow {verb}" if version in VERSIONS else "is unknown"
+        remedy = f"Use {', '.join(one for one in VERSIONS if one >= SINCE.get(verb, ''))}"
+        raise CniError(VERSION, f"cniVersion {state}", remedy)
     call = Call(verb, config, environ)
     try:
         return verbs[verb](call)
@@ -1375,6 +1370,10 @@ def run(verb: str, raw: bytes, environ: dict[str, str]) -> dict[str, Any] | None
 def main() -> int:
     """Run the plugin; return 0, or 1 after an error on stdout."""
     if sys.argv[1:] == ["--docker"]:
+        import signal
+
+        # The first process of a container ignores signals without a handler (pid_namespaces(7)).
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         listen(DOCKER, STATE).serve_forever()
     verb, raw, version = os.environ.get("CNI_COMMAND", ""), b"", VERSIONS[-1]
     try:

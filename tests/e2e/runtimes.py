@@ -5,7 +5,10 @@ from __future__ import annotations
 import abc
 import contextlib
 import json
+import os
+import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +19,7 @@ from tests.harness import netns
 from tests.harness.closing import Closing
 from tests.harness.guest import METADATA_IP
 from tests.harness.netns import ROOT
-from tests.harness.poll import wait_for
+from tests.harness.poll import PATIENCE, wait_for
 
 UNPACKED = ROOT / ".cache" / "containers"
 """Directory into which tools/setup.sh --containers unpacks the runtimes."""
@@ -24,7 +27,7 @@ PROGRAMS = ":".join(str(UNPACKED / name) for name in ("usr/bin", "usr/sbin", "bi
 NETWORK = "pods"
 """Name of the runtime's network."""
 PORT = 8080
-APPLETS = ("sh", "sleep", "wget", "nc", "echo")
+APPLETS = ("sh", "sleep", "wget", "nc", "echo", "hostname")
 GROUPS = Path("/sys/fs/cgroup")
 # A copy of /etc and mounts on /opt, /run and /var/lib: a runtime writes to none of the machine's.
 SETUP = """
@@ -40,6 +43,20 @@ mount --rbind "$0/checkout" "$2"
 install -m 0755 "$1" /opt/cni/bin/dfmeta-cni
 echo ready
 exec sleep infinity
+"""
+# A plugin of dockerd has its control group below that of dockerd, or beside it (version 2).
+JOIN = """
+for top in /sys/fs/cgroup /sys/fs/cgroup/*/; do
+    mountpoint -q "$top" && [ -e "$top/cgroup.procs" ] || continue
+    for group in "$top/$0" "$top/$0/daemon"; do
+        mkdir -p "$group"
+        for file in cpuset.cpus cpuset.mems; do
+            [ ! -e "$top/$file" ] || cat "$top/$file" >"$group/$file"
+        done
+    done
+    echo $$ >"$group/cgroup.procs"
+done
+exec "$@"
 """
 
 
@@ -80,12 +97,16 @@ class Runtime(Closing):
             shell = ["sh", "-euc", self.before + SETUP, str(self.folder), cni.__file__, str(ROOT)]
             outer = ["nsenter", f"--net=/run/netns/{vm.inside.name}"]
             holder = netns.spawn([*outer, *unshare, *shell], stdout=subprocess.PIPE)
-            self._stack.callback(netns.end, holder)
+            self._stack.callback(holder.wait)
+            self._stack.callback(holder.kill)
             assert holder.stdout is not None
             with holder.stdout as out:
                 assert out.readline() == b"ready\n"
             children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
             self.pid = children.read_text(encoding="ascii").split()[0]
+            # unshare(1) ignores SIGTERM. It ends with the last process of the namespace.
+            self._stack.callback(holder.wait, 10 * PATIENCE)
+            self._stack.callback(os.kill, int(self.pid), signal.SIGKILL)
             plugin = vm.config(network=network, name=None, cniVersion=None)
             self.write(
                 "/etc/cni/net.d/10-dfmeta.conflist",
@@ -166,6 +187,10 @@ class Runtime(Closing):
     def start(self, name: str) -> str:
         """Start a container that tells its name to clients; return its address."""
         self.create(name, "/bin/nc", "-ll", "-p", str(PORT), "-e", "/bin/echo", name)
+        return self.address(name)
+
+    def address(self, name: str) -> str:
+        """Return the address of a container that runs, after its device can send."""
         device = ["nsenter", "-t", self.process(name), "-n"]
         # The userspace datapath completes no checksums.
         self.run(*device, "ethtool", "-K", "eth0", "tx", "off")
@@ -294,8 +319,18 @@ class Dockerd(Runtime):
 
     def _start(self) -> None:
         self._spawn("plugin", "/opt/cni/bin/dfmeta-cni", "--docker")
+        self._serve()
+        plugin = self.vm.config(network=self.network, timeout="10")
+        keys = ("network", "link", "bridge", "db", "timeout")
+        given = [word for key in keys for word in ("-o", f"{key}={plugin[key]}")]
+        driver = ["-d", "dfmeta", "--ipam-driver", "null"]
+        self.run("docker", "network", "create", *driver, *given, NETWORK)
+
+    def _serve(self) -> None:
+        """Start dockerd, and give it the image ``guest``."""
         places = ["--exec-root", "/run/docker/exec", "--cgroup-parent", f"/{self.group}"]
-        self._spawn("dockerd", "dockerd", *self.options, *places)
+        daemon = ["sh", "-euc", JOIN, self.group, "dockerd"]
+        self._spawn("dockerd", *daemon, *self.options, *places)
         wait_for(self._answers, 30, "dockerd to answer")
         tree = subprocess.run(["tar", "-C", self.root, "-c", "."], capture_output=True, check=True)
         subprocess.run(
@@ -304,11 +339,6 @@ class Dockerd(Runtime):
             capture_output=True,
             check=True,
         )
-        plugin = self.vm.config(network=self.network, timeout="10")
-        keys = ("network", "link", "bridge", "db", "timeout")
-        given = [word for key in keys for word in ("-o", f"{key}={plugin[key]}")]
-        driver = ["-d", "dfmeta", "--ipam-driver", "null"]
-        self.run("docker", "network", "create", *driver, *given, NETWORK)
 
     def _answers(self) -> bool:
         return not netns.run(self.command("docker", "version"), check=False).returncode
@@ -328,3 +358,45 @@ class Dockerd(Runtime):
     def remove(self, name: str) -> None:
         """See :class:`Runtime`."""
         self.run("docker", "rm", "--force", name)
+
+
+class SwarmNode(Dockerd):
+    """dockerd without a network, in a VM whose commands are typed: they make a swarm of it."""
+
+    # runc would make a plugin's group there at the top.
+    before = "! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified\n"
+
+    def _start(self) -> None:
+        self.home = self.folder / "home"
+        """Where commands are typed."""
+        self.home.mkdir()
+        shutil.copy(cni.__file__, self.home / "cni.py")
+        mount = 'mkdir /run/openvswitch; mount --bind "$0" /run/openvswitch'
+        self.run("sh", "-euc", mount, str(self.vm.switch.rundir))
+        self._serve()
+
+    def save(self, name: str, text: str) -> None:
+        """Write a file where commands are typed."""
+        (self.home / name).parent.mkdir(exist_ok=True)
+        (self.home / name).write_text(text, encoding="utf-8")
+
+    def type(self, command: str) -> str:
+        """Return what a command of the shell prints."""
+        return self.run("sh", "-euc", f"cd {self.home}; {command}")
+
+    def containers(self) -> list[str]:
+        """Return the ids of the containers that run."""
+        return self.run("docker", "ps", "--quiet").split()
+
+    def kept(self) -> list[str]:
+        """Return the names of the files that the driver keeps."""
+        return self.run("ls", cni.STATE).split()
+
+    def resolved(self, name: str, host: str) -> set[str]:
+        """Return the addresses of a host that Docker's resolver tells a container, if any."""
+        there = ["nsenter", "-t", self.process(name), "-n"]
+        server = self.run(*there, "ss", "-lunH", "src", "127.0.0.11").split()[3]
+        asked = ["/bin/busybox", "nslookup", "-type=a", host, server]
+        command = self.command("docker", "exec", name, *asked)
+        answer = netns.run(command, check=False, timeout=60).stdout
+        return set(re.findall(r"^Address: ([0-9.]+)$", answer, re.MULTILINE))

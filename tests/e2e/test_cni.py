@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import socket
 import stat
 import subprocess
@@ -18,8 +20,8 @@ from dfmeta.guest import cni
 from tests.e2e.cni_vm import BRIDGE, PARENT_MAC, Vm, ended, path
 from tests.harness.attach_api import Handler, says, sends, waits
 from tests.harness.closing import Program
-from tests.harness.netns import Namespace, tx_off
-from tests.harness.poll import wait_for
+from tests.harness.netns import Namespace, spawn, tx_off
+from tests.harness.poll import PATIENCE, wait_for
 
 NOTHING: tuple[list[str], list[str]] = ([], [])
 _containers = itertools.count(1)
@@ -504,7 +506,10 @@ def options(vm: Vm, **more: str) -> dict[str, object]:
 
 
 class Driver(Program):
-    """``dfmeta-cni --docker`` in a VM, with other paths, and the calls of dockerd."""
+    """``dfmeta-cni --docker`` in a VM, with other paths, and the calls of dockerd.
+
+    As a managed plugin of Docker, it has not the right to enter namespaces.
+    """
 
     def __init__(self, vm: Vm, folder: Path) -> None:
         self.path = folder / "plugins" / "dfmeta.sock"
@@ -512,7 +517,8 @@ class Driver(Program):
         code += "server = cni.listen(*sys.argv[2:]); print('begun', flush=True);"
         code += "server.serve_forever()"
         arguments = [str(Path(cni.__file__).parent), str(self.path), str(folder / "state")]
-        command = [sys.executable, "-I", "-S", "-c", code, *arguments]
+        rights = ["setpriv", "--bounding-set", "-sys_admin"]
+        command = [*rights, sys.executable, "-I", "-S", "-c", code, *arguments]
         super().__init__(vm.inside.spawn(command, stdout=subprocess.PIPE))
 
     def ask(self, verb: str, **body: object) -> Any:
@@ -534,7 +540,8 @@ def test_dockerd_gets_a_device_and_its_routes(vm: Vm, tmp_path: Path) -> None:
     with Driver(vm, tmp_path) as docker:
         assert stat.S_IMODE(docker.path.stat().st_mode) == 0o600
         assert docker.ask("Plugin.Activate") == {"Implements": ["NetworkDriver"]}
-        assert docker.call("GetCapabilities") == {"Scope": "local"}
+        scopes = {"Scope": "local", "ConnectivityScope": "global"}
+        assert docker.call("GetCapabilities") == scopes
         assert docker.call("CreateNetwork", Options=options(vm)) == {}
         made = docker.call("CreateEndpoint", Interface={"Address": "", "MacAddress": ""})
         (one,) = vm.service.attachments.values()
@@ -569,6 +576,24 @@ def test_dockerd_gets_a_device_and_its_routes(vm: Vm, tmp_path: Path) -> None:
         assert docker.call("CreateEndpoint")["Err"].startswith("the network is unknown")
 
 
+@pytest.mark.parametrize("verb", ["CreateNetwork", "DeleteNetwork"])
+def test_endpoints_that_a_killed_dockerd_has_forgotten_are_deleted(
+    vm: Vm, tmp_path: Path, verb: str
+) -> None:
+    with Driver(vm, tmp_path) as docker:
+        for network in ("n1", "n2"):
+            assert docker.call("CreateNetwork", NetworkID=network, Options=options(vm)) == {}
+            docker.call("CreateEndpoint", NetworkID=network, EndpointID=f"of-{network}")
+        assert len(vm.traces()[0]) == 2
+        assert docker.call(verb, Options=options(vm)) == {}
+        assert [one["container"] for one in vm.service.attachments.values()] == ["of-n2"]
+        assert len(vm.traces()[0]) == 1
+        assert docker.call("DeleteNetwork", NetworkID="n2") == {}
+        assert vm.service.attachments == {}
+        assert docker.call("DeleteNetwork") == {}
+    assert [*(tmp_path / "state").iterdir()] == []
+
+
 @pytest.mark.parametrize(
     ("network", "more", "error"),
     [
@@ -585,3 +610,19 @@ def test_a_network_of_docker_with_wrong_options_is_not_made(
         answer = docker.call("CreateNetwork", NetworkID=network, Options=options(vm, **more))
         assert answer["Err"].startswith(error)
     assert [one.name for one in tmp_path.rglob("n1*")] == []
+
+
+def test_the_driver_ends_at_sigterm_as_the_first_process_of_a_container() -> None:
+    plugin = ["mount -t tmpfs none /run", f"exec {sys.executable} -IS {cni.__file__} --docker"]
+    shell = ["sh", "-euc", "\n".join(plugin)]
+    unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    container = spawn([*unshare, *shell])
+    try:
+        children = Path(f"/proc/{container.pid}/task/{container.pid}/children")
+        (first,) = wait_for(lambda: children.read_text(encoding="ascii").split(), 20, "the shell")
+        wait_for(Path(f"/proc/{first}/root{cni.DOCKER}").exists, 20, "the driver to listen")
+        os.kill(int(first), signal.SIGTERM)
+        assert container.wait(20 * PATIENCE) == 0
+    finally:
+        container.kill()
+        container.wait()

@@ -268,6 +268,22 @@ def test_only_the_attachments_own_vlan_device_is_removed(
     assert len(devices.there) == left
 
 
+def test_dockers_vlan_device_is_removed_without_entering_a_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    devices, entered = Devices(vlan()), list[int]()
+
+    def opened(netns: int) -> Devices:
+        entered.append(netns)
+        return devices
+
+    monkeypatch.setattr(cni, "Netlink", opened)
+    one = cni.Call("DEL", dict(CONFIG), dict(ENVIRONMENT))
+    one.bare = True
+    cni.remove_vlan(one, 3, 100, MAC)
+    assert (entered, devices.there) == ([-1], [])
+
+
 @pytest.mark.parametrize(("name", "left"), [("eth0", 0), ("eth1", 1)])
 def test_without_the_host_the_result_before_and_the_name_decide(
     monkeypatch: pytest.MonkeyPatch, name: str, left: int
