@@ -79,6 +79,7 @@ class NeutronAgent(Daemon):
         self._ports: dict[str, Port] = {}
         self._trunks: dict[str, tuple[str, dict[int, str]]] = {}
         """Trunk → the parent's port, and VLAN id → port."""
+        self._version = 0
         self._skip = 0
         self._news = 0
         programs = self.folder / "bin"
@@ -145,8 +146,7 @@ class NeutronAgent(Daemon):
         :param subports: VLAN id → a guest with the id of the subport's port.
         """
         ports = {vid: one.ids.iface_id for vid, one in subports.items()}
-        self._trunks[trunk_id] = parent.ids.iface_id, ports
-        self._write()
+        self._put_trunk(trunk_id, parent.ids.iface_id, ports)
 
     def put_subports(self, trunk_id: str, parent: str, ports: Mapping[int, Port]) -> None:
         """Replace the subports of a trunk, and their ports.
@@ -161,8 +161,7 @@ class NeutronAgent(Daemon):
         for gone in set(before.values()) - set(wanted.values()):
             del self._ports[gone]
         self._ports |= {one.id: one for one in ports.values()}
-        self._trunks[trunk_id] = parent, wanted
-        self._write()
+        self._put_trunk(trunk_id, parent, wanted)
 
     def change(
         self, guest: Guest, *, up: bool | None = None, packet_rate: int | None = None
@@ -176,8 +175,22 @@ class NeutronAgent(Daemon):
         )
         self._write()
 
+    def _put_trunk(self, trunk_id: str, parent: str, ports: dict[int, str]) -> None:
+        new = trunk_id not in self._trunks
+        self._trunks[trunk_id] = parent, ports
+        self._write()
+        # The agent asks for a trunk once: when the VM is plugged.
+        if new and self.running:
+            wait_for(self._is_known, 30, "neutron-server to have the trunk")
+
+    def _is_known(self) -> bool:
+        known = self.folder / "server.known"
+        return known.exists() and known.read_text() == str(self._version)
+
     def _write(self) -> None:
+        self._version += 1
         document = {
+            "version": self._version,
             "ports": [asdict(port) for port in self._ports.values()],
             "groups": {CLOSED: [], OPEN: ["icmp", "udp"]},
             "trunks": [

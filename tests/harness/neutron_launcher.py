@@ -13,6 +13,7 @@ consumer of messages are replaced, and the helper that would run as root.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
@@ -31,6 +32,7 @@ import neutron_lib.rpc
 from neutron import objects, privileged
 from neutron.api.rpc.callbacks import events
 from neutron.api.rpc.callbacks.consumer import registry
+from neutron.api.rpc.callbacks.exceptions import CallbackNotFound
 from neutron.objects import network, ports, securitygroup, subnet, trunk
 from neutron.objects.port.extensions import port_security
 from neutron.objects.qos import policy, rule
@@ -196,6 +198,8 @@ class Server:
         self._report = report
         self._revision = 1
         self._text = ""
+        self._known = 0
+        """Version of SERVER that was read."""
         self._rows: dict[str, dict[str, Any]] = {}
         self._objects: dict[str, dict[str, Any]] = {}
         self._trunks: dict[str, trunk.Trunk] = {}
@@ -210,6 +214,7 @@ class Server:
         self._text = text
         self._revision += 1
         document = json.loads(text)
+        self._known = document["version"]
         before, self._rows = self._rows, {row["id"]: row for row in document["ports"]}
         self._trunks = {row["parent"]: _trunk(row) for row in document["trunks"]}
         kinds: dict[str, dict[str, Any]] = {}
@@ -224,16 +229,18 @@ class Server:
             time.sleep(_POLL)
             before = self._subports()
             if changed := self._read():
-                known = [self._objects["Port"][key] for key in changed]
-                registry.push(context.get_admin_context(), "Port", known, events.UPDATED)
+                _push("Port", [self._objects["Port"][key] for key in changed], events.UPDATED)
+            self._report_version()
             now = self._subports()
             for event, ids in (
                 (events.CREATED, now.keys() - before.keys()),
                 (events.DELETED, before.keys() - now.keys()),
             ):
                 for key in ids:
-                    one = (now if event == events.CREATED else before)[key]
-                    registry.push(context.get_admin_context(), "SubPort", [one], event)
+                    _push("SubPort", [(now if event == events.CREATED else before)[key]], event)
+
+    def _report_version(self) -> None:
+        self._source.with_suffix(".known").write_text(str(self._known))
 
     def _subports(self) -> dict[str, trunk.SubPort]:
         """Return id → subport, of all trunks."""
@@ -303,6 +310,12 @@ class Server:
             return None if found is None else found.obj_to_primitive()
         one = self._objects.get(resource_type, {}).get(resource_id)
         return None if one is None else one.obj_to_primitive()
+
+
+def _push(kind: str, changed: list[Any], event: str) -> None:
+    # A message is lost while the agent, which starts, has not subscribed to it.
+    with contextlib.suppress(CallbackNotFound):
+        registry.push(context.get_admin_context(), kind, changed, event)
 
 
 class Client:
