@@ -69,7 +69,7 @@ def test_the_readme_names_the_largest_caveats_and_the_route_that_guests_need() -
 def test_the_readme_says_what_the_demo_installs_and_how_long_the_tests_take() -> None:
     head = " ".join(README.read_text().split("Path of a request")[0].split())
     assert "The demo installs Debian packages that are missing" in head
-    assert "sudo tools/test # every test, in about 20 minutes on two cores: for developers" in head
+    assert "sudo tools/test # every test, in about 25 minutes on two cores: for developers" in head
     assert head.index("sudo tools/demo") < head.index("Use cases"), "it opens with them"
 
 
