@@ -11,7 +11,7 @@ from tests.e2e.cni_vm import BRIDGE, Runtime, path
 from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
 from tests.harness.netns import Namespace, tx_off
 from tests.harness.ovs import OpenvSwitch
-from tests.harness.vm_api import allowed
+from tests.harness.vm_api import allowed, is_ready
 
 
 class ContainerVm(Runtime):
@@ -57,8 +57,7 @@ class ContainerVm(Runtime):
 
     def ready(self) -> bool:
         """Return whether the host gives the VM attachments."""
-        with allowed(self.inside) as connection:
-            return bool(json.loads(connection.ask("GET", "/status").body).get("ready"))
+        return is_ready(self.inside)
 
 
 class Pod(Namespace):

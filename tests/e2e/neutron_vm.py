@@ -18,7 +18,7 @@ from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.trunk import Trunk
 from tests.harness.trunk_agent import Link
-from tests.harness.vm_api import Connection, allowed
+from tests.harness.vm_api import Connection, is_ready
 
 INSTANCE = uuid_of("instance with containers")
 MTU = 1400
@@ -88,15 +88,9 @@ def world_with(**attachments: object) -> Iterator[World]:
         trunk.plug()
         wait_for(lambda: trunk.inner in host.ports(), 60, "the trunk")
         asks_own(vm)
-        wait_for(lambda: status(vm)["ready"], 60, "the VM to be ready")
+        wait_for(lambda: is_ready(vm.namespace), 60, "the VM to be ready")
         yield World(host, server, neutron, agent, vm, trunk_id, pods["id"], link)
         agent.stop()
-
-
-def status(guest: Guest) -> dict[str, Any]:
-    """Return the status of a VM's attachments."""
-    with allowed(guest.namespace) as connection:
-        return dict(json.loads(connection.ask("GET", "/status").body))
 
 
 def listed(connection: Connection) -> list[dict[str, Any]]:

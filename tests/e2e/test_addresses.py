@@ -38,6 +38,16 @@ def packet_ins(agent: Agent, **labels: str) -> float:
     return agent.metric("dfmeta_packet_ins_total", **labels)
 
 
+def check_asked(agent: Agent, before: float, capture: Capture, *, connections: int = 1) -> None:
+    """The guest's SYNs led to one packet-in; each SYN that it sent again may have led to one more.
+
+    A guest sends a SYN again after a second without an answer: on a machine that stalls, it does.
+    """
+    syns = capture.syns()
+    assert len({syn.source_port for syn in syns}) == connections
+    assert 1 <= packet_ins(agent) - before <= 1 + len(syns) - connections
+
+
 def slots(agent: Agent, guest: Guest) -> dict[int, str]:
     """Slot → address, in the order of the slots."""
     rows: list[dict[str, Any]] = agent.admin("/ports").json()
@@ -126,8 +136,7 @@ def test_a_change_of_ip_is_served_with_the_first_syn_after_it(
     guest.set_address("10.9.9.9/24")
     with Capture(host.namespace, guest.port) as capture:
         asks_from(guest, "10.9.9.9")
-        assert len(capture.syns()) == 1
-    assert packet_ins(agent) - before == 1
+        check_asked(agent, before, capture)
     assert sorted(slots(agent, guest).values()) == ["10.0.0.5", "10.9.9.9"]
 
 
@@ -139,12 +148,12 @@ def test_a_change_of_mac_is_served_with_the_first_syn_after_it(
     guest.set_mac("fa:16:3e:99:99:99")
     with Capture(host.namespace, guest.port) as capture:
         asks_from(guest, guest.ip)
-        (syn,) = capture.syns()
-        assert syn.source_mac == guest.mac
-    assert packet_ins(agent) - before == 1
+        assert {syn.source_mac for syn in capture.syns()} == {guest.mac}
+        check_asked(agent, before, capture)
     guest.set_mac(former)
+    before = packet_ins(agent)
     asks_from(guest, guest.ip)
-    assert packet_ins(agent) - before == 1
+    assert packet_ins(agent) == before
 
 
 @pytest.mark.parametrize(
@@ -171,8 +180,7 @@ def test_a_guest_is_served_however_it_routes(
     with Capture(host.namespace, guest.port) as capture:
         for _ in range(3):
             asks_own(guest)
-        assert len(capture.syns()) == 3
-    assert packet_ins(agent) - before == 1
+        check_asked(agent, before, capture, connections=3)
 
 
 def test_an_ecn_guest_is_served_with_its_first_syn(
@@ -181,7 +189,8 @@ def test_an_ecn_guest_is_served_with_its_first_syn(
     guest.namespace.sysctl(**{"net.ipv4.tcp_ecn": 1})
     with Capture(host.namespace, guest.port) as capture:
         asks_own(guest)
-        (syn,) = capture.syns()
+        # Without an answer, a guest sends its SYN again without ECN (RFC 3168, 6.1.1.1).
+        syn, *_again = capture.syns()
     assert syn.flags & ECE_CWR == ECE_CWR
 
 

@@ -21,7 +21,7 @@ from tests.harness.guest import Guest, uuid_of
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.vm_api import allowed
+from tests.harness.vm_api import allowed, is_ready
 
 NETWORK_DATA = "/openstack/latest/network_data.json"
 PASSWORD = "/openstack/latest/password"
@@ -107,16 +107,11 @@ def site_with(
             asks_own(vm)
             agent.ctl("trunk", "enable", vm.port)
             asks_own(vm)
-            wait_for(functools.partial(is_ready, vm), 10, "the VM to be ready")
+            wait_for(functools.partial(is_ready, vm.namespace), 10, "the VM to be ready")
         yield Site(host, agent, vms)
         for vm in vms:
             agent.ctl("trunk", "disable", f"tpi-{vm.ids.iface_id}"[:15])
         agent.stop()
-
-
-def is_ready(vm: Guest) -> bool:
-    with allowed(vm.namespace) as connection:
-        return bool(json.loads(connection.ask("GET", "/status").body)["ready"])
 
 
 def document(vm: Guest) -> dict[str, Any]:

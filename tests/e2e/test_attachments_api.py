@@ -18,7 +18,7 @@ from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
 from tests.harness.netns import Namespace, veth
 from tests.harness.ovs import UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.vm_api import Connection, allowed
+from tests.harness.vm_api import Connection, allowed, is_ready, status_of
 
 SUBNET = "10.20.0.0/24"
 PROJECT = "5f0c0a52b6f44d12a8a1e1a5e5f0c0a5"
@@ -64,7 +64,7 @@ def its_vm(host: OpenvSwitch, agent: Agent) -> Iterator[Guest]:
         put(agent, guest)
         asks_own(guest)
         agent.ctl("trunk", "enable", guest.port)
-        wait_for(lambda: status(guest)["ready"], 10, "the VM to be ready")
+        wait_for(lambda: is_ready(guest.namespace), 10, "the VM to be ready")
         yield guest
         agent.ctl("trunk", "disable", f"tpi-{guest.ids.iface_id}"[:15])
 
@@ -78,11 +78,6 @@ def vm(host: OpenvSwitch, its_vm: Guest) -> Iterator[Guest]:
             path = f"/attachments/{one['container']}/{one['ifname']}?link=gone"
             assert connection.ask("DELETE", path).status == 204
     wait_for(lambda: not ends(host), 10, "the ports to go")
-
-
-def status(guest: Guest) -> dict[str, Any]:
-    with allowed(guest.namespace) as connection:
-        return dict(json.loads(connection.ask("GET", "/status").body))
 
 
 def listed(connection: Connection) -> list[dict[str, Any]]:
@@ -320,7 +315,7 @@ def test_a_reload_takes_networks_and_ids(agent: Agent, vm: Guest) -> None:
     agent.signal(signal.SIGHUP)
 
     def networks() -> list[str]:
-        return [one["name"] for one in status(vm)["networks"]]
+        return [one["name"] for one in status_of(vm.namespace).get("networks", [])]
 
     wait_for(lambda: networks() == ["new", "other", "pods"], 10, "the network")
     agent.configure({"attachment_network:new": {"subnet": "nonsense"}})

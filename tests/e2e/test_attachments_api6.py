@@ -17,7 +17,7 @@ from tests.harness.guest import EC2_6, OPENSTACK6, Guest, Ids, uuid_of
 from tests.harness.netns import Namespace, tx_off, veth
 from tests.harness.ovs import UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.vm_api import Connection
+from tests.harness.vm_api import Connection, is_ready
 
 LINK_LOCAL, EC2 = "fe80::a9fe:a9fe", EC2_6.strip("[]")
 SERVICES = (LINK_LOCAL, EC2)
@@ -40,7 +40,11 @@ def vm(host: OpenvSwitch, agent: Agent) -> Iterator[Guest]:
         put(agent, guest)
         asks_own(guest)
         agent.ctl("trunk", "enable", guest.port)
-        wait_for(lambda: is_ready(guest), 10, "the VM to be ready")
+        wait_for(
+            lambda: is_ready(guest.namespace, host=LINK_LOCAL, device=guest.device),
+            10,
+            "the VM to be ready",
+        )
         yield guest
         agent.ctl("trunk", "disable", f"tpi-{ids.iface_id}"[:15])
 
@@ -48,13 +52,6 @@ def vm(host: OpenvSwitch, agent: Agent) -> Iterator[Guest]:
 def to(guest: Guest, service: str, *, low: bool = True) -> Connection:
     """A connection of a guest to an address of the service."""
     return Connection(guest.namespace, low=low, host=service, device=guest.device)
-
-
-def is_ready(guest: Guest) -> bool:
-    with to(guest, LINK_LOCAL) as connection:
-        if connection.get_token().status != 200:
-            return False
-        return bool(json.loads(connection.ask("GET", "/status").body)["ready"])
 
 
 @pytest.mark.parametrize("service", SERVICES)

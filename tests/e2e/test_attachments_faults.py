@@ -18,7 +18,7 @@ from tests.harness.agent import Agent, Options
 from tests.harness.guest import Guest, Ids, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.vm_api import allowed
+from tests.harness.vm_api import allowed, is_ready, status_of
 
 HOSTS = 3
 EACH = 15
@@ -58,7 +58,7 @@ class Host:
         """Return a VM with a trunk."""
         guest = self.plugged(name)
         self.agent.ctl("trunk", "enable", guest.port)
-        wait_for(lambda: status(guest).get("ready"), 20, "the VM to be ready")
+        wait_for(lambda: is_ready(guest.namespace), 20, "the VM to be ready")
         return guest
 
     def tags(self) -> dict[str, int]:
@@ -73,14 +73,6 @@ class Host:
             for row in self.switch.records("Port", "name", "tag")
             if row["name"].startswith("spt-") and ends[ids.get(row["name"])] == 2
         }
-
-
-def status(guest: Guest) -> dict[str, Any]:
-    try:
-        with allowed(guest.namespace) as connection:
-            return dict(json.loads(connection.ask("GET", "/status").body))
-    except (AssertionError, OSError):
-        return {}
 
 
 def attach(guest: Guest, container: str) -> dict[str, Any]:
@@ -282,7 +274,7 @@ def test_a_vm_is_told_nothing_of_the_host(host: Host, vm: Guest) -> None:
             return reply.text + connection.ask("GET", "/status").text
 
     with host.plugged("without") as without:
-        wait_for(lambda: status(without), 10, "an answer")
+        wait_for(lambda: status_of(without.namespace), 10, "an answer")
         told = said(without)
         with host.switch.paused("ovsdb-server"):
             told += said(vm)

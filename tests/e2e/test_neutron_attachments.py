@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tests.e2e import shared
-from tests.e2e.neutron_vm import MTU, World, listed, status, world_with
+from tests.e2e.neutron_vm import MTU, World, listed, world_with
 from tests.e2e.support import META_DATA, asks_own, put
 from tests.harness.container import Container
 from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
 from tests.harness.poll import wait_for
 from tests.harness.trunk import Subport
-from tests.harness.vm_api import Connection, allowed
+from tests.harness.vm_api import Connection, allowed, is_ready, status_of
 
 NETWORK = {"network": "pods"}
 
@@ -73,7 +73,7 @@ def reaches(one: Guest, other: Guest) -> bool:
 
 
 def test_an_attachment_is_a_subport_of_the_vms_trunk(world: World, vm: Guest) -> None:
-    now = status(vm)
+    now = status_of(vm.namespace)
     assert (now["ready"], now["networks"]) == (True, [{"name": "pods", "mtu": MTU}])
     with allowed(vm.namespace) as connection:
         one = made(connection, "c1")
@@ -119,13 +119,13 @@ def test_neutron_away_and_back(world: World, vm: Guest) -> None:
             assert "refused with 503, attachment: Neutron does not answer" in world.agent.log()
             assert connection.ask("DELETE", "/attachments/gone/eth0?link=gone").status == 204
             assert listed(connection) == [kept]
-        assert not status(vm)["ready"]
+        assert status_of(vm.namespace)["ready"] is False
         asks_own(vm)
     finally:
         world.server.start()
     assert {one["id"] for one in world.ours()} == {kept["port_id"], gone["port_id"]}
     wait_for(lambda: len(world.ours()) == 1, 90, "the removal to be finished")
-    wait_for(lambda: status(vm)["ready"], 30, "Neutron to be asked again")
+    wait_for(lambda: is_ready(vm.namespace), 30, "Neutron to be asked again")
     with allowed(vm.namespace) as connection:
         made(connection, "new")
 
@@ -168,7 +168,7 @@ def test_a_vm_without_a_trunk_is_told_so(world: World) -> None:
     with Guest(world.host, "plain", address="10.0.0.99/24", ids=ids) as guest:
         put(world.agent, guest)
         asks_own(guest)
-        assert not status(guest)["ready"]
+        assert status_of(guest.namespace)["ready"] is False
         with allowed(guest.namespace) as connection:
             reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
             assert reply.status == 503

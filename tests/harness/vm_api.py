@@ -96,3 +96,22 @@ def allowed(namespace: Namespace) -> Iterator[Connection]:
         reply = connection.get_token()
         assert reply.status == 200, reply
         yield connection
+
+
+def status_of(namespace: Namespace, *, host: str = METADATA_IP, device: str = "") -> dict[str, Any]:
+    """The status of a VM's attachments; empty without an answer in time, or a refusal.
+
+    For polls: a connection that a change of the VM's port cut off must not be waited for.
+    """
+    try:
+        with Connection(namespace, timeout=2, host=host, device=device) as connection:
+            connection.get_token()
+            reply = connection.ask("GET", "/status")
+    except (OSError, http.client.HTTPException):
+        return {}
+    return dict(json.loads(reply.body)) if reply.status == 200 else {}
+
+
+def is_ready(namespace: Namespace, *, host: str = METADATA_IP, device: str = "") -> bool:
+    """Whether a VM can have attachments now; see :func:`status_of`."""
+    return bool(status_of(namespace, host=host, device=device).get("ready"))

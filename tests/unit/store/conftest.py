@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +21,8 @@ from tests.harness.postgres import Postgres
 from tests.unit.store.lookup.support import build, clock, store
 
 __all__ = ["build", "clock", "store"]  # fixtures of the tests below this folder
+
+T = TypeVar("T")
 
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
 
@@ -83,7 +88,14 @@ def has_repository(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def repository(database_url: str) -> Iterator[Repository]:
     """An empty store, on SQLite and on PostgreSQL: a test that has it runs twice."""
-    with Repository(database_url) as opened:
+    turn = threading.Lock()
+
+    def apart(step: Callable[[], T], *, write: bool, **_limits: object) -> T:
+        """As in the daemon, one thread writes at a time: SQLite does not let writers queue."""
+        with turn if write else contextlib.nullcontext():
+            return step()
+
+    with Repository(database_url, apart=apart) as opened:
         yield opened
 
 
