@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import netns
+from tests.harness import netns, poll
 from tests.harness.fixtures import MakeGuest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
@@ -93,6 +93,7 @@ def test_a_command_that_fails_says_so() -> None:
         netns.run(["sh", "-c", "echo about it >&2; echo and more; exit 3"])
 
 
-def test_waiting_ends() -> None:
+def test_waiting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll, "PATIENCE", 1)
     with pytest.raises(TimeoutError, match=r"timed out after 0\.05 s waiting for Godot"):
         wait_for(lambda: False, 0.05, "Godot")
