@@ -8,8 +8,8 @@ does. So the rules here need not repeat the engine's, and a request that two par
 two ways is read by the stricter one.
 
 The map has one value for each source address: all that identifies a guest, separated by "|"
-(:mod:`dfmeta.proxy.haproxy.entries`). A request looks it up once, and the answer leaves only while
-the value is still the same.
+(:mod:`dfmeta.proxy.haproxy.entries`). A connection takes it at its beginning. A request is answered,
+and its answer leaves, only while the value is still the same.
 
 Source: HAProxy 2.6, configuration manual, sections 3 (global), 4.2 (keywords), 5.2 (server), 7.3
 (fetching samples). Trust: all parameters come from the operator or the daemon. Nothing of a guest
@@ -84,6 +84,29 @@ _OWN_PATHS: Final = (
 """Beginnings of paths that the daemon itself answers, and of some others."""
 _ODD_IN_TARGETS: Final = (*"!\"#$%&'()*+,:;<=>?@[\\]^`{|}", "//")
 """What no plain target has: a query, an escape, an absolute form (RFC 9112, 3.2.2)."""
+USUAL_TARGETS: Final = (
+    *("/", "/openstack", "/latest/meta-data/", "/latest/user-data", "/latest/meta-data"),
+    *(f"/latest/meta-data/{name}" for name in ("instance-id", "hostname", "local-hostname")),
+    *(f"/latest/meta-data/{name}" for name in ("local-ipv4", "public-keys/0/openssh-key")),
+    *(
+        f"/openstack/latest/{name}"
+        for name in (
+            *("meta_data.json", "user_data", "network_data.json"),
+            *("vendor_data.json", "vendor_data2.json"),
+        )
+    ),
+)
+"""Plain targets that guests ask for most."""
+USUAL_NAMES: Final = (
+    *("host", "host,accept", "host,user-agent", "host,user-agent,accept"),
+    *("host,user-agent,accept,connection", "host,user-agent,accept-encoding,accept,connection"),
+    *("host,user-agent,accept,accept-encoding,connection",),
+    *("accept-encoding,host,user-agent,connection", "host,accept-encoding,user-agent,accept"),
+)
+"""Lists of headers' names of the usual clients, none of which is odd."""
+_OPENSTACK: Final = (f"{string.ascii_lowercase}{string.digits}", f"{string.ascii_uppercase}-._~")
+"""Characters that may follow /openstack/ in a plain path, a line of patterns each: haproxy reads at
+most 64 words of a line."""
 _IN_SERVERS: Final = frozenset(string.ascii_letters + string.digits + ".:_-")
 """Characters of a server's name (haproxy's configuration manual, 2.2)."""
 _COMMON: Final = ("accept-", "c", "h", "u", "x")
@@ -293,38 +316,45 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    tcp-request connection track-sc0 var(sess.port) table of_port if began"
     yield "    tcp-request connection track-sc1 var(sess.claim) table of_address if began"
     yield f"    tcp-request connection reject if {{ sc0_conn_cur gt {most} }}"
-    yield f"    http-request set-var(txn.who) {guests}"
-    yield f"    http-request unset-var(txn.who) if {{ var(txn.who) -m str {IN_DOUBT} }}"
-    yield "    acl known var(txn.who) -m found"
     # A connection is one guest's for as long as it lives.
-    yield "    http-request reject if began known !{ var(txn.who),strcmp(sess.who) eq 0 }"
+    yield f"    acl same {guests},strcmp(sess.who) eq 0"
+    yield f"    acl known {guests} -m found"
+    yield f"    acl in_doubt {guests} -m str {IN_DOUBT}"
+    yield "    http-request reject if !same began known !in_doubt"
     # No regular expressions: haproxy compiles them to machine code, which the unit's
     # MemoryDenyWriteExecute= forbids.
     yield "    acl plain method GET HEAD"
-    yield "    acl plain_target url -m beg /"
-    yield f"    acl odd url -m sub {_quoted(_ODD_IN_TARGETS)}"
-    yield f"    acl odd path -m beg {_quoted(_OWN_PATHS)}"
     yield f"    acl plain_host req.fhdr(host) -m str {_quoted(plan.hosts)}"
     yield "    acl plain_version req.ver 1.0 1.1"
-    yield f"    acl odd req.hdr_names -m sub {_quoted(_ODD_NAMES)}"
-    yield "    acl odd req.hdr_names -m beg te"
-    yield "    acl odd req.fhdr_cnt(accept) gt 1"
     # NUL, which haproxy lets pass, and no pattern can have.
     yield "    acl odd req.hdrs,json -m sub u0000"
-    yield f"    acl odd req.fhdr_cnt gt {min(limits.head.lines, PLAIN_LINES)}"
     yield f"    acl odd req.hdrs,length gt {max(limits.head.header - MARGIN, 0)}"
-    yield f"    acl odd url,length gt {max(limits.head.request_line - MARGIN, 0)}"
     # More at a time wait for their turn in the daemon.
     yield f"    acl odd sc0_conn_cur gt {limits.requests_per_port}"
     if plan.refuse_forwarded:
         yield f"    acl odd req.hdrs,lower -m sub {_quoted(_FORWARDED)}"
-    plain = "known began plain plain_target plain_host plain_version !odd"
+    yield "    acl plain_target url -m beg /"
+    yield f"    acl odd_target url -m sub {_quoted(_ODD_IN_TARGETS)}"
+    yield f"    acl odd_target path -m beg {_quoted(_OWN_PATHS)}"
+    yield f"    acl odd_target url,length gt {max(limits.head.request_line - MARGIN, 0)}"
+    yield f"    acl odd_names req.hdr_names -m sub {_quoted(_ODD_NAMES)}"
+    yield "    acl odd_names req.hdr_names -m beg te"
+    yield "    acl odd_names req.fhdr_cnt(accept) gt 1"
+    yield f"    acl odd_names req.fhdr_cnt gt {min(limits.head.lines, PLAIN_LINES)}"
+    # One comparison for most requests, where the others are seven.
+    yield f"    acl usual_target url -m str {_quoted(USUAL_TARGETS)}"
+    yield f"    acl usual_names req.hdr_names -m str {_quoted(USUAL_NAMES)}"
+    common = "same plain plain_host plain_version !odd"
+    plain = f"{common} usual_target usual_names or {common} plain_target !odd_target !odd_names"
     yield f"    use_backend {DAEMON} {f'unless {plain}' if plan.servers else ''}"
     if plan.network_data_subports:
         first, last = network_data.FIRST, network_data.LAST
         yield f"    use_backend {DAEMON} if {{ path_beg {first} }} {{ path_end {last} }}"
     if plan.timeout_answer == "auto":
-        yield f"    use_backend {NOVA_CLOSES} if {{ path_beg /openstack/ }} !{{ path /openstack/ }}"
+        # All paths below /openstack/, but for that itself.
+        for some in _OPENSTACK:
+            yield f"    acl openstack path_beg {' '.join(f'/openstack/{one}' for one in some)}"
+        yield f"    use_backend {NOVA_CLOSES} if openstack"
     yield f"    default_backend {NOVA_CLOSES if plan.timeout_answer == 'close' else NOVA}"
 
 
@@ -344,7 +374,6 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    retry-on conn-failure empty-response{others}"
     if plan.several:
         yield "    http-request set-var(txn.begun) date(0,ms)"
-    yield "    http-request set-var(txn.root) path if { path / }"
     # Of the guest's headers, only Accept is sent to Nova, whatever their spelling.
     yield from _deletion(_COMMON)
     if _have_hosts_names(plan.servers):
@@ -363,22 +392,16 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     yield from (f"    {one}" for one in own if "set-header Accept" in one)
     yield "    http-request set-header Accept %[var(txn.accept)] if { var(txn.accept) -m found }"
     # An answer leaves only while the address still stands for the same guest.
-    now = f"http-response set-var(txn.now) src,map_ip({map_name(given)})"
-    yield f"    {now}"
+    yield f"    acl same src,map_ip({map_name(given)}),strcmp(sess.who) eq 0"
     if given.waiting is not None:
-        in_doubt = f"if {{ var(txn.now) -m str {IN_DOUBT} }}"
-        yield f"    http-response lua.{_SETTLE} {in_doubt}"
-        yield f"    {now} {in_doubt}"
-    yield (
-        f"    http-response deny deny_status {_CHANGED} "
-        "unless { var(txn.now),strcmp(txn.who) eq 0 }"
-    )
+        yield f"    http-response lua.{_SETTLE} unless same"
+    yield f"    http-response deny deny_status {_CHANGED} unless same"
     too_large = f"res.hdr_val(content-length) gt {ANSWER_MAX}"
     yield f"    http-response deny deny_status 503 if {{ {too_large} }} !{{ method HEAD }}"
     yield "    acl well status 200:399"
     yield "    http-response sc-inc-gpc0(1) if well"
     # The list of versions is the same for each guest.
-    yield "    http-response sc-inc-gpc1(1) if well !{ var(txn.root) -m found }"
+    yield "    http-response sc-inc-gpc1(1) if well !{ capture.req.uri / }"
     if not plan.debug:
         yield f"    http-response set-log-level silent if well or {{ sc1_http_err_rate gt {ODD} }}"
     yield "    http-response del-header server"

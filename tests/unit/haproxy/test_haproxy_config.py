@@ -17,6 +17,8 @@ import pytest
 
 from dfmeta.proxy.haproxy.config import (
     IN_DOUBT,
+    USUAL_NAMES,
+    USUAL_TARGETS,
     Descriptors,
     NovaServer,
     Plan,
@@ -180,7 +182,7 @@ def test_one_host_has_its_host_header_and_no_name(name: str) -> None:
 def test_the_map_has_the_name_of_its_file() -> None:
     given = Descriptors(listeners=(3,), cli=4, log=5, map=6, away=7)
     assert map_name(given) == "/proc/self/fd/6"
-    assert render(PLANS["plain"], given).count("map_ip(/proc/self/fd/6)") == 4
+    assert render(PLANS["plain"], given).count("map_ip(/proc/self/fd/6)") == 6
 
 
 # With haproxy itself. Where its daemon would get a request, there is none: it ends unanswered.
@@ -260,11 +262,27 @@ def test_what_is_not_plain_never_reaches_nova(
     known: Callable[..., Loopback], upstream: Upstream
 ) -> None:
     one = known()
-    for odd in ODD:
+    with_usual_target = [odd.replace(b"/latest ", USUAL_TARGETS[-1].encode() + b" ") for odd in ODD]
+    for odd in [*ODD, *with_usual_target]:
         with one.connect() as guest:
             assert not one.ask(odd, guest).startswith(b"HTTP/1.1 200"), odd
         assert upstream.asked == [], odd
     assert one.ask().startswith(b"HTTP/1.1 200")
+
+
+def test_what_is_usual_is_plain_by_the_other_rules_too(
+    known: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    """A usual target with an unusual header, and usual headers with an unusual target."""
+    one = known()
+    asked = [request(f"GET {target} HTTP/1.1", "A: b") for target in USUAL_TARGETS]
+    for names in USUAL_NAMES:
+        values = {"host": "169.254.169.254", "connection": "keep-alive"}
+        lines = [f"{name}: {values.get(name, 'a')}" for name in names.split(",")]
+        asked.append("\r\n".join(["GET /a HTTP/1.1", *lines, "", ""]).encode())
+    for each in asked:
+        assert one.ask(each).startswith(b"HTTP/1.1 200"), each
+    assert len(upstream.asked) == len(asked)
 
 
 def test_a_forwarded_request_is_plain_only_where_the_operator_lets_it_pass(
