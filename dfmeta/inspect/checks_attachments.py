@@ -215,7 +215,7 @@ def _entries(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterato
         yield warning(
             NAME,
             f"entries of other programs have the VLAN ids of attachments: "
-            f"{listed(map(_name, others))}: these containers get what the entry says",
+            f"{listed(map(_name, others))}: these containers get the instance of that entry",
             f"`dfmeta subport delete {others[0].port} --vid {others[0].vid}` removes the entry, "
             "and `dfmeta attachment gc` writes that of the attachment",
         )

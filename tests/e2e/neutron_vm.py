@@ -107,6 +107,7 @@ def tagged_with(**attachments: object) -> Iterator[TaggedWorld]:
         server = stack.enter_context(NeutronServer(host.namespace)).start()
         common, _subnet = server.network("common", "10.0.0.0/24")
         _network, options = _configuration(server, attachments)
+        options["df_metadata"] = {"identity_sources": "ovsdb,neutron"}
         port, _trunk = server.parent(common["id"])
         stack.enter_context(Ovn(server))
         ids = Ids(iface_id=port, vm_uuid=INSTANCE)
