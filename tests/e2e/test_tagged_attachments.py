@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dfmeta.store.db.repository import Repository
+from tests.e2e import shared
 from tests.e2e.neutron_vm import TaggedWorld, listed, tagged_with
 from tests.e2e.support import META_DATA, asks_own
 from tests.harness.container import KEY, Container, declare
@@ -26,6 +27,9 @@ from tests.harness.vm_api import allowed
 NETWORK = {"network": "pods"}
 NETWORK_DATA = "/openstack/latest/network_data.json"
 OTHER = uuid_of("an instance of the operator")
+
+agent = shared.agent_of_world
+pytestmark = [pytest.mark.usefixtures("agent"), pytest.mark.early]
 
 
 @pytest.fixture(scope="module")
