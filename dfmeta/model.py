@@ -214,8 +214,8 @@ class Port:
     """The wrong entries of guest next hops in its row, each with its cause."""
     attachments: bool = field(default=False, kw_only=True)
     """Its row allows the VM to make attachments for its containers."""
-    attached: bool = field(default=False, kw_only=True)
-    """It is the subport of an attachment: a program in the VM makes its device."""
+    attached: str = field(default="", kw_only=True)
+    """Id of the attachment of a subport, whose device a program in the VM makes; empty: none."""
     device_mac: str = ""
     """MAC of the device itself, if the name is too long to identify it in OpenFlow."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)

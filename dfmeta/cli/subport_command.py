@@ -36,10 +36,11 @@ COLUMNS: Final = {
     "project": "PROJECT",
     "mac": "MAC",
     "mtu": "MTU",
+    "attachment": "ATTACHMENT",
     "listed": "LISTED",
     "fault": "FAULT",
 }
-DROP: Final = ("mtu", "project", "mac", "port_id", "listed", "port")
+DROP: Final = ("mtu", "attachment", "project", "mac", "port_id", "listed", "port")
 """Columns that are left out on a narrow terminal, the least important one first."""
 _INSTANCE: Final = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -135,7 +136,8 @@ def add(
 def delete(config_files: tuple[str, ...], *, port: str, vid: int) -> None:
     """Remove a subport from the list of its parent PORT.
 
-    A port of its own on the bridge stays; Neutron, or the program that made it, removes it.
+    A port of its own on the bridge stays; Neutron, or the program that made it, removes it. The
+    entry of an attachment comes back: `dfmeta attachment delete` removes the attachment.
     """
     conf = load_config(config_files)
     parent, _snapshot = parent_of(conf, port)
@@ -163,8 +165,9 @@ def list_subports(config_files: tuple[str, ...], *, fmt: str, wide: bool, port: 
     """Show the subports of PORT, or of all ports, as OVSDB has them.
 
     PORT is the port of a subport on the bridge; LISTED is yes for a subport that has an entry in
-    its parent's list. FAULT names an entry that does not count, and why. See `dfmeta ports` for the
-    instances that other identity sources give.
+    its parent's list. ATTACHMENT is the id of the attachment that made it. FAULT names an entry
+    that does not count, and why. See `dfmeta ports` for the instances that other identity sources
+    give.
     """
     conf = load_config(config_files)
     bridge = conf.df_metadata.integration_bridge
@@ -202,6 +205,7 @@ def _rows(parent: Interface, snapshot: Snapshot) -> Iterable[dict[str, Any]]:
                 "project": entry.project_id,
                 "mac": entry.mac,
                 "mtu": entry.mtu or None,
+                "attachment": entry.attachment,
                 "listed": True,
                 "fault": fault,
             }
@@ -220,6 +224,7 @@ def _row(port: Port, entry: Entry | None) -> dict[str, Any]:
         "project": port.project_id,
         "mac": port.mac,
         "mtu": port.mtu or None,
+        "attachment": port.attached,
         "listed": entry is not None,
         "fault": port.fault or None,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +10,7 @@ from dfmeta.inspect.checks_trunks import mtu_behind
 from dfmeta.inspect.facts import Interface, Snapshot
 from dfmeta.inspect.finding import Finding, listed, ok, unknown, warning, wrong
 from dfmeta.model import ATTACHMENT_KEY as KEY
+from dfmeta.model import Port
 
 NAME = "attachments"
 LATE: Final = 60.0
@@ -18,6 +19,8 @@ NEARLY: Final = 0.9
 """Part of a VM's attachments that may be in use without a warning."""
 ACTIVE: Final = "active"
 LEAVING: Final = "leaving"
+_PATCH: Final = "patch"
+"""Type of an interface that leads to another bridge."""
 _TRUNK: Final = ("dfmeta", "trunk")
 """Key and value in ``external_ids`` of the bridge of a trunk of dfmeta."""
 _LOG: Final = (
@@ -72,12 +75,14 @@ def attachments(
         yield wrong(NAME, f"the attachments cannot be read: {facts.cause}", _LOG)
         return
     found = [*_waiting(facts, now), *_full(facts), *_homeless(facts), *_dead(facts)]
-    if facts.local and snapshot is not None:
+    if snapshot is None:
+        found.append(unknown(NAME, "their ports are not compared: OVSDB does not answer"))
+    elif facts.local:
         found += [*_planes(facts, snapshot), *_large(facts, snapshot, bridge)]
+    else:
+        found += _entries(facts, snapshot, bridge)
     yield from found
-    if facts.local and snapshot is None:
-        yield unknown(NAME, "their ports are not compared: OVSDB does not answer")
-    elif not found:
+    if not found:
         vms = len({row.port for row in facts.rows})
         yield ok(NAME, f"{len(facts.rows)} attachments of {vms} VMs")
 
@@ -92,6 +97,16 @@ def left(snapshot: Snapshot) -> Iterator[Finding]:
             "them",
             "set [attachments] enabled again and restart dfmeta-agent; or, if the containers are "
             f"gone, `ovs-vsctl del-port {names[0]}` for each of them",
+        )
+    entries = sorted((one.name, one.vid) for one in _tagged(snapshot.interfaces).values())
+    if entries:
+        name, vid = entries[0]
+        yield warning(
+            NAME,
+            "attachments are off, and their entries in lists of subports are left: "
+            f"{listed(_place(*one) for one in entries)}: no program removes them",
+            "set [attachments] enabled again and restart dfmeta-agent; or, if the containers are "
+            f"gone, `dfmeta subport delete {name} --vid {vid}` for each of them",
         )
 
 
@@ -164,13 +179,7 @@ def _planes(facts: AttachmentFacts, snapshot: Snapshot) -> Iterator[Finding]:
     for one in snapshot.interfaces:
         if KEY in one.external_ids:
             ends.setdefault(one.external_ids[KEY], []).append(one)
-    before = facts.rows if facts.before is None else facts.before
-    stood = {row.id for row in before if row.state == ACTIVE}
-    bare = [
-        row
-        for row in facts.rows
-        if row.state == ACTIVE and row.id in stood and not _is_pair(ends.get(row.id, ()))
-    ]
+    bare = [row for row in _steady(facts) if not _is_pair(ends.get(row.id, ()))]
     if bare:
         yield wrong(
             NAME,
@@ -178,13 +187,63 @@ def _planes(facts: AttachmentFacts, snapshot: Snapshot) -> Iterator[Finding]:
             "containers do not pass",
             "`dfmeta attachment gc` makes them again; see the log of dfmeta-agent if it does not",
         )
-    stray = ends.keys() - {row.id for row in (*before, *facts.rows)}
+    stray = ends.keys() - _known(facts)
     if stray:
         yield warning(
             NAME,
             f"ports of attachments that do not exist: {listed(sorted(stray))}",
             "`dfmeta attachment gc` removes them",
         )
+
+
+def _entries(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
+    """Compare rows and the lists of subports of the VMs whose tags reach the bridge."""
+    here = [one for one in snapshot.interfaces if one.bridge == bridge and one.type != _PATCH]
+    listed_vids = {(one.name, vid) for one in here for vid in one.listed_vids}
+    names, entries = {one.name for one in here}, _tagged(here)
+    lost = [row for row in _steady(facts) if row.port in names and row.id not in entries]
+    bare = [row for row in lost if (row.port, row.vid) not in listed_vids]
+    if bare:
+        yield wrong(
+            NAME,
+            f"attachments without an entry in the list of subports: {listed(map(_name, bare))}: "
+            "these containers get no metadata",
+            "`dfmeta attachment gc` writes them again; see the log of dfmeta-agent if it does not",
+        )
+    others = [row for row in lost if (row.port, row.vid) in listed_vids]
+    if others:
+        yield warning(
+            NAME,
+            f"entries of other programs have the VLAN ids of attachments: "
+            f"{listed(map(_name, others))}: these containers get the instance of that entry",
+            f"`dfmeta subport delete {others[0].port} --vid {others[0].vid}` removes the entry, "
+            "and `dfmeta attachment gc` writes that of the attachment",
+        )
+    stray = [entries[one] for one in sorted(entries.keys() - _known(facts))]
+    if stray:
+        places = (_place(one.name, one.vid) for one in stray)
+        yield warning(
+            NAME,
+            f"entries of attachments that do not exist: {listed(places)}",
+            "`dfmeta attachment gc` removes them",
+        )
+
+
+def _tagged(interfaces: Iterable[Interface]) -> dict[str, Port]:
+    """Return attachment → its subport, of those whose tags reach the bridge."""
+    ports = (port for one in interfaces for port in one.ports)
+    return {one.attached: one for one in ports if one.vid and one.attached}
+
+
+def _steady(facts: AttachmentFacts) -> list[Row]:
+    """Return the attachments that were active before and after OVSDB was read."""
+    before = facts.rows if facts.before is None else facts.before
+    stood = {row.id for row in before if row.state == ACTIVE}
+    return [row for row in facts.rows if row.state == ACTIVE and row.id in stood]
+
+
+def _known(facts: AttachmentFacts) -> set[str]:
+    return {row.id for row in (*(facts.before or ()), *facts.rows)}
 
 
 def _is_pair(ends: Sequence[Interface]) -> bool:
@@ -228,4 +287,8 @@ def _large(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterator[
 
 
 def _name(row: Row) -> str:
-    return f"{row.container} of {row.port} (VID {row.vid})"
+    return f"{row.container} of {_place(row.port, row.vid)}"
+
+
+def _place(port: str, vid: int) -> str:
+    return f"{port} (VID {vid})"

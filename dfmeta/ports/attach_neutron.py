@@ -1,9 +1,10 @@
 """The driver ``neutron``: attachments as ports of Neutron that are subports of the VM's trunk.
 
 An addition creates the port, with the address and the MAC of the attachment, and adds it to the
-trunk; then the host's network agent connects it. A removal takes the port off the trunk, and then
-deletes it: Neutron deletes no port of a trunk. Each step may have been done by a call whose answer
-was lost, so that what exists already is success, and so is what is gone already.
+trunk; then the host's network agent connects it. A removal takes the attachment's entry out of the
+list of subports, if it has one, so that no guest is served any more; then it takes the port off the
+trunk, and deletes it: Neutron deletes no port of a trunk. Each step may have been done by a call
+whose answer was lost, so that what exists already is success, and so is what is gone already.
 
 Ports of other hosts' VMs are never touched: :meth:`NeutronDriver.found` asks for this host's VMs
 alone, and of those that Neutron has bound to another host nothing may be removed.
@@ -103,8 +104,10 @@ class NeutronDriver:
     def remove(self, attachments: Sequence[Attachment]) -> None:
         """Take ports off their trunks and delete them, also those that are on no trunk.
 
-        :raises AttachDriverError: when Neutron does not answer, or refuses.
+        :raises AttachDriverError: when Neutron does not answer, or refuses, or OVSDB does not
+            answer.
         """
+        self._wired.forget(attachments)
         of_parent: dict[str, list[Attachment]] = {}
         for one in attachments:
             of_parent.setdefault(one.parent, []).append(one)
@@ -113,7 +116,7 @@ class NeutronDriver:
                 self._remove(parent, those)
 
     def found(self) -> Sequence[Found]:
-        """Return the ports of the containers of this host's VMs, and other subports of theirs.
+        """Return the ports and entries of the containers of this host's VMs, and other subports.
 
         :raises AttachDriverError: when Neutron or OVSDB does not answer.
         """
@@ -134,7 +137,7 @@ class NeutronDriver:
                 # Any tenant may give its ports that name.
                 continue
             vid = known.subports.get(port_id, 0) if known is not None else 0
-            whole = bool(vid) and wired.works(parent, name, port_id)
+            whole = bool(vid) and wired.works(parent, name, port_id, vid)
             found.append(
                 Found(
                     id=name,
@@ -148,7 +151,13 @@ class NeutronDriver:
             ours.add(port_id)
         for parent, trunk in trunks.items():
             others = {vid for port, vid in trunk.subports.items() if port not in ours}
+            others |= wired.others(parent)
             found += [Found(id="", parent=parent, vid=vid) for vid in sorted(others)]
+        left = wired.left({one.id for one in found})
+        found += [
+            Found(id=name, parent=parent, vid=vid, whole=False, shared=True)
+            for name, (parent, vid) in left.items()
+        ]
         return found
 
     def ready(self, parent: Parent) -> str:

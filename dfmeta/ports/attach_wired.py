@@ -1,4 +1,4 @@
-"""Waits until subports of Neutron work on this host, and marks their rows in OVSDB.
+"""Waits until subports of Neutron work on this host, and names their attachments in OVSDB.
 
 Neutron's Open vSwitch agent makes a patch port ``spi-`` on the integration bridge for each subport
 (neutron.services.trunk.drivers.openvswitch.agent.trunk_manager). It works when it has an OpenFlow
@@ -6,7 +6,8 @@ number. dfmeta writes the attachment into its row, and the container's instance,
 agent only adds keys of its own there.
 
 With OVN no such row exists, because tags reach the integration bridge. There Neutron's status of
-the port says that it works.
+the port says that it works, and the attachment is an entry of the list in the row of its VM's port
+(:mod:`dfmeta.ports.attach_entries`).
 
 Trust: the host's programs write the rows.
 """
@@ -14,7 +15,7 @@ Trust: the host's programs write the rows.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,7 @@ from dfmeta.attach.model import Attachment, Parent
 from dfmeta.exceptions import AttachDriverError, OvsdbError
 from dfmeta.model import ATTACHMENT_KEY as KEY
 from dfmeta.model import OFPORT_MAX
+from dfmeta.ports.attach_entries import AWAY, Entries, claims_of
 from dfmeta.ports.attachments import INNER, INSTANCE_KEY
 from dfmeta.ports.one_change import (
     Operation,
@@ -34,6 +36,7 @@ from dfmeta.ports.one_change import (
     numbers,
     read,
 )
+from dfmeta.ports.subport_list import Claim
 from dfmeta.ports.trunk_bridge import NAME_MAX
 from dfmeta.ports.trunks import PARENT
 
@@ -51,16 +54,38 @@ Ports = Mapping[str, Attachment]
 
 @dataclass(frozen=True, slots=True)
 class WiredState:
-    """The rows of trunks with a bridge of their own."""
+    """The rows of subports, and the lists of VMs whose tags reach the bridge."""
 
     parents: frozenset[str]
-    """Ids of the ports of their parents."""
+    """Ids of the ports of the parents of trunks with a bridge of their own."""
     marks: Mapping[str, str]
     """Attachment → id of the port of its row."""
+    claims: Mapping[str, Sequence[Claim]]
+    """Id of the port of another VM → the entries of its list of subports."""
 
-    def works(self, parent: str, attachment: str, port_id: str) -> bool:
-        """Return whether a subport has its marked row, or its trunk has no rows at all (OVN)."""
-        return parent not in self.parents or self.marks.get(attachment) == port_id
+    def works(self, parent: str, attachment: str, port_id: str, vid: int) -> bool:
+        """Return whether a subport has its marked row, or an entry (OVN).
+
+        The entry may be another program's: it stands.
+        """
+        if parent in self.parents:
+            return self.marks.get(attachment) == port_id
+        own = Claim(vid, attachment, port_id)
+        return vid in self.others(parent) or own in self.claims.get(parent, ())
+
+    def others(self, parent: str) -> frozenset[int]:
+        """Return the VLAN ids of a VM for which other programs have entries."""
+        there = self.claims.get(parent, ())
+        return frozenset(one.vid for one in there if one.vid and not one.attachment)
+
+    def left(self, known: Collection[str]) -> dict[str, tuple[str, int]]:
+        """Return the attachments with an entry, except the known ones → VM's port and VLAN id."""
+        return {
+            one.attachment: (parent, one.vid)
+            for parent, there in self.claims.items()
+            for one in there
+            if one.attachment and one.attachment not in known
+        }
 
 
 class WiredPorts:
@@ -75,39 +100,49 @@ class WiredPorts:
         self, remote: str, bridge: str, statuses: Callable[[Iterable[str]], Mapping[str, str]]
     ) -> None:
         self._remote, self._bridge, self._statuses = remote, bridge, statuses
+        self._entries = Entries(remote, bridge)
 
     def wait(self, parent: Parent, ports: Ports) -> None:
-        """Return when the subports of a trunk work, and their rows are marked.
+        """Return when the subports of a trunk work, and their rows or entries name attachments.
 
-        :raises AttachDriverError: when they do not after :data:`WAIT` seconds, or OVSDB does not
-            answer.
+        :raises AttachDriverError: when they do not after :data:`WAIT` seconds, when OVSDB does not
+            answer, or as :meth:`dfmeta.ports.attach_entries.Entries.write`.
         :raises SourceError: when Neutron does not answer about a port of OVN.
         """
         if not is_patch(parent):
             _await(lambda: self._inactive(ports), POLL_STATUS, ports)
+            self._entries.write(parent, ports)
             return
         try:
             _await(lambda: self._without_number(ports), POLL, ports)
             part = Part([row_of(one) for one in ports])
             change(self._remote, lambda rows: self._marks(rows, ports), part=part)
         except OvsdbError as error:
-            raise AttachDriverError(cause="Open vSwitch does not answer", whole=True) from error
+            raise AttachDriverError(cause=AWAY, whole=True) from error
+
+    def forget(self, attachments: Iterable[Attachment]) -> None:
+        """Remove the entries of attachments; a row goes with its port.
+
+        :raises AttachDriverError: as :meth:`dfmeta.ports.attach_entries.Entries.remove`.
+        """
+        self._entries.remove({one.id for one in attachments})
 
     def state(self) -> WiredState:
-        """Return which rows of subports there are.
+        """Return which rows and entries of subports there are.
 
         :raises AttachDriverError: when OVSDB does not answer.
         """
         try:
             rows = read(self._remote)
         except OvsdbError as error:
-            raise AttachDriverError(cause="Open vSwitch does not answer", whole=True) from error
+            raise AttachDriverError(cause=AWAY, whole=True) from error
         ids = [(one.name, one.external_ids) for one in rows.on(self._bridge)]
         return WiredState(
             parents=frozenset(
                 own.get("iface-id", "") for name, own in ids if name.startswith(PARENT)
             ),
             marks={own[KEY]: own.get("iface-id", "") for _name, own in ids if KEY in own},
+            claims=claims_of(rows, self._bridge),
         )
 
     def _without_number(self, ports: Iterable[str]) -> list[str]:

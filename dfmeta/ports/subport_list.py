@@ -1,7 +1,8 @@
 """Reads and changes the list of subports in the row of their parent's port. Pure.
 
 The value of :data:`KEY` is a JSON array of objects ``{"vid", "port_id"?, "instance_id"?,
-"project_id"?, "mac"?, "mtu"?}``. Unknown members are kept and ignored.
+"project_id"?, "mac"?, "mtu"?, "attachment"?}``. Unknown members are kept and ignored. An entry with
+``attachment`` is dfmeta's own, which goes with the attachment.
 
 Trust: the host's operator, or a program of the host, writes the key. An invalid entry costs the
 entry alone. Two entries of one VLAN id name two guests for it, so that neither of them counts, even
@@ -10,13 +11,14 @@ if one of them is invalid otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dfmeta.exceptions import SubportListError
 from dfmeta.ports.next_hop_list import wrong_mac
@@ -53,11 +55,23 @@ class Entry:
     """In lower case with colons."""
     mtu: int = 0
     """MTU of its network, in bytes."""
+    attachment: str = ""
+    """Id of its attachment, a UUID; empty: another program's subport."""
 
     def members(self) -> dict[str, Any]:
         """Return the entry as an object of the list."""
-        names = ("vid", "port_id", "instance_id", "project_id", "mac", "mtu")
+        names = ("vid", "port_id", "instance_id", "project_id", "mac", "mtu", "attachment")
         return {name: value for name in names if (value := getattr(self, name))}
+
+
+class Claim(NamedTuple):
+    """The VLAN id of an entry, whether the entry is valid or not, and its attachment."""
+
+    vid: int
+    """0: it has none."""
+    attachment: str
+    """Empty: the entry is another program's."""
+    port_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +143,9 @@ def entry_of(one: object) -> Entry:
     vid = _vid(one)
     if not vid:
         raise SubportListError(cause=f"vid is not a number from 1 to {VID_MAX}")
-    texts = {name: _text(one, name) for name in ("port_id", "instance_id", "project_id", "mac")}
-    port_id, instance, project = texts["port_id"], texts["instance_id"], texts["project_id"]
-    mac = texts["mac"].lower()
+    names = ("port_id", "instance_id", "project_id", "mac", "attachment")
+    port_id, instance, project, mac, attachment = (_text(one, name) for name in names)
+    mac = mac.lower()
     if port_id and not _PORT_ID.fullmatch(port_id):
         raise SubportListError(cause="port_id is not of 1 to 255 printable ASCII characters")
     if instance and not instance_of(instance):
@@ -140,17 +154,24 @@ def entry_of(one: object) -> Entry:
         raise SubportListError(cause="project_id is not of 1 to 255 printable ASCII characters")
     if mac and wrong_mac(mac):
         raise SubportListError(cause=wrong_mac(mac).replace("its MAC", "mac"))
-    return Entry(vid, port_id, instance_of(instance) if instance else "", project, mac, _mtu(one))
+    if attachment and not instance_of(attachment):
+        raise SubportListError(cause="attachment is not a UUID")
+    return Entry(
+        *(vid, port_id, instance_of(instance), project, mac, _mtu(one), instance_of(attachment))
+    )
 
 
 def with_entry(text: str, entry: Entry) -> str:
     """Return the list *text* with *entry*, which replaces all entries of its VLAN id.
 
-    Other members stay as they are, valid or not.
+    Other members stay as they are, valid or not. The entry is that of the attachment which it
+    replaces, so that it goes with it.
 
     :raises SubportListError: when *text* is no list, or the new one is too long.
     """
-    return _write([*_others(text, entry.vid), entry.members()])
+    before = (_attachment(one) for one in _members(text) if _vid(one) == entry.vid)
+    attachment = entry.attachment or next(filter(None, before), "")
+    return _write([*_others(text, entry.vid), replace(entry, attachment=attachment).members()])
 
 
 def without(text: str, vid: int) -> str:
@@ -162,9 +183,73 @@ def without(text: str, vid: int) -> str:
     return _write(left) if left else ""
 
 
+def claims(text: str) -> list[Claim]:
+    """Return the claims of all entries; none when the list cannot be read."""
+    with contextlib.suppress(SubportListError):
+        return [
+            Claim(_vid(one), _id(one, "attachment"), _id(one, "port_id")) for one in _members(text)
+        ]
+    return []
+
+
+def with_attachments(text: str, entries: Iterable[Entry]) -> str:
+    """Return the list *text* with the entries of attachments.
+
+    An entry of another attachment for the same VLAN id is one that is over, and is replaced. An
+    entry that exists gets the id of the port, and the members that it does not have.
+
+    :raises SubportListError: when *text* is no list, or the new one is too long; with the field
+        ``vid`` when the VLAN id of one has an entry of another program, which stands.
+    """
+    before = listed = _members(text)
+    for entry in entries:
+        there = [one for one in listed if _vid(one) == entry.vid]
+        if not all(map(_attachment, there)):
+            cause = f"VID {entry.vid} has an entry of another program"
+            raise SubportListError(cause=cause, vid=entry.vid)
+        own: dict[str, Any] = next(
+            (one for one in there if _attachment(one) == entry.attachment), {}
+        )
+        given = {name: value for name, value in own.items() if value}
+        new = {**entry.members(), **given, "port_id": entry.port_id}
+        rest = [
+            one for one in listed if _vid(one) != entry.vid and _attachment(one) != entry.attachment
+        ]
+        if new not in listed or len(rest) + 1 < len(listed):
+            listed = [*rest, new]
+    return text if listed is before else _write(listed)
+
+
+def without_attachments(text: str, attachments: Collection[str]) -> str:
+    """Return the list *text* without the entries of attachments; empty when none is left.
+
+    A list that cannot be read has none.
+
+    :raises SubportListError: when the new list cannot be written.
+    """
+    if not any(one.attachment in attachments for one in claims(text)):
+        return text
+    left = [one for one in _members(text) if _attachment(one) not in attachments]
+    return _write(left) if left else ""
+
+
+def _members(text: str) -> list[Any]:
+    return read(text) if text.strip() else []
+
+
+def _attachment(one: object) -> str:
+    """Return the attachment of a member of a list; empty when it has none."""
+    return _id(one, "attachment")
+
+
+def _id(one: object, name: str) -> str:
+    """Return the UUID of that name in a member of a list; empty when it has none."""
+    value = one.get(name) if isinstance(one, dict) else None
+    return instance_of(value) if isinstance(value, str) else ""
+
+
 def _others(text: str, vid: int) -> list[Any]:
-    listed = read(text) if text.strip() else []
-    return [one for one in listed if _vid(one) != vid]
+    return [one for one in _members(text) if _vid(one) != vid]
 
 
 def _write(listed: Sequence[Any]) -> str:

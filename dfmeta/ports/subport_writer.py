@@ -8,11 +8,12 @@ list is written.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dfmeta.exceptions import OvsdbError
 from dfmeta.inspect.jsonrpc import RefusedError, call, why
+from dfmeta.ports.one_change import Operation, as_map, as_set, by_uuid, mutate, unchanged
 from dfmeta.ports.subport_list import KEY
 
 TRIES: Final = 20
@@ -36,7 +37,7 @@ def change_list(remote: str, row: str, change: Callable[[str], str]) -> bool:
     try:
         for _try in range(TRIES):
             pairs = _read(remote, row)
-            before = dict(pairs).get(KEY, "")
+            before = pairs.get(KEY, "")
             after = change(before)
             if after == before:
                 return False
@@ -52,16 +53,27 @@ def change_list(remote: str, row: str, change: Callable[[str], str]) -> bool:
     )
 
 
-def _where(row: str) -> list[Any]:
-    return [["_uuid", "==", ["uuid", row]]]
+def replacing(row: str, external_ids: Mapping[str, str], text: str) -> list[Operation]:
+    """Return the operations that write the list of an interface; empty: they remove it.
+
+    :param external_ids: the present ones: OVSDB refuses the change if they differ meanwhile.
+    """
+    changes: list[Any] = [["external_ids", "delete", as_set([KEY])]]
+    if text:
+        changes.append(["external_ids", "insert", as_map({KEY: text})])
+    before = as_map(external_ids)
+    return [
+        unchanged(_TABLE, row, "external_ids", before),
+        mutate(_TABLE, row, *changes),
+    ]
 
 
-def _read(remote: str, row: str) -> list[tuple[str, str]]:
+def _read(remote: str, row: str) -> dict[str, str]:
     """Return the row's external_ids.
 
     :raises OvsdbError: when there is no such row.
     """
-    select = {"op": "select", "table": _TABLE, "where": _where(row), "columns": ["external_ids"]}
+    select = {"op": "select", "table": _TABLE, "where": by_uuid(row), "columns": ["external_ids"]}
     (answer,) = call(remote, "transact", [_DATABASE, select])
     if not answer["rows"]:
         cause = "the port was removed meanwhile"
@@ -69,25 +81,12 @@ def _read(remote: str, row: str) -> list[tuple[str, str]]:
     kind, pairs = answer["rows"][0]["external_ids"]
     if kind != "map":
         raise ValueError("external_ids is not a map")
-    return [(key, value) for key, value in pairs]
+    return dict(pairs)
 
 
-def _write(remote: str, row: str, pairs: list[tuple[str, str]], text: str) -> bool:
+def _write(remote: str, row: str, pairs: Mapping[str, str], text: str) -> bool:
     """Write the list, unless external_ids differ from *pairs*; return whether it was written."""
-    unchanged = {
-        "op": "wait",
-        "timeout": 0,
-        "table": _TABLE,
-        "where": _where(row),
-        "columns": ["external_ids"],
-        "until": "==",
-        "rows": [{"external_ids": ["map", pairs]}],
-    }
-    mutations: list[Any] = [["external_ids", "delete", ["set", [KEY]]]]
-    if text:
-        mutations.append(["external_ids", "insert", ["map", [[KEY, text]]]])
-    mutate = {"op": "mutate", "table": _TABLE, "where": _where(row), "mutations": mutations}
-    answers = call(remote, "transact", [_DATABASE, unchanged, mutate])
+    answers = call(remote, "transact", [_DATABASE, *replacing(row, pairs, text)])
     errors = [one for one in answers if one and one.get("error")]
     if not errors:
         return True

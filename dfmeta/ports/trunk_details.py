@@ -6,6 +6,7 @@ subport, so that Neutron is not asked about it.
 
 Nothing waits for the answers: a port from OVSDB is handed on at once. Each parent is asked about
 once, and again every :data:`FRESH` seconds. While Neutron does not answer, the known subports stay.
+The subport of an attachment that leaves OVSDB is no longer known: it leaves Neutron next.
 
 Trust: a tenant creates trunks of its own ports; the instance of a subport comes from the identity
 sources. Everything runs on the hub.
@@ -88,6 +89,8 @@ class TrunkDetails:
         """Row → its port, if Neutron is asked about it."""
         self._listed: dict[str, set[int]] = {}
         """Row → the VLAN ids of subports that OVSDB has."""
+        self._attached: set[PortId] = set()
+        """The listed subports of attachments."""
         self._added: dict[str, dict[int, Port]] = {}
         """Row → VLAN id → the subport that Neutron has added."""
         self._known: dict[str, _Known] = {}
@@ -104,6 +107,8 @@ class TrunkDetails:
         if port.vid:
             self._listed.setdefault(port.row, set()).add(port.vid)
             self._added.get(port.row, {}).pop(port.vid, None)
+            self._attached.discard(port.id)
+            self._attached |= {port.id} if port.attached else set()
         self._update(self._marked(port))
         if port.vid:
             return
@@ -124,6 +129,9 @@ class TrunkDetails:
             listed.discard(port_id.vid)
             if not listed:
                 self._listed.pop(port_id.row, None)
+            if port_id in self._attached:
+                self._attached.remove(port_id)
+                self._end(port_id)
         else:
             self._parents.pop(port_id.row, None)
         self._apply(port_id.row)
@@ -151,6 +159,15 @@ class TrunkDetails:
             turns.give_way()
         now = self._clock()
         return min((known.until - now for known in self._known.values()), default=FRESH)
+
+    def _end(self, port_id: PortId) -> None:
+        """Know that subport no longer, until Neutron names it again."""
+        parent = self._parents.get(port_id.row)
+        name = instance_of(parent.iface_id) if parent is not None else ""
+        if name in self._known:
+            known = self._known[name]
+            rest = {vid: one for vid, one in known.entries.items() if vid != port_id.vid}
+            self._known[name] = replace(known, entries=rest)
 
     def _is_due(self, port_id: str) -> bool:
         known = self._known.get(port_id)

@@ -107,7 +107,7 @@ def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
         mtu=mtu,
         subport_faults=listed.faults,
         attachments=_allowed(row, kind, lead),
-        attached=kind is PortKind.SUBPORT and bool(ids.get(ATTACHMENT_KEY)),
+        attached=ids.get(ATTACHMENT_KEY, "") if kind is PortKind.SUBPORT else "",
         device_mac="".join(row.mac_in_use).lower()
         if len(row.name.encode()) > WIRE_NAME_MAX
         else "",
@@ -153,6 +153,7 @@ def _behind(parent: Port, entry: Entry) -> Port:
         segmentation_id=entry.vid,
         parent=parent.name,
         mtu=entry.mtu,
+        attached=entry.attachment,
         device_mac=parent.device_mac,
         sources=_sources(ids),
     )

@@ -26,6 +26,8 @@ from tests.harness.poll import wait_for
 
 PROJECT = "5f0c0a52b6f44d12a8a1e1a5e5f0c0a5"
 HOST = "compute-1"
+ANSWER = 60.0
+"""Seconds for an answer: the first ones take Neutron some seconds."""
 _CONF = """\
 [DEFAULT]
 core_plugin = ml2
@@ -113,10 +115,10 @@ class NeutronServer(Closing):
 
     def ask(self, method: str, path: str, body: Any = None) -> Reply:
         """Send a request; return the answer, whatever it is."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ANSWER)
         with contextlib.closing(connection):
             if self._namespace is not None:
-                connection.sock = self._namespace.connect("127.0.0.1", self._port)
+                connection.sock = self._namespace.connect("127.0.0.1", self._port, timeout=ANSWER)
             data = None if body is None else json.dumps(body)
             headers = {"Content-Type": "application/json"}
             connection.request(method, f"/v2.0/{path}", data, headers)

@@ -2,7 +2,8 @@
 
 :class:`Link` passes them to Neutron's own agent (:mod:`tests.harness.neutron_agent`), which gets no
 messages of the server. :class:`TrunkAgent` makes their patch ports itself, as that agent does it:
-for switches without devices, and it can be paused.
+for switches without devices, and it can be paused. :class:`Ovn` stands in for OVN, which has no row
+for a subport.
 """
 
 from __future__ import annotations
@@ -100,6 +101,21 @@ class TrunkAgent(Following):
         outer = f"tpt-{parent}"[:15]
         found = self._host.vsctl("--if-exists", "get", "Interface", outer, "name", wait=False)
         return self._host.vsctl("iface-to-br", outer).strip() if found.strip() else ""
+
+
+class Ovn(Following):
+    """Gives the ports of subports the status ACTIVE, as ML2/OVN does once they are bound."""
+
+    def __init__(self, server: NeutronServer) -> None:
+        self._active: set[str] = set()
+        super().__init__(server)
+
+    def step(self, rows: list[Row]) -> None:
+        """See :class:`Following`."""
+        there = {row.port for row in rows}
+        for port in there - self._active:
+            self._server.set_status("ports", port, "ACTIVE")
+        self._active = there
 
 
 class Link(Following):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,9 +28,10 @@ from dfmeta.exceptions import (
 from dfmeta.ports import attach_wired, neutron_trunks
 from dfmeta.ports.attach_networks import Chosen, NeutronNetworks
 from dfmeta.ports.attach_neutron import NeutronDriver
-from dfmeta.ports.attach_wired import WiredPorts
+from dfmeta.ports.attach_wired import WiredPorts, is_patch
 from dfmeta.ports.neutron_api import NeutronApi
 from dfmeta.ports.neutron_trunks import NeutronTrunks
+from dfmeta.ports.subport_list import KEY
 from dfmeta.ports.trunk_bridge import enable
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
@@ -37,7 +39,7 @@ from tests.harness.neutron_api import HOST, PROJECT, NeutronServer
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.trunk import Subport
-from tests.harness.trunk_agent import TrunkAgent
+from tests.harness.trunk_agent import Ovn, TrunkAgent
 from tests.ovs import vms
 
 pytestmark = pytest.mark.early
@@ -102,6 +104,15 @@ class World:
         enable(self.host.ovsdb_connection, BRIDGE, name)
         return made, trunk
 
+    def tagged(self, name: str) -> Parent:
+        """Plug a VM with a trunk whose tags reach the integration bridge."""
+        port, _trunk = self.server.parent(self.vms_network)
+        return replace(vms.plug(self.host, name, iface_id=port), port_name=name)
+
+    def entries(self, vm: Parent) -> list[Any]:
+        """Return a VM's list of subports."""
+        return list(json.loads(vms.rows(self.host)[vm.port_name]["external_ids"].get(KEY, "[]")))
+
     def api(self) -> Api:
         made = Api(Session(auth=NoAuth()), host=HOST, where={}, endpoint=self.server.url)
         made.sent = []
@@ -164,6 +175,12 @@ def world(whole: World) -> Iterator[World]:
 @pytest.fixture
 def vm(world: World) -> Parent:
     return world.vm("tap1")[0]
+
+
+@pytest.fixture
+def ovn(world: World) -> Iterator[Ovn]:
+    with Ovn(world.server) as one:
+        yield one
 
 
 _NUMBERS = itertools.count()
@@ -460,17 +477,41 @@ def test_without_a_trunks_bridge_the_status_of_the_port_counts(
     """OVN has no row for a subport, and no agent that would change the status here."""
     monkeypatch.setattr(attach_wired, "WAIT", 0.3)
     monkeypatch.setattr(attach_wired, "POLL_STATUS", 0.05)
-    port, _trunk = world.server.parent(world.vms_network)
-    vm = vms.plug(world.host, "tap1", iface_id=port)
-    vm = replace(vm, port_name="tap1")
+    vm = world.tagged("tap1")
     driver = world.driver(vm)
-    one = wanted(vm, 100)
+    one = wanted(vm, 100, instance_id=INSTANCE)
     with pytest.raises(AttachDriverError, match="has not connected the port"):
         driver.make(vm, [one])
+    assert world.entries(vm) == []
     (made,) = world.ours()
+    lost = Found(id=one.id, parent=vm.port_id, vid=100, whole=False, shared=True)
+    assert driver.found() == [lost]
     world.server.set_status("ports", made["id"], "ACTIVE")
     assert driver.make(vm, [one]) == {one.id: made["id"]}
-    assert driver.found() == [Found(id=one.id, parent=port, vid=100, shared=True)]
+    its = {"port_id": made["id"], "instance_id": INSTANCE, "mac": one.mac}
+    assert world.entries(vm) == [{"vid": 100, **its, "attachment": one.id}]
+    assert driver.found() == [replace(lost, whole=True)]
+    # A program has removed the list.
+    world.host.vsctl("remove", "Interface", "tap1", "external_ids", KEY)
+    assert driver.found() == [lost]
+    active = replace(one, port_id=made["id"], state=State.ACTIVE)
+    driver.make(vm, [active])
+    assert driver.found() == [replace(lost, whole=True)]
+    driver.remove([active])
+    assert (world.entries(vm), world.ours(), driver.found()) == ([], [], [])
+
+
+def test_a_removal_ends_the_entry_although_neutron_is_away(world: World, ovn: Ovn) -> None:
+    del ovn
+    vm, api = world.tagged("tap1"), world.api()
+    driver, one = world.driver(vm, api=api), wanted(vm, 100)
+    one = replace(one, port_id=driver.make(vm, [one])[one.id])
+    api.left, api.error = 1, LostError
+    with pytest.raises(AttachDriverError, match="Neutron does not answer"):
+        driver.remove([one])
+    assert (world.entries(vm), len(world.ours())) == ([], 1)
+    world.driver(vm).remove([one])
+    assert world.ours() == []
 
 
 def test_networks_are_as_neutron_has_them(
@@ -541,9 +582,13 @@ class Engines:
         assert {one.state for one in rows.values()} <= {State.ACTIVE}
         assert {one["id"] for one in self.world.ours()} == rows.keys()
         for parent in self.parents:
-            assert self.world.server.subports(trunk_of(self.world, parent)) == {
-                port: one.vid for port, one in rows.items() if one.parent == parent.port_id
-            }
+            its = {port: one for port, one in rows.items() if one.parent == parent.port_id}
+            vids = {port: one.vid for port, one in its.items()}
+            assert self.world.server.subports(trunk_of(self.world, parent)) == vids
+            if not is_patch(parent):
+                entries = self.world.entries(parent)
+                told = {one["port_id"]: one["attachment"] for one in entries}
+                assert told == {port: one.id for port, one in its.items()}
 
 
 @pytest.fixture
@@ -654,9 +699,14 @@ def test_a_switch_that_is_late_undoes_the_addition(
 
 
 @pytest.mark.parametrize("action", ["attach", "detach"])
+@pytest.mark.parametrize("form", ["bridge", "tags"])
 def test_a_process_that_ends_at_any_step_leaves_nothing(
-    engines: Engines, vm: Parent, action: str
+    engines: Engines, vm: Parent, ovn: Ovn, action: str, form: str
 ) -> None:
+    del ovn
+    if form == "tags":
+        vm = engines.world.tagged("tap2")
+        engines.parents = (vm,)
     for step in range(1, 12):
         api = engines.world.api()
         engine = engines.start(api)
@@ -683,6 +733,41 @@ def test_a_process_that_ends_at_any_step_leaves_nothing(
             assert step > 4
             return
     raise AssertionError("the action has more steps")
+
+
+def test_the_list_of_a_vm_is_brought_in_order(engines: Engines, vm: Parent, ovn: Ovn) -> None:
+    """With entries of an operator, of attachments that are over, and without one that is there."""
+    del ovn
+    world, vm = engines.world, engines.world.tagged("tap2")
+    engines.parents = (vm,)
+    engine = engines.start()
+    one, _new = engine.attach(vm, one_of(1))
+    (own,) = world.entries(vm)
+    others = [{"vid": one.vid + 1}, {"vid": one.vid + 2, "instance_id": "odd"}]
+    stray = {"vid": 99, "attachment": INSTANCE}
+    listed = json.dumps(json.dumps([*others, stray]))
+    world.host.vsctl("set", "Interface", vm.port_name, f"external_ids:{KEY}={listed}")
+    engine.tidy()
+    assert world.entries(vm) == [*others, own]
+    # The VLAN ids of the operator's entries are left out, also by a process that does not know.
+    assert engine.attach(vm, one_of(2))[0].vid == one.vid + 3
+    engine.detach(vm, "c2", "eth0", gone=True)
+    world.host.vsctl("remove", "Interface", vm.port_name, "external_ids", KEY)
+    taken = json.dumps(json.dumps([{"vid": one.vid + 4}]))
+    world.host.vsctl("set", "Interface", vm.port_name, f"external_ids:{KEY}={taken}")
+    assert engine.attach(vm, one_of(3))[0].vid == one.vid + 5
+    engine.detach(vm, "c3", "eth0", gone=True)
+    engine.tidy()
+    assert world.entries(vm) == [{"vid": one.vid + 4}, own]
+    # An operator's entry for the attachment's own VLAN id stands until it is removed.
+    other = json.dumps(json.dumps([{"vid": one.vid}]))
+    world.host.vsctl("set", "Interface", vm.port_name, f"external_ids:{KEY}={other}")
+    engine.tidy()
+    assert world.entries(vm) == [{"vid": one.vid}]
+    assert engine.attach(vm, one_of(1)) == (one, False)
+    world.host.vsctl("remove", "Interface", vm.port_name, "external_ids", KEY)
+    engine.tidy()
+    engines.check(engine)
 
 
 def test_ports_without_a_row_are_removed(engines: Engines, vm: Parent) -> None:

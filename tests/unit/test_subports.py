@@ -54,7 +54,7 @@ def test_a_vm_has_the_subports_of_all_its_ports() -> None:
 
 
 def test_a_vm_is_not_told_its_attachments() -> None:
-    assert told(PARENT, subport(), subport(200, attached=True)) == [VLAN]
+    assert told(PARENT, subport(), subport(200, attached="a")) == [VLAN]
 
 
 def test_another_vm_has_none_of_them() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dfmeta.ports.trunks import Lead, side_of
@@ -42,9 +44,18 @@ def test_the_subport_of_an_attachment_is_known_by_its_row() -> None:
     ids = {**IDS, "dfmeta-attachment": "a"}
     (plain,) = vifs(InterfaceRow("u", "spi-1", type="patch", external_ids=IDS), Lead(vid=7))
     (ours,) = vifs(InterfaceRow("u", "spi-1", type="patch", external_ids=ids), Lead(vid=7))
-    assert (plain.attached, ours.attached) == (False, True)
+    assert (plain.attached, ours.attached) == ("", "a")
     # It does not concern the guest's identity.
     assert plain.with_notes_of(ours) == ours
     # A VM with such a key stays a VM.
     (vm,) = vifs(InterfaceRow("u", "tap1", external_ids={**VM, "dfmeta-attachment": "a"}))
     assert not vm.attached
+
+
+def test_the_subport_of_an_attachment_is_known_by_its_entry() -> None:
+    """Where tags reach the bridge it has no row."""
+    attachment = "22222222-3333-4444-5555-666666666666"
+    listed = json.dumps([{"vid": 7, "attachment": attachment}, {"vid": 8}])
+    ids = {**VM, "dfmeta-subports": listed}
+    found = {one.vid: one.attached for one in vifs(InterfaceRow("u", "tap1", external_ids=ids))}
+    assert found == {0: "", 7: attachment, 8: ""}

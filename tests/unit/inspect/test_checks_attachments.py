@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from dfmeta.inspect import checks_attachments
 from dfmeta.inspect.checks_attachments import AttachmentFacts, Row
 from dfmeta.inspect.facts import Bridge, Interface, Snapshot
 from dfmeta.inspect.finding import Finding, Status
+from dfmeta.model import Port
 
 NOW = 1000.0
 ONE = Row(
@@ -136,6 +137,46 @@ def test_ports_of_no_attachment_are_named() -> None:
     assert (line.status, line.text.rpartition(": ")[2]) == (Status.WARNING, "a9")
 
 
+def tagged(entries: Mapping[int, str]) -> Interface:
+    """Return a VM's interface whose tags reach the bridge, with VLAN id → attachment."""
+    ports = [Port("tap9", "r", 9, vid=vid, attached=one) for vid, one in entries.items()]
+    vm = Port("tap9", "r", 9)
+    return Interface("tap9", "br-int", listed_vids=tuple(entries), ports=(vm, *ports))
+
+
+@pytest.mark.parametrize(
+    ("entries", "status", "text"),
+    [
+        ({100: "a1", 7: ""}, Status.OK, "1 attachments of 1 VMs"),
+        ({7: ""}, Status.WRONG, "without an entry in the list of subports: c1 of tap9 (VID 100)"),
+        ({100: ""}, Status.WARNING, "have the VLAN ids of attachments: c1 of tap9 (VID 100)"),
+        ({100: "a1", 7: "a9"}, Status.WARNING, "that do not exist: tap9 (VID 7)"),
+    ],
+    ids=["whole", "none", "other", "stray"],
+)
+def test_entries_are_compared_where_tags_reach_the_bridge(
+    entries: Mapping[int, str], status: Status, text: str
+) -> None:
+    facts = replace(FACTS, local=False, rows=[replace(ONE, port="tap9")])
+    (line,) = found(facts, tagged(entries), ids=[])
+    assert line.status is status
+    assert text in line.text
+    # The VM is away, or another host's; or the attachment has just come.
+    assert [one.status for one in found(facts, ids=[])] == [Status.OK]
+    if text.startswith("without"):
+        assert [one.status for one in found(replace(facts, before=[]), tagged(entries))] == [
+            Status.OK
+        ]
+
+
+def test_entries_that_are_left_where_attachments_are_off_are_named() -> None:
+    assert list(checks_attachments.left(Snapshot(interfaces=(tagged({7: ""}),)))) == []
+    (line,) = checks_attachments.left(Snapshot(interfaces=(tagged({7: "", 100: "a1"}),)))
+    assert line.status is Status.WARNING
+    assert "are left: tap9 (VID 100): no program" in line.text
+    assert "`dfmeta subport delete tap9 --vid 100`" in line.remedy
+
+
 @pytest.mark.parametrize(("mtu", "status"), [(1500, Status.OK), (1501, Status.WARNING)])
 def test_a_network_with_larger_frames_than_the_vm_is_named(mtu: int, status: Status) -> None:
     (line,) = found(replace(FACTS, networks={"pods": mtu}))
@@ -152,4 +193,6 @@ def test_a_database_and_a_switch_that_are_away() -> None:
     assert "the database does not answer" in line.text
     lines: Any = list(checks_attachments.attachments(FACTS, None, "br-int", now=NOW))
     assert [one.status for one in lines] == [Status.UNKNOWN]
+    facts = replace(FACTS, local=False)
+    assert list(checks_attachments.attachments(facts, None, "br-int", now=NOW)) == lines
     assert checks_attachments.silent().status is Status.UNKNOWN

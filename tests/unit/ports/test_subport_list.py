@@ -14,10 +14,14 @@ from dfmeta.ports.subport_list import (
     FAULTS_MAX,
     SIZE_MAX,
     VID_MAX,
+    Claim,
     Entry,
+    claims,
     parse,
+    with_attachments,
     with_entry,
     without,
+    without_attachments,
 )
 from tests.harness.examples import examples
 from tests.unit.support import INSTANCE, OTHER_INSTANCE
@@ -30,7 +34,11 @@ WHOLE = {
     "project_id": "project",
     "mac": MAC,
     "mtu": 1442,
+    "attachment": OTHER_INSTANCE,
 }
+PORT = "33333333-4444-5555-6666-777777777777"
+OWN = Entry(100, PORT, instance_id=INSTANCE, mac=MAC, attachment=INSTANCE)
+"""The entry of an attachment."""
 
 
 def text(*entries: Any) -> str:
@@ -39,7 +47,8 @@ def text(*entries: Any) -> str:
 
 def test_an_entry_has_all_its_members() -> None:
     found = parse(text(WHOLE, {"vid": 200}))
-    entry = Entry(100, "p1", instance_id=INSTANCE, project_id="project", mac=MAC, mtu=1442)
+    names = {"instance_id": INSTANCE, "project_id": "project", "attachment": OTHER_INSTANCE}
+    entry = Entry(100, "p1", mac=MAC, mtu=1442, **names)
     assert found.entries == {100: entry, 200: Entry(200)}
     assert found.faults == ()
     assert entry.members() == WHOLE
@@ -52,6 +61,7 @@ def test_an_empty_list_has_no_entry_and_no_fault(listed: str) -> None:
 
 def test_values_are_read_into_one_form() -> None:
     odd = WHOLE | {"instance_id": INSTANCE.upper(), "mac": MAC.upper()}
+    odd["attachment"] = OTHER_INSTANCE.upper()
     assert parse(text(odd)).entries == parse(text(WHOLE)).entries
 
 
@@ -81,6 +91,8 @@ def test_members_that_may_be_left_out_may_be_null_or_empty() -> None:
         ({"mtu": "1442"}, "mtu is not a number from 68 to 65535"),
         ({"mtu": True}, "mtu is not a number from 68 to 65535"),
         ({"mac": "fa163f000064"}, "mac is not of the form"),
+        ({"attachment": "a1"}, "attachment is not a UUID"),
+        ({"attachment": 1}, "attachment is not a text"),
     ],
     ids=str,
 )
@@ -161,6 +173,77 @@ def test_an_entry_that_cannot_be_written_back_unchanged_is_said() -> None:
     for odd in ('[{"vid": 1, "vid": 2}]', '[{"vid": 1, "x": NaN}]', '[{"vid": 1, "x": 1e999}]'):
         with pytest.raises(SubportListError, match="JSON readers do not read alike"):
             with_entry(odd, Entry(7))
+
+
+def test_the_entry_of_an_attachment_is_added_beside_others_and_removed() -> None:
+    others = [{"vid": 7, "of": "another program"}, {"vid": "odd"}, "odd"]
+    two = Entry(101, PORT, attachment=OTHER_INSTANCE)
+    added = with_attachments(text(*others), [OWN, two])
+    assert json.loads(added) == [*others, OWN.members(), two.members()]
+    assert parse(added).entries[100] == OWN
+    # Nothing is written for what is there, in any order.
+    assert with_attachments(added, [two, OWN]) == added
+    left = without_attachments(added, {INSTANCE})
+    assert json.loads(left) == [*others, two.members()]
+    assert json.loads(without_attachments(left, {OTHER_INSTANCE, INSTANCE})) == others
+    assert without_attachments(text(OWN.members()), {INSTANCE}) == ""
+    for unchanged in (text(*others), "", "odd"):
+        assert without_attachments(unchanged, {INSTANCE}) == unchanged
+
+
+@pytest.mark.parametrize(
+    "other", [{"vid": 100}, {"vid": 100, "instance_id": "odd"}, {"vid": 100, "attachment": "odd"}]
+)
+def test_an_entry_of_another_program_stands(other: dict[str, Any]) -> None:
+    for listed in (text(other), text(OWN.members(), other)):
+        with pytest.raises(SubportListError, match="VID 100 has an entry of") as caught:
+            with_attachments(listed, [Entry(7, PORT, attachment=PORT), OWN])
+        assert caught.value.fields["vid"] == 100
+
+
+def test_the_entry_of_an_attachment_that_is_over_is_replaced() -> None:
+    old = {"vid": 100, "instance_id": OTHER_INSTANCE, "attachment": OTHER_INSTANCE}
+    elsewhere = {"vid": 5, "attachment": INSTANCE}
+    for listed in ([old], [old, OWN.members()], [elsewhere], [elsewhere, OWN.members()]):
+        found = with_attachments(text({"vid": 7}, *listed), [OWN])
+        assert json.loads(found) == [{"vid": 7}, OWN.members()]
+
+
+def test_an_operators_values_for_an_attachment_stay_and_go_with_it() -> None:
+    """``dfmeta subport add`` writes them."""
+    listed = with_entry(text(OWN.members()), Entry(100, instance_id=OTHER_INSTANCE, mtu=1400))
+    given = {"vid": 100, "instance_id": OTHER_INSTANCE, "mtu": 1400, "attachment": INSTANCE}
+    assert json.loads(listed) == [given]
+    found = with_attachments(listed, [OWN])
+    assert json.loads(found) == [{**given, "port_id": PORT, "mac": MAC}]
+    assert without_attachments(found, {INSTANCE}) == ""
+    # A port that was made anew.
+    (entry,) = json.loads(with_attachments(found, [Entry(100, INSTANCE, attachment=INSTANCE)]))
+    assert (entry["port_id"], entry["instance_id"]) == (INSTANCE, OTHER_INSTANCE)
+
+
+def test_all_entries_claim_their_vlan_ids() -> None:
+    twice = '{"vid": 9, "vid": 9}'
+    listed = json.dumps([OWN.members(), {"vid": 7, "mac": "odd"}, {"vid": "odd"}, 5])
+    assert claims(f"{listed[:-1]}, {twice}]") == [
+        Claim(100, INSTANCE, PORT),
+        Claim(7, "", ""),
+        Claim(0, "", ""),
+        Claim(0, "", ""),
+        Claim(9, "", ""),
+    ]
+    assert claims("") == claims("{") == []
+
+
+def test_a_list_with_attachments_that_cannot_be_written_back_is_said() -> None:
+    for change in (
+        lambda listed: with_attachments(listed, [Entry(5, PORT, attachment=PORT)]),
+        lambda listed: without_attachments(listed, {INSTANCE}),
+    ):
+        with pytest.raises(SubportListError, match="JSON readers do not read alike"):
+            change(f'[{json.dumps(OWN.members())}, {{"vid": 1, "x": NaN}}]')
+    with pytest.raises(SubportListError, match="not a JSON array"):
+        with_attachments("{}", [OWN])
 
 
 def test_a_list_that_grows_too_long_is_refused() -> None:

@@ -114,6 +114,25 @@ def test_an_entry_of_ovsdb_comes_first(world: World) -> None:
     assert world.ports[mine.id].iface_id == uuid(100), "Neutron's again"
 
 
+def test_an_attachment_that_leaves_ovsdb_leaves_at_once(world: World) -> None:
+    """Neutron is told of it last, and asked again later."""
+    ours = port(vid=100, kind=PortKind.SUBPORT, iface_id="mine", parent="tap1", attached="a")
+    changed = replace(ours, vid=200)
+    for one in (ours, changed, replace(changed, attached="")):
+        world.stage.update(one)
+    world.stage.round()
+    for one in (ours, changed):
+        world.stage.forget(one.id)
+    assert world.vids() == [200], "Neutron's again"
+    world.now += FRESH
+    world.stage.round()
+    assert world.vids() == [100, 200], "it stayed in Neutron"
+    world.stage.update(ours)
+    world.stage.forget(PortId("1"))
+    world.stage.forget(ours.id)
+    assert world.ports == {}
+
+
 def test_subports_follow_their_parent_and_go_with_it(world: World) -> None:
     world.stage.round()
     world.stage.update(port(ofport=9))
