@@ -29,6 +29,8 @@ class Handler(BaseHTTPRequestHandler):
     """A connection of the VM."""
 
     protocol_version = "HTTP/1.1"
+    # As in dfmeta: else a body waits up to 40 ms for the acknowledgement of the head.
+    disable_nagle_algorithm = True
     service: Service
     token = ""
 

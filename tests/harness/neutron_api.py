@@ -119,6 +119,8 @@ class NeutronServer(Closing):
         with contextlib.closing(connection):
             if self._namespace is not None:
                 connection.sock = self._namespace.connect("127.0.0.1", self._port, timeout=ANSWER)
+                # As http.client does itself.
+                connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             data = None if body is None else json.dumps(body)
             headers = {"Content-Type": "application/json"}
             connection.request(method, f"/v2.0/{path}", data, headers)

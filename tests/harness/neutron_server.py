@@ -58,6 +58,7 @@ class Handler(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: Server
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
