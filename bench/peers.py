@@ -10,6 +10,7 @@ from bench.programs import HAPROXY, METADATA_IP, NEUTRON, NGINX, Program, config
 from tests.harness import netns
 from tests.harness.guest import uuid_of
 from tests.harness.netns import Namespace
+from tests.harness.poll import wait_for
 
 NOVA_PORT = 8775
 BODY_SIZE = 2048
@@ -124,6 +125,8 @@ class NeutronMetadata(Program):
         self._socket = self.folder / "proxy"
         launch = [str(NEUTRON), "-I", str(_LAUNCHER)]
         self.run(*launch, "agent", str(self._socket), SECRET, str(NOVA_PORT))
+        # Without it, the haproxy of the network answers 503.
+        wait_for(self._socket.is_socket, 60, "the agent's socket", interval=0.05)
         self._first = port
         self.add_network(port)
 

@@ -111,7 +111,7 @@ def test_a_container_one_hop_away_gets_no_token(vm: Guest, *, translated: bool) 
             with Connection(behind, host=EC2) as connection:
                 assert connection.ask("GET", "/status").status == 401
             with (
-                Connection(behind, host=EC2, timeout=2) as connection,
+                Connection(behind, host=EC2, timeout=0.7) as connection,
                 pytest.raises(TimeoutError),
             ):
                 connection.get_token()

@@ -14,7 +14,7 @@ _SHARE = 0.1
 """A pause is that share of the time waited, within its bounds: to ask is work, of several processes
 for most predicates, and takes the CPU from that which is waited for."""
 
-PATIENCE = float(os.environ.get("DFMETA_TEST_PATIENCE", "3"))
+PATIENCE = float(os.environ.get("DFMETA_TEST_PATIENCE", "2"))
 """Factor of the harness's time limits: a busy machine stands still for seconds now and then, and an
 emulated CPU is slow. A wait ends when its condition is true."""
 

@@ -77,16 +77,16 @@ def test_syns_pass_a_meter_of_the_kernel(node: Node, guests: tuple[Guest, ...]) 
     assert all(re.search(r"tcp_flags\(\+syn", line) for line in metered), metered
 
 
-def test_connections_in_the_hosts_conntrack_are_no_fault(
-    node: Node, guests: tuple[Guest, ...]
-) -> None:
+def test_doctor_finds_nothing(node: Node, guests: tuple[Guest, ...]) -> None:
+    """Not even the connections in the host's conntrack."""
     # doc/source/doctor.rst, "conntrack": since when they are not in it, and what they cost.
     assert node.ask(WEB) == WEB.name
     listed = node.text("conntrack -L -p tcp 2>/dev/null | grep 'src=128.0.' || true")
     linux = tuple(map(int, node.text("uname -r").split(".")[:2]))
     assert ("dport=18080" in listed) == (linux < (6, 12))
-    finding = node.doctor()["conntrack"]
-    assert finding["status"] == "ok", finding
+    found = node.doctor()
+    assert found.keys() >= {"conntrack"}
+    assert {name: one for name, one in found.items() if one["status"] != "ok"} == {}
 
 
 def test_a_port_that_gets_another_instance_tells_nothing_of_the_one_before(
@@ -99,11 +99,6 @@ def test_a_port_that_gets_another_instance_tells_nothing_of_the_one_before(
     wait_for(lambda: node.ask(TWIN) == after.name, 30, "the answer of the other instance")
     node.run(f"ovs-vsctl set Interface {TWIN.port} external_ids:vm-uuid={TWIN.instance}")
     wait_for(lambda: node.ask(TWIN) == TWIN.name, 30, "the answer of the first instance")
-
-
-def test_doctor_finds_nothing(node: Node, guests: tuple[Guest, ...]) -> None:
-    wrong = {name: one for name, one in node.doctor().items() if one["status"] != "ok"}
-    assert wrong == {}
 
 
 @pytest.mark.long
