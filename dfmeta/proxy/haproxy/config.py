@@ -8,8 +8,8 @@ does. So the rules here need not repeat the engine's, and a request that two par
 two ways is read by the stricter one.
 
 The map has one value for each source address: all that identifies a guest, separated by "|"
-(:mod:`dfmeta.proxy.haproxy.entries`). A connection takes it at its beginning. A request is answered,
-and its answer leaves, only while the value is still the same.
+(:mod:`dfmeta.proxy.haproxy.entries`). A connection takes it at its beginning. haproxy answers a
+request, and lets the answer leave, only while the value is still the same.
 
 Source: HAProxy 2.6, configuration manual, sections 3 (global), 4.2 (keywords), 5.2 (server), 7.3
 (fetching samples). Trust: all parameters come from the operator or the daemon. Nothing of a guest
