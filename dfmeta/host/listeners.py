@@ -96,8 +96,12 @@ def client_user(client: Place, server: Place, *, proc: Path = PROC) -> int | Non
 
 def _open_client(client: Place, server: Place, proc: Path) -> tuple[int, int] | None:
     """Return user id and inode of a client's socket; None unless it is connected and open."""
+    # A host may have thousands of connections: most of them differ in their ports already.
+    near, far = (f":{port:04X}" for _ip, port in (client, server))
     for local, remote, uid, inode in _sockets(_ESTABLISHED, proc):
-        if inode and (_plain(_place(local)), _plain(_place(remote))) == (client, server):
+        if not (inode and local.endswith(near) and remote.endswith(far)):
+            continue
+        if (_plain(_place(local)), _plain(_place(remote))) == (client, server):
             return uid, inode
     return None
 
