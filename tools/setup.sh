@@ -256,12 +256,13 @@ virtualenv() {
     printf '%s\n' "$root" >"$venv/home"
 }
 
-# The checkout, and what its tests and pages need.
+# The checkout, and what its tests and pages need. No package is compiled to bytecode here: the first
+# import of a module does it, and most modules are never imported.
 checkout() {
     [ "$(cat "$venv/stamp" 2>/dev/null)" = "$(stamp)" ] && return 0
     say "Installing dfmeta and its test tools in .venv"
-    (cd "$root" && quietly "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        -e '.[test,docs]') || die "pip install failed, see above"
+    (cd "$root" && quietly "$venv/bin/python" -m pip install --quiet --no-compile \
+        --disable-pip-version-check -e '.[test,docs]') || die "pip install failed, see above"
     stamp >"$venv/stamp"
 }
 
@@ -274,14 +275,13 @@ requests() {
         [ "$(cat "$home/stamp" 2>/dev/null)" = "$pair" ] && continue
         say "Installing requests ${pair%:*} in .cache/requests"
         rm -rf "$home"
-        quietly "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
-            --target "$home" "requests==${pair%:*}" "urllib3==${pair#*:}" ||
+        quietly "$venv/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check \
+            --no-deps --target "$home" "requests==${pair%:*}" "urllib3==${pair#*:}" ||
             die "pip install requests ${pair%:*} failed, see above"
         printf '%s\n' "$pair" >"$home/stamp"
     done
 }
 
-# Not compiled to bytecode: the agent imports only a part of the installed packages.
 neutron() {
     local home=$cache/neutron
     if [ "$(cat "$home/stamp" 2>/dev/null)" = "$neutron" ] && "$home/bin/python" -c '' 2>/dev/null; then
