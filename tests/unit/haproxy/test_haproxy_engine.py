@@ -460,8 +460,14 @@ def test_requests_until_the_end_of_a_replaced_process_are_counted(
     assert world.ask().startswith(b"HTTP/1.1 200")
     assert answer().startswith(b"HTTP/1.1 200")
     until(lambda: world.processes() == 1, "the end of the old one")
-    world.engine.gather()
-    assert sum(answered) == 2
+
+    def counted() -> int:
+        # On a busy machine a reading may be late; the next one adds the rest.
+        world.engine.gather()
+        return sum(answered)
+
+    until(lambda: counted() >= 2, "both requests to be counted")
+    assert counted() == 2
 
 
 def test_late_answers_of_a_replaced_process_lose_no_count(
