@@ -12,6 +12,8 @@ vSwitch of its own, and a stand-in answers its requests, so that its time is its
 *host-local* is the usual plugin of a host. *Python* is the interpreter with an empty program.
 *Neutron*: with ``--neutron``, after ``tools/setup.sh --neutron``, the API with the driver neutron
 instead: Neutron's own server, which answers one request after the other, and its own agent.
+*Neutron alone* are the requests that an attachment needs, a port and its place in the trunk,
+without dfmeta.
 
 Nothing here is asserted; the numbers depend on the machine.
 """
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import statistics
 import sys
@@ -37,16 +40,19 @@ from bench.packet_path import machine
 from bench.programs import UNPACKED
 from bench.tables import Table, number, print_tables
 from tests.e2e.cni_vm import Vm, path
-from tests.e2e.neutron_vm import world_with
+from tests.e2e.neutron_vm import World, world_with
 from tests.harness.agent import Agent, Options
 from tests.harness.guest import Guest, Ids, uuid_of
 from tests.harness.netns import Namespace
+from tests.harness.neutron_api import PROJECT
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.vm_api import allowed
 
 PLUGINS = UNPACKED / "usr/lib/cni"
 SINGLE, AT_ONCE = 100, 100
+FIRST_VID = 3000
+"""First VLAN id of Neutron alone, far from those that the engine gives."""
 WIDE = 40
 """Requests of a VM at a time, more than ``connections_per_port``: the others wait for a place."""
 INSTANCE = uuid_of("instance bench")
@@ -138,7 +144,42 @@ def _api(single: int, at_once: int) -> dict[str, dict[str, float]]:
 
 def _neutron(single: int, at_once: int) -> dict[str, dict[str, float]]:
     with world_with(rate=1000, quota=1000) as world:
-        return _requests(world.vm, single, at_once)
+        return {**_requests(world.vm, single, at_once), **_alone(world, single, at_once)}
+
+
+def _alone(world: World, single: int, at_once: int) -> dict[str, dict[str, float]]:
+    """Ask Neutron for the same ports: one by one, and all in two requests."""
+    vids, made = itertools.count(FIRST_VID), list[str]()
+
+    def add(count: int) -> None:
+        port = {"network_id": world.network, "project_id": PROJECT}
+        reply = world.server.ask("POST", "ports", {"ports": [port] * count})
+        ids = [one["id"] for one in reply.document["ports"]]
+        made.extend(ids)
+        _of_trunk(world, "add_subports", [_subport(one, next(vids)) for one in ids])
+
+    def delete() -> None:
+        port_id = made.pop()
+        _of_trunk(world, "remove_subports", [{"port_id": port_id}])
+        world.server.ask("DELETE", f"ports/{port_id}")
+
+    alone = [_timed(partial(add, 1)) for _ in range(single)]
+    gone = [_timed(delete) for _ in range(single)]
+    return {
+        "Neutron alone, add": _of(alone),
+        "Neutron alone, delete": _of(gone),
+        f"Neutron alone, add {at_once} in two requests": {"total": _timed(partial(add, at_once))},
+    }
+
+
+def _of_trunk(world: World, change: str, subports: list[dict[str, Any]]) -> None:
+    reply = world.server.ask("PUT", f"trunks/{world.trunk}/{change}", {"sub_ports": subports})
+    if reply.status != 200:
+        raise SystemExit(f"{change} was answered with {reply.status}: {reply.document}")
+
+
+def _subport(port_id: str, vid: int) -> dict[str, Any]:
+    return {"port_id": port_id, "segmentation_type": "vlan", "segmentation_id": vid}
 
 
 def _requests(vm: Guest, single: int, at_once: int) -> dict[str, dict[str, float]]:
