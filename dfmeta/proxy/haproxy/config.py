@@ -341,7 +341,7 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    acl odd_names req.hdr_names -m beg te"
     yield "    acl odd_names req.fhdr_cnt(accept) gt 1"
     yield f"    acl odd_names req.fhdr_cnt gt {min(limits.head.lines, PLAIN_LINES)}"
-    # One comparison for most requests, where the others are seven.
+    # Two comparisons for most requests, where the others are eight.
     yield f"    acl usual_target url -m str {_quoted(USUAL_TARGETS)}"
     yield f"    acl usual_names req.hdr_names -m str {_quoted(USUAL_NAMES)}"
     common = "same plain plain_host plain_version !odd"
