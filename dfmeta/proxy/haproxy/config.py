@@ -117,14 +117,19 @@ _RARE: Final = tuple(
 )
 """The other characters that a header's name may begin with (RFC 9110, 5.6.2)."""
 _FOR_NOVA: Final = (
-    ("User-Agent", "dfmeta"),
-    ("Accept-Encoding", "identity"),
-    ("X-Instance-ID", "%[var(sess.instance)]"),
-    ("X-Tenant-ID", "%[var(sess.project)]"),
-    ("X-Instance-ID-Signature", "%[var(sess.signature)]"),
-    ("X-Forwarded-For", "%[var(sess.address)]"),
+    "User-Agent: dfmeta",
+    "Accept-Encoding: identity",
+    "X-Instance-ID: %[var(sess.instance)]",
+    "X-Tenant-ID: %[var(sess.project)]",
+    "X-Instance-ID-Signature: %[var(sess.signature)]",
+    "X-Forwarded-For: %[var(sess.address)]",
 )
-"""Headers that Nova gets, beside Host and Accept."""
+"""Headers that Nova gets, beside Host and Accept. haproxy encodes a line's end in a variable."""
+_USUAL_ANSWERS: Final = (
+    *("content-type,content-length,date", "content-length,content-type,date"),
+    *("date,content-type,content-length", "date,content-length,content-type"),
+)
+"""Lists of headers' names of the usual answers of Nova, without Server: all of them go on."""
 _FORWARDED: Final = (
     *(f"x{one}forwarded{other}for" for one in "-_" for other in "-_"),
     *("forwarded:", "via:"),
@@ -254,7 +259,7 @@ def render(plan: Plan, given: Descriptors) -> str:
         *_frontend(plan, given),
         *_nova(NOVA, plan, given),
         *_nova(NOVA_CLOSES, plan, given),
-        *_handover(plan),
+        *_handover(plan, given),
         *_tables(),
     ]
     return "\n".join(lines) + "\n"
@@ -316,19 +321,15 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    tcp-request connection track-sc0 var(sess.port) table of_port if began"
     yield "    tcp-request connection track-sc1 var(sess.claim) table of_address if began"
     yield f"    tcp-request connection reject if {{ sc0_conn_cur gt {most} }}"
-    # A connection is one guest's for as long as it lives.
     yield f"    acl same {guests},strcmp(sess.who) eq 0"
-    yield f"    acl known {guests} -m found"
-    yield f"    acl in_doubt {guests} -m str {IN_DOUBT}"
-    yield "    http-request reject if !same began known !in_doubt"
     # No regular expressions: haproxy compiles them to machine code, which the unit's
     # MemoryDenyWriteExecute= forbids.
     yield "    acl plain method GET HEAD"
     yield f"    acl plain_host req.fhdr(host) -m str {_quoted(plan.hosts)}"
     yield "    acl plain_version req.ver 1.0 1.1"
-    # NUL, which haproxy lets pass, and no pattern can have.
-    yield "    acl odd req.hdrs,json -m sub u0000"
-    yield f"    acl odd req.hdrs,length gt {max(limits.head.header - MARGIN, 0)}"
+    # NUL, which haproxy 2.6 lets pass, and no pattern can have. A "%" is encoded as well.
+    yield "    acl odd req.hdrs,url_enc -m sub %00"
+    yield f"    acl odd req.hdrs -m len {max(limits.head.header - MARGIN, 0) + 1}:"
     # More at a time wait for their turn in the daemon.
     yield f"    acl odd sc0_conn_cur gt {limits.requests_per_port}"
     if plan.refuse_forwarded:
@@ -336,7 +337,7 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    acl plain_target url -m beg /"
     yield f"    acl odd_target url -m sub {_quoted(_ODD_IN_TARGETS)}"
     yield f"    acl odd_target path -m beg {_quoted(_OWN_PATHS)}"
-    yield f"    acl odd_target url,length gt {max(limits.head.request_line - MARGIN, 0)}"
+    yield f"    acl odd_target url -m len {max(limits.head.request_line - MARGIN, 0) + 1}:"
     yield f"    acl odd_names req.hdr_names -m sub {_quoted(_ODD_NAMES)}"
     yield "    acl odd_names req.hdr_names -m beg te"
     yield "    acl odd_names req.fhdr_cnt(accept) gt 1"
@@ -374,42 +375,32 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    retry-on conn-failure empty-response{others}"
     if plan.several:
         yield "    http-request set-var(txn.begun) date(0,ms)"
-    # Of the guest's headers, only Accept is sent to Nova, whatever their spelling.
-    yield from _deletion(_COMMON)
     if _have_hosts_names(plan.servers):
         # haproxy chooses the host later, and writes the server's name into this header then.
         yield "    http-send-name-header Host"
-    host = [("Host", server.authority) for server in plan.servers[:1]]
-    own = [f"http-request set-header {name} {value}" for name, value in (*host, *_FOR_NOVA)]
-    yield from (f"    {one}" for one in own)
-    # Most requests have no other header left now. There is at most one Accept.
-    yield (
-        f"    http-request allow if {{ req.fhdr_cnt {len(own)} }} "
-        f"or {{ req.fhdr_cnt {len(own) + 1} }} {{ req.fhdr(accept) -m found }}"
-    )
-    yield "    http-request set-var(txn.accept) req.fhdr(accept)"
-    yield from _deletion(_RARE)
-    yield from (f"    {one}" for one in own if "set-header Accept" in one)
-    yield "    http-request set-header Accept %[var(txn.accept)] if { var(txn.accept) -m found }"
+        hosts = []
+    else:
+        hosts = [f"Host: {server.authority}" for server in plan.servers[:1]]
+    yield from _headers([*_FOR_NOVA, *hosts])
     # An answer leaves only while the address still stands for the same guest.
     yield f"    acl same src,map_ip({map_name(given)}),strcmp(sess.who) eq 0"
+    yield "    acl doubt var(txn.doubt) -m found"
+    yield "    http-response set-var(txn.doubt) bool(true) unless same"
     if given.waiting is not None:
-        yield f"    http-response lua.{_SETTLE} unless same"
-    yield f"    http-response deny deny_status {_CHANGED} unless same"
-    too_large = f"res.hdr_val(content-length) gt {ANSWER_MAX}"
-    yield f"    http-response deny deny_status 503 if {{ {too_large} }} !{{ method HEAD }}"
+        yield f"    http-response lua.{_SETTLE} if doubt"
+    yield f"    http-response deny deny_status {_CHANGED} if doubt !same"
+    yield f"    http-response deny deny_status 503 if {{ res.body_size gt {ANSWER_MAX} }}"
     yield "    acl well status 200:399"
     yield "    http-response sc-inc-gpc0(1) if well"
     # The list of versions is the same for each guest.
-    yield "    http-response sc-inc-gpc1(1) if well !{ capture.req.uri / }"
+    yield "    http-response sc-inc-gpc1(1) if { capture.req.uri / } well"
     if not plan.debug:
         yield f"    http-response set-log-level silent if well or {{ sc1_http_err_rate gt {ODD} }}"
     yield "    http-response del-header server"
-    yield from _last()
     if plan.several:
         yield from _in_order(plan)
-    # Most answers have Content-Type, Content-Length and Date.
-    yield "    http-response allow if { res.fhdr_cnt le 3 }"
+    yield f"    http-response allow if {{ res.hdr_names -m str {_quoted(_USUAL_ANSWERS)} }}"
+    yield from _last()
     for header in _ONE_HOP:
         yield f"    http-response del-header {header}"
     yield "    http-response del-header proxy- -m beg"
@@ -418,6 +409,23 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     # With one host, the daemon goes on after the first failure; with several, the next host does.
     backup = "backup " if plan.several else ""
     yield f"    server {DAEMON} abns@{plan.handover} {backup}{_INTRODUCED}"
+
+
+def _headers(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the rules by which Nova gets these lines and, of a guest's headers, only Accept.
+
+    To haproxy, all lines are one header: each further one would cost as much as the first.
+    """
+    name, _, value = "\\r\\n".join(lines).partition(": ")
+    added = f'    http-request add-header {name} "{value}"'
+    yield from _deletion(_COMMON)
+    yield added
+    # Most requests have no other header left now. There is at most one Accept.
+    usual = f"{name.lower()} accept,{name.lower()}"
+    yield f"    http-request allow if {{ req.hdr_names -m str {usual} }}"
+    yield "    http-request set-var(txn.accept) req.fhdr(accept)"
+    yield from _deletion(_RARE)
+    yield "    http-request set-header Accept %[var(txn.accept)] if { var(txn.accept) -m found }"
 
 
 def _in_order(plan: Plan) -> Iterator[str]:
@@ -479,7 +487,7 @@ def _server(server: NovaServer, plan: Plan, given: Descriptors) -> str:
     return " ".join(words)
 
 
-def _handover(plan: Plan) -> Iterator[str]:
+def _handover(plan: Plan, given: Descriptors) -> Iterator[str]:
     waits = plan.hold_timeout + plan.limits.body_timeout + HANDOVER_EXTRA
     yield f"backend {DAEMON}"
     yield "    http-reuse never"
@@ -487,6 +495,13 @@ def _handover(plan: Plan) -> Iterator[str]:
     # Where the daemon's engine ends without an answer, so does haproxy.
     for status in (502, 503, 504):
         yield f"    errorfile {status} {_NOTHING}"
+    # A connection is one guest's for as long as it lives.
+    guests = f"src,map_ip({map_name(given)})"
+    yield "    acl began var(sess.claim) -m found"
+    yield f"    acl same {guests},strcmp(sess.who) eq 0"
+    yield f"    acl known {guests} -m found"
+    yield f"    acl in_doubt {guests} -m str {IN_DOUBT}"
+    yield "    http-request reject if began !same known !in_doubt"
     # haproxy would send another version as 1.1. No target is a "*", so that the daemon refuses it.
     yield "    http-request set-uri * unless { req.ver 1.0 1.1 }"
     yield from _last()

@@ -41,8 +41,8 @@ OUTCOMES: Final[Mapping[Literal["opened", "reused", "failed"], str]] = {
 CLASSES: Final[tuple[metrics.StatusClass, ...]] = ("2xx", "3xx", "4xx", "5xx")
 AT_ONCE: Final = 0.05
 """Seconds that haproxy has to tell the connections of one port; the daemon waits for it."""
-_ALL, _WELL = _OF_ADDRESS = ("all", "well")
-"""Counters of an address: its answers, and those that show that the guest is known."""
+_ALL, _LISTS = _OF_ADDRESS = ("all", "lists")
+"""Counters of an address: its answers, and those of them that are the same for each guest."""
 _DENIED: Final = "dcon"
 """haproxy's counter of connections that it has refused."""
 _PORT: Final = "connections"
@@ -249,7 +249,7 @@ class Counts:
     def _read_guests(self, pid: int, runtime: Runtime) -> None:
         now = time.time()
         for claim, more, well in self._answers(pid, runtime):
-            RECENT.succeeded(claim, more, now, well=bool(well))
+            RECENT.succeeded(claim, more, now, well=well)
         ports = runtime.table("of_port", "data.conn_cnt gt 0")
         self._drop(pid, (_PORT,), ports)
         self._add_accepted(pid, ports)
@@ -265,13 +265,13 @@ class Counts:
             if more and identity is not None and identity.incarnation == incarnation:
                 ACCEPTED.add(endpoint, incarnation, more)
 
-    def _answers(self, pid: int, runtime: Runtime) -> Iterator[tuple[Claim, int, int]]:
+    def _answers(self, pid: int, runtime: Runtime) -> Iterator[tuple[Claim, int, bool]]:
         for token, row in runtime.table("of_address", "data.gpc0 gt 0").items():
             more = self._more(pid, token, _ALL, row.get("gpc0", 0))
-            well = self._more(pid, token, _WELL, row.get("gpc1", 0))
+            lists = self._more(pid, token, _LISTS, row.get("gpc1", 0))
             claim = self._claim(token) if more else None
             if claim is not None:
-                yield claim, more, well
+                yield claim, more, more > lists
 
     def _more(self, pid: int, name: str, kind: str, value: int) -> int:
         """Return what a counter has gained since the last call for it."""

@@ -175,14 +175,14 @@ def test_one_host_has_its_host_header_and_no_name(name: str) -> None:
     given = Descriptors(listeners=(3,), cli=4, log=5, map=6, away=7)
     text = render(PLANS[name], given)
     assert "http-send-name-header" not in text
-    assert text.count("set-header Host nova.example:8775\n") == 2
+    assert text.count('\\r\\nHost: nova.example:8775"\n') == 2
     assert " server nova0 192.0.2.1:8775 check" in text
 
 
 def test_the_map_has_the_name_of_its_file() -> None:
     given = Descriptors(listeners=(3,), cli=4, log=5, map=6, away=7)
     assert map_name(given) == "/proc/self/fd/6"
-    assert render(PLANS["plain"], given).count("map_ip(/proc/self/fd/6)") == 6
+    assert render(PLANS["plain"], given).count("map_ip(/proc/self/fd/6)") == 7
 
 
 # With haproxy itself. Where its daemon would get a request, there is none: it ends unanswered.

@@ -223,10 +223,10 @@ def test_each_process_has_counters_of_its_own(world: World) -> None:
 
 
 def test_the_list_of_versions_alone_does_not_show_that_a_guest_is_known(world: World) -> None:
-    world.set("of_address", gpc0=2)
+    world.set("of_address", gpc0=2, gpc1=2)
     world.read()
     assert world.asked().well_at == 0
-    world.set("of_address", gpc0=3, gpc1=1)
+    world.set("of_address", gpc0=3, gpc1=2)
     world.read()
     assert world.asked().well_at > 0
 
