@@ -167,7 +167,8 @@ def test_haproxy_may_do_nothing_but_answer(agent: Agent, guest: Guest) -> None:
     assert SECRET.encode() not in words
     kinds = {os.readlink(one) for one in (process / "fd").iterdir()}
     files = {one for one in kinds if one.startswith("/") and not one.startswith("/memfd:")}
-    assert files == {"/dev/null"}
+    # haproxy 3.0 keeps the messages of its start in shared memory.
+    assert {one for one in files if "haproxy_startup_logs" not in one} == {"/dev/null"}
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ PLANS = {
     "503": Plan(servers=(FOUR,), timeout_answer="503", handover="h"),
     "close": Plan(servers=(FOUR,), timeout_answer="close", handover="h"),
     "no keepalive": Plan(servers=(FOUR,), limits=Limits(keepalive_timeout=0), handover="h"),
-    "large": Plan(servers=(FOUR,), threads=4, maxconn=65536, hold_timeout=0, handover="n" * 40),
+    "large": Plan(servers=(FOUR,), threads=2, maxconn=65536, hold_timeout=0, handover="n" * 40),
 }
 
 
