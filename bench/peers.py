@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,9 @@ NOVA_PORT = 8775
 BODY_SIZE = 2048
 SECRET = "the secret of the bench"
 _LAUNCHER = Path(__file__).with_name("neutron_metadata.py")
+_LOG_READER = Path(__file__).with_name("log_reader.py")
+_LOG = "    log         /dev/log "
+"""Beginning of the line of metadata_path's configuration that names the host's log."""
 
 
 def document() -> str:
@@ -92,29 +96,50 @@ class Haproxy(Program):
 
 
 class MetadataPath(Program):
-    """haproxy with the configuration that Neutron's extension metadata_path writes."""
+    """haproxy with the configuration that Neutron's extension metadata_path writes.
+
+    It writes a line for each request to the host's log. Here another process reads these lines, as
+    the log of a host does, and forgets them; its CPU time does not count as haproxy's.
+    """
 
     def __init__(
-        self, namespace: Namespace, port: int, instances: Sequence[str], *, threads: int = 0
+        self,
+        namespace: Namespace,
+        port: int,
+        instances: Sequence[str],
+        *,
+        threads: int = 0,
+        logs: bool = True,
     ) -> None:
         """Start it.
 
         :param instances: addresses, in the order of the configuration.
         :param threads: number of threads; 0 leaves the configuration as it is, in which there is no
             ``nbthread``: then haproxy has one for each core.
+        :param logs: whether its lines are written, as its configuration says.
         """
         super().__init__(namespace, "path")
+        log = self.folder / "host-log"
         done = netns.run(
             [str(NEUTRON), "-I", str(_LAUNCHER), "path", str(port), f"127.0.0.1:{NOVA_PORT}"],
             stdin="\n".join(instances),
             timeout=60,
         )
         lines = done.stdout.splitlines()
+        place = next(number for number, line in enumerate(lines) if line.startswith(_LOG))
+        lines[place] = f"    log {log} {lines[place].removeprefix(_LOG)}" if logs else ""
         if threads:
             lines.insert(lines.index("global") + 1, f"    nbthread {threads}")
         config = configured(self, "haproxy.conf", lines)
+        self._reader = namespace.spawn([sys.executable, "-I", "-S", str(_LOG_READER), str(log)])
+        wait_for(log.is_socket, 60, "the reader of the log", interval=0.05)
         self.run(str(HAPROXY), "-db", "-f", config)
         self.wait_listening(port)
+
+    def close(self) -> None:
+        """End it and the reader of its lines. Idempotent."""
+        netns.end(self._reader)
+        super().close()
 
 
 class NeutronMetadata(Program):

@@ -28,6 +28,7 @@ COUNTS = (1, 32, 256)
 HAPROXY_PEERS = (
     *(IN_HAPROXY, IN_HAPROXY_CROWD, IN_PROCESS, HAPROXY, HAPROXY_ALWAYS),
     *(path_name(count, one_thread=True) for count in (10, CROWD)),
+    path_name(10, one_thread=True, logs=False),
 )
 """Proxies in the table of the page about the engine haproxy."""
 KINDS = {"new": "a connection for each request", "keep-alive": "kept connections"}

@@ -59,12 +59,13 @@ class Target:
         return words if self.aim is None else f"{words}, aim {self.aim:g}"
 
 
-def path_name(count: int, *, one_thread: bool = False) -> str:
+def path_name(count: int, *, one_thread: bool = False, logs: bool = True) -> str:
     """Return the name of metadata_path with *count* instances.
 
     :param one_thread: with one thread, as the engine haproxy has; else with one for each core.
+    :param logs: with its line in the host's log for each request.
     """
-    return f"metadata_path, {count}{', 1 thread' if one_thread else ''}"
+    return f"metadata_path, {count}{', 1 thread' if one_thread else ''}{'' if logs else ', no log'}"
 
 
 def change_name(entries: int, change: str) -> str:

@@ -85,7 +85,8 @@ def contenders() -> dict[str, Start]:
         NOVA: _nova,
     }
     found |= {path_name(count): _path(count) for count in INSTANCES}
-    return found | {path_name(count, one_thread=True): _path(count, 1) for count in ALONE}
+    found |= {path_name(count, one_thread=True): _path(count, 1) for count in ALONE}
+    return found | {path_name(10, one_thread=True, logs=False): _path(10, 1, logs=False)}
 
 
 def _dfmeta(workers: int, host: str = METADATA_IP) -> Start:
@@ -113,14 +114,14 @@ def _peer(make: Callable[[Stand], Program]) -> Start:
     return start
 
 
-def _path(count: int, threads: int = 0) -> Start:
+def _path(count: int, threads: int = 0, *, logs: bool = True) -> Start:
     @contextmanager
     def start(place: Place) -> Iterator[Running]:
         first = IPv4Address("10.0.0.0")
         known = [str(first + number) for number in range(count - 1)]
         known.append(str(place.direct.sources[0]))
         namespace = place.stand.host.namespace
-        with peers.MetadataPath(namespace, PEER_PORT, known, threads=threads) as program:
+        with peers.MetadataPath(namespace, PEER_PORT, known, threads=threads, logs=logs) as program:
             yield Running(port=PEER_PORT, pids=program.pids, one_source=True)
 
     return start
