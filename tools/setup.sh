@@ -282,6 +282,16 @@ requests() {
     done
 }
 
+# A guest's file system is read-only: each start of cloud-init there would compile its modules again.
+compile_cloud_init() {
+    local modules
+    for modules in "$cache"/{root,cloud-init}/usr/lib/python3/dist-packages/cloudinit \
+        "$cache"/requests/*/{requests,urllib3}; do
+        [ -d "$modules/__pycache__" ] || quietly /usr/bin/python3 -m compileall -q "$modules" ||
+            die "cannot compile $modules, see above"
+    done
+}
+
 neutron() {
     local home=$cache/neutron
     if [ "$(cat "$home/stamp" 2>/dev/null)" = "$neutron" ] && "$home/bin/python" -c '' 2>/dev/null; then
@@ -381,4 +391,5 @@ for part; do
     --bench) bench ;;
     esac
 done
-finish
+finish || exit 1
+compile_cloud_init
