@@ -1,5 +1,6 @@
 """Fixtures of all tiers; they start nothing until a test asks for it."""
 
+import gc
 import os
 import threading
 from collections.abc import Generator
@@ -37,6 +38,17 @@ threading.settrace(_no_trace)
 ONE_STACK = os.environ.get(netns.MEASURING) == str(netns.WITHOUT_GREENTHREADS)
 if ONE_STACK and "PYTEST_XDIST_WORKER" in os.environ:
     os.environ[netns.MEASURING] = str(netns.WITH_GREENTHREADS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage among the thousands of tests, which stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from dfmeta.cmd.patching import imported, patch
+from dfmeta.cmd.patching import patch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,7 +22,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     patch()
     from dfmeta.cmd.daemon import run
 
-    imported()
     return run(sys.argv[1:] if argv is None else argv)
 
 

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from dfmeta.cmd.patching import imported, patch
+from dfmeta.cmd.patching import patch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +24,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     patch()
     from dfmeta.cmd.serving import Serving
 
-    imported()
     return Serving([first, *others], pipe, rights, parent=os.getppid()).run()
 
 

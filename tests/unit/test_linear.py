@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib
 import re
 import time
@@ -112,6 +113,7 @@ def compiled(call: ast.Call, names: dict[str, Any]) -> list[re.Pattern[Any]]:
     return [re.compile(text, sum(bits, start=0)) for text in texts]
 
 
+@functools.cache
 def uses() -> dict[str, dict[Text, Use]]:
     """All there are in the tree: module and name, or the text where it has none → by text."""
     trees = {path.relative_to(ROOT / "dfmeta"): tree for path, tree in modules()}
@@ -177,7 +179,6 @@ def schema_patterns(schema: object) -> Iterator[str]:
                 yield from schema_patterns(value)
 
 
-USES: Final = uses()
 EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
     "cli/config_drive.py _VERSION": ("2018-08-27",),
     "cli/token_command.py _DURATION": ("12h",),
@@ -510,12 +511,12 @@ def worst(pattern: re.Pattern[Any], method: str, examples: tuple[Text, ...]) -> 
 
 
 def test_each_expression_of_the_tree_has_its_examples() -> None:
-    assert {*EXAMPLES} == {*USES}
+    assert {*EXAMPLES} == {*uses()}
 
 
 @pytest.mark.parametrize("place", EXAMPLES)
 def test_an_example_is_one(place: str) -> None:
-    patterns: list[re.Pattern[Any]] = [pattern for pattern, _methods in USES[place].values()]
+    patterns: list[re.Pattern[Any]] = [pattern for pattern, _methods in uses()[place].values()]
     for example in EXAMPLES[place]:
         assert any(pattern.search(example) for pattern in patterns)
     for pattern in patterns:
@@ -524,7 +525,7 @@ def test_an_example_is_one(place: str) -> None:
 
 @pytest.mark.parametrize("place", EXAMPLES)
 def test_an_expression_takes_time_in_proportion_to_what_it_reads(place: str) -> None:
-    for pattern, methods in USES[place].values():
+    for pattern, methods in uses()[place].values():
         for method in sorted(methods):
             assert not worst(pattern, method, EXAMPLES[place])
 

@@ -204,9 +204,10 @@ def test_a_name_gives_what_the_c_library_gives(monkeypatch: pytest.MonkeyPatch) 
 
 
 PROGRAM = """
-import sys, time
+import gc, sys, time
 from dfmeta.cmd.patching import patch
 patch()
+assert not gc.isenabled()
 import eventlet, socket
 from eventlet.green import socket as green
 from eventlet.patcher import original
