@@ -1,8 +1,8 @@
 """Asks Neutron for the guest next hops of ports: the addresses of their networks' DHCP ports.
 
 Nothing waits for the answers: a port is delivered at once, and again when its next hops are known.
-Each network is asked about once, and again every :data:`FRESH` seconds. While Neutron does not
-answer, the known next hops stay, and it is asked again after growing pauses.
+Each network is asked about once, and again every :data:`FRESH` seconds: see
+:mod:`dfmeta.ports.rounds`.
 
 Ports whose row in OVSDB names next hops, right or wrong, are not asked about: that source comes
 first. Everything runs on the hub.
@@ -10,7 +10,6 @@ first. Everything runs on the hub.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,23 +17,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
-import eventlet
-
 from dfmeta import hub
-from dfmeta.exceptions import SourceError
 from dfmeta.model import NextHop, Port, PortId
-from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM, NeutronSource
+from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM
 from dfmeta.ports.neutron_api import Row
 from dfmeta.ports.next_hop_list import MOST, fixed_ips, of_dhcp_ports
+from dfmeta.ports.rounds import RETRY, Rounds
 from dfmeta.ports.sources import instance_of
-from dfmeta.quiet import Seldom
-
-LOG = logging.getLogger(__name__)
 
 FRESH: Final = 300.0
 """Seconds after which a network's DHCP ports are asked for again: a new one serves new leases, and
 the address of a former one may become another guest's."""
-UNKNOWN: Final = NeutronSource.retry[1]
+UNKNOWN: Final = RETRY[1]
 """Seconds after which a port that Neutron does not know is asked for again."""
 PLACE: Final = ("id", "network_id", "fixed_ips")
 """Fields of a guest's port in Neutron."""
@@ -101,21 +95,19 @@ class NextHops:
     ) -> None:
         self._api = api
         self._deliver, self._drop = deliver, drop
-        self._timeout = timeout
         self._clock = clock
+        self._rounds = Rounds(
+            "the guest next hops", self.round, longest=FRESH, timeout=timeout, clock=clock
+        )
         self._ports: dict[PortId, Port] = {}
         self._places: dict[str, _Place] = {}
         """Neutron's id of a port → its place."""
         self._known: dict[str, _Known] = {}
         """Network → its guest next hops."""
-        self._seldom = Seldom(clock=clock)
-        self._bell = hub.Bell()
-        self._rest, self._rest_most = NeutronSource.retry
-        self._failures = 0
 
     def start(self) -> None:
         """Begin to ask Neutron."""
-        hub.VITAL.spawn("guest next hops from Neutron", self._run)
+        self._rounds.start()
 
     def put(self, port: Port) -> None:
         """Deliver a port that is new or has changed, with the next hops known so far. Never waits.
@@ -126,7 +118,7 @@ class NextHops:
         self._ports[port.id] = port
         self._deliver(self._complete(port))
         if _asked(port) and (before is None or _asked(before) != _asked(port)):
-            self._bell.ring()
+            self._rounds.ring()
 
     def forget(self, port_id: PortId) -> None:
         """Drop that port."""
@@ -148,7 +140,7 @@ class NextHops:
             self._known = {one: self._known[one] for one in networks if one in self._known}
             due = [one for one in networks if self._is_due(self._known.get(one))]
             for part in _portions(due):
-                self._note(part, self._call(partial(self._api.dhcp_ports, part)))
+                self._note(part, self._rounds.call(partial(self._api.dhcp_ports, part)))
         finally:
             self._tell()
         moments = [one.until for one in places]
@@ -160,54 +152,14 @@ class NextHops:
 
     def _ask_for_places(self, ids: Sequence[str]) -> None:
         if len(ids) >= LIST_FROM:
-            self._place(self._call(partial(self._api.on_host, PLACE)))
+            self._place(self._rounds.call(partial(self._api.on_host, PLACE)))
             # A port may be bound to another host: the source of its migration.
             ids = [one for one in ids if self._is_due(self._places.get(one))]
         for part in _portions(ids):
-            self._place(self._call(partial(self._api.by_id, part, PLACE)))
+            self._place(self._rounds.call(partial(self._api.by_id, part, PLACE)))
             for port_id in part:
                 if self._is_due(self._places.get(port_id)):
                     self._places[port_id] = _Place("", frozenset(), self._clock() + UNKNOWN)
-
-    def _run(self) -> None:
-        pause = 0.0
-        while True:
-            self._bell.wait(max(0.0, min(pause, FRESH)))
-            try:
-                pause = self.round()
-            except SourceError as error:
-                pause = self._failed(str(error.fields["cause"]))
-            except Exception as error:
-                # A defect in dfmeta must not end the daemon: guests are served without next hops.
-                LOG.exception("The query for guest next hops failed; retrying")
-                pause = self._failed(str(error))
-            else:
-                self._failures = 0
-                continue
-            # New ports do not shorten the pause.
-            eventlet.sleep(pause)
-            pause = 0.0
-
-    def _failed(self, cause: str) -> float:
-        """Log a failure; return seconds until the next round."""
-        self._seldom.warn(
-            LOG, "Neutron does not give the guest next hops (%s); known ones stay", cause
-        )
-        rest = min(self._rest_most, self._rest * float(2 ** min(self._failures, 10)))
-        self._failures += 1
-        return rest
-
-    def _call(self, query: Callable[[], list[Row]]) -> list[Row]:
-        timer = eventlet.Timeout(self._timeout)
-        try:
-            return query()
-        except eventlet.Timeout as timeout:
-            if timeout is not timer:
-                raise
-            cause = f"no answer within {self._timeout:g} s"
-            raise SourceError(source=NeutronSource.name, cause=cause) from None
-        finally:
-            timer.cancel()
 
     def _place(self, rows: Iterable[Row]) -> None:
         until = self._clock() + FRESH

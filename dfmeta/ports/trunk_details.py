@@ -5,8 +5,8 @@ entry of OVSDB for the same VLAN id comes first. A trunk with a bridge of its ow
 subport, so that Neutron is not asked about it.
 
 Nothing waits for the answers: a port from OVSDB is handed on at once. Each parent is asked about
-once, and again every :data:`FRESH` seconds. While Neutron does not answer, the known subports stay.
-The subport of an attachment that leaves OVSDB is no longer known: it leaves Neutron next.
+once, and again every :data:`FRESH` seconds: see :mod:`dfmeta.ports.rounds`. The subport of an
+attachment that leaves OVSDB is no longer known: it leaves Neutron next.
 
 Trust: a tenant creates trunks of its own ports; the instance of a subport comes from the identity
 sources. Everything runs on the hub.
@@ -14,7 +14,6 @@ sources. Everything runs on the hub.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,19 +21,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
-import eventlet
-
 from dfmeta import hub
-from dfmeta.exceptions import SourceError, SubportListError
+from dfmeta.exceptions import SubportListError
 from dfmeta.model import Port, PortId, PortKind
-from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM, NeutronSource
+from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM
 from dfmeta.ports.neutron_api import Row
+from dfmeta.ports.rounds import Rounds
 from dfmeta.ports.sources import bare, instance_of
 from dfmeta.ports.subport_list import Entry, entry_of
 from dfmeta.ports.trunks import PARENT
-from dfmeta.quiet import Seldom
-
-LOG = logging.getLogger(__name__)
 
 FRESH: Final = 30.0
 """Seconds after which a port is asked about again: a subport is served that much later."""
@@ -83,8 +78,10 @@ class TrunkDetails:
     ) -> None:
         self._api = api
         self._update, self._forget = update, forget
-        self._timeout = timeout
         self._clock = clock
+        self._rounds = Rounds(
+            "the subports of trunks", self.round, longest=FRESH, timeout=timeout, clock=clock
+        )
         self._parents: dict[str, Port] = {}
         """Row → its port, if Neutron is asked about it."""
         self._listed: dict[str, set[int]] = {}
@@ -95,12 +92,10 @@ class TrunkDetails:
         """Row → VLAN id → the subport that Neutron has added."""
         self._known: dict[str, _Known] = {}
         """Neutron's id of a port → its subports."""
-        self._seldom = Seldom(clock=clock)
-        self._bell = hub.Bell()
 
     def start(self) -> None:
         """Begin to ask Neutron."""
-        hub.VITAL.spawn("subports from Neutron", self._run)
+        self._rounds.start()
 
     def update(self, port: Port) -> None:
         """Hand on a port of OVSDB, with the subports that are known so far. Never waits."""
@@ -116,7 +111,7 @@ class TrunkDetails:
             before = self._parents.get(port.row)
             self._parents[port.row] = port
             if before is None or before.iface_id != port.iface_id:
-                self._bell.ring()
+                self._rounds.ring()
         else:
             self._parents.pop(port.row, None)
         self._apply(port.row)
@@ -145,13 +140,13 @@ class TrunkDetails:
         self._known = {one: known for one, known in self._known.items() if one in ids}
         due = sorted(one for one in ids if self._is_due(one))
         if len(due) >= LIST_FROM:
-            self._note(self._call(partial(self._api.on_host, FIELDS)), ids)
+            self._note(self._rounds.call(partial(self._api.on_host, FIELDS)), ids)
             due = [one for one in due if self._is_due(one)]
         for start in range(0, len(due), IDS_AT_ONCE):
             part = due[start : start + IDS_AT_ONCE]
             # A port that Neutron does not know has no subports.
             missing = [{"id": one} for one in part]
-            found = self._call(partial(self._api.by_id, part, FIELDS))
+            found = self._rounds.call(partial(self._api.by_id, part, FIELDS))
             self._note([*missing, *found], ids)
         turns = hub.Turns()
         for row in list(self._parents):
@@ -179,37 +174,6 @@ class TrunkDetails:
             port_id = instance_of(str(row.get("id", "")))
             if port_id in ids:
                 self._known[port_id] = _Known(subports_of(row), until)
-
-    def _call(self, query: Callable[[], list[Row]]) -> list[Row]:
-        timer = eventlet.Timeout(self._timeout)
-        try:
-            return query()
-        except eventlet.Timeout as timeout:
-            if timeout is not timer:
-                raise
-            cause = f"no answer within {self._timeout:g} s"
-            raise SourceError(source=NeutronSource.name, cause=cause) from None
-        finally:
-            timer.cancel()
-
-    def _run(self) -> None:
-        first, most = NeutronSource.retry
-        rest, pause = first, 0.0
-        while True:
-            self._bell.wait(max(0.0, min(pause, FRESH)))
-            try:
-                pause, rest = self.round(), first
-                continue
-            except SourceError as error:
-                self._seldom.warn(
-                    LOG, "Neutron does not give the subports of trunks (%s)", error.fields["cause"]
-                )
-            except Exception:
-                # A defect in dfmeta must not end the daemon: other guests are served.
-                LOG.exception("The query for subports failed; retrying")
-            # New ports do not shorten the pause.
-            eventlet.sleep(rest)
-            rest, pause = min(most, rest * 2), 0.0
 
     def _marked(self, port: Port) -> Port:
         """Return a port with its kind: that of a parent if Neutron has added subports to it."""
