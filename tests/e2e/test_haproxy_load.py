@@ -288,7 +288,7 @@ def command_socket(agent: Agent) -> Iterator[socket.socket]:
     text = next(
         one.read_text()
         for one in Path(f"/proc/{process}/fd").iterdir()
-        if "dfmeta-configuration" in os.readlink(one)
+        if "dfmeta-configuration" in target(one)
     )
     found = re.search(r"sockpair@(\d+)", text)
     assert found is not None
@@ -314,9 +314,14 @@ def command_socket(agent: Agent) -> Iterator[socket.socket]:
 
 def inode(process: int, descriptor: int) -> str:
     """The inode of a process' socket; empty if it is no socket."""
+    found = re.fullmatch(r"socket:\[(\d+)\]", target(Path(f"/proc/{process}/fd/{descriptor}")))
+    return found[1] if found is not None else ""
+
+
+def target(descriptor: Path) -> str:
+    """What a descriptor below /proc stands for; empty if it has been closed meanwhile."""
     with contextlib.suppress(OSError):
-        found = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"/proc/{process}/fd/{descriptor}"))
-        return found[1] if found is not None else ""
+        return os.readlink(descriptor)
     return ""
 
 
