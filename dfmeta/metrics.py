@@ -257,6 +257,14 @@ WORKERS_LOST: By[Counter, WorkerLost] = Counter(
     registry=REGISTRY,
 )
 
+RoundFault = Literal["source", "defect"]
+NEUTRON_ROUNDS_FAILED: By[Counter, RoundFault] = Counter(
+    "dfmeta_neutron_rounds_failed",
+    "Rounds of questions to Neutron that failed, by cause",
+    ["cause"],
+    registry=REGISTRY,
+)
+
 HaproxyLost = Literal["ended", "hangs", "map"]
 HAPROXY_LOST: By[Counter, HaproxyLost] = Counter(
     "dfmeta_haproxy_lost",

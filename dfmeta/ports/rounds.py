@@ -14,7 +14,7 @@ from typing import Final
 
 import eventlet
 
-from dfmeta import hub
+from dfmeta import hub, metrics
 from dfmeta.backoff import Backoff
 from dfmeta.exceptions import SourceError
 from dfmeta.ports.neutron import NeutronSource
@@ -84,10 +84,12 @@ class Rounds:
             try:
                 pause = self._ask()
             except SourceError as error:
+                metrics.NEUTRON_ROUNDS_FAILED.labels("source").inc()
                 message = "Neutron does not give %s (%s); known ones stay"
                 self._seldom.warn(LOG, message, self._asked, error.fields["cause"])
             except Exception:
                 # A defect in dfmeta must not end the daemon: guests are served without the answers.
+                metrics.NEUTRON_ROUNDS_FAILED.labels("defect").inc()
                 LOG.exception("The query for %s failed; retrying", self._asked)
             else:
                 self._backoff.succeeded()

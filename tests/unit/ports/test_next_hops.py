@@ -10,7 +10,7 @@ from typing import Any
 import eventlet
 import pytest
 
-from dfmeta import hub
+from dfmeta import hub, metrics
 from dfmeta.exceptions import SourceError
 from dfmeta.model import NextHop, Port, PortId
 from dfmeta.ports import rounds
@@ -283,19 +283,27 @@ def test_a_new_port_is_asked_about_at_once(running: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "message", "most"),
+    ("fault", "cause", "message", "most"),
     [
         (
             SourceError(source="neutron", cause="gone"),
+            "source",
             "Neutron does not give the guest next hops (gone); known ones stay",
             1,
         ),
-        (KeyError("defect"), "The query for the guest next hops failed; retrying", 100),
+        (KeyError("defect"), "defect", "The query for the guest next hops failed; retrying", 100),
     ],
 )
 def test_after_a_failure_neutron_is_asked_again_and_the_log_tells_it(
-    running: World, caplog: pytest.LogCaptureFixture, fault: Exception, message: str, most: int
+    running: World,
+    caplog: pytest.LogCaptureFixture,
+    fault: Exception,
+    cause: Any,
+    message: str,
+    most: int,
 ) -> None:
+    failed = metrics.NEUTRON_ROUNDS_FAILED.labels(cause)
+    before = failed._value.get()
     running.api.fault = fault
     with caplog.at_level(logging.WARNING, rounds.LOG.name):
         running.hops.put(port())
@@ -304,6 +312,7 @@ def test_after_a_failure_neutron_is_asked_again_and_the_log_tells_it(
         running.api.fault = None
         until(lambda: running.of() == (HOP,))
     assert 1 <= caplog.messages.count(message) <= most
+    assert failed._value.get() >= before + 3
 
 
 def test_neutron_is_asked_for_the_dhcp_ports_of_networks() -> None:
