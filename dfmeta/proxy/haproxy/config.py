@@ -71,6 +71,10 @@ NOVA_CLOSES: Final = "nova_closes"
 """Nova, where a Nova without an answer in time is answered with 503, or not answered."""
 DAEMON: Final = "daemon"
 """Backend and server: the daemon's own engine."""
+_TABLES: Final = "counts"
+OF_PORT: Final = f"{_TABLES}/of_port"
+OF_ADDRESS: Final = f"{_TABLES}/of_address"
+"""Stick-tables: the numbers of a port, and those of an address."""
 PARTS: Final = ("instance", "project", "signature", "address", "port", "claim")
 """Parts of a value of the map, in its order, and the variables of a connection that have them."""
 IN_DOUBT: Final = "?"
@@ -318,8 +322,8 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     for place, part in enumerate(PARTS, 1):
         yield f"    tcp-request connection set-var(sess.{part}) var(sess.who),word({place},|)"
     yield "    acl began var(sess.claim) -m found"
-    yield "    tcp-request connection track-sc0 var(sess.port) table of_port if began"
-    yield "    tcp-request connection track-sc1 var(sess.claim) table of_address if began"
+    yield f"    tcp-request connection track-sc0 var(sess.port) table {OF_PORT} if began"
+    yield f"    tcp-request connection track-sc1 var(sess.claim) table {OF_ADDRESS} if began"
     yield f"    tcp-request connection reject if {{ sc0_conn_cur gt {most} }}"
     yield f"    acl same {guests},strcmp(sess.who) eq 0"
     # No regular expressions: haproxy compiles them to machine code, which the unit's
@@ -516,16 +520,17 @@ def _last() -> Iterator[str]:
 
 
 def _tables() -> Iterator[str]:
-    yield "backend of_port"
-    yield (
-        f"    stick-table type string len 48 size {PORTS} expire {FORGET}s "
-        f"store conn_cur,conn_cnt,conn_rate({_ms(LATELY)})"
-    )
-    yield "backend of_address"
-    yield (
-        f"    stick-table type string len 64 size {4 * PORTS} expire {FORGET}s "
-        "store conn_cur,gpc0,gpc1,http_err_rate(10s)"
-    )
+    """Yield the stick-tables. They belong to no proxy: haproxy empties a proxy's while it ends."""
+    yield f"peers {_TABLES}"
+    yield "    disabled"
+    stored = f"conn_cur,conn_cnt,conn_rate({_ms(LATELY)})"
+    yield _table(OF_PORT, f"len 48 size {PORTS}", stored)
+    yield _table(OF_ADDRESS, f"len 64 size {4 * PORTS}", "conn_cur,gpc0,gpc1,http_err_rate(10s)")
+
+
+def _table(name: str, sizes: str, stored: str) -> str:
+    own = name.removeprefix(f"{_TABLES}/")
+    return f"    table {own} type string {sizes} expire {FORGET}s store {stored}"
 
 
 def _quoted(patterns: Iterable[str]) -> str:

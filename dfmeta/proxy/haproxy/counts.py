@@ -19,7 +19,15 @@ from dfmeta.guest_counts import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy import access
 from dfmeta.proxy.access import Spent, Told
-from dfmeta.proxy.haproxy.config import DAEMON, FORGET, NOVA, NOVA_CLOSES, TIMES
+from dfmeta.proxy.haproxy.config import (
+    DAEMON,
+    FORGET,
+    NOVA,
+    NOVA_CLOSES,
+    OF_ADDRESS,
+    OF_PORT,
+    TIMES,
+)
 from dfmeta.proxy.haproxy.entries import claim_token, read_port_token, read_token
 from dfmeta.proxy.haproxy.runtime import Rows, Runtime
 from dfmeta.proxy.recent import CLOSED, REASONS, RECENT
@@ -153,14 +161,14 @@ class Counts:
         (:mod:`dfmeta.experience`).
         """
         try:
-            self._add_accepted(pid, runtime.table("of_port", "data.conn_rate gt 0"))
+            self._add_accepted(pid, runtime.table(OF_PORT, "data.conn_rate gt 0"))
         except HaproxyError as error:
             LOG.debug("haproxy's connections cannot be read: %s", error)
 
     def note_all(self, pid: int, runtime: Runtime) -> None:
         """Note which addresses of all guests have open connections, and when each was used."""
         try:
-            rows = runtime.table("of_address")
+            rows = runtime.table(OF_ADDRESS)
             self._note(pid, rows)
             self._forget(pid, rows)
             self.read(pid, runtime)
@@ -181,7 +189,7 @@ class Counts:
             for number, slot in slots
         ]
         try:
-            self._note(pid, runtime.rows_at_once("of_address", tokens, timeout=AT_ONCE))
+            self._note(pid, runtime.rows_at_once(OF_ADDRESS, tokens, timeout=AT_ONCE))
         except HaproxyError as error:
             LOG.debug("haproxy's connections cannot be read: %s", error)
 
@@ -250,7 +258,7 @@ class Counts:
         now = time.time()
         for claim, more, well in self._answers(pid, runtime):
             RECENT.succeeded(claim, more, now, well=well)
-        ports = runtime.table("of_port", "data.conn_cnt gt 0")
+        ports = runtime.table(OF_PORT, "data.conn_cnt gt 0")
         self._drop(pid, (_PORT,), ports)
         self._add_accepted(pid, ports)
 
@@ -266,7 +274,7 @@ class Counts:
                 ACCEPTED.add(endpoint, incarnation, more)
 
     def _answers(self, pid: int, runtime: Runtime) -> Iterator[tuple[Claim, int, bool]]:
-        for token, row in runtime.table("of_address", "data.gpc0 gt 0").items():
+        for token, row in runtime.table(OF_ADDRESS, "data.gpc0 gt 0").items():
             more = self._more(pid, token, _ALL, row.get("gpc0", 0))
             lists = self._more(pid, token, _LISTS, row.get("gpc1", 0))
             claim = self._claim(token) if more else None

@@ -12,7 +12,7 @@ from dfmeta import metrics
 from dfmeta.exceptions import HaproxyError
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.model import Endpoint
-from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES
+from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES, OF_ADDRESS, OF_PORT
 from dfmeta.proxy.haproxy.counts import Counts, connections
 from dfmeta.proxy.haproxy.entries import claim_token, port_token
 from dfmeta.proxy.recent import RECENT
@@ -65,7 +65,7 @@ class World:
         return self.registry.slots(HERE)[self.slot_number]
 
     def set(self, table: str, **row: int) -> None:
-        key = self.port if table == "of_port" else self.claim
+        key = self.port if table == OF_PORT else self.claim
         self.runtime.tables[table] = {key: row}
 
     def read(self, pid: int = PID) -> None:
@@ -193,25 +193,26 @@ def test_a_line_about_the_guest_before_is_not_the_next_guests(world: World) -> N
 
 
 def test_only_the_difference_to_the_last_reading_counts(world: World) -> None:
-    world.set("of_address", gpc0=3, gpc1=2)
+    world.set(OF_ADDRESS, gpc0=3, gpc1=2)
     world.read()
     world.read()
     assert world.asked().counts[0] == 3
-    world.set("of_address", gpc0=5, gpc1=2)
+    world.set(OF_ADDRESS, gpc0=5, gpc1=2)
     world.read()
     assert world.asked().counts[0] == 5
-    assert world.runtime.asked[:2] == ["of_address data.gpc0 gt 0", "of_port data.conn_cnt gt 0"]
+    said = [f"{OF_ADDRESS} data.gpc0 gt 0", f"{OF_PORT} data.conn_cnt gt 0"]
+    assert world.runtime.asked[:2] == said
 
 
 def test_a_counter_that_starts_again_counts_from_nothing(world: World) -> None:
     for count, total in ((3, 3), (1, 4), (2, 5)):
-        world.set("of_address", gpc0=count, gpc1=count)
+        world.set(OF_ADDRESS, gpc0=count, gpc1=count)
         world.read()
         assert world.asked().counts[0] == total
 
 
 def test_each_process_has_counters_of_its_own(world: World) -> None:
-    world.set("of_address", gpc0=3, gpc1=2)
+    world.set(OF_ADDRESS, gpc0=3, gpc1=2)
     world.read()
     world.read(NEXT)
     assert world.asked().counts[0] == 6
@@ -223,17 +224,17 @@ def test_each_process_has_counters_of_its_own(world: World) -> None:
 
 
 def test_the_list_of_versions_alone_does_not_show_that_a_guest_is_known(world: World) -> None:
-    world.set("of_address", gpc0=2, gpc1=2)
+    world.set(OF_ADDRESS, gpc0=2, gpc1=2)
     world.read()
     assert world.asked().well_at == 0
-    world.set("of_address", gpc0=3, gpc1=2)
+    world.set(OF_ADDRESS, gpc0=3, gpc1=2)
     world.read()
     assert world.asked().well_at > 0
 
 
 def test_the_counts_of_the_guest_before_are_not_the_next_guests(world: World) -> None:
-    world.set("of_address", gpc0=3, gpc1=3)
-    world.set("of_port", conn_cnt=2)
+    world.set(OF_ADDRESS, gpc0=3, gpc1=3)
+    world.set(OF_PORT, conn_cnt=2)
     world.come(OTHER_INSTANCE)
     world.read()
     assert len(RECENT) == 0
@@ -241,19 +242,19 @@ def test_the_counts_of_the_guest_before_are_not_the_next_guests(world: World) ->
 
 
 def test_connections_of_a_port_are_counted_once(world: World) -> None:
-    world.set("of_port", conn_cnt=2)
+    world.set(OF_PORT, conn_cnt=2)
     world.read()
     world.read()
     assert ACCEPTED.of(HERE, world.incarnation) == 2
-    world.set("of_port", conn_cnt=5)
+    world.set(OF_PORT, conn_cnt=5)
     world.read()
     assert ACCEPTED.of(HERE, world.incarnation) == 5
 
 
 def test_accepted_connections_are_also_read_alone_and_counted_once(world: World) -> None:
-    world.set("of_port", conn_cnt=2)
+    world.set(OF_PORT, conn_cnt=2)
     world.counts.read_accepted(PID, world.runtime)
-    assert world.runtime.asked == ["of_port data.conn_rate gt 0"]
+    assert world.runtime.asked == [f"{OF_PORT} data.conn_rate gt 0"]
     world.read()
     world.counts.read_accepted(PID, world.runtime)
     assert ACCEPTED.of(HERE, world.incarnation) == 2
@@ -264,15 +265,15 @@ def test_accepted_connections_are_also_read_alone_and_counted_once(world: World)
 
 def test_a_row_that_no_guest_can_have_is_passed_over(world: World) -> None:
     odd = {"x": {"gpc0": 1, "conn_cnt": 1, "conn_cur": 1}}
-    world.runtime.tables = {"of_address": odd, "of_port": odd}
+    world.runtime.tables = {OF_ADDRESS: odd, OF_PORT: odd}
     world.note()
     assert len(RECENT) == 0
     assert len(ACCEPTED.take()) == 0
 
 
 def test_a_row_that_haproxy_has_forgotten_leaves_nothing(world: World) -> None:
-    world.set("of_address", conn_cur=1, gpc0=3, exp=600_000)
-    world.set("of_port", conn_cnt=2)
+    world.set(OF_ADDRESS, conn_cur=1, gpc0=3, exp=600_000)
+    world.set(OF_PORT, conn_cnt=2)
     world.note()
     assert world.slot().connections == 1
     world.runtime.tables = {}
@@ -381,11 +382,11 @@ def test_a_line_about_no_answer_of_a_known_guest_is_not_logged(
 
 
 def test_a_slot_with_an_open_connection_is_not_idle(world: World) -> None:
-    world.set("of_address", conn_cur=2, exp=FORGET * 1000)
+    world.set(OF_ADDRESS, conn_cur=2, exp=FORGET * 1000)
     world.note()
     world.note()
     assert world.slot().connections == 1
-    world.set("of_address", conn_cur=0, exp=FORGET * 1000)
+    world.set(OF_ADDRESS, conn_cur=0, exp=FORGET * 1000)
     world.note()
     assert world.slot().connections == 0
 
@@ -394,7 +395,7 @@ def test_the_time_of_the_last_use_is_that_of_the_row(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dfmeta.proxy.haproxy.counts.time.monotonic", lambda: 1000.0)
-    world.set("of_address", conn_cur=0, exp=(FORGET - 10) * 1000)
+    world.set(OF_ADDRESS, conn_cur=0, exp=(FORGET - 10) * 1000)
     world.note()
     assert world.slot().last_used == 990.0
 
@@ -402,16 +403,16 @@ def test_the_time_of_the_last_use_is_that_of_the_row(
 def test_a_row_of_an_earlier_connection_does_not_end_the_wait_for_the_next(world: World) -> None:
     expected = world.slot().expected_until
     assert expected > 0
-    world.set("of_address", conn_cur=0, exp=1000)
+    world.set(OF_ADDRESS, conn_cur=0, exp=1000)
     world.note()
     assert world.slot().expected_until == expected
-    world.set("of_address", conn_cur=1, exp=1000)
+    world.set(OF_ADDRESS, conn_cur=1, exp=1000)
     world.note()
     assert world.slot().expected_until == 0
 
 
 def test_a_look_asks_for_the_addresses_of_one_port(world: World) -> None:
-    world.set("of_address", conn_cur=1, exp=FORGET * 1000)
+    world.set(OF_ADDRESS, conn_cur=1, exp=FORGET * 1000)
     world.counts.look(PID, world.runtime, HERE)
     assert world.runtime.asked == [world.claim]
     assert world.slot().connections == 1
@@ -420,7 +421,7 @@ def test_a_look_asks_for_the_addresses_of_one_port(world: World) -> None:
 
 
 def test_connections_of_two_processes_are_added_and_end_with_theirs(world: World) -> None:
-    world.set("of_address", conn_cur=1, exp=FORGET * 1000)
+    world.set(OF_ADDRESS, conn_cur=1, exp=FORGET * 1000)
     world.note(PID)
     world.note(NEXT)
     assert world.slot().connections == 2

@@ -470,6 +470,27 @@ def test_requests_until_the_end_of_a_replaced_process_are_counted(
     assert counted() == 2
 
 
+def test_counts_of_a_replaced_process_stay_until_they_are_read(
+    world: World, answered: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """haproxy empties the stick-tables of its proxies every second while it ends."""
+    asked: list[str] = []
+    statistics = Runtime.statistics
+
+    def note(self: Runtime) -> Any:
+        asked.append("statistics")
+        return statistics(self)
+
+    _before, answer = replaced(world)
+    monkeypatch.setattr(Runtime, "statistics", note)
+    until(lambda: asked, "a question while the request runs")
+    monkeypatch.setattr(running_module, "LEAVE_POLL", 1.2)
+    until(lambda: len(asked) > 1, "another one")
+    assert answer().startswith(b"HTTP/1.1 200")
+    until(lambda: world.processes() == 1, "the end of the old one")
+    assert sum(answered) == 1
+
+
 def test_late_answers_of_a_replaced_process_lose_no_count(
     world: World, answered: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

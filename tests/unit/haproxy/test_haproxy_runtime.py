@@ -14,6 +14,7 @@ from eventlet.event import Event
 
 from dfmeta.exceptions import HaproxyError
 from dfmeta.proxy.haproxy import runtime as runtime_module
+from dfmeta.proxy.haproxy.config import OF_ADDRESS, OF_PORT
 from dfmeta.proxy.haproxy.runtime import COMMANDS, PROMPT, Runtime
 from tests.unit.haproxy.support import HERE, Loopback, server, value, wait_ended
 from tests.unit.support import until
@@ -81,13 +82,13 @@ def test_tables_and_statistics_have_what_a_guest_did(
     guest = one.connect()
     assert one.ask(guest=guest).startswith(b"HTTP/1.1 200 OK")
     assert one.ask(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", guest).startswith(b"HTTP/1.1 200 OK")
-    row = one.runtime.table("of_address", "data.gpc0 gt 0")["13.0.1.0.1"]
+    row = one.runtime.table(OF_ADDRESS, "data.gpc0 gt 0")["13.0.1.0.1"]
     assert (row["conn_cur"], row["gpc0"], row["gpc1"]) == (1, 2, 1)
-    assert one.runtime.table("of_port")["13.0.1"]["conn_cnt"] == 1
-    assert one.runtime.table("of_port", "data.conn_cnt gt 1") == {}
+    assert one.runtime.table(OF_PORT)["13.0.1"]["conn_cnt"] == 1
+    assert one.runtime.table(OF_PORT, "data.conn_cnt gt 1") == {}
     keys = ["13.0.1.0.1", "13.0.1.0.2"]
-    assert [*one.runtime.rows_at_once("of_address", keys, timeout=1.0)] == keys[:1]
-    assert one.runtime.rows_at_once("of_address", [], timeout=1.0) == {}
+    assert [*one.runtime.rows_at_once(OF_ADDRESS, keys, timeout=1.0)] == keys[:1]
+    assert one.runtime.rows_at_once(OF_ADDRESS, [], timeout=1.0) == {}
     rows = {(row["pxname"], row["svname"]): row for row in one.runtime.statistics()}
     assert rows["guests", "FRONTEND"]["scur"] == "1"
     assert rows["nova", "BACKEND"]["hrsp_2xx"] == "2"
@@ -110,7 +111,7 @@ def test_the_map_of_a_haproxy_that_leaves_still_changes(
     with pytest.raises(HaproxyError, match="about to end"):
         one.runtime.replace(one.map, {})
     with pytest.raises(HaproxyError, match="about to end"):
-        one.runtime.rows_at_once("of_port", ["13.0.1"], timeout=1.0)
+        one.runtime.rows_at_once(OF_PORT, ["13.0.1"], timeout=1.0)
     gate.send()
     assert answer.wait() == b"", "the answer was for the guest before"
     one.runtime.close()
