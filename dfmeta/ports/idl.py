@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ovs.json
 from eventlet.patcher import original
 from ovs.db.idl import Idl
 from ovs.jsonrpc import Message
 from ovsdbapp.backend.ovs_idl import command, transaction
 from ovsdbapp.schema.open_vswitch import impl_idl
+
+from dfmeta.ports.message_parser import MessageParser
 
 _threading = original("threading")
 TRANSACTION_TIMEOUT = 10.0
@@ -46,6 +49,9 @@ class Noticing(Idl):  # type: ignore[misc]  # the IDL has no types
         return True
 
     def _receive(self) -> Any:
+        rpc = self._session.rpc
+        if rpc is not None and rpc.parser is None and ovs.json.PARSER == ovs.json.PARSER_PY:
+            rpc.parser = MessageParser()
         message = self._next_message()
         if (
             self._echo is not None

@@ -293,6 +293,7 @@ EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
         "[::1]:80",
         "a.b:80",
     ),
+    "ports/message_parser.py _TOKEN": ('{"a\\"b":[1]}', '{"a'),
     "ports/next_hop_list.py _MAC": ("fa:16:3e:00:00:01",),
     "ports/next_hop_list.py _SEPARATORS": ("a, b",),
     "ports/subport_list.py _PORT_ID": ("3f1a9c22-5e0d", "x" * 255),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import ovs.json
 import pytest
 from ovs.db.data import Atom
 from ovs.db.idl import Idl
@@ -18,6 +19,7 @@ from dfmeta.model import TAP_MAC, Endpoint, Port, PortId, PortState
 from dfmeta.ports import bridge_reader, ovsdb, vif
 from dfmeta.ports.bridge_reader import Bridge, TapPort, Update
 from dfmeta.ports.idl import Noticing
+from dfmeta.ports.message_parser import MessageParser
 from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.ports.trunks import Lead
 from dfmeta.registry import Registry
@@ -398,6 +400,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.number = 1
+        self.rpc: Any = None
         self.sent: list[Any] = []
         self.received: list[Any] = []
 
@@ -432,6 +435,21 @@ def noticing(monkeypatch: pytest.MonkeyPatch, wire: Wire) -> Any:
     made = Noticing("unix:/none", None)
     made.run = lambda: [None for _ in iter(made._session.recv, None)]
     return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"), [(ovs.json.PARSER_PY, True), (ovs.json.PARSER_C, False)]
+)
+def test_a_message_is_parsed_by_the_parser_of_ovs_only_if_it_is_quick(
+    noticing: Any, wire: Wire, monkeypatch: pytest.MonkeyPatch, kind: str, changes: bool
+) -> None:
+    monkeypatch.setattr(ovs.json, "PARSER", kind)
+    wire.rpc = SimpleNamespace(parser=None)
+    noticing.run()
+    assert isinstance(wire.rpc.parser, MessageParser) is changes
+    begun = wire.rpc.parser
+    noticing.run()
+    assert wire.rpc.parser is begun, "a part of a message has come"
 
 
 def answers(watcher: OvsdbWatcher) -> list[int]:

@@ -1,0 +1,85 @@
+"""OVSDB's messages should be the same as with the parser of ovs, wherever the texts are cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import ovs.json
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfmeta.ports.message_parser import DEPTH_MAX, MessageParser
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=6,
+)
+MESSAGES = st.lists(st.dictionaries(st.text(), VALUES), min_size=1, max_size=3)
+
+
+def read(texts: Iterator[str], parser: type[Any] = MessageParser) -> list[Any]:
+    """Return the messages of *texts* up to the first error, taken as a connection of ovs does."""
+    found, rest, one = [], "", parser()
+    for text in texts:
+        rest += text
+        while rest:
+            rest = rest[one.feed(rest) :]
+            if one.is_done():
+                found.append(one.finish())
+                if isinstance(found[-1], str):
+                    return found
+                one = parser()
+    return found
+
+
+def pieces(text: str, size: int) -> Iterator[str]:
+    return (text[at : at + size] for at in range(0, len(text), size))
+
+
+@given(MESSAGES, st.integers(1, 9), st.booleans(), st.sampled_from(["", " ", "\n"]))
+def test_messages_come_whole_wherever_their_texts_are_cut(
+    messages: list[Any], size: int, ascii_alone: bool, between: str
+) -> None:
+    text = between.join(json.dumps(one, ensure_ascii=ascii_alone) for one in messages)
+    assert read(pieces(text, size)) == messages
+
+
+@given(st.dictionaries(st.text(), VALUES))
+def test_a_message_is_what_the_parser_of_ovs_takes_it_for(message: dict[str, Any]) -> None:
+    # No string in OVSDB has this character.
+    text = json.dumps(message, ensure_ascii=False).replace("\\u0000", "")
+    assert read(iter([text])) == read(iter([text]), ovs.json.Parser)
+
+
+def test_the_next_message_is_not_touched() -> None:
+    parser = MessageParser()
+    assert parser.feed('{"id":1}{"id":2}') == 8
+    assert parser.feed('{"id":2}') == 0
+    assert parser.finish() == {"id": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[]", "a message must be an object"),
+        (' "{}"', "a message must be an object"),
+        ("x", "a message must be an object"),
+        ('{"a" 1}', "Expecting ':' delimiter: line 1 column 6 (char 5)"),
+        ('{"a":]', "Expecting value: line 1 column 6 (char 5)"),
+        ('{"a":' + "[" * DEPTH_MAX, f"more than {DEPTH_MAX} brackets are open"),
+    ],
+)
+def test_an_invalid_message_is_an_error_at_once(text: str, error: str) -> None:
+    assert read(iter([text])) == [error]
+
+
+@pytest.mark.parametrize("text", ["", " ", '{"a":1', '{"a', '{"a\\'])
+def test_a_message_that_does_not_end_is_an_error_at_the_end(text: str) -> None:
+    parser = MessageParser()
+    assert parser.feed(text) == len(text)
+    assert not parser.is_done()
+    assert parser.finish() == "unexpected end of input"
