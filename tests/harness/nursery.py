@@ -38,13 +38,10 @@ _CAPABILITIES, _CAP_VERSION_3 = 41, 0x20080522
 _MESSAGE: Final = 1 << 16
 _LINE: Final = 1024
 """Bytes of a command line."""
-_FRESH: Final = ("alembic.command", "alembic.config", "alembic.context", "alembic.op", "sqlite3")
-"""Imported for a database that does not exist yet."""
 _PROGRAMS: Final = {
     "dfmeta-agent": (
         "dfmeta.cmd.agent",
         (
-            *_FRESH,
             "dfmeta.cmd.daemon",
             "dfmeta.ports.folders",
             "dfmeta.ports.libvirt",
@@ -60,12 +57,12 @@ _PROGRAMS: Final = {
             "encodings.idna",
             "keystoneauth1.identity",
             "keystoneauth1.loading",
+            "sqlite3",
         ),
     ),
     "dfmeta-store": (
         "dfmeta.cmd.store",
         (
-            *_FRESH,
             "dfmeta.cmd.central",
             "dfmeta.store.auth.oidc",
             "dfmeta.store.db.sqlite",
@@ -73,6 +70,7 @@ _PROGRAMS: Final = {
             "dfmeta.store.lookup.puller",
             "encodings.ascii",
             "encodings.idna",
+            "sqlite3",
         ),
     ),
     "dfmeta": (

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
@@ -26,6 +27,14 @@ with Repository(sys.argv[1]) as repository:
     repository.put(sys.argv[2])
 """
 
+
+FIRST_START = """
+import sys
+from dfmeta.store.db.repository import Repository
+with Repository(sys.argv[1]) as repository:
+    repository.get("web1")
+print([name for name in sys.modules if name.startswith("alembic")])
+"""
 
 RECORD = text(
     "INSERT INTO records (id, userdata, seed, created_at, updated_at)"
@@ -66,10 +75,58 @@ def test_the_head_is_the_newest_script(connection: Connection) -> None:
 
 
 def test_the_migrations_build_what_the_code_declares(connection: Connection) -> None:
-    migrations.ensure_schema(connection)
+    command.upgrade(migrations.configuration(connection), "head")
     context = MigrationContext.configure(connection, opts={"compare_type": True})
     assert compare_metadata(context, schema.metadata) == []
     assert inspect(connection).get_pk_constraint("records")["name"] == "pk_records"
+
+
+def described(connection: Connection) -> dict[str, Any]:
+    """Everything that is known of each table."""
+    there = inspect(connection)
+    return {
+        name: (
+            [{**one, "type": str(one["type"])} for one in there.get_columns(name)],
+            there.get_pk_constraint(name),
+            *(
+                sorted(found, key=str)
+                for found in (
+                    there.get_foreign_keys(name),
+                    there.get_indexes(name),
+                    there.get_unique_constraints(name),
+                    there.get_check_constraints(name),
+                )
+            ),
+        )
+        for name in there.get_table_names()
+    }
+
+
+def test_an_empty_database_gets_the_tables_that_the_migrations_build(
+    connection: Connection,
+) -> None:
+    config = migrations.configuration(connection)
+    command.upgrade(config, "head")
+    migrated = described(connection)
+    command.downgrade(config, "base")
+    connection.execute(text("DROP TABLE alembic_version"))
+    migrations.ensure_schema(connection)
+    assert described(connection) == migrated
+    assert {"alembic_version", "records", "attachments"} < {*migrated}
+
+
+def test_a_first_start_does_not_wait_for_the_import_of_alembic(database_url: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FIRST_START, database_url]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_database_without_tables_but_alembics_gets_the_rest(connection: Connection) -> None:
+    config = migrations.configuration(connection)
+    command.upgrade(config, "head")
+    command.downgrade(config, "base")
+    migrations.ensure_schema(connection)
+    assert migrations.current_revision(connection) == schema.HEAD
 
 
 def test_down_and_up_again(connection: Connection) -> None:
