@@ -7,15 +7,12 @@ address, and the admin listener.
 from __future__ import annotations
 
 import logging
-import math
 import os
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import eventlet
@@ -31,6 +28,7 @@ from dfmeta.cmd.activation import ADMIN_OPTION, activated
 from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.logs import set_up_logging, warn
 from dfmeta.cmd.privileges import allow_descriptors
+from dfmeta.cmd.signals import Signals
 from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import ConfigError, DfmetaError, StartError
@@ -89,22 +87,16 @@ class Central:
         self._repository: Repository | None = None
         self._guests: Guests | None = None
         self._admin: AdminServer | None = None
-        self._ending = False
-        self._ended_at = math.inf
-        """Time of the signal to end, monotonic seconds; infinite when an error ends the process."""
-        self._reload = False
         self._bell = hub.Bell()
         """Rung when the main loop has something to do."""
+        self._signals = Signals(self._bell)
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT; return the exit status.
 
         :raises DfmetaError: when it cannot start, or when a required thread has ended.
         """
-        signal.signal(signal.SIGTERM, self._end)
-        signal.signal(signal.SIGINT, self._end)
-        signal.signal(signal.SIGHUP, self._ask_reload)
-        self._bell.ring_on_signals()
+        self._signals.install()
         allow_descriptors()
         hub.prepare()
         hub.watch()
@@ -115,14 +107,13 @@ class Central:
         starting = eventlet.spawn(self._try_to_start)
         starting.link(lambda _thread: self._bell.ring())
         try:
-            while not self._ending:
+            while not self._signals.ending:
                 self._bell.wait(TICK)
                 hub.VITAL.check()
                 if starting.dead and (error := starting.wait()) is not None:
                     raise error
-                if self._reload and self._repository is not None:
-                    self._reload = False
-                    self._do_reload()
+                if self._repository is not None and self._signals.take_reload():
+                    self._reload()
         finally:
             self._stop()
         return 0
@@ -178,7 +169,7 @@ class Central:
             self.conf.df_metadata.admin_listen,
         )
         why = {"store": lambda: f"{readiness.STORE_AWAY}. Check its server or its file"}
-        readiness.begin(self._health, why, lambda: self._ending)
+        readiness.begin(self._health, why, lambda: self._signals.ending)
 
     def _store_answers(self) -> bool:
         return self._repository is not None and database.answers(self.conf.store.connection)
@@ -187,7 +178,7 @@ class Central:
         LOG.info("%s ends", PROG)
         hub.VITAL.release()
         notify(os.environ, "STOPPING=1")
-        deadline = min(self._ended_at, time.monotonic()) + GRACE
+        deadline = min(self._signals.ended_at, time.monotonic()) + GRACE
         grace = max(0.0, deadline - time.monotonic())
         servers = [one for one in (self._admin, self._guests) if one is not None]
         # Each stops accepting connections and ends after its last running request.
@@ -196,17 +187,7 @@ class Central:
             one.wait()
         hub.abandon_threads()
 
-    # Signals
-
-    def _end(self, _number: int, _frame: FrameType | None) -> None:
-        if not self._ending:
-            self._ended_at = time.monotonic()
-        self._ending = True
-
-    def _ask_reload(self, _number: int, _frame: FrameType | None) -> None:
-        self._reload = True
-
-    def _do_reload(self) -> None:
+    def _reload(self) -> None:
         try:
             conf = _load(self._argv)
             changes = daemons.keep_running_values(conf, self.conf, daemon=PROG)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
-import signal
 import time
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
-from types import FrameType
 
 import eventlet
 from oslo_config import cfg
@@ -23,6 +20,7 @@ from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.logs import set_up_logging, warn
 from dfmeta.cmd.parts import Parts
 from dfmeta.cmd.privileges import allow_descriptors
+from dfmeta.cmd.signals import Signals
 from dfmeta.cmd.start import Start
 from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
@@ -92,13 +90,12 @@ class Daemon:
     def __init__(self, conf: cfg.ConfigOpts, argv: Sequence[str]) -> None:
         self._argv = list(argv)
         self.parts = Parts(conf, deliver=self._updated)
-        self._start = Start(self.parts, prog=PROG, argv=self._argv, ending=lambda: self._ending)
+        self._signals = Signals(self.parts.bell)
+        self._start = Start(
+            self.parts, prog=PROG, argv=self._argv, ending=lambda: self._signals.ending
+        )
         self._admin = AgentAdmin(self.parts)
-        self._ending = False
         self._stopped = False
-        self._ended_at = math.inf
-        """Time of the signal to end, monotonic seconds; infinite when an error ends the process."""
-        self._reload = False
 
     def run(self) -> int:
         """Start, serve until SIGTERM or SIGINT, and stop; return the exit status.
@@ -107,10 +104,7 @@ class Daemon:
         :raises ThreadEndedError: when a required thread has ended.
         """
         parts = self.parts
-        signal.signal(signal.SIGTERM, self._end)
-        signal.signal(signal.SIGINT, self._end)
-        signal.signal(signal.SIGHUP, self._ask_reload)
-        parts.bell.ring_on_signals()
+        self._signals.install()
         allow_descriptors()
         hub.prepare()
         hub.watch()
@@ -121,7 +115,7 @@ class Daemon:
         try:
             if self._start.run(self._admin.open_store):
                 self._log_readiness()
-            while not self._ending:
+            while not self._signals.ending:
                 self._turn()
         except DfmetaError:
             if not parts.serving:
@@ -140,9 +134,8 @@ class Daemon:
     def _turn(self) -> None:
         self._rest()
         hub.VITAL.check()
-        if self._reload:
-            self._reload = False
-            self._do_reload()
+        if self._signals.take_reload():
+            self._reload()
         tap = self.parts.tap
         try:
             tap.look_after(self.parts.watcher, self.parts.update)
@@ -160,7 +153,7 @@ class Daemon:
         parts = self.parts
         longest = min(TICK, parts.memory.due_in(parts.registry))
         rung = parts.bell.wait(max(PAUSE, longest) if parts.tap.in_place else PAUSE)
-        if rung and not self._ending:
+        if rung and not self._signals.ending:
             # Collect simultaneous events, of thousands of ports, for one iteration.
             eventlet.sleep(PAUSE)
 
@@ -170,7 +163,7 @@ class Daemon:
         hub.VITAL.release()
         notify(os.environ, "STOPPING=1")
         if self.parts.proxy is not None:
-            since = max(0.0, time.monotonic() - self._ended_at)
+            since = max(0.0, time.monotonic() - self._signals.ended_at)
             self.parts.proxy.stop(max(0.0, GRACE - since))
         self.parts.save(now=True)
         self.parts.watcher.stop()
@@ -221,17 +214,7 @@ class Daemon:
         if self._start.tap_is_told and parts.tap.sock is not None:
             parts.tell_tap()
 
-    # Signals
-
-    def _end(self, _number: int, _frame: FrameType | None) -> None:
-        if not self._ending:
-            self._ended_at = time.monotonic()
-        self._ending = True
-
-    def _ask_reload(self, _number: int, _frame: FrameType | None) -> None:
-        self._reload = True
-
-    def _do_reload(self) -> None:
+    def _reload(self) -> None:
         parts = self.parts
         try:
             conf = _load(self._argv)
