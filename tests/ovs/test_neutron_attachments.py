@@ -96,17 +96,28 @@ class World:
     agent: TrunkAgent
     vms_network: str
     pods: Chosen
+    parents: tuple[tuple[str, str], ...]
+    """Ports that are parents already, on the host, with their trunks."""
+    used: int = 0
 
-    def vm(self, name: str, *, network: str = "", host: str = HOST) -> tuple[Parent, str]:
+    def parent(self) -> tuple[str, str]:
+        """Return the next of the parents."""
+        self.used += 1
+        return self.parents[self.used - 1]
+
+    def vm(self, name: str, *, network: str = "", host: str = "") -> tuple[Parent, str]:
         """Plug a VM whose port is a parent; return it with the id of its trunk."""
-        port, trunk = self.server.parent(network or self.vms_network, host=host)
+        if network or host:
+            port, trunk = self.server.parent(network or self.vms_network, host=host or HOST)
+        else:
+            port, trunk = self.parent()
         made = vms.plug(self.host, name, tag=7, iface_id=port)
         enable(self.host.ovsdb_connection, BRIDGE, name)
         return made, trunk
 
     def tagged(self, name: str) -> Parent:
         """Plug a VM with a trunk whose tags reach the integration bridge."""
-        port, _trunk = self.server.parent(self.vms_network)
+        port, _trunk = self.parent()
         return replace(vms.plug(self.host, name, iface_id=port), port_name=name)
 
     def entries(self, vm: Parent) -> list[Any]:
@@ -158,16 +169,16 @@ def whole(switch: OpenvSwitch, server: NeutronServer) -> Iterator[World]:
     group = server.create("security_group", name="pods")["id"]
     with TrunkAgent(switch, server) as agent:
         chosen = Chosen(pods["id"], subnet["id"], (group,))
-        yield World(switch, server, agent, network["id"], chosen)
+        parents = tuple(server.parent(network["id"]) for _ in range(2))
+        server.keep()
+        yield World(switch, server, agent, network["id"], chosen, parents)
 
 
 @pytest.fixture
 def world(whole: World) -> Iterator[World]:
     yield whole
-    for trunk in whole.server.ask("GET", "trunks?fields=port_id").document["trunks"]:
-        whole.server.delete_trunk(trunk["port_id"])
-    for port in whole.server.ports(fields="id"):
-        assert whole.server.ask("DELETE", f"ports/{port['id']}").status == 204
+    whole.server.reset()
+    whole.used = 0
     wait_for(lambda: not whole.inner(), 10, "the patch ports to go")
     vms.clear(whole.host)
 
