@@ -14,6 +14,7 @@ quote nothing of an answer.
 from __future__ import annotations
 
 import errno
+import functools
 import http.client
 import io
 import os
@@ -92,6 +93,8 @@ class Client:
 
     :param context: TLS context that checks servers' certificates; None: the system's
         authorities, see :func:`dfmeta.trust.client_context`.
+    :param tls: make that context at once. The first https request would wait tens of milliseconds
+        for it.
     :param clock: monotonic seconds.
     :param resolve: finds a name's addresses within a time limit.
     :param body_max: largest body of an answer, in bytes.
@@ -101,13 +104,16 @@ class Client:
         self,
         *,
         context: ssl.SSLContext | None = None,
+        tls: bool = False,
         clock: Clock = time.monotonic,
         resolve: Resolve = resolve,
         body_max: int = BODY_MAX,
     ) -> None:
+        make = functools.cache(client_context if context is None else lambda: context)
+        if tls:
+            make()
         known = {
-            # Made here, not at the first request, which would wait tens of milliseconds for it.
-            "context": client_context() if context is None else context,
+            "context": staticmethod(make),
             "clock": clock,
             "resolve": staticmethod(resolve),
             "body_max": body_max,
@@ -176,7 +182,7 @@ class _StaleError(LookupAwayError):
 class _Connection(http.client.HTTPConnection):
     """One connection, created by httplib2."""
 
-    context: ClassVar[ssl.SSLContext]
+    context: ClassVar[Callable[[], ssl.SSLContext]]
     clock: ClassVar[Clock]
     resolve: ClassVar[Resolve]
     body_max: ClassVar[int]
@@ -263,7 +269,7 @@ class _Connection(http.client.HTTPConnection):
     def _wrap(self) -> None:
         # Without the closing alert, any party on the path may have ended a body without a length.
         self.sock.settimeout(self.left())
-        self.sock = self.context.wrap_socket(
+        self.sock = type(self).context().wrap_socket(
             self.sock, server_hostname=self.host, suppress_ragged_eofs=False
         )
 

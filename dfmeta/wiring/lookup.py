@@ -65,7 +65,9 @@ def connect(conf: cfg.ConfigOpts, *, resolve: Resolve | None = None) -> Upstream
     from dfmeta.store.lookup.oauth import Credentials, Tokens
     from dfmeta.store.lookup.upstream import Patience, Upstream
 
-    client = lookup_http.Client(resolve=resolve or lookup_http.resolve)
+    urls = (group.lookup_base_url, group.lookup_issuer or "")
+    tls = any(url.lower().startswith("https:") for url in urls)
+    client = lookup_http.Client(tls=tls, resolve=resolve or lookup_http.resolve)
     tokens: TokenSource | None = _file_token(group.lookup_token_file, group.lookup_base_url)
     if group.lookup_issuer:
         credentials = Credentials(

@@ -229,6 +229,29 @@ def test_a_certificate_is_checked(authority: Authority) -> None:
         client.close()
 
 
+@pytest.mark.parametrize("tls", [True, False])
+def test_the_systems_authorities_are_read_once_and_for_https_alone(
+    authority: Authority, store: OtherStore, monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    read: list[str] = []
+
+    def note() -> ssl.SSLContext:
+        read.append("authorities")
+        return ssl.create_default_context(cafile=str(authority.certificate))
+
+    monkeypatch.setattr(lookup_http, "client_context", note)
+    client = Client(tls=tls)
+    assert len(read) == tls
+    store.answer = lambda _asked: reply({})
+    assert fetch(client, store).status == 200
+    assert len(read) == tls
+    with OtherStore(lambda _: reply({}), tls=authority.issue("localhost")) as secure:
+        assert fetch(client, secure).status == 200
+        assert fetch(client, secure).status == 200
+    assert len(read) == 1
+    client.close()
+
+
 def test_and_its_name(authority: Authority) -> None:
     context = ssl.create_default_context(cafile=str(authority.certificate))
     with (

@@ -8,6 +8,7 @@ from ipaddress import ip_address
 import pytest
 
 from dfmeta.exceptions import LookupAwayError
+from dfmeta.store import http as lookup_http
 from dfmeta.store.db.record import Kind
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.need import METADATA_ALONE, USERDATA_ALONE
@@ -272,3 +273,29 @@ def test_the_options_make_a_puller(
     assert store.targets() == ["/.well-known/openid-configuration"]
     assert "lookup_issuer is an http" in caplog.text
     assert "a secret nobody may see" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("urls", "read"),
+    [
+        ({"lookup_base_url": "http://upstream.example.org"}, 0),
+        ({"lookup_base_url": "HTTPS://upstream.example.org"}, 1),
+        (
+            {
+                "lookup_base_url": "http://upstream.example.org",
+                "lookup_issuer": "https://issuer.example.org",
+                "lookup_client_id": "me",
+                "lookup_client_secret": "x",
+            },
+            1,
+        ),
+    ],
+)
+def test_no_request_waits_until_the_systems_authorities_are_read(
+    load: Load, monkeypatch: pytest.MonkeyPatch, urls: dict[str, str], read: int
+) -> None:
+    reads: list[str] = []
+    monkeypatch.setattr(lookup_http, "client_context", lambda: reads.append("authorities"))
+    conf = load(**{f"store__{option}": url for option, url in urls.items()})
+    assert from_configuration.connect(conf) is not None
+    assert len(reads) == read
