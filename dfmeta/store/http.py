@@ -269,7 +269,8 @@ class _Connection(http.client.HTTPConnection):
     def _wrap(self) -> None:
         # Without the closing alert, any party on the path may have ended a body without a length.
         self.sock.settimeout(self.left())
-        self.sock = type(self).context().wrap_socket(
+        context = type(self).context()
+        self.sock = context.wrap_socket(
             self.sock, server_hostname=self.host, suppress_ragged_eofs=False
         )
 
