@@ -149,7 +149,7 @@ def boot() -> list[dict[str, Any]]:
     return stages
 
 
-def run(main: Callable[[list[str]], object], arguments: list[str]) -> tuple[int, bytes]:
+def run(main: Callable[[list[str]], int | None], arguments: list[str]) -> tuple[int, bytes]:
     """Call *main* in a child; return its exit status and its output."""
     reading, writing = os.pipe()
     child = os.fork()
