@@ -336,7 +336,7 @@ class Switch:
                 totals = sum(one.packets for one in flows), sum(one.bytes for one in flows)
                 bodies = [struct.pack("!QQI4x", *totals, len(flows))]
         bodies = bodies or [b""]
-        for body in bodies:  # one reply for each: whoever reads them has to put them together
+        for body in bodies:  # one reply for each: the reader has to put them together
             head = struct.pack("!HH4x", kind, ofp.OFPMPF_REPLY_MORE * (body is not bodies[-1]))
             self._send(ofp.OFPT_MULTIPART_REPLY, xid, head + body)
 

@@ -184,7 +184,7 @@ def test_dfmeta_store_looks_at_what_the_page_says(tmp_path: Path) -> None:
             printed, _ = process.communicate(timeout=20)
     assert process.returncode == 0, log.read_text()
     seen = {(group, name) for group, name in json.loads(printed)} & EVERY
-    # Who has no ports asks no project, whatever the backend.
+    # A daemon without ports asks for no project, whatever the backend.
     assert seen - {("df_metadata", "backend")} == READS[STORE]
 
 

@@ -346,7 +346,7 @@ def another(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def no_user_data(stage: Stage) -> Iterator[None]:
-    """A record without user-data, as whoever waits for it sees it."""
+    """A record without user-data, as a client that waits for it sees it."""
     guest = stage.guest("idle")
     stage.put(guest)
     assert guest.curl("/openstack/latest/user_data").status == 404
@@ -512,7 +512,7 @@ def _nova(stage: Stage) -> RecordingNova:
 
 @contextmanager
 def _answering(stage: Stage, answer: bytes) -> Iterator[None]:
-    """A server on 127.0.0.1:8099 of the host; with no answer it leaves whoever asks waiting."""
+    """A server on 127.0.0.1:8099 of the host; with no answer it leaves its clients waiting."""
     listener = stage.host.namespace.open_socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", 8099))

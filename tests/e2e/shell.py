@@ -1,4 +1,4 @@
-"""Somebody at a host's shell who types what a page shows.
+"""An operator at a host's shell, typing the commands of a page.
 
 What a page names is elsewhere in a test: :meth:`Shell.places` says where, in both directions. A
 command that names anything else of this machine is not run. Words in capitals are the reader's to

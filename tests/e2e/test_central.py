@@ -95,7 +95,7 @@ def forwarded(value: str) -> dict[str, str]:
     return {"X-Forwarded-For": value}
 
 
-# Who asks
+# Clients
 
 
 @pytest.mark.parametrize(

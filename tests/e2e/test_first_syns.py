@@ -30,7 +30,7 @@ SYN each 7 ms alone the queue would become longer than a second, and the guests'
 SYNs again of which none was lost.
 """
 SETTLED = 0.005
-"""Seconds from the log line of a connection until the switch knows whom its packet-ins go to."""
+"""Seconds from the log line of a connection until the switch sends its packet-ins there."""
 
 
 @pytest.fixture

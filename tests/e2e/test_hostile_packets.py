@@ -125,7 +125,7 @@ class Watched:
 
 
 def neighbours(net: Net) -> dict[str, str]:
-    """Who is behind tap-metadata, and the MAC, as the host's kernel knows it: the next hop."""
+    """The next hop behind tap-metadata, and its MAC, as the host's kernel knows them."""
     text = net.host.namespace.ip(f"neigh show dev {net.side.tap}")
     found = re.findall(r"^([0-9.]+) lladdr (\S+)", text, re.MULTILINE)
     assert found

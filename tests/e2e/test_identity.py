@@ -57,7 +57,7 @@ def nova_options(sources: str, folder: Path, **neutron: object) -> dict[str, dic
 
 
 def anonymous(make_guest: MakeGuest, name: str, **more: Any) -> Guest:
-    """A guest of whom OVSDB has the Neutron port and the MAC alone."""
+    """A guest with the Neutron port and the MAC alone in OVSDB."""
     return make_guest(name, ids=Ids(iface_id=uuid_of(f"port of {name}")), **more)
 
 

@@ -90,7 +90,7 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """Two guests of two networks with the same addresses, whom the extension serves."""
+    """Two guests of two networks with the same addresses, served by the extension."""
     with ExitStack() as stack:
         host = stack.enter_context(OpenvSwitch(bridges=(BRIDGE, OUTSIDE, META_BRIDGE)))
         nova = stack.enter_context(RecordingNova(host.namespace))

@@ -64,7 +64,7 @@ def guests(host: OpenvSwitch, make_guest: MakeGuest) -> Iterator[list[Guest]]:
 
 
 def says(guest: Guest) -> bytes:
-    """Who answers it: the body."""
+    """The body, which names the server."""
     reply = guest.curl(PATH)
     assert reply.status == 200, reply
     return reply.body

@@ -60,8 +60,8 @@ class Neutrons:
 class World:
     """A compute node with both agents.
 
-    :ivar twins: guests with the same IP and MAC in two networks, who may send and receive nothing.
-    :ivar friends: guests of a third network, who may ping each other.
+    :ivar twins: guests with the same IP and MAC in two networks, which may send nothing.
+    :ivar friends: guests of a third network, which may ping each other.
     :ivar before: what was there before dfmeta came. Neutron's later starts change it.
     :ivar errors: what Neutron had complained of before.
     """
@@ -174,7 +174,7 @@ def neutrons(host: OpenvSwitch) -> Neutrons:
         meters={number: rate for number, rate in meters(host).items() if number not in ours},
         bridges=without(bridges, "ports", "status", "rstp_status"),
         ports=without(ports, "statistics", "status", "rstp_status", "rstp_statistics"),
-        # vswitchd notes now and then who is connected and in which role.
+        # vswitchd notes now and then which controllers are connected, in which role.
         controllers=without(host.records("Controller"), "status", "is_connected", "role"),
     )
 
@@ -404,7 +404,7 @@ DHCP_DISCOVER = bytes.fromhex("63825363 350101 ff")
 
 
 def answer_to(client: socket.socket, question: bytes, server: tuple[str, int]) -> bytes:
-    """Asked again each second, as who uses UDP does."""
+    """Asked again each second, as a user of UDP does."""
     client.settimeout(1)
     for _ in range(10):
         client.sendto(question, server)

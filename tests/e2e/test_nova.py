@@ -273,7 +273,7 @@ def test_a_request_is_held_while_nova_is_away_for_a_moment(
 def test_a_request_waits_until_the_project_of_its_instance_is_known(
     nova: RecordingNova, make_guest: MakeGuest, agent: Agent
 ) -> None:
-    """Nova needs it; who writes external_ids may write it later than vm-uuid."""
+    """Nova needs it; the writer of external_ids may write it later than vm-uuid."""
     ids = project_ids("late project")
     without = Ids(iface_id=ids.iface_id, vm_uuid=ids.vm_uuid)
     guest = make_guest("late", route="gateway", ids=without)

@@ -34,7 +34,7 @@ CLIENT = "Set nova_client_cert and nova_client_priv_key"
 
 @dataclass(frozen=True, kw_only=True)
 class Cloud:
-    """Novas that speak TLS, and who signs for whom."""
+    """Novas that speak TLS, and the authority of each."""
 
     authority: Authority
     stranger: Authority

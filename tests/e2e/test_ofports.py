@@ -297,7 +297,7 @@ def test_ovsdb_is_not_asked_about_each_port_that_comes_meanwhile(
 
 
 def interface_row(host: OpenvSwitch, guest: Guest) -> str:
-    """What OVSDB says of its interface and who is behind it."""
+    """OVSDB's row of its interface, and the guest behind it."""
     return host.vsctl("get", "Interface", guest.port, "_uuid", "ofport", "external_ids")
 
 

@@ -59,7 +59,7 @@ UNSERVED = {"dead", "uplink"}
 """Whose questions to the service are nothing to dfmeta: not guests', or switched off."""
 
 Arrivals = dict[tuple[str, str, str], list[bytes]]
-"""(Who sent it, what it was, where it arrived) → as what."""
+"""(Sender, kind, place of arrival) → what it arrived as."""
 
 
 class Sending:
@@ -413,7 +413,7 @@ def test_who_has_those_addresses_answers_as_before(
     assert unanswered == []
     assert all(guest.ping(address) for address in (METADATA_IP, STRANGE, key, other.ip))
     assert reaches_by_udp(guest, dns, METADATA_IP, 80)
-    # Who is no guest gets to whoever has the address, and by ARP.
+    # Frames of others reach the owner of the address, and by ARP.
     assert reaches_by_tcp(router, dns, METADATA_IP, 80)
     asks_own(guest)
     asks_own(other)

@@ -1,4 +1,4 @@
-"""Rates: who boots is slowed down at most, who abuses is refused, and nobody else notices."""
+"""Rates: a boot is slowed down at most, abuse is refused, and other guests do not notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status page in a real browser: who looks finds the guest that fails."""
+"""The status page in a real browser: a reader finds the guest that fails."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def browser(host: OpenvSwitch, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def three(make_guest: MakeGuest, nova: RecordingNova, agent: Agent) -> tuple[Guest, Guest, Guest]:
-    """Three guests, of whom Nova refuses the second."""
+    """Three guests; Nova refuses the second."""
     guests = []
     for number, name in enumerate(("alpha", "beta", "gamma"), 5):
         guest = make_guest(name, ids=project_ids(name), address=f"10.0.0.{number}/24")

@@ -51,7 +51,7 @@ def key_of(agent: Agent, guest: Guest) -> str:
 
 
 def asks_for(guest: Guest, address: str) -> None:
-    """Start asking who has it."""
+    """Start to ask for its owner by ARP."""
     with guest.namespace.open_socket(kind=socket.SOCK_DGRAM) as link:
         link.sendto(b"?", (address, 9))
 

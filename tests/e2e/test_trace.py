@@ -243,7 +243,7 @@ class Unmended:
 
 @pytest.fixture
 def unmended(host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest) -> Unmended:
-    """A switch with all flows, and nobody who looks after them."""
+    """A switch with all flows, and no daemon that keeps them."""
     options = {"df_metadata": {"openflow_connection": "listen:127.0.0.1:6655"}}
     agent = make_agent(options, start=False).start(wait=False)
     host.vsctl("set-controller", BRIDGE, "tcp:127.0.0.1:6655")

@@ -1,4 +1,4 @@
-"""Who a guest is comes from its port: not from its addresses, not from what it says."""
+"""The identity of a guest comes from its port: not from its addresses, not from its requests."""
 
 from __future__ import annotations
 

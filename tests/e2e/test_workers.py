@@ -1,4 +1,4 @@
-"""Workers: without rights, told who the guests are, and replaced when they end."""
+"""Workers: without rights, told the identities of guests, and replaced when they end."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_sighup_upon_sighup_neither_adds_workers_nor_loses_one(agent: Agent, gue
     while time.monotonic() < until:
         agent.signal(signal.SIGHUP)
         most = max(most, len(workers(agent)))
-    # Two, their successors, and those before who still end what they have begun.
+    # Two, their successors, and those before, which still end their running requests.
     assert most <= 6
     agent.configure({"guest_limits": {"header_lines_max": 8}})
     agent.signal(signal.SIGHUP)

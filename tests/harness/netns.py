@@ -1,7 +1,7 @@
 """Network namespaces, veth pairs, and the processes in them.
 
 Names are ``dfm-<pid>-…`` and temporary folders ``/tmp/dfm-<pid>-…``, or the same in /dev/shm:
-whoever finds one whose process is gone may remove it, which :func:`remove_stale` does.
+each process may remove one whose process is gone, which :func:`remove_stale` does.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def until(predicate: Callable[[], T], what: str, timeout: float = 5.0) -> T:
 
 
 def let_hub_run() -> None:
-    """Give the hub to whoever can go on now, until nobody can."""
+    """Give the hub to the greenthreads that can go on now, until none can."""
     for _ in range(50):
         eventlet.sleep(0)
 

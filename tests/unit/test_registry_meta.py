@@ -373,7 +373,7 @@ class Ports(RuleBasedStateMachine):
             self.registry.rest(flow.endpoint, [flow.number])
 
     def remap(self, before: dict[Endpoint, Identity | None]) -> None:
-        """Say of the frames in flight who sent them, in terms of the new process."""
+        """Return the senders of the frames in flight, in terms of the new process."""
         same: dict[int | None, int] = {}
         for endpoint, old in before.items():
             new = self.registry.identity(endpoint)

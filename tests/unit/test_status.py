@@ -1,4 +1,4 @@
-"""The status page should show who fails first, and nothing that anybody has sent as it is."""
+"""The status page should show failing guests first, and no text of a guest or a client as it is."""
 
 from __future__ import annotations
 

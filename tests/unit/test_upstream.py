@@ -1,4 +1,4 @@
-"""Connections to Nova: kept while they are sound, trusted when they show who is there."""
+"""Connections to Nova: kept while they are sound, trusted when they show that Nova is there."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_a_thread_that_nothing_refers_to_is_not_collected(vital: Vital) -> None:
         thread.kill()
 
 
-# Who looks
+# The observers
 
 
 def test_the_daemon_ends_by_it_and_readiness_names_it(

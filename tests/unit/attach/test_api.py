@@ -94,7 +94,7 @@ def test_tokens_of_the_metadata_are_of_another_kind(side: Side) -> None:
     assert not metadata.valid(side.tokens.issue(PORT, 60), identity)
 
 
-# Who is answered
+# The clients that are answered
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What doctor finds in the flows of both versions of IP, and who is named by an IPv6 address."""
+"""Findings of doctor in the flows of IPv4 and IPv6, and the guest that an address names."""
 
 from __future__ import annotations
 

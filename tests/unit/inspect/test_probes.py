@@ -41,7 +41,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         listener.listen()
 
         def answer() -> None:
-            # Closed before it answers: whoever asks again is refused.
+            # Closed before it answers: a second question is refused.
             with listener:
                 connection = listener.accept()[0]
             with connection:

@@ -1,4 +1,4 @@
-"""The resolver should ask who is needed, in order, and never give a port another's answer."""
+"""The resolver should ask the sources it needs, in order, and never give a port another's answer."""
 
 from __future__ import annotations
 

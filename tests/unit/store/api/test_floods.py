@@ -1,4 +1,4 @@
-"""Whoever reaches the admin listener should keep no other client from it, and take no more than a
+"""A client of the admin listener should keep no other client from it, and take no more than a
 share of the daemon: with a token or without."""
 
 from __future__ import annotations

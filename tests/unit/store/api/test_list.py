@@ -1,4 +1,4 @@
-"""The admin API should list all records in pages, in short, to whoever may read some of them."""
+"""The admin API should list all records in pages, in short, to clients that may read some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration should say who may use the admin API, and what it takes."""
+"""The configuration should decide which clients may use the admin API, and what it takes."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ def test_eight_writers_of_the_same_addresses_leave_one_owner_each(database_url: 
         owned = [repository.addresses(one) for one in WRITERS]
     held = [network for networks in owned for network in networks]
     assert len(held) == len(set(held))
-    # Whoever wrote last has all that it named.
+    # The record that was written last has all the addresses that it named.
     assert any(set(rounds[-1]) == set(networks) for networks in owned)
 
 

@@ -1,4 +1,4 @@
-"""Who asks without a token that counts should get a word, and nothing else should happen."""
+"""A client without a valid token should get an error, and nothing else should happen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A repository should keep what it is given, byte for byte, whoever else writes."""
+"""A repository should keep what it is given, byte for byte, whichever other processes write."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ def test_more_than_ten_keys_keep_their_order(
     assert [line.partition("=")[0] for line in listing] == [str(index) for index in range(12)]
 
 
-# Who asks, how, and for what
+# Callers, methods and paths
 
 
 def test_without_a_record_nothing_is_there(ask: Ask) -> None:

@@ -217,7 +217,7 @@ def test_a_broken_default_is_not_a_404(
     with pytest.raises(BackendError):
         asked(META_DATA)
     repository.put(instance_id, document={})
-    assert asked(META_DATA).status == 200, "whoever has a record does not depend on it"
+    assert asked(META_DATA).status == 200, "an instance with a record does not depend on it"
 
 
 def test_defaults_are_not_listed_among_instances(repository: Repository, instance_id: str) -> None:
