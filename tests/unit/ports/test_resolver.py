@@ -1,4 +1,4 @@
-"""The resolver should ask the sources it needs, in order, and never give a port another's answer."""
+"""The resolver should ask the sources it needs in order, and mix up no ports' answers."""
 
 from __future__ import annotations
 
