@@ -311,7 +311,7 @@ def test_ipv6_goes_and_comes_with_the_hosts_setting(
     told = f"Guests are not served over IPv6: {TAP_KNOB}.disable_ipv6 is 1"
     wait_for(lambda: told in agent.log(), OF_SWITCH, "the daemon to say so")
     asks_own(guest)
-    assert agent.ready()
+    wait_for(agent.ready, OF_SWITCH, "the switch to confirm the flows without IPv6")
     found = examined(agent)
     assert found.keys() == {"ipv6"}
     line = found["ipv6"]
