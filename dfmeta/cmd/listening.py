@@ -147,16 +147,17 @@ class GuestListeners:
             self._complete = True
         self._confine(self._index())
 
-    def follow(self) -> bool:
-        """Confine the listeners to the current device; return whether it was created again.
+    def follow(self) -> tuple[int, bool]:
+        """Confine the listeners to the current device.
 
+        :return: index of the device, and whether it was created again.
         :raises OSError: when the device does not exist, or the kernel refuses.
         """
         index, before = self._index(), self._confined
         if not self.sockets or index == before:
-            return False
+            return index, False
         self._confine(index)
-        return before != NO_DEVICE
+        return index, before != NO_DEVICE
 
     def look_after(self) -> None:
         """Check that the listeners are still kept, and keep them again if not.

@@ -78,7 +78,7 @@ class TapKeeper:
         self._next_look = self._next_full_look = 0.0
         self._number_due: float | None = None
         """Time of the next request for the missing numbers of ports; None: none is missing."""
-        self._changes = Changes()
+        self._changes = Changes(wanted.route_table)
         self._made: set[str] = set()
         """Objects that this process has created or changed: "port", "arp_ignore"."""
 
@@ -213,10 +213,10 @@ class TapKeeper:
 
     def _put_in_place(self) -> None:
         # Before the device has an address, so that no packet arrives without a listener.
-        self._follow()
+        index = self._follow()
         now = time.monotonic()
         # Taken before the check, so that a change during the check causes another one.
-        changed = self._changes.take()
+        changed = self._changes.take(index)
         done, wanting = self.host.look()
         if changed or wanting or not self.in_place or now >= self._next_full_look:
             self._next_full_look = now + FULL_LOOK_INTERVAL
@@ -314,18 +314,21 @@ class TapKeeper:
         if done:
             LOG.info("Removed the changes of this failed start: %s", ", ".join(done))
 
-    def _follow(self) -> None:
+    def _follow(self) -> int:
         """Attach listeners and connections to the current device.
 
+        :return: its index.
         :raises HostError: when the kernel refuses.
         """
         name = self._group.metadata_interface
         try:
-            if self._listeners.follow():
+            index, anew = self._listeners.follow()
+            if anew:
                 self._made_anew()
                 LOG.info("%s was created again; listening on it", name)
         except OSError as error:
             raise HostError(what="listening", device=name, cause=error.strerror or error) from error
+        return index
 
     def as_flows_need_it(self, update: Update, sock: Any) -> Tap | None:
         """Return the target of the flows; None while the port does not exist.

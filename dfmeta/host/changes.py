@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from eventlet.patcher import original
 
-from dfmeta.flows.family import FAMILIES, IPV4, IPV6, Family
+from dfmeta.socket_filter import DROP, PASS, Instruction, attach, load, when
 
 _socket = original("socket")
 """Not patched by eventlet: no call here waits."""
-_GROUPS: Final = 1 << 0 | 1 << 2
-"""RTMGRP_LINK and _NEIGH of linux/rtnetlink.h."""
-_GROUPS_OF: Final[Mapping[Family, int]] = {
-    IPV4: 1 << 4 | 1 << 6 | 1 << 7,
-    IPV6: 1 << 8 | 1 << 10 | 1 << 11 | 1 << 18,
-}
-"""RTMGRP_IPV4_IFADDR, _IPV4_ROUTE and _IPV4_RULE; RTMGRP_IPV6_IFADDR, _IPV6_ROUTE and _IPV6_IFINFO,
-and the group of RTNLGRP_IPV6_RULE. A kernel without IPv6 accepts all of them."""
+_GROUPS: Final = (
+    (1 << 0 | 1 << 2)  # RTMGRP_LINK, RTMGRP_NEIGH
+    | (1 << 4 | 1 << 6 | 1 << 7)  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV4_RULE
+    | (1 << 8 | 1 << 10 | 1 << 11)  # RTMGRP_IPV6_IFADDR, RTMGRP_IPV6_ROUTE, RTMGRP_IPV6_IFINFO
+    | 1 << 18  # RTNLGRP_IPV6_RULE
+)
+"""Multicast groups of linux/rtnetlink.h. A kernel without IPv6 accepts all of them."""
+_OF_DEVICES: Final = (16, 17, 28, 29)
+"""RTM_NEWLINK, RTM_DELLINK, RTM_NEWNEIGH and RTM_DELNEIGH of linux/rtnetlink.h."""
+_ADDRESSES: Final = (20, 21)
+"""RTM_NEWADDR and RTM_DELADDR."""
+_ROUTES: Final = (24, 25)
+"""RTM_NEWROUTE and RTM_DELROUTE."""
+_MOST: Final = 255
+_COMPAT: Final = 252
+"""RT_TABLE_COMPAT: stands for all tables above 255 in the byte of a route's message."""
+_OF_LINK: Final = 253
+"""RT_SCOPE_LINK."""
+_TYPE, _FAMILY, _SCOPE, _INDEX, _TABLE = 4, 16, 19, 20, 20
+"""Offsets in a message: struct nlmsghdr, then struct ifinfomsg, ndmsg, ifaddrmsg or rtmsg."""
 _ROOM: Final = 4096
 """Size of the receive buffer in bytes. It is small, so that a host with constant changes leaves few
 messages to read."""
@@ -32,13 +43,17 @@ class Changes:
     socket (rtnetlink(7)). When the buffer is full, the kernel reports lost messages; this counts as
     a change.
 
-    :param families: address families of the addresses, routes and rules that count.
+    Others' changes do not count, on a host where guests and containers come and go, or where a
+    routing daemon works: other devices and their neighbours, their link-local IPv6 addresses, which
+    can be no guest's key, and the routes of other tables. A filter drops these messages.
+
+    :param table: number of the table whose routes count.
     """
 
-    def __init__(self, families: Iterable[Family] = FAMILIES) -> None:
-        self._groups = _GROUPS
-        for family in families:
-            self._groups |= _GROUPS_OF[family]
+    def __init__(self, table: int) -> None:
+        self._table = table if table <= _MOST else _COMPAT
+        self._index = 0
+        """Index of the device in the filter; 0: none yet."""
         self._sock: Any = None
 
     def close(self) -> None:
@@ -47,11 +62,12 @@ class Changes:
             self._sock.close()
             self._sock = None
 
-    def take(self) -> bool:
+    def take(self, index: int) -> bool:
         """Return whether something may have changed since the last call. Never waits.
 
-        The first call returns True.
+        The first call returns True, and so does each call with another index.
 
+        :param index: index of the device that counts.
         :raises OSError: when there is no free descriptor for the socket.
         """
         if self._sock is None:
@@ -59,13 +75,17 @@ class Changes:
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM)
                 sock.setblocking(False)
-                sock.bind((0, self._groups))
+                attach(sock, _filter(index, self._table))
+                sock.bind((0, _GROUPS))
             except BaseException:
                 sock.close()
                 raise
-            self._sock = sock
+            self._sock, self._index = sock, index
             return True
-        changed = False
+        changed = index != self._index
+        if changed:
+            attach(self._sock, _filter(index, self._table))
+            self._index = index
         while True:
             try:
                 self._sock.recv(1)
@@ -74,3 +94,20 @@ class Changes:
             except OSError:  # ENOBUFS: messages were dropped
                 pass
             changed = True
+
+
+def _filter(index: int, table: int) -> list[Instruction]:
+    # Netlink's numbers are in the byte order of the host.
+    of_device = [load(4, _INDEX), *when([socket.htonl(index)], [PASS]), DROP]
+    of_table = [load(1, _TABLE), *when([table], [PASS]), DROP]
+    of_link = [load(1, _SCOPE), *when([_OF_LINK], of_device), PASS]
+    return [
+        load(2, _TYPE),
+        *when([socket.htons(number) for number in _OF_DEVICES], of_device),
+        *when([socket.htons(number) for number in _ROUTES], of_table),
+        *when(
+            [socket.htons(number) for number in _ADDRESSES],
+            [load(1, _FAMILY), *when([socket.AF_INET6], of_link), PASS],
+        ),
+        PASS,
+    ]

@@ -8,9 +8,7 @@ import ctypes
 import errno
 import fcntl
 import logging
-import os
 import socket
-import struct
 import termios
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
@@ -21,6 +19,7 @@ from eventlet.patcher import original
 from dfmeta.exceptions import StartError
 from dfmeta.model import HttpHost
 from dfmeta.proxy.limits import BACKLOG, RECEIVE_BUFFER, SEND_BUFFER, SYN_ACK_RETRIES
+from dfmeta.socket_filter import DROP, PASS, attach, attached, detach, load, when
 
 LOG = logging.getLogger(__name__)
 
@@ -32,16 +31,8 @@ IP_FREEBIND = 15
 """ip(7); Python has no constant for it."""
 IPV6_FREEBIND = 78
 """linux/in6.h; Python has no constant for it."""
-SO_ATTACH_FILTER = 26
-SO_DETACH_FILTER = 27
-"""asm-generic/socket.h; Python has no constants for them."""
-_BPF = struct.Struct("=HBBI")
-_FPROG = struct.Struct("@HP")
-"""struct sock_filter and struct sock_fprog of linux/filter.h."""
-_BPF_LD_ABS, _BPF_JEQ, _BPF_RET = 0x20, 0x15, 0x06
-_SKF_AD_IFINDEX = 0xFFFFF000 + 8
+_IFINDEX = 0xFFFFF000 + 8
 """Linux, networking/filter: index of the device that a packet arrived on."""
-_WHOLE = 0xFFFFFFFF
 NO_DEVICE = 0
 """An index that no device has (rtnetlink(7))."""
 FDS_MAX = 253
@@ -146,30 +137,12 @@ def confine(sock: Any, index: int) -> None:
     :param index: index of the device; a device that is created again has another index.
     :raises OSError: when the kernel refuses.
     """
-    program = b"".join(
-        _BPF.pack(*instruction)
-        for instruction in (
-            (_BPF_LD_ABS, 0, 0, _SKF_AD_IFINDEX),
-            (_BPF_JEQ, 0, 1, index),
-            (_BPF_RET, 0, 0, _WHOLE),
-            (_BPF_RET, 0, 0, 0),
-        )
-    )
-    code = ctypes.create_string_buffer(program, len(program))
-    whole = _FPROG.pack(len(program) // _BPF.size, ctypes.addressof(code))
-    sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, whole)
+    attach(sock, [load(4, _IFINDEX), *when([index], [PASS]), DROP])
 
 
 def confined(sock: Any) -> bool:
-    """Whether *sock* has a filter already; only :func:`confine` installs one."""
-    length = ctypes.c_uint32(0)
-    # Without a buffer, the kernel returns the number of instructions (SO_GET_FILTER).
-    if _LIBC.getsockopt(
-        sock.fileno(), socket.SOL_SOCKET, SO_ATTACH_FILTER, None, ctypes.byref(length)
-    ):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return length.value > 0
+    """Return whether *sock* has a filter already; only :func:`confine` installs one."""
+    return attached(sock)
 
 
 def silence(sock: Any) -> int:
@@ -215,7 +188,7 @@ def keep_to(sock: Any, device: str, *, anew: bool = False) -> None:
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
         if anew:
-            sock.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+            detach(sock)
 
 
 def limit_hops(sock: Any, hops: int) -> None:

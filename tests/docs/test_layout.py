@@ -62,14 +62,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hub": {"metrics"},
     "names": set(),
     "quiet": set(),
+    "socket_filter": set(),
     "state": {"exceptions", "model"},
     "conf": BASE | {"flows", "trust"},
     "inspect": PURE,
     "proxy": PURE
-    | {"attach", "store", "metrics", "health", "hub", "inspect", "trust", "guest_counts", "quiet"},
+    | {"attach", "store", "metrics", "health", "hub", "inspect", "trust", "guest_counts", "quiet"}
+    | {"socket_filter"},
     "apps": PURE | {"metrics", "health", "hub", "inspect", "guest_counts", "quiet"},
     "ports": PURE | {"attach", "metrics", "health", "hub", "inspect", "quiet"},
-    "host": PURE | {"metrics", "health", "hub", "inspect"},
+    "host": PURE | {"metrics", "health", "hub", "inspect", "socket_filter"},
     "guest": set(),
     "admin": PURE | {"proxy", "metrics", "health", "hub", "inspect"},
 }

@@ -71,14 +71,15 @@ def side(host: Namespace) -> HostSide:
 
 
 @pytest.fixture
-def changes(host: Namespace, side: HostSide) -> Iterator[Changes]:
-    """Of that host, which has become quiet."""
+def take(host: Namespace, side: HostSide) -> Iterator[Callable[[], bool]]:
+    """Takes the changes of that host, which has become quiet."""
     del side
-    with closing(Changes()) as made:
+    with closing(Changes(table=2)) as changes:
         with host.inside():
-            assert made.take(), "what was before is not known"
-        wait_for(lambda: not made.take(), 5, "what the device's start still brings")
-        yield made
+            index = socket.if_nametoindex(DEVICE)
+            assert changes.take(index), "what was before is not known"
+        wait_for(lambda: not changes.take(index), 5, "what the device's start still brings")
+        yield lambda: changes.take(index)
 
 
 def ensure(host: Namespace, side: HostSide) -> list[str]:
@@ -146,19 +147,71 @@ def test_what_others_remove_is_put_back(
     ],
 )
 def test_the_kernel_tells_of_each_change(
-    host: Namespace, side: HostSide, changes: Changes, change: str
+    host: Namespace, side: HostSide, take: Callable[[], bool], change: str
 ) -> None:
     assert ensure(host, side) == []
-    assert not changes.take(), "a look that has nothing to do is no change"
+    assert not take(), "a look that has nothing to do is no change"
     host.ip(change)
-    assert changes.take()
-    assert not changes.take()
+    assert take()
+    assert not take()
 
 
-def test_more_changes_than_the_socket_holds_are_one(host: Namespace, changes: Changes) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        "link set up0 down",
+        "link add one type veth peer name two; link del one",
+        "neigh add 10.0.1.1 lladdr 02:00:00:00:00:01 dev up0",
+        "route add 198.18.0.0/24 via 10.0.0.2 dev up0",
+        "route add 198.18.0.0/24 via 10.0.0.2 dev up0 table 3",
+        "route add 198.18.0.0/24 via 10.0.0.2 dev up0 table 1002",
+        "addr add fe80::7/64 dev up0 nodad",
+    ],
+)
+def test_changes_of_others_do_not_count(
+    host: Namespace, take: Callable[[], bool], change: str
+) -> None:
+    host.sysctl(**{"net.ipv6.conf.up0.disable_ipv6": 0})
+    take()
+    host.ip(*change.split("; "))
+    assert not take()
+    host.ip("rule add from 198.18.0.0/24 lookup 77 pref 1000")
+    assert take()
+
+
+@pytest.mark.parametrize(("table", "other"), [(2, 3), (254, 2), (1002, 2)])
+def test_the_routes_of_one_table_count(host: Namespace, table: int, other: int) -> None:
+    with closing(Changes(table)) as changes:
+        with host.inside():
+            index = socket.if_nametoindex(DEVICE)
+            assert changes.take(index)
+        host.ip(f"route add 198.18.0.0/24 via 10.0.0.2 dev up0 table {other}")
+        assert not changes.take(index)
+        host.ip(f"route add 198.18.0.0/24 via 10.0.0.2 dev up0 table {table}")
+        assert changes.take(index)
+
+
+def test_another_index_is_a_change_and_its_messages_count(
+    host: Namespace, take: Callable[[], bool]
+) -> None:
+    assert not take()
+    with closing(Changes(table=2)) as changes, host.inside():
+        first, second = (socket.if_nametoindex(name) for name in (DEVICE, "up0"))
+        assert [changes.take(index) for index in (first, first, second, second)] == [
+            *(True, False, True, False)
+        ]
+        host.ip("link set up0 down")
+        assert changes.take(second)
+        host.ip(f"link set {DEVICE} down")
+        assert not changes.take(second)
+
+
+def test_more_changes_than_the_socket_holds_are_one(
+    host: Namespace, take: Callable[[], bool]
+) -> None:
     host.ip(*(LARGE["rules"](n) for n in range(MANY)))
-    assert changes.take()
-    assert not changes.take()
+    assert take()
+    assert not take()
 
 
 def test_all_of_it_is_put_back_with_the_device(host: Namespace, side: HostSide) -> None:

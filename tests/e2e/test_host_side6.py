@@ -129,12 +129,13 @@ def test_answers_to_keys_leave_by_it_without_a_neighbour_of_their_own(
 def test_what_others_remove_is_noticed_and_put_back(
     bare: Namespace, side: HostSide, removal: str, done: list[str]
 ) -> None:
-    with closing(Changes()) as changes:
+    with closing(Changes(table=2)) as changes:
         with bare.inside():
-            assert changes.take()
-        wait_for(lambda: not changes.take(), 5, "what the device's start still brings")
+            index = socket.if_nametoindex(DEVICE)
+            assert changes.take(index)
+        wait_for(lambda: not changes.take(index), 5, "what the device's start still brings")
         ip(bare, removal)
-        assert changes.take()
+        assert changes.take(index)
     assert ensure(bare, side) == done
     assert ensure(bare, side) == []
     with bare.inside():

@@ -321,13 +321,13 @@ def test_both_follow_a_device_that_is_created_again(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listeners = make(Keeping())
-    assert not listeners.follow(), "there is none yet"
-    listeners.open()
-    assert not listeners.follow()
     real = socket.if_nametoindex("lo")
+    assert listeners.follow() == (real, False), "there is none yet"
+    listeners.open()
+    assert listeners.follow() == (real, False)
     for index, heard in ((real + 1000, False), (real, True)):
         monkeypatch.setattr(listening.socket, "if_nametoindex", lambda _name, found=index: found)
-        assert listeners.follow()
+        assert listeners.follow() == (index, True)
         for sock in listeners.sockets.values():
             assert answers(sock) is heard
 

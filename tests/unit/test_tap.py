@@ -64,7 +64,7 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> TapKeeper:
     monkeypatch.setattr(device, "raise_arp_ignore", lambda: None)
     keys = InPortKeys(IPv6Network(GROUP.key_prefix6))
     made: Any = TapKeeper(GROUP, State(), SimpleNamespace(), keys=keys)
-    made._changes = SimpleNamespace(take=lambda: False)
+    made._changes = SimpleNamespace(take=lambda _index: False)
     made.seen = []
     made.requests = []
     made.host = Host(lambda: made.seen.append(made.in_place))
@@ -98,7 +98,7 @@ def test_a_look_that_fails_takes_it_away_until_one_succeeds(keeper: Any) -> None
 def test_the_kernels_side_is_read_again_when_the_kernel_tells_of_a_change(keeper: Any) -> None:
     look(keeper)
     told = iter([False, True, False])
-    keeper._changes = SimpleNamespace(take=lambda: next(told))
+    keeper._changes = SimpleNamespace(take=lambda _index: next(told))
     looks = []
     for _ in range(3):
         keeper._next_look = 0.0  # a second is over
@@ -109,7 +109,7 @@ def test_the_kernels_side_is_read_again_when_the_kernel_tells_of_a_change(keeper
 
 def test_it_is_read_again_without_that_after_a_while(keeper: Any) -> None:
     look(keeper)
-    keeper._changes = SimpleNamespace(take=lambda: False)
+    keeper._changes = SimpleNamespace(take=lambda _index: False)
     keeper._next_look = keeper._next_full_look = 0.0
     assert keeper.look_after(SimpleNamespace(), THERE)
     assert len(keeper.seen) == 2
