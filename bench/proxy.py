@@ -5,6 +5,7 @@ Run as root, after ``tools/setup.sh --bench``::
     .venv/bin/python -m bench.proxy [--quick] [--only NAME] [--json FILE]
 
 *throughput*: requests a second, times, failures, CPU time and memory of each proxy under each load.
+*engine*: requests a second with ``engine = haproxy`` and of its peers, all at once and in turns.
 *storm*: 50 guests that boot at once, through the switch.
 *syn*: a guest's first SYN while another guest keeps the proxy busy, through the switch.
 *memory*: memory of the daemon by the number of guests that it knows, and that of Neutron's agent.
@@ -19,7 +20,7 @@ import argparse
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -27,24 +28,19 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import haproxy_map, memory, programs, saturation, storm, tables, throughput
+from bench import engine, haproxy_map, memory, programs, saturation, storm, tables, throughput
 from bench.packet_path import machine
-from bench.tables import HAPROXY_PEERS, Table
-from bench.targets import HAPROXY, IN_HAPROXY, IN_HAPROXY_CROWD, IN_PROCESS, IPV6, NEUTRON, Report
+from bench.tables import Table
+from bench.targets import ENGINE, HAPROXY, IN_PROCESS, IPV6, NEUTRON, Report
 from tests.harness.netns import ROOT
 from tests.harness.ovs import UNPACKED
 
-PARTS = ("throughput", "storm", "syn", "memory", "map")
+PARTS = ("throughput", "engine", "storm", "syn", "memory", "map")
 PACKAGES = ("eventlet", "httplib2", "WebOb", "os-ken")
 ROUNDS, SECONDS = 3, 3
 QUICK_GUESTS = 8
 QUICK_CHANGES = 100
-COMPANIONS = {
-    IPV6: {IN_PROCESS},
-    IN_HAPROXY: set(HAPROXY_PEERS),
-    IN_HAPROXY_CROWD: set(HAPROXY_PEERS),
-}
-"""Proxies that are measured together with a chosen one."""
+QUICK_TURNS = 3
 WIDTH = 150
 
 
@@ -57,10 +53,10 @@ def main() -> None:
     rounds, seconds = (1, 1) if options.quick else (ROUNDS, SECONDS)
     names = chosen(wanted)
     if names:
-        report["throughput"] = {
-            name: {load: asdict(cell) for load, cell in loads.items()}
-            for name, loads in throughput.measure(names, rounds=rounds, seconds=seconds).items()
-        }
+        report["throughput"] = as_values(throughput.measure(names, rounds=rounds, seconds=seconds))
+    if not wanted or ENGINE in wanted:
+        turns = QUICK_TURNS if options.quick else engine.TURNS
+        report[ENGINE] = as_values(engine.measure(turns=turns))
     if not wanted or "storm" in wanted:
         report["storm"] = storm.measure(rounds=rounds)
     if not wanted or "syn" in wanted:
@@ -72,6 +68,13 @@ def main() -> None:
         changes = QUICK_CHANGES if options.quick else haproxy_map.CHANGES
         report["map"] = haproxy_map.measure(changes=changes)
     finish(report, tables.tables, options.json)
+
+
+def as_values(found: Mapping[str, Mapping[str, throughput.Cell]]) -> dict[str, Any]:
+    """Return what was measured of each proxy under each load, as JSON can have it."""
+    return {
+        name: {load: asdict(cell) for load, cell in loads.items()} for name, loads in found.items()
+    }
 
 
 def finish(
@@ -104,7 +107,7 @@ def parse() -> argparse.Namespace:
         metavar="NAME",
         choices=(*PARTS, *throughput.contenders()),
         help=f"measure only this part ({', '.join(PARTS)}), or only this proxy together with "
-        "haproxy and neutron (for IPv6 also with IPv4, for the engine haproxy with all its peers); "
+        "haproxy and neutron (for IPv6 also with IPv4); "
         "may be given several times",
     )
     return parser.parse_args()
@@ -116,7 +119,8 @@ def chosen(wanted: set[str]) -> Sequence[str]:
     if not wanted or "throughput" in wanted:
         return list(every)
     named = wanted & set(every)
-    named = named.union(*(others for one, others in COMPANIONS.items() if one in named))
+    if IPV6 in named:
+        named.add(IN_PROCESS)
     return [name for name in every if named and name in named | {HAPROXY, NEUTRON}]
 
 

@@ -8,29 +8,9 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from bench.targets import (
-    CROWD,
-    HAPROXY,
-    HAPROXY_ALWAYS,
-    IN_HAPROXY,
-    IN_HAPROXY_CROWD,
-    IN_PROCESS,
-    NEUTRON,
-    TWO_LOADS,
-    Report,
-    Target,
-    path_name,
-    ratio,
-    targets,
-)
+from bench.targets import ENGINE, HAPROXY, NEUTRON, TWO_LOADS, Report, Target, ratio, targets
 
 COUNTS = (1, 32, 256)
-HAPROXY_PEERS = (
-    *(IN_HAPROXY, IN_HAPROXY_CROWD, IN_PROCESS, HAPROXY, HAPROXY_ALWAYS),
-    *(path_name(count, one_thread=True) for count in (10, CROWD)),
-    path_name(10, one_thread=True, logs=False),
-)
-"""Proxies in the table of the page about the engine haproxy."""
 KINDS = {"new": "a connection for each request", "keep-alive": "kept connections"}
 
 
@@ -61,8 +41,8 @@ def tables(report: Report) -> Iterator[Table]:
         yield _memory(report)
     if "map" in report:
         yield _map(report)
-    if IN_HAPROXY in report.get("throughput", {}):
-        yield _haproxy(report)
+    if ENGINE in report:
+        yield _engine(report)
 
 
 def target_table(found: Iterable[Target]) -> Table:
@@ -147,13 +127,12 @@ def _map(report: Report) -> Table:
     return Table(title="Map of haproxy", columns=columns, rows=rows)
 
 
-def _haproxy(report: Report) -> Table:
-    """Return the table of the page about the engine: this engine and its peers, 32 clients."""
+def _engine(report: Report) -> Table:
+    """Return the table of the page about the engine haproxy: this engine and its peers."""
     columns = ("answers a second, 32 clients", *KINDS.values())
     rows = [
-        (name, *(f"{report['throughput'][name][load]['rate']:,.0f}" for load in TWO_LOADS))
-        for name in HAPROXY_PEERS
-        if name in report["throughput"]
+        (name, *(f"{loads[load]['rate']:,.0f}" for load in TWO_LOADS))
+        for name, loads in report[ENGINE].items()
     ]
     return Table(title="Engine haproxy", columns=columns, rows=rows)
 

@@ -29,6 +29,9 @@ SITUATIONS = ("new", "keep-alive")
 TWO_LOADS = {"new 32": "a connection for each request", "keep-alive 32": "kept connections"}
 """Loads under which two proxies are compared, in words."""
 
+ENGINE = "engine"
+"""Part of a report: the engine haproxy and its peers, measured in turns."""
+
 ADD, DELETE = "add", "delete"
 """Changes of one entry of haproxy's map."""
 ENTRIES = 5000
@@ -68,6 +71,14 @@ def path_name(count: int, *, one_thread: bool = False, logs: bool = True) -> str
     return f"metadata_path, {count}{', 1 thread' if one_thread else ''}{'' if logs else ', no log'}"
 
 
+HAPROXY_PEERS = (
+    *(IN_HAPROXY, IN_HAPROXY_CROWD, IN_PROCESS, HAPROXY, HAPROXY_ALWAYS),
+    *(path_name(count, one_thread=True) for count in (10, CROWD)),
+    path_name(10, one_thread=True, logs=False),
+)
+"""Proxies that are measured in turns with the engine haproxy."""
+
+
 def change_name(entries: int, change: str) -> str:
     """Return the name of a change of haproxy's map with *entries* entries."""
     return f"{entries:,} entries, {change}"
@@ -82,12 +93,16 @@ def ratio(report: Report, name: str, other: str, *, load: str = LOAD, of: str = 
         return float("nan")
 
 
-def ratio_in_rounds(report: Report, name: str, other: str, load: str) -> float:
+def ratio_in_rounds(
+    report: Report, name: str, other: str, load: str, *, part: str = "throughput"
+) -> float:
     """Return the median of the rounds' ratios of the rates; NaN if either was not measured.
 
     Both values of such a ratio are measured at most a minute apart.
+
+    :param part: part of the report; the rounds of :data:`ENGINE` are its turns.
     """
-    rows = report.get("throughput", {})
+    rows = report.get(part, {})
     try:
         pairs = zip(*(rows[one][load]["rates"] for one in (name, other)), strict=True)
         return float(statistics.median(mine / theirs for mine, theirs in pairs))
@@ -139,7 +154,7 @@ def _of_haproxy(report: Report) -> Iterator[Target]:
     for mine, other, bound in compared:
         for load, words in TWO_LOADS.items():
             name = f"{mine}, {words}: requests a second, as a multiple of {other}'s"
-            value = ratio_in_rounds(report, mine, other, load)
+            value = ratio_in_rounds(report, mine, other, load, part=ENGINE)
             yield Target(name=name, value=value, bound=bound)
     value = report.get("memory", {}).get(HAPROXY_ALONE, {}).get(str(CROWD), float("nan"))
     name = f"{HAPROXY_ALONE}: MB with {CROWD:,} guests"

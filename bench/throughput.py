@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address
 
 from bench import load, peers, processes
@@ -29,6 +30,7 @@ from bench.targets import (
     path_name,
 )
 from dfmeta.conf.agent import HOST_IP6
+from tests.harness.netns import Namespace
 
 LOADS = tuple(
     Load(clients=clients, keep=keep) for keep in (False, True) for clients in (1, 32, 256)
@@ -63,6 +65,8 @@ class Place:
     direct: Direct
     check: Callable[[], object] = lambda: None
     """Check that haproxy knows all guests of the host."""
+    port: int = PEER_PORT
+    """TCP port of a peer."""
 
 
 Start = Callable[[Place], AbstractContextManager[Running]]
@@ -77,11 +81,9 @@ def contenders() -> dict[str, Start]:
         TWO_WORKERS: _dfmeta(2),
         IN_HAPROXY: _haproxy,
         IN_HAPROXY_CROWD: _haproxy,
-        HAPROXY: _peer(lambda stand: peers.Haproxy(stand.host.namespace, PEER_PORT)),
-        HAPROXY_ALWAYS: _peer(
-            lambda stand: peers.Haproxy(stand.host.namespace, PEER_PORT, reuse="always")
-        ),
-        NEUTRON: _peer(lambda stand: peers.NeutronMetadata(stand.host.namespace, PEER_PORT)),
+        HAPROXY: _peer(peers.Haproxy),
+        HAPROXY_ALWAYS: _peer(partial(peers.Haproxy, reuse="always")),
+        NEUTRON: _peer(peers.NeutronMetadata),
         NOVA: _nova,
     }
     found |= {path_name(count): _path(count) for count in INSTANCES}
@@ -105,11 +107,11 @@ def _haproxy(place: Place) -> Iterator[Running]:
         yield Running(port=PORT, pids=[agent.pid])
 
 
-def _peer(make: Callable[[Stand], Program]) -> Start:
+def _peer(make: Callable[[Namespace, int], Program]) -> Start:
     @contextmanager
     def start(place: Place) -> Iterator[Running]:
-        with make(place.stand) as program:
-            yield Running(port=PEER_PORT, pids=program.pids)
+        with make(place.stand.host.namespace, place.port) as program:
+            yield Running(port=place.port, pids=program.pids)
 
     return start
 
@@ -121,8 +123,10 @@ def _path(count: int, threads: int = 0, *, logs: bool = True) -> Start:
         known = [str(first + number) for number in range(count - 1)]
         known.append(str(place.direct.sources[0]))
         namespace = place.stand.host.namespace
-        with peers.MetadataPath(namespace, PEER_PORT, known, threads=threads, logs=logs) as program:
-            yield Running(port=PEER_PORT, pids=program.pids, one_source=True)
+        with peers.MetadataPath(
+            namespace, place.port, known, threads=threads, logs=logs
+        ) as program:
+            yield Running(port=place.port, pids=program.pids, one_source=True)
 
     return start
 
@@ -160,8 +164,8 @@ def measure(names: Sequence[str], *, rounds: int, seconds: int) -> dict[str, dic
         name: {one.name: [] for one in LOADS} for name in names
     }
     with ExitStack() as stack:
-        usual = _usual(stack)
-        crowded = _crowded(stack) if IN_HAPROXY_CROWD in names else usual
+        usual = usual_place(stack)
+        crowded = crowded_place(stack) if IN_HAPROXY_CROWD in names else usual
         for turn in range(rounds):
             # Regular work of other programs on the machine must not always meet the same proxy.
             first = turn * len(names) // rounds
@@ -179,7 +183,8 @@ def measure(names: Sequence[str], *, rounds: int, seconds: int) -> dict[str, dic
     }
 
 
-def _usual(stack: ExitStack) -> Place:
+def usual_place(stack: ExitStack) -> Place:
+    """Start a host with a few real guests; *stack* ends it."""
     stand = stack.enter_context(Stand(GUESTS))
     with stand.daemon(0):
         direct = Direct(stand.host.namespace, [*stand.introduce(), *stand.introduce(6)])
@@ -187,7 +192,8 @@ def _usual(stack: ExitStack) -> Place:
     return Place(stand=stand, direct=direct)
 
 
-def _crowded(stack: ExitStack) -> Place:
+def crowded_place(stack: ExitStack) -> Place:
+    """Start a host with many guests; *stack* ends it."""
     stand = stack.enter_context(Stand(dummies=True))
     crowded = Crowded(stand, CROWD, sources=GUESTS)
     stack.callback(crowded.direct.close)

@@ -18,7 +18,7 @@ from bench.scale import ratios
 from bench.store_reads import expected, hostname, record
 from bench.store_targets import FORWARDING, SQLITE, WORKERS
 from bench.storm import PATHS, request, whole
-from bench.tables import HAPROXY_PEERS, Table, restructured, tables
+from bench.tables import Table, restructured, tables
 from bench.targets import (
     HAPROXY,
     HAPROXY_ALONE,
@@ -173,11 +173,6 @@ def test_ipv6_is_measured_beside_ipv4() -> None:
     assert {HAPROXY, NEUTRON, TWO_WORKERS} == set(chosen({TWO_WORKERS}))
 
 
-def test_the_engine_haproxy_is_measured_beside_its_peers() -> None:
-    peers = {*HAPROXY_PEERS, NEUTRON}
-    assert set(chosen({IN_HAPROXY})) == set(chosen({IN_HAPROXY_CROWD})) == peers
-
-
 def test_the_engine_haproxy_is_compared_with_peers_of_one_thread() -> None:
     rates = {
         IN_HAPROXY: 100,
@@ -186,7 +181,8 @@ def test_the_engine_haproxy_is_compared_with_peers_of_one_thread() -> None:
         path_name(10, one_thread=True): 100,
         path_name(1000, one_thread=True): 45,
     }
-    run = report(**{name: {**cell(rate), "rates": [rate]} for name, rate in rates.items()})
+    values = {name: {**cell(rate), "rates": [rate]} for name, rate in rates.items()}
+    run = {"engine": report(**values)["throughput"]}
     found = {one.name: (one.value, one.bound) for one in targets(run) if "1 thread's" in one.name}
     assert list(found.values()) == [(1.0, 1.0)] * 2 + [(2.0, 1.5)] * 2
 
@@ -209,9 +205,10 @@ def test_a_proxy_that_was_not_measured_with_a_number_of_guests_has_a_dash() -> N
     assert table.rows == [("dfmeta", "80", "-"), ("haproxy", "15", "20")]
 
 
-def test_a_table_of_the_engine_haproxy_has_those_of_its_peers_that_were_measured() -> None:
-    *_, table = tables(report(**{IN_PROCESS: cell(100), IN_HAPROXY: cell(1000)}))
-    assert [row[0] for row in table.rows] == [IN_HAPROXY, IN_PROCESS]
+def test_a_table_of_the_engine_haproxy_has_it_and_its_peers() -> None:
+    run = report(**{IN_HAPROXY: cell(1000), IN_PROCESS: cell(100)})
+    *_, table = tables({"engine": run["throughput"]})
+    assert list(table.rows) == [(IN_HAPROXY, "1,000", "1,000"), (IN_PROCESS, "100", "100")]
     assert section(table.title) == "haproxy"
 
 

@@ -36,14 +36,17 @@ PLAIN_LINES: Final = 24
 """Header lines of a plain request."""
 MORE_LINES: Final = 64
 """Header lines beyond the limit of the daemon's engine that haproxy reads, to hand them over."""
-BUFFER: Final = 6144
-"""Bytes of a buffer beyond the limits of the daemon's engine: a request that it refuses must fit,
-or haproxy would refuse it in its own way. No more: for a second try, haproxy copies the whole
-buffer of each request, twice."""
+BUFFER: Final = 2048
+"""Bytes of a buffer beyond the limits of the daemon's engine, of which haproxy takes 8 for each
+header line: a request that the engine refuses must fit, or haproxy would refuse it in its own way.
+No more: for a second try, haproxy copies the whole buffer of each request, twice, and with 6144
+bytes answers 7 % fewer requests."""
 ANSWER_MAX: Final = 16 << 20
 """Bytes of the longest answer of Nova, as in the other engine."""
-RESERVE: Final = 2048
-"""Bytes of a buffer that headers may grow by."""
+RESERVE: Final = 640
+"""Bytes of a buffer that headers may grow by: those for Nova have 500."""
+REPEATED: Final = 512
+"""Bytes of the longest headers that haproxy remembers of a connection."""
 CONNECT_TIMEOUT: Final = 1.0
 """Seconds until another host of Nova, or the daemon, is tried."""
 HANDOVER_EXTRA: Final = 5.0
@@ -334,10 +337,10 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     # NUL, which haproxy 2.6 lets pass, and no pattern can have. A "%" is encoded as well.
     yield "    acl odd req.hdrs,url_enc -m sub %00"
     yield f"    acl odd req.hdrs -m len {max(limits.head.header - MARGIN, 0) + 1}:"
-    # More at a time wait for their turn in the daemon.
-    yield f"    acl odd sc0_conn_cur gt {limits.requests_per_port}"
     if plan.refuse_forwarded:
         yield f"    acl odd req.hdrs,lower -m sub {_quoted(_FORWARDED)}"
+    # More at a time wait for their turn in the daemon.
+    yield f"    acl crowded sc0_conn_cur gt {limits.requests_per_port}"
     yield "    acl plain_target url -m beg /"
     yield f"    acl odd_target url -m sub {_quoted(_ODD_IN_TARGETS)}"
     yield f"    acl odd_target path -m beg {_quoted(_OWN_PATHS)}"
@@ -346,12 +349,21 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    acl odd_names req.hdr_names -m beg te"
     yield "    acl odd_names req.fhdr_cnt(accept) gt 1"
     yield f"    acl odd_names req.fhdr_cnt gt {min(limits.head.lines, PLAIN_LINES)}"
+    # The headers of an earlier request of the connection that was plain. There is no NUL in them,
+    # at which the comparison would end.
+    yield "    acl again req.hdrs,strcmp(sess.plain) eq 0"
     # Two comparisons for most requests, where the others are eight.
     yield f"    acl usual_target url -m str {_quoted(USUAL_TARGETS)}"
     yield f"    acl usual_names req.hdr_names -m str {_quoted(USUAL_NAMES)}"
-    common = "same plain plain_host plain_version !odd"
-    plain = f"{common} usual_target usual_names or {common} plain_target !odd_target !odd_names"
-    yield f"    use_backend {DAEMON} {f'unless {plain}' if plan.servers else ''}"
+    common = "same plain plain_version !crowded"
+    first = f"{common} plain_host !odd"
+    plain = (
+        f"{common} usual_target again",
+        f"{first} usual_target usual_names",
+        f"{first} plain_target !odd_target !odd_names",
+    )
+    unless = f"unless {' or '.join(plain)}" if plan.servers else ""
+    yield f"    use_backend {DAEMON} {unless}"
     if plan.network_data_subports:
         first, last = network_data.FIRST, network_data.LAST
         yield f"    use_backend {DAEMON} if {{ path_beg {first} }} {{ path_end {last} }}"
@@ -385,6 +397,11 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
         hosts = []
     else:
         hosts = [f"Host: {server.authority}" for server in plan.servers[:1]]
+    short = f"{{ req.hdrs -m len :{REPEATED} }}"
+    yield (
+        "    http-request set-var(sess.plain) req.hdrs "
+        f"unless {{ var(sess.plain) -m found }} or !{short}"
+    )
     yield from _headers([*_FOR_NOVA, *hosts])
     # An answer leaves only while the address still stands for the same guest.
     yield f"    acl same src,map_ip({map_name(given)}),strcmp(sess.who) eq 0"
