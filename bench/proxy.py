@@ -5,7 +5,7 @@ Run as root, after ``tools/setup.sh --bench``::
     .venv/bin/python -m bench.proxy [--quick] [--only NAME] [--json FILE]
 
 *throughput*: requests a second, times, failures, CPU time and memory of each proxy under each load.
-*engine*: requests a second with ``engine = haproxy`` and of its peers, all at once and in turns.
+*engine*: requests a second with ``engine = haproxy`` beside those of its peers, in turn.
 *storm*: 50 guests that boot at once, through the switch.
 *syn*: a guest's first SYN while another guest keeps the proxy busy, through the switch.
 *memory*: memory of the daemon by the number of guests that it knows, and that of Neutron's agent.
@@ -20,7 +20,7 @@ import argparse
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -53,10 +53,13 @@ def main() -> None:
     rounds, seconds = (1, 1) if options.quick else (ROUNDS, SECONDS)
     names = chosen(wanted)
     if names:
-        report["throughput"] = as_values(throughput.measure(names, rounds=rounds, seconds=seconds))
+        report["throughput"] = {
+            name: {load: asdict(cell) for load, cell in loads.items()}
+            for name, loads in throughput.measure(names, rounds=rounds, seconds=seconds).items()
+        }
     if not wanted or ENGINE in wanted:
         turns = QUICK_TURNS if options.quick else engine.TURNS
-        report[ENGINE] = as_values(engine.measure(turns=turns))
+        report[ENGINE] = engine.measure(turns=turns)
     if not wanted or "storm" in wanted:
         report["storm"] = storm.measure(rounds=rounds)
     if not wanted or "syn" in wanted:
@@ -68,13 +71,6 @@ def main() -> None:
         changes = QUICK_CHANGES if options.quick else haproxy_map.CHANGES
         report["map"] = haproxy_map.measure(changes=changes)
     finish(report, tables.tables, options.json)
-
-
-def as_values(found: Mapping[str, Mapping[str, throughput.Cell]]) -> dict[str, Any]:
-    """Return what was measured of each proxy under each load, as JSON can have it."""
-    return {
-        name: {load: asdict(cell) for load, cell in loads.items()} for name, loads in found.items()
-    }
 
 
 def finish(

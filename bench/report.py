@@ -27,6 +27,7 @@ SECTIONS = {
     "First SYN beside a busy guest": "syn",
     "Map of haproxy": "map",
     "Engine haproxy": "haproxy",
+    "Engine haproxy, ratios": "haproxy",
 }
 """Title of a table → part of the documentation; else the title itself."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,7 @@ def tables(report: Report) -> Iterator[Table]:
         yield _map(report)
     if ENGINE in report:
         yield _engine(report)
+        yield _pairs(report)
 
 
 def target_table(found: Iterable[Target]) -> Table:
@@ -132,9 +134,18 @@ def _engine(report: Report) -> Table:
     columns = ("answers a second, 32 clients", *KINDS.values())
     rows = [
         (name, *(f"{loads[load]['rate']:,.0f}" for load in TWO_LOADS))
-        for name, loads in report[ENGINE].items()
+        for name, loads in report[ENGINE]["proxies"].items()
     ]
     return Table(title="Engine haproxy", columns=columns, rows=rows)
+
+
+def _pairs(report: Report) -> Table:
+    columns = ("requests a second, as a multiple of", *KINDS.values())
+    rows = [
+        (pair, *(number(statistics.median(by_load[load])) for load in TWO_LOADS))
+        for pair, by_load in report[ENGINE]["ratios"].items()
+    ]
+    return Table(title="Engine haproxy, ratios", columns=columns, rows=rows)
 
 
 def number(value: float) -> str:

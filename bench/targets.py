@@ -30,7 +30,7 @@ TWO_LOADS = {"new 32": "a connection for each request", "keep-alive 32": "kept c
 """Loads under which two proxies are compared, in words."""
 
 ENGINE = "engine"
-"""Part of a report: the engine haproxy and its peers, measured in turns."""
+"""Part of a report: the engine haproxy beside each of its peers."""
 
 ADD, DELETE = "add", "delete"
 """Changes of one entry of haproxy's map."""
@@ -76,7 +76,25 @@ HAPROXY_PEERS = (
     *(path_name(count, one_thread=True) for count in (10, CROWD)),
     path_name(10, one_thread=True, logs=False),
 )
-"""Proxies that are measured in turns with the engine haproxy."""
+"""The engine haproxy and its peers."""
+COMPARED = (
+    (IN_HAPROXY, path_name(10, one_thread=True), 1.0),
+    (IN_HAPROXY_CROWD, path_name(CROWD, one_thread=True), 1.5),
+    (IN_HAPROXY, HAPROXY, 0.8),
+    (IN_HAPROXY, HAPROXY_ALWAYS, 0.8),
+)
+"""The engine, a peer, and the smallest ratio of their requests a second."""
+PAIRS = (
+    *((mine, other) for mine, other, _bound in COMPARED),
+    (IN_HAPROXY, IN_PROCESS),
+    (IN_HAPROXY, path_name(10, one_thread=True, logs=False)),
+)
+"""Proxies that are measured in turn."""
+
+
+def pair_name(mine: str, other: str) -> str:
+    """Return the name of a pair."""
+    return f"{mine} / {other}"
 
 
 def change_name(entries: int, change: str) -> str:
@@ -93,16 +111,12 @@ def ratio(report: Report, name: str, other: str, *, load: str = LOAD, of: str = 
         return float("nan")
 
 
-def ratio_in_rounds(
-    report: Report, name: str, other: str, load: str, *, part: str = "throughput"
-) -> float:
+def ratio_in_rounds(report: Report, name: str, other: str, load: str) -> float:
     """Return the median of the rounds' ratios of the rates; NaN if either was not measured.
 
     Both values of such a ratio are measured at most a minute apart.
-
-    :param part: part of the report; the rounds of :data:`ENGINE` are its turns.
     """
-    rows = report.get(part, {})
+    rows = report.get("throughput", {})
     try:
         pairs = zip(*(rows[one][load]["rates"] for one in (name, other)), strict=True)
         return float(statistics.median(mine / theirs for mine, theirs in pairs))
@@ -145,16 +159,12 @@ def _all(report: Report) -> Iterator[Target]:
 
 
 def _of_haproxy(report: Report) -> Iterator[Target]:
-    compared = (
-        (IN_HAPROXY, path_name(10, one_thread=True), 1.0),
-        (IN_HAPROXY_CROWD, path_name(CROWD, one_thread=True), 1.5),
-        (IN_HAPROXY, HAPROXY, 0.8),
-        (IN_HAPROXY, HAPROXY_ALWAYS, 0.8),
-    )
-    for mine, other, bound in compared:
+    ratios = report.get(ENGINE, {}).get("ratios", {})
+    for mine, other, bound in COMPARED:
         for load, words in TWO_LOADS.items():
             name = f"{mine}, {words}: requests a second, as a multiple of {other}'s"
-            value = ratio_in_rounds(report, mine, other, load, part=ENGINE)
+            turns = ratios.get(pair_name(mine, other), {}).get(load, [float("nan")])
+            value = float(statistics.median(turns))
             yield Target(name=name, value=value, bound=bound)
     value = report.get("memory", {}).get(HAPROXY_ALONE, {}).get(str(CROWD), float("nan"))
     name = f"{HAPROXY_ALONE}: MB with {CROWD:,} guests"

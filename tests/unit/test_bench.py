@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bench import store_tables, store_targets, store_writes
+from bench import engine, store_tables, store_targets, store_writes
 from bench.chart import chart
 from bench.direct import counter
 from bench.load import Load, parse
@@ -20,25 +24,31 @@ from bench.store_targets import FORWARDING, SQLITE, WORKERS
 from bench.storm import PATHS, request, whole
 from bench.tables import Table, restructured, tables
 from bench.targets import (
+    COMPARED,
     HAPROXY,
     HAPROXY_ALONE,
     IN_HAPROXY,
-    IN_HAPROXY_CROWD,
     IN_PROCESS,
     IPV6,
     NEUTRON,
     TWO_WORKERS,
-    path_name,
+    pair_name,
     ratio,
     targets,
 )
-from bench.throughput import bracketed
+from bench.throughput import LOADS, Cell, bracketed
 
 SAID = (
     "Running 3s test @ http://169.254.169.254:18080/\n  2 threads and 32 connections\n"
     "Requests/sec:   1000.00\n"
     '{"requests": 3000, "microseconds": 2000000, "p50": 250, "p99": 4000, "max": 9000, '
     '"connect": 1, "read": 2, "write": 3, "status": 400, "timeout": 5}\n'
+)
+CELL = Cell(
+    **dict.fromkeys(("rate", "p50", "p99", "cpu", "memory", "idle"), 1.0),
+    **dict.fromkeys(("requests", "failed", "resent"), 0),
+    rates=[1.0],
+    causes={},
 )
 NETSTAT = (
     "TcpExt: SyncookiesSent TCPSynRetrans TCPOrigDataSent\n"
@@ -174,17 +184,44 @@ def test_ipv6_is_measured_beside_ipv4() -> None:
 
 
 def test_the_engine_haproxy_is_compared_with_peers_of_one_thread() -> None:
-    rates = {
-        IN_HAPROXY: 100,
-        IN_HAPROXY_CROWD: 90,
-        path_name(10): 50,
-        path_name(10, one_thread=True): 100,
-        path_name(1000, one_thread=True): 45,
+    ratios = {
+        pair_name(mine, other): {"new 32": [2.0, 9.0, bound], "keep-alive 32": [bound - 0.1]}
+        for mine, other, bound in COMPARED
     }
-    values = {name: {**cell(rate), "rates": [rate]} for name, rate in rates.items()}
-    run = {"engine": report(**values)["throughput"]}
-    found = {one.name: (one.value, one.bound) for one in targets(run) if "1 thread's" in one.name}
-    assert list(found.values()) == [(1.0, 1.0)] * 2 + [(2.0, 1.5)] * 2
+    found = [one for one in targets({"engine": {"ratios": ratios}}) if "1 thread's" in one.name]
+    assert [(one.value, one.bound, one.met) for one in found] == [
+        *((2.0, 1.0, True), (0.9, 1.0, False)),
+        *((2.0, 1.5, True), (1.4, 1.5, False)),
+    ]
+
+
+class Turns:
+    """Each of two proxies is asked under a load; the rates are given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rates: Iterable[float]) -> None:
+        self.asked: list[str] = []
+        left = iter(rates)
+
+        def ask(direct: str, _proxy: object, _load: object, *, seconds: int) -> Cell:
+            assert seconds == engine.SECONDS
+            self.asked.append(direct)
+            return replace(CELL, rate=next(left))
+
+        monkeypatch.setattr(engine, "ask", ask)
+        places: Any = {name: (SimpleNamespace(direct=name), None) for name in "ab"}
+        self.comparison = engine.Comparison(places)
+
+
+def test_each_turn_gives_a_ratio_whichever_proxy_is_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns(monkeypatch, [1.0, 2.0, 4.0, 3.0, 1.0, 0.0])
+    for swapped in (False, True, False):
+        turns.comparison.turn(("a", "b"), LOADS[1], swapped=swapped)
+    assert turns.asked == ["a", "b", "b", "a", "a", "b"]
+    found = turns.comparison.report()
+    *ratios, last = found["ratios"]["a / b"]["new 32"]
+    assert ratios == [0.5, 0.75]
+    assert math.isnan(last)
+    assert found["proxies"]["b"]["new 32"]["rate"] == 2.0
 
 
 def test_haproxys_memory_and_the_time_of_a_change_have_targets() -> None:
@@ -205,11 +242,14 @@ def test_a_proxy_that_was_not_measured_with_a_number_of_guests_has_a_dash() -> N
     assert table.rows == [("dfmeta", "80", "-"), ("haproxy", "15", "20")]
 
 
-def test_a_table_of_the_engine_haproxy_has_it_and_its_peers() -> None:
-    run = report(**{IN_HAPROXY: cell(1000), IN_PROCESS: cell(100)})
-    *_, table = tables({"engine": run["throughput"]})
-    assert list(table.rows) == [(IN_HAPROXY, "1,000", "1,000"), (IN_PROCESS, "100", "100")]
-    assert section(table.title) == "haproxy"
+def test_the_tables_of_the_engine_haproxy_have_its_peers_and_the_ratios() -> None:
+    proxies = report(**{IN_HAPROXY: cell(1000), IN_PROCESS: cell(100)})["throughput"]
+    pair = pair_name(IN_HAPROXY, IN_PROCESS)
+    ratios = {pair: {"new 32": [1.0, 3.0, 10.0], "keep-alive 32": [7.0]}}
+    *_, rates, pairs = tables({"engine": {"proxies": proxies, "ratios": ratios}})
+    assert list(rates.rows) == [(IN_HAPROXY, "1,000", "1,000"), (IN_PROCESS, "100", "100")]
+    assert list(pairs.rows) == [(pair, "3", "7")]
+    assert section(rates.title) == section(pairs.title) == "haproxy"
 
 
 def test_changes_of_the_map_are_shown_with_their_percentiles() -> None:

@@ -36,7 +36,7 @@ PLAIN_LINES: Final = 24
 """Header lines of a plain request."""
 MORE_LINES: Final = 64
 """Header lines beyond the limit of the daemon's engine that haproxy reads, to hand them over."""
-BUFFER: Final = 2048
+BUFFER: Final = 1280
 """Bytes of a buffer beyond the limits of the daemon's engine, of which haproxy takes 8 for each
 header line: a request that the engine refuses must fit, or haproxy would refuse it in its own way.
 No more: for a second try, haproxy copies the whole buffer of each request, twice, and with 6144

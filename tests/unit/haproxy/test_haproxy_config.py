@@ -17,6 +17,7 @@ import pytest
 
 from dfmeta.proxy.haproxy.config import (
     IN_DOUBT,
+    REPEATED,
     USUAL_NAMES,
     USUAL_TARGETS,
     Descriptors,
@@ -268,6 +269,41 @@ def test_what_is_not_plain_never_reaches_nova(
             assert not one.ask(odd, guest).startswith(b"HTTP/1.1 200"), odd
         assert upstream.asked == [], odd
     assert one.ask().startswith(b"HTTP/1.1 200")
+
+
+def test_a_request_after_a_plain_one_is_judged_by_its_own_headers(
+    known: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    one = known()
+    target = USUAL_TARGETS[-1]
+    plain = request(f"GET {target} HTTP/1.1", "User-Agent: a", "Accept: b")
+    with_nul = [
+        plain[:place] + b"\0" + plain[place + 1 :]
+        for place in range(plain.index(b"\r\n") + 2, len(plain) - 4)
+    ]
+    with_usual_target = [odd.replace(b"/latest ", target.encode() + b" ") for odd in ODD]
+    for odd in [*ODD, *with_usual_target, *with_nul]:
+        upstream.asked.clear()
+        with one.connect() as guest:
+            for _ in range(2):
+                assert one.ask(plain, guest).startswith(b"HTTP/1.1 200"), odd
+            assert not one.ask(odd, guest).startswith(b"HTTP/1.1 200"), odd
+        assert len(upstream.asked) == 2, odd
+
+
+@pytest.mark.parametrize("length", [1, REPEATED, 4000])
+def test_headers_of_any_length_may_come_again(
+    known: Callable[..., Loopback], upstream: Upstream, length: int
+) -> None:
+    one = known()
+    asked = [
+        request(f"GET {USUAL_TARGETS[-1]} HTTP/1.1", f"User-Agent: {letter * length}")
+        for letter in "aab"
+    ]
+    with one.connect() as guest:
+        for each in asked:
+            assert one.ask(each, guest).startswith(b"HTTP/1.1 200")
+    assert len(upstream.asked) == len(asked)
 
 
 def test_what_is_usual_is_plain_by_the_other_rules_too(
