@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import eventlet
@@ -30,8 +30,9 @@ ANSWER_MAX: Final = 32 << 20
 """Bytes of an answer."""
 COMMANDS: Final = 64
 """Commands of one connection."""
-PAYLOAD: Final = 12_000
-"""Bytes of one payload; it must be smaller than tune.bufsize."""
+REQUEST: Final = 8192
+"""Bytes of commands, or of a payload, that are sent at a time: haproxy closes the connection if its
+buffer has no room for them (tune.bufsize)."""
 PROMPT: Final = b"\n> "
 """The end of an answer on a connection that stays."""
 _PIECE: Final = 65536
@@ -120,9 +121,7 @@ class Runtime:
         :raises HaproxyError: when it does not confirm each of them.
         """
         commands = [_command(name, key, value, key in before) for key, value in changes.items()]
-        commands = [one for one in commands if one]
-        for first in range(0, len(commands), COMMANDS):
-            some = commands[first : first + COMMANDS]
+        for some in _batches((one for one in commands if one), most=COMMANDS):
             answer = self.ask(";".join(some))
             if answer != "\n" * len(some):
                 raise HaproxyError(cause=f"it did not change its map: {answer.strip()[:80]!r}")
@@ -147,8 +146,9 @@ class Runtime:
         if found is None:
             raise HaproxyError(cause="it did not prepare a new version of its map")
         version = found[1]
-        for payload in _payloads(entries):
-            answer = self.ask(f"add map @{version} {name} <<\n{payload}")
+        for some in _batches(f"{key} {value}" for key, value in entries.items()):
+            payload = "\n".join(some)
+            answer = self.ask(f"add map @{version} {name} <<\n{payload}\n")
             if answer.strip():
                 raise HaproxyError(cause=f"it did not add to its map: {answer.strip()[:80]!r}")
         there = self.ask(f"show map @{version} {name}").split("\n")
@@ -218,18 +218,18 @@ def _command(name: str, key: str, value: str | None, there: bool) -> str:
     return f"{'set' if there else 'add'} map {name} {key} {value}"
 
 
-def _payloads(entries: Mapping[str, str]) -> Iterable[str]:
-    lines: list[str] = []
+def _batches(lines: Iterable[str], *, most: int = REQUEST) -> Iterator[list[str]]:
+    """Yield *lines* in lists of :data:`REQUEST` bytes, with separators, and *most* lines."""
+    batch: list[str] = []
     size = 0
-    for key, value in entries.items():
-        line = f"{key} {value}\n"
-        if size + len(line) > PAYLOAD:
-            yield "".join(lines)
-            lines, size = [], 0
-        lines.append(line)
-        size += len(line)
-    if lines:
-        yield "".join(lines)
+    for line in lines:
+        if batch and (size + len(line) > REQUEST or len(batch) == most):
+            yield batch
+            batch, size = [], 0
+        batch.append(line)
+        size += len(line) + 1
+    if batch:
+        yield batch
 
 
 def _rows(answer: str) -> Rows:

@@ -16,6 +16,8 @@ from dfmeta.exceptions import HaproxyError
 from dfmeta.proxy.haproxy import runtime as runtime_module
 from dfmeta.proxy.haproxy.config import OF_ADDRESS, OF_PORT
 from dfmeta.proxy.haproxy.runtime import COMMANDS, PROMPT, Runtime
+from dfmeta.proxy.http1 import HeadLimits
+from dfmeta.proxy.limits import Limits
 from tests.unit.haproxy.support import HERE, Loopback, server, value, wait_ended
 from tests.unit.support import until
 from tests.unit.upstream import OK, Upstream
@@ -45,6 +47,18 @@ def test_more_changes_than_a_connection_takes_are_all_made(one: Loopback) -> Non
     assert one.runtime.entries(one.map) == {}
 
 
+def test_all_entries_fit_into_the_buffers_of_the_smallest_limits(
+    loopback: Callable[..., Loopback],
+) -> None:
+    one = loopback(limits=Limits(head=HeadLimits(request_line=256, header=512)))
+    entries = dict.fromkeys(many(2 * COMMANDS), value(instance="a" * 120))
+    one.runtime.replace(one.map, entries)
+    assert one.runtime.entries(one.map) == entries
+    others = dict.fromkeys(entries, value(instance="b" * 120))
+    one.runtime.change(one.map, entries, dict(others))
+    assert one.runtime.entries(one.map) == others
+
+
 def test_an_entry_that_is_not_there_cannot_be_deleted_and_costs_no_command(one: Loopback) -> None:
     one.runtime.change(one.map, {}, {HERE: None})
     assert one.runtime.entries(one.map) == {}
@@ -58,7 +72,7 @@ def test_a_mirror_that_is_wrong_is_noticed(one: Loopback) -> None:
 def test_all_entries_are_replaced_at_once_in_several_payloads(one: Loopback) -> None:
     one.put("old", "10.9.9.9")
     entries = many(500)
-    assert sum(map(len, entries.values())) > 2 * runtime_module.PAYLOAD
+    assert sum(map(len, entries.values())) > 2 * runtime_module.REQUEST
     one.runtime.replace(one.map, entries)
     assert one.runtime.entries(one.map) == entries
     one.runtime.replace(one.map, {})
