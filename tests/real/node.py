@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from tests.harness.guest import METADATA_IP, Sample, uuid_of
 from tests.harness.machine import Machine
-from tests.harness.poll import wait_for
 
 READY = 900
 """Seconds in which the daemon has to be ready, on a busy machine that is emulated."""
