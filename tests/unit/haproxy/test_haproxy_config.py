@@ -27,6 +27,7 @@ from dfmeta.proxy.haproxy.config import (
     render,
     waiting,
 )
+from dfmeta.proxy.http1 import HeadLimits
 from dfmeta.proxy.limits import Limits
 from tests.harness.agent import HAPROXY
 from tests.harness.certificates import Authority
@@ -42,6 +43,8 @@ FOUR = NovaServer(
 SIX = replace(FOUR, address=ip_address("2001:db8::1"))
 OTHER = replace(FOUR, host="other.example", authority="other.example:1", port=1)
 NUMERIC = replace(SIX, host="2001:db8::1", authority="[2001:db8::1]:8775")
+BEYOND = 256
+"""Bytes by which a request may be larger than the daemon allows, as the page says."""
 PLANS = {
     "plain": Plan(servers=(FOUR,), handover="h"),
     "no server": Plan(servers=(), handover="h"),
@@ -304,6 +307,28 @@ def test_headers_of_any_length_may_come_again(
         for each in asked:
             assert one.ask(each, guest).startswith(b"HTTP/1.1 200")
     assert len(upstream.asked) == len(asked)
+
+
+def largest(limits: HeadLimits, *, beyond: int) -> bytes:
+    """A request whose line, headers and number of headers are just allowed, and more bytes."""
+    line = f"GET /{'a' * (limits.request_line - len('GET / HTTP/1.1'))} HTTP/1.1"
+    short = [f"A{number}: b" for number in range(limits.lines - 2)]
+    without = len(request(line, *short, "B: ")) - len(f"{line}\r\n\r\n")
+    return request(line, *short, f"B: {'b' * (limits.header - without + beyond)}")
+
+
+@pytest.mark.parametrize("limits", [HeadLimits(), HeadLimits(request_line=256, header=1024)])
+def test_the_daemon_gets_all_that_it_allows_and_a_little_more(
+    known: Callable[..., Loopback], limits: HeadLimits
+) -> None:
+    one = known(limits=Limits(head=limits))
+    whole = largest(limits, beyond=0)
+    assert len(whole) == limits.request_line + limits.header + len("\r\n\r\n")
+    assert whole.count(b": ") == limits.lines
+    for beyond in (0, 1, BEYOND):
+        # Here no daemon is there to answer.
+        assert one.ask(largest(limits, beyond=beyond)) == b"", beyond
+    assert one.ask(largest(limits, beyond=9000)).startswith(b"HTTP/1.1 400 ")
 
 
 def test_what_is_usual_is_plain_by_the_other_rules_too(
