@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -71,12 +72,6 @@ def path_name(count: int, *, one_thread: bool = False, logs: bool = True) -> str
     return f"metadata_path, {count}{', 1 thread' if one_thread else ''}{'' if logs else ', no log'}"
 
 
-HAPROXY_PEERS = (
-    *(IN_HAPROXY, IN_HAPROXY_CROWD, IN_PROCESS, HAPROXY, HAPROXY_ALWAYS),
-    *(path_name(count, one_thread=True) for count in (10, CROWD)),
-    path_name(10, one_thread=True, logs=False),
-)
-"""The engine haproxy and its peers."""
 COMPARED = (
     (IN_HAPROXY, path_name(10, one_thread=True), 1.0),
     (IN_HAPROXY_CROWD, path_name(CROWD, one_thread=True), 1.5),
@@ -90,6 +85,8 @@ PAIRS = (
     (IN_HAPROXY, path_name(10, one_thread=True, logs=False)),
 )
 """Proxies that are measured in turn."""
+HAPROXY_PEERS = tuple(dict.fromkeys(itertools.chain.from_iterable(PAIRS)))
+"""The engine haproxy and its peers."""
 
 
 def pair_name(mine: str, other: str) -> str:

@@ -108,10 +108,6 @@ class Node:
         if self.run(asked, check=False, timeout=READY + 60).returncode:
             raise AssertionError(f"dfmeta-agent is not ready\n{self.journal()[-4000:]}")
 
-    def ready(self) -> bool:
-        """What readiness says."""
-        return self.run(f"curl -sf {ADMIN}/healthz/readiness", check=False).returncode == 0
-
     def journal(self, since: str = "") -> str:
         """What dfmeta-agent wrote to the journal.
 
