@@ -52,6 +52,8 @@ class Compute(Shell):
         self.neutron = stack.enter_context(NeutronAgent(switch))
         self.neutron.put(self.guest, network="net1", vlan=101)
         self.neutron.start()
+        # The agent of a compute node has run for long: it has deleted its stale flows.
+        self.neutron.clean_up()
         running = self.folder / "libvirt"
         running.mkdir()
         text = libvirt.definition(WEB1, project=PROJECT, name="web1")
