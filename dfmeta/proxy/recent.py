@@ -191,18 +191,18 @@ class Recent:
         elif status not in _HARMLESS:
             _add(one, Failure(now, status, kind_of(path), reason[:REASON_MAX], since=now))
 
-    def succeeded(self, claim: Claim, count: int, at: float, *, well: bool) -> None:
+    def succeeded(self, claim: Claim, count: int, at: float) -> None:
         """Note requests that another process has answered with success.
 
+        The answers show that the guest is known; see :attr:`Asked.well_at`.
+
         :param at: seconds of the clock.
-        :param well: whether an answer shows that the guest is known; see :attr:`Asked.well_at`.
         """
         one = self._of(claim.caller, claim.identity.incarnation)
         one.counts[0] += count
         if at >= one.last_at:
             one.last_at, one.last_status = at, _OK
-        if well:
-            one.well_at = max(one.well_at, at)
+        one.well_at = max(one.well_at, at)
 
     def forget(self, caller: Caller) -> None:
         """Forget a guest, since another one may have its port."""

@@ -241,19 +241,17 @@ def test_what_a_worker_noted_of_a_guest_that_has_gone_is_dropped(world: World) -
 
 def test_requests_that_haproxy_answered_are_added(world: World) -> None:
     world.note(503)
-    world.recent.succeeded(claim(), 3, 1002.0, well=True)
+    world.recent.succeeded(claim(), 3, 1002.0)
     one = world.of()
     assert one.counts == [3, 0, 0, 1, 0]
     assert (one.last_at, one.last_status, one.well_at) == (1002.0, 200, 1002.0)
     assert not one.failing
 
 
-def test_requests_that_show_no_guest_and_late_news_change_counts_alone(world: World) -> None:
+def test_late_news_changes_the_counts_alone(world: World) -> None:
     world.note(200)
     world.note(503)
-    world.recent.succeeded(claim(), 1, 1001.5, well=False)
+    world.recent.succeeded(claim(), 1, 1000.5)
     one = world.of()
     assert one.counts == [2, 0, 0, 1, 0]
     assert (one.last_at, one.last_status, one.well_at) == (1002.0, 503, 1001.0)
-    world.recent.succeeded(claim(), 1, 1000.5, well=True)
-    assert world.of().well_at == 1001.0

@@ -93,17 +93,15 @@ _OWN_PATHS: Final = (
 _ODD_IN_TARGETS: Final = (*"!\"#$%&'()*+,:;<=>?@[\\]^`{|}", "//")
 """What no plain target has: a query, an escape, an absolute form (RFC 9112, 3.2.2)."""
 USUAL_TARGETS: Final = (
-    *("/", "/openstack", "/latest/meta-data/", "/latest/user-data", "/latest/meta-data"),
+    *("/openstack", "/latest/meta-data/", "/latest/user-data", "/latest/meta-data"),
     *(f"/latest/meta-data/{name}" for name in ("instance-id", "hostname", "local-hostname")),
     *(f"/latest/meta-data/{name}" for name in ("local-ipv4", "public-keys/0/openssh-key")),
-    *(
-        f"/openstack/latest/{name}"
-        for name in (
-            *("meta_data.json", "user_data", "network_data.json"),
-            *("vendor_data.json", "vendor_data2.json"),
-        )
-    ),
 )
+USUAL_OPENSTACK: Final = tuple(
+    f"/openstack/latest/{name}"
+    for name in ("meta_data.json", "user_data", "vendor_data.json", "vendor_data2.json")
+)
+USUAL_NETWORK_DATA: Final = "/openstack/latest/network_data.json"
 """Plain targets that guests ask for most."""
 USUAL_NAMES: Final = (
     *("host", "host,accept", "host,user-agent", "host,user-agent,accept"),
@@ -345,6 +343,9 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    acl crowded sc0_conn_cur gt {limits.requests_per_port}"
     yield "    acl plain_target url -m beg /"
     yield f"    acl odd_target url -m sub {_quoted(_ODD_IN_TARGETS)}"
+    # The list of versions is the same for each guest, so that it does not count as an answer that
+    # shows that Nova knows the guest.
+    yield "    acl odd_target url -m str /"
     yield f"    acl odd_target path -m beg {_quoted(_OWN_PATHS)}"
     yield f"    acl odd_target url -m len {max(limits.head.request_line - MARGIN, 0) + 1}:"
     yield f"    acl odd_names req.hdr_names -m sub {_quoted(_ODD_NAMES)}"
@@ -355,9 +356,16 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     # at which the comparison would end.
     yield "    acl again req.hdrs,strcmp(sess.plain) eq 0"
     # Two comparisons for most requests, where the others are eight.
-    yield f"    acl usual_target url -m str {_quoted(USUAL_TARGETS)}"
+    openstack = USUAL_OPENSTACK
+    if not plan.network_data_subports:
+        openstack = (*openstack, USUAL_NETWORK_DATA)
+    yield f"    acl usual_openstack url -m str {_quoted(openstack)}"
+    yield f"    acl usual_target url -m str {_quoted((*USUAL_TARGETS, *openstack))}"
     yield f"    acl usual_names req.hdr_names -m str {_quoted(USUAL_NAMES)}"
     common = "same plain plain_version !crowded"
+    if plan.timeout_answer == "auto" and plan.servers:
+        # One rule for most requests, of those below.
+        yield f"    use_backend {NOVA_CLOSES} if usual_openstack {common} again"
     first = f"{common} plain_host !odd"
     plain = (
         f"{common} usual_target again",
@@ -415,8 +423,6 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    http-response deny deny_status 503 if {{ res.body_size gt {ANSWER_MAX} }}"
     yield "    acl well status 200:399"
     yield "    http-response sc-inc-gpc0(1) if well"
-    # The list of versions is the same for each guest.
-    yield "    http-response sc-inc-gpc1(1) if { capture.req.uri / } well"
     if not plan.debug:
         yield f"    http-response set-log-level silent if well or {{ sc1_http_err_rate gt {ODD} }}"
     yield "    http-response del-header server"
@@ -544,7 +550,7 @@ def _tables() -> Iterator[str]:
     yield "    disabled"
     stored = f"conn_cur,conn_cnt,conn_rate({_ms(LATELY)})"
     yield _table(OF_PORT, f"len 48 size {PORTS}", stored)
-    yield _table(OF_ADDRESS, f"len 64 size {4 * PORTS}", "conn_cur,gpc0,gpc1,http_err_rate(10s)")
+    yield _table(OF_ADDRESS, f"len 64 size {4 * PORTS}", "conn_cur,gpc0,http_err_rate(10s)")
 
 
 def _table(name: str, sizes: str, stored: str) -> str:

@@ -49,8 +49,8 @@ OUTCOMES: Final[Mapping[Literal["opened", "reused", "failed"], str]] = {
 CLASSES: Final[tuple[metrics.StatusClass, ...]] = ("2xx", "3xx", "4xx", "5xx")
 AT_ONCE: Final = 0.05
 """Seconds that haproxy has to tell the connections of one port; the daemon waits for it."""
-_ALL, _LISTS = _OF_ADDRESS = ("all", "lists")
-"""Counters of an address: its answers, and those of them that are the same for each guest."""
+_ANSWERS: Final = "answers"
+"""Counter of an address."""
 _DENIED: Final = "dcon"
 """haproxy's counter of connections that it has refused."""
 _PORT: Final = "connections"
@@ -215,7 +215,7 @@ class Counts:
         for endpoint, number, epoch in self._used[pid] - known:
             self._registry.count_connections(endpoint, number, epoch, -1, now)
         self._used[pid] &= known
-        self._drop(pid, _OF_ADDRESS, rows)
+        self._drop(pid, (_ANSWERS,), rows)
 
     def _drop(self, pid: int, kinds: Container[str], rows: Container[str]) -> None:
         """Drop the last readings of counters whose rows are gone."""
@@ -256,8 +256,8 @@ class Counts:
 
     def _read_guests(self, pid: int, runtime: Runtime) -> None:
         now = time.time()
-        for claim, more, well in self._answers(pid, runtime):
-            RECENT.succeeded(claim, more, now, well=well)
+        for claim, more in self._answers(pid, runtime):
+            RECENT.succeeded(claim, more, now)
         ports = runtime.table(OF_PORT, "data.conn_cnt gt 0")
         self._drop(pid, (_PORT,), ports)
         self._add_accepted(pid, ports)
@@ -273,13 +273,12 @@ class Counts:
             if more and identity is not None and identity.incarnation == incarnation:
                 ACCEPTED.add(endpoint, incarnation, more)
 
-    def _answers(self, pid: int, runtime: Runtime) -> Iterator[tuple[Claim, int, bool]]:
+    def _answers(self, pid: int, runtime: Runtime) -> Iterator[tuple[Claim, int]]:
         for token, row in runtime.table(OF_ADDRESS, "data.gpc0 gt 0").items():
-            more = self._more(pid, token, _ALL, row.get("gpc0", 0))
-            lists = self._more(pid, token, _LISTS, row.get("gpc1", 0))
+            more = self._more(pid, token, _ANSWERS, row.get("gpc0", 0))
             claim = self._claim(token) if more else None
             if claim is not None:
-                yield claim, more, more > lists
+                yield claim, more
 
     def _more(self, pid: int, name: str, kind: str, value: int) -> int:
         """Return what a counter has gained since the last call for it."""

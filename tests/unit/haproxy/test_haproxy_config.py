@@ -19,6 +19,8 @@ from dfmeta.proxy.haproxy.config import (
     IN_DOUBT,
     REPEATED,
     USUAL_NAMES,
+    USUAL_NETWORK_DATA,
+    USUAL_OPENSTACK,
     USUAL_TARGETS,
     Descriptors,
     NovaServer,
@@ -43,6 +45,7 @@ FOUR = NovaServer(
 SIX = replace(FOUR, address=ip_address("2001:db8::1"))
 OTHER = replace(FOUR, host="other.example", authority="other.example:1", port=1)
 NUMERIC = replace(SIX, host="2001:db8::1", authority="[2001:db8::1]:8775")
+TARGETS = (*USUAL_TARGETS, *USUAL_OPENSTACK, USUAL_NETWORK_DATA)
 BEYOND = 256
 """Bytes by which a request may be larger than the daemon allows, as the page says."""
 PLANS = {
@@ -245,6 +248,7 @@ ODD = [
     request("GET /%61 HTTP/1.1"),
     request("GET //a HTTP/1.1"),
     request("GET http://a/b HTTP/1.1"),
+    request("GET / HTTP/1.1"),
     request("GET /healthz HTTP/1.1"),
     request("GET /api/v1 HTTP/1.1"),
     request("GET /latest HTTP/3.7"),
@@ -262,30 +266,34 @@ ODD = [
 ]
 
 
+def with_target(target: str) -> list[bytes]:
+    """The requests that have another reason than their target, with that one."""
+    told = [odd.replace(b"/latest ", target.encode() + b" ") for odd in ODD]
+    return [odd for odd in told if odd not in ODD]
+
+
 def test_what_is_not_plain_never_reaches_nova(
     known: Callable[..., Loopback], upstream: Upstream
 ) -> None:
     one = known()
-    with_usual_target = [odd.replace(b"/latest ", USUAL_TARGETS[-1].encode() + b" ") for odd in ODD]
-    for odd in [*ODD, *with_usual_target]:
+    for odd in [*ODD, *with_target(USUAL_TARGETS[-1]), *with_target(USUAL_OPENSTACK[0])]:
         with one.connect() as guest:
             assert not one.ask(odd, guest).startswith(b"HTTP/1.1 200"), odd
         assert upstream.asked == [], odd
     assert one.ask().startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize("target", [USUAL_TARGETS[-1], USUAL_OPENSTACK[0]])
 def test_a_request_after_a_plain_one_is_judged_by_its_own_headers(
-    known: Callable[..., Loopback], upstream: Upstream
+    known: Callable[..., Loopback], upstream: Upstream, target: str
 ) -> None:
     one = known()
-    target = USUAL_TARGETS[-1]
     plain = request(f"GET {target} HTTP/1.1", "User-Agent: a", "Accept: b")
     with_nul = [
         plain[:place] + b"\0" + plain[place + 1 :]
         for place in range(plain.index(b"\r\n") + 2, len(plain) - 4)
     ]
-    with_usual_target = [odd.replace(b"/latest ", target.encode() + b" ") for odd in ODD]
-    for odd in [*ODD, *with_usual_target, *with_nul]:
+    for odd in [*ODD, *with_target(target), *with_nul]:
         upstream.asked.clear()
         with one.connect() as guest:
             for _ in range(2):
@@ -336,7 +344,7 @@ def test_what_is_usual_is_plain_by_the_other_rules_too(
 ) -> None:
     """A usual target with an unusual header, and usual headers with an unusual target."""
     one = known()
-    asked = [request(f"GET {target} HTTP/1.1", "A: b") for target in USUAL_TARGETS]
+    asked = [request(f"GET {target} HTTP/1.1", "A: b") for target in TARGETS]
     for names in USUAL_NAMES:
         values = {"host": "169.254.169.254", "connection": "keep-alive"}
         lines = [f"{name}: {values.get(name, 'a')}" for name in names.split(",")]
@@ -365,10 +373,15 @@ def test_the_daemon_is_asked_for_the_network_of_vms_if_it_completes_it(
     known: Callable[..., Loopback], upstream: Upstream
 ) -> None:
     completing, usual = known(network_data_subports=True), known()
-    for method in ("GET", "HEAD"):
+    for method, path in itertools.product(("GET", "HEAD"), (NETWORK_DATA, USUAL_NETWORK_DATA)):
+        guest = completing.connect()
+        before = completing.ask(request(f"GET {USUAL_OPENSTACK[0]} HTTP/1.1"), guest)
+        assert before.startswith(b"HTTP/1.1 200")
         # Here no daemon is there to be asked.
-        assert completing.ask(request(f"{method} {NETWORK_DATA} HTTP/1.1")) == b""
-    assert upstream.asked == []
+        assert completing.ask(request(f"{method} {path} HTTP/1.1")) == b""
+        assert completing.ask(request(f"{method} {path} HTTP/1.1"), guest) == b""
+    assert [asked.line for asked in upstream.asked] == [f"GET {USUAL_OPENSTACK[0]} HTTP/1.1"] * 4
+    upstream.asked.clear()
     for other in ("meta_data.json", "Network_data.json", "network_data.json/", "network_data.jso"):
         path = NETWORK_DATA.replace("network_data.json", other)
         assert completing.ask(request(f"GET {path} HTTP/1.1")).startswith(b"HTTP/1.1 200"), path

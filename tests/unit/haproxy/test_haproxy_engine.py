@@ -445,9 +445,9 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     answers = Counts._answers
 
     def note(self: Counts, pid: int, runtime: Runtime) -> Any:
-        for claim, more, well in answers(self, pid, runtime):
+        for claim, more in answers(self, pid, runtime):
             read.append(more)
-            yield claim, more, well
+            yield claim, more
 
     monkeypatch.setattr(Counts, "_answers", note)
     return read

@@ -95,9 +95,9 @@ def test_tables_and_statistics_have_what_a_guest_did(
     one.put(value())
     guest = one.connect()
     assert one.ask(guest=guest).startswith(b"HTTP/1.1 200 OK")
-    assert one.ask(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", guest).startswith(b"HTTP/1.1 200 OK")
+    assert one.ask(guest=guest).startswith(b"HTTP/1.1 200 OK")
     row = one.runtime.table(OF_ADDRESS, "data.gpc0 gt 0")["13.0.1.0.1"]
-    assert (row["conn_cur"], row["gpc0"], row["gpc1"]) == (1, 2, 1)
+    assert (row["conn_cur"], row["gpc0"]) == (1, 2)
     assert one.runtime.table(OF_PORT)["13.0.1"]["conn_cnt"] == 1
     assert one.runtime.table(OF_PORT, "data.conn_cnt gt 1") == {}
     keys = ["13.0.1.0.1", "13.0.1.0.2"]
