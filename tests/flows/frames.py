@@ -72,6 +72,10 @@ class Frame:
     def __getitem__(self, name: str) -> int:
         return self._nd.get(name, self._values.get(name, 0))
 
+    def has(self, name: str) -> bool:
+        """Whether the bytes have a field, whatever its value."""
+        return name in self._values
+
     def put(self, name: str, value: int, offset: int = 0, bits: int = 0) -> None:
         """Set a field, or *bits* of it from *offset* up."""
         if bits:

@@ -207,19 +207,21 @@ def test_the_model_and_open_vswitch_agree(pair: Pair, layout: Layout, fates: set
     _both_dumps_read_the_same(pair, second=second)
 
 
+@pytest.mark.parametrize("length", [0, 1, 2, 229])
+def test_a_question_whose_option_has_a_wrong_length_is_answered_as_in_the_model(
+    pair: Pair, length: int
+) -> None:
+    pair.wire = Wire(SECOND)
+    state = _one_guest(second=True)
+    pair.install(state.flows())
+    frame = _question(str(KEYS.key_of(Endpoint(1), NUMBERS6[0])), state.meta.mac)
+    assert frame[-8:-6] == bytes((1, 1))
+    frame = frame[:-7] + bytes((length,)) + frame[-6:]
+    assert pair.compare([(TAP_PORT, frame)]) == {"back": 1}
+
+
 def _both_dumps_read_the_same(pair: Pair, *, second: bool) -> None:
-    guest = Guest(
-        Endpoint(1),
-        METERS[1],
-        {
-            NUMBERS[0]: GuestAddress(GUEST_MAC, IPv4Address(IP)),
-            NUMBERS6[0]: GuestAddress(GUEST_MAC, IPv6Address(IP6), IPv6Address(SERVICE6[1])),
-        },
-        SYN_METERS[1],
-    )
-    tap = replace(patch_of(KEYS), ofport=TAP_PORT)
-    meta = replace(meta_tap_of(KEYS), ofport=TAP_PORT, patch=PATCH)
-    flows = State(second, tap, meta, (guest,)).flows()
+    flows = _one_guest(second=second).flows()
     pair.install(flows)
     data, last = encode(pair.wire, [pair.wire.dump()], 1)
     pair.answers.clear()
@@ -229,6 +231,17 @@ def _both_dumps_read_the_same(pair: Pair, *, second: bool) -> None:
         found = [one.flow for one in map(pair.wire.found, entries) if one is not None]
         assert len(found) == len(flows)
         assert set(found) == set(flows)
+
+
+def _one_guest(*, second: bool) -> State:
+    """A guest with an address of each version of IP."""
+    known = {
+        NUMBERS[0]: GuestAddress(GUEST_MAC, IPv4Address(IP)),
+        NUMBERS6[0]: GuestAddress(GUEST_MAC, IPv6Address(IP6), IPv6Address(SERVICE6[1])),
+    }
+    tap = replace(patch_of(KEYS), ofport=TAP_PORT)
+    meta = replace(meta_tap_of(KEYS), ofport=TAP_PORT, patch=PATCH)
+    return State(second, tap, meta, (Guest(Endpoint(1), METERS[1], known, SYN_METERS[1]),))
 
 
 # Two real bridges
