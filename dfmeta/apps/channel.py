@@ -9,7 +9,9 @@ batch.
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import termios
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -96,6 +98,17 @@ class Channel:
     def connected(self) -> bool:
         """Whether a connection to the bridge is up."""
         return self._datapath is not None
+
+    @property
+    def unread(self) -> bool:
+        """Whether the switch has sent messages that are not read yet (FIONREAD, unix(7))."""
+        if self._datapath is None:
+            return False
+        try:
+            answer = fcntl.ioctl(self._datapath.socket.fileno(), termios.FIONREAD, bytes(4))
+        except (OSError, ValueError):
+            return False  # the connection has just been closed
+        return any(answer)
 
     def uses(self, datapath: Any) -> bool:
         """Whether *datapath* is the connection that is up."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 import eventlet
 
@@ -22,6 +23,10 @@ from dfmeta.flows.pipeline import BR_META, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint
 from dfmeta.registry import Phase, Registry
+
+HEED: Final = 0.05
+"""Seconds that a request waits at most for the switch's latest messages to be handled: after a
+start with thousands of ports, there are many."""
 
 
 class Controller(Driver):
@@ -121,6 +126,15 @@ class Controller(Driver):
         super().withdraw()
         if self.meta is not None:
             self.meta.withdraw()
+
+    def heed(self) -> None:
+        """Let all that the switch has sent by now be handled: a port may have another guest now.
+
+        The thread that reads may wait for its turn while others answer guests.
+        """
+        until = time.monotonic() + HEED
+        while self.channel.unread and time.monotonic() < until:
+            eventlet.sleep(0)
 
     def prove_path(self) -> None:
         """Probe the path to the proxy now, and then periodically; see :class:`Probe`.

@@ -43,10 +43,17 @@ if TYPE_CHECKING:
 class Proxy:
     """The proxy, with either engine.
 
+    :param heed: see :class:`~dfmeta.proxy.application.Application`.
     :raises StoreError, StartError: when a file or database that it needs cannot be opened.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, registry: Registry) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        registry: Registry,
+        *,
+        heed: Callable[[], object] = lambda: None,
+    ) -> None:
         self._conf = conf
         self._registry = registry
         self._key = load_key(Path(conf.df_metadata.state_path))
@@ -64,6 +71,7 @@ class Proxy:
             rates=self._rates,
             complaints=complaints,
             attachments=local,
+            heed=heed,
         )
         self._answers = WorkerAnswers(backend, self._subports, self._rates, complaints, local)
         self._engine: Engine | None = None

@@ -65,7 +65,7 @@ class Start:
         parts = self._parts
         group = parts.conf.df_metadata
         parts.tap.take_over(activated_guests(f"{self._prog}-guests", parts.tap.places))
-        proxy = parts.proxy = Proxy(parts.conf, parts.registry)
+        proxy = parts.proxy = Proxy(parts.conf, parts.registry, heed=parts.controller.heed)
         open_store()
         parts.tap.listen_early()
         self._deadline = time.monotonic() + group.startup_timeout

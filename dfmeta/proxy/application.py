@@ -62,7 +62,10 @@ class Settings:
 
 
 class Application:
-    """Answers guests' requests, one call for each."""
+    """Answers guests' requests, one call for each.
+
+    :param heed: lets the switch's latest messages be handled, before the claim is checked.
+    """
 
     def __init__(
         self,
@@ -74,8 +77,10 @@ class Application:
         rates: RateLimiter,
         complaints: Complaints,
         attachments: Attachments | None = None,
+        heed: Callable[[], object] = lambda: None,
     ) -> None:
         self._registry = registry
+        self._heed = heed
         self._attachments = attachments
         self._backend = backend
         self._settings = settings
@@ -132,6 +137,7 @@ class Application:
         :param deadline: monotonic seconds.
         :raises Abandoned: when the doubt lasts until *deadline*.
         """
+        self._heed()
         if self._registry.certain(claim.caller):
             return
         begun = time.monotonic()

@@ -419,6 +419,7 @@ class Datapath(ProtocolDesc):  # type: ignore[misc]  # os-ken has no types
         self.sent: list[Sent] = []
         self.writes = 0
         self.closed = False
+        self.socket: Any = None
 
     def send(self, data: bytes) -> bool:
         """Take what a channel writes."""

@@ -115,6 +115,7 @@ class World:
         self.backend = FakeBackend()
         self.tokens = Tokens(bytes(32))
         self.hops: list[int] = []
+        self.news: list[Callable[[], object]] = []
         self.application = Application(
             self.registry,
             self.backend,
@@ -122,7 +123,13 @@ class World:
             tokens=self.tokens,
             rates=RateLimiter(rate or RateSettings()),
             complaints=Complaints(logging.getLogger("dfmeta.proxy")),
+            heed=lambda: self.heed(),
         )
+
+    def heed(self) -> None:
+        """Stand in for the switch's latest messages: :attr:`news` has what each call changes."""
+        if self.news:
+            self.news.pop(0)()
 
     def ask(
         self,
@@ -387,6 +394,26 @@ def test_a_request_whose_number_stays_in_doubt_gets_no_answer(meanwhile: bool) -
     with pytest.raises(Abandoned) as abandoned:
         world.ask(seconds=0.1)
     assert abandoned.value.reason == "timeout"
+
+
+def test_the_switchs_latest_messages_count_before_the_backend_is_asked() -> None:
+    world = World(ask=lambda: 1)
+    world.news = [lambda: in_doubt(world)]
+    asking = eventlet.spawn(world.ask)
+    let_hub_run()
+    assert world.backend.asked == []
+    world.registry.answered(1)
+    assert asking.wait().status == 200
+
+
+def test_the_switchs_latest_messages_count_before_the_answer_leaves() -> None:
+    world = World(ask=lambda: 1)
+    after = port(instance=OTHER_INSTANCE)
+    world.backend.meanwhile = lambda: world.news.append(lambda: world.registry.set_port(after))
+    with pytest.raises(Abandoned) as abandoned:
+        world.ask()
+    assert abandoned.value.reason == "changed"
+    assert len(world.backend.asked) == 1
 
 
 def test_a_request_whose_number_turns_out_to_be_anothers_gets_no_answer() -> None:

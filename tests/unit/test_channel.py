@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Iterator
 
 import eventlet
@@ -48,6 +50,24 @@ def test_without_a_connection_every_use_says_so(channel: Channel) -> None:
         channel.post([])
     with pytest.raises(NotConnectedError):
         channel.commit([], "nothing")
+
+
+def test_messages_that_the_switch_has_sent_are_unread_until_they_are_read(
+    channel: Channel, datapath: Datapath
+) -> None:
+    ours, theirs = socket.socketpair()
+    with contextlib.closing(theirs):
+        datapath.socket = ours
+        assert not channel.unread
+        theirs.send(b"a message")
+        assert channel.unread
+        ours.recv(64)
+        assert not channel.unread
+        theirs.send(b"a message")
+        ours.close()
+        assert not channel.unread
+        channel.detach(datapath)
+        assert not channel.unread
 
 
 def test_a_batch_is_a_bundle_with_a_barrier_behind_it(channel: Channel, datapath: Datapath) -> None:

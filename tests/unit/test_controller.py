@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Iterator
 
 import eventlet
@@ -9,6 +11,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import metrics
+from dfmeta.apps import controller as controller_module
 from dfmeta.apps import driver as driver_module
 from dfmeta.apps.removals import LATE, Removals
 from dfmeta.flows.desired import fixed_flows
@@ -58,6 +61,23 @@ def reconciled(watching: Rig, caplog: pytest.LogCaptureFixture) -> Rig:
 def hook(rig: Rig) -> object:
     """A guest's hook, as the switch has it."""
     return next(mod for mod in rig.switch.dump() if mod.cookie & 0xFFFF == Purpose.GUEST_HTTP)
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["in its turn", "too slowly"])
+def test_the_thread_that_reads_gets_its_turn_first(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
+    monkeypatch.setattr(controller_module, "HEED", 0.05 if not reads else 10)
+    ours, theirs = socket.socketpair()
+    with contextlib.closing(ours), contextlib.closing(theirs):
+        rig.switch.socket = ours
+        rig.controller.heed()
+        theirs.send(b"a message")
+        heard: list[bytes] = []
+        if reads:
+            eventlet.spawn_n(lambda: heard.append(ours.recv(64)))
+        rig.controller.heed()
+        assert heard == [b"a message"] * reads
 
 
 def test_a_foreign_datapath_is_refused_and_closed(caplog: pytest.LogCaptureFixture) -> None:
