@@ -36,7 +36,7 @@ from bench.throughput import (
     warm_up,
 )
 
-TURNS, SECONDS = 21, 1
+TURNS, SECONDS = 31, 1
 
 
 class Comparison:
