@@ -21,10 +21,10 @@ import eventlet
 from bench.programs import HAPROXY
 from bench.targets import ADD, DELETE, ENTRIES, change_name
 from dfmeta.model import Endpoint, GuestAddress, Port
-from dfmeta.proxy.haproxy.config import Plan
 from dfmeta.proxy.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.haproxy.entries import Entries
 from dfmeta.proxy.haproxy.handover import HandoverServer, listen
+from dfmeta.proxy.haproxy.plan import Plan
 from dfmeta.proxy.haproxy.process import Program, Secrets
 from dfmeta.proxy.limits import Limits
 from dfmeta.registry import Registry

@@ -17,9 +17,9 @@ from oslo_config import cfg
 from dfmeta.conf import nova as nova_options
 from dfmeta.exceptions import ConfigError, StartError
 from dfmeta.model import HttpHost, Identity
-from dfmeta.proxy.haproxy.config import NovaServer, Plan
 from dfmeta.proxy.haproxy.engine import Setup
 from dfmeta.proxy.haproxy.entries import Entries
+from dfmeta.proxy.haproxy.plan import NovaServer, Plan
 from dfmeta.proxy.haproxy.process import Secrets, descriptors_of
 from dfmeta.proxy.nova.request import host_header
 from dfmeta.proxy.tokens import TokenMode

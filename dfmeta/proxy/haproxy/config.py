@@ -1,11 +1,9 @@
 """The configuration of haproxy, as text.
 
-How it works: haproxy answers only plain requests itself: GET or HEAD, a path of ordinary
-characters, no query, no body, few and short headers, from a source address in the map, and not for
-the file that the daemon completes (:mod:`dfmeta.proxy.subports`). All other requests go to the
-daemon (:mod:`dfmeta.proxy.haproxy.handover`), whose own engine answers or refuses them as it always
-does. So the rules here need not repeat the engine's, and a request that two parsers could read in
-two ways is read by the stricter one.
+How it works: haproxy answers only plain requests itself (:mod:`dfmeta.proxy.haproxy.plain`), and
+none for the file that the daemon completes (:mod:`dfmeta.proxy.subports`). All other requests go to
+the daemon (:mod:`dfmeta.proxy.haproxy.handover`), whose own engine answers or refuses them as it
+always does. So the rules here need not repeat the engine's.
 
 The map has one value for each source address: all that identifies a guest, separated by "|"
 (:mod:`dfmeta.proxy.haproxy.entries`). A connection takes it at its beginning. haproxy answers a
@@ -21,20 +19,14 @@ from __future__ import annotations
 import itertools
 import string
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.proxy import network_data
+from dfmeta.proxy.haproxy import plain
+from dfmeta.proxy.haproxy.plain import quoted
+from dfmeta.proxy.haproxy.plan import Descriptors, NovaServer, Plan
 from dfmeta.proxy.haproxy.runtime import REQUEST
-from dfmeta.proxy.limits import Limits
 
-MARGIN: Final = 512
-"""Bytes by which a plain request is shorter than the daemon's engine allows: haproxy counts them a
-little differently."""
-PLAIN_LINES: Final = 24
-"""Header lines of a plain request."""
 MORE_LINES: Final = 64
 """Header lines beyond the limit of the daemon's engine that haproxy reads, to hand them over."""
 BUFFER: Final = 1280
@@ -46,8 +38,6 @@ ANSWER_MAX: Final = 16 << 20
 """Bytes of the longest answer of Nova, as in the other engine."""
 RESERVE: Final = 640
 """Bytes of a buffer that headers may grow by: those for Nova have 500."""
-REPEATED: Final = 512
-"""Bytes of the longest headers that haproxy remembers of a connection."""
 CONNECT_TIMEOUT: Final = 1.0
 """Seconds until another host of Nova, or the daemon, is tried."""
 HANDOVER_EXTRA: Final = 5.0
@@ -85,31 +75,6 @@ IN_DOUBT: Final = "?"
 """Value of an address whose port has a number in doubt: an answer to it waits, and the daemon has
 its requests."""
 
-_OWN_PATHS: Final = (
-    *("/api", "/healthz", "/metrics", "/version", "/ports", "/service", "/haproxy", "/probe"),
-    *("/options", "/device-", "/records", "/latest/api", "/dfmeta"),
-)
-"""Beginnings of paths that the daemon itself answers, and of some others."""
-_ODD_IN_TARGETS: Final = (*"!\"#$%&'()*+,:;<=>?@[\\]^`{|}", "//")
-"""What no plain target has: a query, an escape, an absolute form (RFC 9112, 3.2.2)."""
-USUAL_TARGETS: Final = (
-    *("/openstack", "/latest/meta-data/", "/latest/user-data", "/latest/meta-data"),
-    *(f"/latest/meta-data/{name}" for name in ("instance-id", "hostname", "local-hostname")),
-    *(f"/latest/meta-data/{name}" for name in ("local-ipv4", "public-keys/0/openssh-key")),
-)
-USUAL_OPENSTACK: Final = tuple(
-    f"/openstack/latest/{name}"
-    for name in ("meta_data.json", "user_data", "vendor_data.json", "vendor_data2.json")
-)
-USUAL_NETWORK_DATA: Final = "/openstack/latest/network_data.json"
-"""Plain targets that guests ask for most."""
-USUAL_NAMES: Final = (
-    *("host", "host,accept", "host,user-agent", "host,user-agent,accept"),
-    *("host,user-agent,accept,connection", "host,user-agent,accept-encoding,accept,connection"),
-    *("host,user-agent,accept,accept-encoding,connection",),
-    *("accept-encoding,host,user-agent,connection", "host,accept-encoding,user-agent,accept"),
-)
-"""Lists of headers' names of the usual clients, none of which is odd."""
 _OPENSTACK: Final = (f"{string.ascii_lowercase}{string.digits}", f"{string.ascii_uppercase}-._~")
 """Characters that may follow /openstack/ in a plain path, a line of patterns each: haproxy reads at
 most 64 words of a line."""
@@ -136,24 +101,8 @@ _USUAL_ANSWERS: Final = (
     *("date,content-type,content-length", "date,content-length,content-type"),
 )
 """Lists of headers' names of the usual answers of Nova, without Server: all of them go on."""
-_FORWARDED: Final = (
-    *(f"x{one}forwarded{other}for" for one in "-_" for other in "-_"),
-    *("forwarded:", "via:"),
-)
-"""Parts of the headers, in lower case, that may be a header of a proxy."""
 _NOTHING: Final = "/dev/null"
 """Instead of an answer: the connection ends."""
-_ODD_NAMES: Final = (
-    "content-length",
-    "transfer-encoding",
-    "expect",
-    "upgrade",
-    ",te",
-    "trailer",
-    "x-aws-ec2-metadata-token",
-)
-"""Parts of the list of headers' names, in lower case: headers that announce a body or another
-protocol, and EC2's token. A longer name with such a part is no loss."""
 _ONE_HOP: Final = ("keep-alive", "te", "trailer", "upgrade")
 """Headers of an answer that end here, as those do that begin with "proxy-" (RFC 9110, 7.6.1)."""
 _INTRODUCED: Final = "send-proxy-v2 proxy-v2-options unique-id"
@@ -162,70 +111,6 @@ _SETTLE: Final = "settle"
 """Name of the action in Lua."""
 _CHANGED: Final = 500
 """Status that stands for a guest that has changed; it is answered with nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NovaServer:
-    """One address of one Nova host."""
-
-    host: str
-    """Name or address as the operator wrote it, for the certificate."""
-    authority: str
-    """Value of the Host header."""
-    address: IPv4Address | IPv6Address
-    port: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Descriptors:
-    """Descriptors that haproxy inherits."""
-
-    listeners: tuple[int, ...]
-    """The guests' listeners."""
-    cli: int
-    """haproxy's end of the runtime interface."""
-    log: int
-    """Pipe for the lines about failed requests."""
-    map: int
-    """File of the map, which is empty."""
-    away: int
-    """File with the answer for a Nova that gives none."""
-    ca: int | None = None
-    """File of trusted authorities; None: the system's."""
-    cert: int | None = None
-    """File of the client's certificate and key; None: it has none."""
-    waiting: int | None = None
-    """File of :func:`waiting`; None: this haproxy has no Lua."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Everything that the configuration depends on, except descriptors and certificates."""
-
-    servers: tuple[NovaServer, ...]
-    """Nova's hosts in their order; empty: the daemon is asked for everything."""
-    several: bool = False
-    """Whether there are several hosts, so that a slow one is given half of the time."""
-    tls: bool = False
-    insecure: bool = False
-    """With TLS: whether any certificate is accepted."""
-    limits: Limits = field(default_factory=Limits)
-    hold_timeout: float = 8.0
-    """Seconds."""
-    timeout_answer: str = "auto"
-    """``auto``, ``503`` or ``close``."""
-    refuse_forwarded: bool = False
-    """Whether requests that a proxy forwarded are refused."""
-    debug: bool = False
-    """Whether there is a line for each request, with its method, size and times."""
-    network_data_subports: bool = False
-    """Whether the daemon is asked for every network_data.json, to complete it."""
-    threads: int = 1
-    maxconn: int = 4096
-    hosts: tuple[str, ...] = (METADATA_IP,)
-    """Values of the Host header of plain requests."""
-    handover: str
-    """Name of the daemon's listener in the abstract namespace (unix(7))."""
 
 
 def map_name(given: Descriptors) -> str:
@@ -329,50 +214,11 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    tcp-request connection track-sc1 var(sess.claim) table {OF_ADDRESS} if began"
     yield f"    tcp-request connection reject if {{ sc0_conn_cur gt {most} }}"
     yield f"    acl same {guests},strcmp(sess.who) eq 0"
-    # No regular expressions: haproxy compiles them to machine code, which the unit's
-    # MemoryDenyWriteExecute= forbids.
-    yield "    acl plain method GET HEAD"
-    yield f"    acl plain_host req.fhdr(host) -m str {_quoted(plan.hosts)}"
-    yield "    acl plain_version req.ver 1.0 1.1"
-    # NUL, which haproxy 2.6 lets pass, and no pattern can have. A "%" is encoded as well.
-    yield "    acl odd req.hdrs,url_enc -m sub %00"
-    yield f"    acl odd req.hdrs -m len {max(limits.head.header - MARGIN, 0) + 1}:"
-    if plan.refuse_forwarded:
-        yield f"    acl odd req.hdrs,lower -m sub {_quoted(_FORWARDED)}"
-    # More at a time wait for their turn in the daemon.
-    yield f"    acl crowded sc0_conn_cur gt {limits.requests_per_port}"
-    yield "    acl plain_target url -m beg /"
-    yield f"    acl odd_target url -m sub {_quoted(_ODD_IN_TARGETS)}"
-    # The list of versions is the same for each guest, so that it does not count as an answer that
-    # shows that Nova knows the guest.
-    yield "    acl odd_target url -m str /"
-    yield f"    acl odd_target path -m beg {_quoted(_OWN_PATHS)}"
-    yield f"    acl odd_target url -m len {max(limits.head.request_line - MARGIN, 0) + 1}:"
-    yield f"    acl odd_names req.hdr_names -m sub {_quoted(_ODD_NAMES)}"
-    yield "    acl odd_names req.hdr_names -m beg te"
-    yield "    acl odd_names req.fhdr_cnt(accept) gt 1"
-    yield f"    acl odd_names req.fhdr_cnt gt {min(limits.head.lines, PLAIN_LINES)}"
-    # The headers of an earlier request of the connection that was plain. There is no NUL in them,
-    # at which the comparison would end.
-    yield "    acl again req.hdrs,strcmp(sess.plain) eq 0"
-    # Two comparisons for most requests, where the others are eight.
-    openstack = USUAL_OPENSTACK
-    if not plan.network_data_subports:
-        openstack = (*openstack, USUAL_NETWORK_DATA)
-    yield f"    acl usual_openstack url -m str {_quoted(openstack)}"
-    yield f"    acl usual_target url -m str {_quoted((*USUAL_TARGETS, *openstack))}"
-    yield f"    acl usual_names req.hdr_names -m str {_quoted(USUAL_NAMES)}"
-    common = "same plain plain_version !crowded"
+    yield from plain.acls(plan)
     if plan.timeout_answer == "auto" and plan.servers:
         # One rule for most requests, of those below.
-        yield f"    use_backend {NOVA_CLOSES} if usual_openstack {common} again"
-    first = f"{common} plain_host !odd"
-    plain = (
-        f"{common} usual_target again",
-        f"{first} usual_target usual_names",
-        f"{first} plain_target !odd_target !odd_names",
-    )
-    unless = f"unless {' or '.join(plain)}" if plan.servers else ""
+        yield f"    use_backend {NOVA_CLOSES} if {plain.USUAL}"
+    unless = f"unless {' or '.join(plain.CONDITIONS)}" if plan.servers else ""
     yield f"    use_backend {DAEMON} {unless}"
     if plan.network_data_subports:
         first, last = network_data.FIRST, network_data.LAST
@@ -407,11 +253,7 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
         hosts = []
     else:
         hosts = [f"Host: {server.authority}" for server in plan.servers[:1]]
-    short = f"{{ req.hdrs -m len :{REPEATED} }}"
-    yield (
-        "    http-request set-var(sess.plain) req.hdrs "
-        f"unless {{ var(sess.plain) -m found }} or !{short}"
-    )
+    yield f"    http-request {plain.remember()}"
     yield from _headers([*_FOR_NOVA, *hosts])
     # An answer leaves only while the address still stands for the same guest.
     yield f"    acl same src,map_ip({map_name(given)}),strcmp(sess.who) eq 0"
@@ -428,7 +270,7 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    http-response del-header server"
     if plan.several:
         yield from _in_order(plan)
-    yield f"    http-response allow if {{ res.hdr_names -m str {_quoted(_USUAL_ANSWERS)} }}"
+    yield f"    http-response allow if {{ res.hdr_names -m str {quoted(_USUAL_ANSWERS)} }}"
     yield from _last()
     for header in _ONE_HOP:
         yield f"    http-response del-header {header}"
@@ -497,7 +339,7 @@ def _have_hosts_names(servers: Sequence[NovaServer]) -> bool:
 def _deletion(beginnings: Iterable[str]) -> Iterator[str]:
     """Yield the rules that delete all headers whose names begin in one of those ways."""
     for one in beginnings:
-        yield f"    http-request del-header {_quoted([one])} -m beg"
+        yield f"    http-request del-header {quoted([one])} -m beg"
 
 
 def _server(server: NovaServer, plan: Plan, given: Descriptors) -> str:
@@ -556,13 +398,6 @@ def _tables() -> Iterator[str]:
 def _table(name: str, sizes: str, stored: str) -> str:
     own = name.removeprefix(f"{_TABLES}/")
     return f"    table {own} type string {sizes} expire {FORGET}s store {stored}"
-
-
-def _quoted(patterns: Iterable[str]) -> str:
-    """Return patterns as arguments, none of which has a meaning in the configuration."""
-    # In single quotes nothing has one, and the quote itself is written in double quotes.
-    words = (f"'{one}'" if "'" not in one else f'"{one}"' for one in patterns)
-    return " ".join(words)
 
 
 def _address(server: NovaServer) -> str:

@@ -126,7 +126,7 @@ class Counts:
     def request(self, line: str) -> None:
         """Note any request, and log it as the daemon's own engine does at DEBUG.
 
-        :param line: haproxy's with times, as with :attr:`~dfmeta.proxy.haproxy.config.Plan.debug`.
+        :param line: haproxy's with times, as with :attr:`~dfmeta.proxy.haproxy.plan.Plan.debug`.
         """
         words = line.split(" ", len(TIMES))
         found = _LINE.fullmatch(words.pop())

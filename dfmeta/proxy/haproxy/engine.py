@@ -30,10 +30,10 @@ from dfmeta.model import Endpoint
 from dfmeta.proxy.engine import Terms
 from dfmeta.proxy.feed import SETTLE_TIMEOUT, Feed
 from dfmeta.proxy.haproxy import report
-from dfmeta.proxy.haproxy.config import Plan
 from dfmeta.proxy.haproxy.counts import Counts
 from dfmeta.proxy.haproxy.entries import Entries, GuestMap
 from dfmeta.proxy.haproxy.handover import HandoverServer
+from dfmeta.proxy.haproxy.plan import Plan
 from dfmeta.proxy.haproxy.process import Process, Secrets
 from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.haproxy.running import Failures, Running

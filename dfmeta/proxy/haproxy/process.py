@@ -22,7 +22,8 @@ import eventlet
 from eventlet.hubs import trampoline
 
 from dfmeta.exceptions import HaproxyError
-from dfmeta.proxy.haproxy.config import Descriptors, Plan, map_name, render, server_names, waiting
+from dfmeta.proxy.haproxy.config import map_name, render, server_names, waiting
+from dfmeta.proxy.haproxy.plan import Descriptors, Plan
 from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.haproxy.runtime import Runtime
 

@@ -11,7 +11,7 @@ import pytest
 from eventlet.green import socket as green_socket
 
 from dfmeta.exceptions import HaproxyError
-from dfmeta.proxy.haproxy.config import NovaServer, Plan
+from dfmeta.proxy.haproxy.plan import NovaServer, Plan
 from dfmeta.proxy.haproxy.process import Process, Secrets
 from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.haproxy.runtime import Changes, Rows

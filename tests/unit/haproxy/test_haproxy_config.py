@@ -15,24 +15,20 @@ from typing import Any
 import eventlet
 import pytest
 
-from dfmeta.proxy.haproxy.config import (
-    IN_DOUBT,
+from dfmeta.proxy.haproxy.config import IN_DOUBT, map_name, render, waiting
+from dfmeta.proxy.haproxy.plain import (
     REPEATED,
     USUAL_NAMES,
     USUAL_NETWORK_DATA,
     USUAL_OPENSTACK,
     USUAL_TARGETS,
-    Descriptors,
-    NovaServer,
-    Plan,
-    map_name,
-    render,
-    waiting,
 )
+from dfmeta.proxy.haproxy.plan import Descriptors, NovaServer, Plan
 from dfmeta.proxy.http1 import HeadLimits
 from dfmeta.proxy.limits import Limits
 from tests.harness.agent import HAPROXY
 from tests.harness.certificates import Authority
+from tests.harness.netns import ROOT
 from tests.unit.haproxy.support import HERE, PROGRAM, Loopback, server, value
 from tests.unit.support import until
 from tests.unit.upstream import OK, Asked, Upstream, hang
@@ -339,6 +335,11 @@ def test_the_daemon_gets_all_that_it_allows_and_a_little_more(
     assert one.ask(largest(limits, beyond=9000)).startswith(b"HTTP/1.1 400 ")
 
 
+def test_the_page_says_how_much_more_the_daemon_gets() -> None:
+    page = (ROOT / "doc/source/haproxy.rst").read_text(encoding="utf-8")
+    assert f"larger by more than {BEYOND} bytes" in " ".join(page.split())
+
+
 def test_what_is_usual_is_plain_by_the_other_rules_too(
     known: Callable[..., Loopback], upstream: Upstream
 ) -> None:
@@ -421,17 +422,17 @@ def test_a_connection_stays_open_unless_keepalive_is_off(
     assert one.ask(guest=guest).startswith(b"HTTP/1.1 200") != ends
 
 
-ROOT, DOCUMENT = "GET /latest HTTP/1.1", "GET /openstack/latest/user_data HTTP/1.1"
+LATEST, DOCUMENT = "GET /latest HTTP/1.1", "GET /openstack/latest/user_data HTTP/1.1"
 
 
 @pytest.mark.parametrize(
     ("answer", "line", "status"),
     [
-        ("auto", ROOT, b"503"),
+        ("auto", LATEST, b"503"),
         ("auto", DOCUMENT, b""),
-        ("503", ROOT, b"503"),
+        ("503", LATEST, b"503"),
         ("503", DOCUMENT, b"503"),
-        ("close", ROOT, b""),
+        ("close", LATEST, b""),
         ("close", DOCUMENT, b""),
     ],
 )

@@ -19,11 +19,11 @@ from dfmeta.model import Endpoint
 from dfmeta.proxy.engine import Terms
 from dfmeta.proxy.haproxy import engine as engine_module
 from dfmeta.proxy.haproxy import running as running_module
-from dfmeta.proxy.haproxy.config import Plan
 from dfmeta.proxy.haproxy.counts import Counts
 from dfmeta.proxy.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.haproxy.entries import Entries, GuestMap, News
 from dfmeta.proxy.haproxy.handover import HandoverServer, listen
+from dfmeta.proxy.haproxy.plan import Plan
 from dfmeta.proxy.haproxy.process import Secrets
 from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.haproxy.runtime import Runtime, _Kept

@@ -18,7 +18,7 @@ from dfmeta.cmd import haproxy as command
 from dfmeta.cmd import privileges
 from dfmeta.exceptions import HaproxyError
 from dfmeta.proxy.haproxy import process as process_module
-from dfmeta.proxy.haproxy.config import Plan
+from dfmeta.proxy.haproxy.plan import Plan
 from dfmeta.proxy.haproxy.process import Process, Secrets
 from tests.harness.certificates import Authority
 from tests.unit.haproxy.support import PROGRAM, Loopback, server, value, wait_ended

@@ -19,7 +19,7 @@ from oslo_config import cfg
 
 from dfmeta.exceptions import ConfigError, StartError
 from dfmeta.model import Endpoint, Identity
-from dfmeta.proxy.haproxy.config import NovaServer
+from dfmeta.proxy.haproxy.plan import NovaServer
 from dfmeta.proxy.haproxy.program import Program
 from dfmeta.registry import Registry
 from dfmeta.wiring import haproxy, haproxy_program
