@@ -11,7 +11,6 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import metrics
-from dfmeta.apps import controller as controller_module
 from dfmeta.apps import driver as driver_module
 from dfmeta.apps.removals import LATE, Removals
 from dfmeta.flows.desired import fixed_flows
@@ -64,10 +63,7 @@ def hook(rig: Rig) -> object:
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["in its turn", "too slowly"])
-def test_the_thread_that_reads_gets_its_turn_first(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, reads: bool
-) -> None:
-    monkeypatch.setattr(controller_module, "HEED", 0.05 if not reads else 10)
+def test_the_thread_that_reads_gets_its_turn_first(rig: Rig, reads: bool) -> None:
     ours, theirs = socket.socketpair()
     with contextlib.closing(ours), contextlib.closing(theirs):
         rig.switch.socket = ours
