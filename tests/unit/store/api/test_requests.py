@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import ApiError
@@ -277,7 +277,6 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text("xyz"), JSON))
-@settings(derandomize=True, deadline=None)
 def test_what_is_json_comes_out_as_it_went_in(document: dict[str, Any]) -> None:
     for ascii_only in (True, False):
         text = json.dumps(document, ensure_ascii=ascii_only)

@@ -61,7 +61,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @settings(
     max_examples=examples(170),
-    derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -75,7 +74,7 @@ def test_a_malformed_body_is_the_clients_fault(client: Client, body: bytes) -> N
     assert client.get(f"/device-metadata/{INSTANCE}").status_int == 404
 
 
-@settings(max_examples=examples(70), derandomize=True, deadline=None)
+@settings(max_examples=examples(70), deadline=None)
 @given(
     method=st.sampled_from(["GET", "HEAD", "POST", "DELETE", "PUT", "BREW"]),
     path=st.text(st.characters(max_codepoint=0xFF), max_size=20),
