@@ -69,8 +69,11 @@ _TABLES: Final = "counts"
 OF_PORT: Final = f"{_TABLES}/of_port"
 OF_ADDRESS: Final = f"{_TABLES}/of_address"
 """Stick-tables: the numbers of a port, and those of an address."""
-PARTS: Final = ("instance", "project", "signature", "address", "port", "claim")
-"""Parts of a value of the map, in its order, and the variables of a connection that have them."""
+PARTS: Final = ("port", "claim", "address", "project", "instance", "signature")
+"""Parts of a value of the map, in its order, and the variables of a connection that have them. The
+short ones come first: haproxy reads a value up to the part."""
+_FROM_THE_END: Final = 2
+"""Last parts that haproxy looks for from the end of the value, which is nearer."""
 IN_DOUBT: Final = "?"
 """Value of an address whose port has a number in doubt: an answer to it waits, and the daemon has
 its requests."""
@@ -207,7 +210,9 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    unique-id-format %Ts.%ms%[var(sess.port)]"
     yield f"    tcp-request connection set-var(sess.who) {guests}"
     yield f"    tcp-request connection unset-var(sess.who) if {{ var(sess.who) -m str {IN_DOUBT} }}"
-    for place, part in enumerate(PARTS, 1):
+    for index, part in enumerate(PARTS):
+        left = len(PARTS) - index
+        place = -left if left <= _FROM_THE_END else index + 1
         yield f"    tcp-request connection set-var(sess.{part}) var(sess.who),word({place},|)"
     yield "    acl began var(sess.claim) -m found"
     yield f"    tcp-request connection track-sc0 var(sess.port) table {OF_PORT} if began"

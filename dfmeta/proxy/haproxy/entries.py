@@ -19,7 +19,7 @@ from eventlet.event import Event
 
 from dfmeta.exceptions import HaproxyError
 from dfmeta.model import Endpoint, Identity
-from dfmeta.proxy.haproxy.config import IN_DOUBT
+from dfmeta.proxy.haproxy.config import IN_DOUBT, PARTS
 from dfmeta.proxy.haproxy.runtime import Runtime
 from dfmeta.registry import Registry
 from dfmeta.slots import Slot
@@ -104,14 +104,15 @@ class Entries:
 
     def _value(self, endpoint: Endpoint, identity: Identity, number: int, slot: Slot) -> str:
         """Return the value of one address; empty if haproxy cannot have it."""
-        fields = [
-            identity.instance_id,
-            identity.project_id,
-            self.sign(identity.instance_id),
-            str(slot.address.ip).partition("%")[0],
-            port_token(endpoint, identity.incarnation),
-            claim_token(endpoint, identity.incarnation, number, slot.epoch),
-        ]
+        parts = {
+            "port": port_token(endpoint, identity.incarnation),
+            "claim": claim_token(endpoint, identity.incarnation, number, slot.epoch),
+            "address": str(slot.address.ip).partition("%")[0],
+            "project": identity.project_id,
+            "instance": identity.instance_id,
+            "signature": self.sign(identity.instance_id),
+        }
+        fields = [parts[name] for name in PARTS]
         return "|".join(fields) if all(map(_PLAIN.fullmatch, fields)) else ""
 
 

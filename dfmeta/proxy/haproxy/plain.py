@@ -76,14 +76,15 @@ protocol, and EC2's token. A longer name with such a part is no loss."""
 _COMMON: Final = "same plain plain_version !crowded"
 """Conditions of each plain request. The frontend defines ``same``: the guest is still the same."""
 _JUDGED: Final = f"{_COMMON} plain_host !odd"
-USUAL: Final = f"usual_openstack {_COMMON} again"
+USUAL: Final = f"usual_openstack again {_COMMON}"
 """Condition of the most usual requests, which are below /openstack/."""
 CONDITIONS: Final = (
-    f"{_COMMON} usual_target again",
+    f"usual_target again {_COMMON}",
     f"{_JUDGED} usual_target usual_names",
     f"{_JUDGED} plain_target !odd_target !odd_names",
 )
-"""Conditions of a plain request, one of which has to hold."""
+"""Conditions of a plain request, one of which has to hold. haproxy evaluates each one up to the
+first name that does not apply: ``again`` is early, which never applies to the first request."""
 
 
 def acls(plan: Plan) -> Iterator[str]:

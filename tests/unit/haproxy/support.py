@@ -31,7 +31,7 @@ GET = b"GET /latest/meta-data HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"
 def value(*, instance: str = "instance", incarnation: int = 1, epoch: int = 1) -> str:
     """A value of the map, for a guest at port 13."""
     claim = f"13.0.{incarnation}.0.{epoch}"
-    return f"{instance}|project|signature|10.0.0.5|13.0.{incarnation}|{claim}"
+    return f"13.0.{incarnation}|{claim}|10.0.0.5|project|{instance}|signature"
 
 
 def server(upstream: Upstream) -> NovaServer:

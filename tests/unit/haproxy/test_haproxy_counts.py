@@ -460,7 +460,7 @@ def test_haproxy_writes_a_line_for_each_request_with_debug(
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="dfmeta.proxy.access")
     one = loopback(server(upstream), debug=True)
-    one.put("|".join([*value().split("|")[:4], world.port, world.claim]))
+    one.put("|".join([world.port, world.claim, *value().split("|")[2:]]))
     assert one.ask().startswith(b"HTTP/1.1 200")
     until(lambda: one.lines, "the line about it")
     world.counts.request(one.lines[0])
@@ -476,7 +476,7 @@ def test_the_counters_of_haproxy_are_read(
 ) -> None:
     one = loopback(server(upstream))
     fields = value().split("|")
-    fields[4:] = [world.port, world.claim]
+    fields[:2] = [world.port, world.claim]
     one.put("|".join(fields))
     guest = one.connect()
     assert one.ask(guest=guest).startswith(b"HTTP/1.1 200")
