@@ -147,8 +147,9 @@ class Daemon(Closing):
         try:
             status = self.wait(timeout)
         except subprocess.TimeoutExpired:
+            waits = kernel_stacks(self._running().pid)
             raise AssertionError(
-                f"{self.name} still runs {timeout:g} s after SIGTERM:\n{self.tail()}"
+                f"{self.name} still runs {timeout:g} s after SIGTERM:\n{waits}\n{self.tail()}"
             ) from None
         if status:
             raise AssertionError(f"{self.name} ended with {status}:\n{self.tail()}")
@@ -316,6 +317,15 @@ def samples(text: str) -> dict[str, float]:
         if match := _SAMPLE.match(line):
             found[line[: match.start("value")].strip()] = float(match["value"])
     return found
+
+
+def kernel_stacks(pid: int) -> str:
+    """Return the functions of the kernel in which the threads of a process wait (proc(5))."""
+    found = []
+    for stack in Path(f"/proc/{pid}/task").glob("*/stack"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found.append(f"{stack.parent.name}: {' '.join(stack.read_text().split()[1::2])}")
+    return "\n".join(found)
 
 
 def program(name: str) -> list[str]:
