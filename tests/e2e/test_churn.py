@@ -74,6 +74,10 @@ def test_fifty_ports_a_second_cost_busy_guests_nothing(
     guests = [make_guest(f"busy-{number}") for number in range(3)]
     for guest in guests:
         agent.ctl("store", "put", guest.instance_id, "--hostname", guest.name)
+    for guest in guests:
+        # All flows of a port come together.
+        hook = f"in_port={guest.ofport},"
+        wait_for(lambda hook=hook: hook in host.ofctl("dump-flows", "br-int"), 5, "its flows")
     before = host.ofctl("dump-flows", "br-int").count("cookie=0x64666d65")
     batches = [guest.start_many(500 * SECONDS * soak, path=PATH, timeout=10) for guest in guests]
     plugged = plug_and_unplug(host, SECONDS * soak)
