@@ -52,6 +52,12 @@ def group(**options: object) -> Any:
     return SimpleNamespace(**OPTIONS | options)
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a holder take long to start, as it may on a busy machine."""
+    monkeypatch.setattr(holding, "START_TRIES", 1500)
+
+
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
     """A listening socket."""
