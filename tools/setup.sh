@@ -219,9 +219,11 @@ cloud_init() {
 
 recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
+# The distribution's Python comes first: operators run it, and its compiler has optimised it, which a
+# Python that was built by hand often lacks (the tests take a third longer with such a one).
 find_python() {
     local name
-    for name in python3 python3.13 python3.12 python3.11; do
+    for name in /usr/bin/python3 python3 python3.13 python3.12 python3.11; do
         if command -v "$name" >/dev/null && recent "$name"; then
             command -v "$name"
             return 0
