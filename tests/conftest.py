@@ -33,24 +33,15 @@ settings.register_profile(
 )
 settings.load_profile("usual")
 
-# coverage measures the main thread of a test alone, since it names each thread's greenlet. Those of
-# many threads that end at once are freed in a pending call, and under a trace function CPython 3.11
-# and 3.12 can stay in that call for ever.
-_no_trace: Any = None
-threading.settrace(_no_trace)
-
-# coverage is half as fast when it follows greenlets. Tests that switch none are measured without;
-# the programs that they start are measured with it.
-ONE_STACK = os.environ.get(netns.MEASURING) == str(netns.WITHOUT_GREENTHREADS)
-if ONE_STACK and "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ[netns.MEASURING] = str(netns.WITH_GREENTHREADS)
-
 MEASURED = 0.3
 """Seconds of CPU time for which coverage measures one test, with all its parameters. It takes
 twice as long under coverage, and the further sets reach hardly any more lines, nor do the examples
 of Hypothesis."""
 _measured: defaultdict[str, float] = defaultdict(float)
 """Test → seconds for which it was measured."""
+_no_trace: Any = None
+_one_stack = False
+"""Whether coverage does not follow greenlets in this process."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -82,6 +73,16 @@ def pytest_configure(config: pytest.Config) -> None:
     the start of the program itself is tested. ``greenthreads``: a module whose tests switch
     greenlets in the process of the test.
     """
+    global _one_stack
+    # coverage measures the main thread of a test alone, since it names each thread's greenlet.
+    # Those of many threads that end at once are freed in a pending call, and under a trace function
+    # CPython 3.11 and 3.12 can stay in that call for ever.
+    threading.settrace(_no_trace)
+    # coverage is half as fast when it follows greenlets. Tests that switch none are measured
+    # without; the programs that they start are measured with it.
+    _one_stack = os.environ.get(netns.MEASURING) == str(netns.WITHOUT_GREENTHREADS)
+    if _one_stack and "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ[netns.MEASURING] = str(netns.WITH_GREENTHREADS)
     config.addinivalue_line("markers", "early: begins before the others")
     config.addinivalue_line("markers", "installed: starts each program as it is installed")
     config.addinivalue_line("markers", "greenthreads: switches greenlets in the test's process")
@@ -125,7 +126,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """Fail a test that switches greenlets where coverage would mix up their stacks."""
-    if not ONE_STACK:
+    if not _one_stack:
         return (yield)
     switches = []
     greenlet.settrace(lambda event, _between: switches.append(event))

@@ -6,7 +6,7 @@ and descriptors, and calls the same ``main`` as the installed program. Parent an
 test sees no difference: name, command line, signals and exit status are the program's own.
 
 ``pytest --prepared`` has the harness start programs so where a test does not say how they are to be
-started. ``tools/test`` does so.
+started. ``tools/test`` does so, and has the nurseries imported once for all processes of pytest.
 """
 
 from __future__ import annotations
@@ -17,25 +17,23 @@ import ctypes
 import functools
 import gc
 import importlib
-import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from tests.harness import kernel, netns
+from tests.harness import forking, kernel, netns
 from tests.harness.netns import CommandError, Namespace
 from tests.harness.poll import PATIENCE
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 15, 24, 38
 _CAPABILITIES, _CAP_VERSION_3 = 41, 0x20080522
 """prctl(2), capset(2)."""
-_MESSAGE: Final = 1 << 16
+_NAME: Final = "tests.harness.nursery"
 _LINE: Final = 1024
 """Bytes of a command line."""
 _PROGRAMS: Final = {
@@ -97,6 +95,10 @@ _PROGRAMS: Final = {
 _PATCHED: Final = frozenset({"dfmeta-agent", "dfmeta-store"})
 """Programs that eventlet patches."""
 
+SHARED: Final = "DFMETA_TEST_NURSERIES"
+"""Environment variable with the directory of sockets at which nurseries serve several processes:
+one for each program."""
+
 enabled = False
 """Set by ``--prepared``."""
 
@@ -151,15 +153,21 @@ class Forked:
 
 
 class Nursery:
-    """A process with everything of a program imported, and its children."""
+    """A process with everything of a program imported, and its children of this process."""
 
     def __init__(self, program: str) -> None:
         self._program = program
+        self._process: subprocess.Popen[bytes] | None = None
+        if SHARED in os.environ:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._socket.connect(os.path.join(os.environ[SHARED], program))
+            atexit.register(self.close)
+            return
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             number = theirs.fileno()
             # The last argument is room for a child's command line.
-            command = [sys.executable, "-m", __name__, program, str(number), "-" * _LINE]
+            command = [sys.executable, "-m", _NAME, program, str(number), "-" * _LINE]
             # Coverage is measured in the children alone: what they find imported is measured by
             # the tests of units, and under a trace it takes three times as long to import.
             env = {name: value for name, value in os.environ.items() if name != netns.MEASURING}
@@ -167,9 +175,10 @@ class Nursery:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """End it, and with it its children."""
-        self._process.kill()
-        self._process.wait()
+        """End it, or leave the shared one, and end its children of this process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
         self._socket.close()
 
     def start(
@@ -186,18 +195,16 @@ class Nursery:
         :param streams: descriptors of its standard input, output and error.
         :param rights: False: without any capability, as setpriv(1) would start it.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order = {
+        message = {
             "arguments": list(command),
             "env": netns.environment(command, None),
             "resolv_conf": str(namespace.resolv_conf or ""),
             "namespace": namespace.name,
             "rights": rights,
         }
-        with theirs, open(f"/run/netns/{namespace.name}", "rb") as net:
-            descriptors = [theirs.fileno(), net.fileno(), *streams]
-            socket.send_fds(self._socket, [json.dumps(order).encode()], descriptors)
-        return Forked(self._program, int(ours.recv(16)), ours)
+        with open(f"/run/netns/{namespace.name}", "rb") as net:
+            pid, ended = forking.order(self._socket, message, [net.fileno(), *streams])
+        return Forked(self._program, pid, ended)
 
 
 @functools.cache
@@ -250,13 +257,22 @@ def run(
 
 
 def main() -> None:
-    """Import, fork for each order, and report each end; until the harness is gone."""
-    program, number = sys.argv[1:3]
+    """Import, fork for each order, and report each end; until the harness is gone.
+
+    The second argument is the descriptor of the harness' connection, or the path at which the
+    process listens for those of several harnesses.
+    """
+    program, place, *room = sys.argv[1:]
+    if not room:
+        os.execv(sys.executable, [sys.executable, "-m", _NAME, program, place, "-" * _LINE])
     module, later = _PROGRAMS[program]
-    _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    orders = socket.socket(fileno=int(number))
-    # The hub's versions of these would start a hub, which no child may inherit.
-    fork, waitpid, open_socket, poll = os.fork, os.waitpid, socket.socket, select.poll()
+    end_with_parent()
+    # The hub's versions of sockets and of fork would start a hub, which no child may inherit.
+    server = forking.Server(functools.partial(_become, module))
+    if place.isdecimal():
+        server.add(socket.socket(fileno=int(place)))
+    else:
+        server.listen(forking.listener(place))
     if program in _PATCHED:
         os.environ["OSKEN_HUB_TYPE"] = "eventlet"
         importlib.import_module("dfmeta.cmd.patching").patch()
@@ -265,57 +281,13 @@ def main() -> None:
     # A collection in a child would copy every page of what it has inherited.
     gc.collect()
     gc.freeze()
-    poll.register(orders, select.POLLIN)
-    running: dict[int, Child] = {}
-    while True:
-        ready = {one for one, _event in poll.poll()}
-        for one in ready & running.keys():
-            poll.unregister(one)
-            running.pop(one).tell_end(waitpid)
-        if orders.fileno() not in ready:
-            continue
-        message, descriptors, _flags, _address = socket.recv_fds(orders, _MESSAGE, 5)
-        if not message:
-            return
-        ended = open_socket(fileno=descriptors[0])
-        pid = fork()
-        if pid == 0:
-            inherited: list[Child | socket.socket] = [*running.values(), ended, orders]
-            for each in inherited:
-                each.close()
-            _become(module, json.loads(message), descriptors[1], descriptors[2:])
-        for descriptor in descriptors[1:]:
-            os.close(descriptor)
-        ended.send(str(pid).encode())
-        child = Child(pid, ended)
-        poll.register(child.descriptor, select.POLLIN)
-        running[child.descriptor] = child
+    server.serve()
 
 
-class Child:
-    """A running child, and the socket that gets its exit status."""
-
-    def __init__(self, pid: int, ended: socket.socket) -> None:
-        self._pid, self._ended = pid, ended
-        self.descriptor = os.pidfd_open(pid)
-        """Readable once the child has ended (pidfd_open(2))."""
-
-    def tell_end(self, waitpid: Callable[[int, int], tuple[int, int]]) -> None:
-        """Send the exit status of the child that has ended."""
-        _pid, status = waitpid(self._pid, 0)
-        with contextlib.suppress(OSError):
-            self._ended.send(str(os.waitstatus_to_exitcode(status)).encode())
-        self.close()
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        os.close(self.descriptor)
-        self._ended.close()
-
-
-def _become(module: str, order: dict[str, Any], net: int, streams: Sequence[int]) -> NoReturn:
+def _become(module: str, order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     """Be the program, to its end."""
-    _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    net, *streams = descriptors
+    end_with_parent()
     os.setpgid(0, 0)
     _join(net, order["namespace"], order["resolv_conf"])
     for number, descriptor in enumerate(streams):
@@ -334,11 +306,16 @@ def _become(module: str, order: dict[str, Any], net: int, streams: Sequence[int]
         sys.exit(importlib.import_module(module).main())
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
-            _end(error.code or 0)
+            end(error.code or 0)
         raise
 
 
-def _end(status: int) -> NoReturn:
+def end_with_parent() -> None:
+    """Have the kernel kill this process at its parent's end (PR_SET_PDEATHSIG, prctl(2))."""
+    _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+
+
+def end(status: int) -> NoReturn:
     """End as the interpreter does, but leave its objects: to free them copies all inherited pages.
 
     The order is that of Py_FinalizeEx (Python/pylifecycle.c). A stream that takes no more is left
