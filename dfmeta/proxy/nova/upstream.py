@@ -35,6 +35,7 @@ from dfmeta.proxy.nova.remedies import explain
 from dfmeta.proxy.nova.replies import Reply, lost, read_reply
 from dfmeta.proxy.nova.request import host_header
 from dfmeta.proxy.nova.trust import nova_context
+from dfmeta.trust import is_cut
 
 POOL_SIZE = 32
 """Persistent connections to each server."""
@@ -192,7 +193,7 @@ class Connection:
         try:
             data = self._receive_some(size)
         except OSError as error:
-            if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+            if isinstance(error, ssl.SSLError) and not is_cut(error):
                 cause, remedy = explain(error)
                 begun = self._begun
                 raise UpstreamLostError(cause=cause, remedy=remedy, begun=begun) from error
