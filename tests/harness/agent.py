@@ -70,6 +70,8 @@ class Daemon(Closing):
 
     name: ClassVar[str]
     """The daemon's name in messages, and that of its program."""
+    program: ClassVar[str] = ""
+    """The program's name, if it is another one."""
 
     def __init__(self, namespace: netns.Namespace, folder: str) -> None:
         """Make the folder; a subclass fills ``_options``, and calls :meth:`configure`."""
@@ -114,19 +116,34 @@ class Daemon(Closing):
     def start(self) -> Self:
         """Start the daemon, and wait until it is ready."""
 
-    def _spawn(self, command: list[str], *, forked: bool, rights: bool = True) -> None:
-        """Start *command*, or a child of a process that has imported it; see ``nursery.py``."""
+    def _spawn(
+        self,
+        command: list[str],
+        *,
+        forked: bool,
+        env: Mapping[str, str] | None = None,
+        rights: bool = True,
+    ) -> None:
+        """Start *command*, or a child of a process that has imported it; see ``nursery.py``.
+
+        :param env: added to this process' environment.
+        """
         with self.stderr.open("ab") as stderr, open(os.devnull, "rb") as nothing:
             if forked:
-                self._process = nursery.nursery(self.name).start(
+                self._process = nursery.nursery(self.program or self.name).start(
                     command,
                     namespace=self.namespace,
                     streams=(nothing.fileno(), stderr.fileno(), stderr.fileno()),
+                    env=env,
                     rights=rights,
                 )
             else:
                 self._process = self.namespace.spawn(
-                    [*self.prefix, *command], stdout=stderr, stderr=stderr, pass_fds=self.pass_fds
+                    [*self.prefix, *command],
+                    env=env,
+                    stdout=stderr,
+                    stderr=stderr,
+                    pass_fds=self.pass_fds,
                 )
 
     def exit_status(self) -> int | None:

@@ -36,6 +36,7 @@ _CAPABILITIES, _CAP_VERSION_3 = 41, 0x20080522
 _NAME: Final = "tests.harness.nursery"
 _LINE: Final = 1024
 """Bytes of a command line."""
+NEUTRON_AGENT: Final = "neutron-agent"
 _PROGRAMS: Final = {
     "dfmeta-agent": (
         "dfmeta.cmd.agent",
@@ -90,8 +91,11 @@ _PROGRAMS: Final = {
             "keystoneauth1.loading",
         ),
     ),
+    NEUTRON_AGENT: ("tests.harness.neutron_launcher", ()),
 }
 """Program → the module that has its ``main``, and those that it imports later."""
+_PYTHON: Final = {NEUTRON_AGENT: str(netns.ROOT / ".cache/neutron/bin/python")}
+"""Program → its interpreter, if it is another one."""
 _PATCHED: Final = frozenset({"dfmeta-agent", "dfmeta-store"})
 """Programs that eventlet patches."""
 
@@ -158,16 +162,18 @@ class Nursery:
     def __init__(self, program: str) -> None:
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None
-        if SHARED in os.environ:
+        shared = os.path.join(os.environ.get(SHARED, ""), program)
+        if SHARED in os.environ and os.path.exists(shared):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._socket.connect(os.path.join(os.environ[SHARED], program))
+            self._socket.connect(shared)
             atexit.register(self.close)
             return
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             number = theirs.fileno()
             # The last argument is room for a child's command line.
-            command = [sys.executable, "-m", _NAME, program, str(number), "-" * _LINE]
+            python = _PYTHON.get(program, sys.executable)
+            command = [python, "-m", _NAME, program, str(number), "-" * _LINE]
             # Coverage is measured in the children alone: what they find imported is measured by
             # the tests of units, and under a trace it takes three times as long to import.
             env = {name: value for name, value in os.environ.items() if name != netns.MEASURING}
@@ -187,17 +193,19 @@ class Nursery:
         *,
         namespace: Namespace,
         streams: tuple[int, int, int],
+        env: Mapping[str, str] | None = None,
         rights: bool = True,
     ) -> Forked:
         """Start a child in a process group of its own.
 
         :param command: the program's path and its arguments.
+        :param env: added to this process' environment.
         :param streams: descriptors of its standard input, output and error.
         :param rights: False: without any capability, as setpriv(1) would start it.
         """
         message = {
             "arguments": list(command),
-            "env": netns.environment(command, None),
+            "env": netns.environment(command, env),
             "resolv_conf": str(namespace.resolv_conf or ""),
             "namespace": namespace.name,
             "rights": rights,
@@ -273,11 +281,15 @@ def main() -> None:
         server.add(socket.socket(fileno=int(place)))
     else:
         server.listen(forking.listener(place))
+    if program == NEUTRON_AGENT:
+        os.environ["OSKEN_HUB_TYPE"] = "native"
     if program in _PATCHED:
         os.environ["OSKEN_HUB_TYPE"] = "eventlet"
         importlib.import_module("dfmeta.cmd.patching").patch()
     for name in (module, *later):
         importlib.import_module(name)
+    if threading.active_count() > 1:
+        sys.exit(f"modules of {program} have started threads: {threading.enumerate()}")
     # A collection in a child would copy every page of what it has inherited.
     gc.collect()
     gc.freeze()
