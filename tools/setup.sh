@@ -19,8 +19,8 @@
 # The sources and package lists of the host do not change for it.
 # Python: a virtual environment in .venv with this checkout in it, two versions of requests in
 # .cache/requests, and an environment in .cache/neutron for Neutron, so that Neutron's dependencies
-# do not determine the versions of dfmeta's. pip fills these side by side, while apt works in the
-# foreground. A run is quick if everything is installed already, and waits for one that is under way.
+# do not determine the versions of dfmeta's. uv, or else pip, fills these side by side, while apt works
+# in the foreground. A run is quick if everything is installed already, and waits for one that is under way.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -40,6 +40,8 @@ donor=trixie
 # which does not: their versions, and those of urllib3.
 requests=(2.31.0:2.0.7 2.32.3:2.3.0)
 neutron=neutron==29.0.0
+# Installs packages in a sixth of pip's time.
+uv=uv==0.13.9
 declare -A parts=() # name of each part beside -> its process, a process group
 
 say() { printf '%s\n' "$*"; }
@@ -240,7 +242,19 @@ stamp() {
     } | sha256sum
 }
 
-# An environment with pip alone: the parts beside install with it.
+# packages PYTHON ARGUMENT...: install packages for an interpreter, with pip if uv fails: uv does not
+# read an index of pip's configuration. No package is compiled to bytecode: the first import of a
+# module does it, and most modules are never imported.
+packages() {
+    local python=$1
+    shift
+    UV_CACHE_DIR=$cache/uv "$venv/bin/python" -m uv pip install --quiet --python "$python" "$@" \
+        >/dev/null 2>&1 && return 0
+    quietly "$venv/bin/python" -m pip --python "$python" install --quiet --no-compile \
+        --disable-pip-version-check "$@"
+}
+
+# An environment with pip and uv alone: the parts beside install with them.
 virtualenv() {
     local python version
     if [ "$(sed -n 1p "$venv/home" 2>/dev/null)" = "$root" ] && "$venv/bin/python" -c '' 2>/dev/null; then
@@ -255,16 +269,16 @@ virtualenv() {
         install "$version-venv"
     fi
     quietly "$python" -m venv --clear "$venv" || die "cannot make a virtual environment, see above"
+    "$venv/bin/python" -m pip install --quiet --no-compile "$uv" >/dev/null 2>&1 || true
     printf '%s\n' "$root" >"$venv/home"
 }
 
-# The checkout, and what its tests and pages need. No package is compiled to bytecode here: the first
-# import of a module does it, and most modules are never imported.
+# The checkout, and what its tests and pages need.
 checkout() {
     [ "$(cat "$venv/stamp" 2>/dev/null)" = "$(stamp)" ] && return 0
     say "Installing dfmeta and its test tools in .venv"
-    (cd "$root" && quietly "$venv/bin/python" -m pip install --quiet --no-compile \
-        --disable-pip-version-check -e '.[test,docs]') || die "pip install failed, see above"
+    (cd "$root" && packages "$venv/bin/python" -e '.[test,docs]') ||
+        die "pip install failed, see above"
     stamp >"$venv/stamp"
 }
 
@@ -277,8 +291,8 @@ requests() {
         [ "$(cat "$home/stamp" 2>/dev/null)" = "$pair" ] && continue
         say "Installing requests ${pair%:*} in .cache/requests"
         rm -rf "$home"
-        quietly "$venv/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check \
-            --no-deps --target "$home" "requests==${pair%:*}" "urllib3==${pair#*:}" ||
+        packages "$venv/bin/python" --no-deps --target "$home" "requests==${pair%:*}" \
+            "urllib3==${pair#*:}" ||
             die "pip install requests ${pair%:*} failed, see above"
         printf '%s\n' "$pair" >"$home/stamp"
     done
@@ -302,8 +316,7 @@ neutron() {
     say "Installing $neutron in .cache/neutron"
     quietly "$venv/bin/python" -m venv --clear --without-pip "$home" ||
         die "cannot make a virtual environment, see above"
-    quietly "$venv/bin/python" -m pip --python "$home/bin/python" install --quiet --no-compile \
-        --disable-pip-version-check "$neutron" || die "pip install $neutron failed, see above"
+    packages "$home/bin/python" "$neutron" || die "pip install $neutron failed, see above"
     printf '%s\n' "$neutron" >"$home/stamp"
 }
 
