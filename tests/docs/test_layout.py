@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -203,8 +202,6 @@ def brought_along(names: list[str], *libraries: str) -> str:
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
         cwd=ROOT,
-        # coverage would bring eventlet itself.
-        env={name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")},
         capture_output=True,
         text=True,
         check=True,

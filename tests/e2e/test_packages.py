@@ -26,7 +26,7 @@ from tests.harness.netns import ROOT, Namespace
 SOURCES = ("bench", "dfmeta", "devstack", "doc", "etc", "tests", "tools")
 NOT_KEPT = shutil.ignore_patterns("__pycache__", "build", ".*_cache", ".hypothesis")
 COMMANDS = {"dfmeta", "dfmeta-agent", "dfmeta-cni", "dfmeta-store", "dfmeta-tag-devices"}
-ALONE = ("env", "-u", "PYTHONPATH", "-u", "COVERAGE_PROCESS_START")
+ALONE = ("env", "-u", "PYTHONPATH")
 INSTALL = (ROOT / "doc/source/install.rst").read_text(encoding="utf-8")
 FULL = f"dfmeta-{version('dfmeta')}"
 

@@ -7,7 +7,6 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any
 from unittest import mock
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -33,8 +32,6 @@ from tests.flows.world import (
 )
 from tests.flowsim import Switch
 from tests.harness.examples import examples
-
-pytestmark = pytest.mark.greenthreads
 
 PORTS = (1, 2, 3)
 INSTANCES = ("", "instance-1", "instance-2")

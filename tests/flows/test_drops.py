@@ -13,8 +13,6 @@ from dfmeta.model import Endpoint
 from tests.flows.frames import ethernet, ipv4
 from tests.flows.world import GATEWAY_MAC, TAP, App, Host, Link, World, memory_of, settle, tap_frame
 
-pytestmark = pytest.mark.greenthreads
-
 REASONS = (*BY_FLOW.values(), *BY_METER.values())
 ACK = 0x10
 

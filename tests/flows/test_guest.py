@@ -25,8 +25,6 @@ from tests.flows.frames import (
 from tests.flows.world import BROADCAST, GATEWAY_MAC, TAP, Host, World, settle, tap_frame, untouched
 from tests.flowsim import Out
 
-pytestmark = pytest.mark.greenthreads
-
 SYN, ACK, FIN, RST, ECE, CWR = 0x02, 0x10, 0x01, 0x04, 0x40, 0x80
 HOST_IP = "169.254.1.1"
 

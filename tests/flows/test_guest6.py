@@ -45,8 +45,6 @@ from tests.flows.world import (
 )
 from tests.flowsim import Out
 
-pytestmark = pytest.mark.greenthreads
-
 SYN, ACK, FIN, RST = 0x02, 0x10, 0x01, 0x04
 LINK_LOCAL, GLOBAL = SERVICE6
 NONCE = option(14, b"\1\2\3\4\5\6")

@@ -15,8 +15,6 @@ from tests.flows.frames import Frame, arp, ethernet, mac
 from tests.flows.world import BROADCAST, TAP, TAP6, Host, Link, World, memory_of
 from tests.flowsim import Out
 
-pytestmark = pytest.mark.greenthreads
-
 MAC = "fa:16:3e:dd:00:02"
 HOP, BARE = NextHop("10.0.0.2", MAC), NextHop("10.0.0.3")
 

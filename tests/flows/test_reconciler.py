@@ -34,8 +34,6 @@ from tests.flows.world import (
 )
 from tests.flowsim import Switch
 
-pytestmark = pytest.mark.greenthreads
-
 OUTPUT = 0xC0FFEE
 IPV6 = 0x86DD, 0xFFFF
 ANOTHERS = ofp.OFPMF_PKTPS, bytes(16)

@@ -23,8 +23,6 @@ from tests.flows.world import (
     untouched,
 )
 
-pytestmark = pytest.mark.greenthreads
-
 ACK = 0x10
 VIDS = (100, 200)
 VERSIONS = (4, 6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,8 +12,6 @@ from dfmeta.model import Endpoint
 from tests.flows.frames import Frame, address, address6, mac
 from tests.flows.world import SERVICE6, TAP, TAP6, Host, Host6, World, tap_frame
 from tests.harness.examples import examples
-
-pytestmark = pytest.mark.greenthreads
 
 IPS = ["10.0.0.5", "10.0.0.6", "128.0.0.1", "128.0.0.2", "144.0.0.1", "169.254.169.254"]
 MACS = ["fa:16:3e:00:00:05", "fa:16:3e:00:00:06", TAP.mac]

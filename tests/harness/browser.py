@@ -51,8 +51,7 @@ class Browser(Closing):
     def __init__(self, namespace: netns.Namespace, pictures: Path | None = None) -> None:
         self._pictures = pictures
         self._taken = 0
-        environment = {name: value for name, value in os.environ.items() if "COVERAGE" not in name}
-        environment["PLAYWRIGHT_BROWSERS_PATH"] = str(_BROWSERS)
+        environment = {**os.environ, "PLAYWRIGHT_BROWSERS_PATH": str(_BROWSERS)}
         command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name(_PROGRAM))]
         self._process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *namespace.command(command)],

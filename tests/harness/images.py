@@ -258,8 +258,6 @@ def _checkout(target: Path) -> None:
         "*.egg-info",
         ".hypothesis",
         "build",
-        # Files of a measurement beside, which come and go.
-        ".coverage*",
     )
     shutil.copytree(ROOT, target, ignore=ignored, symlinks=True)
     # The harness expects Open vSwitch in .cache/root; in the machine it is installed.

@@ -37,15 +37,6 @@ _OWNED = re.compile(rf"{PREFIX}(\d+)-")
 _counter = itertools.count()
 
 
-MEASURING = "COVERAGE_PROCESS_START"
-"""Environment variable that starts coverage.py in a process; its value is a file of settings."""
-WITH_GREENTHREADS = ROOT / "pyproject.toml"
-WITHOUT_GREENTHREADS = ROOT / "tests/harness/one-stack.coveragerc"
-"""For a process that switches no greenlets: it starts and runs in half of the time."""
-_DAEMONS = frozenset({"dfmeta-agent", "dfmeta-store", "dfmeta.cmd.agent", "dfmeta.cmd.store"})
-_COMMANDS = frozenset({"dfmeta", "dfmeta-tag-devices", "dfmeta.cli.ctl"})
-
-
 class CommandError(RuntimeError):
     """A command ended with a status other than 0; the message has its output."""
 
@@ -56,22 +47,6 @@ class CommandError(RuntimeError):
         self.stderr = stderr
         text = (stderr.strip() + "\n" + stdout.strip()).strip()
         super().__init__(f"{' '.join(self.command)}: exit {returncode}: {text}")
-
-
-def environment(command: Iterable[str], env: Mapping[str, str] | None) -> dict[str, str]:
-    """This process' environment and *env*, for *command*.
-
-    Where coverage is measured it is so in dfmeta's own programs alone: to start it takes a third
-    of a second of each process. The commands run without eventlet, which takes half of that.
-    """
-    merged = {**os.environ, **(env or {})}
-    names = {part.rpartition("/")[2] for part in command}
-    if MEASURING in merged and not names & _DAEMONS:
-        if names & _COMMANDS:
-            merged[MEASURING] = str(WITHOUT_GREENTHREADS)
-        else:
-            del merged[MEASURING]
-    return merged
 
 
 def run(
@@ -96,7 +71,7 @@ def run(
         errors="surrogateescape",
         timeout=timeout * PATIENCE,
         check=False,
-        env=environment(command, env),
+        env={**os.environ, **(env or {})},
     )
     if check and done.returncode:
         raise CommandError(command, done.returncode, done.stdout, done.stderr)
@@ -120,7 +95,7 @@ def spawn(
     command = list(command)
     return subprocess.Popen(
         ["setpriv", "--pdeathsig", "KILL", "--", *command],
-        env=environment(command, env),
+        env={**os.environ, **(env or {})},
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,

@@ -174,10 +174,7 @@ class Nursery:
             # The last argument is room for a child's command line.
             python = _PYTHON.get(program, sys.executable)
             command = [python, "-m", _NAME, program, str(number), "-" * _LINE]
-            # Coverage is measured in the children alone: what they find imported is measured by
-            # the tests of units, and under a trace it takes three times as long to import.
-            env = {name: value for name, value in os.environ.items() if name != netns.MEASURING}
-            self._process = subprocess.Popen(command, env=env, pass_fds=(number,), process_group=0)
+            self._process = subprocess.Popen(command, pass_fds=(number,), process_group=0)
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -205,7 +202,7 @@ class Nursery:
         """
         message = {
             "arguments": list(command),
-            "env": netns.environment(command, env),
+            "env": {**os.environ, **(env or {})},
             "resolv_conf": str(namespace.resolv_conf or ""),
             "namespace": namespace.name,
             "rights": rights,
@@ -312,8 +309,6 @@ def _become(module: str, order: dict[str, Any], descriptors: Sequence[int]) -> N
     os.environ.update(order["env"])
     sys.argv[:] = order["arguments"]
     _rename([sys.executable, *sys.argv])
-    if netns.MEASURING in os.environ:
-        importlib.import_module("coverage").process_startup()
     try:
         sys.exit(importlib.import_module(module).main())
     except SystemExit as error:

@@ -43,9 +43,7 @@ Unit = dict[str, list[str]]
 
 def prefix(unit: Path, writable: Path) -> list[str]:
     """Return the words before a command that run it in the sandbox of *unit*."""
-    # Coverage would write into the checkout.
-    without = ["env", "-u", "COVERAGE_PROCESS_START"]
-    return [*without, sys.executable, "-IS", __file__, str(unit), str(writable)]
+    return [sys.executable, "-IS", __file__, str(unit), str(writable)]
 
 
 def read_unit(path: Path) -> Unit:

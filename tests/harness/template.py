@@ -16,27 +16,19 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import coverage
 import pytest
 
-from tests.harness import forking, netns, nursery
+from tests.harness import forking, nursery
 
 
 def main() -> None:
-    """Collect, and serve orders at a socket: ``template.py SOCKET COVERAGERC TESTS...``.
-
-    Coverage of the imports is measured with the settings in COVERAGERC.
-    """
-    place, settings, *tests = sys.argv[1:]
+    """Collect, and serve orders at a socket: ``template.py SOCKET TESTS...``."""
+    place, *tests = sys.argv[1:]
     nursery.end_with_parent()
     server = forking.Server(_become)
-    measured = coverage.Coverage(config_file=settings)
-    measured.start()
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         collected = pytest.main(["--collect-only", "-qq", "--prepared", *tests])
-    measured.stop()
-    measured.save()
     if collected:
         sys.exit(f"{said.getvalue()[-4000:]}\ncannot collect: exit status {int(collected)}")
     if threading.active_count() > 1:
@@ -61,9 +53,6 @@ def _become(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     sys.argv[:] = [kind if kind == "-c" else what, *rest]
     if kind == "-m":
         nursery.end(int(pytest.main(rest)))
-    # A worker: only workers run tests that are measured.
-    if netns.MEASURING in os.environ:
-        coverage.process_startup()
     exec(what, {"__name__": "__main__"})
     nursery.end(0)
 

@@ -40,7 +40,6 @@ def test_waits():
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("template")
     (folder / "test_it.py").write_text(TESTS)
-    (folder / "coveragerc").write_text("[run]\nparallel = true\nsource = nothing\n")
     (folder / "pytest.ini").write_text("[pytest]\n")
     return folder
 
@@ -49,11 +48,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def template(folder: Path) -> Iterator[Path]:
     """The socket of a template of a few tests."""
     place = folder / "socket"
-    environment = {**os.environ, "COVERAGE_FILE": str(folder / "coverage")}
-    environment.pop(netns.MEASURING, None)
-    arguments = (str(place), str(folder / "coveragerc"), str(ROOT / "tests/unit/test_numbers.py"))
+    tests = str(ROOT / "tests/unit/test_numbers.py")
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.harness.template", *arguments], cwd=ROOT, env=environment
+        [sys.executable, "-m", "tests.harness.template", str(place), tests], cwd=ROOT
     )
     wait_for(place.exists, 60, "the template")
     yield place

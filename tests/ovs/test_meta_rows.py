@@ -22,8 +22,6 @@ from tests.harness.netns import KERNEL_DATAPATH
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.unit.support import let_hub_run, until
 
-pytestmark = pytest.mark.greenthreads
-
 MAC, NEUTRONS_MAC = "fa:16:ee:00:00:01", "fa:16:ee:00:00:09"
 META, TAP, NEAR, FAR, _ = NAMES = MetaNames(
     "br-meta", "tap-meta", "int-br-meta", "phy-br-meta", MAC

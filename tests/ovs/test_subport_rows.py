@@ -17,8 +17,6 @@ from dfmeta.ports.subport_list import KEY, Entry
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, let_hub_run, until
 
-pytestmark = pytest.mark.greenthreads
-
 VIF = {"iface-id": "p", "attached-mac": "fa:16:3e:00:00:05", "vm-uuid": INSTANCE}
 
 

@@ -25,8 +25,6 @@ from dfmeta.store.db.record import Kind, Record
 from dfmeta.store.db.repository import Repository
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, Listener, let_hub_run, until
 
-pytestmark = pytest.mark.greenthreads
-
 FEW = Limits(connections_per_port=2, waiting_per_port=1, requests_per_port=2)
 PROXY = "192.0.2.1"
 HOSTNAME = "/latest/meta-data/hostname"

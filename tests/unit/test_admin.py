@@ -19,8 +19,6 @@ from dfmeta.exceptions import StartError
 from dfmeta.health import Health
 from tests.unit.support import let_hub_run
 
-pytestmark = pytest.mark.greenthreads
-
 ROWS = [{"port": "tap1", "ofport": 13}]
 
 

@@ -22,8 +22,6 @@ from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.sockets import keep_room
 from tests.unit.support import Listener
 
-pytestmark = pytest.mark.greenthreads
-
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 PEER, OTHER = "192.0.2.1", "2001:db8::1"
 LIMIT = 1000

@@ -30,8 +30,6 @@ from dfmeta.proxy.wsgi import EXCHANGE, Face
 from dfmeta.registry import Claim, Registry
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, let_hub_run, port
 
-pytestmark = pytest.mark.greenthreads
-
 HERE = Endpoint(13)
 PASSWORD = "/openstack/latest/password"
 AWAY = BackendUnreachableError(backend="fake", cause="it is away")

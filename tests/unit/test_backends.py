@@ -16,8 +16,6 @@ from dfmeta.wiring import backends
 from tests.harness.certificates import Authority
 from tests.unit.support import INSTANCE, PROJECT
 
-pytestmark = pytest.mark.greenthreads
-
 Load = Callable[[str], cfg.ConfigOpts]
 
 

@@ -16,8 +16,6 @@ from dfmeta.flows.desired import fixed_flows
 from dfmeta.flows.pipeline import Layout
 from tests.unit.support import TAP, Bundle, Datapath, let_hub_run
 
-pytestmark = pytest.mark.greenthreads
-
 FLOWS = fixed_flows(TAP)
 REFUSED = (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
 SOON = 0.01

@@ -30,8 +30,6 @@ from dfmeta.proxy.wsgi import EXCHANGE
 from dfmeta.registry import Registry
 from tests.unit.support import address, let_hub_run, port
 
-pytestmark = pytest.mark.greenthreads
-
 HERE = Endpoint(13)
 HOST = "Host: 169.254.169.254\r\n"
 GET = f"GET /a HTTP/1.1\r\n{HOST}\r\n".encode()

@@ -30,8 +30,6 @@ from tests.unit.support import (
     until,
 )
 
-pytestmark = pytest.mark.greenthreads
-
 HERE = Endpoint(13)
 REMOVED = "Flows of dfmeta were removed from br-int"
 

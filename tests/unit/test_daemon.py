@@ -15,8 +15,6 @@ from dfmeta.exceptions import StartError
 from dfmeta.health import Health
 from tests.unit.support import Load
 
-pytestmark = pytest.mark.greenthreads
-
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Start:

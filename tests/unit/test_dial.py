@@ -20,8 +20,6 @@ from dfmeta.exceptions import StartError
 from dfmeta.quiet import QUIET
 from tests.unit.support import until
 
-pytestmark = pytest.mark.greenthreads
-
 
 def test_a_bridge_that_is_away_is_dialled_until_it_is_there_and_again_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -24,8 +24,6 @@ from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, NextHop
 from tests.harness.examples import examples
 from tests.unit.support import TAP, TAP6, Rig, address6, port, stats_bytes
 
-pytestmark = pytest.mark.greenthreads
-
 WIRE = Wire(Layout())
 MACS = st.binary(min_size=6, max_size=6).map(lambda mac: mac.hex(":"))
 IPS = st.integers(0, 0xFFFFFFFF).map(IPv4Address)

@@ -13,8 +13,6 @@ from dfmeta.proxy.feed import BATCH, Feed
 from dfmeta.registry import Registry
 from tests.unit.support import let_hub_run, port
 
-pytestmark = pytest.mark.greenthreads
-
 News = tuple[bool, list[Endpoint]]
 ONE, TWO = Endpoint(13), Endpoint(14)
 

@@ -152,7 +152,6 @@ def test_while_they_are_not_known_those_of_the_switch_stay() -> None:
 # The reconciler
 
 
-@pytest.mark.greenthreads
 @pytest.mark.parametrize("same", [True, False])
 def test_a_start_keeps_the_flows_of_next_hops_that_are_not_known_yet(same: bool) -> None:
     before = Rig()
@@ -168,7 +167,6 @@ def test_a_start_keeps_the_flows_of_next_hops_that_are_not_known_yet(same: bool)
     assert of(tuple(rig.flows())) == {}
 
 
-@pytest.mark.greenthreads
 def test_a_port_without_any_has_no_more_flows_than_before(rig: Rig) -> None:
     before = rig.flows()
     rig.registry.set_port(replace(port(), next_hops=(HOP, BARE)))

@@ -19,8 +19,6 @@ from eventlet.hubs import get_hub
 
 from dfmeta import hub, metrics
 
-pytestmark = pytest.mark.greenthreads
-
 
 class Clock:
     """A clock that goes on by what is slept, and by what a test adds."""

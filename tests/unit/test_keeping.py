@@ -27,8 +27,6 @@ from dfmeta.state import State
 from dfmeta.wiring.lock import lock_name
 from tests.harness.poll import wait_for
 
-pytestmark = pytest.mark.greenthreads
-
 NO_DEVICE = "dfm-none"
 FD_NAME, FD_NAME6 = FD_NAMES[socket.AF_INET], FD_NAMES[socket.AF_INET6]
 TERMS = Terms("192.0.2.1", port=0, inode=0, seconds=600, device=NO_DEVICE)

@@ -29,8 +29,6 @@ from tests.unit.support import (
     syn6,
 )
 
-pytestmark = pytest.mark.greenthreads
-
 HERE = Endpoint(13)
 
 

@@ -22,8 +22,6 @@ from dfmeta.wiring.layout import keys_of
 from tests.harness.netns import Namespace, veth
 from tests.unit.support import GUEST_MAC, Load, port, until
 
-pytestmark = pytest.mark.greenthreads
-
 TAP = "tap-metadata"
 HOSTS = {4: "169.254.169.254", 6: "fd00:a9fe:a9fe:a9fe::a9fe"}
 PREFIX = "fd00:abcd:1:2::/64"

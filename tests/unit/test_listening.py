@@ -21,8 +21,6 @@ from dfmeta.proxy.limits import SYN_ACK_RETRIES
 from dfmeta.proxy.sockets import confined, has_ipv6
 from dfmeta.state import State
 
-pytestmark = pytest.mark.greenthreads
-
 NOT_OURS = "fd00:a9fe:a9fe:a9fe::a9fe"
 """An address that no device has."""
 

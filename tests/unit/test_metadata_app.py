@@ -29,8 +29,6 @@ from tests.unit.support import (
     syn,
 )
 
-pytestmark = pytest.mark.greenthreads
-
 SOON = 0.01
 
 

@@ -16,8 +16,6 @@ from dfmeta.flows.pipeline import BR_INT, RATES, Purpose
 from dfmeta.model import Endpoint, PortId
 from tests.unit.support import OTHER_INSTANCE, MeterMod, Rig, let_hub_run, port
 
-pytestmark = pytest.mark.greenthreads
-
 HERE = Endpoint(13)
 FIRST_ID, SYN_RATE = FIRST_IDS[Purpose.SYN], RATES[Purpose.SYN]
 OWN = FIRST_ID + 13

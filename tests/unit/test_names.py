@@ -16,8 +16,6 @@ from dfmeta import names
 from dfmeta.names import LIMIT, STALE, THREADS, Names
 from tests.unit.support import until
 
-pytestmark = pytest.mark.greenthreads
-
 threading = original("threading")
 AWAY = socket.gaierror(socket.EAI_AGAIN, "no nameserver")
 UNKNOWN = socket.gaierror(socket.EAI_NONAME, "no such name")
@@ -225,7 +223,6 @@ print("left")
 def test_a_process_is_patched_whole_and_ends_while_a_look_up_hangs() -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM],
-        # coverage would bring eventlet, with its resolver, before.
         env={"PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,

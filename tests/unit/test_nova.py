@@ -34,8 +34,6 @@ from tests.unit.nova_support import (
 from tests.unit.support import INSTANCE, PROJECT, until
 from tests.unit.upstream import OK, Asked, Upstream, close, hang
 
-pytestmark = pytest.mark.greenthreads
-
 ALLOWED = {
     "host",
     "x-instance-id",

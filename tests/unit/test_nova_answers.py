@@ -16,8 +16,6 @@ from tests.unit.nova_support import PASSWORD, SHORT, Counted, answering, ask, ge
 from tests.unit.support import PROJECT
 from tests.unit.upstream import Upstream
 
-pytestmark = pytest.mark.greenthreads
-
 HEAD = GuestRequest("HEAD", "/openstack/latest/meta_data.json")
 
 

@@ -35,8 +35,6 @@ from tests.unit.support import (
     syn,
 )
 
-pytestmark = pytest.mark.greenthreads
-
 HERE, THERE = Endpoint(13), Endpoint(14)
 
 

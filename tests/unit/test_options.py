@@ -20,8 +20,6 @@ from dfmeta.health import Health
 from dfmeta.proxy.environ import SAME_HOST
 from tests.unit.support import Load
 
-pytestmark = pytest.mark.greenthreads
-
 SECRET = "a secret that no answer shows"
 PASSWORD = "a-password"
 CHEAP = Digest(n=16)

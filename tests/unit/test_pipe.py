@@ -11,8 +11,6 @@ from eventlet.green import socket
 
 from dfmeta.proxy.worker.pipe import BYTES, Message, Pipe
 
-pytestmark = pytest.mark.greenthreads
-
 
 class Ends:
     """A pipe; one end keeps what comes, and answers questions with the same again."""

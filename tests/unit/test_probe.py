@@ -23,8 +23,6 @@ from dfmeta.packets import FLAG_ACK, FLAG_RST, FLAG_SYN, Segment, parse_segment,
 from tests.harness.examples import examples
 from tests.unit.support import TAP, TAP6
 
-pytestmark = pytest.mark.greenthreads
-
 QUICK = 0.05
 SYN_ACK = FLAG_SYN | FLAG_ACK
 NUMBERS = st.integers(0, 0xFFFFFFFF)

@@ -34,8 +34,6 @@ from tests.unit.attach.vm_side import BODY, DOCUMENT, PATH, PORT, FakeEngine, Si
 from tests.unit.support import address
 from tests.unit.test_application import FakeBackend
 
-pytestmark = pytest.mark.greenthreads
-
 HERE = Endpoint(4)
 TTL = {"x-dfmeta-token-ttl-seconds": "60"}
 FEW = RateSettings(enabled=True, base=Window(1, 1000), burst=Window(1, 1000), tolerated=0)

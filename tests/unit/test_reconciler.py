@@ -37,8 +37,6 @@ from tests.unit.support import (
     stats_of,
 )
 
-pytestmark = pytest.mark.greenthreads
-
 HERE = Endpoint(13)
 FIXED = {flow.purpose.value for flow in fixed_flows(TAP)}
 """Purposes of flows that do not depend on guests."""

@@ -19,8 +19,6 @@ from dfmeta.wiring.api import StoreApi
 from tests.unit.store.api.support import INSTANCE, Client
 from tests.unit.support import Load
 
-pytestmark = pytest.mark.greenthreads
-
 PATH = f"/device-metadata/{INSTANCE}"
 SECRET = "a secret nobody may see"
 ACCOUNT = {

@@ -18,8 +18,6 @@ from dfmeta.registry import Registry
 from dfmeta.state import Listeners
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, port
 
-pytestmark = pytest.mark.greenthreads
-
 HERE, BEHIND = Endpoint(13), Endpoint(13, 100)
 
 

@@ -21,8 +21,6 @@ from dfmeta.proxy.worker.pipe import Pipe
 from dfmeta.proxy.worker.remote import RemoteComplaints, RemoteRates, RemoteStore, RemoteSubports
 from tests.unit.support import INSTANCE, PROJECT
 
-pytestmark = pytest.mark.greenthreads
-
 HERE = Endpoint(13)
 IDENTITY = Identity(INSTANCE, PROJECT, "port-tap1", "tap1", 7)
 FEW = RateSettings(enabled=True, base=Window(1, 1000), burst=Window(1, 1000), tolerated=0)

@@ -12,8 +12,6 @@ from dfmeta.model import Endpoint
 from dfmeta.proxy.rounds import REST, SHARE, Rounds
 from tests.unit.support import let_hub_run
 
-pytestmark = pytest.mark.greenthreads
-
 ONE, TWO, THREE = Endpoint(1), Endpoint(2), Endpoint(3)
 
 

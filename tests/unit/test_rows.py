@@ -32,7 +32,6 @@ from tests.unit.support import (
 )
 
 # A list of ports gives way to other work, on a busy machine after each port.
-pytestmark = pytest.mark.greenthreads
 
 
 def test_a_served_port_shows_its_keys_and_who_is_there() -> None:

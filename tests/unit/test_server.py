@@ -24,8 +24,6 @@ from dfmeta.proxy.server import GuestServer
 from dfmeta.registry import Registry
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, Listener, address, port, until
 
-pytestmark = pytest.mark.greenthreads
-
 GET = b"GET /a HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"
 FEW = Limits(connections_per_port=2, waiting_per_port=1, requests_per_port=2)
 

@@ -47,8 +47,6 @@ from tests.unit.support import (
     address,
 )
 
-pytestmark = pytest.mark.greenthreads
-
 NOW = 1_800_000_000.0
 HOSTILE = "\"><script>alert('x')</script><img src=http://192.0.2.1/>&amp;{{ 7 * 7 }}\u202e"
 

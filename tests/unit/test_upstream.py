@@ -39,8 +39,6 @@ from tests.unit.nova_support import (
 from tests.unit.support import until
 from tests.unit.upstream import OK, Asked, Upstream, close, hang, server_context
 
-pytestmark = pytest.mark.greenthreads
-
 
 @pytest.fixture
 def listening() -> Iterator[Any]:

@@ -34,8 +34,6 @@ from dfmeta.proxy.server import GuestServer
 from dfmeta.registry import Registry
 from tests.unit.support import Datapath, Load, let_hub_run, until
 
-pytestmark = pytest.mark.greenthreads
-
 
 def broken(*_args: object, **_named: object) -> None:
     raise ZeroDivisionError("a defect")

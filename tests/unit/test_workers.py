@@ -26,8 +26,6 @@ from dfmeta.proxy.worker.workers import Worker, Workers
 from dfmeta.registry import Registry
 from tests.unit.support import address, let_hub_run, port, until
 
-pytestmark = pytest.mark.greenthreads
-
 
 class Process:
     """A worker's process: runs in the test's own, as a greenthread at the pipe's other end."""

@@ -33,8 +33,6 @@ from tests.unit.haproxy.support import HERE, PROGRAM, Loopback, server, value
 from tests.unit.support import until
 from tests.unit.upstream import OK, Asked, Upstream, hang
 
-pytestmark = pytest.mark.greenthreads
-
 FOUR = NovaServer(
     host="nova.example", authority="nova.example:8775", address=ip_address("192.0.2.1"), port=8775
 )

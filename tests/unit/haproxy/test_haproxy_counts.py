@@ -21,8 +21,6 @@ from tests.unit.haproxy.support import Asked, Loopback, server, value
 from tests.unit.support import OTHER_INSTANCE, address, port, until
 from tests.unit.upstream import Upstream
 
-pytestmark = pytest.mark.greenthreads
-
 HERE = Endpoint(13)
 PID, NEXT = 100, 101
 

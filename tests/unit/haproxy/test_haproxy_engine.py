@@ -34,8 +34,6 @@ from tests.unit.haproxy.support import GET, HERE, PROGRAM, server
 from tests.unit.support import OTHER_INSTANCE, address, port, until
 from tests.unit.upstream import OK, Upstream
 
-pytestmark = pytest.mark.greenthreads
-
 GUEST = Endpoint(13)
 
 

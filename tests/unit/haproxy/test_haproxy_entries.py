@@ -28,8 +28,6 @@ from dfmeta.registry import Registry
 from tests.unit.haproxy.support import Asked
 from tests.unit.support import INSTANCE, PROJECT, address, address6, let_hub_run, port
 
-pytestmark = pytest.mark.greenthreads
-
 HERE, THERE = Endpoint(13), Endpoint(14)
 
 

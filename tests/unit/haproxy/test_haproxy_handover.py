@@ -33,8 +33,6 @@ from tests.unit.haproxy.support import GET, HERE, Loopback, server, value
 from tests.unit.support import address, port
 from tests.unit.upstream import Upstream
 
-pytestmark = pytest.mark.greenthreads
-
 FAMILIES = {4: 0x11, 6: 0x21}
 LOCAL = 0x20
 ENDPOINT = Endpoint(13)

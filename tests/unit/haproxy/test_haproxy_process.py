@@ -25,8 +25,6 @@ from tests.unit.haproxy.support import PROGRAM, Loopback, server, value, wait_en
 from tests.unit.support import until
 from tests.unit.upstream import OK, Upstream, server_context
 
-pytestmark = pytest.mark.greenthreads
-
 
 def status_of(pid: int) -> dict[str, str]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()

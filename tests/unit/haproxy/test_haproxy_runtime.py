@@ -22,8 +22,6 @@ from tests.unit.haproxy.support import HERE, Loopback, server, value, wait_ended
 from tests.unit.support import until
 from tests.unit.upstream import OK, Upstream
 
-pytestmark = pytest.mark.greenthreads
-
 
 def many(count: int) -> dict[str, str]:
     return {f"240.0.{number >> 8}.{number & 255}": value() for number in range(count)}

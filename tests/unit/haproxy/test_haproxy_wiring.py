@@ -28,8 +28,6 @@ from tests.harness.agent import HAPROXY
 from tests.harness.certificates import Authority
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT, Load, address, port
 
-pytestmark = pytest.mark.greenthreads
-
 HERE = Endpoint(13)
 SECRET = "DEFAULT__metadata_proxy_shared_secret"
 

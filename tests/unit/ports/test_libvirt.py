@@ -18,8 +18,6 @@ from dfmeta.ports.libvirt import LibvirtSource
 from dfmeta.ports.sources import Ownership, Question
 from tests.harness.domains import Interface, definition, status, write
 
-pytestmark = pytest.mark.greenthreads
-
 A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 B = "7a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 PORT = Port(name="tap0", row="r", ofport=1, iface_id="port", mac="m")

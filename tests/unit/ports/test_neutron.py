@@ -23,8 +23,6 @@ from tests.harness import neutron as harness
 from tests.harness.closing import serving
 from tests.harness.neutron_server import Server
 
-pytestmark = pytest.mark.greenthreads
-
 A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 
 

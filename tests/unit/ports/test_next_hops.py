@@ -21,8 +21,6 @@ from dfmeta.ports.next_hops import FRESH, PLACE, UNKNOWN, NextHops
 from tests.harness import neutron as harness
 from tests.unit.support import let_hub_run
 
-pytestmark = pytest.mark.greenthreads
-
 MAC = "fa:16:3e:00:00:02"
 HOP = NextHop("10.0.0.2", MAC, "neutron")
 

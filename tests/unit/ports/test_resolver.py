@@ -20,8 +20,6 @@ from dfmeta.ports.resolver import Resolver
 from dfmeta.ports.sources import INSTANCE, NAME, PORT_PROJECT, PROJECT, Ownership, Question
 from tests.harness.examples import examples
 
-pytestmark = pytest.mark.greenthreads
-
 ROW = Port(name="tap0", row="r", ofport=1, iface_id="port", mac="m")
 ALL = frozenset({INSTANCE, PROJECT, NAME})
 

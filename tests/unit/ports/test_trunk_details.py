@@ -16,8 +16,6 @@ from dfmeta.ports.neutron_api import Row
 from dfmeta.ports.trunk_details import FIELDS, FRESH, TrunkDetails, subports_of
 from tests.unit.support import GUEST_MAC, INSTANCE
 
-pytestmark = pytest.mark.greenthreads
-
 
 def uuid(number: int) -> str:
     return f"00000000-0000-4000-8000-{number:012x}"
