@@ -83,7 +83,7 @@ def test_a_terminal_shows_each_identifier_whole(
 
     def shown(*arguments: str) -> str:
         line = [*program("dfmeta"), *arguments, "--config-file", str(agent.config_file)]
-        return on_terminal(host.namespace.command(line), columns=width).text
+        return on_terminal(line, columns=width, namespace=host.namespace).text
 
     heading, _rule, *ports = shown("ports").splitlines()
     assert heading.split()[0] == "PORT"

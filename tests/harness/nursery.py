@@ -303,6 +303,7 @@ def _become(module: str, order: dict[str, Any], descriptors: Sequence[int]) -> N
         os.dup2(descriptor, number)
     for descriptor in {*streams, net}:
         os.close(descriptor)
+    open_streams()
     if not order["rights"]:
         _drop_rights()
     os.environ.clear()
@@ -315,6 +316,15 @@ def _become(module: str, order: dict[str, Any], descriptors: Sequence[int]) -> N
         if error.code is None or isinstance(error.code, int):
             end(error.code or 0)
         raise
+
+
+def open_streams() -> None:
+    """Make Python's streams of the descriptors 0 to 2, which are others than at the start."""
+    line = 1
+    # eventlet has os.fdopen make pipes of its own.
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", line if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", line, errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def end_with_parent() -> None:

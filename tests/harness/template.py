@@ -48,7 +48,7 @@ def _become(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     os.chdir(order["directory"])
     os.environ.clear()
     os.environ.update(order["env"])
-    sys.stdin = os.fdopen(0, closefd=False)
+    nursery.open_streams()
     kind, what, *rest = (one for one in order["arguments"] if one != "-u")
     sys.argv[:] = [kind if kind == "-c" else what, *rest]
     if kind == "-m":

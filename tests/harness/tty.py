@@ -11,8 +11,11 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from tests.harness import nursery
+from tests.harness.netns import Namespace
 
 
 @dataclass(frozen=True)
@@ -24,10 +27,16 @@ class Shown:
 
 
 def on_terminal(
-    command: Iterable[str], *, columns: int, typed: str = "", timeout: float = 60
+    command: Sequence[str],
+    *,
+    columns: int,
+    namespace: Namespace | None = None,
+    typed: str = "",
+    timeout: float = 60,
 ) -> Shown:
     """Run a command with a terminal of *columns* as its stdin, stdout and stderr, without colours.
 
+    :param namespace: where; None: in the namespace of the tests.
     :param typed: input that is typed at the start; the terminal does not echo it.
     :raises TimeoutError: the command was killed after *timeout* seconds.
     """
@@ -36,11 +45,17 @@ def on_terminal(
     settings = termios.tcgetattr(terminal)
     settings[3] &= ~termios.ECHO
     termios.tcsetattr(terminal, termios.TCSANOW, settings)
-    env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
-    env |= {"TERM": "dumb"}
-    process = subprocess.Popen(
-        list(command), stdin=terminal, stdout=terminal, stderr=terminal, env=env
-    )
+    env = {"COLUMNS": "", "TERM": "dumb"}
+    process: subprocess.Popen[bytes] | nursery.Forked
+    if namespace is not None and nursery.serves():
+        born = nursery.nursery(os.path.basename(command[0]))
+        streams = (terminal, terminal, terminal)
+        process = born.start(command, namespace=namespace, streams=streams, env=env)
+    else:
+        line = command if namespace is None else namespace.command(command)
+        process = subprocess.Popen(
+            line, stdin=terminal, stdout=terminal, stderr=terminal, env={**os.environ, **env}
+        )
     os.close(terminal)
     try:
         os.write(main, typed.encode())
