@@ -22,9 +22,8 @@ from typing import Final
 from dfmeta.attach.model import Attachment, Parent
 from dfmeta.exceptions import AttachDriverError, OvsdbError
 from dfmeta.model import ATTACHMENT_KEY as KEY
-from dfmeta.model import OFPORT_MAX
 from dfmeta.ports.attach_entries import AWAY, Entries, claims_of
-from dfmeta.ports.attachments import INNER, INSTANCE_KEY
+from dfmeta.ports.attachments import INNER
 from dfmeta.ports.one_change import (
     Operation,
     Part,
@@ -33,12 +32,13 @@ from dfmeta.ports.one_change import (
     as_set,
     change,
     mutate,
-    numbers,
     read,
+    without_number,
 )
 from dfmeta.ports.subport_list import Claim
 from dfmeta.ports.trunk_bridge import NAME_MAX
 from dfmeta.ports.trunks import PARENT
+from dfmeta.ports.vif import INSTANCE_KEY
 
 WAIT: Final = 10.0
 """Seconds to wait for the agent."""
@@ -146,8 +146,8 @@ class WiredPorts:
         )
 
     def _without_number(self, ports: Iterable[str]) -> list[str]:
-        known = numbers(self._remote, [row_of(one) for one in ports])
-        return [one for one in ports if not _works(*known.get(row_of(one), (None, "")))]
+        missing = without_number(self._remote, map(row_of, ports))
+        return [one for one in ports if row_of(one) in missing]
 
     def _inactive(self, ports: Iterable[str]) -> list[str]:
         found = self._statuses(ports)
@@ -195,7 +195,3 @@ def _not_wired(missing: Iterable[str], ports: Iterable[str]) -> AttachDriverErro
         cause=f"the network agent of the host has not connected the port in {WAIT:g} s",
         whole=set(missing) == set(ports),
     )
-
-
-def _works(number: int | None, error: str) -> bool:
-    return number is not None and 1 <= number <= OFPORT_MAX and not error

@@ -22,7 +22,6 @@ from typing import Any, Final
 from dfmeta.attach.model import Attachment, Found, Network, Parent
 from dfmeta.exceptions import AttachDriverError, OvsdbError
 from dfmeta.model import ATTACHMENT_KEY as KEY
-from dfmeta.model import OFPORT_MAX
 from dfmeta.ports.one_change import (
     Inserts,
     Operation,
@@ -33,18 +32,18 @@ from dfmeta.ports.one_change import (
     as_set,
     change,
     mutate,
-    numbers,
     read,
     reconfigure,
     reference,
     unchanged,
     update,
+    without_number,
 )
 from dfmeta.ports.trunk_bridge import NAME_MAX, agent_of, is_ours
 from dfmeta.ports.trunk_bridge import names_of as trunk_names
 from dfmeta.ports.trunks import PARENT
+from dfmeta.ports.vif import INSTANCE_KEY
 
-INSTANCE_KEY: Final = "dfmeta-instance"
 INNER: Final = "spi-"
 """Beginning of the name of the end on the integration bridge."""
 OUTER: Final = "spt-"
@@ -160,17 +159,6 @@ class LocalDriver:
         except AttachDriverError as error:
             return error.cause
 
-    def vids_of_others(self, parent: Parent) -> frozenset[int]:
-        """Return the VLAN ids of the parent's trunk that ports of other programs use.
-
-        :raises AttachDriverError: when OVSDB does not answer, or the parent has no trunk of dfmeta.
-        """
-        rows = self._read()
-        cause, trunk = self._trunk(rows, parent.port_name)
-        if cause:
-            raise _error(cause)
-        return frozenset(one.tag for one in rows.on(trunk) if one.tag and not _id_of(one))
-
     def _trunk(self, rows: Rows, name: str) -> tuple[str, str]:
         """Return why a port has no trunk of dfmeta, and the bridge of its trunk."""
         inner = rows.ports.get(name)
@@ -233,23 +221,22 @@ class LocalDriver:
         the first change in OVSDB, although it works (seen with Open vSwitch 3.1): ovs-vswitchd is
         asked again.
         """
-        left = names
+        left: Mapping[str, str] = dict.fromkeys(names, "")
         deadline = time.monotonic() + WAIT
         again = time.monotonic() + ASK_AGAIN
         while True:
             try:
-                known = numbers(self._remote, left)
+                left = without_number(self._remote, left)
             except OvsdbError as error:
                 raise _away(error) from error
-            left = [one for one in left if not _works(*known.get(one, (None, "")))]
             if not left:
                 return
             now = time.monotonic()
             if now >= deadline:
-                why = known.get(left[0], (None, "the port was removed"))[1] or "no number"
+                name, why = next(iter(left.items()))
                 raise _error(
                     f"Open vSwitch has not made {len(left)} of {len(names)} ports work in "
-                    f"{WAIT:g} s; {left[0]}: {why}"
+                    f"{WAIT:g} s; {name}: {why}"
                 )
             if now >= again:
                 again = now + ASK_AGAIN
@@ -276,10 +263,6 @@ def names_of(attachment: str) -> tuple[str, str]:
 
 def _names(attachments: Iterable[Attachment]) -> list[str]:
     return [name for one in attachments for name in names_of(one.id)]
-
-
-def _works(number: int | None, error: str) -> bool:
-    return number is not None and 1 <= number <= OFPORT_MAX and not error
 
 
 def _id_of(port: PortRow) -> str:

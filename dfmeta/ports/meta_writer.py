@@ -107,18 +107,19 @@ def write_ids(idl: Any, rows: Mapping[str, MetaIds]) -> None:
 
 def remove_ids(idl: Any, integration: str) -> None:
     """Remove the Meta addresses of dfmeta from all interfaces of the integration bridge."""
-    for row in idl.tables["Bridge"].rows.values():
-        for port in row.ports if row.name == integration else ():
-            for interface in port.interfaces:
-                _put_keys(interface, "external_ids", dict.fromkeys(IDS, ""))
+    _remove_keys(idl, integration, IDS)
 
 
 def remove_lists(idl: Any, integration: str) -> None:
     """Remove the lists of subports from all interfaces of the integration bridge."""
+    _remove_keys(idl, integration, [subport_list.KEY])
+
+
+def _remove_keys(idl: Any, integration: str, keys: Iterable[str]) -> None:
     for row in idl.tables["Bridge"].rows.values():
         for port in row.ports if row.name == integration else ():
             for interface in port.interfaces:
-                _put_keys(interface, "external_ids", {subport_list.KEY: ""})
+                _put_keys(interface, "external_ids", dict.fromkeys(keys, ""))
 
 
 def _remove(idl: Any, integration: str, *, keep: Mapping[str, str]) -> list[str]:

@@ -16,11 +16,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dfmeta.exceptions import OvsdbError
 from dfmeta.inspect.jsonrpc import RefusedError, call, why
+from dfmeta.model import OFPORT_MAX
 
 Operation = dict[str, Any]
 """An operation of a transaction (RFC 7047, 5.2)."""
@@ -123,7 +125,7 @@ def read(remote: str, *, part: Part | None = None) -> Rows:
         tagged = [[["tag", "==", tag]] for tag in part.tags]
         conditions.update({"Port": [*named, *tagged], "Interface": named})
     selects = [_select(table, one) for table, some in conditions.items() for one in some]
-    try:
+    with _asking(remote):
         answers = iter(call(remote, "transact", [_DATABASE, *selects]))
         return _rows(
             *(
@@ -131,8 +133,6 @@ def read(remote: str, *, part: Part | None = None) -> Rows:
                 for some in conditions.values()
             )
         )
-    except _FAILURES as error:
-        raise OvsdbError(connection=remote, cause=why(error)) from error
 
 
 def change(
@@ -145,41 +145,60 @@ def change(
     :param part: see :func:`read`.
     :raises OvsdbError: when OVSDB does not answer or refuses the change.
     """
+    busy = "the same rows all the time ({last})"
+    return repeat(remote, lambda: build(read(remote, part=part)), busy=busy)
+
+
+def repeat(remote: str, build: Callable[[], Sequence[Operation]], *, busy: str) -> bool:
+    """Send operations until they meet no conflict; return whether there were any.
+
+    :param build: reads the rows and returns the operations for them; it is called for each try.
+    :param busy: what another program changes if each try has a conflict.
+    :raises OvsdbError: when OVSDB does not answer or refuses the change.
+    """
     last = ""
     for _try in range(TRIES):
-        operations = build(read(remote, part=part))
+        operations = build()
         if not operations:
             return False
-        try:
+        with _asking(remote):
             last = _transact(remote, operations)
-        except _FAILURES as error:
-            raise OvsdbError(connection=remote, cause=why(error)) from error
         if not last:
             return True
         time.sleep(PAUSE)
-    raise OvsdbError(
-        connection=remote,
-        cause=f"another program changes the same rows all the time ({last})",
-        remedy="Try again",
-    )
+    cause = f"another program changes {busy.format(last=last)}"
+    raise OvsdbError(connection=remote, cause=cause, remedy="Try again")
 
 
-def numbers(remote: str, names: Iterable[str]) -> dict[str, tuple[int | None, str]]:
-    """Return for the name of each interface that exists its OpenFlow number and its error.
-
-    The number is None while ovs-vswitchd has given none, and -1 if it has refused the port.
+def external_ids(remote: str, uuid: str) -> dict[str, str] | None:
+    """Return ``external_ids`` of an interface; None: there is no such row.
 
     :raises OvsdbError: when OVSDB does not answer.
     """
-    selects = [_select("Interface", [["name", "==", name]]) for name in names]
-    try:
-        return {
-            row["name"]: (next(iter(_list(row["ofport"])), None), "".join(_list(row["error"])))
-            for answer in call(remote, "transact", [_DATABASE, *selects])
-            for row in answer["rows"]
-        }
-    except _FAILURES as error:
-        raise OvsdbError(connection=remote, cause=why(error)) from error
+    with _asking(remote):
+        select = _select("Interface", by_uuid(uuid))
+        (answer,) = call(remote, "transact", [_DATABASE, select])
+        return next((_dict(row["external_ids"]) for row in answer["rows"]), None)
+
+
+def without_number(remote: str, names: Iterable[str]) -> dict[str, str]:
+    """Return the names of the interfaces that do not work → why, in their order.
+
+    An interface works when it has an OpenFlow number and no error: ovs-vswitchd gives the number -1
+    to a port that it has refused.
+
+    :raises OvsdbError: when OVSDB does not answer.
+    """
+    left = dict.fromkeys(names, "the port was removed")
+    selects = [_select("Interface", [["name", "==", name]]) for name in left]
+    with _asking(remote):
+        for answer in call(remote, "transact", [_DATABASE, *selects]):
+            for row in answer["rows"]:
+                number, error = next(iter(_list(row["ofport"])), 0), "".join(_list(row["error"]))
+                left[row["name"]] = error or "no number"
+                if 1 <= number <= OFPORT_MAX and not error:
+                    del left[row["name"]]
+    return left
 
 
 def unchanged(table: str, uuid: str, column: str, value: Any) -> Operation:
@@ -254,6 +273,15 @@ def as_set(values: Iterable[Any]) -> list[Any]:
 def as_map(values: Mapping[str, str]) -> list[Any]:
     """Return a map in OVSDB's notation."""
     return ["map", [list(pair) for pair in values.items()]]
+
+
+@contextmanager
+def _asking(remote: str) -> Iterator[None]:
+    """Raise a failure of OVSDB as :class:`OvsdbError`."""
+    try:
+        yield
+    except _FAILURES as error:
+        raise OvsdbError(connection=remote, cause=why(error)) from error
 
 
 def _select(table: str, where: list[Any]) -> Operation:

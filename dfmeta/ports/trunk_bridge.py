@@ -39,6 +39,7 @@ from dfmeta.ports.one_change import (
     unchanged,
     update,
 )
+from dfmeta.ports.subport_list import KEY
 from dfmeta.ports.trunks import INSTANCE_KEYS, PARENT
 
 BRIDGE: Final = "tbr-"
@@ -55,7 +56,6 @@ UNTAGGED: Final = 0
 """The VLAN id of frames without a tag, in the column ``trunks``."""
 _OWN_KEYS: Final = "dfmeta-"
 """Beginning of the keys in ``external_ids`` that count on the integration bridge alone."""
-_LIST: Final = "dfmeta-subports"
 _MOVABLE: Final = frozenset({"", "system", "dpdkvhostuserclient", "afxdp"})
 """Types of interfaces whose device stays when Open vSwitch removes the port. It deletes and creates
 those of the other types."""
@@ -164,9 +164,9 @@ def disable(remote: str, integration: str, name: str) -> Change:
                 cause=f"the trunk of {vm.name} has subports on {bridge}: {names}{more}",
                 remedy="Remove the containers' attachments first",
             )
-        if _LIST in port.external_ids:
+        if KEY in port.external_ids:
             raise UsageError(
-                cause=f"{port.name} has a list of subports (external_ids:{_LIST})",
+                cause=f"{port.name} has a list of subports (external_ids:{KEY})",
                 remedy=f"`dfmeta subport list {port.name}` shows it; delete its entries first",
             )
         found.append(Change(True, vm.name, bridge, port.name))
@@ -277,8 +277,8 @@ def _refuse(rows: Rows, port: PortRow, integration: str) -> None:
     elif port.trunks or port.cvlans or port.vlan_mode not in ("", "access"):
         cause = f"{port.name} carries VLANs of {integration} (vlan_mode, trunks or cvlans)"
         remedy = "The VLANs of a trunk are its containers'; give the VM another port for them"
-    elif _LIST in ids:
-        cause = f"{port.name} has subports whose tags reach {integration} (external_ids:{_LIST})"
+    elif KEY in ids:
+        cause = f"{port.name} has subports whose tags reach {integration} (external_ids:{KEY})"
         remedy = f"`dfmeta subport list {port.name}` shows them; delete them first"
     else:
         bridge, inner, outer = names_of(ids["iface-id"])

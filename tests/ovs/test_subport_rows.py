@@ -9,7 +9,7 @@ import pytest
 
 from dfmeta.exceptions import OvsdbError
 from dfmeta.model import Port, PortId, PortState
-from dfmeta.ports import subport_list, subport_writer
+from dfmeta.ports import one_change, subport_list, subport_writer
 from dfmeta.ports.bridge_reader import Update
 from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.ports.ovsdb_facts import read_snapshot
@@ -168,8 +168,8 @@ def test_a_row_that_is_gone_and_one_that_always_changes_are_errors(
 ) -> None:
     make_trunk(host)
     until(lambda: watch.of("tpi-1").row != "none", "the parent")
-    monkeypatch.setattr(subport_writer, "PAUSE", 0.0)
-    monkeypatch.setattr(subport_writer, "TRIES", 3)
+    monkeypatch.setattr(one_change, "PAUSE", 0.0)
+    monkeypatch.setattr(one_change, "TRIES", 3)
     row, turns = watch.of("tpi-1").row, iter("abc")
 
     def change(_text: str) -> str:
