@@ -12,7 +12,7 @@ ports, as at the start, by this host.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import eventlet
 from eventlet.event import Event
@@ -20,7 +20,7 @@ from eventlet.event import Event
 from dfmeta import metrics
 from dfmeta.exceptions import SourceError
 from dfmeta.model import Port, PortKind
-from dfmeta.ports.neutron_api import Row
+from dfmeta.ports.neutron_api import NeutronApi, Row
 from dfmeta.ports.sources import (
     INSTANCE,
     PORT_PROJECT,
@@ -39,24 +39,6 @@ _OF_INSTANCE: Final = "compute:"
 """Beginning of ``device_owner`` of an instance's port."""
 
 
-class Ports(Protocol):
-    """Queries Neutron's ports."""
-
-    def on_host(self) -> list[Row]:
-        """Return all ports of this host.
-
-        :raises SourceError: when there is no readable answer.
-        """
-        ...
-
-    def by_id(self, ids: Sequence[str]) -> list[Row]:
-        """Return the existing ports among *ids*.
-
-        :raises SourceError: when there is no readable answer.
-        """
-        ...
-
-
 class NeutronSource:
     """Gives the instance of a port, unverified, and the port's own project.
 
@@ -72,7 +54,7 @@ class NeutronSource:
     recheck = 60.0
     at_once = 10_000
 
-    def __init__(self, ports: Ports, *, timeout: float) -> None:
+    def __init__(self, ports: NeutronApi, *, timeout: float) -> None:
         self.timeout = timeout
         self._ports = ports
         self._calls = eventlet.GreenPool(CALLS_AT_ONCE)

@@ -33,21 +33,21 @@ class NeutronApi:
         self._endpoint = endpoint
 
     def on_host(self, fields: Sequence[str] = FIELDS_ASKED) -> list[Row]:
-        """See :class:`~dfmeta.ports.neutron.Ports`.
+        """Return all ports of this host.
 
         :raises SourceError: when there is no readable answer.
         """
         return self.ask([("binding:host_id", self._host)], fields)
 
     def by_id(self, ids: Sequence[str], fields: Sequence[str] = FIELDS_ASKED) -> list[Row]:
-        """See :class:`~dfmeta.ports.neutron.Ports`.
+        """Return the existing ports among *ids*.
 
         :raises SourceError: when there is no readable answer.
         """
         return self.ask([("id", port_id) for port_id in ids], fields)
 
     def dhcp_ports(self, networks: Sequence[str]) -> list[Row]:
-        """See :class:`~dfmeta.ports.next_hops.Networks`.
+        """Return the DHCP ports of *networks*.
 
         :raises SourceError: when there is no readable answer.
         """

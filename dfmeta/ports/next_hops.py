@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from dfmeta import hub
 from dfmeta.model import NextHop, Port, PortId
 from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM
-from dfmeta.ports.neutron_api import Row
+from dfmeta.ports.neutron_api import NeutronApi, Row
 from dfmeta.ports.next_hop_list import MOST, fixed_ips, of_dhcp_ports
 from dfmeta.ports.rounds import RETRY, Rounds
 from dfmeta.ports.sources import instance_of
@@ -32,25 +32,6 @@ UNKNOWN: Final = RETRY[1]
 """Seconds after which a port that Neutron does not know is asked for again."""
 PLACE: Final = ("id", "network_id", "fixed_ips")
 """Fields of a guest's port in Neutron."""
-
-
-class Networks(Protocol):
-    """Queries Neutron's ports."""
-
-    def on_host(self, fields: Sequence[str]) -> list[Row]:
-        """See :meth:`~dfmeta.ports.neutron.Ports.on_host`."""
-        ...
-
-    def by_id(self, ids: Sequence[str], fields: Sequence[str]) -> list[Row]:
-        """See :meth:`~dfmeta.ports.neutron.Ports.by_id`."""
-        ...
-
-    def dhcp_ports(self, networks: Sequence[str]) -> list[Row]:
-        """Return the DHCP ports of *networks*.
-
-        :raises SourceError: when there is no readable answer.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +67,7 @@ class NextHops:
 
     def __init__(
         self,
-        api: Networks,
+        api: NeutronApi,
         deliver: Callable[[Port], None],
         drop: Callable[[PortId], None],
         *,

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from dfmeta import hub
 from dfmeta.exceptions import SubportListError
 from dfmeta.model import Port, PortId, PortKind
 from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM
-from dfmeta.ports.neutron_api import Row
+from dfmeta.ports.neutron_api import NeutronApi, Row
 from dfmeta.ports.rounds import Rounds
 from dfmeta.ports.sources import bare, instance_of
 from dfmeta.ports.subport_list import Entry, entry_of
@@ -34,18 +34,6 @@ from dfmeta.ports.trunks import PARENT
 FRESH: Final = 30.0
 """Seconds after which a port is asked about again: a subport is served that much later."""
 FIELDS: Final = ("id", "trunk_details")
-
-
-class Parents(Protocol):
-    """Queries Neutron's ports."""
-
-    def on_host(self, fields: Sequence[str]) -> list[Row]:
-        """See :meth:`~dfmeta.ports.neutron.Ports.on_host`."""
-        ...
-
-    def by_id(self, ids: Sequence[str], fields: Sequence[str]) -> list[Row]:
-        """See :meth:`~dfmeta.ports.neutron.Ports.by_id`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +57,7 @@ class TrunkDetails:
 
     def __init__(
         self,
-        api: Parents,
+        api: NeutronApi,
         update: Callable[[Port], None],
         forget: Callable[[PortId], None],
         *,
