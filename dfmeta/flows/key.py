@@ -64,7 +64,8 @@ class Keys(Protocol):
     """A key scheme: the source address that stands for an endpoint and one of its slots.
 
     The registry, its mirror in a worker and the builders of flows take a scheme as a parameter, so
-    that a guest has the same key on the switch and at the proxy.
+    that a guest has the same key on the switch and at the proxy. Methods with a body do what suits
+    keys that contain their endpoint, on one bridge.
     """
 
     def slots(self, version: int) -> Sequence[int]:
@@ -118,29 +119,27 @@ class Keys(Protocol):
 
     def probe_label(self, version: int) -> str | None:
         """Return the label of the daemon's own SYN in that version; see :meth:`label`."""
-        ...
+        return None
 
     def label(self, slot: int) -> str | None:
         """Return the MAC that stands for *slot* between two bridges; None: there is one bridge."""
-        ...
+        return None
 
     def labelled(self, mac: str) -> tuple[Endpoint | None, int] | None:
         """Return the owner and the slot of a label; the owner is None if it is not known.
 
         :return: None for a MAC that is not a label of a guest's slot.
         """
-        ...
+        return None
 
     def own(self, endpoint: Endpoint, slot: int) -> None:
         """Note that *endpoint* has *slot*, where the number alone does not show it."""
-        ...
 
     def disown(self, endpoint: Endpoint, slot: int) -> None:
         """Undo :meth:`own`, unless another endpoint has *slot* by now."""
-        ...
 
 
-class InPortKeys:
+class InPortKeys(Keys):
     """``identity_scheme = in_port``: the key contains the port's numbers; see the module.
 
     :param prefix6: ``[df_metadata] key_prefix6``, a /64.
@@ -217,24 +216,6 @@ class InPortKeys:
     def probe_key(self, version: int) -> str:
         """See :meth:`Keys.probe_key`. As a key, it would stand for OFPP_CONTROLLER."""
         return PROBE_KEY if version == 4 else str(self._key6(1, 0, _CONTROLLER))
-
-    def probe_label(self, _version: int) -> str | None:
-        """See :meth:`Keys.probe_label`."""
-        return None
-
-    def label(self, _slot: int) -> str | None:
-        """See :meth:`Keys.label`; one bridge needs none."""
-        return None
-
-    def labelled(self, _mac: str) -> tuple[Endpoint | None, int] | None:
-        """See :meth:`Keys.labelled`."""
-        return None
-
-    def own(self, endpoint: Endpoint, slot: int) -> None:
-        """See :meth:`Keys.own`; a key of this scheme contains its endpoint."""
-
-    def disown(self, endpoint: Endpoint, slot: int) -> None:
-        """See :meth:`Keys.disown`."""
 
     def _key6(self, slot: int, vid: int, ofport: int) -> IPv6Address:
         return IPv6Address(self._base6 | slot << _SLOT6_SHIFT | vid << _VID6_SHIFT | ofport)

@@ -26,7 +26,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
 
 from dfmeta.exceptions import KeyRangeError
-from dfmeta.flows.key import NEXT_HOP6
+from dfmeta.flows.key import NEXT_HOP6, Keys
 from dfmeta.model import Endpoint
 
 GATEWAY: Final = 1
@@ -39,8 +39,8 @@ _MOST: Final = {4: 8, 6: 16}
 """Version of IP → addresses of one endpoint that have a Meta IP at a time."""
 
 
-class MetaKeys:
-    """The key scheme of Meta IPs; implements :class:`~dfmeta.flows.key.Keys`.
+class MetaKeys(Keys):
+    """The key scheme of Meta IPs.
 
     :param cidr: ``[METADATA] provider_cidr``.
     :param prefix6: ``[df_metadata] key_prefix6``, a /64.
