@@ -31,27 +31,26 @@ class Allotment(Protocol):
     """The choice of slot numbers.
 
     The registry calls it on the hub, and no method waits. A number is *in use* from :meth:`take` to
-    :meth:`drop` or :meth:`leave`.
+    :meth:`drop` or :meth:`leave`. Methods with a body do what suits keys that contain their
+    endpoint: no number is unique on the host.
     """
 
-    @property
-    def keys(self) -> Keys:
-        """The key scheme of the numbers."""
-        ...
+    keys: Keys
+    """The key scheme of the numbers."""
 
     # Ports and guests
 
     def put(self, port: Port) -> None:
         """Note a port that is new or has changed."""
-        ...
+        return
 
     def forget(self, port: Port) -> None:
         """Note that a port is gone; its guest has left before."""
-        ...
+        return
 
     def enter(self, guest: Guest) -> None:
         """Note a guest that is new at its endpoint."""
-        ...
+        return
 
     def leave(self, guest: Guest) -> None:
         """Let all numbers of *guest* rest, which leaves its endpoint."""
@@ -69,7 +68,7 @@ class Allotment(Protocol):
 
     def take(self, guest: Guest, number: int) -> None:
         """Note that an address of *guest* has *number* from now on."""
-        ...
+        return
 
     def drop(self, guest: Guest, number: int) -> None:
         """Let a number rest that an address of *guest* has lost, although the guest stays."""
@@ -77,12 +76,12 @@ class Allotment(Protocol):
 
     def user(self, number: int) -> Guest | None:
         """Return the guest that uses *number*; None: there is none, or the key shows it."""
-        ...
+        return None
 
     def conflicts(self, endpoint: Endpoint, number: int) -> bool:
         """Return whether an undesired flow of *endpoint* gives its frames a key that may be, or
         become, another guest's."""
-        ...
+        return False
 
     # Rest
 
@@ -95,18 +94,18 @@ class Allotment(Protocol):
 
         No other guest gets them before they have rested.
         """
-        ...
+        return
 
     def resting(self) -> list[int]:
         """Return the numbers that rest on the whole host, for the state of the daemon."""
-        ...
+        return []
 
     def begin_sweep(self) -> int:
         """Note that the switch is now asked for all flows, to remove those that are not desired.
 
         :return: number of this sweep, for :meth:`end_sweep`.
         """
-        ...
+        return 0
 
     def end_sweep(self, sweep: int) -> None:
         """Note that the switch has confirmed all changes of that sweep.
@@ -114,7 +113,7 @@ class Allotment(Protocol):
         The rest of a number that is unique on the host is counted from the end of a sweep that
         began after its guest had left: until then the switch may have flows with that number.
         """
-        ...
+        return
 
     # First numbers of ports
 
@@ -129,22 +128,18 @@ class Allotment(Protocol):
         :param now: time in the terms of :attr:`~dfmeta.slots.Slot.last_used`.
         :return: guests and numbers of addresses that give way; the registry removes them.
         """
-        ...
-
-    def ids(self) -> dict[str, MetaIds]:
-        """See :meth:`~dfmeta.registry.Registry.meta_ids`."""
-        ...
+        return []
 
     def unwritten(self) -> dict[str, MetaIds]:
         """See :meth:`~dfmeta.registry.Registry.unwritten`."""
-        ...
+        return {}
 
     def without(self) -> list[Port]:
         """See :meth:`~dfmeta.registry.Registry.without`."""
-        ...
+        return []
 
 
-class PerPort:
+class PerPort(Allotment):
     """Each endpoint has all slots of the scheme: keys contain their endpoint.
 
     :param host_addresses: see :data:`Addresses`.
@@ -152,25 +147,11 @@ class PerPort:
     """
 
     def __init__(self, keys: Keys, host_addresses: Addresses, clock: Callable[[], float]) -> None:
-        self._keys = keys
+        self.keys = keys
         self._host_addresses = host_addresses
         self._clock = clock
         self._resting: dict[Endpoint, dict[int, float]] = {}
         """Endpoint → its resting slots, and until when."""
-
-    @property
-    def keys(self) -> Keys:
-        """See :class:`Allotment`."""
-        return self._keys
-
-    def put(self, port: Port) -> None:
-        """See :class:`Allotment`; a port needs no number of its own."""
-
-    def forget(self, port: Port) -> None:
-        """See :class:`Allotment`."""
-
-    def enter(self, guest: Guest) -> None:
-        """See :class:`Allotment`."""
 
     def leave(self, guest: Guest) -> None:
         """See :class:`Allotment`."""
@@ -182,11 +163,11 @@ class PerPort:
         taken, resting = self._host_addresses(), self._rests(guest.endpoint)
         free = [
             number
-            for number in self._keys.slots(version)
-            if number not in guest.slots and self._keys.key_of(guest.endpoint, number) not in taken
+            for number in self.keys.slots(version)
+            if number not in guest.slots and self.keys.key_of(guest.endpoint, number) not in taken
         ]
         rested = [number for number in free if number not in resting]
-        if rested or not guest.slots.keys().isdisjoint(self._keys.slots(version)):
+        if rested or not guest.slots.keys().isdisjoint(self.keys.slots(version)):
             return rested[0] if rested else None
         # All of them rest, after a new guest for each within two minutes: take the longest resting.
         return min(free, key=lambda number: resting[number], default=None)
@@ -194,22 +175,11 @@ class PerPort:
     def may_adopt(self, guest: Guest, number: int, address: GuestAddress) -> bool:
         """See :class:`Allotment`."""
         del address
-        return self._keys.key_of(guest.endpoint, number) not in self._host_addresses()
-
-    def take(self, guest: Guest, number: int) -> None:
-        """See :class:`Allotment`; a slot that rests may be taken."""
+        return self.keys.key_of(guest.endpoint, number) not in self._host_addresses()
 
     def drop(self, guest: Guest, number: int) -> None:
         """See :class:`Allotment`."""
         self.rest(guest.endpoint, (number,))
-
-    def user(self, _number: int) -> Guest | None:
-        """See :class:`Allotment`."""
-        return None
-
-    def conflicts(self, _endpoint: Endpoint, _number: int) -> bool:
-        """See :class:`Allotment`."""
-        return False
 
     def rest(self, endpoint: Endpoint | None, numbers: Iterable[int]) -> None:
         """See :class:`Allotment`; no slot rests on the whole host."""
@@ -217,41 +187,11 @@ class PerPort:
             resting = self._resting.setdefault(endpoint, {})
             resting.update(dict.fromkeys(numbers, self._clock() + REST))
 
-    def expect(self, endpoint: Endpoint, numbers: Iterable[int]) -> None:
-        """See :class:`Allotment`; no other endpoint can have them."""
-
-    def resting(self) -> list[int]:
-        """See :class:`Allotment`."""
-        return []
-
-    def begin_sweep(self) -> int:
-        """See :class:`Allotment`; the rest of a slot does not depend on it."""
-        return 0
-
-    def end_sweep(self, sweep: int) -> None:
-        """See :class:`Allotment`."""
-
     def first_key(self, port: Port, version: int = 4) -> IPv4Address | IPv6Address | None:
         """See :class:`Allotment`."""
         if port.endpoint is None:
             return None
-        return self._keys.key_of(port.endpoint, self._keys.slots(version)[0])
-
-    def settle(self, _guests: Iterable[Guest], _now: float) -> list[tuple[Guest, int]]:
-        """See :class:`Allotment`; no port waits."""
-        return []
-
-    def ids(self) -> dict[str, MetaIds]:
-        """See :class:`Allotment`."""
-        return {}
-
-    def unwritten(self) -> dict[str, MetaIds]:
-        """See :class:`Allotment`."""
-        return {}
-
-    def without(self) -> list[Port]:
-        """See :class:`Allotment`."""
-        return []
+        return self.keys.key_of(port.endpoint, self.keys.slots(version)[0])
 
     def _rests(self, endpoint: Endpoint) -> Mapping[int, float]:
         """Return the slots of *endpoint* that still rest, and until when."""

@@ -36,7 +36,7 @@ SEARCH_PAUSE: Final = 1.0
 """Minimum seconds between two searches for addresses that give way to a port without a number."""
 
 
-class HostWide:
+class HostWide(Allotment):
     """Numbers of ports and addresses on the whole host; see the module.
 
     :param keys: the key scheme, whose owners of numbers this object keeps.
@@ -54,7 +54,7 @@ class HostWide:
         *,
         versions: Collection[int] = (4, 6),
     ) -> None:
-        self._keys = keys
+        self.keys = self._keys = keys
         self._host_addresses = host_addresses
         self._clock = clock
         self._versions = tuple(versions)
@@ -81,11 +81,6 @@ class HostWide:
         self._search_at = 0.0
         self._tagged: dict[PortId, Guest] = {}
         """The guests of tagged subports, which have no first numbers."""
-
-    @property
-    def keys(self) -> Keys:
-        """See :class:`~dfmeta.allotment.Allotment`."""
-        return self._keys
 
     # Ports
 
@@ -255,10 +250,6 @@ class HostWide:
         self._search_at = self._clock() + SEARCH_PAUSE
         guests = list(guests)
         return [one for version in self._versions for one in self._giving_way(version, guests, now)]
-
-    def ids(self) -> dict[str, MetaIds]:
-        """See :meth:`~dfmeta.registry.Registry.meta_ids`."""
-        return {port_id.row: self._ids(port_id) for port_id in self._firsts}
 
     def unwritten(self) -> dict[str, MetaIds]:
         """See :meth:`~dfmeta.registry.Registry.unwritten`."""

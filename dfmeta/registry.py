@@ -371,19 +371,13 @@ class Registry:
 
     # Numbers that are unique on the host
 
-    def meta_ids(self) -> dict[str, MetaIds]:
-        """Return row → its Meta addresses in OVSDB: those of its port's first numbers.
-
-        This and :meth:`unwritten` give new ports their numbers. If one of them is called before the
-        addresses of an earlier run are adopted, some of these may lose theirs.
-        """
-        self._settle(self._clock())
-        return self.allotment.ids()
-
     def unwritten(self) -> dict[str, MetaIds]:
-        """Return those of :meth:`meta_ids` that differ from ``Port.meta``; it takes little time.
+        """Return row → its Meta addresses for OVSDB, those of its port's first numbers, where they
+        differ from ``Port.meta``; it takes little time. An empty field is no difference: there is
+        no number for it.
 
-        An empty field is no difference: there is no number for it.
+        This gives new ports their numbers. If it is called before the addresses of an earlier run
+        are adopted, some of these may lose theirs.
         """
         self._settle(self._clock())
         return self.allotment.unwritten()

@@ -134,9 +134,11 @@ class Keys(Protocol):
 
     def own(self, endpoint: Endpoint, slot: int) -> None:
         """Note that *endpoint* has *slot*, where the number alone does not show it."""
+        return
 
     def disown(self, endpoint: Endpoint, slot: int) -> None:
         """Undo :meth:`own`, unless another endpoint has *slot* by now."""
+        return
 
 
 class InPortKeys(Keys):

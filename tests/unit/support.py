@@ -33,8 +33,9 @@ from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
+from dfmeta.host_wide import HostWide
 from dfmeta.hub import Turns
-from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, Port
+from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, MetaIds, Port
 from dfmeta.registry import Registry
 from tests import flowsim
 from tests.flows.world import handle
@@ -127,6 +128,13 @@ def port(
         dead=dead,
         fault=fault,
     )
+
+
+def first_numbers(registry: Registry) -> dict[str, MetaIds]:
+    """Row → the Meta addresses of its port's first numbers, as far as it has got any."""
+    numbers = registry.allotment
+    assert isinstance(numbers, HostWide)
+    return {one.row: numbers._ids(one) for one in numbers._firsts}
 
 
 def syn(

@@ -17,7 +17,7 @@ def test_there_are_no_numbers_of_the_host() -> None:
     registry.set_port(port())
     registry.learn(HERE, address(), 0.0)
     assert isinstance(registry.allotment, PerPort)
-    assert (registry.meta_ids(), registry.unwritten(), registry.without()) == ({}, {}, [])
+    assert (registry.unwritten(), registry.without()) == ({}, [])
     assert registry.port_at(HERE) == port()
     assert port().meta == MetaIds()
 

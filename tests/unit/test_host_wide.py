@@ -14,7 +14,7 @@ from dfmeta.host_wide import RESERVE, SEARCH_PAUSE, HostWide, allotment_of
 from dfmeta.model import Endpoint, MetaIds, Port, PortId
 from dfmeta.registry import REST, Claim, Phase, Registry
 from dfmeta.slots import EXPECTED, Learned
-from tests.unit.support import OTHER_INSTANCE, address, address6, port
+from tests.unit.support import OTHER_INSTANCE, address, address6, first_numbers, port
 
 CIDR = IPv4Network("240.0.0.0/28")
 FIRST, LAST = 2, 14
@@ -73,7 +73,12 @@ class Host:
         self.now += REST
 
     def first(self, ofport: int) -> MetaIds:
-        return self.registry.meta_ids()[f"row-of-tap{ofport}"]
+        return self.firsts()[f"row-of-tap{ofport}"]
+
+    def firsts(self) -> dict[str, MetaIds]:
+        """Row → first numbers, after all ports have got theirs."""
+        self.registry.unwritten()
+        return first_numbers(self.registry)
 
     def again(self) -> Host:
         """The daemon after a restart, before it has read anything."""
@@ -104,8 +109,8 @@ def test_each_scheme_has_its_choice(host: Host) -> None:
 def test_each_port_has_a_first_number_before_its_guest_is_known(host: Host) -> None:
     host.registry.set_port(port(1, name="tap1", instance=""))
     host.plug(2)
-    assert host.registry.meta_ids() == {"row-of-tap1": ids(2), "row-of-tap2": ids(3)}
-    assert host.registry.unwritten() == host.registry.meta_ids()
+    assert host.firsts() == {"row-of-tap1": ids(2), "row-of-tap2": ids(3)}
+    assert host.registry.unwritten() == host.firsts()
     assert host.registry.without() == []
     assert (host.number(2), host.keys.parse(CIDR[2])) == (3, (Endpoint(1), 2))
     assert host.claim(2) is None
@@ -121,12 +126,12 @@ def test_without_ipv6_there_are_no_numbers_for_it() -> None:
 def test_what_is_in_the_row_is_kept_over_a_restart_in_any_order(host: Host) -> None:
     for ofport in (1, 2, 3):
         host.plug(ofport)
-    written = host.registry.meta_ids()
+    written = host.firsts()
     host = host.again()
     host.plug(9)
     for ofport in (3, 1, 2):
         host.plug(ofport, meta=written[f"row-of-tap{ofport}"])
-    now = host.registry.meta_ids()
+    now = host.firsts()
     assert {row: now[row] for row in written} == written
     assert set(host.registry.unwritten()) == {"row-of-tap9"}
     assert host.number(3) == 4
@@ -180,7 +185,7 @@ def test_a_key_that_the_host_itself_has_is_never_given(host: Host) -> None:
 def test_what_somebody_writes_into_the_row_later_changes_nothing(host: Host) -> None:
     host.plug(1)
     host.plug(2, meta=ids(3))
-    host.registry.meta_ids()
+    host.registry.unwritten()
     claim = host.claim(host.number(1))
     assert claim is not None
     told: list[Endpoint] = []
@@ -199,7 +204,7 @@ def test_what_somebody_writes_into_the_row_later_changes_nothing(host: Host) -> 
 
 def test_a_port_that_is_renumbered_keeps_its_first_number(host: Host) -> None:
     moved = host.plug(1)
-    host.registry.meta_ids()
+    host.registry.unwritten()
     host.registry.set_port(replace(moved, ofport=7))
     assert (host.first(1), host.keys.owners[2]) == (ids(2), Endpoint(7))
     host.registry.set_port(replace(moved, ofport=None))
@@ -212,7 +217,7 @@ def test_of_two_rows_with_one_endpoint_the_one_that_is_served_owns_its_number(ho
     host.plug(1)
     later = replace(port(1, name="later"), meta=ids(9))
     host.registry.set_port(later)
-    assert host.registry.meta_ids() == {"row-of-later": ids(9)}
+    assert host.firsts() == {"row-of-later": ids(9)}
     assert (host.number(1), host.keys.owners) == (9, {9: Endpoint(1), SIZE + 9: Endpoint(1)})
     host.registry.remove_port(later.id)
     assert (host.first(1), host.number(1)) == (ids(2), 2)
@@ -222,7 +227,7 @@ def test_of_two_rows_with_one_endpoint_the_one_that_is_served_owns_its_number(ho
 def test_a_vlan_behind_a_port_has_no_number_of_its_own_in_the_row(host: Host) -> None:
     behind = replace(port(1, name="tap1"), vid=100)
     host.registry.set_port(behind)
-    assert (host.registry.meta_ids(), host.registry.without()) == ({}, [])
+    assert (host.firsts(), host.registry.without()) == ({}, [])
     there = Endpoint(1, 100)
     found = host.registry.learn(there, address(), host.now)
     assert found is not None
@@ -288,7 +293,7 @@ def test_a_share_of_the_numbers_is_left_for_new_ports(cidr: str, left: int) -> N
     ports = range(1, guests // 8 + 2)
     for ofport in ports:
         host.plug(ofport)
-    host.registry.meta_ids()
+    host.registry.unwritten()
     given = {host.number(ofport, last) for last in range(20) for ofport in ports}
     assert guests - len(given) == left
     for ofport in range(100, 100 + left):
@@ -347,7 +352,7 @@ def test_the_next_guest_of_a_port_gets_another_number_while_the_first_one_rests(
 def test_the_next_guest_waits_where_every_other_number_is_taken(host: Host) -> None:
     for ofport in range(1, 14):
         host.plug(ofport)
-    host.registry.meta_ids()
+    host.registry.unwritten()
     assert host.number(1) == 2
     host.plug(1, instance=OTHER_INSTANCE)
     assert host.learn(1) is None
@@ -359,7 +364,7 @@ def test_the_next_guest_waits_where_every_other_number_is_taken(host: Host) -> N
 def test_a_number_that_was_not_used_need_not_rest(host: Host) -> None:
     for ofport in range(1, 14):
         host.plug(ofport)
-    host.registry.meta_ids()
+    host.registry.unwritten()
     host.number(3)
     host.unplug(3)
     host.plug(20)
@@ -384,7 +389,7 @@ def test_a_row_that_comes_back_has_its_number_though_that_rests(host: Host) -> N
 def test_numbers_are_given_in_turn_so_that_they_rest_as_long_as_may_be(host: Host) -> None:
     for _ in range(3):
         host.plug(1)
-        host.registry.meta_ids()
+        host.registry.unwritten()
         host.unplug(1)
     host.plug(1)
     assert host.first(1) == ids(5)
@@ -397,7 +402,7 @@ def full(host: Host) -> None:
     """Addresses of ports 1 and 2 have all numbers but the one for new ports, which port 3 has."""
     for ofport in (1, 2):
         host.plug(ofport)
-    host.registry.meta_ids()
+    host.registry.unwritten()
     for last in range(8):
         host.number(1, last)
     for last in range(8):
@@ -473,7 +478,7 @@ def test_an_address_with_a_connection_or_the_last_one_of_a_guest_does_not_give_w
 def test_a_guest_keeps_one_address_though_its_first_number_rests(host: Host) -> None:
     for ofport in (1, 2):
         host.plug(ofport)
-    host.registry.meta_ids()
+    host.registry.unwritten()
     host.number(1)
     host.plug(1, instance=OTHER_INSTANCE)
     assert [host.number(1, last) for last in (1, 2)] == [4, 5]
@@ -501,7 +506,7 @@ def test_an_address_whose_connection_is_expected_does_not_give_way(host: Host) -
 def test_a_full_range_harms_no_guest_that_has_its_number(host: Host) -> None:
     for ofport in range(1, 14):
         host.plug(ofport)
-    host.registry.meta_ids()
+    host.registry.unwritten()
     numbers = [host.number(ofport) for ofport in range(1, 14)]
     claims = [host.claim(number) for number in numbers]
     waiting = [host.plug(ofport) for ofport in range(20, 25)]

@@ -23,7 +23,7 @@ from dfmeta.model import Endpoint, GuestAddress, Identity, MetaIds, Port, PortSt
 from dfmeta.registry import REST, Claim, Phase, Registry
 from dfmeta.state import Holder
 from tests.harness.examples import examples
-from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, address6, port
+from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, address6, first_numbers, port
 
 CIDR = IPv4Network("240.0.0.0/28")
 NARROW = IPv4Network("240.0.0.0/29")
@@ -168,7 +168,7 @@ class Ports(RuleBasedStateMachine):
         """Numbers are given in turn, so that this brings one nearer to its next port."""
         for _ in range(times):
             self.registry.set_port(passing := port(77, name="passing"))
-            self.registry.meta_ids()
+            self.registry.unwritten()
             self.registry.remove_port(passing.id)
 
     def forge(self, row: str, meta: MetaIds) -> None:
@@ -255,7 +255,7 @@ class Ports(RuleBasedStateMachine):
         """Expect that no other endpoint loses more than an idle further address, and that only to
         a port that has no number at all."""
         before = {one: self.registry.slots(one) for one in self.registry.endpoints()}
-        first = {ip for ids in self.registry.allotment.ids().values() for ip in (ids.ip, ids.ip6)}
+        first = {ip for ids in first_numbers(self.registry).values() for ip in (ids.ip, ids.ip6)}
         yield
         for endpoint, slots in before.items():
             after = self.registry.slots(endpoint)
@@ -336,7 +336,8 @@ class Ports(RuleBasedStateMachine):
         self.remap(identities)
         self.sweep = number, found
         self.compare(at_once=True)
-        ids = self.registry.meta_ids()
+        self.registry.unwritten()
+        ids = first_numbers(self.registry)
         for row, key in written:
             assert key in (ids[row].ip, ids[row].ip6), "a first number survives a restart"
 
@@ -345,7 +346,7 @@ class Ports(RuleBasedStateMachine):
         stored = [text for one in self.rows.values() for text in (one.meta.ip, one.meta.ip6)]
         return [
             (row, key)
-            for row, ids in self.registry.allotment.ids().items()
+            for row, ids in first_numbers(self.registry).items()
             for key, there in zip((ids.ip, ids.ip6), self.rows[row].meta[::2], strict=True)
             if key and key == there and stored.count(key) == 1
         ]
@@ -439,7 +440,7 @@ class Ports(RuleBasedStateMachine):
 
     @invariant()
     def first_numbers_are_those_of_one_row_and_stay(self) -> None:
-        ids = self.registry.allotment.ids()
+        ids = first_numbers(self.registry)
         for of in ("ip", "mac", "ip6"):
             given = [getattr(one, of) for one in ids.values() if getattr(one, of)]
             assert len(given) == len(set(given))
@@ -465,7 +466,7 @@ class Ports(RuleBasedStateMachine):
             for endpoint in self.registry.endpoints()
             for number in self.registry.slots(endpoint)
         }
-        for row, ids in self.registry.allotment.ids().items():
+        for row, ids in first_numbers(self.registry).items():
             endpoint = at[row]
             if endpoint is not None and self.registry.port_at(endpoint) == self.rows[row]:
                 for key in filter(None, (ids.ip, ids.ip6)):
@@ -475,7 +476,7 @@ class Ports(RuleBasedStateMachine):
     @invariant()
     def whoever_has_no_number_waits_and_is_listed(self) -> None:
         listed = {one.row for one in self.registry.allotment.without()}
-        ids = self.registry.allotment.ids()
+        ids = first_numbers(self.registry)
         for endpoint in self.registry.endpoints():
             behind = self.registry.port_at(endpoint)
             assert behind is not None

@@ -94,7 +94,7 @@ def test_a_number_of_the_host_is_kept_for_the_same_guest_alone(tmp_path: Path) -
     assert [number(registry, HERE, ip) for ip in ("10.0.0.5", "10.0.0.6")] == [2, 3]
     memory.save(Listeners(18080, 1), registry, Meters())
 
-    meta = registry.meta_ids()[port().row]
+    meta = registry.unwritten()[port().row]
     for instance in (INSTANCE, OTHER_INSTANCE):
         here = replace(port(instance=instance), meta=meta)
         registry = of_the_host(port(14, name="tap2"), here)
