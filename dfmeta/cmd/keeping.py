@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from eventlet.patcher import original
 
@@ -21,26 +21,6 @@ _socket = original("socket")
 
 FD_NAMES = {socket.AF_INET: "dfmeta-guests", socket.AF_INET6: "dfmeta-guests6"}
 """Names in systemd's store. Listeners of socket units have other names and must not be replaced."""
-
-
-class Keeper(Protocol):
-    """Keeps listeners while no daemon runs."""
-
-    def take(self) -> Sequence[int]:
-        """Return the descriptors of the listeners of an earlier run, which stay kept."""
-        ...
-
-    def keep(self, fds: Sequence[int]) -> None:
-        """Keep *fds*, IPv4's first, in place of all descriptors that were kept before."""
-        ...
-
-    def look_after(self, fds: Sequence[int]) -> None:
-        """Check that *fds* are still kept, and keep them again if not."""
-        ...
-
-    def drop(self) -> None:
-        """Stop keeping the listeners."""
-        ...
 
 
 def keeper(group: Any, state: State, environ: Mapping[str, str]) -> Keeper:
@@ -78,6 +58,8 @@ def notify(environ: Mapping[str, str], message: str, fds: tuple[int, ...] = ()) 
 class SystemdKeeper:
     """systemd's file descriptor store: needs FileDescriptorStoreMax= in the unit.
 
+    It has the methods of :class:`~dfmeta.cmd.holding.HolderKeeper`.
+
     :param held: keeper with the holder of an earlier daemon that ran without systemd.
     """
 
@@ -114,3 +96,7 @@ class SystemdKeeper:
         """Make systemd close the stored descriptors."""
         for name in FD_NAMES.values():
             notify(self._environ, f"FDSTOREREMOVE=1\nFDNAME={name}")
+
+
+Keeper = HolderKeeper | SystemdKeeper
+"""Keeps listeners while no daemon runs."""
