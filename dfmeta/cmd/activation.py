@@ -16,6 +16,7 @@ import eventlet.green.socket as green_socket
 from eventlet.patcher import original
 
 from dfmeta.exceptions import StartError
+from dfmeta.model import HttpHost
 
 FIRST_FD = 3
 """SD_LISTEN_FDS_START of sd_listen_fds(3)."""
@@ -112,6 +113,6 @@ def _stands_at(sock: Any, place: str) -> bool:
 
 def _where(sock: Any) -> str:
     name = sock.getsockname()
-    if sock.family == socket.AF_INET6:
-        return f"[{name[0]}]:{name[1]}"
-    return ":".join(map(str, name[:2])) if isinstance(name, tuple) else (str(name) or "no address")
+    if isinstance(name, tuple):
+        return HttpHost(str(name[0]), name[1]).authority
+    return str(name) or "no address"

@@ -44,15 +44,16 @@ class AgentAdmin:
             "/haproxy": self._haproxy,
             "/options": options.Options(lambda: parts.conf).document,
         }
-        page = status_page.page_of_agent(
-            PROG,
-            parts.health,
-            self._metrics,
-            parts.ports.rows,
-            lambda: parts.conf,
-            lambda: self._api.repository if self._api else None,
-            service=self._service,
-            haproxy=lambda: self._haproxy(thorough=False),
+        sources = status_page.Sources(
+            program=PROG,
+            health=parts.health,
+            metrics=self._metrics,
+            facts=lambda: status_page.facts_of_host(
+                parts.conf, self._service(), self._haproxy(thorough=False)
+            ),
+            failures=partial(status_page.failures_of_ports, backend=parts.conf.df_metadata.backend),
+            ports=parts.ports.rows,
+            names=status_page.RecordNames(lambda: self._api.repository if self._api else None),
         )
         self.application = listener.AdminApplication(
             parts.health,
@@ -60,7 +61,7 @@ class AgentAdmin:
             listings,
             api=self._api,
             more=[AttachmentsApi(self._attachments, own_names(self._place), client_user)],
-            page=page,
+            page=status_page.page(self._place, sources),
             listen=self._place,
         )
 
@@ -111,7 +112,7 @@ class AgentAdmin:
 
     def _service(self) -> dict[str, Any]:
         parts = self._parts
-        return rows.service_row(parts.controller.reconciler.tap, parts.tap.ipv6_fault)
+        return rows.service_row(parts.controller.reconciler.tap, parts.tap.host.ipv6_fault)
 
     def _haproxy(self, *, thorough: bool = True) -> dict[str, Any] | None:
         proxy = self._parts.proxy
@@ -122,8 +123,8 @@ class AgentAdmin:
         return None if proxy is None else proxy.attachments
 
     def _listening(self) -> bool:
-        proxy = self._parts.proxy
-        return bool(self._parts.serving and proxy and proxy.serving and self._parts.tap.in_place)
+        parts = self._parts
+        return bool(parts.serving and parts.engine and parts.engine.serving and parts.tap.in_place)
 
     def _store_answers(self) -> bool:
         conf = self._parts.conf
@@ -134,8 +135,8 @@ class AgentAdmin:
         return answers(conf.store.connection)
 
     def _metrics(self) -> Iterable[Metric]:
-        proxy = self._parts.proxy
-        return metrics.REGISTRY.collect() if proxy is None else proxy.collect()
+        engine = self._parts.engine
+        return metrics.REGISTRY.collect() if engine is None else engine.collect()
 
 
 def _store_api(conf: cfg.ConfigOpts) -> StoreApi:

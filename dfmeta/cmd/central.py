@@ -23,7 +23,7 @@ from dfmeta import hub, metrics
 from dfmeta.admin import listener as admin
 from dfmeta.admin.page import StatusPage
 from dfmeta.admin.server import AdminServer
-from dfmeta.cmd import readiness, reloading, status_page
+from dfmeta.cmd import readiness, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, activated
 from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.logs import set_up_logging, warn
@@ -200,7 +200,7 @@ class Central:
         if self._guests is not None:
             self._guests.reload(conf)
         set_up_logging(debug=conf.debug)
-        reloading.tell(LOG, changes)
+        changes.tell(LOG)
 
 
 class Guests:

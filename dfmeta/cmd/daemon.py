@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta import hub
-from dfmeta.cmd import readiness, reloading
+from dfmeta.cmd import readiness
 from dfmeta.cmd.agent_admin import PROG, AgentAdmin
 from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.logs import set_up_logging, warn
@@ -91,9 +91,7 @@ class Daemon:
         self._argv = list(argv)
         self.parts = Parts(conf, deliver=self._updated)
         self._signals = Signals(self.parts.bell)
-        self._start = Start(
-            self.parts, prog=PROG, argv=self._argv, ending=lambda: self._signals.ending
-        )
+        self._start = Start(self.parts, argv=self._argv, ending=lambda: self._signals.ending)
         self._admin = AgentAdmin(self.parts)
         self._stopped = False
 
@@ -139,7 +137,7 @@ class Daemon:
         tap = self.parts.tap
         try:
             tap.look_after(self.parts.watcher, self.parts.update)
-            tap.keep_listeners()
+            tap.listeners.look_after()
             self.parts.write_ids()
         except DfmetaError as error:
             if str(error) != tap.last_error:
@@ -162,9 +160,9 @@ class Daemon:
         self._stopped = True
         hub.VITAL.release()
         notify(os.environ, "STOPPING=1")
-        if self.parts.proxy is not None:
+        if self.parts.engine is not None:
             since = max(0.0, time.monotonic() - self._signals.ended_at)
-            self.parts.proxy.stop(max(0.0, GRACE - since))
+            self.parts.engine.stop(max(0.0, GRACE - since))
         self.parts.save(now=True)
         self.parts.watcher.stop()
         hub.abandon_threads()
@@ -211,7 +209,7 @@ class Daemon:
     def _tell_tap(self) -> None:
         """Pass tap-metadata to the controller, which changes the flows if it differs."""
         parts = self.parts
-        if self._start.tap_is_told and parts.tap.sock is not None:
+        if self._start.tap_is_told and 4 in parts.tap.listeners.sockets:
             parts.tell_tap()
 
     def _reload(self) -> None:
@@ -221,7 +219,7 @@ class Daemon:
             changes = daemons.keep_running_values(conf, parts.conf, daemon=PROG)
             mount = self._admin.prepare(conf)
             if parts.proxy is not None:
-                parts.proxy.reload(conf, partial(reloading.tell, LOG, changes))
+                parts.proxy.reload(conf, partial(changes.tell, LOG))
         except DfmetaError as error:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)
             return

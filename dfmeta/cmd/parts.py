@@ -27,6 +27,7 @@ from dfmeta.hub import Bell
 from dfmeta.model import Endpoint, PortId
 from dfmeta.ports.bridge_reader import Update
 from dfmeta.ports.ovsdb import OvsdbWatcher
+from dfmeta.proxy.engine import Engine
 from dfmeta.registry import Registry
 from dfmeta.wiring import identity, layout
 
@@ -119,7 +120,7 @@ class Parts:
 
     def tell_tap(self) -> None:
         """Pass the ports to the controller, which changes the flows if they differ."""
-        update, sock = self.update, self.tap.sock
+        update, sock = self.update, self.tap.listeners.sockets.get(4)
         if self.controller.meta is not None:
             self.controller.meta.set_tap(self.tap.meta_tap(update, sock))
         self.controller.set_tap(self.tap.as_flows_need_it(update, sock))
@@ -151,20 +152,25 @@ class Parts:
                 )
         self._without = frozenset(without)
 
-    # Calls for the proxy, once it exists
+    # What answers guests, once it exists
+
+    @property
+    def engine(self) -> Engine | None:
+        """What answers guests; None before it exists."""
+        return self.proxy.engine if self.proxy is not None else None
 
     def _gather(self) -> None:
-        if self.proxy is not None:
-            self.proxy.gather()
+        if self.engine is not None:
+            self.engine.gather()
 
     def _look(self, endpoint: Endpoint) -> None:
-        if self.proxy is not None:
-            self.proxy.look(endpoint)
+        if self.engine is not None:
+            self.engine.look(endpoint)
 
     def _inform(self) -> None:
-        if self.proxy is not None:
-            self.proxy.inform()
+        if self.engine is not None:
+            self.engine.inform()
 
     def _rebind(self) -> None:
-        if self.proxy is not None:
-            self.proxy.rebind()
+        if self.engine is not None:
+            self.engine.rebind()

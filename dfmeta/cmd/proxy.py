@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
-from prometheus_client import Metric
 
 import dfmeta.conf
-from dfmeta import hub, metrics
+from dfmeta import hub
 from dfmeta.cmd.privileges import go_first
 from dfmeta.conf.haproxy import HAPROXY
-from dfmeta.model import Endpoint, Identity
+from dfmeta.model import Identity
 from dfmeta.proxy import subports
 from dfmeta.proxy.application import Application
 from dfmeta.proxy.backends import Backend
@@ -74,27 +73,29 @@ class Proxy:
             heed=heed,
         )
         self._answers = WorkerAnswers(backend, self._subports, self._rates, complaints, local)
-        self._engine: Engine | None = None
+        self.engine: Engine | None = None
+        """What answers guests; None before :meth:`serve`."""
         self._haproxy: Haproxy | None = None
         self._setup: Setup | None = None
         """The part of the configuration in force that haproxy's depends on."""
         self.listeners: Listeners | None = None
         """The listening sockets; None before :meth:`serve`."""
 
-    def serve(self, sockets: Mapping[int, Any]) -> None:
-        """Begin to serve.
+    def serve(self, sockets: Mapping[int, Any]) -> Engine:
+        """Begin to serve; return what answers guests.
 
         :param sockets: version of IP → listening socket; 4 is always there.
         """
         inodes = {version: os.fstat(sock.fileno()).st_ino for version, sock in sockets.items()}
         port = int(sockets[4].getsockname()[1])
         self.listeners = Listeners(port, inodes[4], inodes.get(6, 0))
-        self._engine = self._build(list(sockets.values()))
-        self._engine.start()
+        self.engine = self._build(list(sockets.values()))
+        self.engine.start()
         if self._attaching is not None:
             hub.VITAL.spawn("attachments", self._attaching.run)
         if self._conf.df_metadata.proxy_workers:
             go_first()
+        return self.engine
 
     def _build(self, sockets: list[Any]) -> Engine:
         group, terms = self._conf.df_metadata, self._terms()
@@ -141,31 +142,6 @@ class Proxy:
             remark=self._application.remark,
         )
 
-    @property
-    def serving(self) -> bool:
-        """Return whether guests are answered."""
-        return self._engine is not None and self._engine.serving
-
-    def inform(self) -> None:
-        """See :meth:`~dfmeta.proxy.engine.Engine.inform`."""
-        if self._engine is not None:
-            self._engine.inform()
-
-    def look(self, endpoint: Endpoint) -> None:
-        """See :meth:`~dfmeta.proxy.engine.Engine.look`."""
-        if self._engine is not None:
-            self._engine.look(endpoint)
-
-    def rebind(self) -> None:
-        """See :meth:`~dfmeta.proxy.engine.Engine.rebind`."""
-        if self._engine is not None:
-            self._engine.rebind()
-
-    def stop(self, grace: float) -> None:
-        """See :meth:`~dfmeta.proxy.engine.Engine.stop`."""
-        if self._engine is not None:
-            self._engine.stop(grace)
-
     def reload(self, conf: cfg.ConfigOpts, done: Callable[[], None]) -> None:
         """Apply the options of another configuration that can change without a restart.
 
@@ -181,14 +157,10 @@ class Proxy:
         self._answers.backend = backend
         if self._attaching is not None:
             self._attaching.reload(conf)
-        if self._engine is None:
+        if self.engine is None:
             done()
         else:
-            self._engine.reload(self._terms(), done)
-
-    def collect(self) -> Iterable[Metric]:
-        """See :meth:`~dfmeta.proxy.engine.Engine.collect`."""
-        return metrics.REGISTRY.collect() if self._engine is None else self._engine.collect()
+            self.engine.reload(self._terms(), done)
 
     def report(self, *, thorough: bool = True) -> dict[str, Any] | None:
         """See :meth:`~dfmeta.proxy.haproxy.engine.Haproxy.report`; None with another engine."""
@@ -198,11 +170,6 @@ class Proxy:
     def attachments(self) -> AttachEngine | None:
         """The engine of attachments; None: they are off."""
         return None if self._attaching is None else self._attaching.engine
-
-    def gather(self) -> None:
-        """See :meth:`~dfmeta.proxy.engine.Engine.gather`."""
-        if self._engine is not None:
-            self._engine.gather()
 
     def _backend(self, conf: cfg.ConfigOpts) -> Backend:
         containers = self._attaching.records.get if self._attaching is not None else None

@@ -92,7 +92,7 @@ def service_row(tap: Tap | None, ipv6_fault: str = "") -> dict[str, Any]:
     """Return the addresses at which guests are served at this moment: ``GET /service``.
 
     :param tap: the target of the flows; None while there is none.
-    :param ipv6_fault: see :attr:`~dfmeta.cmd.tap.TapKeeper.ipv6_fault`.
+    :param ipv6_fault: see :class:`~dfmeta.host.sides.HostSides`.
     """
     ip, ip6 = (tap.guest_ip, list(tap.guest_ip6)) if tap is not None else (None, [])
     return {"ip": ip, "ip6": ip6, "ip6_fault": ipv6_fault}

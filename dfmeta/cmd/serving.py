@@ -7,15 +7,14 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
-from typing import Any
 
 import eventlet
-from eventlet.green import socket as green_socket
 from eventlet.patcher import original
 
 import dfmeta.conf
 from dfmeta import hub, metrics
 from dfmeta.cmd import privileges
+from dfmeta.cmd.activation import green
 from dfmeta.cmd.logs import set_up_logging
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.proxy.application import Application
@@ -67,8 +66,8 @@ class Serving:
     """
 
     def __init__(self, listeners: Sequence[int], pipe: int, rights: int, *, parent: int) -> None:
-        self._listeners = [_green(one) for one in listeners]
-        self._pipe = Pipe(_green(pipe))
+        self._listeners = [green(one) for one in listeners]
+        self._pipe = Pipe(green(pipe))
         self._rights = original("socket").socket(fileno=rights)
         self._parent = parent
         self._mirror = Mirror(self._count, self._pipe.catch_up)
@@ -190,7 +189,3 @@ class Serving:
         while True:
             eventlet.sleep(REVIEW)
             self._use.review()
-
-
-def _green(descriptor: int) -> Any:
-    return green_socket.socket(original("socket").socket(fileno=descriptor))

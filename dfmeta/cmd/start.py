@@ -24,6 +24,7 @@ from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.parts import Parts
 from dfmeta.cmd.proxy import Proxy
 from dfmeta.cmd.waiting import Waiting, no_bridge, no_engine, no_ovsdb, no_switch, no_tap
+from dfmeta.conf.daemons import AGENT
 from dfmeta.exceptions import DfmetaError, StartError
 
 LOG = logging.getLogger("dfmeta.agent")
@@ -37,16 +38,12 @@ FIRST_ROUND: Final = 0.5
 class Start:
     """One start of the daemon.
 
-    :param prog: name of the program; the names of a service manager's listeners begin with it.
     :param argv: arguments of the program.
     :param ending: returns whether the process is to end.
     """
 
-    def __init__(
-        self, parts: Parts, *, prog: str, argv: Sequence[str], ending: Callable[[], bool]
-    ) -> None:
+    def __init__(self, parts: Parts, *, argv: Sequence[str], ending: Callable[[], bool]) -> None:
         self._parts = parts
-        self._prog = prog
         self._argv = argv
         self._ending = ending
         self._deadline = 0.0
@@ -64,7 +61,8 @@ class Start:
         """
         parts = self._parts
         group = parts.conf.df_metadata
-        parts.tap.take_over(activated_guests(f"{self._prog}-guests", parts.tap.places))
+        listeners = parts.tap.listeners
+        listeners.take_over(activated_guests(f"{AGENT}-guests", listeners.places))
         proxy = parts.proxy = Proxy(parts.conf, parts.registry, heed=parts.controller.heed)
         open_store()
         parts.tap.listen_early()
@@ -76,14 +74,14 @@ class Start:
         # The guest of a port decides which addresses may be kept. A slow source delays no start.
         self._await_identities()
         parts.memory.rest_strangers(parts.registry)
-        parts.tap.listen()
+        listeners.open()
         parts.tell_tap()
         self.tap_is_told = True
         switch.connect(parts.controller, group.openflow_connection, group.ovsdb_connection)
         if not self._await_switch():
             return False
-        proxy.serve(parts.tap.sockets)
-        if not self.wait_for(lambda: proxy.serving, lambda: no_engine(group.engine)):
+        engine = proxy.serve(listeners.sockets)
+        if not self.wait_for(lambda: engine.serving, lambda: no_engine(group.engine)):
             return False
         self._complete(proxy)
         return True

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.metadata import version
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -79,36 +78,6 @@ def page(listen: str, sources: Sources) -> StatusPage:
             return drawn
 
     return StatusPage(listen, draw)
-
-
-def page_of_agent(
-    program: str,
-    health: Health,
-    metrics: Callable[[], Iterable[Metric]],
-    ports: Rows,
-    conf: Callable[[], cfg.ConfigOpts],
-    repository: Callable[[], Repository | None],
-    *,
-    service: Callable[[], Mapping[str, Any]],
-    haproxy: Callable[[], Mapping[str, Any] | None],
-) -> StatusPage:
-    """Return the status page of ``dfmeta-agent``.
-
-    :param ports: returns the rows of ``GET /ports``.
-    :param service: returns the addresses of ``GET /service``.
-    :param haproxy: returns the facts of ``GET /haproxy``, without the map; None: there is none.
-    :param repository: returns the store; None when there is none or it is not open.
-    """
-    sources = Sources(
-        program=program,
-        health=health,
-        metrics=metrics,
-        facts=lambda: facts_of_host(conf(), service(), haproxy()),
-        failures=partial(failures_of_ports, backend=conf().df_metadata.backend),
-        ports=ports,
-        names=RecordNames(repository),
-    )
-    return page(conf().df_metadata.admin_listen, sources)
 
 
 def gather(sources: Sources) -> Status:

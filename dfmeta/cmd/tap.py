@@ -6,7 +6,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
@@ -65,7 +65,7 @@ class TapKeeper:
         self._group = group
         self._keys, self._meta, self._vlan = keys, meta, vlan
         self._state = state
-        self._listeners = GuestListeners(group, state, keeper)
+        self.listeners = GuestListeners(group, state, keeper)
         wanted = self._wanted4(group.metadata_interface, group.host_ip, group.route_table)
         self._guest_ip6 = tuple(str(IPv6Address(text)) for text in group.ip6)
         self._host_ip6 = str(IPv6Address(group.host_ip6)) if group.ip6 else ""
@@ -83,36 +83,9 @@ class TapKeeper:
         """Objects that this process has created or changed: "port", "arp_ignore"."""
 
     @property
-    def places(self) -> Mapping[int, str]:
-        """Version of IP → configured address of its listener, HOST:PORT."""
-        return self._listeners.places
-
-    @property
-    def sockets(self) -> Mapping[int, Any]:
-        """Version of IP → its listener; empty before the listeners are open."""
-        return self._listeners.sockets
-
-    @property
-    def sock(self) -> Any:
-        """The listener for IPv4; None before it is open."""
-        return self._listeners.sockets.get(4)
-
-    @property
     def fault(self) -> str:
         """Return the fault of the device; empty when there is none."""
         return "" if self.in_place else f"{self._group.metadata_interface}: {self.last_error}"
-
-    @property
-    def ipv6_fault(self) -> str:
-        """Return what is wrong with IPv6 on the host; empty when nothing is, or ``ip6`` is empty.
-
-        Guests are served over IPv4 all the same.
-        """
-        return self.host.ipv6_fault
-
-    def take_over(self, given: Mapping[int, Any]) -> None:
-        """See :meth:`~dfmeta.cmd.listening.GuestListeners.take_over`."""
-        self._listeners.take_over(given)
 
     def listen_early(self) -> None:
         """Open the listeners if the device exists from an earlier run.
@@ -123,22 +96,14 @@ class TapKeeper:
             return
         try:
             # Before the device is up, so that no connection is refused.
-            self._listeners.open_now()
+            self.listeners.open_now()
             self.host.ensure()
         except (HostError, StartError, OSError) as error:
             LOG.debug("Not listening yet: %s", error)
 
-    def listen(self) -> None:
-        """See :meth:`~dfmeta.cmd.listening.GuestListeners.open`."""
-        self._listeners.open()
-
     def look_now(self) -> None:
         """Make the next :meth:`look_after` check the host's side completely."""
         self._next_look = self._next_full_look = 0.0
-
-    def keep_listeners(self) -> None:
-        """See :meth:`~dfmeta.cmd.listening.GuestListeners.look_after`."""
-        self._listeners.look_after()
 
     def _present(self) -> bool:
         with contextlib.suppress(OSError):
@@ -236,7 +201,7 @@ class TapKeeper:
 
         No flow of that run is left.
         """
-        self._listeners.close_former()
+        self.listeners.close_former()
         group, former = self._group, self._state.host
         address = str(group.host_ip)
         name, table = group.metadata_interface, group.route_table
@@ -299,7 +264,7 @@ class TapKeeper:
         try:
             if "port" in self._made:
                 controller.withdraw()
-            self._listeners.undo()
+            self.listeners.undo()
             done += self.host.undo()
             before = self._state.arp_ignore
             if "arp_ignore" in self._made and before is not None:
@@ -322,7 +287,7 @@ class TapKeeper:
         """
         name = self._group.metadata_interface
         try:
-            index, anew = self._listeners.follow()
+            index, anew = self.listeners.follow()
             if anew:
                 self._made_anew()
                 LOG.info("%s was created again; listening on it", name)
@@ -356,7 +321,7 @@ class TapKeeper:
 
     @property
     def _serves_ipv6(self) -> bool:
-        return self.host.serves_ipv6 and 6 in self._listeners.sockets
+        return self.host.serves_ipv6 and 6 in self.listeners.sockets
 
     def meta_tap(self, update: Update, sock: Any) -> MetaTap | None:
         """Return the target of the flows of the second bridge; None while a port is missing."""

@@ -6,6 +6,7 @@ its running value, so that each reader continues with the value in force.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -73,6 +74,20 @@ class Changes:
     """Options whose new value is in force from now on."""
     waiting: tuple[str, ...]
     """Options that need a restart."""
+
+    def tell(self, log: logging.Logger) -> None:
+        """Log the result of a SIGHUP: a line for the options in force, one for those not yet.
+
+        Only names are logged, since a value may be a secret.
+        """
+        if self.taken:
+            log.info("Reloaded, with changed options: %s", ", ".join(self.taken))
+        else:
+            log.info("Reloaded, and no option that can be reloaded has changed")
+        if self.waiting:
+            log.warning(
+                "Not changed until a restart, the values in force stay: %s", ", ".join(self.waiting)
+            )
 
 
 def keep_running_values(conf: cfg.ConfigOpts, running: cfg.ConfigOpts, *, daemon: str) -> Changes:

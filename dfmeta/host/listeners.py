@@ -11,6 +11,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final
 
+from dfmeta.model import HttpHost
+
 PROC: Final = Path("/proc")
 _LISTEN: Final = "0A"
 _ESTABLISHED: Final = "01"
@@ -35,11 +37,7 @@ class TcpListener:
     @property
     def address_and_port(self) -> str:
         """Return HOST:PORT."""
-        return (
-            f"[{self.address}]:{self.port}"
-            if self.address.version == 6
-            else (f"{self.address}:{self.port}")
-        )
+        return HttpHost(str(self.address), self.port).authority
 
 
 def listener_at(place: str, *, proc: Path = PROC) -> TcpListener | None:

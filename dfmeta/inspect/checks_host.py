@@ -13,6 +13,7 @@ from dfmeta.flows.key import NEXT_HOP_MAC
 from dfmeta.inspect.facts import HostFacts, Settings
 from dfmeta.inspect.finding import Finding, ok, unknown, warning, wrong
 from dfmeta.inspect.offload import USERSPACE
+from dfmeta.model import HttpHost
 
 BY_ITSELF = "a running dfmeta-agent does so by itself within a second"
 NO_IPV6 = (
@@ -244,7 +245,7 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
     """
     if wanted.port is None:
         return unknown("listener", "port = 0, and no daemon has stored its port in state_path yet")
-    where = _place(wanted.host_ip, wanted.port)
+    where = HttpHost(wanted.host_ip, wanted.port).authority
     there = [
         one
         for one in host.listeners
@@ -256,9 +257,10 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
             return ok("listener", f"the proxy listens on {where}, on {wanted.tap} alone")
         return ok("listener", f"{where} on {wanted.tap} is kept open for the next dfmeta-agent")
     if there:
+        other = HttpHost(str(there[0].address), there[0].port)
         return wrong(
             "listener",
-            f"another program listens on {_place(str(there[0].address), there[0].port)}",
+            f"another program listens on {other.authority}",
             f"find it (`ss -ltnp sport = :{wanted.port}`) and stop it, or set {_port(wanted)} to "
             "another number; then start dfmeta-agent",
         )
@@ -274,10 +276,6 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
 def no_ipv6(cause: str, remedy: str) -> Finding:
     """Return the line on a host whose settings prevent IPv6: guests are served over IPv4."""
     return warning("ipv6", f"guests are served over IPv4 only: {cause}", f"{remedy}; {NO_IPV6}")
-
-
-def _place(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _option(wanted: Settings) -> str:

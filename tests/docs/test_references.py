@@ -19,7 +19,7 @@ from click.testing import CliRunner
 import dfmeta.conf
 from dfmeta.cli.ctl import cli
 from dfmeta.cli.store_choice import TOKEN
-from dfmeta.cmd import daemon, reloading
+from dfmeta.cmd import daemon
 from dfmeta.conf import attachments, neutron
 from dfmeta.conf.daemons import AGENT, EVERY, READS, RELOADED, STORE, Changes
 from dfmeta.exceptions import ConfigError
@@ -153,7 +153,7 @@ def test_an_option_may_come_from_the_environment(
 def test_the_page_has_what_the_log_says_of_a_reload(caplog: pytest.LogCaptureFixture) -> None:
     changes = Changes(taken=("[df_metadata] hold_timeout",), waiting=("[df_metadata] port",))
     with caplog.at_level("INFO"):
-        reloading.tell(daemon.LOG, changes)
+        changes.tell(daemon.LOG)
     assert "".join(f"    {line}\n" for line in caplog.messages) in CONFIGURATION
 
 

@@ -568,8 +568,8 @@ def test_a_start_while_the_holder_ends_has_a_listener_whichever_is_first(
             ending.join(30)
         listener.close()
         tap = TapKeeper(group(), state, keeping)
-        tap.listen()
-        sock = tap.sock
+        tap.listeners.open()
+        sock = tap.listeners.sockets[4]
         assert sock.getsockname() == (address, port)
         ends.append(keeping._process is None)
         keeping.drop()
@@ -591,7 +591,7 @@ def test_a_port_that_is_free_a_moment_later_is_taken(listener: socket.socket) ->
     port = listener.getsockname()[1]
     keeper: Any = SimpleNamespace(take=take, keep=lambda _fds: None)
     tap = TapKeeper(group(port=port), State(), keeper)
-    tap.listen()
-    assert tap.sock.getsockname()[1] == port
-    tap.sock.close()
+    tap.listeners.open()
+    assert tap.listeners.sockets[4].getsockname()[1] == port
+    tap.listeners.sockets[4].close()
     assert len(looks) == 3

@@ -57,8 +57,8 @@ class World:
                 version: listen(TAP, ip_address(host), NUMBER) for version, host in HOSTS.items()
             }
         self.proxy = Proxy(conf, self.registry)
-        self.proxy.serve(self.sockets)
-        until(lambda: self.proxy.serving, "the proxy to serve", timeout=60)
+        self.engine = self.proxy.serve(self.sockets)
+        until(lambda: self.engine.serving, "the proxy to serve", timeout=60)
 
     def make_device(self) -> None:
         """Create tap-metadata with all that it needs."""
@@ -99,7 +99,7 @@ def world(request: pytest.FixtureRequest, load: Load, tmp_path: Path) -> Iterato
         one = World(load, tmp_path, request.param, use=use)
         yield one
         hub.VITAL.release()
-        one.proxy.stop(0.5)
+        one.engine.stop(0.5)
 
 
 def ask(sock: Any) -> bytes:
@@ -134,7 +134,7 @@ def test_open_connections_of_both_go_on_over_a_device_that_is_made_anew(world: W
         index = socket.if_nametoindex(TAP)
     for sock in world.sockets.values():
         confine(sock, index)
-    world.proxy.rebind()
+    world.engine.rebind()
     until(lambda: world.bound() == 2, "the connections to be bound to the device")
     for sock in kept.values():
         assert ask(sock) in answers

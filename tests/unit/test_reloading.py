@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from oslo_config import cfg
 
-from dfmeta.cmd import reloading
 from dfmeta.conf import daemons
 from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE, Changes
 from dfmeta.exceptions import ConfigError
@@ -38,7 +37,7 @@ def repository(tmp_path: Path) -> Repository:
 def said(caplog: pytest.LogCaptureFixture, changes: Changes) -> list[tuple[str, str]]:
     """Level and text of what is logged of them."""
     with caplog.at_level(logging.INFO):
-        reloading.tell(logging.getLogger("test"), changes)
+        changes.tell(logging.getLogger("test"))
     return [(one.levelname, one.getMessage()) for one in caplog.records]
 
 

@@ -154,8 +154,8 @@ def test_a_listener_keeps_room_for_others_whoever_has_opened_it() -> None:
         new: Any = SimpleNamespace(take=list, keep=lambda _fds: None)
         for keeper in (old, new):
             tap = TapKeeper(group, state, keeper)
-            tap.listen()
-            sock = tap.sock
+            tap.listeners.open()
+            sock = tap.listeners.sockets[4]
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT) == SYN_ACK_RETRIES
             sock.close()
 
@@ -177,10 +177,10 @@ def test_flows_lead_to_ipv6_only_while_the_host_has_it_and_the_listener_is_open(
     sock = SimpleNamespace(getsockname=lambda: ("169.254.169.254", 18080))
     for serves, versions in ((False, (4,)), (False, (4, 6)), (True, (4,))):
         keeper.host.serves_ipv6 = serves
-        keeper._listeners.sockets = dict.fromkeys(versions, sock)
+        keeper.listeners.sockets = dict.fromkeys(versions, sock)
         without = keeper.as_flows_need_it(THERE, sock)
         assert (without.ip6, without.guest_ip6) == ("", ())
-    keeper._listeners.sockets = {4: sock, 6: sock}
+    keeper.listeners.sockets = {4: sock, 6: sock}
     found = keeper.as_flows_need_it(THERE, sock)
     assert (found.ip6, found.guest_ip6) == (HOST_IP6, ("fe80::a9fe:a9fe", "fd00:ec2::254"))
     assert str(found.keys.network(6)) == GROUP.key_prefix6
