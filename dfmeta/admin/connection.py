@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from dfmeta import metrics
 from dfmeta.exceptions import BadRequestError, BodyFault, HeadFault
@@ -25,43 +25,23 @@ from dfmeta.proxy.connection import (
     EndedError,
     GuestConnection,
     Headers,
-    Host,
 )
 from dfmeta.proxy.environ import ENDS, SAME_HOST, Incoming, base_environ
 from dfmeta.proxy.http1 import Body, Head
 from dfmeta.proxy.sockets import quiet
 from dfmeta.registry import Claim
 
+if TYPE_CHECKING:
+    from dfmeta.admin.server import AdminServer
+
 OVER: Final = 2
 """Bytes of a body above its limit that are read and discarded, per byte of the limit."""
-
-
-class AdminHost(Host, Protocol):
-    """Interface of the server that an admin connection uses."""
-
-    place: tuple[str, str]
-    """Address and port of the listener."""
-
-    def pace(self) -> None:
-        """Wait until the guests have been served in this round of the hub."""
-        ...
-
-    def hold(self, connection: AdminConnection, count: int, *, until: float | None = None) -> None:
-        """Add *count* bytes to the memory in use by the connection; with *until*, wait for room.
-
-        :raises BadRequestError: 503 if there was no room before *until* (monotonic seconds).
-        """
-        ...
-
-    def release(self, connection: AdminConnection) -> None:
-        """Stop counting the connection's bytes."""
-        ...
 
 
 class AdminConnection(GuestConnection):
     """A connection to the admin listener; see :class:`GuestConnection`."""
 
-    def __init__(self, sock: Any, claim: Claim, server: AdminHost) -> None:
+    def __init__(self, sock: Any, claim: Claim, server: AdminServer) -> None:
         super().__init__(sock, claim, server, accepted=time.monotonic(), waited=0.0)
         self.held = 0
         """Bytes of a body or an answer that the connection has in memory."""

@@ -28,20 +28,16 @@ class StoreApi:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._authorizer = _authorizer(conf)
-        self._repository: Repository | None = None
-        self._api: AdminApi | None = None
-
-    @property
-    def repository(self) -> Repository | None:
+        self.repository: Repository | None = None
         """The store; None until it is open."""
-        return self._repository
+        self._api: AdminApi | None = None
 
     def open(self, repository: Repository) -> None:
         """Start to answer from a store, and from the upstream store if one is configured.
 
         :raises ConfigError: when the client of the upstream store cannot be built.
         """
-        self._repository = repository
+        self.repository = repository
         self._api = _api(self._conf, self._authorizer, repository)
 
     def prepare(self, conf: cfg.ConfigOpts) -> Callable[[], None]:
@@ -53,12 +49,12 @@ class StoreApi:
         """
         same = all(conf.store[name] == self._conf.store[name] for name in _AUTH)
         authorizer = self._authorizer if same else _authorizer(conf)
-        repository = self._repository or database.repository(conf.store.connection)
+        repository = self.repository or database.repository(conf.store.connection)
         api = _api(conf, authorizer, repository)
 
         def replace() -> None:
             self._conf, self._authorizer = conf, authorizer
-            self._repository, self._api = repository, api
+            self.repository, self._api = repository, api
 
         return replace
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID
 
 import eventlet
@@ -15,7 +15,7 @@ from oslo_config import cfg
 from dfmeta import hub
 from dfmeta.attach.api import Api
 from dfmeta.attach.engine import Engine, name_of_port
-from dfmeta.attach.model import Driver, Network
+from dfmeta.attach.model import Network
 from dfmeta.attach.records import Records
 from dfmeta.attach.settings import Settings
 from dfmeta.conf import attachments as options
@@ -62,7 +62,7 @@ class Attaching:
         self._registry = registry
         self._present: tuple[int, frozenset[str]] = (-1, frozenset())
         neutron = options.uses_neutron(conf)
-        self._plane: _Plane = _Neutron(conf, self._parents) if neutron else _Local(conf)
+        self._plane: _Local | _Neutron = _Neutron(conf, self._parents) if neutron else _Local(conf)
         attachments = Attachments(_database(conf.attachments.connection))
         self.records = Records(attachments, self._plane.known, hmac.digest(key, _SEEDS, "sha256"))
         """The records of containers for the store."""
@@ -128,40 +128,8 @@ class Attaching:
         return there
 
 
-class _Plane(Protocol):
-    """A driver with its networks."""
-
-    @property
-    def driver(self) -> Driver:
-        """The driver."""
-        ...
-
-    @property
-    def networks(self) -> Mapping[str, Network]:
-        """The networks by name."""
-        ...
-
-    @property
-    def known(self) -> Mapping[str, Network]:
-        """The networks that are known now."""
-        ...
-
-    @property
-    def pause(self) -> float:
-        """Seconds until the next comparison of the tables with the data plane."""
-        ...
-
-    def refresh(self) -> None:
-        """Read what may have changed outside. Does not raise."""
-        ...
-
-    def choose(self, conf: cfg.ConfigOpts) -> None:
-        """Take the networks of another configuration."""
-        ...
-
-
 class _Local:
-    """The driver ``local``, and the networks of the configuration."""
+    """The driver ``local``, and the networks of the configuration; see :class:`_Neutron`."""
 
     pause = TIDY
 
@@ -171,10 +139,10 @@ class _Local:
         self.driver = LocalDriver(group.ovsdb_connection, group.integration_bridge, self.networks)
 
     def refresh(self) -> None:
-        """See :class:`_Plane`: nothing is read."""
+        """Do nothing: the networks change with the configuration alone."""
 
     def choose(self, conf: cfg.ConfigOpts) -> None:
-        """See :class:`_Plane`."""
+        """Take the networks of another configuration."""
         now = networks(conf)
         # In place: engine and driver have the same object.
         for gone in self.networks.keys() - now.keys():
@@ -198,20 +166,21 @@ class _Neutron:
         )
         self.networks = NeutronNetworks(self._trunks, chosen(conf))
         self.known = self.networks.known
+        """The networks that are known now."""
         wired = WiredPorts(group.ovsdb_connection, group.integration_bridge, self._trunks.statuses)
         self.driver = NeutronDriver(self._trunks, self.networks, wired, parents)
 
     @property
     def pause(self) -> float:
-        """See :class:`_Plane`."""
+        """Seconds until the next comparison of the tables with the data plane."""
         return TIDY if self._trunks.is_away else TIDY_NEUTRON
 
     def refresh(self) -> None:
-        """See :class:`_Plane`."""
+        """Read the networks of Neutron, which may have changed. Does not raise."""
         self.networks.refresh()
 
     def choose(self, conf: cfg.ConfigOpts) -> None:
-        """See :class:`_Plane`."""
+        """Take the networks of another configuration."""
         self.networks.choose(chosen(conf))
 
 
