@@ -15,6 +15,7 @@ from dfmeta.exceptions import HostError
 SIOCGIFCONF = 0x8912
 SIOCETHTOOL = 0x8946
 ETHTOOL_GTXCSUM = 0x00000016
+"""linux/ethtool.h; ethtool(8) ``-k`` shows it as tx-checksumming."""
 ETHTOOL_STXCSUM = 0x00000017
 ETHTOOL_GDRVINFO = 0x00000003
 _IFREQ = struct.Struct("16sP")
@@ -42,38 +43,34 @@ def disable_tx_checksum(device: str) -> bool:
     :raises HostError: when the kernel refuses.
     """
     try:
-        if not _tx_checksum(device, ETHTOOL_GTXCSUM):
+        if not tx_checksum(device):
             return False
-        _tx_checksum(device, ETHTOOL_STXCSUM)
+        tx_checksum(device, ETHTOOL_STXCSUM)
         # A device that cannot turn it off returns False, so that not every check logs a change.
-        return not _tx_checksum(device, ETHTOOL_GTXCSUM)
+        return not tx_checksum(device)
     except OSError as error:
         raise HostError(
             what="turning TX checksum offload off", device=device, cause=error.strerror
         ) from error
 
 
-def _tx_checksum(device: str, command: int) -> bool:
+def tx_checksum(device: str, command: int = ETHTOOL_GTXCSUM) -> bool:
     """Return whether TX checksum offload is on, or turn it off, as *command* requests.
 
     :raises OSError: when the kernel refuses.
     """
     value = bytearray(_VALUE.pack(command, 0))
-    request = _IFREQ.pack(device.encode(), _address_of(value))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        fcntl.ioctl(sock, SIOCETHTOOL, request)
+    _ethtool(device, value)
     return bool(_VALUE.unpack(value)[1])
 
 
 def driver_of(device: str) -> str:
     """Return the driver of a device (ethtool(8), ``-i``), such as ``veth``; empty if unknown."""
     value = bytearray(_DRIVER.pack(ETHTOOL_GDRVINFO, b""))
-    request = _IFREQ.pack(device.encode(), _address_of(value))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            fcntl.ioctl(sock, SIOCETHTOOL, request)
-        except OSError:
-            return ""
+    try:
+        _ethtool(device, value)
+    except OSError:
+        return ""
     driver: bytes = _DRIVER.unpack(value)[1]
     return driver.partition(b"\0")[0].decode(errors="replace")
 
@@ -133,6 +130,13 @@ def restore_arp_ignore(value: int) -> bool:
     except OSError as error:
         raise HostError(what="arp_ignore", device="all", cause=error.strerror) from error
     return True
+
+
+def _ethtool(device: str, value: bytearray) -> None:
+    """Let the kernel execute the command that *value* begins with, and write its answer there."""
+    request = _IFREQ.pack(device.encode(), _address_of(value))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        fcntl.ioctl(sock, SIOCETHTOOL, request)
 
 
 def _address_of(buffer: bytearray) -> int:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import fcntl
 import os
-import socket
-import struct
 from ipaddress import (
     IPv4Interface,
     IPv4Network,
@@ -25,6 +21,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from dfmeta.exceptions import HostError
 from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.key import IN_PORT, Keys
+from dfmeta.host.device import tx_checksum
 from dfmeta.host.netlink import (
     MAIN_TABLE,
     RULE_FROM,
@@ -36,14 +33,9 @@ from dfmeta.host.netlink import (
 from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
 from dfmeta.model import Endpoint
 
-SIOCETHTOOL = 0x8946
-ETHTOOL_GTXCSUM = 0x00000016
-"""linux/ethtool.h; ethtool(8) ``-k`` shows it as tx-checksumming."""
 TCP_LISTEN = 10
 _IFF_UP = 0x1
 _IFF_LOWER_UP = 0x10000
-_IFREQ = struct.Struct("16sP")
-_VALUE = struct.Struct("II")
 _NET = Path("/proc/sys/net")
 
 
@@ -184,20 +176,13 @@ def _local_ports() -> int:
 
 def _knob(device: str, name: str, family: Family) -> int:
     """Return a value of ip-sysctl; 0 when the device or the value does not exist."""
-    try:
-        return int((_NET / f"ipv{family.version}/conf" / device / name).read_text())
-    except FileNotFoundError:
-        return 0
+    return _number(f"ipv{family.version}/conf/{device}/{name}") or 0
 
 
 def _tx_checksum(device: str) -> bool | None:
-    value = bytearray(_VALUE.pack(ETHTOOL_GTXCSUM, 0))
-    where = ctypes.addressof(ctypes.c_char.from_buffer(value))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            fcntl.ioctl(sock, SIOCETHTOOL, _IFREQ.pack(device.encode(), where))
-        except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.ENODEV, errno.EPERM):
-                return None
-            raise
-    return bool(_VALUE.unpack(value)[1])
+    try:
+        return tx_checksum(device)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.ENODEV, errno.EPERM):
+            return None
+        raise
