@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 
 from dfmeta.cli import config_drive
 from dfmeta.cli.common import Group, config_before, config_options, ending, load_config
+from dfmeta.cli.store_files import read
 from dfmeta.devices import validate
 from dfmeta.devices.elements import SIZE_MAX
 from dfmeta.devices.libvirt import DomainDevices, read_domain
@@ -110,7 +110,7 @@ def write_config_drive(
 
 def _document(name: str) -> dict[str, Any]:
     """Read the devices from a document of devices, or from a complete ``meta_data.json``."""
-    content, limit = _read("--file", name, limit=config_drive.SIZE_MAX), config_drive.SIZE_MAX
+    content, limit = read("--file", name, limit=config_drive.SIZE_MAX), config_drive.SIZE_MAX
     try:
         if len(content) > limit:
             raise ValueError(f"it has more than {limit} bytes")
@@ -132,7 +132,7 @@ def _domain(config_files: Sequence[str], asked: str) -> DomainDevices:
     """
     if asked == "-" or "/" in asked or asked.endswith(SUFFIX):
         try:
-            return read_domain(_read("DOMAIN", asked, limit=SIZE_MAX))
+            return read_domain(read("DOMAIN", asked, limit=SIZE_MAX))
         except DomainError as error:
             raise _no_domain(asked, str(error)) from error
     paths = load_config(config_files).df_metadata.libvirt_xml_path
@@ -158,15 +158,3 @@ def _domains(folders: Sequence[Path]) -> Iterator[DomainDevices]:
 def _no_domain(asked: str, cause: str) -> RecordError:
     remedy = "Give a name or UUID that virsh list --all --name --uuid shows, or a file with its XML"
     return RecordError(what="DOMAIN", value=asked, cause=cause, remedy=remedy)
-
-
-def _read(option: str, name: str, *, limit: int) -> bytes:
-    try:
-        if name == "-":
-            return sys.stdin.buffer.read(limit + 1)
-        with Path(name).open("rb") as file:
-            return file.read(limit + 1)
-    except (OSError, ValueError) as error:
-        cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        remedy = "Name a file that can be read"
-        raise RecordError(what=option, value=name, cause=cause, remedy=remedy) from error

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -54,7 +54,6 @@ from dfmeta.flows.family import IPV6
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.host import ipv6
 from dfmeta.host.conntrack import read_conntrack
-from dfmeta.host.host_facts import read_host
 from dfmeta.inspect import (
     checks_daemon,
     checks_guests,
@@ -68,7 +67,7 @@ from dfmeta.inspect import (
 )
 from dfmeta.inspect.checks_daemon import OptionFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
-from dfmeta.inspect.facts import HostFacts, KnownPort, Settings, Snapshot
+from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, Status, healthy, unknown, wrong
 from dfmeta.inspect.vswitchd import Vswitchd, VswitchdError, run_folder
 from dfmeta.model import Endpoint
@@ -111,7 +110,7 @@ def doctor(config_files: tuple[str, ...], *, fmt: str, wide: bool, root: str) ->
     # On terminals only: programs that read doctor's output take text on stderr for an error.
     with shown("checking the host", lines=False):
         findings = list(examine(conf, Path(root)))
-    rows = [_row(finding) for finding in findings]
+    rows = [asdict(finding) for finding in findings]
     if fmt == TABLE and not wide and sys.stdout.isatty():
         # A command that is broken over lines cannot be copied.
         texts = [{key: cell_text(text) for key, text in row.items() if text} for row in rows]
@@ -339,7 +338,7 @@ def _host(
     conf: cfg.ConfigOpts, wanted: Settings, snapshot: Snapshot | None, *, running: bool
 ) -> Iterator[Finding]:
     try:
-        host = _read(wanted)
+        host = doctor_host.read(wanted)
     except HostError as error:
         yield wrong("host", str(error), "run doctor as root, in the host's own network namespace")
         return
@@ -367,24 +366,9 @@ def _host6(wanted: Settings, *, running: bool) -> Iterator[Finding]:
         return
     wanted = wanted.over(IPV6)
     try:
-        yield from doctor_host.beside(_read(wanted), wanted, running=running)
+        yield from doctor_host.beside(doctor_host.read(wanted), wanted, running=running)
     except HostError as error:
         yield unknown("ipv6", str(error))
-
-
-def _read(wanted: Settings) -> HostFacts:
-    """Read the host's side in the version of IP of *wanted*.
-
-    :raises HostError: when the kernel does not answer.
-    """
-    return read_host(
-        wanted.tap,
-        wanted.host_ip,
-        table=wanted.route_table,
-        family=wanted.family,
-        keys=wanted.keys,
-        network=wanted.network,
-    )
 
 
 def _known_ports(
@@ -400,12 +384,3 @@ def _known_ports(
 def _guest_ports(snapshot: Snapshot, wanted: Settings) -> dict[Endpoint, str]:
     ports = gather.ovsdb_ports(snapshot, wanted.bridge)
     return {port.endpoint: port.name for port in ports if port.ofport is not None}
-
-
-def _row(finding: Finding) -> dict[str, str]:
-    return {
-        "status": str(finding.status),
-        "check": finding.check,
-        "text": finding.text,
-        "remedy": finding.remedy,
-    }

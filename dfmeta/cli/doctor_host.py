@@ -7,6 +7,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 from dfmeta.flows.family import IPV4, IPV6
+from dfmeta.host.host_facts import read_host
 from dfmeta.inspect import checks_host, firewall
 from dfmeta.inspect.facts import HostFacts, Settings, Snapshot
 from dfmeta.inspect.finding import Finding, unknown
@@ -14,6 +15,21 @@ from dfmeta.inspect.programs import read_filters
 
 IPV6_NAME = "-ipv6"
 """End of the name of a check that both versions of IP have, for IPv6."""
+
+
+def read(wanted: Settings) -> HostFacts:
+    """Read the host's side in the version of IP of *wanted*.
+
+    :raises HostError: when the kernel does not answer.
+    """
+    return read_host(
+        wanted.tap,
+        wanted.host_ip,
+        table=wanted.route_table,
+        family=wanted.family,
+        keys=wanted.keys,
+        network=wanted.network,
+    )
 
 
 def way(host: HostFacts, wanted: Settings, snapshot: Snapshot | None) -> Iterator[Finding]:

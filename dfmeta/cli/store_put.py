@@ -11,7 +11,7 @@ from dfmeta.cli.common import cell_text, ending
 from dfmeta.cli.progress import shown
 from dfmeta.cli.store_choice import StoreChoice, store_options
 from dfmeta.cli.store_defaults import lost_defaults
-from dfmeta.cli.store_files import STDIN, checked, read
+from dfmeta.cli.store_files import STDIN, read
 from dfmeta.cli.store_target import Asked, Target, target_options
 from dfmeta.exceptions import RecordError
 from dfmeta.store.api import checks
@@ -143,10 +143,10 @@ def _values(
     patch = _patch(**members)
     values: dict[str, Any] = {"document": patch}
     if json_file is not None:
-        document = checked("--json", json_file, checks.document) or {}
+        document = _checked("--json", json_file, checks.document) or {}
         values["document"] = Whole(merge_patch(document, patch))
     if user_data is not None:
-        values["userdata"] = checked("--user-data", user_data, checks.userdata)
+        values["userdata"] = _checked("--user-data", user_data, checks.userdata)
     if project is not None:
         values["project_id"] = checks.text_value("--project", project) or None
     if http_tokens is not None:
@@ -176,7 +176,7 @@ def _patch(
         ("network_config", checks.network_config),
     ):
         if (name := texts[member]) is not None:
-            patch[member] = checked(_option(member), name, read_file)
+            patch[member] = _checked(_option(member), name, read_file)
     if tag_devices is not None:
         patch["tag_devices"] = tag_devices or None
     if ssh_keys:
@@ -190,12 +190,21 @@ def _option(member: str) -> str:
     return f"--{member.replace('_', '-')}"
 
 
+def _read(option: str, name: str) -> bytes:
+    return read(option, name, limit=checks.USERDATA_MAX)
+
+
+def _checked(option: str, name: str, check: Any) -> Any:
+    """Return the result of a check of a file's content; None without a name."""
+    return check(option, _read(option, name), name=name) if name else None
+
+
 def _read_keys(values: tuple[str, ...]) -> list[str]:
     """Return the keys of all ``--ssh-key`` options; a value is a key or ``@FILE``."""
     keys: list[str] = []
     for value in values:
         if value.startswith("@"):
-            content = read("--ssh-key", value[1:]).decode("utf-8", "surrogateescape")
+            content = _read("--ssh-key", value[1:]).decode("utf-8", "surrogateescape")
             keys += checks.ssh_keys("--ssh-key", content, name=value)
         else:
             keys += checks.ssh_keys("--ssh-key", value)

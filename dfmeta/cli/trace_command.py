@@ -25,7 +25,6 @@ from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.reading import read_service
 from dfmeta.flows.service import Tap
-from dfmeta.host.host_facts import read_host
 from dfmeta.inspect import checks_path, legs, which
 from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
@@ -376,14 +375,7 @@ def _steps(name: str, leg: legs.Leg) -> Iterator[str | Stop]:
 def _host(scene: Scene, family: Family) -> Iterator[str | Stop]:
     """Run doctor's checks of the host; the first fault ends the path."""
     wanted = scene.wanted.over(family)
-    host = read_host(
-        wanted.tap,
-        wanted.host_ip,
-        table=wanted.route_table,
-        family=wanted.family,
-        keys=wanted.keys,
-        network=wanted.network,
-    )
+    host = doctor_host.read(wanted)
     findings = list(doctor_host.way(host, wanted, scene.snapshot))
     listener = doctor_host.listener(host, wanted, running=scene.running)
     fine = [one.check for one in findings if one.status is Status.OK]
