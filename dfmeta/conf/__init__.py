@@ -14,7 +14,6 @@ from oslo_config import cfg, types
 
 from dfmeta.conf import (
     agent,
-    api,
     attachments,
     auth,
     central,
@@ -31,9 +30,10 @@ from dfmeta.conf import (
 from dfmeta.conf.kinds import without_password
 from dfmeta.exceptions import ConfigError, UsageError
 
+_MODULES = (agent, metadata, haproxy, attachments, limits, neutron, rate)
+"""The modules that define the options of one other group each."""
 STORE = (
     store,
-    api,
     auth,
     defaults,
     lookup,
@@ -103,13 +103,7 @@ def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     """Return dfmeta's options by group; keystoneauth1 checks its own options when it is used."""
     return [
         (None, [*COMMON, *nova.OPTS]),
-        (agent.GROUP.name, agent.OPTS),
-        (metadata.GROUP.name, metadata.OPTS),
-        (haproxy.GROUP.name, haproxy.OPTS),
-        (attachments.GROUP.name, attachments.OPTS),
-        (limits.GROUP.name, limits.OPTS),
-        (neutron.GROUP.name, neutron.OPTS),
-        (rate.GROUP.name, rate.OPTS),
+        *((module.GROUP.name, module.OPTS) for module in _MODULES),
         (store.GROUP.name, [option for module in STORE for option in module.OPTS]),
     ]
 
@@ -117,16 +111,7 @@ def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
 def register(conf: cfg.ConfigOpts) -> None:
     """Register every option with *conf*."""
     conf.register_cli_opts(COMMON)
-    for group in (
-        agent.GROUP,
-        metadata.GROUP,
-        haproxy.GROUP,
-        attachments.GROUP,
-        limits.GROUP,
-        neutron.GROUP,
-        rate.GROUP,
-        store.GROUP,
-    ):
+    for group in (*(module.GROUP for module in _MODULES), store.GROUP):
         # A new group for each configuration: a group object stores its options, and options that
         # keystoneauth1 registers as required would be required of each later configuration too
         # (at SIGHUP, for example).

@@ -31,11 +31,13 @@ def _in(group: str, *names: str) -> frozenset[Name]:
     return frozenset((group, name) for name in names)
 
 
-EVERY: Final = frozenset(
-    (group or "DEFAULT", option.dest)
+OWN: Final = {
+    (group or "DEFAULT", option.dest): option
     for group, options in dfmeta.conf.own_opts()
     for option in options
-)
+}
+"""dfmeta's options, in the order of the groups."""
+EVERY: Final = frozenset(OWN)
 _STORE: Final = frozenset(one for one in EVERY if one[0] == store.GROUP.name)
 _GUESTS: Final = (
     _of("DEFAULT", dfmeta.conf.COMMON)
@@ -129,11 +131,7 @@ def _changed_networks(conf: cfg.ConfigOpts, running: cfg.ConfigOpts) -> list[str
 
 def _names(conf: cfg.ConfigOpts, daemon: str) -> Iterator[Name]:
     """Yield names in the order of the groups: a value may refer to an earlier option."""
-    for group, options in dfmeta.conf.own_opts():
-        for option in options:
-            name = (group or "DEFAULT", option.dest)
-            if name in READS[daemon]:
-                yield name
+    yield from (name for name in OWN if name in READS[daemon])
     if daemon == AGENT and (
         "neutron" in conf.df_metadata.identity_sources or attachments.uses_neutron(conf)
     ):

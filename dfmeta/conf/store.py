@@ -82,6 +82,15 @@ OPTS: Final = [
         "UUID:required. It overrides the setting of a record, and serves backends without such a "
         "setting, such as Nova.",
     ),
+    cfg.IntOpt(
+        "max_body",
+        default=1048576,
+        min=1024,
+        # A document does not fit into less; more would keep the daemon busy for seconds.
+        max=64 << 20,
+        help="Largest size of the body of a request to the admin API in bytes: a document or "
+        "user-data with its envelope. A larger body is answered with 413 and not kept in memory.",
+    ),
 ]
 
 

@@ -16,9 +16,8 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-import dfmeta.conf
 from dfmeta.conf import neutron
-from dfmeta.conf.daemons import AGENT, READS, RELOADED, Name, shown, value_of
+from dfmeta.conf.daemons import AGENT, OWN, READS, RELOADED, Name, shown, value_of
 from dfmeta.exceptions import ConfigError
 
 RELOAD: Final = "reload"
@@ -29,11 +28,6 @@ _GIVEN: Final = {
 }
 """Origins of values that files do not override."""
 _FILES: Final = "files"
-_OWN: Final = {
-    (group or "DEFAULT", option.dest): option
-    for group, options in dfmeta.conf.own_opts()
-    for option in options
-}
 _DATABASES: Final = (("store", "connection"), ("attachments", "connection"))
 _SALT: Final = 16
 
@@ -149,7 +143,7 @@ class _Told:
 def _told(conf: cfg.ConfigOpts, name: Name, make: Hash) -> dict[str, Any]:
     value = value_of(conf, name)
     changed_by: str | None = RELOAD if name in RELOADED[AGENT] else RESTART
-    if name in _OWN and name not in READS[AGENT]:
+    if name in OWN and name not in READS[AGENT]:
         changed_by = None
     return {
         "group": name[0],
@@ -192,9 +186,9 @@ def _take_one(conf: cfg.ConfigOpts, told: _Told, digest: Digest, *, taken: Taken
 
 def _every(conf: cfg.ConfigOpts) -> Iterator[Name]:
     """Yield names in the order of the groups: a value may refer to an earlier option."""
-    yield from _OWN
+    yield from OWN
     # keystoneauth1 registers the options of the account when a session is made.
-    yield from (("neutron", one) for one in conf.neutron if ("neutron", one) not in _OWN)
+    yield from (("neutron", one) for one in conf.neutron if ("neutron", one) not in OWN)
 
 
 def _hidden(conf: cfg.ConfigOpts, name: Name, value: object) -> bool:
@@ -204,7 +198,7 @@ def _hidden(conf: cfg.ConfigOpts, name: Name, value: object) -> bool:
     if name in _DATABASES:
         # The path of a database file is not secret; the URL of a server contains a password.
         return not str(value).startswith("sqlite:")
-    option = _OWN.get(name) or conf._groups[name[0]]._opts[name[1]]["opt"]
+    option = OWN.get(name) or conf._groups[name[0]]._opts[name[1]]["opt"]
     # A URL may contain a user and a password.
     return bool(option.secret) or ("://" in str(value) and "@" in str(value))
 
@@ -215,7 +209,7 @@ def _given_by(conf: cfg.ConfigOpts, name: Name) -> str:
 
 
 def _known(conf: cfg.ConfigOpts, name: Name) -> bool:
-    return name in _OWN or (name[0] == neutron.GROUP.name and name[1] in conf.neutron)
+    return name in OWN or (name[0] == neutron.GROUP.name and name[1] in conf.neutron)
 
 
 def _group(name: Name) -> str | None:

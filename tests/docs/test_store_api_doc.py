@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dfmeta.admin import server as silence
-from dfmeta.conf import api as options
+from dfmeta.conf import store
 from dfmeta.store import strictjson
 from dfmeta.store.api import (
     admin,
@@ -111,7 +111,7 @@ def test_the_page_has_the_names_and_numbers_of_the_code() -> None:
     assert f"{strictjson.DEPTH_MAX} arrays and objects inside each other at most" in WORDS
     assert silence.SILENCE == 60
     assert "nothing came for a minute" in WORDS
-    assert f"``[store] {options.OPTS[0].name}``" in WORDS
+    assert f"``[store] {store.OPTS[-1].name}``" in WORDS
     for mode in (*HTTP_TOKENS, *requests.ENCODINGS):
         assert f"``{mode}``" in WORDS
     for route in [one for one in routes.ROUTES if one.kind is not Kind.USERDATA]:
