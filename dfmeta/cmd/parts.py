@@ -152,11 +152,11 @@ class Parts:
                 )
         self._without = frozenset(without)
 
-    # What answers guests, once it exists
+    # Calls for the engine, once it exists
 
     @property
     def engine(self) -> Engine | None:
-        """What answers guests; None before it exists."""
+        """The engine that answers guests; None before it exists."""
         return self.proxy.engine if self.proxy is not None else None
 
     def _gather(self) -> None:

@@ -74,7 +74,7 @@ class Proxy:
         )
         self._answers = WorkerAnswers(backend, self._subports, self._rates, complaints, local)
         self.engine: Engine | None = None
-        """What answers guests; None before :meth:`serve`."""
+        """The engine that answers guests; None before :meth:`serve`."""
         self._haproxy: Haproxy | None = None
         self._setup: Setup | None = None
         """The part of the configuration in force that haproxy's depends on."""
@@ -82,7 +82,7 @@ class Proxy:
         """The listening sockets; None before :meth:`serve`."""
 
     def serve(self, sockets: Mapping[int, Any]) -> Engine:
-        """Begin to serve; return what answers guests.
+        """Begin to serve; return the engine.
 
         :param sockets: version of IP → listening socket; 4 is always there.
         """

@@ -133,7 +133,7 @@ def restore_arp_ignore(value: int) -> bool:
 
 
 def _ethtool(device: str, value: bytearray) -> None:
-    """Let the kernel execute the command that *value* begins with, and write its answer there."""
+    """Run the ethtool command at the beginning of *value*; the kernel writes its answer there."""
     request = _IFREQ.pack(device.encode(), _address_of(value))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         fcntl.ioctl(sock, SIOCETHTOOL, request)

@@ -153,7 +153,8 @@ def repeat(remote: str, build: Callable[[], Sequence[Operation]], *, busy: str) 
     """Send operations until they meet no conflict; return whether there were any.
 
     :param build: reads the rows and returns the operations for them; it is called for each try.
-    :param busy: what another program changes if each try has a conflict.
+    :param busy: end of the error's cause if each try has a conflict; ``{last}`` in it stands for
+        the last conflict.
     :raises OvsdbError: when OVSDB does not answer or refuses the change.
     """
     last = ""
@@ -182,7 +183,7 @@ def external_ids(remote: str, uuid: str) -> dict[str, str] | None:
 
 
 def without_number(remote: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the names of the interfaces that do not work → why, in their order.
+    """Return the names of the interfaces that do not work → the cause, in their order.
 
     An interface works when it has an OpenFlow number and no error: ovs-vswitchd gives the number -1
     to a port that it has refused.
