@@ -1,10 +1,7 @@
 """HTTP requests to upstream stores and to issuers of tokens, bounded in size and in time.
 
-A socket's timeout starts again with each byte. httplib2 reads an answer to its end, unpacks it, and
-sends the request again on errors that it knows. This module avoids all of that: a request passes
-through httplib2 as an :class:`Exchange` in the place of a body, the complete answer has to arrive
-before one deadline, and httplib2 sees only the status and the body, no header, and errors of types
-that it does not handle.
+A socket's timeout starts again with each byte. Here, the complete answer has to arrive before one
+deadline.
 
 Trust: addresses are the operator's. With https, the server is identified by its certificate. A
 server is trusted with no more than this process' time and memory, and both are bounded. Errors
@@ -20,13 +17,13 @@ import io
 import os
 import socket
 import ssl
+import string
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
-
-import httplib2
+from typing import Any, Final
+from urllib.parse import SplitResult, quote, urlsplit
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.trust import client_context
@@ -41,7 +38,7 @@ PIECE: Final = 65536
 IDLE: Final = 15.0
 """Seconds after which an idle connection is not used again: the server may be about to close it."""
 POOL: Final = 32
-"""Number of idle connections that are kept."""
+"""Number of idle connections to a server that are kept."""
 
 Clock = Callable[[], float]
 Resolve = Callable[[str, int, float], Sequence[tuple[Any, ...]]]
@@ -70,9 +67,9 @@ class Reply:
     """The answer's Date header; empty if it has none."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request and its answer. Headers and bodies are secret."""
+    """A request. Its headers and its body are secret."""
 
     url: str
     headers: Mapping[str, str] = field(repr=False)
@@ -80,7 +77,6 @@ class Exchange:
     """The body of a POST; None for a GET."""
     deadline: float = 0.0
     """Monotonic seconds."""
-    reply: Reply = field(init=False, repr=False)
 
     @property
     def method(self) -> str:
@@ -109,66 +105,61 @@ class Client:
         resolve: Resolve = resolve,
         body_max: int = BODY_MAX,
     ) -> None:
-        make = functools.cache(client_context if context is None else lambda: context)
+        self.context = functools.cache(client_context if context is None else lambda: context)
         if tls:
-            make()
-        known = {
-            "context": staticmethod(make),
-            "clock": clock,
-            "resolve": staticmethod(resolve),
-            "body_max": body_max,
-        }
-        self._type = type("LookupConnection", (_Connection,), known)
-        self._clock = clock
-        self._idle: deque[tuple[float, httplib2.Http]] = deque(maxlen=POOL)
+            self.context()
+        self.clock = clock
+        self.resolve = resolve
+        self.body_max = body_max
+        self._idle: dict[tuple[str, str], deque[tuple[float, _Connection]]] = {}
+        """Scheme and authority → idle connections, and since when they are idle."""
 
     def exchange(self, exchange: Exchange) -> Reply:
         """Send a request and return the answer with any status; no redirection is followed.
 
         :raises LookupAwayError: no answer arrives before the deadline.
         :raises LookupAnswerError: the answer is too large, or not HTTP.
+        :raises ValueError, http.client.InvalidURL: the URL is invalid.
         """
-        kept = self._take()
+        url = urlsplit(exchange.url)
+        server = url.scheme, url.netloc.lower()
+        kept = self._take(server)
         if kept is not None:
             try:
-                return self._run(kept, exchange)
+                return self._run(kept, exchange, url)
             except _StaleError:
                 # The server closed the connection while it was idle; no answer has begun.
                 pass
-        return self._run(_client(), exchange)
+        return self._run(_Connection(self, *server), exchange, url)
 
     def close(self) -> None:
         """Close the connections that are kept."""
-        while (client := self._take(idle=float("inf"))) is not None:
-            client.close()
+        for server in list(self._idle):
+            while (connection := self._take(server, idle=float("inf"))) is not None:
+                connection.close()
 
-    def _run(self, client: httplib2.Http, exchange: Exchange) -> Reply:
+    def _run(self, connection: _Connection, exchange: Exchange, url: SplitResult) -> Reply:
         try:
-            client.request(
-                exchange.url,
-                exchange.method,
-                body=exchange,
-                headers=dict(exchange.headers),
-                connection_type=self._type,
-            )
+            reply = connection.exchange(exchange, url)
         except BaseException:
-            client.close()
+            connection.close()
             raise
-        if len(self._idle) == POOL:
-            client.close()
+        idle = self._idle.setdefault(connection.server, deque())
+        if len(idle) >= POOL:
+            connection.close()
         else:
-            self._idle.append((self._clock(), client))
-        return exchange.reply
+            idle.append((self.clock(), connection))
+        return reply
 
-    def _take(self, idle: float = IDLE) -> httplib2.Http | None:
+    def _take(self, server: tuple[str, str], idle: float = IDLE) -> _Connection | None:
         while True:
             try:
-                since, client = self._idle.pop()
-            except IndexError:
+                since, connection = self._idle[server].pop()
+            except LookupError:
                 return None
-            if self._clock() - since < idle:
-                return client
-            client.close()
+            if self.clock() - since < idle:
+                return connection
+            connection.close()
 
 
 class _OverlongError(http.client.HTTPException):
@@ -180,66 +171,51 @@ class _StaleError(LookupAwayError):
 
 
 class _Connection(http.client.HTTPConnection):
-    """One connection, created by httplib2."""
+    """One connection; *authority* is the server's, with or without a port."""
 
-    context: ClassVar[Callable[[], ssl.SSLContext]]
-    clock: ClassVar[Clock]
-    resolve: ClassVar[Resolve]
-    body_max: ClassVar[int]
-
-    def __init__(self, authority: str, *, timeout: object, proxy_info: object) -> None:
-        del timeout, proxy_info
+    def __init__(self, client: Client, scheme: str, authority: str) -> None:
+        if not authority:
+            raise ValueError("there is no host in the URL")
         super().__init__(authority)
+        self.server = scheme, authority
+        self._client = client
         self._authority = authority
-        self._exchange = Exchange("", {})
+        self._deadline = 0.0
         self._used = self.begun = False
 
-    def set_debuglevel(self, level: int) -> None:
-        """Do nothing: the traffic is secret."""
-
-    def connect(self) -> None:
-        """Do nothing: httplib2 calls this before the deadline is known."""
-
-    def request(  # type: ignore[override]  # the arguments that httplib2 passes
-        self, method: str, url: str, body: Exchange, headers: Mapping[str, str]
-    ) -> None:
-        """Send the request of an exchange."""
-        self._exchange, self.begun = body, False
+    def exchange(self, exchange: Exchange, url: SplitResult) -> Reply:
+        """Send a request and read its answer; the caller closes the connection after an error."""
+        self._deadline, self.begun = exchange.deadline, False
+        query = f"?{url.query}" if url.query else ""
+        target = quote(f"{url.path or '/'}{query}", safe=string.punctuation)
         try:
             if self.sock is None:
                 self._used = False
-                self._open(secure=body.url.lower().startswith("https:"))
+                self._open(secure=url.scheme == "https")
             self.sock.settimeout(self.left())
-            super().request(method, url, body=body.body, headers=dict(headers))
+            self.request(exchange.method, target, exchange.body, dict(exchange.headers))
         except (OSError, http.client.HTTPException) as error:
             raise self._failed(error) from error
-
-    def getresponse(self) -> Any:
-        """Read the answer, and return the part that httplib2 may see."""
         try:
-            with super().getresponse() as response:
+            with self.getresponse() as response:
                 reply = self._read(response)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise self._failed(error) from error
-        except BaseException:
-            self.close()
-            raise
         self._used = True
-        self._exchange.reply = reply
-        return _Shown(reply)
+        return reply
 
     def response_class(  # type: ignore[override]  # an attribute there
         self, sock: socket.socket, **options: Any
     ) -> http.client.HTTPResponse:
         """Return an answer that is read before the deadline; http.client calls it by this name."""
-        reading: Any = _Reading(sock, self)
+        reading: Any = _Reading(sock, self, most=2 * self._client.body_max + HEAD_MAX)
         return http.client.HTTPResponse(reading, **options)
 
     def _open(self, *, secure: bool) -> None:
         try:
             port = self.port if ":" in self._authority.rpartition("]")[2] else 443
             where = (self.host, port if secure else self.port)
-            found = type(self).resolve(*where, self.left())
+            found = self._client.resolve(*where, self.left())
             for number, (family, kind, protocol, _name, address) in enumerate(found, 1):
                 try:
                     patience = self.left() / (len(found) - number + 1)
@@ -251,7 +227,6 @@ class _Connection(http.client.HTTPConnection):
             if secure:
                 self._wrap()
         except (OSError, UnicodeError) as error:
-            self.close()
             cause = "no connection" if isinstance(error, TimeoutError) else _explain(error)
             raise LookupAwayError(upstream=self._authority, cause=cause, whole=True) from error
 
@@ -269,7 +244,7 @@ class _Connection(http.client.HTTPConnection):
     def _wrap(self) -> None:
         # Without the closing alert, any party on the path may have ended a body without a length.
         self.sock.settimeout(self.left())
-        context = type(self).context()
+        context = self._client.context()
         self.sock = context.wrap_socket(
             self.sock, server_hostname=self.host, suppress_ragged_eofs=False
         )
@@ -283,7 +258,7 @@ class _Connection(http.client.HTTPConnection):
         while piece := response.read(PIECE):
             pieces.append(piece)
             total += len(piece)
-            if total > self.body_max:
+            if total > self._client.body_max:
                 raise _OverlongError
         if length is not None and total < length:
             raise ConnectionResetError
@@ -303,18 +278,17 @@ class _Connection(http.client.HTTPConnection):
 
         :raises TimeoutError: the deadline is over.
         """
-        left = self._exchange.deadline - type(self).clock()
+        left = self._deadline - self._client.clock()
         if left <= 0:
             raise TimeoutError
         return left
 
     def _failed(self, error: Exception) -> LookupAwayError | LookupAnswerError:
-        """Close the connection; return our error for one of the socket or of http.client."""
-        self.close()
+        """Return our error for one of the socket or of http.client."""
         if isinstance(error, TimeoutError):
             return LookupAwayError(upstream=self._authority, cause="no answer in time")
         if isinstance(error, _OverlongError):
-            return self._refused(f"its answer has more than {self.body_max} bytes")
+            return self._refused(f"its answer has more than {self._client.body_max} bytes")
         lost = (OSError, http.client.IncompleteRead, http.client.ImproperConnectionState)
         if isinstance(error, lost):
             kind = _StaleError if self._used and not self.begun else LookupAwayError
@@ -329,12 +303,12 @@ class _Connection(http.client.HTTPConnection):
 class _Reading(io.RawIOBase):
     """Data received over a socket before the deadline; http.client takes it for the socket."""
 
-    def __init__(self, sock: socket.socket, connection: _Connection) -> None:
+    def __init__(self, sock: socket.socket, connection: _Connection, *, most: int) -> None:
         self._sock = sock
         # Keeps the socket open after the connection has closed it for a "Connection: close".
         self._raw = sock.makefile("rb", buffering=0)
         self._connection = connection
-        self._left = 2 * connection.body_max + HEAD_MAX
+        self._left = most
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         """Return a buffered reader of this object."""
@@ -369,27 +343,6 @@ class _Lines(io.BufferedReader):
         if not line.endswith(b"\n") and len(line) != size:
             raise ConnectionResetError
         return line
-
-
-class _Shown:
-    """The part of an answer that httplib2 may see."""
-
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-
-    def items(self) -> list[tuple[str, str]]:
-        """Return the status, and no header."""
-        return [("status", str(self._reply.status))]
-
-    def read(self) -> bytes:
-        """Return the body."""
-        return self._reply.body
-
-
-def _client() -> httplib2.Http:
-    client = httplib2.Http(proxy_info=None)
-    client.follow_redirects = False
-    return client
 
 
 def _explain(error: Exception) -> str:

@@ -9,7 +9,6 @@ import pytest
 from dfmeta.cli.token_command import token
 from dfmeta.conf import auth as options
 from dfmeta.store.auth import caller as auth
-from dfmeta.store.auth import fetch as auth_fetch
 from dfmeta.store.auth import keys as auth_keys
 from dfmeta.store.auth import oidc as auth_oidc
 from dfmeta.store.auth import scopes
@@ -55,7 +54,7 @@ def test_the_page_has_the_numbers_of_the_code() -> None:
         f"with {auth_oidc.LEEWAY:g} seconds for clocks",
         f"every {auth_keys.LIFESPAN:g} seconds",
         f"once in {auth_keys.SEARCH_PAUSE:g} seconds at most",
-        f"may take {auth_fetch.TIMEOUT:g} seconds and have {auth_fetch.ANSWER_MAX} bytes",
+        f"may take {auth_oidc.TIMEOUT:g} seconds and have {auth_oidc.ANSWER_MAX} bytes",
         f"RSA keys of {auth_keys.RSA_BITS} bits",
     ):
         assert text in WORDS

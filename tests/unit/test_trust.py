@@ -35,7 +35,7 @@ from dfmeta.store.http import Client, Exchange
 Client().exchange(Exchange(f"{url}/x", {}, deadline=time.monotonic() + 30))
 """,
     "the keys of an issuer": """
-from dfmeta.store.auth.fetch import fetch_json
+from dfmeta.store.auth.oidc import fetch_json
 fetch_json(f"{url}/x", timeout=30)
 """,
     "Nova's client": """

@@ -4,21 +4,25 @@ A token is valid if one of the issuer's keys has signed it, with an asymmetric a
 the key; if issuer and audience are the configured ones; and if it is valid at this time.
 
 Trust: a token is not trusted until its signature is verified; before that, only its key id and
-algorithm are read, to find a key.
+algorithm are read, to find a key. The issuer's URL comes from the operator, that of its keys from
+the issuer; with http instead of https, any host on the path may answer with its own keys.
 """
 
 from __future__ import annotations
 
+import http.client
+import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import jwt
 
-from dfmeta.exceptions import IssuerError
+from dfmeta.exceptions import IssuerError, LookupAnswerError, LookupAwayError
+from dfmeta.store import http as store_http
 from dfmeta.store.auth.caller import Client
-from dfmeta.store.auth.fetch import fetch_json
 from dfmeta.store.auth.keys import ALGORITHMS, Key, KeyCache, read_keys
 
 LOG = logging.getLogger(__name__)
@@ -30,6 +34,16 @@ REQUIRED: Final = ("exp", "iss", "aud")
 SUBJECT_SHOWN: Final = 128
 SCOPE_CLAIMS: Final = ("scope", "scp")
 """The claim of RFC 8693, 4.2, and its name at some other issuers."""
+
+TIMEOUT: Final = 5.0
+"""Seconds for a connection to the issuer and its whole answer."""
+ANSWER_MAX: Final = 256 << 10
+"""Bytes of an answer's body. A set of keys has some thousands."""
+_HEADERS: Final = {
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "User-Agent": "dfmeta",
+}
 
 # Errors that a hostile token can cause in JSON and in the libraries that read it.
 _UNSOUND: Final = (
@@ -164,6 +178,30 @@ def discover(issuer: str) -> str:
     if not isinstance(found, str) or not found.lower().startswith(schemes):
         raise IssuerError(url=url, cause=f"its jwks_uri does not begin with {' or '.join(schemes)}")
     return found
+
+
+def fetch_json(url: str, *, timeout: float = TIMEOUT) -> Any:
+    """Return the JSON document at *url*, ``http`` or ``https``. Redirections are not followed.
+
+    :param timeout: seconds to connect and to answer.
+    :raises IssuerError: there is no JSON document; the cause does not quote the answer.
+    """
+    client = store_http.Client(body_max=ANSWER_MAX)
+    try:
+        deadline = time.monotonic() + timeout
+        reply = client.exchange(store_http.Exchange(url, _HEADERS, deadline=deadline))
+    except (LookupAwayError, LookupAnswerError) as error:
+        raise IssuerError(url=url, cause=error.cause) from error
+    except (http.client.HTTPException, ValueError) as error:
+        raise IssuerError(url=url, cause="the address is invalid") from error
+    finally:
+        client.close()
+    if reply.status != 200:
+        raise IssuerError(url=url, cause=f"it answers {reply.status}")
+    try:
+        return json.loads(reply.body)
+    except (ValueError, RecursionError) as error:
+        raise IssuerError(url=url, cause="it does not answer with JSON") from error
 
 
 def _follow(claims: Any, path: Sequence[str]) -> Any:

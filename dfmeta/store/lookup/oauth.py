@@ -20,6 +20,7 @@ from oauthlib.oauth2 import BackendApplicationClient, OAuth2Error
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.store.http import Client, Clock, Exchange
+from dfmeta.store.lookup.token import TOKEN
 from dfmeta.store.strictjson import loads
 
 DISCOVERY: Final = "/.well-known/openid-configuration"
@@ -162,13 +163,7 @@ def _basic(credentials: Credentials) -> str:
 
 def _is_token(token: object) -> bool:
     """Return whether *token* can be sent in a header unchanged (RFC 6750, 2.1)."""
-    return (
-        isinstance(token, str)
-        and 0 < len(token) < 65536
-        and token.isascii()
-        and token.isprintable()
-        and " " not in token
-    )
+    return isinstance(token, str) and len(token) < 65536 and bool(TOKEN.fullmatch(token))
 
 
 _ERRORS: Final = frozenset(

@@ -14,7 +14,8 @@ from dfmeta.exceptions import LookupAwayError
 
 TOKEN_MAX: Final = 16384
 """Maximum bytes of a token, the limit of servers for a header."""
-_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+"""Characters that a header can hold unchanged, without spaces (RFC 6750, 2.1)."""
 
 
 class TokenSource(Protocol):
@@ -62,7 +63,7 @@ def read_token(path: Path) -> str:
         if stat.S_IMODE(path.stat().st_mode) & stat.S_IRWXO:
             raise ValueError("other users may read or change it")
         text = file.read(TOKEN_MAX + 1).decode("ascii", "replace").strip()
-    if len(text) > TOKEN_MAX or not _TOKEN.fullmatch(text):
+    if len(text) > TOKEN_MAX or not TOKEN.fullmatch(text):
         raise ValueError("it must contain one token and nothing else")
     return text
 

@@ -50,6 +50,13 @@ def test_an_answer_comes_as_it_is(store: OtherStore, client: Client) -> None:
     assert store.asked[0].headers["authorization"] == f"Bearer {SECRET}"
 
 
+def test_a_path_outside_ascii_is_escaped(store: OtherStore, client: Client) -> None:
+    store.answer = lambda _asked: reply({})
+    deadline = time.monotonic() + 5
+    client.exchange(Exchange(f"{store.url}/ä/%3A?ö=1", {}, deadline=deadline))
+    assert store.targets() == ["/%C3%A4/%3A?%C3%B6=1"]
+
+
 def test_a_connection_is_used_again(store: OtherStore, client: Client) -> None:
     store.answer = lambda asked: reply({"method": asked.method, "body": asked.body})
     assert fetch(client, store).body == b'{"method": "GET", "body": ""}'
