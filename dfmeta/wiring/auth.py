@@ -12,7 +12,7 @@ from typing import Any
 from oslo_config import cfg
 
 from dfmeta.exceptions import ConfigError, TokenFileError
-from dfmeta.store.auth.caller import Authorizer, BearerAuthorizer, Verifier
+from dfmeta.store.auth.caller import Authorizer, Verifier
 from dfmeta.store.auth.tokens import TokenFile
 
 LOG = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def build(conf: cfg.ConfigOpts) -> Authorizer | None:
             ) from error
     if group.oidc_issuer:
         verifiers.append(_oidc(group))
-    return BearerAuthorizer(*verifiers) if verifiers else None
+    return Authorizer(*verifiers) if verifiers else None
 
 
 def check_open(listen: str, *, resolve: Resolve | None = None) -> None:

@@ -40,21 +40,6 @@ class Client:
     scopes: frozenset[str]
 
 
-class Authorizer(Protocol):
-    """Decides whether a request is allowed."""
-
-    def authorize(self, header: str | None, accepted: Collection[str]) -> Client:
-        """Return the client of an allowed request.
-
-        :param header: value of the request's Authorization, unchecked; None: absent.
-        :param accepted: scopes of which any one is sufficient.
-        :raises Unauthorized: there is no valid token.
-        :raises Forbidden: the token has none of *accepted*.
-        :raises AuthUnavailable: the token cannot be verified at the moment.
-        """
-        ...
-
-
 class Verifier(Protocol):
     """Verifies one kind of token."""
 
@@ -65,8 +50,8 @@ class Verifier(Protocol):
         """
 
 
-class BearerAuthorizer:
-    """Calls verifiers in their order; the first that accepts a token decides.
+class Authorizer:
+    """Decides whether a request is allowed; the first verifier that accepts its token decides.
 
     :param verifiers: the cheap ones first.
     """
@@ -75,7 +60,14 @@ class BearerAuthorizer:
         self._verifiers = verifiers
 
     def authorize(self, header: str | None, accepted: Collection[str]) -> Client:
-        """See :class:`Authorizer`."""
+        """Return the client of an allowed request.
+
+        :param header: value of the request's Authorization, unchecked; None: absent.
+        :param accepted: scopes of which any one is sufficient.
+        :raises Unauthorized: there is no valid token.
+        :raises Forbidden: the token has none of *accepted*.
+        :raises AuthUnavailable: the token cannot be verified at the moment.
+        """
         token = bearer_token(header)
         for verifier in self._verifiers:
             client = verifier.client(token)

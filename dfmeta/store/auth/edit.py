@@ -12,8 +12,8 @@ import fcntl
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -77,7 +77,13 @@ def add(path: Path, grant: Grant, token: str) -> StaticToken:
                 cause="another token has this name",
                 remedy="Give another name, or revoke that token first",
             )
-        added = _static(replace(grant, name=grant.name or _free_name(taken)), token)
+        added = StaticToken(
+            grant.name or _free_name(taken),
+            hash_token(token),
+            grant.scopes,
+            created=grant.created,
+            expires=grant.expires,
+        )
         if text and not text.endswith("\n"):
             text += "\n"
         _write(file, f"{text}{format_line(added)}\n")
@@ -98,17 +104,7 @@ def remove(path: Path, name: str) -> bool:
     return True
 
 
-def _static(grant: Grant, token: str) -> StaticToken:
-    return StaticToken(
-        grant.name,
-        hash_token(token),
-        grant.scopes,
-        created=grant.created,
-        expires=grant.expires,
-    )
-
-
-def _free_name(taken: Sequence[str] | set[str]) -> str:
+def _free_name(taken: set[str]) -> str:
     number = 1
     while f"token-{number}" in taken:
         number += 1

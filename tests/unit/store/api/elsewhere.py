@@ -11,7 +11,7 @@ import webob
 
 from dfmeta.admin.listener import AdminApplication
 from dfmeta.health import Health
-from dfmeta.store.auth.caller import BearerAuthorizer, Client
+from dfmeta.store.auth.caller import Authorizer, Client
 from dfmeta.store.db.repository import Repository
 from tests.unit.store.api.support import make_api
 
@@ -34,7 +34,7 @@ class Api(ThreadingMixIn, WSGIServer):
         """A status that everything is answered with; 0: what is right."""
         self.message = "it fails"
         """What goes with it."""
-        api = make_api(repository, authorizer=BearerAuthorizer(self))
+        api = make_api(repository, authorizer=Authorizer(self))
         self._application = AdminApplication(Health(), list, {}, api=api)
         self.set_app(self._answer)
 

@@ -14,7 +14,7 @@ from dfmeta.store.auth.caller import (
     INVALID,
     MALFORMED,
     MISSING,
-    BearerAuthorizer,
+    Authorizer,
     Client,
     bearer_token,
 )
@@ -39,7 +39,7 @@ class Known:
 @pytest.mark.parametrize("header", [None, "", " ", "\t"])
 def test_without_a_token_the_answer_names_the_format(header: str | None) -> None:
     with pytest.raises(Unauthorized) as caught:
-        BearerAuthorizer(Known()).authorize(header, ("read",))
+        Authorizer(Known()).authorize(header, ("read",))
     assert caught.value.message == MISSING
     assert 'expected format: "Bearer token"' in MISSING
 
@@ -49,7 +49,7 @@ def test_without_a_token_the_answer_names_the_format(header: str | None) -> None
 )
 def test_another_kind_of_header_is_told_the_format(header: str) -> None:
     with pytest.raises(Unauthorized) as caught:
-        BearerAuthorizer(Known(token="read")).authorize(header, ("read",))
+        Authorizer(Known(token="read")).authorize(header, ("read",))
     assert caught.value.message == MALFORMED
     assert 'expected format: "Bearer token"' in MALFORMED
 
@@ -59,7 +59,7 @@ def test_another_kind_of_header_is_told_the_format(header: str) -> None:
 )
 def test_a_token_that_nobody_knows_is_refused(header: str) -> None:
     with pytest.raises(Unauthorized) as caught:
-        BearerAuthorizer(Known(token="read")).authorize(header, ("read",))
+        Authorizer(Known(token="read")).authorize(header, ("read",))
     assert caught.value.message == INVALID == "invalid auth token"
 
 
@@ -68,17 +68,17 @@ def test_a_token_that_nobody_knows_is_refused(header: str) -> None:
 )
 def test_a_token_passes_however_the_scheme_is_written(header: str) -> None:
     assert bearer_token(header) == "token"
-    BearerAuthorizer(Known(token="read")).authorize(header, ("read",))
+    Authorizer(Known(token="read")).authorize(header, ("read",))
 
 
 def test_any_one_of_the_accepted_scopes_is_enough() -> None:
     for scope in scopes.accepted("upsert", "metadata"):
-        authorizer = BearerAuthorizer(Known(token=scope))
+        authorizer = Authorizer(Known(token=scope))
         authorizer.authorize("Bearer token", scopes.accepted("upsert", "metadata"))
 
 
 def test_a_missing_scope_is_named() -> None:
-    authorizer = BearerAuthorizer(Known(token="read metadata:delete:userdata"))
+    authorizer = Authorizer(Known(token="read metadata:delete:userdata"))
     with pytest.raises(Forbidden) as caught:
         authorizer.authorize("Bearer token", scopes.accepted("delete", "metadata"))
     assert caught.value.message == (
@@ -89,12 +89,12 @@ def test_a_missing_scope_is_named() -> None:
 
 def test_a_scope_is_a_whole_word() -> None:
     with pytest.raises(Forbidden):
-        BearerAuthorizer(Known(token="rea reads READ")).authorize("Bearer token", ("read",))
+        Authorizer(Known(token="rea reads READ")).authorize("Bearer token", ("read",))
 
 
 def test_the_first_that_knows_a_token_decides() -> None:
     first, second = Known(a="read"), Known(a="write", b="write")
-    authorizer = BearerAuthorizer(first, second)
+    authorizer = Authorizer(first, second)
     with pytest.raises(Forbidden):
         authorizer.authorize("Bearer a", ("write",))
     authorizer.authorize("Bearer b", ("write",))
@@ -122,6 +122,6 @@ def one_token(tmp_path: Path) -> TokenFile:
 @given(header=HEADERS)
 def test_no_header_does_anything_but_be_refused(header: str | None, one_token: TokenFile) -> None:
     with pytest.raises(Unauthorized) as caught:
-        BearerAuthorizer(one_token).authorize(header, ("read",))
+        Authorizer(one_token).authorize(header, ("read",))
     assert caught.value.message in (MISSING, MALFORMED, INVALID)
-    BearerAuthorizer(one_token).authorize(f"Bearer {TOKEN}", ("read",))
+    Authorizer(one_token).authorize(f"Bearer {TOKEN}", ("read",))

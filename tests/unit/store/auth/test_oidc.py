@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from dfmeta.exceptions import AuthUnavailable, Forbidden, IssuerError, Unauthorized
 from dfmeta.store.auth import keys as auth_keys
-from dfmeta.store.auth.caller import INVALID, BearerAuthorizer
+from dfmeta.store.auth.caller import INVALID, Authorizer
 from dfmeta.store.auth.keys import AWAY_PAUSE, LIFESPAN, RETRY_PAUSE, SEARCH_PAUSE, KeyCache
 from dfmeta.store.auth.oidc import (
     LEEWAY,
@@ -58,7 +58,7 @@ class Rig:
         self.now = 1000.0
         self.settings = OidcSettings(**({"issuer": issuer.url, "audience": AUDIENCE} | changes))
         cache = KeyCache(lambda: issuer_keys(self.settings), clock=lambda: self.now)
-        self.authorizer = BearerAuthorizer(OidcVerifier(self.settings, cache))
+        self.authorizer = Authorizer(OidcVerifier(self.settings, cache))
 
     def passes(self, token: str, scope: str = "read") -> bool:
         """Whether a request with *token* may go on; one that may not is told the right words."""
