@@ -42,13 +42,15 @@ fetch_json(f"{url}/x", timeout=30)
 import eventlet
 eventlet.monkey_patch()
 import socket
-from dfmeta.proxy.nova.upstream import client_context
-connect(socket, client_context(None, cert=None, key=None))
+from eventlet.green import ssl
+from dfmeta.proxy.nova.request import NovaSettings, nova_context
+settings = NovaSettings((), b"", protocol="https")
+connect(socket, nova_context(settings, create=ssl.create_default_context))
 """,
     "the doctor as Nova's client": """
 import socket
-from dfmeta.proxy.nova.trust import nova_context
-connect(socket, nova_context(None, cert=None, key=None, insecure=False))
+from dfmeta.proxy.nova.request import NovaSettings, nova_context
+connect(socket, nova_context(NovaSettings((), b"", protocol="https")))
 """,
     "Neutron's client": """
 import dfmeta.conf

@@ -24,7 +24,7 @@ from dfmeta.exceptions import (
 from dfmeta.model import HttpHost
 from dfmeta.proxy.nova import backend as nova
 from dfmeta.proxy.nova import upstream as connections
-from dfmeta.proxy.nova.upstream import client_context
+from dfmeta.proxy.nova.request import NovaSettings
 from tests.harness.certificates import Authority
 from tests.unit.nova_support import (
     PASSWORD,
@@ -453,4 +453,6 @@ def test_a_password_that_was_sent_over_tls_is_not_sent_again(secure: Any, trusti
 
 def test_files_that_vanish_before_they_are_read_are_named(tmp_path: Any) -> None:
     with pytest.raises(StartError, match="auth_ca_cert"):
-        client_context(str(tmp_path / "gone.pem"), cert=None, key=None)
+        nova.NovaBackend(
+            NovaSettings((), b"", protocol="https", ca_cert=str(tmp_path / "gone.pem"))
+        )

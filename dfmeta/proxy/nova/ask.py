@@ -18,8 +18,7 @@ from dfmeta.inspect.checks_nova import NovaFact
 from dfmeta.model import HttpHost
 from dfmeta.proxy.nova.remedies import LOG, explain
 from dfmeta.proxy.nova.replies import Reply, read_reply
-from dfmeta.proxy.nova.request import NovaSettings, host_header, signed
-from dfmeta.proxy.nova.trust import nova_context
+from dfmeta.proxy.nova.request import NovaSettings, host_header, nova_context, signed
 
 PATH: Final = "/latest/meta-data/instance-id"
 """A path that every version of Nova has; its answer is short."""
@@ -102,14 +101,7 @@ def _exchange(host: HttpHost, settings: NovaSettings, headers: str, deadline: fl
 
 
 def _connected(host: HttpHost, settings: NovaSettings, deadline: float) -> socket.socket:
-    context = None
-    if settings.protocol == "https":
-        context = nova_context(
-            settings.ca_cert,
-            cert=settings.client_cert,
-            key=settings.client_key,
-            insecure=settings.insecure,
-        )
+    context = nova_context(settings)
     try:
         sock = socket.create_connection((host.host, host.port), timeout=_left(deadline))
     except TimeoutError as error:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import eventlet
+from eventlet.green import ssl
 
 from dfmeta import metrics
 from dfmeta.backoff import Backoff
@@ -33,8 +34,8 @@ from dfmeta.exceptions import (
 from dfmeta.model import Answer, GuestRequest, Identity, View
 from dfmeta.proxy.nova.remedies import reach
 from dfmeta.proxy.nova.replies import Reply
-from dfmeta.proxy.nova.request import PRINTABLE, NovaSettings, signed
-from dfmeta.proxy.nova.upstream import Exchange, Server, client_context
+from dfmeta.proxy.nova.request import PRINTABLE, NovaSettings, nova_context, signed
+from dfmeta.proxy.nova.upstream import Exchange, Server
 
 LOG = logging.getLogger(__name__)
 
@@ -104,14 +105,7 @@ class NovaBackend:
 
     def __init__(self, settings: NovaSettings) -> None:
         self._settings = settings
-        context = None
-        if settings.protocol == "https":
-            context = client_context(
-                settings.ca_cert,
-                cert=settings.client_cert,
-                key=settings.client_key,
-                insecure=settings.insecure,
-            )
+        context = nova_context(settings, create=ssl.create_default_context)
         self._servers = [Server(host, context) for host in dict.fromkeys(settings.hosts)]
         self._rests = {server: Backoff(REST) for server in self._servers}
         """A server that rests is not used while there are others."""

@@ -1,4 +1,4 @@
-"""Requests to Nova: the headers that name the instance, and the signature that proves them.
+"""Requests to Nova: the headers that name the instance, their signature, and the TLS settings.
 
 This module does not use eventlet's hub: ``dfmeta doctor`` sends the same requests as the daemon, in
 threads of its own.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Sequence
+import ssl
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from dfmeta.exceptions import BackendError
+from dfmeta.exceptions import BackendError, StartError
 from dfmeta.model import HttpHost
+from dfmeta.trust import client_context
 
 BACKEND = "nova"
 PRINTABLE = re.compile(r"[\x20-\x7e]+")
@@ -27,9 +30,13 @@ class NovaSettings:
     secret: bytes
     protocol: str = "http"
     insecure: bool = False
+    """Whether any certificate of any server is accepted."""
     ca_cert: str | None = None
+    """PEM file of authorities; None: the system's."""
     client_cert: str | None = None
+    """PEM file of the client's certificate."""
     client_key: str | None = None
+    """PEM file of its private key, unencrypted."""
 
 
 def signed(secret: bytes, instance_id: str, project_id: str) -> str:
@@ -62,3 +69,32 @@ def host_header(host: HttpHost) -> bytes:
         return authority.encode("idna")
     except UnicodeError:
         return authority.encode("ascii", "replace")  # it cannot be resolved
+
+
+def nova_context(
+    settings: NovaSettings, *, create: Callable[..., Any] | None = None
+) -> ssl.SSLContext | None:
+    """Return the context of :func:`dfmeta.trust.client_context` with the client's certificate.
+
+    There is no ALPN, since only HTTP/1.1 is used. Files are read here and not again.
+
+    :param create: see :func:`dfmeta.trust.client_context`.
+    :returns: None without TLS.
+    :raises StartError: when a file cannot be loaded.
+    """
+    if settings.protocol != "https":
+        return None
+    try:
+        context = client_context(settings.ca_cert, create=create)
+        if settings.client_cert:
+            # Without it, OpenSSL would ask for a passphrase on the terminal.
+            context.load_cert_chain(settings.client_cert, settings.client_key, password=lambda: b"")
+    except (OSError, ValueError) as error:
+        raise StartError(
+            cause=f"certificates for Nova cannot be loaded: {error.args[-1]}",
+            remedy="See auth_ca_cert, nova_client_cert and nova_client_priv_key",
+        ) from error
+    if settings.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

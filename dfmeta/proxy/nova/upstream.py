@@ -34,7 +34,6 @@ from dfmeta.model import HttpHost
 from dfmeta.proxy.nova.remedies import explain
 from dfmeta.proxy.nova.replies import Reply, lost, read_reply
 from dfmeta.proxy.nova.request import host_header
-from dfmeta.proxy.nova.trust import nova_context
 from dfmeta.trust import is_cut
 
 POOL_SIZE = 32
@@ -231,18 +230,6 @@ class _Shown:
     def read(self) -> bytes:
         """Return the body."""
         return self._reply.body
-
-
-def client_context(
-    ca_cert: str | None, *, cert: str | None, key: str | None, insecure: bool = False
-) -> Any:
-    """Return :func:`dfmeta.proxy.nova.trust.nova_context` as eventlet's ssl.SSLContext.
-
-    :raises StartError: when a file cannot be loaded.
-    """
-    return nova_context(
-        ca_cert, cert=cert, key=key, insecure=insecure, create=ssl.create_default_context
-    )
 
 
 def connection_type(host: HttpHost, context: Any) -> type[Connection]:
