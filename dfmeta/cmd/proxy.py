@@ -24,7 +24,6 @@ from dfmeta.proxy.haproxy import handover
 from dfmeta.proxy.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.network_data import Vlan
 from dfmeta.proxy.rate import RateLimiter
-from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.tokens import Tokens, load_key
 from dfmeta.proxy.worker.answers import WorkerAnswers
 from dfmeta.proxy.worker.workers import Workers
@@ -112,14 +111,12 @@ class Proxy:
                 device=group.metadata_interface,
             )
         return InProcess(
-            GuestServer(
-                sockets,
-                group.metadata_interface,
-                self._registry,
-                Face(self._application.answer),
-                hold_timeout=terms.hold_timeout,
-                limits=terms.limits,
-            )
+            sockets,
+            group.metadata_interface,
+            self._registry,
+            Face(self._application.answer),
+            hold_timeout=terms.hold_timeout,
+            limits=terms.limits,
         )
 
     def _make_haproxy(self, sockets: list[Any], terms: Terms) -> Haproxy:

@@ -11,6 +11,7 @@ requests of many guests. The server and the rate limits count by address here.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +20,6 @@ from weakref import WeakValueDictionary
 
 from eventlet.semaphore import Semaphore
 
-from dfmeta import metrics
 from dfmeta.exceptions import BackendError, ForwardedForError, StoreError
 from dfmeta.model import Answer, GuestRequest, Identity, Peer, PeerAddress, View
 from dfmeta.proxy import access
@@ -31,8 +31,6 @@ from dfmeta.registry import Claim
 from dfmeta.store.api.trusted import HEADER, TrustedProxies
 from dfmeta.store.db.networks import Address
 from dfmeta.store.db.record import Record
-from dfmeta.store.db.repository import Repository
-from dfmeta.store.guest import dialects
 from dfmeta.store.guest.backend import StoreBackend, failure
 
 Find = Callable[[Address, str], Record | None]
@@ -168,34 +166,21 @@ class AddressApplication:
         return found
 
 
-class AddressStore:
-    """The store as a backend that answers from the record that was found by address.
-
-    :param repository: stores passwords.
-    :param settings: settings of the answers.
-    """
-
-    name: metrics.Backend = "store"
-
-    def __init__(self, repository: Repository, settings: dialects.Settings | None = None) -> None:
-        self._store = StoreBackend(repository, settings)
+class AddressStore(StoreBackend):
+    """The store as a backend that answers from the record that was found by address."""
 
     def open(
         self,
         request: GuestRequest,
         identity: Identity,
         *,
-        deadline: float,
-        goes_on: Callable[[str | None], bool],
+        deadline: float = math.inf,
+        goes_on: Callable[[str | None], bool] = lambda _said: True,
     ) -> View:
         """See :class:`~dfmeta.proxy.backends.Backend`."""
         del deadline, goes_on
         record = identity.record if isinstance(identity, IdentifiedCaller) else None
-        return self._store.view(request, identity, record)
-
-    def remark(self, status: int) -> str:
-        """See :class:`~dfmeta.proxy.backends.Backend`."""
-        return self._store.remark(status)
+        return self.view(request, identity, record)
 
 
 def _has_come(_deadline: float) -> bool:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 from email.utils import formatdate
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import eventlet
 from eventlet.hubs import trampoline
@@ -23,11 +22,13 @@ from dfmeta import metrics
 from dfmeta.exceptions import BadRequestError, BodyFault, HeadFault
 from dfmeta.proxy import access
 from dfmeta.proxy.environ import Incoming, guest_environ, request_of
-from dfmeta.proxy.exchange import Abandoned, Exchange, Slots, Turn
+from dfmeta.proxy.exchange import Abandoned, Exchange, Turn
 from dfmeta.proxy.http1 import Body, Head, find_end, parse_head
-from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.sockets import abort, limit_hops, quiet, unread
 from dfmeta.registry import Claim
+
+if TYPE_CHECKING:
+    from dfmeta.proxy.server import GuestServer
 
 LOG = logging.getLogger(__name__)
 
@@ -45,53 +46,6 @@ WHOLE = 65536
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 Headers = list[tuple[str, str]]
-
-
-class Host(Protocol):
-    """The interface of the server for its connections."""
-
-    hold_timeout: float
-    draining: bool
-
-    @property
-    def application(self) -> Callable[..., Iterable[bytes]]:
-        """The WSGI application."""
-        ...
-
-    @property
-    def limits(self) -> Limits:
-        """Limits in force."""
-        ...
-
-    def may_keep(self, connection: GuestConnection) -> bool:
-        """Whether the connection may be kept open after an answer."""
-        ...
-
-    def slots(self, connection: GuestConnection) -> Slots:
-        """Return the semaphore for requests of the connection's port."""
-        ...
-
-    def turn(self, connection: GuestConnection) -> None:
-        """Wait for the turn of the connection's port on the hub.
-
-        See :class:`~dfmeta.proxy.rounds.Rounds`.
-        """
-        ...
-
-    def hold_back(self, connection: GuestConnection) -> None:
-        """Wait if too many connections of its port were closed with unread input.
-
-        See :class:`~dfmeta.proxy.refusals.Refusals`.
-        """
-        ...
-
-    def idle(self, connection: GuestConnection) -> None:
-        """Note that *connection* waits for another request."""
-        ...
-
-    def busy(self, connection: GuestConnection) -> None:
-        """Note that another request has begun on *connection*."""
-        ...
 
 
 class Phase(Enum):
@@ -118,7 +72,7 @@ class GuestConnection:
     """
 
     def __init__(
-        self, sock: Any, claim: Claim, host: Host, *, accepted: float, waited: float
+        self, sock: Any, claim: Claim, host: GuestServer, *, accepted: float, waited: float
     ) -> None:
         self.sock = sock
         self.claim = claim

@@ -72,16 +72,14 @@ class Engine(Protocol):
         ...
 
 
-class InProcess:
+class InProcess(GuestServer):
     """The engine in the daemon's own process; see :class:`Engine`."""
 
-    def __init__(self, server: GuestServer) -> None:
-        self._server = server
-        self.serving = False
+    serving = False
 
     def start(self) -> None:
         """See :class:`Engine`."""
-        self._server.start()
+        super().start()
         self.serving = True
 
     def inform(self) -> None:
@@ -90,13 +88,9 @@ class InProcess:
     def look(self, endpoint: Endpoint) -> None:
         """Do nothing: the server counts its connections in the registry itself."""
 
-    def rebind(self) -> None:
-        """See :class:`Engine`."""
-        self._server.rebind()
-
     def reload(self, terms: Terms, done: Callable[[], None]) -> None:
         """See :class:`Engine`."""
-        self._server.hold_timeout, self._server.limits = terms.hold_timeout, terms.limits
+        self.hold_timeout, self.limits = terms.hold_timeout, terms.limits
         done()
 
     def collect(self) -> Iterable[Metric]:
@@ -105,7 +99,3 @@ class InProcess:
 
     def gather(self) -> None:
         """Do nothing: all requests are noted in this process."""
-
-    def stop(self, grace: float) -> None:
-        """See :class:`Engine`."""
-        self._server.stop(grace)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+
+from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
 from dfmeta.model import Answer, GuestRequest
@@ -69,23 +70,11 @@ Handler = Callable[[Exchange], Answer]
 """Answer a request; raise Abandoned to close its connection without an answer."""
 
 
-class Slots(Protocol):
-    """Places for concurrent requests of a port: the interface of eventlet's semaphore."""
-
-    def acquire(self, blocking: bool = ..., timeout: float | None = ...) -> bool:
-        """Take a place; False when none became free in time."""
-        ...
-
-    def release(self, *args: Any) -> Any:
-        """Return a place."""
-        ...
-
-
 class Turn:
     """A request's place among those of its port; it lasts until the answer has been sent."""
 
-    def __init__(self, slots: Slots) -> None:
-        self._slots: Slots = slots
+    def __init__(self, slots: Semaphore) -> None:
+        self._slots = slots
         self._taken = False
 
     def __call__(self, deadline: float) -> bool:

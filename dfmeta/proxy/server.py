@@ -22,7 +22,7 @@ from dfmeta import hub, metrics
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.model import Caller, Endpoint
 from dfmeta.proxy.claims import Claims
-from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.complaints import NOBODY, Complaints
 from dfmeta.proxy.connection import GuestConnection
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.refusals import Refusals
@@ -37,8 +37,6 @@ ACCEPT_PAUSE = 0.1
 """Seconds until accept is tried again after an error, for example without free descriptors."""
 AT_ONCE = 32
 """Connections that are accepted before existing connections get their turn."""
-NOBODY = Endpoint(0)
-"""Stands for all guests if an error belongs to none of them."""
 POLL = 0.01
 KEYS = 8192
 """Number of cached parsed addresses of peers."""
