@@ -175,10 +175,6 @@ def _address(mac: str, ip: str, service: str) -> GuestAddress:
     return GuestAddress(mac, ip_address(ip), IPv6Address(service) if service else None)
 
 
-def _service_text(service: IPv6Address | None) -> str:
-    return str(service) if service is not None else ""
-
-
 def _latest(waits: dict[int, float]) -> dict[int, float]:
     """Return the latest waits; older ones may belong to connections of other workers."""
     return dict(list(waits.items())[-WAITS_KEPT:])
@@ -191,6 +187,11 @@ def _lost(before: _Known, after: _Known | None) -> bool:
     return any(after.slots.get(number) != slot for number, slot in before.slots.items())
 
 
+def identity_fields(identity: Identity) -> dict[str, Any]:
+    """Return an identity as JSON values."""
+    return {name: getattr(identity, name) for name in Identity.__slots__}
+
+
 def tell(registry: Registry, endpoint: Endpoint, *, waits: bool = True) -> dict[str, Any]:
     """Return the state of *endpoint* for a mirror, as JSON values.
 
@@ -199,23 +200,13 @@ def tell(registry: Registry, endpoint: Endpoint, *, waits: bool = True) -> dict[
     identity = registry.identity(endpoint)
     return {
         "endpoint": [endpoint.ofport, endpoint.vid],
-        "identity": None
-        if identity is None
-        else {
-            "instance_id": identity.instance_id,
-            "project_id": identity.project_id,
-            "port_id": identity.port_id,
-            "port_name": identity.port_name,
-            "incarnation": identity.incarnation,
-            "unverified": identity.unverified,
-            "instance_name": identity.instance_name,
-        },
+        "identity": None if identity is None else identity_fields(identity),
         "slots": [
             [
                 number,
                 slot.address.mac,
                 str(slot.address.ip),
-                _service_text(slot.address.service),
+                str(slot.address.service or ""),
                 slot.epoch,
             ]
             for number, slot in registry.slots(endpoint).items()

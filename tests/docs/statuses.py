@@ -21,7 +21,7 @@ PASSED_ON = frozenset(
         # What Nova says.
         "backend.py: reply.status",
         # What the daemon's backend says to a worker.
-        "remote.py: reply['status']",
+        "pipe.py: message['status']",
         # What its callers say, who are looked at.
         "application.py: status",
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -12,13 +11,13 @@ import eventlet
 
 from dfmeta.attach.answers import refusal
 from dfmeta.exceptions import BackendError, BackendUpstreamError
-from dfmeta.model import Endpoint, GuestRequest, Identity
+from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy.attachments import Local
 from dfmeta.proxy.backends import Backend
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.network_data import Vlan
 from dfmeta.proxy.rate import RateLimiter
-from dfmeta.proxy.worker.pipe import Message, Pipe
+from dfmeta.proxy.worker.pipe import Message, Pipe, answer_fields, request_of
 
 LOG = logging.getLogger(__name__)
 
@@ -76,7 +75,7 @@ class WorkerAnswers:
                 answer = self.attachments.of_worker(
                     Endpoint(*message["endpoint"]),
                     message["incarnation"],
-                    _request(message),
+                    request_of(message["request"]),
                     message["source_port"],
                 )
         except Exception as error:
@@ -89,18 +88,12 @@ class WorkerAnswers:
         if answer is None:
             pipe.answer(message, {"status": 0})
             return
-        fields = {
-            "status": answer.status,
-            "content_type": answer.content_type,
-            "headers": list(answer.headers),
-            "hops": answer.hops,
-        }
-        pipe.answer(message, fields, answer.body)
+        pipe.answer(message, answer_fields(answer), answer.body)
 
     def _ask_backend(self, pipe: Pipe, message: Message) -> None:
         identity = Identity(**message["identity"])
         try:
-            request, words = _request(message), message["goes_on"]
+            request, words = request_of(message["request"]), message["goes_on"]
             deadline = time.monotonic() + message["patience"]
             view = self.backend.open(
                 request, identity, deadline=deadline, goes_on=lambda said: said in words
@@ -114,18 +107,5 @@ class WorkerAnswers:
             fields = {"error": str(error.cause), "remedy": error.remedy, "upstream": upstream}
             pipe.answer(message, fields)
             return
-        pipe.answer(
-            message,
-            {
-                "http_tokens": view.http_tokens,
-                "status": answer.status,
-                "content_type": answer.content_type,
-                "headers": list(answer.headers),
-            },
-            answer.body,
-        )
-
-
-def _request(message: Message) -> GuestRequest:
-    asked = message["request"]
-    return GuestRequest(**{**asked, "body": base64.b64decode(asked["body"])})
+        fields = {"http_tokens": view.http_tokens, **answer_fields(answer)}
+        pipe.answer(message, fields, answer.body)

@@ -7,6 +7,7 @@ in them that comes from a guest.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import socket
@@ -15,6 +16,8 @@ from typing import Any
 
 import eventlet
 from eventlet.event import Event
+
+from dfmeta.model import Answer, GuestRequest
 
 Message = dict[str, Any]
 PIECE = 262144
@@ -204,3 +207,31 @@ class Pipe:
     def _close_unless_waited_for(self) -> None:
         if not (self._reading or self._writing):
             self._sock.close()
+
+
+def request_fields(request: GuestRequest) -> Message:
+    """Return a request as JSON values, for :func:`request_of`."""
+    fields = {name: getattr(request, name) for name in GuestRequest.__slots__}
+    body = base64.b64encode(request.body).decode()
+    return {**fields, "headers": dict(request.headers), "body": body}
+
+
+def request_of(fields: Message) -> GuestRequest:
+    """Return the request of :func:`request_fields`."""
+    return GuestRequest(**{**fields, "body": base64.b64decode(fields["body"])})
+
+
+def answer_fields(answer: Answer) -> Message:
+    """Return an answer without its body, which goes along with the message."""
+    return {name: getattr(answer, name) for name in Answer.__slots__ if name != "body"}
+
+
+def answer_of(message: Message) -> Answer:
+    """Return the answer of a message with :func:`answer_fields` and its body."""
+    return Answer(
+        message["status"],
+        message[BYTES],
+        content_type=message["content_type"],
+        headers=tuple((name, value) for name, value in message["headers"]),
+        hops=message["hops"],
+    )

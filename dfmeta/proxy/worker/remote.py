@@ -6,23 +6,22 @@ workers, and an error is logged once even if several workers meet it.
 
 from __future__ import annotations
 
-import base64
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 from dfmeta import metrics
 from dfmeta.attach.answers import NOT_HERE, refusal
 from dfmeta.attach.api import body_max
 from dfmeta.exceptions import BackendError, BackendUpstreamError
 from dfmeta.model import Answer, Caller, GuestRequest, Identity, View
+from dfmeta.proxy.claims import identity_fields
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.exchange import Abandoned, Exchange
 from dfmeta.proxy.network_data import Vlan
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict
 from dfmeta.proxy.tokens import TokenMode
-from dfmeta.proxy.worker.pipe import BYTES, Message, Pipe
+from dfmeta.proxy.worker.pipe import Message, Pipe, answer_of, request_fields
 from dfmeta.registry import Claim
 
 PATIENCE = 1.0
@@ -62,16 +61,7 @@ class RemoteStore:
             "goes_on": [said for said in SAID if goes_on(said)],
         }
         reply = self._ask(question, max(max(patience, 0.0) + PATIENCE, STORE_PATIENCE))
-
-        def answer() -> Answer:
-            return Answer(
-                reply["status"],
-                reply[BYTES],
-                content_type=reply["content_type"],
-                headers=tuple((name, value) for name, value in reply["headers"]),
-            )
-
-        return View(reply["http_tokens"], answer)
+        return View(reply["http_tokens"], lambda: answer_of(reply))
 
     def remark(self, status: int) -> str:
         """Return no remark; see :class:`~dfmeta.proxy.backends.Backend`."""
@@ -152,13 +142,7 @@ class RemoteAttachments:
             return refusal(503, "daemon", SILENT, ("Retry-After", "2"))
         if not reply["status"]:
             raise Abandoned("changed")
-        return Answer(
-            reply["status"],
-            reply[BYTES],
-            content_type=reply["content_type"],
-            headers=tuple((name, value) for name, value in reply["headers"]),
-            hops=reply["hops"],
-        )
+        return answer_of(reply)
 
 
 class RemoteRates(RateLimiter):
@@ -200,20 +184,3 @@ class RemoteComplaints(Complaints):
                 "text": message % args,
             }
         )
-
-
-def request_fields(request: GuestRequest) -> dict[str, Any]:
-    """Return a request as JSON values."""
-    return {
-        "method": request.method,
-        "path": request.path,
-        "query": request.query,
-        "headers": dict(request.headers),
-        "body": base64.b64encode(request.body).decode(),
-        "guest_ip": request.guest_ip,
-    }
-
-
-def identity_fields(identity: Identity) -> dict[str, Any]:
-    """Return an identity as JSON values."""
-    return {name: getattr(identity, name) for name in Identity.__slots__}

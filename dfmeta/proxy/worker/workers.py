@@ -303,23 +303,17 @@ class Workers:
 
     def collect(self) -> list[Metric]:
         """Return the daemon's metrics with those of all workers, including ended ones."""
-        asking = [
-            eventlet.spawn(self._scrape, worker)
-            for worker in self._workers
-            if worker.serving and not worker.silent
-        ]
-        for thread in asking:
-            thread.wait()
+        self._ask_all(self._scrape)
         return metrics.merged([self._retired, *(worker.samples for worker in self._workers)])
 
     def gather(self) -> None:
         """Collect the recent requests of all workers in the daemon."""
-        asking = [
-            eventlet.spawn(worker.pipe.ask, {"what": "recent"}, SCRAPE_TIMEOUT)
-            for worker in self._workers
-            if worker.serving and not worker.silent
-        ]
-        for thread in asking:
+        self._ask_all(lambda worker: worker.pipe.ask({"what": "recent"}, SCRAPE_TIMEOUT))
+
+    def _ask_all(self, ask: Callable[[Worker], object]) -> None:
+        """Call *ask* with all workers that answer, at the same time."""
+        answering = [one for one in self._workers if one.serving and not one.silent]
+        for thread in [eventlet.spawn(ask, worker) for worker in answering]:
             thread.wait()
 
     # Processes
