@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Set
 from ipaddress import IPv4Address
@@ -16,6 +17,7 @@ _WHOLE: Final = 31
 _OCTETS: Final = 6
 _MULTICAST, _LOCAL = 0x01, 0x02
 """Bits of a MAC's first octet (IEEE 802, 8.2)."""
+_UNICAST: Final = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}", re.ASCII)
 
 
 def bounds(network: Network) -> tuple[int, int]:
@@ -64,10 +66,5 @@ def random_mac() -> str:
 
 
 def is_unicast(mac: str) -> bool:
-    """Return whether a MAC with colons can be a device's: six octets, no group, not all zero."""
-    parts = mac.split(":")
-    try:
-        octets = [int(part, 16) for part in parts if len(part) == 2]
-    except ValueError:
-        return False
-    return len(octets) == len(parts) == _OCTETS and not octets[0] & _MULTICAST and any(octets)
+    """Return whether a device can have a MAC: of lower case with colons, no group, not all zero."""
+    return _UNICAST.fullmatch(mac) is not None and mac != "00:00:00:00:00:00"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from dfmeta.attach.model import Attachment, Network
-from dfmeta.attach.settings import Status
+from dfmeta.attach.model import Attachment, Network, Status
 from dfmeta.exceptions import AttachDriverError, AttachError
 from dfmeta.model import Answer
 
@@ -38,6 +37,14 @@ def refusal(status: int, error: str, message: str, *headers: tuple[str, str]) ->
     :param message: sentence for people. It quotes nothing that the guest sent.
     """
     return said(status, {"error": error, "message": message}, *headers)
+
+
+def refuse(status: int, error: str, message: str, *headers: tuple[str, str]) -> NoReturn:
+    """Refuse a request with the answer of :func:`refusal`.
+
+    :raises ApiRefusalError: always.
+    """
+    raise ApiRefusalError(refusal(status, error, message, *headers))
 
 
 NOT_HERE: Final = refusal(404, "not_found", "There is nothing at this path")

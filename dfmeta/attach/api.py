@@ -16,18 +16,21 @@ request, one port and one instance.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from dfmeta.attach import answers, requests
-from dfmeta.attach.answers import NOT_HERE, ApiRefusalError, refusal, said
+from dfmeta.attach.answers import NOT_HERE, ApiRefusalError, refuse, said
 from dfmeta.attach.audit import Audit
-from dfmeta.attach.model import Attachment, Network, Parent, Wanted
-from dfmeta.attach.settings import Status
+from dfmeta.attach.model import Attachment, Network, Parent
 from dfmeta.exceptions import AttachError
 from dfmeta.model import Answer, GuestRequest, Port, PortKind
 from dfmeta.store.guest.paths import split_path
+
+if TYPE_CHECKING:
+    # A worker uses this module, and has no database.
+    from dfmeta.attach.engine import Engine
 
 HEADER: Final = "x-dfmeta-token"
 TTL_HEADER: Final = "x-dfmeta-token-ttl-seconds"
@@ -41,34 +44,6 @@ GONE: Final = "link=gone"
 _ROOT: Final = ["dfmeta", "v1"]
 _TTL: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
 _NO_CONTENT: Final = Answer(204, content_type="")
-
-
-class Engine(Protocol):
-    """The part of :class:`dfmeta.attach.engine.Engine` that VMs use; see there."""
-
-    def attach(self, parent: Parent, wanted: Wanted) -> tuple[Attachment, bool]:
-        """Return the attachment, and whether this call has created it."""
-        ...
-
-    def get(self, parent: Parent, container: str, ifname: str) -> Attachment | None:
-        """Return an attachment; None if there is none."""
-        ...
-
-    def listed(self, parent: Parent) -> list[Attachment]:
-        """Return the attachments of a VM."""
-        ...
-
-    def detach(self, parent: Parent, container: str, ifname: str, *, gone: bool) -> None:
-        """Remove an attachment."""
-        ...
-
-    def collect(self, parent: Parent, network: str, owner: str, valid: Set[tuple[str, str]]) -> int:
-        """Remove what no container uses; return the number."""
-        ...
-
-    def status(self, parent: Parent) -> Status:
-        """Return the numbers of a VM."""
-        ...
 
 
 class Tokens(Protocol):
@@ -154,10 +129,6 @@ class Api:
         ids = {port.instance_id.lower(), port.project_id.lower()}
         return port.attachments or (not port.unverified and not ids.isdisjoint(self.allow))
 
-    def body_max(self, request: GuestRequest) -> int:
-        """Return the largest size of the request's body in bytes."""
-        return body_max(request, self.quota)
-
     def refuse(self, call: Call) -> Answer | None:
         """Return the answer to a request that its head alone condemns; None: it goes on."""
         return self._in_words(call, lambda: self._check(call))
@@ -191,27 +162,20 @@ class Api:
         if not self.allows(call.port):
             raise ApiRefusalError(NOT_HERE)
         if call.forwarded:
-            raise ApiRefusalError(
-                refusal(403, "forwarded", "A proxy passed this request on. Send it directly")
-            )
+            refuse(403, "forwarded", "A proxy passed this request on. Send it directly")
         if call.source_port not in PRIVILEGED:
-            raise ApiRefusalError(
-                refusal(403, "not_privileged", "Send the request from a port below 1024, as root")
-            )
+            refuse(403, "not_privileged", "Send the request from a port below 1024, as root")
         found = _routes(request.path)
         if not found:
             raise ApiRefusalError(NOT_HERE)
         if request.method not in found:
             allowed = ", ".join(found)
-            raise ApiRefusalError(
-                refusal(405, "method", f"This path has {allowed}", ("Allow", allowed))
-            )
+            refuse(405, "method", f"This path has {allowed}", ("Allow", allowed))
         if found is not _TOKEN_ROUTES:
             token = request.headers.get(HEADER, "")
             if not self._tokens.valid(token, call.port):
                 message = f"Get a token with PUT /dfmeta/v1/token, and send it as {HEADER}"
-                bearer = ("WWW-Authenticate", "Bearer")
-                raise ApiRefusalError(refusal(401, "token", message, bearer))
+                refuse(401, "token", message, ("WWW-Authenticate", "Bearer"))
         return None
 
     def _do(self, call: Call) -> Answer:
@@ -220,10 +184,9 @@ class Api:
             seconds = self._wait(call.port)
             if seconds:
                 message = "This VM sends too many requests. Send fewer of them"
-                later = ("Retry-After", str(seconds))
-                raise ApiRefusalError(refusal(429, "rate", message, later))
+                refuse(429, "rate", message, ("Retry-After", str(seconds)))
         if call.request.query and (call.request.method, call.request.query) != ("DELETE", GONE):
-            raise ApiRefusalError(refusal(400, "bad_request", f"The only query is DELETE's {GONE}"))
+            refuse(400, "bad_request", f"The only query is DELETE's {GONE}")
         return found[call.request.method].handler(self, call, segments[1:])
 
     # Requests
@@ -254,7 +217,7 @@ class Api:
         wanted = requests.wanted(*_named(names), call.request.body)
         made, new = self._engine.attach(call.parent, wanted)
         if new:
-            self._audit.added(call.port, made)
+            self._audit.changed("added", call.port, made)
         return said(201 if new else 200, self._document(call, made))
 
     def _delete(self, call: Call, names: list[str]) -> Answer:
@@ -262,7 +225,7 @@ class Api:
         found = self._engine.get(call.parent, container, ifname)
         self._engine.detach(call.parent, container, ifname, gone=call.request.query == GONE)
         if found is not None:
-            self._audit.deleted(call.port, found)
+            self._audit.changed("deleted", call.port, found)
         return _NO_CONTENT
 
     def _collect(self, call: Call, _names: list[str]) -> Answer:

@@ -34,13 +34,19 @@ class Audit:
         self._clock = clock
         self._seldom: OrderedDict[str, Seldom] = OrderedDict()
 
-    def added(self, port: Port, one: Attachment) -> None:
-        """Note that an attachment was made."""
-        self._changed("added", port, one)
-
-    def deleted(self, port: Port, one: Attachment) -> None:
-        """Note that a VM has deleted an attachment."""
-        self._changed("deleted", port, one)
+    def changed(self, verb: str, port: Port, one: Attachment) -> None:
+        """Note that an attachment was made, or that a VM has deleted it."""
+        LOG.info(
+            "Attachments: %s (%s): %s %s of container %s, network %s, VLAN %d, %s",
+            port.name,
+            port.instance_id,
+            verb,
+            one.ifname,
+            one.container,
+            one.network,
+            one.vid,
+            one.ip,
+        )
 
     def collected(self, port: Port, network: str, removed: int) -> None:
         """Note that a runtime's garbage collection has removed attachments."""
@@ -74,16 +80,3 @@ class Audit:
                 error,
                 counted(held),
             )
-
-    def _changed(self, verb: str, port: Port, one: Attachment) -> None:
-        LOG.info(
-            "Attachments: %s (%s): %s %s of container %s, network %s, VLAN %d, %s",
-            port.name,
-            port.instance_id,
-            verb,
-            one.ifname,
-            one.container,
-            one.network,
-            one.vid,
-            one.ip,
-        )

@@ -24,16 +24,17 @@ RECENT: Final = 1.0
 
 
 @dataclass(slots=True)
-class _Removal:
-    requests: int = 0
-    done: threading.Event = field(default_factory=threading.Event)
-
-
-@dataclass(slots=True)
 class _Batch:
+    """Work on a trunk: attachments to make, or those that leave."""
+
+    requests: int = 0
     rows: dict[str, Attachment] = field(default_factory=dict)
     errors: dict[str, AttachError] | None = None
     done: threading.Event = field(default_factory=threading.Event)
+
+
+_Open = dict[str, _Batch]
+"""Trunk → its work that has not begun yet."""
 
 
 class Batches:
@@ -56,9 +57,8 @@ class Batches:
         self._burst, self._clock, self._sleep = burst, clock, sleep
         self._several: dict[str, float] = {}
         """Trunk → the time of the last work for several requests."""
-        self._open: dict[str, _Batch] = {}
-        self._leaving: dict[str, _Removal] = {}
-        """Trunk → the removal that has not begun yet."""
+        self._open: _Open = {}
+        self._leaving: _Open = {}
         self._mutex = threading.Lock()
 
     def make(self, parent: Parent, attachment: Attachment) -> None:
@@ -69,16 +69,12 @@ class Batches:
         :raises AttachError: as the driver raised it, or other work on the trunk takes too long.
         :raises StoreError: the database failed.
         """
-        with self._mutex:
-            batch = self._open.get(parent.port_id)
-            first = batch is None
-            if batch is None:
-                batch = self._open[parent.port_id] = _Batch()
-            batch.rows[attachment.id] = attachment
-        if first:
-            self._lead(parent, batch)
-        elif not batch.done.wait(2 * self._plane.patience):
-            raise AttachDriverError(cause="the data plane does not answer")
+
+        def work(batch: _Batch) -> None:
+            rows = list(batch.rows.values())
+            batch.errors = self._plane.make(parent, rows, undo=lambda _one: True)
+
+        batch = self._together(self._open, parent.port_id, work, attachment)
         if batch.errors is None:
             raise AttachDriverError(cause="the data plane is not ready")
         if attachment.id in batch.errors:
@@ -92,30 +88,43 @@ class Batches:
         :raises AttachDriverError: other work on the trunk takes too long.
         :raises StoreError: the database failed.
         """
-        with self._mutex:
-            removal = self._leaving.setdefault(parent, _Removal())
-            removal.requests += 1
-            first = removal.requests == 1
-        if first:
-            self._lead_removal(parent, removal)
-        elif not removal.done.wait(2 * self._plane.patience):
-            raise AttachDriverError(cause="the data plane does not answer")
+        self._together(self._leaving, parent, lambda _batch: self._plane.remove(parent))
 
-    def _lead_removal(self, parent: str, removal: _Removal) -> None:
+    def _together(
+        self,
+        waiting: _Open,
+        parent: str,
+        work: Callable[[_Batch], object],
+        attachment: Attachment | None = None,
+    ) -> _Batch:
+        """Return the batch of a request when its work is done."""
+        with self._mutex:
+            batch = waiting.setdefault(parent, _Batch())
+            first = not batch.requests
+            # A repeated request for an attachment is no other one.
+            batch.requests += attachment is None or attachment.id not in batch.rows
+            if attachment is not None:
+                batch.rows[attachment.id] = attachment
+        if not first:
+            if not batch.done.wait(2 * self._plane.patience):
+                raise AttachDriverError(cause="the data plane does not answer")
+            return batch
         try:
             with self._plane.alone(parent):
                 self._gather(parent)
-                self._begin(parent, removal)
-                self._plane.remove(parent)
+                self._begin(waiting, parent, batch)
+                work(batch)
         finally:
-            self._begin(parent, removal)
-            self._note(parent, removal.requests)
-            removal.done.set()
+            self._begin(waiting, parent, batch)
+            self._note(parent, batch.requests)
+            batch.done.set()
+        return batch
 
-    def _begin(self, parent: str, removal: _Removal) -> None:
+    def _begin(self, waiting: _Open, parent: str, batch: _Batch) -> None:
+        """Close a batch: a later request is one of the next."""
         with self._mutex:
-            if self._leaving.get(parent) is removal:
-                del self._leaving[parent]
+            if waiting.get(parent) is batch:
+                del waiting[parent]
 
     def _gather(self, parent: str) -> None:
         """Wait for others, if several requests have just been done together."""
@@ -128,20 +137,3 @@ class Batches:
             with self._mutex:
                 kept = {one: at for one, at in self._several.items() if now - at < RECENT}
                 self._several = {**kept, parent: now}
-
-    def _lead(self, parent: Parent, batch: _Batch) -> None:
-        try:
-            with self._plane.alone(parent.port_id):
-                self._gather(parent.port_id)
-                self._close(parent, batch)
-                rows = list(batch.rows.values())
-                batch.errors = self._plane.make(parent, rows, undo=lambda _one: True)
-        finally:
-            self._close(parent, batch)
-            self._note(parent.port_id, len(batch.rows))
-            batch.done.set()
-
-    def _close(self, parent: Parent, batch: _Batch) -> None:
-        with self._mutex:
-            if self._open.get(parent.port_id) is batch:
-                del self._open[parent.port_id]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Set
 from typing import Any
 
 from dfmeta.attach.addresses import is_unicast, may_have, next_address, random_mac
-from dfmeta.attach.model import Network, State, Wanted
-from dfmeta.attach.settings import Settings
-from dfmeta.attach.vids import next_vid
+from dfmeta.attach.model import Network, Settings, State, Wanted
 from dfmeta.exceptions import AttachError, AttachFullError, AttachNetworkError, AttachQuotaError
 from dfmeta.store.db.attachments import Taken
 
@@ -97,3 +96,16 @@ def _mac(taken: Taken, network: Network, wanted: Wanted) -> str:
         cause = f"the MAC {mac} is in use on {network.name!r}"
         raise AttachNetworkError(cause=cause, remedy="Ask for another, or for none")
     return mac
+
+
+def next_vid(vids: range, last: int, taken: Set[int]) -> int | None:
+    """Return the first free VLAN id after *last*, and from the beginning after the end.
+
+    :param vids: the VLAN ids that may be given, in steps of 1.
+    :param last: the one that was given last; one outside of *vids* starts at their beginning.
+    :param taken: VLAN ids that are in use, rest, or belong to others.
+    :returns: None if none is free.
+    """
+    start = last + 1 if last in vids else vids.start
+    round_robin = itertools.chain(range(start, vids.stop), range(vids.start, start))
+    return next((vid for vid in round_robin if vid not in taken), None)

@@ -18,11 +18,19 @@ from typing import Any, Final
 from dfmeta import metrics
 from dfmeta.attach.batches import Batches
 from dfmeta.attach.choice import Choice
-from dfmeta.attach.model import Attachment, Driver, Network, Parent, State, Wanted
+from dfmeta.attach.model import (
+    Attachment,
+    Driver,
+    Network,
+    Parent,
+    Settings,
+    State,
+    Status,
+    Wanted,
+)
 from dfmeta.attach.plane import Plane
 from dfmeta.attach.rate import Rate
 from dfmeta.attach.rows import to_attachment, to_report, to_trunk
-from dfmeta.attach.settings import Settings, Status
 from dfmeta.attach.tidying import Tidying
 from dfmeta.exceptions import (
     AttachConflictError,
@@ -224,19 +232,19 @@ class Engine:
         """
         quota = self._settings.quota
         networks = tuple(self._networks[name] for name in sorted(self._networks))
+        used = free = 0
         try:
             with _database():
                 rows = self._plane.rows(parent.port_id)
-                free = self._free(parent.port_id, rows)
+                left = self._free(parent.port_id, rows)
             cause = self._driver.ready(parent)
+            used, free = len(rows), left
         except AttachError as error:
-            return Status(
-                ready=False, cause=error.cause, used=0, free=0, quota=quota, networks=networks
-            )
+            cause = error.cause
         return Status(
             ready=not cause,
             cause=cause,
-            used=len(rows),
+            used=used,
             free=free,
             quota=quota,
             networks=networks,

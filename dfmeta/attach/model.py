@@ -1,4 +1,4 @@
-"""The values of attachments, and the interface of the drivers. No I/O.
+"""The values of attachments, their limits, and the interface of the drivers. No I/O.
 
 An attachment is one network device of one container: a VLAN of the trunk of its VM, with an address
 and a MAC on a network. Its key is the trunk, the container and the name of the device, so that a
@@ -128,6 +128,45 @@ class Found:
     """False: the VM is moving, and another host is responsible for it."""
     shared: bool = False
     """All hosts have the same data plane, so that a row of any host names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Limits of the attachments of each VM. Times are in seconds."""
+
+    vids: range = range(2, 4001)
+    """VLAN ids that the engine gives."""
+    quota: int = 256
+    """Maximum number of attachments of a VM, with those that are being removed."""
+    rate: float = 20
+    """New attachments of a VM in a second; as many may come at once."""
+    rest: float = 10.0
+    """How long a VLAN id is not given again after the guest has deleted its device."""
+    rest_unknown: float = 120.0
+    """The same if the guest may still have the device."""
+    grace: float = 600.0
+    """How long a VM may be away from this host before its attachments are removed."""
+    gc_min_age: float = 60.0
+    """Age below which garbage collection leaves an attachment alone."""
+    instances: bool = False
+    """Whether each new attachment is an instance of its own; see :mod:`dfmeta.attach.records`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The attachments of a VM in numbers."""
+
+    ready: bool
+    """Whether the VM can get attachments now."""
+    cause: str
+    """Why it cannot; empty if it can."""
+    used: int
+    """Its attachments, with those that are being removed."""
+    free: int
+    """How many more it can make, by its quota and its VLAN ids."""
+    quota: int
+    networks: tuple[Network, ...]
+    """All networks, by name."""
 
 
 class Driver(Protocol):

@@ -25,9 +25,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from dfmeta.attach.model import Attachment, Driver, Parent, State
+from dfmeta.attach.model import Attachment, Driver, Parent, Settings, State
 from dfmeta.attach.rows import to_attachment
-from dfmeta.attach.settings import Settings
 from dfmeta.exceptions import AttachDriverError, AttachError
 from dfmeta.quiet import Seldom
 from dfmeta.store.db.attachments import Attachments
@@ -127,21 +126,18 @@ class Plane:
         self._log(errors)
         return errors
 
-    def remove(self, parent: str) -> bool:
+    def remove(self, parent: str) -> None:
         """Delete the data plane and then the rows of a trunk's attachments that leave.
 
-        Call it inside :meth:`alone`.
-
-        :returns: False if the driver failed for one of them: its row stays.
+        Call it inside :meth:`alone`. The row of an attachment for which the driver fails stays.
         """
         leaving = [one for one in self.rows(parent) if one.state is State.LEAVING]
         if not leaving:
-            return True
+            return
         errors = self._each(self.driver.remove, leaving)
         gone = [one.id for one in leaving if one.id not in errors]
         self._attachments.free(gone, self._clock())
         self._log(errors)
-        return not errors
 
     def _move(
         self, those: Iterable[Attachment], before: Iterable[str], after: State

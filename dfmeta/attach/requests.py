@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address
 from typing import Any, Final, NoReturn, TypeVar
 
-from dfmeta.attach.answers import ApiRefusalError, refusal
+from dfmeta.attach.addresses import is_unicast
+from dfmeta.attach.answers import refuse
 from dfmeta.attach.model import Wanted
 from dfmeta.store import strictjson
 
@@ -21,8 +22,6 @@ IFNAME: Final = re.compile(r"[!-$&-.0-9;-~]{1,15}", re.ASCII)
 """Visible characters except / : and %, with which the kernel numbers devices. IFNAMSIZ of
 linux/if.h is 16, with the final NUL."""
 NETWORK: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}", re.ASCII)
-MAC: Final = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}", re.ASCII)
-"""A unicast MAC in lower case."""
 BOOT_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 VID_MAX: Final = 4094
 AVOID_MAX: Final = 64
@@ -62,7 +61,7 @@ def wanted(container: str, ifname: str, body: bytes) -> Wanted:
     """
     document = _document(body, _WANTED)
     mac = _member(document, "mac", _text(17), "").lower()
-    if mac and (not MAC.fullmatch(mac) or mac == "00:00:00:00:00:00"):
+    if mac and not is_unicast(mac):
         bad("mac", "a unicast MAC address with colons")
     boot_id = _member(document, "boot_id", _text(36), "").lower()
     if boot_id and not BOOT_ID.fullmatch(boot_id):
@@ -101,18 +100,17 @@ def bad(name: str, form: str) -> NoReturn:
     :param form: the form that it has to have.
     :raises ApiRefusalError: always.
     """
-    raise ApiRefusalError(refusal(400, "bad_request", f"{name} has to be {form}"))
+    refuse(400, "bad_request", f"{name} has to be {form}")
 
 
 def _document(body: bytes, members: frozenset[str]) -> Mapping[str, Any]:
     try:
         document = strictjson.loads_object(body)
     except ValueError as error:
-        raise ApiRefusalError(refusal(400, "bad_request", f"The body is wrong: {error}")) from None
+        refuse(400, "bad_request", f"The body is wrong: {error}")
     if not document.keys() <= members:
         known = ", ".join(sorted(members))
-        message = f"The body has an unknown member; the members are {known}"
-        raise ApiRefusalError(refusal(400, "bad_request", message))
+        refuse(400, "bad_request", f"The body has an unknown member; the members are {known}")
     return document
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from ipaddress import IPv4Address
-from typing import Any
+from typing import Any, Final
 
 from dfmeta.attach.model import Attachment, Parent, State
 from dfmeta.store.db.attachments import Row
+
+_OF_PARENT: Final = ("port_name", "instance_id", "project_id", "mac")
+"""Values that a parent and the row of its trunk have under one name."""
 
 
 def to_attachment(row: Row) -> Attachment:
@@ -42,22 +45,10 @@ def to_report(attachment: Attachment, trunk: Row) -> dict[str, Any]:
 
 def to_parent(row: Row) -> Parent:
     """Return the parent of a row of a trunk, as it was when it was seen last."""
-    return Parent(
-        port_id=row["parent"],
-        port_name=row["port_name"],
-        instance_id=row["instance_id"],
-        project_id=row["project_id"],
-        mac=row["mac"],
-    )
+    return Parent(port_id=row["parent"], **{name: row[name] for name in _OF_PARENT})
 
 
 def to_trunk(parent: Parent, host: str) -> dict[str, Any]:
     """Return the row of a parent's trunk, without its last VLAN id and its absence."""
-    return {
-        "parent": parent.port_id,
-        "host": host,
-        "port_name": parent.port_name,
-        "instance_id": parent.instance_id,
-        "project_id": parent.project_id,
-        "mac": parent.mac,
-    }
+    values = {name: getattr(parent, name) for name in _OF_PARENT}
+    return {"parent": parent.port_id, "host": host, **values}

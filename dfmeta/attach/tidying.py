@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address
 from typing import Final
 
-from dfmeta.attach.model import Attachment, Found, State
+from dfmeta.attach.model import Attachment, Found, Settings, State
 from dfmeta.attach.plane import Plane
 from dfmeta.attach.rows import to_attachment, to_parent
-from dfmeta.attach.settings import Settings
 from dfmeta.exceptions import AttachError
 from dfmeta.quiet import Seldom
 from dfmeta.store.db.attachments import Attachments, Row

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from dfmeta.attach.answers import NOT_HERE, TOO_LARGE
-from dfmeta.attach.api import Api, Call
+from dfmeta.attach.api import Api, Call, body_max
 from dfmeta.exceptions import BadRequestError
 from dfmeta.model import Answer, Endpoint, GuestRequest, Port
 from dfmeta.proxy.exchange import Abandoned, Exchange
@@ -26,8 +26,9 @@ class Attachments(Protocol):
         """Return whether the API limits the requests of that guest itself."""
         ...
 
-    def body_max(self, request: GuestRequest) -> int:
-        """Return the largest size of the request's body in bytes."""
+    @property
+    def quota(self) -> int:
+        """Number of attachments that a VM may have; see :func:`dfmeta.attach.api.body_max`."""
         ...
 
     def refuse(self, exchange: Exchange) -> Answer | None:
@@ -61,9 +62,10 @@ class Local:
         port = self._registry.port_at(endpoint)
         return port is not None and self._api.allows(port)
 
-    def body_max(self, request: GuestRequest) -> int:
+    @property
+    def quota(self) -> int:
         """See :class:`Attachments`."""
-        return self._api.body_max(request)
+        return self._api.quota
 
     def refuse(self, exchange: Exchange) -> Answer | None:
         """See :class:`Attachments`."""
@@ -124,7 +126,7 @@ def answer(
     if refused is not None:
         return refused
     try:
-        whole = exchange.whole(attachments.body_max(exchange.request))
+        whole = exchange.whole(body_max(exchange.request, attachments.quota))
     except BadRequestError as error:
         if error.status != _TOO_LARGE:
             raise

@@ -7,17 +7,13 @@ port whose instance a tenant has named counts only for the project that it belon
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from dfmeta import metrics
+from dfmeta.attach.addresses import is_unicast
 from dfmeta.model import GuestRequest, Identity, Port, PortKind, View
 from dfmeta.proxy.backends import Backend
 from dfmeta.proxy.network_data import Vlan, completed, is_file, whole
 from dfmeta.registry import Registry
-
-MAC_LENGTH: Final = 17
-"""Characters of a MAC address with colons."""
-_DIGITS: Final = frozenset("0123456789abcdef")
 
 Subports = Callable[[Identity, float], Sequence[Vlan]]
 """Return the VLANs of a VM, within that deadline (monotonic seconds)."""
@@ -75,7 +71,7 @@ def of(registry: Registry, identity: Identity) -> list[Vlan]:
         and one.kind is PortKind.SUBPORT
         and not one.attached
         and one.segmentation_id
-        and _is_unicast(one.mac)
+        and is_unicast(one.mac)
     ]
 
 
@@ -86,16 +82,4 @@ def _is_parent(port: Port, identity: Identity) -> bool:
         and not port.vid
         and bool(port.mac)
         and (not port.unverified or port.project_id == identity.project_id)
-    )
-
-
-def _is_unicast(mac: str) -> bool:
-    """Return whether a device can have a MAC: another one would cost the guest its network."""
-    pairs = mac.split(":")
-    return (
-        len(mac) == MAC_LENGTH
-        and len(pairs) == 6
-        and all(len(one) == 2 and _DIGITS.issuperset(one) for one in pairs)
-        and not int(pairs[0], 16) & 1
-        and mac != "00:00:00:00:00:00"
     )

@@ -15,9 +15,8 @@ from oslo_config import cfg
 from dfmeta import hub
 from dfmeta.attach.api import Api
 from dfmeta.attach.engine import Engine, name_of_port
-from dfmeta.attach.model import Network
+from dfmeta.attach.model import Network, Settings
 from dfmeta.attach.records import Records
-from dfmeta.attach.settings import Settings
 from dfmeta.conf import attachments as options
 from dfmeta.exceptions import AttachError, ConfigError
 from dfmeta.model import Port, PortKind

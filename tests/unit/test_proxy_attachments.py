@@ -259,7 +259,7 @@ def test_a_worker_whose_daemon_is_silent_says_so(monkeypatch: pytest.MonkeyPatch
     assert silent.refuse(exchange) == NOT_HERE
     answer: Answer = silent.answer(exchange)
     assert (answer.status, dict(answer.headers)["Retry-After"]) == (503, "2")
-    assert silent.body_max(GuestRequest("POST", "/dfmeta/v1/gc")) == 8192
+    assert silent.quota == 10
 
 
 def test_a_daemon_without_attachments_allows_none() -> None:

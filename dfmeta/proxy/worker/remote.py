@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from dfmeta import metrics
 from dfmeta.attach.answers import NOT_HERE, refusal
-from dfmeta.attach.api import body_max
 from dfmeta.exceptions import BackendError, BackendUpstreamError
 from dfmeta.model import Answer, Caller, GuestRequest, Identity, View
 from dfmeta.proxy.claims import identity_fields
@@ -109,16 +108,12 @@ class RemoteAttachments:
 
     def __init__(self, pipe: Pipe, *, quota: int) -> None:
         self._pipe = pipe
-        self._quota = quota
+        self.quota = quota
 
     def allows(self, claim: Claim) -> bool:
         """Ask the daemon; False when it does not answer in time."""
         reply = self._pipe.ask({"what": "attach?", "endpoint": [*claim.endpoint]}, PATIENCE)
         return reply is not None and bool(reply["allowed"])
-
-    def body_max(self, request: GuestRequest) -> int:
-        """See :class:`~dfmeta.proxy.attachments.Attachments`."""
-        return body_max(request, self._quota)
 
     def refuse(self, exchange: Exchange) -> Answer | None:
         """Return NOT_HERE for a guest that is not allowed; the daemon checks all others later."""

@@ -358,7 +358,7 @@ def test_garbage_collection_without_a_whole_list_is_400(
 def test_a_list_may_be_as_long_as_the_quota(side: Side) -> None:
     request = GuestRequest("POST", "/dfmeta/v1/gc")
     assert body_max(request, 1) == 8192
-    assert body_max(request, 256) == side.api.body_max(request) * 8
+    assert body_max(request, 256) == body_max(request, side.api.quota) * 8
     assert body_max(GuestRequest("PUT", f"/dfmeta/v1{PATH}"), 256) == 8192
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from dfmeta.attach import rate
 from dfmeta.attach.addresses import is_unicast, may_have, next_address, random_mac
+from dfmeta.attach.choice import next_vid
 from dfmeta.attach.model import Network
 from dfmeta.attach.rate import Rate
-from dfmeta.attach.vids import next_vid
 
 
 @given(st.integers(0, 30), st.sets(st.integers(0, 30)))

@@ -9,8 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from dfmeta.attach.api import Api, Call
-from dfmeta.attach.model import Attachment, Network, Parent, State, Wanted
-from dfmeta.attach.settings import Status
+from dfmeta.attach.model import Attachment, Network, Parent, State, Status, Wanted
 from dfmeta.exceptions import AttachError
 from dfmeta.model import Answer, GuestRequest, Port, PortKind
 from dfmeta.proxy.tokens import AttachmentTokens
