@@ -23,6 +23,7 @@ from dfmeta.store.db.repository import Kind, Repository
 from tests.harness.agent import ADMIN_PORT
 from tests.harness.guest import uuid_of
 from tests.harness.postgres import Postgres
+from tests.harness.records import push
 
 CLIENTS = 8
 RECORDS = 100
@@ -114,7 +115,8 @@ def pushing(_stand: Stand, url: str) -> Iterator[Write]:
 
         def write(client: int, number: int) -> bool:
             try:
-                return repository.push(
+                return push(
+                    repository,
                     Kind.METADATA,
                     record_id(client, number),
                     content=document(client, number),

@@ -25,7 +25,8 @@ from dfmeta.cli.store_target import Domains, records_by_name
 from dfmeta.exceptions import ImportIncompleteError, StoreError, StoreRefusedError
 from dfmeta.store.api.checks import USERDATA_MAX
 from dfmeta.store.api.client import Client
-from dfmeta.store.api.seeds import FILES, METADATA, USERDATA, Seed, parse_line, parse_seed, uuid_of
+from dfmeta.store.api.requests import parse_id
+from dfmeta.store.api.seeds import FILES, METADATA, USERDATA, Seed, parse_line, parse_seed
 from dfmeta.store.db.record import Push, Whole
 from dfmeta.wiring.last_words import PROG
 
@@ -145,7 +146,7 @@ class _Import:
         document = dict(seed.document)
         if why == OF_RECORD:
             document["name"] = name  # keep the name by which the record was found
-        if seed.instance_id and uuid_of(seed.instance_id) != instance:
+        if seed.instance_id and parse_id(seed.instance_id) != instance:
             # Otherwise cloud-init in a guest that has booted from the seed sees a new instance.
             document["id"] = seed.instance_id
         with self._failures_of(where):
@@ -184,7 +185,8 @@ class _Import:
         )
 
     def _instance(self, text: str) -> str:
-        found = [uuid_of(text)] if uuid_of(text) else self.domains.ids(text)
+        known = parse_id(text)
+        found = [known] if known else self.domains.ids(text)
         return _one(found, text, "libvirt domains")
 
     # Lines

@@ -19,7 +19,7 @@ from dfmeta.ports.folders import Folders
 from dfmeta.store.api import checks
 from dfmeta.store.api.client import Client
 from dfmeta.store.api.listing import row_of
-from dfmeta.store.api.seeds import uuid_of
+from dfmeta.store.api.requests import parse_id
 from dfmeta.store.guest import defaults
 
 INSTANCE = "INSTANCE"
@@ -52,7 +52,7 @@ class Asked:
         """
         if self.default_id is None:
             text = self.instance or ""
-            record_id = uuid_of(text) or named(text, Domains(conf), records)
+            record_id = parse_id(text) or named(text, Domains(conf), records)
             named_so = record_id != text.lower()
             shown = f"{record_id} ({cell_text(text)})" if named_so else record_id
             return Target(record_id, shown)

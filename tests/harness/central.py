@@ -15,6 +15,7 @@ from tests.harness import nursery
 from tests.harness.agent import ADMIN_PORT, Answer, Daemon, Options, program, samples
 from tests.harness.netns import Namespace
 from tests.harness.poll import wait_for
+from tests.harness.records import push
 
 GUEST_PORT = 8080
 _NO_RIGHTS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--")
@@ -119,7 +120,8 @@ class Central(Daemon):
     ) -> None:
         """Write a record into the database, as another process that shares it would."""
         with Repository(self.url) as repository:
-            repository.push(
+            push(
+                repository,
                 Kind.METADATA,
                 record_id,
                 content={"hostname": hostname},

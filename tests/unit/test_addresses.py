@@ -23,6 +23,7 @@ from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.db.networks import Address, parse_network
 from dfmeta.store.db.record import Kind, Record
 from dfmeta.store.db.repository import Repository
+from tests.harness.records import push
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, Listener, let_hub_run, until
 
 FEW = Limits(connections_per_port=2, waiting_per_port=1, requests_per_port=2)
@@ -85,7 +86,8 @@ class World:
         self.server.start()
 
     def push(self, record_id: str, hostname: str, networks: list[str], **options: Any) -> None:
-        assert self.repository.push(
+        assert push(
+            self.repository,
             Kind.METADATA,
             record_id,
             content={"hostname": hostname},

@@ -33,7 +33,7 @@ from dfmeta.exceptions import (
 from dfmeta.model import Answer
 from dfmeta.store.api import attached, listing, openapi, routes
 from dfmeta.store.api.audit import Audit, Call
-from dfmeta.store.api.bodies import Body
+from dfmeta.store.api.bodies import read_body
 from dfmeta.store.api.representations import JSON, document, envelope, wants_envelope
 from dfmeta.store.api.requests import (
     parse_after,
@@ -202,7 +202,7 @@ class AdminApi:
         return Answer(200, content_type="")
 
     def _parsed(self, call: Call, parse: Callable[[bytes], _T]) -> _T:
-        text = Body(call.request.environ, self._max_body).read()
+        text = read_body(call.request.environ, self._max_body)
         return self._aside(lambda: parse(text)) if len(text) > LARGE else parse(text)
 
     def _get(self, kind: Kind, call: Call) -> Answer:

@@ -7,8 +7,9 @@ Each takes the option that the value came from, and returns the value in its sto
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from dfmeta.devices import validate_in
@@ -36,7 +37,7 @@ _KEY_TYPE: Final = re.compile(
 )
 _SHOWN: Final = 40
 """Characters of a long value that an error repeats."""
-_OF_PUSH: Final = frozenset(
+MEMBERS: Final = frozenset(
     {"id", "ipAddresses", "metadata", "userdata", "userdata_encoding", "http_tokens"}
 )
 """Members of a body of the admin API."""
@@ -138,8 +139,9 @@ def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
     :param name: name of its file, which errors show instead of the content.
     """
     try:
-        found = strict.parse_object(content)
-        if "id" in found and "metadata" in found and found.keys() <= _OF_PUSH:
+        with _sound(option, name, "Name a file with one JSON object"):
+            found = strict.parse_object(content)
+        if "id" in found and "metadata" in found and found.keys() <= MEMBERS:
             raise RecordError(
                 what=option,
                 value=name,
@@ -149,10 +151,6 @@ def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
                 "for dfmeta store import",
             )
         validate_in(found)
-    except ValueError as error:
-        raise RecordError(
-            what=option, value=name, cause=error, remedy="Name a file with one JSON object"
-        ) from None
     except DeviceError as error:
         raise RecordError(
             what=option,
@@ -165,17 +163,10 @@ def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
 
 def network_config(option: str, content: bytes, *, name: str) -> str:
     """Return a network configuration of cloud-init as it is written: a YAML or JSON mapping."""
-    try:
+    with _sound(option, name, "Name a file that begins with version: 2, or with network:"):
         text = strict.decode(content)
         strict.parse_mapping(text)
         strictjson.check(text)
-    except ValueError as error:
-        raise RecordError(
-            what=option,
-            value=name,
-            cause=error,
-            remedy="Name a file that begins with version: 2, or with network:",
-        ) from None
     return text
 
 
@@ -184,7 +175,8 @@ def vendor_data(option: str, content: bytes, *, name: str) -> str | dict[str, An
 
     The first line of such a text names its format; a cloud-config has to be a mapping.
     """
-    try:
+    remedy = f"Name a file with a JSON object, or one that begins with {_CLOUD_CONFIG} or #!"
+    with _sound(option, name, remedy):
         text = strict.decode(content)
         if text.lstrip().startswith("{"):
             return strict.parse_object(text)
@@ -193,13 +185,6 @@ def vendor_data(option: str, content: bytes, *, name: str) -> str | dict[str, An
         if text.startswith(_CLOUD_CONFIG):
             strict.parse_mapping(text)
         strictjson.check(text)
-    except ValueError as error:
-        raise RecordError(
-            what=option,
-            value=name,
-            cause=error,
-            remedy=f"Name a file with a JSON object, or one that begins with {_CLOUD_CONFIG} or #!",
-        ) from None
     return text
 
 
@@ -263,6 +248,15 @@ def _blob_is_of(kind: str, text: str) -> bool:
             return False
         blob = blob[_LENGTH_BYTES + length :]
     return len(strings) > 1 and strings[0] == kind.encode()
+
+
+@contextlib.contextmanager
+def _sound(option: str, name: str, remedy: str) -> Iterator[None]:
+    """Turn a ValueError about a file into our error."""
+    try:
+        yield
+    except ValueError as error:
+        raise RecordError(what=option, value=name, cause=error, remedy=remedy) from None
 
 
 def _short(text: str) -> str:

@@ -32,7 +32,9 @@ from dfmeta.exceptions import (
 )
 from dfmeta.store import strict
 from dfmeta.store.api import listing
-from dfmeta.store.api.seeds import body_of, uuid_of
+from dfmeta.store.api.representations import ENVELOPE
+from dfmeta.store.api.requests import parse_id
+from dfmeta.store.api.seeds import body_of
 from dfmeta.store.db.networks import Network, parse_network
 from dfmeta.store.db.record import (
     KEEP,
@@ -51,7 +53,6 @@ from dfmeta.trust import client_context
 
 TIMEOUT: Final = 30.0
 """Seconds for a connection, and for each piece of an answer."""
-ENVELOPE: Final = "application/vnd.dfmeta.record+json"
 UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
 """Stands for times that the API does not report."""
 _PATHS: Final = {Kind.METADATA: "device-metadata", Kind.USERDATA: "device-userdata"}
@@ -141,7 +142,12 @@ class Client:
                 raise
             if networks is KEEP or not (whole := _whole(document, userdata)):
                 raise _may_not_read(error) from error
-            return self._overwrite(record_id, whole, networks=networks, http_tokens=http_tokens)
+            # The token may write but not read.
+            self._push(record_id, whole, networks=networks, http_tokens=http_tokens)
+            given = whole.get(Kind.METADATA, {})
+            names = [Kind.USERDATA.value] if Kind.USERDATA in whole else []
+            changed = [*(given if isinstance(given, Mapping) else ()), *names, "addresses"]
+            return PutResult(created=False, changed=tuple(changed), compared=False)
         wanted = had if networks is KEEP else tuple(networks)
         old = parse_document(record_id, before.metadata) if before else {}
         if isinstance(document, Whole):
@@ -155,47 +161,31 @@ class Client:
                 changed.append(name)
         changed += ["addresses"] if wanted != had else []
         contents = _halves(before, new, changed, userdata=userdata)
-        self.push_all(
-            [
-                Push(
-                    kind=kind,
-                    record_id=record_id,
-                    content=content,
-                    networks=wanted,
-                    http_tokens=http_tokens,
-                )
-                for kind, content in contents.items()
-            ]
-        )
+        self._push(record_id, contents, networks=wanted, http_tokens=http_tokens)
         if userdata is None and "userdata" in changed:
             self._ask("DELETE", f"{_PATHS[Kind.USERDATA]}/{record_id}", missing=True)
         return PutResult(created=before is None, changed=tuple(changed))
 
-    def _overwrite(
+    def _push(
         self,
         record_id: str,
         contents: Mapping[Kind, Mapping[str, object] | bytes],
         *,
         networks: Sequence[Network],
         http_tokens: str | Keep | None,
-    ) -> PutResult:
-        """Write halves that are given in full, for a token that may write but not read."""
+    ) -> None:
         self.push_all(
             [
                 Push(
                     kind=kind,
                     record_id=record_id,
                     content=content,
-                    networks=tuple(networks),
+                    networks=networks,
                     http_tokens=http_tokens,
                 )
                 for kind, content in contents.items()
             ]
         )
-        names = [Kind.USERDATA.value] if Kind.USERDATA in contents else []
-        document = contents.get(Kind.METADATA, {})
-        changed = [*(document if isinstance(document, Mapping) else ()), *names, "addresses"]
-        return PutResult(created=False, changed=tuple(changed), compared=False)
 
     def push_all(self, pushes: Sequence[Push]) -> tuple[bool, ...]:
         """Send pushes in their order, one request for each; return True for each of them."""
@@ -253,8 +243,8 @@ class Client:
             return None
         try:
             envelope = strict.parse_object(body)
-            same = uuid_of(envelope["id"]) == record_id
-        except (KeyError, ValueError, AttributeError):
+            same = parse_id(envelope["id"]) == record_id
+        except (KeyError, ValueError, TypeError):
             same, envelope = False, {}
         if not same or not {"ipAddresses", kind.value} <= envelope.keys():
             cause = f"{self._base} does not report a record's addresses: it is not a dfmeta store"

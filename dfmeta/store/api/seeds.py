@@ -6,9 +6,7 @@ Each function raises ValueError with a cause that does not quote user-data.
 from __future__ import annotations
 
 import base64
-import binascii
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,6 +14,7 @@ from typing import Any, Final
 from dfmeta.devices import validate_in
 from dfmeta.exceptions import DeviceError
 from dfmeta.store import strict, strictjson
+from dfmeta.store.api.requests import parse_id
 from dfmeta.store.db.networks import Network, parse_network
 from dfmeta.store.db.record import KEEP, Keep, Kind, Push
 from dfmeta.store.db.schema import HTTP_TOKENS
@@ -27,7 +26,6 @@ NETWORK_CONFIG: Final = "network-config"
 FILES: Final = (METADATA, USERDATA, VENDOR_DATA, NETWORK_CONFIG)
 """Files of a seed (https://docs.cloud-init.io/en/latest/reference/datasources/nocloud.html)."""
 
-_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _KEYS: Final = ("public-keys", "public_keys")
 _COPIED: Final = {
     "availability-zone": "availability_zone",
@@ -40,12 +38,6 @@ _COPIED: Final = {
 _IGNORED: Final = frozenset(
     {"instance-id", "local-hostname", "hostname", "dsmode", *_KEYS, *_COPIED}
 )
-
-
-def uuid_of(text: str) -> str:
-    """Return a UUID with dashes in lower case; empty for anything else."""
-    lowered = text.lower()
-    return lowered if _UUID.fullmatch(lowered) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +90,7 @@ def parse_line(line: bytes) -> list[Push]:
     :raises ValueError: the body is invalid; the message says why.
     """
     body = strict.parse_object(line.strip())
-    record_id = uuid_of(body["id"]) if isinstance(body.get("id"), str) else ""
+    record_id = parse_id(body["id"]) if isinstance(body.get("id"), str) else None
     if not record_id:
         raise ValueError("its id is not a UUID with dashes")
     contents: dict[Kind, Mapping[str, object] | bytes] = {}
@@ -211,7 +203,7 @@ def _userdata(value: object, encoding: object) -> bytes:
         return text.encode()
     try:
         return base64.b64decode("".join(text.split()), validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise ValueError("its userdata is not base64") from None
 
 

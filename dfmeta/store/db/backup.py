@@ -17,13 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
-
 from dfmeta.exceptions import BackupError, StoreDamagedError
 from dfmeta.store.db.database import Database, of_system
 from dfmeta.store.db.sqlite import CUT, FOLDER_MODE, Sqlite, kind_of
-from dfmeta.store.db.urls import wrong_url
+from dfmeta.store.db.urls import parse_url
 
 BUSY_SECONDS: Final = 5.0
 """How long to wait for another writer."""
@@ -123,10 +120,7 @@ def _kept(path: Path, keep: Path) -> bool:
 
 
 def _path_of(url: str, remedy: str) -> Path:
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise wrong_url(url, "it is not a URL") from None
+    parsed = parse_url(url)
     if parsed.get_backend_name() != "sqlite":
         raise BackupError(cause=f"the store is in {parsed.get_backend_name()}", remedy=remedy)
     return Sqlite(parsed).path

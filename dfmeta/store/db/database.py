@@ -26,8 +26,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from dfmeta.backoff import Backoff
 from dfmeta.exceptions import (
@@ -40,7 +40,7 @@ from dfmeta.exceptions import (
 )
 from dfmeta.store.db.apart import Apart, at_once
 from dfmeta.store.db.migrations import current_revision, ensure_schema, move
-from dfmeta.store.db.urls import wrong_url
+from dfmeta.store.db.urls import parse_url, wrong_url
 
 SECONDS: Final = 5.0
 """Default time limit of an operation."""
@@ -357,10 +357,7 @@ def _dialect(url: str) -> Dialect:
 
     :raises ConfigError: the URL is invalid, or of another database.
     """
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        raise wrong_url(url, "it is not a URL") from None
+    parsed = parse_url(url)
     # Each dialect imports a driver, and only the driver in use needs to be installed.
     if parsed.get_backend_name() == "sqlite":
         from dfmeta.store.db.sqlite import Sqlite

@@ -51,16 +51,10 @@ def look(url: str) -> Looked:
 
 
 def _look_at_server(url: str) -> Looked:
-    from sqlalchemy import make_url
-    from sqlalchemy.exc import ArgumentError
-
     from dfmeta.store.db.database import schema_of
-    from dfmeta.store.db.urls import wrong_url
+    from dfmeta.store.db.urls import parse_url
 
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        raise wrong_url(url, "it is not a URL") from None
+    parsed = parse_url(url)
     shown = parsed.set(drivername=parsed.get_backend_name(), query={})
     name = shown.render_as_string(hide_password=True)
     try:

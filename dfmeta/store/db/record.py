@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dfmeta.exceptions import StoreError
-from dfmeta.store.db.networks import Network
+from dfmeta.store.db.networks import Address, Network
 
 
 class Keep(enum.Enum):
@@ -115,8 +115,22 @@ class Push:
     networks: Sequence[Network]
     """All addresses, in order; repeated ones count once."""
     http_tokens: str | Keep | None = KEEP
-    fetched: bool = False
-    """Whether the half comes from an upstream lookup and was not pushed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedHalf:
+    """One half of a record from the upstream store."""
+
+    id: str
+    """The instance id, in lower case."""
+    content: Mapping[str, object] | bytes = field(repr=False)
+    networks: Sequence[Network] | Keep = KEEP
+    """KEEP: the answer has no ``ipAddresses``."""
+    http_tokens: str | Keep | None = KEEP
+
+    def names(self, address: Address) -> bool:
+        """Return whether the record has an address."""
+        return self.networks is not KEEP and any(address in network for network in self.networks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Final, Self
 
 from sqlalchemy import (
@@ -32,6 +31,7 @@ from dfmeta.store.db.networks import Address, Network
 from dfmeta.store.db.owners import ADDRESSES, insert, own
 from dfmeta.store.db.record import (
     KEEP,
+    FetchedHalf,
     Keep,
     Kind,
     Push,
@@ -119,12 +119,7 @@ class Repository:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -239,62 +234,25 @@ class Repository:
 
         return self._database.run(work, write=True)
 
-    def push(
-        self,
-        kind: Kind,
-        record_id: str,
-        *,
-        content: Mapping[str, object] | bytes,
-        networks: Sequence[Network],
-        http_tokens: str | Keep | None = KEEP,
-        fetched: bool = False,
-    ) -> bool:
-        """Replace one half of a record and all of its addresses, in one transaction.
-
-        The last write wins: an address of another record moves to this one, and an address that is
-        no longer named is removed from it. A document whose ``updated_at`` is older than that of
-        the stored document changes nothing, not even addresses.
-
-        :param kind: the half to replace. The other half stays.
-        :param content: a document for METADATA, bytes for USERDATA. Validated by the caller.
-        :param networks: all addresses, in order; repeated ones count once.
-        :param fetched: the half comes from an upstream lookup and was not pushed.
-        :returns: False if the half was ignored because it is older.
-        """
-
-        one = Push(
-            kind=kind,
-            record_id=record_id,
-            content=content,
-            networks=networks,
-            http_tokens=http_tokens,
-            fetched=fetched,
-        )
-        return self.push_all([one])[0]
-
     def push_all(self, pushes: Sequence[Push]) -> tuple[bool, ...]:
         """Write several pushes in their order, in one transaction: either all or none.
 
-        Other writers wait until it ends. See :meth:`push`.
+        Each replaces one half of a record and all of its addresses. The last write wins: an address
+        of another record moves to this one, and an address that is no longer named is removed from
+        it. A document whose ``updated_at`` is older than that of the stored document changes
+        nothing, not even addresses. Other writers wait until the transaction ends.
+
+        :returns: for each push, False if it was ignored because it is older.
         """
         return self._database.run(
             lambda connection: tuple(_push(connection, one) for one in pushes), write=True
         )
 
-    def store_fetched(
-        self,
-        kind: Kind,
-        record_id: str,
-        *,
-        content: Mapping[str, object] | bytes,
-        networks: Sequence[Network] | Keep,
-        http_tokens: str | Keep | None = KEEP,
-        over: Record | None = None,
-    ) -> bool:
+    def store_fetched(self, kind: Kind, found: FetchedHalf, *, over: Record | None = None) -> bool:
         """Write one half of a record that upstream returned, without overwriting pushed values.
 
-        It works as :meth:`push` does, but a pushed half stays, addresses and http_tokens stay if
-        the other half was pushed, and a record with a pushed half loses no address.
+        It works as :meth:`push_all` does, but a pushed half stays, addresses and http_tokens stay
+        if the other half was pushed, and a record with a pushed half loses no address.
 
         :param over: the record as it was before the lookup. If nothing has been written to it
             since, its pushed values are replaced too.
@@ -302,17 +260,17 @@ class Repository:
         """
 
         def work(connection: Connection) -> bool:
-            before, _created = _lock(connection, record_id.lower())
+            before, _created = _lock(connection, found.id)
             yields = over is None or over.updated_at != before.updated_at
-            values = half(before, kind=kind, content=content, fetched=True)
+            values = half(before, kind=kind, content=found.content, fetched=True)
             if values is None or (yields and before.pushed(kind)):
                 return False
             whole = not (yields and before.pushed(kind.other))
-            if whole and http_tokens is not KEEP:
-                values["http_tokens"] = http_tokens
+            if whole and found.http_tokens is not KEEP:
+                values["http_tokens"] = found.http_tokens
             _update(connection, before.id, values)
-            if whole and networks is not KEEP:
-                own(connection, before.id, networks, spare=True)
+            if whole and found.networks is not KEEP:
+                own(connection, before.id, found.networks, spare=True)
             return True
 
         return self._database.run(work, write=True)
@@ -460,7 +418,7 @@ def _lock(
 
 def _push(connection: Connection, push: Push) -> bool:
     before, _created = _lock(connection, push.record_id.lower())
-    values = half(before, kind=push.kind, content=push.content, fetched=push.fetched)
+    values = half(before, kind=push.kind, content=push.content, fetched=False)
     if values is None:
         return False
     if push.http_tokens is not KEEP:

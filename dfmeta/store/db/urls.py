@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from sqlalchemy import URL
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
 from dfmeta.exceptions import ConfigError, StoreBusyError
 
 REMEDY = "Give sqlite:////path/to/store.db, or postgresql://USER@HOST/DATABASE"
+
+
+def parse_url(url: str) -> URL:
+    """Return the parts of a URL.
+
+    :raises ConfigError: it is not a URL.
+    """
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        raise wrong_url(url, "it is not a URL") from None
 
 
 def wrong_url(url: URL | str, cause: str, remedy: str = REMEDY) -> ConfigError:

@@ -13,45 +13,25 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any, Final
 
 from dfmeta.devices import validate_in
 from dfmeta.exceptions import DeviceError
-from dfmeta.store.api.checks import USERDATA_MAX
-from dfmeta.store.db.networks import Address, Network, parse_network
-from dfmeta.store.db.record import KEEP, Keep, Kind
+from dfmeta.store.api.checks import MEMBERS, USERDATA_MAX
+from dfmeta.store.api.representations import ENVELOPE
+from dfmeta.store.db.networks import Network, parse_network
+from dfmeta.store.db.record import KEEP, FetchedHalf, Kind
 from dfmeta.store.db.schema import HTTP_TOKENS
 from dfmeta.store.http import Reply
 from dfmeta.store.strictjson import loads
 
-ENVELOPE: Final = "application/vnd.dfmeta.record+json"
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """In lower case."""
 
 _JSON: Final = frozenset({ENVELOPE, "application/json"})
-_MEMBERS: Final = frozenset(
-    {"id", "ipAddresses", "metadata", "userdata", "userdata_encoding", "http_tokens"}
-)
 _GZIP: Final = b"\x1f\x8b"
 _BLANK: Final = frozenset("\t\n\r\f")
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedHalf:
-    """One half of a record from the upstream store."""
-
-    id: str
-    """The instance id, in lower case."""
-    content: Mapping[str, object] | bytes = field(repr=False)
-    networks: Sequence[Network] | Keep = KEEP
-    """KEEP: the answer has no ``ipAddresses``."""
-    http_tokens: str | Keep | None = KEEP
-
-    def names(self, address: Address) -> bool:
-        """Return whether the record has an address."""
-        return self.networks is not KEEP and any(address in network for network in self.networks)
 
 
 def by_address(kind: Kind, reply: Reply) -> FetchedHalf:
@@ -99,7 +79,7 @@ def _is_envelope(kind: Kind, document: object) -> bool:
     return (
         isinstance(document, dict)
         and {"id", kind.value} <= document.keys()
-        and ("ipAddresses" in document or document.keys() <= _MEMBERS)
+        and ("ipAddresses" in document or document.keys() <= MEMBERS)
     )
 
 

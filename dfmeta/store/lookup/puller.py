@@ -25,11 +25,11 @@ from typing import Final
 from dfmeta import metrics
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.store.db.networks import Address
-from dfmeta.store.db.record import Kind, Record
+from dfmeta.store.db.record import FetchedHalf, Kind, Record
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.need import BOTH, Need
 from dfmeta.store.http import Clock
-from dfmeta.store.lookup.answer import UUID, FetchedHalf
+from dfmeta.store.lookup.answer import UUID
 from dfmeta.store.lookup.memory import Failures, Flights, Memory, Question
 from dfmeta.store.lookup.upstream import Upstream
 
@@ -240,14 +240,7 @@ class Puller:
 
     def _store_fetched(self, kind: Kind, found: FetchedHalf, *, over: Record | None = None) -> bool:
         self._absent.drop((kind, found.id))
-        return self._repository.store_fetched(
-            kind,
-            found.id,
-            content=found.content,
-            networks=found.networks,
-            http_tokens=found.http_tokens,
-            over=over,
-        )
+        return self._repository.store_fetched(kind, found, over=over)
 
     def _discover(self, address: Address, need: Need) -> Record | None:
         """Query the upstream store for an address that no record here has."""

@@ -13,10 +13,11 @@ from urllib.parse import quote, urlsplit
 import tenacity
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
+from dfmeta.store.api.representations import ENVELOPE
 from dfmeta.store.db.networks import Address
-from dfmeta.store.db.record import Kind
+from dfmeta.store.db.record import FetchedHalf, Kind
 from dfmeta.store.http import Client, Clock, Exchange, Reply
-from dfmeta.store.lookup.answer import ENVELOPE, FetchedHalf, by_address, by_id
+from dfmeta.store.lookup.answer import by_address, by_id
 from dfmeta.store.lookup.token import TokenSource
 
 AT_ONCE: Final = 32
@@ -75,7 +76,7 @@ class Upstream:
         self._wait = wait or pause
         self._turns = {kind: threading.BoundedSemaphore(AT_ONCE) for kind in Kind}
 
-    def by_address(self, kind: Kind, address: Address, *, retry: bool = True) -> FetchedHalf | None:
+    def by_address(self, kind: Kind, address: Address) -> FetchedHalf | None:
         """Return the upstream store's half for an address.
 
         :returns: None if it has no record for the address, or its record does not name the address.
@@ -83,7 +84,7 @@ class Upstream:
         :raises LookupAnswerError: its answer is invalid.
         """
         path = f"/device-{kind}?ip_address={quote(str(address), safe='')}"
-        found = self._ask(kind, path, lambda reply: by_address(kind, reply), retry=retry)
+        found = self._ask(kind, path, lambda reply: by_address(kind, reply), retry=True)
         # A record that does not name the address could give one guest another guest's data.
         return found if found is not None and found.names(address) else None
 

@@ -22,7 +22,7 @@ from dfmeta.exceptions import (
 )
 from dfmeta.store.api.admin import AdminApi
 from dfmeta.store.auth.scopes import accepted
-from dfmeta.store.db.record import Kind, Record
+from dfmeta.store.db.record import FetchedHalf, Kind, Record
 from dfmeta.store.db.repository import Repository
 from tests.unit.store.api.support import ENVELOPE, INSTANCE, OTHER, Client, Tokens, make_api
 
@@ -442,7 +442,7 @@ def test_a_refresh_asks_upstream_and_shows_what_came(repository: Repository) -> 
     def refresh(kind: Kind, record_id: str) -> Record | None:
         asked.append((kind, record_id))
         content = {"hostname": "fresh"} if kind is Kind.METADATA else b"fresh"
-        repository.push(kind, record_id, content=content, networks=[], fetched=True)
+        repository.store_fetched(kind, FetchedHalf(record_id, content, []))
         return repository.get(record_id)
 
     client = Client(make_api(repository, refresh=refresh))

@@ -15,8 +15,9 @@ from dfmeta.devices.check import DEVICES_MAX
 from dfmeta.model import Answer
 from dfmeta.store.api.admin import LARGE
 from dfmeta.store.auth.scopes import accepted
-from dfmeta.store.db.record import Kind, parse_document
+from dfmeta.store.db.record import FetchedHalf, Kind, parse_document
 from dfmeta.store.db.repository import Repository
+from tests.harness import records
 from tests.unit.store.api.support import INSTANCE, OTHER, Client, Tokens, make_api
 
 NOT_FOUND = {"message": "resource not found"}
@@ -295,7 +296,7 @@ def test_what_another_program_wrote_is_shown_and_kept_from_being_made_worse(
 ) -> None:
     for broken, listed in (("x", []), (None, []), ([1, IDE], [1, IDE])):
         content = {"devices": broken}
-        repository.push(Kind.METADATA, INSTANCE, content=content, networks=[])
+        records.push(repository, Kind.METADATA, INSTANCE, content=content)
         assert client.get(ONE).json == listed
         assert errors(attach(client, NIC))[0].startswith("validation failed on metadata.devices")
         assert client.get(f"/device-metadata/{INSTANCE}").json == content
@@ -337,7 +338,8 @@ def test_what_came_from_upstream_counts_as_pushed_once_it_is_changed(
 ) -> None:
     def fetch() -> None:
         content = {"hostname": "up", "devices": [DISK]}
-        repository.push(Kind.METADATA, INSTANCE, content=content, networks=[], fetched=True)
+        fetched = FetchedHalf(INSTANCE, content, [])
+        repository.store_fetched(Kind.METADATA, fetched, over=repository.get(INSTANCE))
 
     for change in (lambda: attach(client, DISK), lambda: detach(client, "serial=vol-1")):
         fetch()
@@ -390,7 +392,7 @@ def test_a_change_that_is_not_made_leaves_the_record_alone(repository: Repositor
         document["hostname"] = "never"
 
     assert repository.change(INSTANCE, dict) is None
-    repository.push(Kind.METADATA, INSTANCE, content={"hostname": "web1"}, networks=[])
+    records.push(repository, Kind.METADATA, INSTANCE, content={"hostname": "web1"})
     before = repository.get(INSTANCE)
     assert repository.change(INSTANCE, refuse) is None
 

@@ -16,9 +16,10 @@ from sqlalchemy import create_engine, text
 
 from dfmeta.exceptions import StoreError
 from dfmeta.store.db.networks import Network
-from dfmeta.store.db.record import Kind, Record
+from dfmeta.store.db.record import FetchedHalf, Kind, Record
 from dfmeta.store.db.repository import DEFAULTS, Repository
 from tests.harness.examples import examples
+from tests.harness.records import push
 
 ONE, TWO, THREE = (f"00000000-0000-4000-8000-00000000000{number}" for number in (1, 2, 3))
 SAME_DATABASE = settings(
@@ -38,7 +39,7 @@ def owner(repository: Repository, address: str) -> str | None:
 
 
 def pushed(repository: Repository, record_id: str, *networks: str, **document: object) -> bool:
-    return repository.push(Kind.METADATA, record_id, content=document, networks=nets(*networks))
+    return push(repository, Kind.METADATA, record_id, content=document, networks=nets(*networks))
 
 
 def read(repository: Repository, record_id: str) -> Record:
@@ -95,7 +96,7 @@ def test_what_is_not_named_any_more_goes_and_the_order_is_the_writers(
 
 def test_each_half_replaces_itself_alone(repository: Repository) -> None:
     pushed(repository, ONE, "192.0.2.1", hostname="a", plan="b")
-    repository.push(Kind.USERDATA, ONE, content=b"\0\xff", networks=nets("192.0.2.2"))
+    push(repository, Kind.USERDATA, ONE, content=b"\0\xff", networks=nets("192.0.2.2"))
     pushed(repository, ONE, "192.0.2.2", hostname="c")
     record = read(repository, ONE)
     assert (record.metadata, record.userdata) == ('{"hostname":"c"}', b"\0\xff")
@@ -128,7 +129,7 @@ def test_an_older_document_changes_nothing(
 
 def test_addresses_go_with_the_last_half(repository: Repository) -> None:
     pushed(repository, ONE, "192.0.2.1")
-    repository.push(Kind.USERDATA, ONE, content=b"", networks=nets("192.0.2.1"))
+    push(repository, Kind.USERDATA, ONE, content=b"", networks=nets("192.0.2.1"))
     repository.set_password(ONE, b"hush")
     assert repository.remove(Kind.METADATA, ONE)
     assert not repository.remove(Kind.METADATA, ONE)
@@ -147,8 +148,8 @@ def test_a_deleted_record_has_no_address(repository: Repository) -> None:
 
 
 def test_what_was_fetched_says_when_and_a_push_ends_that(repository: Repository) -> None:
-    repository.push(Kind.USERDATA, ONE, content=b"u", networks=[])
-    repository.push(Kind.METADATA, ONE, content={}, networks=[], fetched=True)
+    push(repository, Kind.USERDATA, ONE, content=b"u")
+    repository.store_fetched(Kind.METADATA, FetchedHalf(ONE, {}, []))
     record = read(repository, ONE)
     assert record.metadata_fetched_at == record.updated_at
     assert record.userdata_fetched_at is None
@@ -157,7 +158,7 @@ def test_what_was_fetched_says_when_and_a_push_ends_that(repository: Repository)
 
 
 def test_tokens_are_kept_when_a_push_leaves_them_out(repository: Repository) -> None:
-    repository.push(Kind.METADATA, ONE, content={}, networks=[], http_tokens="required")
+    push(repository, Kind.METADATA, ONE, content={}, http_tokens="required")
     pushed(repository, ONE)
     assert read(repository, ONE).http_tokens == "required"
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.store.api.seeds import body_of, parse_line, parse_seed, uuid_of
+from dfmeta.store.api.seeds import body_of, parse_line, parse_seed
 from dfmeta.store.db.record import KEEP, Kind, dump_document
 from tests.unit.support import INSTANCE
 
@@ -201,10 +201,3 @@ def test_any_line_is_taken_or_refused(content: bytes) -> None:
 def test_a_push_becomes_the_body_that_it_came_from(given_line: bytes) -> None:
     (push,) = parse_line(given_line)
     assert parse_line(json.dumps(body_of(push)).encode()) == [push]
-
-
-def test_only_a_uuid_with_dashes_is_one() -> None:
-    assert uuid_of(INSTANCE.upper()) == INSTANCE
-    for text in ("", "web1", f"{{{INSTANCE}}}", f"urn:uuid:{INSTANCE}", f"{INSTANCE}\n"):
-        assert uuid_of(text) == ""
-    assert uuid_of(INSTANCE.replace("-", "")) == ""

@@ -13,6 +13,7 @@ from dfmeta.store.db.record import Kind
 from dfmeta.store.db.repository import Repository
 from tests.harness.poll import wait_for
 from tests.harness.postgres import Postgres
+from tests.harness.records import push
 
 ONE = "00000000-0000-4000-8000-000000000001"
 
@@ -89,7 +90,7 @@ def test_a_server_that_is_away_is_said_to_be_and_comes_back(server: Postgres, ho
         with pytest.raises(StoreAwayError):
             repository.ping()
         with pytest.raises(StoreAwayError):
-            repository.push(Kind.USERDATA, ONE, content=b"v", networks=[])
+            push(repository, Kind.USERDATA, ONE, content=b"v")
         server.start()
         wait_for(lambda: works(repository), 10, "the store to find its server")
         record = repository.get(ONE)

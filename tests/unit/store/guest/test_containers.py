@@ -17,6 +17,7 @@ from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import defaults
 from dfmeta.store.guest.backend import StoreBackend
 from dfmeta.store.guest.need import Need
+from tests.harness.records import push
 from tests.unit.support import OTHER_INSTANCE
 
 META_DATA = "/openstack/latest/meta_data.json"
@@ -57,7 +58,7 @@ def test_the_operators_half_comes_first(
     ask: Ask, repository: Repository, identity: Identity
 ) -> None:
     name = identity.instance_id
-    repository.push(Kind.USERDATA, name, content=b"given", networks=[])
+    push(repository, Kind.USERDATA, name, content=b"given")
     found = json.loads(ask(META_DATA).body)
     assert (found["hostname"], found["project_id"]) == ("pod", "p")
     assert ask(USERDATA).body == b"given"
@@ -73,7 +74,7 @@ def test_no_password_outlives_a_container(
     assert ask(PASSWORD, "POST", b"p").status == 404
     assert repository.count() == 0
     # With a record of the operator there is a place for it.
-    repository.push(Kind.USERDATA, identity.instance_id, content=b"given", networks=[])
+    push(repository, Kind.USERDATA, identity.instance_id, content=b"given")
     assert ask(PASSWORD, "POST", b"p").status == 200
     assert ask(PASSWORD).body == b"p"
 

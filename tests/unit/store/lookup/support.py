@@ -17,6 +17,7 @@ from dfmeta.store.db.repository import Repository
 from dfmeta.store.http import Client
 from dfmeta.store.lookup.puller import Lifetimes, Puller
 from dfmeta.store.lookup.upstream import Patience, Upstream
+from tests.harness import records
 from tests.harness.other_store import Asked, Last, OtherStore, ResetError, reply
 from tests.unit.support import INSTANCE, OTHER_INSTANCE
 
@@ -100,7 +101,8 @@ def hostname(record: Record | None) -> object:
 
 
 def push(repository: Repository, name: str, *, networks: tuple[str, ...] = ()) -> None:
-    repository.push(
+    records.push(
+        repository,
         Kind.METADATA,
         INSTANCE,
         content={"hostname": name},

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.store.db.record import KEEP, Kind
+from dfmeta.store.db.record import KEEP, FetchedHalf, Kind
 from dfmeta.store.http import Reply
-from dfmeta.store.lookup.answer import ENVELOPE, FetchedHalf, by_address, by_id
+from dfmeta.store.lookup.answer import ENVELOPE, by_address, by_id
 from dfmeta.store.strictjson import DEPTH_MAX, loads
 
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"

@@ -19,6 +19,7 @@ from dfmeta.store.guest.dialects import Settings
 from dfmeta.store.guest.need import METADATA_ALONE, USERDATA_ALONE
 from dfmeta.store.guest.paths import split_path
 from dfmeta.store.lookup.upstream import AT_ONCE
+from tests.harness import records
 from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
 from tests.harness.poll import wait_for
 from tests.unit.store.lookup.support import (
@@ -163,7 +164,7 @@ def test_a_guest_whose_metadata_is_here_asks_nothing(
 def test_a_guest_whose_userdata_is_here_asks_nothing(
     store: OtherStore, guest: Guest, repository: Repository, path: str
 ) -> None:
-    repository.push(Kind.USERDATA, INSTANCE, content=b"pushed", networks=[])
+    records.push(repository, Kind.USERDATA, INSTANCE, content=b"pushed")
     store.answer = lambda _asked: BROKEN
     assert guest(path).status == (404 if path == TOKEN else 200)
     assert store.asked == []
