@@ -64,15 +64,12 @@ class Runtime:
 
         :raises HaproxyError: when there is no complete answer in time.
         """
-        try:
-            with eventlet.Timeout(timeout, TimeoutError("no answer in time")):
-                if self._last is not None:
-                    return self._last.ask(command)
-                with self._connect(green_socket) as sock:
-                    sock.sendall(f"{command}\n".encode("ascii"))
-                    return _whole(sock)
-        except (OSError, ValueError) as error:
-            raise HaproxyError(cause=f"its runtime interface failed: {error}") from error
+        with _failing(), eventlet.Timeout(timeout, TimeoutError("no answer in time")):
+            if self._last is not None:
+                return self._last.ask(command)
+            with self._connect(green_socket) as sock:
+                sock.sendall(f"{command}\n".encode("ascii"))
+                return _whole(sock)
 
     def ask_at_once(self, command: str, *, timeout: float) -> str:
         """Do as :meth:`ask` does, but let no other greenthread run meanwhile.
@@ -81,13 +78,10 @@ class Runtime:
         """
         if self._last is not None:
             raise HaproxyError(cause="it is about to end")
-        try:
-            with self._connect(_socket) as sock:
-                sock.settimeout(timeout)
-                sock.sendall(f"{command}\n".encode("ascii"))
-                return _whole(sock)
-        except (OSError, ValueError) as error:
-            raise HaproxyError(cause=f"its runtime interface failed: {error}") from error
+        with _failing(), self._connect(_socket) as sock:
+            sock.settimeout(timeout)
+            sock.sendall(f"{command}\n".encode("ascii"))
+            return _whole(sock)
 
     def hold(self) -> None:
         """Keep one connection for all further commands, because haproxy is about to take no more.
@@ -97,12 +91,9 @@ class Runtime:
 
         :raises HaproxyError: when it does not answer.
         """
-        try:
-            with eventlet.Timeout(TIMEOUT, TimeoutError("no answer in time")):
-                self._last = _Kept(self._connect(green_socket))
-                self._last.ask("prompt")
-        except (OSError, ValueError) as error:
-            raise HaproxyError(cause=f"its runtime interface failed: {error}") from error
+        with _failing(), eventlet.Timeout(TIMEOUT, TimeoutError("no answer in time")):
+            self._last = _Kept(self._connect(green_socket))
+            self._last.ask("prompt")
 
     def _connect(self, module: Any) -> Any:
         """Return a new connection, a socket of *module*."""
@@ -210,6 +201,14 @@ class Runtime:
         self._link.close()
         if self._last is not None:
             self._last.close()
+
+
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise HaproxyError(cause=f"its runtime interface failed: {error}") from error
 
 
 def _command(name: str, key: str, value: str | None, there: bool) -> str:
