@@ -5,7 +5,8 @@
 #   tools/setup.sh             the common requirements
 #   tools/setup.sh --neutron   also Neutron's Open vSwitch agent and Chromium, which some tests run,
 #                              and systemd, whose analyzer checks dfmeta's units; it starts nothing
-#   tools/setup.sh --real      also QEMU and mmdebstrap, for the machines of tools/real
+#   tools/setup.sh --real      also QEMU, mmdebstrap and, where the release has it, user-mode Linux,
+#                              for the machines of tools/real
 #   tools/setup.sh --containers
 #                              also podman, containerd and dockerd, for the tests of dfmeta-cni
 #   tools/setup.sh --bench     also nginx, wrk and the CNI project's plugins, for bench/ alone
@@ -13,8 +14,8 @@
 # Packages: a few tools, the libraries that Open vSwitch, PostgreSQL, udev, nft and haproxy link to,
 # the Python modules that cloud-init imports. These six programs are unpacked under .cache/root and
 # never installed: their packages would start services and enable cloud-init for the next boot.
-# The bench's programs are unpacked under .cache/bench for the same reason, and the container runtimes
-# under .cache/containers. A cloud-init that finds
+# The bench's programs are unpacked under .cache/bench for the same reason, the container runtimes
+# under .cache/containers, and user-mode Linux under .cache/uml. A cloud-init that finds
 # the service over IPv6 is in .cache/cloud-init: the release's own or, on Debian 12, Debian 13's.
 # The sources and package lists of the host do not change for it.
 # Python: a virtual environment in .venv with this checkout in it, two versions of requests in
@@ -32,6 +33,8 @@ layout=5
 bench_layout=3
 # The same for .cache/containers.
 containers_layout=1
+# The same for user-mode Linux.
+uml_layout=1
 # The first cloud-init that finds the metadata service over IPv6, and the Debian release that a host
 # with an older one takes it from.
 ipv6_since=24.2
@@ -368,6 +371,16 @@ containers() {
         podman conmon crun containerd runc docker.io busybox-static
 }
 
+# A kernel that is a program, which not all releases and architectures have.
+user_mode_linux() {
+    if [ "$(cat "$cache/uml/layout" 2>/dev/null)" != "$uml_layout" ] &&
+        ! with_lists apt-cache show user-mode-linux; then
+        say "This release has no user-mode-linux: tools/test uses QEMU"
+        return 0
+    fi
+    unpack_programs "$cache/uml" "$uml_layout" user-mode-linux
+}
+
 [ "$(id -u)" -eq 0 ] || die "must be run as root, because it needs network namespaces: sudo $0"
 command -v apt-get >/dev/null || die "apt-get not found: only Debian and Ubuntu are supported"
 for part; do
@@ -401,6 +414,7 @@ for part; do
         ;;
     --real)
         install debian-archive-keyring e2fsprogs mmdebstrap openssh-client qemu-system-x86 qemu-utils
+        user_mode_linux
         ;;
     --containers) containers ;;
     --bench) bench ;;

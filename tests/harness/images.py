@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.harness.emulators import Emulator
 from tests.harness.netns import ROOT, run
 
 CACHE = ROOT / ".cache" / "real"
@@ -32,10 +33,10 @@ _UNFINISHED = ".unfinished"
 _OCTAL = re.compile(r"\\([0-7]{3})")
 """A white space or a backslash in a path of mountinfo."""
 _PACKAGES = (
-    "ca-certificates conntrack curl dbus ethtool haproxy initramfs-tools iproute2 iputils-ping "
-    "kmod linux-image-cloud-amd64 nftables openssh-server openvswitch-switch procps python3-venv "
-    "strace systemd systemd-sysv tcpdump udev"
+    "ca-certificates conntrack curl dbus ethtool haproxy iproute2 iputils-ping kmod nftables "
+    "openssh-server openvswitch-switch procps python3-venv strace systemd systemd-sysv tcpdump udev"
 )
+"""Of a compute node, without a kernel."""
 RELEASES = ("dfmeta-1", "dfmeta-2")
 """Environments below /opt, each with the dfmeta of this checkout, so that tests can upgrade.
 
@@ -61,7 +62,7 @@ exec chroot "$tree" "$@"
 
 _NETWORK = """\
 [Match]
-Driver=virtio_net
+Driver=virtio_net uml-vector
 [Network]
 Address=10.0.2.15/24
 Gateway=10.0.2.2
@@ -76,12 +77,12 @@ _SETTLE = """
 echo compute > /etc/hostname
 printf '127.0.0.1 localhost\\n127.0.1.1 compute\\n' > /etc/hosts
 : > /etc/machine-id
-echo '/dev/vda / ext4 defaults 0 1' > /etc/fstab
+: > /etc/fstab
 systemctl -q enable systemd-networkd ssh
 # dfmeta-agent starts haproxy itself.
 systemctl -q disable haproxy
 systemctl -q mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer \\
-    fstrim.timer systemd-networkd-wait-online.service
+    e2scrub_reap.service fstrim.timer getty.target systemd-networkd-wait-online.service
 passwd -q -d root
 rm -rf /var/cache/apt/archives/*.deb /var/lib/apt/lists/*
 """
@@ -104,11 +105,11 @@ USUAL = DISTRIBUTIONS["debian-12"]
 
 @dataclass(frozen=True)
 class Disk:
-    """The files that a machine boots from, and the ssh key of its user root."""
+    """What a machine boots from, and the ssh key of its user root."""
 
-    kernel: Path
-    initrd: Path
+    emulator: Emulator
     image: Path
+    """The kernel is beside it, if the emulator needs one."""
     key: Path
 
 
@@ -119,20 +120,23 @@ def requirements() -> list[str]:
     return parser["options"]["install_requires"].split()
 
 
-def base(distribution: Distribution) -> Path:
+def base(distribution: Distribution, emulator: Emulator) -> Path:
     """Return the root file system of a host, and make it first if its definition has changed.
 
     :raises netns.CommandError: a package is not available.
     """
     wanted = [*requirements(), *_TESTS]
-    parts = (distribution.suite, _PACKAGES, _SETTLE, _NETWORK, _NETWORKD, *RELEASES, *wanted)
+    packages = f"{_PACKAGES} {emulator.packages}"
+    parts = (distribution.suite, packages, _SETTLE, _NETWORK, _NETWORKD, *RELEASES, *wanted)
 
     def make(home: Path) -> None:
         tree = home / "tree"
-        bootstrap(distribution, _PACKAGES, tree)
-        for release in RELEASES:
-            in_chroot(tree, "python3", "-m", "venv", f"/opt/{release}")
-        in_chroot(tree, "ln", "-s", RELEASES[0], "/opt/dfmeta")
+        bootstrap(distribution, packages, tree)
+        emulator.complete(tree)
+        first, second = RELEASES
+        in_chroot(tree, "python3", "-m", "venv", f"/opt/{first}")
+        in_chroot(tree, "python3", "-m", "venv", "--without-pip", f"/opt/{second}")
+        in_chroot(tree, "ln", "-s", first, "/opt/dfmeta")
         pip(tree, RELEASES[0], *wanted)
         _lend(tree)
         networks = tree / "etc/systemd/network"
@@ -141,7 +145,8 @@ def base(distribution: Distribution) -> Path:
         (tree / "etc/systemd/networkd.conf.d/50-dfmeta.conf").write_text(_NETWORKD)
         in_chroot(tree, "sh", "-euc", _SETTLE, bare=True)
 
-    return kept(distribution.name, parts, make) / "tree"
+    name = f"{distribution.name}{emulator.suffix}"
+    return kept(name, (*parts, *emulator.definition()), make) / "tree"
 
 
 def kept(name: str, definition: Iterable[str], make: Callable[[Path], None]) -> Path:
@@ -199,9 +204,9 @@ def bootstrap(distribution: Distribution, packages: str, tree: Path) -> None:
     )
 
 
-def disk(distribution: Distribution, folder: Path) -> Disk:
+def disk(distribution: Distribution, folder: Path, emulator: Emulator) -> Disk:
     """Make a disk with this checkout in *folder*, which the caller removes."""
-    source = base(distribution)
+    source = base(distribution, emulator)
     tree = folder / "tree"
     run(["cp", "-a", str(source), str(tree)], timeout=BUILD_TIMEOUT)
     key = folder / "key"
@@ -217,9 +222,9 @@ def disk(distribution: Distribution, folder: Path) -> Disk:
         pip(tree, release, "--ignore-installed", "--no-deps", "--no-index", f"/srv/{wheel.name}")
     image = folder / "host.img"
     file_system(tree, image, SIZE)
-    kernel, initrd = kernel_of(tree, folder)
+    emulator.take_kernel(tree, folder)
     shutil.rmtree(tree)
-    return Disk(kernel, initrd, image, key)
+    return Disk(emulator, image, key)
 
 
 def in_chroot(tree: Path, *command: str, bare: bool = False) -> str:
@@ -235,7 +240,9 @@ def in_chroot(tree: Path, *command: str, bare: bool = False) -> str:
 def pip(tree: Path, release: str, *arguments: str) -> None:
     """Run ``pip install`` in the environment of a release in *tree*."""
     options = ("--quiet", "--disable-pip-version-check", "--root-user-action=ignore")
-    in_chroot(tree, f"/opt/{release}/bin/pip", "install", *options, *arguments)
+    # The second environment has no pip of its own.
+    into = ("--python", f"/opt/{release}/bin/python") if release == RELEASES[1] else ()
+    in_chroot(tree, "/opt/dfmeta/bin/pip", *into, "install", *options, *arguments)
 
 
 def _lend(tree: Path) -> None:
@@ -282,15 +289,6 @@ def wheel_of_checkout(folder: Path) -> Path:
 def file_system(tree: Path, image: Path, size: str) -> None:
     """Make an image with the content of *tree*, as a sparse file."""
     run(["mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(image), size], timeout=BUILD_TIMEOUT)
-
-
-def kernel_of(tree: Path, folder: Path) -> tuple[Path, Path]:
-    """Copy the newest kernel in *tree* and its initrd, and return the copies."""
-    found = []
-    for name in ("vmlinuz", "initrd.img"):
-        newest = max((tree / "boot").glob(f"{name}-*"))
-        found.append(Path(shutil.copy(newest, folder / name)))
-    return found[0], found[1]
 
 
 def _read(path: Path) -> str:

@@ -10,6 +10,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.harness.emulators import kernel_of
 from tests.harness.images import (
     BUILD_TIMEOUT,
     Distribution,
@@ -17,7 +18,6 @@ from tests.harness.images import (
     file_system,
     in_chroot,
     kept,
-    kernel_of,
     pip,
     requirements,
     wheel_of_checkout,

@@ -1,36 +1,30 @@
-"""Virtual machines: QEMU with an emulated CPU, and ssh into them.
+"""Virtual machines, and ssh into them.
 
-Emulation (TCG) is the same everywhere, and some fifteen times slower than the underlying machine;
-``kvm=True`` is for a developer's own machine. QEMU runs in a namespace of its own and reaches
-nothing outside of it; everything is removed when the creating process ends.
+:mod:`tests.harness.emulators` runs them. A machine is in a namespace of its own and reaches nothing
+outside of it; everything is removed when the creating process ends.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import shutil
-import socket
 import subprocess
-from typing import Any, Self
+from typing import Self
 
 from tests.harness import netns
 from tests.harness.closing import Closing
+from tests.harness.emulators import Boot
 from tests.harness.images import Disk
 from tests.harness.netns import CommandError
 from tests.harness.poll import wait_for
 
 BOOT_TIMEOUT = 900
-"""Maximum seconds from the start of QEMU to the first command, on a busy machine."""
+"""Maximum seconds from the start of the emulator to the first command, on a busy machine."""
 LIMIT = 900
 """Maximum seconds of a command, on a busy machine."""
 _SSH = "-q -F none -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o BatchMode=yes"
 _KEPT = "-o ControlMaster=auto -o ControlPersist=yes -o ServerAliveInterval=30"
-_PORT = 2222
-_ARGUMENTS = "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off audit=0 quiet"
-_EMULATED = "Nehalem"
-"""A CPU without AVX: a system chooses AVX where it can, and QEMU emulates that slowly."""
 
 
 class Machine(Closing):
@@ -39,28 +33,23 @@ class Machine(Closing):
     Its disk is an overlay: several machines can boot from one :class:`Disk`.
     """
 
-    def __init__(
-        self, disk: Disk, *, memory: int = 1024, kvm: bool = False, arguments: str = ""
-    ) -> None:
+    def __init__(self, disk: Disk, *, memory: int = 1024, arguments: str = "") -> None:
         """Make the overlay; :meth:`start` boots the machine.
 
         :param memory: memory in MiB.
-        :param kvm: use hardware virtualization instead of emulation.
         :param arguments: more words for the kernel's command line.
         """
         self._disk = disk
-        self._arguments = f"{_ARGUMENTS} {arguments}".rstrip()
-        self._memory = memory
-        self._accelerator = "kvm" if kvm else "tcg,thread=multi,tb-size=256"
+        self._emulator = disk.emulator
         self._process: subprocess.Popen[bytes] | None = None
         self._stack = contextlib.ExitStack()
         self.namespace = self._stack.enter_context(netns.Namespace("machine"))
         self.folder = netns.temporary_folder("machine")
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self._stack.callback(self.cut)
-        overlay = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b"]
+        self._boot = Boot(self.folder, disk.image, memory, arguments)
         try:
-            netns.run([*overlay, str(disk.image), str(self.folder / "overlay")])
+            self._emulator.prepare(self._boot, self.namespace)
         except BaseException:
             self.close()
             raise
@@ -75,21 +64,23 @@ class Machine(Closing):
         """Start to boot, without waiting."""
         if self.running:
             raise RuntimeError("the machine runs already")
-        self._process = self.namespace.spawn(self._command())
+        command = self._emulator.command(self._boot)
+        with (self.folder / "console.log").open("wb") as console:
+            self._process = self.namespace.spawn(command, stdout=console, stderr=subprocess.STDOUT)
         return self
 
     def start(self) -> Self:
         """Boot, and wait until the machine accepts commands."""
         self.power_on()
         try:
-            wait_for(self._answers, BOOT_TIMEOUT, "the machine to boot", interval=0.5)
+            wait_for(self._has_booted, BOOT_TIMEOUT, "the machine to boot", interval=0.5)
         except TimeoutError as error:
             raise RuntimeError(f"{error}:\n{self.console()}") from None
         return self
 
     @property
     def running(self) -> bool:
-        """Return whether QEMU runs."""
+        """Return whether the emulator runs."""
         return self._process is not None and self._process.poll() is None
 
     def power_off(self) -> None:
@@ -100,16 +91,20 @@ class Machine(Closing):
     def cut(self) -> None:
         """Cut the machine's power."""
         if self.running and self._process is not None:
-            self._process.kill()
+            self._emulator.kill(self._process)
             self._process.wait(10)
         self._process = None
 
     def console(self, lines: int = 60) -> str:
-        """Return the end of the output on the serial line."""
+        """Return the end of the output on the console, with errors of the emulator."""
         with contextlib.suppress(FileNotFoundError):
             text = (self.folder / "console.log").read_text(errors="replace")
             return "\n".join(text.splitlines()[-lines:])
         return ""
+
+    def answers(self) -> bool:
+        """Return whether the emulator, not a program in the machine, says that the machine runs."""
+        return self._emulator.runs(self._boot)
 
     # Inside
 
@@ -145,56 +140,15 @@ class Machine(Closing):
         quoted = shlex.quote(path)
         self.run(f"mkdir -p $(dirname {quoted}) && cat > {quoted}", stdin=content)
 
-    # QEMU
-
-    def qmp(self, command: str, **arguments: Any) -> Any:
-        """Send a command to QEMU itself (its machine protocol), and return the answer."""
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(60)
-            connection.connect(str(self.folder / "qmp"))
-            stream = connection.makefile("rw")
-            stream.readline()
-            for line in ({"execute": "qmp_capabilities"}, _request(command, arguments)):
-                stream.write(json.dumps(line))
-                stream.flush()
-                while "event" in (answer := json.loads(stream.readline())):
-                    pass
-            if "error" in answer:
-                raise RuntimeError(f"{command}: {answer['error']['desc']}")
-            return answer["return"]
-
-    def _command(self) -> list[str]:
-        overlay = self.folder / "overlay"
-        forward = f"hostfwd=tcp:127.0.0.1:{_PORT}-:22"
-        return [
-            # An emulated CPU that shares its core with other work is too slow for systemd's limits.
-            *("nice", "-n", "-5"),
-            "qemu-system-x86_64",
-            *("-accel", self._accelerator, "-cpu", "host" if self._hardware else _EMULATED),
-            *("-smp", "1", "-m", str(self._memory)),
-            *("-nodefaults", "-no-user-config", "-nographic", "-no-reboot"),
-            *("-kernel", str(self._disk.kernel), "-initrd", str(self._disk.initrd)),
-            *("-append", self._arguments),
-            *("-drive", f"file={overlay},if=virtio,format=qcow2,cache=unsafe"),
-            *("-netdev", f"user,id=u,restrict=on,{forward}"),
-            *("-device", "virtio-net-pci,netdev=u,romfile="),
-            *("-device", "virtio-rng-pci"),
-            *("-serial", f"file:{self.folder}/console.log"),
-            *("-qmp", f"unix:{self.folder}/qmp,server=on,wait=off"),
-        ]
-
-    @property
-    def _hardware(self) -> bool:
-        return self._accelerator == "kvm"
-
     def _ssh(self) -> list[str]:
-        control = ["-o", f"ControlPath={self.folder}/ssh", "-p", str(_PORT)]
-        where = ["-i", str(self._disk.key), "root@127.0.0.1"]
+        host, port = self._emulator.ssh
+        control = ["-o", f"ControlPath={self.folder}/ssh", "-p", str(port)]
+        where = ["-i", str(self._disk.key), f"root@{host}"]
         return ["ssh", *_SSH.split(), *_KEPT.split(), *control, *where]
 
-    def _answers(self) -> bool:
+    def _has_booted(self) -> bool:
         if not self.running:
-            raise RuntimeError(f"QEMU ended:\n{self.console()}")
+            raise RuntimeError(f"the emulator ended:\n{self.console()}")
         with contextlib.suppress(CommandError, subprocess.TimeoutExpired):
             self.run("true", timeout=20)
             return True
@@ -206,7 +160,3 @@ class Machine(Closing):
         self._process.wait(BOOT_TIMEOUT)
         self._process = None
         (self.folder / "ssh").unlink(missing_ok=True)
-
-
-def _request(command: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    return {"execute": command, "arguments": arguments} if arguments else {"execute": command}

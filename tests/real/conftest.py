@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.harness import images, libvirt_images, netns
+from tests.harness import emulators, images, libvirt_images, netns
 from tests.harness.images import Disk
 from tests.harness.libvirt import Libvirt
 from tests.harness.machine import Machine
@@ -17,7 +17,7 @@ from tests.real.domains import ADDRESSES, CONFIGURATION
 from tests.real.node import Node
 
 DISTRIBUTION = os.environ.get("DFMETA_TEST_DISTRIBUTION", images.USUAL.name)
-KVM = os.environ.get("DFMETA_TEST_KVM") == "yes"
+EMULATOR = os.environ.get("DFMETA_TEST_MACHINE", emulators.USUAL.name)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,6 +25,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if DISTRIBUTION not in images.DISTRIBUTIONS:
         known = ", ".join(images.DISTRIBUTIONS)
         raise pytest.UsageError(f"{DISTRIBUTION!r} is no known distribution; these are: {known}")
+    if EMULATOR not in emulators.EMULATORS:
+        known = ", ".join(emulators.EMULATORS)
+        raise pytest.UsageError(f"{EMULATOR!r} is no known emulator; these are: {known}")
     config.addinivalue_line("markers", "long: takes too long for every run of tools/test")
 
 
@@ -32,21 +35,22 @@ def pytest_configure(config: pytest.Config) -> None:
 def disk() -> Iterator[Disk]:
     """What machines of the session boot from."""
     folder = netns.temporary_folder("disk")
-    yield images.disk(images.DISTRIBUTIONS[DISTRIBUTION], folder)
+    emulator = emulators.EMULATORS[EMULATOR]
+    yield images.disk(images.DISTRIBUTIONS[DISTRIBUTION], folder, emulator)
     shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
 def machine(disk: Disk) -> Iterator[Machine]:
     """A machine that has booted."""
-    with Machine(disk, kvm=KVM) as one:
+    with Machine(disk) as one:
         yield one.start()
 
 
 @pytest.fixture(scope="module")
 def node_without_ipv6(disk: Disk) -> Iterator[Node]:
     """A compute node of its own, booted with ``ipv6.disable=1``, with dfmeta-agent ready."""
-    with Machine(disk, kvm=KVM, arguments="ipv6.disable=1") as one:
+    with Machine(disk, arguments="ipv6.disable=1") as one:
         node = Node(one.start())
         node.install()
         yield node
