@@ -16,7 +16,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
@@ -88,14 +88,12 @@ class Postgres(Closing):
         address: str = "",
         namespace: Namespace | None = None,
         durable: bool = False,
-        settings: Mapping[str, str] | None = None,
     ) -> None:
         """Start the server, on a port that the kernel chooses and that it keeps to the end.
 
         :param address: IPv4 or IPv6 address to listen on as well; of ``namespace`` if given.
         :param durable: each commit reaches the disk, as it does in production; otherwise the data
             may be in memory, and outlive the server's processes but not the machine.
-        :param settings: more settings of postgresql.conf, which override those of the harness.
         :raises FileNotFoundError: tools/setup.sh has not run.
         """
         self.address = address
@@ -107,7 +105,7 @@ class Postgres(Closing):
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
         self._names = (f"test_{number}" for number in itertools.count(1))
-        self._settings = _SETTINGS | ({} if durable else _FORGETFUL) | dict(settings or {})
+        self._settings = _SETTINGS | ({} if durable else _FORGETFUL)
         self._stack = contextlib.ExitStack()
         try:
             self._prepare()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import netns
-from tests.harness.cloudinit import Boot, Mode, boot
+from tests.harness.cloudinit import boot
 from tests.harness.guest import METADATA_IP
 from tests.harness.nova import RecordingNova
 from tests.harness.nova_tree import Instance
@@ -43,55 +43,6 @@ def service(guest: netns.Namespace) -> Iterator[RecordingNova]:
             yield nova
 
 
-def put(nova: RecordingNova, *, keys: bool, user_data: bytes | None = USER_DATA) -> None:
-    nova.put(
-        Instance(
-            instance_id=INSTANCE_ID,
-            project_id="p",
-            hostname="web-1",
-            keys={"key-1": KEY} if keys else {},
-            user_data=user_data,
-        )
-    )
-
-
-def check(result: Boot) -> None:
-    assert result.errors == [], result.output + result.log
-    # Outside of AWS there is no such key, and cloud-init does without.
-    expected = ["Metadata 'network' key not valid"] if result.datasource == "Ec2" else []
-    assert [text for text in expected if text in result.log] == expected
-    assert len(result.warnings) == len(expected), result.warnings
-    assert result.hostname == "web-1"
-    assert result.files == {"/run/ran-on": "web-1\n", "/etc/written": "by user-data"}
-    assert result.user_data == USER_DATA
-
-
-@pytest.mark.parametrize(
-    ("mode", "keys", "connections", "instance_id"),
-    [
-        ("OpenStack", True, 28, INSTANCE_ID),
-        ("OpenStack", False, 26, INSTANCE_ID),
-        ("Ec2", True, 26, "i-11111111"),
-        ("Ec2", False, 24, "i-11111111"),
-    ],
-)
-def test_a_boot_takes_what_the_service_says(
-    guest: netns.Namespace,
-    service: RecordingNova,
-    mode: Mode,
-    keys: bool,
-    connections: int,
-    instance_id: str,
-) -> None:
-    put(service, keys=keys)
-    result = boot(guest, mode=mode, files=["/run/ran-on", "/etc/written", "/no/such"])
-    check(result)
-    assert result.datasource == mode
-    assert result.instance_id == instance_id
-    assert result.authorized_keys.split("\n")[0] == (KEY if keys else "")
-    assert service.accepted() == len(service.requests()) == connections
-
-
 def test_a_boot_without_a_service_finds_no_source(guest: netns.Namespace) -> None:
     result = boot(guest, timeout=0.2, max_wait=0.5)
     assert result.datasource in ("", "None")
@@ -116,8 +67,17 @@ def test_the_host_stays_as_it_is(guest: netns.Namespace, service: RecordingNova)
     mounts = Path("/proc/self/mountinfo").read_text()
     before = fingerprint(*folders)
     names = {path.name for path in Path("/root").iterdir()}
-    put(service, keys=True)
-    check(boot(guest, files=["/run/ran-on", "/etc/written"]))
+    service.put(
+        Instance(
+            instance_id=INSTANCE_ID,
+            project_id="p",
+            hostname="web-1",
+            keys={"key-1": KEY},
+            user_data=USER_DATA,
+        )
+    )
+    result = boot(guest, files=["/run/ran-on", "/etc/written"])
+    assert result.files == {"/run/ran-on": "web-1\n", "/etc/written": "by user-data"}
     assert fingerprint(*folders) == before
     assert {path.name for path in Path("/root").iterdir()} == names
     assert Path("/proc/self/mountinfo").read_text() == mounts

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import ssl
-from pathlib import Path
-
 import pytest
 
-from tests.harness.certificates import Authority
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import Guest, Reply
-from tests.harness.nova import SECRET, RecordingNova
+from tests.harness.nova import RecordingNova
 from tests.harness.nova_tree import Instance
-from tests.harness.ovs import OpenvSwitch
 
 ADDRESS = "10.0.0.6"
 INSTANCE = Instance(
@@ -58,15 +51,6 @@ def ask(guest: Guest, path: str, *options: str, sent: list[tuple[str, str]]) -> 
     return guest.curl(path, *options, host=f"{ADDRESS}:8775", headers=sent, timeout=5)
 
 
-def test_a_signed_request_is_answered(client: Guest, api: RecordingNova) -> None:
-    reply = ask(client, "/openstack/latest/meta_data.json", sent=headers(api))
-    assert reply.status == 200
-    assert reply.header("content-type") == "application/json"
-    assert json.loads(reply.body)["uuid"] == INSTANCE.instance_id
-    binary = ask(client, "/openstack/latest/user_data", sent=headers(api))
-    assert binary.body == INSTANCE.user_data
-
-
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
@@ -92,28 +76,12 @@ def test_an_upper_case_signature_is_refused(client: Guest, api: RecordingNova) -
     assert ask(client, "/latest/meta-data/", sent=sent).status == 403
 
 
-def test_an_unknown_instance_is_404(client: Guest, api: RecordingNova) -> None:
-    sent = headers(api)
-    api.remove(INSTANCE.instance_id)
-    assert ask(client, "/latest/meta-data/", sent=sent).status == 404
-
-
 def test_the_root_needs_no_headers_and_odd_targets_are_400(
     client: Guest, api: RecordingNova
 ) -> None:
     assert ask(client, "/", sent=[]).status == 200
     assert ask(client, "//openstack", sent=headers(api)).status == 400
     assert ask(client, "/openstack/latest/nothing", sent=headers(api)).status == 404
-
-
-def test_a_password_is_taken_once(client: Guest, api: RecordingNova) -> None:
-    path = "/openstack/2013-04-04/password"
-    sent = headers(api)
-    assert ask(client, path, "-d", "x" * 1021, sent=sent).status == 400
-    assert ask(client, path, "-d", "secret", sent=sent).status == 200
-    assert ask(client, path, "-d", "again", sent=sent).status == 409
-    assert ask(client, path, sent=sent).body == b"secret"
-    assert api.password(INSTANCE.instance_id) == b"secret"
 
 
 def test_requests_are_recorded_with_doubled_headers(client: Guest, api: RecordingNova) -> None:
@@ -149,13 +117,6 @@ def test_faults(client: Guest, api: RecordingNova) -> None:
     assert ask(client, "/latest/", sent=sent).status == 200
 
 
-def test_away_refuses_and_back_answers(client: Guest, api: RecordingNova) -> None:
-    api.away()
-    assert ask(client, "/", sent=[]).exit_code == 7
-    api.back()
-    assert ask(client, "/", sent=[]).status == 200
-
-
 def test_connections_are_kept_and_can_be_cut(client: Guest, api: RecordingNova) -> None:
     done = client.namespace.run(
         ["curl", "-sS", f"http://{ADDRESS}:8775/", f"http://{ADDRESS}:8775/"]
@@ -168,53 +129,3 @@ def test_connections_are_kept_and_can_be_cut(client: Guest, api: RecordingNova) 
         api.cut()
         while data := connection.recv(65536):
             assert b"HTTP/1.1" not in data
-
-
-def test_the_fixture_listens_on_the_hosts_loopback(host: OpenvSwitch, nova: RecordingNova) -> None:
-    assert nova.secret == SECRET
-    with host.namespace.connect("127.0.0.1", 8775):
-        pass
-
-
-def tls_status(client: Guest, trusted: Authority, signer: Authority | None) -> bytes:
-    """How an unsigned request over TLS is answered."""
-    context = ssl.create_default_context(cafile=trusted.certificate)
-    if signer is not None:
-        pair = signer.issue("client")
-        context.load_cert_chain(pair.certificate, pair.key)
-    with (
-        client.namespace.connect(ADDRESS, 8775) as plain,
-        context.wrap_socket(plain, server_hostname=ADDRESS) as connection,
-    ):
-        # It may have closed already, and its reason is there to be read.
-        with contextlib.suppress(OSError):
-            connection.sendall(b"GET /latest HTTP/1.1\r\nHost: nova\r\n\r\n")
-        return connection.recv(12)
-
-
-def test_over_tls_it_wants_a_certificate_of_its_clients(
-    client: Guest, server: Guest, tmp_path: Path
-) -> None:
-    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
-    pair = authority.issue(ADDRESS)
-    nova = RecordingNova(
-        server.namespace,
-        host=ADDRESS,
-        certificate=pair,
-        client_authority=authority.certificate,
-    )
-    server.host.on_close(nova.close)
-    nova.put(INSTANCE)
-    assert tls_status(client, authority, authority) == b"HTTP/1.1 400"
-    with pytest.raises(ssl.SSLError, match="ALERT_UNKNOWN_CA"):
-        tls_status(client, authority, stranger)
-    with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
-        tls_status(client, authority, None)
-    assert len(nova.requests()) == 1
-
-
-def test_it_answers_with_the_bytes_it_is_told(client: Guest, api: RecordingNova) -> None:
-    api.fault(raw=b"HTTP/1.1 299 Odd\r\nX-A: 1\r\n\r\n\xff", times=1)
-    reply = ask(client, "/", sent=headers(api))
-    assert (reply.status, reply.header("X-A"), reply.body) == (299, "1", b"\xff")
-    assert ask(client, "/", sent=headers(api)).status == 200

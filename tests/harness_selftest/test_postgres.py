@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pwd
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -19,7 +15,7 @@ from sqlalchemy import create_engine, inspect, make_url, text
 
 from tests.harness import netns
 from tests.harness.poll import wait_for
-from tests.harness.postgres import Mode, Postgres
+from tests.harness.postgres import Postgres
 
 SCRIPT = """
 import sys
@@ -28,14 +24,6 @@ server = Postgres()
 print(server.folder, *server.processes(), flush=True)
 sys.stdin.read()
 """
-ASK = "import psycopg, sys; print(psycopg.connect(sys.argv[1]).execute('SELECT 6 * 7').fetchone())"
-
-
-@pytest.fixture
-def own() -> Iterator[Postgres]:
-    """A server that a test may kill."""
-    with Postgres() as server:
-        yield server
 
 
 def connect(url: str) -> psycopg.Connection:
@@ -76,26 +64,6 @@ def test_the_unpacked_programs_run_and_find_what_belongs_to_them(postgres: Postg
         assert Path(places[name]).is_relative_to(postgres.folder)
 
 
-def test_it_runs_as_nobody(postgres: Postgres) -> None:
-    assert set(owners(postgres)) == {pwd.getpwnam("nobody").pw_uid}
-
-
-def owners(postgres: Postgres) -> Iterator[int]:
-    """The users of its processes; a session that has ended since the listing has none."""
-    for pid in postgres.processes():
-        with contextlib.suppress(FileNotFoundError):
-            yield Path("/proc", str(pid)).stat().st_uid
-
-
-def test_settings_are_a_tests_own() -> None:
-    with (
-        Postgres(settings={"max_connections": "7"}) as server,
-        connect(server.create_database()) as connection,
-    ):
-        assert connection.execute("SHOW max_connections").fetchone() == ("7",)
-        assert connection.execute("SHOW fsync").fetchone() == ("off",)
-
-
 def test_a_durable_server_writes_to_the_disk() -> None:
     with (
         Postgres(durable=True) as server,
@@ -106,22 +74,6 @@ def test_a_durable_server_writes_to_the_disk() -> None:
 
 
 # Databases
-
-
-def test_each_database_is_its_own(postgres: Postgres, postgres_url: str) -> None:
-    write(postgres_url, 1)
-    other = postgres.create_database()
-    with connect(other) as connection:
-        assert connection.execute("SELECT to_regclass('kept')").fetchone() == (None,)
-    postgres.drop_database(other)
-
-
-def test_a_copy_has_what_its_template_has(postgres: Postgres, postgres_url: str) -> None:
-    write(postgres_url, 1)
-    copy = postgres.create_database(make_url(postgres_url).database or "")
-    write(copy, 2)
-    assert (values(postgres_url), values(copy)) == ([1], [1, 2])
-    postgres.drop_database(copy)
 
 
 @pytest.mark.parametrize("_again", [1, 2])
@@ -137,43 +89,7 @@ def test_every_test_gets_an_empty_database_of_either_kind(database_url: str, _ag
     engine.dispose()
 
 
-# Addresses
-
-
-def test_it_listens_in_a_namespace() -> None:
-    with netns.Namespace("database") as namespace:
-        namespace.ip("addr add 192.0.2.1/32 dev lo")
-        with Postgres(address="192.0.2.1", namespace=namespace) as server:
-            url = plain(server.create_database())
-            assert namespace.run([sys.executable, "-c", ASK, url]).stdout == "(42,)\n"
-            assert set(server.processes()) <= set(namespace.processes())
-
-
-def test_its_port_stays_its_own_while_it_is_away() -> None:
-    with Postgres(address="127.0.0.1") as server, socket.socket() as other:
-        url = server.create_database()
-        server.stop()
-        with pytest.raises(psycopg.OperationalError, match="refused"):
-            connect(url)
-        with pytest.raises(OSError, match="in use"):
-            other.bind(("127.0.0.1", server.port))
-        server.start()
-        write(url, 1)
-        assert values(url) == [1]
-
-
 # Stopping, killing, pausing
-
-
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_a_server_that_was_stopped_has_all_that_was_committed(own: Postgres, mode: Mode) -> None:
-    url = own.create_database()
-    write(url, 1)
-    with connect(url):
-        assert own.stop(mode) == 0
-    assert not own.running
-    own.start()
-    assert values(url) == [1]
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -191,16 +107,6 @@ def test_a_server_that_was_killed_has_all_that_was_committed_and_no_more(durable
                 connection.execute("COMMIT")
         server.start()
         assert values(url) == [1]
-
-
-def test_a_paused_server_hangs_until_it_goes_on(own: Postgres) -> None:
-    with connect(own.create_database()) as connection, ThreadPoolExecutor() as threads:
-        own.pause()
-        query = threads.submit(connection.execute, "SELECT 42")
-        with pytest.raises(TimeoutError):
-            query.result(0.2)
-        own.resume()
-        assert query.result(5).fetchone() == (42,)
 
 
 # What stays
