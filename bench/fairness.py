@@ -25,8 +25,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.packet_path import cpu_seconds, machine, quantile, start_responder
+from bench.packet_path import machine, quantile, start_responder
 from dfmeta.proxy.limits import Limits
+from tests.e2e.support import cpu_seconds
 from tests.harness.agent import Agent
 from tests.harness.greedy import Greedy, Kind
 from tests.harness.guest import Guest, Ids, Sample

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import statistics
 import subprocess
@@ -29,6 +28,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.support import cpu_seconds
 from tests.harness.agent import Agent
 from tests.harness.guest import Guest, Ids, Sample
 from tests.harness.netns import Namespace
@@ -132,12 +132,6 @@ def crawl(agent: Agent, guest: Guest) -> dict[str, float]:
 def packet_ins(agent: Agent) -> float:
     """Return the number of packet-ins so far."""
     return sum(v for k, v in agent.metrics().items() if k.startswith("dfmeta_packet_ins"))
-
-
-def cpu_seconds(agent: Agent) -> float:
-    """Return user and system time of the daemon so far (proc(5), stat, fields 14 and 15)."""
-    fields = Path(f"/proc/{agent.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def alone(host: OpenvSwitch) -> dict[str, float]:

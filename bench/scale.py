@@ -43,6 +43,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.packet_path import machine
+from bench.processes import whole
 from tests.harness.agent import Agent, Options
 from tests.harness.crowd import Crowd
 from tests.harness.guest import uuid_of
@@ -171,7 +172,7 @@ def subports(
                 crowd.declare(number, instances)
             wanted = before + own * count
             wait_for(lambda: flow_mods(agent) >= wanted, READY_TIMEOUT, "the flows")
-        figures["declared RSS MB"] = resident(agent)
+        figures["declared RSS MB"] = whole(agent.pid)
         agent.stop(timeout=20)
         host.ofctl("del-flows", BRIDGE)
         started(agent, figures, "cold")
@@ -225,7 +226,7 @@ def started(agent: Agent, figures: dict[str, float], name: str) -> None:
     wait_for(agent.ready, READY_TIMEOUT, "readiness")
     figures[f"{name} ready s"] = round(time.monotonic() - began, 2)
     figures[f"{name} CPU s"] = round(cpu_seconds(agent), 2)
-    figures[f"{name} RSS MB"] = resident(agent)
+    figures[f"{name} RSS MB"] = whole(agent.pid)
     figures[f"{name} flows"] = agent.metric("dfmeta_flows")
     figures[f"{name} flow-mods"] = flow_mods(agent)
     longest = agent.metric("dfmeta_hub_longest_stall_seconds")
@@ -251,7 +252,7 @@ def introduced(
             wanted = end * len(sources)
             wait_for(lambda wanted=wanted: sent_on(agent) >= wanted, 60, "the addresses")
     figures["addresses stall ms"] = longest_since(before, agent)
-    figures["addresses RSS MB"] = resident(agent)
+    figures["addresses RSS MB"] = whole(agent.pid)
 
 
 def checked(agent: Agent, figures: dict[str, float]) -> None:
@@ -263,7 +264,7 @@ def checked(agent: Agent, figures: dict[str, float]) -> None:
     figures["check CPU %"] = round(100 * (cpu_seconds(agent) - cpu) / took, 2)
     figures["check stall ms"] = longest_since(before, agent)
     figures["checks"] = agent.metric("dfmeta_reconciles_total") - reconciles
-    figures["check RSS MB"] = resident(agent)
+    figures["check RSS MB"] = whole(agent.pid)
 
 
 def changed(
@@ -426,12 +427,6 @@ def cpu_share(agent: Agent) -> float:
 def flows_of(crowd: Crowd, number: int) -> int:
     """Return the number of flows with the in_port of a port."""
     return len(crowd.host.flows(match=f"in_port={crowd.ofport(number)}"))
-
-
-def resident(agent: Agent) -> float:
-    """Return the daemon's resident memory in MB."""
-    status = Path(f"/proc/{agent.pid}/status").read_text()
-    return round(int(status.split("VmRSS:")[1].split()[0]) / 1024, 1)
 
 
 def flow_mods(agent: Agent) -> float:
