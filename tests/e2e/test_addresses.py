@@ -8,7 +8,6 @@ import pytest
 
 from tests.e2e import shared
 from tests.e2e.support import (
-    TWIN_MAC,
     Attempt,
     Capture,
     asks_own,
@@ -192,20 +191,6 @@ def test_an_ecn_guest_is_served_with_its_first_syn(
         # Without an answer, a guest sends its SYN again without ECN (RFC 3168, 6.1.1.1).
         syn, *_again = capture.syns()
     assert syn.flags & ECE_CWR == ECE_CWR
-
-
-def test_guests_of_all_routes_with_one_mac_are_told_apart(
-    agent: Agent, nova: RecordingNova, make_guest: MakeGuest
-) -> None:
-    routes: tuple[Route, ...] = ("on-link", "gateway", "host-route")
-    guests = [make_guest(r, route=r, mac=TWIN_MAC, ids=project_ids(f"twin {r}")) for r in routes]
-    for guest in guests:
-        put_nova(nova, guest)
-    batches = [guest.start_many(20, 10) for guest in guests]
-    for guest, batch in zip(guests, batches, strict=True):
-        bodies = {sample.body for sample in batch.samples()}
-        assert len(bodies) == 1
-        assert guest.instance_id.encode() in bodies.pop()
 
 
 def test_a_port_that_gets_another_number_is_served_there(

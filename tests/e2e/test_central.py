@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import signal
@@ -357,20 +356,3 @@ def test_a_second_one_on_the_same_address_ends(network: Network) -> None:
         assert other.wait(20) == 2
         assert "admin_listen" in other.log().splitlines()[-1]
     assert network.ask("one").text == "one"
-
-
-def test_a_connection_out_of_time_is_closed_where_cloud_init_asks_again(
-    network: Network,
-) -> None:
-    network.central.stop()
-    missing = {"store": {"connection": "postgresql://nobody@127.0.0.1:1/none"}}
-    with Central(missing, namespace=network.central.namespace) as other:
-        other.start(wait=False)
-        wait_for(lambda: other.readiness() == 503, 10, "it to be up")
-        assert other.admin("/healthz/readiness").json()["missing"][0] == "store"
-        wait_for(lambda: "Serving" in other.log(), 10, "it to serve")
-        answer = network.ask("one")
-        assert (answer.status, dict(answer.headers)["Retry-After"]) == (503, "2")
-        with pytest.raises(http.client.HTTPException):
-            network.ask("one", "/openstack/2018-08-27/user_data")
-        other.stop()

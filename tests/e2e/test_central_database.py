@@ -83,14 +83,6 @@ def test_a_server_that_stops_is_missing_until_it_is_back(site: Site) -> None:
     assert site.ask(OPENSTACK).status == 200
 
 
-def test_a_server_that_is_killed_comes_back(site: Site) -> None:
-    site.postgres.kill()
-    site.readiness(503)
-    site.postgres.start()
-    site.readiness(200)
-    assert site.ask().text == "one"
-
-
 def test_a_server_that_hangs_stalls_nothing_but_what_needs_it(site: Site) -> None:
     assert site.ask().status == 200
     site.postgres.pause()

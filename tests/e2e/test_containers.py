@@ -97,25 +97,6 @@ def test_a_container_gets_its_own_metadata_by_its_own_device(
         assert (row["kind"], row["requests"]["2xx"]) == ("subport", 2)
 
 
-def test_a_container_gets_no_attachments(pods: dict[tuple[int, str], Pod]) -> None:
-    for target in ("/dfmeta/v1/token", "/dfmeta/v1/status"):
-        for pod in pods.values():
-            command = [
-                "curl",
-                "-sS",
-                "--noproxy",
-                "*",
-                "-X",
-                "PUT",
-                "-o",
-                "-",
-                "-w",
-                "%{http_code}",
-            ]
-            command += ["--local-port", "700-900", f"http://169.254.169.254{target}"]
-            assert pod.run(command).stdout.endswith("404")
-
-
 def test_check_and_del(
     host: OpenvSwitch, vms: list[ContainerVm], pods: dict[tuple[int, str], Pod]
 ) -> None:

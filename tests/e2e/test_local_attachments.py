@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dfmeta.attach.model import Attachment, Network, Parent
-from dfmeta.ports.attachments import LocalDriver, names_of
+from dfmeta.ports.attachments import LocalDriver
 from dfmeta.store.db.repository import Repository
 from tests.e2e import shared
 from tests.e2e.support import asks_own
@@ -194,21 +194,6 @@ def test_a_vlan_without_an_attachment_reaches_nothing(site: Site, vid: int) -> N
     for one in (*others, site.vms[0].containers[RED]):
         assert not stray.ping(one.ip, timeout=SOON)
     assert stray.curl("/latest/meta-data/", timeout=SOON).status == 0
-
-
-@pytest.mark.parametrize("service", ["169.254.169.254", OPENSTACK6])
-def test_each_container_gets_its_own_metadata(site: Site, service: str) -> None:
-    for vm in site.vms:
-        for vid in NETWORK_OF:
-            asks_own(vm.containers[vid], host=service)
-    listed = {row["port"]: row for row in site.agent.admin("/ports").json()}
-    for vm in site.vms:
-        assert listed[vm.parent.port_name]["kind"] == "trunk parent"
-        for one in vm.attachments():
-            row = listed[names_of(one.id)[0]]
-            assert (row["kind"], row["segmentation_id"], row["parent"]) == (
-                *("subport", one.vid, vm.parent.port_name),
-            )
 
 
 def test_commands_are_repeatable_and_refuse_with_one_line(site: Site) -> None:

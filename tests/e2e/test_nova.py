@@ -49,13 +49,6 @@ def test_a_status_of_novas_passes(nova: RecordingNova, guest: Guest, status: int
     assert len(nova.requests()) == 1
 
 
-def test_an_instance_that_nova_does_not_know_gets_its_404(
-    nova: RecordingNova, guest: Guest
-) -> None:
-    nova.remove(guest.instance_id)
-    assert guest.curl("/openstack/latest/meta_data.json").status == 404
-
-
 def test_binary_user_data_passes_byte_for_byte(nova: RecordingNova, guest: Guest) -> None:
     for path in ("/openstack/latest/user_data", "/latest/user-data"):
         reply = guest.curl(path, "--compressed")
@@ -156,27 +149,6 @@ def test_an_empty_body_is_a_whole_answer(guest: Guest) -> None:
     assert reply.header("Content-Length") == "0"
 
 
-def test_head_is_answered_with_the_length_and_without_the_body(
-    nova: RecordingNova, guest: Guest
-) -> None:
-    length = guest.curl(META_DATA).header("Content-Length")
-    head = guest.curl(META_DATA, "--head")
-    assert (head.status, head.body, head.header("Content-Length")) == (200, b"", length)
-    assert [request.method for request in nova.requests()] == ["GET", "HEAD"]
-    asks_own(guest)
-
-
-def test_two_requests_on_one_connection_are_both_answered(
-    nova: RecordingNova, guest: Guest
-) -> None:
-    with open_connection(guest) as connection:
-        for method in ("GET", "HEAD", "GET"):
-            request = f"{method} /openstack HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"
-            connection.sendall(request.encode())
-            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
-    assert len(nova.requests()) == 3
-
-
 @pytest.mark.parametrize("how", ["length", "chunked"])
 def test_a_password_reaches_nova_with_its_length(
     nova: RecordingNova, make_guest: MakeGuest, agent: Agent, how: str
@@ -219,25 +191,6 @@ def test_a_query_and_an_escaped_path_go_on_as_they_are(nova: RecordingNova, gues
         "/openstack/../openstack/",
         "/latest/",
     ]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "GET http://169.254.169.254/openstack HTTP/1.1",
-        "GET openstack HTTP/1.1",
-        "GET * HTTP/1.1",
-        "GET /open\x01stack HTTP/1.1",
-    ],
-)
-def test_what_is_no_origin_form_request_is_400_and_does_not_reach_nova(
-    nova: RecordingNova, guest: Guest, line: str
-) -> None:
-    with open_connection(guest) as connection:
-        connection.sendall(f"{line}\r\nHost: 169.254.169.254\r\n\r\n".encode())
-        assert connection.recv(65536).startswith(b"HTTP/1.1 400")
-    assert nova.requests() == []
-    asks_own(guest)
 
 
 def test_a_kept_connection_that_nova_has_closed_costs_no_request(

@@ -66,35 +66,6 @@ def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
 
 
 @installed
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_guests_that_keep_asking_over_a_restart_are_all_answered_with_their_own(
-    agent: Agent, guest: Guest, make_guest: MakeGuest, how: str
-) -> None:
-    twin = make_guest("twin", route="gateway", mac=guest.mac)
-    put(agent, twin)
-    both = (guest, twin)
-    for one in both:
-        asks_own(one)
-    batches = {one: one.start_many(400, 2, timeout=10) for one in both}
-    if how == "stop":
-        agent.stop()
-    else:
-        agent.kill()
-    agent.start()
-    for one in both:
-        asks_own(one)
-    for one, batch in batches.items():
-        samples = batch.samples()
-        assert {(s.status, uuid_in(s.body)) for s in samples if s.status} == {
-            (200, one.instance_id)
-        }
-        errors = [sample.error for sample in samples if not sample.status]
-        # What was being answered when the process was killed breaks off, and nothing else.
-        assert len(errors) <= (2 if how == "kill" else 0), errors
-        assert not any("refused" in error for error in errors)
-
-
-@installed
 def test_an_idle_connection_of_before_cannot_ask_after_a_restart(
     agent: Agent, guest: Guest
 ) -> None:
@@ -183,23 +154,6 @@ def test_a_fixed_port_that_is_taken_is_one_clear_line(
     assert f"[{group}] {option}" in line
     assert "Address already in use" in line
     assert "Traceback" not in done.stderr
-
-
-@installed
-def test_a_second_daemon_on_the_bridge_says_so_and_ends(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
-    before = listed(host)
-    with Agent(host, {"df_metadata": {"admin_listen": "127.0.0.1:9698"}}) as second:
-        done = second.run()
-    assert done.returncode == 2
-    line = done.stderr.splitlines()[-1]
-    assert line.startswith("dfmeta-agent: another dfmeta-agent already serves br-int")
-    assert "Traceback" not in done.stderr
-    assert agent.running
-    assert listed(host).keys() == before.keys()
-    asks_own(guest)
-    assert agent.metric("dfmeta_packet_ins_total") == 1
 
 
 # --cleanup
@@ -294,17 +248,6 @@ def test_cleanup_on_a_host_without_dfmeta_changes_nothing(
     before = Everything(furnished)
     make_agent(start=False).clean_up()
     before.check(Everything(furnished))
-
-
-def test_cleanup_without_the_state_leaves_no_flow_meter_or_port(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
-    agent.stop()
-    (agent.state_path / "state.json").unlink()
-    agent.clean_up()
-    assert [flow for flow in host.flows() if "64666d65" in flow] == []
-    assert "meter=" not in host.ofctl("dump-meters", BRIDGE)
-    assert host.ports() == [guest.port]
 
 
 CHANGES: dict[str, object] = {

@@ -33,11 +33,6 @@ def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
     return made
 
 
-def test_a_guest_gets_its_own_from_a_database_that_many_share(agent: Agent, guest: Guest) -> None:
-    assert uuid_in(guest.curl(META_DATA).body) == guest.instance_id
-    assert agent.admin("/healthz/readiness").status == 200
-
-
 def test_a_database_that_goes_is_said_to_be_missing_and_comes_back_by_itself(
     agent: Agent, guest: Guest, server: Postgres
 ) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from tests.e2e import shared
 from tests.e2e.support import (
-    META_DATA,
     PROMPT,
     Attempt,
     Capture,
@@ -234,15 +233,3 @@ def test_the_port_that_os_vif_isolates_is_answered(
         *("--", "clear", "Port", guest.port, "trunks"),
     )
     asks_own(guest)
-
-
-def test_a_port_with_a_broken_id_stops_nobody_else(
-    host: OpenvSwitch, agent: Agent, make_guest: MakeGuest
-) -> None:
-    broken = make_guest("broken", route="gateway", ids=Ids(vm_uuid="no-uuid"))
-    good = make_guest("good")
-    put(agent, good)
-    asks_own(good)
-    assert served(host, broken.ofport) == []
-    assert "is not a UUID" in agent.log()
-    assert good.curl(META_DATA).status == 200
