@@ -1,14 +1,18 @@
-"""Directives that write a reference from the code: options by group, by daemon, and programs'.
+"""Directives that write a reference from the code: options, programs' options, and limits.
 
 ``dfmeta-options:: GROUP``: every option of a group of the configuration.
 ``dfmeta-daemons::``: the options that each daemon reads, and whether SIGHUP reloads them.
 ``dfmeta-program:: NAME``: every option of the command line of a program that is not click's.
+``dfmeta-limits::``: rows of a table, each of an item, of what holds its limit, and of what happens
+above it; the number is added.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterator, Mapping
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 from docutils import nodes
@@ -20,6 +24,7 @@ from sphinx.util.docutils import SphinxDirective
 import dfmeta.conf
 from dfmeta.conf import attachments
 from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE
+from dfmeta.flows.pipeline import Purpose
 from dfmeta.guest import tag_devices
 
 CLEANUP = "Remove dfmeta's flows, meters, port, rules and route from this host, and exit."
@@ -36,6 +41,20 @@ OSLO: Mapping[str, str] = {
 """Option of oslo.config → its description."""
 
 
+LIMITS = """.. list-table::
+   :header-rows: 1
+   :widths: 34 10 30 26
+
+   * - item
+     - limit
+     - held by
+     - above it"""
+"""How a table of limits begins."""
+_HOLDER = re.compile(r"  - ``(\[\w+\] \w+(?: \(max\))?|dfmeta[\w.]+(?:\[\w+\])?)``")
+_OPTION = re.compile(r"\[(\w+)\] (\w+)( \(max\))?")
+_UNITS: Mapping[str, int] = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
+_IN_UNITS = 1 << 16
+"""A number from which on multiples of a unit are sizes."""
 NETWORK = f"{attachments.NETWORK}NAME"
 """The group of a network of containers, as the page has it."""
 
@@ -158,6 +177,42 @@ def program_text(program: str) -> Iterator[str]:
         yield from (f".. option:: {names}", "", f"   {said}", "")
 
 
+def limits_text(*rows: str) -> Iterator[str]:
+    """A table of limits, as lines of reStructuredText.
+
+    :param rows: of a list table, without the numbers.
+    """
+    yield from LIMITS.splitlines()
+    for line in rows:
+        if found := _HOLDER.fullmatch(line):
+            yield f"     - {_number(held(found[1]))}"
+        yield f"   {line}" if line else ""
+
+
+def held(name: str) -> float:
+    """Return the number behind an option or a constant; of a collection, its size.
+
+    :param name: ``[group] option``, with `` (max)`` behind it for the largest value that it may
+        have; or a constant by its dotted name, with the name of a purpose in brackets for its rate.
+    """
+    if option := _OPTION.fullmatch(name):
+        options = {group or "DEFAULT": them for group, them in dfmeta.conf.own_opts()}
+        (found,) = (one for one in options[option[1]] if one.name == option[2])
+        return float(found.type.max if option[3] else found.default)
+    path, _, purpose = name.removesuffix("]").partition("[")
+    value = resolve_name(path)
+    if purpose:
+        value = value[Purpose[purpose]]
+    return float(len(value) if isinstance(value, tuple) else value)
+
+
+def _number(value: float) -> str:
+    for unit, size in _UNITS.items():
+        if value >= _IN_UNITS and not value % size:
+            return f"{value // size:g} {unit}"
+    return f"{value:g}"
+
+
 def _values(action: Any) -> str:
     if action.choices:
         return "|".join(map(str, action.choices))
@@ -193,7 +248,8 @@ class _Written(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Parse the text where the directive stands."""
-        lines = StringList(list(type(self).text(*self.arguments)), source="the code")
+        written = type(self).text(*self.arguments, *self.content)
+        lines = StringList(list(written), source="the code")
         node = nodes.Element()
         self.state.nested_parse(lines, self.content_offset, node)
         return list(node.children)
@@ -219,9 +275,17 @@ class Program(_Written):
     text = staticmethod(program_text)
 
 
+class Limits(_Written):
+    """``dfmeta-limits::``."""
+
+    has_content = True
+    text = staticmethod(limits_text)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Add the directives."""
     app.add_directive("dfmeta-options", Options)
     app.add_directive("dfmeta-daemons", Daemons)
     app.add_directive("dfmeta-program", Program)
+    app.add_directive("dfmeta-limits", Limits)
     return {"parallel_read_safe": True}
