@@ -17,21 +17,17 @@ from dfmeta.devices.model import Device, Disk, Nic
 from dfmeta.devices.rules import KEYS, TagRule
 from dfmeta.devices.schema import ADDRESSES, SCHEMA, TAG_MAX
 from dfmeta.devices.versions import MEMBERS, SINCE
+from tests.docs.page import paragraphs, rows
 
 PAGE = (Path(__file__).parents[2] / "doc/source/devices.rst").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())
 COMMON = ("type", "bus", "address", "tags")
 
 
-def table(title: str) -> list[list[str]]:
+def table(title: str) -> list[tuple[str, ...]]:
     """A table's rows, each cell as one line."""
-    body = PAGE.split(f".. list-table:: {title}\n", 1)[1]
-    body = re.split(r"\n\n(?=\S)", body, maxsplit=1)[0]
-    rows = re.split(r"^   \* - ", body, flags=re.MULTILINE)[2:]
-    return [
-        [" ".join(cell.split()) for cell in re.split(r"^     - ", row, flags=re.MULTILINE)]
-        for row in rows
-    ]
+    body = PAGE.partition(f".. list-table:: {title}\n")[2]
+    return rows(paragraphs(body)[0])[1:]
 
 
 def literal(cell: str) -> str:
@@ -80,9 +76,9 @@ def test_what_is_always_there_is_what_the_schema_requires() -> None:
 
 
 def test_the_page_has_each_bus_with_an_address_of_its_form() -> None:
-    rows = {literal(row[0]): literal(row[2]) for row in table("Buses")}
-    assert list(rows) == list(ADDRESSES)
-    for bus, address in rows.items():
+    buses = {literal(row[0]): literal(row[2]) for row in table("Buses")}
+    assert list(buses) == list(ADDRESSES)
+    for bus, address in buses.items():
         assert re.fullmatch(ADDRESSES[bus], address)
 
 

@@ -16,20 +16,13 @@ from dfmeta.cli.ctl import COMMANDS
 from dfmeta.cmd import central
 from dfmeta.flows.pipeline import PURPOSES, TABLES, Layout
 from dfmeta.proxy.limits import BACKLOG
+from tests.docs import page as reader
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "doc/source"
 OF_NEUTRON = ("migrate-neutron-agent", "migrate-metadata-path", "migrate-ovn")
 PAGES = (*OF_NEUTRON, "migrate-hollow")
 NEUTRON = ROOT / ".cache/neutron/bin/python"
-ROW = re.compile(
-    r"^   \* - (?P<old>``[^`]+``)\n"
-    r"     -(?P<old_default>| ``[^`]+``)\n"
-    r"     - (?P<new>none|``[^`]+``)\n"
-    r"     -(?P<new_default>| ``[^`]+``)\n"
-    r"     - (?P<text>\S.*)\n",
-    re.MULTILINE,
-)
 BLOCK = re.compile(
     r"^\.\. code-block:: ini\n   :caption: (?P<caption>.+)\n\n(?P<text>(?:   .*\n|\n)+)",
     re.MULTILINE,
@@ -52,11 +45,7 @@ def page(name: str) -> str:
 
 def rows(name: str) -> list[Row]:
     """The rows of a page's table."""
-    text = page(name)
-    found = [Row(*(part.strip().strip("`") for part in one)) for one in ROW.findall(text)]
-    # A row that is written otherwise would not be looked at.
-    assert len(found) + 1 == text.count("   * - ")
-    return found
+    return [Row(*(cell.strip("`") for cell in one)) for one in reader.rows(page(name))[1:]]
 
 
 def blocks(name: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ from dfmeta.store.db.repository import Record
 from dfmeta.store.guest import dialects, documents, ec2, equinix, keys, nocloud, openstack, values
 from dfmeta.store.guest.dialects import Settings, answer
 from dfmeta.store.guest.paths import split_path
+from tests.docs import page as reader
 from tests.unit.store.guest.crawling import crawl_ec2, crawl_equinix, crawl_flat
 
 ROOT = Path(__file__).parents[2]
@@ -63,10 +64,6 @@ SAMPLES: Mapping[str, object] = {
     "spot": {"termination_time": "t"},
 }
 """Member → what a document might have there."""
-_CELL = r"(.+(?:\n       .+)*)"
-_ROW = re.compile(
-    rf"^   \* - ``(\w+)``\n{''.join([f'     - {_CELL}' + chr(10)] * 5)}", re.MULTILINE
-)
 _LITERAL = re.compile(r"``([^`]+)``")
 _READ = re.compile(r'members\.get\("(\w+)"\)')
 DIALECTS = ("NoCloud", "OpenStack", "EC2", "Equinix")
@@ -78,11 +75,12 @@ Facts = dict[str, object]
 def rows(page: str) -> dict[str, dict[str, set[str]]]:
     """Member → dialect → where the page says that it is."""
     return {
-        found[1]: {
+        member.strip("`"): {
             dialect: set(_LITERAL.findall(cell))
-            for dialect, cell in zip(DIALECTS, found.groups()[2:], strict=True)
+            for dialect, cell in zip(DIALECTS, cells, strict=True)
         }
-        for found in _ROW.finditer(page)
+        for member, _form, *cells in (row for row in reader.rows(page) if len(row) == 6)
+        if member.startswith("``")
     }
 
 
@@ -162,9 +160,9 @@ def test_the_page_names_versions_and_templates() -> None:
 
 @pytest.mark.parametrize("member", SAMPLES)
 def test_a_row_that_is_missing_or_wrong_is_noticed(member: str) -> None:
-    row = next(found for found in _ROW.finditer(PAGE) if found[1] == member)
-    assert member not in rows(PAGE.replace(row[0], ""))
-    place = next(name for cell in row.groups()[2:] for name in _LITERAL.findall(cell))
-    before, _place, after = row[0].rpartition(f"``{place}``")
-    damaged = PAGE.replace(row[0], f"{before}``elsewhere``{after}")
+    row = next(one for one in reader.ROW.findall(PAGE) if one.startswith(f"   * - ``{member}``\n"))
+    assert member not in rows(PAGE.replace(row, ""))
+    place = next(name for names in rows(PAGE)[member].values() for name in names)
+    before, _place, after = row.rpartition(f"``{place}``")
+    damaged = PAGE.replace(row, f"{before}``elsewhere``{after}")
     assert rows(damaged)[member] != differences(member)

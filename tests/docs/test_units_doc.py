@@ -13,6 +13,7 @@ from dfmeta.admin.server import HELD
 from dfmeta.cmd import central, daemon
 from dfmeta.conf import agent, limits
 from dfmeta.store.api.checks import USERDATA_MAX
+from tests.docs.page import rows, sections
 
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "etc/systemd"
@@ -34,14 +35,11 @@ def service(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def rows(service: str) -> dict[str, str]:
+def told(service: str) -> dict[str, str]:
     """Open item to its reason, in the page's table of that unit."""
-    section = PAGE.partition(f"\n{service}.service\n---")[2]
-    section = re.split(r"\n(?=\S[^\n]*\n(?:---|===))", section)[0]
-    found = re.findall(
-        r"^   \* - ``(.+)``\n     - ((?:.+\n)(?:       .+\n)*)", section, re.MULTILINE
-    )
-    return {item: " ".join(reason.split()) for item, reason in found}
+    (section,) = (one for one in sections(PAGE) if one.title == f"{service}.service")
+    found = rows("\n\n".join(section.paragraphs))
+    return {item.strip("`"): reason for item, reason in found if item.startswith("``")}
 
 
 def test_each_open_item_has_its_reason(service: str) -> None:
@@ -50,11 +48,11 @@ def test_each_open_item_has_its_reason(service: str) -> None:
     items = json.loads(done.stdout)
     # What does not apply has no value.
     open_items = {one["name"] for one in items if one["set"] is False}
-    told = rows(service)
-    assert open_items - told.keys() == set(), "no reason is given"
+    reasons = told(service)
+    assert open_items - reasons.keys() == set(), "no reason is given"
     # Another release of the analyzer may know fewer.
-    assert told.keys() & {one["name"] for one in items} == open_items
-    assert [item for item, reason in told.items() if not reason.endswith(".")] == []
+    assert reasons.keys() & {one["name"] for one in items} == open_items
+    assert [item for item, reason in reasons.items() if not reason.endswith(".")] == []
 
 
 def test_the_exposure_is_what_the_page_says(service: str) -> None:

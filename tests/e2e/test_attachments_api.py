@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import META_DATA, asks_own, put
 from tests.harness.agent import Agent, Options
 from tests.harness.container import Container
@@ -36,11 +37,7 @@ OPTIONS: Options = {
 NETWORK = {"network": "pods"}
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    """Provide a compute node."""
-    with OpenvSwitch() as switch:
-        yield switch
+host = shared.host
 
 
 @pytest.fixture(scope="module", params=[0, 1], ids=["daemon", "worker"])

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dfmeta.ports.attachments import names_of
+from tests.e2e import shared
 from tests.harness.agent import Agent, Options
 from tests.harness.guest import Guest, Ids, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
@@ -32,11 +33,7 @@ PODS, OTHER = "attachment_network:pods", "attachment_network:other"
 Line = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    """Provide a compute node."""
-    with OpenvSwitch() as switch:
-        yield switch
+host = shared.host
 
 
 @pytest.fixture(scope="module")

@@ -196,24 +196,6 @@ def test_another_user_of_the_host_deletes_none(host: Host, vm: Guest) -> None:
     assert one["id"] not in host.tags()
 
 
-def test_doctor_names_an_attachment_without_its_ports(host: Host, vm: Guest) -> None:
-    def finding() -> dict[str, str]:
-        done = host.agent.ctl("doctor", "--format", "json", check=False)
-        (found,) = [one for one in json.loads(done.stdout) if one["check"] == "attachments"]
-        return dict(found)
-
-    one = attach(vm, "c1")
-    before = finding()
-    assert (before["status"], before["text"]) == ("ok", "2 attachments of 1 VMs")
-    host.switch.vsctl("del-port", f"spt-{one['id']}"[:15])
-    found = finding()
-    assert found["status"] == "wrong"
-    assert f"c1 of tpi-{vm.ids.iface_id}"[:12] in found["text"]
-    assert host.agent.ctl("attachment", "gc").returncode == 0
-    assert finding() == before
-    detach(vm, "c1")
-
-
 def test_a_port_that_vanishes_while_no_daemon_runs_comes_again(host: Host, vm: Guest) -> None:
     before = host.tags()
     one = attach(vm, "c1")

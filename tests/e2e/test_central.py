@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -295,12 +294,6 @@ def test_requests_that_have_begun_are_answered_at_sigterm(network: Network) -> N
 
 
 # Its life
-
-
-def test_it_has_no_privileges(network: Network) -> None:
-    status = Path(f"/proc/{network.central.pid}/status").read_text()
-    assert "CapEff:\t0000000000000000" in status
-    assert network.ask("one").status == 200
 
 
 def test_it_ends_at_once_when_nothing_runs(network: Network) -> None:

@@ -54,6 +54,7 @@ def fails(agent: Agent, *words: str) -> str:
     """A start that ends with one line; that line."""
     done = agent.run(timeout=30)
     assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
     line = done.stderr.splitlines()[-1]
     assert line.startswith("dfmeta-agent: "), line
     for word in words:
@@ -183,7 +184,7 @@ def test_a_first_start_that_fails_leaves_nothing(host: OpenvSwitch, make_agent: 
     before = left(host)
     agent = make_agent(start=False)
     with taken(host):
-        fails(agent, "169.254.169.254:18080", "Address already in use")
+        fails(agent, "169.254.169.254:18080", "[df_metadata] port", "Address already in use")
     assert left(host) == before
     assert holders(host) == []
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.e2e.support import KEY, Capture, project_ids, put, put_nova
+from tests.e2e.support import KEY, Capture, project_ids, put_nova
 from tests.harness.agent import Agent
-from tests.harness.cloudinit import Boot, Booting
-from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import Guest
+from tests.harness.cloudinit import Booting
+from tests.harness.fixtures import MakeGuest
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 
@@ -17,16 +16,6 @@ RAN = "/run/ran-on"
 USER_DATA = f"#!/bin/sh\nhostname > {RAN}\n"
 CRAWL = 28
 """Connections of cloud-init's OpenStack data source for an instance with a key."""
-
-
-def check(boot: Boot, *, source: str, guest: Guest) -> None:
-    assert boot.errors == [], boot.output + boot.log
-    assert boot.datasource == source
-    assert boot.instance_id == guest.instance_id
-    assert boot.hostname.partition(".")[0] == guest.name
-    assert boot.authorized_keys.splitlines()[0] == KEY
-    assert boot.user_data == USER_DATA.encode()
-    assert boot.files[RAN].strip().partition(".")[0] == guest.name
 
 
 def test_a_whole_crawl_is_one_packet_in(
@@ -41,24 +30,14 @@ def test_a_whole_crawl_is_one_packet_in(
     with Capture(host.namespace, guest.port) as capture:
         boot = cloud_init(guest, files=[RAN]).finish()
         syns = capture.syns()
-    check(boot, source="OpenStack", guest=guest)
+    assert boot.errors == [], boot.output + boot.log
+    assert (boot.datasource, boot.instance_id) == ("OpenStack", guest.instance_id)
+    assert boot.hostname.partition(".")[0] == guest.name
+    assert boot.authorized_keys.splitlines()[0] == KEY
+    assert boot.user_data == USER_DATA.encode()
+    assert boot.files[RAN].strip().partition(".")[0] == guest.name
     assert len({syn.source_port for syn in syns}) == len(syns) == CRAWL
     assert len(nova.requests()) == CRAWL
     assert nova_agent.metric("dfmeta_packet_ins_total") == 1
     # The way to Nova is kept open, unlike the guest's.
     assert nova.accepted() == 1
-
-
-def test_openstack_and_ec2_mode_boot_from_the_store_at_the_same_time(
-    make_agent: MakeAgent, make_guest: MakeGuest, cloud_init: StartBoot
-) -> None:
-    agent = make_agent()
-    user_data = agent.folder / "user-data"
-    user_data.write_text(USER_DATA)
-    guests = {source: make_guest(source.lower()) for source in ("OpenStack", "Ec2")}
-    for guest in guests.values():
-        put(agent, guest, "--ssh-key", KEY, "--user-data", str(user_data))
-    boots = {mode: cloud_init(guest, mode=mode, files=[RAN]) for mode, guest in guests.items()}
-    for source, boot in boots.items():
-        check(boot.finish(), source=source, guest=guests[source])
-    assert agent.metric("dfmeta_packet_ins_total") == len(guests)

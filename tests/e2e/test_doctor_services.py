@@ -22,6 +22,7 @@ from tests.e2e.support import (
     project_ids,
     put_nova,
 )
+from tests.e2e.test_next_hops import with_neutron as neutron_options
 from tests.e2e.ward import Line, Ward, examine, nova_options, only, shared_ward, status_of
 from tests.harness import neutron as neutron_harness
 from tests.harness.certificates import Authority
@@ -257,13 +258,6 @@ def test_guests_of_nova_in_a_wrong_project_and_without_one(
 
 
 # Identity sources
-
-
-def neutron_options(**more: object) -> dict[str, dict[str, object]]:
-    return {
-        "df_metadata": {"identity_sources": "ovsdb,neutron"},
-        "neutron": neutron_harness.options(**more),
-    }
 
 
 def test_neutron_takes_the_account_or_not(ward: Ward) -> None:

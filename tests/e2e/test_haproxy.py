@@ -390,29 +390,16 @@ def test_guests_with_rate_limits_are_the_daemons(
     wait_for(lambda: not handed_over(), 10, "the requests to be haproxy's again")
 
 
-@pytest.fixture
-def wrong(agent: Agent, make_agent: MakeAgent) -> Iterator[Agent]:
-    """A daemon to be started with a wrong value, while the other one does not run."""
+def test_a_program_that_is_not_there_ends_the_start(
+    host: OpenvSwitch, agent: Agent, make_agent: MakeAgent
+) -> None:
     agent.stop()
-    yield make_agent(OPTIONS, start=False)
-    agent.start()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"df_metadata": {"backend": "store"}}, "engine = 'haproxy' is wrong"),
-        ({"df_metadata": {"proxy_workers": 2}}, "proxy_workers = 2 is wrong"),
-        ({"haproxy": {"binary": "/none/haproxy"}}, "Install the package haproxy"),
-        ({"haproxy": {"binary": "/bin/true"}}, "Install the package haproxy"),
-        ({"haproxy": {"user": "root"}}, "[haproxy] user = 'root' is wrong"),
-    ],
-)
-def test_a_wrong_value_ends_the_start(wrong: Agent, options: Options, said: str) -> None:
-    wrong.configure(options)
-    wrong.start(wait=False)
-    assert wrong.wait(20) == 2
-    assert said in wrong.log()
+    try:
+        done = make_agent({**OPTIONS, "haproxy": {"binary": "/none/haproxy"}}, start=False).run()
+    finally:
+        agent.start()
+    assert done.returncode == 2
+    assert "Install the package haproxy" in done.stderr
 
 
 def test_an_answer_is_within_the_time_of_its_request(

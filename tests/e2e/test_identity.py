@@ -308,10 +308,6 @@ def test_a_restart_keeps_the_addresses_of_guests_that_libvirt_names(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"df_metadata": {"identity_sources": "ovsdb,xen"}}, "no source 'xen'"),
-        ({"df_metadata": {"identity_sources": "ovsdb,ovsdb"}}, "twice"),
-        ({"df_metadata": {"identity_sources": ""}}, "does not name a source"),
-        ({"df_metadata": {"libvirt_xml_path": "run"}}, "absolute path"),
         ({"df_metadata": {"identity_sources": "neutron"}}, "[neutron] auth_type"),
         (
             {
@@ -327,7 +323,6 @@ def test_a_restart_keeps_the_addresses_of_guests_that_libvirt_names(
             },
             "guessing",
         ),
-        ({"neutron": {"keyfile": "/k.pem"}}, "[neutron] certfile"),
     ],
 )
 def test_a_wrong_option_is_named(

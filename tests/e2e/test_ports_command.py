@@ -61,14 +61,6 @@ def test_ports_shows_every_guest_port_as_a_table_and_as_json(
     assert nobody.port not in table.split()
 
 
-def test_ports_says_so_when_no_daemon_runs(make_agent: MakeAgent) -> None:
-    done = make_agent(start=False).ctl("ports", check=False)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("dfmeta: dfmeta-agent does not answer at 127.0.0.1:9697")
-    assert done.stdout == ""
-
-
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_terminal_shows_each_identifier_whole(
     host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, width: int

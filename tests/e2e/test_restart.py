@@ -7,13 +7,12 @@ import subprocess
 
 import pytest
 
-from tests.e2e.support import META_DATA, PROXY_PORT, Attempt, Capture, asks_own, put, uuid_in
+from tests.e2e.support import META_DATA, Attempt, Capture, asks_own, put, uuid_in
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.scheme import SIDE
 
 pytestmark = pytest.mark.early
 installed = pytest.mark.installed
@@ -136,24 +135,6 @@ def test_a_remembered_port_that_is_taken_gives_way_to_another(
         agent.start()
         assert proxy_port(agent) != first
         asks_own(guest)
-
-
-@installed
-def test_a_fixed_port_that_is_taken_is_one_clear_line(
-    host: OpenvSwitch, make_agent: MakeAgent
-) -> None:
-    agent = make_agent(start=False)
-    with host.namespace.open_socket() as taken:
-        taken.bind(("0.0.0.0", PROXY_PORT))
-        taken.listen()
-        done = agent.run()
-    assert done.returncode == 2
-    line = done.stderr.splitlines()[-1]
-    assert f":{PROXY_PORT}" in line
-    group, option = SIDE.port_option
-    assert f"[{group}] {option}" in line
-    assert "Address already in use" in line
-    assert "Traceback" not in done.stderr
 
 
 # --cleanup

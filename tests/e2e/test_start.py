@@ -132,12 +132,6 @@ def test_an_absent_bridge_is_waited_for(bare_host: OpenvSwitch) -> None:
         agent.stop()
 
 
-@installed
-def test_after_startup_timeout_an_absent_bridge_is_one_clear_line(bare_host: OpenvSwitch) -> None:
-    with Agent(bare_host, {"df_metadata": {"startup_timeout": 0.5}}) as agent:
-        check_line(agent, BRIDGE, "[df_metadata] integration_bridge")
-
-
 def test_after_startup_timeout_an_absent_ovsdb_is_one_clear_line(bare_host: OpenvSwitch) -> None:
     bare_host.kill("ovsdb-server")
     with Agent(bare_host, {"df_metadata": {"startup_timeout": 0.5}}) as agent:

@@ -370,24 +370,3 @@ def test_subports_come_change_and_go_beside_guests_at_work(agent: Agent, vms: li
     assert failures(batches) == Counter()
     wait_for(lambda: len(trunk.subports) == len(VIDS), 1, "the changes")
     wait_served(agent, *vms)
-
-
-@pytest.mark.parametrize("way", ["restart", "kill", "vswitchd"])
-def test_no_request_fails_over_a_restart(
-    host: OpenvSwitch, agent: Agent, vms: list[Vm], way: str
-) -> None:
-    before = {name: row["ofport"] for name, row in rows(agent).items()}
-    batches = start_all(vms, 60)
-    if way == "vswitchd":
-        host.restart("ovs-vswitchd")
-    elif way == "kill":
-        agent.kill()
-        agent.start()
-    else:
-        agent.restart()
-    assert failures(batches) == Counter()
-    wait_served(agent, *vms)
-    assert {name: row["ofport"] for name, row in rows(agent).items()} == before
-    for vm in vms:
-        for one in vm.everyone():
-            asks_own(one)

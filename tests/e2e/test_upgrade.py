@@ -13,20 +13,15 @@ import pytest
 from dfmeta.store.db import database, schema
 from tests.e2e.support import (
     META_DATA,
-    NOVA_OPTIONS,
     asks_own,
     open_connection,
-    project_ids,
-    put_nova,
     read_all,
     uuid_in,
 )
 from tests.harness.agent import Agent, program
 from tests.harness.central import GUEST_PORT, Central, ask
-from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, uuid_of
 from tests.harness.netns import Namespace
-from tests.harness.nova import RecordingNova
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 
 pytestmark = pytest.mark.installed
@@ -147,18 +142,3 @@ def test_a_newer_schema_is_one_clear_line_and_exit_2(
     assert "Install the newer dfmeta that wrote it, or restore a backup" in line
     assert "Traceback" not in log
     assert database.schema_of(central.url) == "9999"
-
-
-# Options
-
-
-def test_an_option_with_its_former_name_works_and_one_line_names_the_new_one(
-    make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova
-) -> None:
-    former = {**NOVA_OPTIONS["DEFAULT"], "nova_metadata_ip": "127.0.0.1"}
-    agent = make_agent({**NOVA_OPTIONS, "DEFAULT": former})
-    guest = make_guest("one", ids=project_ids("one"))
-    put_nova(nova, guest)
-    asks_own(guest)
-    (line,) = [line for line in agent.log().splitlines() if "nova_metadata_ip" in line]
-    assert 'is deprecated. Use option "nova_metadata_host"' in line

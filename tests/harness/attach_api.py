@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.harness.closing import Closing
+from tests.harness.closing import Closing, serving
 from tests.harness.netns import Namespace
 
 ADDRESS = "169.254.169.254"
@@ -110,14 +111,14 @@ class Service(Closing):
         self._count = 0
         self.reset()
         handler = type("Bound", (Handler,), {"service": self})
-        self._server = _Server((ADDRESS, 80), handler, bind_and_activate=False)
-        self._server.socket.close()
-        self._server.socket = host.open_socket()
-        self._server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._server.socket.bind((ADDRESS, 80))
-        self._server.server_activate()
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
+        server = _Server((ADDRESS, 80), handler, bind_and_activate=False)
+        server.socket.close()
+        server.socket = host.open_socket()
+        server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.socket.bind((ADDRESS, 80))
+        server.server_activate()
+        self._serving = contextlib.ExitStack()
+        self._serving.enter_context(serving(server))
 
     def reset(self) -> None:
         """Forget everything, faults as well."""
@@ -136,10 +137,7 @@ class Service(Closing):
 
     def close(self) -> None:
         """Stop. Idempotent."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-            self._thread.join()
-            self._server.server_close()
+        self._serving.close()
 
     def number(self) -> int:
         """Return a new number."""
