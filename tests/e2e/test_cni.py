@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dfmeta.guest import cni
-from tests.e2e.cni_vm import BRIDGE, PARENT_MAC, Vm, ended, path
+from tests.e2e.cni_vm import BRIDGE, PARENT_MAC, Vm, path
 from tests.harness.attach_api import Handler, says, sends, waits
 from tests.harness.closing import Program
 from tests.harness.netns import Namespace, spawn, tx_off
@@ -252,24 +252,6 @@ def test_del_of_an_old_sandbox_does_not_touch_the_new_one(vm: Vm, netns: Namespa
     assert vm.call("DEL", "old", path(netns), link="vlan") == (0, None)
     assert "eth0" in netns.ip("link show")
     vm.call("DEL", "new", path(netns))
-
-
-def test_twenty_containers_at_once(vm: Vm) -> None:
-    names = [name() for _ in range(20)]
-    pods = {one: Namespace("pod") for one in names}
-    try:
-        running = [vm.start("ADD", one, path(pods[one]), timeout=60) for one in names]
-        results = [ended(one) for one in running]
-        assert [status for status, _r in results] == [0] * 20, results
-        assert len({one["ips"][0]["address"] for _s, one in results}) == 20
-        assert len(vm.traces()[0]) == 20
-        gone = [vm.start("DEL", one, "", timeout=60) for one in names]
-        assert [ended(one) for one in gone] == [(0, None)] * 20
-    finally:
-        for one in pods.values():
-            one.close()
-    assert vm.traces() == NOTHING
-    assert vm.service.attachments == {}
 
 
 @pytest.mark.parametrize("place", ["service", "device", "port"])

@@ -244,48 +244,29 @@ CHANGES: dict[str, object] = {
 """Options that say where dfmeta puts what is its own, and other values than their defaults."""
 
 
+@pytest.mark.parametrize("way", ["made with it", "changed since", "changed for the last start"])
 @pytest.mark.parametrize("option", CHANGES)
-def test_cleanup_without_the_state_finds_all_whatever_the_option_was(
-    furnished: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, option: str
+def test_cleanup_finds_all_whatever_the_option_was(
+    furnished: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, option: str, way: str
 ) -> None:
+    """Without the state, unless that is what knows of two values."""
     make_guest("one", route="gateway")
     before = Everything(furnished)
-    agent = make_agent({"df_metadata": {option: CHANGES[option]}})
+    changed = {"df_metadata": {option: CHANGES[option]}}
+    agent = make_agent(changed if way == "made with it" else None)
     assert "meter=131" in furnished.ofctl("dump-meters", BRIDGE), "a guest's"
     agent.stop()
+    agent.configure(changed)
+    if way == "changed for the last start":
+        agent.start()
+        agent.stop()
+        agent.clean_up()
+        before.check(Everything(furnished))
+        return
     (agent.state_path / "state.json").unlink()
     agent.clean_up()
     # What arp_ignore was before is in the state alone.
     before.check(Everything(furnished), but="sysctls")
-
-
-@pytest.mark.parametrize("option", CHANGES)
-def test_cleanup_without_the_state_finds_what_was_made_by_another_option(
-    furnished: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, option: str
-) -> None:
-    make_guest("one", route="gateway")
-    before = Everything(furnished)
-    agent = make_agent()
-    agent.stop()
-    (agent.state_path / "state.json").unlink()
-    agent.configure({"df_metadata": {option: CHANGES[option]}})
-    agent.clean_up()
-    before.check(Everything(furnished), but="sysctls")
-
-
-@pytest.mark.parametrize("option", CHANGES)
-def test_cleanup_finds_what_was_made_before_an_option_was_changed(
-    furnished: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, option: str
-) -> None:
-    make_guest("one", route="gateway")
-    before = Everything(furnished)
-    agent = make_agent()
-    agent.stop()
-    agent.configure({"df_metadata": {option: CHANGES[option]}})
-    agent.start()
-    agent.stop()
-    agent.clean_up()
-    before.check(Everything(furnished))
 
 
 def test_cleanup_beside_a_running_daemon_refuses(
