@@ -17,7 +17,7 @@ from tests.e2e.support import (
 )
 from tests.harness.activator import Activator
 from tests.harness.agent import ADMIN_PORT, Agent
-from tests.harness.central import GUEST_PORT, Central, connect
+from tests.harness.central import GUEST_PORT, Central
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, Guest, uuid_of
 from tests.harness.netns import Namespace, veth
@@ -120,14 +120,14 @@ def test_nobody_is_heard_before_the_daemon_or_on_another_device(
         host.namespace.ip("address add 192.0.2.1/24 dev uplink")
         neighbour.ip("address add 192.0.2.2/24 dev eth0", "route add default via 192.0.2.1")
         place = (METADATA_IP, PROXY_PORT)
-        with connect(neighbour, place, source="192.0.2.2") as early:
+        with neighbour.connect(*place, source="192.0.2.2", timeout=10) as early:
             agent.start()
             wait_for(lambda: closed(early), 5, "the early connection to be reset")
             assert "Reset 1 connections" in agent.log()
         for end in (lambda: None, agent.stop):
             end()
             with pytest.raises(TimeoutError):
-                connect(neighbour, place, source="192.0.2.2", timeout=0.5)
+                neighbour.connect(*place, source="192.0.2.2", timeout=0.5)
         agent.start()
         put(agent, guest)
         asks_own(guest)
@@ -187,8 +187,8 @@ def test_nobody_is_refused_while_no_store_runs(central: Central) -> None:
     for end in (central.stop, central.kill):
         end()
         with (
-            connect(central.namespace, ("127.0.0.1", GUEST_PORT)) as waiting,
-            connect(central.namespace, ("127.0.0.1", ADMIN_PORT)) as operator,
+            central.namespace.connect("127.0.0.1", GUEST_PORT, timeout=10) as waiting,
+            central.namespace.connect("127.0.0.1", ADMIN_PORT, timeout=10) as operator,
         ):
             waiting.sendall(request)
             operator.sendall(READINESS)

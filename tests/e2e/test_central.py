@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.harness.agent import ADMIN_PORT, Answer
-from tests.harness.central import GUEST_PORT, Central, ask, connect
+from tests.harness.agent import ADMIN_PORT, Answer, ask
+from tests.harness.central import GUEST_PORT, Central
 from tests.harness.guest import uuid_of
 from tests.harness.netns import Namespace, veth
 from tests.harness.poll import wait_for
@@ -60,9 +60,9 @@ class Network:
         store = options.pop("store", STORE)
         return ask(self.guests[name], (store, GUEST_PORT), path, **options)
 
-    def connect(self, name: str, **options: Any) -> socket.socket:
+    def connect(self, name: str) -> socket.socket:
         """A connection of that guest's."""
-        return connect(self.guests[name], (STORE, GUEST_PORT), **options)
+        return self.guests[name].connect(STORE, GUEST_PORT, timeout=10)
 
 
 @pytest.fixture(scope="module")
@@ -275,8 +275,11 @@ def test_other_hosts_get_an_admin_side_with_tokens_alone(network: Network) -> No
 def test_requests_that_have_begun_are_answered_at_sigterm(network: Network) -> None:
     body = pushed(TWO, "late", "10.0.0.2")
     head = f"POST {{}} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-    place = ("127.0.0.1", ADMIN_PORT)
-    with connect(network.central.namespace, place) as admin, network.connect("one") as guest:
+    here = network.central.namespace
+    with (
+        here.connect("127.0.0.1", ADMIN_PORT, timeout=10) as admin,
+        network.connect("one") as guest,
+    ):
         for sock, path in ((admin, "/device-metadata"), (guest, "/openstack/latest/password")):
             sock.sendall(head.format(path).encode() + body[:10])
         wait_for(

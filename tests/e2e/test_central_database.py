@@ -11,8 +11,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.harness.agent import Answer
-from tests.harness.central import GUEST_PORT, Central, ask
+from tests.harness.agent import Answer, ask
+from tests.harness.central import GUEST_PORT, Central
 from tests.harness.guest import uuid_of
 from tests.harness.netns import Namespace
 from tests.harness.poll import wait_for

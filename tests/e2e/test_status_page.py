@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.support import NOVA_OPTIONS, asks_own, project_ids, put, put_nova
-from tests.harness.agent import ADMIN_PORT, Agent
+from tests.harness.agent import ADMIN_PORT, Agent, ask
 from tests.harness.browser import DESKTOP, PHONE, Browser
-from tests.harness.central import GUEST_PORT, Central, ask
+from tests.harness.central import GUEST_PORT, Central
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
 from tests.harness.netns import Namespace

@@ -12,7 +12,8 @@ import pytest
 from dfmeta.store.db.record import Kind
 from dfmeta.store.db.repository import Repository
 from tests.harness import netns
-from tests.harness.central import GUEST_PORT, Central, ask
+from tests.harness.agent import ask
+from tests.harness.central import GUEST_PORT, Central
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import uuid_of
 from tests.harness.netns import Namespace

@@ -11,8 +11,8 @@ import pytest
 from tests.e2e.support import asks_own, put
 from tests.harness import sandbox
 from tests.harness.activator import Activator
-from tests.harness.agent import program
-from tests.harness.central import Central, ask
+from tests.harness.agent import ask, program
+from tests.harness.central import Central
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, uuid_of
 from tests.harness.netns import ROOT, Namespace

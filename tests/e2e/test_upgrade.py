@@ -18,8 +18,8 @@ from tests.e2e.support import (
     read_all,
     uuid_in,
 )
-from tests.harness.agent import Agent, program
-from tests.harness.central import GUEST_PORT, Central, ask
+from tests.harness.agent import Agent, ask, program
+from tests.harness.central import GUEST_PORT, Central
 from tests.harness.guest import Guest, uuid_of
 from tests.harness.netns import Namespace
 from tests.harness.ovs import BRIDGE, OpenvSwitch

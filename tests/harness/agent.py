@@ -72,6 +72,8 @@ class Daemon(Closing):
     """The daemon's name in messages, and that of its program."""
     program: ClassVar[str] = ""
     """The program's name, if it is another one."""
+    admin_timeout: ClassVar[float] = 5.0
+    """Seconds until an answer of the admin listener is given up."""
 
     def __init__(self, namespace: netns.Namespace, folder: str) -> None:
         """Make the folder; a subclass fills ``_options``, and calls :meth:`configure`."""
@@ -146,6 +148,61 @@ class Daemon(Closing):
                     pass_fds=self.pass_fds,
                 )
 
+    def wait_ready(self, timeout: float = 30) -> None:
+        """Wait for ``/healthz/readiness``.
+
+        :raises RuntimeError: the daemon has ended, or is not ready in time; with its log.
+        """
+        try:
+            wait_for(lambda: self.readiness() == 200, timeout, f"{self.name} to be ready")
+        except TimeoutError as error:
+            missing = ""
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                missing = self.admin("/healthz/readiness").text
+            raise RuntimeError(f"{error}: {missing}\n{self.tail()}") from None
+
+    def readiness(self) -> int:
+        """Return the status of ``/healthz/readiness``; 0 while the listener is not up."""
+        if not self.running:
+            raise RuntimeError(f"{self.name} ended with {self.exit_status()}:\n{self.tail()}")
+        try:
+            return self.admin("/healthz/readiness").status
+        except (OSError, http.client.HTTPException):
+            return 0
+
+    def ready(self) -> bool:
+        """Return whether the daemon reports readiness."""
+        return self.readiness() == 200
+
+    @property
+    def admin_place(self) -> tuple[str, int]:
+        """Return the address and the port of the admin listener."""
+        host, _, port = str(self._options["df_metadata"]["admin_listen"]).rpartition(":")
+        return host, int(port)
+
+    def admin(
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send a request to the admin listener, from the same host."""
+        return ask(
+            self.namespace,
+            self.admin_place,
+            path,
+            method=method,
+            body=body,
+            headers=headers,
+            timeout=self.admin_timeout * PATIENCE,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return every sample of ``/metrics``: ``name{labels}`` to its value."""
+        return samples(self.admin("/metrics").text)
+
     def exit_status(self) -> int | None:
         """Return the exit status of the last process; None if it runs or was never started."""
         return None if self._process is None else self._process.poll()
@@ -212,7 +269,6 @@ class Agent(Daemon):
         self.host = host
         self.state_path = self.folder / "state"
         self.state_path.mkdir(mode=0o700)
-        self.admin_timeout = 5.0 * PATIENCE
         self.admin_port = ADMIN_PORT
         self._options = {
             "df_metadata": {
@@ -241,6 +297,11 @@ class Agent(Daemon):
             engine = {"engine": ENGINE, "proxy_workers": 0}
             self.configure({"df_metadata": engine, "haproxy": {"binary": HAPROXY}})
 
+    @property
+    def admin_place(self) -> tuple[str, int]:
+        """Return where the daemon listens, whatever the options say by now."""
+        return "127.0.0.1", self.admin_port
+
     # Life
 
     def start(self, *, wait: bool = True, timeout: float = 30) -> Self:
@@ -253,45 +314,7 @@ class Agent(Daemon):
             self.wait_ready(timeout)
         return self
 
-    def wait_ready(self, timeout: float = 30) -> None:
-        """Wait for ``/healthz/readiness``.
-
-        :raises RuntimeError: the daemon has ended, or is not ready in time; with its log.
-        """
-        try:
-            wait_for(self.ready, timeout, "dfmeta-agent to be ready")
-        except TimeoutError as error:
-            missing = ""
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                missing = self.admin("/healthz/readiness").text
-            raise RuntimeError(f"{error}: {missing}\n{self.tail()}") from None
-
-    def ready(self) -> bool:
-        """Return whether the daemon reports readiness; false while the listener is not up."""
-        if not self.running:
-            raise RuntimeError(f"dfmeta-agent ended with {self.exit_status()}:\n{self.tail()}")
-        try:
-            return self.admin("/healthz/readiness").status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-
-    # Logs, metrics and answers
-
-    def admin(self, path: str, *, method: str = "GET", body: bytes | None = None) -> Answer:
-        """Send a request to the admin listener."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port)
-        with contextlib.closing(connection):
-            connection.sock = self.host.namespace.connect("127.0.0.1", self.admin_port)
-            connection.sock.settimeout(self.admin_timeout)
-            connection.request(method, path, body, {"Connection": "close"})
-            answer = connection.getresponse()
-            return Answer(
-                status=answer.status, body=answer.read(), headers=tuple(answer.getheaders())
-            )
-
-    def metrics(self) -> dict[str, float]:
-        """Return every sample of ``/metrics``: ``name{labels}`` to its value."""
-        return samples(self.admin("/metrics").text)
+    # Metrics
 
     def metric(self, name: str, **labels: str) -> float:
         """Return the sum of the samples of a metric with these labels; 0 without samples."""
@@ -325,6 +348,29 @@ class Agent(Daemon):
         command = [*program("dfmeta"), *arguments, "--config-file", str(self.config_file)]
         namespace = self.host.namespace
         return nursery.run(command, namespace=namespace, check=check, stdin=stdin, timeout=timeout)
+
+
+def ask(
+    namespace: netns.Namespace,
+    place: tuple[str, int],
+    path: str,
+    *,
+    method: str = "GET",
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    source: str = "",
+    timeout: float = 10,
+) -> Answer:
+    """Send a request on a connection of its own, and return the answer.
+
+    :raises http.client.HTTPException: the connection was closed without an answer.
+    """
+    connection = http.client.HTTPConnection(*place)
+    with contextlib.closing(connection):
+        connection.sock = namespace.connect(*place, source=source, timeout=timeout)
+        connection.request(method, path, body, {"Connection": "close", **(headers or {})})
+        answer = connection.getresponse()
+        return Answer(status=answer.status, body=answer.read(), headers=tuple(answer.getheaders()))
 
 
 def samples(text: str) -> dict[str, float]:

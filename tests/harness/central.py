@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import socket
-from collections.abc import Mapping
 from ipaddress import ip_network
 from typing import Self
 
 from dfmeta.store.db.record import KEEP, Keep, Kind
 from dfmeta.store.db.repository import Repository
 from tests.harness import nursery
-from tests.harness.agent import ADMIN_PORT, Answer, Daemon, Options, program, samples
+from tests.harness.agent import ADMIN_PORT, Daemon, Options, program
 from tests.harness.netns import Namespace
-from tests.harness.poll import wait_for
 from tests.harness.records import push
 
 GUEST_PORT = 8080
@@ -25,6 +20,7 @@ class Central(Daemon):
     """The service in a namespace of its own."""
 
     name = "dfmeta-store"
+    admin_timeout = 10.0
 
     def __init__(self, options: Options | None = None, *, namespace: Namespace) -> None:
         """Write the configuration; :meth:`start` starts the service.
@@ -59,50 +55,6 @@ class Central(Daemon):
             self.wait_ready()
         return self
 
-    def wait_ready(self, timeout: float = 30) -> None:
-        """Wait for ``/healthz/readiness``.
-
-        :raises RuntimeError: the service has ended, or is not ready in time; with its log.
-        """
-        try:
-            wait_for(lambda: self.readiness() == 200, timeout, "dfmeta-store to be ready")
-        except TimeoutError as error:
-            raise RuntimeError(f"{error}:\n{self.log()}") from None
-
-    def readiness(self) -> int:
-        """Return the status of ``/healthz/readiness``; 0 while the listener is not up."""
-        if not self.running:
-            raise RuntimeError(f"dfmeta-store ended:\n{self.log()}")
-        try:
-            return self.admin("/healthz/readiness").status
-        except (OSError, http.client.HTTPException):
-            return 0
-
-    # Logs, metrics and answers
-
-    def admin(
-        self,
-        path: str,
-        *,
-        method: str = "GET",
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer:
-        """Send a request to the admin listener, from the same host."""
-        host, _, port = str(self._options["df_metadata"]["admin_listen"]).rpartition(":")
-        return ask(
-            self.namespace,
-            (host, int(port)),
-            path,
-            method=method,
-            body=body,
-            headers=headers,
-        )
-
-    def metrics(self) -> dict[str, float]:
-        """Return every sample of ``/metrics``: ``name{labels}`` to its value."""
-        return samples(self.admin("/metrics").text)
-
     def ctl(self, *arguments: str) -> str:
         """Run ``dfmeta arguments --config-file …`` on the same host, and return its output."""
         command = [*program("dfmeta"), *arguments, "--config-file", str(self.config_file)]
@@ -128,43 +80,3 @@ class Central(Daemon):
                 networks=[ip_network(text) for text in networks],
                 http_tokens=http_tokens,
             )
-
-
-def connect(
-    namespace: Namespace, place: tuple[str, int], *, source: str = "", timeout: float = 10
-) -> socket.socket:
-    """Open a TCP connection from a namespace, over IPv4 or IPv6."""
-    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
-    sock = namespace.open_socket(family)
-    try:
-        sock.settimeout(timeout)
-        if source:
-            sock.bind((source, 0))
-        sock.connect(place)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def ask(
-    namespace: Namespace,
-    place: tuple[str, int],
-    path: str,
-    *,
-    method: str = "GET",
-    body: bytes | None = None,
-    headers: Mapping[str, str] | None = None,
-    source: str = "",
-    timeout: float = 10,
-) -> Answer:
-    """Send a request on a connection of its own, and return the answer.
-
-    :raises http.client.HTTPException: the connection was closed without an answer.
-    """
-    connection = http.client.HTTPConnection(*place)
-    with contextlib.closing(connection):
-        connection.sock = connect(namespace, place, source=source, timeout=timeout)
-        connection.request(method, path, body, {"Connection": "close", **(headers or {})})
-        answer = connection.getresponse()
-        return Answer(status=answer.status, body=answer.read(), headers=tuple(answer.getheaders()))

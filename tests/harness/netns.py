@@ -237,11 +237,18 @@ class Namespace(Closing):
                 path.write_text(value, encoding="ascii")
             return path.read_text(encoding="ascii").strip()
 
-    def connect(self, host: str, port: int, *, timeout: float = 5) -> socket.socket:
-        """A TCP connection that starts in this namespace."""
+    def connect(
+        self, host: str, port: int, *, source: str = "", timeout: float = 5
+    ) -> socket.socket:
+        """A TCP connection that starts in this namespace.
+
+        :param source: the address that it comes from; empty: the kernel chooses one.
+        """
         connection = self.open_socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:
             connection.settimeout(timeout)
+            if source:
+                connection.bind((source, 0))
             connection.connect((host, port))
         except BaseException:
             connection.close()
