@@ -135,10 +135,20 @@ def served(guest: Guest) -> bool:
     return reply.status == 200
 
 
+def status_of(pid: int) -> dict[str, str]:
+    """What proc(5), status, has of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def resident(agent: Agent) -> int:
-    """Memory of the daemon, in KiB (proc(5), status)."""
-    status = Path(f"/proc/{agent.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0])
+    """Memory of the daemon, in KiB."""
+    return int(status_of(agent.pid)["VmRSS"].split()[0])
 
 
 def cpu_seconds(agent: Agent) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.support import children
 from tests.e2e.ward import Line, Ward, examine, nova_options, only, shared_ward, status_of
 from tests.harness.agent import program
 from tests.harness.fixtures import MakeAgent, MakeGuest
@@ -108,7 +109,11 @@ def test_workers_that_are_gone_and_files_that_may_not_be_opened(
     # The daemon serves with the first of them, while the other one may still begin.
     wait_for(lambda: status_of(examine(agent, tmp_path), "workers") == {"ok"}, 20, "both workers")
     assert only(examine(agent, tmp_path), "workers", "ok")["text"] == "all 2 workers are alive"
-    workers = children(agent.pid, b"dfmeta.cmd.worker")
+    workers = [
+        one
+        for one in children(agent.pid)
+        if b"dfmeta.cmd.worker" in Path(f"/proc/{one}/cmdline").read_bytes()
+    ]
     assert len(workers) == 2
     _soft, hard = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (300, hard))
@@ -124,12 +129,6 @@ def test_workers_that_are_gone_and_files_that_may_not_be_opened(
     assert "dfmeta-agent may open 300 files" in line["text"]
     assert "LimitNOFILE=8448" in line["remedy"]
     wait_for(lambda: status_of(examine(agent, tmp_path), "workers") == {"ok"}, 15, "another one")
-
-
-def children(parent: int, word: bytes) -> list[int]:
-    """Processes that *parent* has started whose command line has *word*."""
-    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(pid) for pid in listed if word in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_a_daemon_without_its_rights(ward: Ward) -> None:

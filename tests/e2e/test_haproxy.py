@@ -15,11 +15,13 @@ from tests.e2e import shared
 from tests.e2e.support import (
     META_DATA,
     asks_own,
+    children,
     failures,
     open_connection,
     project_ids,
     put_nova,
     read_all,
+    status_of,
     uuid_in,
 )
 from tests.harness import sandbox
@@ -62,8 +64,7 @@ def made(agent: Agent, nova: RecordingNova, make_guest: MakeGuest, name: str) ->
 
 def pids(agent: Agent) -> list[int]:
     """Process ids of the daemon's haproxy; another one while it is replaced."""
-    children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
-    return [int(one) for one in children if "haproxy" in comm(int(one))]
+    return [one for one in children(agent.pid) if "haproxy" in comm(one)]
 
 
 def comm(pid: int) -> str:
@@ -155,8 +156,7 @@ def test_headers_of_the_guest_do_not_reach_nova_in_any_spelling(
 
 def test_haproxy_may_do_nothing_but_answer(agent: Agent, guest: Guest) -> None:
     process = Path(f"/proc/{pid(agent)}")
-    lines = (process / "status").read_text().splitlines()
-    found = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    found = status_of(pid(agent))
     assert found["Uid"].split() == [NOBODY] * 4
     assert found["Groups"] == ""
     assert {int(found[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {0}
@@ -185,8 +185,7 @@ def sandboxed(agent: Agent) -> Iterator[Agent]:
 
 def test_haproxy_answers_inside_the_units_sandbox(sandboxed: Agent, guest: Guest) -> None:
     first, before = pid(sandboxed), by_daemon(sandboxed)
-    lines = Path(f"/proc/{first}/status").read_text().splitlines()
-    found = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    found = status_of(first)
     assert (found["Seccomp"], found["NoNewPrivs"], int(found["CapBnd"], 16)) == ("2", "1", 0)
     asks_own(guest)
     assert by_daemon(sandboxed) == before

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.support import asks_own, put
+from tests.e2e.support import asks_own, children, put, status_of
 from tests.harness import sandbox
 from tests.harness.activator import Activator
 from tests.harness.agent import ask, program
@@ -62,14 +62,9 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
     one.close()
 
 
-def status(pid: int) -> dict[str, str]:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
 def check_sandbox(pid: int, unit: Path) -> None:
     """The process has what the unit leaves it, and no more."""
-    found = status(pid)
+    found = status_of(pid)
     kept = sandbox.capabilities(sandbox.read_unit(unit))
     assert {int(found[name], 16) for name in ("CapBnd", "CapPrm", "CapEff")} == {kept}
     assert (int(found["NoNewPrivs"]), int(found["Seccomp"])) == (1, FILTERED)
@@ -78,8 +73,7 @@ def check_sandbox(pid: int, unit: Path) -> None:
 def check_memory(pid: int, unit: Path) -> None:
     """All that the process and its workers have had at most is a small part of what they may."""
     (most,) = sandbox.read_unit(unit)["MemoryMax"]
-    workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    peak = sum(int(status(one)["VmHWM"].split()[0]) << 10 for one in (pid, *map(int, workers)))
+    peak = sum(int(status_of(one)["VmHWM"].split()[0]) << 10 for one in (pid, *children(pid)))
     assert HEADROOM * peak < int(most.removesuffix("G")) << 30
 
 

@@ -15,11 +15,13 @@ from tests.e2e.support import (
     META_DATA,
     NOVA_OPTIONS,
     asks_own,
+    children,
     failures,
     open_connection,
     project_ids,
     put,
     put_nova,
+    status_of,
     uuid_in,
 )
 from tests.harness.agent import Agent
@@ -41,8 +43,7 @@ REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n".encode()
 
 def workers(agent: Agent) -> list[int]:
     """Process ids of a daemon's workers."""
-    children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"dfmeta.cmd.worker" in cmdline(int(pid))]
+    return [pid for pid in children(agent.pid) if b"dfmeta.cmd.worker" in cmdline(pid)]
 
 
 def cmdline(pid: int) -> bytes:
@@ -50,12 +51,6 @@ def cmdline(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
-
-
-def status(pid: int) -> dict[str, str]:
-    """proc(5), status."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def opened(pid: int) -> list[str]:
@@ -75,7 +70,7 @@ def sockets(pid: int) -> list[str]:
 def agent(make_agent: MakeAgent) -> Agent:
     one = make_agent(TWO)
     # It serves with the first of them, while the other one may still begin.
-    wait_for(lambda: [status(pid)["Uid"] for pid in workers(one)] == [SERVES] * 2, 30, "both")
+    wait_for(lambda: [status_of(pid)["Uid"] for pid in workers(one)] == [SERVES] * 2, 30, "both")
     return one
 
 
@@ -93,7 +88,7 @@ def test_a_worker_may_do_nothing_but_answer(agent: Agent, guest: Guest) -> None:
     assert os.getpriority(os.PRIO_PROCESS, agent.pid) < 0
     for pid in mine:
         assert os.getpriority(os.PRIO_PROCESS, pid) == 0, "the daemon goes first"
-        found = status(pid)
+        found = status_of(pid)
         assert found["Uid"].split() == [NOBODY] * 4
         assert set(found["Gid"].split()) != {"0"}
         assert found["Groups"] == ""
