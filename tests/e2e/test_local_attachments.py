@@ -18,7 +18,7 @@ from dfmeta.attach.model import Attachment, Network, Parent
 from dfmeta.ports.attachments import LocalDriver
 from dfmeta.store.db.repository import Repository
 from tests.e2e import shared
-from tests.e2e.support import asks_own
+from tests.e2e.support import asks_own, failures
 from tests.harness.agent import Agent
 from tests.harness.container import Container
 from tests.harness.guest import OPENSTACK6, Guest
@@ -221,13 +221,7 @@ def test_attachments_come_and_go_beside_guests_at_work(site: Site) -> None:
         for vm, one in zip(site.vms, wanted, strict=True):
             site.driver.make(vm.parent, [one])
         site.driver.remove(wanted)
-    wrong = Counter(
-        sample.error or sample.status
-        for one, batch in batches.items()
-        for sample in batch.samples()
-        if sample.body.decode() != one.name
-    )
-    assert wrong == Counter()
+    assert failures({one: batch.samples() for one, batch in batches.items()}) == Counter()
 
 
 def in_use(vm: Vm) -> list[Container]:
