@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from dfmeta.flows.key import NEXT_HOP_MAC
+from dfmeta.model import TAP_MAC
 from tests.e2e import shared
-from tests.e2e.support import META_DATA, PROXY_PORT, Capture, asks_own, put, uuid_in
+from tests.e2e.support import META_DATA, PROXY_PORT, Attempt, Capture, asks_own, put, uuid_in
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Ids
@@ -80,6 +81,63 @@ def test_no_tenants_broadcast_is_flooded_to_it(
         # What has come to tap-metadata by now has come behind it.
         asks_own(guest)
         assert [data for _, data in tap.frames() if data[6:12] == mac] == []
+
+
+def test_a_guest_cannot_reach_another_port_of_the_host_through_it(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    asks_own(guest)
+    guest.namespace.ip(
+        f"neigh replace {METADATA_IP} lladdr {TAP_MAC} dev {guest.device} nud permanent"
+    )
+    with host.namespace.open_socket() as listener:
+        listener.bind(("0.0.0.0", 2222))
+        listener.listen()
+        ports = [2222, 9697, 22, *({PROXY_PORT} - {80})]
+        with Capture(host.namespace, TAP) as tap, Capture(host.namespace, guest.port) as sent:
+            attempts = [Attempt(guest, port=port) for port in ports]
+            wait_for(lambda: len(sent.syns()) >= 2 * len(ports), 5, "the SYNs to be sent again")
+            assert [one.connected_after(0) for one in attempts] == [None] * len(ports)
+            assert tap.segments() == []
+            for attempt in attempts:
+                attempt.close()
+    asks_own(guest)
+
+
+def test_a_guest_that_calls_itself_by_anothers_key_gets_its_own(
+    host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    asks_own(guest)
+    key = key_of(agent, guest)
+    thief = make_guest("thief", address=f"{key}/24", mac=guest.mac)
+    put(agent, thief)
+    asks_own(thief)
+    asks_own(guest)
+
+
+def test_a_guest_cannot_send_to_anothers_key(
+    host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    asks_own(guest)
+    key = key_of(agent, guest)
+    thief = make_guest("thief", address="10.0.0.66/24", ids=Ids(attached_mac=False))
+    thief.add_route(f"{key}/32 dev {thief.device}")
+    neighbour = f"neigh replace {key} lladdr {TAP_MAC} dev {thief.device} nud permanent"
+    thief.namespace.ip(neighbour)
+    with Capture(host.namespace, TAP) as tap, Capture(host.namespace, thief.port) as sent:
+        asks_for(thief, key)
+        wait_for(sent.frames, 5, "the datagram")
+        asks_own(guest)
+        mac = bytes.fromhex(thief.mac.replace(":", ""))
+        assert [data for _, data in tap.frames() if data[6:12] == mac] == []
+
+
+def test_what_is_tagged_is_not_answered(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
+    """A tag that a guest sets itself is not the port's untagged traffic."""
+    flow = f"in_port={guest.ofport},tcp,nw_src=10.0.0.5,nw_dst={METADATA_IP},tp_dst=80"
+    flow += ",dl_vlan=7,tcp_flags=syn"
+    assert "controller" not in host.trace(flow)
+    assert "NORMAL" in host.trace(flow)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from tests.e2e import shared
-from tests.e2e.support import META_DATA, asks_own, failures, put, uuid_in
+from tests.e2e.support import META_DATA, asks_own, put, uuid_in
 from tests.harness.agent import Agent
-from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, uuid_of
+from tests.harness.guest import METADATA_IP, OPENSTACK6, Batch, Guest, uuid_of
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.trunk import Container, Trunk
@@ -337,12 +337,27 @@ def test_other_patch_ports_are_no_guests(agent: Agent, host: OpenvSwitch, vms: l
         assert len(agent.admin("/ports").json()) == before + 1
 
 
-def test_subports_come_change_and_go_beside_guests_at_work(agent: Agent, vms: list[Vm]) -> None:
+def failures(batches: dict[Guest, Batch]) -> Counter[str]:
+    """Wait for the requests; return what went wrong, by guest and kind."""
+    return Counter(
+        f"{guest.name}: {sample.error or sample.status} {sample.body[:40]!r}"
+        for guest, batch in batches.items()
+        for sample in batch.samples()
+        if (sample.status, sample.body.decode()) != (200, guest.name)
+    )
+
+
+def start_all(vms: list[Vm], count: int) -> dict[Guest, Batch]:
+    """Let all VMs and containers ask for their names, over both versions of IP by turns."""
     everyone = [one for vm in vms for one in vm.everyone()]
-    batches = {
-        one: one.start_many(300, path=NAME, host=FAMILIES[number % 2], timeout=20)
+    return {
+        one: one.start_many(count, path=NAME, host=FAMILIES[number % 2], timeout=20)
         for number, one in enumerate(everyone)
     }
+
+
+def test_subports_come_change_and_go_beside_guests_at_work(agent: Agent, vms: list[Vm]) -> None:
+    batches = start_all(vms, 300)
     trunk = vms[0].trunk
     for vid in range(300, 312):
         trunk.add(vid)
@@ -352,6 +367,27 @@ def test_subports_come_change_and_go_beside_guests_at_work(agent: Agent, vms: li
         )
         trunk.remove(vid)
     trunk.guest.host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
-    assert failures({one: batch.samples() for one, batch in batches.items()}) == Counter()
+    assert failures(batches) == Counter()
     wait_for(lambda: len(trunk.subports) == len(VIDS), 1, "the changes")
     wait_served(agent, *vms)
+
+
+@pytest.mark.parametrize("way", ["restart", "kill", "vswitchd"])
+def test_no_request_fails_over_a_restart(
+    host: OpenvSwitch, agent: Agent, vms: list[Vm], way: str
+) -> None:
+    before = {name: row["ofport"] for name, row in rows(agent).items()}
+    batches = start_all(vms, 60)
+    if way == "vswitchd":
+        host.restart("ovs-vswitchd")
+    elif way == "kill":
+        agent.kill()
+        agent.start()
+    else:
+        agent.restart()
+    assert failures(batches) == Counter()
+    wait_served(agent, *vms)
+    assert {name: row["ofport"] for name, row in rows(agent).items()} == before
+    for vm in vms:
+        for one in vm.everyone():
+            asks_own(one)
