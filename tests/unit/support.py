@@ -30,13 +30,14 @@ from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import MetadataApp
 from dfmeta.apps.meters import Memory
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
 from dfmeta.host_wide import HostWide
 from dfmeta.hub import Turns
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, MetaIds, Port
-from dfmeta.registry import Registry
+from dfmeta.registry import Claim, Registry
 from tests import flowsim
 from tests.flows.world import handle
 from tests.harness.poll import wait_for
@@ -52,6 +53,7 @@ SERVICE6 = ("fe80::a9fe:a9fe", "fd00:ec2::254")
 TAP = Tap(ofport=9, mac="02:64:66:6d:65:fe", port=18080)
 TAP6 = replace(TAP, ip6="fd00:a9fe:a9fe:a9fe::a9fe", guest_ip6=SERVICE6)
 DATAPATH = 0x0000AABBCCDDEEFF
+HERE = Endpoint(13)
 
 
 class Clock:
@@ -207,6 +209,15 @@ def until(predicate: Callable[[], T], what: str, timeout: float = 5.0) -> T:
         return predicate()
 
     return wait_for(look, timeout, what, interval=0)
+
+
+def claim_of(registry: Registry, endpoint: Endpoint = HERE) -> Claim:
+    """What a connection of a port's guest is accepted as."""
+    learned = registry.learn(endpoint, address(), 0)
+    assert learned is not None
+    claim = registry.claim(IN_PORT.key_of(endpoint, learned.slot))
+    assert claim is not None
+    return claim
 
 
 def let_hub_run() -> None:

@@ -17,7 +17,6 @@ from dfmeta.exceptions import (
     BackendUnreachableError,
     BadRequestError,
 )
-from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.numbering import Device
 from dfmeta.proxy.application import Application, Settings
@@ -27,8 +26,8 @@ from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.recent import REASONS, RECENT, Failure
 from dfmeta.proxy.tokens import TokenMode, Tokens
 from dfmeta.proxy.wsgi import EXCHANGE, Face
-from dfmeta.registry import Claim, Registry
-from tests.unit.support import INSTANCE, OTHER_INSTANCE, address, let_hub_run, port
+from dfmeta.registry import Registry
+from tests.unit.support import INSTANCE, OTHER_INSTANCE, claim_of, let_hub_run, port
 
 HERE = Endpoint(13)
 PASSWORD = "/openstack/latest/password"
@@ -84,15 +83,6 @@ class Given:
         self.reason = status.partition(" ")[2]
         self.headers = {name.lower(): value for name, value in headers}
         self.body = body
-
-
-def claim_of(registry: Registry) -> Claim:
-    """What a connection of the guest is accepted as."""
-    learned = registry.learn(HERE, address(), 0)
-    assert learned is not None
-    claim = registry.claim(IN_PORT.key_of(HERE, learned.slot))
-    assert claim is not None
-    return claim
 
 
 class World:

@@ -19,7 +19,6 @@ from eventlet.event import Event
 from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
-from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Endpoint, GuestRequest
 from dfmeta.proxy.connection import GuestConnection, render
 from dfmeta.proxy.exchange import Abandoned, Exchange
@@ -28,7 +27,7 @@ from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.sockets import keep_room
 from dfmeta.proxy.wsgi import EXCHANGE
 from dfmeta.registry import Registry
-from tests.unit.support import address, let_hub_run, port
+from tests.unit.support import claim_of, let_hub_run, port
 
 HERE = Endpoint(13)
 HOST = "Host: 169.254.169.254\r\n"
@@ -101,9 +100,7 @@ class Guest:
     def __init__(self, server: Server, *, waited: float = 0.0, accepted: float = 0.0) -> None:
         registry = Registry()
         registry.set_port(port())
-        registry.learn(HERE, address(), 0)
-        claim = registry.claim(IN_PORT.key_of(HERE, 0))
-        assert claim is not None
+        claim = claim_of(registry)
         with eventlet.listen(("127.0.0.1", 0)) as listener:
             keep_room(listener)
             self.sock = eventlet.connect(listener.getsockname())

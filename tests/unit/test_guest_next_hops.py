@@ -23,7 +23,17 @@ from dfmeta.model import Endpoint, NextHop, Port, PortId
 from dfmeta.registry import Phase, Registry
 from dfmeta.wiring import identity
 from tests.harness import neutron as harness
-from tests.unit.support import INSTANCE, TAP, Load, Rig, address, let_hub_run, port, stats_of
+from tests.unit.support import (
+    INSTANCE,
+    TAP,
+    Load,
+    Rig,
+    address,
+    claim_of,
+    let_hub_run,
+    port,
+    stats_of,
+)
 
 HERE = Endpoint(13)
 MAC = "fa:16:3e:00:00:02"
@@ -45,12 +55,6 @@ def of(flows: tuple[Flow, ...]) -> dict[object, object]:
 
 
 # Flows
-
-
-def test_each_has_a_flow_with_its_own_mac_or_the_services() -> None:
-    flows = guest_flows(Guest(HERE, None, next_hops=(HOP, BARE)), TAP)
-    assert of(flows) == {HOP.ip: MAC, BARE.ip: TAP.mac}
-    assert len(flows) == len(guest_flows(Guest(HERE, None), TAP)) + 2
 
 
 def test_the_services_address_and_the_guests_own_have_none() -> None:
@@ -112,9 +116,7 @@ def test_a_damaged_flow_has_none(ip: str | int) -> None:
 def test_a_change_tells_the_flows_alone_and_the_guest_stays() -> None:
     registry = Registry()
     registry.set_port(port())
-    registry.learn(HERE, address(), 0)
-    claim = registry.claim(IN_PORT.key_of(HERE, 0))
-    assert claim is not None
+    claim = claim_of(registry, HERE)
     flows: list[Endpoint] = []
     closed: list[Endpoint] = []
     registry.subscribe(flows.append, Phase.FLOWS)
@@ -165,17 +167,6 @@ def test_a_start_keeps_the_flows_of_next_hops_that_are_not_known_yet(same: bool)
     rig.registry.set_port(replace(port(), next_hops=()))
     let_hub_run()
     assert of(tuple(rig.flows())) == {}
-
-
-def test_a_port_without_any_has_no_more_flows_than_before(rig: Rig) -> None:
-    before = rig.flows()
-    rig.registry.set_port(replace(port(), next_hops=(HOP, BARE)))
-    let_hub_run()
-    assert of(tuple(rig.flows())) == {HOP.ip: MAC, BARE.ip: TAP.mac}
-    rig.registry.set_port(port())
-    let_hub_run()
-    assert rig.flows() == before
-    assert rig.reconciler.reconcile() == 0
 
 
 # Listings

@@ -27,7 +27,7 @@ from tests.unit.support import (
     OTHER_INSTANCE,
     Datapath,
     Rig,
-    address,
+    claim_of,
     let_hub_run,
     port,
     port_bytes,
@@ -92,9 +92,7 @@ def say(rig: Rig, reason: int, number: int, name: bytes, mac: bytes = bytes(6)) 
 
 def claimed(rig: Rig) -> Claim:
     """A connection of the first guest."""
-    assert rig.registry.learn(HERE, address(), 0) is not None
-    claim = rig.registry.claim(IN_PORT.key_of(HERE, 0))
-    assert claim is not None
+    claim = claim_of(rig.registry, HERE)
     assert rig.registry.holds(claim)
     return claim
 

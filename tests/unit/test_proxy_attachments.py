@@ -15,7 +15,6 @@ from eventlet.green import socket
 from dfmeta.attach.answers import NOT_HERE
 from dfmeta.attach.api import Api
 from dfmeta.exceptions import BadRequestError
-from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Answer, Endpoint, GuestRequest
 from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.attachments import Attachments, Local, is_ours
@@ -31,7 +30,7 @@ from dfmeta.proxy.worker.remote import RemoteAttachments
 from dfmeta.proxy.wsgi import EXCHANGE, Face
 from dfmeta.registry import Registry
 from tests.unit.attach.vm_side import BODY, DOCUMENT, PATH, PORT, FakeEngine, Side
-from tests.unit.support import address
+from tests.unit.support import claim_of
 from tests.unit.test_application import FakeBackend
 
 HERE = Endpoint(4)
@@ -48,11 +47,7 @@ class World:
         self.api: Api = self.side.api
         self.registry = Registry()
         self.registry.set_port(PORT)
-        learned = self.registry.learn(HERE, address(), 0)
-        assert learned is not None
-        claim = self.registry.claim(IN_PORT.key_of(HERE, learned.slot))
-        assert claim is not None
-        self.claim = claim
+        self.claim = claim_of(self.registry, HERE)
         self.backend = FakeBackend()
         self.hops: list[int] = []
         self.local = Local(self.api, self.registry)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address
 
-from dfmeta.flows.key import IN_PORT
-from dfmeta.model import Endpoint, GuestAddress, Port
+from dfmeta.model import Endpoint, Port
 from dfmeta.registry import Registry
+from tests.unit.support import claim_of
 
-ENDPOINT = Endpoint(3)
-ADDRESS = GuestAddress("fa:16:3e:00:00:01", IPv4Address("10.0.0.5"))
 CLAIMED = Port(
     name="tap0", row="r", ofport=3, iface_id="p", instance_id="i", project_id="x", unverified=True
 )
@@ -19,9 +16,7 @@ CLAIMED = Port(
 def test_a_claim_that_the_host_confirms_keeps_its_connections() -> None:
     registry = Registry()
     registry.set_port(CLAIMED)
-    registry.learn(ENDPOINT, ADDRESS, 0.0)
-    claim = registry.claim(IN_PORT.key_of(ENDPOINT, 0))
-    assert claim is not None
+    claim = claim_of(registry, Endpoint(3))
     assert claim.identity.unverified
     registry.set_port(replace(CLAIMED, unverified=False))
     now = registry.current(claim)
@@ -32,8 +27,6 @@ def test_a_claim_that_the_host_confirms_keeps_its_connections() -> None:
 def test_what_was_known_and_is_only_claimed_now_starts_anew() -> None:
     registry = Registry()
     registry.set_port(replace(CLAIMED, unverified=False))
-    registry.learn(ENDPOINT, ADDRESS, 0.0)
-    claim = registry.claim(IN_PORT.key_of(ENDPOINT, 0))
-    assert claim is not None
+    claim = claim_of(registry, Endpoint(3))
     registry.set_port(CLAIMED)
     assert not registry.holds(claim)

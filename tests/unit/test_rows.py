@@ -28,6 +28,7 @@ from tests.unit.support import (
     TAP6,
     address,
     address6,
+    claim_of,
     port,
 )
 
@@ -176,9 +177,7 @@ def test_a_port_shows_what_its_guest_has_asked_and_how_it_failed() -> None:
     registry, recent = Registry(), Recent(clock=lambda: 1_000_000_000.0)
     registry.set_port(port())
     registry.set_port(port(14, name="quiet"))
-    registry.learn(Endpoint(13), address(), 0)
-    claim = registry.claim(IN_PORT.key_of(Endpoint(13), 0))
-    assert claim is not None
+    claim = claim_of(registry)
     for status in (200, 0):
         recent.answered(claim, status, "/openstack/latest/x?secret", "it is away")
     asked, quiet = port_rows(registry, recent)
@@ -215,9 +214,7 @@ def failing(status: int, reason: str, *, backend: str = "store") -> dict[str, An
     """What a row has of the failure of a guest that was never served."""
     registry, recent = Registry(), Recent(clock=lambda: 1_000_000_000.0)
     registry.set_port(port())
-    registry.learn(Endpoint(13), address(), 0)
-    claim = registry.claim(IN_PORT.key_of(Endpoint(13), 0))
-    assert claim is not None
+    claim = claim_of(registry)
     recent.answered(claim, status, "/openstack", reason)
     last: dict[str, Any] = port_rows(registry, recent, backend=backend)[0]["last_failure"]
     assert (last["failing"], last["failing_since"]) == (True, "2001-09-09T01:46:40Z")
@@ -251,9 +248,7 @@ def test_a_failing_guest_has_a_remedy_by_its_reason(
 def test_what_a_guest_does_to_itself_is_shown_as_such() -> None:
     registry, recent = Registry(), Recent()
     registry.set_port(port())
-    registry.learn(Endpoint(13), address(), 0)
-    claim = registry.claim(IN_PORT.key_of(Endpoint(13), 0))
-    assert claim is not None
+    claim = claim_of(registry)
     recent.answered(claim, 414, "", REASONS["request_line"])
     (row,) = port_rows(registry, recent)
     last = row["last_failure"]

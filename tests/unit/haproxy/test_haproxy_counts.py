@@ -18,7 +18,7 @@ from dfmeta.proxy.haproxy.entries import claim_token, port_token
 from dfmeta.proxy.recent import RECENT
 from dfmeta.registry import Claim, Registry
 from tests.unit.haproxy.support import Asked, Loopback, server, value
-from tests.unit.support import OTHER_INSTANCE, address, port, until
+from tests.unit.support import OTHER_INSTANCE, address, claim_of, port, until
 from tests.unit.upstream import Upstream
 
 HERE = Endpoint(13)
@@ -37,14 +37,11 @@ class World:
     def come(self, instance: str | None = None) -> None:
         """Give the port to another guest."""
         self.registry.set_port(port(13, **({"instance": instance} if instance else {})))
-        learned = self.registry.learn(HERE, address(), 0)
-        identity = self.registry.identity(HERE)
-        assert learned is not None
-        assert identity is not None
-        self.incarnation = identity.incarnation
-        self.claim = claim_token(HERE, self.incarnation, learned.slot, learned.epoch)
+        claim = claim_of(self.registry)
+        self.incarnation = claim.identity.incarnation
+        self.claim = claim_token(HERE, self.incarnation, claim.slot, claim.epoch)
         self.port = port_token(HERE, self.incarnation)
-        self.slot_number = learned.slot
+        self.slot_number = claim.slot
 
     def line(
         self,
