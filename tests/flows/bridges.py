@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -20,7 +20,7 @@ from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import BR_META, METADATA_IP, METADATA_PORT, Layout
 from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint, GuestAddress
-from tests.flows.frames import Frame, address, address6, ethernet, ipv4, ipv6, mac, tcp
+from tests.flows.frames import Frame, ends_of, ethernet, ipv4, ipv6, mac, tcp
 from tests.flows.world import Host, Host6
 from tests.flowsim import Switch
 from tests.harness.meta import (
@@ -139,8 +139,7 @@ class Bridges:
     def answer(self, arrived: bytes, **changes: Any) -> bytes:
         """Return the listener's answer to a packet that arrived on tap-meta."""
         frame = Frame(TAP_META, arrived)
-        key = address(frame["ipv4_src"]) if frame["ipv4_src"] else address6(frame["ipv6_src"])
-        return self.host_frame(key, dport=frame["tcp_src"], **changes)
+        return self.host_frame(ends_of(frame)["src"], dport=frame["tcp_src"], **changes)
 
     def host_frame(
         self, key: str, *, src: str = "", sport: int = PORT, dport: int = 40000, flags: int = 0x12
@@ -186,21 +185,17 @@ def source_on_tap(left: Left) -> str:
     assert (left.bridge, left.port) == ("br-meta", TAP_META)
     assert (mac(frame["eth_dst"]), frame["vlan_vid"]) == (keys.label(1), 0)
     assert frame["tcp_dst"] == PORT
-    if frame["ipv4_src"]:
-        assert address(frame["ipv4_dst"]) == keys.gateway(4)
-        return address(frame["ipv4_src"])
-    assert address6(frame["ipv6_dst"]) == keys.gateway(6)
-    return address6(frame["ipv6_src"])
+    source, destination = ends_of(frame).values()
+    assert destination == keys.gateway(ip_address(source).version)
+    return source
 
 
 def is_answer(left: Left, host: Host | Host6, service: str) -> bool:
     """Return whether a frame is an answer of *service* to that guest, at its own port."""
     frame = Frame(0, left.frame)
-    if isinstance(host, Host6):
-        ends = address6(frame["ipv6_src"]), address6(frame["ipv6_dst"])
-    else:
-        ends = address(frame["ipv4_src"]), address(frame["ipv4_dst"])
-    return (left.bridge, left.port, mac(frame["eth_dst"]), frame["vlan_vid"], *ends) == (
-        *("br-int", host.ofport, host.mac, 0),
-        *(service, host.ip),
-    ) and frame["tcp_src"] == METADATA_PORT
+    return (
+        (left.bridge, left.port, mac(frame["eth_dst"]), frame["vlan_vid"])
+        == ("br-int", host.ofport, host.mac, 0)
+        and ends_of(frame) == {"src": service, "dst": host.ip}
+        and frame["tcp_src"] == METADATA_PORT
+    )

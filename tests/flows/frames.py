@@ -300,6 +300,21 @@ def mac(value: int) -> str:
     return value.to_bytes(6, "big").hex(":")
 
 
+def ends_of(frame: Frame) -> dict[str, str]:
+    """Write the two addresses of an IP packet as text."""
+    if frame["eth_type"] == 0x86DD:
+        return {"src": address6(frame["ipv6_src"]), "dst": address6(frame["ipv6_dst"])}
+    return {"src": address(frame["ipv4_src"]), "dst": address(frame["ipv4_dst"])}
+
+
+def sums_are_right(frame: bytes) -> bool:
+    """Whether an untagged TCP frame's checksums are right."""
+    seen = Frame(0, frame)
+    if seen["eth_type"] == 0x86DD:
+        return tcp_checksum(frame[54:], **ends_of(seen)) == 0
+    return checksum(frame[14:34]) == 0 and tcp_checksum(frame[34:], **ends_of(seen)) == 0
+
+
 def ethernet(
     payload: bytes, *, dst: str, src: str, kind: int = 0x0800, tags: Iterable[int] = ()
 ) -> bytes:

@@ -9,20 +9,29 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.flows.key import IN_PORT
-from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, METADATA_PORT, Purpose
+from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint
 from tests.flows.frames import (
     Frame,
     address,
     arp,
-    checksum,
     ethernet,
     ipv4,
     mac,
-    tcp_checksum,
 )
-from tests.flows.world import BROADCAST, GATEWAY_MAC, TAP, Host, World, settle, tap_frame, untouched
+from tests.flows.world import (
+    BROADCAST,
+    GATEWAY_MAC,
+    TAP,
+    Host,
+    World,
+    assert_is_an_answer,
+    assert_is_for_the_proxy,
+    settle,
+    tap_frame,
+    untouched,
+)
 from tests.flowsim import Out
 
 SYN, ACK, FIN, RST, ECE, CWR = 0x02, 0x10, 0x01, 0x04, 0x40, 0x80
@@ -40,15 +49,6 @@ def fragment(which: int, *, dst: str = METADATA_IP, proto: int = 6) -> bytes:
     part = Host(1).segment(dst=dst)[34:] + b"\0" * 12
     packet = ipv4(part, dst=dst, src="10.0.0.5", proto=proto, fragment=which)
     return ethernet(packet, dst=GATEWAY_MAC, src=Host(1).mac)
-
-
-def sums_are_right(frame: bytes) -> bool:
-    """Whether an untagged TCP frame's checksums are right."""
-    ends = {
-        "dst": address(Frame(0, frame)["ipv4_dst"]),
-        "src": address(Frame(0, frame)["ipv4_src"]),
-    }
-    return checksum(frame[14:34]) == 0 and tcp_checksum(frame[34:], **ends) == 0
 
 
 # A first SYN
@@ -130,24 +130,6 @@ def test_a_syn_before_its_instance_is_known_is_released_when_it_is(world: World)
     assert world.registry.take_wait(Endpoint(1), 40000) == 3
 
 
-def test_a_syn_that_was_held_for_too_long_is_not_released(world: World) -> None:
-    world.plug(1, instance="")
-    world.receive(1, Host(1).segment())
-    world.now += 11
-    world.plug(1)
-    assert world.switch.released == []
-
-
-def test_two_syns_of_one_address_before_it_is_known_are_both_released(world: World) -> None:
-    world.plug(1)
-    for sport in (40001, 40002):
-        world.switch.receive(1, Host(1).segment(sport=sport))
-    world.receive(1, Host(1).segment(sport=40003))
-    sports = [Frame(0, out.frame)["tcp_src"] for out in world.switch.released]
-    assert sorted(sports) == [40001, 40002, 40003]
-    assert len(world.registry.slots(Endpoint(1))) == 1
-
-
 def test_a_first_syn_is_not_released_before_the_switch_has_confirmed_its_flows(
     world: World,
 ) -> None:
@@ -176,18 +158,6 @@ def test_a_first_syn_is_not_released_as_the_next_guests(world: World, instance: 
 
 
 # A known guest
-
-
-def assert_is_for_the_proxy(out: Out, guest: Host, *, key: str, tap: Tap = TAP) -> None:
-    frame = Frame(guest.ofport, out.frame)
-    assert out.port == tap.ofport
-    assert mac(frame["eth_dst"]) == tap.mac
-    assert mac(frame["eth_src"]) == guest.mac
-    assert address(frame["ipv4_src"]) == key
-    assert address(frame["ipv4_dst"]) == tap.ip
-    assert frame["tcp_dst"] == tap.port
-    assert frame["tcp_src"] == 40000
-    assert sums_are_right(out.frame)
 
 
 @pytest.mark.parametrize("flags", [SYN, SYN | ECE | CWR, ACK, FIN | ACK, RST, SYN | ACK])
@@ -219,19 +189,6 @@ def test_the_same_address_on_another_port_is_not_taken_for_it(world: World) -> N
     assert out.port == ofp.OFPP_CONTROLLER
 
 
-def test_several_addresses_of_one_port_have_a_key_each_and_each_gets_its_answer(
-    world: World,
-) -> None:
-    endpoint = world.plug(1)
-    guests = [Host(1, ip=f"10.0.{n}.5", mac=f"fa:16:3e:00:00:{n:02x}") for n in range(7)]
-    arrived = [world.introduce(guest).frame for guest in guests]
-    keys = [address(Frame(0, frame)["ipv4_src"]) for frame in arrived]
-    assert keys == [str(IN_PORT.key_of(endpoint, slot)) for slot in (0, 1, 2, 3, 4, 5, 7)]
-    for guest, frame in zip(guests, arrived, strict=True):
-        (out,) = world.receive(TAP.ofport, world.answer(frame))
-        assert_is_an_answer(out, guest)
-
-
 def test_the_longest_idle_address_gives_way_to_an_eighth(world: World) -> None:
     endpoint = world.plug(1)
     guests = [Host(1, ip=f"10.0.{n}.5") for n in range(8)]
@@ -247,18 +204,6 @@ def test_the_longest_idle_address_gives_way_to_an_eighth(world: World) -> None:
 
 
 # Answers
-
-
-def assert_is_an_answer(out: Out, guest: Host) -> None:
-    frame = Frame(guest.ofport, out.frame)
-    assert out.port == guest.ofport
-    assert mac(frame["eth_dst"]) == guest.mac
-    assert mac(frame["eth_src"]) == TAP.mac
-    assert address(frame["ipv4_src"]) == METADATA_IP
-    assert address(frame["ipv4_dst"]) == guest.ip
-    assert frame["tcp_src"] == METADATA_PORT
-    assert frame["tcp_dst"] == 40000
-    assert sums_are_right(out.frame)
 
 
 def test_an_answer_leaves_on_the_guests_port_alone_with_its_own_addresses(world: World) -> None:

@@ -10,7 +10,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.arrivals import Arrivals
 from dfmeta.flows.key import IN_PORT, SLOT6
-from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_PORT, Purpose
+from dfmeta.flows.pipeline import CONTROLLER_ID, Purpose
 from dfmeta.model import Endpoint
 from tests.flows.frames import (
     ATOMIC,
@@ -39,6 +39,8 @@ from tests.flows.world import (
     Host,
     Host6,
     World,
+    assert_is_an_answer,
+    assert_is_for_the_proxy,
     settle,
     tap_frame,
     untouched,
@@ -59,24 +61,6 @@ def world() -> Iterator[World]:
 def key(ofport: int, slot: int = 1) -> str:
     """The key of an IPv6 slot of a port."""
     return str(IN_PORT.key_of(Endpoint(ofport), SLOT6 + slot))
-
-
-def assert_is_for_the_proxy(out: Out, guest: Host6, *, key: str) -> None:
-    frame = Frame(guest.ofport, out.frame)
-    assert out.port == TAP6.ofport
-    assert (mac(frame["eth_dst"]), mac(frame["eth_src"])) == (TAP6.mac, guest.mac)
-    assert (address6(frame["ipv6_src"]), address6(frame["ipv6_dst"])) == (key, TAP6.ip6)
-    assert (frame["tcp_src"], frame["tcp_dst"]) == (40000, TAP6.port)
-    assert tcp_checksum(out.frame[54:], src=key, dst=TAP6.ip6) == 0
-
-
-def assert_is_an_answer(out: Out, guest: Host6, *, service: str = LINK_LOCAL) -> None:
-    frame = Frame(guest.ofport, out.frame)
-    assert out.port == guest.ofport
-    assert (mac(frame["eth_dst"]), mac(frame["eth_src"])) == (guest.mac, TAP6.mac)
-    assert (address6(frame["ipv6_src"]), address6(frame["ipv6_dst"])) == (service, guest.ip)
-    assert (frame["tcp_src"], frame["tcp_dst"]) == (METADATA_PORT, 40000)
-    assert tcp_checksum(out.frame[54:], src=service, dst=guest.ip) == 0
 
 
 def advertisement(guest: Host6, target: str = LINK_LOCAL, *, more: bytes = b"") -> bytes:
@@ -273,18 +257,6 @@ def test_what_an_unknown_address_sends_without_a_syn_before_is_dropped(
     assert world.receive(1, Host6(1).segment(flags=flags)) == []
 
 
-@pytest.mark.parametrize(
-    "ip",
-    ["::", "::1", "ff02::1", "::ffff:10.0.0.5", key(1), key(2), TAP6.ip6, *SERVICE6],
-)
-def test_a_source_that_cannot_be_a_guests_own_gets_no_slot(world: World, ip: str) -> None:
-    endpoint = world.plug(1)
-    (out,) = world.receive(1, Host6(1, ip=ip).segment())
-    assert out.port == ofp.OFPP_CONTROLLER
-    assert world.switch.released == []
-    assert world.registry.slots(endpoint) == {}
-
-
 # A known guest
 
 
@@ -298,13 +270,6 @@ def test_all_tcp_of_a_known_guest_leaves_on_tap_metadata_with_key_mac_and_port(
     (out,) = world.switch.receive(3, guest.segment(flags=flags))
     assert_is_for_the_proxy(out, guest, key=key(3))
     assert Frame(3, out.frame)["tcp_flags"] == flags
-
-
-def test_an_answer_leaves_on_the_guests_port_alone_with_its_own_addresses(world: World) -> None:
-    world.plug(1)
-    guest = Host6(1)
-    (out,) = world.receive(TAP6.ofport, world.answer(world.introduce(guest).frame))
-    assert_is_an_answer(out, guest)
 
 
 def test_each_address_of_the_service_has_a_slot_and_the_answer_comes_from_it(
@@ -328,57 +293,14 @@ def test_an_address_known_for_one_service_is_not_known_for_the_other(world: Worl
     assert world.switch.receive(1, guest.segment(dst=GLOBAL, flags=ACK)) == []
 
 
-def test_two_addresses_of_one_port_have_a_key_each_and_each_gets_its_answer(
-    world: World,
-) -> None:
-    world.plug(1)
-    guests = [Host6(1), Host6(1, ip="fe80::5"), Host6(1, mac="fa:16:3e:00:00:06")]
-    for slot, guest in enumerate(guests, 1):
-        released = world.introduce(guest)
-        assert_is_for_the_proxy(released, guest, key=key(1, slot))
-        (out,) = world.receive(TAP6.ofport, world.answer(released.frame))
-        assert_is_an_answer(out, guest)
-
-
-def test_the_longest_idle_address_gives_way_to_a_seventeenth(world: World) -> None:
-    world.plug(1)
-    guests = [Host6(1, ip=f"fd12::{n:x}") for n in range(1, 18)]
-    for guest in guests:
-        world.now += 1
-        released = world.introduce(guest)
-    assert_is_for_the_proxy(released, guests[-1], key=key(1, 1))
-    (out,) = world.receive(TAP6.ofport, world.answer(released.frame))
-    assert_is_an_answer(out, guests[-1])
-    (out,) = world.switch.receive(1, guests[0].segment())
-    assert out.port == ofp.OFPP_CONTROLLER
-
-
 def test_both_versions_of_one_guest_are_served_side_by_side(world: World) -> None:
     world.plug(1)
     old, new = Host(1), Host6(1)
     arrived = [world.introduce(old), world.introduce(new)]
     assert_is_for_the_proxy(arrived[1], new, key=key(1))
     backs = [world.receive(TAP6.ofport, world.answer(out.frame)) for out in arrived]
-    assert [len(one) for one in backs] == [1, 1]
-    assert backs[0][0].port == 1
-    assert Frame(1, backs[0][0].frame)["ipv4_dst"] != 0
-    assert_is_an_answer(backs[1][0], new)
-
-
-def test_twins_get_their_own(world: World) -> None:
-    """Same MAC and same IPv6 address on two ports."""
-    for ofport in (1, 2):
-        world.plug(ofport, instance=f"instance-{ofport}")
-    for ofport in (1, 2):
-        twin = Host6(ofport)
-        released = world.introduce(twin)
-        assert_is_for_the_proxy(released, twin, key=key(ofport))
-    for ofport in (2, 1):
-        (out,) = world.receive(TAP6.ofport, tap_frame(TAP6, key(ofport)))
-        assert_is_an_answer(out, Host6(ofport))
-        assert world.receive(ofport, Host6(ofport).solicit()) == [
-            Out(ofport, advertisement(Host6(ofport)))
-        ]
+    for (back,), guest in zip(backs, (old, new), strict=True):
+        assert_is_an_answer(back, guest)
 
 
 @pytest.mark.parametrize("headers", [[HOP_BY_HOP], [DESTINATION], [routing(0)], [HOP_BY_HOP] * 9])

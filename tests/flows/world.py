@@ -20,23 +20,24 @@ from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import MetadataApp
 from dfmeta.apps.meters import Memory, Meters
-from dfmeta.flows.pipeline import METADATA_IP, RATES, Layout
+from dfmeta.flows.pipeline import METADATA_IP, METADATA_PORT, RATES, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.hub import Turns
 from dfmeta.model import Endpoint, Port, PortId
 from dfmeta.registry import Registry
 from tests.flows.frames import (
     Frame,
-    address,
-    address6,
     arp,
+    ends_of,
     ethernet,
     ipv4,
     ipv6,
     link_layer,
+    mac,
     multicast_mac,
     neighbour,
     solicited_node,
+    sums_are_right,
     tcp,
 )
 from tests.flowsim import Out, Switch
@@ -304,8 +305,28 @@ class World(App):
 def reply_to(arrived: bytes, tap: Tap) -> bytes:
     """Turn a SYN that arrived on tap-metadata into the kernel's SYN-ACK."""
     frame = Frame(tap.ofport, arrived)
-    key = address(frame["ipv4_src"]) if frame["ipv4_src"] else address6(frame["ipv6_src"])
-    return tap_frame(tap, key, sport=tap.port, dport=frame["tcp_src"])
+    return tap_frame(tap, ends_of(frame)["src"], sport=tap.port, dport=frame["tcp_src"])
+
+
+def assert_is_for_the_proxy(out: Out, guest: Host | Host6, *, key: str, tap: Tap = TAP6) -> None:
+    """A guest's frame leaves for the proxy with this key, and nothing else of it has changed."""
+    frame = Frame(guest.ofport, out.frame)
+    assert out.port == tap.ofport
+    assert (mac(frame["eth_dst"]), mac(frame["eth_src"])) == (tap.mac, guest.mac)
+    assert ends_of(frame) == {"src": key, "dst": tap.service(ip_address(key).version).ip}
+    assert (frame["tcp_src"], frame["tcp_dst"]) == (40000, tap.port)
+    assert sums_are_right(out.frame)
+
+
+def assert_is_an_answer(out: Out, guest: Host | Host6, *, service: str = "") -> None:
+    """A frame leaves at a guest's port as the service's answer to it."""
+    frame = Frame(guest.ofport, out.frame)
+    service = service or (METADATA_IP if isinstance(guest, Host) else SERVICE6[0])
+    assert out.port == guest.ofport
+    assert (mac(frame["eth_dst"]), mac(frame["eth_src"])) == (guest.mac, TAP.mac)
+    assert ends_of(frame) == {"src": service, "dst": guest.ip}
+    assert (frame["tcp_src"], frame["tcp_dst"]) == (METADATA_PORT, 40000)
+    assert sums_are_right(out.frame)
 
 
 def untouched(world: World, ofport: int, frame: bytes) -> bool:

@@ -123,11 +123,6 @@ def test_it_is_ready_once_every_flow_is_confirmed() -> None:
     assert not rig.controller.ready
 
 
-def test_a_hook_that_somebody_removed_raises_doubt(rig: Rig) -> None:
-    rig.controller.flow_removed(removed_of(hook(rig)))
-    assert not rig.controller.ready
-
-
 def test_the_hook_of_the_tap_raises_doubt_too(rig: Rig) -> None:
     mods = rig.switch.dump()
     from_tap = next(mod for mod in mods if mod.cookie & 0xFFFF == Purpose.FROM_TAP)

@@ -9,13 +9,10 @@ from dfmeta import metrics
 from dfmeta.apps.learner import HELD_IN_ALL, HELD_PER_PORT, SETTLE, Held, Holds
 from dfmeta.exceptions import NotConnectedError
 from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS6
-from dfmeta.flows.service import towards_proxy
-from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint, PortId
 from dfmeta.packets import parse_syn
 from dfmeta.slots import EXPECTED
 from tests.unit.support import (
-    OTHER_INSTANCE,
     SERVICE6,
     TAP,
     TAP6,
@@ -42,15 +39,9 @@ def ports_of(holds: Holds, endpoint: Endpoint = HERE) -> list[int]:
     return [one.syn.source_port for one in holds.take(endpoint)]
 
 
-class Hub:
-    """Feeds frames to a learner."""
-
-    def __init__(self, rig: Rig) -> None:
-        self.rig = rig
-
-    def send(self, frame: bytes, ofport: int = 13) -> None:
-        self.rig.learner.packet_in(ofport, frame)
-        let_hub_run()
+def send(rig: Rig, frame: bytes, ofport: int = 13) -> None:
+    rig.learner.packet_in(ofport, frame)
+    let_hub_run()
 
 
 @pytest.fixture
@@ -61,39 +52,11 @@ def waiting() -> Rig:
     return rig.connect()
 
 
-def test_a_first_syn_is_released_as_its_address_will_be_sent(rig: Rig) -> None:
-    frame = syn()
-    Hub(rig).send(frame)
-    (released,) = rig.switch.packet_outs()
-    assert (released.in_port, released.frame) == (13, frame)
-    actions = towards_proxy(HERE, 0, tap=TAP)
-    expected = Wire(rig.channel.layout).packet_out(13, actions, frame).actions
-    assert [str(one) for one in released.actions] == [
-        str(type(one).parser(_packed(one), 0)) for one in expected
-    ]
-
-
-def _packed(action: object) -> bytearray:
-    buffer = bytearray()
-    action.serialize(buffer, 0)  # type: ignore[attr-defined]
-    return buffer
-
-
-def test_a_first_syn_waits_until_the_switch_has_confirmed_its_flows(rig: Rig) -> None:
-    rig.switch.silent = True
-    Hub(rig).send(syn())
-    assert len(rig.switch.flow_mods()) > 0
-    assert rig.switch.packet_outs() == []
-    rig.switch.speak()
-    assert len(rig.switch.packet_outs()) == 1
-
-
 def test_a_second_syn_waits_for_the_same_confirmation(rig: Rig) -> None:
     rig.switch.silent = True
-    hub = Hub(rig)
-    hub.send(syn(source_port=1))
+    send(rig, syn(source_port=1))
     mods = len(rig.switch.flow_mods())
-    hub.send(syn(source_port=2))
+    send(rig, syn(source_port=2))
     assert len(rig.switch.flow_mods()) == mods
     assert rig.switch.packet_outs() == []
     rig.switch.speak()
@@ -103,15 +66,14 @@ def test_a_second_syn_waits_for_the_same_confirmation(rig: Rig) -> None:
 
 def test_a_syn_whose_flows_are_refused_is_not_released(rig: Rig) -> None:
     rig.switch.model.refuse = lambda _mod: (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
-    Hub(rig).send(syn())
+    send(rig, syn())
     assert rig.switch.packet_outs() == []
 
 
 def test_a_syn_of_a_known_address_goes_on_at_once(rig: Rig) -> None:
-    hub = Hub(rig)
-    hub.send(syn(source_port=1))
+    send(rig, syn(source_port=1))
     before = packet_ins("known")
-    hub.send(syn(source_port=2))
+    send(rig, syn(source_port=2))
     assert len(rig.switch.packet_outs()) == 2
     assert packet_ins("known") == before + 1
 
@@ -122,7 +84,7 @@ def test_a_syn_before_the_first_reconcile_is_not_released_before_its_flows() -> 
     rig.controller.set_tap(TAP)
     rig.controller.connected(rig.switch)
     let_hub_run()
-    Hub(rig).send(syn())
+    send(rig, syn())
     assert rig.switch.packet_outs() == []
 
 
@@ -135,7 +97,7 @@ def test_a_syn_whose_flows_a_reconcile_is_sending_waits_for_them(rig: Rig) -> No
     rig.controller.connected(rig.switch)
     eventlet.spawn(rig.reconciler.reconcile_quietly)
     let_hub_run_until_settling(rig)
-    Hub(rig).send(syn())
+    send(rig, syn())
     assert rig.switch.packet_outs() == []
 
 
@@ -149,7 +111,7 @@ def let_hub_run_until_settling(rig: Rig) -> None:
 
 def test_without_a_connection_a_syn_is_lost_and_nothing_breaks(rig: Rig) -> None:
     rig.disconnect()
-    Hub(rig).send(syn())
+    send(rig, syn())
     assert rig.registry.slots(HERE)[0].address == address()
     assert rig.switch.packet_outs() == []
 
@@ -161,29 +123,21 @@ def test_a_syn_whose_flows_cannot_be_sent_is_lost_and_nothing_breaks(
         raise NotConnectedError(bridge="br-int")
 
     monkeypatch.setattr(rig.reconciler, "apply", lost)
-    Hub(rig).send(syn())
+    send(rig, syn())
     assert rig.switch.packet_outs() == []
 
 
 def test_a_connection_that_is_lost_meanwhile_loses_the_syn(rig: Rig) -> None:
     rig.switch.silent = True
-    Hub(rig).send(syn())
+    send(rig, syn())
     rig.disconnect()
     assert rig.switch.packet_outs() == []
 
 
 def test_a_syn_of_a_port_that_went_meanwhile_is_not_released(rig: Rig) -> None:
     rig.switch.silent = True
-    Hub(rig).send(syn())
+    send(rig, syn())
     rig.registry.remove_port(PortId("row-of-tap1"))
-    rig.switch.speak()
-    assert rig.switch.packet_outs() == []
-
-
-def test_a_syn_of_the_guest_before_is_not_released_as_the_next_ones(rig: Rig) -> None:
-    rig.switch.silent = True
-    Hub(rig).send(syn())
-    rig.registry.set_port(port(instance=OTHER_INSTANCE))
     rig.switch.speak()
     assert rig.switch.packet_outs() == []
 
@@ -200,66 +154,62 @@ def test_a_syn_of_the_guest_before_is_not_released_as_the_next_ones(rig: Rig) ->
 def test_what_is_not_answered_is_counted(rig: Rig, frame: bytes, ofport: int, outcome: str) -> None:
     before = packet_ins(outcome)
     rig.switch.sent.clear()
-    Hub(rig).send(frame, ofport)
+    send(rig, frame, ofport)
     assert packet_ins(outcome) == before + 1
     assert rig.switch.sent == []
 
 
 def test_an_eighth_address_is_dropped_while_all_have_connections(rig: Rig) -> None:
-    hub = Hub(rig)
     for number in range(7):
-        hub.send(syn(f"10.0.1.{number}"))
+        send(rig, syn(f"10.0.1.{number}"))
     for claim in map(rig.registry.claim, _keys(rig)):
         assert claim is not None
         rig.registry.opened(claim, 0)
     before = packet_ins("no_slot")
-    hub.send(syn("10.0.1.7"))
+    send(rig, syn("10.0.1.7"))
     assert packet_ins("no_slot") == before + 1
     assert len(rig.switch.packet_outs()) == 7
 
 
 def test_a_syn_in_the_place_of_another_address_waits_for_the_datapath_too(rig: Rig) -> None:
-    hub = Hub(rig)
     pauses: list[tuple[float, int]] = []
     rig.pause = lambda seconds: pauses.append((seconds, len(rig.switch.packet_outs())))
     for number in range(7):
-        hub.send(syn(f"10.0.1.{number}"))
+        send(rig, syn(f"10.0.1.{number}"))
     assert pauses == []
     rig.now += EXPECTED
-    hub.send(syn("10.0.1.7"))
+    send(rig, syn("10.0.1.7"))
     assert pauses == [(SETTLE, 7)]
     assert len(rig.switch.packet_outs()) == 8
 
 
 def test_an_address_keeps_its_slot_until_its_syn_is_sent_on(rig: Rig) -> None:
-    hub = Hub(rig)
     rig.switch.silent = True
     for number in range(7):
-        hub.send(syn(f"10.0.1.{number}"))
+        send(rig, syn(f"10.0.1.{number}"))
     # Its flows may be there before their confirmation, and a repeated SYN uses them.
     rig.now += 2 * EXPECTED
     before = packet_ins("no_slot")
-    hub.send(syn("10.0.1.7"))
+    send(rig, syn("10.0.1.7"))
     rig.switch.speak()
     assert len(rig.switch.packet_outs()) == 7
     rig.now += 0.9 * EXPECTED
-    hub.send(syn("10.0.1.7"))
+    send(rig, syn("10.0.1.7"))
     assert packet_ins("no_slot") == before + 2
     rig.now += 0.1 * EXPECTED
-    hub.send(syn("10.0.1.7"))
+    send(rig, syn("10.0.1.7"))
     assert packet_ins("no_slot") == before + 2
     assert len(rig.switch.packet_outs()) == 8
 
 
 def test_an_address_whose_syn_is_not_sent_on_gives_way_as_well(rig: Rig) -> None:
-    hub = Hub(rig)
     rig.switch.model.refuse = lambda _mod: (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
     for number in range(7):
-        hub.send(syn(f"10.0.1.{number}"))
+        send(rig, syn(f"10.0.1.{number}"))
     assert rig.switch.packet_outs() == []
     rig.now += EXPECTED
     before = packet_ins("no_slot")
-    hub.send(syn("10.0.1.7"))
+    send(rig, syn("10.0.1.7"))
     assert packet_ins("no_slot") == before
 
 
@@ -269,19 +219,8 @@ def _keys(rig: Rig) -> list[object]:
     return [IN_PORT.key_of(HERE, slot) for slot in rig.registry.slots(HERE)]
 
 
-def test_a_syn_of_a_port_without_an_instance_waits_for_it(waiting: Rig) -> None:
-    Hub(waiting).send(syn())
-    assert waiting.switch.packet_outs() == []
-    waiting.now += 3
-    waiting.registry.set_port(port())
-    let_hub_run()
-    (released,) = waiting.switch.packet_outs()
-    assert released.frame == syn()
-    assert waiting.registry.take_wait(HERE, 40000) == 3
-
-
 def test_what_waits_too_long_is_given_up(waiting: Rig) -> None:
-    Hub(waiting).send(syn())
+    send(waiting, syn())
     waiting.now += waiting.hold_timeout + 0.1
     waiting.learner.expire()
     assert len(waiting.learner.holds) == 0
@@ -291,7 +230,7 @@ def test_what_waits_too_long_is_given_up(waiting: Rig) -> None:
 
 
 def test_what_was_not_given_up_in_time_is_not_released_either(waiting: Rig) -> None:
-    Hub(waiting).send(syn())
+    send(waiting, syn())
     waiting.now += waiting.hold_timeout
     waiting.registry.set_port(port())
     let_hub_run()
@@ -300,14 +239,14 @@ def test_what_was_not_given_up_in_time_is_not_released_either(waiting: Rig) -> N
 
 
 def test_a_change_that_brings_no_instance_keeps_what_waits(waiting: Rig) -> None:
-    Hub(waiting).send(syn())
+    send(waiting, syn())
     waiting.registry.set_port(port(instance="", project="another"))
     let_hub_run()
     assert len(waiting.learner.holds) == 1
 
 
 def test_another_ports_instance_releases_nothing(waiting: Rig) -> None:
-    Hub(waiting).send(syn())
+    send(waiting, syn())
     waiting.registry.set_port(port(14, name="tap2"))
     let_hub_run()
     assert waiting.switch.packet_outs() == []
@@ -315,9 +254,8 @@ def test_another_ports_instance_releases_nothing(waiting: Rig) -> None:
 
 
 def test_the_gauge_shows_how_many_wait(waiting: Rig) -> None:
-    hub = Hub(waiting)
-    hub.send(syn(source_port=1))
-    hub.send(syn(source_port=2))
+    send(waiting, syn(source_port=1))
+    send(waiting, syn(source_port=2))
     assert metrics.REGISTRY.get_sample_value("dfmeta_held_syns") == 2
     waiting.registry.set_port(port())
     assert metrics.REGISTRY.get_sample_value("dfmeta_held_syns") == 0
@@ -394,7 +332,7 @@ def test_what_a_first_syn_takes_counts_from_its_packet_in(
 
     monkeypatch.setattr(rig.reconciler, "apply", takes_half_a_second)
     before = total()
-    Hub(rig).send(syn())
+    send(rig, syn())
     assert total() == pytest.approx(before + 0.5)
 
 
@@ -406,10 +344,9 @@ def rig6() -> Rig:
 
 
 def test_a_first_syn_over_ipv6_gets_a_slot_of_its_own_for_each_service(rig6: Rig) -> None:
-    hub = Hub(rig6)
     for service in SERVICE6:
-        hub.send(syn6(service=service))
-    hub.send(syn())
+        send(rig6, syn6(service=service))
+    send(rig6, syn())
     slots = {number: slot.address for number, slot in rig6.registry.slots(HERE).items()}
     assert slots == {
         0: address(),
@@ -440,18 +377,17 @@ def test_a_source_or_a_service_that_does_not_exist_gets_no_slot(
     rig6: Rig, ip: str, service: str
 ) -> None:
     before = packet_ins("malformed")
-    Hub(rig6).send(syn6(ip, service=service))
+    send(rig6, syn6(ip, service=service))
     assert rig6.registry.slots(HERE) == {}
     assert rig6.switch.packet_outs() == []
     assert packet_ins("malformed") == before + 1
 
 
 def test_sixteen_addresses_over_ipv6_leave_those_over_ipv4_alone(rig6: Rig) -> None:
-    hub = Hub(rig6)
-    hub.send(syn())
+    send(rig6, syn())
     for number in range(20):
         rig6.now += EXPECTED
-        hub.send(syn6(f"fd12:3456::{number + 1:x}"))
+        send(rig6, syn6(f"fd12:3456::{number + 1:x}"))
     slots = rig6.registry.slots(HERE)
     assert slots[0].address == address()
     assert set(slots) == {0, *SLOTS6}

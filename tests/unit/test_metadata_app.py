@@ -22,7 +22,6 @@ from tests.unit.support import (
     TAP,
     Datapath,
     Rig,
-    address,
     let_hub_run,
     parsed,
     removed_of,
@@ -53,12 +52,6 @@ def over(rig: Rig, event: Any, *, datapath: Any = None) -> Any:
 @pytest.fixture
 def app(rig: Rig) -> MetadataApp:
     return MetadataApp(controller=rig.controller)
-
-
-def test_a_syn_comes_with_the_port_that_the_switch_names(app: MetadataApp, rig: Rig) -> None:
-    app.packet_in(over(rig, packet_in(syn(), cookie=cookie_of(Purpose.SYN))))
-    let_hub_run()
-    assert rig.registry.slots(Endpoint(13))[0].address == address()
 
 
 @pytest.mark.parametrize("cookie", [0, cookie_of(Purpose.ADDRESS), 0x1234])
@@ -98,14 +91,6 @@ def test_a_connection_that_is_up_or_gone_is_told(app: MetadataApp, rig: Rig) -> 
     let_hub_run()
 
 
-def test_a_barrier_confirms_its_batch(app: MetadataApp, rig: Rig) -> None:
-    rig.switch.silent = True
-    pending = rig.channel.commit([], "nothing")
-    let_hub_run()
-    app.barrier_reply(over(rig, event(ofp.OFPT_BARRIER_REPLY, b"", xid=rig.switch.sent[-1].xid)))
-    assert pending.wait(SOON) == []
-
-
 @pytest.mark.parametrize(
     ("body", "text"),
     [
@@ -139,46 +124,6 @@ def test_a_dump_comes_in_parts(app: MetadataApp, rig: Rig) -> None:
     assert not pending.finished
     app.multipart_reply(over(rig, multipart(ofp.OFPMP_FLOW, entry * 2, xid=xid)))
     assert len(pending.wait(SOON)) == 3
-
-
-def test_meters_are_read(app: MetadataApp, rig: Rig) -> None:
-    rig.switch.silent = True
-    pending = rig.channel.request(rig.channel.wire.dump_meters(), "the meters")
-    let_hub_run()
-    body = struct.pack("!HHIHHII4x", 24, ofp.OFPMF_PKTPS, 65549, ofp.OFPMBT_DROP, 16, 50, 50)
-    app.multipart_reply(
-        over(rig, multipart(ofp.OFPMP_METER_CONFIG, body, xid=rig.switch.sent[-1].xid))
-    )
-    (entry,) = pending.wait(SOON)
-    assert (entry.meter_id, entry.rate) == (65549, 50)
-
-
-def test_what_meters_have_counted_is_read(app: MetadataApp, rig: Rig) -> None:
-    rig.switch.silent = True
-    pending = rig.channel.request(rig.channel.wire.meter_stats(), "the meters")
-    let_hub_run()
-    body = struct.pack("!IH6xIQQIIQQ", 65549, 56, 1, 9, 900, 1, 0, 7, 700)
-    app.multipart_reply(over(rig, multipart(ofp.OFPMP_METER, body, xid=rig.switch.sent[-1].xid)))
-    (entry,) = pending.wait(SOON)
-    assert (entry.meter_id, entry.dropped) == (65549, 7)
-
-
-def test_a_count_is_read(app: MetadataApp, rig: Rig) -> None:
-    rig.switch.silent = True
-    pending = rig.channel.request(rig.channel.wire.count(), "the count")
-    let_hub_run()
-    body = struct.pack("!QQI4x", 1, 2, 6)
-    app.aggregate_reply(
-        over(rig, multipart(ofp.OFPMP_AGGREGATE, body, xid=rig.switch.sent[-1].xid))
-    )
-    (entry,) = pending.wait(SOON)
-    assert entry.flow_count == 6
-
-
-def test_a_removed_hook_raises_doubt(app: MetadataApp, rig: Rig) -> None:
-    mod = next(m for m in rig.switch.dump() if m.cookie & 0xFFFF == Purpose.GUEST_HTTP)
-    app.flow_removed(over(rig, SimpleNamespace(msg=removed_of(mod))))
-    assert not rig.controller.ready
 
 
 def test_no_handler_ever_waits(app: MetadataApp, rig: Rig) -> None:

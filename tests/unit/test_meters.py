@@ -9,11 +9,12 @@ import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.apps.meters import LEFT_OVER, Memory, Meters
+from dfmeta.apps.meters import LEFT_OVER, Meters
 from dfmeta.exceptions import SwitchError
 from dfmeta.flows.metering import FIRST_IDS, LAST_ID
 from dfmeta.flows.pipeline import BR_INT, RATES, Purpose
 from dfmeta.model import Endpoint, PortId
+from tests.flows.world import memory_of
 from tests.unit.support import OTHER_INSTANCE, MeterMod, Rig, let_hub_run, port
 
 HERE = Endpoint(13)
@@ -36,10 +37,6 @@ def meter_of_syns(rig: Rig, ofport: int = 13) -> int | None:
         if flow.purpose.name == "SYN" and flow.field("in_port") == ofport
     )
     return int(found) if found is not None else None
-
-
-def memory_of(rig: Rig) -> Memory:
-    return {purpose: rig.meters.ids(purpose) for purpose in RATES}
 
 
 def add(rig: Rig, ofport: int = 13) -> None:
@@ -184,7 +181,7 @@ def test_cleanup_leaves_a_meter_that_another_has_changed_or_uses(rig: Rig) -> No
     add(rig, 14)
     rig.switch.meters[OWN] = 4321
     uses(rig, OWN + 1)
-    cleanup = Rig(remembered=memory_of(rig))
+    cleanup = Rig(remembered=memory_of(rig.meters))
     cleanup.switch.meters, cleanup.switch.flows = rig.switch.meters, rig.switch.flows
     cleanup.connect(tap=None)
     _flows, meters = cleanup.reconciler.clear()
@@ -259,7 +256,7 @@ def test_a_meter_that_somebody_changed_is_nobodys_of_ours(rig: Rig) -> None:
 def test_meters_are_found_again_after_a_restart(rig: Rig) -> None:
     rig.switch.meters[OWN] = 4321
     add(rig)
-    again = Rig(remembered=memory_of(rig))
+    again = Rig(remembered=memory_of(rig.meters))
     again.registry.set_port(port(13, name="tap13"))
     again.switch.meters = dict(rig.switch.meters)
     again.connect()
@@ -281,7 +278,7 @@ def test_meters_that_our_flows_use_are_found_without_a_memory(rig: Rig) -> None:
 
 def test_meters_of_ports_that_went_during_a_restart_are_removed(rig: Rig) -> None:
     add(rig)
-    again = Rig(remembered=memory_of(rig))
+    again = Rig(remembered=memory_of(rig.meters))
     again.switch.meters = dict(rig.switch.meters) | {7: 5}
     again.connect()
     assert again.switch.meters == {7: 5}

@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 from dfmeta.flows.metering import FIRST_IDS
 from dfmeta.flows.pipeline import (
     BR_INT,
+    BR_META,
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
     COOKIE_VERSION,
     METER_OF,
-    PURPOSES,
     TABLES,
     TABLES_TAKEN,
     Layout,
+    MetaPurpose,
+    MetaStage,
     Purpose,
     Register,
     Stage,
@@ -27,12 +29,18 @@ from dfmeta.flows.pipeline import (
 )
 
 LAYOUT = Layout()
+LAYOUTS = [LAYOUT, Layout(table_base=60, classification_table=59), Layout(pipeline=BR_META)]
 
 
 def test_every_purpose_and_every_stage_is_declared() -> None:
-    assert set(PURPOSES) == set(Purpose)
-    assert set(TABLES) == set(Stage)
-    assert all(table.why.endswith(".") for table in TABLES.values())
+    for pipeline, purposes, stages in (
+        (BR_INT, Purpose, Stage),
+        (BR_META, MetaPurpose, MetaStage),
+    ):
+        assert set(pipeline.purposes) == set(purposes)
+        assert {one.stage for one in pipeline.purposes.values()} == set(pipeline.tables)
+        assert set(pipeline.tables) == set(stages)
+        assert all(table.why.endswith(".") for table in pipeline.tables.values())
 
 
 def test_each_metered_purpose_has_a_rate_of_its_own_and_numbers_of_its_own() -> None:
@@ -60,34 +68,22 @@ def test_a_register_is_set_and_read_in_one_table_alone() -> None:
             assert table.successors <= {Stage.ND, Stage.SUBPORT}
 
 
-def test_a_packet_only_goes_to_higher_tables() -> None:
-    for layout in (LAYOUT, Layout(table_base=60, classification_table=59)):
-        for stage, table in TABLES.items():
-            for successor in table.successors:
-                assert layout.number(successor) > layout.number(stage)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_packet_only_goes_to_higher_tables_and_every_table_is_reached(layout: Layout) -> None:
+    reached = {next(iter(layout.pipeline.tables))}
+    for stage, table in layout.pipeline.tables.items():
+        assert all(layout.number(one) > layout.number(stage) for one in table.successors)
+        reached |= table.successors
+    assert reached == set(layout.pipeline.tables)
 
 
-def test_the_pipeline_has_no_cycle_and_every_table_is_reached() -> None:
-    seen: set[Stage] = set()
-
-    def walk(stage: Stage, way: tuple[Stage, ...]) -> None:
-        assert stage not in way
-        seen.add(stage)
-        for successor in TABLES[stage].successors:
-            walk(successor, (*way, stage))
-
-    walk(Stage.CLASSIFY, ())
-    assert seen == set(Stage)
-
-
-def test_every_table_of_ours_drops_what_nothing_else_matches() -> None:
-    lowest = {
-        stage: min(
-            LAYOUT.priority(p) for p, declared in PURPOSES.items() if declared.stage is stage
-        )
-        for stage in set(Stage) - {Stage.CLASSIFY}
-    }
-    assert lowest == {Stage.SERVICE: 0, Stage.REPLY: 0, Stage.ND: 0, Stage.SUBPORT: 0}
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_table_of_ours_drops_what_nothing_else_matches(layout: Layout) -> None:
+    of = layout.pipeline.stage
+    _classify, *ours = layout.pipeline.tables
+    for stage in ours:
+        mine = [layout.priority(one) for one in layout.pipeline.purposes if of(one) is stage]
+        assert min(mine) == 0
 
 
 @pytest.mark.parametrize("purpose", list(Purpose))

@@ -20,7 +20,7 @@ from dfmeta.exceptions import NotConnectedError, SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import IN_PORT
-from dfmeta.flows.pipeline import RATES, Layout, Purpose
+from dfmeta.flows.pipeline import Layout, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint, GuestAddress, PortId
@@ -38,7 +38,6 @@ from tests.unit.support import (
 )
 
 HERE = Endpoint(13)
-FIXED = {flow.purpose.value for flow in fixed_flows(TAP)}
 """Purposes of flows that do not depend on guests."""
 OTHER = address("10.0.0.6", "fa:16:3e:00:00:02")
 NO_ROOM = (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
@@ -86,13 +85,6 @@ def test_it_is_busy_while_a_reconcile_is_under_way(rig: Rig) -> None:
     assert not rig.reconciler.busy
 
 
-def test_a_second_reconcile_changes_nothing(rig: Rig) -> None:
-    learn(rig)
-    rig.switch.sent.clear()
-    assert rig.reconciler.reconcile() == 0
-    assert rig.switch.flow_mods() == []
-
-
 def test_a_new_address_takes_three_flows_the_way_back_first(rig: Rig) -> None:
     rig.switch.sent.clear()
     learn(rig)
@@ -138,59 +130,6 @@ def test_a_port_that_goes_leaves_nothing_and_its_way_in_goes_first(rig: Rig) -> 
     assert {mod.command for mod in rig.switch.flow_mods()} == {ofp.OFPFC_DELETE_STRICT}
 
 
-def test_what_is_removed_is_exactly_what_was_added(rig: Rig) -> None:
-    learn(rig)
-    learn(rig, OTHER)
-    places = {_place(one) for one in rig.switch.dump() if one.cookie & 0xFFFF not in FIXED}
-    rig.switch.sent.clear()
-    rig.registry.remove_port(PortId("row-of-tap1"))
-    let_hub_run()
-    assert {_place(mod) for mod in rig.switch.flow_mods()} == places
-
-
-def _place(mod: Any) -> object:
-    return mod.table_id, mod.priority, tuple(sorted(mod.match.items()))
-
-
-def test_another_guest_on_the_port_starts_without_addresses(rig: Rig) -> None:
-    learn(rig)
-    rig.registry.set_port(port(instance=OTHER_INSTANCE))
-    let_hub_run()
-    assert not [one for one in rig.flows() if one.purpose is Purpose.ADDRESS]
-    assert rig.flows() == wanted(rig)
-
-
-def test_an_address_that_gives_way_loses_its_flow_to_the_proxy(rig: Rig) -> None:
-    for number in range(8):
-        rig.now += 1
-        learn(rig, address(f"10.0.1.{number}"))
-    assert rig.flows() == wanted(rig)
-    sources = {one.field("ipv4_src") for one in rig.flows() if one.purpose is Purpose.ADDRESS}
-    assert sources == {f"10.0.1.{number}" for number in range(1, 8)}
-
-
-def test_lost_flows_are_put_back_and_the_rest_is_left(rig: Rig) -> None:
-    learn(rig)
-    before = rig.flows()
-    del rig.switch.flows[::2]
-    missing = len(before) - len(rig.switch.flows)
-    assert rig.reconciler.reconcile() == missing
-    assert rig.flows() == before
-
-
-def test_strays_of_ours_go_and_others_flows_stay(rig: Rig) -> None:
-    strays = guest_flows(Guest(Endpoint(99), None, {0: address()}), TAP)
-    for flow in strays:
-        rig.switch.place(as_mod(rig, flow))
-    old = as_mod(rig, strays[-1], cookie=0x64666D65 << 32 | 9 << 24 | 1, priority=7)
-    foreign = as_mod(rig, strays[-1], cookie=0x1234, priority=200)
-    rig.switch.place(old)
-    stays = rig.switch.place(foreign)
-    assert rig.reconciler.reconcile() == len(strays) + 1
-    assert rig.flows() == wanted(rig)
-    assert stays in rig.switch.flows
-
-
 def test_strays_that_lead_to_the_proxy_go_first(rig: Rig) -> None:
     for flow in guest_flows(Guest(Endpoint(99), None, {0: address()}), TAP):
         rig.switch.place(as_mod(rig, flow))
@@ -198,36 +137,6 @@ def test_strays_that_lead_to_the_proxy_go_first(rig: Rig) -> None:
     rig.reconciler.reconcile()
     tables = [mod.table_id for mod in rig.switch.flow_mods()]
     assert tables == sorted(tables)
-
-
-def test_a_flow_with_other_actions_is_put_right(rig: Rig) -> None:
-    learn(rig)
-    reply = next(one for one in rig.flows() if one.purpose is Purpose.REPLY)
-    rig.switch.place(as_mod(rig, replace(reply, actions=reply.actions[:-1])))
-    assert rig.reconciler.reconcile() == 1
-    assert rig.flows() == wanted(rig)
-
-
-def test_addresses_on_the_switch_are_adopted_at_start(rig: Rig) -> None:
-    learn(rig)
-    learn(rig, OTHER)
-    again = Rig(remembered={one: rig.meters.ids(one) for one in RATES})
-    again.registry.set_port(port())
-    again.switch.flows, again.switch.meters = rig.switch.flows, rig.switch.meters
-    again.connect()
-    assert again.switch.flow_mods() == []
-    slots = {n: slot.address for n, slot in again.registry.slots(HERE).items()}
-    assert slots == {0: address(), 1: OTHER}
-
-
-def test_addresses_of_another_instances_time_are_not_adopted(rig: Rig) -> None:
-    learn(rig)
-    again = Rig(adopts=lambda _endpoint: False)
-    again.registry.set_port(port())
-    again.switch.flows = rig.switch.flows
-    again.connect()
-    assert again.registry.slots(HERE) == {}
-    assert not [one for one in again.flows() if one.purpose is Purpose.ADDRESS]
 
 
 def test_addresses_are_adopted_once_and_never_again(rig: Rig) -> None:
@@ -256,16 +165,6 @@ def test_an_address_flow_with_a_source_that_is_no_key_is_removed(rig: Rig, key: 
     assert again.flows() == wanted(again)
 
 
-def test_an_address_flow_without_a_key_is_removed(rig: Rig) -> None:
-    learn(rig)
-    flow = next(one for one in rig.flows() if one.purpose is Purpose.ADDRESS)
-    again = Rig()
-    again.registry.set_port(port())
-    again.switch.place(as_mod(again, replace(flow, actions=())))
-    again.connect()
-    assert again.flows() == wanted(again)
-
-
 def test_without_a_tap_nothing_is_sent() -> None:
     rig = Rig()
     rig.registry.set_port(port())
@@ -274,24 +173,6 @@ def test_without_a_tap_nothing_is_sent() -> None:
     assert rig.reconciler.apply(HERE) is None
     assert rig.switch.flows == []
     assert not rig.reconciler.confirmed
-
-
-def test_another_tap_changes_the_flows_that_lead_there(rig: Rig) -> None:
-    learn(rig)
-    rig.controller.set_tap(replace(TAP, ofport=8, port=8080))
-    rig.reconciler.reconcile()
-    assert rig.flows() == wanted(rig)
-
-
-def test_after_a_reconnect_only_the_difference_is_sent(rig: Rig) -> None:
-    learn(rig)
-    rig.disconnect()
-    assert not rig.reconciler.confirmed
-    rig.registry.set_port(port(14, name="tap2"))
-    rig.switch.sent.clear()
-    rig.connect()
-    assert len(rig.switch.flow_mods()) == PORT_FLOWS
-    assert rig.flows() == wanted(rig)
 
 
 def test_a_refused_reconcile_is_not_confirmed_and_comes_right_later() -> None:
@@ -756,3 +637,4 @@ def test_a_start_tells_of_numbers_at_endpoints_that_they_do_not_belong_to(rig: R
         again.connect()
         assert sweeps.strays == ([(HERE, 3)] if there.actions else [])
         assert again.registry.slots(HERE) == {}
+        assert again.flows() == wanted(again)
