@@ -85,14 +85,6 @@ def test_what_the_daemon_has_said_is_taken_in_before_each_answer(world: World) -
     assert late
 
 
-def test_a_claim_is_the_registrys(world: World) -> None:
-    key = IN_PORT.key_of(HERE, 0)
-    claim = world.mirror.claim(key)
-    assert claim == world.registry.claim(key)
-    assert claim is not None
-    assert (world.mirror.holds(claim), world.mirror.current(claim)) == (True, claim.identity)
-
-
 @pytest.mark.parametrize(
     "peer", ["10.0.0.1", str(IN_PORT.key_of(Endpoint(14), 0)), str(IN_PORT.key_of(HERE, 1))]
 )
@@ -140,25 +132,17 @@ def test_what_is_learnt_besides_ends_nothing(world: World) -> None:
     assert (world.mirror.holds(claim), world.gone) == (True, [])
 
 
-def test_a_project_that_becomes_known_is_seen_by_the_claims_there_are() -> None:
+def test_a_project_or_a_name_that_becomes_known_is_seen_by_the_claims_there_are() -> None:
     world = World()
     world.registry.set_port(port(project=""))
     world.learn()
     world.tell()
     claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
     assert claim is not None
-    world.registry.set_port(port(project="p2"))
-    world.tell()
-    found = world.mirror.current(claim)
-    assert found == replace(claim.identity, project_id="p2")
-
-
-def test_a_name_that_becomes_known_is_seen_by_the_claims_there_are(world: World) -> None:
-    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
-    assert claim is not None
-    world.registry.set_port(replace(port(), instance_name="web1"))
-    world.tell()
-    assert world.mirror.current(claim) == replace(claim.identity, instance_name="web1")
+    for known in ({"project_id": "p2"}, {"project_id": "p2", "instance_name": "web1"}):
+        world.registry.set_port(replace(port(), **known))
+        world.tell()
+        assert world.mirror.current(claim) == replace(claim.identity, **known)
 
 
 def test_a_doubt_ends_no_claim_and_lets_no_answer_go(world: World) -> None:
