@@ -20,7 +20,7 @@ from dfmeta.exceptions import BadRequestError
 from dfmeta.health import Health
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.sockets import keep_room
-from tests.unit.support import Listener
+from tests.unit.support import Listener, let_hub_run
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 PEER, OTHER = "192.0.2.1", "2001:db8::1"
@@ -103,11 +103,6 @@ def one_answer(sock: Any) -> tuple[int, bytes]:
 
 def counted(reason: str) -> float:
     return float(metrics.ADMIN_REFUSED.labels(reason)._value.get())
-
-
-def run() -> None:
-    for _ in range(50):
-        eventlet.sleep(0)
 
 
 CLOSE = "Connection: close"
@@ -238,13 +233,13 @@ def test_a_body_gives_way_that_waits_for_its_client_the_longest(
     socks = [world.connect(peer) for peer in (PEER, OTHER, PEER)]
     for sock in socks:
         sock.sendall(request("/read", "Content-Length: 500", method="POST") + b"x" * 400)
-        run()
+        let_hub_run()
     assert socks[0].recv(1) == b"", "it has waited longest"
     assert counted("memory") == before + 1
     for sock in socks[1:]:
         sock.sendall(b"x" * 100)
         assert one_answer(sock) == (200, b"x" * 500)
-    run()
+    let_hub_run()
     assert world.server._held == 0
 
 
@@ -254,7 +249,7 @@ def test_answers_that_are_not_read_give_way(world: World, monkeypatch: pytest.Mo
     unread = [world.connect() for _ in range(6)]
     for sock in unread:
         sock.sendall(request("/large"))
-        run()
+        let_hub_run()
     assert counted("memory") == before + 3
     assert world.server._held == 3 * len(LARGE)
     assert one_answer(unread[-1]) == (200, LARGE)
@@ -269,7 +264,7 @@ def test_two_bodies_that_wait_for_each_others_room_do_not_wait_on(
     socks = [world.connect() for _ in range(2)]
     for sock in socks:
         sock.sendall(request("/read", "Content-Length: 900", method="POST") + b"x" * 450)
-    run()
+    let_hub_run()
     for sock in socks:
         sock.sendall(b"x" * 450)
     answers = [sock.makefile("rb").read(16) for sock in socks]
@@ -292,17 +287,6 @@ def test_a_connection_that_waits_for_its_client_makes_room_within_a_moment() -> 
     world.server.stop(0.0)
 
 
-def test_none_is_kept_while_others_of_its_peer_wait() -> None:
-    world = World(replace(LIMITS, connections_per_port=1, waiting_per_port=8))
-    first, second = world.connect(), world.connect()
-    # Both at once: a pipelining client would have the place as long as it likes.
-    first.sendall(request("/") * 3)
-    second.sendall(request("/"))
-    assert one_answer(first) == (200, PEER.encode())
-    assert one_answer(second) == (200, PEER.encode())
-    world.server.stop(0.0)
-
-
 def test_admin_connections_are_counted_and_guests_figures_are_left_alone(world: World) -> None:
     def figure(name: str) -> float | None:
         return metrics.REGISTRY.get_sample_value(name)
@@ -311,7 +295,7 @@ def test_admin_connections_are_counted_and_guests_figures_are_left_alone(world: 
     closed = [one.value for one in metrics.CLOSED.collect()[0].samples]
     kept = [world.connect() for _ in range(3)]
     world.ask(b"nonsense\r\n\r\n")
-    run()
+    let_hub_run()
     assert figure("dfmeta_admin_open_connections") == 3
     assert figure("dfmeta_open_connections") == guests
     assert [one.value for one in metrics.CLOSED.collect()[0].samples] == closed
@@ -330,7 +314,7 @@ def test_at_the_end_silent_connections_are_closed_and_requests_answered() -> Non
     world = World(application=application)
     silent, running = world.connect(), world.connect()
     running.sendall(request("/"))
-    run()
+    let_hub_run()
     stopping = eventlet.spawn(world.server.stop, 5.0)
     assert silent.recv(1) == b""
     gate.send()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dfmeta import metrics
 from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUnreachableError
-from dfmeta.model import Endpoint, GuestAddress, GuestRequest, HttpHost
+from dfmeta.model import Endpoint, GuestAddress, GuestRequest
 from dfmeta.proxy.environ import request_of
 from dfmeta.proxy.http1 import parse_head
 from dfmeta.proxy.nova import backend as nova
@@ -159,13 +159,6 @@ def test_what_nova_says_is_passed_on(upstream: Upstream, backend: Any, status: i
     assert len(upstream.asked) == 1
 
 
-def test_connections_are_kept_and_used_again(upstream: Upstream, backend: Any) -> None:
-    asking = backend(upstream)
-    for _ in range(3):
-        ask(asking)
-    assert len(upstream.connections) == 1
-
-
 def test_many_at_once_have_a_connection_each(upstream: Upstream, backend: Any) -> None:
     asking = backend(upstream)
     many = POOL_SIZE + 3
@@ -176,13 +169,6 @@ def test_many_at_once_have_a_connection_each(upstream: Upstream, backend: Any) -
     for thread in [eventlet.spawn(ask, asking) for _ in range(many)]:
         assert thread.wait().status == 200
     assert len(upstream.connections) == many + 3
-
-
-def test_a_kept_connection_that_went_stale_costs_nothing(upstream: Upstream, backend: Any) -> None:
-    asking = backend(upstream)
-    ask(asking)
-    upstream.connections[0].close()
-    assert ask(asking).status == 200
 
 
 def test_a_get_is_asked_again_until_there_is_an_answer(upstream: Upstream, backend: Any) -> None:
@@ -274,41 +260,10 @@ def test_out_of_time_is_an_error_that_names_the_host(upstreams: Any, backend: An
         ask(backend(slow), seconds=SHORT)
 
 
-def test_nobody_there_is_an_error_that_names_the_cause(
-    backend: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nova, "RETRY_PAUSE", SHORT)
-    with pytest.raises(BackendUnreachableError, match="connection refused"):
-        ask(backend(nowhere()), seconds=SHORT)
-
-
 def test_without_any_time_nothing_is_asked(upstream: Upstream, backend: Any) -> None:
     with pytest.raises(BackendError):
         ask(backend(upstream), seconds=0)
     assert upstream.asked == []
-
-
-@pytest.mark.parametrize(
-    "garbage", [b"\x16\x03\x01", b"HTTP/9.9 abc\r\n\r\n", b"SSH-2.0-x\r\n", b"\r\n" * 3]
-)
-def test_what_does_not_speak_http_is_away(upstream: Upstream, backend: Any, garbage: bytes) -> None:
-    def script(_asked: Asked) -> bytes | None:
-        upstream.connections[-1].sendall(garbage)
-        return None
-
-    upstream.script = script
-    with pytest.raises(BackendError):
-        ask(backend(upstream), seconds=SHORT)
-
-
-def test_an_answer_that_is_cut_short_is_no_answer(upstream: Upstream, backend: Any) -> None:
-    def script(_asked: Asked) -> bytes | None:
-        upstream.connections[-1].sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nabc")
-        return None
-
-    upstream.script = script
-    with pytest.raises(BackendError):
-        ask(backend(upstream), seconds=SHORT)
 
 
 def test_the_error_at_the_end_is_that_of_a_try_that_had_time(
@@ -323,8 +278,3 @@ def test_the_error_at_the_end_is_that_of_a_try_that_had_time(
     deadline = time.monotonic() + SHORT
     with pytest.raises(BackendUnreachableError):
         backend(upstream).answer(get(), IDENTITY, deadline=deadline)
-
-
-def test_a_host_name_that_cannot_be_one_is_away(backend: Any) -> None:
-    with pytest.raises(BackendUnreachableError):
-        ask(backend(HttpHost("nova..example", 8775)), seconds=SHORT)

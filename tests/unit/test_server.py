@@ -22,7 +22,7 @@ from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.rounds import SHARE
 from dfmeta.proxy.server import GuestServer
 from dfmeta.registry import Registry
-from tests.unit.support import INSTANCE, OTHER_INSTANCE, Listener, address, port, until
+from tests.unit.support import INSTANCE, OTHER_INSTANCE, Listener, address, let_hub_run, port, until
 
 GET = b"GET /a HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"
 FEW = Limits(connections_per_port=2, waiting_per_port=1, requests_per_port=2)
@@ -99,12 +99,6 @@ def answer(sock: Any) -> bytes:
     return data.partition(b"\r\n\r\n")[2]
 
 
-def run() -> None:
-    """Let everything on the hub go on until it waits for something outside."""
-    for _ in range(20):
-        eventlet.sleep(0)
-
-
 def is_closed(sock: Any) -> bool:
     """Whether the server has closed or reset it, without a byte."""
     sock.settimeout(0.5)
@@ -155,7 +149,7 @@ def test_both_versions_of_ip_share_what_a_port_has(world: World) -> None:
     assert {type(one.claim.address.ip) for one in (first, second)} == {IPv4Address, IPv6Address}
     # Both wait for another request; a third one has its place of either version.
     silent = [world.connect(slot=slot) for slot in (learned.slot, 0)]
-    run()
+    let_hub_run()
     assert [is_closed(four), is_closed(six)] == [True, True]
     third, fourth = world.connect(slot=learned.slot), world.connect()
     assert is_closed(fourth), "two are open, one waits"
@@ -178,14 +172,14 @@ def test_a_listener_for_each_version_is_served_and_closed_at_the_end() -> None:
     assert server.port == listeners[0].getsockname()[1]
     for one in (server, world.server):
         one.stop(0.0)
-    run()
+    let_hub_run()
     assert [one.fileno() for one in listeners] == [-1, -1]
 
 
 def test_an_idle_connection_gives_way_to_a_new_one_of_its_port(world: World) -> None:
     kept = [world.connect() for _ in range(2)]
     assert [ask(sock) for sock in kept] == [b"tap1", b"tap1"]
-    run()
+    let_hub_run()
     assert ask(world.connect()) == b"tap1"
     assert is_closed(kept[0])
     assert ask(kept[1]) == b"tap1"
@@ -230,7 +224,7 @@ def test_a_connection_that_has_got_a_token_does_not_give_way(
 def test_a_connection_is_not_kept_when_most_places_are_taken() -> None:
     world = World(replace(FEW, connections=2))
     first, second = world.connect(1), world.connect(2)
-    run()
+    let_hub_run()
     first.sendall(GET)
     assert answer(first) == b"tap1"
     assert is_closed(first), "two of two are more than three quarters"
@@ -243,7 +237,7 @@ def test_when_all_places_are_taken_the_greediest_port_gives_one_away() -> None:
     world = World(replace(FEW, connections=3))
     before = closed("too_many"), hit("connections")
     mine = [world.connect() for _ in range(3)]
-    run()
+    let_hub_run()
     assert ask(world.connect(2)) == b"tap2"
     assert is_closed(mine[2])
     assert (closed("too_many"), hit("connections")) == (before[0] + 1, before[1] + 1)
@@ -259,7 +253,7 @@ def test_no_more_requests_of_a_port_run_at_a_time_than_may() -> None:
         guest.sendall(GET)
     other = world.connect(2)
     other.sendall(GET)
-    run()
+    let_hub_run()
     assert world.running == 3, "two of the one port, and the other's"
     world.gate.send()
     assert [answer(guest) for guest in [*guests, other]] == [b"tap1"] * 5 + [b"tap2"]
@@ -283,7 +277,7 @@ def test_a_port_with_many_requests_does_not_keep_a_guest_that_comes_anew_waiting
 
     world.server.application = slow
     greedy = [world.connect(1 + number % 2) for number in range(2 * many)]
-    run()
+    let_hub_run()
     for guest in greedy:
         guest.sendall(GET * 10)
     while len(answered) < 2 * many:
@@ -316,12 +310,12 @@ def test_when_a_port_changes_its_connections_end_and_nobody_elses(world: World) 
     before = closed("changed")
     mine = [world.connect() for _ in range(3)]
     other = world.connect(2)
-    run()
+    let_hub_run()
     world.registry.set_port(port(1, name="tap1", instance=OTHER_INSTANCE))
     assert all(is_closed(sock) for sock in mine)
     assert closed("changed") == before + 3
     assert ask(other) == b"tap2"
-    run()
+    let_hub_run()
     assert len(world.server._room) == 1
 
 
@@ -369,14 +363,14 @@ def test_a_defect_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None
     world.server.application = world._answer  # type: ignore[assignment]  # as above
     kept = world.connect()
     assert ask(kept) == b"tap1"
-    run()
+    let_hub_run()
     assert world.registry.slots(Endpoint(1))[0].connections == 1
     world.server.stop(0.0)
 
 
 def test_open_connections_are_counted_and_keep_their_slot(world: World) -> None:
     kept = [world.connect() for _ in range(3)]
-    run()
+    let_hub_run()
     assert metrics.REGISTRY.get_sample_value("dfmeta_open_connections") == 3
     assert world.registry.slots(Endpoint(1))[0].connections == 3
     for sock in kept:
@@ -388,7 +382,7 @@ def test_open_connections_are_counted_and_keep_their_slot(world: World) -> None:
 
 def test_limits_may_be_replaced_while_guests_are_served(world: World) -> None:
     kept = [world.connect() for _ in range(2)]
-    run()
+    let_hub_run()
     world.server.limits = replace(FEW, connections_per_port=3)
     assert ask(world.connect()) == b"tap1"
     assert [ask(sock) for sock in kept] == [b"tap1"] * 2
@@ -398,10 +392,10 @@ def test_at_the_end_idle_connections_are_closed_and_running_requests_answered() 
     world = World()
     idle, running = world.connect(1), world.connect(2)
     assert ask(idle) == b"tap1"
-    run()
+    let_hub_run()
     world.gate = Event()
     running.sendall(GET)
-    run()
+    let_hub_run()
     stopping = eventlet.spawn(world.server.stop, 5.0)
     assert is_closed(idle)
     world.gate.send()
@@ -416,14 +410,14 @@ def test_at_the_end_what_is_held_is_closed_when_its_time_is_up() -> None:
     world.gate = Event()
     held = world.connect()
     held.sendall(GET)
-    run()
+    let_hub_run()
     world.server.stop(0.05)
     assert is_closed(held)
 
 
 def test_connections_go_on_over_a_device_that_was_made_anew(world: World) -> None:
     sock = world.connect()
-    run()
+    let_hub_run()
     world.server.rebind()
     (connection,) = world.server._room
     bound = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)

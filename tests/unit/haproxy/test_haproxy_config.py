@@ -389,13 +389,6 @@ def test_the_daemon_is_asked_for_the_network_of_vms_if_it_completes_it(
     assert usual.ask(request(f"GET {NETWORK_DATA} HTTP/1.1")).startswith(b"HTTP/1.1 200")
 
 
-def test_an_unknown_guest_is_not_answered(
-    loopback: Callable[..., Loopback], upstream: Upstream
-) -> None:
-    assert loopback(server(upstream)).ask() == b""
-    assert upstream.asked == []
-
-
 def test_a_connection_is_one_guests_for_as_long_as_it_lives(
     known: Callable[..., Loopback], upstream: Upstream
 ) -> None:

@@ -602,12 +602,15 @@ def test_a_difference_that_passes_is_none(world: World, monkeypatch: pytest.Monk
     assert (len(looks), found["missing"]) == (2, 0)
 
 
-def test_the_report_says_where_there_is_no_haproxy(idle: World) -> None:
+def test_a_program_that_ends_at_once_is_tried_again_and_the_report_says_so(
+    idle: World, caplog: pytest.LogCaptureFixture
+) -> None:
     idle.engine._setup = replace(
         idle.engine._setup, program=Program(binary="/bin/false", user="nobody")
     )
     idle.engine.start()
-    until(lambda: idle.engine.report(thorough=False)["fault"], "a failed start")
+    until(lambda: caplog.text.count("ended at its start with status 1") > 1, "lines")
+    assert not idle.engine.serving
     found = idle.engine.report(thorough=True)
     assert found["fault"] == "it ended at its start with status 1"
     assert (found["pid"], found["connections"], found["map"]) == (None, None, None)
@@ -643,19 +646,6 @@ def test_a_haproxy_that_cannot_be_started_is_tried_again(
         until(lambda: caplog.text.count("haproxy cannot be started: Too many open") > 1, "lines")
         assert not idle.engine.serving
         idle.engine.gather()
-    until(lambda: idle.engine.serving, "haproxy")
-
-
-def test_a_program_that_ends_at_once_is_tried_again(
-    idle: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    idle.engine._setup = replace(
-        idle.engine._setup, program=Program(binary="/bin/false", user="nobody")
-    )
-    idle.engine.start()
-    until(lambda: caplog.text.count("ended at its start with status 1") > 1, "lines")
-    assert not idle.engine.serving
-    idle.engine._setup = replace(idle.engine._setup, program=PROGRAM)
     until(lambda: idle.engine.serving, "haproxy")
 
 

@@ -130,22 +130,6 @@ def test_the_map_of_a_haproxy_that_leaves_still_changes(
     assert wait_ended(one.process) == 0
 
 
-def test_an_answer_under_way_leaves_when_nothing_has_changed(
-    loopback: Callable[..., Loopback], upstream: Upstream
-) -> None:
-    gate = Event()
-    upstream.script = lambda _asked: gate.wait() or OK
-    one = loopback(server(upstream))
-    one.put(value())
-    answer = eventlet.spawn(one.ask)
-    until(lambda: upstream.asked, "the request")
-    one.process.leave()
-    gate.send()
-    assert answer.wait().startswith(b"HTTP/1.1 200 OK")
-    one.runtime.close()
-    assert wait_ended(one.process) == 0
-
-
 def test_a_haproxy_that_is_gone_or_stopped_is_an_error(one: Loopback) -> None:
     os.kill(one.process.pid, signal.SIGSTOP)
     for ask in (one.runtime.ask, one.runtime.ask_at_once):
