@@ -182,13 +182,18 @@ def test_without_a_configured_port_both_move_to_one_that_is_free(make: Make) -> 
 # An earlier run
 
 
-def test_both_are_taken_over(make: Make, earlier: GuestListeners) -> None:
+def test_both_are_taken_over_and_keep_room_for_others(make: Make, earlier: GuestListeners) -> None:
+    """Else what is half open stays for the kernel's default, a minute."""
+    for sock in earlier.sockets.values():
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, SYN_ACK_RETRIES + 1)
     keeping = Keeping(*reversed(earlier.sockets.values()))
     listeners = make(keeping, State(port=port_of(earlier)))
     listeners.open()
     assert inodes(listeners) == inodes(earlier)
     assert listeners.sockets[6].family == socket.AF_INET6
     assert keeping.kept == [], "they are kept already"
+    for sock in listeners.sockets.values():
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT) == SYN_ACK_RETRIES
 
 
 def test_the_one_of_a_release_without_ipv6_gets_its_second(

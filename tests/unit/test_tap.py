@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from ipaddress import IPv6Network
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ from dfmeta.host import device
 from dfmeta.host.netlink import Wanted
 from dfmeta.host.sides import HostSides
 from dfmeta.ports.bridge_reader import Bridge, TapPort, Update
-from dfmeta.proxy.limits import SYN_ACK_RETRIES
 from dfmeta.state import HostMemory, State
 from tests.unit.support import Clock
 
@@ -143,21 +141,6 @@ def test_a_number_that_stays_away_is_asked_for_now_and_then(
 def test_what_was_in_place_stays_so_while_ovsdb_is_away(keeper: Any) -> None:
     look(keeper)
     assert look(keeper, Update(connected=False))
-
-
-def test_a_listener_keeps_room_for_others_whoever_has_opened_it() -> None:
-    """Else what is half open stays for the kernel's default, a minute."""
-    group = SimpleNamespace(**{**vars(GROUP), "host_ip": "127.0.0.1"})
-    with socket.create_server(("127.0.0.1", 0)) as kept:
-        state = State(port=kept.getsockname()[1])
-        old: Any = SimpleNamespace(take=lambda: [kept.detach()], keep=lambda _fds: None)
-        new: Any = SimpleNamespace(take=list, keep=lambda _fds: None)
-        for keeper in (old, new):
-            tap = TapKeeper(group, state, keeper)
-            tap.listeners.open()
-            sock = tap.listeners.sockets[4]
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT) == SYN_ACK_RETRIES
-            sock.close()
 
 
 # IPv6
