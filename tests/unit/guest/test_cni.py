@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -11,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
@@ -32,16 +35,21 @@ MAC = "fa:16:3e:00:00:01"
 def call(
     verb: str, config: object, *command: str, env: dict[str, str] | None = None
 ) -> tuple[int, Any]:
-    """Run the program as a runtime does."""
-    done = subprocess.run(
-        command or [sys.executable, "-I", "-S", cni.__file__],
-        input=config if isinstance(config, bytes) else json.dumps(config).encode(),
-        env={"CNI_COMMAND": verb, **(ENVIRONMENT if env is None else env)},
-        capture_output=True,
-        check=False,
-    )
-    assert done.stderr == b""
-    return done.returncode, json.loads(done.stdout)
+    """Run the program as a runtime does; in this process unless a *command* is given."""
+    raw = config if isinstance(config, bytes) else json.dumps(config).encode()
+    environ = {"CNI_COMMAND": verb, **(ENVIRONMENT if env is None else env)}
+    if command:
+        done = subprocess.run(command, input=raw, env=environ, capture_output=True, check=False)
+        assert done.stderr == b""
+        return done.returncode, json.loads(done.stdout)
+    with (
+        mock.patch.dict(os.environ, environ, clear=True),
+        mock.patch.object(sys, "argv", [cni.__file__]),
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw))),
+        contextlib.redirect_stdout(io.StringIO()) as said,
+    ):
+        status = cni.main()
+    return status, json.loads(said.getvalue())
 
 
 def code(verb: str, config: object, *, env: dict[str, str] | None = None) -> int:
