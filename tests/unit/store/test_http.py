@@ -15,16 +15,11 @@ from dfmeta.exceptions import LookupAnswerError, LookupAwayError, StoreError
 from dfmeta.store import http as lookup_http
 from dfmeta.store.http import Client, Exchange, Reply
 from tests.harness.certificates import Authority
-from tests.harness.other_store import Asked, Last, OtherStore, ResetError, reply
+from tests.harness.other_store import Last, OtherStore, reply
+from tests.unit.store.lookup.support import resets
 
 SECRET = "a secret nobody may see"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-@pytest.fixture
-def store() -> Iterator[OtherStore]:
-    with OtherStore() as store:
-        yield store
 
 
 @pytest.fixture
@@ -120,10 +115,6 @@ def test_one_that_says_that_it_closes_is_read(store: OtherStore, client: Client)
     store.answer = lambda _asked: Last(reply(b"abc", headers=("Connection: close",)))
     assert fetch(client, store).body == b"abc"
     assert fetch(client, store).body == b"abc"
-
-
-def resets(_asked: Asked) -> bytes:
-    raise ResetError
 
 
 @pytest.mark.parametrize(

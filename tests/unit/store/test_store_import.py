@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -241,12 +242,7 @@ BOMB = f"a0: &a0 [k]\n{LAUGHS}"
     ("bomb", "cause"),
     [
         ({"meta_data": f"{BOMB}public-keys: *a9\n"}, "meta-data: it is not YAML: more than 100000"),
-        ({"meta_data": "public-keys: &a [*a]\n"}, "meta-data: it is not YAML: an alias of a value"),
-        ({"meta_data": f"meta: {'[' * 5000}\n"}, "meta-data: it is not YAML: more than 100 nested"),
         ({"user_data": "", "network_config": BOMB}, "network-config: it is not YAML: more than"),
-        ({"meta_data": f"instance-id: 0x{'f' * 9000}\n"}, "meta-data: it is not YAML: a number"),
-        ({"meta_data": 'a: "\\UFFFFFFFF"\n'}, "meta-data: it is not YAML"),
-        ({"meta_data": "a: !!bool x\n"}, "meta-data: it is not YAML"),
     ],
 )
 def test_a_seed_that_would_grow_without_bound_costs_itself_alone(
@@ -341,13 +337,12 @@ def test_a_line_that_the_store_refuses_takes_no_other_with_it(
     run("put", OTHER_INSTANCE, "--meta", "a=b")
     with Repository(url) as repository:
         repository.delete(instance_id)
-    program = (
-        "import sqlite3, sys\nwith sqlite3.connect(sys.argv[1]) as connection: connection.execute("
-        '"CREATE TRIGGER t BEFORE UPDATE ON records WHEN NEW.id = \'" + sys.argv[2] + '
-        "\"' BEGIN SELECT RAISE(ABORT, 'not this one'); END\")"
-    )
-    path = url.removeprefix("sqlite:///")
-    subprocess.run([sys.executable, "-c", program, path, OTHER_INSTANCE], check=True, timeout=60)
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        connection.execute(
+            f"CREATE TRIGGER t BEFORE UPDATE ON records WHEN NEW.id = '{OTHER_INSTANCE}'"
+            " BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+        )
+    connection.close()
     others = [f"00000000-0000-0000-0000-{number:012}" for number in range(150)]
     lines = [{"id": one, "metadata": {}, "userdata": "u"} for one in [*others, OTHER_INSTANCE]]
     file = write_lines(tmp_path / "records.jsonl", *lines)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dfmeta.store.db.repository import PAGE, PAGE_TEXT, Repository
+from dfmeta.store.db.repository import Repository
 from tests.unit.store.api.support import INSTANCE, OTHER, Client, Tokens, make_api
 
 
@@ -50,24 +50,6 @@ def test_records_are_listed_in_short(client: Client, repository: Repository, pre
     assert {**head.headers} == {**got.headers}
     kept = client.get(path, if_none_match=got.headers["ETag"])
     assert (kept.status_int, kept.body) == (304, b"")
-
-
-def test_pages_follow_each_other_until_one_is_empty(client: Client, repository: Repository) -> None:
-    ids = [number(one) for one in range(PAGE + 2)]
-    for one in reversed(ids):
-        repository.put(one)
-    pages = [client.get("/records").json]
-    while pages[-1]:
-        pages.append(client.get(f"/records?after={pages[-1][-1]['id'].upper()}").json)
-    assert [len(page) for page in pages] == [PAGE, 2, 0]
-    assert [row["id"] for page in pages for row in page] == ids
-
-
-def test_large_documents_do_not_make_a_large_page(client: Client, repository: Repository) -> None:
-    for one in range(3):
-        repository.put(number(one), document={"x": "x" * PAGE_TEXT})
-    assert [row["id"] for row in client.get("/records").json] == [number(0)]
-    assert [row["id"] for row in client.get(f"/records?after={number(0)}").json] == [number(1)]
 
 
 @pytest.mark.parametrize(

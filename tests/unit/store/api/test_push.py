@@ -248,6 +248,11 @@ def test_of_eight_writers_over_the_same_addresses_each_has_one_owner(
     assert len(held) == len(set(held))
     for one in ids:
         assert set(repository.addresses(one)) <= {str(ip_network(name)) for name in last[one]}
+    # The record that was written last has all the addresses that it named.
+    whole = [{str(ip_network(name)) for name in last[one]} for one in ids]
+    assert any(
+        set(repository.addresses(one)) == named for one, named in zip(ids, whole, strict=True)
+    )
 
 
 def test_writers_of_one_record_leave_it_whole(

@@ -48,15 +48,6 @@ def refused(body: bytes, kind: Kind = Kind.METADATA) -> None:
     assert not caught.value.errors
 
 
-def test_an_error_reads_as_the_originals() -> None:
-    with pytest.raises(ApiError) as caught:
-        parse_push(Kind.METADATA, b"{}")
-    assert caught.value.errors == (
-        "validation failed on id, condition: required",
-        "validation failed on metadata, condition: required",
-    )
-
-
 def test_devices_are_held_to_their_rules() -> None:
     nic = {"type": "nic", "bus": "pci", "address": "0000:00:02.0", "mac": "00:11:22:33:44:55"}
     document = {"devices": [{**nic, "tags": ["nfvfunc1"]}]}
@@ -240,7 +231,8 @@ BROKEN = [
     b"", b" ", b"null", b"[]", b"5", b'"x"', b"{", b"{}{}", b"{} x", b"{'id':1}", b'{"id":1,}',
     b'{"id":"a","id":"a"}', b'{"x":{"a":1,"a":1}}', b'{"x":NaN}', b'{"x":Infinity}',
     b'{"x":-Infinity}', b'{"x":1e999}', b'{"x":"\\ud800"}', b'{"\\udfff":1}', b'{"x":"\\u0000"}',
-    b'{"x":"a\0b"}', b'{"x":"\n"}', b'{"x":"\\x"}', b'{"x":01}', b'{"x":"\xff"}',
+    b'{"x":"\\\\\\u0000"}', b'{"x":"a\0b"}', b'{"x":"\n"}', b'{"x":"\\x"}', b'{"x":01}',
+    b'{"x":"\xff"}',
     b'{"x":"\xed\xa0\x80"}', b"\xef\xbb\xbf{}", '{"id":"x"}'.encode("utf-16"), b"\x1f\x8b\x08",
     b'{"x":' + b"9" * 5000 + b"}", b'{"x":' + b"[" * 100_000, b'{"x":' * 100_000,
     b"[" * 100_000 + b"]" * 100_000, b'{"x":' + b"[" * 120 + b"]" * 120 + b"}",
@@ -266,6 +258,14 @@ def test_depth_is_bounded_the_same_wherever_it_is_read() -> None:
         strictjson.loads(b"[" * strictjson.DEPTH_MAX + b'"\\u0000"' + b"]" * strictjson.DEPTH_MAX)
 
 
+def test_what_only_looks_so_is_read() -> None:
+    assert strictjson.loads(r'{"a": "\\u0000", "b": [1.5, null]}') == {
+        "a": r"\u0000",
+        "b": [1.5, None],
+    }
+    assert strictjson.loads(rb'"\ud83d\ude00"') == "\N{GRINNING FACE}"
+
+
 JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -288,20 +288,3 @@ def test_a_query_asks_for_one_address() -> None:
     assert str(parse_query(["10.1.2.5"])) == "10.1.2.5"
     assert str(parse_query(["::ffff:10.1.2.5"])) == "10.1.2.5"
     assert str(parse_query(["2001:DB8::9"])) == "2001:db8::9"
-
-
-@pytest.mark.parametrize(
-    ("values", "condition"),
-    [
-        ([], "required"),
-        ([""], "required"),
-        (["10.1.2.0/28"], "ip_addr"),
-        (["web1"], "ip_addr"),
-        (["fe80::1%eth0"], "ip_addr"),
-        (["10.1.2.5", "10.1.2.6"], "ip_addr"),
-    ],
-)
-def test_a_query_for_anything_else_is_refused(values: list[str], condition: str) -> None:
-    with pytest.raises(ApiError) as caught:
-        parse_query(values)
-    assert caught.value.errors == (f"validation failed on ip_address, condition: {condition}",)

@@ -1,12 +1,43 @@
-"""Every path that listings name, as guests' programs follow them."""
+"""Asks as a guest without a database: one path, or every one that listings name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
 
-from dfmeta.model import Answer
+from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.store.db.record import Record
+from dfmeta.store.guest.backend import StoreBackend
+from dfmeta.store.guest.dialects import Settings
+from tests.unit.support import INSTANCE
 
 Ask = Callable[..., Answer]
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def asker(
+    members: Mapping[str, object] | str | None,
+    *,
+    userdata: bytes | None = None,
+    project_id: str | None = None,
+    **settings: Any,
+) -> Ask:
+    """Ask as a guest whose record has that document; its members, or its text as it is stored."""
+    if members is not None and not isinstance(members, str):
+        members = json.dumps(members).replace("Infinity", "1e999")
+    halves = {"metadata": members, "userdata": userdata, "project_id": project_id}
+    record = Record(id=INSTANCE, seed=b"s", created_at=NOW, updated_at=NOW, **halves)
+    no_database: Any = None
+    backend = StoreBackend(no_database, Settings(**settings))
+    guest = Identity(INSTANCE, "the-port's-project", "port-1", "tap1", incarnation=1)
+
+    def ask(path: str, method: str = "GET", **headers: str) -> Answer:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return backend.view(GuestRequest(method, path, headers=named), guest, record).answer()
+
+    return ask
 
 
 def crawl_ec2(ask: Ask, folder: str) -> Iterator[tuple[str, Answer]]:

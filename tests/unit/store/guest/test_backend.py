@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +22,8 @@ from dfmeta.store.guest.backend import PASSWORD_MAX, StoreBackend
 from dfmeta.store.guest.paths import split_path
 from tests.harness.examples import examples
 from tests.unit.store.conftest import said
-from tests.unit.store.guest.crawling import crawl, crawl_ec2
+from tests.unit.store.guest.crawling import asker, crawl_ec2
+from tests.unit.support import INSTANCE
 
 Ask = Callable[..., Answer]
 Sql = Callable[[str], None]
@@ -62,6 +61,10 @@ PATHS = st.one_of(
 )
 
 
+FULL = asker(DOCUMENT, userdata=b"\x1f\x8b\0\xff", project_id="p1")
+BARE = asker({})
+
+
 @pytest.fixture
 def full(repository: Repository, instance_id: str) -> None:
     repository.put(instance_id, document=DOCUMENT, userdata=b"\x1f\x8b\0\xff", project_id="p1")
@@ -77,12 +80,10 @@ def json_of(answer: Answer) -> dict[str, object]:
 # OpenStack
 
 
-@pytest.mark.usefixtures("full")
-def test_openstack_lists_nova_s_versions(ask: Ask) -> None:
-    assert ask("/openstack").body.decode().split("\n") == [*openstack.VERSIONS, "latest"]
+def test_openstack_lists_nova_s_versions() -> None:
+    assert FULL("/openstack").body.decode().split("\n") == [*openstack.VERSIONS, "latest"]
 
 
-@pytest.mark.usefixtures("full")
 @pytest.mark.parametrize(
     ("version", "files"),
     [
@@ -96,18 +97,18 @@ def test_openstack_lists_nova_s_versions(ask: Ask) -> None:
         ("latest", ALL_FILES),
     ],
 )
-def test_each_version_lists_what_nova_s_does(ask: Ask, version: str, files: str) -> None:
-    assert ask(f"/openstack/{version}").body.decode().split("\n") == files.split()
+def test_each_version_lists_what_nova_s_does(version: str, files: str) -> None:
+    assert FULL(f"/openstack/{version}").body.decode().split("\n") == files.split()
 
 
 @pytest.mark.usefixtures("full")
-def test_meta_data_json_says_what_the_record_says(ask: Ask, instance_id: str) -> None:
+def test_meta_data_json_says_what_the_record_says(ask: Ask) -> None:
     found = json_of(ask("/openstack/latest/meta_data.json"))
     seed = found.pop("random_seed")
     assert isinstance(seed, str)
     assert len(base64.b64decode(seed, validate=True)) == 512
     assert found == {
-        "uuid": instance_id,
+        "uuid": INSTANCE,
         "name": "Web 1",
         "hostname": "web1.example.org",
         "launch_index": 0,
@@ -119,29 +120,24 @@ def test_meta_data_json_says_what_the_record_says(ask: Ask, instance_id: str) ->
     }
 
 
-@pytest.mark.usefixtures("full")
-def test_members_of_meta_data_json_come_with_nova_s_versions(ask: Ask) -> None:
-    folsom = json_of(ask("/openstack/2012-08-10/meta_data.json"))
-    havana = json_of(ask("/openstack/2013-10-17/meta_data.json"))
-    liberty = json_of(ask("/openstack/2015-10-15/meta_data.json"))
+def test_members_of_meta_data_json_come_with_nova_s_versions() -> None:
+    folsom = json_of(FULL("/openstack/2012-08-10/meta_data.json"))
+    havana = json_of(FULL("/openstack/2013-10-17/meta_data.json"))
+    liberty = json_of(FULL("/openstack/2015-10-15/meta_data.json"))
     assert set(havana) - set(folsom) == {"random_seed"}
     assert set(liberty) - set(havana) == {"project_id"}
     assert havana["random_seed"] == liberty["random_seed"]
 
 
-def test_a_bare_record_leaves_out_what_is_not_known(
-    ask: Ask, repository: Repository, instance_id: str
-) -> None:
-    repository.put(instance_id)
-    found = json_of(ask("/openstack/latest/meta_data.json"))
+def test_a_bare_record_leaves_out_what_is_not_known() -> None:
+    found = json_of(BARE("/openstack/latest/meta_data.json"))
     assert set(found) == {"uuid", "name", "hostname", "launch_index", "random_seed"}
 
 
-@pytest.mark.usefixtures("full")
-def test_the_other_files_are_as_nova_s_without_vendor_data(ask: Ask) -> None:
-    assert json_of(ask("/openstack/latest/vendor_data.json")) == {}
-    assert json_of(ask("/openstack/latest/vendor_data2.json")) == {}
-    network = json_of(ask("/openstack/latest/network_data.json"))
+def test_the_other_files_are_as_nova_s_without_vendor_data() -> None:
+    assert json_of(FULL("/openstack/latest/vendor_data.json")) == {}
+    assert json_of(FULL("/openstack/latest/vendor_data2.json")) == {}
+    network = json_of(FULL("/openstack/latest/network_data.json"))
     assert set(network) == {"links", "networks", "services"}
 
 
@@ -153,13 +149,10 @@ def test_userdata_is_bytes_and_stays_so(ask: Ask, path: str) -> None:
     assert answer.content_type == "application/octet-stream"
 
 
-def test_userdata_that_is_not_there_is_neither_listed_nor_found(
-    ask: Ask, repository: Repository, instance_id: str
-) -> None:
-    repository.put(instance_id)
-    assert b"user" not in ask("/latest").body + ask("/openstack/latest").body
-    assert ask("/openstack/latest/user_data").status == 404
-    assert ask("/2009-04-04/user-data").status == 404
+def test_userdata_that_is_not_there_is_neither_listed_nor_found() -> None:
+    assert b"user" not in BARE("/latest").body + BARE("/openstack/latest").body
+    assert BARE("/openstack/latest/user_data").status == 404
+    assert BARE("/2009-04-04/user-data").status == 404
 
 
 def test_empty_userdata_is_there(ask: Ask, repository: Repository, instance_id: str) -> None:
@@ -169,7 +162,6 @@ def test_empty_userdata_is_there(ask: Ask, repository: Repository, instance_id: 
     assert ask("/openstack/latest/user_data").status == 200
 
 
-@pytest.mark.usefixtures("full")
 @pytest.mark.parametrize(
     "path",
     [
@@ -183,45 +175,40 @@ def test_empty_userdata_is_there(ask: Ask, repository: Repository, instance_id: 
         "/Openstack",
     ],
 )
-def test_what_openstack_does_not_list_is_not_there(ask: Ask, path: str) -> None:
-    assert ask(path).status == 404
+def test_what_openstack_does_not_list_is_not_there(path: str) -> None:
+    assert FULL(path).status == 404
 
 
 # EC2
 
 
-@pytest.mark.usefixtures("full")
-def test_the_ec2_tree_says_what_the_record_says(ask: Ask, instance_id: str) -> None:
-    assert ask("/").body.decode().split("\n") == [*ec2.VERSIONS]
-    assert ask("/2009-04-04").body == b"meta-data/\nuser-data\ndynamic/"
-    found = {path: answer.body.decode() for path, answer in crawl_ec2(ask, "/latest/meta-data/")}
+def test_the_ec2_tree_says_what_the_record_says() -> None:
+    assert FULL("/").body.decode().split("\n") == [*ec2.VERSIONS]
+    assert FULL("/2009-04-04").body == b"meta-data/\nuser-data\ndynamic/"
+    found = {path: answer.body.decode() for path, answer in crawl_ec2(FULL, "/latest/meta-data/")}
     assert found == {
         "/latest/meta-data/": "ami-launch-index\nhostname\ninstance-action\ninstance-id\n"
         "local-hostname\nplacement/\npublic-keys/",
         "/latest/meta-data/ami-launch-index": "0",
         "/latest/meta-data/hostname": "web1.example.org",
         "/latest/meta-data/instance-action": "none",
-        "/latest/meta-data/instance-id": instance_id,
+        "/latest/meta-data/instance-id": INSTANCE,
         "/latest/meta-data/local-hostname": "web1.example.org",
         "/latest/meta-data/placement/": "availability-zone",
         "/latest/meta-data/placement/availability-zone": "nova",
         "/latest/meta-data/public-keys/": "0=me@host",
         "/latest/meta-data/public-keys/0/openssh-key": KEY,
     }
-    assert ask("/latest/meta-data/public-keys/0/").body == b"openssh-key"
+    assert FULL("/latest/meta-data/public-keys/0/").body == b"openssh-key"
 
 
-def test_a_bare_record_lists_no_keys_and_no_zone(
-    ask: Ask, repository: Repository, instance_id: str
-) -> None:
-    repository.put(instance_id)
-    listing = ask("/latest/meta-data").body
+def test_a_bare_record_lists_no_keys_and_no_zone() -> None:
+    listing = BARE("/latest/meta-data").body
     assert b"public-keys" not in listing
     assert b"placement" not in listing
-    assert ask("/latest/meta-data/public-keys/").status == 404
+    assert BARE("/latest/meta-data/public-keys/").status == 404
 
 
-@pytest.mark.usefixtures("full")
 @pytest.mark.parametrize(
     "path",
     [
@@ -243,16 +230,14 @@ def test_a_bare_record_lists_no_keys_and_no_zone(
         "/metrics",
     ],
 )
-def test_what_ec2_does_not_list_is_not_there(ask: Ask, path: str) -> None:
-    assert ask(path).status == 404
+def test_what_ec2_does_not_list_is_not_there(path: str) -> None:
+    assert FULL(path).status == 404
 
 
-def test_more_than_ten_keys_keep_their_order(
-    ask: Ask, repository: Repository, instance_id: str
-) -> None:
-    repository.put(instance_id, document={"ssh_keys": [KEY] * 12})
-    listing = ask("/latest/meta-data/public-keys").body.decode().split("\n")
-    assert [line.partition("=")[0] for line in listing] == [str(index) for index in range(12)]
+def test_more_than_ten_keys_keep_their_order() -> None:
+    listing = asker({"ssh_keys": [KEY] * 12})("/latest/meta-data/public-keys")
+    lines = listing.body.decode().split("\n")
+    assert [line.partition("=")[0] for line in lines] == [str(index) for index in range(12)]
 
 
 # Callers, methods and paths
@@ -288,23 +273,20 @@ def test_the_port_s_instance_is_found_in_any_case(
     assert StoreBackend(repository).open(request, upper).answer().body == instance_id.encode()
 
 
-@pytest.mark.usefixtures("full")
-def test_head_answers_as_get(ask: Ask) -> None:
+def test_head_answers_as_get() -> None:
     for path in ("/", "/openstack/latest/meta_data.json", PASSWORD_PATH, "/nothing"):
-        assert ask(path, "HEAD") == ask(path)
+        assert FULL(path, "HEAD") == FULL(path)
 
 
-@pytest.mark.usefixtures("full")
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get", ""])
 @pytest.mark.parametrize("path", ["/", "/latest/user-data", "/openstack/2012-08-10/password"])
-def test_other_methods_are_405_and_say_what_is_allowed(ask: Ask, method: str, path: str) -> None:
-    answer = ask(path, method)
+def test_other_methods_are_405_and_say_what_is_allowed(method: str, path: str) -> None:
+    answer = FULL(path, method)
     assert (answer.status, answer.headers) == (405, (("Allow", "GET, HEAD"),))
 
 
-@pytest.mark.usefixtures("full")
-def test_put_on_the_password_is_405(ask: Ask) -> None:
-    answer = ask(PASSWORD_PATH, "PUT", b"x")
+def test_put_on_the_password_is_405() -> None:
+    answer = FULL(PASSWORD_PATH, "PUT")
     assert (answer.status, answer.headers) == (405, (("Allow", "GET, HEAD, POST"),))
 
 
@@ -324,18 +306,6 @@ def test_a_password_has_nova_s_limit(ask: Ask) -> None:
     assert ask(PASSWORD_PATH, "POST", b"x" * (PASSWORD_MAX + 1)).status == 400
     assert ask(PASSWORD_PATH, "POST", b"").status == 200
     assert ask(PASSWORD_PATH, "POST", b"x" * PASSWORD_MAX).status == 200
-
-
-@pytest.mark.usefixtures("full")
-def test_of_many_passwords_at_once_exactly_one_is_200(ask: Ask) -> None:
-    barrier = threading.Barrier(12)
-
-    def post(number: int) -> int:
-        barrier.wait(timeout=30)
-        return ask(PASSWORD_PATH, "POST", b"%d" % number).status
-
-    with ThreadPoolExecutor(12) as pool:
-        assert sorted(pool.map(post, range(12))) == [200] + [409] * 11
 
 
 def test_a_database_that_fails_is_not_a_404(
@@ -395,11 +365,10 @@ def test_a_path_that_is_none_of_ours_is_refused(path: str) -> None:
     assert split_path(path) is None
 
 
-@pytest.mark.usefixtures("full")
 @pytest.mark.parametrize("path", ["/latest/meta-data", "/openstack/latest", "/latest"])
-def test_a_trailing_slash_makes_no_difference(ask: Ask, path: str) -> None:
-    assert ask(path) == ask(f"{path}/")
-    assert ask(path).status == 200
+def test_a_trailing_slash_makes_no_difference(path: str) -> None:
+    assert FULL(path) == FULL(f"{path}/")
+    assert FULL(path).status == 200
 
 
 @pytest.mark.usefixtures("full")
@@ -409,50 +378,9 @@ def test_any_request_has_an_answer(ask: Ask, path: str, method: str, body: bytes
     assert ask(path, method, body).status in {200, 304, 400, 404, 405, 409}
 
 
-TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
-KEYS = st.lists(TEXTS | TEXTS.map(lambda text: f"ssh-rsa AAAA {text}"), max_size=5)
-
-
-@REUSED_DATABASE
-@given(
-    members=st.fixed_dictionaries(
-        {},
-        optional={
-            "hostname": TEXTS,
-            "name": TEXTS,
-            "availability_zone": TEXTS,
-            "ssh_keys": KEYS,
-            "meta": st.dictionaries(TEXTS, TEXTS),
-        },
-    ),
-    userdata=st.none() | st.binary(max_size=20),
-)
-def test_everything_that_a_listing_names_is_there(
-    ask: Ask,
-    repository: Repository,
-    instance_id: str,
-    members: dict[str, object],
-    userdata: bytes | None,
-) -> None:
-    repository.delete(instance_id)
-    repository.put(instance_id, document=members, userdata=userdata)
-    found = list(crawl(ask))
-    assert {answer.status for _path, answer in found} == {200}
-    assert len({path for path, _answer in found}) == len(found)
-    keys = ask("/latest/meta-data/public-keys")
-    if keys.status == 200:
-        names = [line.partition("=")[2] for line in keys.body.decode().split("\n")]
-        metadata = json_of(ask("/openstack/latest/meta_data.json"))
-        public_keys = metadata["public_keys"]
-        assert isinstance(public_keys, dict)
-        assert names == list(public_keys)
-        assert len(set(names)) == len(names)
-
-
-@pytest.mark.usefixtures("full")
-def test_nothing_of_ec2_s_versions_shadows_openstack(ask: Ask) -> None:
+def test_nothing_of_ec2_s_versions_shadows_openstack() -> None:
     assert "openstack" not in ec2.VERSIONS
-    assert ask("/openstack/2009-04-04/meta-data").status == 404
+    assert FULL("/openstack/2009-04-04/meta-data").status == 404
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,14 +12,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.model import Answer, GuestRequest
-from dfmeta.store.db.repository import Kind, Record
-from dfmeta.store.guest import documents
-from dfmeta.store.guest.dialects import EC2_TREES, NOT_FOUND, Settings, answer, need, not_found
-from dfmeta.store.guest.etags import tagged, unless_known
-from dfmeta.store.guest.paths import split_path
+from dfmeta.model import Answer
+from dfmeta.store.db.repository import Kind
+from dfmeta.store.guest.dialects import EC2_TREES, Settings, need
 from tests.harness.examples import examples
+from tests.unit.store.guest.crawling import asker as asker_of
 from tests.unit.store.guest.crawling import crawl
+from tests.unit.support import INSTANCE
 
 Ask = Callable[..., Answer]
 NEVER_LISTED = (
@@ -28,8 +27,6 @@ NEVER_LISTED = (
     *("/openstack/1999-01-01", "/latest/meta-data/nothing", "/nocloud/nothing", "/../x"),
 )
 """Paths that some documents have, or none."""
-INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TEMPLATES = {"api_url": "{{.hostname}}/{{.operating_system.slug}}"}
 NIC = {
     "type": "nic",
@@ -84,29 +81,7 @@ ODD = (
 """What may stand where something else is expected."""
 
 
-def asker(
-    members: Mapping[str, object] | None,
-    *,
-    userdata: bytes | None = None,
-    ec2_tree: str = "cloud-init",
-) -> Ask:
-    """Ask as a guest whose document has those members; 404 as the backend answers it."""
-    text = None if members is None else json.dumps(members).replace("Infinity", "1e999")
-    record = Record(
-        id=INSTANCE, seed=b"s", created_at=NOW, updated_at=NOW, metadata=text, userdata=userdata
-    )
-    document = documents.from_record(record)
-    told = Settings(ec2_tree=ec2_tree, templates=TEMPLATES)
-
-    def ask(path: str, if_none_match: str = "") -> Answer:
-        segments = split_path(path)
-        if segments is None:
-            return NOT_FOUND
-        request = GuestRequest("GET", path, headers={"if-none-match": if_none_match})
-        found = answer(document, segments, told)
-        return not_found(segments, told) if found is None else unless_known(tagged(found), request)
-
-    return ask
+asker = partial(asker_of, templates=TEMPLATES)
 
 
 def refuse_constant(name: str) -> None:
@@ -156,9 +131,14 @@ def check(ask: Ask, tree: str) -> None:
     assert {path: one.status for path, one in found if one.status != 200} == {}
     assert len({path for path, _one in found}) == len(found)
     for path, one in found:
-        assert ask(path, dict(one.headers)["ETag"]).status == 304
+        assert ask(path, if_none_match=dict(one.headers)["ETag"]).status == 304
         if one.content_type == "application/json" and path != "/metadata":
             json.loads(one.body, parse_constant=refuse_constant)
+    keys = ask("/latest/meta-data/public-keys")
+    if keys.status == 200:
+        names = [line.partition("=")[2] for line in keys.body.decode().split("\n")]
+        shown = json.loads(ask("/openstack/latest/meta_data.json").body)["public_keys"]
+        assert names == [*shown], "the names of keys are the same in each dialect"
     assert isinstance(yaml.safe_load(ask("/nocloud/meta-data").body), dict)
     assert isinstance(json.loads(ask("/metadata").body), dict)
 

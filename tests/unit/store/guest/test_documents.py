@@ -177,20 +177,6 @@ def test_a_host_name_made_of_any_text_is_one(name: str) -> None:
     assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", label) for label in labels)
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(st.sampled_from(MEMBERS), JSON))
-def test_any_json_object_makes_a_document(members: dict[str, object]) -> None:
-    found = document(members)
-    assert found.hostname
-    assert found.name
-
-
 def test_secrets_are_in_no_repr() -> None:
     record = Record(
         id=INSTANCE, seed=b"", created_at=NOW, updated_at=NOW, userdata=b"hush", password=b"hush"

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
 
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.backend import StoreBackend
 from dfmeta.store.guest.dialects import Settings
+from tests.unit.store.guest.crawling import asker
 
-Ask = Callable[..., Answer]
 KEYS = ["ssh-ed25519 AAAA a/b=c", "ssh-rsa BBBB"]
 DOCUMENT: dict[str, Any] = {
     "id": "cc40301c-4038-4011-af55-6eae3ba60246",
@@ -54,11 +53,9 @@ NOT_FOUND = (404, b'{"message":"resource not found"}', "application/json")
 TREE = "/2009-04-04/meta-data"
 
 
-@pytest.fixture
-def equinix(repository: Repository, identity: Identity) -> Ask:
-    settings = Settings(ec2_tree="equinix", templates=TEMPLATES)
-    backend = StoreBackend(repository, settings)
-    return lambda path, method="GET": backend.open(GuestRequest(method, path), identity).answer()
+SETTINGS: dict[str, Any] = {"ec2_tree": "equinix", "templates": TEMPLATES}
+equinix = partial(asker, **SETTINGS)
+KNOWN = equinix(DOCUMENT)
 
 
 def parts(answer: Answer) -> tuple[int, bytes, str]:
@@ -70,28 +67,16 @@ def lines(answer: Answer) -> list[str]:
     return answer.body.decode().split("\n")
 
 
-def forget_metadata(url: str) -> None:
-    """Leave a record with user-data alone."""
-    change(url, "UPDATE records SET metadata = NULL")
-
-
-def change(url: str, statement: str, **values: str) -> None:
-    """Change the database behind the repository's back."""
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(text(statement), values)
-    engine.dispose()
-
-
 # /metadata and /userdata
 
 
 @pytest.mark.parametrize("path", ["/metadata", "/metadata/", "/api/v1/metadata"])
 def test_metadata_is_the_document_with_what_the_templates_add(
-    equinix: Ask, repository: Repository, instance_id: str, path: str
+    repository: Repository, identity: Identity, instance_id: str, path: str
 ) -> None:
     repository.put(instance_id, document=DOCUMENT)
-    answer = equinix(path)
+    backend = StoreBackend(repository, Settings(**SETTINGS))
+    answer = backend.open(GuestRequest("GET", path), identity).answer()
     assert (answer.status, answer.content_type) == (200, "application/json")
     assert json.loads(answer.body) == {
         **DOCUMENT,
@@ -101,82 +86,57 @@ def test_metadata_is_the_document_with_what_the_templates_add(
     }
 
 
-def test_a_member_that_is_there_is_not_made(
-    equinix: Ask, repository: Repository, instance_id: str
-) -> None:
-    repository.put(instance_id, document={"api_url": "mine"})
-    assert json.loads(equinix("/metadata").body) == {"api_url": "mine"}
+def test_a_member_that_is_there_is_not_made() -> None:
+    answer = equinix({"api_url": "mine"})("/metadata")
+    assert json.loads(answer.body) == {"api_url": "mine"}
 
 
 @pytest.mark.parametrize(
     "written", ['{"a": 1e999, "b": 1.0, "a": 2}', ' {"é" :"\\ud800"}\n', "{ }", "{}"]
 )
-def test_what_was_written_is_not_written_anew(
-    equinix: Ask,
-    ask: Ask,
-    repository: Repository,
-    instance_id: str,
-    database_url: str,
-    written: str,
-) -> None:
-    repository.put(instance_id)
-    change(database_url, "UPDATE records SET metadata = :written", written=written)
-    assert ask("/metadata").body == written.strip().encode()
-    added = equinix("/metadata").body.decode()
+def test_what_was_written_is_not_written_anew(written: str) -> None:
+    assert asker(written)("/metadata").body == written.strip().encode()
+    added = equinix(written)("/metadata").body.decode()
     assert added.startswith(written.strip()[:-1])
     assert json.loads(added) == {**json.loads(written), "api_url": "https://metadata.example.org"}
 
 
 @pytest.mark.parametrize("path", ["/userdata", "/userdata/", "/api/v1/userdata"])
-def test_userdata_is_raw(equinix: Ask, repository: Repository, instance_id: str, path: str) -> None:
-    repository.put(instance_id, userdata=b"\x1f\x8b\0\xff")
-    assert parts(equinix(path)) == (200, b"\x1f\x8b\0\xff", "text/plain")
-
-
-def test_empty_userdata_is_there(equinix: Ask, repository: Repository, instance_id: str) -> None:
-    repository.put(instance_id, userdata=b"")
-    assert parts(equinix("/userdata")) == (200, b"", "text/plain")
+@pytest.mark.parametrize("userdata", [b"\x1f\x8b\0\xff", b""], ids=["bytes", "empty"])
+def test_userdata_is_raw(path: str, userdata: bytes) -> None:
+    assert parts(equinix({}, userdata=userdata)(path)) == (200, userdata, "text/plain")
 
 
 @pytest.mark.parametrize("path", ["/metadata", "/userdata", "/api/v1/metadata", TREE])
-def test_a_guest_without_a_record_is_told_so_in_json(equinix: Ask, path: str) -> None:
-    assert parts(equinix(path)) == NOT_FOUND
+def test_a_guest_without_a_record_is_told_so_in_json(path: str) -> None:
+    assert parts(equinix(None)(path)) == NOT_FOUND
 
 
-def test_a_guest_with_userdata_alone_has_no_metadata(
-    equinix: Ask, ask: Ask, repository: Repository, instance_id: str, database_url: str
-) -> None:
-    repository.put(instance_id, userdata=b"x")
-    forget_metadata(database_url)
-    assert parts(equinix("/metadata")) == NOT_FOUND
-    assert parts(equinix(TREE)) == NOT_FOUND
-    assert lines(equinix("/2009-04-04")) == ["user-data"]
-    assert equinix("/userdata").body == b"x"
+def test_a_guest_with_userdata_alone_has_no_metadata() -> None:
+    guest, ask = equinix(None, userdata=b"x"), asker(None, userdata=b"x")
+    assert parts(guest("/metadata")) == NOT_FOUND
+    assert parts(guest(TREE)) == NOT_FOUND
+    assert lines(guest("/2009-04-04")) == ["user-data"]
+    assert guest("/userdata").body == b"x"
     for path in ("/latest/meta-data/instance-id", "/openstack", "/nocloud", "/latest"):
         assert ask(path).status == 200
     assert parts(ask("/metadata")) == NOT_FOUND
 
 
-def test_a_guest_without_userdata_has_none(
-    equinix: Ask, repository: Repository, instance_id: str
-) -> None:
-    repository.put(instance_id, document=DOCUMENT)
-    assert parts(equinix("/userdata")) == NOT_FOUND
-    assert parts(equinix("/2009-04-04/user-data")) == NOT_FOUND
-    assert lines(equinix("/2009-04-04")) == ["meta-data/"]
+def test_a_guest_without_userdata_has_none() -> None:
+    assert parts(KNOWN("/userdata")) == NOT_FOUND
+    assert parts(KNOWN("/2009-04-04/user-data")) == NOT_FOUND
+    assert lines(KNOWN("/2009-04-04")) == ["meta-data/"]
 
 
 # The tree
 
 
 @pytest.mark.parametrize("path", [TREE, f"{TREE}/"])
-def test_the_tree_lists_the_items_in_their_order(
-    equinix: Ask, repository: Repository, instance_id: str, path: str
-) -> None:
-    repository.put(instance_id, document=DOCUMENT)
+def test_the_tree_lists_the_items_in_their_order(path: str) -> None:
     optional = ["spot", "public-ipv4", "public-ipv6", "local-ipv4"]
-    assert lines(equinix(path)) == ALWAYS + optional
-    assert equinix(path).content_type.startswith("text/plain")
+    assert lines(KNOWN(path)) == ALWAYS + optional
+    assert KNOWN(path).content_type.startswith("text/plain")
 
 
 @pytest.mark.parametrize(
@@ -204,29 +164,24 @@ def test_the_tree_lists_the_items_in_their_order(
     ],
 )
 @pytest.mark.parametrize("end", ["", "/"])
-def test_an_item_says_what_the_document_says(
-    equinix: Ask, repository: Repository, instance_id: str, *, item: str, body: str, end: str
-) -> None:
-    repository.put(instance_id, document=DOCUMENT)
-    assert (equinix(f"{TREE}/{item}{end}").status, equinix(f"{TREE}/{item}").body.decode()) == (
-        200,
-        body,
-    )
+def test_an_item_says_what_the_document_says(item: str, body: str, end: str) -> None:
+    found = KNOWN(f"{TREE}/{item}{end}")
+    assert (found.status, found.body.decode()) == (200, body)
 
 
 @pytest.mark.parametrize("document", [{}, {"network": {"addresses": []}, "spot": None}])
 def test_an_empty_document_has_every_item_that_is_always_listed(
-    equinix: Ask, repository: Repository, instance_id: str, document: dict[str, object]
+    document: dict[str, object],
 ) -> None:
-    repository.put(instance_id, document=document)
-    assert lines(equinix(TREE)) == ALWAYS
+    guest = equinix(document)
+    assert lines(guest(TREE)) == ALWAYS
     for item in ALWAYS:
         expected = b"slug\ndistro\nversion\nlicense-activation\nimage-tag"
         body = expected if item == "operating-system" else b""
-        assert (equinix(f"{TREE}/{item}").status, equinix(f"{TREE}/{item}").body) == (200, body)
-    assert equinix(f"{TREE}/operating-system/license-activation").body == b"state"
+        assert (guest(f"{TREE}/{item}").status, guest(f"{TREE}/{item}").body) == (200, body)
+    assert guest(f"{TREE}/operating-system/license-activation").body == b"state"
     for item in ("spot", "spot/termination-time", "public-ipv4", "public-ipv6", "local-ipv4"):
-        assert parts(equinix(f"{TREE}/{item}")) == NOT_FOUND
+        assert parts(guest(f"{TREE}/{item}")) == NOT_FOUND
 
 
 @pytest.mark.parametrize(
@@ -242,27 +197,20 @@ def test_an_empty_document_has_every_item_that_is_always_listed(
         ),
     ],
 )
-def test_what_only_begins_as_an_item_is_not_there(
-    equinix: Ask, repository: Repository, instance_id: str, item: str
-) -> None:
-    repository.put(instance_id, document=DOCUMENT)
-    assert parts(equinix(f"{TREE}/{item}")) == NOT_FOUND
+def test_what_only_begins_as_an_item_is_not_there(item: str) -> None:
+    assert parts(KNOWN(f"{TREE}/{item}")) == NOT_FOUND
 
 
-def test_the_other_versions_stay_what_cloud_init_crawls(
-    equinix: Ask, repository: Repository, instance_id: str
-) -> None:
-    repository.put(instance_id, document=DOCUMENT, userdata=b"x")
+def test_the_other_versions_stay_what_cloud_init_crawls() -> None:
+    guest = equinix(DOCUMENT, userdata=b"x")
     for version in ("latest", "2021-03-23"):
-        assert lines(equinix(f"/{version}/meta-data/public-keys/")) == ["0=a-b-c", "1=key"]
-    assert lines(equinix("/2009-04-04")) == ["meta-data/", "user-data"]
-    assert parts(equinix("/2009-04-04/user-data")) == (200, b"x", "text/plain")
+        assert lines(guest(f"/{version}/meta-data/public-keys/")) == ["0=a-b-c", "1=key"]
+    assert lines(guest("/2009-04-04")) == ["meta-data/", "user-data"]
+    assert parts(guest("/2009-04-04/user-data")) == (200, b"x", "text/plain")
 
 
-def test_by_default_the_tree_is_cloud_init_s(
-    ask: Ask, repository: Repository, instance_id: str
-) -> None:
-    repository.put(instance_id, document=DOCUMENT)
+def test_by_default_the_tree_is_cloud_init_s() -> None:
+    ask = asker(DOCUMENT)
     assert ask(f"{TREE}/public-keys/0/openssh-key").body.decode() == KEYS[0]
     missing = ask(f"{TREE}/iqn")
     assert (missing.status, missing.content_type) == (404, "text/plain; charset=UTF-8")

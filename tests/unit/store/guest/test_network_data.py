@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.model import Answer
-from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.netconfig import derived
 from tests.harness.examples import examples
 from tests.harness.netjson import CloudInit
-from tests.unit.support import INSTANCE
+from tests.unit.store.guest.crawling import asker
 
 MACS = {f"fa:16:3e:00:00:0{number}": f"ens{number}" for number in range(1, 5)}
 ONE, TWO, THREE, FOUR = MACS
 FILE = "/openstack/latest/network_data.json"
 
 Config = dict[str, Any]
-Ask = Callable[..., Answer]
 
 
 def nic(mac: str = ONE, **members: Any) -> Config:
@@ -376,15 +373,15 @@ def test_what_it_cannot_say_is_not_there(given: Any) -> None:
     assert derived(given) is None
 
 
-def test_a_document_without_one_has_no_such_file(ask: Ask, repository: Repository) -> None:
+def test_a_document_without_one_has_no_such_file() -> None:
     for document in ({}, {"network": UNFIT[-1]}, {"network_data": {"links": []}}):
-        repository.put(INSTANCE, document={"network": None, "network_data": None, **document})
+        ask = asker(document)
         assert ask(FILE).status == 404
         assert b"network_data.json" not in ask("/openstack/latest").body
 
 
-def test_it_is_listed_and_there_from_liberty_on(ask: Ask, repository: Repository) -> None:
-    repository.put(INSTANCE, document={"network": GOOD["static"]})
+def test_it_is_listed_and_there_from_liberty_on() -> None:
+    ask = asker({"network": GOOD["static"]})
     for version in ask("/openstack").body.decode().split("\n"):
         path = f"/openstack/{version}"
         there = version >= "2015-10-15"
@@ -394,9 +391,9 @@ def test_it_is_listed_and_there_from_liberty_on(ask: Ask, repository: Repository
         assert not there or json.loads(answer.body) == derived(GOOD["static"])
 
 
-def test_network_data_of_the_document_s_own_comes_first(ask: Ask, repository: Repository) -> None:
+def test_network_data_of_the_document_s_own_comes_first() -> None:
     own = {"links": [{"id": "a"}], "networks": [], "services": []}
-    repository.put(INSTANCE, document={"network": GOOD["static"], "network_data": own})
+    ask = asker({"network": GOOD["static"], "network_data": own})
     assert json.loads(ask(FILE).body) == own
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from email import message_from_bytes
 from typing import Any
 
@@ -11,9 +10,9 @@ import yaml
 
 from dfmeta.guest import snippet
 from dfmeta.model import Answer
-from dfmeta.store.db.repository import Repository
+from tests.unit.store.guest.crawling import asker
+from tests.unit.support import INSTANCE
 
-Ask = Callable[..., Answer]
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDtmDuGK3tzmR4o/7QENvMOitBvsO8uN4Z1WblfVWyAg me@host"
 NETWORK = {"version": 2, "ethernets": {"eth0": {"dhcp4": True}}}
 
@@ -23,21 +22,19 @@ def yaml_of(answer: Answer) -> Any:
     return yaml.safe_load(answer.body)
 
 
-def test_a_bare_record_is_a_whole_seed(ask: Ask, repository: Repository, instance_id: str) -> None:
-    repository.put(instance_id)
+def test_a_bare_record_is_a_whole_seed() -> None:
+    ask = asker({})
     assert ask("/nocloud/").body == b"meta-data\nuser-data\nvendor-data"
     assert yaml_of(ask("/nocloud/meta-data")) == {
-        "instance-id": instance_id,
-        "local-hostname": instance_id,
+        "instance-id": INSTANCE,
+        "local-hostname": INSTANCE,
     }
     for name in ("user-data", "vendor-data"):
         assert (ask(f"/nocloud/{name}").status, ask(f"/nocloud/{name}").body) == (200, b"")
     assert ask("/nocloud/network-config").status == 404
 
 
-def test_the_seed_says_what_the_record_says(
-    ask: Ask, repository: Repository, instance_id: str
-) -> None:
+def test_the_seed_says_what_the_record_says() -> None:
     document = {
         "hostname": "web1.example.org",
         "ssh_keys": [KEY],
@@ -48,9 +45,9 @@ def test_the_seed_says_what_the_record_says(
         "vendor_data": "#cloud-config\n{}\n",
         "network_config": NETWORK,
     }
-    repository.put(instance_id, document=document, userdata=b"\x1f\x8b\0\xff")
+    ask = asker(document, userdata=b"\x1f\x8b\0\xff")
     assert yaml_of(ask("/nocloud/meta-data")) == {
-        "instance-id": instance_id,
+        "instance-id": INSTANCE,
         "local-hostname": "web1.example.org",
         "launch-index": 2,
         "public-keys": [KEY],
@@ -64,46 +61,37 @@ def test_the_seed_says_what_the_record_says(
     assert ask("/nocloud").body.endswith(b"\nnetwork-config")
 
 
-def test_yaml_is_passed_on_as_it_is(ask: Ask, repository: Repository, instance_id: str) -> None:
+def test_yaml_is_passed_on_as_it_is() -> None:
     text = "version: 2 # mine\nethernets: {}\n"
-    repository.put(instance_id, document={"network_config": text})
+    ask = asker({"network_config": text})
     assert ask("/nocloud/network-config").body == text.encode()
 
 
-def test_vendor_data_of_openstack_s_form_gives_cloud_init_s_part(
-    ask: Ask, repository: Repository, instance_id: str
-) -> None:
-    repository.put(instance_id, document={"vendor_data": {"cloud-init": "#!/bin/sh\n", "a": {}}})
+def test_vendor_data_of_openstack_s_form_gives_cloud_init_s_part() -> None:
+    ask = asker({"vendor_data": {"cloud-init": "#!/bin/sh\n", "a": {}}})
     assert ask("/nocloud/vendor-data").body == b"#!/bin/sh\n"
     for nothing in (5, {}, [], [5, ""]):
-        repository.put(instance_id, document={"vendor_data": {"cloud-init": nothing}})
+        ask = asker({"vendor_data": {"cloud-init": nothing}})
         assert ask("/nocloud/vendor-data").body == b""
 
 
-def test_a_list_under_cloud_init_becomes_one_text(
-    ask: Ask, repository: Repository, instance_id: str
-) -> None:
-    repository.put(instance_id, document={"vendor_data": {"cloud-init": ["#!/bin/sh\n"]}})
+def test_a_list_under_cloud_init_becomes_one_text() -> None:
+    ask = asker({"vendor_data": {"cloud-init": ["#!/bin/sh\n"]}})
     assert ask("/nocloud/vendor-data").body == b"#!/bin/sh\n"
     texts = ["#!/bin/sh\n", "#cloud-config\n{}\n"]
     document = {"vendor_data": {"cloud-init": texts}, "tag_devices": True}
-    repository.put(instance_id, document=document)
+    ask = asker(document)
     message = message_from_bytes(ask("/nocloud/vendor-data").body)
     parts = [part.get_payload(decode=True) for part in message.walk() if not part.is_multipart()]
     assert parts == [one.encode() for one in (*texts, snippet.vendor_data())]
 
 
 @pytest.mark.parametrize("text", ["\x7f", "\x85", "\ufeff", "😀", "\u2028", "a: b", "- x", "null"])
-def test_yaml_brings_every_text_back(
-    ask: Ask, repository: Repository, instance_id: str, text: str
-) -> None:
-    repository.put(instance_id, document={"meta": {text: text}})
+def test_yaml_brings_every_text_back(text: str) -> None:
+    ask = asker({"meta": {text: text}})
     assert yaml_of(ask("/nocloud/meta-data"))["meta"] == {text: text}
 
 
 @pytest.mark.parametrize("path", ["/nocloud/meta-data/x", "/nocloud/metadata", "/nocloudmeta-data"])
-def test_what_the_seed_does_not_list_is_not_there(
-    ask: Ask, repository: Repository, instance_id: str, path: str
-) -> None:
-    repository.put(instance_id)
-    assert ask(path).status == 404
+def test_what_the_seed_does_not_list_is_not_there(path: str) -> None:
+    assert asker({})(path).status == 404

@@ -29,6 +29,8 @@ METADATA_OF = f"/device-metadata?ip_address={ADDRESS}"
 USERDATA_OF = f"/device-userdata?ip_address={ADDRESS}"
 SCRIPT = "#!/bin/sh\n"
 BROKEN = reply({"message": "internal error"}, status=500)
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""For what another store says, to which the kind of this one's database makes no difference."""
 
 
 class Clock:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dfmeta.store.db.record import KEEP, FetchedHalf, Kind
 from dfmeta.store.http import Reply
 from dfmeta.store.lookup.answer import ENVELOPE, by_address, by_id
-from dfmeta.store.strictjson import DEPTH_MAX, loads
 
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
 OTHER = "0d2c8a8e-54e0-4a9d-a9b1-2f1d5c3b7e02"
@@ -183,36 +182,3 @@ def test_another_record_than_the_one_asked_for_is_refused() -> None:
 def test_json_that_is_no_record_is_no_userdata() -> None:
     with pytest.raises(ValueError, match="neither"):
         by_id(Kind.USERDATA, INSTANCE, answer({"message": "maintenance"}))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{} {}",
-        '{"a": NaN}',
-        '{"a": -Infinity}',
-        '{"a": 1e999}',
-        '{"a": 1, "a": 2}',
-        '{"a": {"b": 1, "b": 1}}',
-        r'{"a": "\ud800"}',
-        r'{"\udc00": 1}',
-        r'{"a": "\u0000"}',
-        r'{"a": "\\\u0000"}',
-        '{"a": "\0"}',
-        b'{"a": "\xff"}',
-        b"\xef\xbb\xbf{}",
-        "[" * (DEPTH_MAX + 1) + "]" * (DEPTH_MAX + 1),
-        "[" * 100000,
-        "1" * 5000,
-        "",
-    ],
-)
-def test_json_with_two_readings_or_none_is_refused(text: str | bytes) -> None:
-    with pytest.raises(ValueError, match=r"JSON|UTF-8|same name|large|NaN|NUL|deeply|digits"):
-        loads(text)
-
-
-def test_sound_json_is_read() -> None:
-    assert loads(r'{"a": "\\u0000", "b": [1.5, null]}') == {"a": r"\u0000", "b": [1.5, None]}
-    assert loads("[" * DEPTH_MAX + "]" * DEPTH_MAX)
-    assert loads(rb'"\ud83d\ude00"') == "\N{GRINNING FACE}"

@@ -23,6 +23,7 @@ from tests.unit.store.lookup.support import (
     FAULTS,
     METADATA,
     METADATA_OF,
+    ON_SQLITE,
     SCRIPT,
     USERDATA,
     Build,
@@ -36,6 +37,7 @@ from tests.unit.store.lookup.support import (
 from tests.unit.support import INSTANCE, OTHER_INSTANCE
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_failure_is_an_error_and_never_not_there(
     store: OtherStore, build: Build, repository: Repository, clock: Clock, fault: str
@@ -80,6 +82,7 @@ def test_nonsense_is_not_tried_again(store: OtherStore, build: Build) -> None:
     assert len(store.asked) == 1
 
 
+@ON_SQLITE
 def test_a_slow_upstream_costs_no_more_than_its_tries_may_take(
     store: OtherStore, build: Build
 ) -> None:
@@ -235,6 +238,7 @@ def test_an_address_that_has_moved_upstream_is_its_new_owners(
     assert record.id == OTHER_INSTANCE
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("fault", FAULTS)
 def test_while_upstream_fails_what_has_expired_is_served(
     store: OtherStore, build: Build, clock: Clock, fault: str

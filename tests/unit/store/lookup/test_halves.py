@@ -27,6 +27,7 @@ from tests.unit.store.lookup.support import (
     BROKEN,
     METADATA,
     METADATA_OF,
+    ON_SQLITE,
     SCRIPT,
     USERDATA,
     USERDATA_OF,
@@ -38,6 +39,8 @@ from tests.unit.store.lookup.support import (
     userdata,
 )
 from tests.unit.support import INSTANCE
+
+pytestmark = ON_SQLITE
 
 NONSENSE = reply(b"<html>")
 TOKEN = "/latest/api/token"

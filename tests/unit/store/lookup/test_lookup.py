@@ -11,7 +11,7 @@ from dfmeta.exceptions import LookupAwayError
 from dfmeta.store import http as lookup_http
 from dfmeta.store.db.record import Kind
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.guest.need import METADATA_ALONE, USERDATA_ALONE
+from dfmeta.store.guest.need import METADATA_ALONE
 from dfmeta.wiring import lookup as from_configuration
 from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
 from tests.unit.store.lookup.support import (
@@ -72,15 +72,6 @@ def test_an_ipv6_address_is_escaped(store: OtherStore, build: Build) -> None:
 def test_a_path_of_upstreams_is_kept(store: OtherStore, build: Build) -> None:
     build(url=f"{store.url}/api/v1/").get(INSTANCE, METADATA_ALONE)
     assert store.targets() == [f"/api/v1{METADATA}"]
-
-
-def test_only_what_is_needed_is_asked_for(store: OtherStore, build: Build) -> None:
-    store.answers = {METADATA: metadata(), USERDATA: userdata()}
-    puller = build()
-    assert hostname(puller.get(INSTANCE, METADATA_ALONE)) == "a"
-    assert store.targets() == [METADATA]
-    puller.get(INSTANCE, USERDATA_ALONE)
-    assert store.targets() == [METADATA, USERDATA]
 
 
 def test_what_has_no_uuid_is_not_asked_for(store: OtherStore, build: Build) -> None:
