@@ -15,7 +15,7 @@ from eventlet.green import socket
 from dfmeta.attach.answers import NOT_HERE
 from dfmeta.attach.api import Api
 from dfmeta.exceptions import BadRequestError
-from dfmeta.model import Answer, Endpoint, GuestRequest
+from dfmeta.model import Endpoint, GuestRequest
 from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.attachments import Attachments, Local, is_ours
 from dfmeta.proxy.complaints import Complaints
@@ -251,9 +251,9 @@ def test_a_worker_whose_daemon_is_silent_says_so(monkeypatch: pytest.MonkeyPatch
         limit_hops=world.hops.append,
     )
     assert not silent.allows(world.claim)
-    assert silent.refuse(exchange) == NOT_HERE
-    answer: Answer = silent.answer(exchange)
-    assert (answer.status, dict(answer.headers)["Retry-After"]) == (503, "2")
+    for answer in (silent.refuse(exchange), silent.answer(exchange)):
+        assert answer is not None
+        assert (answer.status, dict(answer.headers)["Retry-After"]) == (503, "2")
     assert silent.quota == 10
 
 

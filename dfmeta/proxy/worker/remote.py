@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Final
 
 from dfmeta import metrics
 from dfmeta.attach.answers import NOT_HERE, refusal
@@ -31,6 +32,7 @@ STORE_PATIENCE = 5.0
 """Shortest time, in seconds, for an answer of the store: the daemon may be busy with a switch that
 has reconnected."""
 SILENT = "the daemon has not answered"
+_LATE: Final = refusal(503, "daemon", SILENT, ("Retry-After", "2"))
 SAID = (None, "", *TokenMode)
 """All values of :attr:`~dfmeta.model.View.http_tokens`."""
 
@@ -112,12 +114,22 @@ class RemoteAttachments:
 
     def allows(self, claim: Claim) -> bool:
         """Ask the daemon; False when it does not answer in time."""
-        reply = self._pipe.ask({"what": "attach?", "endpoint": [*claim.endpoint]}, PATIENCE)
-        return reply is not None and bool(reply["allowed"])
+        return self._allowed(claim) or False
 
     def refuse(self, exchange: Exchange) -> Answer | None:
-        """Return NOT_HERE for a guest that is not allowed; the daemon checks all others later."""
-        return None if self.allows(exchange.claim) else NOT_HERE
+        """Return NOT_HERE for a guest that is not allowed; the daemon checks all others later.
+
+        A VM that may have attachments must not read that it has none while the daemon is busy.
+        """
+        allowed = self._allowed(exchange.claim)
+        if allowed is None:
+            return _LATE
+        return None if allowed else NOT_HERE
+
+    def _allowed(self, claim: Claim) -> bool | None:
+        """Ask the daemon; None when it does not answer in time."""
+        reply = self._pipe.ask({"what": "attach?", "endpoint": [*claim.endpoint]}, PATIENCE)
+        return None if reply is None else bool(reply["allowed"])
 
     def answer(self, exchange: Exchange) -> Answer:
         """Ask the daemon.
@@ -134,7 +146,7 @@ class RemoteAttachments:
         }
         reply = self._pipe.ask(question, ATTACH_PATIENCE)
         if reply is None:
-            return refusal(503, "daemon", SILENT, ("Retry-After", "2"))
+            return _LATE
         if not reply["status"]:
             raise Abandoned("changed")
         return answer_of(reply)
