@@ -21,6 +21,7 @@ from tests.harness.guest import Guest, uuid_of
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.records import push
 from tests.harness.vm_api import allowed, is_ready
 
 NETWORK_DATA = "/openstack/latest/network_data.json"
@@ -223,7 +224,7 @@ def test_the_operators_record_comes_first_and_stays(site: Site) -> None:
     with site.container(vm, "c1", labels=LABELS) as container:
         name = container.instance_id
         with closing(Repository(f"sqlite:///{site.agent.state_path}/store.db")) as records:
-            records.push(Kind.USERDATA, name, content=b"given", networks=[])
+            push(records, Kind.USERDATA, name, content=b"given")
         assert container.curl("/latest/user-data").text == "given"
         # The half that the operator has not written is still that of the attachment.
         assert meta_data(container)["hostname"] == "web-1-a"
