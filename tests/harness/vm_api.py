@@ -36,7 +36,7 @@ class Connection:
         namespace: Namespace,
         *,
         low: bool = True,
-        timeout: float = 20,
+        timeout: float = 30,
         host: str = METADATA_IP,
         device: str = "",
     ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from ipaddress import ip_address
@@ -112,9 +113,21 @@ def test_fifty_at_once_make_one_call(store: OtherStore, build: Build) -> None:
 
 
 def test_fifty_at_once_get_one_error(store: OtherStore, build: Build) -> None:
-    store.answer = lambda _asked: BROKEN
-    puller = build()
-    for one in at_once(50, lambda: puller.get(INSTANCE)):
+    puller, asking = build(), threading.Semaphore(0)
+
+    def ask() -> Record | None:
+        asking.release()
+        return puller.get(INSTANCE)
+
+    def answer(_asked: Asked) -> bytes:
+        # One that asks after the answer makes a call of its own: an error is not kept.
+        for _ in range(50):
+            assert asking.acquire(timeout=60)
+        time.sleep(0.2)
+        return BROKEN
+
+    store.answer = answer
+    for one in at_once(50, ask):
         with pytest.raises(LookupAwayError, match="answers 500"):
             one.result()
     assert store.targets() == [METADATA]
