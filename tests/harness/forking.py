@@ -63,6 +63,8 @@ class Server:
 
     def __init__(self, become: Become) -> None:
         """To be made before eventlet replaces parts of the standard library."""
+        # A child begins as any program, also where the shell of this process ignores the signal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         self._become, self._fork, self._poll = become, os.fork, select.poll()
         self._listener: socket.socket | None = None
         self._connections: dict[int, socket.socket] = {}
