@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from oslo_config import cfg
 
 from dfmeta import conf
 from dfmeta.conf import limits
@@ -35,8 +36,8 @@ def test_the_numbers_are_those_of_options_and_constants(pages: Pages) -> None:
 
 
 @pytest.mark.parametrize("option", limits.OPTS, ids=lambda one: one.name)
-def test_each_limit_of_guests_is_there(option: object) -> None:
-    assert f"``[guest_limits] {option.name}``" in PAGE  # type: ignore[attr-defined]
+def test_each_limit_of_guests_is_there(option: cfg.Opt) -> None:
+    assert f"``[guest_limits] {option.name}``" in PAGE
 
 
 def test_what_is_not_there_is_not_there() -> None:

@@ -90,7 +90,7 @@ class Server:
                 elif descriptor in self._connections:
                     self._take(self._connections[descriptor])
                 elif self._listener is not None:
-                    # accept() would return a socket of eventlet's.
+                    # accept() would return a socket of eventlet's; this has no type.
                     accepted: int = getattr(self._listener, "_accept")()[0]  # noqa: B009
                     self.add(_Socket(fileno=accepted))
 

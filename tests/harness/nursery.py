@@ -321,7 +321,7 @@ def _become(module: str, order: dict[str, Any], descriptors: Sequence[int]) -> N
 def open_streams() -> None:
     """Make Python's streams of the descriptors 0 to 2, which are others than at the start."""
     line = 1
-    # eventlet has os.fdopen make pipes of its own.
+    # They stay open to the end of the process. eventlet has os.fdopen make pipes of its own.
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", line if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", line, errors="backslashreplace", closefd=False)  # noqa: SIM115
