@@ -53,6 +53,14 @@ class Contenders:
         """Return the ports with that number, for all VLAN ids."""
         return [one for at in self.with_number(ofport) for one in self._ports.get(at, ())]
 
+    def patches(self) -> set[int]:
+        """Return the numbers that only patch ports have."""
+        found: dict[bool, set[int]] = {False: set(), True: set()}
+        for endpoint, ports in self._ports.items():
+            for port in ports.values():
+                found[port.patch].add(endpoint.ofport)
+        return found[True] - found[False]
+
     def __iter__(self) -> Iterator[Port]:
         for ports in self._ports.values():
             yield from ports.values()

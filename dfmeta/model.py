@@ -216,6 +216,9 @@ class Port:
     """Its row allows the VM to make attachments for its containers."""
     attached: str = field(default="", kw_only=True)
     """Id of the attachment of a subport, whose device a program in the VM makes; empty: none."""
+    patch: bool = field(default=False, kw_only=True)
+    """A patch port whose name fits into OpenFlow. Open vSwitch gives such a device another MAC at
+    each of its starts, so that its name alone identifies it."""
     device_mac: str = ""
     """MAC of the device itself, if the name is too long to identify it in OpenFlow."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)

@@ -56,16 +56,24 @@ class Numbering:
         self._doubt((ofport,))
         return True
 
-    def put_all(self, devices: Mapping[int, Device], *, gap: bool) -> dict[int, bool]:
+    def put_all(
+        self, devices: Mapping[int, Device], *, gap: bool, patches: Collection[int] = ()
+    ) -> dict[int, bool]:
         """Store the devices of all numbers.
 
         :param gap: changes since the last call may have been missed. Then every number is in doubt,
             even if its device looks the same.
+        :param patches: numbers of patch ports. After a gap, which a start of Open vSwitch is,
+            another MAC does not show another port: the name does, and OVSDB's answer.
         :return: numbers that have changed, and whether another device had them or may have had.
         """
         before, self._devices = self._devices, dict(devices)
         numbers = devices.keys() | before.keys()
         changed = {n: n in before or not gap for n in numbers if devices.get(n) != before.get(n)}
+        if gap:
+            for n in changed.keys() & patches & devices.keys() & before.keys():
+                if devices[n].name == before[n].name:
+                    del changed[n]
         self._doubt(numbers if gap else changed)
         return changed
 

@@ -16,7 +16,7 @@ from dfmeta.numbering import WIRE_NAME_MAX
 from dfmeta.ports import next_hop_list, subport_list
 from dfmeta.ports.meta_ids import ids_of
 from dfmeta.ports.subport_list import Entry, parse
-from dfmeta.ports.trunks import ALLOWED, INSTANCE_KEYS, NO_LEAD, Lead, kind_of
+from dfmeta.ports.trunks import ALLOWED, INSTANCE_KEYS, NO_LEAD, PATCH, Lead, kind_of
 
 DEAD_TAG = 4095
 SHOWN = 64
@@ -108,6 +108,7 @@ def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
         subport_faults=listed.faults,
         attachments=_allowed(row, kind, lead),
         attached=ids.get(ATTACHMENT_KEY, "") if kind is PortKind.SUBPORT else "",
+        patch=row.type == PATCH and len(row.name.encode()) <= WIRE_NAME_MAX,
         device_mac="".join(row.mac_in_use).lower()
         if len(row.name.encode()) > WIRE_NAME_MAX
         else "",
@@ -154,6 +155,7 @@ def _behind(parent: Port, entry: Entry) -> Port:
         parent=parent.name,
         mtu=entry.mtu,
         attached=entry.attachment,
+        patch=parent.patch,
         device_mac=parent.device_mac,
         sources=_sources(ids),
     )

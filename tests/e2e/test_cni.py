@@ -19,9 +19,9 @@ import pytest
 from dfmeta.guest import cni
 from tests.e2e.cni_vm import BRIDGE, PARENT_MAC, Vm, path
 from tests.harness.attach_api import Handler, says, sends, waits
-from tests.harness.closing import Program
 from tests.harness.netns import Namespace, spawn, tx_off
 from tests.harness.poll import PATIENCE, wait_for
+from tests.harness.program import Program
 
 NOTHING: tuple[list[str], list[str]] = ([], [])
 _containers = itertools.count(1)
@@ -501,7 +501,9 @@ class Driver(Program):
         arguments = [str(Path(cni.__file__).parent), str(self.path), str(folder / "state")]
         rights = ["setpriv", "--bounding-set", "-sys_admin"]
         command = [*rights, sys.executable, "-I", "-S", "-c", code, *arguments]
-        super().__init__(vm.inside.spawn(command, stdout=subprocess.PIPE))
+        process = vm.inside.spawn(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        super().__init__(process, process.stdout)
 
     def ask(self, verb: str, **body: object) -> Any:
         """Return the answer to a call for the endpoint e1 of the network n1."""

@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import subprocess
 import threading
 from collections.abc import Iterator
 from socketserver import BaseServer
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 S = TypeVar("S", bound=BaseServer)
+
+
+class Process(Protocol):
+    """The part that :class:`subprocess.Popen` and a fork of ``nursery.py`` have in common."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def poll(self) -> int | None:
+        """The exit status, or None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; its exit status, negative after a signal."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send a signal, unless it has ended."""
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
 
 
 class Closing(abc.ABC):
@@ -31,26 +53,6 @@ class Closing(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """End all that the resource has started. Idempotent."""
-
-
-class Program(Closing):
-    """A process that writes "begun" when it is under way; a context manager that kills it."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def __enter__(self) -> Self:
-        """Wait until it has begun."""
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"begun\n"
-        return self
-
-    def close(self) -> None:
-        """Kill the process."""
-        self._process.kill()
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
 
 
 @contextlib.contextmanager

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import subprocess
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from tests.harness import netns
-from tests.harness.closing import Program
 from tests.harness.guest import Guest, Ids, uuid_of
+from tests.harness.program import Script
 
 KEY = "dfmeta-subports"
 """Key in ``external_ids`` of the parent's interface with the list of its subports."""
@@ -51,7 +48,7 @@ class Container(Guest):
         )
         self.namespace = netns.Namespace(f"c{vid}")
         self.host.on_close(self.close)
-        self._tagger: Program | None = None
+        self._tagger: Script | None = None
         try:
             self.namespace.setting("net/ipv6/conf/default/accept_dad", "0")
             inner = f"c{vid}"
@@ -61,9 +58,7 @@ class Container(Guest):
             )
             for one in address6:
                 self.add_address6(one)
-            program = str(Path(__file__).with_name("tagger.py"))
-            command = [sys.executable, "-IS", program, parent.device, str(vid), inner]
-            self._tagger = Program(parent.namespace.spawn(command, stdout=subprocess.PIPE))
+            self._tagger = Script(parent.namespace, "tagger", parent.device, str(vid), inner)
             self._tagger.__enter__()
         except BaseException:
             self.close()

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from tests.harness.closing import Program
 from tests.harness.guest import METADATA_IP, Guest
+from tests.harness.program import Script
 
 Kind = Literal["silent", "head", "body", "unread", "churn", "asks", "spellings", "chunks"]
-_PROGRAM = Path(__file__).with_name("greedy_client.py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +23,7 @@ class Taken:
     """Complete answers, for the kinds that send requests again and again."""
 
 
-class Greedy(Program):
+class Greedy(Script):
     """A running client, which has begun when it has opened the wanted number of connections."""
 
     def __init__(
@@ -44,8 +40,7 @@ class Greedy(Program):
         :param wanted: number of simultaneous connections.
         :param path: the path that ``unread``, ``asks`` and ``spellings`` request.
         """
-        command = [sys.executable, "-IS", str(_PROGRAM), kind, str(wanted), path, host]
-        super().__init__(guest.namespace.spawn(command, stdout=subprocess.PIPE))
+        super().__init__(guest.namespace, "greedy_client", kind, str(wanted), path, host)
 
     def rest(self) -> None:
         """Stop opening connections, and keep the open ones."""
@@ -54,4 +49,4 @@ class Greedy(Program):
     def finish(self) -> Taken:
         """End the client, and return its counts."""
         self._process.terminate()
-        return Taken(**json.loads(self._process.communicate()[0]))
+        return Taken(**json.loads(self.last_words()))

@@ -6,18 +6,18 @@ import base64
 import hashlib
 import ipaddress
 import json
+import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import IO, Literal, TypedDict, Unpack
 
-from tests.harness import netns, stand_in
-from tests.harness.closing import Closing, Program
+from tests.harness import netns, nursery, stand_in
+from tests.harness.closing import Closing, Process
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import PATIENCE
+from tests.harness.program import Script
 
 METADATA_IP = "169.254.169.254"
 OPENSTACK6 = "[fe80::a9fe:a9fe%25eth0]"
@@ -278,9 +278,13 @@ class Guest(Closing):
 
     def ping(self, address: str, *, count: int = 1, timeout: float = 2) -> bool:
         """Return whether ``count`` ICMP echo requests are answered."""
-        script = str(Path(__file__).with_name("echo.py"))
-        command = [sys.executable, "-IS", script, address, str(count), str(timeout * PATIENCE)]
-        return not self.namespace.run(command, timeout=count * timeout + 10, check=False).returncode
+        arguments = (address, str(count), str(timeout * PATIENCE))
+        echo = nursery.script("echo", *arguments, namespace=self.namespace)
+        try:
+            return not echo.wait((count * timeout + 10) * PATIENCE)
+        finally:
+            echo.kill()
+            echo.wait()
 
     def curl(
         self,
@@ -333,20 +337,18 @@ class Guest(Closing):
     ) -> Batch:
         """Start :meth:`http_many` in the background, so that several guests send at once."""
         timeout *= PATIENCE
-        command = [sys.executable, "-IS", str(Path(__file__).with_name("client.py"))]
         name, _, port = host.partition(":") if "]" not in host else host[1:].partition("]")
         port = port.removeprefix(":")
-        command += ["--host", name.replace("%25", "%"), "--port", port or "80", "--path", path]
-        command += ["--timeout", str(timeout)]
-        command += ["--count", str(count), "--concurrency", str(concurrency)]
+        arguments = ["--host", name.replace("%25", "%"), "--port", port or "80", "--path", path]
+        arguments += ["--timeout", str(timeout)]
+        arguments += ["--count", str(count), "--concurrency", str(concurrency)]
         if source:
-            command += ["--source", source]
+            arguments += ["--source", source]
         for key, value in headers:
-            command += ["--header", key, value]
+            arguments += ["--header", key, value]
         # The maximum timeout of the operating system's poll() is some weeks.
         limit = min(timeout * (count // concurrency + 1) + 10, 1_000_000)
-        process = self.namespace.spawn(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        return Batch(process, limit)
+        return Batch(self.namespace, arguments, limit)
 
     def flood(
         self, kind: Literal["own", "forged", "forged6"], *, rate: int, seconds: float
@@ -358,12 +360,8 @@ class Guest(Closing):
         :param rate: SYNs a second.
         """
         source = str(self.interface.network[-2]) if kind == "own" else self.ip
-        script = str(Path(__file__).with_name("flood.py"))
-        command = [sys.executable, "-IS", script, self.device, self.mac, source]
-        process = self.namespace.spawn(
-            [*command, str(rate), str(seconds), kind], stdout=subprocess.PIPE
-        )
-        return Flood(process)
+        how = (self.device, self.mac, source, str(rate), str(seconds), kind)
+        return Flood(self.namespace, "flood", *how)
 
     def _address6_commands(self, address: str) -> list[str]:
         commands = [f"addr add {address} dev {self.device} nodad"]
@@ -400,9 +398,17 @@ class Guest(Closing):
 class Batch:
     """Requests that run in the background."""
 
-    def __init__(self, process: subprocess.Popen[bytes], limit: float) -> None:
-        self._process = process
+    def __init__(self, namespace: netns.Namespace, arguments: list[str], limit: float) -> None:
+        """Start them.
+
+        :param limit: the most seconds that they take.
+        """
         self._limit = limit
+        self._results = open(os.memfd_create("results"), "w+b")  # noqa: SIM115  # _close() does
+        self._errors = open(os.memfd_create("errors"), "w+b")  # noqa: SIM115  # _close() does
+        self._process: Process = nursery.script(
+            "client", *arguments, namespace=namespace, stdout=self._results, stderr=self._errors
+        )
 
     @property
     def running(self) -> bool:
@@ -412,7 +418,8 @@ class Batch:
     def stop(self) -> None:
         """Kill the requests; the results are lost."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        self._close()
 
     def finish(self) -> list[Sample]:
         """Start no further requests; return the results, including those of running requests."""
@@ -422,33 +429,41 @@ class Batch:
     def samples(self) -> list[Sample]:
         """Wait for the end; return the results in the order of their arrival."""
         try:
-            stdout, stderr = self._process.communicate(timeout=self._limit)
+            status = self._process.wait(self._limit)
         except BaseException:
-            self._process.kill()
-            self._process.communicate()
+            self.stop()
             raise
-        if self._process.returncode:
-            raise netns.CommandError(
-                ["client.py"], self._process.returncode, "", stderr.decode(errors="replace")
-            )
+        results, errors = (_all_of(file) for file in (self._results, self._errors))
+        self._close()
+        if status:
+            raise netns.CommandError(["client.py"], status, "", errors.decode(errors="replace"))
         return [
             Sample(**{**result, "body": base64.b64decode(result["body"])})
-            for result in json.loads(stdout)
+            for result in json.loads(results)
         ]
 
+    def _close(self) -> None:
+        self._results.close()
+        self._errors.close()
 
-class Flood(Program):
+
+class Flood(Script):
     """A running flood, which has begun with its first frame."""
 
     def sent(self) -> int:
         """Wait for the end of the flood, and return the number of sent SYNs."""
-        return int(self._process.communicate()[0])
+        return int(self.last_words())
 
 
 def uuid_of(text: str) -> str:
     """Return a UUID that depends only on ``text``."""
     digest = hashlib.sha256(text.encode()).hexdigest()
     return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
+
+
+def _all_of(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 def _reply(done: subprocess.CompletedProcess[bytes]) -> Reply:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.harness import kernel
-from tests.harness.closing import Closing
+from tests.harness.closing import Closing, Process
 from tests.harness.poll import PATIENCE, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,7 +105,7 @@ def spawn(
     )
 
 
-def end(process: subprocess.Popen[bytes], *, timeout: float = 5) -> int:
+def end(process: Process, *, timeout: float = 5) -> int:
     """SIGTERM, then SIGKILL after ``timeout`` seconds; return the exit status."""
     timeout *= PATIENCE
     if process.poll() is None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from tests.harness import netns
+from tests.harness import netns, nursery
 from tests.harness.closing import Closing
 from tests.harness.neutron_server import PASSWORD
 from tests.harness.poll import wait_for
@@ -64,8 +62,7 @@ class Neutron(Closing):
 
     def __init__(self, namespace: netns.Namespace) -> None:
         self._namespace = namespace
-        script = str(Path(__file__).with_name("neutron_server.py"))
-        self._process = namespace.spawn([sys.executable, "-IS", script, "--port", str(PORT)])
+        self._process = nursery.script("neutron_server", "--port", str(PORT), namespace=namespace)
         wait_for(self._listens, 10, "Neutron to listen")
 
     def close(self) -> None:

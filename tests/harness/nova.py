@@ -7,15 +7,14 @@ import contextlib
 import hashlib
 import hmac
 import json
+import os
 import shutil
 import socket
-import subprocess
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.harness import netns
+from tests.harness import netns, nursery
 from tests.harness.certificates import Pair
 from tests.harness.closing import Closing
 from tests.harness.nova_tree import Instance
@@ -81,25 +80,25 @@ class RecordingNova(Closing):
         self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
         self._errors = folder / "stderr"
         control = folder / "control"
-        command = [sys.executable, "-IS", str(Path(__file__).with_name("nova_server.py"))]
-        command += ["--host", host, "--port", str(port), "--control", str(control)]
-        command += ["--direct", direct]
+        arguments = ["--host", host, "--port", str(port), "--control", str(control)]
+        arguments += ["--direct", direct]
         if certificate is not None:
-            command += [
+            arguments += [
                 "--certificate",
                 str(certificate.certificate),
                 "--key",
                 str(certificate.key),
             ]
         if client_authority is not None:
-            command += ["--client-authority", str(client_authority)]
+            arguments += ["--client-authority", str(client_authority)]
         try:
-            with self._errors.open("wb") as errors:
-                self._process = namespace.spawn(command, stdin=subprocess.PIPE, stderr=errors)
-            self._stack.callback(netns.end, self._process)
-            assert self._process.stdin is not None
-            with self._process.stdin as stdin:
+            with self._errors.open("wb") as errors, open(os.memfd_create("in"), "w+b") as stdin:
                 stdin.write(secret.encode() + b"\n")
+                stdin.seek(0)
+                self._process = nursery.script(
+                    "nova_server", *arguments, namespace=namespace, stdin=stdin, stderr=errors
+                )
+            self._stack.callback(netns.end, self._process)
             self._socket = self._stack.enter_context(socket.socket(socket.AF_UNIX))
             self._socket.settimeout(10)
             wait_for(lambda: self._connected(control), 10, "the recording Nova to start")

@@ -24,7 +24,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn
+from pathlib import Path
+from typing import IO, Any, Final, NoReturn
 
 from tests.harness import forking, kernel, netns
 from tests.harness.netns import CommandError, Namespace
@@ -37,6 +38,8 @@ _NAME: Final = "tests.harness.nursery"
 _LINE: Final = 1024
 """Bytes of a command line."""
 NEUTRON_AGENT: Final = "neutron-agent"
+SCRIPTS: Final = "scripts"
+"""The harness' own programs, which use only the standard library."""
 _PROGRAMS: Final = {
     "dfmeta-agent": (
         "dfmeta.cmd.agent",
@@ -92,6 +95,17 @@ _PROGRAMS: Final = {
         ),
     ),
     NEUTRON_AGENT: ("tests.harness.neutron_launcher", ()),
+    SCRIPTS: (
+        "tests.harness.client",
+        (
+            "tests.harness.echo",
+            "tests.harness.flood",
+            "tests.harness.greedy_client",
+            "tests.harness.neutron_server",
+            "tests.harness.nova_server",
+            "tests.harness.tagger",
+        ),
+    ),
 }
 """Program → the module that has its ``main``, and those that it imports later."""
 _PYTHON: Final = {NEUTRON_AGENT: str(netns.ROOT / ".cache/neutron/bin/python")}
@@ -192,10 +206,12 @@ class Nursery:
         streams: tuple[int, int, int],
         env: Mapping[str, str] | None = None,
         rights: bool = True,
+        module: str = "",
     ) -> Forked:
         """Start a child in a process group of its own.
 
         :param command: the program's path and its arguments.
+        :param module: the one whose ``main`` is called; empty: the program's first.
         :param env: added to this process' environment.
         :param streams: descriptors of its standard input, output and error.
         :param rights: False: without any capability, as setpriv(1) would start it.
@@ -206,6 +222,7 @@ class Nursery:
             "resolv_conf": str(namespace.resolv_conf or ""),
             "namespace": namespace.name,
             "rights": rights,
+            "module": module or _PROGRAMS[self._program][0],
         }
         with open(f"/run/netns/{namespace.name}", "rb") as net:
             pid, ended = forking.order(self._socket, message, [net.fileno(), *streams])
@@ -258,6 +275,34 @@ def run(
     return subprocess.CompletedProcess(command, status, *said)
 
 
+def script(
+    name: str,
+    *arguments: str,
+    namespace: Namespace,
+    stdin: IO[bytes] | None = None,
+    stdout: IO[bytes] | None = None,
+    stderr: IO[bytes] | None = None,
+) -> subprocess.Popen[bytes] | Forked:
+    """Start one of :data:`SCRIPTS`.
+
+    :param name: of its module in this package.
+    :param stdin: its stream, as the others; None: nothing.
+    """
+    path = str(Path(__file__).with_name(f"{name}.py"))
+    with open(os.devnull, "r+b") as nothing:
+        streams = [nothing if one is None else one for one in (stdin, stdout, stderr)]
+        if not serves():
+            command = [sys.executable, "-IS", path, *arguments]
+            taken, said, errors = streams
+            return namespace.spawn(command, stdin=taken, stdout=said, stderr=errors)
+        return nursery(SCRIPTS).start(
+            [path, *arguments],
+            namespace=namespace,
+            streams=(streams[0].fileno(), streams[1].fileno(), streams[2].fileno()),
+            module=f"{__package__}.{name}",
+        )
+
+
 # The nursery's own process
 
 
@@ -273,7 +318,7 @@ def main() -> None:
     module, later = _PROGRAMS[program]
     end_with_parent()
     # The hub's versions of sockets and of fork would start a hub, which no child may inherit.
-    server = forking.Server(functools.partial(_become, module))
+    server = forking.Server(_become)
     if place.isdecimal():
         server.add(socket.socket(fileno=int(place)))
     else:
@@ -293,7 +338,7 @@ def main() -> None:
     server.serve()
 
 
-def _become(module: str, order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
+def _become(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     """Be the program, to its end."""
     net, *streams = descriptors
     end_with_parent()
@@ -311,7 +356,7 @@ def _become(module: str, order: dict[str, Any], descriptors: Sequence[int]) -> N
     sys.argv[:] = order["arguments"]
     _rename([sys.executable, *sys.argv])
     try:
-        sys.exit(importlib.import_module(module).main())
+        sys.exit(importlib.import_module(order["module"]).main())
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
             end(error.code or 0)

@@ -633,6 +633,33 @@ def test_another_device_under_a_number_is_told_with_the_ports_id(registry: Regis
     assert ids == [port().id] * 2
 
 
+@pytest.mark.parametrize("patch", [True, False])
+@pytest.mark.parametrize("name", [b"tap1", b"tap2"])
+@pytest.mark.parametrize("gap", [True, False])
+def test_a_patch_port_with_another_mac_is_the_same_after_a_start_of_the_switch(
+    registry: Registry, patch: bool, name: bytes, gap: bool
+) -> None:
+    registry.set_port(replace(port(), patch=patch))
+    registry.set_devices({13: Device(b"tap1", GUEST_MAC)}, gap=True)
+    learned(registry, 0)
+    claim = claimed(registry)
+    told: list[Endpoint] = []
+    registry.subscribe(told.append)
+    registry.set_devices({13: Device(name, "02:00:00:00:00:01")}, gap=gap)
+    same = patch and gap and name == b"tap1"
+    assert (told == []) == same
+    assert (registry.current(claim) is not None) == same
+
+
+def test_a_number_that_a_tap_claims_as_well_is_not_a_patch_ports(registry: Registry) -> None:
+    registry.set_devices({13: Device(b"tap1", GUEST_MAC)}, gap=True)
+    registry.set_port(replace(port(), row="another", patch=True))
+    learned(registry, 0)
+    claim = claimed(registry)
+    registry.set_devices({13: Device(b"tap1", "02:00:00:00:00:01")}, gap=True)
+    assert registry.current(claim) is None
+
+
 @pytest.fixture
 def behind() -> Port:
     """A guest's port that is a VLAN of the same row and ofport as :func:`port`."""

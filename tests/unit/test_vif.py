@@ -126,10 +126,14 @@ def test_a_trunks_patch_port_is_a_guests(name: str, kind: PortKind) -> None:
     patch = replace(row(type="patch", external_ids=ids(vm_uuid=None)), name=name)
     (port,) = vifs(patch)
     assert (port.state, port.endpoint, port.kind) == (PortState.NO_INSTANCE, Endpoint(5), kind)
+    assert port.patch
+    (long,) = vifs(replace(patch, name=f"{name:16s}"))
+    assert not long.patch, "OpenFlow has no room for its name"
     assert vifs(replace(patch, external_ids={})) == ()
     assert vifs(replace(patch, name="int-br-ex")) == ()
     (ordinary,) = vifs(replace(row(), name=name))
     assert ordinary.kind is PortKind.PORT, "the name alone makes no trunk"
+    assert not ordinary.patch
 
 
 def test_an_instance_of_a_subport_is_of_no_other_port() -> None:
