@@ -102,8 +102,12 @@ class TapKeeper:
             LOG.debug("Not listening yet: %s", error)
 
     def look_now(self) -> None:
-        """Make the next :meth:`look_after` check the host's side completely."""
-        self._next_look = self._next_full_look = 0.0
+        """Make the next :meth:`look_after` check at once whether the kernel reports a change.
+
+        Without one the host's side is not read: that takes longer than a request, and OVSDB reports
+        each guest that comes or goes.
+        """
+        self._next_look = 0.0
 
     def _present(self) -> bool:
         with contextlib.suppress(OSError):

@@ -41,7 +41,7 @@ from dfmeta.exceptions import HostError
 from dfmeta.flows.family import IPV4, IPV6, Family
 from dfmeta.flows.key import NEXT_HOP, NEXT_HOP_MAC
 from dfmeta.host import ipv6
-from dfmeta.host.device import held_addresses
+from dfmeta.host.device import held_addresses, is_up
 
 RULE_FROM = 32764
 RULE_OIF = 32765
@@ -245,7 +245,7 @@ class HostSide:
             ) from error
 
     def _ensure_up(self, ipr: Any, index: int) -> str:
-        if ipr.get_links(index)[0]["flags"] & _IFF_UP:
+        if is_up(self.wanted.device):
             return ""
         return self._make(
             "up",
@@ -457,6 +457,3 @@ def has_next_hop(ipr: Any, index: int, next_hop: str = NEXT_HOP, *, family: Fami
             return False
         raise
     return bool(found.get_attr("NDA_LLADDR") == NEXT_HOP_MAC and found["state"] == _PERMANENT)
-
-
-_IFF_UP = 1

@@ -45,9 +45,6 @@ class Asked:
     def __exit__(self, *_error: object) -> None:
         return None
 
-    def get_links(self, _index: int) -> list[dict[str, int]]:
-        return [{"flags": 1}]
-
     def addr(self, _command: str, **request: Any) -> None:
         self.bits.append(request["prefixlen"])
         self.flags.append(request.get("flags", 0))

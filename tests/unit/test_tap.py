@@ -70,7 +70,7 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> TapKeeper:
 
 
 def look(keeper: Any, update: Update = THERE) -> bool:
-    keeper.look_now()
+    keeper._next_look = keeper._next_full_look = 0.0
     watcher = SimpleNamespace(
         ensure_tap=lambda: None, reconfigure=lambda: keeper.requests.append("numbers")
     )
@@ -103,6 +103,17 @@ def test_the_kernels_side_is_read_again_when_the_kernel_tells_of_a_change(keeper
         assert keeper.look_after(SimpleNamespace(), THERE)
         looks.append(len(keeper.seen))
     assert looks == [1, 2, 2]
+
+
+def test_a_report_of_ovsdb_does_not_have_it_read_again(keeper: Any) -> None:
+    look(keeper)
+    told = [False, True]
+    keeper._changes = SimpleNamespace(take=lambda _index: told.pop())
+    for reads in (2, 2):
+        keeper.look_now()
+        assert keeper.look_after(SimpleNamespace(), THERE)
+        assert len(keeper.seen) == reads
+    assert told == [], "the kernel was asked for changes each time"
 
 
 def test_it_is_read_again_without_that_after_a_while(keeper: Any) -> None:
