@@ -76,6 +76,9 @@ class TapKeeper:
         self.in_place = False
         self.last_error = NOT_THERE
         self._next_look = self._next_full_look = 0.0
+        self._known = False
+        """Whether the host's side has been in place. From then on only the reports of the kernel
+        count, until the port is missing."""
         self._number_due: float | None = None
         """Time of the next request for the missing numbers of ports; None: none is missing."""
         self._changes = Changes(wanted.route_table)
@@ -97,7 +100,8 @@ class TapKeeper:
         try:
             # Before the device is up, so that no connection is refused.
             self.listeners.open_now()
-            self.host.ensure()
+            self._changes.take(self._follow())
+            self._ensure()
         except (HostError, StartError, OSError) as error:
             LOG.debug("Not listening yet: %s", error)
 
@@ -124,12 +128,12 @@ class TapKeeper:
             return self.in_place
         if not self._is_sound(update):
             self.last_error = NOT_THERE
-            self.in_place = False
+            self.in_place = self._known = False
             self._ensure_port(watcher, update)
             return False
         if not self._has_numbers(update):
             self.last_error = "Open vSwitch has not given it a port number"
-            self.in_place = False
+            self.in_place = self._known = False
             self._ask_for_numbers(watcher)
             return False
         self._number_due = None
@@ -183,13 +187,11 @@ class TapKeeper:
     def _put_in_place(self) -> None:
         # Before the device has an address, so that no packet arrives without a listener.
         index = self._follow()
-        now = time.monotonic()
         # Taken before the check, so that a change during the check causes another one.
         changed = self._changes.take(index)
         done, wanting = self.host.look()
-        if changed or wanting or not self.in_place or now >= self._next_full_look:
-            self._next_full_look = now + FULL_LOOK_INTERVAL
-            done += self.host.ensure()
+        if changed or wanting or not self._known or time.monotonic() >= self._next_full_look:
+            done += self._ensure()
         if device.disable_tx_checksum(self._group.metadata_interface):
             done.append("TX checksum offload off")
         before = device.raise_arp_ignore() if self._family.arp else None
@@ -199,6 +201,14 @@ class TapKeeper:
             done.append(f"arp_ignore {device.RAISED} for all devices (it was {before})")
         if done:
             LOG.info("Configured %s: %s", self._group.metadata_interface, ", ".join(done))
+
+    def _ensure(self) -> list[str]:
+        """Put the host's side in place, and return a description of each change."""
+        self._known = False
+        done = self.host.ensure()
+        self._known = True
+        self._next_full_look = time.monotonic() + FULL_LOOK_INTERVAL
+        return done
 
     def remove_former(self, watcher: OvsdbWatcher) -> None:
         """Remove objects that the previous run created for another device, address or table.

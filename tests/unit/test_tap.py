@@ -116,6 +116,19 @@ def test_a_report_of_ovsdb_does_not_have_it_read_again(keeper: Any) -> None:
     assert told == [], "the kernel was asked for changes each time"
 
 
+@pytest.mark.parametrize("refuses", [False, True])
+def test_the_look_before_the_first_report_of_ovsdb_counts_if_it_succeeds(
+    keeper: Any, refuses: bool
+) -> None:
+    keeper.listeners = SimpleNamespace(open_now=lambda: None, follow=lambda: (1, False))
+    keeper.host.refuses = refuses
+    keeper.listen_early()
+    keeper.host.refuses = False
+    keeper._next_look = 0.0
+    assert keeper.look_after(SimpleNamespace(), THERE)
+    assert keeper.seen == [False] * (1 + refuses)
+
+
 def test_it_is_read_again_without_that_after_a_while(keeper: Any) -> None:
     look(keeper)
     keeper._changes = SimpleNamespace(take=lambda _index: False)
