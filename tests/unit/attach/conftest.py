@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from dfmeta.attach import batches
-from dfmeta.store.db.database import Database
-from tests.unit.attach.support import World, world_in
+from tests.unit.attach.support import Breaking, World
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite database with the schema of this version, closed."""
-    path = tmp_path_factory.mktemp("attachments") / "store.db"
-    Database(f"sqlite:///{path}").close()
-    return path
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Breaking]:
+    """An open SQLite database with the schema of this version; a world begins by clearing it.
+
+    One for all: SQLAlchemy compiles each statement anew for each database that is opened.
+    """
+    one = Breaking(f"sqlite:///{tmp_path_factory.mktemp('attachments')}/store.db")
+    yield one
+    one.close()
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +27,5 @@ def no_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def world(made: Path, tmp_path: Path) -> Iterator[World]:
-    with world_in(made, tmp_path) as one:
-        yield one
+def world(database: Breaking) -> World:
+    return World(database)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, event
@@ -17,6 +14,7 @@ from dfmeta.attach.model import Attachment, Found, Network, Parent, State, Wante
 from dfmeta.exceptions import AttachDriverError
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
+from dfmeta.store.db.schema import metadata
 from tests.harness.poll import wait_for
 
 VM = Parent(port_id="port-1", port_name="tap1", instance_id="vm-1", mac="fa:16:3e:00:00:01")
@@ -131,6 +129,15 @@ class Breaking(Database):
             self.fuse.step()
         return result
 
+    def clear(self) -> None:
+        """Delete all rows. No row's values depend on those that were there before."""
+        super().run(_delete_rows, write=True)
+
+
+def _delete_rows(connection: Connection) -> None:
+    for table in reversed(metadata.sorted_tables):
+        connection.execute(table.delete())
+
 
 def _forgetful(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA synchronous=OFF")
@@ -139,10 +146,10 @@ def _forgetful(connection: Any, _record: object) -> None:
 class World:
     """A database, a data plane, a clock, and the engine of the moment."""
 
-    def __init__(self, url: str, **settings: Any) -> None:
-        self.fuse = Fuse()
-        self.database = Breaking(url)
-        self.database.fuse = self.fuse
+    def __init__(self, database: Breaking, **settings: Any) -> None:
+        database.clear()
+        self.fuse = database.fuse = Fuse()
+        self.database = database
         self.plane = Plane(self.fuse)
         self.now = 1_000_000.0
         self.there = {VM.port_id, OTHER.port_id}
@@ -210,21 +217,6 @@ class World:
         assert status.used == 0
         assert status.free == min(status.quota, len(self.settings.vids))
 
-    def close(self) -> None:
-        self.database.close()
-
 
 def wanted(container: str = "c1", *, network: str = "blue", **fields: Any) -> Wanted:
     return Wanted(container=container, ifname="eth0", network=network, **fields)
-
-
-@contextmanager
-def world_in(made: Path, folder: Path, **settings: Any) -> Iterator[World]:
-    """A world with a copy of a database that has the schema."""
-    path = folder / "store.db"
-    shutil.copy(made, path)
-    world = World(f"sqlite:///{path}", **settings)
-    try:
-        yield world
-    finally:
-        world.close()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from dfmeta.attach.model import Attachment, Found, State
 from dfmeta.exceptions import AttachDriverError, AttachError
-from tests.unit.attach.support import VM, CrashError, Plane, World, world_in
+from tests.unit.attach.support import VM, Breaking, CrashError, Plane, World
 
 
 def prepare_nothing(_world: World) -> None:
@@ -74,37 +73,35 @@ STORIES: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
 
 @pytest.mark.parametrize("resume", [True, False], ids=["resume", "request"])
 @pytest.mark.parametrize("story", STORIES)
-def test_the_end_of_the_process_at_each_step(
-    made: Path, tmp_path: Path, story: str, resume: bool
-) -> None:
+def test_the_end_of_the_process_at_each_step(database: Breaking, story: str, resume: bool) -> None:
     prepare, act = STORIES[story]
     for step in range(1, 100):
-        with world_in(made, tmp_path) as world:
-            prepare(world)
-            world.fuse.left = step
-            try:
-                act(world)
-            except CrashError:
-                ended = True
-            else:
-                ended = False
-            world.fuse.left = 0
-            world.plane.refused = lambda _one: False
-            world.there.add(VM.port_id)
-            world.check_single()
-            world.start()
-            if resume:
-                world.engine.resume()
-                world.check()
-            # The guest repeats its request.
-            one = world.attach("c1", boot_id="second")
-            assert world.engine.get(VM, "c1", "eth0") == one
-            assert one.id in world.plane.ports
-            world.engine.tidy()
+        world = World(database)
+        prepare(world)
+        world.fuse.left = step
+        try:
+            act(world)
+        except CrashError:
+            ended = True
+        else:
+            ended = False
+        world.fuse.left = 0
+        world.plane.refused = lambda _one: False
+        world.there.add(VM.port_id)
+        world.check_single()
+        world.start()
+        if resume:
+            world.engine.resume()
             world.check()
-            for name in ("c1", "c2"):
-                world.detach(name)
-            world.check_nothing_leaked()
+        # The guest repeats its request.
+        one = world.attach("c1", boot_id="second")
+        assert world.engine.get(VM, "c1", "eth0") == one
+        assert one.id in world.plane.ports
+        world.engine.tidy()
+        world.check()
+        for name in ("c1", "c2"):
+            world.detach(name)
+        world.check_nothing_leaked()
         if not ended:
             assert step > 4
             return

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from ipaddress import IPv4Address
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from dfmeta.exceptions import (
     AttachQuotaError,
     StoreAwayError,
 )
-from tests.unit.attach.support import OTHER, VM, Plane, World, wanted, world_in
+from tests.unit.attach.support import OTHER, VM, Breaking, Plane, World, wanted
 
 OUTCOMES = ("made", "found", "failed")
 
@@ -109,18 +108,18 @@ def test_vids_and_addresses_go_round(world: World) -> None:
 
 
 @pytest.mark.parametrize(("gone", "seconds"), [(True, 10), (False, 120)])
-def test_a_vid_rests(made: Path, tmp_path: Path, gone: bool, seconds: float) -> None:
-    with world_in(made, tmp_path, vids=range(2, 3)) as world:
-        world.attach()
-        world.detach(gone=gone)
-        world.now += seconds - 1
-        with pytest.raises(AttachFullError, match="all VLAN ids of the VM are in use or rest") as e:
-            world.attach("c2")
-        assert e.value.status == 507
-        assert world.engine.status(VM).free == 0
-        world.now += 1
-        assert world.engine.status(VM).free == 1
-        assert world.attach("c2").vid == 2
+def test_a_vid_rests(database: Breaking, gone: bool, seconds: float) -> None:
+    world = World(database, vids=range(2, 3))
+    world.attach()
+    world.detach(gone=gone)
+    world.now += seconds - 1
+    with pytest.raises(AttachFullError, match="all VLAN ids of the VM are in use or rest") as e:
+        world.attach("c2")
+    assert e.value.status == 507
+    assert world.engine.status(VM).free == 0
+    world.now += 1
+    assert world.engine.status(VM).free == 1
+    assert world.attach("c2").vid == 2
 
 
 def test_an_address_is_free_at_once_and_a_full_network_says_so(world: World) -> None:
@@ -157,42 +156,42 @@ def test_the_vids_of_others_are_not_given(world: World) -> None:
     assert [name for name, _count in world.plane.calls] == ["make", "make"]
 
 
-def test_quota(made: Path, tmp_path: Path) -> None:
-    with world_in(made, tmp_path, quota=2) as world:
-        world.attach("c1")
-        world.attach("c2")
-        with pytest.raises(AttachQuotaError, match="the VM has 2 of 2 attachments") as raised:
-            world.attach("c3")
-        assert raised.value.status == 429
-        world.attach("c1")
-        world.attach("c3", parent=OTHER)
-        status = world.engine.status(VM)
-        assert (status.used, status.free, status.quota) == (2, 0, 2)
-        assert [one.name for one in status.networks] == ["blue", "tiny"]
-
-
-def test_the_rate_of_new_attachments(made: Path, tmp_path: Path) -> None:
-    with world_in(made, tmp_path, rate=2) as world:
-        world.attach("c1")
-        world.attach("c2")
-        with pytest.raises(AttachQuotaError, match="more than 2 new attachments in a second"):
-            world.attach("c3")
-        world.attach("c1")
-        world.attach("c3", parent=OTHER)
-        world.now += 0.5
+def test_quota(database: Breaking) -> None:
+    world = World(database, quota=2)
+    world.attach("c1")
+    world.attach("c2")
+    with pytest.raises(AttachQuotaError, match="the VM has 2 of 2 attachments") as raised:
         world.attach("c3")
+    assert raised.value.status == 429
+    world.attach("c1")
+    world.attach("c3", parent=OTHER)
+    status = world.engine.status(VM)
+    assert (status.used, status.free, status.quota) == (2, 0, 2)
+    assert [one.name for one in status.networks] == ["blue", "tiny"]
 
 
-def test_another_boot_frees_what_the_one_before_had(made: Path, tmp_path: Path) -> None:
-    with world_in(made, tmp_path, vids=range(2, 5)) as world:
-        old = [world.attach(f"c{n}", boot_id="first") for n in range(2)]
-        kept = world.attach("kept")
-        new = world.attach("c0", boot_id="second")
-        assert new.id not in {one.id for one in old}
-        assert {one.id for one in world.engine.everything()} == {kept.id, new.id}
-        # Without a rest.
-        assert world.attach("c5", boot_id="second").vid in {one.vid for one in old}
-        world.check()
+def test_the_rate_of_new_attachments(database: Breaking) -> None:
+    world = World(database, rate=2)
+    world.attach("c1")
+    world.attach("c2")
+    with pytest.raises(AttachQuotaError, match="more than 2 new attachments in a second"):
+        world.attach("c3")
+    world.attach("c1")
+    world.attach("c3", parent=OTHER)
+    world.now += 0.5
+    world.attach("c3")
+
+
+def test_another_boot_frees_what_the_one_before_had(database: Breaking) -> None:
+    world = World(database, vids=range(2, 5))
+    old = [world.attach(f"c{n}", boot_id="first") for n in range(2)]
+    kept = world.attach("kept")
+    new = world.attach("c0", boot_id="second")
+    assert new.id not in {one.id for one in old}
+    assert {one.id for one in world.engine.everything()} == {kept.id, new.id}
+    # Without a rest.
+    assert world.attach("c5", boot_id="second").vid in {one.vid for one in old}
+    world.check()
 
 
 def test_detaching_twice_or_what_was_not_there(world: World) -> None:
@@ -368,11 +367,11 @@ def test_vids_that_others_have_taken_meanwhile_are_left_out(world: World) -> Non
     world.check()
 
 
-def test_taken_vids_cost_no_rate(made: Path, tmp_path: Path) -> None:
-    with world_in(made, tmp_path, rate=1) as world:
-        world.plane.refused = lambda one: one.vid < 5
-        world.plane.refusal = {"taken": True}
-        assert world.attach().vid == 5
+def test_taken_vids_cost_no_rate(database: Breaking) -> None:
+    world = World(database, rate=1)
+    world.plane.refused = lambda one: one.vid < 5
+    world.plane.refusal = {"taken": True}
+    assert world.attach().vid == 5
 
 
 def test_taken_vids_of_a_batch_do_not_stop_the_others(
@@ -564,20 +563,20 @@ def test_a_comparison_on_request_tells_its_result(world: World) -> None:
     assert world.engine.tidy_now() == {"removed": 1, "waiting": 0}
 
 
-def test_metrics_tell_states_and_what_is_left(made: Path, tmp_path: Path) -> None:
-    with world_in(made, tmp_path, quota=3) as world:
-        world.attach("c1")
-        world.attach("c2")
-        world.attach("c1", parent=OTHER)
-        world.engine.tidy()
-        value = metrics.REGISTRY.get_sample_value
-        assert value("dfmeta_attachments", {"state": "active"}) == 3
-        assert value("dfmeta_attachments", {"state": "leaving"}) == 0
-        assert value("dfmeta_vids_free") == 1
-        before = [value("dfmeta_attach_seconds_count", {"outcome": one}) or 0 for one in OUTCOMES]
-        world.attach("c3")
-        world.attach("c3")
-        with pytest.raises(AttachQuotaError):
-            world.attach("c4")
-        after = [value("dfmeta_attach_seconds_count", {"outcome": one}) or 0 for one in OUTCOMES]
-        assert [new - old for old, new in zip(before, after, strict=True)] == [1, 1, 1]
+def test_metrics_tell_states_and_what_is_left(database: Breaking) -> None:
+    world = World(database, quota=3)
+    world.attach("c1")
+    world.attach("c2")
+    world.attach("c1", parent=OTHER)
+    world.engine.tidy()
+    value = metrics.REGISTRY.get_sample_value
+    assert value("dfmeta_attachments", {"state": "active"}) == 3
+    assert value("dfmeta_attachments", {"state": "leaving"}) == 0
+    assert value("dfmeta_vids_free") == 1
+    before = [value("dfmeta_attach_seconds_count", {"outcome": one}) or 0 for one in OUTCOMES]
+    world.attach("c3")
+    world.attach("c3")
+    with pytest.raises(AttachQuotaError):
+        world.attach("c4")
+    after = [value("dfmeta_attach_seconds_count", {"outcome": one}) or 0 for one in OUTCOMES]
+    assert [new - old for old, new in zip(before, after, strict=True)] == [1, 1, 1]

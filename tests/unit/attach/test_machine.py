@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from hypothesis import settings
@@ -20,7 +17,7 @@ from hypothesis.stateful import (
 from dfmeta.attach.model import Attachment, State
 from dfmeta.exceptions import AttachError
 from tests.harness.examples import examples
-from tests.unit.attach.support import NETWORKS, OTHER, VM, CrashError, World, world_in
+from tests.unit.attach.support import NETWORKS, OTHER, VM, Breaking, CrashError, World
 
 PARENTS = st.sampled_from([VM, OTHER])
 CONTAINERS = st.sampled_from([f"c{number}" for number in range(5)])
@@ -31,15 +28,11 @@ STEPS = st.integers(0, 12)
 class Machine(RuleBasedStateMachine):
     """Two VMs, few VLAN ids, and a network with six addresses."""
 
-    made: Path
+    database: Breaking
 
     @initialize()
     def begin(self) -> None:
-        self.stack = contextlib.ExitStack()
-        folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
-        self.world: World = self.stack.enter_context(
-            world_in(self.made, folder, vids=range(2, 8), quota=4)
-        )
+        self.world = World(self.database, vids=range(2, 8), quota=4)
 
     def act(self, step: int, work: Any) -> Any:
         """Do some work in a process that may end meanwhile; its successor resumes."""
@@ -128,16 +121,15 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "world"):
             return
-        with self.stack:
-            self.settle()
-            for parent in (VM, OTHER):
-                for one in self.world.engine.listed(parent):
-                    self.world.detach(one.container, parent=parent)
-            self.world.check_nothing_leaked()
+        self.settle()
+        for parent in (VM, OTHER):
+            for one in self.world.engine.listed(parent):
+                self.world.detach(one.container, parent=parent)
+        self.world.check_nothing_leaked()
 
 
-def test_any_order(made: Path) -> None:
-    kind: Any = type("Filled", (Machine,), {"made": made})
+def test_any_order(database: Breaking) -> None:
+    kind: Any = type("Filled", (Machine,), {"database": database})
     run_state_machine_as_test(
         kind, settings=settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from ipaddress import IPv4Address
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +16,7 @@ from dfmeta.exceptions import StoreError
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.record import Record
 from dfmeta.store.guest.documents import from_record, network_data_of
-from tests.unit.attach.support import NETWORKS, OTHER, VM, CrashError, World, world_in
+from tests.unit.attach.support import NETWORKS, OTHER, VM, Breaking, CrashError, World
 from tests.unit.attach.test_crash import STORIES
 
 LABELS = {"K8S_POD_NAME": "web-1", "K8S_POD_NAMESPACE": "shop"}
@@ -33,9 +32,8 @@ def document_of(found: Record | None) -> dict[str, Any]:
 
 
 @pytest.fixture
-def world(made: Path, tmp_path: Path) -> Any:
-    with world_in(made, tmp_path, instances=True) as one:
-        yield one
+def world(database: Breaking) -> World:
+    return World(database, instances=True)
 
 
 def test_an_attachment_is_an_instance_with_a_record(world: World) -> None:
@@ -94,12 +92,12 @@ def test_seeds_differ_and_need_the_key(world: World) -> None:
     assert len(seeds) == 4
 
 
-def test_without_instances_there_is_no_record(made: Path, tmp_path: Path) -> None:
-    with world_in(made, tmp_path) as world:
-        one = world.attach(labels=LABELS)
-        assert one.instance_id == ""
-        for name in (one.id, ""):
-            assert records_of(world).get(name) is None
+def test_without_instances_there_is_no_record(database: Breaking) -> None:
+    world = World(database)
+    one = world.attach(labels=LABELS)
+    assert one.instance_id == ""
+    for name in (one.id, ""):
+        assert records_of(world).get(name) is None
 
 
 def test_a_record_ends_at_once_also_while_the_data_plane_is_away(world: World) -> None:
@@ -112,34 +110,34 @@ def test_a_record_ends_at_once_also_while_the_data_plane_is_away(world: World) -
 
 @pytest.mark.parametrize("story", STORIES)
 def test_the_records_are_those_of_the_attachments_that_stand(
-    made: Path, tmp_path: Path, story: str
+    database: Breaking, story: str
 ) -> None:
     """Whatever ends them, and wherever the process ends meanwhile."""
     prepare, act = STORIES[story]
     for step in range(1, 100):
-        with world_in(made, tmp_path, instances=True) as world:
-            prepare(world)
-            seen = {one.id for one in world.engine.everything()}
-            world.fuse.left = step
-            try:
-                act(world)
-            except CrashError:
-                ended = True
-            else:
-                ended = False
-            world.fuse.left = 0
-            world.plane.refused = lambda _one: False
-            world.there.add(VM.port_id)
-            seen |= {one.id for one in world.engine.everything()}
-            check(world, seen)
-            world.start().resume()
-            check(world, seen)
-            seen.add(world.attach("c1", boot_id="second").id)
-            check(world, seen)
-            for name in ("c1", "c2"):
-                world.detach(name)
-            check(world, seen)
-            assert not [name for name in seen if records_of(world).get(name)]
+        world = World(database, instances=True)
+        prepare(world)
+        seen = {one.id for one in world.engine.everything()}
+        world.fuse.left = step
+        try:
+            act(world)
+        except CrashError:
+            ended = True
+        else:
+            ended = False
+        world.fuse.left = 0
+        world.plane.refused = lambda _one: False
+        world.there.add(VM.port_id)
+        seen |= {one.id for one in world.engine.everything()}
+        check(world, seen)
+        world.start().resume()
+        check(world, seen)
+        seen.add(world.attach("c1", boot_id="second").id)
+        check(world, seen)
+        for name in ("c1", "c2"):
+            world.detach(name)
+        check(world, seen)
+        assert not [name for name in seen if records_of(world).get(name)]
         if not ended:
             return
     raise AssertionError("the story has no end")

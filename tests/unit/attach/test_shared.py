@@ -16,7 +16,7 @@ from dfmeta.attach.model import Attachment, Network, Parent
 from dfmeta.exceptions import AttachError
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
-from tests.unit.attach.support import OTHER, VM, Plane, World, wanted
+from tests.unit.attach.support import OTHER, VM, Breaking, Plane, World, wanted
 
 ENGINES = 3
 EACH = 25
@@ -143,7 +143,7 @@ def test_processes_at_once(url: str) -> None:
 
 
 def test_a_life_on_postgresql(url: str) -> None:
-    world = World(url, vids=range(2, 6))
+    world = World(Breaking(url), vids=range(2, 6))
     one = world.attach(boot_id="a", avoid=frozenset({2}))
     assert one.vid == 3
     assert world.attach("c2", boot_id="b").vid == 4
@@ -157,4 +157,4 @@ def test_a_life_on_postgresql(url: str) -> None:
     world.engine.tidy()
     assert world.database.run(lambda c: c.exec_driver_sql("SELECT * FROM trunks").all()) == []
     world.check_nothing_leaked()
-    world.close()
+    world.database.close()
