@@ -19,6 +19,7 @@ from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.backend import StoreBackend
 from tests.harness.postgres import Postgres
 from tests.unit.store.lookup.support import build, clock, store
+from tests.unit.store.reused import Reused
 
 __all__ = ["build", "clock", "store"]  # fixtures of the tests below this folder
 
@@ -58,16 +59,28 @@ def made_template(postgres: Postgres) -> str:
     return make_url(url).database or ""
 
 
+@pytest.fixture(scope="session")
+def reused(postgres: Postgres, made_template: str) -> Iterator[Reused]:
+    """Such databases, for one test after the other."""
+    databases = Reused(postgres, made_template)
+    yield databases
+    databases.close()
+
+
 @pytest.fixture
 def postgres_url(postgres: Postgres, request: pytest.FixtureRequest) -> Iterator[str]:
     """The harness's, and with the schema where the test has ``repository``.
 
     To make the schema anew takes longer than most tests: those of migrations do.
     """
-    template = request.getfixturevalue("made_template") if has_repository(request) else "template1"
-    url = postgres.create_database(template)
-    yield url
-    postgres.drop_database(url)
+    if has_repository(request):
+        reused: Reused = request.getfixturevalue("reused")
+        yield reused.take()
+        reused.give_back()
+    else:
+        url = postgres.create_database()
+        yield url
+        postgres.drop_database(url)
 
 
 @pytest.fixture
