@@ -126,6 +126,11 @@ def serves(prefix: Sequence[str] = (), descriptors: Sequence[int] = ()) -> bool:
     return enabled and not prefix and not descriptors
 
 
+def serves_command(command: Sequence[str]) -> bool:
+    """Whether this is the command of a program that is started so."""
+    return serves() and os.path.basename(command[0]) in _PROGRAMS
+
+
 class Forked:
     """A child of a nursery, with the part of :class:`subprocess.Popen` that the harness uses."""
 
@@ -202,7 +207,7 @@ class Nursery:
         self,
         command: Sequence[str],
         *,
-        namespace: Namespace,
+        namespace: Namespace | None,
         streams: tuple[int, int, int],
         env: Mapping[str, str] | None = None,
         rights: bool = True,
@@ -211,6 +216,7 @@ class Nursery:
         """Start a child in a process group of its own.
 
         :param command: the program's path and its arguments.
+        :param namespace: None: that of this process, with the files that this one sees.
         :param module: the one whose ``main`` is called; empty: the program's first.
         :param env: added to this process' environment.
         :param streams: descriptors of its standard input, output and error.
@@ -219,12 +225,13 @@ class Nursery:
         message = {
             "arguments": list(command),
             "env": {**os.environ, **(env or {})},
-            "resolv_conf": str(namespace.resolv_conf or ""),
-            "namespace": namespace.name,
+            "resolv_conf": str((namespace and namespace.resolv_conf) or ""),
+            "namespace": namespace.name if namespace else "",
             "rights": rights,
             "module": module or _PROGRAMS[self._program][0],
         }
-        with open(f"/run/netns/{namespace.name}", "rb") as net:
+        place = f"/run/netns/{namespace.name}" if namespace else "/proc/self/ns/net"
+        with open(place, "rb") as net:
             pid, ended = forking.order(self._socket, message, [net.fileno(), *streams])
         return Forked(self._program, pid, ended)
 
@@ -238,7 +245,7 @@ def nursery(program: str) -> Nursery:
 def run(
     command: Sequence[str],
     *,
-    namespace: Namespace,
+    namespace: Namespace | None = None,
     stdin: str | None = None,
     timeout: float = 30,
     check: bool = True,
@@ -246,13 +253,15 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program of dfmeta to its end, as :meth:`tests.harness.netns.Namespace.run` does.
 
-    As it is installed where *env* is given: an interpreter reads its own at its start.
+    As it is installed where *env* is given: an interpreter reads its own at its start. In the
+    namespace of the tests if *namespace* is None.
 
     :raises CommandError, TimeoutExpired: as that does.
     """
+    if env is not None or not serves_command(command):
+        run_plainly = namespace.run if namespace else netns.run
+        return run_plainly(command, stdin=stdin, timeout=timeout, check=check, env=env)
     program = os.path.basename(command[0])
-    if env is not None or program not in _PROGRAMS or not serves():
-        return namespace.run(command, stdin=stdin, timeout=timeout, check=check, env=env)
     with contextlib.ExitStack() as stack:
         files = [
             stack.enter_context(open(os.memfd_create(name), "w+b")) for name in ("in", "out", "err")
@@ -391,8 +400,10 @@ def end(status: int) -> NoReturn:
 
 
 def _join(net: int, name: str, resolv_conf: str) -> None:
-    """Do as ``ip netns exec`` does (ip-netns(8))."""
+    """Do as ``ip netns exec`` does (ip-netns(8)), if the namespace has a name."""
     kernel.call("setns", net, kernel.CLONE_NEWNET)
+    if not name:
+        return
     kernel.call("unshare", kernel.CLONE_NEWNS)
     kernel.call("mount", b"", b"/", b"none", kernel.MS_SLAVE | kernel.MS_REC, None)
     kernel.call("umount2", b"/sys", kernel.MNT_DETACH)

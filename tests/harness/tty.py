@@ -47,7 +47,7 @@ def on_terminal(
     termios.tcsetattr(terminal, termios.TCSANOW, settings)
     env = {"COLUMNS": "", "TERM": "dumb"}
     process: subprocess.Popen[bytes] | nursery.Forked
-    if namespace is not None and nursery.serves():
+    if nursery.serves_command(command):
         born = nursery.nursery(os.path.basename(command[0]))
         streams = (terminal, terminal, terminal)
         process = born.start(command, namespace=namespace, streams=streams, env=env)

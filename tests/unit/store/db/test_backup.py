@@ -7,8 +7,6 @@ import os
 import re
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from dfmeta.exceptions import StoreDamagedError, StoreError
 from dfmeta.store.db import backup as copies
 from dfmeta.store.db.database_facts import look
 from dfmeta.store.db.repository import Repository
+from tests.harness import nursery
 from tests.harness.agent import program
 from tests.harness.tty import on_terminal
 from tests.unit.support import OTHER_INSTANCE, succeeded
@@ -286,17 +285,11 @@ def test_a_file_that_is_cut_to_nothing_is_named_and_restored_while_it_is_open(
             with pytest.raises(StoreDamagedError, match=r"store\.db: it was truncated to 0 bytes"):
                 ask()
         assert look(url).cut
-        program = "from dfmeta.cli.ctl import main; main()"
-        another_process = [sys.executable, "-W", "ignore", "-c", program]
         config = file.parent / "dfmeta.conf"
         for words in (("list",), ("backup", "x.db"), ("restore", str(file))):
-            done = subprocess.run(
-                [*another_process, "store", *words, "--config-file", str(config)],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=60,
-            )
+            # In another process.
+            command = [*program("dfmeta"), "store", *words, "--config-file", str(config)]
+            done = nursery.run(command, check=False)
             if words[0] != "restore":
                 assert done.returncode == 1
                 assert "it was truncated to 0 bytes" in done.stderr
