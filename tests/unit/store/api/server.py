@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Self
 
-from tests.harness import netns
-from tests.harness.closing import Closing
+from tests.harness import netns, nursery
+from tests.harness.closing import Closing, Process
 from tests.harness.poll import wait_for
 
 ROOT = Path(__file__).parents[4]
+_NAME = "tests.unit.store.api.server"
 
 
 class ApiServer(Closing):
     """A server on a port of loopback; a context manager.
 
-    It ends with the thread that has started it (see :func:`tests.harness.netns.spawn`).
+    It ends with the process of the tests (see :mod:`tests.harness.nursery`).
 
     :param url: of its database.
     :param secured: it asks for tokens, see :class:`tests.unit.store.api.support.Tokens`.
@@ -31,7 +32,7 @@ class ApiServer(Closing):
     def __init__(self, url: str, *, secured: bool = False) -> None:
         self._arguments = [url, "secured" if secured else "open"]
         self.port = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._stderr = TemporaryFile()  # noqa: SIM115  # it lives as long as this does
 
     def __enter__(self) -> Self:
@@ -48,13 +49,20 @@ class ApiServer(Closing):
         # The listener is handed over: another test's program cannot take its port meanwhile.
         with socket.create_server(("127.0.0.1", 0)) as sock:
             self.port = sock.getsockname()[1]
-            number = str(sock.fileno())
-            self._process = netns.spawn(
-                [sys.executable, "-m", "tests.unit.store.api.server", *self._arguments, number],
-                cwd=ROOT,
-                stderr=self._stderr,
-                pass_fds=(sock.fileno(),),
-            )
+            if nursery.serves():
+                self._process = nursery.nursery("dfmeta-store").start(
+                    [__file__, *self._arguments],
+                    namespace=None,
+                    streams=(sock.fileno(), self._stderr.fileno(), self._stderr.fileno()),
+                    module=_NAME,
+                )
+            else:
+                self._process = netns.spawn(
+                    [sys.executable, "-m", _NAME, *self._arguments],
+                    cwd=ROOT,
+                    stdin=sock,
+                    stderr=self._stderr,
+                )
         wait_for(self._answers, 30, "the admin API")
 
     def kill(self) -> None:
@@ -99,11 +107,9 @@ class Connection(Closing):
         return response.status, response.read()
 
 
-def main(url: str, how: str, descriptor: str) -> None:
-    """Serve until killed.
-
-    :param descriptor: of the listener.
-    """
+def main() -> None:
+    """Serve until killed: ``server.py URL open|secured``, with the listener as standard input."""
+    _program, url, how = sys.argv
     from dfmeta.cmd.patching import patch
 
     patch()
@@ -117,11 +123,11 @@ def main(url: str, how: str, descriptor: str) -> None:
 
     api = make_api(repository(url), authorizer=Tokens() if how == "secured" else None)
     application = admin.AdminApplication(Health(), list, {}, api=api)
-    listener = green_socket.socket(fileno=int(descriptor))
+    listener = green_socket.socket(fileno=os.dup(0))
     admin.serve("", application, sock=listener)
     while True:
         eventlet.sleep(3600)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
