@@ -214,8 +214,8 @@ def test_what_is_no_back_up_changes_nothing(
     damage: Callable[[Path], None],
     cause: str,
 ) -> None:
-    for number in range(200):
-        repository.put(f"{number:036}", userdata=b"u" * 500)
+    for number in range(20):
+        repository.put(f"{number:036}", userdata=b"u" * 5000)
     copies.backup(url, file)
     damage(file)
     repository.put(instance_id, document={"n": "now"})
