@@ -98,11 +98,14 @@ def test_the_last_addresses_go_to_one_each(engines: list[Engine]) -> None:
 PROCESSES = """
 import os
 import sys
+from sqlalchemy import create_engine
 from dfmeta.attach.engine import Engine, Settings
+from dfmeta.store.db import postgresql
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
 from tests.unit.attach.support import NETWORKS, VM, Plane, wanted
 url, count = sys.argv[1:]
+create_engine(url)  # imports its driver
 for number in range(int(count)):
     if not os.fork():
         break
@@ -117,6 +120,7 @@ for n in range(10):
     if n % 2:
         engine.detach(VM, f"{number}-{n}", "eth0", gone=True)
 print("done", flush=True)
+os._exit(0)  # to free all that a fork has inherited copies it first
 """
 """Forks before anything is opened: to import all this takes longer than the rest."""
 
