@@ -140,7 +140,7 @@ class Switch:
         hits = [one for one in self.flows if one.table == table and one.covers(frame)]
         hits.sort(key=lambda one: one.priority, reverse=True)
         clash = len(hits) > 1 and hits[0].priority == hits[1].priority
-        _require(not clash, f"both of {hits[:2]} match {frame.data.hex()}")
+        _require(not clash, "both of", hits[:2], "match", frame.data)
         return hits[0] if hits else None
 
     def _execute(self, frame: Frame, actions: Iterable[Any], entry: Entry | None) -> Iterator[Out]:
@@ -183,7 +183,7 @@ class Switch:
         """Take whole messages as they stand on the wire, and answer them."""
         while data:
             version, kind, length, xid = struct.unpack_from("!BBHI", data)
-            _require(version == ofp.OFP_VERSION and 8 <= length <= len(data), data.hex())
+            _require(version == ofp.OFP_VERSION and 8 <= length <= len(data), data)
             message, data = data[:length], data[length:]
             try:
                 self._handle(kind, xid, message)
@@ -228,17 +228,17 @@ class Switch:
         bundle = int.from_bytes(body[:4], "big")
         if which == (_ONF, ofp.ONF_ET_BUNDLE_ADD_MESSAGE):
             fits = body[9] == ofp.OFPT_FLOW_MOD and body[12:16] == xid.to_bytes(4, "big")
-            _require(fits and bundle in self._bundles, f"in bundle {bundle}: {body.hex()}")
+            _require(fits and bundle in self._bundles, "in bundle", bundle, body)
             self._bundles[bundle].append(message)
             return
         kind, flags = struct.unpack_from("!HH", body, 4)
         known = which == (_ONF, ofp.ONF_ET_BUNDLE_CONTROL) and flags == _BUNDLE_FLAGS
-        _require(known, f"experimenter message {which}: {body.hex()}")
+        _require(known, "experimenter message", which, body)
         if kind == ofp.ONF_BCT_COMMIT_REQUEST:
             self._commit(self._bundles.pop(bundle))
         else:
             fits = kind == ofp.ONF_BCT_OPEN_REQUEST and bundle not in self._bundles
-            _require(fits, f"bundle request {kind} for bundle {bundle}")
+            _require(fits, "bundle request", kind, "for bundle", bundle)
             self._bundles[bundle] = []
         self._send(ofp.OFPT_EXPERIMENTER, xid, struct.pack("!IIIHH", *which, bundle, kind + 1, 0))
 
@@ -257,7 +257,7 @@ class Switch:
         mod = parser.OFPFlowMod.parser(_DATAPATH, *struct.unpack_from("!BBHI", message), message)
         self.flow_mods += 1
         plain = mod.buffer_id == ofp.OFP_NO_BUFFER and not mod.idle_timeout | mod.hard_timeout
-        _require(plain and mod.flags in (0, ofp.OFPFF_SEND_FLOW_REM), str(mod))
+        _require(plain and mod.flags in (0, ofp.OFPFF_SEND_FLOW_REM), mod)
         entry = _entry(mod, message)
         if mod.command == ofp.OFPFC_ADD:
             if entry.meter not in {None, *self.meters}:
@@ -266,7 +266,7 @@ class Switch:
             return
         strict = mod.command == ofp.OFPFC_DELETE_STRICT
         known = strict or mod.command == ofp.OFPFC_DELETE
-        _require(known and (mod.out_port, mod.out_group) == (ofp.OFPP_ANY, ofp.OFPG_ANY), str(mod))
+        _require(known and (mod.out_port, mod.out_group) == (ofp.OFPP_ANY, ofp.OFPG_ANY), mod)
         for one in self._select(entry.table, entry.cookie, mod.cookie_mask, entry.match):
             if not strict or (one.priority, one.match) == (entry.priority, entry.match):
                 self._remove(one, ofp.OFPRR_DELETE)
@@ -284,7 +284,7 @@ class Switch:
     def _meter_mod(self, message: bytes) -> None:
         (command, flags, meter), bands = struct.unpack_from("!HHI", message, 8), message[16:]
         known = command in (ofp.OFPMC_ADD, ofp.OFPMC_DELETE) and flags & ~_METER_FLAGS == 0
-        _require(known, f"meter command {command}, flags {flags}")
+        _require(known, "meter command", command, "flags", flags)
         if command == ofp.OFPMC_DELETE:
             self.meters.pop(meter, None)
             for one in [one for one in self.flows if one.meter == meter]:
@@ -327,7 +327,7 @@ class Switch:
         elif kind == ofp.OFPMP_METER:
             bodies = [self._meter_stats(number) for number in self._meters_asked_for(message)]
         else:
-            _require(kind in (ofp.OFPMP_FLOW, ofp.OFPMP_AGGREGATE), f"multipart request {kind}")
+            _require(kind in (ofp.OFPMP_FLOW, ofp.OFPMP_AGGREGATE), "multipart request", kind)
             table, *outs, cookie, mask = struct.unpack_from("!B3xII4xQQ", message, 16)
             _require(outs == [ofp.OFPP_ANY, ofp.OFPG_ANY], "a dump by output")
             flows = self._select(table, cookie, mask, _match(parser.OFPMatch.parser(message, 48)))
@@ -341,9 +341,10 @@ class Switch:
             self._send(ofp.OFPT_MULTIPART_REPLY, xid, head + body)
 
 
-def _require(holds: bool, text: str) -> None:
+def _require(holds: bool, *said: object) -> None:
+    """Raise unless it *holds*, with text that is made only then: os-ken takes long to write."""
     if not holds:
-        raise NotModelled(text)
+        raise NotModelled(" ".join(map(str, said)))
 
 
 def _plain(name: str, value: int | str) -> int:
@@ -360,7 +361,7 @@ def _holds(name: str, known: dict[str, int]) -> bool:
 
 def _name(name: str) -> str:
     name = name.removesuffix("_nxm")
-    _require(name in FIELDS, f"field {name}")
+    _require(name in FIELDS, "field", name)
     return name
 
 
@@ -371,25 +372,25 @@ def _match(match: Any) -> Match:
         name = _name(given)
         full = (1 << FIELDS[name][0]) - 1
         # As they come: what is needed has to come before what needs it.
-        _require(_holds(name, known), f"{name} without {FIELDS[name][1]}")
+        _require(_holds(name, known), name, "without", FIELDS[name][1])
         pair = value if isinstance(value, tuple) else (value, full)
         read[name] = _plain(name, pair[0]), _plain(name, pair[1])
-        _require(not read[name][0] & ~read[name][1], f"{name}: a value outside of its mask")
-        _require(read[name][1] == full or name not in _EXACT, f"{name} with a mask")
+        _require(not read[name][0] & ~read[name][1], name, "has a value outside of its mask")
+        _require(read[name][1] == full or name not in _EXACT, name, "with a mask")
         known[name] = read[name][0]
     return read
 
 
 def _entry(mod: Any, message: bytes) -> Entry:
     match, ranks = _match(mod.match), [_ORDER.index(type(step)) for step in mod.instructions]
-    _require(ranks == sorted(set(ranks)), f"instructions out of order: {mod.instructions}")
+    _require(ranks == sorted(set(ranks)), "instructions out of order", mod.instructions)
     known = {name: value for name, (value, _mask) in match.items()}
     for step in mod.instructions:
         if isinstance(step, parser.OFPInstructionActions):
-            _require(step.type == ofp.OFPIT_APPLY_ACTIONS, str(step))
+            _require(step.type == ofp.OFPIT_APPLY_ACTIONS, step)
             _check(step.actions, known)
         if isinstance(step, parser.OFPInstructionGotoTable):
-            _require(step.table_id > mod.table_id, f"table {mod.table_id}: {step}")
+            _require(step.table_id > mod.table_id, "in table", mod.table_id, step)
     end = 48 + (mod.match.length + 7) // 8 * 8
     raw = message[48:end], message[end:]
     return Entry(mod.table_id, mod.priority, mod.cookie, mod.flags, match, mod.instructions, raw)
@@ -407,7 +408,7 @@ def _check(actions: Iterable[Any], known: dict[str, int]) -> None:
                 used = [act.dst]
             case parser.OFPActionPushVlan(ethertype=0x8100):
                 # Open vSwitch matches the packet behind two tags or not, depending on its options.
-                _require(known.get("vlan_vid") == 0, f"{act} onto a frame that may be tagged")
+                _require(known.get("vlan_vid") == 0, act, "onto a frame that may be tagged")
                 used, known = [], known | {"vlan_vid": ofp.OFPVID_PRESENT}
             case parser.OFPActionPopVlan():
                 used = ["vlan_vid"]
@@ -416,12 +417,12 @@ def _check(actions: Iterable[Any], known: dict[str, int]) -> None:
             case _:
                 raise NotModelled(f"action {act}")
         port = getattr(act, "port", 0)
-        _require(port <= ofp.OFPP_MAX or port in (ofp.OFPP_IN_PORT, ofp.OFPP_NORMAL), str(act))
-        _require(not _READ_ONLY & {*used[:1]}, f"{act} sets what is read only")
+        _require(port <= ofp.OFPP_MAX or port in (ofp.OFPP_IN_PORT, ofp.OFPP_NORMAL), act)
+        _require(not _READ_ONLY & {*used[:1]}, act, "sets what is read only")
         for name in map(_name, used):
-            _require(_holds(name, known), f"{act} without {FIELDS[name][1]}")
+            _require(_holds(name, known), act, "without", FIELDS[name][1])
             tagged = known.get("vlan_vid", 0) & ofp.OFPVID_PRESENT
-            _require(name != "vlan_vid" or bool(tagged), f"{act} of a frame that may be untagged")
+            _require(name != "vlan_vid" or bool(tagged), act, "of a frame that may be untagged")
         if isinstance(act, parser.OFPActionPopVlan):
             known = known | {"vlan_vid": 0}
 
