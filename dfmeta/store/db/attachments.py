@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, and_, delete, exists, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, exists, select, update
 
 from dfmeta.store.db.database import Database
 from dfmeta.store.db.owners import insert
@@ -21,6 +21,15 @@ TRIES: Final = 16
 LEAVING: Final = "leaving"
 _OF_HOST: Final = ("host", "port_name", "instance_id", "project_id", "mac")
 """The columns of a trunk that tell its port."""
+
+_ROWS: Final = select(attachments).order_by(attachments.c.trunk, attachments.c.vid)
+_ROWS_OF_TRUNK: Final = _ROWS.where(attachments.c.trunk == bindparam("trunk"))
+_ROWS_OF_HOST: Final = _ROWS.where(attachments.c.host == bindparam("host"))
+_TRUNKS: Final = select(trunks)
+_RESTING: Final = select(rests.c.vid).where(
+    rests.c.trunk == bindparam("trunk"), rests.c.until > bindparam("now")
+)
+"""Made once: to make these statements takes longer than to run them."""
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
@@ -76,15 +85,15 @@ class Attachments:
 
     def of_trunk(self, parent: str) -> list[Row]:
         """Return the rows of a trunk, by VLAN id."""
-        return self._rows(attachments.c.trunk == parent)
+        return self._rows(_ROWS_OF_TRUNK, trunk=parent)
 
     def of_host(self, host: str) -> list[Row]:
         """Return the rows of a host, by trunk and VLAN id."""
-        return self._rows(attachments.c.host == host)
+        return self._rows(_ROWS_OF_HOST, host=host)
 
     def everything(self) -> list[Row]:
         """Return all rows, by trunk and VLAN id."""
-        return self._rows(attachments.c.id.is_not(None))
+        return self._rows(_ROWS)
 
     def of_instance(self, instance_id: str) -> tuple[Row, str] | None:
         """Return the row of an instance that does not leave, and the project of its VM.
@@ -111,7 +120,7 @@ class Attachments:
 
     def trunks(self) -> list[Row]:
         """Return the trunks of all hosts."""
-        return self._database.run(lambda connection: _mappings(connection, select(trunks)))
+        return self._database.run(lambda connection: _mappings(connection, _TRUNKS))
 
     def resting(self, parent: str, now: float) -> frozenset[int]:
         """Return the VLAN ids of a trunk that rest."""
@@ -286,13 +295,12 @@ class Attachments:
 
         self._database.run(work, write=True)
 
-    def _rows(self, where: Any) -> list[Row]:
-        ordered = select(attachments).where(where).order_by(attachments.c.trunk, attachments.c.vid)
-        return self._database.run(lambda connection: _mappings(connection, ordered))
+    def _rows(self, statement: Any, **values: str) -> list[Row]:
+        return self._database.run(lambda connection: _mappings(connection, statement, **values))
 
 
-def _mappings(connection: Connection, statement: Any) -> list[Row]:
-    return [dict(row) for row in connection.execute(statement).mappings()]
+def _mappings(connection: Connection, statement: Any, **values: str) -> list[Row]:
+    return [dict(row) for row in connection.execute(statement, values or None).mappings()]
 
 
 def _by_key(connection: Connection, parent: str, key: tuple[str, str]) -> Row | None:
@@ -315,8 +323,8 @@ def _taken(connection: Connection, parent: str, last_vid: int, now: float) -> Ta
 
 
 def _resting(connection: Connection, parent: str, now: float) -> frozenset[int]:
-    found = select(rests.c.vid).where(rests.c.trunk == parent, rests.c.until > now)
-    return frozenset(connection.execute(found).scalars())
+    found = connection.execute(_RESTING, {"trunk": parent, "now": now})
+    return frozenset(found.scalars())
 
 
 def _ensure_trunk(connection: Connection, trunk: Row) -> int:
