@@ -95,6 +95,6 @@ sudo() {
     "$@"
 }
 
-iniset() { "$PYTHON" -I "$INI" set "$@"; }
+iniset() { "$PYTHON" -IS "$INI" set "$@"; }
 
-iniget() { "$PYTHON" -I "$INI" get "$@"; }
+iniget() { "$PYTHON" -IS "$INI" get "$@"; }
