@@ -34,3 +34,14 @@ def test_a_daemon_has_its_own_name_line_and_namespace(agent: Agent) -> None:
     assert program.endswith("/dfmeta-agent")
     assert arguments == ["--config-file", str(agent.config_file)]
     assert agent.pid in agent.host.namespace.processes()
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_program_of_the_harness_is_a_fork_or_itself(
+    host: OpenvSwitch, monkeypatch: pytest.MonkeyPatch, prepared: bool
+) -> None:
+    monkeypatch.setattr(nursery, "enabled", prepared)
+    for address, status in (("127.0.0.1", 0), ("192.0.2.1", 1)):
+        echo = nursery.script("echo", address, "1", "5", namespace=host.namespace)
+        assert isinstance(echo, nursery.Forked) == prepared
+        assert echo.wait(30) == status
