@@ -95,51 +95,46 @@ def test_the_last_addresses_go_to_one_each(engines: list[Engine]) -> None:
     single(rows)
 
 
-PROCESSES = """
-import os
+PROCESS = """
 import sys
-from sqlalchemy import create_engine
 from dfmeta.attach.engine import Engine, Settings
-from dfmeta.store.db import postgresql
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
 from tests.unit.attach.support import NETWORKS, VM, Plane, wanted
-url, count = sys.argv[1:]
-create_engine(url)  # imports its driver
-for number in range(int(count)):
-    if not os.fork():
-        break
-else:
-    sys.exit(any(os.wait()[1] for _ in range(int(count))))
+url, name = sys.argv[1:]
 tables = Attachments(Database(url, seconds=60))
-engine = Engine(tables, Plane(), NETWORKS, Settings(rate=1e9), host=f"host-{number}")
+engine = Engine(tables, Plane(), NETWORKS, Settings(rate=1e9), host=name)
 print("ready", flush=True)
-sys.stdin.read()
-for n in range(10):
-    engine.attach(VM, wanted(f"{number}-{n}"))
-    if n % 2:
-        engine.detach(VM, f"{number}-{n}", "eth0", gone=True)
+sys.stdin.readline()
+for number in range(10):
+    engine.attach(VM, wanted(f"{name}-{number}"))
+    if number % 2:
+        engine.detach(VM, f"{name}-{number}", "eth0", gone=True)
 print("done", flush=True)
-os._exit(0)  # to free all that a fork has inherited copies it first
 """
-"""Forks before anything is opened: to import all this takes longer than the rest."""
 
 
 def test_processes_at_once(url: str) -> None:
-    command = [sys.executable, "-c", PROCESSES, url, str(ENGINES)]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[3],
-    ) as processes:
-        assert processes.stdout is not None
-        for _ in range(ENGINES):
-            assert processes.stdout.readline() == "ready\n"
-        # All see the end of their input at once.
-        out, _ = processes.communicate(timeout=120)
-        assert (out, processes.returncode) == ("done\n" * ENGINES, 0)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, url, f"host-{number}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[3],
+        )
+        for number in range(ENGINES)
+    ]
+    for one in processes:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n"
+    for one in processes:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    for one in processes:
+        out, _ = one.communicate(timeout=120)
+        assert (out, one.returncode) == ("done\n", 0)
     database = Database(url)
     rows = Engine(Attachments(database), Plane(), SMALL, Settings(), host="x").everything()
     database.close()

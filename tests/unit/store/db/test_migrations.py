@@ -20,27 +20,11 @@ from dfmeta.store.db import database, migrations, schema
 from dfmeta.store.db.repository import Repository
 
 RACE = """
-import os, sys
-from sqlalchemy import create_engine
-from dfmeta.store.db import postgresql, sqlite
+import sys
 from dfmeta.store.db.repository import Repository
-url, *ids = sys.argv[1:]
-create_engine(url)  # imports its driver
-gate, opener = os.pipe()
-for record_id in ids:
-    if not os.fork():
-        break
-else:
-    os.close(opener)
-    sys.exit(any([os.wait()[1] for _ in ids]))
-os.close(opener)
-os.read(gate, 1)
-with Repository(url) as repository:
-    repository.put(record_id)
-os._exit(0)  # to free all that a fork has inherited copies it first
-"""
-"""Forks a process for each id before it opens anything: the imports take longer than the rest. All
-begin at the same moment.
+sys.stdin.readline()
+with Repository(sys.argv[1]) as repository:
+    repository.put(sys.argv[2])
 """
 
 
@@ -263,8 +247,20 @@ def test_a_newer_schema_is_refused_and_left_alone(database_url: str) -> None:
 
 def test_processes_that_open_a_fresh_database_at_once_all_succeed(database_url: str) -> None:
     ids = [f"00000000-0000-0000-0000-{number:012}" for number in range(6)]
-    command = [sys.executable, "-c", RACE, database_url, *ids]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.stderr, done.returncode) == ("", 0)
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, database_url, record_id],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for record_id in ids
+    ]
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    errors = [racer.communicate(timeout=60)[1] for racer in racers]
+    assert errors == [""] * len(ids)
     with Repository(database_url) as repository:
         assert [summary.id for summary in repository.list()] == ids
