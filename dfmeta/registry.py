@@ -207,7 +207,8 @@ class Registry:
 
         :param gap: earlier changes may have been missed; see :meth:`Numbering.put_all`.
         """
-        changed = self._numbering.put_all(devices, gap=gap, patches=self._contenders.patches())
+        patches = self._contenders.patches() if gap else ()
+        changed = self._numbering.put_all(devices, gap=gap, patches=patches)
         for endpoint in self._contenders.with_number(*self._numbering.doubted()):
             self._show(endpoint)
         for ofport, replaced in changed.items():

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import IO, Literal, TypedDict, Unpack
 
@@ -404,11 +405,15 @@ class Batch:
         :param limit: the most seconds that they take.
         """
         self._limit = limit
-        self._results = open(os.memfd_create("results"), "w+b")  # noqa: SIM115  # _close() does
-        self._errors = open(os.memfd_create("errors"), "w+b")  # noqa: SIM115  # _close() does
-        self._process: Process = nursery.script(
-            "client", *arguments, namespace=namespace, stdout=self._results, stderr=self._errors
-        )
+        with ExitStack() as files:
+            results, errors = (
+                files.enter_context(open(os.memfd_create(name), "w+b")) for name in ("out", "err")
+            )
+            self._process: Process = nursery.script(
+                "client", *arguments, namespace=namespace, stdout=results, stderr=errors
+            )
+            self._results, self._errors = results, errors
+            self._files = files.pop_all()
 
     @property
     def running(self) -> bool:
@@ -419,7 +424,7 @@ class Batch:
         """Kill the requests; the results are lost."""
         self._process.kill()
         self._process.wait()
-        self._close()
+        self._files.close()
 
     def finish(self) -> list[Sample]:
         """Start no further requests; return the results, including those of running requests."""
@@ -434,17 +439,13 @@ class Batch:
             self.stop()
             raise
         results, errors = (_all_of(file) for file in (self._results, self._errors))
-        self._close()
+        self._files.close()
         if status:
             raise netns.CommandError(["client.py"], status, "", errors.decode(errors="replace"))
         return [
             Sample(**{**result, "body": base64.b64decode(result["body"])})
             for result in json.loads(results)
         ]
-
-    def _close(self) -> None:
-        self._results.close()
-        self._errors.close()
 
 
 class Flood(Script):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import IO, Self
 
 from tests.harness import nursery
@@ -41,7 +42,8 @@ class Script(Program):
     def __init__(self, namespace: Namespace, name: str, *arguments: str) -> None:
         """Start it; see :func:`tests.harness.nursery.script`."""
         reading, writing = os.pipe()
-        said = open(reading, "rb")  # noqa: SIM115  # closed by close()
-        with open(writing, "wb") as stdout:
+        with ExitStack() as unless_begun, open(writing, "wb") as stdout:
+            said = unless_begun.enter_context(open(reading, "rb"))
             process = nursery.script(name, *arguments, namespace=namespace, stdout=stdout)
-        super().__init__(process, said)
+            super().__init__(process, said)
+            unless_begun.pop_all()

@@ -196,6 +196,19 @@ class World:
             assert self.plane.ports[one.id].vid == one.vid
         self.check_single()
 
+    def end_at(self, step: int, act: Callable[[World], None]) -> bool:
+        """Act, in a process that ends at that step; return whether it did. What refused it ends."""
+        self.fuse.left = step
+        try:
+            act(self)
+            return False
+        except CrashError:
+            return True
+        finally:
+            self.fuse.left = 0
+            self.plane.refused = lambda _one: False
+            self.there.add(VM.port_id)
+
     def check_single(self) -> None:
         """What must hold at any time."""
         rows = self.engine.everything()

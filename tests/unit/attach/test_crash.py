@@ -78,16 +78,7 @@ def test_the_end_of_the_process_at_each_step(database: Breaking, story: str, res
     for step in range(1, 100):
         world = World(database)
         prepare(world)
-        world.fuse.left = step
-        try:
-            act(world)
-        except CrashError:
-            ended = True
-        else:
-            ended = False
-        world.fuse.left = 0
-        world.plane.refused = lambda _one: False
-        world.there.add(VM.port_id)
+        ended = world.end_at(step, act)
         world.check_single()
         world.start()
         if resume:

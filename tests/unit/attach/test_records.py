@@ -16,7 +16,7 @@ from dfmeta.exceptions import StoreError
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.record import Record
 from dfmeta.store.guest.documents import from_record, network_data_of
-from tests.unit.attach.support import NETWORKS, OTHER, VM, Breaking, CrashError, World
+from tests.unit.attach.support import NETWORKS, OTHER, VM, Breaking, World
 from tests.unit.attach.test_crash import STORIES
 
 LABELS = {"K8S_POD_NAME": "web-1", "K8S_POD_NAMESPACE": "shop"}
@@ -118,16 +118,7 @@ def test_the_records_are_those_of_the_attachments_that_stand(
         world = World(database, instances=True)
         prepare(world)
         seen = {one.id for one in world.engine.everything()}
-        world.fuse.left = step
-        try:
-            act(world)
-        except CrashError:
-            ended = True
-        else:
-            ended = False
-        world.fuse.left = 0
-        world.plane.refused = lambda _one: False
-        world.there.add(VM.port_id)
+        ended = world.end_at(step, act)
         seen |= {one.id for one in world.engine.everything()}
         check(world, seen)
         world.start().resume()
