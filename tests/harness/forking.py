@@ -16,6 +16,7 @@ import os
 import select
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
@@ -82,6 +83,7 @@ class Server:
 
     def serve(self) -> None:
         """Fork for each order, and report each end, until no order can come any more."""
+        _end_hub()
         while self._listener is not None or self._connections:
             for descriptor, _event in self._poll.poll():
                 if descriptor in self._children:
@@ -167,3 +169,14 @@ class _Child:
         """Close the descriptors."""
         os.close(self.descriptor)
         self._ended.close()
+
+
+def _end_hub() -> None:
+    """End the hub of eventlet that an import has begun: each child begins its own.
+
+    Forks share the epoll instance of their parent (epoll(7)): each would wake for the events of
+    all, and read nothing.
+    """
+    if hubs := sys.modules.get("eventlet.hubs"):
+        hubs.get_hub().poll.close()
+        hubs.use_hub()
