@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +30,19 @@ def of_process(pid: int, name: str) -> str:
     return Path(f"/proc/{pid}/{name}").read_bytes().rstrip(b"\0\n").decode()
 
 
+def status_of(pid: int, field: str) -> str:
+    lines = of_process(pid, "status").splitlines()
+    return next(line.partition(":")[2].strip() for line in lines if line.startswith(f"{field}:"))
+
+
+def open_files(pid: int) -> set[str]:
+    found = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed
+            found.add(os.readlink(descriptor))
+    return found
+
+
 def test_a_daemon_has_its_own_name_line_and_namespace(agent: Agent) -> None:
     agent.start()
     assert of_process(agent.pid, "comm") == "dfmeta-agent"
@@ -34,6 +50,15 @@ def test_a_daemon_has_its_own_name_line_and_namespace(agent: Agent) -> None:
     assert program.endswith("/dfmeta-agent")
     assert arguments == ["--config-file", str(agent.config_file)]
     assert agent.pid in agent.host.namespace.processes()
+
+
+def test_each_daemon_has_a_hub_of_its_own(agent: Agent) -> None:
+    """Forks that share an epoll instance wake for the events of each other."""
+    agent.start()
+    prepared = int(status_of(agent.pid, "PPid"))
+    assert of_process(prepared, "cmdline").startswith(f"{sys.executable}\0-m\0")
+    assert "anon_inode:[eventpoll]" in open_files(agent.pid)
+    assert "anon_inode:[eventpoll]" not in open_files(prepared)
 
 
 @pytest.mark.parametrize("prepared", [True, False])
