@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import ipaddress
 import json
@@ -17,6 +18,7 @@ from typing import IO, Literal, TypedDict, Unpack
 from tests.harness import netns, nursery, stand_in
 from tests.harness.closing import Closing, Process
 from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.ovsdb import OvsdbRefusalError
 from tests.harness.poll import PATIENCE
 from tests.harness.program import Script
 
@@ -156,7 +158,8 @@ class Guest(Closing):
     def close(self) -> None:
         """Remove the port and the namespace. Idempotent; works while the switch is down."""
         if self.host.running("ovsdb-server"):
-            self.host.vsctl("--if-exists", "del-port", self.port, wait=False)
+            with contextlib.suppress(OvsdbRefusalError):  # the port is gone
+                self.host.ovsdb.del_port(self.port, wait=False)
         self.namespace.close()
 
     # Identity and port
@@ -183,17 +186,18 @@ class Guest(Closing):
         """
         if vm_uuid is not None:
             self.ids = Ids(**{**vars(self.ids), "vm_uuid": vm_uuid})
-        settings = [f"external_ids:{key}={json.dumps(v)}" for key, v in self.external_ids().items()]
-        if ofport_request:
-            settings.append(f"ofport_request={ofport_request}")
-        command = ["--may-exist", "add-port", self.bridge, self.port]
-        if settings:
-            command += ["--", "set", "Interface", self.port, *settings]
-        self.host.vsctl(*command, wait=self.host.running("ovs-vswitchd"))
+        wait = self.host.running("ovs-vswitchd")
+        self.host.ovsdb.add_port(
+            self.bridge,
+            self.port,
+            external_ids=self.external_ids(),
+            ofport_request=ofport_request,
+            wait=wait,
+        )
 
     def del_port(self) -> None:
         """Remove the port from the bridge; the guest keeps its device and its addresses."""
-        self.host.vsctl("del-port", self.bridge, self.port, wait=self.host.running("ovs-vswitchd"))
+        self.host.ovsdb.del_port(self.port, wait=self.host.running("ovs-vswitchd"))
 
     def external_ids(self) -> dict[str, str]:
         """Return the external_ids that os-vif or libvirt would write into OVSDB."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import shutil
 import signal
-import socket
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from tests.harness import netns
 from tests.harness.closing import Closing
 from tests.harness.netns import KERNEL_DATAPATH, ROOT, CommandError
+from tests.harness.ovsdb import Ovsdb, ask
 from tests.harness.poll import PATIENCE, wait_for
 
 UNPACKED = ROOT / ".cache" / "root"
@@ -68,11 +70,12 @@ class OpenvSwitch(Closing):
         try:
             self.namespace = namespace or self._stack.enter_context(netns.Namespace("host"))
             self.rundir = netns.temporary_folder("ovs")
+            self.ovsdb = Ovsdb(self.db_socket)
             self._stack.callback(shutil.rmtree, self.rundir, ignore_errors=True)
             self._stack.callback(self._kill_all)
             self._create_database()
             self.start("ovsdb-server")
-            self.vsctl("init", wait=False)
+            self.ovsdb.init()
             self.start("ovs-vswitchd")
             for bridge in bridges:
                 self.add_bridge(bridge, fail_mode=fail_mode)
@@ -195,12 +198,8 @@ class OpenvSwitch(Closing):
 
     def records(self, table: str, *columns: str) -> list[dict[str, Any]]:
         """Return rows of an OVSDB table as dicts; sets are lists, maps are dicts."""
-        wanted = [f"--columns={','.join(columns)}"] if columns else []
-        document = json.loads(self.vsctl("--format=json", *wanted, "list", table, wait=False))
-        return [
-            {name: _plain(value) for name, value in zip(document["headings"], row, strict=True)}
-            for row in document["data"]
-        ]
+        rows = self.ovsdb.select(table, *columns)
+        return [{name: _plain(value) for name, value in row.items()} for row in rows]
 
     def trace(self, flow: str, *arguments: str, bridge: str = BRIDGE) -> str:
         """Run ``ofproto/trace``, and return its output."""
@@ -210,22 +209,21 @@ class OpenvSwitch(Closing):
 
     def add_bridge(self, bridge: str, *, fail_mode: str = "") -> None:
         """Add a bridge with the datapath of the tests."""
-        self.vsctl(
-            *("--may-exist", "add-br", bridge, "--", "set", "Bridge", bridge),
-            f"datapath_type={'system' if KERNEL_DATAPATH else 'netdev'}",
-            *(["--", "set-fail-mode", bridge, fail_mode] if fail_mode else []),
-        )
+        if self.ovsdb.select("Bridge", "name", name=bridge):
+            return
+        kind = "system" if KERNEL_DATAPATH else "netdev"
+        self.ovsdb.add_bridge(bridge, kind, fail_mode=fail_mode)
 
     def ports(self, bridge: str = BRIDGE) -> list[str]:
         """Return the names of a bridge's ports, without the local port."""
-        return self.vsctl("list-ports", bridge, wait=False).split()
+        return self.ovsdb.ports(bridge)
 
     def ofport(self, interface: str) -> int:
         """Wait for the OpenFlow port of an interface; -1: the switch has refused the port."""
 
         def assigned() -> list[int]:
-            values = self._select("Interface", "ofport", name=interface)
-            return [value for value in values if isinstance(value, int)]
+            rows = self.ovsdb.select("Interface", "ofport", name=interface)
+            return [row["ofport"] for row in rows if isinstance(row["ofport"], int)]
 
         return wait_for(assigned, 5, f"the ofport of {interface}")[0]
 
@@ -242,7 +240,7 @@ class OpenvSwitch(Closing):
         for daemon in _DAEMONS:
             if not self.running(daemon):
                 self.start(daemon)
-        for bridge in self.vsctl("list-br").split():
+        for bridge in [row["name"] for row in self.ovsdb.select("Bridge", "name")]:
             deletions = [("--", "--if-exists", "del-port", port) for port in self.ports(bridge)]
             self.vsctl(
                 *("del-controller", bridge, "--", "clear", "Bridge", bridge, "other_config"),
@@ -290,26 +288,18 @@ class OpenvSwitch(Closing):
         self._tool(["ovsdb-tool", "transact", str(self.rundir / "conf.db"), request])
 
     def _create_database(self) -> None:
-        schema = UNPACKED / "usr/share/openvswitch/vswitch.ovsschema"
-        self._tool(["ovsdb-tool", "create", str(self.rundir / "conf.db"), str(schema)])
+        (self.rundir / "conf.db").write_bytes(_empty_database())
 
     def _answers(self, daemon: str) -> bool:
         process = self._running[daemon]
         if process.poll() is not None:
             raise RuntimeError(f"{daemon} ended at its start: {_tail(self.log(daemon), 10)}")
         try:
-            _ask(self.rundir / f"{daemon}.ctl", "version")
-            bridges = self._select("Bridge", "name")
+            ask(self.rundir / f"{daemon}.ctl", "version")
+            bridges = [row["name"] for row in self.ovsdb.select("Bridge", "name")]
         except OSError:
             return False
         return daemon == "ovsdb-server" or all(self.mgmt_socket(one).exists() for one in bridges)
-
-    def _select(self, table: str, column: str, **where: str) -> list[Any]:
-        """Return a column of the rows of an OVSDB table, in OVSDB's notation (RFC 7047, 5.2.2)."""
-        conditions = [[name, "==", value] for name, value in where.items()]
-        operation = {"op": "select", "table": table, "where": conditions, "columns": [column]}
-        (found,) = _ask(self.db_socket, "transact", "Open_vSwitch", operation)
-        return [row[column] for row in found["rows"]]
 
     def _tool(self, command: list[str], *, stdin: str | None = None, tries: int = 1) -> str:
         program = str(UNPACKED / "usr/bin" / command[0])
@@ -351,25 +341,14 @@ class OpenvSwitch(Closing):
             process.wait(10 * PATIENCE)
 
 
-def _ask(path: Path, method: str, *parameters: Any) -> Any:
-    """Send a request to a daemon of Open vSwitch, and return its result.
-
-    Both kinds of socket speak JSON-RPC 1.0 (RFC 7047, ovs-appctl(8)), without a delimiter. The
-    programs that do the same take 10 ms of a CPU each.
-
-    :raises OSError: the daemon does not answer.
-    """
-    request = {"id": 0, "method": method, "params": parameters}
-    answer = b""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10 * PATIENCE)
-        connection.connect(str(path))
-        connection.sendall(json.dumps(request).encode())
-        while part := connection.recv(1 << 16):
-            answer += part
-            with contextlib.suppress(ValueError):
-                return json.loads(answer)["result"]
-    raise ConnectionResetError(f"{path} was closed")
+@functools.cache
+def _empty_database() -> bytes:
+    """Return the file of an empty database, which ovsdb-tool makes once for the process."""
+    schema = UNPACKED / "usr/share/openvswitch/vswitch.ovsschema"
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "conf.db")
+        netns.run([str(UNPACKED / "usr/bin/ovsdb-tool"), "create", str(made), str(schema)])
+        return made.read_bytes()
 
 
 def _plain(value: Any) -> Any:
