@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import eventlet
 import eventlet.green.socket as green_socket
 from eventlet.patcher import original
 
+import dfmeta
 from dfmeta.exceptions import HostError
 from dfmeta.host.process import named_sockets
 from dfmeta.proxy import holder
@@ -23,6 +25,9 @@ from dfmeta.proxy import holder
 LOG = logging.getLogger(__name__)
 
 _socket = original("socket")
+
+_PACKAGES = Path(dfmeta.__file__).parents[1]
+"""The directory that has dfmeta."""
 
 ANSWER_TIMEOUT = 2.0
 START_TRIES = 100
@@ -190,8 +195,11 @@ class HolderKeeper:
     def _start(self, fds: Sequence[int]) -> None:
         numbers = ",".join(map(str, fds))
         terms = [str(self._terms.seconds), self._terms.device]
+        # Without the packages of the environment, whose search takes longer than the rest.
+        command = [sys.executable, "-P", "-S", "-m", holder.__name__, self.name, numbers, *terms]
         self._process = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
-            [sys.executable, "-m", "dfmeta.proxy.holder", self.name, numbers, *terms],
+            command,
+            env={**os.environ, "PYTHONPATH": str(_PACKAGES)},
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

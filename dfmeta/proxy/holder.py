@@ -8,7 +8,7 @@ daemon has connected for some time, the holder ends. It takes the device down fi
 refuse guests that connect to a port without a listener, and a device that is down drops their
 packets, so that they repeat them until the next daemon has brought the device up.
 
-Run as ``python -m dfmeta.proxy.holder NAME FD[,FD...] SECONDS DEVICE``; it imports only the
+Run as ``python -P -S -m dfmeta.proxy.holder NAME FD[,FD...] SECONDS DEVICE``; it imports only the
 standard library. Times are of the monotonic clock, which stands still while the host is suspended.
 
 A daemon without IPv6 support has one listener: it uses :data:`TAKE` and :data:`KEEP`, which carry
@@ -27,7 +27,6 @@ import struct
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 TAKE = b"take"
 """Requests the first descriptor."""
@@ -50,16 +49,17 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _IFF_UP = 1
 
 
-@dataclass(slots=True)
 class Held:
-    """The listeners, and how long they are kept without a daemon."""
+    """The listeners, and how long they are kept without a daemon.
 
-    fds: list[int]
-    """Descriptors of the listeners, IPv4's first; empty once they are dropped."""
-    seconds: float
-    """Seconds to keep them without a daemon."""
-    device: str
-    """The device that guests' packets arrive on."""
+    :param fds: descriptors of the listeners, IPv4's first; empty once they are dropped.
+    :param seconds: seconds to keep them without a daemon.
+    :param device: the device that guests' packets arrive on.
+    """
+
+    # No dataclass: its import takes as long as all others.
+    def __init__(self, fds: list[int], seconds: float, device: str) -> None:
+        self.fds, self.seconds, self.device = fds, seconds, device
 
     def replace(self, fds: list[int]) -> None:
         """Close the descriptors and hold *fds*."""

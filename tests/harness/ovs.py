@@ -198,8 +198,10 @@ class OpenvSwitch(Closing):
 
     def records(self, table: str, *columns: str) -> list[dict[str, Any]]:
         """Return rows of an OVSDB table as dicts; sets are lists, maps are dicts."""
-        rows = self.ovsdb.select(table, *columns)
-        return [{name: _plain(value) for name, value in row.items()} for row in rows]
+        return [
+            {name: _plain(value) for name, value in row.items() if name != "_version"}
+            for row in self.ovsdb.select(table, *columns)
+        ]
 
     def trace(self, flow: str, *arguments: str, bridge: str = BRIDGE) -> str:
         """Run ``ofproto/trace``, and return its output."""
