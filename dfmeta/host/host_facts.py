@@ -15,7 +15,7 @@ from ipaddress import (
 from pathlib import Path
 from typing import Any
 
-from pyroute2 import DiagSocket
+from pyroute2 import DiagSocket, IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from dfmeta.exceptions import HostError
@@ -27,9 +27,9 @@ from dfmeta.host.netlink import (
     RULE_FROM,
     RULE_OIF,
     has_next_hop,
-    open_netlink,
     routes_through,
 )
+from dfmeta.host.rtnetlink import Rtnetlink
 from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
 from dfmeta.model import Endpoint
 
@@ -59,7 +59,7 @@ def read_host(
     next_hop = keys.next_hop(family.version)
     table = table if network is None else MAIN_TABLE
     try:
-        with open_netlink() as ipr:
+        with IPRoute(strict_check=True) as ipr, Rtnetlink() as rtnl:
             names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in ipr.get_links()}
             found = ipr.link_lookup(ifname=device)
             flags = ipr.get_links(found[0])[0]["flags"] if found else 0
@@ -67,12 +67,12 @@ def read_host(
                 up=bool(flags & _IFF_UP) if found else None,
                 carrier=bool(flags & _IFF_LOWER_UP),
                 addresses=_addresses(ipr, names, family),
-                rules=_rules(ipr, device, address, table=table, family=family)
+                rules=_rules(rtnl, device, address, table=table, family=family)
                 if network is None
                 else (),
                 route=bool(found)
-                and next_hop in routes_through(ipr, found[0], table, family=family, to=network),
-                neighbour=bool(found) and has_next_hop(ipr, found[0], next_hop, family=family),
+                and next_hop in routes_through(rtnl, found[0], table, family=family, to=network),
+                neighbour=bool(found) and has_next_hop(rtnl, found[0], next_hop, family=family),
                 way_back=_way_back(ipr, names, address, family, keys),
                 rp_filter=(
                     _knob("all", "rp_filter", family),
@@ -103,11 +103,11 @@ def _own(message: Any) -> str:
 
 
 def _rules(
-    ipr: Any, device: str, address: str, *, table: int, family: Family
+    rtnl: Rtnetlink, device: str, address: str, *, table: int, family: Family
 ) -> tuple[RuleFact, RuleFact]:
     found = {
         (rule.get_attr("FRA_SRC"), rule.get_attr("FRA_OIFNAME"), rule.get_attr("FRA_TABLE"))
-        for rule in ipr.get_rules(family=family.af)
+        for rule in rtnl.rules(family.af)
     }
     return (
         RuleFact(f"from {address}", RULE_FROM, (address, None, table) in found),

@@ -32,16 +32,14 @@ from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any, Final
 
-from pyroute2 import IPRoute
-from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST
 from pyroute2.netlink.exceptions import NetlinkError
-from pyroute2.netlink.rtnl import RTM_GETROUTE
 
 from dfmeta.exceptions import HostError
 from dfmeta.flows.family import IPV4, IPV6, Family
 from dfmeta.flows.key import NEXT_HOP, NEXT_HOP_MAC
 from dfmeta.host import ipv6
 from dfmeta.host.device import held_addresses, is_up
+from dfmeta.host.rtnetlink import Rtnetlink
 
 RULE_FROM = 32764
 RULE_OIF = 32765
@@ -114,7 +112,7 @@ class HostSide:
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
         self._addresses: frozenset[IPv4Address | IPv6Address] = frozenset({wanted.address})
-        self._made: dict[str, Callable[[Any], object]] = {}
+        self._made: dict[str, Callable[[Rtnetlink], object]] = {}
         """Description of each change that was made → function that removes it."""
 
     def addresses(self) -> frozenset[IPv4Address | IPv6Address]:
@@ -179,7 +177,8 @@ class HostSide:
                     done.append(self._ask(request, what, but=_ABSENT))
                 if device_stays:
                     next_hop = self.wanted.next_hop
-                    common = {"family": self.wanted.family.af, "dst": next_hop, "ifindex": index}
+                    common: dict[str, Any] = {"dst": next_hop, "ifindex": index}
+                    common["family"] = self.wanted.family.af
                     request = partial(ipr.neigh, "delete", **common)
                     done.append(self._ask(request, f"neighbour {next_hop}", but=_ABSENT))
                     done.append(self._remove_address(ipr, index, self.wanted))
@@ -227,9 +226,9 @@ class HostSide:
         return [one for one in done if one]
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[Any]:
+    def _asking(self) -> Iterator[Rtnetlink]:
         try:
-            with open_netlink() as ipr:
+            with Rtnetlink() as ipr:
                 yield ipr
         except (OSError, NetlinkError) as error:
             raise HostError(
@@ -244,13 +243,13 @@ class HostSide:
                 what="lookup", device=self.wanted.device, cause="there is no such device"
             ) from error
 
-    def _ensure_up(self, ipr: Any, index: int) -> str:
+    def _ensure_up(self, ipr: Rtnetlink, index: int) -> str:
         if is_up(self.wanted.device):
             return ""
         return self._make(
             "up",
-            lambda: ipr.link("set", index=index, state="up"),
-            lambda again: again.link("set", index=index, state="down"),
+            lambda: ipr.link("up", index=index),
+            lambda again: again.link("down", index=index),
         )
 
     def _held(self) -> frozenset[IPv4Address | IPv6Address]:
@@ -258,7 +257,7 @@ class HostSide:
             return frozenset(one.address for one in ipv6.held())
         return frozenset(held_addresses())
 
-    def _remove_generated(self, ipr: Any, index: int) -> Iterator[str]:
+    def _remove_generated(self, ipr: Rtnetlink, index: int) -> Iterator[str]:
         """Remove link-local IPv6 addresses, which a kernel generates for a device that comes up.
 
         It did so if the device was up before its settings were made. dfmeta uses no such address.
@@ -273,32 +272,31 @@ class HostSide:
                 request = partial(ipr.addr, "delete", index=index, **prefix)
                 yield self._ask(request, what, but=_ABSENT)
 
-    def _remove_address(self, ipr: Any, index: int, of: Wanted) -> str:
+    def _remove_address(self, ipr: Rtnetlink, index: int, of: Wanted) -> str:
         request = partial(ipr.addr, "delete", index=index, **of.prefix())
         return self._ask(request, f"address {of.address}", but=_ABSENT)
 
-    def _ensure_address(self, ipr: Any, index: int) -> str:
+    def _ensure_address(self, ipr: Rtnetlink, index: int) -> str:
         address = self.wanted.prefix()
-        flags = {"flags": _IFA_FLAGS} if self.wanted.family is IPV6 else {}
+        flags = _IFA_FLAGS if self.wanted.family is IPV6 else 0
         return self._make(
             f"address {self.wanted.address}/{self.wanted.family.bits}",
-            lambda: ipr.addr("add", index=index, **address, **flags),
+            lambda: ipr.addr("add", index=index, **address, flags=flags),
             lambda again: again.addr("delete", index=index, **address),
         )
 
-    def _ensure_neighbour(self, ipr: Any, index: int) -> str:
+    def _ensure_neighbour(self, ipr: Rtnetlink, index: int) -> str:
         family, next_hop = self.wanted.family, self.wanted.next_hop
         if has_next_hop(ipr, index, next_hop, family=family):
             return ""
-        common = {"family": family.af, "dst": next_hop, "ifindex": index}
-        wanted = {"lladdr": NEXT_HOP_MAC, "state": _PERMANENT, **common}
+        common: dict[str, Any] = {"family": family.af, "dst": next_hop, "ifindex": index}
         return self._make(
             f"neighbour {next_hop}",
-            lambda: ipr.neigh("replace", **wanted),
+            lambda: ipr.neigh("replace", lladdr=NEXT_HOP_MAC, **common),
             lambda again: again.neigh("delete", **common),
         )
 
-    def _ensure_route(self, ipr: Any, index: int) -> str:
+    def _ensure_route(self, ipr: Rtnetlink, index: int) -> str:
         # A route of an earlier release has no next hop and is replaced.
         found = self._routes(ipr, index, self.wanted)
         if self.wanted.next_hop in found:
@@ -306,7 +304,7 @@ class HostSide:
         route = self.wanted.route(index)
         new = route | {"gateway": self.wanted.next_hop, "flags": _ONLINK}
         what = self.wanted.name_of(f"route in table {self.wanted.route_table}")
-        request = partial(ipr.route, "replace", **new)
+        request: Callable[[], object] = partial(ipr.route, "replace", **new)
         if self.wanted.network is not None:
             # Other programs have routes in the main table: "replace" could take one of theirs.
             for _ in found:
@@ -314,7 +312,7 @@ class HostSide:
             request = partial(self._add_route, ipr, new, what)
         return self._make(what, request, lambda again: again.route("del", **route))
 
-    def _add_route(self, ipr: Any, route: dict[str, Any], what: str) -> None:
+    def _add_route(self, ipr: Rtnetlink, route: dict[str, Any], what: str) -> None:
         """Add a route to a table that other programs use.
 
         :raises HostError: when the table has another route to this network.
@@ -332,17 +330,17 @@ class HostSide:
                 "network in [METADATA] provider_cidr, and for IPv6 in [df_metadata] key_prefix6",
             ) from error
 
-    def _ensure_rule(self, ipr: Any, rule: dict[str, Any]) -> str:
+    def _ensure_rule(self, ipr: Rtnetlink, rule: dict[str, Any]) -> str:
         return self._make(
             self.wanted.name_of(f"rule {rule['priority']}"),
             partial(ipr.rule, "add", **rule),
             lambda again: again.rule("del", **rule),
         )
 
-    def _routes(self, ipr: Any, index: int, of: Wanted) -> list[str]:
+    def _routes(self, ipr: Rtnetlink, index: int, of: Wanted) -> list[str]:
         return routes_through(ipr, index, of.route_table, family=of.family, to=of.network)
 
-    def _left(self, ipr: Any) -> list[dict[str, Any]]:
+    def _left(self, ipr: Rtnetlink) -> list[dict[str, Any]]:
         """Return dfmeta's existing rules: those for the device and those for addresses.
 
         A rule for another address is dfmeta's if the device's own rule names the same table.
@@ -351,7 +349,7 @@ class HostSide:
         common = {"family": family.af}
         found = [
             (one.get_attr("FRA_PRIORITY"), one.get_attr("FRA_TABLE"), one)
-            for one in ipr.get_rules(family=family.af)
+            for one in ipr.rules(family.af)
         ]
         by_device = [
             {"priority": RULE_OIF, "oifname": self.wanted.device, "table": table, **common}
@@ -377,7 +375,7 @@ class HostSide:
         return by_address + by_device
 
     def _make(
-        self, what: str, request: Callable[[], Any], take_away: Callable[[Any], object]
+        self, what: str, request: Callable[[], Any], take_away: Callable[[Rtnetlink], object]
     ) -> str:
         """Send *request* as :meth:`_ask` does, and remember how to remove the object again."""
         done = self._ask(request, what)
@@ -403,16 +401,8 @@ class HostSide:
         return what
 
 
-def open_netlink() -> Any:
-    """Open a routing socket whose dumps the kernel filters (netlink(7), NETLINK_GET_STRICT_CHK).
-
-    :raises OSError: when there is no descriptor for it, or the kernel is older than 4.20.
-    """
-    return IPRoute(strict_check=True)
-
-
 def routes_through(
-    ipr: Any,
+    ipr: Rtnetlink,
     index: int,
     table: int,
     *,
@@ -423,15 +413,11 @@ def routes_through(
 
     A route without a next hop gives empty text.
 
-    :param ipr: socket from :func:`open_netlink`.
     :param to: only the routes to that network; None: the default routes.
     :raises NetlinkError: when the kernel refuses.
     """
-    # By numbers: with the name "dump", pyroute2 from 0.8 on dumps all tables and filters them in
-    # Python, even with strict checking.
-    dump = RTM_GETROUTE, NLM_F_REQUEST | NLM_F_DUMP
     try:
-        routes = list(ipr.route(dump, family=family.af, table=table, oif=index))
+        routes = ipr.route("list", family=family.af, table=table, oif=index)
     except NetlinkError as error:
         if error.code in _ABSENT:
             return []  # the kernel creates a table with its first route
@@ -444,7 +430,9 @@ def routes_through(
     ]
 
 
-def has_next_hop(ipr: Any, index: int, next_hop: str = NEXT_HOP, *, family: Family = IPV4) -> bool:
+def has_next_hop(
+    ipr: Rtnetlink, index: int, next_hop: str = NEXT_HOP, *, family: Family = IPV4
+) -> bool:
     """Return whether the next hop has a permanent neighbour entry on that device.
 
     :param next_hop: an address of *family*.

@@ -53,7 +53,7 @@ class Asked:
         self.families.append(request["family"])
         self.bits += [request["src_len"]] if "src_len" in request else []
 
-    def get_rules(self, *, family: int) -> list[Any]:
+    def rules(self, family: int) -> list[Any]:
         self.families.append(family)
         return []
 
@@ -100,7 +100,7 @@ def test_the_hosts_side_is_of_its_family_alone(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, settled = Asked(), list[str]()
-    monkeypatch.setattr(netlink, "open_netlink", lambda: asked)
+    monkeypatch.setattr(netlink, "Rtnetlink", lambda: asked)
     monkeypatch.setattr(ipv6, "settle", lambda device: settled.append(device) or [])
     wanted = WANTED[family]
     side = HostSide(wanted)

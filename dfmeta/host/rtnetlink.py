@@ -1,0 +1,243 @@
+"""Requests to the kernel's routing socket, one after the other (rtnetlink(7)).
+
+pyroute2 has the messages. Its sockets run an event loop for each request, which is ten times the
+work of the request, and the hub does nothing else meanwhile. The kernel answers a request within
+the call that sends it, so that nothing here waits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any, Final, Self
+
+from pyroute2.netlink.exceptions import NetlinkError
+from pyroute2.netlink.rtnl.fibmsg import fibmsg
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.ndmsg import ndmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+_HEADER: Final = struct.Struct("=IHHII")
+"""struct nlmsghdr (netlink(7)): length, type, flags, sequence number, port id."""
+_CODE: Final = struct.Struct("=i")
+"""Error at the beginning of an answer without a message, negative; 0 for an acknowledgement."""
+_SOL_NETLINK, _GET_STRICT_CHK = 270, 12
+_REQUEST, _ACK, _INTERRUPTED, _DUMP = 0x1, 0x4, 0x10, 0x300
+_CREATE: Final = {"add": 0x600, "replace": 0x500}
+"""NLM_F_CREATE, with NLM_F_EXCL or NLM_F_REPLACE."""
+_ERROR, _DONE = 2, 3
+"""Types of messages of netlink itself."""
+_LINK, _ADDRESS, _ROUTE, _NEIGHBOUR, _RULE = 16, 20, 24, 28, 32
+"""RTM_NEW...; the next number is RTM_DEL..., and the one after it RTM_GET... ."""
+_ROOM: Final = 1 << 16
+"""Bytes for an answer; the kernel sends at most half of it at once."""
+_TRIES: Final = 5
+"""Reads of a list that changes meanwhile."""
+_MOST_TABLE, _COMPAT = 255, 252
+"""The largest table in a message's own byte, and RT_TABLE_COMPAT for the others."""
+_UP: Final = 1
+"""IFF_UP."""
+_STATIC, _UNICAST, _TO_TABLE, _PERMANENT = 4, 1, 1, 0x80
+"""RTPROT_STATIC, RTN_UNICAST, FR_ACT_TO_TBL, NUD_PERMANENT."""
+
+
+class Rtnetlink:
+    """A routing socket; a context manager that closes it.
+
+    Commands and names are those of ip(8). Each method raises
+    :class:`pyroute2.netlink.exceptions.NetlinkError` with the kernel's error number when the kernel
+    refuses, and OSError when the socket fails.
+    """
+
+    def __init__(self) -> None:
+        """Open a socket whose lists the kernel filters (netlink(7), NETLINK_GET_STRICT_CHK).
+
+        :raises OSError: there is no descriptor for it, or the kernel is older than 4.20.
+        """
+        self._numbers = itertools.count(1)
+        self._sock = _open()
+        try:
+            self._sock.bind((0, 0))
+            self._sock.setsockopt(_SOL_NETLINK, _GET_STRICT_CHK, 1)
+        except BaseException:
+            self._sock.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._sock.close()
+
+    def link(self, command: str, *, index: int) -> None:
+        """Set a device ``up`` or ``down``."""
+        message = ifinfmsg()
+        message["index"], message["change"] = index, _UP
+        message["flags"] = _UP if command == "up" else 0
+        self._ask(_LINK, 0, message)
+
+    def addr(
+        self,
+        command: str,
+        *,
+        index: int,
+        address: str,
+        prefixlen: int,
+        family: int = socket.AF_INET,
+        flags: int = 0,
+    ) -> None:
+        """``add`` or ``delete`` an address of the device with *index*.
+
+        :param flags: IFA_F_... of linux/if_addr.h.
+        """
+        message = ifaddrmsg()
+        message["family"], message["prefixlen"], message["index"] = family, prefixlen, index
+        message["attrs"] = [("IFA_ADDRESS", address)]
+        if family == socket.AF_INET:
+            message["attrs"].append(("IFA_LOCAL", address))
+        if flags:
+            message["attrs"].append(("IFA_FLAGS", flags))
+        self._change(_ADDRESS, command, message)
+
+    def neigh(
+        self, command: str, *, ifindex: int, dst: str, family: int, lladdr: str = ""
+    ) -> list[Any]:
+        """``get``, ``replace`` or ``delete`` the permanent entry of a neighbour.
+
+        :return: the entry, for ``get``.
+        """
+        message = ndmsg()
+        message["family"], message["ifindex"] = family, ifindex
+        message["attrs"] = [("NDA_DST", dst)]
+        if command == "get":
+            return self._ask(_NEIGHBOUR + 2, 0, message)
+        message["state"] = _PERMANENT
+        if lladdr:
+            message["attrs"].append(("NDA_LLADDR", lladdr))
+        return self._change(_NEIGHBOUR, command, message)
+
+    def route(
+        self,
+        command: str,
+        *,
+        oif: int,
+        table: int,
+        family: int,
+        dst: str = "default",
+        gateway: str = "",
+        flags: int = 0,
+    ) -> list[Any]:
+        """``list``, ``add``, ``replace`` or ``del`` routes of *table* through a device.
+
+        :param dst: a network, or ``default``; not for ``list``.
+        :param flags: RTNH_F_... of linux/rtnetlink.h.
+        :return: the routes, for ``list``.
+        """
+        message = rtmsg()
+        message["family"], message["flags"] = family, flags
+        message["table"] = table if table <= _MOST_TABLE else _COMPAT
+        attributes: list[tuple[str, Any]] = [("RTA_OIF", oif), ("RTA_TABLE", table)]
+        if dst != "default":
+            network, _, length = dst.partition("/")
+            message["dst_len"] = int(length)
+            attributes.insert(0, ("RTA_DST", network))
+        if gateway:
+            attributes.append(("RTA_GATEWAY", gateway))
+        message["attrs"] = attributes
+        if command == "list":
+            return self._list(_ROUTE, message)
+        if command in _CREATE:
+            message["proto"], message["type"] = _STATIC, _UNICAST
+        return self._change(_ROUTE, command, message)
+
+    def rule(
+        self,
+        command: str,
+        *,
+        priority: int,
+        table: int,
+        family: int,
+        src: str = "",
+        src_len: int = 0,
+        oifname: str = "",
+    ) -> None:
+        """``add`` or ``del`` a rule that leads to *table*."""
+        message = fibmsg()
+        message["family"], message["src_len"], message["action"] = family, src_len, _TO_TABLE
+        message["table"] = table if table <= _MOST_TABLE else _COMPAT
+        attributes: list[tuple[str, Any]] = [("FRA_PRIORITY", priority)]
+        if src:
+            attributes.append(("FRA_SRC", src))
+        if oifname:
+            attributes.append(("FRA_OIFNAME", oifname))
+        message["attrs"] = [*attributes, ("FRA_TABLE", table)]
+        self._change(_RULE, command, message)
+
+    def rules(self, family: int) -> list[Any]:
+        """Return all rules of a family."""
+        message = fibmsg()
+        message["family"] = family
+        return self._list(_RULE, message)
+
+    def _change(self, kind: int, command: str, message: Any) -> list[Any]:
+        if command in _CREATE:
+            return self._ask(kind, _CREATE[command], message)
+        return self._ask(kind + 1, 0, message)
+
+    def _list(self, kind: int, message: Any) -> list[Any]:
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._ask(kind + 2, _DUMP, message)
+            except InterruptedError:
+                if not left:
+                    raise
+        return []
+
+    def _ask(self, kind: int, flags: int, message: Any) -> list[Any]:
+        """Send a request; return the messages of its answer.
+
+        :raises InterruptedError: the list has changed while the kernel sent it.
+        """
+        number = next(self._numbers)
+        header = message["header"]
+        header["type"], header["sequence_number"] = kind, number
+        header["flags"] = _REQUEST | flags if flags & _DUMP == _DUMP else _REQUEST | _ACK | flags
+        message.reset()
+        message.encode()
+        self._sock.send(message.data)
+        found = list[Any]()
+        whole = True
+        while True:
+            for answered, code, of, part in _parts(self._sock.recv(_ROOM)):
+                # A former request may have failed before its answer was read.
+                if of != number:
+                    continue
+                whole = whole and not code & _INTERRUPTED
+                if answered not in (_ERROR, _DONE):
+                    one = type(message)(part)
+                    one.decode()
+                    found.append(one)
+                    continue
+                error = -_CODE.unpack_from(part, _HEADER.size)[0]
+                if error:
+                    raise NetlinkError(error, os.strerror(error))
+                if not whole:
+                    raise InterruptedError
+                return found
+
+
+def _open() -> socket.socket:
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+
+
+def _parts(answer: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """Yield type, flags and sequence number of each message of an answer, and the message."""
+    begin = 0
+    while begin < len(answer):
+        length, kind, flags, number, _port = _HEADER.unpack_from(answer, begin)
+        yield kind, flags, number, answer[begin : begin + length]
+        begin += (length + 3) & ~3
