@@ -15,10 +15,12 @@ from tests.harness.images import (
     BUILD_TIMEOUT,
     Distribution,
     bootstrap,
+    compile_dfmeta,
+    environment,
     file_system,
     in_chroot,
+    install,
     kept,
-    pip,
     requirements,
     wheel_of_checkout,
 )
@@ -85,8 +87,8 @@ def host(distribution: Distribution, folder: Path) -> Path:
     def make(home: Path) -> None:
         tree = home / "tree"
         bootstrap(distribution, _HOST, tree)
-        in_chroot(tree, "python3", "-m", "venv", f"/opt/{_RELEASE}")
-        pip(tree, _RELEASE, *wanted)
+        environment(tree, _RELEASE)
+        install(tree, _RELEASE, *wanted)
 
     parts = (distribution.suite, _HOST, _RELEASE, *wanted)
     base = kept(f"libvirt-{distribution.name}", parts, make) / "tree"
@@ -94,5 +96,6 @@ def host(distribution: Distribution, folder: Path) -> Path:
     run(["cp", "-a", str(base), str(tree)], timeout=BUILD_TIMEOUT)
     wheel = wheel_of_checkout(folder)
     shutil.move(wheel, tree / "root")
-    pip(tree, _RELEASE, "--no-deps", "--no-index", f"/root/{wheel.name}")
+    install(tree, _RELEASE, "--no-deps", "--no-index", f"/root/{wheel.name}")
+    compile_dfmeta(tree, _RELEASE)
     return tree
