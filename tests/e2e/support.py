@@ -189,6 +189,14 @@ def flows_of(guest_ofport: int, flows: list[str]) -> list[str]:
     ]
 
 
+def await_flows(guest: Guest) -> None:
+    """Wait for the flows of a guest that has just been plugged.
+
+    A SYN that comes before them is lost, and the guest repeats it a second later.
+    """
+    wait_for(lambda: flows_of(guest.ofport, guest.host.flows()), 5, f"the flows of {guest.name}")
+
+
 def log_time(agent: Agent, text: str) -> float:
     """When the daemon last logged a line with that text, seconds of the clock."""
     lines = [line for line in agent.log().splitlines() if text in line]

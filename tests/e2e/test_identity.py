@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.support import await_flows
 from tests.harness import domains
 from tests.harness import neutron as neutron_harness
 from tests.harness.agent import Agent
@@ -217,6 +218,7 @@ def test_a_neutron_that_does_not_answer_delays_only_who_needs_it(
     in_libvirt = make_guest("in-libvirt", ids=Ids(vm_uuid=known_to(nova, "in-libvirt")))
     define(folder, in_libvirt, in_libvirt.instance_id)
     for guest in (known, in_libvirt):
+        await_flows(guest)
         samples = guest.http_many(20, path=PATH)
         assert {sample.body.decode() for sample in samples} == {guest.name}
         assert max(sample.seconds for sample in samples) < FAST

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ WORKERS = int(os.environ.get("DFMETA_TEST_WORKERS", "0"))
 """Workers of a daemon whose test does not set them; tools/soak runs some tests with others."""
 SCHEME = os.environ.get("DFMETA_TEST_SCHEME", "in_port")
 """Identity scheme of a daemon whose test does not set it; tools/soak runs some tests with both."""
+_UNASKED = 0.25
+"""Seconds between two questions for the readiness of a daemon that starts."""
 _SAMPLE = re.compile(r"^(?P<name>[^\s{#]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -85,6 +88,8 @@ class Daemon(Closing):
         """Words before the daemon's command, as a service manager would start it."""
         self.pass_fds: tuple[int, ...] = ()
         """File descriptors that the process inherits."""
+        self._logged = 0
+        """Bytes of the log before the last start."""
         self._process: subprocess.Popen[bytes] | nursery.Forked | None = None
         self._options: dict[str, dict[str, object]] = {}
 
@@ -131,6 +136,7 @@ class Daemon(Closing):
         :param env: added to this process' environment.
         """
         with self.stderr.open("ab") as stderr, open(os.devnull, "rb") as nothing:
+            self._logged = stderr.tell()
             if forked:
                 self._process = nursery.nursery(self.program or self.name).start(
                     command,
@@ -153,13 +159,31 @@ class Daemon(Closing):
 
         :raises RuntimeError: the daemon has ended, or is not ready in time; with its log.
         """
+        asked = time.monotonic()
+
+        def ready() -> bool:
+            # The log tells when to ask: a request takes the CPU from the start.
+            nonlocal asked
+            now = time.monotonic()
+            if self.running and not self._serves() and 0 < now - asked < _UNASKED:
+                return False
+            asked = now
+            return self.ready()
+
         try:
-            wait_for(lambda: self.readiness() == 200, timeout, f"{self.name} to be ready")
+            wait_for(ready, timeout, f"{self.name} to be ready", interval=0.01)
         except TimeoutError as error:
             missing = ""
             with contextlib.suppress(OSError, http.client.HTTPException):
                 missing = self.admin("/healthz/readiness").text
             raise RuntimeError(f"{error}: {missing}\n{self.tail()}") from None
+
+    def _serves(self) -> bool:
+        """Return whether the daemon has logged, since its start, that it serves guests."""
+        with contextlib.suppress(FileNotFoundError), self.stderr.open("rb") as log:
+            log.seek(self._logged)
+            return b" Serving " in log.read()
+        return False
 
     def readiness(self) -> int:
         """Return the status of ``/healthz/readiness``; 0 while the listener is not up."""
