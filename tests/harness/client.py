@@ -43,7 +43,7 @@ def fetch(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run ``--count`` requests, ``--concurrency`` at a time."""
+    """Run ``--count`` requests, ``--concurrency`` at a time, and no more often than asked for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, default=80)
@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=10)
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--concurrency", type=int, default=1)
+    parser.add_argument("--interval", type=float, default=0)
     options = parser.parse_args()
 
     results: list[dict[str, Any]] = []
@@ -66,7 +67,11 @@ def main() -> None:
 
     def work() -> None:
         together.wait()
+        due = 0.0
         while True:
+            if options.interval:
+                enough.wait(due - time.monotonic())
+                due = max(due, time.monotonic()) + options.interval
             with lock:
                 if enough.is_set() or next(pending, None) is None:
                     return

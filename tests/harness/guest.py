@@ -94,6 +94,7 @@ class Asking(TypedDict, total=False):
     host: str
     source: str
     timeout: float
+    interval: float
     headers: Iterable[tuple[str, str]]
 
 
@@ -338,9 +339,14 @@ class Guest(Closing):
         host: str = METADATA_IP,
         source: str = "",
         timeout: float = 10,
+        interval: float = 0,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Batch:
-        """Start :meth:`http_many` in the background, so that several guests send at once."""
+        """Start :meth:`http_many` in the background, so that several guests send at once.
+
+        :param interval: seconds from the start of a request to that of the next, at least, of each
+            of those that run at a time. 0: as fast as they are answered, which takes all the CPU.
+        """
         timeout *= PATIENCE
         name, _, port = host.partition(":") if "]" not in host else host[1:].partition("]")
         port = port.removeprefix(":")
@@ -349,10 +355,12 @@ class Guest(Closing):
         arguments += ["--count", str(count), "--concurrency", str(concurrency)]
         if source:
             arguments += ["--source", source]
+        if interval:
+            arguments += ["--interval", str(interval)]
         for key, value in headers:
             arguments += ["--header", key, value]
         # The maximum timeout of the operating system's poll() is some weeks.
-        limit = min(timeout * (count // concurrency + 1) + 10, 1_000_000)
+        limit = min((timeout + interval) * (count // concurrency + 1) + 10, 1_000_000)
         return Batch(self.namespace, arguments, limit)
 
     def flood(
