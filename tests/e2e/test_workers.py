@@ -66,23 +66,34 @@ def sockets(pid: int) -> list[str]:
     return [kind for kind in opened(pid) if kind.startswith("socket:")]
 
 
-@pytest.fixture
-def agent(make_agent: MakeAgent) -> Agent:
-    one = make_agent(TWO)
-    # It serves with the first of them, while the other one may still begin.
-    wait_for(lambda: [status_of(pid)["Uid"] for pid in workers(one)] == [SERVES] * 2, 30, "both")
-    return one
+def with_both(agent: Agent) -> Agent:
+    """The daemon serves with the first of two, while the other one may still begin."""
+    wait_for(lambda: [status_of(pid)["Uid"] for pid in workers(agent)] == [SERVES] * 2, 30, "both")
+    return agent
 
 
-@pytest.fixture
-def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
+def asking(agent: Agent, make_guest: MakeGuest) -> Guest:
     one = make_guest("one")
     put(agent, one)
     asks_own(one)
     return one
 
 
-def test_a_worker_may_do_nothing_but_answer(agent: Agent, guest: Guest) -> None:
+@pytest.fixture
+def agent(make_agent: MakeAgent) -> Agent:
+    return with_both(make_agent(TWO))
+
+
+@pytest.fixture
+def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
+    return asking(agent, make_guest)
+
+
+def test_a_worker_may_do_nothing_but_answer(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
+    agent = make_agent(TWO, start=False)
+    agent.forks_workers = False
+    with_both(agent.start())
+    guest = asking(agent, make_guest)
     mine = workers(agent)
     assert len(mine) == 2
     assert os.getpriority(os.PRIO_PROCESS, agent.pid) < 0
@@ -108,7 +119,10 @@ def test_a_worker_may_do_nothing_but_answer(agent: Agent, guest: Guest) -> None:
 def test_no_secret_is_on_a_workers_command_line_or_in_its_environment(
     make_agent: MakeAgent, nova: RecordingNova, make_guest: MakeGuest
 ) -> None:
-    agent = make_agent({**NOVA_OPTIONS, "df_metadata": {"backend": "nova", "proxy_workers": 1}})
+    options = {**NOVA_OPTIONS, "df_metadata": {"backend": "nova", "proxy_workers": 1}}
+    agent = make_agent(options, start=False)
+    agent.forks_workers = False
+    agent.start()
     guest = make_guest("one", ids=project_ids("one"))
     put_nova(nova, guest)
     asks_own(guest)

@@ -130,10 +130,12 @@ class Daemon(Closing):
         forked: bool,
         env: Mapping[str, str] | None = None,
         rights: bool = True,
+        workers: bool = False,
     ) -> None:
         """Start *command*, or a child of a process that has imported it; see ``nursery.py``.
 
         :param env: added to this process' environment.
+        :param workers: whether it starts workers.
         """
         with self.stderr.open("ab") as stderr, open(os.devnull, "rb") as nothing:
             self._logged = stderr.tell()
@@ -144,6 +146,7 @@ class Daemon(Closing):
                     streams=(nothing.fileno(), stderr.fileno(), stderr.fileno()),
                     env=env,
                     rights=rights,
+                    workers=workers,
                 )
             else:
                 self._process = self.namespace.spawn(
@@ -305,6 +308,8 @@ class Agent(Daemon):
                 "identity_scheme": SCHEME,
             }
         }
+        self.forks_workers = True
+        """Whether its workers may be forks as well; see ``worker_forks.py``."""
         self._stand_in: StandIn | None = None
         set_by_test = (options or {}).get("df_metadata", {})
         if ENGINE == "haproxy" and not {"engine", "proxy_workers"} & set_by_test.keys():
@@ -333,7 +338,9 @@ class Agent(Daemon):
         if self.running:
             raise RuntimeError("dfmeta-agent is running already")
         command = [*program("dfmeta-agent"), "--config-file", str(self.config_file)]
-        self._spawn(command, forked=nursery.serves(self.prefix, self.pass_fds))
+        workers = self.forks_workers and bool(self._options["df_metadata"].get("proxy_workers"))
+        forked = nursery.serves(self.prefix, self.pass_fds)
+        self._spawn(command, forked=forked, workers=workers)
         if wait:
             self.wait_ready(timeout)
         return self

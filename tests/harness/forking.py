@@ -83,7 +83,7 @@ class Server:
 
     def serve(self) -> None:
         """Fork for each order, and report each end, until no order can come any more."""
-        _end_hub()
+        end_hub()
         while self._listener is not None or self._connections:
             for descriptor, _event in self._poll.poll():
                 if descriptor in self._children:
@@ -171,7 +171,7 @@ class _Child:
         self._ended.close()
 
 
-def _end_hub() -> None:
+def end_hub() -> None:
     """End the hub of eventlet that an import has begun: each child begins its own.
 
     Forks share the epoll instance of their parent (epoll(7)): each would wake for the events of

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
-from tests.harness import forking, kernel, netns
+from tests.harness import forking, kernel, netns, worker_forks
 from tests.harness.netns import CommandError, Namespace
 from tests.harness.poll import PATIENCE
 
@@ -45,6 +45,7 @@ _PROGRAMS: Final = {
         "dfmeta.cmd.agent",
         (
             "dfmeta.cmd.daemon",
+            *worker_forks.IMPORTED,
             "dfmeta.ports.folders",
             "dfmeta.ports.libvirt",
             "dfmeta.ports.neutron",
@@ -119,6 +120,8 @@ SHARED: Final = "DFMETA_TEST_NURSERIES"
 """Environment variable with the directory of sockets at which nurseries serve several processes:
 one for each program."""
 
+_fork = os.fork
+"""The system's own: eventlet may replace it later."""
 enabled = False
 """Set by ``--prepared``."""
 
@@ -214,6 +217,7 @@ class Nursery:
         env: Mapping[str, str] | None = None,
         rights: bool = True,
         module: str = "",
+        workers: bool = False,
     ) -> Forked:
         """Start a child in a process group of its own.
 
@@ -223,6 +227,7 @@ class Nursery:
         :param env: added to this process' environment.
         :param streams: descriptors of its standard input, output and error.
         :param rights: False: without any capability, as setpriv(1) would start it.
+        :param workers: whether it starts workers; see :mod:`tests.harness.worker_forks`.
         """
         message = {
             "arguments": list(command),
@@ -230,6 +235,7 @@ class Nursery:
             "resolv_conf": str((namespace and namespace.resolv_conf) or ""),
             "namespace": namespace.name if namespace else "",
             "rights": rights,
+            "workers": workers,
             "module": module or _PROGRAMS[self._program][0],
         }
         place = f"/run/netns/{namespace.name}" if namespace else "/proc/self/ns/net"
@@ -365,9 +371,23 @@ def _become(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     os.environ.clear()
     os.environ.update(order["env"])
     sys.argv[:] = order["arguments"]
-    _rename([sys.executable, *sys.argv])
+    _rename([sys.executable, *sys.argv], os.path.basename(sys.argv[0]))
+    if order["workers"]:
+        worker_forks.prepare(_fork, end_with_parent, _become_module)
+    _run(order["module"])
+
+
+def _become_module(command: Sequence[str]) -> NoReturn:
+    """Be the module that ``python -m MODULE ARGUMENTS`` runs."""
+    python, _option, module, *arguments = command
+    sys.argv[:] = [module, *arguments]
+    _rename(command, os.path.basename(python))
+    _run(module)
+
+
+def _run(module: str) -> NoReturn:
     try:
-        sys.exit(importlib.import_module(order["module"]).main())
+        sys.exit(importlib.import_module(module).main())
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
             end(error.code or 0)
@@ -424,9 +444,9 @@ def _drop_rights() -> None:
     kernel.call("capset", (ctypes.c_uint32 * 2)(_CAP_VERSION_3, 0), (ctypes.c_uint32 * 6)())
 
 
-def _rename(command: Sequence[str]) -> None:
-    """Have /proc show the command's name and its line (proc(5))."""
-    _prctl(_PR_SET_NAME, ctypes.c_char_p(os.path.basename(command[1]).encode()[:15]))
+def _rename(command: Sequence[str], name: str) -> None:
+    """Have /proc show the name and the line of a command (proc(5))."""
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
     line = b"".join(part.encode() + b"\0" for part in command)
     with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
         fields = stat.read().rpartition(")")[2].split()
