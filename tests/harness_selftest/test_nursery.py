@@ -43,6 +43,10 @@ def open_files(pid: int) -> set[str]:
     return found
 
 
+def children_of(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def test_a_daemon_has_its_own_name_line_and_namespace(agent: Agent) -> None:
     agent.start()
     assert of_process(agent.pid, "comm") == "dfmeta-agent"
@@ -70,3 +74,26 @@ def test_a_program_of_the_harness_is_a_fork_or_itself(
         echo = nursery.script("echo", address, "1", "5", namespace=host.namespace)
         assert isinstance(echo, nursery.Forked) == prepared
         assert echo.wait(30) == status
+
+
+def test_a_worker_is_a_fork_that_looks_like_the_installed_one(host: OpenvSwitch) -> None:
+    with Agent(host, {"df_metadata": {"proxy_workers": 1}}) as agent:
+        seen = []
+        for forked in (True, False):
+            agent.forks_workers = forked
+            agent.start()
+            (worker,) = (
+                one
+                for one in children_of(agent.pid)
+                if "dfmeta.cmd.worker" in of_process(one, "cmdline")
+            )
+            python, option, module, *numbers = of_process(worker, "cmdline").split("\0")
+            assert (python, option, module) == (sys.executable, "-m", "dfmeta.cmd.worker")
+            assert all(number.isdecimal() for number in numbers)
+            assert status_of(worker, "PPid") == str(agent.pid)
+            kinds = sorted(one.partition(":[")[0] for one in open_files(worker))
+            signals = [status_of(worker, name) for name in ("SigBlk", "SigIgn", "SigCgt")]
+            seen.append((of_process(worker, "comm"), len(numbers), kinds, signals))
+            agent.stop()
+            assert not Path(f"/proc/{worker}").exists()
+        assert seen[0] == seen[1]
