@@ -20,11 +20,10 @@ from tests.e2e.support import (
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Sample
+from tests.harness.nursery import as_installed
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import PATIENCE, wait_for
 from tests.harness.scheme import SIDE
-
-installed = pytest.mark.installed
 
 PATH = "/latest/meta-data/hostname"
 MAC = "fa:16:3e:00:00:07"
@@ -223,11 +222,17 @@ def test_guests_see_a_pause_at_worst(
     assert failures(samples) == Counter()
 
 
-@installed
+def restart(agent: Agent) -> None:
+    """Start the daemon anew as it is installed: guests wait for as long as it imports."""
+    agent.stop()
+    with as_installed():
+        agent.start()
+
+
 def test_a_restart_fails_no_request_sends_no_flow_mod_and_learns_nothing_anew(
     agent: Agent, busy: Busy
 ) -> None:
-    samples = busy.through(agent.restart, interval=0)
+    samples = busy.through(lambda: restart(agent), interval=0)
     assert failures(samples) == Counter()
     metrics = agent.metrics()
     assert metrics.get('dfmeta_flow_mods_total{command="add"}', 0) == 0
@@ -235,7 +240,6 @@ def test_a_restart_fails_no_request_sends_no_flow_mod_and_learns_nothing_anew(
     assert not [name for name in metrics if name.startswith("dfmeta_packet_ins_total")]
 
 
-@installed
 def test_a_killed_daemon_loses_what_was_in_it_and_nothing_new(agent: Agent, busy: Busy) -> None:
     memory = agent.state_path / "state.json"
 
@@ -244,7 +248,8 @@ def test_a_killed_daemon_loses_what_was_in_it_and_nothing_new(agent: Agent, busy
         ids = [guest.instance_id for guest in busy.guests]
         wait_for(lambda: all(one in memory.read_text() for one in ids), 5, "the daemon's memory")
         agent.kill()
-        agent.start()
+        with as_installed():
+            agent.start()
 
     samples = busy.through(kill, interval=0)
     wrong = failures(samples)
@@ -306,14 +311,14 @@ def test_rows_removed_while_ovsdb_is_away_are_noticed(
     assert ports == {stays.port}
 
 
-@installed
 def test_a_second_daemon_says_so_and_disturbs_nobody(
     host: OpenvSwitch, agent: Agent, busy: Busy, make_agent: MakeAgent
 ) -> None:
     second = make_agent({"df_metadata": {"admin_listen": "127.0.0.1:9698"}}, start=False)
 
     def start_second() -> None:
-        second.start(wait=False)
+        with as_installed():
+            second.start(wait=False)
         assert second.wait(10) == 2
 
     samples = busy.through(start_second)

@@ -12,12 +12,15 @@ import pytest
 from tests.e2e.support import put
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, Guest, Ids
+from tests.harness.nursery import as_installed
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
-pytestmark = pytest.mark.installed
-
 PATH = "/latest/meta-data/hostname"
+MANY = 1_000_000
+"""More requests than are sent until the end."""
+INTERVAL = 0.02
+"""Seconds between two requests of each of two guests: one each 10 ms."""
 OLD = b"what answered before"
 REQUEST = f"GET {PATH} HTTP/1.1\r\nHost: {METADATA_IP}\r\n\r\n".encode()
 
@@ -81,10 +84,15 @@ def test_guests_go_over_without_a_failure_and_come_back(
     with guests[0].namespace.connect(METADATA_IP, 80) as kept:
         kept.sendall(REQUEST)
         assert kept.recv(4096).endswith(OLD)
-        asking = [guest.start_many(300, path=PATH) for guest in guests]
-        agent.start()
+        asking = [guest.start_many(MANY, path=PATH, interval=INTERVAL) for guest in guests]
+        with as_installed():
+            agent.start()
+        for guest in guests:
+            own = guest.name.encode()
+            wait_for(lambda guest=guest, own=own: says(guest) == own, 10, "the daemon's answers")
         for guest, batch in zip(guests, asking, strict=True):
-            samples = batch.samples()
+            samples = batch.finish()
+            assert len(samples) > 20
             assert {sample.status for sample in samples} == {200}
             assert {sample.body for sample in samples} <= {OLD, guest.name.encode()}
             assert says(guest) == guest.name.encode()

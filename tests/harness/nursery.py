@@ -23,7 +23,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
@@ -124,6 +124,17 @@ _fork = os.fork
 """The system's own: eventlet may replace it later."""
 enabled = False
 """Set by ``--prepared``."""
+
+
+@contextlib.contextmanager
+def as_installed() -> Iterator[None]:
+    """Have a part of a test start programs as they are installed."""
+    global enabled
+    before, enabled = enabled, False
+    try:
+        yield
+    finally:
+        enabled = before
 
 
 def serves(prefix: Sequence[str] = (), descriptors: Sequence[int] = ()) -> bool:
