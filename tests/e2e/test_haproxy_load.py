@@ -41,6 +41,8 @@ LONGEST = 8
 DELAY = 1.0
 """Seconds until Nova answers the slow requests."""
 BUSY, AT_ONCE = 2, 2
+INTERVAL = 0.06
+"""Seconds between two requests of each of the six connections: one each 10 ms."""
 MANY = 1_000_000
 """More requests than are sent until the end."""
 IDLE_COMMANDS = 32
@@ -58,9 +60,15 @@ def request(path: str) -> bytes:
 class Load(Closing):
     """Guests that ask for their names all the time: over new connections, and over kept ones."""
 
-    def __init__(self, agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> None:
+    def __init__(
+        self, agent: Agent, nova: RecordingNova, make_guest: MakeGuest, interval: float = 0
+    ) -> None:
+        """:param interval: seconds between two requests of each of a guest's connections."""
         self.guests = [made(agent, nova, make_guest, f"busy-{number}") for number in range(BUSY)]
-        self._batches = {one: one.start_many(MANY, AT_ONCE, path=NAME) for one in self.guests}
+        self._interval = interval
+        self._batches = {
+            one: one.start_many(MANY, AT_ONCE, path=NAME, interval=interval) for one in self.guests
+        }
         self._done = threading.Event()
         self.kept: Counter[str] = Counter()
         """Outcomes of requests over kept connections."""
@@ -104,7 +112,9 @@ class Load(Closing):
                     body = answer.read()
                     own = (answer.status, body) == (200, guest.name.encode())
                     self.kept["own" if own else f"{answer.status} {body!r}"] += 1
-                    self.longest = max(self.longest, time.monotonic() - began)
+                    took = time.monotonic() - began
+                    self.longest = max(self.longest, took)
+                    self._done.wait(max(0.0, self._interval - took))
             if not self._done.is_set():
                 self.kept["ended"] += 1
 
@@ -118,7 +128,16 @@ def connected(guest: Guest, timeout: float = 10) -> Iterator[HTTPConnection]:
 
 @pytest.fixture
 def load(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Iterator[Load]:
+    """Each connection has a request under way all the time."""
     with Load(agent, nova, make_guest) as one:
+        one.goes_on()
+        yield one
+
+
+@pytest.fixture
+def steady(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Iterator[Load]:
+    """A bounded rate, for what takes long."""
+    with Load(agent, nova, make_guest, INTERVAL) as one:
         one.goes_on()
         yield one
 
@@ -196,7 +215,7 @@ def test_ports_come_and_go_with_the_numbers_of_others_and_each_guest_gets_its_ow
     agent: Agent,
     nova: RecordingNova,
     make_guest: MakeGuest,
-    load: Load,
+    steady: Load,
     soak: int,
 ) -> None:
     process = pid(agent)
@@ -228,8 +247,8 @@ def test_ports_come_and_go_with_the_numbers_of_others_and_each_guest_gets_its_ow
             for one in pool:
                 one.assert_nothing_came()
                 withheld += one.late
-    assert failures(load.samples()) == {}
-    assert set(load.kept) == {"own"}
+    assert failures(steady.samples()) == {}
+    assert set(steady.kept) == {"own"}
     assert pids(agent) == [process]
     wait_for(
         lambda: (
