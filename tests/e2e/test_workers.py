@@ -192,6 +192,7 @@ def test_one_of_two_that_hangs_stops_nobody(agent: Agent, guest: Guest) -> None:
         assert agent.ready(), "the other one serves"
         asks_own(guest)
         polls += 1
+        time.sleep(0.05)
     assert polls
     wait_for(lambda: len(workers(agent)) == 2, 30, "two workers again")
     assert lost(agent, "hangs") == 1
@@ -300,6 +301,8 @@ def test_sighup_upon_sighup_neither_adds_workers_nor_loses_one(agent: Agent, gue
     while time.monotonic() < until:
         agent.signal(signal.SIGHUP)
         most = max(most, len(workers(agent)))
+        # A reload takes as long.
+        time.sleep(0.01)
     # Two, their successors, and those before, which still end their running requests.
     assert most <= 6
     agent.configure({"guest_limits": {"header_lines_max": 8}})
