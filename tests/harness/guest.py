@@ -371,6 +371,7 @@ class Guest(Closing):
         :param kind: ``own``: from one unused address, with another source port in each;
             ``forged``: with another MAC and address in each; ``forged6``: over IPv6.
         :param rate: SYNs a second.
+        :param seconds: its length, unless it is ended before.
         """
         source = str(self.interface.network[-2]) if kind == "own" else self.ip
         how = (self.device, self.mac, source, str(rate), str(seconds), kind)
@@ -463,8 +464,9 @@ class Batch:
 class Flood(Script):
     """A running flood, which has begun with its first frame."""
 
-    def sent(self) -> int:
-        """Wait for the end of the flood, and return the number of sent SYNs."""
+    def end(self) -> int:
+        """End the flood, and return the number of sent SYNs: at least those of a second."""
+        self._process.terminate()
         return int(self.last_words())
 
 
