@@ -31,6 +31,7 @@ class Site:
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
+        self._guests: list[Guest] = []
         self.middle = stack.enter_context(Namespace("middle"))
         self.middle.ip(
             "link add br0 type bridge", "link set br0 up", f"address add {ADDRESS}/24 dev br0"
@@ -70,7 +71,16 @@ class Site:
     def guest(self, agent: Agent, name: str) -> Guest:
         """A guest on that host; all of them have the same address."""
         ids = Ids(iface_id=uuid_of(f"port {name}"), vm_uuid=uuid_of(f"instance {name}"))
-        return self._stack.enter_context(Guest(agent.host, name, ids=ids))
+        self._guests.append(self._stack.enter_context(Guest(agent.host, name, ids=ids)))
+        return self._guests[-1]
+
+    def mend(self) -> None:
+        """Have all of it run, whatever a test has left, and remove its guests."""
+        if not self.central.running:
+            self.central.start()
+        self.postgres.resume()
+        while self._guests:
+            self._guests.pop().close()
 
     def push(self, guest: Guest, **document: object) -> None:
         """Push both halves of a record to the central store, as another program would."""
@@ -86,13 +96,20 @@ class Site:
             assert answer.status == 200, answer
 
 
-@pytest.fixture
-def site() -> Iterator[Site]:
+@pytest.fixture(scope="module")
+def whole_site() -> Iterator[Site]:
     with ExitStack() as stack:
         one = Site(stack)
         for agent in one.agents:
             agent.wait_ready()
         yield one
+
+
+@pytest.fixture
+def site(whole_site: Site) -> Iterator[Site]:
+    """The site, with all of it running before and after the test, and without guests."""
+    yield whole_site
+    whole_site.mend()
 
 
 def test_guests_of_three_hosts_boot_from_what_was_pushed_once(
