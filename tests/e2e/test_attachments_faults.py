@@ -297,10 +297,12 @@ def test_hosts_that_share_a_database_give_nothing_twice_and_a_vm_moves(hosts: li
         vms[0].close()
         moved = stack.enter_context(second.vm("vm0"))
         assert attach(moved, "c0")["id"] == given[0]["id"]
-        wait_for(lambda: second.tags() == others | its, TIDY, "its attachments there")
-        wait_for(lambda: first.tags() == {}, TIDY, "nothing to be left on the first host")
+        wait_for(lambda: second.tags() == others | its, TIDY, "its attachments there", interval=0.5)
+        wait_for(lambda: first.tags() == {}, TIDY, "nothing on the first host", interval=0.5)
 
         # The VM ends, and its attachments with it.
         moved.close()
-        wait_for(lambda: second.tags() == others, TIDY + GRACE, "its attachments to go")
+        wait_for(
+            lambda: second.tags() == others, TIDY + GRACE, "its attachments to go", interval=0.5
+        )
         assert len(third.tags()) == EACH
