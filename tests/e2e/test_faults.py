@@ -88,7 +88,13 @@ class Busy:
 
     def _await_answers(self, more: int) -> None:
         before = self._answered()
-        wait_for(lambda: self._answered() >= before + more, 20, f"{more} requests to be answered")
+        # To count them is work of the daemon as well.
+        wait_for(
+            lambda: self._answered() >= before + more,
+            20,
+            f"{more} requests to be answered",
+            interval=0.1,
+        )
 
     def _answered(self) -> float:
         metrics = self.agent.metrics()
