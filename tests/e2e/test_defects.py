@@ -16,6 +16,11 @@ from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
+MANY = 1_000_000
+"""More requests than are sent until the end."""
+INTERVAL = 0.1
+"""Seconds between two requests of each of two at a time: one each 50 ms."""
+
 
 def nothing(_host: OpenvSwitch) -> None:
     """It happens by itself."""
@@ -59,7 +64,8 @@ def test_a_defect_in_a_thread_that_must_live_ends_the_daemon_and_no_guest_is_ref
     put(agent, guest)
     asks_own(guest)
     flows = len(host.flows())
-    batch = guest.start_many(300, 2, path=META_DATA, timeout=20)
+    # To its end, and while no daemon runs: the start of the next one takes many times as long.
+    batch = guest.start_many(MANY, 2, path=META_DATA, timeout=20, interval=INTERVAL)
     # A request that does not end keeps the daemon for as long as it may take to end.
     with open_connection(guest) as slow:
         slow.sendall(b"GET /latest/meta-data/ HTTP/1.1\r\n")
@@ -77,7 +83,7 @@ def test_a_defect_in_a_thread_that_must_live_ends_the_daemon_and_no_guest_is_ref
     agent.prefix = []
     agent.start()
     asks_own(guest)
-    samples = batch.samples()
+    samples = batch.finish()
     assert {(one.status, uuid_in(one.body)) for one in samples if one.status} == {
         (200, guest.instance_id)
     }
