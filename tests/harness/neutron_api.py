@@ -13,14 +13,13 @@ import os
 import shutil
 import socket
 import sqlite3
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from tests.harness import netns
-from tests.harness.closing import Closing
+from tests.harness import netns, nursery
+from tests.harness.closing import Closing, Process
 from tests.harness.neutron_agent import PYTHON
 from tests.harness.poll import wait_for
 
@@ -28,29 +27,6 @@ PROJECT = "5f0c0a52b6f44d12a8a1e1a5e5f0c0a5"
 HOST = "compute-1"
 ANSWER = 60.0
 """Seconds for an answer: the first ones take Neutron some seconds."""
-_CONF = """\
-[DEFAULT]
-core_plugin = ml2
-service_plugins = trunk
-auth_strategy = noauth
-transport_url = fake://
-state_path = {folder}
-api_paste_config = {paste}
-global_physnet_mtu = 1500
-path_mtu = 1500
-[database]
-connection = sqlite:///{folder}/neutron.db
-[oslo_concurrency]
-lock_path = {folder}/lock
-[quotas]
-default_quota = -1
-quota_driver = neutron.db.quota.driver.DbQuotaDriver
-[ml2]
-type_drivers = local,flat,vlan
-project_network_types = local
-mechanism_drivers = openvswitch
-extension_drivers = port_security
-"""
 
 
 @dataclass(frozen=True)
@@ -75,23 +51,25 @@ class NeutronServer(Closing):
             self._port = int(free.getsockname()[1])
         self.url = f"http://127.0.0.1:{self._port}"
         self.folder = Path(tempfile.mkdtemp(prefix="neutron-"))
-        paste = PYTHON.parents[1] / "etc/neutron/api-paste.ini"
-        conf = _CONF.format(folder=self.folder, paste=paste)
-        (self.folder / "neutron.conf").write_text(conf)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     def start(self) -> Self:
         """Start it, and wait until it answers."""
         program = str(Path(__file__).with_name("neutron_api_program.py"))
-        # -I: this directory has a module with the name of Neutron's package.
-        command = [str(PYTHON), "-I", program, str(self.folder), str(self._port)]
-        environment = {**os.environ, "OSKEN_HUB_TYPE": "native"}
-        with (self.folder / "log").open("ab") as log:
-            if self._namespace is None:
-                self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        command = [program, str(self.folder), str(self._port)]
+        with (self.folder / "log").open("ab") as log, open(os.devnull, "rb") as nothing:
+            if nursery.serves():
+                self._process = nursery.nursery(nursery.NEUTRON_SERVER).start(
+                    command,
+                    namespace=self._namespace,
+                    streams=(nothing.fileno(), log.fileno(), log.fileno()),
+                )
             else:
-                self._process = self._namespace.spawn(
-                    command, env=environment, stdout=log, stderr=log
+                spawn = self._namespace.spawn if self._namespace else netns.spawn
+                # -I: this directory has a module with the name of Neutron's package.
+                command = [str(PYTHON), "-I", *command]
+                self._process = spawn(
+                    command, env={"OSKEN_HUB_TYPE": "native"}, stdout=log, stderr=log
                 )
         wait_for(self._answers, 60, "neutron-server", interval=0.1)
         return self

@@ -38,6 +38,7 @@ _NAME: Final = "tests.harness.nursery"
 _LINE: Final = 1024
 """Bytes of a command line."""
 NEUTRON_AGENT: Final = "neutron-agent"
+NEUTRON_SERVER: Final = "neutron-server"
 SCRIPTS: Final = "scripts"
 """The harness' own programs, which use only the standard library."""
 _PROGRAMS: Final = {
@@ -98,6 +99,7 @@ _PROGRAMS: Final = {
         ),
     ),
     NEUTRON_AGENT: ("tests.harness.neutron_launcher", ()),
+    NEUTRON_SERVER: ("tests.harness.neutron_api_program", ()),
     SCRIPTS: (
         "tests.harness.client",
         (
@@ -111,7 +113,8 @@ _PROGRAMS: Final = {
     ),
 }
 """Program → the module that has its ``main``, and those that it imports later."""
-_PYTHON: Final = {NEUTRON_AGENT: str(netns.ROOT / ".cache/neutron/bin/python")}
+_NEUTRON: Final = frozenset({NEUTRON_AGENT, NEUTRON_SERVER})
+_PYTHON: Final = dict.fromkeys(_NEUTRON, str(netns.ROOT / ".cache/neutron/bin/python"))
 """Program → its interpreter, if it is another one."""
 _PATCHED: Final = frozenset({"dfmeta-agent", "dfmeta-store"})
 """Programs that eventlet patches."""
@@ -351,13 +354,15 @@ def main() -> None:
         server.add(socket.socket(fileno=int(place)))
     else:
         server.listen(forking.listener(place))
-    if program == NEUTRON_AGENT:
+    if program in _NEUTRON:
         os.environ["OSKEN_HUB_TYPE"] = "native"
     if program in _PATCHED:
         os.environ["OSKEN_HUB_TYPE"] = "eventlet"
         importlib.import_module("dfmeta.cmd.patching").patch()
     for name in (module, *later):
         importlib.import_module(name)
+    if program == NEUTRON_SERVER:
+        sys.modules[module].prepare()
     if threading.active_count() > 1:
         sys.exit(f"modules of {program} have started threads: {threading.enumerate()}")
     # A collection in a child would copy every page of what it has inherited.
