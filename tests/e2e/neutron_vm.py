@@ -41,9 +41,9 @@ class World:
     network: str
     link: Link
 
-    def ours(self) -> list[dict[str, Any]]:
-        """Return the containers' ports in Neutron."""
-        return _ours(self.server)
+    def ours(self) -> list[str]:
+        """Return the ids of the containers' ports in Neutron."""
+        return self.server.described("dfmeta:")
 
 
 @contextlib.contextmanager
@@ -87,9 +87,9 @@ class TaggedWorld:
     agent: Agent
     vm: Guest
 
-    def ours(self) -> list[dict[str, Any]]:
-        """Return the containers' ports in Neutron."""
-        return _ours(self.server)
+    def ours(self) -> list[str]:
+        """Return the ids of the containers' ports in Neutron."""
+        return self.server.described("dfmeta:")
 
     def entries(self) -> list[dict[str, Any]]:
         """Return the VM's list of subports."""
@@ -143,10 +143,6 @@ def _configuration(server: NeutronServer, attachments: Mapping[str, object]) -> 
         "neutron": {"host": HOST, "auth_type": "none", "endpoint_override": server.url},
     }
     return pods["id"], options
-
-
-def _ours(server: NeutronServer) -> list[dict[str, Any]]:
-    return [one for one in server.ports() if one["description"].startswith("dfmeta:")]
 
 
 def listed(connection: Connection) -> list[dict[str, Any]]:

@@ -163,9 +163,9 @@ def test_a_request_that_a_kill_breaks_off_is_finished(world: TaggedWorld) -> Non
     asks_own(world.vm)
     wait_for(lambda: len(world.entries()) == 1, 60, "the entry")
     (entry,), (port,) = world.entries(), world.ours()
-    assert entry["port_id"] == port["id"]
+    assert entry["port_id"] == port
     one = made(world, "c1")
-    assert (one["id"], one["port_id"]) == (entry["attachment"], port["id"])
+    assert (one["id"], one["port_id"]) == (entry["attachment"], port)
     with container(world, one) as first:
         asks_own(first)
 

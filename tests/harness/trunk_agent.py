@@ -22,6 +22,8 @@ from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.trunk import Subport
 
 POLL = 0.02
+AGAIN = 0.1
+"""Seconds between two tries to wire what the host has no place for."""
 _SUBPORTS = """\
 SELECT s.port_id, s.segmentation_id, t.id, t.port_id, p.mac_address, a.ip_address, p.network_id
 FROM subports s JOIN trunks t ON s.trunk_id = t.id JOIN ports p ON p.id = s.port_id
@@ -62,14 +64,25 @@ class Following(Closing):
             yield
 
     @abc.abstractmethod
-    def step(self, rows: list[Row]) -> None:
-        """Wire the subports, and no others."""
+    def step(self, rows: list[Row]) -> bool:
+        """Wire the subports, and no others; return whether all are wired."""
 
     def _run(self) -> None:
+        wired = 0
+        """The version of the database that is wired."""
+        pause = POLL
         with contextlib.closing(self._server.database()) as base:
-            while not self._end.wait(POLL):
+            while not self._end.wait(pause):
                 with self._pause:
-                    self.step([Row(*row) for row in base.execute(_SUBPORTS)])
+                    # Before the rows are read: a change meanwhile makes another version.
+                    (version,) = base.execute("PRAGMA data_version").fetchone()
+                    pause = POLL
+                    if version == wired:
+                        continue
+                    if self.step([Row(*row) for row in base.execute(_SUBPORTS)]):
+                        wired = version
+                    else:
+                        pause = AGAIN
 
 
 class TrunkAgent(Following):
@@ -80,7 +93,7 @@ class TrunkAgent(Following):
         self._made: dict[str, Subport] = {}
         super().__init__(server)
 
-    def step(self, rows: list[Row]) -> None:
+    def step(self, rows: list[Row]) -> bool:
         """See :class:`Following`."""
         words = list[str]()
         new = [row for row in rows if row.port not in self._made]
@@ -95,6 +108,7 @@ class TrunkAgent(Following):
             words += ["--", "--if-exists", "del-port", gone.outer]
         if words:
             self._host.vsctl(*words[1:], wait=False)
+        return len(self._made) == len(rows)
 
     def _bridge(self, parent: str) -> str:
         """Return the bridge of a parent's trunk; empty: it is not on this host."""
@@ -110,12 +124,13 @@ class Ovn(Following):
         self._active: set[str] = set()
         super().__init__(server)
 
-    def step(self, rows: list[Row]) -> None:
+    def step(self, rows: list[Row]) -> bool:
         """See :class:`Following`."""
         there = {row.port for row in rows}
         for port in there - self._active:
             self._server.set_status("ports", port, "ACTIVE")
         self._active = there
+        return True
 
 
 class Link(Following):
@@ -127,12 +142,13 @@ class Link(Following):
         """Trunk → the port of its parent."""
         super().__init__(server)
 
-    def step(self, rows: list[Row]) -> None:
+    def step(self, rows: list[Row]) -> bool:
         """See :class:`Following`."""
         self._parents |= {row.trunk: row.parent for row in rows}
         for trunk, parent in self._parents.items():
             ports = {row.vid: _port(row) for row in rows if row.trunk == trunk}
             self._agent.put_subports(trunk, parent, ports)
+        return True
 
 
 def _adding(one: Subport, bridge: str, mac: str) -> list[str]:

@@ -140,9 +140,9 @@ class World:
         assert isinstance(driver, NeutronDriver)
         return driver
 
-    def ours(self) -> list[dict[str, Any]]:
-        """Return the ports of containers in Neutron."""
-        return [one for one in self.server.ports() if one["description"].startswith("dfmeta:")]
+    def ours(self) -> list[str]:
+        """Return the ids of the ports of containers in Neutron."""
+        return self.server.described("dfmeta:")
 
     def inner(self) -> set[str]:
         return {one for one in self.host.ports() if one.startswith("spi-")}
@@ -217,7 +217,8 @@ def test_an_attachment_is_made_found_and_removed(world: World, vm: Parent) -> No
     one = wanted(vm, 100, instance_id=INSTANCE)
     names = driver.make(vm, [one])
     port_id = names[one.id]
-    (port,) = world.ours()
+    assert world.ours() == [port_id]
+    (port,) = world.server.ports(id=port_id)
     assert {key: port[key] for key in ("id", "network_id", "mac_address", "device_id")} == {
         "id": port_id,
         "network_id": world.pods.network_id,
@@ -228,6 +229,8 @@ def test_an_attachment_is_made_found_and_removed(world: World, vm: Parent) -> No
     assert (port["description"], port["project_id"]) == (f"dfmeta:{one.id}", PROJECT)
     assert port["security_groups"] == list(world.pods.groups)
     assert world.server.subports(trunk) == {port_id: 100}
+    (subport,) = world.server.trunk(trunk)["sub_ports"]
+    assert (subport["port_id"], subport["segmentation_id"]) == (port_id, 100)
     row = vms.rows(world.host)[Subport(port_id, 100).inner]
     assert row["external_ids"] == {
         "iface-id": port_id,
@@ -272,7 +275,7 @@ def test_a_lost_answer_leaves_no_second_port(world: World, vm: Parent, step: int
     assert caught.value.fields["whole"]
     again = world.driver(vm)
     names = again.make(vm, [replace(one, state=State.MADE)])
-    assert [port["id"] for port in world.ours()] == list(names.values())
+    assert world.ours() == list(names.values())
     assert again.found() == [Found(id=one.id, parent=vm.port_id, vid=100, shared=True)]
     # The same without the knowledge that it is a repetition.
     assert world.driver(vm).make(vm, [one]) == names
@@ -497,15 +500,15 @@ def test_without_a_trunks_bridge_the_status_of_the_port_counts(
     (made,) = world.ours()
     lost = Found(id=one.id, parent=vm.port_id, vid=100, whole=False, shared=True)
     assert driver.found() == [lost]
-    world.server.set_status("ports", made["id"], "ACTIVE")
-    assert driver.make(vm, [one]) == {one.id: made["id"]}
-    its = {"port_id": made["id"], "instance_id": INSTANCE, "mac": one.mac}
+    world.server.set_status("ports", made, "ACTIVE")
+    assert driver.make(vm, [one]) == {one.id: made}
+    its = {"port_id": made, "instance_id": INSTANCE, "mac": one.mac}
     assert world.entries(vm) == [{"vid": 100, **its, "attachment": one.id}]
     assert driver.found() == [replace(lost, whole=True)]
     # A program has removed the list.
     world.host.vsctl("remove", "Interface", "tap1", "external_ids", KEY)
     assert driver.found() == [lost]
-    active = replace(one, port_id=made["id"], state=State.ACTIVE)
+    active = replace(one, port_id=made, state=State.ACTIVE)
     driver.make(vm, [active])
     assert driver.found() == [replace(lost, whole=True)]
     driver.remove([active])
@@ -591,7 +594,7 @@ class Engines:
         """Tables and Neutron should be the same."""
         rows = {one.port_id: one for one in engine.everything()}
         assert {one.state for one in rows.values()} <= {State.ACTIVE}
-        assert {one["id"] for one in self.world.ours()} == rows.keys()
+        assert set(self.world.ours()) == rows.keys()
         for parent in self.parents:
             its = {port: one for port, one in rows.items() if one.parent == parent.port_id}
             vids = {port: one.vid for port, one in its.items()}
