@@ -30,6 +30,9 @@ ANSWER = 60.0
 _DESCRIBED = """\
 SELECT p.id FROM ports p JOIN standardattributes s ON p.standard_attr_id = s.id
 WHERE substr(s.description, 1, length(?)) = ?"""
+_ACTIVATE = """\
+CREATE TRIGGER active AFTER INSERT ON subports BEGIN
+UPDATE ports SET status = 'ACTIVE' WHERE id = NEW.port_id; END"""
 _SUBPORTS = "SELECT port_id, segmentation_id FROM subports WHERE trunk_id = ?"
 
 
@@ -177,6 +180,11 @@ class NeutronServer(Closing):
         """
         with contextlib.closing(self.database()) as base, base:
             base.execute(f"UPDATE {table} SET status = ? WHERE id = ?", (status, row))
+
+    def activate_subports(self) -> None:
+        """Give the ports of subports the status ACTIVE with their addition, until :meth:`reset`."""
+        with contextlib.closing(self.database()) as base, base:
+            base.execute(_ACTIVATE)
 
     def database(self) -> sqlite3.Connection:
         """Open its database, which is read without its own work: a request takes it 20 to 60 ms.

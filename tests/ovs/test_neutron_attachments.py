@@ -39,7 +39,7 @@ from tests.harness.neutron_api import HOST, PROJECT, NeutronServer
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.trunk import Subport
-from tests.harness.trunk_agent import Ovn, TrunkAgent
+from tests.harness.trunk_agent import TrunkAgent
 from tests.ovs import vms
 
 pytestmark = pytest.mark.early
@@ -189,9 +189,9 @@ def vm(world: World) -> Parent:
 
 
 @pytest.fixture
-def ovn(world: World) -> Iterator[Ovn]:
-    with Ovn(world.server) as one:
-        yield one
+def ovn(world: World) -> None:
+    """An OVN that is fast; with the one of tests/e2e the status comes late."""
+    world.server.activate_subports()
 
 
 _NUMBERS = itertools.count()
@@ -515,8 +515,8 @@ def test_without_a_trunks_bridge_the_status_of_the_port_counts(
     assert (world.entries(vm), world.ours(), driver.found()) == ([], [], [])
 
 
-def test_a_removal_ends_the_entry_although_neutron_is_away(world: World, ovn: Ovn) -> None:
-    del ovn
+@pytest.mark.usefixtures("ovn")
+def test_a_removal_ends_the_entry_although_neutron_is_away(world: World) -> None:
     vm, api = world.tagged("tap1"), world.api()
     driver, one = world.driver(vm, api=api), wanted(vm, 100)
     one = replace(one, port_id=driver.make(vm, [one])[one.id])
@@ -714,10 +714,10 @@ def test_a_switch_that_is_late_undoes_the_addition(
 
 @pytest.mark.parametrize("action", ["attach", "detach"])
 @pytest.mark.parametrize("form", ["bridge", "tags"])
+@pytest.mark.usefixtures("ovn")
 def test_a_process_that_ends_at_any_step_leaves_nothing(
-    engines: Engines, vm: Parent, ovn: Ovn, action: str, form: str
+    engines: Engines, vm: Parent, action: str, form: str
 ) -> None:
-    del ovn
     if form == "tags":
         vm = engines.world.tagged("tap2")
         engines.parents = (vm,)
@@ -749,9 +749,9 @@ def test_a_process_that_ends_at_any_step_leaves_nothing(
     raise AssertionError("the action has more steps")
 
 
-def test_the_list_of_a_vm_is_brought_in_order(engines: Engines, vm: Parent, ovn: Ovn) -> None:
+@pytest.mark.usefixtures("ovn")
+def test_the_list_of_a_vm_is_brought_in_order(engines: Engines, vm: Parent) -> None:
     """With entries of an operator, of attachments that are over, and without one that is there."""
-    del ovn
     world, vm = engines.world, engines.world.tagged("tap2")
     engines.parents = (vm,)
     engine = engines.start()
