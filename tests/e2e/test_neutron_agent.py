@@ -41,6 +41,8 @@ UNANSWERED = {
 """Errors of a request that gets no answer. Refused connections are not among them."""
 PACKETS = 3
 """Thousands a second, of a guest that Neutron limits."""
+INTERVAL = 0.02
+"""Seconds between the requests of a guest; a fault may last many of them."""
 UNDER_WAY = 20
 """Answers that each guest has got before a fault is made, and after it before it is over."""
 
@@ -229,7 +231,7 @@ def asking(
     timeout: float = 30,
     unanswered: int = 0,
 ) -> Iterator[None]:
-    """The guests ask for their names all the time, and get them, before and after what is done.
+    """The guests ask for their names at a steady rate, and get them, before and after what is done.
 
     :param served: the number of requests so far.
     :param timeout: seconds that a request waits for its answer.
@@ -240,7 +242,10 @@ def asking(
         enough = served() + UNDER_WAY * len(guests)
         wait_for(lambda: served() >= enough, 40, "guests to be served")
 
-    batches = {guest: guest.start_many(1_000_000, path=PATH, timeout=timeout) for guest in guests}
+    batches = {
+        guest: guest.start_many(1_000_000, path=PATH, timeout=timeout, interval=INTERVAL)
+        for guest in guests
+    }
     try:
         await_more()
         yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ from dataclasses import dataclass
 import pytest
 
 from tests.e2e import shared
-from tests.e2e.support import asks_own, failures, put
+from tests.e2e.support import asks_own, put
+from tests.e2e.test_neutron_agent import asking, requests
 from tests.harness.agent import Agent
 from tests.harness.container import Container
-from tests.harness.guest import OPENSTACK6, Batch, Guest
+from tests.harness.guest import OPENSTACK6, Guest
 from tests.harness.neutron_agent import OUTSIDE, NeutronAgent
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
@@ -24,7 +24,6 @@ from tests.ovs.vms import rows
 VIDS = (100, 200)
 ADDED = 300
 MAC = "fa:16:3f:aa:aa:a"
-PATH = "/latest/meta-data/hostname"
 
 
 @dataclass(frozen=True)
@@ -113,20 +112,17 @@ def test_the_vm_and_its_subports_get_their_own(world: World) -> None:
 
 def test_subports_come_and_go_beside_guests_at_work(world: World) -> None:
     """Neutron's agent writes the VM's row anew at each of these changes."""
-    asking: dict[Guest, Batch] = {
-        one: one.start_many(400, path=PATH, timeout=20)
-        for one in (world.vm, *(world.containers[vid] for vid in VIDS))
-    }
+    guests = (world.vm, *(world.containers[vid] for vid in VIDS))
     entry = json.dumps(
         json.dumps([{"vid": ADDED, "instance_id": world.containers[ADDED].instance_id}])
     )
     world.host.vsctl("set", "Interface", world.trunk.inner, f"external_ids:dfmeta-subports={entry}")
-    world.tell(*VIDS, ADDED)
-    wait_for(lambda: world.is_wired(*VIDS, ADDED), 60, "the added subport")
-    asks_own(world.containers[ADDED])
-    world.tell(*VIDS)
-    wait_for(lambda: world.is_wired(*VIDS), 60, "the subport to be gone")
-    assert failures({one: batch.samples() for one, batch in asking.items()}) == Counter()
+    with asking(requests(world.agent), guests, timeout=20):
+        world.tell(*VIDS, ADDED)
+        wait_for(lambda: world.is_wired(*VIDS, ADDED), 60, "the added subport")
+        asks_own(world.containers[ADDED])
+        world.tell(*VIDS)
+        wait_for(lambda: world.is_wired(*VIDS), 60, "the subport to be gone")
 
 
 def test_a_restart_of_neutrons_agent_changes_nothing(world: World) -> None:
