@@ -38,8 +38,7 @@ def proxy_port(agent: Agent) -> int:
     return int(re.findall(r"on tap-\w+ port (\d+)", agent.log())[-1])
 
 
-@installed
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", ["stop", pytest.param("kill", marks=installed)])
 def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
     host: OpenvSwitch, agent: Agent, guest: Guest, how: str
 ) -> None:
@@ -64,7 +63,6 @@ def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
     assert agent.metric("dfmeta_packet_ins_total") == 0
 
 
-@installed
 def test_an_idle_connection_of_before_cannot_ask_after_a_restart(
     agent: Agent, guest: Guest
 ) -> None:
@@ -202,7 +200,6 @@ def furnished(host: OpenvSwitch) -> OpenvSwitch:
     return host
 
 
-@installed
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_cleanup_leaves_bridge_and_host_as_they_were(
     furnished: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, end: str
