@@ -13,12 +13,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from dfmeta.store.auth.edit import Grant, add, new_token
 from dfmeta.store.db.repository import Repository
+from tests.e2e.shell import script
 from tests.e2e.support import META_DATA, project_ids, put_nova
+from tests.harness import nursery
 from tests.harness.agent import Agent, program
 from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
 from tests.harness.nova import RecordingNova
@@ -75,7 +76,10 @@ class Stage:
         command = command.replace(
             "journalctl -u dfmeta-agent -o cat", f"cat {self.agent.stderr}"
         ).replace("/etc/dfmeta/dfmeta.conf", str(self.agent.config_file))
-        programs = Path(program("dfmeta")[0]).parent
+        programs = self.agent.folder / "bin"
+        programs.mkdir(exist_ok=True)
+        for name in ("dfmeta", "dfmeta-agent"):
+            script(programs / name, *nursery.in_shell(program(name)))
         shell = (
             f'dfmeta() {{ {programs}/dfmeta "$@" --config-file {self.agent.config_file}; }}; '
             f'PATH="{programs}:$PATH"; exec 2>&1; {command}'

@@ -14,12 +14,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 from tests.docs.typed import explained, located
-from tests.harness import netns
+from tests.harness import netns, nursery
 from tests.harness.agent import Agent, program
 from tests.harness.console import Block, Step, difference, steps
 from tests.harness.guest import Guest
@@ -170,17 +169,13 @@ class Shell:
         (share / "dfmeta.conf.sample").symlink_to(ROOT / "etc/dfmeta/dfmeta.conf.sample")
 
     def _programs(self, folder: Path) -> None:
-        code = (
-            "import sys\nfrom dfmeta import conf\nfrom dfmeta.cli.ctl import main\n"
-            f"conf.DEFAULT_FILES = ({str(self.agent.config_file)!r},)\nmain()"
-        )
-        _script(folder / "dfmeta", sys.executable, "-c", code)
-        _script(folder / "dfmeta-agent", *program("dfmeta-agent"))
-        _script(folder / "dfmeta-store", *program("dfmeta-store"))
+        script(folder / "dfmeta", *command_with(self.agent.config_file))
+        for name in ("dfmeta-agent", "dfmeta-store"):
+            script(folder / name, *nursery.in_shell(program(name)))
         usual = UNPACKED / "usr/bin"
-        _script(folder / "ovs-ofctl", str(usual / "ovs-ofctl"))
-        _script(folder / "nft", str(UNPACKED / "usr/sbin/nft"))
-        _script(
+        script(folder / "ovs-ofctl", str(usual / "ovs-ofctl"))
+        script(folder / "nft", str(UNPACKED / "usr/sbin/nft"))
+        script(
             folder / "ovs-vsctl", str(usual / "ovs-vsctl"), f"--db={self.switch.ovsdb_connection}"
         )
 
@@ -192,6 +187,16 @@ def options(text: str) -> dict[str, dict[str, object]]:
     return {group: dict(reader[group]) for group in reader.sections()}
 
 
-def _script(path: Path, *command: str) -> None:
+def command_with(file: Path) -> list[str]:
+    """The command ``dfmeta`` on a host whose configuration is in *file* by default."""
+    code = (
+        "from dfmeta import conf\nfrom dfmeta.cli.ctl import main\n"
+        f"conf.DEFAULT_FILES = ({str(file)!r},)\nmain()"
+    )
+    return nursery.in_shell(program("dfmeta"), code)
+
+
+def script(path: Path, *command: str) -> None:
+    """Write a program that is this command, with the arguments that it gets."""
     path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
     path.chmod(0o755)

@@ -19,6 +19,7 @@ from tests.e2e.support import (
     holders,
     put,
 )
+from tests.harness import nursery
 from tests.harness.agent import Agent, program
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest
@@ -67,9 +68,8 @@ def types(agent: Agent, line: str) -> subprocess.CompletedProcess[str]:
     found = _COMMAND.search(line)
     assert found is not None, line
     variable, _program, *arguments = shlex.split(found[1])
-    return agent.host.namespace.run(
-        ["env", variable, *program("dfmeta-agent"), *arguments], check=False
-    )
+    command = nursery.in_shell([*program("dfmeta-agent"), *arguments])
+    return agent.host.namespace.run(["env", variable, *command], check=False)
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 A host that was set up so goes to another release and back as doc/source/upgrade.rst says, and one
 is set up by doc/source/install.rst.
 
-What is real: Open vSwitch, the daemon and dfmeta's commands as they are installed, curl and
-cloud-init in guests that are network namespaces. What stands in, since it cannot run here, is in
+What is real: Open vSwitch, the daemon and dfmeta's commands, curl and cloud-init in guests that are
+network namespaces. What stands in, since it cannot run here, is in
 :data:`STAND_INS` and in :class:`tests.e2e.shell.Shell`: apt, pip, systemd, dnsmasq and libvirt,
 whose part of the page is right by their documentation. libvirt's stand-in does to Open vSwitch and
 to its folders what libvirt does (src/util/virnetdevopenvswitch.c).
@@ -180,6 +180,7 @@ def test_a_host_of_the_first_hour_goes_to_another_release_and_back(operator: Hos
     assert untyped("upgrade", operator.typed) == []
 
 
+@pytest.mark.installed
 def test_a_host_is_set_up_and_cleared_by_the_page_on_installing() -> None:
     with ExitStack() as stack:
         host = Shell(stack, stack.enter_context(OpenvSwitch()))

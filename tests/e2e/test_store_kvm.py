@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 from dfmeta.ports.domain import parse
 from tests.docs.typed import untyped
+from tests.e2e.shell import command_with, script
 from tests.e2e.support import KEY
 from tests.harness import domains as libvirt
 from tests.harness import netns
@@ -101,21 +100,12 @@ def folder() -> Iterator[Path]:
     netns.run(["rm", "-r", str(folder)])
 
 
-def script(path: Path, *command: str) -> None:
-    path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
-    path.chmod(0o755)
-
-
 @pytest.fixture
 def operator(host: OpenvSwitch, make_agent: MakeAgent, folder: Path) -> Iterator[Operator]:
     agent = make_agent(
         {"df_metadata": {"libvirt_xml_path": folder / "libvirt"}, "store": {"defaults": True}}
     )
-    program = (
-        "import sys\nfrom dfmeta import conf\nfrom dfmeta.cli.ctl import main\n"
-        f"conf.DEFAULT_FILES = ({str(agent.config_file)!r},)\nmain()"
-    )
-    script(folder / "bin" / "dfmeta", sys.executable, "-c", program)
+    script(folder / "bin" / "dfmeta", *command_with(agent.config_file))
     vsctl = (str(UNPACKED / "usr/bin/ovs-vsctl"), f"--db={host.ovsdb_connection}")
     script(folder / "bin" / "ovs-vsctl", *vsctl)
     libvirt.write(folder / "libvirt", "web1", domain(WEB1, "web1"))

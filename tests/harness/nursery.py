@@ -167,6 +167,21 @@ def serves_command(command: Sequence[str]) -> bool:
     return serves() and os.path.basename(command[0]) in _PROGRAMS
 
 
+def in_shell(command: Sequence[str], code: str = "") -> list[str]:
+    """The command of a program as a shell's script starts it: a fork, if there is one for all.
+
+    See ``stub.py``. Not for a shell that has given up rights: the fork has all.
+
+    :param code: run in place of the program's ``main``.
+    """
+    name = os.path.basename(command[0])
+    place = os.path.join(os.environ.get(SHARED, ""), name)
+    if SHARED in os.environ and serves_command(command) and os.path.exists(place):
+        path = str(Path(__file__).with_name("stub.py"))
+        return [sys.executable, "-IS", path, place, _PROGRAMS[name][0], code, *command]
+    return [sys.executable, "-c", code, *command[1:]] if code else list(command)
+
+
 class Forked:
     """A child of a nursery, with the part of :class:`subprocess.Popen` that the harness uses."""
 
@@ -390,13 +405,16 @@ def main() -> None:
 
 def _become(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     """Be the program, to its end."""
-    net, *streams = descriptors
+    net, *streams = descriptors[:4]
     end_with_parent()
     os.setpgid(0, 0)
+    for mounts in descriptors[4:]:
+        kernel.call("setns", mounts, kernel.CLONE_NEWNS)
+        os.chdir(order["directory"])
     _join(net, order["namespace"], order["resolv_conf"])
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
-    for descriptor in {*streams, net}:
+    for descriptor in descriptors:
         os.close(descriptor)
     open_streams()
     if not order["rights"]:
@@ -407,7 +425,7 @@ def _become(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     _rename([sys.executable, *sys.argv], os.path.basename(sys.argv[0]))
     if order["workers"]:
         worker_forks.prepare(_fork, end_with_parent, _become_module)
-    _run(order["module"])
+    _run(order["module"], order.get("code", ""))
 
 
 def _become_module(command: Sequence[str]) -> NoReturn:
@@ -418,8 +436,11 @@ def _become_module(command: Sequence[str]) -> NoReturn:
     _run(module)
 
 
-def _run(module: str) -> NoReturn:
+def _run(module: str, code: str = "") -> NoReturn:
     try:
+        if code:
+            exec(code, {"__name__": "__main__"})
+            sys.exit()
         sys.exit(importlib.import_module(module).main())
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
@@ -479,8 +500,8 @@ def _drop_rights() -> None:
 
 def _rename(command: Sequence[str], name: str) -> None:
     """Have /proc show the name and the line of a command (proc(5))."""
-    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
-    line = b"".join(part.encode() + b"\0" for part in command)
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(os.fsencode(name)[:15]))
+    line = b"".join(os.fsencode(part) + b"\0" for part in command)
     with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
         fields = stat.read().rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])
