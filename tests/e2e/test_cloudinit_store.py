@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.harness.agent import Agent
 from tests.harness.cloudinit import Boot, Booting
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
+from tests.harness.ovs import OpenvSwitch
 from tests.harness.udev import Udev
 
 StartBoot = Callable[..., Booting]
@@ -28,6 +29,21 @@ VENDOR_DATA = f"#cloud-config\nruncmd:\n- [touch, {VENDOR_RAN}]\n"
 ZONE = "da11"
 SOURCES = {"NoCloud": "NoCloudNet", "OpenStack": "OpenStack", "Ec2": "Ec2"}
 """Mode → how cloud-init calls the source that it has found."""
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[Agent]:
+    """One for all tests that need no option: each has a guest of its own."""
+    with OpenvSwitch() as switch, Agent(switch) as one:
+        yield one.start()
+        one.stop()
+
+
+@pytest.fixture
+def guest(agent: Agent) -> Iterator[Guest]:
+    """A guest with an id of its own, which has no record."""
+    with Guest(agent.host, "web") as one:
+        yield one
 
 
 def document(guest: Guest) -> dict[str, Any]:
@@ -62,9 +78,8 @@ def check(boot: Boot, guest: Guest, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", SOURCES)
 def test_a_guest_boots_with_all_that_its_document_has(
-    make_agent: MakeAgent, make_guest: MakeGuest, cloud_init: StartBoot, mode: str
+    agent: Agent, guest: Guest, cloud_init: StartBoot, mode: str
 ) -> None:
-    agent, guest = make_agent(), make_guest(mode.lower())
     push(agent, guest, document(guest), USER_DATA.encode())
     boot = cloud_init(guest, mode=mode, files=[RAN, VENDOR_RAN]).finish()
     check(boot, guest, mode)
@@ -76,9 +91,8 @@ def test_a_guest_boots_with_all_that_its_document_has(
 
 @pytest.mark.parametrize("mode", SOURCES)
 def test_a_guest_without_user_data_boots_with_what_there_is(
-    make_agent: MakeAgent, make_guest: MakeGuest, cloud_init: StartBoot, mode: str
+    agent: Agent, guest: Guest, cloud_init: StartBoot, mode: str
 ) -> None:
-    agent, guest = make_agent(), make_guest(mode.lower())
     push(agent, guest, {**document(guest), "vendor_data": None}, None)
     boot = cloud_init(guest, mode=mode).finish()
     check(boot, guest, mode)
@@ -108,9 +122,8 @@ NETWORK_DATA = {
 
 
 def test_the_network_arrives_in_the_form_of_each_source(
-    make_agent: MakeAgent, make_guest: MakeGuest, cloud_init: StartBoot
+    agent: Agent, guest: Guest, cloud_init: StartBoot
 ) -> None:
-    agent, guest = make_agent(), make_guest("net")
     config = "version: 2\nethernets: {eth0: {dhcp4: true}}\n"
     members = {**document(guest), "network_data": NETWORK_DATA, "network_config": config}
     push(agent, guest, members, None)
@@ -122,9 +135,8 @@ def test_the_network_arrives_in_the_form_of_each_source(
 
 
 def test_a_guest_is_given_the_network_of_its_document(
-    make_agent: MakeAgent, make_guest: MakeGuest, cloud_init: StartBoot
+    agent: Agent, guest: Guest, cloud_init: StartBoot
 ) -> None:
-    agent, guest = make_agent(), make_guest("derived")
     network = {
         "interfaces": [{"name": "eth0", "mac": guest.mac}],
         "addresses": [
@@ -165,10 +177,9 @@ def test_a_guest_asks_again_and_is_told_that_nothing_has_changed(
 
 @pytest.mark.parametrize("mode", ["NoCloud", "OpenStack"])
 def test_a_guest_finds_its_roles_by_what_vendor_data_brings(
-    make_agent: MakeAgent, make_guest: MakeGuest, cloud_init: StartBoot, mode: str
+    agent: Agent, guest: Guest, cloud_init: StartBoot, mode: str
 ) -> None:
     """Nothing of it is in the image, and the user's own runcmd runs beside it."""
-    agent, guest = make_agent(), make_guest(mode.lower())
     nic = {"type": "nic", "bus": "none", "mac": guest.mac, "tags": ["web lan"]}
     # A script: of two cloud-configs' runcmd cloud-init takes the user's alone.
     own = f"#!/bin/sh\ntouch {VENDOR_RAN}\n"
