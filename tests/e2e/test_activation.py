@@ -47,7 +47,7 @@ def activator(host: OpenvSwitch) -> Iterator[Activator]:
 @pytest.fixture
 def agent(make_agent: MakeAgent, activator: Activator) -> Agent:
     one = make_agent(start=False)
-    one.prefix, one.pass_fds = activator.prefix, activator.fds
+    one.activator = activator
     return one
 
 
@@ -60,6 +60,7 @@ def holders(host: OpenvSwitch) -> str:
     return host.namespace.run(["ss", "-xlH"]).stdout
 
 
+@pytest.mark.installed
 def test_guests_and_operators_wait_while_no_agent_runs(
     host: OpenvSwitch, agent: Agent, guest: Guest
 ) -> None:
@@ -98,7 +99,7 @@ def test_a_unit_of_a_release_without_ipv6_leaves_that_listener_to_the_daemon(
 ) -> None:
     agent = make_agent(start=False)
     with Activator(host.namespace, AGENT[:1]) as former:
-        agent.prefix, agent.pass_fds = former.prefix, former.fds
+        agent.activator = former
         for end in (agent.stop, agent.kill):
             agent.start()
             put(agent, guest)
@@ -155,7 +156,7 @@ def test_a_listener_at_another_place_is_one_clear_line(
 ) -> None:
     agent = make_agent(start=False)
     with Activator(host.namespace, [(name, place)]) as wrong:
-        agent.prefix, agent.pass_fds = wrong.prefix, wrong.fds
+        agent.activator = wrong
         agent.start(wait=False)
         assert agent.wait(10) == 2
     line = agent.log().splitlines()[-1]
@@ -175,8 +176,7 @@ def central() -> Iterator[Central]:
         Central(namespace=namespace) as one,
         Activator(namespace, STORE) as activator,
     ):
-        one.prefix += activator.prefix
-        one.pass_fds = activator.fds
+        one.activator = activator
         yield one
 
 

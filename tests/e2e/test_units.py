@@ -124,8 +124,8 @@ def test_the_store_serves_on_port_80_in_its_sandbox_without_a_right() -> None:
     ):
         state = central.folder / "state"
         state.mkdir(mode=0o700)
-        central.prefix = [*activator.prefix, *sandbox.prefix(unit, state)]
-        central.pass_fds = activator.fds
+        central.prefix = sandbox.prefix(unit, state)
+        central.activator = activator
         central.start()
         check_sandbox(central.pid, unit)
         central.push(uuid_of("one"), "one", "127.0.0.1")

@@ -22,12 +22,12 @@ class Activator(Closing):
 
     def __init__(self, namespace: Namespace, places: Iterable[tuple[str, tuple[str, int]]]) -> None:
         self.listeners: list[socket.socket] = []
-        self._names: list[str] = []
+        self.names: list[str] = []
         for name, place in places:
             family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
             sock = namespace.open_socket(family)
             self.listeners.append(sock)
-            self._names.append(name)
+            self.names.append(name)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
             sock.bind(place)
@@ -50,6 +50,6 @@ class Activator(Closing):
         away = " ".join(f"{_ASIDE + n}<&{fd}" for n, fd in enumerate(self.fds))
         moves = [(_FIRST + n, _ASIDE + n) for n in range(len(self.fds))]
         there = " ".join(f"{to}<&{aside} {aside}<&-" for to, aside in moves)
-        variables = f"LISTEN_FDS={len(self.fds)} LISTEN_FDNAMES={':'.join(self._names)}"
+        variables = f"LISTEN_FDS={len(self.fds)} LISTEN_FDNAMES={':'.join(self.names)}"
         script = f'exec {away}; exec {there}; export LISTEN_PID=$$ {variables}; exec "$@"'
         return ["bash", "-c", script, "activator"]

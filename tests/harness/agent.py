@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tests.harness import netns, nursery, stand_in
+from tests.harness.activator import Activator
 from tests.harness.closing import Closing
 from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import PATIENCE, wait_for
@@ -86,10 +87,10 @@ class Daemon(Closing):
         self.stderr = self.folder / "stderr"
         self.prefix: list[str] = []
         """Words before the daemon's command, as a service manager would start it."""
-        self.pass_fds: tuple[int, ...] = ()
-        """File descriptors that the process inherits."""
         self._logged = 0
         """Bytes of the log before the last start."""
+        self.activator: Activator | None = None
+        """Passes its listeners to each process."""
         self._process: subprocess.Popen[bytes] | nursery.Forked | None = None
         self._options: dict[str, dict[str, object]] = {}
 
@@ -147,14 +148,16 @@ class Daemon(Closing):
                     env=env,
                     rights=rights,
                     workers=workers,
+                    activator=self.activator,
                 )
             else:
+                passing = self.activator.prefix if self.activator else []
                 self._process = self.namespace.spawn(
-                    [*self.prefix, *command],
+                    [*passing, *self.prefix, *command],
                     env=env,
                     stdout=stderr,
                     stderr=stderr,
-                    pass_fds=self.pass_fds,
+                    pass_fds=self.activator.fds if self.activator else (),
                 )
 
     def wait_ready(self, timeout: float = 30) -> None:
@@ -339,8 +342,9 @@ class Agent(Daemon):
             raise RuntimeError("dfmeta-agent is running already")
         command = [*program("dfmeta-agent"), "--config-file", str(self.config_file)]
         workers = self.forks_workers and bool(self._options["df_metadata"].get("proxy_workers"))
-        forked = nursery.serves(self.prefix, self.pass_fds)
-        self._spawn(command, forked=forked, workers=workers)
+        # What forks the workers would keep the listeners, at numbers that the workers' own need.
+        workers = workers and self.activator is None
+        self._spawn(command, forked=nursery.serves(self.prefix), workers=workers)
         if wait:
             self.wait_ready(timeout)
         return self

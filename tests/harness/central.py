@@ -50,7 +50,7 @@ class Central(Daemon):
             raise RuntimeError("dfmeta-store is running already")
         command = [*self.command, "--config-file", str(self.config_file)]
         usual = self.prefix == list(_NO_RIGHTS) and self.command == program("dfmeta-store")
-        self._spawn(command, forked=usual and nursery.serves((), self.pass_fds), rights=False)
+        self._spawn(command, forked=usual and nursery.serves(), rights=False)
         if wait:
             self.wait_ready()
         return self

@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import functools
 import gc
 import importlib
@@ -28,12 +29,17 @@ from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
 from tests.harness import forking, kernel, netns, worker_forks
+from tests.harness.activator import Activator
 from tests.harness.netns import CommandError, Namespace
 from tests.harness.poll import PATIENCE
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 15, 24, 38
 _CAPABILITIES, _CAP_VERSION_3 = 41, 0x20080522
 """prctl(2), capset(2)."""
+_USUAL: Final = 4
+"""Descriptors of each child: a namespace and three streams."""
+_FIRST, _ASIDE = 3, 100
+"""The first number of a passed listener, and where none is in the way."""
 _NAME: Final = "tests.harness.nursery"
 _LINE: Final = 1024
 """Bytes of a command line."""
@@ -157,9 +163,9 @@ def as_installed() -> Iterator[None]:
         enabled = before
 
 
-def serves(prefix: Sequence[str] = (), descriptors: Sequence[int] = ()) -> bool:
-    """Whether a program is started so: by itself, with no descriptor of a service manager's."""
-    return enabled and not prefix and not descriptors
+def serves(prefix: Sequence[str] = ()) -> bool:
+    """Whether a program is started so: by itself, not by another one that gets words before it."""
+    return enabled and not prefix
 
 
 def serves_command(command: Sequence[str]) -> bool:
@@ -264,6 +270,7 @@ class Nursery:
         rights: bool = True,
         module: str = "",
         workers: bool = False,
+        activator: Activator | None = None,
     ) -> Forked:
         """Start a child in a process group of its own.
 
@@ -274,6 +281,7 @@ class Nursery:
         :param streams: descriptors of its standard input, output and error.
         :param rights: False: without any capability, as setpriv(1) would start it.
         :param workers: whether it starts workers; see :mod:`tests.harness.worker_forks`.
+        :param activator: passes its listeners.
         """
         message = {
             "arguments": list(command),
@@ -283,10 +291,12 @@ class Nursery:
             "rights": rights,
             "workers": workers,
             "module": module or _PROGRAMS[self._program][0],
+            "listeners": activator.names if activator else [],
         }
+        listeners = activator.fds if activator else ()
         place = f"/run/netns/{namespace.name}" if namespace else "/proc/self/ns/net"
         with open(place, "rb") as net:
-            pid, ended = forking.order(self._socket, message, [net.fileno(), *streams])
+            pid, ended = forking.order(self._socket, message, [net.fileno(), *streams, *listeners])
         return Forked(self._program, pid, ended)
 
 
@@ -405,16 +415,22 @@ def main() -> None:
 
 def _become(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     """Be the program, to its end."""
-    net, *streams = descriptors[:4]
+    net, *streams = descriptors[:_USUAL]
+    more = descriptors[_USUAL:]
     end_with_parent()
     os.setpgid(0, 0)
-    for mounts in descriptors[4:]:
-        kernel.call("setns", mounts, kernel.CLONE_NEWNS)
+    if "directory" in order:
+        kernel.call("setns", more[0], kernel.CLONE_NEWNS)
         os.chdir(order["directory"])
     _join(net, order["namespace"], order["resolv_conf"])
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
+    passed = [fcntl.fcntl(one, fcntl.F_DUPFD, _ASIDE) for one in more]
     for descriptor in descriptors:
+        os.close(descriptor)
+    if names := order.get("listeners"):
+        order["env"] |= _pass_listeners(names, passed)
+    for descriptor in passed:
         os.close(descriptor)
     open_streams()
     if not order["rights"]:
@@ -446,6 +462,18 @@ def _run(module: str, code: str = "") -> NoReturn:
         if error.code is None or isinstance(error.code, int):
             end(error.code or 0)
         raise
+
+
+def _pass_listeners(names: Sequence[str], listeners: Sequence[int]) -> dict[str, str]:
+    """Give them the numbers of sd_listen_fds(3); return the variables that say so."""
+    # To open a file has begun a hub, which has one of the numbers.
+    forking.end_hub()
+    for number, listener in enumerate(listeners, _FIRST):
+        if os.path.exists(f"/proc/self/fd/{number}"):
+            sys.exit(f"descriptor {number} is not free")
+        os.dup2(listener, number)
+    count, listed = str(len(names)), ":".join(names)
+    return {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": count, "LISTEN_FDNAMES": listed}
 
 
 def open_streams() -> None:
