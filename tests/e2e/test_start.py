@@ -62,7 +62,6 @@ def test_backend_nova_without_a_secret_is_one_clear_line(make_agent: MakeAgent) 
     check_line(agent, "[DEFAULT] metadata_proxy_shared_secret", "nova.conf")
 
 
-@installed
 @pytest.mark.parametrize("text", ["[df_metadata\nport = 1\n", "[df_metadata]\nno equals sign\n"])
 def test_a_file_that_cannot_be_parsed_is_one_clear_line(make_agent: MakeAgent, text: str) -> None:
     agent = make_agent(start=False)
@@ -98,7 +97,6 @@ def missing(agent: Agent) -> list[str]:
     return list(document["missing"])
 
 
-@installed
 def test_an_absent_ovsdb_is_waited_for(
     host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
