@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.e2e.support import FIXED_FLOWS
 from tests.harness.fixtures import MakeAgent
 from tests.harness.guest import uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
-
-pytestmark = pytest.mark.installed
 
 PORTS = 30
 LEFT = ("131229", "65693")

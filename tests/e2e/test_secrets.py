@@ -34,8 +34,6 @@ from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
-pytestmark = pytest.mark.installed
-
 StartBoot = Callable[..., Booting]
 ANOTHER_SECRET = "quite another secret"
 PASSWORD = b"pa55word of the guest \x00\xff"
@@ -184,6 +182,7 @@ def found_in(text: bytes, secret: bytes) -> bool:
     return any(piece in text for piece in pieces(secret))
 
 
+@pytest.mark.installed
 def test_nothing_secret_is_told_where_nova_answers(
     host: OpenvSwitch,
     make_agent: MakeAgent,
