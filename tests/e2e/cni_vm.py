@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import py_compile
 import subprocess
 import sys
 from typing import Any
@@ -17,7 +19,14 @@ from tests.harness.ovs import OpenvSwitch
 
 PARENT_MAC = "fa:16:3e:0a:00:01"
 BRIDGE, TRUNK, NETWORK = "gbr", "tbr", "nbr"
-COMMAND = [sys.executable, "-I", "-S", cni.__file__]
+
+
+@functools.cache
+def command() -> list[str]:
+    """Return that of the plugin, compiled once: to compile it takes half of each start."""
+    compiled = netns.temporary_folder("cni") / "cni.pyc"
+    py_compile.compile(cni.__file__, str(compiled), doraise=True)
+    return [sys.executable, "-I", "-S", str(compiled)]
 
 
 class Runtime(Closing):
@@ -65,7 +74,7 @@ class Runtime(Closing):
     ) -> subprocess.Popen[bytes]:
         """Start the plugin as a runtime does."""
         process = self.inside.spawn(
-            COMMAND,
+            command(),
             env=self.environment(verb, container, there, ifname),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
