@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,8 @@ installed = pytest.mark.installed
 
 _DURATION = re.compile(r"duration=([0-9.]+)s")
 _PACKETS = re.compile(r"n_packets=(\d+)")
+_DEVICE = re.compile(r"^\d+: ([^:@ ]+)", re.MULTILINE)
+_ADDRESS = re.compile(r"^ +inet (.+)", re.MULTILINE)
 _COUNTERS = re.compile(r"\b(duration|n_packets|n_bytes|idle_age|hard_age)=[^ ,]+, ?")
 FOREIGN = "cookie=0x77,table=0,priority=250,udp,nw_dst=192.0.2.1,actions=drop"
 
@@ -138,14 +141,6 @@ def test_a_remembered_port_that_is_taken_gives_way_to_another(
 # --cleanup
 
 
-def said(host: OpenvSwitch, *words: str) -> str:
-    return host.namespace.run(["ip", *words]).stdout
-
-
-def names(host: OpenvSwitch) -> list[str]:
-    return sorted(line.split(": ")[1] for line in said(host, "-o", "link").splitlines())
-
-
 class Everything:
     """Bridge and host, as far as dfmeta could have changed them."""
 
@@ -163,15 +158,19 @@ class Everything:
         self.interfaces = host.records(
             *("Interface", "name", "type", "ofport", "external_ids", "mac", "options"),
         )
-        self.links = names(host)
-        self.rules = said(host, "rule")
+        self.rules = host.namespace.ip("rule")
         # Link-local routes come when the kernel has looked for a duplicate, a second or two later.
-        routes = said(host, "route", "show", "table", "all").splitlines()
+        routes = host.namespace.ip("route show table all").splitlines()
         self.routes = [line for line in routes if not re.search(r"\bf[ef][08]0::", line)]
-        self.addresses = said(host, "-4", "addr")
-        self.sysctls = host.namespace.run(
-            ["sysctl", "-a", "--pattern", r"net\.ipv4\.conf\.(all|lo|default|br-int)\."]
-        ).stdout
+        devices = host.namespace.ip("address")
+        self.links = sorted(_DEVICE.findall(devices))
+        self.addresses = _ADDRESS.findall(devices)
+        with host.namespace.inside():
+            self.sysctls = {
+                str(path): path.read_text()
+                for name in ("all", "lo", "default", BRIDGE)
+                for path in Path("/proc/sys/net/ipv4/conf", name).glob("*")
+            }
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Everything) and vars(self) == vars(other)
