@@ -25,7 +25,7 @@ def networks(server: NeutronServer) -> list[str]:
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-def test_a_server_begins_empty_and_keeps_what_it_has(
+def test_a_server_begins_empty_and_binds_ports(
     monkeypatch: pytest.MonkeyPatch, namespace: netns.Namespace, prepared: bool
 ) -> None:
     monkeypatch.setattr(nursery, "enabled", prepared)
@@ -42,15 +42,12 @@ def test_a_server_begins_empty_and_keeps_what_it_has(
         assert all(found == {kind: []} for kind, found in rows.items())
         network, _subnet = server.network("one", CIDR)
         port, trunk = server.parent(network["id"])
-        server.stop()
-        server.start()
-        assert networks(server) == ["one"]
         (row,) = server.ports(id=port)
         assert (row["binding:host_id"], row["binding:vif_type"]) == (HOST, "ovs")
         assert server.trunk(trunk)["port_id"] == port
 
 
-def test_forks_have_a_database_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forks_have_a_database_each_and_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nursery, "enabled", True)
     with NeutronServer() as one, NeutronServer() as other:
         one.start()
@@ -59,6 +56,9 @@ def test_forks_have_a_database_each(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (networks(one), networks(other)) == (["of one"], [])
         other.network("of other", CIDR)
         assert (networks(one), networks(other)) == (["of one"], ["of other"])
+        one.stop()
+        one.start()
+        assert networks(one) == ["of one"]
         assert all((server.folder / "neutron.db").exists() for server in (one, other))
         process = one._process
         assert process is not None
