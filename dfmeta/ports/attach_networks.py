@@ -29,6 +29,8 @@ ADDRESSES: Final = 600.0
 """Seconds after which the addresses of other ports are read again; a subnet may have thousands."""
 AGAIN: Final = 2.0
 """Seconds after which a network that is not known yet is asked for again."""
+WAIT: Final = 5.0
+"""Seconds that a request waits while another one, or the start, asks for the networks."""
 _NOT_FOUND: Final = 404
 _READABLE: Final = (AddressValueError, NetmaskValueError, ValueError, KeyError, TypeError)
 
@@ -67,7 +69,7 @@ class NeutronNetworks(Mapping[str, Network]):
         self._taken: dict[str, tuple[float, frozenset[IPv4Address]]] = {}
         """Id of a subnet → the addresses of other ports, and when they were read."""
         self._first = threading.Lock()
-        """Held by the request that asks; others wait for its answer."""
+        """Held by what asks for a network first; requests wait for its answer."""
         self._seldom: dict[str, Seldom] = {}
 
     def __getitem__(self, name: str) -> Network:
@@ -77,10 +79,13 @@ class NeutronNetworks(Mapping[str, Network]):
         :raises AttachDriverError: if Neutron has told nothing about it.
         """
         if name not in self.known and name in self._chosen:
-            with self._first:
-                late = self._clock() >= self._asked.get(name, float("-inf")) + AGAIN
-                if name not in self.known and late:
-                    self._read(name)
+            if self._first.acquire(timeout=WAIT):
+                try:
+                    late = self._clock() >= self._asked.get(name, float("-inf")) + AGAIN
+                    if name not in self.known and late:
+                        self._read(name)
+                finally:
+                    self._first.release()
             if name not in self.known:
                 raise AttachDriverError(cause=f"Neutron has not told the network {name!r} yet")
         return self.known[name]
@@ -113,7 +118,8 @@ class NeutronNetworks(Mapping[str, Network]):
     def refresh(self) -> None:
         """Ask Neutron for all networks; one that cannot be used is logged."""
         for name in list(self._chosen):
-            self._read(name)
+            with self._first:
+                self._read(name)
 
     def read_again(self, name: str) -> None:
         """Ask Neutron for a network, because another port has one of its addresses."""

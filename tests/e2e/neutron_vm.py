@@ -140,7 +140,13 @@ def _configuration(server: NeutronServer, attachments: Mapping[str, object]) -> 
             "neutron_network": pods["id"],
             "neutron_subnet": subnet["id"],
         },
-        "neutron": {"host": HOST, "auth_type": "none", "endpoint_override": server.url},
+        "neutron": {
+            "host": HOST,
+            "auth_type": "none",
+            "endpoint_override": server.url,
+            # Its one thread answers all, and shares the CPU with other tests.
+            "timeout": 6,
+        },
     }
     return pods["id"], options
 

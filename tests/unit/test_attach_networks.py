@@ -1,0 +1,75 @@
+"""A request for a network that is being read should wait for Neutron's answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Network
+from typing import Any, cast
+
+import pytest
+
+from dfmeta.exceptions import AttachDriverError
+from dfmeta.ports import attach_networks
+from dfmeta.ports.attach_networks import Chosen, NeutronNetworks
+from dfmeta.ports.neutron_trunks import NeutronTrunks
+
+PODS = {"pods": Chosen("n", "s")}
+
+
+class SlowTrunks:
+    """Neutron, which answers once it may."""
+
+    def __init__(self) -> None:
+        self.asked, self.may = threading.Event(), threading.Event()
+        self.requests = 0
+
+    def network(self, _network: str) -> Mapping[str, Any]:
+        self.requests += 1
+        self.asked.set()
+        assert self.may.wait(30)
+        return {"mtu": 1450}
+
+    def subnet(self, _subnet: str) -> Mapping[str, Any]:
+        return {"network_id": "n", "cidr": "10.20.0.0/20", "gateway_ip": None}
+
+    def ports_of_subnet(self, _subnet: str) -> list[Any]:
+        return []
+
+
+@pytest.fixture
+def neutron() -> SlowTrunks:
+    return SlowTrunks()
+
+
+@pytest.fixture
+def networks(neutron: SlowTrunks) -> NeutronNetworks:
+    return NeutronNetworks(cast("NeutronTrunks", neutron), PODS)
+
+
+def test_requests_wait_for_the_answer_that_the_start_waits_for(
+    networks: NeutronNetworks, neutron: SlowTrunks
+) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        start = pool.submit(networks.refresh)
+        assert neutron.asked.wait(30)
+        requests = [pool.submit(lambda: networks["pods"]) for _ in range(2)]
+        neutron.may.set()
+        assert {one.result(30).subnet for one in requests} == {IPv4Network("10.20.0.0/20")}
+        start.result(30)
+    assert neutron.requests == 1
+
+
+def test_a_request_does_not_wait_for_ever(
+    networks: NeutronNetworks, neutron: SlowTrunks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach_networks, "WAIT", 0.01)
+    with ThreadPoolExecutor(1) as pool:
+        start = pool.submit(networks.refresh)
+        assert neutron.asked.wait(30)
+        with pytest.raises(AttachDriverError, match="has not told"):
+            networks["pods"]
+        neutron.may.set()
+        start.result(30)
+    assert networks["pods"].mtu == 1450
