@@ -348,7 +348,10 @@ def test_guests_are_served_over_a_device_that_was_made_anew(
     before = agent.log().count(f"Configured {SIDE.tap}: ")
     host.vsctl("del-port", SIDE.bridge, SIDE.tap)
     wait_for(lambda: agent.log().count(f"Configured {SIDE.tap}: ") > before, 10, "the repair")
-    assert failures({guest: batch.samples()}) == {}
+    wrong = failures({guest: batch.samples()})
+    # At most the one request that haproxy was waiting for when the device went.
+    assert wrong.total() <= 1, wrong
+    assert not any("refused" in kind or "ANOTHER" in kind for kind in wrong), wrong
     wait_for(lambda: process not in pids(agent), 15, "another haproxy: the old one's connections")
     asks_own(guest)
 

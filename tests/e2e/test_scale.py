@@ -82,4 +82,4 @@ def test_hundreds_of_ports_come_stay_over_a_restart_change_and_go(crowd: Crowd) 
         until_flows(crowd, FIXED_FLOWS)
         wait_for(lambda: meters(crowd) == 0, 10, "the meters to be gone")
         assert agent.metric("dfmeta_ports", state="served") == 0
-        assert agent.ready()
+        wait_for(agent.ready, 10, "the switch to confirm the last of it")
