@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +19,6 @@ installed = pytest.mark.installed
 
 _DURATION = re.compile(r"duration=([0-9.]+)s")
 _PACKETS = re.compile(r"n_packets=(\d+)")
-_DEVICE = re.compile(r"^\d+: ([^:@ ]+)", re.MULTILINE)
-_ADDRESS = re.compile(r"^ +inet (.+)", re.MULTILINE)
 _COUNTERS = re.compile(r"\b(duration|n_packets|n_bytes|idle_age|hard_age)=[^ ,]+, ?")
 FOREIGN = "cookie=0x77,table=0,priority=250,udp,nw_dst=192.0.2.1,actions=drop"
 
@@ -141,6 +138,14 @@ def test_a_remembered_port_that_is_taken_gives_way_to_another(
 # --cleanup
 
 
+def said(host: OpenvSwitch, *words: str) -> str:
+    return host.namespace.run(["ip", *words]).stdout
+
+
+def names(host: OpenvSwitch) -> list[str]:
+    return sorted(line.split(": ")[1] for line in said(host, "-o", "link").splitlines())
+
+
 class Everything:
     """Bridge and host, as far as dfmeta could have changed them."""
 
@@ -158,19 +163,15 @@ class Everything:
         self.interfaces = host.records(
             *("Interface", "name", "type", "ofport", "external_ids", "mac", "options"),
         )
-        self.rules = host.namespace.ip("rule")
+        self.links = names(host)
+        self.rules = said(host, "rule")
         # Link-local routes come when the kernel has looked for a duplicate, a second or two later.
-        routes = host.namespace.ip("route show table all").splitlines()
+        routes = said(host, "route", "show", "table", "all").splitlines()
         self.routes = [line for line in routes if not re.search(r"\bf[ef][08]0::", line)]
-        devices = host.namespace.ip("address")
-        self.links = sorted(_DEVICE.findall(devices))
-        self.addresses = _ADDRESS.findall(devices)
-        with host.namespace.inside():
-            self.sysctls = {
-                str(path): path.read_text()
-                for name in ("all", "lo", "default", BRIDGE)
-                for path in Path("/proc/sys/net/ipv4/conf", name).glob("*")
-            }
+        self.addresses = said(host, "-4", "addr")
+        self.sysctls = host.namespace.run(
+            ["sysctl", "-a", "--pattern", r"net\.ipv4\.conf\.(all|lo|default|br-int)\."]
+        ).stdout
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Everything) and vars(self) == vars(other)
