@@ -7,6 +7,7 @@ the call that sends it, so that nothing here waits.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import socket
@@ -189,13 +190,10 @@ class Rtnetlink:
         return self._ask(kind + 1, 0, message)
 
     def _list(self, kind: int, message: Any) -> list[Any]:
-        for left in reversed(range(_TRIES)):
-            try:
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(InterruptedError):
                 return self._ask(kind + 2, _DUMP, message)
-            except InterruptedError:
-                if not left:
-                    raise
-        return []
+        return self._ask(kind + 2, _DUMP, message)
 
     def _ask(self, kind: int, flags: int, message: Any) -> list[Any]:
         """Send a request; return the messages of its answer.

@@ -69,7 +69,7 @@ class NeutronNetworks(Mapping[str, Network]):
         self._taken: dict[str, tuple[float, frozenset[IPv4Address]]] = {}
         """Id of a subnet → the addresses of other ports, and when they were read."""
         self._first = threading.Lock()
-        """Held by what asks for a network first; requests wait for its answer."""
+        """Held by the start or the request that asks first; other requests wait for its answer."""
         self._seldom: dict[str, Seldom] = {}
 
     def __getitem__(self, name: str) -> Network:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import KEY, TWIN_MAC
 from tests.harness.agent import Agent
 from tests.harness.cloudinit import (
@@ -101,11 +102,7 @@ WAYS = {
 }
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    """One for all tests: each has guests with ids of their own."""
-    with OpenvSwitch() as switch:
-        yield switch
+host = shared.host  # one for all tests: each has guests with ids of their own
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.early
 WITHOUT_END = 100_000
 INTERVAL = 0.02
 """Seconds between two requests of each of two others: one each 10 ms."""
-ASKED = 20
+ASKED = 50
 """Requests that each of the others makes at least, or nothing would be shown."""
 WANTED = 100
 MEBIBYTE = 1024
@@ -49,7 +49,7 @@ GIVEN_UP = 3 * AT_ONCE
 LARGE_PATH = "/openstack/latest/user_data"
 NETWORK_PATH = "/nocloud/network-config"
 CARDS = 16
-ANSWERS = 300
+ANSWERS = 500
 """Of the daemon, over which the time of one is measured."""
 TIMES = 4
 """How much more CPU time than the usual answer one may take that a guest makes costly."""

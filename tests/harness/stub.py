@@ -46,11 +46,10 @@ def main() -> None:
     pid = int(ours.recv(16))
 
     def pass_on(number: int, _frame: object) -> None:
-        # No import of contextlib for this.
-        try:  # noqa: SIM105
+        try:
             os.kill(pid, number)
         except ProcessLookupError:
-            pass
+            return  # it has ended
 
     for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
         _signal.signal(number, pass_on)
