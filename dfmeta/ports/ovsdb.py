@@ -17,7 +17,6 @@ import eventlet
 from eventlet.hubs import trampoline
 from eventlet.patcher import original
 from ovs.poller import POLLIN, Poller
-from ovsdbapp.backend.ovs_idl import idlutils
 
 from dfmeta import hub
 from dfmeta.exceptions import OvsdbError
@@ -25,7 +24,15 @@ from dfmeta.model import TAP_MAC, TAP_MARK, TAP_VLAN, MetaIds, MetaNames
 from dfmeta.ports import meta_writer
 from dfmeta.ports.bridge_reader import BridgeReader, Update, is_marked
 from dfmeta.ports.conflicts import TapElsewhereError
-from dfmeta.ports.idl import TRANSACTION_TIMEOUT, Api, Change, Handle, Noticing, Transaction
+from dfmeta.ports.idl import (
+    TRANSACTION_TIMEOUT,
+    Api,
+    Change,
+    Handle,
+    Noticing,
+    Transaction,
+    schema_helper,
+)
 from dfmeta.ports.meta_rows import owner_of_port
 
 LOG = logging.getLogger(__name__)
@@ -281,10 +288,7 @@ class OvsdbWatcher:
                 _time.sleep(RECONNECT_PAUSE)
 
     def _serve_connection(self) -> None:
-        helper = idlutils.get_schema_helper(self.remote, "Open_vSwitch")
-        for table, columns in COLUMNS.items():
-            helper.register_columns(table, list(columns))
-        idl = Noticing(self.remote, helper)
+        idl = Noticing(self.remote, schema_helper(self.remote, COLUMNS))
         api = Api(Handle(idl))
         self._seqno, self._session = idl.change_seqno, -1
         try:
