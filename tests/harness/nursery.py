@@ -410,6 +410,7 @@ def main() -> None:
     # A collection in a child would copy every page of what it has inherited.
     gc.collect()
     gc.freeze()
+    kernel.use_huge_pages()
     server.serve()
 
 
