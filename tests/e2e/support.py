@@ -87,7 +87,10 @@ def project_ids(name: str, **values: Any) -> Ids:
 def put(agent: Agent, guest: Guest, *options: str, hostname: str = "") -> str:
     """A record in the store; its host name."""
     hostname = hostname or f"{guest.name}.example.org"
-    agent.ctl("store", "put", guest.instance_id, "--hostname", hostname, *options)
+    if options:
+        agent.ctl("store", "put", guest.instance_id, "--hostname", hostname, *options)
+    else:
+        agent.put(guest.instance_id, hostname)
     return hostname
 
 

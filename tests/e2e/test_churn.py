@@ -68,7 +68,7 @@ def test_fifty_ports_a_second_cost_busy_guests_nothing(
     agent = make_agent()
     guests = [make_guest(f"busy-{number}") for number in range(3)]
     for guest in guests:
-        agent.ctl("store", "put", guest.instance_id, "--hostname", guest.name)
+        agent.put(guest.instance_id, guest.name)
     for guest in guests:
         # All flows of a port come together.
         hook = f"in_port={guest.ofport},"
@@ -109,7 +109,7 @@ def test_a_daemon_killed_at_random_moments_always_comes_back_right(
     agent = make_agent()
     guests = [make_guest(name, mac="fa:16:3e:00:00:07") for name in ("first", "second")]
     for guest in guests:
-        agent.ctl("store", "put", guest.instance_id, "--hostname", guest.name)
+        agent.put(guest.instance_id, guest.name)
     moments = random.Random(1)
     for _round in range(KILLS * soak):
         batches = [guest.start_many(MANY, path=PATH, timeout=20) for guest in guests]

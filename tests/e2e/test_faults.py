@@ -49,7 +49,7 @@ class Busy:
         self.agent = agent
         self.guests = [make_guest(name, mac=MAC) for name in ("first", "second")]
         for guest in self.guests:
-            agent.ctl("store", "put", guest.instance_id, "--hostname", guest.name)
+            agent.put(guest.instance_id, guest.name)
         # Both are known before the fault: on a busy machine one may start late.
         self._ask_once()
 
@@ -277,14 +277,14 @@ def test_a_port_that_is_given_to_another_guest_never_tells_of_the_one_before(
     host: OpenvSwitch, agent: Agent, make_guest: MakeGuest
 ) -> None:
     before = make_guest("before")
-    agent.ctl("store", "put", before.instance_id, "--hostname", "before")
+    agent.put(before.instance_id, "before")
     assert before.curl(PATH).text == "before"
     (former,) = keys_at(agent, before.ofport)
     ofport = before.ofport
     batch = before.start_many(100_000, path=PATH, timeout=2)
     before.del_port()
     after = make_guest("after", plug=False)
-    agent.ctl("store", "put", after.instance_id, "--hostname", "after")
+    agent.put(after.instance_id, "after")
     after.plug(ofport_request=ofport)
     assert after.ofport == ofport
     samples = after.http_many(200, path=PATH)

@@ -65,7 +65,7 @@ def twins(relay: Relay, both: tuple[Guest, Guest]) -> Iterator[tuple[Guest, Gues
 
 def known(agent: Agent, guest: Guest) -> Guest:
     """Have the store know the guest by its name."""
-    agent.ctl("store", "put", guest.instance_id, "--hostname", guest.name)
+    agent.put(guest.instance_id, guest.name)
     return guest
 
 

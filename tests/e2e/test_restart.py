@@ -82,7 +82,7 @@ def test_an_instance_that_changed_while_nobody_looked_gets_its_own(
     before = listed(host)
     guest.set_external_ids(vm_uuid=uuid_of("next"))
     agent.start()
-    agent.ctl("store", "put", uuid_of("next"), "--hostname", "next")
+    agent.put(uuid_of("next"), "next")
     addresses = [flow for flow in before if "table=200" in flow and "dl_src" in flow]
     assert [flow for flow in addresses if flow in listed(host)] == []
     reply = guest.curl(META_DATA)

@@ -227,7 +227,7 @@ def test_entries_come_go_and_change_while_others_ask(agent: Agent, site: Site) -
         assert read_all(connection) == b""
     assert not changing.curl("/", timeout=0.5).status
     other = uuid_of("another container")
-    agent.ctl("store", "put", other, "--hostname", "another")
+    agent.put(other, "another")
     declare(vm, *rest, changing.entry(instance_id=other))
     wait_for(lambda: changing.curl("/", timeout=1).status, 10, "the other container")
     assert uuid_in(changing.curl(META_DATA).body) == other

@@ -58,7 +58,7 @@ def test_a_syn_is_held_and_released_when_the_instance_comes(
     host: OpenvSwitch, agent: Agent, nameless: Guest
 ) -> None:
     instance = uuid_of("instance that comes late")
-    agent.ctl("store", "put", instance, "--hostname", "late")
+    agent.put(instance, "late")
     settled(host, nameless)
     held = agent.metric("dfmeta_packet_ins_total", outcome="held")
     with Capture(host.namespace, nameless.port) as capture:

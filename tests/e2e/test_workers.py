@@ -224,7 +224,7 @@ def test_a_worker_that_was_late_answers_nobody_by_what_it_knew(
     put(agent, other)
     asks_own(guest)
     successor = uuid_of("successor")
-    agent.ctl("store", "put", successor, "--hostname", "successor")
+    agent.put(successor, "successor")
     (late,) = workers(agent)
     learned = agent.metric("dfmeta_packet_ins_total", outcome="learned")
     os.kill(late, signal.SIGSTOP)
@@ -251,7 +251,7 @@ def test_another_instance_on_the_port_gets_its_own_over_kept_connections_and_new
         kept.sendall(REQUEST)
         assert guest.instance_id.encode() in kept.recv(65536)
         successor = uuid_of("successor")
-        agent.ctl("store", "put", successor, "--hostname", "successor")
+        agent.put(successor, "successor")
         guest.set_external_ids(**{"vm-uuid": successor})
 
         def changed() -> bool:
@@ -366,7 +366,7 @@ def test_guests_whose_instance_is_not_known_yet_wait_for_it(
 ) -> None:
     late = make_guest("late", ids=Ids(iface_id=uuid_of("port late"), vm_uuid=""))
     instance = uuid_of("instance late")
-    agent.ctl("store", "put", instance, "--hostname", "late")
+    agent.put(instance, "late")
     batch = late.start_many(1, path=META_DATA, timeout=10)
     wait_for(lambda: agent.metric("dfmeta_held_syns") == 1, 5, "its SYN to be held")
     late.set_external_ids(**{"vm-uuid": instance})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -91,3 +92,22 @@ def test_a_daemon_that_does_not_stop_is_a_failure(make_agent: MakeAgent) -> None
     with pytest.raises(AssertionError, match=r"still runs [^\n]*:\n[0-9]+: \w+"):
         agent.stop(0.2)
     agent.kill()
+
+
+def test_a_record_that_is_put_is_that_of_the_command(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    agent = make_agent(start=False)
+    first, second = (f"00000000-0000-4000-8000-{number:012}" for number in range(2))
+    agent.put(first, "web.example.org")
+    agent.ctl("store", "put", second, "--hostname", "web.example.org")
+    documents = [
+        json.loads(agent.ctl("store", "get", one, "--format", "json").stdout)[0]
+        for one in (first, second)
+    ]
+    for one, document in zip((first, second), documents, strict=True):
+        assert document.pop("id") == one
+        assert document.pop("created_at")
+        assert document.pop("updated_at")
+    assert documents[0] == documents[1]
