@@ -317,13 +317,16 @@ class Guest(Closing):
             command += ["--data-binary", "@-"]
         for name, value in headers:
             command += ["-H", f"{name}: {value}"]
-        done = subprocess.run(
-            self.namespace.command([*command, *options, f"http://{host}{path}"]),
-            input=data or b"",
-            capture_output=True,
-            timeout=timeout + 10,
-            check=False,
-        )
+        command += [*options, f"http://{host}{path}"]
+        with ExitStack() as stack:
+            if self.namespace.resolv_conf:
+                command = self.namespace.command(command)
+            else:
+                # A start by ip(8) takes a quarter of the CPU time of both.
+                stack.enter_context(self.namespace.inside())
+            done = subprocess.run(
+                command, input=data or b"", capture_output=True, timeout=timeout + 10, check=False
+            )
         return _reply(done)
 
     def http_many(self, count: int, concurrency: int = 1, **asking: Unpack[Asking]) -> list[Sample]:

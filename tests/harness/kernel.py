@@ -95,16 +95,15 @@ def delete_net(path: Path) -> None:
 def processes_in(path: Path) -> list[int]:
     """Do as ``ip netns pids`` does."""
     try:
-        wanted = path.stat()
+        wanted = f"net:[{path.stat().st_ino}]"
     except FileNotFoundError:
         return []
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
-            # It may end now.
+            # It may end now. To read the link takes half the time of stat(2).
             with contextlib.suppress(OSError):
-                net = os.stat(f"/proc/{entry}/ns/net")
-                if (net.st_dev, net.st_ino) == (wanted.st_dev, wanted.st_ino):
+                if os.readlink(f"/proc/{entry}/ns/net") == wanted:
                     found.append(int(entry))
     return found
 

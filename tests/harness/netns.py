@@ -293,20 +293,29 @@ def tx_off(namespace: Namespace, device: str) -> None:
 
 def remove_stale() -> None:
     """Remove the namespaces and folders of processes that are gone."""
-    for path in _found(f"{PREFIX}*"):
-        owner = _OWNED.match(path.name)
-        if owner and not Path("/proc", owner[1]).exists():
-            _discard(path)
+    runs: dict[str, bool] = {}
+    for path in _found(PREFIX):
+        if owner := _OWNED.match(path.name):
+            pid = owner[1]
+            if pid not in runs:
+                runs[pid] = os.path.exists(f"/proc/{pid}")
+            if not runs[pid]:
+                _discard(path)
 
 
 def remove_own() -> None:
     """Remove the namespaces and folders of this process: the last line of defence at its exit."""
-    for path in _found(f"{PREFIX}{os.getpid()}-*"):
+    for path in _found(f"{PREFIX}{os.getpid()}-"):
         _discard(path)
 
 
-def _found(pattern: str) -> list[Path]:
-    return [path for place in _PLACES for path in place.glob(pattern)]
+def _found(prefix: str) -> list[Path]:
+    """Paths of all places whose names begin so; each new namespace looks for them."""
+    found = []
+    for place in _PLACES:
+        with contextlib.suppress(FileNotFoundError):
+            found += [place / name for name in os.listdir(place) if name.startswith(prefix)]
+    return found
 
 
 def _discard(path: Path) -> None:

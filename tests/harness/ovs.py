@@ -134,7 +134,11 @@ class OpenvSwitch(Closing):
             # Sockets remain after a SIGKILL; a new one shows that its bridge is configured.
             for stale in self.rundir.glob("*.mgmt"):
                 stale.unlink()
-        self._running[daemon] = self.namespace.spawn(arguments, env=self.environment())
+        # ovs-vswitchd fills caches of 8 MiB at its start: huge pages for them.
+        env = {**self.environment(), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+        # A start by ip(8) would take longer, to show them the namespace's devices in /sys as well.
+        with self.namespace.inside():
+            self._running[daemon] = netns.spawn(arguments, env=env)
         wait_for(lambda: self._answers(daemon), 15, f"{daemon} to answer", interval=0.01)
 
     def stop(self, daemon: str) -> None:
