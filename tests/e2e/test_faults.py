@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -19,7 +19,7 @@ from tests.e2e.support import (
 )
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Sample
+from tests.harness.guest import METADATA_IP, OPENSTACK6, Batch, Guest, Sample
 from tests.harness.nursery import as_installed
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import PATIENCE, wait_for
@@ -67,10 +67,11 @@ class Busy:
             for host in SERVICES
         ]
         try:
-            self._await_answers(BEFORE)
+            running = [batch for _guest, batch in batches]
+            await_answers(running, BEFORE)
             fault()
-            assert all(batch.running for _guest, batch in batches)
-            self._await_answers(AFTER)
+            assert all(batch.running for batch in running)
+            await_answers(running, AFTER)
         except BaseException:
             for _guest, batch in batches:
                 batch.stop()
@@ -86,19 +87,15 @@ class Busy:
         for guest in self.guests:
             assert all(guest.curl(PATH, host=host).text == guest.name for host in SERVICES)
 
-    def _await_answers(self, more: int) -> None:
-        before = self._answered()
-        # To count them is work of the daemon as well.
-        wait_for(
-            lambda: self._answered() >= before + more,
-            20,
-            f"{more} requests to be answered",
-            interval=0.1,
-        )
 
-    def _answered(self) -> float:
-        metrics = self.agent.metrics()
-        return sum(v for name, v in metrics.items() if name.startswith("dfmeta_requests_total"))
+def await_answers(batches: Sequence[Batch], more: int) -> None:
+    """Wait until so many requests have been answered from now on."""
+
+    def answered() -> int:
+        return sum(batch.answered for batch in batches)
+
+    before = answered()
+    wait_for(lambda: answered() >= before + more, 20, f"{more} requests to be answered")
 
 
 @pytest.fixture

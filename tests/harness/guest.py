@@ -436,6 +436,11 @@ class Batch:
         """Return whether requests are still running."""
         return self._process.poll() is None
 
+    @property
+    def answered(self) -> int:
+        """Return how many requests have been answered with status 200 so far."""
+        return os.fstat(self._errors.fileno()).st_size
+
     def stop(self) -> None:
         """Kill the requests; the results are lost."""
         self._process.kill()
@@ -457,7 +462,8 @@ class Batch:
         results, errors = (_all_of(file) for file in (self._results, self._errors))
         self._files.close()
         if status:
-            raise netns.CommandError(["client.py"], status, "", errors.decode(errors="replace"))
+            said = errors.decode(errors="replace").lstrip(".")
+            raise netns.CommandError(["client.py"], status, "", said)
         return [
             Sample(**{**result, "body": base64.b64decode(result["body"])})
             for result in json.loads(results)
