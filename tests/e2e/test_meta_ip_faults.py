@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
+from tests.e2e import shared
 from tests.e2e.support import failures
 from tests.e2e.test_faults import NORMAL, Busy
 from tests.e2e.test_meta_ip import OPTIONS, row
 from tests.harness.agent import Agent
-from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.fixtures import MakeGuest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 
@@ -21,20 +24,31 @@ META = "br-meta"
 Fault = Callable[[OpenvSwitch], None]
 
 
-@pytest.fixture
-def agent(make_agent: MakeAgent) -> Agent:
-    return make_agent(OPTIONS)
+host, agent = shared.host, shared.agent_with(OPTIONS)
 
 
-@pytest.fixture
-def busy(agent: Agent, make_guest: MakeGuest) -> Busy:
-    return Busy(agent, make_guest)
+@pytest.fixture(scope="module")
+def busy(host: OpenvSwitch, agent: Agent) -> Iterator[Busy]:
+    with ExitStack() as guests:
+        yield Busy(agent, MakeGuest(host, guests))
 
 
 def ours(host: OpenvSwitch) -> int:
     """How many flows of dfmeta both bridges have."""
-    bridges = [one for one in ("br-int", META) if one in host.vsctl("list-br").split()]
+    names = {row["name"] for row in host.ovsdb.select("Bridge", "name")}
+    bridges = [one for one in ("br-int", META) if one in names]
     return sum(host.ofctl("dump-flows", one).count(COOKIE) for one in bridges)
+
+
+def rows(host: OpenvSwitch) -> list[dict[str, Any]]:
+    """What dfmeta writes of its bridges and ports, apart from the guests' Meta addresses."""
+    return sorted(
+        (
+            *host.records("Bridge", "name", "fail_mode"),
+            *host.records("Port", "name", "tag", "vlan_mode", "cvlans"),
+        ),
+        key=str,
+    )
 
 
 def delete_flows_of_br_meta(host: OpenvSwitch) -> None:
@@ -110,11 +124,14 @@ def kill_ovsdb(host: OpenvSwitch) -> None:
 def test_guests_see_a_pause_at_worst(
     host: OpenvSwitch, agent: Agent, busy: Busy, fault: Fault
 ) -> None:
-    before = ours(host)
+    flows, written = ours(host), rows(host)
+
+    def is_repaired() -> bool:
+        return rows(host) == written and agent.ready() and ours(host) == flows
 
     def through() -> None:
         fault(host)
-        wait_for(lambda: ours(host) == before and agent.ready(), 15, "the flows to be back")
+        wait_for(is_repaired, 15, "rows and flows to be back")
 
     samples = busy.through(through)
     assert failures(samples) == Counter()
