@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.support import META_DATA, Attempt, Capture, asks_own, put, uuid_in
+from tests.harness import netns
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, uuid_of
+from tests.harness.nursery import as_installed
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
 pytestmark = pytest.mark.early
-installed = pytest.mark.installed
 
 _DURATION = re.compile(r"duration=([0-9.]+)s")
 _PACKETS = re.compile(r"n_packets=(\d+)")
@@ -38,7 +43,7 @@ def proxy_port(agent: Agent) -> int:
     return int(re.findall(r"on tap-\w+ port (\d+)", agent.log())[-1])
 
 
-@pytest.mark.parametrize("how", ["stop", pytest.param("kill", marks=installed)])
+@pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
     host: OpenvSwitch, agent: Agent, guest: Guest, how: str
 ) -> None:
@@ -46,10 +51,11 @@ def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
     wait_for(lambda: guest.instance_id in memory.read_text(), 5, "the daemon's memory")
     before = listed(host)
     if how == "stop":
-        agent.stop()
+        agent.restart()
     else:
         agent.kill()
-    agent.start()
+        with as_installed():
+            agent.start()
     after = listed(host)
     assert after.keys() == before.keys()
     for flow, (duration, packets) in after.items():
@@ -139,7 +145,7 @@ def test_a_remembered_port_that_is_taken_gives_way_to_another(
 
 
 def said(host: OpenvSwitch, *words: str) -> str:
-    return host.namespace.run(["ip", *words]).stdout
+    return netns.run(["ip", "-netns", host.namespace.name, *words]).stdout
 
 
 def names(host: OpenvSwitch) -> list[str]:
@@ -163,15 +169,22 @@ class Everything:
         self.interfaces = host.records(
             *("Interface", "name", "type", "ofport", "external_ids", "mac", "options"),
         )
+        # OVSDB has no order of rows.
+        for rows in (self.bridges, self.ports, self.interfaces):
+            rows.sort(key=itemgetter("name"))
         self.links = names(host)
         self.rules = said(host, "rule")
         # Link-local routes come when the kernel has looked for a duplicate, a second or two later.
         routes = said(host, "route", "show", "table", "all").splitlines()
         self.routes = [line for line in routes if not re.search(r"\bf[ef][08]0::", line)]
         self.addresses = said(host, "-4", "addr")
-        self.sysctls = host.namespace.run(
-            ["sysctl", "-a", "--pattern", r"net\.ipv4\.conf\.(all|lo|default|br-int)\."]
-        ).stdout
+        # sysctl(8) would walk through all settings of the kernel for these.
+        with host.namespace.inside():
+            self.sysctls = {
+                path: path.read_text()
+                for device in ("all", "lo", "default", "br-int")
+                for path in Path("/proc/sys/net/ipv4/conf", device).iterdir()
+            }
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Everything) and vars(self) == vars(other)
@@ -184,9 +197,8 @@ class Everything:
             assert vars(other)[name] == value or name == but, name
 
 
-@pytest.fixture
-def furnished(host: OpenvSwitch) -> OpenvSwitch:
-    """A host with flows, a meter, a rule and a route of somebody else."""
+def furnish(host: OpenvSwitch) -> None:
+    """Give a host flows, a meter, a rule and a route of somebody else."""
     host.ofctl("add-flow", BRIDGE, FOREIGN)
     host.ofctl("add-flow", BRIDGE, "cookie=0x78,table=200,priority=5,icmp,actions=drop")
     host.ofctl("add-meter", BRIDGE, "meter=65538,pktps,band=type=drop,rate=50")
@@ -197,7 +209,38 @@ def furnished(host: OpenvSwitch) -> OpenvSwitch:
         "rule add from 192.0.2.0/24 lookup 7 priority 100",
         "route add 198.51.100.0/24 dev br-int table 7",
     )
+
+
+@pytest.fixture
+def furnished(host: OpenvSwitch) -> OpenvSwitch:
+    """A furnished host."""
+    furnish(host)
     return host
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """A furnished host with a guest, which each cleanup leaves as it was."""
+
+    host: OpenvSwitch
+    before: Everything
+
+
+@pytest.fixture(scope="module")
+def cleaned_once() -> Iterator[Cleaned]:
+    with OpenvSwitch() as host:
+        furnish(host)
+        with Guest(host, "one", route="gateway"):
+            yield Cleaned(host, Everything(host))
+
+
+@pytest.fixture
+def cleaned(cleaned_once: Cleaned) -> Iterator[Cleaned]:
+    """What arp_ignore was before is in the state alone, which some tests remove."""
+    arp_ignore = "net/ipv4/conf/all/arp_ignore"
+    before = cleaned_once.host.namespace.setting(arp_ignore)
+    yield cleaned_once
+    cleaned_once.host.namespace.setting(arp_ignore, before)
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -243,27 +286,25 @@ CHANGES: dict[str, object] = {
 
 @pytest.mark.parametrize("way", ["made with it", "changed since", "changed for the last start"])
 @pytest.mark.parametrize("option", CHANGES)
-def test_cleanup_finds_all_whatever_the_option_was(
-    furnished: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, option: str, way: str
-) -> None:
+def test_cleanup_finds_all_whatever_the_option_was(cleaned: Cleaned, option: str, way: str) -> None:
     """Without the state, unless that is what knows of two values."""
-    make_guest("one", route="gateway")
-    before = Everything(furnished)
+    host, before = cleaned.host, cleaned.before
     changed = {"df_metadata": {option: CHANGES[option]}}
-    agent = make_agent(changed if way == "made with it" else None)
-    assert "meter=131" in furnished.ofctl("dump-meters", BRIDGE), "a guest's"
-    agent.stop()
-    agent.configure(changed)
-    if way == "changed for the last start":
+    with Agent(host, changed if way == "made with it" else None) as agent:
         agent.start()
+        assert "meter=131" in host.ofctl("dump-meters", BRIDGE), "a guest's"
         agent.stop()
+        agent.configure(changed)
+        if way == "changed for the last start":
+            agent.start()
+            agent.stop()
+            agent.clean_up()
+            before.check(Everything(host))
+            return
+        (agent.state_path / "state.json").unlink()
         agent.clean_up()
-        before.check(Everything(furnished))
-        return
-    (agent.state_path / "state.json").unlink()
-    agent.clean_up()
-    # What arp_ignore was before is in the state alone.
-    before.check(Everything(furnished), but="sysctls")
+        # What arp_ignore was before is in the state alone.
+        before.check(Everything(host), but="sysctls")
 
 
 def test_cleanup_beside_a_running_daemon_refuses(
