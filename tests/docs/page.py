@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 _CHAPTER = "="
+_HEADING = re.compile(r"^(\S.*)\n(=+|-+|~+)$", re.MULTILINE)
 ROW = re.compile(r"^   \* - .*(?:\n     .+)*", re.MULTILINE)
 """A row of a list table, as it is written."""
 
@@ -28,9 +29,8 @@ class Section:
 
 def sections(page: str) -> list[Section]:
     """The page's sections in their order."""
-    heading = re.compile(r"^(\S.*)\n(=+|-+|~+)$", re.MULTILINE)
     found, chapter = [], ""
-    marks = [one for one in heading.finditer(page) if len(one[1]) == len(one[2])]
+    marks = [one for one in _HEADING.finditer(page) if len(one[1]) == len(one[2])]
     ends = [one.start() for one in marks[1:]] + [len(page)]
     for mark, end in zip(marks, ends, strict=True):
         chapter = mark[1] if mark[2][0] == _CHAPTER else chapter
@@ -69,7 +69,7 @@ def absent(found: Iterable[Section], facts: Mapping[str, Iterable[str]]) -> Iter
 
     :param facts: title of a section → words that have to be in it.
     """
-    texts = {one.title: one.text for one in found}
+    texts = {one.title: one.text for one in found if one.title in facts}
     for title, wanted in facts.items():
         for fact in wanted:
             if not re.search(rf"(?<![\w.]){re.escape(fact)}(?!\w)", texts.get(title, "")):

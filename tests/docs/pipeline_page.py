@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import get_args
 
@@ -71,9 +71,15 @@ def faults(page: str) -> list[str]:
         *_order(found),
         *(fault for stage in TABLES for fault in _table(found, stage)),
         *(fault for purpose in PURPOSES for fault in _purpose(found, purpose)),
-        *_blocks(page),
-        *absent(found, {title: wanted() for title, wanted in FACTS.items()}),
+        *_blocks(found),
+        *absent(found, _facts()),
     ]
+
+
+@cache
+def _facts() -> Mapping[str, Sequence[str]]:
+    """See ``FACTS``; the code says the same to every page."""
+    return {title: tuple(wanted()) for title, wanted in FACTS.items()}
 
 
 def _unknown_kinds() -> Iterator[str]:
@@ -180,9 +186,9 @@ def _words(flow: Flow) -> set[str]:
     return words or {"drops"}
 
 
-def _blocks(page: str) -> Iterator[str]:
+def _blocks(found: list[Section]) -> Iterator[str]:
     there = {}
-    for one in sections(page):
+    for one in found:
         for paragraph in one.paragraphs:
             if block := _BLOCK.match(paragraph):
                 there[block[1]] = unwrapped(block[2])

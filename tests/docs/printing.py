@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from ipaddress import IPv4Address, IPv6Address
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
@@ -80,7 +81,8 @@ class Case:
         return version_of(self.flow) == 6 or PURPOSES[self.flow.purpose].stage is Stage.ND
 
 
-def cases() -> dict[str, Case]:
+@cache
+def cases() -> Mapping[str, Case]:
     """Every form of every purpose's flows, by the name of its block."""
     plain = Guest(ENDPOINT, METER, {SLOT: ADDRESS}, SYN_METER, next_hops=(HOP,))
     unmetered = Guest(ENDPOINT, None, {SLOT: ADDRESS})

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import PurePosixPath
 
 from tests.docs.sources import parsed
@@ -39,25 +40,36 @@ def statuses(texts: Mapping[str, str]) -> tuple[set[int], list[str]]:
     for module, text in texts.items():
         if not module.startswith(PROXY):
             continue
-        for node in ast.walk(parsed(text)):
-            for status in _of(node):
-                if isinstance(status, int):
-                    found.add(status)
-                elif (where := f"{PurePosixPath(module).name}: {status}") not in PASSED_ON:
-                    faults.append(f"what status is answered is not known: {where}")
+        for status in _in(text):
+            if isinstance(status, int):
+                found.add(status)
+            elif (where := f"{PurePosixPath(module).name}: {status}") not in PASSED_ON:
+                faults.append(f"what status is answered is not known: {where}")
     return found, faults
 
 
 def reasons(texts: Mapping[str, str]) -> set[tuple[str, int]]:
     """What a request is refused for, each with its status."""
+    of_proxy = (text for module, text in texts.items() if module.startswith(PROXY))
+    return {one for text in of_proxy for one in _refusals(text)}
+
+
+@cache
+def _in(text: str) -> Sequence[int | str]:
+    """Statuses that a module's text answers."""
+    return [status for node in ast.walk(parsed(text)) for status in _of(node)]
+
+
+@cache
+def _refusals(text: str) -> frozenset[tuple[str, int]]:
+    """What a module's text refuses a request for, each with its status."""
     found = set()
-    for text in (text for module, text in texts.items() if module.startswith(PROXY)):
-        for node in ast.walk(parsed(text)):
-            match node:
-                case ast.Call(func=ast.Name("BadRequestError"), keywords=keywords):
-                    given = {one.arg: ast.literal_eval(one.value) for one in keywords[:2]}
-                    found.add((given["reason"], given["status"]))
-    return found
+    for node in ast.walk(parsed(text)):
+        match node:
+            case ast.Call(func=ast.Name("BadRequestError"), keywords=keywords):
+                given = {one.arg: ast.literal_eval(one.value) for one in keywords[:2]}
+                found.add((given["reason"], given["status"]))
+    return frozenset(found)
 
 
 def _of(node: ast.AST) -> Iterator[int | str]:
