@@ -54,12 +54,17 @@ def start(folder: Path, module: str, *arguments: str) -> subprocess.Popen[bytes]
     """Run pytest on a module of its own, as tools/test does."""
     (folder / "test_it.py").write_text(module)
     options = ["--failures", str(folder / "failures"), "-c", "/dev/null", "--rootdir", str(folder)]
-    options += [*arguments, str(folder / "test_it.py")]
+    # No others: to import each plugin that is installed takes longer than these tests.
+    options += ["-p", "xdist", *arguments, str(folder / "test_it.py")]
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "tests.harness.failures", *options],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            **os.environ,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
     )
 
 
