@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from dfmeta.proxy.tokens import (
     is_token_path,
     load_key,
 )
+from tests.harness import nursery
 from tests.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT, Clock
 
 HEADER = "x-aws-ec2-metadata-token"
@@ -350,7 +350,7 @@ def test_a_key_is_made_of_what_chance_gives(tmp_path: Path) -> None:
 def test_processes_that_start_at_once_have_the_same_key(tmp_path: Path) -> None:
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", STARTERS, str(tmp_path)],
+            nursery.in_shell(["dfmeta", str(tmp_path)], STARTERS),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

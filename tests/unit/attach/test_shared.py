@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
@@ -16,6 +15,7 @@ from dfmeta.attach.model import Attachment, Network, Parent
 from dfmeta.exceptions import AttachError
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
+from tests.harness import nursery
 from tests.unit.attach.support import OTHER, VM, Breaking, Plane, World, wanted
 
 ENGINES = 3
@@ -100,6 +100,7 @@ import sys
 from dfmeta.attach.engine import Engine, Settings
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
+from tests.harness import nursery
 from tests.unit.attach.support import NETWORKS, VM, Plane, wanted
 url, name = sys.argv[1:]
 tables = Attachments(Database(url, seconds=60))
@@ -117,7 +118,7 @@ print("done", flush=True)
 def test_processes_at_once(url: str) -> None:
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROCESS, url, f"host-{number}"],
+            nursery.in_shell(["dfmeta", url, f"host-{number}"], PROCESS),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

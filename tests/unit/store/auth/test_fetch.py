@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from dfmeta.exceptions import IssuerError
 from dfmeta.store.auth.oidc import ANSWER_MAX, fetch_json
+from tests.harness import nursery
 from tests.harness.certificates import Authority
 from tests.harness.issuer import Issuer, send, send_bytes, silent_listener
 
@@ -96,9 +96,9 @@ def test_what_does_not_speak_http_is_said_to(issuer: Issuer) -> None:
 def green(url: str, timeout: float, **environment: str) -> tuple[int, str]:
     """Fetch in a process that is patched as the daemons are: others' turns, and what came."""
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", GREEN, url, str(timeout)],
+        nursery.in_shell(["dfmeta-store", url, str(timeout)], GREEN),
         cwd=ROOT,
-        env={"PATH": "", "PYTHONPATH": str(ROOT), **environment},
+        env={"PATH": "", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", **environment},
         capture_output=True,
         text=True,
         check=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from dfmeta.exceptions import StoreAwayError, StoreError
 from dfmeta.store.db.record import Kind
 from dfmeta.store.db.repository import Repository
+from tests.harness import nursery
 from tests.harness.poll import wait_for
 from tests.harness.postgres import Postgres
 from tests.harness.records import push
@@ -137,7 +137,7 @@ def test_a_password_is_in_no_error(server: Postgres) -> None:
 def test_a_server_that_hangs_keeps_nobody_but_who_asks_it(server: Postgres) -> None:
     url = server.create_database()
     asking = subprocess.Popen(
-        [sys.executable, "-c", HANGING, url],
+        nursery.in_shell(["dfmeta-store", url], HANGING),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

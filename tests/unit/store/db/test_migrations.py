@@ -18,6 +18,7 @@ from sqlalchemy import Connection, create_engine, inspect, make_url, text
 from dfmeta.exceptions import StoreError
 from dfmeta.store.db import database, migrations, schema
 from dfmeta.store.db.repository import Repository
+from tests.harness import nursery
 
 RACE = """
 import sys
@@ -208,7 +209,7 @@ def test_the_schema_stays_while_another_process_has_the_database_open(database_u
     with Repository(database_url) as repository:
         repository.put("6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01", userdata=b"u")
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, database_url],
+        nursery.in_shell(["dfmeta", database_url], HOLD),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -249,7 +250,7 @@ def test_processes_that_open_a_fresh_database_at_once_all_succeed(database_url: 
     ids = [f"00000000-0000-0000-0000-{number:012}" for number in range(6)]
     racers = [
         subprocess.Popen(
-            [sys.executable, "-c", RACE, database_url, record_id],
+            nursery.in_shell(["dfmeta", database_url, record_id], RACE),
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

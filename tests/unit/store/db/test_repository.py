@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from dfmeta.exceptions import ConfigError, StoreError
 from dfmeta.store.db.record import merge_patch
 from dfmeta.store.db.repository import PAGE, PAGE_TEXT, PutResult, Repository, parse_document
+from tests.harness import nursery
 from tests.harness.examples import examples
 
 SAME_DATABASE = settings(
@@ -392,7 +393,7 @@ def test_a_file_that_may_not_be_written_is_said_to_be(open_folder: Path) -> None
     path.parent.chmod(0o555)
     path.chmod(0o400)
     done = subprocess.run(
-        [sys.executable, "-c", UNPRIVILEGED, url],
+        nursery.in_shell(["dfmeta", url], UNPRIVILEGED),
         capture_output=True,
         text=True,
         check=True,
@@ -438,7 +439,11 @@ print("ok")
 
 def test_a_writer_that_waits_lets_the_hub_run(url: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", GREEN, url], capture_output=True, text=True, check=False, timeout=60
+        nursery.in_shell(["dfmeta-store", url], GREEN),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.stdout == "ok\n", done.stderr
 

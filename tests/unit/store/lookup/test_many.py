@@ -18,6 +18,7 @@ from dfmeta.store.db.record import Kind, Record
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.need import METADATA_ALONE
 from dfmeta.store.lookup.memory import Flights, Memory
+from tests.harness import nursery
 from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
 from tests.harness.poll import wait_for
 from tests.unit.store.lookup.support import (
@@ -286,9 +287,9 @@ def test_green_threads_make_one_call_and_keep_nobody(store: OtherStore, url: str
         return store.trickle(b"HTTP/1.1 200 OK\r\n", b"X: a\r\n")
 
     store.answer = answer
-    command = [sys.executable, "-W", "ignore", "-c", GREEN]
+    command = ["dfmeta-store", store.url, url, INSTANCE, OTHER_INSTANCE]
     ran = subprocess.run(
-        [*command, store.url, url, INSTANCE, OTHER_INSTANCE],
+        nursery.in_shell(command, GREEN),
         cwd=ROOT,
         capture_output=True,
         text=True,
