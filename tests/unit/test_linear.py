@@ -64,7 +64,7 @@ PASSED_ON: Final[Mapping[str, Set[str]]] = {
 """Those whose methods are called by another name → the methods."""
 SMALL, FACTOR, TIMES = 256, 8, 3
 """Characters, how many times as many, and how far from linear the time may be: quadratic is 8."""
-TRIES: Final = (1, 3, 9, 27)
+TRIES: Final = (3, 9, 27)
 RESOLUTION: Final = 1e-6
 """Seconds, below which no time means anything."""
 LONGEST = 3
@@ -485,24 +485,30 @@ def of_size(parts: tuple[Any, Any, Any], size: int) -> Any:
     return first + piece * (size // len(piece)) + last
 
 
-def slower(run: Callable[[Any], object], parts: tuple[Any, Any, Any], tries: int) -> float:
-    """How many times as long a text takes that is :data:`FACTOR` times as long, per character.
-
-    The fastest of the tries counts. Both lengths take turns, since a busy machine is slow for a
-    while, and one of them alone would be measured in it.
-    """
-    small, large = (of_size(parts, size) for size in (SMALL, SMALL * FACTOR))
-    times = [(seconds(run, small), seconds(run, large)) for _ in range(tries)]
-    before, after = (min(column) for column in zip(*times, strict=True))
+def slower(before: float, after: float) -> float:
+    """How many times as long a text takes that is :data:`FACTOR` times as long, per character."""
     return after / max(before, RESOLUTION) / FACTOR
 
 
 def is_slow(run: Callable[[Any], object], parts: tuple[Any, Any, Any]) -> bool:
-    """Whether it takes more than linear time. A busy machine makes a few look so at first."""
-    if seconds(run, of_size(parts, SMALL * FACTOR)) <= TIMES * FACTOR * RESOLUTION:
+    """Whether it takes more than linear time. A busy machine makes a few look so at first.
+
+    The fastest of the tries counts. Both lengths take turns, since a busy machine is slow for a
+    while, and one of them alone would be measured in it.
+    """
+    large = of_size(parts, SMALL * FACTOR)
+    after = seconds(run, large)
+    if after <= TIMES * FACTOR * RESOLUTION:
         # That is no more, however short a time the short text takes. Most match nothing at all.
         return False
-    return all(slower(run, parts, tries) > TIMES for tries in TRIES)
+    small = of_size(parts, SMALL)
+    if slower(seconds(run, small), after) <= TIMES:
+        return False
+    for tries in TRIES:
+        times = [(seconds(run, small), seconds(run, large)) for _ in range(tries)]
+        if slower(*(min(column) for column in zip(*times, strict=True))) <= TIMES:
+            return False
+    return True
 
 
 def worst(pattern: re.Pattern[Any], method: str, examples: tuple[Text, ...]) -> str:
