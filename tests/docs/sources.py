@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from functools import cache
 from pathlib import Path
 
@@ -18,4 +19,7 @@ def sources() -> dict[str, str]:
 @cache
 def parsed(text: str) -> ast.Module:
     """A module's tree, which no caller may change."""
-    return ast.parse(text)
+    tree = ast.parse(text)
+    # It stays to the end: each collection would look through all of them.
+    gc.freeze()
+    return tree

@@ -13,6 +13,7 @@ import pytest
 
 from dfmeta import conf
 from dfmeta.cmd import daemon
+from tests.docs.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "dfmeta").rglob("*.py"))
@@ -124,7 +125,7 @@ def name(path: Path) -> str:
 
 @functools.cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return parsed(path.read_text(encoding="utf-8"))
 
 
 @functools.cache

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import psycopg
 
+from tests.harness import nursery
 from tests.harness.agent import program
 
 PAGE = Path(__file__).parents[2] / "doc/source/migrate-hollow.rst"
@@ -67,18 +67,10 @@ def export(url: str) -> list[str]:
         ]
 
 
-def store(*arguments: str, config: Path, stdin: bytes = b"") -> bytes:
+def store(*arguments: str, config: Path, stdin: str = "") -> bytes:
     """Run ``dfmeta store``; what it prints."""
-    command = [*program("dfmeta"), "store", *arguments]
-    done = subprocess.run(
-        [*command, "--config-file", str(config)],
-        input=stdin,
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout
+    command = [*program("dfmeta"), "store", *arguments, "--config-file", str(config)]
+    return nursery.run(command, stdin=stdin).stdout.encode(errors="surrogateescape")
 
 
 def test_exported_records_are_imported_as_they_were(postgres_url: str, tmp_path: Path) -> None:
@@ -87,7 +79,7 @@ def test_exported_records_are_imported_as_they_were(postgres_url: str, tmp_path:
     assert not any("\n" in line for line in lines)
     config = tmp_path / "dfmeta.conf"
     config.write_text(f"[df_metadata]\nstate_path = {tmp_path / 'state'}\n")
-    store("import", "-", config=config, stdin="\n".join(lines).encode())
+    store("import", "-", config=config, stdin="\n".join(lines))
     assert json.loads(store("get", FULL, "--document", config=config)) == DOCUMENT
     assert store("get", FULL, "--user-data", config=config) == USERDATA
     (shown,) = json.loads(store("get", FULL, "--format", "json", config=config))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.sources import parsed
 from tools import bounds
 
 SETUP = (bounds.ROOT / "setup.cfg").read_text(encoding="utf-8")
@@ -39,7 +40,7 @@ def imported(nodes: Iterator[ast.AST]) -> set[str]:
 
 @cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return parsed(path.read_text(encoding="utf-8"))
 
 
 # Reading what is installed takes a tenth of a second, and does not change.
