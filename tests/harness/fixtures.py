@@ -18,7 +18,7 @@ from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.postgres import Postgres
 
-_HOSTS = ("host", "shared_host")
+_HOSTS = ("host", "shared_host", "lasting_host")
 _things: list[tuple[OpenvSwitch, object]] = []
 
 
@@ -89,6 +89,13 @@ def _one_host() -> Iterator[OpenvSwitch]:
 @pytest.fixture
 def shared_host(_one_host: OpenvSwitch) -> OpenvSwitch:
     """Provide the session's compute node, reset to one flow and no ports before each test."""
+    _one_host.reset()
+    return _one_host
+
+
+@pytest.fixture(scope="module")
+def lasting_host(_one_host: OpenvSwitch) -> OpenvSwitch:
+    """Provide the session's compute node, reset before each module that uses it so alone."""
     _one_host.reset()
     return _one_host
 

@@ -9,6 +9,7 @@ os.environ["OSKEN_HUB_TYPE"] = "eventlet"
 
 from tests.harness.ovs import OpenvSwitch
 from tests.ovs import vms
+from tests.ovs.switch import add_ports
 
 
 @pytest.fixture(scope="module")
@@ -23,3 +24,9 @@ def host(switch: OpenvSwitch) -> Iterator[OpenvSwitch]:
     """The switch, without VMs and attachments after each test."""
     yield switch
     vms.clear(switch)
+
+
+@pytest.fixture(scope="module")
+def lasting_ports(lasting_host: OpenvSwitch) -> dict[int, int]:
+    """The ports that the bridge has for all tests of a module."""
+    return add_ports(lasting_host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections import Counter
@@ -56,6 +57,16 @@ class Pair:
         kept = [one for one in self.answers if one[1] != ofp.OFPT_FLOW_REMOVED]
         assert self.connection.exchange(data, last) == kept
         return kept
+
+    def clear(self) -> None:
+        """Remove all flows and meters of the bridge, of which the model has none yet."""
+        everything = {"out_port": ofp.OFPP_ANY, "out_group": ofp.OFPG_ANY}
+        flows = bare_flow(
+            self.wire, [], command=ofp.OFPFC_DELETE, table_id=ofp.OFPTT_ALL, **everything
+        )
+        data, last = encode(self.wire, [flows, self.wire.remove_meter(ofp.OFPM_ALL)])
+        (answer,) = self.connection.exchange(data, last)
+        assert answer[1] == ofp.OFPT_BARRIER_REPLY
 
     def install(self, flows: Iterable[Flow]) -> None:
         """Have these flows of ours and no others."""
@@ -136,16 +147,30 @@ def bare_flow(wire: Wire, actions: list[Any], *, match: Any = None, **fields: An
     )
 
 
-@pytest.fixture
-def shared_pair(shared_host: OpenvSwitch) -> Iterator[Pair]:
-    """Provide the bridge and a model of it, with meters and the flow of the bridge itself."""
-    ports = add_ports(shared_host)
-    with Connection(shared_host) as connection, Tracer(shared_host, ports) as tracer:
+@contextlib.contextmanager
+def _pair(host: OpenvSwitch, ports: dict[int, int]) -> Iterator[Pair]:
+    """A model of a bridge with those ports; both have nothing but meters and the bridge's flow."""
+    with Connection(host) as connection, Tracer(host, ports) as tracer:
         one = Pair(connection, tracer)
+        one.clear()
         one.feed(
             one.wire.set_controller_id(CONTROLLER_ID),
             one.wire.set_async(),
             *(one.wire.add_meter(meter, 50) for meter in (*METERS.values(), *SYN_METERS.values())),
             bare_flow(one.wire, [parser.OFPActionOutput(ELSEWHERE)], priority=0),
         )
+        yield one
+
+
+@pytest.fixture
+def shared_pair(shared_host: OpenvSwitch) -> Iterator[Pair]:
+    """Provide the bridge and a model of it, with meters and the flow of the bridge itself."""
+    with _pair(shared_host, add_ports(shared_host)) as one:
+        yield one
+
+
+@pytest.fixture
+def own_pair(lasting_host: OpenvSwitch, lasting_ports: dict[int, int]) -> Iterator[Pair]:
+    """As ``shared_pair``, for a module that uses the host for nothing else."""
+    with _pair(lasting_host, lasting_ports) as one:
         yield one

@@ -43,13 +43,13 @@ from tests.ovs.made_up import (
     tags,
     tcp_ports,
 )
-from tests.ovs.pair import METERS, SYN_METERS, Pair, bare_flow, shared_pair
+from tests.ovs.pair import METERS, SYN_METERS, Pair, bare_flow, own_pair
 from tests.ovs.switch import GUESTS, TAP_PORT, encode
 
 HOST_IP = "169.254.1.1"
 
 
-pair = shared_pair
+pair = own_pair
 
 
 # What is made up

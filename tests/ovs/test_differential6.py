@@ -51,13 +51,13 @@ from tests.ovs.made_up import (
     tags,
     tcp_ports,
 )
-from tests.ovs.pair import METERS, SYN_METERS, Pair, bare_flow, shared_pair
+from tests.ovs.pair import METERS, SYN_METERS, Pair, bare_flow, own_pair
 from tests.ovs.switch import GUESTS, TAP_PORT
 
 HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
 
 
-pair = shared_pair
+pair = own_pair
 
 
 # What is made up
