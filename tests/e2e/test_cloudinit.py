@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.e2e.support import KEY, Capture, project_ids, put_nova
+from tests.harness import nursery
 from tests.harness.agent import Agent
 from tests.harness.cloudinit import Booting
 from tests.harness.fixtures import MakeGuest
@@ -27,7 +28,7 @@ def test_a_whole_crawl_is_one_packet_in(
 ) -> None:
     guest = make_guest("web", ids=project_ids("web"))
     put_nova(nova, guest, keys={"key-1": KEY}, user_data=USER_DATA.encode())
-    with Capture(host.namespace, guest.port) as capture:
+    with Capture(host.namespace, guest.port) as capture, nursery.as_installed():
         boot = cloud_init(guest, files=[RAN]).finish()
         syns = capture.syns()
     assert boot.errors == [], boot.output + boot.log

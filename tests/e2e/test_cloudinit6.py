@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pytest
 
 from tests.e2e import shared
 from tests.e2e.support import KEY, TWIN_MAC
+from tests.harness import nursery
 from tests.harness.agent import Agent
 from tests.harness.cloudinit import (
     OWN,
@@ -54,6 +56,8 @@ class Way:
     """Whether cloud-init knows the URL itself."""
     since: tuple[int, int] = (24, 2)
     """The cloud-init that it needs; of the distribution's own, any will do."""
+    forked: bool = True
+    """Whether cloud-init may begin with its modules imported."""
 
     @property
     def url(self) -> str:
@@ -71,7 +75,7 @@ WAYS = {
         address6=(f"{ULA}/64",),
         release=RECENT_WITHOUT_ZONES,
     ),
-    "NoCloud, zone": Way(mode="NoCloud", service=OPENSTACK6),
+    "NoCloud, zone": Way(mode="NoCloud", service=OPENSTACK6, forked=False),
     "NoCloud, zone by index": Way(
         mode="NoCloud", service=OPENSTACK6_BY_INDEX, release=RECENT_WITHOUT_ZONES
     ),
@@ -84,6 +88,7 @@ WAYS = {
         address6=(f"{ULA}/64",),
         release=RECENT_WITHOUT_ZONES,
         built_in=True,
+        forked=False,
     ),
     "NoCloud, EC2's address, the distribution's cloud-init": Way(
         mode="NoCloud", service=EC2_6, address6=(f"{ULA}/64",), release=OWN, since=(0, 0)
@@ -192,8 +197,10 @@ def test_an_ipv6_only_guest_boots_with_its_record(
     guest = make_guest6("six", *way.address6)
     put(agent, guest)
     before = agent.metric("dfmeta_packet_ins_total", outcome="learned")
-    boot = cloud_init(guest, mode=way.mode, url=way.url, release=way.release, files=[RAN]).finish()
-    check(boot, guest, way)
+    how = {"mode": way.mode, "url": way.url, "release": way.release}
+    with nullcontext() if way.forked else nursery.as_installed():
+        booting = cloud_init(guest, **how, files=[RAN])
+    check(booting.finish(), guest, way)
     assert agent.metric("dfmeta_packet_ins_total", outcome="learned") == before + 1
 
 

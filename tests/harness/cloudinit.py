@@ -12,19 +12,18 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import shutil
-import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.harness import netns
+from tests.harness import netns, nursery
+from tests.harness.closing import Process
 from tests.harness.netns import ROOT
 from tests.harness.ovs import UNPACKED
 
-INTERPRETER = "/usr/bin/python3"
-"""Debian's own interpreter, with the python3-* packages that cloud-init imports."""
 SEED = "ds=nocloud-net;s="
 """Text before the seed's URL. From 24.1 on ``ds=nocloud`` works too; earlier releases interpret it
 as a seed on a disk, and ignore a seed from the network."""
@@ -34,23 +33,27 @@ as a seed on a disk, and ignore a seed from the network."""
 class Release:
     """A cloud-init, and a directory with the requests that it imports; None: the host's."""
 
+    program: str
+    """Its name in ``nursery.py``."""
     unpacked: Path
     requests: Path | None = None
     seed: str = "ds=nocloud;s="
     """Text before the URL of a seed from the network."""
 
 
-OWN = Release(UNPACKED, seed=SEED)
+OWN = Release(nursery.CLOUD_INITS[0], UNPACKED, seed=SEED)
 """The distribution's own cloud-init; Debian 12's does not know IPv6."""
 _RECENT = ROOT / ".cache" / "cloud-init"
-RECENT = Release(_RECENT, ROOT / ".cache" / "requests" / "2.31.0")
+_REQUESTS = ROOT / ".cache" / "requests"
+RECENT = Release(nursery.CLOUD_INITS[1], _RECENT, _REQUESTS / "2.31.0")
 """A cloud-init of 24.2 or later with the requests of Ubuntu 24.04, which opens URLs with a zone."""
-RECENT_WITHOUT_ZONES = Release(_RECENT, ROOT / ".cache" / "requests" / "2.32.3")
+RECENT_WITHOUT_ZONES = Release(nursery.CLOUD_INITS[2], _RECENT, _REQUESTS / "2.32.3")
 """The same with the requests of Debian 13, which looks up the zone ``25eth0`` of a URL with
 ``%25eth0`` (https://github.com/psf/requests/issues/6735)."""
+RELEASES = {one.program: one for one in (OWN, RECENT, RECENT_WITHOUT_ZONES)}
 
 METADATA_URL = "http://169.254.169.254"
-_RUNNER = Path(__file__).with_name("cloudinit_runner.py")
+_RUNNER = "tests.harness.cloudinit_runner"
 _FILES = {
     "keys": "/root/.ssh/authorized_keys",
     "status": "/run/cloud-init/status.json",
@@ -128,9 +131,6 @@ class Booting:
                 raise FileNotFoundError(f"no {folder}: run tools/setup.sh")
         self._files = list(files)
         self._folder = netns.temporary_folder("root")
-        unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
-        # Without warnings: deprecated code in a release's modules does not concern these tests.
-        inside = ["env", "product_name=OpenStack Nova", INTERPRETER, "-W", "ignore", "-B"]
         order = {
             "folder": str(self._folder),
             "unpacked": str(release.unpacked.resolve()),
@@ -141,30 +141,43 @@ class Booting:
             ),
             "files": [*_FILES.values(), *self._files],
         }
+        self._streams = [os.fdopen(os.memfd_create(name), "w+b") for name in ("in", "out", "err")]
+        self._streams[0].write(json.dumps(order).encode())
+        self._streams[0].seek(0)
         try:
-            self._process = namespace.spawn(
-                [*unshare, *inside, str(_RUNNER)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            assert self._process.stdin is not None
-            with self._process.stdin as stdin:
-                stdin.write(json.dumps(order).encode())
-            self._process.stdin = None
+            self._process = self._start(namespace, release)
         except BaseException:
             self.close()
             raise
 
+    def _start(self, namespace: netns.Namespace, release: Release) -> Process:
+        stdin, stdout, stderr = self._streams
+        if nursery.serves():
+            return nursery.nursery(release.program).start(
+                [release.program],
+                namespace=namespace,
+                streams=(stdin.fileno(), stdout.fileno(), stderr.fileno()),
+            )
+        unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
+        return namespace.spawn(
+            [*unshare, *nursery.GUEST, "-m", _RUNNER],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env={"PYTHONPATH": str(ROOT)},
+        )
+
     def finish(self, limit: float = 120) -> Boot:
         """Wait for the end of the boot, at most ``limit`` seconds."""
         try:
-            stdout, stderr = self._process.communicate(timeout=limit)
-            if self._process.returncode:
-                raise netns.CommandError(
-                    ["cloud-init"], self._process.returncode, "", stderr.decode(errors="replace")
-                )
-            return self._boot(json.loads(stdout))
+            status = self._process.wait(limit)
+            _stdin, stdout, stderr = self._streams
+            if status:
+                stderr.seek(0)
+                said = stderr.read().decode(errors="replace")
+                raise netns.CommandError(["cloud-init"], status, "", said)
+            stdout.seek(0)
+            return self._boot(json.load(stdout))
         finally:
             self.close()
 
@@ -173,7 +186,9 @@ class Booting:
         process = getattr(self, "_process", None)
         if process is not None and process.poll() is None:
             process.kill()
-            process.communicate()
+            process.wait()
+        for stream in self._streams:
+            stream.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _boot(self, outcome: dict[str, Any]) -> Boot:

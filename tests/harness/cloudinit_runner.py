@@ -4,48 +4,66 @@ It runs in new mount, UTS, IPC and PID namespaces inside a guest's network names
 interpreter that has cloud-init's modules, and uses only the standard library. The new root is a
 tmpfs with the host's /usr read-only and a copy of /etc: all files that cloud-init writes disappear
 with the mount namespace. The results are one JSON document on stdout; errors are on stderr.
+:mod:`tests.harness.cloudinit_forks` calls it in processes that have imported cloud-init.
 """
 
 from __future__ import annotations
 
 import base64
+import gc
 import importlib
 import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.harness import kernel
+
 STAGES = (["init"], ["modules", "--mode=config"], ["modules", "--mode=final"])
 MODULES = "/opt/requests:/opt/cloud-init/usr/lib/python3/dist-packages"
+PROGRAM = "cloudinit.cmd.main"
 OWN = ("root", "home", "run", "tmp", "var/tmp", "var/log", "var/lib/cloud", "etc", "dev", "proc")
 DEVICES = ("null", "zero", "full", "random", "urandom")
+UNNAMED = "unnamed"
+"""The hostname before a boot."""
+LARGE = ("alternatives", "ssl/certs")
+"""Directories of /etc with more than half of its files, which no guest changes."""
+_KERNELS = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+"""Flags of the kernel's own file systems."""
+_LARGE = tuple(Path("/etc", name) for name in LARGE)
 
 
-def mount(*arguments: str) -> None:
-    """Run ``mount``, with its output on stderr."""
-    subprocess.run(["mount", *arguments], check=True, stdin=subprocess.DEVNULL, stdout=2)
+def mount(kind: str, target: Path, flags: int = 0, data: str = "") -> None:
+    """Mount a new file system (mount(2)): mount(8) is a program for each of two dozen mounts."""
+    kernel.call("mount", b"none", os.fsencode(target), kind.encode(), flags, data.encode())
+
+
+def bind(source: Path, target: Path, flags: int = 0) -> None:
+    """Have a file or a directory in another place as well."""
+    flags |= kernel.MS_BIND
+    kernel.call("mount", os.fsencode(source), os.fsencode(target), None, flags, None)
 
 
 def bind_read_only(source: Path, target: Path) -> None:
     """Mount a read-only view of a directory of the host."""
     target.mkdir(parents=True, exist_ok=True)
-    mount("--rbind", str(source), str(target))
-    mount("-o", "remount,bind,ro", str(target))
+    bind(source, target, kernel.MS_REC)
+    bind(target, target, kernel.MS_REMOUNT | kernel.MS_RDONLY)
 
 
 def unwanted(folder: str, names: list[str]) -> set[str]:
-    """Return names of /etc to omit: secrets, the host's own cloud-init, and special files."""
+    """Return names of /etc to omit: secrets, the host's cloud-init, special files, LARGE."""
     # requests from 2.32 on needs certificates, /etc/ssl/certs, as soon as it is imported.
     secret = {name for name in names if name in ("ssh", "private", "cloud") or "shadow" in name}
     paths = {name: Path(folder, name) for name in names}
     odd = {n for n, p in paths.items() if not (p.is_symlink() or p.is_file() or p.is_dir())}
-    return secret | odd
+    large = {name for name, path in paths.items() if path in _LARGE}
+    return secret | odd | large
 
 
 def build(root: Path, unpacked: Path, requests: str) -> None:
@@ -53,7 +71,7 @@ def build(root: Path, unpacked: Path, requests: str) -> None:
 
     :param requests: the directory of another requests than the host's, or empty.
     """
-    mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", str(root))
+    mount("tmpfs", root, data="mode=755")
     for name in OWN:
         (root / name).mkdir(parents=True)
     for name in ("tmp", "var/tmp"):
@@ -67,10 +85,11 @@ def build(root: Path, unpacked: Path, requests: str) -> None:
             else:
                 bind_read_only(path, root / path.name)
     hide_the_container(root)
-    bind_read_only(unpacked, root / "opt" / "cloud-init")
-    if requests:
-        bind_read_only(Path(requests), root / "opt" / "requests")
+    bind_modules(root, unpacked, requests)
     shutil.copytree("/etc", root / "etc", symlinks=True, ignore=unwanted, dirs_exist_ok=True)
+    for path in _LARGE:
+        if path.is_dir():
+            bind_read_only(path, root / path.relative_to("/"))
     (root / "etc" / "shadow").touch(0o600)
     shutil.copytree(unpacked / "etc" / "cloud", root / "etc" / "cloud", symlinks=True)
     # cloud-init does not generate a key that exists; generating needs ssh-keygen.
@@ -78,13 +97,20 @@ def build(root: Path, unpacked: Path, requests: str) -> None:
     (root / "etc" / "ssh" / "ssh_host_ed25519_key").touch(0o600)
     for name in DEVICES:
         (root / "dev" / name).touch()
-        mount("--bind", f"/dev/{name}", str(root / "dev" / name))
-    mount("-t", "proc", "-o", "ro,nosuid,nodev,noexec", "proc", str(root / "proc"))
+        bind(Path("/dev", name), root / "dev" / name)
+    mount("proc", root / "proc", _KERNELS)
     (root / "sys").mkdir()
-    mount("-t", "sysfs", "-o", "ro,nosuid,nodev,noexec", "sysfs", str(root / "sys"))
+    mount("sysfs", root / "sys", _KERNELS)
     # Hide the hypervisor of this machine, so that cloud-init finds only the cloud under test.
     if (root / "sys" / "hypervisor").exists():
-        mount("-t", "tmpfs", "-o", "ro", "tmpfs", str((root / "sys" / "hypervisor").resolve()))
+        mount("tmpfs", (root / "sys" / "hypervisor").resolve(), kernel.MS_RDONLY)
+
+
+def bind_modules(root: Path, unpacked: Path, requests: str) -> None:
+    """Have :data:`MODULES` below a root."""
+    bind_read_only(unpacked, root / "opt" / "cloud-init")
+    if requests:
+        bind_read_only(Path(requests), root / "opt" / "requests")
 
 
 def hide_the_container(root: Path) -> None:
@@ -94,7 +120,7 @@ def hide_the_container(root: Path) -> None:
     """
     program = root / "usr" / "bin" / "systemd-detect-virt"
     if program.exists():
-        mount("--bind", "/usr/bin/false", str(program))
+        bind(Path("/usr/bin/false"), program)
 
 
 def build_firmware(root: Path, serial: str) -> None:
@@ -106,15 +132,15 @@ def build_firmware(root: Path, serial: str) -> None:
     classes = root / "sys" / "class"
     below = root / "run" / "sys-class"
     below.mkdir()
-    mount("--bind", str(classes), str(below))
-    mount("-t", "tmpfs", "tmpfs", str(classes))
+    bind(classes, below)
+    mount("tmpfs", classes)
     (classes / "net").mkdir()
-    mount("--bind", str(below / "net"), str(classes / "net"))
+    bind(below / "net", classes / "net")
     (classes / "dmi" / "id").mkdir(parents=True)
     if serial:
         (classes / "dmi" / "id" / "product_serial").write_text(f"{serial}\n")
-    mount("-o", "remount,ro", str(classes))
-    subprocess.run(["umount", str(below)], check=True, stdin=subprocess.DEVNULL, stdout=2)
+    mount("tmpfs", classes, kernel.MS_REMOUNT | kernel.MS_RDONLY)
+    kernel.call("umount2", os.fsencode(below), 0)
     below.rmdir()
 
 
@@ -132,8 +158,11 @@ def boot() -> list[dict[str, Any]]:
         "HOME": "/root",
         "TZ": ":/etc/localtime",
     }
-    sys.path[:0] = MODULES.split(":")
-    program = importlib.import_module("cloudinit.cmd.main")
+    if MODULES.split(":")[0] not in sys.path:
+        sys.path[:0] = MODULES.split(":")
+    program = importlib.import_module(PROGRAM)
+    # A collection in a stage would copy every page of what it has inherited.
+    gc.freeze()
     stages = []
     for arguments in STAGES:
         start = time.monotonic()
@@ -183,8 +212,8 @@ def main() -> None:
     (root / "etc" / "cloud" / "cloud.cfg").write_text(json.dumps(order["config"], indent=1))
     os.chroot(root)
     os.chdir("/")
-    socket.sethostname("unnamed")
-    Path("/etc/hostname").write_text("unnamed\n")
+    socket.sethostname(UNNAMED)
+    Path("/etc/hostname").write_text(f"{UNNAMED}\n")
     stages = boot()
     outcome = {
         "stages": stages,

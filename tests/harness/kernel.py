@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import signal
 import socket
 import struct
 from collections.abc import Iterator
@@ -17,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 CLONE_NEWNS, CLONE_NEWNET = 0x00020000, 0x40000000
+CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID = 0x04000000, 0x08000000, 0x20000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
 MNT_DETACH = 2
 """clone(2), mount(2), umount(2)."""
+_PR_SET_PDEATHSIG = 1
 _MADV_COLLAPSE, _HUGE = 25, 1 << 21
 """madvise(2)."""
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCETHTOOL = 0x8913, 0x8914, 0x8946
@@ -55,6 +59,17 @@ def use_huge_pages() -> None:
         if start < end:
             # A kernel before Linux 6.1 refuses; all works as without.
             advise(start, end - start, _MADV_COLLAPSE)
+
+
+def prctl(option: int, value: Any) -> None:
+    """Call prctl(2) with one argument, a type of ctypes."""
+    nothing = ctypes.c_ulong(0)
+    call("prctl", option, value, nothing, nothing, nothing)
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process at its parent's end (PR_SET_PDEATHSIG)."""
+    prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from tests.harness.closing import Closing
-from tests.harness.cloudinit import INTERPRETER
+from tests.harness.nursery import INTERPRETER
 from tests.harness.ovs import UNPACKED
 
 _PROGRAM = Path(__file__).with_name("netjson_program.py")
@@ -23,7 +23,7 @@ class CloudInit(Closing):
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             # -P: without the program's directory, because the harness has a module cloudinit too.
-            [INTERPRETER, "-P", "-W", "ignore", "-B", str(_PROGRAM)],
+            [*INTERPRETER, "-P", str(_PROGRAM)],
             env={"PYTHONPATH": str(_MODULES), "LANG": "C.UTF-8"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

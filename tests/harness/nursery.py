@@ -33,7 +33,7 @@ from tests.harness.activator import Activator
 from tests.harness.netns import CommandError, Namespace
 from tests.harness.poll import PATIENCE
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 15, 24, 38
+_PR_SET_NAME, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 15, 24, 38
 _CAPABILITIES, _CAP_VERSION_3 = 41, 0x20080522
 """prctl(2), capset(2)."""
 _USUAL: Final = 4
@@ -45,6 +45,8 @@ _LINE: Final = 1024
 """Bytes of a command line."""
 NEUTRON_AGENT: Final = "neutron-agent"
 NEUTRON_SERVER: Final = "neutron-server"
+CLOUD_INITS: Final = ("cloud-init", "cloud-init-requests-2.31", "cloud-init-requests-2.32")
+"""See :data:`tests.harness.cloudinit.RELEASES`."""
 SCRIPTS: Final = "scripts"
 """The harness' own programs, which use only the standard library."""
 _PROGRAMS: Final = {
@@ -123,6 +125,7 @@ _PROGRAMS: Final = {
         ),
     ),
     NEUTRON_SERVER: ("tests.harness.neutron_api_program", ()),
+    **dict.fromkeys(CLOUD_INITS, ("tests.harness.cloudinit_forks", ())),
     SCRIPTS: (
         "tests.harness.client",
         (
@@ -137,7 +140,15 @@ _PROGRAMS: Final = {
 }
 """Program → the module that has its ``main``, and those that it imports later."""
 _NEUTRON: Final = frozenset({NEUTRON_AGENT, NEUTRON_SERVER})
-_PYTHON: Final = dict.fromkeys(_NEUTRON, str(netns.ROOT / ".cache/neutron/bin/python"))
+INTERPRETER: Final = ("/usr/bin/python3", "-W", "ignore", "-B")
+"""Debian's own, with the python3-* packages that cloud-init imports; without warnings: deprecated
+code in a release's modules does not concern these tests."""
+GUEST: Final = ("/usr/bin/env", "product_name=OpenStack Nova", *INTERPRETER)
+"""The same with what cloud-init reads in the environment that PID 1 began with (proc(5))."""
+_PYTHON: Final = {
+    **dict.fromkeys(_NEUTRON, (str(netns.ROOT / ".cache/neutron/bin/python"),)),
+    **dict.fromkeys(CLOUD_INITS, GUEST),
+}
 """Program → its interpreter, if it is another one."""
 _PATCHED: Final = frozenset({"dfmeta-agent", "dfmeta-store"})
 """Programs that eventlet patches."""
@@ -247,10 +258,9 @@ class Nursery:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             number = theirs.fileno()
-            # The last argument is room for a child's command line.
-            python = _PYTHON.get(program, sys.executable)
-            command = [python, "-m", _NAME, program, str(number), "-" * _LINE]
-            self._process = subprocess.Popen(command, pass_fds=(number,), process_group=0)
+            self._process = subprocess.Popen(
+                _command(program, str(number)), pass_fds=(number,), process_group=0
+            )
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -376,6 +386,11 @@ def script(
         )
 
 
+def _command(program: str, place: str) -> list[str]:
+    """The command of a nursery's process; the last argument is room for a child's command line."""
+    return [*_PYTHON.get(program, (sys.executable,)), "-m", _NAME, program, place, "-" * _LINE]
+
+
 # The nursery's own process
 
 
@@ -387,9 +402,10 @@ def main() -> None:
     """
     program, place, *room = sys.argv[1:]
     if not room:
-        os.execv(sys.executable, [sys.executable, "-m", _NAME, program, place, "-" * _LINE])
+        command = _command(program, place)
+        os.execv(command[0], command)
     module, later = _PROGRAMS[program]
-    end_with_parent()
+    kernel.end_with_parent()
     # The hub's versions of sockets and of fork would start a hub, which no child may inherit.
     server = forking.Server(_become)
     if place.isdecimal():
@@ -405,6 +421,8 @@ def main() -> None:
         importlib.import_module(name)
     if program == NEUTRON_SERVER:
         sys.modules[module].prepare()
+    if program in CLOUD_INITS:
+        sys.modules[module].prepare(program)
     if threading.active_count() > 1:
         sys.exit(f"modules of {program} have started threads: {threading.enumerate()}")
     # A collection in a child would copy every page of what it has inherited.
@@ -418,7 +436,7 @@ def _become(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     """Be the program, to its end."""
     net, *streams = descriptors[:_USUAL]
     more = descriptors[_USUAL:]
-    end_with_parent()
+    kernel.end_with_parent()
     os.setpgid(0, 0)
     if "directory" in order:
         kernel.call("setns", more[0], kernel.CLONE_NEWNS)
@@ -441,7 +459,7 @@ def _become(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     sys.argv[:] = order["arguments"]
     _rename([sys.executable, *sys.argv], os.path.basename(sys.argv[0]))
     if order["workers"]:
-        worker_forks.prepare(_fork, end_with_parent, _become_module)
+        worker_forks.prepare(_fork, kernel.end_with_parent, _become_module)
     _run(order["module"], order.get("code", ""))
 
 
@@ -486,11 +504,6 @@ def open_streams() -> None:
     sys.stderr = open(2, "w", line, errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
-def end_with_parent() -> None:
-    """Have the kernel kill this process at its parent's end (PR_SET_PDEATHSIG, prctl(2))."""
-    _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-
-
 def end(status: int) -> NoReturn:
     """End as the interpreter does, but leave its objects: to free them copies all inherited pages.
 
@@ -522,24 +535,19 @@ def _join(net: int, name: str, resolv_conf: str) -> None:
 def _drop_rights() -> None:
     """Give up each capability for good (capabilities(7))."""
     for number in range(_CAPABILITIES):
-        _prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number))
-    _prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1))
+        kernel.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number))
+    kernel.prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1))
     kernel.call("capset", (ctypes.c_uint32 * 2)(_CAP_VERSION_3, 0), (ctypes.c_uint32 * 6)())
 
 
 def _rename(command: Sequence[str], name: str) -> None:
     """Have /proc show the name and the line of a command (proc(5))."""
-    _prctl(_PR_SET_NAME, ctypes.c_char_p(os.fsencode(name)[:15]))
+    kernel.prctl(_PR_SET_NAME, ctypes.c_char_p(os.fsencode(name)[:15]))
     line = b"".join(os.fsencode(part) + b"\0" for part in command)
     with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
         fields = stat.read().rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])
     ctypes.memmove(start, line.ljust(end - start, b"\0"), end - start)
-
-
-def _prctl(option: int, value: Any) -> None:
-    nothing = ctypes.c_ulong(0)
-    kernel.call("prctl", option, value, nothing, nothing, nothing)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.harness import forking, nursery
+from tests.harness import forking, kernel, nursery
 
 
 def main() -> None:
     """Collect, and serve orders at a socket: ``template.py SOCKET TESTS...``."""
     place, *tests = sys.argv[1:]
-    nursery.end_with_parent()
+    kernel.end_with_parent()
     server = forking.Server(_become)
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
@@ -41,7 +41,7 @@ def main() -> None:
 
 def _become(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     """Be Python with the order's arguments: ``-c CODE`` or ``-m pytest ARGUMENT...``."""
-    nursery.end_with_parent()
+    kernel.end_with_parent()
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
