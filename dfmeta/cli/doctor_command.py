@@ -54,6 +54,7 @@ from dfmeta.flows.family import IPV6
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.host import ipv6
 from dfmeta.host.conntrack import read_conntrack
+from dfmeta.host.process import read_process
 from dfmeta.inspect import (
     checks_daemon,
     checks_guests,
@@ -73,6 +74,7 @@ from dfmeta.inspect.vswitchd import Vswitchd, VswitchdError, run_folder
 from dfmeta.model import Endpoint
 from dfmeta.ports.ovsdb_facts import read_snapshot
 from dfmeta.proxy.limits import BACKLOG
+from dfmeta.wiring.lock import lock_name
 
 COLUMNS: Final = {"status": "STATUS", "check": "CHECK", "text": "FOUND", "remedy": "REMEDY"}
 STYLES: Final = {
@@ -132,7 +134,8 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     yield checks_daemon.user(os.geteuid())
     yield checks_daemon.daemon(facts, wanted)
     yield from _configuration(conf, in_force, running=facts.running)
-    owners = gather.owners(conf)
+    process = read_process(lock_name(wanted.ovsdb, wanted.bridge))
+    owners = gather.owners(conf, process)
     folder = gather.folder_facts(wanted.state_path)
     yield checks_daemon.state_path(folder, wanted, owners=owners)
     try:
@@ -150,12 +153,19 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     yield checks_switch.ovsdb(cause, wanted)
     version, cause = _vswitchd(wanted)
     yield checks_switch.vswitchd(version, cause)
-    yield from doctor_system.process(conf, wanted, ovs=version, running=facts.running)
-    yield from doctor_haproxy.haproxy(conf, wanted, running=facts.running)
-    bits = {one: _bits(wanted, one) if version else {} for one in wanted.sides}
+    yield from doctor_system.process(conf, wanted, process, ovs=version, running=facts.running)
+    yield from doctor_haproxy.haproxy(conf, process, running=facts.running)
+    bits: dict[str, dict[int, PortBits]] = {one: {} for one in wanted.sides}
+    silent: dict[str, SilentError] = {}
+    for bridge in wanted.sides if version else ():
+        try:
+            bits[bridge] = _bits(wanted, bridge)
+        except SilentError as error:
+            # It is not asked again: each request would take its time-out.
+            silent[bridge] = error
     yield from _bridge(wanted, snapshot, bits[wanted.home])
-    yield from doctor_meta.bridge(wanted, snapshot, bits)
-    switch = _reach(wanted)
+    yield from doctor_meta.bridge(wanted, snapshot, bits, silent.get(wanted.home))
+    switch = _reach(wanted, silent.get(wanted.bridge))
     yield from switch.findings
     yield from _switch(asked, wanted, snapshot, switch.reading)
     yield from _host(conf, wanted, snapshot, running=facts.running)
@@ -205,11 +215,17 @@ def _vswitchd(wanted: Settings) -> tuple[str, str]:
 
 
 def _bits(wanted: Settings, bridge: str) -> dict[int, PortBits]:
-    """Return the switch's state of each port; empty if it does not answer (reported elsewhere)."""
+    """Return the switch's state of each port; empty if it cannot be read (reported elsewhere).
+
+    :raises SilentError: the switch accepts the connection, and executes no request.
+    """
     path, layout = wanted.sides[bridge]
-    with contextlib.suppress(SwitchError):
+    try:
         return read_bits(Path(path), layout)
-    return {}
+    except SilentError:
+        raise
+    except SwitchError:
+        return {}
 
 
 def _bridge(
@@ -239,8 +255,12 @@ class Reached:
     """Whether the bridge accepts connections and executes no request."""
 
 
-def _reach(wanted: Settings) -> Reached:
-    """Connect to the bridge and read its flows."""
+def _reach(wanted: Settings, silent: SilentError | None) -> Reached:
+    """Connect to the bridge and read its flows.
+
+    :param silent: the error of a request that it has not answered; None: it has answered, or was
+        not asked.
+    """
     path = Path(wanted.socket)
     try:
         check_socket(path)
@@ -248,6 +268,8 @@ def _reach(wanted: Settings) -> Reached:
         return _unreachable(error, wanted)
     accepts = checks_switch.management_socket("", wanted)
     try:
+        if silent is not None:
+            raise silent
         reading = read_flows(path, wanted.layout)
     except NoSocketError as error:
         return _unreachable(error, wanted)
@@ -302,10 +324,10 @@ def _path(conf: cfg.ConfigOpts | None, wanted: Settings, *, silent: bool) -> Ite
         if _ip6_of_host(wanted):
             yield checks_path.path(None, wanted.over(IPV6))
         return
-    found = gather.path_facts(conf)
-    yield checks_path.path(found, wanted, silent=silent)
+    found = gather.path_facts(conf, silent=silent)
+    yield checks_path.path(found, wanted)
     if found.ip6 is not None:
-        yield checks_path.path(found.ip6, wanted.over(IPV6), silent=silent)
+        yield checks_path.path(found.ip6, wanted.over(IPV6))
 
 
 def _meters(reading: Reading, names: dict[Endpoint, str], wanted: Settings) -> Finding:

@@ -11,18 +11,20 @@ from oslo_config import cfg
 from dfmeta.cli.client import ask_agent
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.exceptions import ConfigError, NotRunningError
-from dfmeta.host.process import read_haproxy, read_process
+from dfmeta.host.process import read_haproxy
 from dfmeta.inspect import checks_haproxy
 from dfmeta.inspect.checks_haproxy import EngineFacts, MapFacts, ProgramFacts
-from dfmeta.inspect.facts import Settings
+from dfmeta.inspect.checks_process import ProcessFacts
 from dfmeta.inspect.finding import Finding
 from dfmeta.wiring import haproxy_program
-from dfmeta.wiring.lock import lock_name
 
 
-def haproxy(conf: cfg.ConfigOpts, wanted: Settings, *, running: bool) -> Iterator[Finding]:
+def haproxy(
+    conf: cfg.ConfigOpts, daemon: ProcessFacts | None, *, running: bool
+) -> Iterator[Finding]:
     """Check haproxy, if it is the engine.
 
+    :param daemon: its process; None when there is none or it is not visible.
     :param running: whether the daemon answers.
     """
     if conf.df_metadata.engine != HAPROXY:
@@ -32,7 +34,6 @@ def haproxy(conf: cfg.ConfigOpts, wanted: Settings, *, running: bool) -> Iterato
     if engine is None:
         yield from checks_haproxy.silent()
         return
-    daemon = read_process(lock_name(wanted.ovsdb, wanted.bridge))
     child = read_haproxy(engine.pid, daemon.pid) if engine.pid and daemon is not None else None
     # A daemon that is not root cannot make haproxy another user.
     user = conf.haproxy.user if daemon is not None and not daemon.uid else ""

@@ -9,7 +9,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from dfmeta.apps.switch_facts import Reading, read_flows
+from dfmeta.apps.switch_facts import Reading, SilentError, read_flows
 from dfmeta.cli import gather
 from dfmeta.exceptions import NotRunningError, OvsdbError, SwitchError
 from dfmeta.inspect import checks_meta
@@ -30,11 +30,14 @@ def bridge(
     wanted: Settings,
     snapshot: Snapshot | None,
     bits: Mapping[str, Mapping[int, PortBits]],
+    silent: SilentError | None,
 ) -> Iterator[Finding]:
     """Check the second bridge and the patch; no line if the identity scheme has none.
 
     :param snapshot: None when OVSDB does not answer.
     :param bits: see :func:`~dfmeta.inspect.checks_meta.patch`.
+    :param silent: the error of a request that the bridge has not answered; None: it has answered,
+        or was not asked.
     """
     meta = wanted.meta
     if meta is None or snapshot is None:
@@ -42,6 +45,8 @@ def bridge(
     reading: Reading | None = None
     cause = ""
     try:
+        if silent is not None:
+            raise silent
         reading = read_flows(Path(meta.socket), meta.layout)
     except SwitchError as error:
         cause = str(error)

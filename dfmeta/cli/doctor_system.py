@@ -17,7 +17,7 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta.cli import gather
 from dfmeta.conf import limits as limit_options
-from dfmeta.host.process import read_process, read_sockets
+from dfmeta.host.process import read_sockets
 from dfmeta.host.system import (
     own_route,
     read_clock,
@@ -27,12 +27,11 @@ from dfmeta.host.system import (
 )
 from dfmeta.inspect import checks_process, checks_store, checks_system
 from dfmeta.inspect.checks_daemon import Owners
-from dfmeta.inspect.checks_process import VersionFacts
+from dfmeta.inspect.checks_process import ProcessFacts, VersionFacts
 from dfmeta.inspect.checks_store import DiskFacts
 from dfmeta.inspect.checks_system import ClockFacts, SecretFile
 from dfmeta.inspect.facts import Settings
 from dfmeta.inspect.finding import Finding
-from dfmeta.wiring.lock import lock_name
 
 OWN_FILES: Final = 256
 """Descriptors in addition to those of guests' connections, see :mod:`dfmeta.cmd.serving`."""
@@ -47,14 +46,19 @@ _OF_KEYSTONE: Final = ("password", "application_credential_secret", "client_secr
 
 
 def process(
-    conf: cfg.ConfigOpts, wanted: Settings, *, ovs: str, running: bool
+    conf: cfg.ConfigOpts,
+    wanted: Settings,
+    facts: ProcessFacts | None,
+    *,
+    ovs: str,
+    running: bool,
 ) -> Iterator[Finding]:
     """Check the daemon's versions, permissions, open files and workers.
 
+    :param facts: the daemon's process; None when there is none or it is not visible.
     :param ovs: the version that ovs-vswitchd reports; empty: it does not answer.
     :param running: whether the daemon answers.
     """
-    facts = read_process(lock_name(wanted.ovsdb, wanted.bridge))
     said = gather.daemon_version(conf) if running else ""
     yield from checks_process.versions(
         VersionFacts(

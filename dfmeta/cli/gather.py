@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import pwd
+import re
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -27,6 +28,7 @@ from dfmeta.host.listeners import listener_at, listeners_of, program_of
 from dfmeta.host.process import read_process
 from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts, Owners
 from dfmeta.inspect.checks_path import PathFacts
+from dfmeta.inspect.checks_process import ProcessFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.facts import GuestFailure, KnownPort, MetaSide, Settings, Snapshot
 from dfmeta.inspect.vswitchd import management_socket
@@ -48,6 +50,8 @@ from dfmeta.wiring.lock import lock_name
 
 TIMEOUT = 3.0
 """Seconds to wait for an answer of the daemon."""
+_VERSION = re.compile(r"^Version: (\S+)$", re.MULTILINE)
+"""The first is the header's: it is required (core metadata specifications)."""
 _RUN_TIME_EXTRAS = ("neutron", "postgresql")
 """Extras that are needed at run time; the others are for the development of dfmeta."""
 
@@ -241,8 +245,16 @@ def daemon_facts(conf: cfg.ConfigOpts) -> DaemonFacts:
     return DaemonFacts(running=True, ready=up, missing=missing)
 
 
-def path_facts(conf: cfg.ConfigOpts) -> PathFacts:
-    """Request a probe of the path to the proxy from the running daemon, and return its result."""
+def path_facts(conf: cfg.ConfigOpts, *, silent: bool = False) -> PathFacts:
+    """Request a probe of the path to the proxy from the running daemon, and return its result.
+
+    :param silent: whether the switch executes no request: a probe, which the daemon would wait for,
+        would have no answer and show nothing about the host.
+    """
+    if silent:
+        cause = "the switch, which sends the SYN, does not answer: see the line openflow"
+        found = PathFacts(asked=False, cause=cause)
+        return replace(found, ip6=found if served_ip6(conf) else None)
     try:
         found = ask_agent(conf, "/probe")
         six = found.get("ip6")
@@ -280,13 +292,15 @@ def packages() -> tuple[tuple[str, str, str], ...]:
     for text in metadata.requires("dfmeta") or ():
         wanted = Requirement(text)
         of_extra = "extra" in str(wanted.marker or "")
+        if of_extra and not _at_run_time(text):
+            continue
         if wanted.marker is not None and not of_extra and not wanted.marker.evaluate():
             continue
         try:
-            there = metadata.version(wanted.name)
+            there = _version(wanted.name)
         except metadata.PackageNotFoundError:
             there = ""
-        if of_extra and not (there and _at_run_time(text)):
+        if of_extra and not there:
             continue
         if not there or not wanted.specifier.contains(there, prereleases=True):
             found.append((wanted.name, there, str(wanted.specifier)))
@@ -319,13 +333,14 @@ def folder_facts(path: str) -> FolderFacts:
     )
 
 
-def owners(conf: cfg.ConfigOpts) -> Owners:
-    """Return the users that may own the daemon's files."""
-    group = conf.df_metadata
-    process = read_process(lock_name(group.ovsdb_connection, group.integration_bridge))
+def owners(conf: cfg.ConfigOpts, process: ProcessFacts | None) -> Owners:
+    """Return the users that may own the daemon's files.
+
+    :param process: the daemon's; None when it does not run or is not visible.
+    """
     worker = None
     with contextlib.suppress(KeyError):
-        worker = pwd.getpwnam(group.proxy_worker_user).pw_uid
+        worker = pwd.getpwnam(conf.df_metadata.proxy_worker_user).pw_uid
     return Owners(worker=worker, daemon=process.uid if process is not None else None)
 
 
@@ -343,6 +358,18 @@ def _other_program(conf: cfg.ConfigOpts) -> str:
         return ""
     found = program_of(listener.inode)
     return "" if found.endswith(", pid 1") else found
+
+
+def _version(package: str) -> str:
+    """Return the version of a package.
+
+    Its metadata ends with the text of its page, which importlib.metadata would parse as well.
+
+    :raises PackageNotFoundError: it is not installed.
+    """
+    found = metadata.distribution(package)
+    version = _VERSION.search(found.read_text("METADATA") or "")
+    return version[1] if version is not None else found.version
 
 
 def _at_run_time(requirement: str) -> bool:

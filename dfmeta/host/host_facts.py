@@ -15,7 +15,7 @@ from ipaddress import (
 from pathlib import Path
 from typing import Any
 
-from pyroute2 import DiagSocket, IPRoute
+from pyroute2 import DiagSocket
 from pyroute2.netlink.exceptions import NetlinkError
 
 from dfmeta.exceptions import HostError
@@ -59,21 +59,22 @@ def read_host(
     next_hop = keys.next_hop(family.version)
     table = table if network is None else MAIN_TABLE
     try:
-        with IPRoute(strict_check=True) as ipr, Rtnetlink() as rtnl:
-            names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in ipr.get_links()}
-            found = ipr.link_lookup(ifname=device)
-            flags = ipr.get_links(found[0])[0]["flags"] if found else 0
+        with Rtnetlink() as rtnl:
+            links = rtnl.links()
+            names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in links}
+            found = [link["index"] for link in links if names[link["index"]] == device]
+            flags = next((link["flags"] for link in links if link["index"] in found), 0)
             return HostFacts(
                 up=bool(flags & _IFF_UP) if found else None,
                 carrier=bool(flags & _IFF_LOWER_UP),
-                addresses=_addresses(ipr, names, family),
+                addresses=_addresses(rtnl, names, family),
                 rules=_rules(rtnl, device, address, table=table, family=family)
                 if network is None
                 else (),
                 route=bool(found)
                 and next_hop in routes_through(rtnl, found[0], table, family=family, to=network),
                 neighbour=bool(found) and has_next_hop(rtnl, found[0], next_hop, family=family),
-                way_back=_way_back(ipr, names, address, family, keys),
+                way_back=_way_back(rtnl, names, address, family, keys),
                 rp_filter=(
                     _knob("all", "rp_filter", family),
                     _knob(device, "rp_filter", family),
@@ -88,11 +89,11 @@ def read_host(
 
 
 def _addresses(
-    ipr: Any, names: dict[int, str], family: Family
+    rtnl: Rtnetlink, names: dict[int, str], family: Family
 ) -> tuple[tuple[str, IPv4Interface | IPv6Interface], ...]:
     return tuple(
         (names.get(message["index"], "?"), ip_interface((address, message["prefixlen"])))
-        for message in ipr.get_addr(family=family.af)
+        for message in rtnl.addresses(family.af)
         if (address := _own(message))
     )
 
@@ -115,13 +116,15 @@ def _rules(
     )
 
 
-def _way_back(ipr: Any, names: dict[int, str], address: str, family: Family, keys: Keys) -> str:
+def _way_back(
+    rtnl: Rtnetlink, names: dict[int, str], address: str, family: Family, keys: Keys
+) -> str:
     """Return the device through which the kernel would send from *address* to a key.
 
     The route is looked up as ``ip route get`` does (ip-route(8)). When there is no route, the
     kernel's error is returned in words.
     """
-    held = {_own(message) for message in ipr.get_addr(family=family.af)}
+    held = {_own(message) for message in rtnl.addresses(family.af)}
     # In one scheme a key depends on both numbers, in the other one on the slot alone.
     candidates = (
         str(keys.key_of(Endpoint(number), slot))
@@ -129,9 +132,8 @@ def _way_back(ipr: Any, names: dict[int, str], address: str, family: Family, key
         for slot in keys.slots(family.version)
     )
     key = next((key for key in candidates if key not in held), keys.probe_key(family.version))
-    ends = {"dst": key, "dst_len": family.bits, "src": address, "src_len": family.bits}
     try:
-        (route,) = ipr.route("get", family=family.af, **ends)
+        route = rtnl.route_to(key, src=address, family=family.af)
     except NetlinkError as error:
         return os.strerror(error.code)
     return names.get(route.get_attr("RTA_OIF"), "?")

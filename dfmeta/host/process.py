@@ -16,6 +16,7 @@ from dfmeta.inspect.checks_process import ProcessFacts, SocketFacts
 PROC: Final = Path("/proc")
 _OURS: Final = b"dfmeta"
 _WORKER: Final = b"dfmeta.cmd.worker"
+_ROOM: Final = 1 << 16
 _SO_ACCEPTCON: Final = 1 << 16
 """From linux/net.h."""
 
@@ -37,10 +38,11 @@ def read_process(lock: str, *, proc: Path = PROC) -> ProcessFacts | None:
     :param lock: name of a unix socket in the abstract namespace, without the ``@``.
     """
     inode = _inode(lock, proc)
-    for pid in _ours(proc) if inode else ():
+    ours = _ours(proc) if inode else []
+    for pid in ours:
         with contextlib.suppress(OSError, ValueError):
             if _holds(proc / str(pid), inode):
-                return _facts(pid, proc)
+                return _facts(pid, proc, ours)
     return None
 
 
@@ -79,6 +81,14 @@ def read_sockets(paths: Iterable[str]) -> tuple[SocketFacts, ...]:
     return tuple(found)
 
 
+def of_each(file: str, *, proc: Path = PROC) -> Iterator[tuple[int, bytes]]:
+    """Yield the pid of each process, and what a file of its directory has, if it can be read."""
+    for name in os.listdir(proc):
+        if name.isdecimal():
+            with contextlib.suppress(OSError):
+                yield int(name), _bytes(f"{proc}/{name}/{file}")
+
+
 def named_sockets(*, proc: Path = PROC) -> Iterator[NamedSocket]:
     """Read the named unix sockets of this network namespace (``/proc/net/unix``).
 
@@ -98,13 +108,22 @@ def _inode(lock: str, proc: Path) -> str:
     return next(found, "")
 
 
-def _ours(proc: Path) -> Iterator[int]:
-    """Yield the ids of processes that may be the daemon or one of its workers."""
-    for folder in proc.iterdir():
-        if folder.name.isdecimal():
-            with contextlib.suppress(OSError):
-                if _OURS in (folder / "cmdline").read_bytes():
-                    yield int(folder.name)
+def _ours(proc: Path) -> list[int]:
+    """Return the ids of processes that may be the daemon or one of its workers."""
+    return [pid for pid, command in of_each("cmdline", proc=proc) if _OURS in command]
+
+
+def _bytes(path: str) -> bytes:
+    """Return what a file has, with the calls that this needs: a host has thousands of processes."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        found = part = os.read(file, _ROOM)
+        while part:
+            part = os.read(file, _ROOM)
+            found += part
+    finally:
+        os.close(file)
+    return found
 
 
 def _holds(folder: Path, inode: str) -> bool:
@@ -119,7 +138,7 @@ def _link(path: Path) -> str:
         return ""  # it was closed in the meantime
 
 
-def _facts(pid: int, proc: Path) -> ProcessFacts:
+def _facts(pid: int, proc: Path, ours: Iterable[int]) -> ProcessFacts:
     folder = proc / str(pid)
     status = _status(folder)
     return ProcessFacts(
@@ -129,7 +148,7 @@ def _facts(pid: int, proc: Path) -> ProcessFacts:
         capabilities=int(status["CapEff"], 16),
         descriptors=_descriptors(folder),
         open=len(list((folder / "fd").iterdir())),
-        workers=tuple(one for one in _ours(proc) if _is_worker(proc / str(one), pid)),
+        workers=tuple(one for one in ours if _is_worker(proc / str(one), pid)),
     )
 
 

@@ -74,12 +74,22 @@ class Rtnetlink:
     def __exit__(self, *_error: object) -> None:
         self._sock.close()
 
+    def links(self) -> list[Any]:
+        """Return all devices."""
+        return self._list(_LINK, ifinfmsg())
+
     def link(self, command: str, *, index: int) -> None:
         """Set a device ``up`` or ``down``."""
         message = ifinfmsg()
         message["index"], message["change"] = index, _UP
         message["flags"] = _UP if command == "up" else 0
         self._ask(_LINK, 0, message)
+
+    def addresses(self, family: int) -> list[Any]:
+        """Return all addresses of a family."""
+        message = ifaddrmsg()
+        message["family"] = family
+        return self._list(_ADDRESS, message)
 
     def addr(
         self,
@@ -154,6 +164,15 @@ class Rtnetlink:
         if command in _CREATE:
             message["proto"], message["type"] = _STATIC, _UNICAST
         return self._change(_ROUTE, command, message)
+
+    def route_to(self, dst: str, *, src: str, family: int) -> Any:
+        """Return the route that the kernel takes from *src* to *dst*, as ``ip route get`` does."""
+        message = rtmsg()
+        bits = 32 if family == socket.AF_INET else 128
+        message["family"], message["dst_len"], message["src_len"] = family, bits, bits
+        message["attrs"] = [("RTA_DST", dst), ("RTA_SRC", src)]
+        (found,) = self._ask(_ROUTE + 2, 0, message)
+        return found
 
     def rule(
         self,

@@ -14,6 +14,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
+from dfmeta.host.process import of_each
 from dfmeta.inspect.checks_system import SETTINGS, CloudFacts, NetworkdFacts, SocketUnit
 from dfmeta.inspect.programs import active
 
@@ -21,7 +22,7 @@ _STA_UNSYNC: Final = 0x0040
 """linux/timex.h."""
 _TIMEX_SIZE: Final = 512
 """Bytes; larger than ``struct timex`` of any architecture."""
-_COMM: Final = "systemd-networkd"[:15]
+_COMM: Final = b"systemd-networkd"[:15]
 """The kernel keeps 15 characters of a process' name (proc(5), comm)."""
 _NETWORKD: Final = (
     "etc/systemd",
@@ -124,10 +125,10 @@ def own_route(address: str, *, but: str) -> str:
 
 
 def _networkd_runs(root: Path) -> bool:
-    names = [_text(one) for one in root.glob("proc/[0-9]*/comm")]
-    if names:
+    with contextlib.suppress(FileNotFoundError):
         # The runtime directory outlives the process (RuntimeDirectoryPreserve); the process counts.
-        return _COMM in (name.strip() for name in names)
+        if names := {name.strip() for _pid, name in of_each("comm", proc=root / "proc")}:
+            return _COMM in names
     return (root / "run/systemd/netif/state").exists()
 
 

@@ -45,12 +45,10 @@ class PathFacts:
         return self.ip6 or PathFacts(asked=False, cause="guests are served over IPv4 only")
 
 
-def path(facts: PathFacts | None, wanted: Settings, *, silent: bool = False) -> Finding:
+def path(facts: PathFacts | None, wanted: Settings) -> Finding:
     """Check that the host lets a SYN from the switch reach the proxy, and the answer return.
 
     :param facts: the result for the version of IP of *wanted*; None if the daemon does not run.
-    :param silent: whether the switch executes no request: then a missing answer shows nothing
-        about the host.
     """
     check = CHECKS[wanted.family.version]
     if facts is None:
@@ -58,8 +56,6 @@ def path(facts: PathFacts | None, wanted: Settings, *, silent: bool = False) -> 
     if not facts.asked:
         return unknown(check, f"not probed: {facts.cause}")
     where = HttpHost(wanted.host_ip, wanted.port or 0).authority
-    if not facts.answered and silent:
-        return unknown(check, "no answer, since the switch does not answer: see the line openflow")
     if not facts.answered:
         version = wanted.family.version
         return wrong(

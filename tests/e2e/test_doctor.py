@@ -653,6 +653,7 @@ def test_ovsdb_is_away(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     faults = {line["check"] for line in found if line["status"] == "wrong"}
     assert faults == {"daemon", "ovsdb", "openflow"}
     host.start("ovsdb-server")
+    wait_for(agent.ready, 20, "the daemon to be ready again")
     wait_for(lambda: examine(agent)[0] == 0, 20, "everything to be ok again")
 
 

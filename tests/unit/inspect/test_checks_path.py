@@ -33,11 +33,21 @@ def test_a_probe_is_judged(facts: PathFacts | None, status: Status, word: str) -
     assert bool(found.remedy) == (status is Status.WRONG)
 
 
-def test_silence_shows_nothing_about_the_host_while_the_switch_is_silent_too() -> None:
-    found = path(PathFacts(cause="the host is silent"), SETTINGS, silent=True)
-    assert (found.status, found.remedy) == (Status.UNKNOWN, "")
-    assert found.text == "no answer, since the switch does not answer: see the line openflow"
-    assert path(PathFacts(answered=True), SETTINGS, silent=True).status is Status.OK
+@pytest.mark.parametrize("ip6", [(), ("fe80::a9fe:a9fe",)])
+def test_no_probe_is_sent_by_a_switch_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, ip6: tuple[str, ...]
+) -> None:
+    """That it has no answer would show nothing about the host."""
+    answers = {"/service": {"ip6": ip6}}
+    monkeypatch.setattr(gather, "ask_agent", lambda _conf, place: answers[place])
+    facts = gather.path_facts(cfg.ConfigOpts(), silent=True)
+    assert bool(facts.ip6) == bool(ip6)
+    for one, wanted in ((facts, SETTINGS), (facts.ip6, SETTINGS.over(IPV6))):
+        if one is not None:
+            found = path(one, wanted)
+            assert (found.status, found.remedy) == (Status.UNKNOWN, "")
+            assert "the switch, which sends the SYN, does not answer" in found.text
+            assert found.text.endswith("see the line openflow")
 
 
 def test_a_probe_over_ipv6_has_a_line_of_its_own() -> None:
