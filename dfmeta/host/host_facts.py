@@ -9,13 +9,11 @@ from ipaddress import (
     IPv4Network,
     IPv6Interface,
     IPv6Network,
-    ip_address,
     ip_interface,
 )
 from pathlib import Path
 from typing import Any
 
-from pyroute2 import DiagSocket
 from pyroute2.netlink.exceptions import NetlinkError
 
 from dfmeta.exceptions import HostError
@@ -30,10 +28,10 @@ from dfmeta.host.netlink import (
     routes_through,
 )
 from dfmeta.host.rtnetlink import Rtnetlink
+from dfmeta.host.sock_diag import listening
 from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
 from dfmeta.model import Endpoint
 
-TCP_LISTEN = 10
 _IFF_UP = 0x1
 _IFF_LOWER_UP = 0x10000
 _NET = Path("/proc/sys/net")
@@ -140,17 +138,9 @@ def _way_back(
 
 
 def _listeners(family: Family) -> tuple[Listener, ...]:
-    """Read the listening TCP sockets by sock_diag(7)."""
-    with DiagSocket() as diag:
-        diag.bind()
-        return tuple(
-            Listener(
-                ip_address(message["idiag_src"]),
-                message["idiag_sport"],
-                message["idiag_inode"],
-            )
-            for message in diag.get_sock_stats(family=family.af, states=1 << TCP_LISTEN)
-        )
+    return tuple(
+        Listener(address, port, inode) for address, port, _uid, inode in listening(family.af)
+    )
 
 
 def _limits() -> LimitFacts:

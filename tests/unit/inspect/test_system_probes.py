@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
-from contextlib import closing
+from contextlib import ExitStack, closing
 from ipaddress import ip_address
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from dfmeta.exceptions import ConfigError
+from dfmeta.host import listeners
 from dfmeta.host.listeners import client_user, listener_at, listeners_of, program_of
 from dfmeta.host.process import read_process, read_sockets
 from dfmeta.host.system import (
@@ -231,10 +233,19 @@ def test_a_url_that_names_no_database_is_named(url: str) -> None:
         look(url)
 
 
+def _no_list(_family: int) -> NoReturn:
+    raise FileNotFoundError(2, "no handler of the kernel")
+
+
+@pytest.mark.parametrize("asked", [True, False])
 @pytest.mark.parametrize(
     ("family", "own"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
 )
-def test_who_listens_at_a_place(family: socket.AddressFamily, own: str) -> None:
+def test_who_listens_at_a_place(
+    monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily, own: str, *, asked: bool
+) -> None:
+    if not asked:
+        monkeypatch.setattr(listeners, "listening", _no_list)
     with socket.socket(family) as listening, socket.socket(family) as bound:
         listening.bind((own, 0))
         listening.listen()
@@ -247,6 +258,24 @@ def test_who_listens_at_a_place(family: socket.AddressFamily, own: str) -> None:
         assert found in listeners_of(os.getpid())
         assert program_of(found.inode).endswith(f", pid {os.getpid()}")
         assert listener_at(f"{host}:{bound.getsockname()[1]}") is None
+
+
+def test_the_kernels_list_has_all_listeners_that_proc_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than one answer of the kernel has room for."""
+    inodes = set()
+    with ExitStack() as stack:
+        for number in range(400):
+            one = stack.enter_context(socket.socket((socket.AF_INET, socket.AF_INET6)[number % 2]))
+            one.bind(("", 0))
+            one.listen()
+            if number % 3 == 0:
+                os.fchown(one.fileno(), USER, USER)
+            inodes.add(os.fstat(one.fileno()).st_ino)
+        asked = {one for one in listeners.tcp_listeners() if one.inode in inodes}
+        monkeypatch.setattr(listeners, "listening", _no_list)
+        assert asked == {one for one in listeners.tcp_listeners() if one.inode in inodes}
+    assert len(asked) == 400
+    assert sum(one.uid == USER for one in asked) == 134
 
 
 def test_a_listener_of_the_very_address_comes_before_one_of_all(tmp_path: Path) -> None:
