@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -38,7 +38,7 @@ def read_process(lock: str, *, proc: Path = PROC) -> ProcessFacts | None:
     :param lock: name of a unix socket in the abstract namespace, without the ``@``.
     """
     inode = _inode(lock, proc)
-    ours = _ours(proc) if inode else []
+    ours = _ours(proc) if inode else {}
     for pid in ours:
         with contextlib.suppress(OSError, ValueError):
             if _holds(proc / str(pid), inode):
@@ -108,9 +108,9 @@ def _inode(lock: str, proc: Path) -> str:
     return next(found, "")
 
 
-def _ours(proc: Path) -> list[int]:
-    """Return the ids of processes that may be the daemon or one of its workers."""
-    return [pid for pid, command in of_each("cmdline", proc=proc) if _OURS in command]
+def _ours(proc: Path) -> dict[int, bytes]:
+    """Return pid → command line of what may be the daemon or one of its workers."""
+    return {pid: line for pid, line in of_each("cmdline", proc=proc) if _OURS in line}
 
 
 def _bytes(path: str) -> bytes:
@@ -138,7 +138,7 @@ def _link(path: Path) -> str:
         return ""  # it was closed in the meantime
 
 
-def _facts(pid: int, proc: Path, ours: Iterable[int]) -> ProcessFacts:
+def _facts(pid: int, proc: Path, ours: Mapping[int, bytes]) -> ProcessFacts:
     folder = proc / str(pid)
     status = _status(folder)
     return ProcessFacts(
@@ -148,7 +148,9 @@ def _facts(pid: int, proc: Path, ours: Iterable[int]) -> ProcessFacts:
         capabilities=int(status["CapEff"], 16),
         descriptors=_descriptors(folder),
         open=len(list((folder / "fd").iterdir())),
-        workers=tuple(one for one in ours if _is_worker(proc / str(one), pid)),
+        workers=tuple(
+            one for one, line in ours.items() if _WORKER in line and _is_of(proc / str(one), pid)
+        ),
     )
 
 
@@ -166,12 +168,11 @@ def _name(uid: int) -> str:
         return str(uid)
 
 
-def _is_worker(folder: Path, parent: int) -> bool:
+def _is_of(folder: Path, parent: int) -> bool:
+    """Return whether a process runs and is a child of *parent*."""
     with contextlib.suppress(OSError):
         status = _status(folder)
-        if int(status["PPid"]) != parent or status["State"].startswith(("Z", "X")):
-            return False
-        return _WORKER in (folder / "cmdline").read_bytes()
+        return int(status["PPid"]) == parent and not status["State"].startswith(("Z", "X"))
     return False
 
 
