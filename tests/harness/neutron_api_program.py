@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.util import setup_testing_defaults
 
@@ -59,7 +60,6 @@ connection = sqlite:////proc/self/cwd/{database}
 lock_path = lock
 [quotas]
 default_quota = -1
-quota_driver = neutron.db.quota.driver.DbQuotaDriver
 [ml2]
 type_drivers = local,flat,vlan
 project_network_types = local
@@ -131,12 +131,21 @@ def make_tables(place: Path) -> None:
 
 
 def load() -> Application:
-    """Load the application, whose folder is the current one from now on."""
+    """Load the application, whose folder is the current one from now on.
+
+    Each connection to SQLite reads the schema of all tables, and a request has up to ten sessions:
+    they share connections. Messages for agents, for which objects are read again, are left out.
+    """
     Path("neutron.conf").write_text(CONF.format(prefix=sys.prefix, database=DATABASE))
     os.environ["OS_NEUTRON_CONFIG_DIR"] = "."
     os.environ["OS_NEUTRON_CONFIG_FILES"] = "neutron.conf"
     del sys.argv[1:]
-    application: Application = importlib.import_module("neutron.wsgi.api").application
+    with (
+        mock.patch.object(sqlalchemy.pool, "NullPool", sqlalchemy.pool.QueuePool),
+        mock.patch("neutron.plugins.ml2.ovo_rpc.OVOServerRpcInterface"),
+    ):
+        application: Application = importlib.import_module("neutron.wsgi.api").application
+        api.get_context_manager().writer.get_engine()
     return application
 
 
@@ -167,6 +176,8 @@ def prepare() -> None:
                 application = load()
                 _loaded = Loaded(application, DATABASE.read_bytes())
                 _warm(application)
+            # Each of the up to 100 checks of a request would look for files with rules again.
+            mock.patch("oslo_policy.policy.Enforcer.load_rules", _nothing).start()
         except Exception:
             said.seek(0)
             sys.stderr.write(said.read()[-4000:])
@@ -175,6 +186,10 @@ def prepare() -> None:
             os.chdir(here)
     # A connection of SQLite must not be used by two processes.
     api.get_context_manager().writer.get_engine().dispose()
+
+
+def _nothing(*_arguments: object) -> None:
+    """Do nothing."""
 
 
 @contextlib.contextmanager
