@@ -45,7 +45,7 @@ WITHOUT: dict[str, dict[str, object]] = {
     "OVS": {"bridge_mappings": MAPPINGS},
     "AGENT": {"extensions": EXTENSIONS},
 }
-RESTORING = 200
+RESTORING = 100
 """Requests that may be reset while Neutron's agent deletes dfmeta's flows, beside the extension.
 
 Until dfmeta has restored them, the extension's flows take segments of dfmeta's connections: 3 to 31

@@ -41,7 +41,7 @@ UNANSWERED = {
 """Errors of a request that gets no answer. Refused connections are not among them."""
 PACKETS = 3
 """Thousands a second, of a guest that Neutron limits."""
-INTERVAL = 0.02
+INTERVAL = 0.04
 """Seconds between the requests of a guest; a fault may last many of them."""
 UNDER_WAY = 20
 """Answers that each guest has got before a fault is made, and after it before it is over."""
