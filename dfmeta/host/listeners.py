@@ -11,6 +11,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final
 
+from pyroute2.netlink.exceptions import NetlinkError
+
 from dfmeta.host.sock_diag import listening
 from dfmeta.model import HttpHost
 
@@ -85,7 +87,7 @@ def tcp_listeners(*, proc: Path = PROC) -> Iterator[TcpListener]:
 
 def _asked() -> list[TcpListener] | None:
     """Ask the kernel for the listeners; None when it has no such list."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(NetlinkError, OSError):
         both = (socket.AF_INET, socket.AF_INET6)
         return [TcpListener(*one) for family in both for one in listening(family)]
     return None

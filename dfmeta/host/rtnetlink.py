@@ -1,41 +1,24 @@
-"""Requests to the kernel's routing socket, one after the other (rtnetlink(7)).
-
-pyroute2 has the messages. Its sockets run an event loop for each request, which is ten times the
-work of the request, and the hub does nothing else meanwhile. The kernel answers a request within
-the call that sends it, so that nothing here waits.
-"""
+"""Requests to the kernel's routing socket, one after the other (rtnetlink(7))."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-import os
 import socket
-import struct
-from collections.abc import Iterator
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl.fibmsg import fibmsg
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-_HEADER: Final = struct.Struct("=IHHII")
-"""struct nlmsghdr (netlink(7)): length, type, flags, sequence number, port id."""
-_CODE: Final = struct.Struct("=i")
-"""Error at the beginning of an answer without a message, negative; 0 for an acknowledgement."""
+from dfmeta.host.netlink_socket import DUMP, NetlinkSocket
+
 _SOL_NETLINK, _GET_STRICT_CHK = 270, 12
-_REQUEST, _ACK, _INTERRUPTED, _DUMP = 0x1, 0x4, 0x10, 0x300
 _CREATE: Final = {"add": 0x600, "replace": 0x500}
 """NLM_F_CREATE, with NLM_F_EXCL or NLM_F_REPLACE."""
-_ERROR, _DONE = 2, 3
-"""Types of messages of netlink itself."""
 _LINK, _ADDRESS, _ROUTE, _NEIGHBOUR, _RULE = 16, 20, 24, 28, 32
 """RTM_NEW...; the next number is RTM_DEL..., and the one after it RTM_GET... ."""
-_ROOM: Final = 1 << 16
-"""Bytes for an answer; the kernel sends at most half of it at once."""
 _TRIES: Final = 5
 """Reads of a list that changes meanwhile."""
 _MOST_TABLE, _COMPAT = 255, 252
@@ -46,7 +29,7 @@ _STATIC, _UNICAST, _TO_TABLE, _PERMANENT = 4, 1, 1, 0x80
 """RTPROT_STATIC, RTN_UNICAST, FR_ACT_TO_TBL, NUD_PERMANENT."""
 
 
-class Rtnetlink:
+class Rtnetlink(NetlinkSocket):
     """A routing socket; a context manager that closes it.
 
     Commands and names are those of ip(8). Each method raises
@@ -59,20 +42,7 @@ class Rtnetlink:
 
         :raises OSError: there is no descriptor for it, or the kernel is older than 4.20.
         """
-        self._numbers = itertools.count(1)
-        self._sock = _open()
-        try:
-            self._sock.bind((0, 0))
-            self._sock.setsockopt(_SOL_NETLINK, _GET_STRICT_CHK, 1)
-        except BaseException:
-            self._sock.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._sock.close()
+        super().__init__(socket.NETLINK_ROUTE, {(_SOL_NETLINK, _GET_STRICT_CHK): 1})
 
     def links(self) -> list[Any]:
         """Return all devices."""
@@ -83,7 +53,7 @@ class Rtnetlink:
         message = ifinfmsg()
         message["index"], message["change"] = index, _UP
         message["flags"] = _UP if command == "up" else 0
-        self._ask(_LINK, 0, message)
+        self.ask(_LINK, 0, message)
 
     def addresses(self, family: int) -> list[Any]:
         """Return all addresses of a family."""
@@ -125,7 +95,7 @@ class Rtnetlink:
         message["family"], message["ifindex"] = family, ifindex
         message["attrs"] = [("NDA_DST", dst)]
         if command == "get":
-            return self._ask(_NEIGHBOUR + 2, 0, message)
+            return self.ask(_NEIGHBOUR + 2, 0, message)
         message["state"] = _PERMANENT
         if lladdr:
             message["attrs"].append(("NDA_LLADDR", lladdr))
@@ -171,7 +141,7 @@ class Rtnetlink:
         bits = 32 if family == socket.AF_INET else 128
         message["family"], message["dst_len"], message["src_len"] = family, bits, bits
         message["attrs"] = [("RTA_DST", dst), ("RTA_SRC", src)]
-        (found,) = self._ask(_ROUTE + 2, 0, message)
+        (found,) = self.ask(_ROUTE + 2, 0, message)
         return found
 
     def rule(
@@ -205,56 +175,11 @@ class Rtnetlink:
 
     def _change(self, kind: int, command: str, message: Any) -> list[Any]:
         if command in _CREATE:
-            return self._ask(kind, _CREATE[command], message)
-        return self._ask(kind + 1, 0, message)
+            return self.ask(kind, _CREATE[command], message)
+        return self.ask(kind + 1, 0, message)
 
     def _list(self, kind: int, message: Any) -> list[Any]:
         for _ in range(_TRIES - 1):
             with contextlib.suppress(InterruptedError):
-                return self._ask(kind + 2, _DUMP, message)
-        return self._ask(kind + 2, _DUMP, message)
-
-    def _ask(self, kind: int, flags: int, message: Any) -> list[Any]:
-        """Send a request; return the messages of its answer.
-
-        :raises InterruptedError: the list has changed while the kernel sent it.
-        """
-        number = next(self._numbers)
-        header = message["header"]
-        header["type"], header["sequence_number"] = kind, number
-        header["flags"] = _REQUEST | flags if flags & _DUMP == _DUMP else _REQUEST | _ACK | flags
-        message.reset()
-        message.encode()
-        self._sock.send(message.data)
-        found = list[Any]()
-        whole = True
-        while True:
-            for answered, code, of, part in _parts(self._sock.recv(_ROOM)):
-                # A former request may have failed before its answer was read.
-                if of != number:
-                    continue
-                whole = whole and not code & _INTERRUPTED
-                if answered not in (_ERROR, _DONE):
-                    one = type(message)(part)
-                    one.decode()
-                    found.append(one)
-                    continue
-                error = -_CODE.unpack_from(part, _HEADER.size)[0]
-                if error:
-                    raise NetlinkError(error, os.strerror(error))
-                if not whole:
-                    raise InterruptedError
-                return found
-
-
-def _open() -> socket.socket:
-    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-
-
-def _parts(answer: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield type, flags and sequence number of each message of an answer, and the message."""
-    begin = 0
-    while begin < len(answer):
-        length, kind, flags, number, _port = _HEADER.unpack_from(answer, begin)
-        yield kind, flags, number, answer[begin : begin + length]
-        begin += (length + 3) & ~3
+                return self.ask(kind + 2, DUMP, message)
+        return self.ask(kind + 2, DUMP, message)

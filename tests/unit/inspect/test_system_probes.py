@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from pyroute2.netlink.exceptions import NetlinkError
 
 from dfmeta.exceptions import ConfigError
 from dfmeta.host import listeners
@@ -234,7 +235,7 @@ def test_a_url_that_names_no_database_is_named(url: str) -> None:
 
 
 def _no_list(_family: int) -> NoReturn:
-    raise FileNotFoundError(2, "no handler of the kernel")
+    raise NetlinkError(2, "no handler of the kernel")
 
 
 @pytest.mark.parametrize("asked", [True, False])
