@@ -100,7 +100,6 @@ import sys
 from dfmeta.attach.engine import Engine, Settings
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
-from tests.harness import nursery
 from tests.unit.attach.support import NETWORKS, VM, Plane, wanted
 url, name = sys.argv[1:]
 tables = Attachments(Database(url, seconds=60))
