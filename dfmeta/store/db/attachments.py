@@ -29,6 +29,58 @@ _TRUNKS: Final = select(trunks)
 _RESTING: Final = select(rests.c.vid).where(
     rests.c.trunk == bindparam("trunk"), rests.c.until > bindparam("now")
 )
+_BY_KEY: Final = select(attachments).where(
+    attachments.c.trunk == bindparam("trunk"),
+    attachments.c.container == bindparam("container"),
+    attachments.c.ifname == bindparam("ifname"),
+)
+_VIDS: Final = select(attachments.c.vid).where(attachments.c.trunk == bindparam("trunk"))
+_ADDRESSES: Final = select(attachments.c.ip).where(
+    attachments.c.network == bindparam("network"),
+    attachments.c.ip.between(bindparam("low"), bindparam("high")),
+)
+_NEWEST: Final = (
+    select(attachments.c.ip)
+    .where(attachments.c.network == bindparam("network"))
+    .order_by(attachments.c.created.desc(), attachments.c.ip.desc())
+    .limit(1)
+)
+_OF_MAC: Final = select(attachments.c.id).where(
+    attachments.c.network == bindparam("network"), attachments.c.mac == bindparam("mac")
+)
+# Weaker than FOR UPDATE: a foreign key's check, which holds a row of an attachment, may pass.
+_LOCKED: Final = (
+    select(trunks).where(trunks.c.parent == bindparam("trunk")).with_for_update(key_share=True)
+)
+_GIVEN: Final = (
+    update(trunks)
+    .where(trunks.c.parent == bindparam("trunk"))
+    .values(last_vid=bindparam("given"), absent_since=None)
+)
+_ABSENT: Final = trunks.c.absent_since.is_not(None)
+_OURS: Final = trunks.c.host == bindparam("ours")
+_HERE: Final = trunks.c.parent.in_(bindparam("there", expanding=True))
+_ABSENCES: Final = update(trunks).values(absent_since=bindparam("now"))
+_BEGIN_ANEW: Final = _ABSENCES.where(_OURS, _ABSENT)
+_GO: Final = _ABSENCES.where(_OURS, ~_HERE, ~_ABSENT)
+_COME: Final = (
+    update(trunks).where(_HERE, _ABSENT).values(host=bindparam("ours"), absent_since=None)
+)
+_MOVE: Final = (
+    update(attachments)
+    .where(
+        attachments.c.trunk.in_(select(trunks.c.parent).where(_OURS)),
+        attachments.c.host != bindparam("ours"),
+    )
+    .values(host=bindparam("ours"))
+)
+_PRUNE_RESTS: Final = delete(rests).where(rests.c.until <= bindparam("now"))
+_PRUNE_TRUNKS: Final = delete(trunks).where(
+    _OURS,
+    _ABSENT,
+    ~exists().where(attachments.c.trunk == trunks.c.parent),
+    ~exists().where(rests.c.trunk == trunks.c.parent),
+)
 """Made once: to make these statements takes longer than to run them."""
 
 Row = Mapping[str, Any]
@@ -49,27 +101,17 @@ class Taken:
 
     def addresses(self, network: str, low: int, high: int) -> set[int]:
         """Return the addresses of a network that are in use, from *low* to *high*."""
-        found = select(attachments.c.ip).where(
-            attachments.c.network == network, attachments.c.ip.between(low, high)
-        )
-        return set(self.connection.execute(found).scalars())
+        found = {"network": network, "low": low, "high": high}
+        return set(self.connection.execute(_ADDRESSES, found).scalars())
 
     def newest(self, network: str) -> int | None:
         """Return the address of a network that was given last, as far as it is still in use."""
-        found = (
-            select(attachments.c.ip)
-            .where(attachments.c.network == network)
-            .order_by(attachments.c.created.desc(), attachments.c.ip.desc())
-            .limit(1)
-        )
-        return self.connection.execute(found).scalar()
+        return self.connection.execute(_NEWEST, {"network": network}).scalar()
 
     def has_mac(self, network: str, mac: str) -> bool:
         """Return whether a MAC is in use on a network."""
-        found = select(attachments.c.id).where(
-            attachments.c.network == network, attachments.c.mac == mac
-        )
-        return self.connection.execute(found).first() is not None
+        found = self.connection.execute(_OF_MAC, {"network": network, "mac": mac})
+        return found.first() is not None
 
 
 class Attachments:
@@ -165,11 +207,7 @@ class Attachments:
                 # SQLAlchemy does not count the rows of an INSERT in every database.
                 there = _by_key(connection, parent, key)
                 if there is not None and there["id"] == chosen["id"]:
-                    connection.execute(
-                        update(trunks)
-                        .where(trunks.c.parent == parent)
-                        .values(last_vid=chosen["vid"], absent_since=None)
-                    )
+                    connection.execute(_GIVEN, {"trunk": parent, "given": chosen["vid"]})
                     return chosen, True
             return None, False
 
@@ -262,20 +300,12 @@ class Attachments:
         """
 
         def work(connection: Connection) -> None:
-            ours, here = trunks.c.host == host, trunks.c.parent.in_(there)
-            absent = trunks.c.absent_since.is_not(None)
+            ours = {"ours": host}
             if restart:
-                connection.execute(update(trunks).where(ours, absent).values(absent_since=now))
-            connection.execute(update(trunks).where(ours, ~here, ~absent).values(absent_since=now))
-            connection.execute(
-                update(trunks).where(here, absent).values(host=host, absent_since=None)
-            )
-            moved = select(trunks.c.parent).where(ours)
-            connection.execute(
-                update(attachments)
-                .where(attachments.c.trunk.in_(moved), attachments.c.host != host)
-                .values(host=host)
-            )
+                connection.execute(_BEGIN_ANEW, {**ours, "now": now})
+            connection.execute(_GO, {**ours, "there": [*there], "now": now})
+            connection.execute(_COME, {**ours, "there": [*there]})
+            connection.execute(_MOVE, ours)
 
         self._database.run(work, write=True)
 
@@ -283,15 +313,8 @@ class Attachments:
         """Delete the rests that have ended, and trunks of absent ports that have nothing left."""
 
         def work(connection: Connection) -> None:
-            connection.execute(delete(rests).where(rests.c.until <= now))
-            connection.execute(
-                delete(trunks).where(
-                    trunks.c.host == host,
-                    trunks.c.absent_since.is_not(None),
-                    ~exists().where(attachments.c.trunk == trunks.c.parent),
-                    ~exists().where(rests.c.trunk == trunks.c.parent),
-                )
-            )
+            connection.execute(_PRUNE_RESTS, {"now": now})
+            connection.execute(_PRUNE_TRUNKS, {"ours": host})
 
         self._database.run(work, write=True)
 
@@ -305,20 +328,12 @@ def _mappings(connection: Connection, statement: Any, **values: str) -> list[Row
 
 def _by_key(connection: Connection, parent: str, key: tuple[str, str]) -> Row | None:
     container, ifname = key
-    found = _mappings(
-        connection,
-        select(attachments).where(
-            attachments.c.trunk == parent,
-            attachments.c.container == container,
-            attachments.c.ifname == ifname,
-        ),
-    )
+    found = _mappings(connection, _BY_KEY, trunk=parent, container=container, ifname=ifname)
     return found[0] if found else None
 
 
 def _taken(connection: Connection, parent: str, last_vid: int, now: float) -> Taken:
-    used = select(attachments.c.vid).where(attachments.c.trunk == parent)
-    vids = frozenset(connection.execute(used).scalars())
+    vids = frozenset(connection.execute(_VIDS, {"trunk": parent}).scalars())
     return Taken(last_vid, vids, _resting(connection, parent, now), connection)
 
 
@@ -330,15 +345,13 @@ def _resting(connection: Connection, parent: str, now: float) -> frozenset[int]:
 def _ensure_trunk(connection: Connection, trunk: Row) -> int:
     """Lock the row of a trunk, with the present values of its port; return its last VLAN id."""
     parent = trunk["parent"]
-    # Weaker than FOR UPDATE: a foreign key's check, which holds a row of an attachment, may pass.
-    locked = select(trunks).where(trunks.c.parent == parent).with_for_update(key_share=True)
-    found = _mappings(connection, locked)
+    found = _mappings(connection, _LOCKED, trunk=parent)
     if not found:
         fresh = insert(connection, trunks).values(**trunk, last_vid=0)
         # The update locks a row that another writer has just added.
         locking = {"port_name": fresh.excluded.port_name}
         connection.execute(fresh.on_conflict_do_update(index_elements=["parent"], set_=locking))
-        found = _mappings(connection, locked)
+        found = _mappings(connection, _LOCKED, trunk=parent)
     (row,) = found
     if row["absent_since"] is not None or any(row[name] != trunk[name] for name in _OF_HOST):
         connection.execute(
