@@ -6,6 +6,7 @@ its own transaction.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Collection, Sequence
 from typing import Any, Final
@@ -29,6 +30,9 @@ _LOCK_NETWORKS: Final = text(
 )
 """Takes the locks in the order of the array, which is sorted. The number is "dfme" in ASCII and
 marks the locks as dfmeta's."""
+_DROP: Final = delete(addresses).where(
+    addresses.c.network == bindparam("gone"), addresses.c.record_id == bindparam("owner")
+)
 _PUSHED: Final = select(records.c.id).where(
     addresses.c.network == bindparam("network"),
     addresses.c.record_id == records.c.id,
@@ -65,20 +69,18 @@ def own(
     ]
     dropped = set(had) - set(wanted)
     if dropped:
-        connection.execute(
-            delete(addresses).where(
-                addresses.c.network == bindparam("gone"),
-                addresses.c.record_id == bindparam("owner"),
-            ),
-            [{"gone": name, "owner": record_id} for name in dropped],
-        )
+        connection.execute(_DROP, [{"gone": name, "owner": record_id} for name in dropped])
     if rows:
-        statement = insert(connection, addresses)
-        fresh = {name: statement.excluded[name] for name in ("record_id", "prefix", "position")}
-        connection.execute(
-            statement.on_conflict_do_update(index_elements=["network"], set_=fresh), rows
-        )
+        connection.execute(_taking(connection.dialect.name), rows)
     return True
+
+
+@functools.cache
+def _taking(dialect: str) -> postgresql.Insert | sqlite.Insert:
+    """Gives networks to a record, whether others have them or not."""
+    statement = insert_of(dialect, addresses)
+    fresh = {name: statement.excluded[name] for name in ("record_id", "prefix", "position")}
+    return statement.on_conflict_do_update(index_elements=["network"], set_=fresh)
 
 
 def _is_pushed(connection: Connection, network: str) -> bool:
@@ -98,6 +100,11 @@ def _lock_networks(connection: Connection, names: Collection[str]) -> None:
 
 def insert(connection: Connection, table: Any) -> postgresql.Insert | sqlite.Insert:
     """Return an INSERT that can have ON CONFLICT, whose syntax is the same in both databases."""
-    if connection.dialect.name == "postgresql":
+    return insert_of(connection.dialect.name, table)
+
+
+def insert_of(dialect: str, table: Any) -> postgresql.Insert | sqlite.Insert:
+    """Return the same, for a statement that is made once for each dialect."""
+    if dialect == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)

@@ -28,7 +28,7 @@ from dfmeta.store.db.cache import Cache
 from dfmeta.store.db.columns import changes, half
 from dfmeta.store.db.database import SECONDS, Database
 from dfmeta.store.db.networks import Address, Network
-from dfmeta.store.db.owners import ADDRESSES, insert, own
+from dfmeta.store.db.owners import ADDRESSES, insert_of, own
 from dfmeta.store.db.record import (
     KEEP,
     FetchedHalf,
@@ -58,6 +58,7 @@ DEFAULTS: Final = "default:"
 
 _BY_ID: Final = records.c.id == bindparam("record_id")
 _GET: Final = select(*records.c).where(_BY_ID)
+_GET_LOCKED: Final = _GET.with_for_update()
 _LIST: Final = (
     select(
         records.c.id,
@@ -393,7 +394,13 @@ def _page(connection: Connection, *, after: str, defaults: bool) -> list[Summary
 
 def _locked(connection: Connection, record_id: str) -> Row[Any] | None:
     """Return a record's row, locked against other writers until the transaction ends."""
-    return connection.execute(_GET.with_for_update(), {"record_id": record_id}).one_or_none()
+    return connection.execute(_GET_LOCKED, {"record_id": record_id}).one_or_none()
+
+
+@functools.cache
+def _creating(dialect: str) -> Any:
+    """Creates a record, unless another writer has."""
+    return insert_of(dialect, records).on_conflict_do_nothing().returning(records.c.id)
 
 
 def _lock(
@@ -411,8 +418,7 @@ def _lock(
         row = _locked(connection, record_id)
         if row is not None:
             return _record(row), False
-        statement = insert(connection, records).on_conflict_do_nothing()
-        if connection.execute(statement.returning(records.c.id), values).first() is not None:
+        if connection.execute(_creating(connection.dialect.name), values).first() is not None:
             return Record(**values), True
 
 
