@@ -15,6 +15,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -70,6 +71,7 @@ CONTROLLER = "dfmeta-agent"
 DROPPED = "dropped"
 
 
+@cache
 def sample_flows() -> tuple[Flow, ...]:
     """Return all flows of a switch that has one guest with an address of each version of IP, and
     one behind a VLAN tag."""
