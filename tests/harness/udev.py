@@ -24,7 +24,10 @@ _PROGRAM = next(
     UNPACKED / "bin/udevadm",
 )
 _SCRIPT = r"""
-cp -a /etc "$folder/etc"
+mkdir "$folder/etc"
+# To make a file on a disk may take a hundred times as long as in memory.
+mount -t tmpfs tmpfs "$folder/etc"
+cp -a /etc/. "$folder/etc"
 rm -rf "$folder/etc/udev"
 mkdir -p "$folder/etc/udev/rules.d" "$folder/bin"
 mount --bind "$folder/etc" /etc
