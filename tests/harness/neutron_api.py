@@ -33,6 +33,7 @@ WHERE substr(s.description, 1, length(?)) = ?"""
 _ACTIVATE = """\
 CREATE TRIGGER active AFTER INSERT ON subports BEGIN
 UPDATE ports SET status = 'ACTIVE' WHERE id = NEW.port_id; END"""
+_TRUNK = "SELECT id FROM trunks WHERE port_id = ?"
 _SUBPORTS = "SELECT port_id, segmentation_id FROM subports WHERE trunk_id = ?"
 
 
@@ -163,6 +164,12 @@ class NeutronServer(Closing):
         """Return the ids of the ports whose description begins so: of the database, see there."""
         with contextlib.closing(self.database()) as base:
             return [one for (one,) in base.execute(_DESCRIBED, (beginning, beginning))]
+
+    def trunk_of(self, port: str) -> str:
+        """Return the id of the trunk of a parent, of the database."""
+        with contextlib.closing(self.database()) as base:
+            ((found,),) = base.execute(_TRUNK, (port,))
+            return str(found)
 
     def trunk(self, trunk_id: str) -> dict[str, Any]:
         """Return a trunk."""

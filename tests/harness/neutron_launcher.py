@@ -200,6 +200,8 @@ class Server:
         self._text = ""
         self._known = 0
         """Version of SERVER that was read."""
+        self._told = 0
+        """The last of them that the tests were told of."""
         self._rows: dict[str, dict[str, Any]] = {}
         self._objects: dict[str, dict[str, Any]] = {}
         self._trunks: dict[str, trunk.Trunk] = {}
@@ -230,7 +232,8 @@ class Server:
             before = self._subports()
             if changed := self._read():
                 _push("Port", [self._objects["Port"][key] for key in changed], events.UPDATED)
-            self._report_version()
+            if self._known != self._told:
+                self._report_version()
             now = self._subports()
             for event, ids in (
                 (events.CREATED, now.keys() - before.keys()),
@@ -241,6 +244,7 @@ class Server:
 
     def _report_version(self) -> None:
         self._source.with_suffix(".known").write_text(str(self._known))
+        self._told = self._known
 
     def _subports(self) -> dict[str, trunk.SubPort]:
         """Return id → subport, of all trunks."""

@@ -206,8 +206,7 @@ def wanted(parent: Parent, vid: int, **values: Any) -> Attachment:
 
 
 def trunk_of(world: World, parent: Parent) -> str:
-    (found,) = world.server.ask("GET", f"trunks?port_id={parent.port_id}").document["trunks"]
-    return str(found["id"])
+    return world.server.trunk_of(parent.port_id)
 
 
 def test_an_attachment_is_made_found_and_removed(world: World, vm: Parent) -> None:
