@@ -56,8 +56,7 @@ def slots(agent: Agent, guest: Guest) -> dict[int, str]:
 
 def add_addresses(guest: Guest, count: int) -> list[str]:
     addresses = [f"10.0.0.{number}" for number in range(101, 101 + count)]
-    for address in addresses:
-        guest.add_address(f"{address}/24")
+    guest.add_address(*(f"{address}/24" for address in addresses))
     return addresses
 
 

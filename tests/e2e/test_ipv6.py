@@ -149,8 +149,7 @@ def test_twins_with_the_same_mac_and_addresses_get_their_own(
 
 def test_sixteen_addresses_in_turn_keep_their_slots(agent: Agent, guest: Guest) -> None:
     addresses = [f"fd12:3456::1:{number:x}" for number in range(1, 17)]
-    for address in addresses:
-        guest.add_address6(f"{address}/64")
+    guest.add_address6(*(f"{address}/64" for address in addresses))
     before = packet_ins(agent, outcome="learned")
     for _ in range(2):
         for address in addresses:
@@ -170,8 +169,7 @@ def test_sixteen_addresses_in_turn_keep_their_slots(agent: Agent, guest: Guest) 
 
 def test_forty_addresses_at_once_are_all_served(agent: Agent, guest: Guest) -> None:
     addresses = [f"fd12:3456::2:{number:x}" for number in range(1, 41)]
-    for address in addresses:
-        guest.add_address6(f"{address}/64")
+    guest.add_address6(*(f"{address}/64" for address in addresses))
     batches = [
         guest.start_many(1, path=META_DATA, host=EC2_6, source=one, timeout=60) for one in addresses
     ]

@@ -242,9 +242,9 @@ class Guest(Closing):
             *self._route_commands(),
         )
 
-    def add_address(self, address: str) -> None:
-        """Add an address; ``source=`` of :meth:`curl` selects it."""
-        self.namespace.ip(f"addr add {address} dev {self.device}")
+    def add_address(self, *addresses: str) -> None:
+        """Add addresses; ``source=`` of :meth:`curl` selects one."""
+        self.namespace.ip(*(f"addr add {one} dev {self.device}" for one in addresses))
 
     @property
     def link_local(self) -> str:
@@ -253,9 +253,9 @@ class Guest(Closing):
         host = bytes((packed[0] ^ 2, *packed[1:3], 0xFF, 0xFE, *packed[3:]))
         return str(ipaddress.IPv6Address(bytes.fromhex("fe80000000000000") + host))
 
-    def add_address6(self, address: str) -> None:
-        """Add an IPv6 address; one that is not link-local comes with a route to EC2's service."""
-        self.namespace.ip(*self._address6_commands(address))
+    def add_address6(self, *addresses: str) -> None:
+        """Add IPv6 addresses; one that is not link-local comes with a route to EC2's service."""
+        self.namespace.ip(*(line for one in addresses for line in self._address6_commands(one)))
 
     def drop_ipv4(self) -> None:
         """Remove the guest's IPv4 address, and with it all routes of IPv4."""
