@@ -231,6 +231,9 @@ def _warm(application: Application) -> None:
     for path in (
         *(f"networks/{network}", f"subnets/{subnet}", f"trunks/{trunk}", "ports"),
         *(f"ports?id={made}&fields=id&fields=status", f"trunks?port_id={parent}"),
+        *("ports?name=warming&fields=id", "ports?description=warming&fields=id"),
+        *("ports?fixed_ips=ip_address%3D192.0.2.9&fields=id", "ports?limit=1&fields=id"),
+        *(f"ports?binding%3Ahost_id={HOSTS[0]}&fields=id", "trunks?fields=id"),
     ):
         _ask(application, "GET", path)
     _ask(application, "PUT", f"trunks/{trunk}/remove_subports", {"sub_ports": [{"port_id": made}]})
