@@ -73,7 +73,7 @@ def says(guest: Guest) -> bytes:
     return reply.body
 
 
-def test_guests_go_over_without_a_failure_and_come_back(
+def test_guests_go_over_with_the_loss_of_a_request_under_way_at_most_and_come_back(
     host: OpenvSwitch, guests: list[Guest], make_agent: MakeAgent
 ) -> None:
     agent = make_agent(start=False)
@@ -93,8 +93,10 @@ def test_guests_go_over_without_a_failure_and_come_back(
         for guest, batch in zip(guests, asking, strict=True):
             samples = batch.finish()
             assert len(samples) > 20
-            assert {sample.status for sample in samples} == {200}
-            assert {sample.body for sample in samples} <= {OLD, guest.name.encode()}
+            answered = [sample for sample in samples if sample.status == 200]
+            # The page on migrating allows the one that is under way as the flows come.
+            assert len(samples) - len(answered) <= 1, samples
+            assert {sample.body for sample in answered} <= {OLD, guest.name.encode()}
             assert says(guest) == guest.name.encode()
         # What was open to the old server is not answered by another.
         kept.sendall(REQUEST)
