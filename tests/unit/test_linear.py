@@ -182,6 +182,7 @@ def schema_patterns(schema: object) -> Iterator[str]:
 
 EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
     "cli/config_drive.py _VERSION": ("2018-08-27",),
+    "cli/gather.py _VERSION": ("Name: dfmeta\nVersion: 0.1.0\n",),
     "cli/token_command.py _DURATION": ("12h",),
     "cli/token_command.py [\\s,]+": ("a, b\t,",),
     "conf/agent.py _OPENFLOW": (
