@@ -103,10 +103,13 @@ def shown(write: Callable[[], None]) -> list[str]:
     main, terminal = pty.openpty()
     with os.fdopen(terminal, "w") as stream, contextlib.redirect_stdout(stream):
         write()
-        stream.flush()
-        text = os.read(main, 65536).decode()
+    parts = []
+    # A read may give a part of what was written. EIO: the other end is closed, and all is read.
+    with contextlib.suppress(OSError):
+        while part := os.read(main, 65536):
+            parts.append(part)
     os.close(main)
-    return text.replace("\r\n", "\n").splitlines()
+    return b"".join(parts).decode().replace("\r\n", "\n").splitlines()
 
 
 def identifiers(row: Mapping[str, object]) -> list[str]:
