@@ -233,7 +233,8 @@ def test_entries_come_go_and_change_while_others_ask(agent: Agent, site: Site) -
     assert uuid_in(changing.curl(META_DATA).body) == other
     site.declare(vm)
     # Its connection may end while it changes.
-    wait_for(lambda: changing.instance_id in changing.curl(META_DATA).text, 10, "its own again")
+    own = changing.instance_id
+    wait_for(lambda: own in changing.curl(META_DATA, timeout=1).text, 10, "its own again")
     for one, batch in batches.items():
         samples = batch.finish()
         assert len(answers(samples, one)) == len(samples) > 10
