@@ -60,25 +60,26 @@ def read_host(
         with Rtnetlink() as rtnl:
             links = rtnl.links()
             names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in links}
-            found = [link["index"] for link in links if names[link["index"]] == device]
-            flags = next((link["flags"] for link in links if link["index"] in found), 0)
+            link = next((one for one in links if names[one["index"]] == device), None)
+            index, flags = (0, 0) if link is None else (link["index"], link["flags"])
+            addresses = rtnl.addresses(family.af)
             return HostFacts(
-                up=bool(flags & _IFF_UP) if found else None,
+                up=bool(flags & _IFF_UP) if index else None,
                 carrier=bool(flags & _IFF_LOWER_UP),
-                addresses=_addresses(rtnl, names, family),
+                addresses=_addresses(addresses, names),
                 rules=_rules(rtnl, device, address, table=table, family=family)
                 if network is None
                 else (),
-                route=bool(found)
-                and next_hop in routes_through(rtnl, found[0], table, family=family, to=network),
-                neighbour=bool(found) and has_next_hop(rtnl, found[0], next_hop, family=family),
-                way_back=_way_back(rtnl, names, address, family, keys),
+                route=bool(index)
+                and next_hop in routes_through(rtnl, index, table, family=family, to=network),
+                neighbour=bool(index) and has_next_hop(rtnl, index, next_hop, family=family),
+                way_back=_way_back(rtnl, names, addresses, address, family, keys),
                 rp_filter=(
                     _knob("all", "rp_filter", family),
                     _knob(device, "rp_filter", family),
                 ),
                 arp_ignore=_knob("all", "arp_ignore", family),
-                tx_checksum=_tx_checksum(device) if found else None,
+                tx_checksum=_tx_checksum(device) if index else None,
                 listeners=_listeners(family),
                 limits=_limits(),
             )
@@ -87,11 +88,11 @@ def read_host(
 
 
 def _addresses(
-    rtnl: Rtnetlink, names: dict[int, str], family: Family
+    messages: list[Any], names: dict[int, str]
 ) -> tuple[tuple[str, IPv4Interface | IPv6Interface], ...]:
     return tuple(
         (names.get(message["index"], "?"), ip_interface((address, message["prefixlen"])))
-        for message in rtnl.addresses(family.af)
+        for message in messages
         if (address := _own(message))
     )
 
@@ -115,14 +116,19 @@ def _rules(
 
 
 def _way_back(
-    rtnl: Rtnetlink, names: dict[int, str], address: str, family: Family, keys: Keys
+    rtnl: Rtnetlink,
+    names: dict[int, str],
+    addresses: list[Any],
+    address: str,
+    family: Family,
+    keys: Keys,
 ) -> str:
     """Return the device through which the kernel would send from *address* to a key.
 
     The route is looked up as ``ip route get`` does (ip-route(8)). When there is no route, the
     kernel's error is returned in words.
     """
-    held = {_own(message) for message in rtnl.addresses(family.af)}
+    held = {_own(message) for message in addresses}
     # In one scheme a key depends on both numbers, in the other one on the slot alone.
     candidates = (
         str(keys.key_of(Endpoint(number), slot))
@@ -138,9 +144,7 @@ def _way_back(
 
 
 def _listeners(family: Family) -> tuple[Listener, ...]:
-    return tuple(
-        Listener(address, port, inode) for address, port, _uid, inode in listening(family.af)
-    )
+    return tuple(Listener(one.address, one.port, one.inode) for one in listening(family.af))
 
 
 def _limits() -> LimitFacts:

@@ -6,15 +6,13 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final
 
 from pyroute2.netlink.exceptions import NetlinkError
 
-from dfmeta.host.sock_diag import listening
-from dfmeta.model import HttpHost
+from dfmeta.host.sock_diag import TcpListener, listening
 
 PROC: Final = Path("/proc")
 _LISTEN: Final = "0A"
@@ -25,22 +23,6 @@ _SOCKET: Final = "socket:["
 
 Place = tuple[IPv4Address | IPv6Address, int]
 """An address and a TCP port."""
-
-
-@dataclass(frozen=True, slots=True)
-class TcpListener:
-    """A listening socket."""
-
-    address: IPv4Address | IPv6Address
-    port: int
-    uid: int
-    """User id of the process that created the socket."""
-    inode: int
-
-    @property
-    def address_and_port(self) -> str:
-        """Return HOST:PORT."""
-        return HttpHost(str(self.address), self.port).authority
 
 
 def listener_at(place: str, *, proc: Path = PROC) -> TcpListener | None:
@@ -89,7 +71,7 @@ def _asked() -> list[TcpListener] | None:
     """Ask the kernel for the listeners; None when it has no such list."""
     with contextlib.suppress(NetlinkError, OSError):
         both = (socket.AF_INET, socket.AF_INET6)
-        return [TcpListener(*one) for family in both for one in listening(family)]
+        return [one for family in both for one in listening(family)]
     return None
 
 
