@@ -273,6 +273,17 @@ class Capture(Closing):
         found = [_segment(when, data) for when, data in self.frames()]
         return [one for one in found if one and not SIDE.probes & {one.source, one.destination}]
 
+    def segments_of(self, *ports: int) -> list[Segment]:
+        """Those of connections with one of these ports, at either end.
+
+        On a device of the host the ends of earlier connections may be sent again at any time.
+        """
+        return [
+            one
+            for one in self.segments()
+            if one.source_port in ports or one.destination_port in ports
+        ]
+
     def syns(self) -> list[Segment]:
         """SYNs towards the service, or towards the proxy."""
         service = {METADATA_IP, SIDE.ip}

@@ -98,7 +98,7 @@ def test_a_guest_cannot_reach_another_port_of_the_host_through_it(
             attempts = [Attempt(guest, port=port) for port in ports]
             wait_for(lambda: len(sent.syns()) >= 2 * len(ports), 5, "the SYNs to be sent again")
             assert [one.connected_after(0) for one in attempts] == [None] * len(ports)
-            assert tap.segments() == []
+            assert tap.segments_of(*(one.port for one in attempts)) == []
             for attempt in attempts:
                 attempt.close()
     asks_own(guest)
@@ -266,13 +266,10 @@ def test_another_card_of_the_host_does_not_lead_to_the_proxy(
             neighbour.setblocking(False)
             neighbour.connect_ex((SIDE.ip, PROXY_PORT))
             wait_for(lambda: len(wire.syns()) >= 2, 5, "the SYN to be sent again")
-            # The end of the guest's connection may be sent again, and takes this route as well.
+            # The end of a guest's connection may be sent again, and takes this route as well.
             port = neighbour.getsockname()[1]
-            of_neighbour = [
-                one for one in wire.segments() if port in {one.source_port, one.destination_port}
-            ]
-            assert of_neighbour == wire.syns()
-            assert tap.segments() == []
+            assert wire.segments_of(port) == wire.syns()
+            assert tap.segments_of(port) == []
         host.namespace.ip(f"route del {key} dev lan0")
     asks_own(guest)
 
