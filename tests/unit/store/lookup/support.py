@@ -69,7 +69,7 @@ def build(repository: Repository, store: OtherStore, clock: Clock) -> Iterator[B
         negative: float = 10,
         expiry: float = 0,
         retries: int = 0,
-        timeout: float = 5,
+        timeout: float = 60,
         url: str = "",
     ) -> Puller:
         upstream = Upstream(
