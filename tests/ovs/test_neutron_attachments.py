@@ -644,8 +644,16 @@ def test_values_of_others_are_skipped(engines: Engines, vm: Parent) -> None:
     world, engine = engines.world, engines.start()
     engine.status(vm)
     assert list(engine._networks) == []
-    assert engine.attach(vm, one_of(0))[0].vid == 2
-    others = [world.server.create("port", network_id=world.pods.network_id)["id"] for _ in "ab"]
+    first, _new = engine.attach(vm, one_of(0))
+    assert first.vid == 2
+
+    def another(ip: IPv4Address) -> str:
+        """Give an address to a port that is not a container's; return its id."""
+        fixed = [{"subnet_id": world.pods.subnet_id, "ip_address": str(ip)}]
+        values = {"network_id": world.pods.network_id, "fixed_ips": fixed}
+        return str(world.server.create("port", **values)["id"])
+
+    others = [another(first.ip + number) for number in (1, 2)]
     entries = [
         {"port_id": port, "segmentation_type": "vlan", "segmentation_id": vid}
         for vid, port in enumerate(others, 3)
@@ -654,8 +662,8 @@ def test_values_of_others_are_skipped(engines: Engines, vm: Parent) -> None:
     assert world.server.ask("PUT", path, {"sub_ports": entries}).status == 200
     made, _new = engine.attach(vm, one_of(1))
     assert made.vid == 5
-    next_ip = {"subnet_id": world.pods.subnet_id, "ip_address": str(made.ip + 1)}
-    world.server.create("port", network_id=world.pods.network_id, fixed_ips=[next_ip])
+    assert made.ip > first.ip + 2
+    another(made.ip + 1)
     last, _new = engine.attach(vm, one_of(2))
     assert last.ip == made.ip + 2
     assert len(world.ours()) == 3
