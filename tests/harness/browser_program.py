@@ -10,13 +10,10 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from playwright.sync_api import Browser, Error, Page, sync_playwright
 
-T = TypeVar("T")
 LOOKS = 5
 """Maximum number of attempts to read a page that reloads at the same time."""
 
@@ -29,7 +26,18 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-WIDTHS = "[document.documentElement.scrollWidth, document.body.scrollWidth, innerWidth]"
+LOOK = """selector => {
+    // The page may reload at any time: this reads one state of it, and only a complete one.
+    if (document.readyState !== "complete") throw new Error("the page is not complete");
+    const found = [...document.querySelectorAll(selector)];
+    return {
+        title: document.title,
+        texts: found.map(one => one.innerText),
+        boxes: found.map(one => one.getBoundingClientRect().toJSON()),
+        widths: [document.documentElement.scrollWidth, document.body.scrollWidth, innerWidth],
+        values: [...document.querySelectorAll("input")].map(one => one.value),
+    };
+}"""
 
 
 class View:
@@ -42,6 +50,8 @@ class View:
             color_scheme="dark" if dark else "light",
         )
         self.page: Page = self._context.new_page()
+        self._texts: list[str] = []
+        """Those of the last answer."""
         self.requests: list[str] = []
         self.complaints: list[str] = []
         self.page.on("request", lambda one: self.requests.append(one.url))
@@ -50,36 +60,28 @@ class View:
         self.page.on("requestfailed", lambda one: self.complaints.append(f"failed: {one.url}"))
 
     def await_change(self, selector: str, timeout: float) -> None:
-        """Wait until the page has been reloaded and the texts of the elements have changed."""
-        texts = self.page.locator(selector).all_inner_texts
-        before, until = self.steady(texts), time.monotonic() + timeout
-        while self.steady(texts) == before:
+        """Wait until the texts of the elements are not those of the last answer any more."""
+        until = time.monotonic() + timeout
+        while self.look(selector)["texts"] == self._texts:
             left = until - time.monotonic()
             self.page.wait_for_event("load", timeout=max(left, 0.001) * 1000)
 
-    def steady(self, look: Callable[[], T]) -> T:
-        """Call *look*, and call it again if the page was being reloaded."""
+    def look(self, selector: str) -> dict[str, Any]:
+        """Return the content of the page; read it again if it was being reloaded."""
         for _ in range(LOOKS):
             try:
-                return look()
+                return dict(self.page.evaluate(LOOK, selector))
             except Error:
                 self.page.wait_for_load_state("load")
-        return look()
+        return dict(self.page.evaluate(LOOK, selector))
 
     def seen(self, selector: str, picture: str | None) -> dict[str, Any]:
-        """Return the current content of the page, with the texts of visible elements only."""
+        """Return the current content of the page and its requests, as an answer."""
         if picture is not None:
             self.page.screenshot(path=picture, full_page=True)
-        found = self.page.locator(selector)
-        return {
-            "title": self.page.title(),
-            "texts": found.all_inner_texts(),
-            "boxes": [one.bounding_box() for one in found.all()],
-            "widths": self.page.evaluate(WIDTHS),
-            "requests": self.requests,
-            "complaints": self.complaints,
-            "values": [one.input_value() for one in self.page.locator("input").all()],
-        }
+        found = self.look(selector)
+        self._texts = found["texts"]
+        return {**found, "requests": self.requests, "complaints": self.complaints}
 
     def close(self) -> None:
         """Close the window."""
@@ -112,7 +114,7 @@ def main() -> None:
                     view.page.locator(order["click"]).click()
             else:
                 view.await_change(order["selector"], order["timeout"])
-            answer = view.steady(partial(view.seen, order["selector"], order.get("picture")))
+            answer = view.seen(order["selector"], order.get("picture"))
             sys.stdout.write(json.dumps(answer) + "\n")
             sys.stdout.flush()
         browser.close()
