@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import select
@@ -378,6 +379,16 @@ def open_connection(guest: Guest, *, timeout: float = 10) -> Iterator[socket.soc
     """A connection of the guest's to the service, for requests written by hand."""
     with guest.namespace.connect(METADATA_IP, 80, timeout=timeout) as connection:
         yield connection
+
+
+def read_answer(connection: socket.socket) -> bytes:
+    """The body of the next answer on a connection that stays open.
+
+    Head and body may arrive one after the other.
+    """
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    return answer.read()
 
 
 def read_all(connection: socket.socket) -> bytes:

@@ -21,6 +21,7 @@ from tests.e2e.support import (
     project_ids,
     put_nova,
     read_all,
+    read_answer,
     status_of,
     uuid_in,
 )
@@ -220,7 +221,7 @@ def test_an_answer_does_not_leave_to_another_guest_of_the_port(
 def test_a_kept_connection_is_not_another_guests(agent: Agent, guest: Guest) -> None:
     with open_connection(guest) as kept:
         kept.sendall(REQUEST)
-        assert guest.instance_id.encode() in kept.recv(65536)
+        assert guest.instance_id.encode() in read_answer(kept)
         guest.set_external_ids(vm_uuid=uuid_of("instance after"))
         wait_for(lambda: knows(agent, "instance after"), 5, "the daemon to know it")
         kept.settimeout(1)

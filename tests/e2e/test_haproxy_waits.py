@@ -7,7 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e import shared
-from tests.e2e.support import META_DATA, asks_own, open_connection, project_ids, put_nova, uuid_in
+from tests.e2e.support import (
+    META_DATA,
+    asks_own,
+    open_connection,
+    project_ids,
+    put_nova,
+    read_answer,
+    uuid_in,
+)
 from tests.e2e.test_haproxy import OPTIONS, REQUEST, pid, pids
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
@@ -102,7 +110,7 @@ def test_an_answer_leaves_after_a_doubt_to_the_same_guest_alone(
             with pytest.raises((TimeoutError, ConnectionResetError)):
                 connection.recv(65536)
         else:
-            assert guest.instance_id.encode() in connection.recv(65536)
+            assert guest.instance_id.encode() in read_answer(connection)
     wait_for(
         lambda: (
             agent.metric("dfmeta_closed_connections_total", reason="changed") - before == changed

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.support import put
+from tests.e2e.support import put, read_answer
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, Guest, Ids
 from tests.harness.nursery import as_installed
@@ -83,7 +83,7 @@ def test_guests_go_over_with_the_loss_of_a_request_under_way_at_most_and_come_ba
     assert [says(guest) for guest in guests] == [OLD, OLD]
     with guests[0].namespace.connect(METADATA_IP, 80) as kept:
         kept.sendall(REQUEST)
-        assert kept.recv(4096).endswith(OLD)
+        assert read_answer(kept) == OLD
         asking = [guest.start_many(MANY, path=PATH, interval=INTERVAL) for guest in guests]
         with as_installed():
             agent.start()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e import shared
-from tests.e2e.support import Capture, open_connection
+from tests.e2e.support import Capture, open_connection, read_answer
 from tests.flows import frames
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
@@ -179,7 +179,7 @@ def test_a_connection_that_was_kept_is_of_no_use_to_who_has_the_number_now(
     first, second = twins
     with Capture(host.namespace, first.port) as seen, open_connection(first) as kept:
         kept.sendall(REQUEST)
-        assert kept.recv(65536).endswith(first.name.encode())
+        assert read_answer(kept) == first.name.encode()
         source = kept.getsockname()[1]
         if held:
             relay.hold()
