@@ -291,6 +291,7 @@ class _Kept:
         self._data = bytearray()
         self._asked = 0
         """Number of the answers that *_data* has or gets."""
+        self._closed = False
 
     def ask(self, command: str) -> str:
         """Send a command line, and return the answers to its commands.
@@ -298,22 +299,35 @@ class _Kept:
         :raises ValueError: when they are too long or not ASCII, or the connection ends.
         """
         with self._one_at_a_time:
-            late = self._asked
             try:
-                self._sock.sendall(f"{command}\n".encode("ascii"))
-            except BaseException:
-                # haproxy would take the next command for the rest of this one.
-                self._sock.close()
-                raise
-            self._asked += command.count(";") + 1
-            while self._data.count(PROMPT) < self._asked:
-                if not _receive(self._sock, self._data):
-                    raise ValueError(_EARLY)
-            answers = self._data.split(PROMPT)
-            self._asked = 0
-            self._data.clear()
+                return self._ask(command)
+            finally:
+                if self._closed:
+                    self._sock.close()
+
+    def _ask(self, command: str) -> str:
+        late = self._asked
+        try:
+            self._sock.sendall(f"{command}\n".encode("ascii"))
+        except BaseException:
+            # haproxy would take the next command for the rest of this one.
+            self._sock.close()
+            raise
+        self._asked += command.count(";") + 1
+        while self._data.count(PROMPT) < self._asked:
+            if not _receive(self._sock, self._data):
+                raise ValueError(_EARLY)
+        answers = self._data.split(PROMPT)
+        self._asked = 0
+        self._data.clear()
         return b"\n".join(answers[late:]).decode("ascii")
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
-        self._sock.close()
+        """Close the connection; a command that waits for its answer fails. Idempotent."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            # This wakes up the waiting greenthread; closing the descriptor would not, and the hub
+            # would take the next socket with its number for this one.
+            self._sock.shutdown(socket.SHUT_RDWR)
+        if not self._one_at_a_time.locked():
+            self._sock.close()

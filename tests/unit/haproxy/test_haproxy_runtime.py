@@ -11,6 +11,7 @@ from typing import Any
 import eventlet
 import pytest
 from eventlet.event import Event
+from eventlet.green import socket as green_socket
 
 from dfmeta.exceptions import HaproxyError
 from dfmeta.proxy.haproxy import runtime as runtime_module
@@ -19,7 +20,7 @@ from dfmeta.proxy.haproxy.runtime import COMMANDS, PROMPT, Runtime
 from dfmeta.proxy.http1 import HeadLimits
 from dfmeta.proxy.limits import Limits
 from tests.unit.haproxy.support import HERE, Loopback, server, value, wait_ended
-from tests.unit.support import until
+from tests.unit.support import let_hub_run, until
 from tests.unit.upstream import OK, Upstream
 
 
@@ -160,10 +161,12 @@ class Foreign:
     def _run(self) -> None:
         while True:
             try:
-                _data, descriptors, _flags, _address = socket.recv_fds(self._link, 1, 1)
+                data, descriptors, _flags, _address = socket.recv_fds(self._link, 1, 1)
             except BlockingIOError:
                 eventlet.sleep(0.001)
                 continue
+            if not data:
+                return
             for descriptor in descriptors:
                 eventlet.spawn_n(self._serve, eventlet.green.socket.socket(fileno=descriptor))
 
@@ -282,6 +285,32 @@ def test_no_command_follows_a_part_of_one(
         foreign.runtime.ask(f"add map m {'a' * (4 << 20)}", timeout=0)
     with pytest.raises(HaproxyError, match="failed"):
         foreign.runtime.ask("show map m", timeout=0.05)
+
+
+def test_a_held_connection_is_closed_while_a_command_waits(foreign: Foreign) -> None:
+    """The sockets that get its number next have nothing to do with that command."""
+    foreign.stays = True
+    foreign.answers = [PROMPT]
+    foreign.runtime.hold()
+    waiting = [eventlet.spawn(foreign.runtime.ask, "show info", timeout=30) for _ in "ab"]
+    let_hub_run()
+    foreign.runtime.close()
+    pairs = [green_socket.socketpair() for _ in range(4)]
+    readers = [eventlet.spawn(one.recv, 1) for one, _other in pairs]
+    for one in waiting:
+        with pytest.raises(HaproxyError, match=r"ended early|Broken pipe|Bad file"):
+            one.wait()
+    later = green_socket.socketpair()
+    pairs.append(later)
+    readers.append(eventlet.spawn(later[0].recv, 1))
+    let_hub_run()
+    for _one, other in pairs:
+        other.sendall(b"x")
+    assert [one.wait() for one in readers] == [b"x"] * len(pairs)
+    for pair in pairs:
+        for sock in pair:
+            sock.close()
+    foreign.runtime.close()
 
 
 def test_a_held_connection_that_ends_is_an_error(foreign: Foreign) -> None:
