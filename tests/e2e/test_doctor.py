@@ -624,6 +624,7 @@ def test_flows_that_are_gone_or_strange_while_the_daemon_has_no_connection(
     host.vsctl("set-controller", BRIDGE, "tcp:127.0.0.1:6655")
     agent.wait_ready()
     host.vsctl("del-controller", BRIDGE)
+    wait_for(lambda: not agent.ready(), 10, "the daemon to notice")
     words = ("of dfmeta's flows are missing", f"guest-http of port {guest.ofport}")
     _, found = examine(agent)
     assert "openflow_connection" in named(found, "flows", *words)
@@ -642,6 +643,7 @@ def test_flows_that_are_gone_or_strange_while_the_daemon_has_no_connection(
 def test_ovsdb_is_away(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     agent = make_agent()
     host.stop("ovsdb-server")
+    wait_for(lambda: not agent.ready(), 10, "the daemon to notice")
     status, found = examine(agent)
     assert status == 1
     remedy = named(found, "ovsdb", f"OVSDB at {host.ovsdb_connection}")
@@ -660,6 +662,7 @@ def test_ovsdb_is_away(host: OpenvSwitch, make_agent: MakeAgent) -> None:
 def test_vswitchd_is_away(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     agent = make_agent()
     host.kill("ovs-vswitchd")
+    wait_for(lambda: not agent.ready(), 10, "the daemon to notice")
     _, found = examine(agent)
     assert "start Open vSwitch" in named(found, "vswitchd", "ovs-vswitchd at")
     named(found, "socket", "no program accepts connections", "Connection refused")

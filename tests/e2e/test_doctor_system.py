@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import support
 from tests.e2e.support import children
 from tests.e2e.ward import Line, Ward, examine, nova_options, only, shared_ward, status_of
 from tests.harness.agent import program
@@ -120,6 +121,8 @@ def test_workers_that_are_gone_and_files_that_may_not_be_opened(
     agent.signal(signal.SIGSTOP)
     os.kill(workers[0], signal.SIGKILL)
     try:
+        # The daemon, which would collect it, is stopped.
+        wait_for(lambda: support.status_of(workers[0])["State"][0] == "Z", 10, "the worker's end")
         found = examine(agent, tmp_path)
     finally:
         resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (hard, hard))
