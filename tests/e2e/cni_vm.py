@@ -47,7 +47,7 @@ class Runtime(Closing):
             "link": "ovs",
             "bridge": BRIDGE,
             "db": self.switch.ovsdb_connection,
-            "timeout": 10,
+            "timeout": 60,
             **members,
         }
         return {name: value for name, value in made.items() if value is not None}
