@@ -17,6 +17,8 @@ RAN = "/run/ran-on"
 USER_DATA = f"#!/bin/sh\nhostname > {RAN}\n"
 CRAWL = 28
 """Connections of cloud-init's OpenStack data source for an instance with a key."""
+STALL = 2
+"""SYNs that are sent again at most, after 1 s and 3 s, while the machine stands still once."""
 
 
 def test_a_whole_crawl_is_one_packet_in(
@@ -37,8 +39,12 @@ def test_a_whole_crawl_is_one_packet_in(
     assert boot.authorized_keys.splitlines()[0] == KEY
     assert boot.user_data == USER_DATA.encode()
     assert boot.files[RAN].strip().partition(".")[0] == guest.name
-    assert len({syn.source_port for syn in syns}) == len(syns) == CRAWL
+    connections = {syn.source_port for syn in syns}
+    assert len(connections) == CRAWL
+    # They come one after the other, so that a machine that stands still delays one of them.
+    again = len(syns) - CRAWL
+    assert again <= STALL
     assert len(nova.requests()) == CRAWL
-    assert nova_agent.metric("dfmeta_packet_ins_total") == 1
+    assert 1 <= nova_agent.metric("dfmeta_packet_ins_total") <= 1 + again
     # The way to Nova is kept open, unlike the guest's.
     assert nova.accepted() == 1
