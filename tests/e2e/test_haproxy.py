@@ -199,13 +199,14 @@ def test_haproxy_answers_inside_the_units_sandbox(sandboxed: Agent, guest: Guest
 def test_an_answer_does_not_leave_to_another_guest_of_the_port(
     agent: Agent, nova: RecordingNova, guest: Guest
 ) -> None:
-    nova.fault(delay=1.5)
+    nova.fault(held=True)
     with open_connection(guest) as connection:
         connection.sendall(REQUEST)
         wait_for(nova.requests, 5, "the request to reach Nova")
         guest.set_external_ids(vm_uuid=uuid_of("instance after"))
         wait_for(lambda: knows(agent, "instance after"), 5, "the daemon to know it")
-        connection.settimeout(3)
+        nova.mend()
+        connection.settimeout(1.5)
         answer = b""
         # The flows of the guest before are gone, and with them the end of the connection.
         with contextlib.suppress(TimeoutError):

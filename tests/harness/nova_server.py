@@ -37,14 +37,16 @@ MAX_PASSWORD = 1020
 class Fault:
     """A fault of requests whose ``METHOD path`` matches, ``times`` times (-1: always).
 
-    ``delay``: seconds before the answer. ``close``: no answer at all. ``status``: this status
-    instead. ``trickle``: seconds between the pieces of a body. ``cut``: only this number of bytes
-    of the body. ``raw``: these bytes, base64, instead of an answer, and the end of the connection.
+    ``delay``: seconds before the answer. ``held``: no answer before all faults are removed.
+    ``close``: no answer at all. ``status``: this status instead. ``trickle``: seconds between the
+    pieces of a body. ``cut``: only this number of bytes of the body. ``raw``: these bytes, base64,
+    instead of an answer, and the end of the connection.
     """
 
     match: str = ""
     times: int = -1
     delay: float = 0.0
+    held: bool = False
     close: bool = False
     status: int = 0
     trickle: float = 0.0
@@ -177,6 +179,8 @@ class Handler(BaseHTTPRequestHandler):
         fault = state.fault(f"{self.command} {self.path}")
         if fault.delay:
             time.sleep(fault.delay)
+        if fault.held:
+            state.going_on.wait(60)
         if fault.close or fault.raw:
             self.wfile.write(base64.b64decode(fault.raw))
             self.close_connection = True
@@ -331,8 +335,11 @@ class Control:
 
     def op_fault(self, **values: Any) -> None:
         """Add a fault."""
+        fault = Fault(**values)
         with self._state.lock:
-            self._state.faults.append(Fault(**values))
+            self._state.faults.append(fault)
+            if fault.held:
+                self._state.going_on.clear()
 
     def op_stall(self, times: int) -> None:
         """Let the next TLS handshakes hang."""
