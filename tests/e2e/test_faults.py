@@ -368,9 +368,12 @@ def test_a_connection_in_the_making_outlives_the_tap(
         connection.settimeout(10 * PATIENCE)
         connection.connect((METADATA_IP, 80))
         connection.sendall(f"GET {PATH} HTTP/1.0\r\nHost: it\r\n\r\n".encode())
+        configured = f"Configured {SIDE.tap}: "
+        before = agent.log().count(configured)
         host.vsctl("del-port", SIDE.bridge, SIDE.tap)
-        wait_for(lambda: not agent.ready(), 5, "the daemon to notice")
-        wait_for(agent.ready, 5, "the daemon to be ready")
+        # How long the daemon is not ready is not a time in which a test can be sure to ask it.
+        wait_for(lambda: agent.log().count(configured) > before, 10, "another device")
+        wait_for(agent.ready, 10, "the daemon to be ready")
         host.ofctl("--strict", "del-flows", "br-int", f"priority=400,{after_its_syn}")
         answer = connection.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 200")
