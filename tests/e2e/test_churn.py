@@ -37,14 +37,12 @@ def quantile(samples: list[Sample], part: float) -> float:
     return 1000 * times[min(int(len(times) * part), len(times) - 1)]
 
 
-def plug_and_unplug(host: OpenvSwitch, seconds: float) -> int:
-    """Plug and unplug at RATE for a while; how many were plugged."""
+def plug_and_unplug(host: OpenvSwitch, seconds: int) -> int:
+    """Plug and unplug at RATE for a while, or as fast as the machine can; how many were plugged."""
     names: list[str] = []
     numbers = count()
     began = time.monotonic()
-    for turn in count():
-        if time.monotonic() - began >= seconds:
-            break
+    for turn in range(seconds * RATE // PER_ROUND):
         commands: list[str] = []
         for number in (next(numbers) for _ in range(PER_ROUND)):
             name = f"churn{number}"
@@ -78,7 +76,7 @@ def test_fifty_ports_a_second_cost_busy_guests_nothing(
     plugged = plug_and_unplug(host, SECONDS * soak)
     samples = {guest: batch.finish() for guest, batch in zip(guests, batches, strict=True)}
     assert all(len(mine) > SECONDS * soak for mine in samples.values())
-    assert plugged >= RATE * SECONDS * soak * 0.8
+    assert plugged == RATE * SECONDS * soak
     assert failures(samples) == Counter()
     for guest, mine in samples.items():
         p50, p99 = quantile(mine, 0.5), quantile(mine, 0.99)
