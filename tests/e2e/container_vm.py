@@ -85,7 +85,7 @@ class Pod(Namespace):
         """Its address."""
         return str(self.result["ips"][0]["address"]).partition("/")[0]
 
-    def reaches(self, other: Pod, *, timeout: float = 5) -> bool:
+    def reaches(self, other: Pod, *, timeout: float = 30) -> bool:
         """Return whether a TCP connection to *other* is made."""
         with other.open_socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
