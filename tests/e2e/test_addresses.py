@@ -38,13 +38,25 @@ def packet_ins(agent: Agent, **labels: str) -> float:
 
 
 def check_asked(agent: Agent, before: float, capture: Capture, *, connections: int = 1) -> None:
-    """The guest's SYNs led to one packet-in; each SYN that it sent again may have led to one more.
+    """The guest's SYNs led to a packet-in; another one may have led to one more, at first.
 
     A guest sends a SYN again after a second without an answer: on a machine that stalls, it does.
+    Until the datapath has revalidated, the SYN of the next connection may go where the first went.
     """
     syns = capture.syns()
     assert len({syn.source_port for syn in syns}) == connections
-    assert 1 <= packet_ins(agent) - before <= 1 + len(syns) - connections
+    assert 1 <= packet_ins(agent) - before <= len(syns)
+
+
+def await_no_more(agent: Agent, guest: Guest) -> None:
+    """Wait for a connection that leads to no packet-in, as each one does soon."""
+
+    def is_known() -> bool:
+        before = packet_ins(agent)
+        asks_own(guest)
+        return packet_ins(agent) == before
+
+    wait_for(is_known, 5, "a connection without a packet-in")
 
 
 def slots(agent: Agent, guest: Guest) -> dict[int, str]:
@@ -70,16 +82,17 @@ def test_two_addresses_of_a_port_in_turn_and_at_once_have_a_slot_each(
 ) -> None:
     other = "10.0.0.77"
     guest.add_address(f"{other}/24")
-    before = packet_ins(agent)
+    before = packet_ins(agent, outcome="learned")
     for source in (guest.ip, other, guest.ip, other):
         asks_from(guest, source)
+    await_no_more(agent, guest)
     assert list(slots(agent, guest).values()) == [guest.ip, other]
     batches = {s: guest.start_many(40, 20, path=LOCAL_IPV4, source=s) for s in (guest.ip, other)}
     for source, batch in batches.items():
         samples = batch.samples()
         assert [sample.error for sample in samples if sample.error] == []
         assert {(sample.status, sample.body.decode()) for sample in samples} == {(200, source)}
-    assert packet_ins(agent) - before == 2
+    assert packet_ins(agent, outcome="learned") - before == 2
 
 
 def test_two_addresses_of_a_port_may_use_one_source_port(agent: Agent, guest: Guest) -> None:
@@ -179,6 +192,7 @@ def test_a_guest_is_served_however_it_routes(
         for _ in range(3):
             asks_own(guest)
         check_asked(agent, before, capture, connections=3)
+    await_no_more(agent, guest)
 
 
 def test_an_ecn_guest_is_served_with_its_first_syn(
