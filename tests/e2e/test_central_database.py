@@ -92,13 +92,12 @@ def test_a_server_that_hangs_stalls_nothing_but_what_needs_it(site: Site) -> Non
     ]
     for thread in threads:
         thread.start()
-    longest, until = 0.0, time.monotonic() + 4
-    while time.monotonic() < until:
+    meanwhile, until = 0, time.monotonic() + 4
+    while time.monotonic() < until and not answers:
         for path in ("/healthz", "/metrics"):
-            begun = time.monotonic()
             assert site.central.admin(path).status == 200
-            longest = max(longest, time.monotonic() - begun)
-    assert longest < 4, "less than the database has for an answer"
+        meanwhile += not answers
+    assert meanwhile >= 3, "they wait until the database has had its time for an answer"
     for _ in range(3):
         begun = time.monotonic()
         assert site.central.readiness() == 503
