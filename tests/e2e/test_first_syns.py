@@ -61,7 +61,13 @@ def check_prompt(guest: Guest, attempt: Attempt, capture: Capture) -> None:
     syns = [one for one in capture.syns() if one.source_port == attempt.port]
     assert connected is not None, f"{guest.name} is not answered at all"
     assert len(syns) == 1, f"{guest.name} had to ask {len(syns)} times: {connected:.3f} s"
-    assert connected < PROMPT
+    # By the kernel's clock: the test looks at one attempt after the other.
+    answers = [
+        one.time
+        for one in capture.segments()
+        if one.is_syn_ack and one.destination_port == attempt.port
+    ]
+    assert min(answers) - syns[0].time < PROMPT
 
 
 @pytest.mark.parametrize("milliseconds", [0, 10, 50, 100, 300])
