@@ -27,6 +27,8 @@ from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 
 TAP, OTHER = "tap-metadata", "br-lan"
+VAIN = 3
+"""Seconds of a start that waits in vain. It needs a part of them to come to where it waits."""
 _COUNTERS = re.compile(r"\b(duration|n_packets|n_bytes|idle_age|hard_age)=[^ ,]+, ?")
 _COMMAND = re.compile(r"(OS_DF_METADATA__INTEGRATION_BRIDGE=\S+ dfmeta-agent .*--cleanup)")
 
@@ -166,7 +168,7 @@ def test_a_start_on_a_bridge_that_is_not_there_leaves_no_holder_in_the_way(
     agent = make_agent({"df_metadata": {"listener_keep": 1}})
     agent.kill()
     wait_for(lambda: not holders(host), 10, "the holder's end")
-    agent.configure({"df_metadata": {"integration_bridge": "br-none", "startup_timeout": 1}})
+    agent.configure({"df_metadata": {"integration_bridge": "br-none", "startup_timeout": VAIN}})
     before = left(host)
     fails(agent, "there is no bridge br-none")
     assert left(host) == before
@@ -194,7 +196,7 @@ def test_a_start_that_waits_in_vain_for_the_switch_leaves_nothing(
 ) -> None:
     before = left(host)
     host.vsctl("set", "Bridge", BRIDGE, "protocols=OpenFlow10,OpenFlow11")
-    agent = make_agent({"df_metadata": {"startup_timeout": 1}}, start=False)
+    agent = make_agent({"df_metadata": {"startup_timeout": VAIN}}, start=False)
     done = agent.run()
     assert done.returncode == 2
     assert "the switch has not confirmed the flows of br-int" in done.stderr.splitlines()[-1]
