@@ -285,6 +285,12 @@ class Capture(Closing):
             if one.source_port in ports or one.destination_port in ports
         ]
 
+    def arp_requests(self) -> list[bytes]:
+        """ARP requests for the service."""
+        service = IPv4Address(METADATA_IP).packed
+        frames = [data for _when, data in self.frames()]
+        return [one for one in frames if one[12:14] == b"\x08\x06" and one[38:42] == service]
+
     def syns(self) -> list[Segment]:
         """SYNs towards the service, or towards the proxy."""
         service = {METADATA_IP, SIDE.ip}

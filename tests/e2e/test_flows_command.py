@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.support import Capture
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Ids, uuid_of
@@ -61,13 +62,16 @@ def listening(host: OpenvSwitch, make_agent: MakeAgent) -> Agent:
 
 
 def test_flows_are_named_with_whom_they_serve_and_their_counters(
-    make_agent: MakeAgent, make_guest: MakeGuest
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
     known, silent = make_guest("known"), make_guest("silent", address="10.0.0.6/24")
     nobody = make_guest("nobody", address="10.0.0.7/24", ids=Ids(iface_id=uuid_of("nobody")))
     agent = make_agent()
-    assert known.curl("/").status == 404
-    found = rows(agent)
+    with Capture(host.namespace, known.port) as capture:
+        assert known.curl("/").status == 404
+        found = rows(agent)
+        # A guest that has no answer for a second, on a machine that stalls, asks again.
+        syns, arps = len(capture.syns()), len(capture.arp_requests())
     assert states(found) == {"ok"}
     assert set(of(found, known.port)) == {*GUESTS, *ADDRESS}
     assert set(of(found, silent.port)) == set(GUESTS)
@@ -80,9 +84,9 @@ def test_flows_are_named_with_whom_they_serve_and_their_counters(
     assert mine["reply"]["table"] == "metadata service reply"
     assert {mine[purpose]["address"] for purpose in ("address", "reply")} == {known.ip}
     assert {mine[purpose]["key"] for purpose in ADDRESS} == {f"128.0.0.{known.ofport}"}
-    assert mine["syn"]["packets"] == 1
+    assert 1 <= mine["syn"]["packets"] <= syns
     assert mine["syn"]["bytes"] > 0
-    assert mine["guest-arp"]["packets"] == 1
+    assert 1 <= mine["guest-arp"]["packets"] <= arps
     assert {purpose for purpose in mine if mine[purpose]["meter"] is not None} == METERED
     assert {mine[purpose]["dropped"] for purpose in METERED} == {0}
     assert mine["guest-http"]["dropped"] is None
