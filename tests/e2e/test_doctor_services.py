@@ -22,6 +22,7 @@ from tests.e2e.support import (
     project_ids,
     put_nova,
 )
+from tests.e2e.test_doctor_options import reload
 from tests.e2e.test_next_hops import with_neutron as neutron_options
 from tests.e2e.ward import Line, Ward, examine, nova_options, only, shared_ward, status_of
 from tests.harness import neutron as neutron_harness
@@ -205,8 +206,7 @@ def test_guests_of_nova_in_a_wrong_project_and_without_one(
     for guest in (good, moved):
         put_nova(nova, guest)
     moved.set_external_ids(project_id="0" * 32)
-    options = {**NOVA_OPTIONS, "df_metadata": {"backend": "nova", "hold_timeout": 0.4}}
-    agent = make_agent(options)
+    agent = make_agent(NOVA_OPTIONS)
     # Nobody has asked yet, and doctor asks Nova itself.
     line = only(examine(agent, tmp_path), "nova-guests", "wrong")
     assert "for 1 of 2 queried guests, of 2 with a project" in line["text"]
@@ -217,7 +217,12 @@ def test_guests_of_nova_in_a_wrong_project_and_without_one(
     # A list of versions is everybody's, and no metadata.
     assert moved.curl("/").status == 200
     assert moved.curl(META_DATA).status == 404
+    # Only the request that waits in vain is to wait for a short time.
+    agent.configure({"df_metadata": {"hold_timeout": 0.4}})
+    reload(agent)
     assert stranger.curl("/latest/meta-data/").status == 503
+    agent.configure({"df_metadata": {"hold_timeout": None}})
+    reload(agent)
     found = examine(agent, tmp_path)
     guests = [line for line in found if line["check"] == "guests"]
     assert [line["status"] for line in guests] == ["wrong", "wrong"]
