@@ -25,6 +25,7 @@ from dfmeta.proxy.sockets import (
     confine,
     confined,
     has_ipv6,
+    index_of,
     keep_room,
     listen,
     silence,
@@ -119,10 +120,11 @@ class GuestListeners:
     def open(self) -> None:
         """Take the listeners that were kept, and open those that are missing.
 
-        The device must exist. With port 0 they use the port of the previous run, or a free port.
+        With port 0 they use the port of the previous run, or a free port.
 
         :raises StartError: when a listener cannot be opened.
-        :raises OSError: when the device does not exist, or the kernel refuses.
+        :raises OSError: ENODEV, when the device does not exist: call it again when it does; another
+            error when the kernel refuses.
         """
         give_up = time.monotonic() + HOLDER_END
         while True:
@@ -272,7 +274,7 @@ class GuestListeners:
         self._confined = index
 
     def _index(self) -> int:
-        return socket.if_nametoindex(self._group.metadata_interface)
+        return index_of(self._group.metadata_interface)
 
 
 def _port(sock: Any) -> int:

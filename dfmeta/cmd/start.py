@@ -7,6 +7,7 @@ come first. OVSDB, tap-metadata, the identities, the switch and the engine follo
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -74,7 +75,8 @@ class Start:
         # The guest of a port decides which addresses may be kept. A slow source delays no start.
         self._await_identities()
         parts.memory.rest_strangers(parts.registry)
-        listeners.open()
+        if not self.wait_for(self._listens, self._no_tap):
+            return False
         parts.tell_tap()
         self.tap_is_told = True
         switch.connect(parts.controller, group.openflow_connection, group.ovsdb_connection)
@@ -119,7 +121,7 @@ class Start:
                     lambda: parts.update.bridge is not None,
                     partial(no_bridge, parts.watcher.bridge),
                 ),
-                (self._tap_is_there, lambda: no_tap(parts.watcher.tap, parts.tap.last_error)),
+                (self._tap_is_there, self._no_tap),
             )
         )
 
@@ -146,6 +148,24 @@ class Start:
             refuse_elsewhere(error, parts.conf.df_metadata, self._argv)
             parts.tap.last_error = str(error)
             return False
+
+    def _no_tap(self) -> StartError:
+        return no_tap(self._parts.watcher.tap, self._parts.tap.last_error)
+
+    def _listens(self) -> bool:
+        """Open the listeners if the device exists: its port may have been removed meanwhile."""
+        tap = self._parts.tap
+        if not self._tap_is_there():
+            return False
+        try:
+            tap.listeners.open()
+        except OSError as error:
+            if error.errno != errno.ENODEV:
+                raise
+            tap.last_error = os.strerror(error.errno)
+            tap.look_now()
+            return False
+        return True
 
     def wait_for(
         self,

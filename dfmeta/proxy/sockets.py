@@ -8,6 +8,7 @@ import ctypes
 import errno
 import fcntl
 import logging
+import os
 import socket
 import termios
 from ipaddress import IPv4Address, IPv6Address
@@ -53,6 +54,17 @@ def has_ipv6() -> bool:
     return True
 
 
+def index_of(device: str) -> int:
+    """Return the index of a device.
+
+    :raises OSError: ENODEV, when the device does not exist.
+    """
+    try:
+        return socket.if_nametoindex(device)
+    except OSError as error:  # Python gives it no errno
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV)) from error
+
+
 def listen(device: str, address: IPv4Address | IPv6Address, port: int) -> Any:
     """Open the guests' listener for one version of IP on *device* only.
 
@@ -60,8 +72,10 @@ def listen(device: str, address: IPv4Address | IPv6Address, port: int) -> Any:
     listener, whatever its source address. :func:`confine` describes the mechanism.
 
     :param port: TCP port; 0: any free port.
+    :raises OSError: ENODEV, when the device does not exist.
     :raises StartError: when the address or the port is not available.
     """
+    index = index_of(device)
     six = address.version == 6
     sock = green_socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -74,7 +88,7 @@ def listen(device: str, address: IPv4Address | IPv6Address, port: int) -> Any:
         else:
             sock.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
         sock.bind((str(address), port))
-        confine(sock, socket.if_nametoindex(device))
+        confine(sock, index)
         keep_room(sock)
     except OSError as error:
         sock.close()

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from tests.e2e.support import asks_own, project_ids, put, put_nova
+from tests.harness import neutron
 from tests.harness.agent import Agent, Answer
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import Guest
+from tests.harness.guest import Guest, Ids, uuid_of
+from tests.harness.neutron import Neutron
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
 
 pytestmark = pytest.mark.early
 installed = pytest.mark.installed
@@ -127,6 +130,29 @@ def test_an_absent_bridge_is_waited_for(bare_host: OpenvSwitch) -> None:
         with Guest(bare_host, "late") as guest:
             put(agent, guest)
             asks_own(guest)
+        agent.stop()
+
+
+def test_a_device_that_is_removed_during_the_start_is_made_again(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    with Neutron(host.namespace) as source:
+        # The device is there; before it listens, the start waits for the sources of identities.
+        source.fault("both", delay=60)
+        make_guest("strange", ids=Ids(iface_id=uuid_of("port of strange")))
+        guest = make_guest("known")
+        options = {
+            "df_metadata": {"identity_sources": "ovsdb,neutron"},
+            "neutron": neutron.options(timeout=1),
+        }
+        agent = make_agent(options, start=False).start(wait=False)
+        configured = f"Configured {SIDE.tap}: "
+        wait_for(lambda: configured in agent.log(), 10, "the device", interval=0.005)
+        host.vsctl("del-port", SIDE.bridge, SIDE.tap, wait=False)
+        agent.wait_ready()
+        assert agent.log().count(configured) == 2
+        put(agent, guest)
+        asks_own(guest)
         agent.stop()
 
 

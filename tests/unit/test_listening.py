@@ -18,7 +18,7 @@ from dfmeta.cmd.listening import GuestListeners
 from dfmeta.exceptions import StartError
 from dfmeta.proxy import sockets
 from dfmeta.proxy.limits import SYN_ACK_RETRIES
-from dfmeta.proxy.sockets import confined, has_ipv6
+from dfmeta.proxy.sockets import confined, has_ipv6, index_of
 from dfmeta.state import State
 
 NOT_OURS = "fd00:a9fe:a9fe:a9fe::a9fe"
@@ -113,6 +113,24 @@ def test_both_are_opened_at_one_port_and_kept(make: Make) -> None:
     assert listeners.sockets[6].getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY) == 1
     listeners.open()
     assert len(keeping.kept) == 1, "there is nothing left to do"
+
+
+def test_a_device_that_does_not_exist_is_waited_for(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeping = Keeping()
+    listeners = make(keeping)
+    for later in ("at once", "after both were opened"):
+        with monkeypatch.context() as patched:
+            module = listening if later != "at once" else sockets
+            patched.setattr(module, "index_of", lambda _device: index_of("dfm-none"))
+            with pytest.raises(OSError, match="No such device") as caught:
+                listeners.open()
+        assert caught.value.errno == errno.ENODEV
+        assert len(listeners.sockets) == (0 if later == "at once" else 2)
+    listeners.open()
+    assert all(confined(sock) for sock in listeners.sockets.values())
+    assert keeping.kept == [inodes(listeners)]
 
 
 def test_the_address_may_come_later(make: Make) -> None:
