@@ -320,7 +320,7 @@ class Dockerd(Runtime):
     def _start(self) -> None:
         self._spawn("plugin", "/opt/cni/bin/dfmeta-cni", "--docker")
         self._serve()
-        plugin = self.vm.config(network=self.network, timeout="10")
+        plugin = self.vm.config(network=self.network, timeout="60")
         keys = ("network", "link", "bridge", "db", "timeout")
         given = [word for key in keys for word in ("-o", f"{key}={plugin[key]}")]
         driver = ["-d", "dfmeta", "--ipam-driver", "null"]
