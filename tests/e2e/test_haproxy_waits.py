@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -119,8 +120,11 @@ def test_an_answer_leaves_after_a_doubt_to_the_same_guest_alone(
         relay.let_go()
         connection.settimeout(0.5 if changed else 10)
         if changed:
-            with pytest.raises((TimeoutError, ConnectionResetError)):
-                connection.recv(65536)
+            # Nothing, a reset, or the end alone, as the flows of the guest before are gone or not.
+            answer = b""
+            with contextlib.suppress(TimeoutError, ConnectionResetError):
+                answer = connection.recv(65536)
+            assert answer == b""
         else:
             assert guest.instance_id.encode() in read_answer(connection)
     wait_for(
