@@ -238,7 +238,7 @@ class Namespace(Closing):
             return path.read_text(encoding="ascii").strip()
 
     def connect(
-        self, host: str, port: int, *, source: str = "", timeout: float = 5
+        self, host: str, port: int, *, source: str = "", timeout: float = 5 * PATIENCE
     ) -> socket.socket:
         """A TCP connection that starts in this namespace.
 
