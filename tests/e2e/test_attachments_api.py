@@ -313,6 +313,7 @@ def test_a_request_that_a_restart_interrupts_can_be_repeated(
 
 
 def test_a_reload_takes_networks_and_ids(agent: Agent, vm: Guest) -> None:
+    before = agent.log().count("Reloaded")
     agent.configure({"attachment_network:new": {"subnet": "10.22.0.0/24"}})
     agent.signal(signal.SIGHUP)
 
@@ -320,6 +321,8 @@ def test_a_reload_takes_networks_and_ids(agent: Agent, vm: Guest) -> None:
         return [one["name"] for one in status_of(vm.namespace).get("networks", [])]
 
     wait_for(lambda: networks() == ["new", "other", "pods"], 10, "the network")
+    # A worker of before closes its connections, also between two requests.
+    wait_for(lambda: agent.log().count("Reloaded") > before, 10, "the end of the reload")
     agent.configure({"attachment_network:new": {"subnet": "nonsense"}})
     agent.signal(signal.SIGHUP)
     wait_for(lambda: "Not reloaded" in agent.log(), 10, "the refusal")
