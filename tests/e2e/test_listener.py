@@ -244,4 +244,4 @@ def test_starts_about_the_time_of_the_holders_end_all_succeed(
         agent.kill()
         agent.start()
         asks_own(short)
-    assert len(holders(host)) == 1
+    wait_for(lambda: len(holders(host)) == 1, 5, "the end of the holder of before")

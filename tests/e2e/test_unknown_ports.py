@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.e2e import shared
@@ -22,7 +24,7 @@ from tests.harness.poll import wait_for
 
 pytestmark = pytest.mark.early
 
-HOLD_TIMEOUT = 1.5
+HOLD_TIMEOUT = 4
 
 
 host = shared.host
@@ -48,10 +50,21 @@ def asks_twice_in_vain(host: OpenvSwitch, guest: Guest, *, device: str = "") -> 
     """A SYN and its retransmission, a second later, stay without an answer."""
     with Capture(host.namespace, device or guest.port) as capture:
         attempt = Attempt(guest)
-        wait_for(lambda: len(capture.syns()) == 2, 5, "the SYN to be sent again")
+        wait_for(lambda: len(capture.syns()) >= 2, 5, "the SYN to be sent again")
         assert attempt.connected_after(0.1) is None
         assert not [one for one in capture.segments() if one.source == METADATA_IP]
         attempt.close()
+
+
+def check_released(capture: Capture, port: int, told: float) -> None:
+    """The held SYN of that port was answered soon after the daemon was told, not a later one.
+
+    By the kernel's times: until then a SYN that is sent again is held as well.
+    """
+    mine = capture.segments_of(port)
+    answered = min(one.time for one in mine if one.is_syn_ack)
+    assert told < answered < told + PROMPT
+    assert not [one for one in mine if one.is_syn and told < one.time < answered]
 
 
 def test_a_syn_is_held_and_released_when_the_instance_comes(
@@ -65,14 +78,15 @@ def test_a_syn_is_held_and_released_when_the_instance_comes(
         batch = nameless.start_many(1)
         wait_for(lambda: agent.metric("dfmeta_held_syns") == 1, 5, "the SYN to be held")
         assert not [one for one in capture.segments() if one.source == METADATA_IP]
+        told = time.time()
         nameless.set_external_ids(vm_uuid=instance)
         (sample,) = batch.samples()
         assert (sample.status, sample.error) == (200, "")
         assert uuid_in(sample.body) == instance
-        assert len(capture.syns()) == 1
-    assert sample.connect < PROMPT
+        check_released(capture, sample.port, told)
+        syns = len(capture.syns())
     assert agent.metric("dfmeta_held_syns") == 0
-    assert agent.metric("dfmeta_packet_ins_total", outcome="held") - held == 1
+    assert 1 <= agent.metric("dfmeta_packet_ins_total", outcome="held") - held <= syns
 
 
 def test_a_held_syn_is_given_up_after_hold_timeout_and_never_answered(
@@ -100,14 +114,15 @@ def test_four_held_syns_of_a_port_are_all_released(
     settled(host, nameless)
     for number in range(6, 9):
         nameless.add_address(f"10.0.0.{number}/24")
-    attempts = [Attempt(nameless, f"10.0.0.{number}") for number in range(5, 9)]
-    wait_for(lambda: agent.metric("dfmeta_held_syns") == 4, 5, "four SYNs to be held")
-    nameless.set_external_ids(vm_uuid=uuid_of("four"))
-    for attempt in attempts:
-        connected = attempt.connected_after(5)
-        assert connected is not None
-        assert connected < PROMPT
-        attempt.close()
+    with Capture(host.namespace, nameless.port) as capture:
+        attempts = [Attempt(nameless, f"10.0.0.{number}") for number in range(5, 9)]
+        wait_for(lambda: agent.metric("dfmeta_held_syns") == 4, 5, "four SYNs to be held")
+        told = time.time()
+        nameless.set_external_ids(vm_uuid=uuid_of("four"))
+        for attempt in attempts:
+            assert attempt.connected_after(5) is not None
+            check_released(capture, attempt.port, told)
+            attempt.close()
 
 
 def test_a_port_without_any_ids_is_not_answered(
@@ -160,7 +175,7 @@ def test_an_agents_internal_port_is_not_answered(host: OpenvSwitch, agent: Agent
             connection = namespace.open_socket()
             connection.setblocking(False)
             connection.connect_ex((METADATA_IP, 80))
-            wait_for(lambda: len(capture.syns()) == 2, 5, "the SYN to be sent again")
+            wait_for(lambda: len(capture.syns()) >= 2, 5, "the SYN to be sent again")
             assert not [one for one in capture.segments() if one.source == METADATA_IP]
             connection.close()
         assert served(host, number) == []
