@@ -193,7 +193,7 @@ def test_nothing_secret_is_told_where_nova_answers(
     agent = make_agent(
         {
             "DEFAULT": {"metadata_proxy_shared_secret": SECRET, "debug": True},
-            "df_metadata": {"backend": "nova", "hold_timeout": 0.5},
+            "df_metadata": {"backend": "nova", "hold_timeout": 1.5},
         }
     )
     guest = make_guest("web", ids=project_ids("web"))

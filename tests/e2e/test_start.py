@@ -164,7 +164,8 @@ def test_after_startup_timeout_an_absent_ovsdb_is_one_clear_line(bare_host: Open
 
 def test_after_startup_timeout_a_switch_that_is_away_is_one_clear_line(host: OpenvSwitch) -> None:
     host.kill("ovs-vswitchd")
-    with Agent(host, {"df_metadata": {"startup_timeout": 0.5}}) as agent:
+    # Time enough to come to where it waits for the switch.
+    with Agent(host, {"df_metadata": {"startup_timeout": 3}}) as agent:
         check_line(agent, "ovs-vswitchd")
 
 
