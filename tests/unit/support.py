@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,7 +41,7 @@ from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, MetaIds, Port
 from dfmeta.registry import Claim, Registry
 from tests import flowsim
 from tests.flows.world import handle
-from tests.harness.poll import wait_for
+from tests.harness.poll import PATIENCE
 
 T = TypeVar("T")
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
@@ -201,14 +202,25 @@ def solicit(
     return bytes(frame.data)
 
 
-def until(predicate: Callable[[], T], what: str, timeout: float = 5.0) -> T:
-    """Wait for a true value while the hub runs. The harness' own helper would stop the hub."""
+AMPLE = 30.0
+"""Seconds for something that comes at once, on a machine that may be busy with other things."""
 
-    def look() -> T:
+
+def until(predicate: Callable[[], T], what: str, timeout: float = AMPLE) -> T:
+    """Wait for a true value while the hub runs. The harness' own helper would stop the hub.
+
+    :param timeout: seconds, multiplied by :data:`tests.harness.poll.PATIENCE`.
+    """
+    timeout *= PATIENCE
+    deadline = time.monotonic() + timeout
+    while True:
+        # Looked at after the hub's turn, however long that took.
+        late = time.monotonic() >= deadline
         eventlet.sleep(0.001)
-        return predicate()
-
-    return wait_for(look, timeout, what, interval=0)
+        if value := predicate():
+            return value
+        if late:
+            raise TimeoutError(f"timed out after {timeout:g} s waiting for {what}")
 
 
 def claim_of(registry: Registry, endpoint: Endpoint = HERE) -> Claim:
@@ -245,7 +257,7 @@ class Listener:
         with contextlib.suppress(ConnectionResetError):
             # What is too much may be reset before the guest knows that it is connected.
             guest.connect(self._sock.getsockname())
-        guest.settimeout(5)
+        guest.settimeout(AMPLE)
         return guest
 
     def accept(self) -> Any:
