@@ -25,7 +25,13 @@ from dfmeta import hub
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.proxy.recent import RECENT
 from tests.harness.certificates import Authority
-from tests.unit.nova_support import backend, upstream, upstreams  # noqa: F401  # fixtures
+from tests.unit.nova_support import (  # fixtures
+    backend,  # noqa: F401
+    one_round,  # noqa: F401
+    patience,  # noqa: F401
+    upstream,  # noqa: F401
+    upstreams,  # noqa: F401
+)
 from tests.unit.support import Load, Rig, port
 
 

@@ -12,7 +12,7 @@ import pytest
 from dfmeta.exceptions import BackendAnswerError, BackendError, BackendTimeoutError
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.proxy.nova import replies
-from tests.unit.nova_support import PASSWORD, SHORT, Counted, answering, ask, get
+from tests.unit.nova_support import PASSWORD, Counted, answering, ask, get
 from tests.unit.support import PROJECT
 from tests.unit.upstream import Upstream
 
@@ -168,7 +168,7 @@ def test_a_password_that_gets_no_sound_answer_is_not_sent_again(
 ) -> None:
     garbling, sound = upstreams(lambda _asked: b"what?\r\n\r\n"), upstreams()
     with pytest.raises(BackendTimeoutError, match="not valid HTTP"):
-        ask(backend(garbling, sound), PASSWORD, SHORT)
+        ask(backend(garbling, sound), PASSWORD)
     assert sound.asked == []
 
 
