@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import select
 import socket
 import time
 import weakref
@@ -27,12 +28,16 @@ from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.sockets import keep_room
 from dfmeta.proxy.wsgi import EXCHANGE
 from dfmeta.registry import Registry
-from tests.unit.support import claim_of, let_hub_run, port
+from tests.unit.support import AMPLE, claim_of, let_hub_run, port, until
 
 HERE = Endpoint(13)
 HOST = "Host: 169.254.169.254\r\n"
 GET = f"GET /a HTTP/1.1\r\n{HOST}\r\n".encode()
-QUICK = Limits(header_timeout=0.2, body_timeout=0.2, keepalive_timeout=0.2, send_timeout=0.2)
+QUICK = 0.2
+"""Seconds of a limit that is to be reached."""
+PATIENT = Limits(
+    header_timeout=AMPLE, body_timeout=AMPLE, keepalive_timeout=AMPLE, send_timeout=AMPLE
+)
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -106,7 +111,7 @@ class Guest:
             self.sock = eventlet.connect(listener.getsockname())
             self._green, _address = listener.accept()
             self.other = self._green.fd
-        self.sock.settimeout(5)
+        self.sock.settimeout(AMPLE)
         self.connection = GuestConnection(
             self.other,
             claim,
@@ -173,7 +178,7 @@ class Guest:
 
 @pytest.fixture
 def server() -> Server:
-    return Server(QUICK)
+    return Server(PATIENT)
 
 
 @pytest.fixture
@@ -195,7 +200,7 @@ def test_an_answer_is_whole(guest: Guest) -> None:
     assert (first, body) == ("HTTP/1.1 200 OK", b"GET /a b''")
     assert headers.keys() == {"Date", "Content-Length", "Connection"}
     assert headers["Connection"] == "close"
-    assert abs(parsedate_to_datetime(headers["Date"]).timestamp() - time.time()) < 5
+    assert abs(parsedate_to_datetime(headers["Date"]).timestamp() - time.time()) < 60
 
 
 def test_requests_of_one_connection_are_answered_in_order(server: Server, guest: Guest) -> None:
@@ -226,6 +231,7 @@ def test_many_requests_at_once_leave_others_their_turn(server: Server, guest: Gu
     def first(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         server.application = echo
         other.send(get("/other"))
+        assert select.select([other.other], [], [], AMPLE)[0]
         return echo(environ, start_response)
 
     server.application = first
@@ -261,8 +267,10 @@ def test_what_is_no_request_is_refused_and_ends_the_connection(
     ],
 )
 def test_what_is_above_a_limit_is_refused_and_counted(
-    guest: Guest, sent: bytes, status: int, limit: str
+    server: Server, guest: Guest, sent: bytes, status: int, limit: str
 ) -> None:
+    if status == 408:
+        server.limits = replace(PATIENT, **{limit: QUICK})
     before = counted(metrics.LIMITS, limit)
     guest.send(sent)
     assert statuses(guest.rest()) == [status]
@@ -270,7 +278,7 @@ def test_what_is_above_a_limit_is_refused_and_counted(
 
 
 def test_limits_are_those_that_were_given() -> None:
-    server = Server(replace(QUICK, head=HeadLimits(request_line=20, header=40, lines=1), body=3))
+    server = Server(replace(PATIENT, head=HeadLimits(request_line=20, header=40, lines=1), body=3))
     refused = {
         414: get("/this/is/too/long"),
         431: get("/a", "a: b"),
@@ -286,7 +294,7 @@ def test_limits_are_those_that_were_given() -> None:
 
 
 def test_trailers_have_the_limits_of_headers() -> None:
-    server = Server(replace(QUICK, head=HeadLimits(lines=3)))
+    server = Server(replace(PATIENT, head=HeadLimits(lines=3)))
     for lines, status in ((3, 200), (4, 431)):
         guest = Guest(server)
         trailers = "".join(f"A-{n}: b\r\n" for n in range(lines))
@@ -302,7 +310,8 @@ def test_a_refusal_arrives_although_more_was_sent(guest: Guest) -> None:
     assert statuses(guest.rest()) == [413]
 
 
-def test_a_guest_that_says_nothing_is_closed_in_silence(guest: Guest) -> None:
+def test_a_guest_that_says_nothing_is_closed_in_silence(server: Server, guest: Guest) -> None:
+    server.limits = replace(PATIENT, header_timeout=QUICK)
     noted = [(metrics.LIMITS, "header_timeout"), (metrics.CLOSED, "silent")]
     no_request = [(metrics.REFUSED, "header_timeout"), (metrics.REQUESTS, "4xx", "dfmeta")]
     before = [counted(*one) for one in (*noted, *no_request)]
@@ -314,6 +323,7 @@ def test_a_guest_that_says_nothing_is_closed_in_silence(guest: Guest) -> None:
 def test_a_kept_connection_is_closed_in_silence_when_nothing_comes(
     server: Server, guest: Guest
 ) -> None:
+    server.limits = replace(PATIENT, keepalive_timeout=QUICK)
     before = counted(metrics.LIMITS, "header_timeout")
     guest.send(GET)
     assert guest.status() == 200
@@ -343,7 +353,10 @@ def test_a_kept_connection_that_is_used_again_is_busy(server: Server, guest: Gue
         (get("/a", "Connection: Keep-Alive", version="1.0"), True),
     ],
 )
-def test_a_connection_is_kept_as_the_guest_says(guest: Guest, request_: bytes, kept: bool) -> None:
+def test_a_connection_is_kept_as_the_guest_says(
+    server: Server, guest: Guest, request_: bytes, kept: bool
+) -> None:
+    server.limits = replace(PATIENT, keepalive_timeout=QUICK)
     guest.send(request_ + GET)
     answers = guest.rest()
     assert statuses(answers) == [200] * (1 + kept)
@@ -378,7 +391,7 @@ def test_a_body_that_no_application_asks_for_is_not_waited_for(line: str) -> Non
         start_response("405 Method Not Allowed", [("Content-Length", "0")])
         return []
 
-    guest = Guest(Server(QUICK, refuse))
+    guest = Guest(Server(PATIENT, refuse))
     guest.send(get("/a", line, "Expect: 100-continue"))
     answer = guest.receive(b"\r\n\r\n")
     assert statuses(answer) == [405]
@@ -391,10 +404,13 @@ def test_a_body_that_no_application_asks_for_is_not_waited_for(line: str) -> Non
 
 def test_others_have_their_turn_after_each_piece_of_a_body(server: Server, guest: Guest) -> None:
     guest.send(get("/a", "Content-Length: 4096", "Connection: close"))
+    until(lambda: server.given_way, "the head to be read")
     let_hub_run()
     before = server.given_way
-    for _ in range(4):
+    for number in range(4):
         guest.send(b"x" * 1024)
+        turns = before + number + 1
+        until(lambda: server.given_way >= turns, "the piece to be read")  # noqa: B023  # at once
         let_hub_run()
     assert statuses(guest.rest()) == [200]
     assert server.given_way == before + 4
@@ -420,14 +436,14 @@ def test_a_guest_that_does_not_read_is_reset_and_costs_no_more_than_its_answer()
         start_response("200 OK", [("Content-Length", str(len(body)))])
         return [body]
 
-    server = Server(QUICK, large)
+    server = Server(replace(PATIENT, send_timeout=QUICK), large)
     guest = Guest(server)
     before = counted(metrics.LIMITS, "send_timeout")
     guest.send(GET)
     while counted(metrics.LIMITS, "send_timeout") == before:
         eventlet.sleep(0.01)
     assert guest.is_reset()
-    assert server.places.counter == QUICK.requests_per_port, "its place is free again"
+    assert server.places.counter == PATIENT.requests_per_port, "its place is free again"
     guest.close()
 
 
@@ -443,7 +459,7 @@ def test_an_answer_that_is_not_read_is_given_up_without_the_collectors_help() ->
         start_response("200 OK", [])
         return [b"x" * 8_000_000]
 
-    guest = Guest(Server(QUICK, large))
+    guest = Guest(Server(replace(PATIENT, send_timeout=QUICK), large))
     gc.disable()
     try:
         guest.send(GET)
@@ -455,7 +471,7 @@ def test_an_answer_that_is_not_read_is_given_up_without_the_collectors_help() ->
 
 
 def test_a_request_above_what_a_port_may_have_waits_for_its_turn() -> None:
-    server = Server(replace(QUICK, requests_per_port=1))
+    server = Server(replace(PATIENT, requests_per_port=1))
     server.places.acquire()
     guest = Guest(server)
     guest.send(GET)
@@ -469,7 +485,7 @@ def test_a_request_above_what_a_port_may_have_waits_for_its_turn() -> None:
 
 
 def test_a_request_whose_turn_does_not_come_is_late_and_frees_nothing() -> None:
-    server = Server(replace(QUICK, requests_per_port=1))
+    server = Server(replace(PATIENT, requests_per_port=1))
     server.hold_timeout = 0.05
     server.places.acquire()
     guest = Guest(server)
@@ -481,12 +497,15 @@ def test_a_request_whose_turn_does_not_come_is_late_and_frees_nothing() -> None:
 
 
 def test_what_the_syn_has_waited_and_the_queue_counts_once() -> None:
-    server = Server(QUICK)
-    guest = Guest(server, waited=2.0, accepted=time.monotonic() - 1.0)
+    server = Server(PATIENT)
+    begun = time.monotonic()
+    accepted = begun - 1.0
+    guest = Guest(server, waited=2.0, accepted=accepted)
     guest.send(GET + GET)
     assert [guest.status(), guest.status()] == [200, 200]
-    left = [environ[EXCHANGE].deadline - time.monotonic() for environ in server.environs]
-    assert left == pytest.approx([2.0, 5.0], abs=0.5)
+    first, second = (environ[EXCHANGE].deadline for environ in server.environs)
+    assert first == pytest.approx(accepted - 2.0 + 5.0)
+    assert begun + 5.0 <= second <= time.monotonic() + 5.0
     guest.close()
 
 
@@ -495,7 +514,7 @@ def test_a_connection_is_closed_without_a_byte_when_nothing_may_be_answered() ->
         raise Abandoned("timeout")
 
     before = counted(metrics.CLOSED, "timeout")
-    guest = Guest(Server(QUICK, abandon))
+    guest = Guest(Server(PATIENT, abandon))
     guest.send(GET + GET)
     assert guest.rest() == b""
     assert counted(metrics.CLOSED, "timeout") == before + 1
@@ -508,7 +527,7 @@ def test_what_was_aborted_and_counted_by_somebody_else_is_not_counted_again() ->
         raise Abandoned("changed")
 
     before = counted(metrics.CLOSED, "changed")
-    guest = Guest(Server(QUICK, abandon))
+    guest = Guest(Server(PATIENT, abandon))
     guest.send(GET)
     assert guest.is_reset()
     assert counted(metrics.CLOSED, "changed") == before
@@ -529,7 +548,7 @@ def test_a_connection_that_is_aborted_throws_away_what_was_not_sent(server: Serv
         start_response("200 OK", [("Content-Length", "1")])
         return [b"x"]
 
-    guest = Guest(Server(QUICK, late))
+    guest = Guest(Server(PATIENT, late))
     guest.send(GET)
     let_hub_run()
     guest.connection.abort()
@@ -554,7 +573,7 @@ def test_the_environment_is_that_of_wsgi() -> None:
         start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "0")])
         return [b""]
 
-    guest = Guest(Server(QUICK, validator(application)))
+    guest = Guest(Server(PATIENT, validator(application)))
     guest.send(
         get(
             "/a%20b?c=%20",

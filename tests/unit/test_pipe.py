@@ -30,7 +30,7 @@ class Ends:
             self.far.answer(message, {"same": message["again"]})
 
     def wait(self, count: int) -> None:
-        with eventlet.Timeout(5):
+        with eventlet.Timeout(60):
             while len(self.came) < count:
                 eventlet.sleep(0)
 
@@ -113,7 +113,7 @@ def test_sending_stops_when_the_other_end_closes_amid_a_message(ends: Ends) -> N
     eventlet.sleep(0)
     ends.far.close()
     ends.threads[1].wait()
-    with eventlet.Timeout(5):
+    with eventlet.Timeout(60):
         while ends.near._writing:
             eventlet.sleep(0)
 
@@ -195,7 +195,7 @@ def test_it_is_known_what_the_other_end_finds(ends: Ends) -> None:
     assert not near.gone(near.queued)
     eventlet.sleep(0)
     received = 0
-    with eventlet.Timeout(5):
+    with eventlet.Timeout(60):
         while received < near.queued:
             received += len(ends.far._sock.recv(65536))
     assert near.gone(near.queued)
