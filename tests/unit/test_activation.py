@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 from collections.abc import Iterator
 
@@ -157,7 +158,9 @@ def test_who_was_heard_before_the_filter_is_reset_and_nobody_is_heard_after(
 
     listener.setblocking(False)
     assert not confined(listener)
-    with socket.create_connection(listener.getsockname(), 2) as early:
+    with socket.create_connection(listener.getsockname(), 30) as early:
+        # What it is connected to may not be there to be accepted yet.
+        assert select.select([listener], [], [], 30)[0]
         assert silence(Green()) == 1
         with pytest.raises(ConnectionResetError):
             early.recv(1)
@@ -165,4 +168,4 @@ def test_who_was_heard_before_the_filter_is_reset_and_nobody_is_heard_after(
     with pytest.raises(TimeoutError):
         socket.create_connection(listener.getsockname(), 0.05)
     confine(listener, socket.if_nametoindex("lo"))
-    socket.create_connection(listener.getsockname(), 2).close()
+    socket.create_connection(listener.getsockname(), 30).close()

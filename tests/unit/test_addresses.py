@@ -241,6 +241,7 @@ def test_an_address_that_has_moved_gets_its_new_record(world: World) -> None:
 
 def test_a_guest_has_so_many_connections_and_a_proxy_more(world: World) -> None:
     kept = [world.listener.connect("10.0.0.2") for _ in range(6)]
+    until(lambda: len(world.server.descriptors()) == 3, "three connections")
     let_hub_run()
     assert len(world.server.descriptors()) == 3
     proxys = [world.listener.connect(PROXY) for _ in range(6)]
@@ -265,12 +266,12 @@ def test_a_guest_behind_a_proxy_has_so_many_requests_at_once(world: World) -> No
 
 
 def test_a_request_whose_turn_does_not_come_is_out_of_time(world: World) -> None:
-    world.server.hold_timeout = 0.05
     world.gate = Event()
     socks = [world.listener.connect(PROXY) for _ in range(2)]
     for sock in socks:
         send(sock, HOSTNAME, forwarded("10.0.0.1"))
     until(lambda: world.looked == 2, "two requests to be with the store")
+    world.server.hold_timeout = 0.05
     assert world.ask(PROXY, HOSTNAME, forwarded("10.0.0.1")).status == 503
     world.gate.send()
     assert [Reply(sock).status for sock in socks] == [200, 200]

@@ -57,7 +57,7 @@ class Service:
     def ask(self) -> tuple[int, bytes]:
         """What the program gets."""
         with listening(self._talk, connections=len(self._answers)) as port:
-            return tag_devices.request("127.0.0.1", port, timeout=5)
+            return tag_devices.request("127.0.0.1", port, timeout=30)
 
     def _talk(self, peer: Any) -> None:
         head = b""
@@ -131,7 +131,7 @@ def test_an_answer_that_comes_by_drops_is_given_up(head: bytes) -> None:
     start = time.monotonic()
     with listening(drip) as port, pytest.raises((OSError, http.client.HTTPException)):
         tag_devices.request("127.0.0.1", port, timeout=0.3)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60
 
 
 class Clock:

@@ -32,7 +32,7 @@ def ask() -> Iterator[Ask]:
     threads: list[threading.Thread] = []
     done = threading.Event()
 
-    def run(*answers: bytes | None, seconds: float = 5.0) -> tuple[NovaFact, list[bytes]]:
+    def run(*answers: bytes | None, seconds: float = 30.0) -> tuple[NovaFact, list[bytes]]:
         listener = socket.create_server(("127.0.0.1", 0))
         asked: list[bytes] = []
 
@@ -43,7 +43,7 @@ def ask() -> Iterator[Ask]:
                     with connection:
                         asked.append(connection.recv(65536))
                         if answer is None:
-                            done.wait(10)
+                            done.wait(60)
                         else:
                             connection.sendall(answer)
 
@@ -81,7 +81,7 @@ def test_what_tells_nothing_is_asked_again_without_our_headers(ask: Ask) -> None
 def test_a_nova_that_is_silent_costs_no_more_than_it_may(ask: Ask) -> None:
     before = time.monotonic()
     fact, _ = ask(None, seconds=0.1)
-    assert time.monotonic() - before < 5.0
+    assert time.monotonic() - before < 30.0
     assert fact.cause == "it has not answered within 0.1 s"
     fact, _ = ask(reply(404), None, seconds=0.1)
     assert fact.cause == "it has not answered within 0.1 s"
@@ -105,12 +105,12 @@ def test_an_id_that_cannot_stand_in_a_header_is_not_sent() -> None:
 
 def test_an_answer_that_is_late_is_none_and_an_error_is_raised() -> None:
     go_on = threading.Event()
-    late = Later(lambda: go_on.wait(10))
+    late = Later(lambda: go_on.wait(60))
     assert late.get(0.0) is None
     go_on.set()
-    assert late.get(10) is True
+    assert late.get(60) is True
     with pytest.raises(ZeroDivisionError):
-        Later(lambda: 1 // 0).get(10)
+        Later(lambda: 1 // 0).get(60)
 
 
 def test_nova_is_asked_about_guests_with_a_project_those_that_fail_first() -> None:
