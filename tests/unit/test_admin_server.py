@@ -20,7 +20,7 @@ from dfmeta.exceptions import BadRequestError
 from dfmeta.health import Health
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.sockets import keep_room
-from tests.unit.support import Listener, let_hub_run
+from tests.unit.support import AMPLE, Listener, until
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 PEER, OTHER = "192.0.2.1", "2001:db8::1"
@@ -61,6 +61,10 @@ class World:
 
     def connect(self, peer: str = PEER) -> Any:
         return self.listener.connect(peer)
+
+    def holds(self, count: int) -> None:
+        """Wait until so many bytes of bodies and answers are in memory."""
+        until(lambda: self.server._held == count, f"{count} bytes in memory")
 
     def ask(self, raw: bytes, peer: str = PEER) -> bytes:
         """All that comes until the server closes."""
@@ -231,27 +235,27 @@ def test_a_body_gives_way_that_waits_for_its_client_the_longest(
     monkeypatch.setattr(admin_server, "HELD", 1000)
     before = counted("memory")
     socks = [world.connect(peer) for peer in (PEER, OTHER, PEER)]
-    for sock in socks:
+    for number, sock in enumerate(socks):
+        world.holds(400 * number)
         sock.sendall(request("/read", "Content-Length: 500", method="POST") + b"x" * 400)
-        let_hub_run()
     assert socks[0].recv(1) == b"", "it has waited longest"
     assert counted("memory") == before + 1
     for sock in socks[1:]:
         sock.sendall(b"x" * 100)
         assert one_answer(sock) == (200, b"x" * 500)
-    let_hub_run()
-    assert world.server._held == 0
+    world.holds(0)
 
 
 def test_answers_that_are_not_read_give_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_server, "HELD", 3 * len(LARGE))
     before = counted("memory")
     unread = [world.connect() for _ in range(6)]
-    for sock in unread:
+    for number, sock in enumerate(unread, 1):
         sock.sendall(request("/large"))
-        let_hub_run()
+        ended = before + max(0, number - 3)
+        until(lambda: counted("memory") >= ended, "another to give way")  # noqa: B023  # at once
+        world.holds(min(number, 3) * len(LARGE))
     assert counted("memory") == before + 3
-    assert world.server._held == 3 * len(LARGE)
     assert one_answer(unread[-1]) == (200, LARGE)
     for sock in unread:
         sock.close()
@@ -264,7 +268,7 @@ def test_two_bodies_that_wait_for_each_others_room_do_not_wait_on(
     socks = [world.connect() for _ in range(2)]
     for sock in socks:
         sock.sendall(request("/read", "Content-Length: 900", method="POST") + b"x" * 450)
-    let_hub_run()
+    world.holds(2 * 450)
     for sock in socks:
         sock.sendall(b"x" * 450)
     answers = [sock.makefile("rb").read(16) for sock in socks]
@@ -295,8 +299,7 @@ def test_admin_connections_are_counted_and_guests_figures_are_left_alone(world: 
     closed = [one.value for one in metrics.CLOSED.collect()[0].samples]
     kept = [world.connect() for _ in range(3)]
     world.ask(b"nonsense\r\n\r\n")
-    let_hub_run()
-    assert figure("dfmeta_admin_open_connections") == 3
+    until(lambda: figure("dfmeta_admin_open_connections") == 3, "one to be closed")
     assert figure("dfmeta_open_connections") == guests
     assert [one.value for one in metrics.CLOSED.collect()[0].samples] == closed
     for sock in kept:
@@ -306,7 +309,10 @@ def test_admin_connections_are_counted_and_guests_figures_are_left_alone(world: 
 def test_at_the_end_silent_connections_are_closed_and_requests_answered() -> None:
     gate = eventlet.event.Event()
 
-    def application(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    asked: list[dict[str, Any]] = []
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        asked.append(environ)
         gate.wait()
         start_response("200 OK", [("Content-Length", "1")])
         return [b"x"]
@@ -314,8 +320,8 @@ def test_at_the_end_silent_connections_are_closed_and_requests_answered() -> Non
     world = World(application=application)
     silent, running = world.connect(), world.connect()
     running.sendall(request("/"))
-    let_hub_run()
-    stopping = eventlet.spawn(world.server.stop, 5.0)
+    until(lambda: asked, "the request")
+    stopping = eventlet.spawn(world.server.stop, AMPLE)
     assert silent.recv(1) == b""
     gate.send()
     assert rest(running).endswith(b"x")

@@ -30,7 +30,7 @@ from dfmeta.proxy.worker.remote import RemoteAttachments
 from dfmeta.proxy.wsgi import EXCHANGE, Face
 from dfmeta.registry import Registry
 from tests.unit.attach.vm_side import BODY, DOCUMENT, PATH, PORT, FakeEngine, Side
-from tests.unit.support import claim_of
+from tests.unit.support import AMPLE, claim_of
 from tests.unit.test_application import FakeBackend
 
 HERE = Endpoint(4)
@@ -92,7 +92,7 @@ class World:
         exchange = Exchange(
             claim=self.claim,
             request=GuestRequest(method, path, query, named),
-            deadline=time.monotonic() + 5,
+            deadline=time.monotonic() + AMPLE,
             turn=lambda _deadline: True,
             read=read or (lambda most: body[:most]),
             limit_hops=self.hops.append,
@@ -109,7 +109,8 @@ class World:
 
 
 @pytest.fixture(params=[False, True], ids=["daemon", "worker"])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(remote, "PATIENCE", AMPLE)
     made = World(worker=request.param)
     yield made
     for thread in made.threads if request.param else ():
