@@ -20,7 +20,7 @@ from dfmeta.proxy.sockets import confine, listen
 from dfmeta.registry import Registry
 from dfmeta.wiring.layout import keys_of
 from tests.harness.netns import Namespace, veth
-from tests.unit.support import GUEST_MAC, Load, port, until
+from tests.unit.support import AMPLE, GUEST_MAC, Load, port, until
 
 TAP = "tap-metadata"
 HOSTS = {4: "169.254.169.254", 6: "fd00:a9fe:a9fe:a9fe::a9fe"}
@@ -83,7 +83,7 @@ class World:
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         with self.guests.inside():
             sock = eventlet.green.socket.socket(family, socket.SOCK_STREAM)
-        sock.settimeout(10)
+        sock.settimeout(AMPLE)
         sock.bind((str(self._keys.key_of(endpoint, self.slots[version])), 0))
         sock.connect((HOSTS[version], NUMBER))
         return sock

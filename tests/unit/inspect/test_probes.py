@@ -30,8 +30,9 @@ Serve = Callable[..., str]
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Starts a server on a unix socket that answers one request with the given pieces."""
+    monkeypatch.setitem(call.__kwdefaults__, "timeout", 60.0)
     threads: list[threading.Thread] = []
 
     def start(*pieces: bytes, name: str = "sock") -> str:
@@ -220,6 +221,7 @@ def test_an_ovsdb_of_another_kind_is_one_error(serve: Serve, result: Any) -> Non
 def programs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Puts programs that print a text on an otherwise empty PATH."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(programs, "TIMEOUT", 60.0)
 
     def put(name: str, text: str) -> None:
         (tmp_path / name).write_text(f"#!/bin/sh\n/bin/cat <<'END'\n{text}\nEND\n")
