@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -91,13 +92,27 @@ def test_what_is_no_tcp_listener_is_refused(
 # Guests' listeners, of both versions of IP
 
 
+def listen_on_both(stack: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
+    """Listeners at a port that no other program of the host has for either version."""
+    while True:
+        four = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        six = stack.enter_context(socket.socket(socket.AF_INET6))
+        six.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            six.bind(("::1", four.getsockname()[1]))
+            six.listen()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return four, six
+
+
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, socket.socket]]:
     """Listeners of both versions with one port, which were passed as they are."""
-    with socket.socket(socket.AF_INET6) as six, socket.create_server(("127.0.0.1", 0)) as four:
-        six.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        six.bind(("::1", four.getsockname()[1]))
-        six.listen()
+    with contextlib.ExitStack() as stack:
+        four, six = listen_on_both(stack)
         # Above all descriptors that other tests of this process have open.
         first = max(map(int, os.listdir("/proc/self/fd"))) + 10
         for number, sock in enumerate((six, four, six)):

@@ -187,18 +187,10 @@ def test_the_page_is_there_where_there_is_one_and_only_to_be_read(health: Health
 
 @pytest.fixture
 def listener(application: AdminApplication) -> Iterator[int]:
-    with _free_port() as sock:
-        port = sock.getsockname()[1]
-    server = admin.serve(f"127.0.0.1:{port}", application)
+    server = admin.serve("127.0.0.1:0", application)
     let_hub_run()
-    yield port
+    yield int(server.place[1])
     server.stop(0.0)
-
-
-def _free_port() -> Any:
-    sock = green_socket.socket()
-    sock.bind(("127.0.0.1", 0))
-    return sock
 
 
 def test_it_is_served_on_its_address(listener: int) -> None:
@@ -226,7 +218,8 @@ def test_nothing_is_missing_of_nothing() -> None:
 def test_an_address_that_another_program_has_stops_the_start(
     application: AdminApplication,
 ) -> None:
-    with _free_port() as sock:
+    with green_socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
         sock.listen()
         where = f"127.0.0.1:{sock.getsockname()[1]}"
         with pytest.raises(StartError, match=f"cannot listen on .*admin_listen = {where}: "):

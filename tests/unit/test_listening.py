@@ -257,8 +257,10 @@ def test_those_at_another_place_neither_accept_nor_refuse_guests_until_flows_are
     place = earlier.sockets[4].getsockname()
     listeners = make(Keeping(*earlier.sockets.values()), host_ip="127.0.0.2")
     with socket.create_connection(place) as waits:
+        # What it is connected to may not be there to be accepted yet.
+        assert select.select([earlier.sockets[4].fileno()], [], [], 30)[0]
         listeners.open()
-        waits.settimeout(5)
+        waits.settimeout(30)
         with pytest.raises(ConnectionResetError):
             waits.recv(1)
     with socket.socket() as guest:
