@@ -76,7 +76,7 @@ class Daemon(Closing):
     """The daemon's name in messages, and that of its program."""
     program: ClassVar[str] = ""
     """The program's name, if it is another one."""
-    admin_timeout: ClassVar[float] = 5.0
+    admin_timeout: ClassVar[float] = 30.0
     """Seconds until an answer of the admin listener is given up."""
 
     def __init__(self, namespace: netns.Namespace, folder: str) -> None:
@@ -241,11 +241,11 @@ class Daemon(Closing):
         """Send a signal to the daemon."""
         self._running().send_signal(number)
 
-    def wait(self, timeout: float = 5) -> int:
+    def wait(self, timeout: float = 30) -> int:
         """Wait until the daemon ends, and return its exit status."""
         return self._running().wait(timeout * PATIENCE)
 
-    def stop(self, timeout: float = 5) -> None:
+    def stop(self, timeout: float = 30) -> None:
         """Send SIGTERM; the daemon must end with status 0 within ``timeout`` seconds."""
         self.signal(signal.SIGTERM)
         try:
@@ -262,7 +262,7 @@ class Daemon(Closing):
         """Send SIGKILL, if the daemon runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(60)
 
     def restart(self) -> None:
         """Stop and start the daemon."""
@@ -410,7 +410,7 @@ def ask(
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
     source: str = "",
-    timeout: float = 10,
+    timeout: float = 30,
 ) -> Answer:
     """Send a request on a connection of its own, and return the answer.
 

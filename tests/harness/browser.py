@@ -81,7 +81,7 @@ class Browser(Closing):
         width, height = window
         return self._order(url=url, selector=selector, width=width, height=height, dark=dark)
 
-    def changed(self, selector: str, *, timeout: float = 20) -> Seen:
+    def changed(self, selector: str, *, timeout: float = 60) -> Seen:
         """Wait until the page has reloaded itself and the text of those elements has changed."""
         return self._order(selector=selector, timeout=timeout)
 

@@ -20,7 +20,6 @@ class Central(Daemon):
     """The service in a namespace of its own."""
 
     name = "dfmeta-store"
-    admin_timeout = 10.0
 
     def __init__(self, options: Options | None = None, *, namespace: Namespace) -> None:
         """Write the configuration; :meth:`start` starts the service.

@@ -298,7 +298,7 @@ class Guest(Closing):
         *options: str,
         host: str = METADATA_IP,
         source: str = "",
-        timeout: float = 10,
+        timeout: float = 30,
         data: bytes | None = None,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Reply:
@@ -325,7 +325,7 @@ class Guest(Closing):
                 # A start by ip(8) takes a quarter of the CPU time of both.
                 stack.enter_context(self.namespace.inside())
             done = subprocess.run(
-                command, input=data or b"", capture_output=True, timeout=timeout + 10, check=False
+                command, input=data or b"", capture_output=True, timeout=timeout + 30, check=False
             )
         return _reply(done)
 
@@ -363,7 +363,7 @@ class Guest(Closing):
         for key, value in headers:
             arguments += ["--header", key, value]
         # The maximum timeout of the operating system's poll() is some weeks.
-        limit = min((timeout + interval) * (count // concurrency + 1) + 10, 1_000_000)
+        limit = min((timeout + interval) * (count // concurrency + 1) + 30, 1_000_000)
         return Batch(self.namespace, arguments, limit)
 
     def flood(

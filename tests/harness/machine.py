@@ -92,7 +92,7 @@ class Machine(Closing):
         """Cut the machine's power."""
         if self.running and self._process is not None:
             self._emulator.kill(self._process)
-            self._process.wait(10)
+            self._process.wait(60)
         self._process = None
 
     def console(self, lines: int = 60) -> str:

@@ -105,7 +105,7 @@ def spawn(
     )
 
 
-def end(process: Process, *, timeout: float = 5) -> int:
+def end(process: Process, *, timeout: float = 30) -> int:
     """SIGTERM, then SIGKILL after ``timeout`` seconds; return the exit status."""
     timeout *= PATIENCE
     if process.poll() is None:
@@ -238,7 +238,7 @@ class Namespace(Closing):
             return path.read_text(encoding="ascii").strip()
 
     def connect(
-        self, host: str, port: int, *, source: str = "", timeout: float = 5 * PATIENCE
+        self, host: str, port: int, *, source: str = "", timeout: float = 30 * PATIENCE
     ) -> socket.socket:
         """A TCP connection that starts in this namespace.
 
@@ -337,7 +337,7 @@ def _remove(name: str) -> None:
         return not pids
 
     with contextlib.suppress(TimeoutError):
-        wait_for(emptied, 5, f"the processes in {name} to end")
+        wait_for(emptied, 30, f"the processes in {name} to end")
     kernel.delete_net(_RUN / name)
 
 

@@ -63,7 +63,7 @@ class Neutron(Closing):
     def __init__(self, namespace: netns.Namespace) -> None:
         self._namespace = namespace
         self._process = nursery.script("neutron_server", "--port", str(PORT), namespace=namespace)
-        wait_for(self._listens, 10, "Neutron to listen")
+        wait_for(self._listens, 30, "Neutron to listen")
 
     def close(self) -> None:
         """End the program."""
@@ -96,7 +96,7 @@ class Neutron(Closing):
         return False
 
     def _ask(self, op: str, **values: object) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", PORT)
         with contextlib.closing(connection):
             connection.sock = self._namespace.connect("127.0.0.1", PORT)
             connection.request("POST", "/control", json.dumps({"op": op, **values}))

@@ -100,8 +100,8 @@ class RecordingNova(Closing):
                 )
             self._stack.callback(netns.end, self._process)
             self._socket = self._stack.enter_context(socket.socket(socket.AF_UNIX))
-            self._socket.settimeout(10)
-            wait_for(lambda: self._connected(control), 10, "the recording Nova to start")
+            self._socket.settimeout(60)
+            wait_for(lambda: self._connected(control), 30, "the recording Nova to start")
             self._lines = self._stack.enter_context(self._socket.makefile("rw"))
         except BaseException:
             self.close()

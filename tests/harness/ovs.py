@@ -28,7 +28,9 @@ _DAEMONS = {
     "ovsdb-server": "usr/sbin/ovsdb-server",
     "ovs-vswitchd": "usr/lib/openvswitch-switch/ovs-vswitchd",
 }
-_LIMIT = f"--timeout={10 * PATIENCE:g}"
+_PATIENT = 30 * PATIENCE
+"""Seconds that the daemons of a busy machine have for anything."""
+_LIMIT = f"--timeout={_PATIENT:g}"
 # If many connections to a management socket are made at once, some fail with the first of these.
 _TRANSIENT = (
     "Protocol error",
@@ -139,18 +141,18 @@ class OpenvSwitch(Closing):
         # A start by ip(8) would take longer, to show them the namespace's devices in /sys as well.
         with self.namespace.inside():
             self._running[daemon] = netns.spawn(arguments, env=env)
-        wait_for(lambda: self._answers(daemon), 15, f"{daemon} to answer", interval=0.01)
+        wait_for(lambda: self._answers(daemon), 30, f"{daemon} to answer", interval=0.01)
 
     def stop(self, daemon: str) -> None:
         """Stop a daemon (``ovs-appctl exit``); ovs-vswitchd's flows and taps are removed."""
         self.appctl("exit", daemon=daemon)
-        self._running[daemon].wait(10 * PATIENCE)
+        self._running[daemon].wait(_PATIENT)
 
     def kill(self, daemon: str) -> None:
         """Send SIGKILL to a daemon."""
         process = self._running[daemon]
         process.kill()
-        process.wait(10 * PATIENCE)
+        process.wait(_PATIENT)
 
     @contextlib.contextmanager
     def paused(self, daemon: str) -> Iterator[None]:
@@ -231,7 +233,7 @@ class OpenvSwitch(Closing):
             rows = self.ovsdb.select("Interface", "ofport", name=interface)
             return [row["ofport"] for row in rows if isinstance(row["ofport"], int)]
 
-        return wait_for(assigned, 5, f"the ofport of {interface}")[0]
+        return wait_for(assigned, 30, f"the ofport of {interface}")[0]
 
     def flows(self, bridge: str = BRIDGE, match: str = "") -> list[str]:
         """Return the lines of ``dump-flows``, one for each flow, without the header."""
@@ -316,7 +318,9 @@ class OpenvSwitch(Closing):
             nonlocal outcome, tries
             tries -= 1
             try:
-                outcome = netns.run([program, *command[1:]], stdin=stdin, env=env).stdout
+                # The program itself gives up before.
+                done = netns.run([program, *command[1:]], stdin=stdin, env=env, timeout=_PATIENT)
+                outcome = done.stdout
             except CommandError as error:
                 if tries > 0 and any(text in error.stderr for text in _TRANSIENT):
                     return False
@@ -344,7 +348,7 @@ class OpenvSwitch(Closing):
         for process in self._running.values():
             if process.poll() is None:
                 process.kill()
-            process.wait(10 * PATIENCE)
+            process.wait(_PATIENT)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tests.harness.poll import PATIENCE
 
 _NAME: Final = "Open_vSwitch"
-_CONFIGURED: Final = 10.0
+_CONFIGURED: Final = 30.0
 """Seconds that ovs-vswitchd has for a change."""
 
 

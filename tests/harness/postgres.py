@@ -156,7 +156,7 @@ class Postgres(Closing):
         process = self._running()
         self.resume()
         process.send_signal(_SIGNALS[mode])
-        return process.wait(30)
+        return process.wait(60)
 
     def kill(self) -> None:
         """Send SIGKILL to all processes at once, as if the machine had lost its power."""
@@ -170,7 +170,7 @@ class Postgres(Closing):
         process = self._running()
         # First the postmaster, which starts the others.
         process.send_signal(signal.SIGSTOP)
-        wait_for(lambda: _state(process.pid) == "T", 5, "the postmaster to stop", interval=0.001)
+        wait_for(lambda: _state(process.pid) == "T", 30, "the postmaster to stop", interval=0.001)
         self._paused = True
         _signal(self.processes(), signal.SIGSTOP)
 
@@ -215,7 +215,7 @@ class Postgres(Closing):
             # FORCE checks again only after 0.1 s if a session is still ending.
             wait_for(
                 lambda: not connection.execute(_CUT, [name]).fetchall(),
-                5,
+                30,
                 f"the sessions in {name} to end",
                 interval=0.001,
             )
@@ -233,7 +233,7 @@ class Postgres(Closing):
             user=_SUPERUSER,
             dbname=database,
             autocommit=True,
-            connect_timeout=10,
+            connect_timeout=60,
         ) as connection:
             yield connection
 
@@ -321,10 +321,10 @@ class Postgres(Closing):
         self._paused = False
         pids = self.processes()
         _signal(pids, signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
         wait_for(
             lambda: all(_state(pid) in {"", "Z", "X"} for pid in pids),
-            10,
+            30,
             "the processes of PostgreSQL to end",
             interval=0.002,
         )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -66,7 +69,7 @@ def test_what_runs_in_a_namespace_goes_with_it() -> None:
     with netns.Namespace("busy") as namespace:
         process = namespace.spawn(["sleep", "1000"])
         wait_for(lambda: process.pid in namespace.processes(), 5, "sleep to run inside")
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
 
 
 def test_a_killed_process_takes_its_daemons_along_and_the_rest_is_found_later() -> None:
@@ -97,3 +100,17 @@ def test_waiting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poll, "PATIENCE", 1)
     with pytest.raises(TimeoutError, match=r"timed out after 0\.05 s waiting for Godot"):
         wait_for(lambda: False, 0.05, "Godot")
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_wait_is_longer_while_the_machine_is_busy(
+    monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    idle = itertools.count(step=0 if busy else 1)
+    monkeypatch.setattr(poll, "PATIENCE", 1)
+    monkeypatch.setattr(poll, "_STRETCH", 1000)
+    monkeypatch.setattr(poll, "_idle", lambda: float(next(idle)))
+    due = time.monotonic() + (0.1 if busy else 20)
+    with contextlib.nullcontext() if busy else pytest.raises(TimeoutError):
+        wait_for(lambda: time.monotonic() >= due, 0.05, "the moment")
+    assert (time.monotonic() >= due) == busy
