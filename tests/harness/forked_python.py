@@ -24,14 +24,18 @@ def main() -> int:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(place)
     message = {"arguments": arguments, "directory": os.getcwd(), "env": dict(os.environ)}
+    passed = (signal.SIGINT, signal.SIGTERM)
+    # The child may be told to end as soon as it runs, and its pid is known here only later.
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed)
     pid, ended = order(connection, message, (0, 1, 2))
 
     def pass_on(number: int, _frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in passed:
         signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
     status = int(ended.recv(16))
     return status if status >= 0 else 128 - status
 

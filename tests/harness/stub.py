@@ -39,6 +39,9 @@ def main() -> None:
         "workers": "false",
     }
     text = ",".join(f"{quoted(name)}:{value}" for name, value in order.items())
+    passed = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
+    # The program may be told to end as soon as it runs, and its pid is known here only later.
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, passed)
     net, mounts = (os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("net", "mnt"))
     sent = array("i", [theirs.fileno(), net, 0, 1, 2, mounts])
     connection.sendmsg([f"{{{text}}}".encode()], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, sent)])
@@ -51,8 +54,9 @@ def main() -> None:
         except ProcessLookupError:
             return  # it has ended
 
-    for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
+    for number in passed:
         _signal.signal(number, pass_on)
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, passed)
     status = int(ours.recv(16))
     if status < 0:
         if -status != _signal.SIGKILL:
