@@ -1,8 +1,8 @@
 """Many HTTP requests from inside a guest, a new connection for each; results as JSON on stdout.
 
 A program that uses only the standard library; :meth:`tests.harness.guest.Guest.http_many` starts
-it. After SIGTERM it starts no further requests. Each answer with status 200 is a dot on stderr at
-once.
+it. After SIGTERM it starts no further requests, from an empty line on stdout on. Each answer with
+status 200 is a dot on stderr at once.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def main() -> None:
     pending = iter(range(options.count))
     enough = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: enough.set())
+    sys.stdout.write("\n")
+    sys.stdout.flush()
     lock = threading.Lock()
     workers = min(options.concurrency, options.count)
     together = threading.Barrier(workers)

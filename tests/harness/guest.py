@@ -19,7 +19,7 @@ from tests.harness import netns, nursery, stand_in
 from tests.harness.closing import Closing, Process
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.ovsdb import OvsdbRefusalError
-from tests.harness.poll import PATIENCE
+from tests.harness.poll import PATIENCE, wait_for
 from tests.harness.program import Script
 
 METADATA_IP = "169.254.169.254"
@@ -441,6 +441,10 @@ class Batch:
         """Return how many requests have been answered with status 200 so far."""
         return os.fstat(self._errors.fileno()).st_size
 
+    @property
+    def _has_begun(self) -> bool:
+        return os.fstat(self._results.fileno()).st_size > 0
+
     def stop(self) -> None:
         """Kill the requests; the results are lost."""
         self._process.kill()
@@ -449,6 +453,8 @@ class Batch:
 
     def finish(self) -> list[Sample]:
         """Start no further requests; return the results, including those of running requests."""
+        # Before it has begun, a signal would end it without results.
+        wait_for(lambda: self._has_begun or not self.running, 30, "the client to begin")
         self._process.terminate()
         return self.samples()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 from tests.harness import nursery
 from tests.harness.agent import Agent
 from tests.harness.ovs import OpenvSwitch
+
+NEVER = 1 << 30
+"""Larger than any process id (proc(5), pid_max)."""
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +78,15 @@ def test_a_program_of_the_harness_is_a_fork_or_itself(
         echo = nursery.script("echo", address, "1", "5", namespace=host.namespace)
         assert isinstance(echo, nursery.Forked) == prepared
         assert echo.wait(30) == status
+
+
+def test_a_signal_to_a_child_whose_end_is_not_told_yet_is_none() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        child = nursery.Forked("true", NEVER, ours)
+        child.terminate()
+        theirs.send(b"0")
+        assert child.wait(30) == 0
 
 
 def test_a_worker_is_a_fork_that_looks_like_the_installed_one(host: OpenvSwitch) -> None:

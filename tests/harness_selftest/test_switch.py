@@ -54,6 +54,10 @@ def test_many_requests_have_a_connection_each(make_guest: MakeGuest) -> None:
     assert all("refused" in sample.error for sample in refused)
 
 
+def test_requests_that_are_ended_at_once_have_results(make_guest: MakeGuest) -> None:
+    assert len(make_guest().start_many(2, host="127.0.0.1:1", interval=60).finish()) <= 1
+
+
 def test_a_reset_leaves_one_flow(shared_host: OpenvSwitch) -> None:
     namespace = shared_host.namespace
     before = namespace.ip("rule", "route show table all")
