@@ -98,7 +98,7 @@ class Plane:
         assert attachments
         self.calls.append((name, len(attachments)))
         self.fuse.step()
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         if self.away:
             raise AttachDriverError(cause="away")
 

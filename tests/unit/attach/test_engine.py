@@ -24,6 +24,7 @@ from dfmeta.exceptions import (
     AttachQuotaError,
     StoreAwayError,
 )
+from tests.harness.poll import wait_for
 from tests.unit.attach.support import OTHER, VM, Breaking, Plane, World, wanted
 
 OUTCOMES = ("made", "found", "failed")
@@ -309,6 +310,24 @@ def together(*calls: Callable[[], object]) -> list[object]:
         return list(pool.map(run, calls))
 
 
+def behind_one(world: World, ask: Callable[[str], object], gathered: batches._Open) -> None:
+    """Ask for c0, and while the data plane has it, for 19 more, which gather."""
+    world.plane.calls.clear()
+    world.plane.gate.clear()
+    with ThreadPoolExecutor(20) as pool:
+        asked = [pool.submit(ask, "c0")]
+        try:
+            wait_for(lambda: world.plane.calls, 20, "the first call of the data plane")
+            asked += [pool.submit(ask, f"c{n}") for n in range(1, 20)]
+            wait_for(
+                lambda: sum(one.requests for one in [*gathered.values()]) == 19, 20, "the others"
+            )
+        finally:
+            world.plane.gate.set()
+        for one in asked:
+            one.result()
+
+
 def test_concurrent_requests_for_one_attachment_give_one(world: World) -> None:
     results: Any = together(*[lambda: world.engine.attach(VM, wanted())] * 8)
     assert len({one.id for one, _created in results}) == 1
@@ -316,17 +335,10 @@ def test_concurrent_requests_for_one_attachment_give_one(world: World) -> None:
     world.check()
 
 
-def test_requests_at_once_go_to_the_driver_together(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "WINDOW", 0.02)
-    world.plane.gate.clear()
-    threading.Timer(0.3, world.plane.gate.set).start()
-    together(*[lambda n=n: world.attach(f"c{n}") for n in range(20)])
+def test_requests_at_once_go_to_the_driver_together(world: World) -> None:
+    behind_one(world, world.attach, world.engine._batches._open)
     makes = [count for name, count in world.plane.calls if name == "make"]
-    # While the first batch waits for the data plane, the others gather.
-    assert sum(makes) >= 20
-    assert len(makes) < 10
+    assert makes == [1, 19]
     world.check()
 
 
@@ -431,13 +443,9 @@ def test_half_of_a_port_is_made_again(world: World) -> None:
 def test_removals_at_once_go_to_the_driver_together(world: World) -> None:
     for number in range(20):
         world.attach(f"c{number}")
-    world.plane.calls.clear()
-    world.plane.gate.clear()
-    threading.Timer(0.3, world.plane.gate.set).start()
-    together(*[lambda n=n: world.detach(f"c{n}") for n in range(20)])
+    behind_one(world, world.detach, world.engine._batches._leaving)
     counts = [count for name, count in world.plane.calls if name == "remove"]
-    assert sum(counts) == 20
-    assert len(counts) < 10
+    assert counts == [1, 19]
     assert world.engine.everything() == []
 
 
