@@ -30,7 +30,7 @@ def client() -> Iterator[Client]:
 
 
 def fetch(
-    client: Client, store: OtherStore, *, seconds: float = 5.0, body: bytes | None = None
+    client: Client, store: OtherStore, *, seconds: float = 60.0, body: bytes | None = None
 ) -> Reply:
     headers = {"Authorization": f"Bearer {SECRET}", "Accept-Encoding": "identity"}
     deadline = time.monotonic() + seconds
@@ -47,7 +47,7 @@ def test_an_answer_comes_as_it_is(store: OtherStore, client: Client) -> None:
 
 def test_a_path_outside_ascii_is_escaped(store: OtherStore, client: Client) -> None:
     store.answer = lambda _asked: reply({})
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     client.exchange(Exchange(f"{store.url}/ä/%3A?ö=1", {}, deadline=deadline))
     assert store.targets() == ["/%C3%A4/%3A?%C3%B6=1"]
 
@@ -190,7 +190,7 @@ def test_all_of_an_answer_has_to_come_in_time(
     began = time.monotonic()
     with pytest.raises(LookupAwayError, match="no answer in time"):
         fetch(client, store, seconds=0.3)
-    assert 0.2 < time.monotonic() - began < 10
+    assert 0.2 < time.monotonic() - began < 60
 
 
 def test_a_redirection_is_not_followed(store: OtherStore, client: Client) -> None:

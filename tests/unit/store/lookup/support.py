@@ -88,6 +88,12 @@ def build(repository: Repository, store: OtherStore, clock: Clock) -> Iterator[B
         puller.close()
 
 
+def limit(puller: Puller, seconds: float, *, retries: int = 0) -> None:
+    """Let a puller wait so long for an answer from now on."""
+    assert puller._upstream is not None
+    puller._upstream._patience = Patience(seconds, retries)
+
+
 def metadata(hostname: str = "a", *, of: str = INSTANCE, **members: object) -> bytes:
     document = {"id": of, "hostname": hostname}
     return reply({"id": of, "ipAddresses": [f"{ADDRESS}/28"], "metadata": document, **members})

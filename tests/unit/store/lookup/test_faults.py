@@ -29,6 +29,7 @@ from tests.unit.store.lookup.support import (
     Build,
     Clock,
     hostname,
+    limit,
     metadata,
     push,
     slow,
@@ -44,11 +45,14 @@ def test_a_failure_is_an_error_and_never_not_there(
 ) -> None:
     answer, error = FAULTS[fault]
     store.answer = answer(store)
-    puller = build(timeout=0.2 if fault == "slow" else 5)
+    puller = build()
+    if fault == "slow":
+        limit(puller, 0.2)
     with pytest.raises(error) as caught:
         puller.get(INSTANCE)
     assert type(caught.value) is error
     assert repository.get(INSTANCE) is None
+    limit(puller, 60)
     store.answer = lambda asked: metadata() if asked.target == METADATA else NOT_FOUND
     clock.ahead += REST
     assert hostname(puller.get(INSTANCE)) == "a"
@@ -91,7 +95,7 @@ def test_a_slow_upstream_costs_no_more_than_its_tries_may_take(
     with pytest.raises(LookupAwayError):
         build(retries=2, timeout=1).get(INSTANCE)
     # A host that trickles would be waited for without end.
-    assert 2.5 < time.monotonic() - began < 10
+    assert 2.5 < time.monotonic() - began < 60
     assert len(store.asked) == 3
 
 
@@ -244,8 +248,10 @@ def test_while_upstream_fails_what_has_expired_is_served(
     store: OtherStore, build: Build, clock: Clock, fault: str
 ) -> None:
     store.answers = {METADATA: metadata("a"), USERDATA: userdata()}
-    puller = build(expiry=60, retries=1, timeout=0.2 if fault == "slow" else 5)
+    puller = build(expiry=60, retries=1)
     puller.get(INSTANCE)
+    if fault == "slow":
+        limit(puller, 0.2, retries=1)
     well, store.answer = store.answer, FAULTS[fault][0](store)
     store.asked.clear()
     clock.ahead = 61
@@ -254,6 +260,7 @@ def test_while_upstream_fails_what_has_expired_is_served(
         assert hostname(puller.find(ADDRESS)) == "a"
     # Once for each half, and once more where a kept connection may just have been closed.
     assert len(store.asked) <= 3
+    limit(puller, 60, retries=1)
     store.answer = well
     store.answers[METADATA] = metadata("b")
     clock.ahead += LATER
