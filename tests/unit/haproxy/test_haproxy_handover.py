@@ -142,7 +142,7 @@ class World:
         """A connection as haproxy makes it."""
         sock = green_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.connect(b"\0" + self.name.encode().ljust(NAME_LENGTH, b"\0"))
-        sock.settimeout(5)
+        sock.settimeout(30)
         return sock
 
     def header(self, **options: Any) -> bytes:
@@ -205,19 +205,20 @@ def test_an_unknown_guest_is_closed_on(world: World) -> None:
 
 
 def test_the_time_at_haproxy_counts_towards_the_hold_timeout(world: World) -> None:
-    for seconds in (3.0, 0.0, -60.0):
+    for seconds, left in ((3.0, 2.0), (0.0, 5.0), (-60.0, 5.0)):
+        begun = time.monotonic()
         unique = f"{time.time() - seconds:.3f}".encode()
         assert world.ask(world.header(unique=unique)) == b"tap1"
-    late, now, clock_back = world.deadlines
-    assert 1.0 < late <= 2.01
-    assert 4.0 < now <= 5.0
-    assert 4.0 < clock_back <= 5.0
+        passed = time.monotonic() - begun
+        assert left - passed - 0.01 < world.deadlines[-1] <= left + 0.01
 
 
 def test_the_time_of_the_first_syn_counts_as_well(world: World) -> None:
+    begun = time.monotonic()
     world.registry.note_wait(ENDPOINT, 4000, 2.0)
     assert world.ask(world.header()) == b"tap1"
-    assert 2.0 < world.deadlines[0] <= 3.0
+    passed = time.monotonic() - begun
+    assert 3.0 - passed - 0.01 < world.deadlines[0] <= 3.0
 
 
 @pytest.mark.parametrize(("who", "more"), [(b"", 1), (b"13.0.1", 0)])
