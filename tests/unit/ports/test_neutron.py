@@ -49,7 +49,7 @@ def api(server: Server, tmp_path: Path) -> MakeApi:
     """What asks that server, configured by a file."""
 
     def make(**more: object) -> NeutronApi:
-        values = harness.options(server.url, timeout=1, **more)
+        values = harness.options(server.url, timeout=30, **more)
         lines = [f"{name} = {value}" for name, value in values.items()]
         file = tmp_path / "dfmeta.conf"
         file.write_text("\n".join(["[neutron]", *lines, ""]))
@@ -71,7 +71,7 @@ def test_the_instance_and_the_ports_project_come_over_the_wire(
     server.control("put", **harness.port(port_id(1), A, "p"))
     server.control("put", **harness.port(port_id(2), A, "q", host="elsewhere"))
     server.control("put", **harness.port(port_id(3), "dhcp-x", "p", owner="network:dhcp"))
-    source = NeutronSource(api(), timeout=5)
+    source = NeutronSource(api(), timeout=60)
     assert ask(source) == Ownership(A, port_project="p")
     # Still bound to the source of its migration: asked for by its id.
     assert ask(source, 2) == Ownership(A, port_project="q")
@@ -82,7 +82,7 @@ def test_the_instance_and_the_ports_project_come_over_the_wire(
 
 def test_a_token_that_is_no_longer_good_is_renewed(server: Server, api: MakeApi) -> None:
     server.control("put", **harness.port(port_id(1), A, "p"))
-    source = NeutronSource(api(), timeout=5)
+    source = NeutronSource(api(), timeout=60)
     assert ask(source).instance_id == A
     server.control("revoke")
     assert ask(source).instance_id == A
@@ -105,25 +105,29 @@ def test_a_failure_is_told_and_the_next_try_succeeds(
     server: Server, api: MakeApi, fault: dict[str, Any], cause: str
 ) -> None:
     server.control("put", **harness.port(port_id(1), A, "p"))
-    source = NeutronSource(api(), timeout=5)
+    neutron = api()
+    source, usual = NeutronSource(neutron, timeout=60), neutron._session.timeout
     server.control("fault", **fault)
+    if "delay" in fault:
+        neutron._session.timeout = 1
     with pytest.raises(SourceError) as caught:
         ask(source)
     assert cause in str(caught.value)
     server.control("fault")
+    neutron._session.timeout = usual
     assert ask(source).instance_id == A
 
 
 def test_an_account_that_is_refused_is_told_without_its_password(api: MakeApi) -> None:
     with pytest.raises(SourceError) as caught:
-        ask(NeutronSource(api(password="wrong-one"), timeout=5))
+        ask(NeutronSource(api(password="wrong-one"), timeout=60))
     assert "401" in str(caught.value)
     assert "wrong-one" not in str(caught.value)
 
 
 def test_a_catalogue_without_neutron_is_told(api: MakeApi) -> None:
     with pytest.raises(SourceError, match="not found"):
-        ask(NeutronSource(api(region_name="two"), timeout=5))
+        ask(NeutronSource(api(region_name="two"), timeout=60))
 
 
 def test_a_certificate_that_is_not_whole_is_named(api: MakeApi) -> None:

@@ -266,7 +266,7 @@ def running(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
 
 def until(condition: Any) -> None:
-    with eventlet.Timeout(5):
+    with eventlet.Timeout(60):
         while not condition():
             eventlet.sleep(0.005)
 
