@@ -68,7 +68,7 @@ class Loopback:
             rows = [row for row in self.runtime.statistics() if row.get("check_status")]
             return [row["status"] for row in rows]
 
-        until(lambda: states() and set(states()) == {"UP"}, "the checks", timeout=10)
+        until(lambda: states() and set(states()) == {"UP"}, "the checks")
         return self
 
     def put(self, entry: str | None, key: str = HERE) -> None:
@@ -82,7 +82,7 @@ class Loopback:
     def connect(self) -> Any:
         """A guest's connection."""
         guest = green_socket.create_connection(self._listener.getsockname())
-        guest.settimeout(5)
+        guest.settimeout(30)
         return guest
 
     def ask(self, request: bytes = GET, guest: Any = None) -> bytes:

@@ -129,7 +129,7 @@ class World:
 
     def connect(self) -> Any:
         guest = eventlet.connect(self._guests.getsockname())
-        guest.settimeout(5)
+        guest.settimeout(30)
         return guest
 
     def ask(self, guest: Any = None) -> bytes:
