@@ -154,7 +154,8 @@ def postgres() -> Iterator[Postgres]:
 
     A test that stops, kills or pauses a server uses ``with Postgres() as server``, in 0.1 s.
     """
-    with Postgres() as server:
+    # It forks a process for each connection: on a busy machine, dfmeta's own 3 s may not be enough.
+    with Postgres(connect_timeout=60) as server:
         yield server
 
 

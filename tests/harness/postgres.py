@@ -91,12 +91,15 @@ class Postgres(Closing):
         address: str = "",
         namespace: Namespace | None = None,
         durable: bool = False,
+        connect_timeout: int = 0,
     ) -> None:
         """Start the server, on a port that the kernel chooses and that it keeps to the end.
 
         :param address: IPv4 or IPv6 address to listen on as well; of ``namespace`` if given.
         :param durable: each commit reaches the disk, as it does in production; otherwise the data
             may be in memory, and outlive the server's processes but not the machine.
+        :param connect_timeout: seconds that the URLs of its databases allow for a connection; 0:
+            the client's own default.
         :raises FileNotFoundError: tools/setup.sh has not run.
         """
         self.address = address
@@ -105,6 +108,7 @@ class Postgres(Closing):
         """Password of :data:`ROLE`, for tests that search for it in logs."""
         self._namespace = namespace
         self._durable = durable
+        self._connect_timeout = connect_timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
         self._names = (f"test_{number}" for number in itertools.count(1))
@@ -194,10 +198,13 @@ class Postgres(Closing):
         The URL uses TCP if the server listens there, otherwise the Unix socket.
         """
         user = f"postgresql+psycopg://{ROLE}:{self.password}"
+        limit = f"connect_timeout={self._connect_timeout}" if self._connect_timeout else ""
         if not self.address:
-            return f"{user}@/{database}?host={self.folder}&port={self.port}"
+            url = f"{user}@/{database}?host={self.folder}&port={self.port}"
+            return f"{url}&{limit}" if limit else url
         host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{user}@{host}:{self.port}/{database}"
+        url = f"{user}@{host}:{self.port}/{database}"
+        return f"{url}?{limit}" if limit else url
 
     def create_database(self, template: str = "template1") -> str:
         """Create a database that :data:`ROLE` owns, and return its URL. This takes some 40 ms.
