@@ -31,12 +31,18 @@ store.put("00000000-0000-4000-8000-000000000001", document={"hostname": "a"})
 longest = 0.0
 
 
+def waited():
+    # Seconds for which this thread wanted a CPU and had none: the time of other processes.
+    with open("/proc/thread-self/schedstat") as file:
+        return int(file.read().split()[1]) / 1e9
+
+
 def watch():
     global longest
     while True:
-        begun = time.monotonic()
+        begun, queued = time.monotonic(), waited()
         eventlet.sleep(0.005)
-        longest = max(longest, time.monotonic() - begun)
+        longest = max(longest, time.monotonic() - begun - (waited() - queued))
 
 
 eventlet.spawn(watch)
@@ -151,8 +157,8 @@ def test_a_server_that_hangs_keeps_nobody_but_who_asks_it(server: Postgres) -> N
         asking.stdin.flush()
         longest, took = map(float, asking.stdout.readline().split())
         assert longest < 3, "less than an operation may take"
-        # One time-out after the other would be forty of them.
-        assert took < 20
+        # One time-out after the other would be forty of them, of 3 s or more.
+        assert took < 60
         server.resume()
         asking.stdin.write("\n")
         asking.stdin.flush()
