@@ -341,12 +341,13 @@ def test_a_ports_project_is_taken_at_once_where_nothing_else_gives_one() -> None
 
 
 def test_a_ports_project_gives_way_to_the_instances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PORT_PROJECT_AFTER", 0.1)
+    monkeypatch.setattr(module, "PORT_PROJECT_AFTER", 3600.0)
     libvirt = Fake("libvirt")
     world = World(["neutron", "libvirt"], neutron().says("i", port_project="p"), libvirt)
     world.resolver.update(ROW)
     until(lambda: len(libvirt.asked) > 2)
     assert world.port.project_id == ""
+    monkeypatch.setattr(module, "PORT_PROJECT_AFTER", 0.1)
     until(lambda: world.port.project_id == "p")
     libvirt.says("i", "q")
     until(lambda: world.port.project_id == "q")
