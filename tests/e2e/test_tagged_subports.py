@@ -200,7 +200,9 @@ def test_other_tags_and_second_tags_gain_nothing(
         asks_own(container)
         frames = [data for _, data in tap.frames()]
         # The ends of other guests' connections may be sent again.
-        assert {source_of(data) for data in frames} - SIDE.probes <= known
+        sources = {source_of(data) for data in frames} - SIDE.probes
+        assert sources <= known
+        assert len(sources & theirs) == 2
         of_syn = [data for data in frames if data[34:36] == sport.to_bytes(2, "big")]
         assert {source_of(data) for data in of_syn} <= theirs
     assert agent.metric("dfmeta_packet_ins_total") == before

@@ -25,14 +25,11 @@ from dfmeta import hub
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.proxy.recent import RECENT
 from tests.harness.certificates import Authority
-from tests.unit.nova_support import (  # fixtures
-    backend,  # noqa: F401
-    one_round,  # noqa: F401
-    patience,  # noqa: F401
-    upstream,  # noqa: F401
-    upstreams,  # noqa: F401
-)
+from tests.unit.nova_support import backend, one_round, patience, upstream, upstreams
 from tests.unit.support import Load, Rig, port
+
+__all__ = ["backend", "one_round", "patience", "upstream", "upstreams"]
+"""Fixtures that all tests of units may use."""
 
 
 @pytest.fixture(autouse=True)

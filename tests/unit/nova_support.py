@@ -89,7 +89,7 @@ class Patience:
         """Never answer: the time of a try is over as soon as its request has come."""
         self.end()
         Event().wait()
-        raise AssertionError("an event that nobody sends")
+        raise AssertionError("this event is never sent")
 
 
 @pytest.fixture

@@ -253,7 +253,7 @@ def test_answers_that_are_not_read_give_way(world: World, monkeypatch: pytest.Mo
     for number, sock in enumerate(unread, 1):
         sock.sendall(request("/large"))
         ended = before + max(0, number - 3)
-        until(lambda: counted("memory") >= ended, "another to give way")  # noqa: B023  # at once
+        until(lambda ended=ended: counted("memory") >= ended, "another to give way")
         world.holds(min(number, 3) * len(LARGE))
     assert counted("memory") == before + 3
     assert one_answer(unread[-1]) == (200, LARGE)

@@ -262,9 +262,8 @@ def answered_while_the_hub_stands_still(wait: Callable[[Event, float], object]) 
         event.send()
 
     def stand_still() -> None:
-        time.sleep(0.1)
         there.send(b"answer")
-        # Beyond the end of the wait.
+        # The hub stands still beyond the end of the wait.
         time.sleep(0.3)
 
     eventlet.spawn(read)

@@ -6,10 +6,10 @@ import os
 import socket
 import subprocess
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -134,16 +134,22 @@ def connect(name: str) -> socket.socket:
     return sock
 
 
+def met(sock: socket.socket, name: str, thread: threading.Thread) -> str:
+    """Whether the holder in that thread can be connected to, or has ended; empty: neither yet."""
+    if sock.connect_ex(holder.address(name)) == 0:
+        return "there"
+    return "" if thread.is_alive() else "ended"
+
+
 def reach(listener: socket.socket, seconds: float) -> tuple[threading.Thread, socket.socket]:
     """A holder that waits for so long, and a connection to it before its end."""
     while True:
         name = uuid.uuid4().hex
         thread = hold(name, listener, seconds)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        while thread.is_alive():
-            if sock.connect_ex(holder.address(name)) == 0:
-                return thread, sock
-            time.sleep(0.001)
+        look = partial(met, sock, name, thread)
+        if wait_for(look, 30, "the holder", interval=0.001) == "there":
+            return thread, sock
         # The machine has been busy for longer: the holder was right to end.
         sock.close()
 

@@ -131,7 +131,7 @@ def test_an_answer_that_comes_by_drops_is_given_up(head: bytes) -> None:
     start = time.monotonic()
     with listening(drip) as port, pytest.raises((OSError, http.client.HTTPException)):
         tag_devices.request("127.0.0.1", port, timeout=0.3)
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 5
 
 
 class Clock:

@@ -81,7 +81,7 @@ def test_what_tells_nothing_is_asked_again_without_our_headers(ask: Ask) -> None
 def test_a_nova_that_is_silent_costs_no_more_than_it_may(ask: Ask) -> None:
     before = time.monotonic()
     fact, _ = ask(None, seconds=0.1)
-    assert time.monotonic() - before < 30.0
+    assert time.monotonic() - before < 5.0
     assert fact.cause == "it has not answered within 0.1 s"
     fact, _ = ask(reply(404), None, seconds=0.1)
     assert fact.cause == "it has not answered within 0.1 s"

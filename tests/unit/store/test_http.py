@@ -190,7 +190,7 @@ def test_all_of_an_answer_has_to_come_in_time(
     began = time.monotonic()
     with pytest.raises(LookupAwayError, match="no answer in time"):
         fetch(client, store, seconds=0.3)
-    assert 0.2 < time.monotonic() - began < 60
+    assert 0.2 < time.monotonic() - began < 10
 
 
 def test_a_redirection_is_not_followed(store: OtherStore, client: Client) -> None:

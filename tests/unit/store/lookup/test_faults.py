@@ -95,7 +95,7 @@ def test_a_slow_upstream_costs_no_more_than_its_tries_may_take(
     with pytest.raises(LookupAwayError):
         build(retries=2, timeout=1).get(INSTANCE)
     # A host that trickles would be waited for without end.
-    assert 2.5 < time.monotonic() - began < 60
+    assert 2.5 < time.monotonic() - began < 10
     assert len(store.asked) == 3
 
 
