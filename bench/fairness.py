@@ -27,11 +27,11 @@ from pathlib import Path
 
 from bench.packet_path import machine, quantile, start_responder
 from dfmeta.proxy.limits import Limits
-from tests.e2e.support import cpu_seconds
 from tests.harness.agent import Agent
 from tests.harness.greedy import Greedy, Kind
 from tests.harness.guest import Guest, Ids, Sample
 from tests.harness.ovs import OpenvSwitch
+from tests.host.e2e.support import cpu_seconds
 
 PATH = "/latest/meta-data/instance-id"
 KINDS: dict[str, tuple[Kind, str]] = {

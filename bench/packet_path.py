@@ -28,12 +28,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.support import cpu_seconds
 from tests.harness.agent import Agent
 from tests.harness.guest import Guest, Ids, Sample
 from tests.harness.netns import Namespace
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.host.e2e.support import cpu_seconds
 
 PATH = "/healthz"
 GUESTS = 20

@@ -32,7 +32,7 @@ class By(Protocol[M_co, *V]):
     """Type of a metric with labels: its kind, and the type of each label's values, in order.
 
     The metrics are objects of prometheus_client. This type lets mypy check the values of labels,
-    and tests/docs reads the values from it.
+    and tests/core/docs reads the values from it.
     """
 
     def labels(self, *values: *V) -> M_co:

@@ -10,7 +10,7 @@ from tests.harness import measured, nursery
 from tests.harness.examples import FIXED, USUAL, examples
 
 # Their assertions, too, show what they compared.
-pytest.register_assert_rewrite("tests.e2e", "tests.flows", "tests.unit", "tests.docs", "tests.real")
+pytest.register_assert_rewrite("tests.core", "tests.host", "tests.soak")
 
 pytest_plugins = ["tests.harness.failures", "tests.harness.fixtures"]
 

@@ -1,10 +1,10 @@
 """A model of an OpenFlow 1.3 switch, small enough to be read in one go.
 
 It is fed the wire bytes of every message that the app sends and answers with wire bytes; what it
-executes are real frames (:mod:`tests.flows.frames`). It knows what dfmeta emits or may emit soon,
+executes are real frames (:mod:`tests.core.flows.frames`). It knows what dfmeta emits or may emit,
 as Open vSwitch does it, and raises :class:`NotModelled` on all else: an unknown message, field,
 action or instruction, a missing prerequisite, two flows of one priority that match the same frame.
-``tests/ovs`` holds it against a real switch.
+``tests/host/ovs`` holds it against a real switch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
 from dfmeta.flows import oxm
-from tests.flows.frames import FIELDS, Frame, NotModelled
+from tests.core.flows.frames import FIELDS, Frame, NotModelled
 
 oxm.register()
 _DATAPATH = ProtocolDesc(version=ofp.OFP_VERSION)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dfmeta.inspect.jsonrpc import call
-from tests.flows.frames import ethernet, ipv4, ipv6, tcp
+from tests.core.flows.frames import ethernet, ipv4, ipv6, tcp
 from tests.harness.guest import GATEWAY_MAC, METADATA_IP, OPENSTACK6, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for

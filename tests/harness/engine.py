@@ -16,10 +16,10 @@ class Behaviour:
     refusals: tuple[bytes, ...] = (b"HTTP/1.1 400 Bad Request\r\n",)
     """Status lines of answers to a request that is malformed."""
     repairs: Mapping[str, int] = field(default_factory=dict)
-    """Malformed requests of tests/e2e/test_http_strict.py that the engine sends on as a clean one,
+    """Malformed requests of test_http_strict.py that the engine sends on as a clean one,
     and the number of requests on their connection that Nova gets then."""
     forwards: Mapping[str, int] = field(default_factory=dict)
-    """Ambiguous answers of tests/e2e/test_nova.py that the engine forwards, and their status."""
+    """Ambiguous answers of test_nova.py that the engine forwards, and their status."""
     unnamed: frozenset[str] = frozenset()
     """Causes of failed requests to one of several hosts of Nova that the log may not name."""
     refuses: Mapping[str, int] = field(default_factory=dict)

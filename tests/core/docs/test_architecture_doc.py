@@ -1,0 +1,87 @@
+"""doc/source/architecture.rst should name what is there, and every package."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.core.docs.test_layout import MAY_IMPORT, ROOMS
+from tests.harness.netns import ROOT
+
+PAGE = (ROOT / "doc/source/architecture.rst").read_text(encoding="utf-8")
+PATHS = sorted(set(re.findall(r"``((?:dfmeta|tests|etc)/[\w./-]+)``", PAGE)))
+NAMED = sorted(
+    {
+        (path, name)
+        for path, name in re.findall(
+            r"``(dfmeta/[\w/]+\.py)``\s+\(?``([A-Za-z_]\w*(?:\.\w+)?)``", PAGE
+        )
+    }
+)
+WALKS = ("A first SYN", "A request", "A port changes", "A push to the store")
+
+
+def defined(path: str) -> Iterator[str]:
+    """What a module defines at its top, and the methods of its classes by dotted name."""
+    for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        yield from (one.id for one in targets if isinstance(one, ast.Name))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}.{one.name}" for one in node.body if hasattr(one, "name"))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_of_the_page_is_there(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize(("path", "name"), NAMED)
+def test_a_name_of_the_page_is_defined_where_it_says(path: str, name: str) -> None:
+    assert name in set(defined(path))
+
+
+def floors() -> list[set[str]]:
+    """The parts on each floor of the drawing, from the top."""
+    drawing = PAGE[PAGE.index("::\n") : PAGE.index("``tests/core/docs/test_layout.py``")]
+    found = [re.findall(r"^   (\w+) {2,}\S", one, re.MULTILINE) for one in drawing.split("   ---")]
+    return [set(one) for one in found]
+
+
+def test_every_package_has_a_paragraph_and_a_place_in_the_drawing() -> None:
+    packages = {one.parent.name for one in (ROOT / "dfmeta").glob("*/__init__.py")}
+    assert packages == set(re.findall(r"^``dfmeta/(\w+)/``$", PAGE, re.MULTILINE))
+    assert packages <= set().union(*floors())
+
+
+def test_the_drawing_has_the_order_that_imports_have() -> None:
+    drawn = floors()
+    everything = set().union(*drawn)
+    for number, floor in enumerate(drawn):
+        below = set().union(*drawn[number + 1 :])
+        for one in floor:
+            assert MAY_IMPORT[one] & everything <= below, one
+
+
+@pytest.mark.parametrize("part", ROOMS)
+def test_every_room_is_named(part: str) -> None:
+    rooms = {one.parent.name for one in (ROOT / "dfmeta" / part).glob("*/__init__.py")}
+    assert rooms == set(re.findall(rf"``dfmeta/{part}/(\w+)/``", PAGE))
+
+
+@pytest.mark.parametrize("walk", WALKS)
+def test_a_walk_names_a_file_at_each_step(walk: str) -> None:
+    body = PAGE.split(f"\n{walk}\n=", 1)[1]
+    section = re.split(r"\n=+\n", body.split("\n", 1)[1])[0]
+    head, *steps = re.findall(r"^   \* - (.+)$", section, re.MULTILINE)
+    assert head == "Code"
+    assert len(steps) > 5
+    assert [one for one in steps if not one.startswith("``dfmeta/")] == []
+
+
+def test_enough_is_compared() -> None:
+    assert (len(PATHS) > 50, len(NAMED) > 30) == (True, True)

@@ -1,0 +1,109 @@
+"""The page about dfmeta-cni should name each key and code, and its examples should be accepted."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dfmeta.guest import cni
+from tests.core.docs.page import rows, sections
+from tests.harness.netns import ROOT
+
+PAGE = (ROOT / "doc/source/dfmeta-cni.rst").read_text(encoding="utf-8")
+SOURCE = Path(cni.__file__).read_text(encoding="utf-8")
+LISTS = [
+    json.loads(text)
+    for text in re.findall(r"^\.\. code-block:: json\n\n((?:   .*\n)+)", PAGE, re.MULTILINE)
+]
+CODES = {
+    "VERSION": 1,
+    "UNKNOWN": 3,
+    "ENVIRONMENT": 4,
+    "IO": 5,
+    "DECODE": 6,
+    "CONFIGURATION": 7,
+    "LATER": 11,
+    "UNAVAILABLE": 50,
+    "SHORT": 51,
+    "MTU": 100,
+    "REFUSED": 101,
+    "CONFLICT": 102,
+    "EXHAUSTED": 103,
+    "DIFFERENT": 104,
+}
+
+
+def table(title: str) -> dict[str, tuple[str, ...]]:
+    """Rows of the table in a section by their first cell, without its heading."""
+    (section,) = (one for one in sections(PAGE) if one.title == title)
+    found = [row for part in section.paragraphs for row in rows(part)]
+    return {row[0].strip("- `"): row[1:] for row in found[1:]}
+
+
+def test_each_key_is_on_the_page_with_its_default() -> None:
+    keys = set(re.findall(r'_(?:text|switch)\(\s*"(\w+)"', SOURCE))
+    keys |= set(re.findall(r'config\.get\("(\w+)", ', SOURCE)) - {"cniVersion"}
+    listed = table("Network configuration")
+    assert listed.keys() == keys - {"name"}
+    assert cni.ENDPOINT in listed["endpoint"][0]
+    assert cni.DATABASE in listed["db"][0]
+    assert listed["timeout"][0].strip() == str(cni.PATIENCE)
+    assert f"takes {cni.STATUS_PATIENCE} at most" in " ".join(listed["timeout"][1].split())
+    assert f"up to {cni.UNDO_PATIENCE} more" in listed["timeout"][1]
+
+
+def test_each_code_is_on_the_page() -> None:
+    assert {name: getattr(cni, name) for name in CODES} == CODES
+    assert set(table("Errors")) == {str(one) for one in CODES.values()}
+
+
+def test_each_version_and_verb_is_on_the_page() -> None:
+    text = " ".join(PAGE.split())
+    assert "versions 0.3.1, 0.4.0, 1.0.0 and 1.1.0" in text
+    assert cni.VERSIONS == ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
+    for verb in ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"):
+        assert f"``{verb}``" in text
+    assert f"labels of the attachment, at most {cni.MAX_LABELS}" in text
+
+
+@pytest.mark.parametrize("listed", LISTS, ids=lambda one: one["plugins"][0].get("link", "vlan"))
+def test_an_example_is_accepted_by_the_installed_file(listed: Any, tmp_path: Path) -> None:
+    """The host is away there: code 11 comes after all keys have been read."""
+    program = tmp_path / "dfmeta-cni"
+    shutil.copy(cni.__file__, program)
+    program.chmod(0o755)
+    (plugin,) = listed["plugins"]
+    assert plugin["type"] == program.name
+    # As libcni does (CNI specification 1.1.0, section 3): the list's name and version.
+    config = {**plugin, "name": listed["name"], "cniVersion": "1.1.0"}
+    config |= {"endpoint": "127.0.0.1:1", "timeout": 1}
+    done = subprocess.run(
+        [program],
+        input=json.dumps(config).encode(),
+        env={"CNI_COMMAND": "STATUS"},
+        capture_output=True,
+        check=False,
+    )
+    assert json.loads(done.stdout)["code"] == cni.UNAVAILABLE
+
+
+def test_the_places_of_dockers_driver_are_on_the_page() -> None:
+    (docker,) = (one for one in sections(PAGE) if one.title == "Docker")
+    text = " ".join(docker.paragraphs)
+    for place in (cni.DOCKER, cni.STATE):
+        assert f"``{place}``" in text
+
+
+def test_both_links_have_an_example() -> None:
+    assert [one["plugins"][0].get("link", "vlan") for one in LISTS] == ["vlan", "ovs"]
+
+
+def test_the_oldest_python_is_the_programs() -> None:
+    assert "needs Python 3.8 or later at ``/usr/bin/python3``" in PAGE
+    assert SOURCE.startswith("#!/usr/bin/python3 -IS\n")

@@ -1,0 +1,125 @@
+"""doc/source/devices.rst should say of the format what the code holds a document to."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dfmeta.cli.devices_command import devices as command
+from dfmeta.devices import validate
+from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX
+from dfmeta.devices.model import Device, Disk, Nic
+from dfmeta.devices.rules import KEYS, TagRule
+from dfmeta.devices.schema import ADDRESSES, SCHEMA, TAG_MAX
+from dfmeta.devices.versions import MEMBERS, SINCE
+from tests.core.docs.page import paragraphs, rows
+
+PAGE = (Path(__file__).parents[3] / "doc/source/devices.rst").read_text(encoding="utf-8")
+TEXT = " ".join(PAGE.split())
+COMMON = ("type", "bus", "address", "tags")
+
+
+def table(title: str) -> list[tuple[str, ...]]:
+    """A table's rows, each cell as one line."""
+    body = PAGE.partition(f".. list-table:: {title}\n")[2]
+    return rows(paragraphs(body)[0])[1:]
+
+
+def literal(cell: str) -> str:
+    found = re.match("``([^`]+)``", cell)
+    assert found, cell
+    return found[1]
+
+
+def own(kind: type[Device]) -> list[str]:
+    common = {one.name for one in dataclasses.fields(Device)}
+    return [one.name for one in dataclasses.fields(kind) if one.name not in common]
+
+
+def json_type(kind: str, member: str) -> str:
+    """As the schema has it; what is chosen from a list is a string."""
+    known = SCHEMA["$defs"][f"{kind}"]["properties"][member]
+    if "$ref" in known:
+        known = SCHEMA["$defs"][known["$ref"].rpartition("/")[2]]
+    found: str = known.get("type", "string")
+    return found
+
+
+def test_the_page_has_each_member_and_no_other() -> None:
+    said = [
+        (literal(row[0]), row[1].strip("`"), row[2], row[3]) for row in table("Members of a device")
+    ]
+    there: list[tuple[str, str, str, str]] = []
+    for member in COMMON:
+        kind = "pcidevicebus" if member == "address" else "device"
+        there.append((member, "all", json_type(kind, member), SINCE))
+    for name, type_ in (("nic", Nic), ("disk", Disk)):
+        for member in own(type_):
+            since = MEMBERS.get(member, SINCE)
+            there.append((member, name, json_type(f"{name}device", member), since))
+    assert said == there
+
+
+def test_what_is_always_there_is_what_the_schema_requires() -> None:
+    always = {literal(row[0]) for row in table("Members of a device") if "always present" in row[4]}
+    required = {
+        one
+        for name in ("device", "nicdevice", "diskdevice")
+        for one in SCHEMA["$defs"][name]["required"]
+    }
+    assert always == required
+
+
+def test_the_page_has_each_bus_with_an_address_of_its_form() -> None:
+    buses = {literal(row[0]): literal(row[2]) for row in table("Buses")}
+    assert list(buses) == list(ADDRESSES)
+    for bus, address in buses.items():
+        assert re.fullmatch(ADDRESSES[bus], address)
+
+
+def test_the_page_has_each_key_of_a_rule() -> None:
+    said = [(literal(row[0]), literal(row[1])) for row in table("Keys")]
+    assert said == [(kind, key) for kind, keys in KEYS.items() for key in keys]
+
+
+def test_the_page_has_the_limits() -> None:
+    assert f"1 to {TAG_MAX} characters" in TEXT
+    assert f"at most {DEVICES_MAX} devices and {DEPTH_MAX} levels" in TEXT
+    vlan = SCHEMA["$defs"]["nicdevice"]["properties"]["vlan"]
+    assert f"{vlan['minimum']} to {vlan['maximum']}" in TEXT
+
+
+def test_the_pages_document_is_valid() -> None:
+    block = PAGE.split(".. code-block:: json\n\n", 1)[1].split("\n\nTagging", 1)[0]
+    document: dict[str, Any] = json.loads(block)
+    validate(document)
+    assert document["devices"]
+
+
+def test_the_pages_rules_are_rules() -> None:
+    rules = re.findall(r"--tag (\S+)", PAGE) + re.findall(r"``(disk:\S+=\w+)``", PAGE)
+    assert len(rules) == 4
+    for rule in rules:
+        assert str(TagRule.parse(rule)) == rule
+
+
+@pytest.mark.parametrize("name", command.commands)
+def test_the_page_shows_each_command(name: str) -> None:
+    assert f"# dfmeta devices {name} " in PAGE
+
+
+@pytest.mark.parametrize("option", ["--tag", "--store", "--domain", "--file"])
+def test_the_page_names_the_options(option: str) -> None:
+    known = {one for sub in command.commands.values() for par in sub.params for one in par.opts}
+    assert known - {"--config-file", "domain", "folder"} == {
+        "--tag",
+        "--store",
+        "--domain",
+        "--file",
+    }
+    assert option in PAGE

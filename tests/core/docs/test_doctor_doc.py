@@ -1,0 +1,153 @@
+"""doc/source/doctor.rst should have every check of ``dfmeta doctor``, and nothing else.
+
+Commands that it gives as remedies are those of the code; a word in capitals stands for a value.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dfmeta.inspect.offload import DRIVER
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "doc/source/doctor.rst").read_text(encoding="utf-8")
+MODULES = [
+    *sorted((ROOT / "dfmeta/inspect").glob("*.py")),
+    *sorted((ROOT / "dfmeta/cli").glob("doctor_*.py")),
+    ROOT / "dfmeta/host/ipv6.py",
+    ROOT / "dfmeta/proxy/nova/remedies.py",
+]
+SOURCES = {path.name: path.read_text(encoding="utf-8") for path in MODULES}
+FIELDS = ("Looks at", "Wrong when", "Remedy")
+VERDICTS = {"ok", "warning", "wrong", "unknown"}
+_ENTRY = re.compile(r"^``([a-z0-9_-]+)``\n((?:   .*\n)+)", re.MULTILINE)
+_LITERAL = re.compile(r"``([^`]+)``")
+_PLACEHOLDER = re.compile(r"\b[A-Z]{2,}\b")
+_COMMAND = re.compile(r"[a-z][a-z0-9-]+ \S")
+
+
+def entries(page: str) -> dict[str, str]:
+    """Check → what stands under it, on one line."""
+    return {one[1]: " ".join(one[2].split()) for one in _ENTRY.finditer(page)}
+
+
+@cache
+def names(text: str) -> frozenset[str]:
+    """Names of the checks that a module's findings have; ``?`` for one that cannot be told."""
+    return frozenset(_names(ast.parse(text)))
+
+
+def _names(module: ast.Module) -> Iterator[str]:
+    for function in ast.walk(module):
+        if isinstance(function, ast.FunctionDef):
+            known = {**_assigned(module.body), **_assigned(list(ast.walk(function)))}
+            for call in ast.walk(function):
+                if isinstance(call, ast.Call) and _is_verdict(call):
+                    yield from _values(call.args[0], known) or ["?"]
+
+
+def _is_verdict(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id in VERDICTS
+
+
+def _assigned(nodes: list[ast.stmt] | list[ast.AST]) -> dict[str, list[str]]:
+    """Name → the texts that it may stand for."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        pairs: list[tuple[ast.expr, ast.expr]] = []
+        if isinstance(node, ast.Assign):
+            pairs = [(node.targets[0], node.value)]
+        elif isinstance(node, ast.For):
+            pairs = [(node.target, node.iter)]
+        if pairs and isinstance(pairs[0][0], ast.Tuple) and isinstance(pairs[0][1], ast.Tuple):
+            pairs = list(zip(pairs[0][0].elts, pairs[0][1].elts, strict=False))
+        for target, value in pairs:
+            if isinstance(target, ast.Name):
+                found[target.id] = _values(value, found) or [
+                    f"={ast.unparse(value).partition('[')[0]}"
+                ]
+    return found
+
+
+def _values(value: ast.expr, known: Mapping[str, list[str]]) -> list[str]:
+    match value:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.Tuple(elts=parts):
+            return [one for part in parts for one in _values(part, known)]
+        case ast.Dict(values=parts):
+            return [one for part in parts for one in _values(part, known)]
+        case ast.Name(id=name):
+            found = known.get(name, [])
+            # It stands for an entry of a table of the module's.
+            return [text for one in found for text in known.get(one[1:], [one])]
+        case _:
+            return []
+
+
+@cache
+def strings(text: str) -> str:
+    """Every text that a module has, each in one piece up to a value that is put in."""
+    nodes = ast.walk(ast.parse(text))
+    found = (node.value for node in nodes if isinstance(node, ast.Constant))
+    return "\0".join(one for one in found if isinstance(one, str))
+
+
+def faults(page: str, texts: Mapping[str, str]) -> list[str]:
+    """Everything in which the page and the code differ."""
+    there, of_code = entries(page), {name for text in texts.values() for name in names(text)}
+    found = [f"{name}: not on the page" for name in sorted(of_code - there.keys())]
+    found += [f"{name}: there is no such check" for name in sorted(there.keys() - of_code)]
+    said = "\0".join(map(strings, texts.values()))
+    for name, text in there.items():
+        parts = re.split(rf":({'|'.join(FIELDS)}): ", text)
+        if tuple(parts[1::2]) != FIELDS or not all(part.strip() for part in parts[2::2]):
+            found.append(f"{name}: not each of {', '.join(FIELDS)}")
+            continue
+        for command in filter(_COMMAND.match, _LITERAL.findall(parts[-1])):
+            pieces = [piece.strip() for piece in _PLACEHOLDER.split(command)]
+            if not all(piece in said for piece in pieces):
+                found.append(f"{name}: no remedy of its is {command}")
+    return found
+
+
+def test_the_element_for_a_virtio_card_is_that_of_the_remedy() -> None:
+    page = (ROOT / "doc/source/store-kvm.rst").read_text(encoding="utf-8")
+    assert DRIVER in "".join(line.strip() for line in page.splitlines())
+
+
+def test_the_page_has_what_the_code_has() -> None:
+    assert faults(PAGE, SOURCES) == []
+
+
+def test_what_is_looked_for_is_found() -> None:
+    found = {name for text in SOURCES.values() for name in names(text)}
+    assert {"rule-from", "rule-oif", "foreign-flows", "tap-vlan", "nova", "source-neutron"} < found
+    assert len(found) == len(entries(PAGE))
+
+
+@pytest.mark.parametrize("name", entries(PAGE))
+def test_a_check_that_is_missing_is_noticed(name: str) -> None:
+    page = PAGE.replace(f"``{name}``\n   :", f"``{name}-else``\n   :", 1)
+    assert f"{name}: not on the page" in faults(page, SOURCES)
+    assert f"{name}-else: there is no such check" in faults(page, SOURCES)
+
+
+def test_a_check_that_comes_is_noticed() -> None:
+    more = 'def check() -> None:\n    return wrong("new", "a", "b")\n'
+    assert faults(PAGE, {**SOURCES, "more.py": more}) == ["new: not on the page"]
+    unclear = "def check(name) -> None:\n    return ok(name, 1)\n"
+    assert faults(PAGE, {**SOURCES, "more.py": unclear}) == ["?: not on the page"]
+
+
+def test_an_entry_that_lacks_a_part_and_a_command_that_is_none_are_noticed() -> None:
+    page = PAGE.replace(":Wrong when: It is 0.\n", "", 1)
+    assert faults(page, SOURCES) == ["syncookies: not each of Looks at, Wrong when, Remedy"]
+    page = PAGE.replace("``ip neigh replace``", "``ip neigh remove``", 1)
+    assert faults(page, SOURCES) == ["neighbour: no remedy of its is ip neigh remove"]

@@ -1,0 +1,317 @@
+"""The rules of DESIGN.md, "Layout", should hold in every module, by the import statements."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from dfmeta import conf
+from dfmeta.cmd import daemon
+from tests.core.docs.sources import parsed
+
+ROOT = Path(__file__).parents[3]
+MODULES = sorted((ROOT / "dfmeta").rglob("*.py"))
+BASE = {"model", "exceptions"}
+PURE = BASE | {
+    "allotment",
+    "backoff",
+    "contenders",
+    "devices",
+    "flows",
+    "host_wide",
+    "numbering",
+    "packets",
+    "registry",
+    "rest",
+    "slots",
+    "waits",
+}
+# What a part may import of dfmeta, besides itself.
+MAY_IMPORT: dict[str, set[str]] = {
+    "__init__": set(),
+    "model": set(),
+    "exceptions": set(),
+    "packets": BASE,
+    "flows": BASE,
+    "numbering": BASE,
+    "slots": BASE,
+    "contenders": BASE,
+    "waits": BASE,
+    "allotment": BASE | {"flows", "slots"},
+    "rest": BASE | {"allotment"},
+    "host_wide": BASE | {"allotment", "flows", "rest", "slots"},
+    "backoff": set(),
+    "claim": BASE,
+    "registry": BASE
+    | {"claim", "allotment", "contenders", "flows", "host_wide", "numbering", "slots", "waits"},
+    "conditions": {"hub", "model", "registry"},
+    "experience": {"model"},
+    "guest_counts": {"model"},
+    "devices": BASE,
+    "store": BASE | {"backoff", "devices", "guest", "metrics", "quiet", "trust"},
+    "attach": BASE | {"backoff", "hub", "metrics", "quiet", "store"},
+    "metrics": BASE,
+    "trust": set(),
+    "health": {"exceptions"},
+    "hub": {"metrics"},
+    "names": set(),
+    "quiet": set(),
+    "socket_filter": set(),
+    "state": {"exceptions", "model"},
+    "conf": BASE | {"flows", "trust"},
+    "inspect": PURE,
+    "proxy": PURE
+    | {"attach", "store", "metrics", "health", "hub", "inspect", "trust", "guest_counts", "quiet"}
+    | {"socket_filter"},
+    "apps": PURE | {"metrics", "health", "hub", "inspect", "guest_counts", "quiet"},
+    "ports": PURE | {"attach", "metrics", "health", "hub", "inspect", "quiet"},
+    "host": PURE | {"metrics", "health", "hub", "inspect", "socket_filter"},
+    "guest": set(),
+    "admin": PURE | {"proxy", "metrics", "health", "hub", "inspect"},
+}
+_BELOW = MAY_IMPORT.keys() - {"__init__", "guest"}
+MAY_IMPORT["wiring"] = _BELOW - {"apps"}
+MAY_IMPORT["cli"] = _BELOW - {"admin"} | {"wiring"}
+MAY_IMPORT["cmd"] = _BELOW | {"wiring"}
+# Rooms of a part: which others of them each may import. The part's own modules import none of
+# them.
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "store": {
+        "db": set(),
+        "guest": {"db"},
+        "auth": set(),
+        "api": {"db", "guest", "auth"},
+        "lookup": {"db", "guest", "api"},
+    },
+    "proxy": {"haproxy": set(), "nova": set(), "worker": set()},
+}
+# Libraries that only some parts may know.
+ONLY_IN: dict[str, set[str]] = {
+    "os_ken": {"flows", "packets", "apps"},
+    "ovsdbapp": {"ports"},
+    "ovs": {"ports"},
+    "pyroute2": {"host"},
+    "oslo_config": {"conf", "wiring", "cli", "cmd"},
+    "sqlalchemy": {"store"},
+    "keystoneauth1": {"conf", "ports"},
+    "alembic": {"store"},
+    "jwt": {"store"},
+    "oauthlib": {"store"},
+    "tenacity": {"store"},
+    "jsonschema": {"devices"},
+    "jinja2": {"admin"},
+    "httplib2": {"proxy", "store", "ports", "cli"},
+}
+# What has no place where nothing may wait, look at a clock or open a socket.
+NOT_IN_FLOWS = {"eventlet", "socket", "time", "random", "os", "logging", "subprocess", "datetime"}
+TABLE_NUMBERS = {200, 201}
+
+
+def part(path: Path) -> str:
+    """The part of dfmeta that a module belongs to: a package, or a module at the top."""
+    first = path.relative_to(ROOT / "dfmeta").parts[0]
+    return first.removesuffix(".py")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return parsed(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imports(path: Path) -> Sequence[str]:
+    """Dotted names of what a module imports, wherever in it the statement stands."""
+    found: list[str] = []
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            found += (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name(path)}: relative import"
+            found += (f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def of_dfmeta(path: Path) -> set[str]:
+    """Parts of dfmeta that a module imports, its own left out."""
+    found = {one.split(".")[1] for one in imports(path) if one.startswith("dfmeta.")}
+    return found - {part(path)}
+
+
+def room_of(path: Path) -> str:
+    """The room of a part that a module stands in; empty for the part's own modules."""
+    inside = path.relative_to(ROOT / "dfmeta").parts
+    return inside[1] if len(inside) > 2 else ""
+
+
+@pytest.mark.parametrize(
+    ("of", "room"), [(of, room) for of, rooms in ROOMS.items() for room in (*rooms, "")]
+)
+def test_rooms_import_one_way(of: str, room: str) -> None:
+    parts = [one for one in MODULES if part(one) == of and room_of(one) == room]
+    assert parts
+    found = {
+        one.split(".")[2]
+        for path in parts
+        for one in imports(path)
+        if one.startswith(f"dfmeta.{of}.") and one.split(".")[2] in ROOMS[of]
+    }
+    assert found - {room} <= ROOMS[of].get(room, set())
+
+
+@pytest.mark.parametrize("of", ROOMS)
+def test_each_room_has_its_rule(of: str) -> None:
+    rooms = {room_of(one) for one in MODULES if part(one) == of} - {"", "migrations"}
+    assert rooms == ROOMS[of].keys()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_imports_point_one_way(path: Path) -> None:
+    assert part(path) in MAY_IMPORT, "a new part: say above what it may import"
+    stray = of_dfmeta(path) - MAY_IMPORT[part(path)]
+    assert not stray, f"{name(path)} may not import {stray}"
+
+
+def test_the_registry_knows_keys_as_a_scheme_alone() -> None:
+    registry = ROOT / "dfmeta" / "registry.py"
+    assert {one for one in imports(registry) if one.startswith("dfmeta.flows")} == {
+        f"dfmeta.flows.key.{one}" for one in ("IN_PORT", "Keys")
+    }
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_libraries_are_confined(path: Path) -> None:
+    for library in {one.split(".")[0] for one in imports(path)} & ONLY_IN.keys():
+        assert part(path) in ONLY_IN[library], f"{name(path)} imports {library}"
+
+
+def brought_along(names: list[str], *libraries: str) -> str:
+    """Modules of those libraries that are there once *names* are imported, as a list in words."""
+    program = (
+        f"import importlib, sys\nfor one in {names!r}: importlib.import_module(one)\n"
+        f"print([one for one in sys.modules if one.partition('.')[0] in {libraries!r}])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ran.stdout.strip()
+
+
+def test_the_proxy_and_the_store_run_without_os_ken() -> None:
+    wanted = [path for path in MODULES if part(path) in ("proxy", "store")]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in wanted]
+    # Migrations run inside Alembic alone.
+    names = [one.removesuffix(".__init__") for one in names if ".migrations." not in one]
+    assert brought_along(names, "os_ken", "ovs", "ovsdbapp", "pyroute2") == "[]"
+
+
+def test_a_worker_has_nothing_of_the_switch_or_of_the_store() -> None:
+    switch = ("os_ken", "ovs", "ovsdbapp", "pyroute2")
+    assert brought_along(["dfmeta.cmd.serving"], *switch, "sqlalchemy") == "[]"
+
+
+def test_the_store_as_a_service_has_nothing_of_the_switch() -> None:
+    switch = ("os_ken", "ovs", "ovsdbapp", "pyroute2")
+    assert brought_along(["dfmeta.cmd.store", "dfmeta.cmd.central"], *switch) == "[]"
+
+
+def test_doctor_asks_without_the_hub() -> None:
+    asked = ["dfmeta.cli.doctor_command", "dfmeta.wiring.lookup", "dfmeta.store.lookup.upstream"]
+    assert brought_along([*asked, "dfmeta.store.db.database"], "eventlet") == "[]"
+
+
+@pytest.mark.parametrize("path", [one for one in MODULES if part(one) == "flows"], ids=name)
+def test_the_pipeline_is_pure(path: Path) -> None:
+    assert not {one.split(".")[0] for one in imports(path)} & NOT_IN_FLOWS
+
+
+@pytest.mark.parametrize(
+    "path", [one for one in MODULES if part(one) in ("model", "exceptions", "inspect")], ids=name
+)
+def test_values_need_no_third_party(path: Path) -> None:
+    known = sys.stdlib_module_names | {"dfmeta"}
+    assert {one.split(".")[0] for one in imports(path)} <= known
+
+
+def test_a_guests_program_needs_nothing_but_python() -> None:
+    for path in (one for one in MODULES if part(one) == "guest"):
+        stray = {one.split(".")[0] for one in imports(path)} - sys.stdlib_module_names
+        assert not stray, f"{name(path)} imports {stray}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_no_table_has_a_number_outside_the_pipeline(path: Path) -> None:
+    if part(path) not in ("flows", "apps", "registry", "inspect") or path.stem == "pipeline":
+        return
+    lines = [
+        node.lineno
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Constant) and node.value in TABLE_NUMBERS
+    ]
+    assert not lines, f"{name(path)}, lines {lines}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_a_module_is_not_longer_than_it_may_be(path: Path) -> None:
+    # A guest gets its program as one file.
+    longest = {"tag_devices": 900, "cni": 1400}.get(path.stem, 600)
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= longest
+
+
+def public(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Public functions, classes and methods under *node*, by dotted name."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if child.name.startswith("_"):
+                continue
+            yield prefix + child.name, child
+            if isinstance(child, ast.ClassDef):
+                yield from public(child, f"{prefix}{child.name}.")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_every_public_name_has_a_docstring(path: Path) -> None:
+    module = tree(path)
+    assert not module.body or ast.get_docstring(module), f"{name(path)} itself"
+    bare = [
+        dotted
+        for dotted, node in public(module)
+        if not ast.get_docstring(node)  # type: ignore[arg-type]
+    ]
+    assert not bare, f"{name(path)}: {', '.join(bare)}"
+
+
+OPTIONS = [(group or "DEFAULT", one) for group, options in conf.own_opts() for one in options]
+
+
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [*OPTIONS, *(("command line", one) for one in daemon.CLI)],
+    ids=lambda one: getattr(one, "name", one),
+)
+def test_every_option_says_what_it_does(group: str, option: object) -> None:
+    text = getattr(option, "help", None)
+    assert text, f"[{group}] {option} has no help"
+    assert text.endswith("."), f"[{group}] {option}"
+    assert text == " ".join(text.split()), f"[{group}] {option}: doubled blanks"
+
+
+def test_every_group_says_what_it_is_for() -> None:
+    groups = [module.GROUP for module in vars(conf).values() if hasattr(module, "GROUP")]
+    assert {group.name for group in groups} == {name for name, _options in conf.own_opts() if name}
+    for group in groups:
+        assert group.title
+        assert group.help.endswith(".")

@@ -1,0 +1,123 @@
+"""doc/source/runbook.rst should name what there is: commands, checks, options and figures."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dfmeta import conf
+from dfmeta.cli.ctl import COMMANDS
+from dfmeta.proxy.limits import Limits
+from dfmeta.store.guest.backend import CONFLICT
+from tests.core.docs import runbook_page
+from tests.core.docs.declared import declared
+from tests.core.docs.page import sections
+from tests.core.docs.runbook_page import PAGE, Block, blocks, missing, table
+from tests.core.docs.sources import sources
+from tests.core.docs.statuses import statuses
+
+SOURCES = sources()
+BLOCKS = blocks()
+LITERALS = sorted({" ".join(one.split()) for one in re.findall(r"``([^`]+)``", PAGE)})
+OPTIONS = {one.dest for _group, options in conf.own_opts() for one in options}
+# What looks like an option and is another program's, or another thing's name.
+OTHERS = {"ovsdb", "bridge", "flows", "proxy", "store", "threads", "libvirt", "errors", "up"} | {
+    "guests",
+    "neutron",
+    "external_ids",
+    "no_proxy",
+    "http_proxy",
+    "rp_filter",
+    "configuration",
+    "daemon",
+    "tap",
+    "path",
+}
+CHAPTERS = {one.title for one in sections(PAGE) if one.mark == "="} - {"Runbook"}
+
+
+def figures() -> list[tuple[str, str]]:
+    """Every metric that stands on the page, with its labels."""
+    return sorted(set(re.findall(r"\b(dfmeta_(?!agent)\w+)(?:\{([^}]*)\})?", PAGE)))
+
+
+def test_every_chapter_is_in_the_table_with_its_first_command() -> None:
+    assert set(table()) == CHAPTERS
+    first: dict[str, str] = {}
+    for block in BLOCKS:
+        first.setdefault(block.chapter, block.command)
+    assert table() == first
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda one: one.name)
+def test_every_cause_has_its_figure_its_remedy_and_its_end(block: Block) -> None:
+    assert set(block.fields) == {"Metric", "To do", "Fixed when"}
+    assert block.moves or block.fields["Metric"].startswith("none")
+    assert block.output
+    for text in block.fields.values():
+        assert text.rstrip().endswith((".", '."'))
+
+
+@pytest.mark.parametrize(("name", "labels"), figures())
+def test_every_figure_is_one(name: str, labels: str) -> None:
+    base = re.sub(r"_(sum|count|bucket)$", "", name)
+    known = {one.name: one for one in declared()}
+    found = known.get(base) or known.get(base.removesuffix("_total"))
+    assert found, name
+    for label, value in re.findall(r'(\w+)="([^"]*)"', labels):
+        assert value in found.values[label]
+
+
+@pytest.mark.parametrize("literal", [one for one in LITERALS if one.startswith("dfmeta ")])
+def test_every_command_is_one(literal: str) -> None:
+    assert literal.split()[1] in COMMANDS
+
+
+@pytest.mark.parametrize(
+    "literal", [one for one in LITERALS if re.fullmatch(r"[a-z]+(_[a-z_]+)?", one)]
+)
+def test_every_option_is_one(literal: str) -> None:
+    assert literal in OPTIONS | OTHERS or literal.startswith("dfmeta")
+
+
+def test_every_check_of_the_doctor_is_one() -> None:
+    named = set(re.findall(r"check\s+``([\w-]+)``", PAGE))
+    code = "".join(text for path, text in SOURCES.items() if "inspect/checks_" in path)
+    assert named
+    assert all(f'"{name}"' in code for name in named)
+
+
+def test_every_status_is_one() -> None:
+    known, _unknown = statuses(SOURCES)
+    named = {int(one) for title in CHAPTERS for one in re.findall(r"\b[45]\d\d\b", title)}
+    assert named == {400, 401, 403, 404, 429, 502, 503}
+    assert named <= known
+    assert CONFLICT.status == 409
+
+
+def test_the_sizes_that_it_names_are_the_codes() -> None:
+    assert Limits().body >= 1020
+    assert "longer than 1,020 bytes" in " ".join(PAGE.split())
+
+
+def test_every_block_is_broken_and_looked_at() -> None:
+    code = Path(runbook_page.__file__).parents[2].joinpath("host/e2e/breakages.py").read_text()
+    broken = re.findall(r'^    "([\w-]+)": \w+,$', code, re.MULTILINE)
+    assert sorted(one.name for one in BLOCKS) == sorted(broken)
+
+
+# What is noticed
+
+
+def test_a_line_that_is_not_printed_is_noticed() -> None:
+    names = {"PORT": "tap7", "INSTANCE": "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"}
+    (block,) = [one for one in BLOCKS if one.name == "no-instance"]
+    heading = (
+        "PORT  OFPORT  KEY        SLOT: ADDRESS  INSTANCE  NAME  PROJECT  FROM  STATE  LAST ANSWER"
+    )
+    line = "tap7  8       128.0.0.8  -              -         -     -        -     no instance  -"
+    assert missing(block, f"{heading}\n{line}\n", {"PORT": "tap7"}) == []
+    assert missing(block, f"{heading}\n{line}\n".replace("no instance", "served"), names) != []
+    assert missing(block, line.replace("tap7", "tap8"), names) != []

@@ -1,0 +1,144 @@
+"""doc/source/store-api.rst should say what the code does."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dfmeta.admin import server as silence
+from dfmeta.conf import store
+from dfmeta.store import strictjson
+from dfmeta.store.api import (
+    admin,
+    attached,
+    audit,
+    bodies,
+    openapi,
+    representations,
+    requests,
+    routes,
+)
+from dfmeta.store.db import repository
+from dfmeta.store.db.record import Kind
+from dfmeta.store.db.schema import HTTP_TOKENS
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "doc/source/store-api.rst").read_text(encoding="utf-8")
+WORDS = " ".join(PAGE.split())
+QUERIES = {
+    ("get", "/device-metadata"): "?ip_address=ADDRESS",
+    ("get", "/records"): "?after=ID",
+}
+SOURCES = [ast.parse(Path(one.__file__).read_text()) for one in (admin, bodies, requests)]
+
+
+def texts(node: ast.AST | None) -> str:
+    """A text of the code, with N in the place of what stands in braces."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            str(one.value) if isinstance(one, ast.Constant) else "N" for one in node.values
+        )
+    if isinstance(node, ast.Name):
+        return str(vars(admin).get(node.id) or vars(requests).get(node.id) or "")
+    return ""
+
+
+def calls(name: str) -> Iterator[ast.Call]:
+    for tree in SOURCES:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", None) == name:
+                yield node
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == name:
+                yield node
+
+
+def refusals() -> set[tuple[str, str]]:
+    """Status and message of all that the API itself refuses."""
+    found = set()
+    for call in calls("ApiError"):
+        values = {one.arg: one.value for one in call.keywords}
+        found.add((texts(values["status"]), texts(values["message"])))
+    # Those are the authorizer's words, and what the helpers are given.
+    return {(status, message) for status, message in found if status.isdigit() and message}
+
+
+def conditions() -> set[tuple[str, str]]:
+    return {(texts(call.args[0]), texts(call.args[1])) for call in calls("_failed")}
+
+
+def test_there_is_something_to_look_for() -> None:
+    assert len(refusals()) >= 13
+    assert len(conditions()) >= 13
+
+
+@pytest.mark.parametrize(("status", "message"), sorted(refusals()))
+def test_the_page_has_each_message(status: str, message: str) -> None:
+    assert f"* - {status} - ``{message}`` - " in WORDS
+
+
+@pytest.mark.parametrize(("path", "condition"), sorted(conditions()))
+def test_the_page_has_each_condition(path: str, condition: str) -> None:
+    assert f"* - ``{path}`` - ``{condition}`` - " in WORDS
+
+
+@pytest.mark.parametrize("path", openapi.description(secured=True)["paths"])
+def test_the_page_has_each_route(path: str) -> None:
+    path = path.replace("userdata", "metadata").replace("{id}", "ID")
+    methods = openapi.description(secured=True)["paths"][path.replace("ID", "{id}")]
+    for method in methods.keys() - {"head"}:
+        query = QUERIES.get((method, path), "")
+        assert f"* - ``{method.upper()} {path}{query}``" in WORDS
+
+
+def test_the_page_has_each_status_of_the_description() -> None:
+    for status in openapi.description(secured=True)["paths"]["/device-metadata"]["post"][
+        "responses"
+    ]:
+        assert re.search(rf"\b{status}\b", PAGE), status
+
+
+def test_the_page_has_the_names_and_numbers_of_the_code() -> None:
+    assert f"``Accept: {representations.ENVELOPE}``" in WORDS
+    assert f"{requests.ADDRESSES_MAX} at most" in WORDS
+    assert f"it has more than {requests.ADDRESSES_MAX}" in WORDS
+    assert f"{repository.PAGE} records at most" in WORDS
+    assert f"{strictjson.DEPTH_MAX} arrays and objects inside each other at most" in WORDS
+    assert silence.SILENCE == 60
+    assert "nothing came for a minute" in WORDS
+    assert f"``[store] {store.OPTS[-1].name}``" in WORDS
+    for mode in (*HTTP_TOKENS, *requests.ENCODINGS):
+        assert f"``{mode}``" in WORDS
+    for route in [one for one in routes.ROUTES if one.kind is not Kind.USERDATA]:
+        assert f"``{route.method} {route.path.replace('{id}', 'ID')}" in WORDS
+
+
+def test_the_example_can_be_pushed() -> None:
+    body, device = re.findall(r"<<END\n(.*?)\n +END\n", PAGE, re.DOTALL)
+    push = requests.parse_push(Kind.METADATA, body.encode())
+    assert len(push.networks) == 3
+    assert f"/device-metadata/{push.record_id}\n" in PAGE
+    document = attached.attach({}, requests.parse_device(device.encode()))
+    assert f"/device-metadata/{push.record_id}/devices\n" in PAGE
+    (serial,) = re.findall(r"\?serial=([^\"]+)\"", PAGE)
+    left = attached.detach(document, requests.parse_selector({"serial": [serial]}))
+    assert left == {"devices": []}
+
+
+def test_the_page_has_each_way_to_name_devices() -> None:
+    for name in requests.SELECTORS:
+        assert f"``{name}={'BUS:' if name == 'address' else ''}{name.upper()}``" in WORDS
+
+
+def test_the_page_shows_lines_of_the_audit() -> None:
+    shown = re.findall(r"^ +(Audit: .*)", PAGE, re.MULTILINE)
+    assert len(shown) == 3
+    for line in shown:
+        ((method, path),) = re.findall(r"^Audit: (\w+) (\S+),", line)
+        assert method in routes.find(path.replace("{id}", "x"))[0]
+    assert f"more than {audit.REFUSALS} refused requests in a minute" in WORDS

@@ -1,0 +1,168 @@
+"""doc/source/store-documents.rst should say of each member where a guest finds it, no more."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dfmeta.conf.store import TEMPLATES
+from dfmeta.model import Answer
+from dfmeta.store.db.repository import Record
+from dfmeta.store.guest import dialects, documents, ec2, equinix, keys, nocloud, openstack, values
+from dfmeta.store.guest.dialects import Settings, answer
+from dfmeta.store.guest.paths import split_path
+from tests.core.docs import page as reader
+from tests.core.unit.store.guest.crawling import crawl_ec2, crawl_equinix, crawl_flat
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "doc/source/store-documents.rst").read_text(encoding="utf-8")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+KEY = "ssh-ed25519 AAAA me"
+SAMPLES: Mapping[str, object] = {
+    **dict.fromkeys(
+        (
+            *("id", "hostname", "name", "availability_zone", "facility", "region", "metro"),
+            *("plan", "class", "iqn"),
+        ),
+        "sample",
+    ),
+    "ssh_keys": [{"label": "mine", "key": KEY}],
+    "public_keys": {"mine": KEY},
+    "launch_index": 7,
+    "meta": {"role": "web"},
+    "instance_tags": {"role": "web", "a/b": "x", "0=x": "y"},
+    "tags": ["worker"],
+    "devices": [{"type": "nic", "bus": "none", "mac": "fa:16:3e:00:00:01", "tags": ["lan"]}],
+    "vendor_data": "#cloud-config\n",
+    "tag_devices": True,
+    "vendor_data2": {"a": 1},
+    "network_config": {"version": 2},
+    "network_data": {"links": [{"id": "a"}]},
+    "network": {
+        "interfaces": [{"name": "eth0", "mac": "fa:16:3e:00:00:01"}],
+        "addresses": [
+            {"address": "10.0.0.1", "cidr": 24, "public": False},
+            {"address": "192.0.2.1", "cidr": 24, "public": True, "gateway": "192.0.2.2"},
+            {"address": "2001:db8::1", "cidr": 64, "public": True, "gateway": "2001:db8::2"},
+        ],
+    },
+    "operating_system": {
+        "slug": "s",
+        "distro": "d",
+        "version": "v",
+        "image_tag": "i",
+        "license_activation": {"state": "a"},
+    },
+    "spot": {"termination_time": "t"},
+}
+"""Member → what a document might have there."""
+_LITERAL = re.compile(r"``([^`]+)``")
+_READ = re.compile(r'members\.get\("(\w+)"\)')
+DIALECTS = ("NoCloud", "OpenStack", "EC2", "Equinix")
+
+Ask = Callable[[str], Answer]
+Facts = dict[str, object]
+
+
+def rows(page: str) -> dict[str, dict[str, set[str]]]:
+    """Member → dialect → where the page says that it is."""
+    return {
+        member.strip("`"): {
+            dialect: set(_LITERAL.findall(cell))
+            for dialect, cell in zip(DIALECTS, cells, strict=True)
+        }
+        for member, _form, *cells in (row for row in reader.rows(page) if len(row) == 6)
+        if member.startswith("``")
+    }
+
+
+def asker(members: Mapping[str, object]) -> Ask:
+    """Ask as the guest of that document, with Equinix Metal's tree."""
+    text = json.dumps(members)
+    document = documents.from_record(
+        Record(id="record", seed=b"", created_at=NOW, updated_at=NOW, metadata=text)
+    )
+
+    def ask(path: str) -> Answer:
+        found = answer(document, split_path(path) or [], Settings(ec2_tree="equinix"))
+        return found or Answer(404)
+
+    return ask
+
+
+def facts(ask: Ask) -> Iterator[tuple[str, str, object]]:
+    """Yield dialect, name and value of all that a guest can read."""
+    for path, found in crawl_flat(ask, "/nocloud"):
+        yield from named("NoCloud", path.removeprefix("/nocloud/"), found)
+    for path, found in crawl_flat(ask, "/openstack/latest"):
+        yield from named("OpenStack", path.removeprefix("/openstack/latest/"), found)
+    for path, found in crawl_ec2(ask, "/latest/"):
+        inner = re.sub("^/latest/(meta-data/|dynamic/instance-identity/)?", "", path)
+        if not path.endswith("/"):
+            yield from named("EC2", inner, found)
+    for path, found in crawl_equinix(ask, "/2009-04-04/meta-data"):
+        inner = path.removeprefix("/2009-04-04/meta-data").removeprefix("/")
+        if inner not in ("", "spot"):
+            yield from named("Equinix", inner, found)
+
+
+def named(dialect: str, name: str, found: Answer) -> Iterator[tuple[str, str, object]]:
+    """Yield the members of what is read as a whole, and everything else as it is."""
+    content: Any = found.body
+    if name in ("meta-data", "meta_data.json", "document"):
+        content = yaml.safe_load(found.body)
+        yield from ((dialect, f"{name}: {key}", value) for key, value in content.items())
+    elif not name.startswith("/"):
+        yield dialect, name, content
+
+
+def differences(member: str) -> dict[str, set[str]]:
+    """Dialect → what is not as it is for an empty document."""
+    before = {(dialect, name): value for dialect, name, value in facts(asker({}))}
+    after = {
+        (dialect, name): value for dialect, name, value in facts(asker({member: SAMPLES[member]}))
+    }
+    assert before.keys() <= after.keys()
+    changed = [place for place, value in after.items() if before.get(place) != value]
+    return {dialect: {name for one, name in changed if one == dialect} for dialect in DIALECTS}
+
+
+@pytest.mark.parametrize("member", SAMPLES)
+def test_the_page_says_where_a_member_is_found(member: str) -> None:
+    assert rows(PAGE)[member] == differences(member)
+
+
+def test_the_page_has_each_member_that_is_read_and_no_other() -> None:
+    readers = [documents, dialects, ec2, equinix, keys, nocloud, openstack, values]
+    texts = [inspect.getsource(module) for module in readers]
+    read = {name for text in texts for name in _READ.findall(text)}
+    assert read == rows(PAGE).keys() == SAMPLES.keys()
+
+
+def test_the_page_names_versions_and_templates() -> None:
+    *dated, latest = ec2.VERSIONS
+    assert latest == openstack.LATEST
+    text = " ".join(PAGE.split())
+    assert f"{', '.join(dated[:-1])} and {dated[-1]}" in text
+    assert f"tags from {ec2.TAGS_SINCE} on" in text
+    assert f"from {openstack.VERSIONS[0]} to {openstack.VERSIONS[-1]}" in text
+    assert f"{documents.RANDOM_SEED_BYTES} bytes" in text
+    assert all(f"``{name}``" in text for name in TEMPLATES)
+
+
+@pytest.mark.parametrize("member", SAMPLES)
+def test_a_row_that_is_missing_or_wrong_is_noticed(member: str) -> None:
+    row = next(one for one in reader.ROW.findall(PAGE) if one.startswith(f"   * - ``{member}``\n"))
+    assert member not in rows(PAGE.replace(row, ""))
+    place = next(name for names in rows(PAGE)[member].values() for name in names)
+    before, _place, after = row.rpartition(f"``{place}``")
+    damaged = PAGE.replace(row, f"{before}``elsewhere``{after}")
+    assert rows(damaged)[member] != differences(member)

@@ -1,0 +1,59 @@
+"""Each test that doc/source/trust.rst names should be there, and each claim should name one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[2]
+PAGE = (TESTS.parent / "doc/source/trust.rst").read_text(encoding="utf-8")
+NAMED = sorted(set(re.findall(r"``(\w[\w/]*\.py::\w+)``", PAGE)))
+ACTORS = re.findall(r"^(\S.*)\n=+$", PAGE, re.MULTILINE)[1:]
+WANTED = (
+    "A guest",
+    "Another guest of the same network",
+    "Another tenant",
+    "The host's LAN",
+    "An unprivileged user of the host",
+    "Nova",
+    "Programs that write OVSDB",
+    "A client of the store's admin API",
+    "An upstream store",
+    "A compromised proxy worker",
+    "A compromised daemon",
+)
+
+
+@cache
+def functions(path: Path) -> frozenset[str]:
+    """Names of a module's functions."""
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    return frozenset(one.name for one in module.body if isinstance(one, ast.FunctionDef))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_named_test_is_there(name: str) -> None:
+    path, _, function = name.partition("::")
+    assert function in functions(TESTS / path)
+
+
+def test_every_literal_that_looks_like_a_test_is_read() -> None:
+    assert len(re.findall(r"::test_", PAGE)) == len(re.findall(r"``\w[\w/]*\.py::\w+``", PAGE))
+
+
+def test_every_actor_has_a_chapter() -> None:
+    assert tuple(ACTORS) == WANTED
+
+
+@pytest.mark.parametrize("actor", WANTED)
+def test_each_claim_names_a_test_and_each_chapter_ends_with_the_remaining_risk(actor: str) -> None:
+    text = PAGE.partition(f"\n{actor}\n=")[2].partition("\n*Remaining risk:*")
+    assert text[1], "the chapter does not name the remaining risk"
+    assert not re.search(r"^=+$", text[0].partition("\n")[2], re.MULTILINE)
+    rows = re.split(r"^   \* - ", text[0], flags=re.MULTILINE)[2:]
+    assert rows
+    assert [one for one in rows if ".py::test_" not in one] == []

@@ -1,0 +1,181 @@
+"""Which commands the pages have, and which of them no test types.
+
+A command stands in a ``console`` or ``sh`` block: after a prompt, or on a line of its own. A block
+with a caption is a file. A test types a command as it stands, and so it does what the page says.
+:data:`PLACEHOLDERS` are the reader's to fill in, and so are the test's. A module that types a page
+calls :func:`untyped` with what it has typed; :data:`TYPED` names it.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from tests.harness.netns import ROOT
+
+SOURCE = ROOT / "doc/source"
+TYPED: Mapping[str, str] = {
+    "README": "tests/host/e2e/test_pages.py",
+    "changing": "tests/host/e2e/test_changing_page.py",
+    "containers": "tests/host/e2e/test_containers_page.py",
+    "datapaths": "tests/host/e2e/test_pages.py",
+    "device-tags-use": "tests/host/e2e/test_pages.py",
+    "devices": "tests/host/e2e/test_pages.py",
+    "doctor": "tests/host/e2e/test_pages.py",
+    "first-hour-libvirt": "tests/host/e2e/test_first_hour.py",
+    "first-hour-openstack": "tests/host/e2e/test_first_hour_openstack.py",
+    "install": "tests/host/e2e/test_first_hour.py",
+    "ipv6-only": "tests/host/e2e/test_pages.py",
+    "migrate": "tests/host/e2e/test_pages.py",
+    "migrate-hollow": "tests/host/e2e/test_pages.py",
+    "migrate-metadata-path": "tests/host/e2e/test_pages.py",
+    "migrate-neutron-agent": "tests/host/e2e/test_pages.py",
+    "migrate-ovn": "tests/host/e2e/test_pages.py",
+    "next-hops": "tests/host/e2e/test_pages.py",
+    "owns": "tests/host/e2e/test_owns.py",
+    "pipeline": "tests/host/e2e/test_pages.py",
+    "runbook": "tests/host/e2e/test_runbook.py",
+    "store-api": "tests/host/e2e/test_pages.py",
+    "store-auth": "tests/host/e2e/test_pages.py",
+    "store-central": "tests/host/e2e/test_pages.py",
+    "store-database": "tests/host/e2e/test_pages.py",
+    "store-kvm": "tests/host/e2e/test_store_kvm.py",
+    "trunks": "tests/host/e2e/test_pages.py",
+    "upgrade": "tests/host/e2e/test_first_hour.py",
+}
+"""Each page with commands, and the module that types them."""
+PLACEHOLDERS = ("VERSION", "BEFORE", "FILE", "PORT", "INSTANCE", "TOKEN")
+"""Words that stand for a reader's own."""
+NOT_TYPED: Mapping[str, str] = {
+    r"systemctl .*": "no systemd runs there: the test starts and stops the daemon itself",
+    r"journalctl .*": "no systemd runs there: the runbook's tests read the daemon's log",
+    r"systemd-analyze .*": "tests/core/docs/test_units_doc.py runs it on the units in the source",
+    r"apt-get install .*": "it would change the machine of the tests",
+    r"useradd .*": "it would change the machine of the tests",
+    r"ovs-vsctl --may-exist add-br br-int": "the test makes the bridge, with a userspace datapath",
+    r"dnsmasq .*": "guests of the tests have their addresses already",
+    r"virsh .*": "no libvirt runs there: the test writes its files and rows of Open vSwitch",
+    r"openstack .*": "no OpenStack runs in a test",
+    r"sudo tools/(demo|test)": "they set up the machine of the tests; CI runs tools/test",
+    r"python3 -m build": "tests/host/e2e/test_packages.py builds, without a network",
+    r"python3 -m venv \S+": "tests/host/e2e/test_packages.py makes one, without a network",
+    r"\S+/bin/pip install \S+": "tests/host/e2e/test_packages.py installs, without a network",
+    r"psql .*": "tests/core/docs/test_migrate_hollow.py sends its statements to PostgreSQL",
+    r"curl .* https://OLD/.*": "hollow-metadataservice does not run in a test",
+    r"udevadm .*|ls -l /dev/disk/by-role": "test_tag_devices.py has udev and devices",
+    r"ssh .*": "it needs another host",
+    r"kill .*/host_metadata_proxy.*": "Neutron's metadata_path does not run in a test",
+}
+"""A command that no test types as it stands: why, and what stands in."""
+NOT_TYPED_PAGES: Mapping[str, str] = {
+    "devstack": "no devstack runs in a test",
+    "device-tags-guest": "tests/host/e2e/test_tag_devices.py has udev and devices",
+    "dfmeta-cni": "test_cni_doc.py calls it; test_swarm.py types a section",
+    "status": "it needs another host",
+}
+"""Pages of which no command is typed."""
+PROGRAMS = re.compile(
+    r"(sudo |\$ |# |\w+# )?(\S*/)?(apt-get|curl|dfmeta(-agent|-store)?|ethtool|install|ip|"
+    r"journalctl|kill|ln|nft|nsenter|nstat|openstack|ovs-\w+|pip|podman|psql|python3?|rm|sqlite3|"
+    r"ss|ssh|sysctl|systemctl|tcpdump|udevadm|useradd|virsh) +[^\s=:]"
+)
+"""How a line begins that is a command."""
+_BLOCK = re.compile(
+    r"^(?P<margin> *)\.\. code-block:: (?P<kind>console|sh)\n"
+    r"(?P<options>(?:(?P=margin) +:.*\n)*)\n(?P<text>(?:(?P=margin) +.*\n|[ \t]*\n)+)",
+    re.MULTILINE,
+)
+_PROMPT = re.compile(r"^(?:(\w*)#|\$) (.+)$")
+_COMMENT = re.compile(r"\s{2,}# .*$")
+_HEREDOC = re.compile(r"<<(\w+)")
+
+
+class Lines(NamedTuple):
+    """A block of commands: how it is written, and its text without the margin."""
+
+    kind: str
+    text: str
+
+
+def page(name: str) -> str:
+    """The text of a page, by its name without a folder."""
+    places = {"README": ROOT / "README.rst", "devstack": ROOT / "devstack/README.rst"}
+    return places.get(name, SOURCE / f"{name}.rst").read_text(encoding="utf-8")
+
+
+def pages() -> list[str]:
+    """The names of all pages."""
+    return sorted({"README", *(one.stem for one in SOURCE.glob("*.rst"))})
+
+
+def blocks(text: str) -> Iterator[Lines]:
+    """Each block of commands."""
+    for found in _BLOCK.finditer(text):
+        if ":caption:" not in found["options"]:
+            yield Lines(found["kind"], textwrap.dedent(found["text"]).strip("\n"))
+
+
+def commands(text: str) -> Iterator[str]:
+    """Every command of a page, in its order, on one line unless it brings its input along."""
+    for _guest, command in located(text):
+        yield command
+
+
+def located(text: str) -> Iterator[tuple[str, str]]:
+    """The same, each after the name of the guest that it is typed in; empty for the host."""
+    for block in blocks(text):
+        yield from (of_console if block.kind == "console" else of_shell)(block.text)
+
+
+def of_console(text: str) -> Iterator[tuple[str, str]]:
+    """The commands of a console: what stands behind prompts."""
+    for line in text.replace("\\\n", "").splitlines():
+        if found := _PROMPT.match(line):
+            yield found[1] or "", found[2]
+
+
+def of_shell(text: str) -> Iterator[tuple[str, str]]:
+    """The commands of a script on the host, without comments."""
+    lines = iter(text.replace("\\\n", "").splitlines())
+    for line in lines:
+        command = _COMMENT.sub("", line)
+        if end := _HEREDOC.search(line):
+            for more in lines:
+                command += f"\n{more}"
+                if more == end[1]:
+                    break
+        if command.strip():
+            yield "", command
+
+
+def untyped(name: str, typed: Iterable[str]) -> list[str]:
+    """The commands of a page that were not typed, and that :data:`NOT_TYPED` does not explain."""
+    known = {_one_line(one) for one in typed}
+    return [
+        one
+        for one in commands(page(name))
+        if _one_line(one) not in known and explained(one) is None
+    ]
+
+
+def explained(command: str) -> str | None:
+    """The pattern of :data:`NOT_TYPED` that a command matches."""
+    line = _one_line(command)
+    return next((one for one in NOT_TYPED if re.fullmatch(one, line)), None)
+
+
+def hidden(text: str) -> list[str]:
+    """Lines that look like commands in blocks that are not marked as such."""
+    bare = _BLOCK.sub("", text)
+    texts = re.findall(r"(?:^|.*[^.\n]|^ *)::\n\n((?: +.*\n|[ \t]*\n)+)", bare, re.MULTILINE)
+    texts += re.findall(
+        r"^ *\.\. code-block:: (?:text|bash|shell)\n\n((?: +.*\n|[ \t]*\n)+)", bare, re.MULTILINE
+    )
+    firsts = [block.strip().splitlines()[0] for block in texts if block.strip()]
+    return [line for line in firsts if PROGRAMS.match(line)]
+
+
+def _one_line(command: str) -> str:
+    return " ".join(command.split())

@@ -1,0 +1,379 @@
+"""What the app sends to the switch, and what it leaves there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta.flows.key import IN_PORT
+from dfmeta.flows.pipeline import (
+    Layout,
+    MetaPurpose,
+    Purpose,
+    cookie_of,
+    is_ours,
+    purpose_of,
+)
+from dfmeta.flows.service import Tap
+from dfmeta.model import Endpoint
+from tests.core.flows.frames import Frame, address, address6
+from tests.core.flows.world import (
+    SERVICE6,
+    TAP,
+    TAP6,
+    Host,
+    Host6,
+    Link,
+    World,
+    memory_of,
+    settle,
+    tap_frame,
+)
+from tests.flowsim import Switch
+
+OUTPUT = 0xC0FFEE
+IPV6 = 0x86DD, 0xFFFF
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with World() as one:
+        yield one
+
+
+def picture(switch: Switch) -> tuple[object, object]:
+    """All flows and meters, without counters."""
+    flows = {(one.table, one.priority, one.cookie, one.flags, one.raw) for one in switch.flows}
+    return flows, dict(switch.meters)
+
+
+def ours(switch: Switch) -> int:
+    return sum(is_ours(one.cookie) for one in switch.flows)
+
+
+def busy(world: World) -> None:
+    """Three guests, two of them with the same address, one with several, one without instance."""
+    for ofport in (1, 2):
+        world.plug(ofport)
+        world.introduce(Host(ofport))
+    world.introduce(Host(2, ip="10.0.0.77"))
+    if world.tap.guest_ip6:
+        for ofport, service in ((1, 0), (2, 0), (2, 1)):
+            world.introduce(Host6(ofport), dst=SERVICE6[service])
+    world.plug(3, instance="")
+
+
+@pytest.mark.parametrize("tap", [TAP, TAP6])
+def test_a_second_reconcile_sends_nothing(tap: Tap) -> None:
+    with World(tap=tap) as world:
+        busy(world)
+        before, sent = picture(world.switch), world.switch.flow_mods
+        assert world.reconciler.reconcile() == 0
+        assert world.switch.flow_mods == sent
+        assert picture(world.switch) == before
+
+
+@pytest.mark.parametrize("tap", [TAP, replace(TAP, ip="169.254.1.1"), TAP6])
+def test_a_restarted_app_adopts_what_is_there_and_sends_nothing(tap: Tap) -> None:
+    with World(tap=tap) as world:
+        busy(world)
+        before, sent = picture(world.switch), world.switch.flow_mods
+        slots = world.registry.slots(world.plug(2))
+        again = World.__new__(World)
+        super(World, again).__init__(tap=tap, meters=memory_of(world.meters))
+        for port in world.registry.ports():
+            again.registry.set_port(port)
+        again.switch = world.switch
+        world.channel.detach(world.link)
+        link = Link(world.switch.feed)
+        world.switch._deliver = link.deliver
+        again.connect(link)
+        assert again.reconciler.reconcile() == 0
+        assert world.switch.flow_mods == sent
+        assert picture(world.switch) == before
+        adopted = again.registry.slots(world.plug(2))
+        assert {n: s.address for n, s in adopted.items()} == {
+            n: s.address for n, s in slots.items()
+        }
+        again.channel.detach(link)
+
+
+def test_a_restarted_app_removes_the_addresses_of_an_instance_that_has_changed() -> None:
+    with World() as world:
+        busy(world)
+        world.channel.detach(world.link)
+        again = World.__new__(World)
+        super(World, again).__init__(
+            meters=memory_of(world.meters), adopts=lambda one: one.ofport != 1
+        )
+        for port in world.registry.ports():
+            again.registry.set_port(port)
+        again.switch = world.switch
+        link = Link(world.switch.feed)
+        world.switch._deliver = link.deliver
+        again.connect(link)
+        (out,) = world.switch.receive(1, Host(1).segment())
+        assert out.port == ofp.OFPP_CONTROLLER
+        (out,) = world.switch.receive(2, Host(2).segment())
+        assert out.port == TAP.ofport
+        settle()
+        assert again.registry.slots(Endpoint(1))
+        assert 0 not in again.registry.slots(Endpoint(1)), "the key of the guest before rests"
+        again.channel.detach(link)
+
+
+def test_removing_a_port_takes_away_its_ipv6_as_well() -> None:
+    with World(tap=TAP6) as world:
+        world.plug(1)
+        world.introduce(Host6(1))
+        before = picture(world.switch)
+        world.plug(2)
+        for service in SERVICE6:
+            world.introduce(Host6(2), dst=service)
+        assert picture(world.switch) != before
+        world.unplug(2)
+        assert picture(world.switch) == before
+        assert world.reconciler.reconcile() == 0
+
+
+def test_ipv6_flows_go_with_the_hosts_ipv6_and_come_back_with_it() -> None:
+    with World(tap=TAP6) as world:
+        busy(world)
+        before = picture(world.switch)
+        world.controller.set_tap(TAP)
+        world.reconciler.reconcile()
+        assert not [one for one in world.switch.flows if one.match.get("eth_type") == IPV6]
+        (out,) = world.receive(1, Host6(1).segment())
+        assert out.port == ofp.OFPP_NORMAL
+        (out,) = world.switch.receive(1, Host(1).segment())
+        assert out.port == TAP.ofport
+        world.controller.set_tap(TAP6)
+        world.reconciler.reconcile()
+        assert picture(world.switch) == before
+        assert world.reconciler.reconcile() == 0
+
+
+def test_ipv6_on_a_switch_that_had_none_leaves_what_is_there() -> None:
+    """As after an update of dfmeta, or the day on which the host gets IPv6."""
+    with World(tap=TAP) as world:
+        busy(world)
+        before = set(world.switch.flows)
+        world.controller.set_tap(TAP6)
+        world.reconciler.reconcile()
+        assert before <= set(world.switch.flows)
+        assert world.introduce(Host6(1)).port == TAP.ofport
+
+
+def test_removing_a_port_takes_away_exactly_what_adding_it_put_in(world: World) -> None:
+    world.plug(1)
+    world.introduce(Host(1))
+    world.foreign(table_id=0, priority=300, match={"in_port": 4}, cookie=OUTPUT)
+    world.foreign(table_id=201, priority=200, match={"in_port": 4}, cookie=OUTPUT)
+    before = picture(world.switch)
+    world.plug(2)
+    world.introduce(Host(2, ip="10.0.0.1"), dport=80)
+    for n in range(2, 8):
+        world.introduce(Host(2, ip=f"10.0.0.{n}"))
+    assert picture(world.switch) != before
+    world.unplug(2)
+    assert picture(world.switch) == before
+    assert world.reconciler.reconcile() == 0
+
+
+@pytest.mark.parametrize("tap", [TAP, TAP6])
+def test_cleaning_up_leaves_the_switch_as_it_was_before(tap: Tap) -> None:
+    with World(tap=tap) as world:
+        world.foreign(table_id=200, priority=100, match={"in_port": 4}, cookie=OUTPUT)
+        world.reconciler.clear()
+        before = picture(world.switch)
+        world.reconciler.reconcile()
+        busy(world)
+        flows, meters = ours(world.switch), len(world.switch.meters)
+        assert world.reconciler.clear() == (flows, meters)
+        assert picture(world.switch) == before
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_flows_that_somebody_has_taken_away_are_put_back(world: World, count: int) -> None:
+    for ofport in range(1, 8):
+        world.plug(ofport)
+        world.introduce(Host(ofport))
+    before = picture(world.switch)
+    mine = [one for one in world.switch.flows if is_ours(one.cookie)]
+    for one in mine[:count]:
+        world.switch.flows.remove(one)
+    assert world.reconciler.reconcile() == min(count, len(mine))
+    assert picture(world.switch) == before
+
+
+def test_a_flow_of_ours_that_somebody_has_changed_is_made_right(world: World) -> None:
+    busy(world)
+    before = picture(world.switch)
+    victim = next(one for one in world.switch.flows if one.table == 201 and one.priority == 200)
+    other = next(one for one in world.switch.flows if one.table == 0 and one.cookie == 0)
+    victim.instructions, victim.raw = other.instructions, (victim.raw[0], other.raw[1])
+    assert world.reconciler.reconcile() == 1
+    assert picture(world.switch) == before
+
+
+def test_flows_of_an_older_format_and_strays_are_removed(world: World) -> None:
+    world.plug(1)
+    before = picture(world.switch)
+    old = next(one for one in world.switch.flows if one.table == 0 and is_ours(one.cookie))
+    world.foreign(cookie=old.cookie ^ 0x03000000, table_id=9, priority=7, match={"in_port": 4})
+    world.foreign(cookie=old.cookie, table_id=0, priority=300, match={"in_port": 4})
+    assert world.reconciler.reconcile() == 2
+    assert picture(world.switch) == before
+
+
+def test_a_flow_with_a_cookie_of_the_other_bridge_is_removed(world: World) -> None:
+    world.plug(1)
+    before = picture(world.switch)
+    for table, purpose in ((0, MetaPurpose.META_FROM_TAP), (80, MetaPurpose.META_SOURCE)):
+        place = {"cookie": cookie_of(purpose), "table_id": table, "priority": 200}
+        world.foreign(match={"in_port": 4}, flags=ofp.OFPFF_SEND_FLOW_REM, **place)
+    assert world.reconciler.reconcile() == 2
+    assert picture(world.switch) == before
+
+
+def test_flows_of_others_in_our_tables_stay(world: World) -> None:
+    world.plug(1)
+    for table in (0, 200, 201):
+        world.foreign(table_id=table, priority=1, match={"in_port": 4}, cookie=OUTPUT)
+    assert world.reconciler.reconcile() == 0
+    assert sum(one.cookie == OUTPUT for one in world.switch.flows) == 3
+
+
+def test_a_flow_that_somebody_has_put_in_the_place_of_ours_is_not_deleted(world: World) -> None:
+    world.plug(2)
+    mine = [one for one in world.switch.flows if one.match.get("in_port") == (2, 0xFFFFFFFF)]
+    victims = [one for one in mine if one.meter is None]
+    before = [one.cookie for one in victims]
+    for one in victims:
+        one.cookie = OUTPUT
+    world.unplug(2)
+    assert {purpose_of(one) for one in before} >= {Purpose.GUEST_HTTP, Purpose.GUEST_ARP}
+    assert [one for one in victims if one in world.switch.flows] == victims
+
+
+def test_a_removed_hook_makes_the_controller_doubt(world: World) -> None:
+    world.plug(1)
+    ready, before = [world.controller.ready], list(world.switch.flows)
+    parser = world.link.ofproto_parser
+    mod = parser.OFPFlowMod(
+        world.link, command=ofp.OFPFC_DELETE, out_port=ofp.OFPP_ANY, out_group=ofp.OFPG_ANY
+    )
+    mod.set_xid(0)
+    mod.serialize()
+    world.switch.feed(bytes(mod.buf))
+    ready.append(world.controller.ready)
+    gone = [one for one in before if is_ours(one.cookie) and one not in world.switch.flows]
+    assert world.reconciler.reconcile() == len(gone) > 0
+    assert [*ready, world.controller.ready] == [True, False, True]
+
+
+def test_the_count_that_the_watch_asks_for_is_that_of_the_flows(world: World) -> None:
+    busy(world)
+    assert world.controller._looks_right()
+    world.switch.flows.pop()
+    assert not world.controller._looks_right()
+
+
+def test_a_new_proxy_port_moves_every_flow_that_leads_there(world: World) -> None:
+    world.plug(1)
+    world.introduce(Host(1))
+    world.controller.set_tap(Tap(TAP.ofport, TAP.mac, 9999))
+    world.reconciler.reconcile()
+    (out,) = world.switch.receive(1, Host(1).segment())
+    assert Frame(0, out.frame)["tcp_dst"] == 9999
+    (back,) = world.switch.receive(TAP.ofport, world.answer(out.frame))
+    assert back.port == 1
+    assert world.reconciler.reconcile() == 0
+
+
+def test_tables_and_priorities_follow_the_layout() -> None:
+    with World(layout=Layout(table_base=30, classification_table=2, hook_priority=7)) as world:
+        world.plug(1)
+        places = {(one.table, one.priority) for one in world.switch.flows if is_ours(one.cookie)}
+        of_subports = {(33, 200), (33, 100), (33, 0)}
+        assert places == {(2, 7), (30, 100), (30, 0), (31, 200), (31, 0), *of_subports}
+        assert world.reconciler.reconcile() == 0
+
+
+# Meters
+
+
+def test_a_meter_that_somebody_has_taken_away_comes_back_with_its_flow(world: World) -> None:
+    busy(world)
+    before = picture(world.switch)
+    world.channel.post(
+        [world.channel.wire.remove_meter(world.meters.ids(Purpose.SYN)[Endpoint(1)])]
+    )
+    settle()
+    assert picture(world.switch) != before
+    world.reconciler.reconcile()
+    settle()
+    assert picture(world.switch) == before
+
+
+# Ports that change hands
+
+
+def test_another_instance_on_a_port_starts_without_the_addresses_of_the_first(
+    world: World,
+) -> None:
+    endpoint = world.plug(1)
+    released = world.introduce(Host(1))
+    world.plug(1, instance="instance-2", row="row-other")
+    world.unplug(1)
+    world.plug(1, instance="instance-2")
+    assert world.registry.slots(endpoint) == {}
+    (out,) = world.switch.receive(1, Host(1).segment())
+    assert out.port == ofp.OFPP_CONTROLLER
+    assert world.switch.receive(TAP.ofport, world.answer(released.frame)) == []
+
+
+def test_another_instance_starts_without_the_ipv6_addresses_of_the_first() -> None:
+    with World(tap=TAP6) as world:
+        endpoint = world.plug(1)
+        released = world.introduce(Host6(1))
+        world.plug(1, instance="instance-2")
+        assert world.registry.slots(endpoint) == {}
+        assert world.switch.receive(TAP.ofport, world.answer(released.frame)) == []
+        key = Frame(0, world.introduce(Host6(1)).frame)["ipv6_src"]
+        assert key != Frame(0, released.frame)["ipv6_src"]  # the first one's slot rests
+        (out,) = world.switch.receive(TAP.ofport, tap_frame(TAP6, address6(key)))
+        assert out.port == 1
+
+
+def test_a_connection_that_is_lost_is_taken_up_again_with_the_difference_alone(
+    world: World,
+) -> None:
+    busy(world)
+    before, sent = picture(world.switch), world.switch.flow_mods
+    world.controller.disconnected(world.link)
+    assert not world.controller.ready
+    world.connect(world.link)
+    assert world.switch.flow_mods == sent
+    assert picture(world.switch) == before
+    world.controller.disconnected(world.link)
+    world.unplug(2)
+    world.connect(world.link)
+    assert {one.match["in_port"][0] for one in world.switch.flows if "in_port" in one.match} == {
+        1,
+        3,
+        TAP.ofport,
+    }
+
+
+def test_a_moved_port_takes_its_flows_along(world: World) -> None:
+    world.plug(1)
+    world.introduce(Host(1))
+    moved = world.plug(5, row="row-1")
+    assert world.registry.endpoints() == [moved]
+    released = world.introduce(Host(5))
+    assert address(Frame(0, released.frame)["ipv4_src"]) == str(IN_PORT.key_of(moved, 0))
+    assert all(one.match.get("in_port") != (1, 0xFFFFFFFF) for one in world.switch.flows)

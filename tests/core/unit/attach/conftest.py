@@ -1,0 +1,31 @@
+"""Fixtures: an engine on a database with its schema, and on a data plane in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dfmeta.attach import batches
+from tests.core.unit.attach.support import Breaking, World
+
+
+@pytest.fixture(scope="session")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Breaking]:
+    """An open SQLite database with the schema of this version; a world begins by clearing it.
+
+    One for all: SQLAlchemy compiles each statement anew for each database that is opened.
+    """
+    one = Breaking(f"sqlite:///{tmp_path_factory.mktemp('attachments')}/store.db")
+    yield one
+    one.close()
+
+
+@pytest.fixture(autouse=True)
+def no_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "WINDOW", 0.0)
+
+
+@pytest.fixture
+def world(database: Breaking) -> World:
+    return World(database)

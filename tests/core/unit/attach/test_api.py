@@ -1,0 +1,449 @@
+"""Each request of a VM should get its status, and none should reach the engine that may not."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from ipaddress import IPv4Address
+from typing import Any
+
+import pytest
+
+from dfmeta.attach import audit
+from dfmeta.attach.api import body_max
+from dfmeta.attach.model import Wanted
+from dfmeta.exceptions import (
+    AttachConflictError,
+    AttachDriverError,
+    AttachError,
+    AttachFullError,
+    AttachNetworkError,
+    AttachQuotaError,
+    AttachRateError,
+)
+from dfmeta.model import Answer, GuestRequest, Identity, PortKind
+from dfmeta.proxy.tokens import Tokens
+from tests.core.unit.attach.vm_side import (
+    BODY,
+    BOOT,
+    DOCUMENT,
+    INSTANCE,
+    ONE,
+    PATH,
+    PORT,
+    PROJECT,
+    Side,
+)
+
+
+@pytest.fixture
+def side() -> Side:
+    return Side()
+
+
+def read(answer: Answer) -> Any:
+    assert answer.content_type == "application/json"
+    return json.loads(answer.body)
+
+
+def error(answer: Answer) -> tuple[int, str]:
+    document = read(answer)
+    assert document.keys() == {"error", "message"}
+    return answer.status, document["error"]
+
+
+def header(answer: Answer, name: str) -> str:
+    return dict(answer.headers).get(name, "")
+
+
+# Tokens
+
+
+def test_a_token_leaves_with_one_hop_and_is_accepted(side: Side) -> None:
+    ttl = {"x_dfmeta_token_ttl_seconds": "21600"}
+    answer = side.ask("PUT", "/token", token="", **ttl)
+    assert (answer.status, answer.hops) == (200, 1)
+    assert header(answer, "x-dfmeta-token-ttl-seconds") == "21600"
+    again = side.ask("GET", PATH, token=answer.body.decode())
+    assert (again.status, again.hops) == (200, 0)
+
+
+@pytest.mark.parametrize("ttl", ["", "0", "21601", "1 ", "-1", "1,2", "\u0661", "1" * 6])
+def test_a_wrong_time_of_a_token_is_400(side: Side, ttl: str) -> None:
+    answer = side.ask("PUT", "/token", x_dfmeta_token_ttl_seconds=ttl)
+    assert error(answer) == (400, "bad_request")
+    assert answer.hops == 0
+
+
+@pytest.mark.parametrize("path", ["/status", "/attachments", PATH])
+def test_a_request_without_a_valid_token_is_401(side: Side, path: str) -> None:
+    others = replace(PORT, row="row-2"), replace(PORT, instance_id=PROJECT)
+    wrong = ["", "x" * 56, *(side.tokens.issue(one, 60) for one in others)]
+    for token in wrong:
+        answer = side.ask("GET", path, token=token)
+        assert error(answer) == (401, "token")
+        assert header(answer, "WWW-Authenticate") == "Bearer"
+    assert not side.engine.asked
+
+
+def test_tokens_of_the_metadata_are_of_another_kind(side: Side) -> None:
+    identity = Identity(INSTANCE, PROJECT, PORT.iface_id, PORT.name, 1)
+    metadata = Tokens(bytes(32))
+    assert error(side.ask("GET", PATH, token=metadata.issue(identity, 60)))[0] == 401
+    assert not metadata.valid(side.tokens.issue(PORT, 60), identity)
+
+
+# The clients that are answered
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"instance_id": "99999999-2222-3333-4444-555555555555"},
+        {"instance_id": ""},
+        {"iface_id": ""},
+        {"kind": PortKind.SUBPORT},
+        {"kind": PortKind.SUBPORT, "attachments": True},
+        {"vid": 7, "attachments": True},
+        {"unverified": True},
+    ],
+    ids=str,
+)
+def test_a_guest_that_is_not_allowed_gets_404_for_everything(
+    side: Side, changes: dict[str, Any]
+) -> None:
+    port = replace(PORT, **changes)
+    assert not side.api.allows(port)
+    for method, path in (("PUT", "/token"), ("GET", "/status"), ("BREW", "/no"), ("PUT", PATH)):
+        for source in (700, 40000):
+            answer = side.ask(method, path, BODY, port=port, source=source)
+            assert error(answer) == (404, "not_found")
+    assert not side.engine.asked
+
+
+@pytest.mark.parametrize(
+    ("changes", "allow"),
+    [
+        ({}, {INSTANCE}),
+        ({}, {PROJECT}),
+        ({"instance_id": INSTANCE.upper()}, {INSTANCE}),
+        ({"kind": PortKind.PORT}, {INSTANCE}),
+        ({"attachments": True}, set()),
+        ({"attachments": True, "unverified": True}, set()),
+    ],
+    ids=str,
+)
+def test_an_allowed_guest_is_answered(side: Side, changes: dict[str, Any], allow: set[str]) -> None:
+    side.api.allow = frozenset(allow)
+    assert side.api.allows(replace(PORT, **changes))
+
+
+@pytest.mark.parametrize("source", [0, 1024, 65535])
+def test_an_unprivileged_port_is_403_with_any_token(side: Side, source: int) -> None:
+    for method, path in (("PUT", "/token"), ("PUT", PATH), ("GET", "/no")):
+        assert error(side.ask(method, path, BODY, source=source)) == (403, "not_privileged")
+    assert not side.engine.asked
+
+
+@pytest.mark.parametrize("source", [1, 1023])
+def test_a_privileged_port_is_answered(side: Side, source: int) -> None:
+    assert side.ask("GET", PATH, source=source).status == 200
+
+
+def test_a_request_that_a_proxy_passed_on_is_403(side: Side) -> None:
+    assert error(side.ask("PUT", "/token", forwarded=True)) == (403, "forwarded")
+    assert error(side.ask("PUT", PATH, BODY, forwarded=True)) == (403, "forwarded")
+
+
+# Paths
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/", "/no", "/attachments/c1", "/attachments/c1/eth0/x", "/token/x", "/../status"]
+)
+def test_a_path_that_does_not_exist_is_404(side: Side, path: str) -> None:
+    assert error(side.ask("GET", path)) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/token", "PUT"),
+        ("POST", "/status", "GET, HEAD"),
+        ("DELETE", "/attachments", "GET, HEAD"),
+        ("POST", PATH, "GET, HEAD, PUT, DELETE"),
+        ("GET", "/gc", "POST"),
+    ],
+)
+def test_another_method_is_405(side: Side, method: str, path: str, allowed: str) -> None:
+    answer = side.ask(method, path)
+    assert error(answer) == (405, "method")
+    assert header(answer, "Allow") == allowed
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/attachments/{'c' * 129}/eth0",
+        "/attachments/-c/eth0",
+        "/attachments/c%20/eth0",
+        f"/attachments/c1/{'e' * 16}",
+        "/attachments/c1/e:0",
+        "/attachments/c1/e%250",
+        "/attachments/c1/e%20",
+    ],
+)
+def test_a_name_that_neither_cni_nor_the_kernel_takes_is_400(side: Side, path: str) -> None:
+    for method in ("GET", "PUT", "DELETE"):
+        assert error(side.ask(method, path, BODY)) == (400, "bad_request")
+    assert not side.engine.asked
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/status?x"), ("PUT", f"{PATH}?link=gone"), ("DELETE", f"{PATH}?link=no")],
+)
+def test_an_unknown_query_is_400(side: Side, method: str, path: str) -> None:
+    assert error(side.ask(method, path, BODY)) == (400, "bad_request")
+
+
+# Requests
+
+
+def test_the_status_tells_numbers_and_networks(side: Side) -> None:
+    networks = [{"name": "pods", "mtu": 1400}, {"name": "bare", "mtu": 1500}]
+    numbers = {"used": 1, "free": 9, "quota": 10, "networks": networks}
+    assert read(side.ask("GET", "/status")) == {"ready": True, **numbers}
+    side.engine.new = False
+    cause = AttachDriverError(cause="no trunk").told
+    assert "trunk" not in cause
+    assert read(side.ask("GET", "/status")) == {"ready": False, "cause": cause, **numbers}
+
+
+def test_a_new_attachment_is_201_and_the_same_again_200(side: Side) -> None:
+    answer = side.ask("PUT", PATH, BODY)
+    assert (answer.status, read(answer)) == (201, DOCUMENT)
+    side.engine.new = False
+    assert side.ask("PUT", PATH, BODY).status == 200
+    ((wanted,), _again) = side.engine.asked
+    assert wanted == Wanted(container="c1", ifname="eth0", network="pods")
+
+
+def test_all_that_a_request_may_want_reaches_the_engine(side: Side) -> None:
+    body = {
+        "network": "pods",
+        "boot_id": BOOT.upper(),
+        "mac": "FA:16:3E:00:00:09",
+        "ip": "10.20.0.9",
+        "avoid": [7, 7, 4094],
+        "owner": "cni",
+        "labels": {"pod": "web"},
+    }
+    assert side.ask("PUT", PATH, body).status == 201
+    ((wanted,),) = side.engine.asked
+    assert wanted == Wanted(
+        container="c1",
+        ifname="eth0",
+        network="pods",
+        boot_id=BOOT,
+        mac="fa:16:3e:00:00:09",
+        ip=IPv4Address("10.20.0.9"),
+        avoid=frozenset({7, 4094}),
+        owner="cni",
+        labels={"pod": "web"},
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"network": "pods", "network": "pods"}',
+        b'{"network": "po\\u0000ds"}',
+        {},
+        {"network": ""},
+        {"network": 1},
+        {"network": "Pods"},
+        {"network": "p" * 64},
+        {**BODY, "more": 1},
+        {**BODY, "boot_id": "x"},
+        {**BODY, "boot_id": 1},
+        {**BODY, "mac": "01:00:00:00:00:01"},
+        {**BODY, "mac": "00:00:00:00:00:00"},
+        {**BODY, "mac": "fa163e000001"},
+        {**BODY, "ip": "10.20.0.300"},
+        {**BODY, "ip": "::1"},
+        {**BODY, "ip": 1},
+        {**BODY, "avoid": 7},
+        {**BODY, "avoid": [0]},
+        {**BODY, "avoid": [4095]},
+        {**BODY, "avoid": [True]},
+        {**BODY, "avoid": ["7"]},
+        {**BODY, "avoid": [7] * 65},
+        {**BODY, "owner": "o" * 129},
+        {**BODY, "owner": "a\nb"},
+        {**BODY, "labels": []},
+        {**BODY, "labels": {"": "x"}},
+        {**BODY, "labels": {"a": 1}},
+        {**BODY, "labels": {"a": "x" * 257}},
+        {**BODY, "labels": {f"l{number}": "" for number in range(17)}},
+    ],
+    ids=lambda body: str(body)[:60],
+)
+def test_a_body_that_is_wrong_is_400(side: Side, body: object) -> None:
+    assert error(side.ask("PUT", PATH, body)) == (400, "bad_request")
+    assert not side.engine.asked
+
+
+def test_one_and_all_are_found(side: Side) -> None:
+    assert read(side.ask("GET", PATH)) == DOCUMENT
+    assert read(side.ask("HEAD", PATH)) == DOCUMENT
+    assert read(side.ask("GET", "/attachments/")) == {"attachments": [DOCUMENT]}
+    assert error(side.ask("GET", "/attachments/c2/eth0")) == (404, "not_found")
+
+
+def test_a_network_without_gateway_gives_no_route(side: Side) -> None:
+    side.engine.there = [replace(ONE, network="bare"), replace(ONE, network="removed")]
+    bare, removed = read(side.ask("GET", "/attachments"))["attachments"]
+    assert (bare["ips"], bare["routes"], bare["dns"]) == ([{"address": "10.20.0.5/24"}], [], {})
+    assert removed["ips"] == [{"address": "10.20.0.5/32"}]
+    assert "mtu" not in removed
+
+
+@pytest.mark.parametrize(("query", "gone"), [("", False), ("?link=gone", True)])
+def test_a_deletion_is_204_whether_there_is_one_or_not(
+    side: Side, query: str, *, gone: bool
+) -> None:
+    for container in ("c1", "c2"):
+        answer = side.ask("DELETE", f"/attachments/{container}/eth0{query}")
+        assert (answer.status, answer.body, answer.content_type) == (204, b"", "")
+        assert side.engine.asked[-1] == (container, "eth0", gone)
+
+
+def test_garbage_collection_names_network_owner_and_what_stays(side: Side) -> None:
+    valid = [{"container": "c1", "ifname": "eth0"}, {"container": "c2", "ifname": "eth1"}]
+    body = {"network": "pods", "owner": "cni", "valid": valid}
+    answer = side.ask("POST", "/gc", body)
+    assert (answer.status, read(answer)) == (200, {"removed": 2})
+    assert side.engine.asked == [("pods", "cni", {("c1", "eth0"), ("c2", "eth1")})]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"network": None},
+        {"owner": 1},
+        {"valid": None},
+        {"valid": {}},
+        {"valid": [{"container": "c1"}]},
+        {"valid": ["c1"]},
+        {"valid": [{"container": "c1", "ifname": "a/b"}]},
+        {"valid": [{"container": "c1", "ifname": ".."}]},
+        {"valid": [{"container": 1, "ifname": "eth0"}]},
+    ],
+    ids=str,
+)
+def test_garbage_collection_without_a_whole_list_is_400(
+    side: Side, changes: dict[str, Any]
+) -> None:
+    body = {"network": "pods", "owner": "", "valid": [], **changes}
+    given = {name: value for name, value in body.items() if value is not None}
+    assert error(side.ask("POST", "/gc", given)) == (400, "bad_request")
+    assert not side.engine.asked
+
+
+def test_a_list_may_be_as_long_as_the_quota(side: Side) -> None:
+    request = GuestRequest("POST", "/dfmeta/v1/gc")
+    assert body_max(request, 1) == 8192
+    assert body_max(request, 256) == body_max(request, side.api.quota) * 8
+    assert body_max(GuestRequest("PUT", f"/dfmeta/v1{PATH}"), 256) == 8192
+
+
+# Errors of the engine
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "word", "after"),
+    [
+        (AttachConflictError(cause="x"), 409, "conflict", ""),
+        (AttachNetworkError(cause="x"), 422, "network", ""),
+        (AttachQuotaError(cause="x"), 429, "quota", "1"),
+        (AttachRateError(cause="x"), 429, "rate", "1"),
+        (AttachDriverError(cause="x"), 503, "driver", "2"),
+        (AttachFullError(cause="x"), 507, "full", ""),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_of_the_engine_has_its_status(
+    side: Side, failure: AttachError, status: int, word: str, after: str
+) -> None:
+    side.engine.error = failure
+    answer = side.ask("PUT", PATH, BODY)
+    assert error(answer) == (status, word)
+    assert read(answer)["message"] == failure.told
+    assert header(answer, "Retry-After") == after
+
+
+def kinds(base: type[AttachError]) -> set[type[AttachError]]:
+    return {base}.union(*map(kinds, base.__subclasses__()))
+
+
+@pytest.mark.parametrize("kind", sorted(kinds(AttachError), key=str))
+def test_a_vm_is_told_a_cause_only_where_it_names_its_own(kind: type[AttachError]) -> None:
+    """An error of the data plane may name ports and files of the host."""
+    own = {AttachConflictError, AttachNetworkError, AttachQuotaError, AttachRateError}
+    failure = kind(cause="br-int has no port tap7", remedy="Run `dfmeta trunk enable tap7`")
+    assert ("tap7" in failure.told) == (kind in own | {AttachFullError})
+    assert "br-int has no port tap7" in str(failure)
+
+
+def test_too_many_requests_are_429(side: Side) -> None:
+    side.pause = 3
+    answer = side.ask("GET", PATH)
+    assert error(answer) == (429, "rate")
+    assert header(answer, "Retry-After") == "3"
+    # A request for a token costs no more than its refusal would.
+    assert side.ask("PUT", "/token", x_dfmeta_token_ttl_seconds="1").status == 200
+
+
+# The log
+
+
+def test_each_change_has_a_line_and_no_line_has_a_token(
+    side: Side, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    token = side.ask("PUT", "/token", x_dfmeta_token_ttl_seconds="60").body.decode()
+    side.ask("PUT", PATH, BODY, token=token)
+    side.ask("DELETE", PATH, token=token)
+    side.ask("DELETE", "/attachments/c2/eth0", token=token)
+    valid = [{"container": "c1", "ifname": "eth0"}]
+    side.ask("POST", "/gc", {"network": "pods", "owner": "", "valid": valid}, token=token)
+    side.ask("GET", PATH, token="wrong" + token)
+    side.ask("GET", "/status", token=token)
+    begins = f"Attachments: tpi-1 ({INSTANCE}): "
+    values = "network pods, VLAN 5, 10.20.0.5"
+    assert caplog.messages == [
+        f"{begins}added eth0 of container c1, {values}",
+        f"{begins}deleted eth0 of container c1, {values}",
+        f"{begins}1 of network pods removed by garbage collection",
+        f"{begins}GET attachment refused with 401, token",
+    ]
+    assert token not in caplog.text
+
+
+def test_a_port_has_only_some_lines_about_refusals(
+    side: Side, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(audit.REFUSALS + 5):
+        side.ask("BREW", "/status", token="")
+    assert len(caplog.messages) == audit.REFUSALS
+    assert "BREW a request" in caplog.messages[0] or "a request" in caplog.messages[0]
+    monkeypatch.setattr(audit, "PORTS", 1)
+    other = replace(PORT, row="row-2")
+    side.ask("GET", "/status", port=other, token="")
+    side.ask("GET", "/status", token="")
+    assert len(caplog.messages) == audit.REFUSALS + 2

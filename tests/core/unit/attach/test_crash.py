@@ -1,0 +1,236 @@
+"""A process that ends at any step should leave nothing that the next one does not finish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dfmeta.attach.model import Attachment, Found, State
+from dfmeta.exceptions import AttachDriverError, AttachError
+from tests.core.unit.attach.support import VM, Breaking, CrashError, Plane, World
+
+
+def prepare_nothing(_world: World) -> None:
+    """The VM has no attachment."""
+
+
+def prepare_one(world: World) -> None:
+    world.attach("c1", boot_id="first")
+    world.now += 100
+
+
+def attach(world: World) -> None:
+    world.attach("c1")
+
+
+def attach_refused(world: World) -> None:
+    world.plane.refused = lambda one: one.container == "c1"
+    with pytest.raises(AttachDriverError):
+        world.attach("c1")
+
+
+def attach_avoiding(world: World) -> None:
+    world.attach("c1", boot_id="first", avoid=frozenset({2}))
+
+
+def attach_in_another_boot(world: World) -> None:
+    world.attach("c2", boot_id="second")
+
+
+def detach(world: World) -> None:
+    world.detach("c1")
+
+
+def collect(world: World) -> None:
+    world.engine.collect(VM, "blue", "", set())
+
+
+def lose_the_data_plane(world: World) -> None:
+    world.plane.ports.clear()
+    world.engine.tidy()
+
+
+def leave_the_host(world: World) -> None:
+    world.there.clear()
+    world.engine.tidy()
+    world.now += 601
+    world.engine.tidy()
+    world.there.add(VM.port_id)
+
+
+STORIES: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
+    "attach": (prepare_nothing, attach),
+    "refused": (prepare_nothing, attach_refused),
+    "avoid": (prepare_one, attach_avoiding),
+    "boot": (prepare_one, attach_in_another_boot),
+    "detach": (prepare_one, detach),
+    "collect": (prepare_one, collect),
+    "lost": (prepare_one, lose_the_data_plane),
+    "left": (prepare_one, leave_the_host),
+}
+
+
+@pytest.mark.parametrize("resume", [True, False], ids=["resume", "request"])
+@pytest.mark.parametrize("story", STORIES)
+def test_the_end_of_the_process_at_each_step(database: Breaking, story: str, resume: bool) -> None:
+    prepare, act = STORIES[story]
+    for step in range(1, 100):
+        world = World(database)
+        prepare(world)
+        ended = world.end_at(step, act)
+        world.check_single()
+        world.start()
+        if resume:
+            world.engine.resume()
+            world.check()
+        # The guest repeats its request.
+        one = world.attach("c1", boot_id="second")
+        assert world.engine.get(VM, "c1", "eth0") == one
+        assert one.id in world.plane.ports
+        world.engine.tidy()
+        world.check()
+        for name in ("c1", "c2"):
+            world.detach(name)
+        world.check_nothing_leaked()
+        if not ended:
+            assert step > 4
+            return
+    raise AssertionError("the story has no end")
+
+
+def test_the_data_plane_away_at_the_start(world: World) -> None:
+    one = world.attach()
+    world.plane.away = True
+    world.detach()
+    world.start().resume()
+    assert [row.state for row in world.engine.everything()] == [State.LEAVING]
+    world.plane.away = False
+    world.engine.tidy()
+    assert one.id not in world.plane.ports
+    world.check()
+
+
+def test_a_row_that_cannot_be_made_goes_back_after_five_minutes(world: World) -> None:
+    world.fuse.left = 4  # the row is committed, and the state before the driver is called
+    with pytest.raises(CrashError):
+        world.attach()
+    world.plane.refused = lambda _one: True
+    world.start().resume()
+    assert [row.state for row in world.engine.everything()] == [State.MADE]
+    world.now += 301
+    world.engine.tidy()
+    assert world.engine.everything() == []
+    world.check_nothing_leaked()
+
+
+def test_an_active_row_whose_data_plane_cannot_be_made_again_stays(world: World) -> None:
+    one = world.attach()
+    world.plane.ports.clear()
+    world.plane.refused = lambda _one: True
+    world.now += 1000
+    world.engine.tidy()
+    assert [row.state for row in world.engine.everything()] == [State.ACTIVE]
+    world.plane.refused = lambda _one: False
+    world.engine.tidy()
+    assert world.plane.ports[one.id].vid == one.vid
+
+
+def test_half_of_a_port_is_made_whole(world: World) -> None:
+    one = world.attach()
+    world.plane.ports[one.id] = Found(id=one.id, parent="", vid=0)
+    world.engine.tidy()
+    world.check()
+
+
+def test_what_no_row_names_is_removed(world: World) -> None:
+    one = world.attach()
+    world.plane.ports["stray"] = Found(id="stray", parent=VM.port_id, vid=77)
+    world.plane.ports["half"] = Found(id="half", parent="", vid=0)
+    world.engine.tidy()
+    assert set(world.plane.ports) == {one.id}
+
+
+def test_a_stray_that_cannot_be_removed_does_not_stop_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        world.plane.ports[name] = Found(id=name, parent=VM.port_id, vid=77)
+    remove = world.plane.remove
+
+    def refuse(those: list[Attachment]) -> None:
+        if those[0].id == "a":
+            raise AttachDriverError(cause="refused")
+        remove(those)
+
+    monkeypatch.setattr(world.plane, "remove", refuse)
+    world.engine.tidy()
+    assert set(world.plane.ports) == {"a"}
+
+
+def test_a_vm_that_is_away_keeps_its_attachments_for_its_grace(world: World) -> None:
+    one = world.attach()
+    world.there.clear()
+    world.engine.tidy()
+    world.now += 599
+    world.engine.tidy()
+    world.check()
+    # It comes back: its absence begins anew.
+    world.there.add(VM.port_id)
+    world.engine.tidy()
+    world.there.clear()
+    world.now += 10
+    world.engine.tidy()
+    world.now += 599
+    world.engine.tidy()
+    assert [row.id for row in world.engine.everything()] == [one.id]
+    # So it does at a start.
+    world.start().resume()
+    world.now += 599
+    world.engine.tidy()
+    assert [row.id for row in world.engine.everything()] == [one.id]
+    world.now += 1
+    world.engine.tidy()
+    assert world.engine.everything() == []
+    world.check_nothing_leaked()
+
+
+def test_attachments_move_with_their_vm(world: World) -> None:
+    one = world.attach()
+    first, here = world.engine, world.plane
+    there = Plane()
+    second = world.start("host-2", there)
+    # The destination asks nothing of the rows while the VM is on its first host.
+    world.there.clear()
+    second.tidy()
+    assert not there.ports
+    # The first host sees that the port has gone, and the second that it has come.
+    first.tidy()
+    world.there.add(VM.port_id)
+    second.tidy()
+    assert set(there.ports) == {one.id}
+    assert [row.host for row in second.everything()] == ["host-2"]
+    assert second.get(VM, "c1", "eth0") is not None
+    world.there.clear()
+    first.tidy()
+    assert not here.ports
+    world.there.add(VM.port_id)
+    second.tidy()
+    assert set(there.ports) == {one.id}
+
+
+def test_a_request_on_another_host_moves_the_attachments(world: World) -> None:
+    one = world.attach()
+    first, here = world.engine, world.plane
+    there = Plane()
+    second = world.start("host-2", there)
+    there.refused = lambda _one: True
+    with pytest.raises(AttachError, match="refused"):
+        world.attach()
+    there.refused = lambda _one: False
+    again = world.attach()
+    assert (again.id, again.vid, again.host) == (one.id, one.vid, "host-2")
+    second.tidy()
+    assert set(there.ports) == {one.id}
+    first.tidy()
+    assert here.ports == {}

@@ -1,0 +1,195 @@
+"""A container should have a record as long as its attachment stands, and no other id has one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from ipaddress import IPv4Address
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from dfmeta.attach.model import Attachment, State
+from dfmeta.attach.records import Records, record
+from dfmeta.exceptions import StoreError
+from dfmeta.store.db.attachments import Attachments
+from dfmeta.store.db.record import Record
+from dfmeta.store.guest.documents import from_record, network_data_of
+from tests.core.unit.attach.support import NETWORKS, OTHER, VM, Breaking, World
+from tests.core.unit.attach.test_crash import STORIES
+
+LABELS = {"K8S_POD_NAME": "web-1", "K8S_POD_NAMESPACE": "shop"}
+
+
+def records_of(world: World, key: bytes = b"k") -> Records:
+    return Records(Attachments(world.database), NETWORKS, key)
+
+
+def document_of(found: Record | None) -> dict[str, Any]:
+    assert found is not None
+    return dict(json.loads(found.metadata or "null"))
+
+
+@pytest.fixture
+def world(database: Breaking) -> World:
+    return World(database, instances=True)
+
+
+def test_an_attachment_is_an_instance_with_a_record(world: World) -> None:
+    parent = dataclasses.replace(VM, project_id="p")
+    one = world.attach(parent=parent, labels=LABELS)
+    assert one.instance_id == one.id == str(UUID(one.id))
+    found = records_of(world).get(one.id.upper())
+    assert found is not None
+    assert (found.id, found.project_id, found.derived) == (one.id, "p", True)
+    assert (found.userdata, found.password, found.created_at) == (None, None, found.updated_at)
+    assert document_of(found) == {
+        "name": "web-1",
+        "hostname": "web-1",
+        "meta": LABELS,
+        "instance_tags": LABELS,
+        "network": {
+            "interfaces": [{"name": "eth0", "mac": one.mac}],
+            "addresses": [
+                {
+                    "address": "10.1.0.2",
+                    "address_family": 4,
+                    "cidr": 24,
+                    "gateway": "10.1.0.1",
+                    "public": False,
+                }
+            ],
+        },
+    }
+    told = network_data_of(from_record(found))
+    assert told is not None
+    (network,) = told["networks"]
+    assert (network["ip_address"], network["netmask"]) == ("10.1.0.2", "255.255.255.0")
+    assert records_of(world).get(one.id) == found
+
+
+def test_the_id_is_never_one_that_the_guest_names(world: World) -> None:
+    victim = world.attach(parent=OTHER)
+    names = {"id": victim.id, "instance_id": victim.id}
+    thief = world.attach(victim.id, owner=victim.id, labels=names)
+    assert thief.instance_id == thief.id
+    assert thief.id not in (victim.id, VM.instance_id, OTHER.instance_id)
+    found = records_of(world)
+    assert document_of(found.get(victim.id))["meta"] == {}
+    for other in (VM.instance_id, OTHER.instance_id, victim.port_id, "c1", ""):
+        assert found.get(other) is None
+
+
+def test_seeds_differ_and_need_the_key(world: World) -> None:
+    ids = [world.attach("c1").id, world.attach("c2").id]
+    seeds = {
+        found.seed
+        for key in (b"k", b"l")
+        for found in map(records_of(world, key).get, ids)
+        if found is not None
+    }
+    assert len(seeds) == 4
+
+
+def test_without_instances_there_is_no_record(database: Breaking) -> None:
+    world = World(database)
+    one = world.attach(labels=LABELS)
+    assert one.instance_id == ""
+    for name in (one.id, ""):
+        assert records_of(world).get(name) is None
+
+
+def test_a_record_ends_at_once_also_while_the_data_plane_is_away(world: World) -> None:
+    one = world.attach()
+    world.plane.away = True
+    world.detach()
+    assert [row.state for row in world.engine.everything()] == [State.LEAVING]
+    assert records_of(world).get(one.id) is None
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_records_are_those_of_the_attachments_that_stand(
+    database: Breaking, story: str
+) -> None:
+    """Whatever ends them, and wherever the process ends meanwhile."""
+    prepare, act = STORIES[story]
+    for step in range(1, 100):
+        world = World(database, instances=True)
+        prepare(world)
+        seen = {one.id for one in world.engine.everything()}
+        ended = world.end_at(step, act)
+        seen |= {one.id for one in world.engine.everything()}
+        check(world, seen)
+        world.start().resume()
+        check(world, seen)
+        seen.add(world.attach("c1", boot_id="second").id)
+        check(world, seen)
+        for name in ("c1", "c2"):
+            world.detach(name)
+        check(world, seen)
+        assert not [name for name in seen if records_of(world).get(name)]
+        if not ended:
+            return
+    raise AssertionError("the story has no end")
+
+
+def check(world: World, seen: set[str]) -> None:
+    standing = {one.id for one in world.engine.everything() if one.state is not State.LEAVING}
+    found = records_of(world)
+    assert {name for name in seen if found.get(name) is not None} == standing
+
+
+ONE = Attachment(
+    id="a",
+    parent="p",
+    host="h",
+    container="C_1",
+    ifname="eth0",
+    network="blue",
+    owner="",
+    vid=2,
+    mac="02:00:00:00:00:01",
+    ip=IPv4Address("10.1.0.2"),
+    port_id="q",
+    boot_id="",
+    state=State.ACTIVE,
+    created=0.0,
+    changed=0.0,
+    instance_id="a",
+)
+
+
+@pytest.mark.parametrize(
+    ("labels", "name", "hostname"),
+    [
+        ({}, "C_1", "c-1"),
+        ({"K8S_POD_NAME": ""}, "C_1", "c-1"),
+        ({"K8S_POD_NAME": "Web.Example_1"}, "Web.Example_1", "web-example-1"),
+        ({"K8S_POD_NAME": "x" * 256}, "x" * 256, "x" * 63),
+        ({"K8S_POD_NAME": "-a;reboot/../b-"}, "-a;reboot/../b-", "areboot--b"),
+        # Nothing remains, and the id is the host name, as for any record.
+        ({"K8S_POD_NAME": "日本"}, "日本", "a"),
+    ],
+)
+def test_the_host_name_is_made_valid(labels: dict[str, str], name: str, hostname: str) -> None:
+    one = dataclasses.replace(ONE, labels=labels)
+    found = from_record(record(one, NETWORKS["blue"], project_id="", seed=b""))
+    assert (found.name, found.hostname) == (name, hostname)
+    assert found.project_id == ""
+
+
+def test_a_network_that_was_removed_leaves_the_address() -> None:
+    found = record(ONE, None, project_id="", seed=b"")
+    (address,) = document_of(found)["network"]["addresses"]
+    assert (address["address"], address["cidr"]) == ("10.1.0.2", 32)
+    assert "gateway" not in address
+
+
+def test_a_database_that_fails_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: object, **_names: object) -> None:
+        raise StoreError(cause="away")
+
+    monkeypatch.setattr(world.database, "run", fail)
+    with pytest.raises(StoreError):
+        records_of(world).get("a")

@@ -1,0 +1,160 @@
+"""Hosts that share a PostgreSQL should never give a VLAN id, an address or a MAC twice."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from dfmeta.attach.engine import Engine, Settings
+from dfmeta.attach.model import Attachment, Network, Parent
+from dfmeta.exceptions import AttachError
+from dfmeta.store.db.attachments import Attachments
+from dfmeta.store.db.database import Database
+from tests.core.unit.attach.support import OTHER, VM, Breaking, Plane, World, wanted
+from tests.harness import nursery
+
+ENGINES = 3
+EACH = 25
+SMALL = {"blue": Network(name="blue", subnet=IPv4Network("10.1.0.0/25"))}
+"""All engines together need nearly all of its addresses, so that they meet at each."""
+
+
+@pytest.fixture
+def url(postgres_url: str) -> str:
+    Database(postgres_url).close()
+    return postgres_url
+
+
+@pytest.fixture
+def engines(url: str) -> Iterator[list[Engine]]:
+    databases = [Database(url, seconds=60) for _ in range(ENGINES)]
+    yield [
+        Engine(Attachments(database), Plane(), SMALL, Settings(rate=1e9), host=f"host-{number}")
+        for number, database in enumerate(databases)
+    ]
+    for database in databases:
+        database.close()
+
+
+def single(rows: list[Attachment]) -> None:
+    assert len({(one.parent, one.vid) for one in rows}) == len(rows)
+    assert len({(one.network, one.ip) for one in rows}) == len(rows)
+    assert len({(one.network, one.mac) for one in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("same_vm", [True, False], ids=["same-vm", "other-vms"])
+def test_engines_at_once(engines: list[Engine], same_vm: bool) -> None:
+    def run(number: int) -> list[Attachment]:
+        engine = engines[number]
+        parent = VM if same_vm else Parent(port_id=f"p{number}", port_name="t", instance_id="i")
+        return [engine.attach(parent, wanted(f"{number}-{n}"))[0] for n in range(EACH)]
+
+    with ThreadPoolExecutor(ENGINES) as pool:
+        given = [one for some in pool.map(run, range(ENGINES)) for one in some]
+    rows = engines[0].everything()
+    assert {one.id for one in rows} == {one.id for one in given}
+    assert len(rows) == ENGINES * EACH
+    single(rows)
+    if same_vm:
+        assert len({one.vid for one in rows}) == ENGINES * EACH
+
+
+def test_engines_that_ask_for_the_same_attachment_get_the_same(engines: list[Engine]) -> None:
+    def run(engine: Engine) -> set[str]:
+        return {engine.attach(VM, wanted(f"c{number}"))[0].id for number in range(10)}
+
+    with ThreadPoolExecutor(ENGINES) as pool:
+        found = list(pool.map(run, engines))
+    assert found[0] == found[1] == found[2]
+    assert len(engines[0].everything()) == 10
+
+
+def test_the_last_addresses_go_to_one_each(engines: list[Engine]) -> None:
+    def run(number: int) -> list[int]:
+        said = []
+        for n in range(50):
+            parent = Parent(port_id=f"p{number}", port_name="t", instance_id="i")
+            try:
+                engines[number].attach(parent, wanted(f"{number}-{n}"))
+            except AttachError as error:
+                said.append(error.status)
+            else:
+                said.append(201)
+        return said
+
+    with ThreadPoolExecutor(ENGINES) as pool:
+        said = [status for some in pool.map(run, range(ENGINES)) for status in some]
+    rows = engines[0].everything()
+    assert said.count(201) == len(rows) == 126
+    assert {*said} <= {201, 503, 507}
+    single(rows)
+
+
+PROCESS = """
+import sys
+from dfmeta.attach.engine import Engine, Settings
+from dfmeta.store.db.attachments import Attachments
+from dfmeta.store.db.database import Database
+from tests.core.unit.attach.support import NETWORKS, VM, Plane, wanted
+url, name = sys.argv[1:]
+tables = Attachments(Database(url, seconds=60))
+engine = Engine(tables, Plane(), NETWORKS, Settings(rate=1e9), host=name)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(10):
+    engine.attach(VM, wanted(f"{name}-{number}"))
+    if number % 2:
+        engine.detach(VM, f"{name}-{number}", "eth0", gone=True)
+print("done", flush=True)
+"""
+
+
+def test_processes_at_once(url: str) -> None:
+    processes = [
+        subprocess.Popen(
+            nursery.in_shell(["dfmeta", url, f"host-{number}"], PROCESS),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[4],
+        )
+        for number in range(ENGINES)
+    ]
+    for one in processes:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n"
+    for one in processes:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    for one in processes:
+        out, _ = one.communicate(timeout=120)
+        assert (out, one.returncode) == ("done\n", 0)
+    database = Database(url)
+    rows = Engine(Attachments(database), Plane(), SMALL, Settings(), host="x").everything()
+    database.close()
+    assert len(rows) == ENGINES * 5
+    single(rows)
+
+
+def test_a_life_on_postgresql(url: str) -> None:
+    world = World(Breaking(url), vids=range(2, 6))
+    one = world.attach(boot_id="a", avoid=frozenset({2}))
+    assert one.vid == 3
+    assert world.attach("c2", boot_id="b").vid == 4
+    assert world.attach("c2", boot_id="b", avoid=frozenset({4})).vid != 4
+    world.attach(parent=OTHER)
+    world.detach(parent=OTHER)
+    world.detach("c2", gone=False)
+    world.there.clear()
+    world.engine.tidy()
+    world.now += 1000
+    world.engine.tidy()
+    assert world.database.run(lambda c: c.exec_driver_sql("SELECT * FROM trunks").all()) == []
+    world.check_nothing_leaked()
+    world.database.close()

@@ -1,0 +1,281 @@
+"""A document of devices should be accepted or refused by its rules, whatever it is."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfmeta.devices import as_of, validate
+from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX, VALUES_MAX
+from dfmeta.devices.schema import ADDRESSES, SCHEMA, TAG_MAX
+from dfmeta.exceptions import DeviceError
+from tests.core.unit.devices.documents import GOOD, REFUSED, disk, load, nic
+
+
+def refusal(document: object) -> tuple[str, str]:
+    """Path and cause of the error."""
+    with pytest.raises(DeviceError) as caught:
+        validate(document)
+    assert str(caught.value).isprintable()
+    return caught.value.path, caught.value.cause
+
+
+def outcome(document: object) -> DeviceError | None:
+    """The error, if there is one; any other than ours goes through."""
+    try:
+        validate(document)
+    except DeviceError as error:
+        return error
+    return None
+
+
+def of_device(device: object) -> tuple[str, str]:
+    return refusal({"devices": [device]})
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_the_specifications_novas_and_later_documents_are_valid(name: str) -> None:
+    validate(load(name))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_breaks_a_rule_is_refused(name: str) -> None:
+    refusal(load(name))
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert json.loads(json.dumps(SCHEMA)) == SCHEMA
+
+
+def test_a_document_without_devices_is_one() -> None:
+    validate({})
+    validate({"devices": []})
+
+
+@pytest.mark.parametrize(
+    ("device", "path", "cause"),
+    [
+        ("nic", "devices[0]", '"nic" is not of type object'),
+        ({}, "devices[0]", "has no type"),
+        ({"bus": "pci"}, "devices[0]", "has no type"),
+        (nic(type=5), "devices[0].type", "5 is not of type string"),
+        (nic(bus=None), "devices[0]", "has no bus"),
+        (disk(bus=None), "devices[0]", "has no bus"),
+        (nic(bus="isa"), "devices[0].bus", '"isa" is not one of pci, usb, scsi, ide, xen, none'),
+        (nic(bus=["pci"]), "devices[0].bus", "a list is not one of"),
+        ({"type": "gpu", "bus": "isa"}, "devices[0].bus", '"isa" is not one of'),
+        (nic(mac=None), "devices[0]", "has no mac"),
+        (nic(mac="fa:16:3e:00:00"), "devices[0].mac", "the required form"),
+        (nic(mac=":".join(["fa"] * 20)), "devices[0].mac", "the required form"),
+        (nic(mac="fa:16:3e:00:00:01\n"), "devices[0].mac", "the required form"),
+        (nic(mac=5), "devices[0].mac", "5 is not of type string"),
+        (nic(address=5), "devices[0].address", "5 is not of type string"),
+        (nic(vlan=0), "devices[0].vlan", "out of range"),
+        (nic(vlan=4095), "devices[0].vlan", "out of range"),
+        (nic(vlan=True), "devices[0].vlan", "true is not of type integer"),
+        (nic(vf_trusted="yes"), "devices[0].vf_trusted", '"yes" is not of type boolean'),
+        (nic(devname="a\nb"), "devices[0].devname", "the required form"),
+        (disk(serial="a\x00b"), "devices[0].serial", "the required form"),
+        (disk(path="/dev/\u2028"), "devices[0].path", "the required form"),
+        (nic(tags="lan"), "devices[0].tags", '"lan" is not of type array'),
+        (nic(tags=[5]), "devices[0].tags[0]", "5 is not of type string"),
+        (nic(tags=["ok", ""]), "devices[0].tags[1]", "is empty"),
+        (nic(tags=["x" * (TAG_MAX + 1)]), "devices[0].tags[0]", "more than 60 characters"),
+        (nic(tags=["a", "a"]), "devices[0].tags[1]", "occurs twice"),
+        ({"type": "gpu", "tags": ["a/b"]}, "devices[0].tags[0]", "the required form"),
+    ],
+)
+def test_a_device_that_breaks_a_rule_is_refused_by_its_place(
+    device: object, path: str, cause: str
+) -> None:
+    found = of_device(device)
+    assert found[0] == path
+    assert cause in found[1]
+
+
+@pytest.mark.parametrize("member", ["type", "bus", "address", "mac", "devname", "vlan", "tags"])
+def test_null_is_no_value_of_a_nics_member(member: str) -> None:
+    assert of_device({**nic(), member: None})[0] == f"devices[0].{member}"
+
+
+@pytest.mark.parametrize("member", ["type", "bus", "address", "serial", "path", "tags"])
+def test_null_is_no_value_of_a_disks_member(member: str) -> None:
+    assert of_device({**disk(), member: None})[0] == f"devices[0].{member}"
+
+
+@pytest.mark.parametrize(
+    "tag", ["a,b", "a/b", "a\n", "\n", "a\x1b[0m", "a\x7f", "a\x85", "a\u2028b"]
+)
+def test_a_tag_has_no_comma_slash_or_control_character(tag: str) -> None:
+    assert of_device(nic(tags=[tag]))[0] == "devices[0].tags[0]"
+
+
+@pytest.mark.parametrize(
+    "tag", ["a", "x" * TAG_MAX, "\u00e9" * TAG_MAX, "a b", 'a"b', "a=b", "$x", "."]
+)
+def test_what_nova_allows_of_a_tag_is_allowed(tag: str) -> None:
+    validate({"devices": [nic(tags=[tag])]})
+
+
+ADDRESS_GOOD = {
+    "pci": ["0000:00:02.0", "abcd:ff:1f.7", "10000:e1:00.0"],
+    "usb": ["1:2", "0:2.1.4", "05c8:021e"],
+    "scsi": ["1:0:2:0", "05c8:021e:04a7:011b"],
+    "ide": ["0:0", "1:1"],
+    "xen": ["0", "1", "51712", "000100"],
+    "none": [],
+}
+ADDRESS_BAD = {
+    "pci": ["0000:00:02:0", "0000:00:2.0", "00:02.0", "0000:00:02.0\n", "0000:AB:02.0", ""],
+    "usb": ["1", "1:2:3", "x1:2"],
+    "scsi": ["1:0:2", "1:0:2:0:0", "1:0:2:0 "],
+    "ide": ["0:2", "00:0"],
+    "xen": ["a", "-1", "\u0661"],
+    "none": ["0"],
+}
+
+
+@pytest.mark.parametrize("bus", ADDRESSES)
+def test_an_address_has_its_buss_form_or_is_not_known(bus: str) -> None:
+    for address in (None, "none", *ADDRESS_GOOD[bus]):
+        validate({"devices": [nic(bus=bus, address=address), disk(bus=bus, address=address)]})
+    for address in ADDRESS_BAD[bus]:
+        assert of_device(disk(bus=bus, address=address))[0] == "devices[0].address"
+
+
+def test_a_disk_and_a_nic_may_share_a_tag() -> None:
+    validate({"devices": [nic(tags=["a"]), disk(tags=["a"])]})
+
+
+@pytest.mark.parametrize(
+    ("devices", "cause"),
+    [
+        ([nic(), nic(mac="FA:16:3E:00:00:01", bus="usb")], "with the same MAC"),
+        ([nic(), nic(mac="fa:16:3e:00:00:02")], "belongs to one NIC"),
+        ([disk(), disk(serial="s2", bus="ide")], "not a view of the same disk"),
+        ([disk(), disk()], "with the same serial on the bus pci"),
+        ([disk(serial=None), disk(serial=None, bus="ide")], "not a view of the same disk"),
+        ([disk(serial=""), disk(serial="", bus="ide")], "not a view of the same disk"),
+    ],
+)
+def test_a_tag_is_the_role_of_one_device(devices: list[Any], cause: str) -> None:
+    path, found = refusal({"devices": devices})
+    assert path == "devices[1].tags[0]"
+    assert cause in found
+
+
+def test_each_view_of_a_disk_is_compared_with_all_before_it() -> None:
+    views = [disk(), disk(bus="ide"), disk(bus="xen")]
+    validate({"devices": views})
+    assert refusal({"devices": [*views, disk(bus="ide")]})[0] == "devices[3].tags[0]"
+    assert refusal({"devices": [*views, disk(bus="usb", serial="t")]})[0] == "devices[3].tags[0]"
+
+
+def test_what_one_mac_has_may_have_two_tags() -> None:
+    validate({"devices": [nic(tags=["a"]), nic(tags=["b"])]})
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        "devices",
+        {"devices": None},
+        {"devices": {}},
+        {"devices": ({},)},
+        {"devices": [{"type": "x", "a": float("nan")}]},
+        {"devices": [{"type": "x", "a": 10**5000}]},
+        {"devices": [{"type": "x", "a": b"a"}]},
+        {"devices": [{"type": "x", "a": "\ud800"}]},
+        {"devices": [{"type": "x", "\ud800": 1}]},
+        {"devices": [{"type": "x", 5: 1}]},
+        {"devices": [{"type": "x"}] * (DEVICES_MAX + 1)},
+        {"devices": [], "x": [0] * VALUES_MAX},
+    ],
+    ids=lambda one: str(type(one).__name__),
+)
+def test_what_is_no_document_is_refused(document: object) -> None:
+    refusal(document)
+
+
+@pytest.mark.parametrize("depth", [DEPTH_MAX + 1, 100_000])
+def test_a_document_that_is_too_deep_is_refused(depth: int) -> None:
+    deep: Any = []
+    for _ in range(depth):
+        deep = [deep]
+    assert "deeper" in refusal(deep)[1]
+    for member in ("type", "bus", "tags", "mac", "x"):
+        assert "deeper" in of_device({**nic(), member: deep})[1]
+
+
+def test_a_document_that_holds_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop += [loop] * 1000
+    refusal(loop)
+    of_device({"type": loop})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+VALUE = JSON | st.sampled_from(["nic", "disk", "pci", "scsi", "none", "0:0", ["a"], ["a", "b"]])
+DEVICE = st.dictionaries(
+    st.sampled_from(
+        ["type", "bus", "address", "mac", "serial", "path", "devname", "vlan", "tags", "x"]
+    ),
+    VALUE,
+)
+
+
+@given(JSON | st.fixed_dictionaries({"devices": st.lists(DEVICE | JSON, max_size=4)}))
+def test_any_value_is_accepted_or_refused(document: object) -> None:
+    before = copy.deepcopy(document)
+    error = outcome(document)
+    assert str(error).isprintable()
+    if error is None:
+        json.dumps(document, allow_nan=False).encode()
+    assert repr(document) == repr(before)
+
+
+@given(st.sampled_from(GOOD), st.data())
+def test_a_valid_document_with_one_odd_value_is_accepted_or_refused(
+    name: str, data: st.DataObject
+) -> None:
+    document = load(name)
+    device = data.draw(st.sampled_from(document["devices"]))
+    device[data.draw(st.sampled_from([*device, "new"]))] = data.draw(VALUE)
+    error = outcome(document)
+    assert error is None or error.path.startswith("devices")
+
+
+@given(st.dictionaries(st.text(max_size=9).map("x-".__add__), JSON.filter(lambda v: v == v)))
+def test_members_that_are_not_known_pass(members: dict[str, Any]) -> None:
+    text = json.dumps(members)
+    if "NaN" not in text and "Infinity" not in text:
+        validate({**members, "devices": [{**nic(), **members}, {**disk(), **members}]})
+
+
+@pytest.mark.parametrize("version", ["2016-06-30", "2017-02-22", "2018-08-27", "2025-04-04"])
+def test_an_older_version_tells_what_nova_tells_in_it(version: str) -> None:
+    newest = load("nova-2025-04-04")["devices"]
+    told = as_of(version, newest)
+    theirs = load(f"nova-{version}")["devices"]
+    # Nova leaves out a NIC of which nothing would be left to say, and shares in older versions.
+    assert [one for one in told if one in theirs] == theirs
+    left = [one for one in told if one not in theirs]
+    assert all("tags" not in one or one["type"] not in ("nic", "disk") for one in left)
+
+
+def test_the_latest_version_tells_all() -> None:
+    devices = load("nova-2025-04-04")["devices"]
+    assert as_of("latest", devices) == devices

@@ -1,0 +1,493 @@
+"""What haproxy answered should be counted once, under dfmeta's names, for the guest that it was."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dfmeta import metrics
+from dfmeta.exceptions import HaproxyError
+from dfmeta.guest_counts import ACCEPTED
+from dfmeta.model import Endpoint
+from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES, OF_ADDRESS, OF_PORT
+from dfmeta.proxy.haproxy.counts import Counts, connections
+from dfmeta.proxy.haproxy.entries import claim_token, port_token
+from dfmeta.proxy.recent import RECENT
+from dfmeta.registry import Claim, Registry
+from tests.core.unit.haproxy.support import Asked, Loopback, server, value
+from tests.core.unit.support import OTHER_INSTANCE, address, claim_of, port, until
+from tests.core.unit.upstream import Upstream
+
+HERE = Endpoint(13)
+PID, NEXT = 100, 101
+
+
+class World:
+    """A guest at port 13 with one address, and the counters of one haproxy."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.counts = Counts(self.registry)
+        self.runtime: Any = Asked()
+        self.come()
+
+    def come(self, instance: str | None = None) -> None:
+        """Give the port to another guest."""
+        self.registry.set_port(port(13, **({"instance": instance} if instance else {})))
+        claim = claim_of(self.registry)
+        self.incarnation = claim.identity.incarnation
+        self.claim = claim_token(HERE, self.incarnation, claim.slot, claim.epoch)
+        self.port = port_token(HERE, self.incarnation)
+        self.slot_number = claim.slot
+
+    def line(
+        self,
+        status: int,
+        state: str = "--",
+        path: str = "/latest/user-data",
+        *,
+        backend: str = NOVA_CLOSES,
+    ) -> None:
+        self.counts.failed(f"{self.claim} {status} {state} {backend} {path}")
+
+    def asked(self) -> Any:
+        return RECENT.of(HERE, self.incarnation)
+
+    def slot(self) -> Any:
+        return self.registry.slots(HERE)[self.slot_number]
+
+    def set(self, table: str, **row: int) -> None:
+        key = self.port if table == OF_PORT else self.claim
+        self.runtime.tables[table] = {key: row}
+
+    def read(self, pid: int = PID) -> None:
+        self.counts.read(pid, self.runtime)
+
+    def note(self, pid: int = PID) -> None:
+        self.counts.note_all(pid, self.runtime)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+class Grown:
+    """How much a metric has grown since the test began."""
+
+    def __init__(self, metric: Any, *labels: str) -> None:
+        self._value = metric.labels(*labels)._value
+        self._before = self._value.get()
+
+    def __call__(self) -> float:
+        return float(self._value.get() - self._before)
+
+
+# Lines about failed requests
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "counts", "failure"),
+    [
+        (404, "--", [0, 0, 1, 0, 0], (404, "ec2", "absent")),
+        (403, "--", [0, 0, 1, 0, 0], (403, "ec2", "")),
+        (500, "--", [0, 0, 0, 1, 0], (500, "ec2", "")),
+        (503, "SC", [0, 0, 0, 0, 1], (0, "ec2", "timeout")),
+        (504, "sH", [0, 0, 0, 0, 1], (0, "ec2", "timeout")),
+        (502, "SH", [0, 0, 0, 0, 1], (0, "ec2", "timeout")),
+        (503, "--", [0, 0, 0, 1, 0], (503, "ec2", "")),
+    ],
+)
+def test_a_failed_request_is_its_guests(
+    world: World, status: int, state: str, counts: list[int], failure: tuple[int, str, str]
+) -> None:
+    world.line(status, state)
+    one = world.asked()
+    assert one.counts == counts
+    assert [(fault.status, fault.path, fault.why) for fault in one.failures()] == [failure]
+
+
+def test_a_request_that_nova_does_not_answer_is_counted_as_it_was_ended(world: World) -> None:
+    answered = Grown(metrics.REQUESTS, "5xx", "dfmeta")
+    closed = Grown(metrics.CLOSED, "timeout")
+    world.line(504, "sH", backend=NOVA)
+    assert (answered(), closed()) == (1, 0)
+    assert [fault.status for fault in world.asked().failures()] == [503]
+    world.line(504, "sH", backend=NOVA_CLOSES)
+    assert (answered(), closed()) == (1, 1)
+
+
+def test_an_answer_of_novas_that_is_too_large_counts_as_none(world: World) -> None:
+    answered = Grown(metrics.REQUESTS, "5xx", "dfmeta")
+    world.line(503, "PH", backend=NOVA)
+    assert answered() == 1
+    assert [fault.status for fault in world.asked().failures()] == [503]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(400, "malformed"), (422, "malformed"), (408, "header_timeout")]
+)
+def test_a_request_that_haproxy_cannot_read_is_refused(
+    world: World, status: int, reason: str
+) -> None:
+    refused, answered = Grown(metrics.REFUSED, reason), Grown(metrics.REQUESTS, "4xx", "dfmeta")
+    world.line(status, "PR--", "<BADREQ>", backend="guests")
+    assert (refused(), answered()) == (1, 1)
+    assert [fault.why for fault in world.asked().failures()] == [reason]
+
+
+def test_a_refusal_is_counted_where_the_guest_is_not_known(world: World) -> None:
+    refused = Grown(metrics.REFUSED, "malformed")
+    world.counts.failed("- 400 PR-- guests <BADREQ>")
+    assert refused() == 1
+
+
+def test_an_answer_for_a_guest_that_has_changed_is_counted_as_that(world: World) -> None:
+    grown = Grown(metrics.CLOSED, "changed")
+    world.line(500, "PH")
+    assert grown() == 1
+    assert world.asked() is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "nonsense",
+        "- 404 -- nova /a",
+        "{claim} 404 --",
+        "{claim} 404 -- nova /a b",
+        "{claim}.1 404 -- nova /a",
+        "13.0.99.0.1 404 -- nova /a",
+        "14.0.1.0.1 404 -- nova /a",
+        "{claim} 200 -- nova /a",
+        "{claim} -1 CR nova /a",
+    ],
+)
+def test_a_line_that_says_nothing_of_a_present_guest_is_dropped(world: World, line: str) -> None:
+    world.counts.failed(line.format(claim=world.claim))
+    assert len(RECENT) == 0
+
+
+def test_a_line_about_an_address_that_the_guest_has_lost_is_dropped(world: World) -> None:
+    world.counts.failed(f"{world.claim}0 404 -- nova /a")
+    assert len(RECENT) == 0
+
+
+def test_a_line_about_the_guest_before_is_not_the_next_guests(world: World) -> None:
+    before = world.claim
+    world.come(OTHER_INSTANCE)
+    world.counts.failed(f"{before} 404 -- nova /a")
+    assert len(RECENT) == 0
+
+
+# Counters
+
+
+def test_only_the_difference_to_the_last_reading_counts(world: World) -> None:
+    world.set(OF_ADDRESS, gpc0=3)
+    world.read()
+    world.read()
+    assert world.asked().counts[0] == 3
+    world.set(OF_ADDRESS, gpc0=5)
+    world.read()
+    assert world.asked().counts[0] == 5
+    said = [f"{OF_ADDRESS} data.gpc0 gt 0", f"{OF_PORT} data.conn_cnt gt 0"]
+    assert world.runtime.asked[:2] == said
+
+
+def test_a_counter_that_starts_again_counts_from_nothing(world: World) -> None:
+    for count, total in ((3, 3), (1, 4), (2, 5)):
+        world.set(OF_ADDRESS, gpc0=count)
+        world.read()
+        assert world.asked().counts[0] == total
+
+
+def test_each_process_has_counters_of_its_own(world: World) -> None:
+    world.set(OF_ADDRESS, gpc0=3)
+    world.read()
+    world.read(NEXT)
+    assert world.asked().counts[0] == 6
+    world.counts.ended(PID)
+    world.read(NEXT)
+    assert world.asked().counts[0] == 6
+    world.read(PID)
+    assert world.asked().counts[0] == 9
+
+
+def test_the_counts_of_the_guest_before_are_not_the_next_guests(world: World) -> None:
+    world.set(OF_ADDRESS, gpc0=3)
+    world.set(OF_PORT, conn_cnt=2)
+    world.come(OTHER_INSTANCE)
+    world.read()
+    assert len(RECENT) == 0
+    assert ACCEPTED.of(HERE, world.incarnation) == 0
+
+
+def test_connections_of_a_port_are_counted_once(world: World) -> None:
+    world.set(OF_PORT, conn_cnt=2)
+    world.read()
+    world.read()
+    assert ACCEPTED.of(HERE, world.incarnation) == 2
+    world.set(OF_PORT, conn_cnt=5)
+    world.read()
+    assert ACCEPTED.of(HERE, world.incarnation) == 5
+
+
+def test_accepted_connections_are_also_read_alone_and_counted_once(world: World) -> None:
+    world.set(OF_PORT, conn_cnt=2)
+    world.counts.read_accepted(PID, world.runtime)
+    assert world.runtime.asked == [f"{OF_PORT} data.conn_rate gt 0"]
+    world.read()
+    world.counts.read_accepted(PID, world.runtime)
+    assert ACCEPTED.of(HERE, world.incarnation) == 2
+    world.runtime.fails = True
+    world.counts.read_accepted(PID, world.runtime)
+    assert ACCEPTED.of(HERE, world.incarnation) == 2
+
+
+def test_a_row_that_no_guest_can_have_is_passed_over(world: World) -> None:
+    odd = {"x": {"gpc0": 1, "conn_cnt": 1, "conn_cur": 1}}
+    world.runtime.tables = {OF_ADDRESS: odd, OF_PORT: odd}
+    world.note()
+    assert len(RECENT) == 0
+    assert len(ACCEPTED.take()) == 0
+
+
+def test_a_row_that_haproxy_has_forgotten_leaves_nothing(world: World) -> None:
+    world.set(OF_ADDRESS, conn_cur=1, gpc0=3, exp=600_000)
+    world.set(OF_PORT, conn_cnt=2)
+    world.note()
+    assert world.slot().connections == 1
+    world.runtime.tables = {}
+    world.note()
+    assert world.slot().connections == 0
+    assert not world.counts._read
+
+
+def test_novas_own_503_is_no_fault_of_the_connection(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.line(503, "----")
+    assert "gave no answer" not in caplog.text
+    world.line(504, "sH--")
+    assert "gave no answer" in caplog.text
+
+
+def test_totals_are_under_dfmetas_names(world: World) -> None:
+    well = Grown(metrics.REQUESTS, "2xx", "nova")
+    failed = Grown(metrics.BACKEND_CONNECTIONS, "failed")
+    opened = Grown(metrics.BACKEND_CONNECTIONS, "opened")
+    too_many = Grown(metrics.CLOSED, "too_many")
+    world.runtime.rows = [
+        {"pxname": "guests", "svname": "FRONTEND", "scur": "4", "dcon": "6"},
+        {"pxname": "nova", "svname": "BACKEND", "hrsp_2xx": "14", "hrsp_4xx": ""},
+        {"pxname": "nova_closes", "svname": "nova1", "hrsp_2xx": "2", "hrsp_4xx": ""},
+        {"pxname": "nova", "svname": "nova0", "connect": "3", "econ": "1", "hrsp_2xx": "5"},
+        {"pxname": "nova", "svname": "daemon", "connect": "7", "econ": "7", "hrsp_2xx": "9"},
+        {"pxname": "daemon", "svname": "BACKEND", "hrsp_2xx": "50"},
+        {},
+    ]
+    world.read()
+    world.read()
+    assert (well(), failed(), opened(), too_many()) == (7, 1, 3, 6)
+    assert metrics.CONNECTIONS._value.get() == 4
+    assert connections(world.runtime) == 4
+    world.counts.ended(PID)
+    assert metrics.CONNECTIONS._value.get() == 0
+
+
+def test_a_haproxy_that_does_not_answer_is_no_failure(world: World) -> None:
+    world.runtime.fails = True
+    with pytest.raises(HaproxyError):
+        world.read()
+    world.note()
+    world.counts.look(PID, world.runtime, HERE)
+    assert world.slot().connections == 0
+
+
+def test_an_answer_that_indicates_a_fault_is_remarked_upon(world: World) -> None:
+    said = []
+
+    def remark(claim: Claim, status: int) -> str:
+        said.append((claim.caller, status))
+        return "nova answered 403. Its secret differs" if status == 403 else ""
+
+    world.counts = Counts(world.registry, remark)
+    world.line(403, "--", path="/openstack/latest/meta_data.json")
+    world.line(500, "--")
+    assert said == [(HERE, 403), (HERE, 500)]
+    reasons = [one.reason for one in world.asked().failures()]
+    assert sorted(reasons) == ["nova answered 403. Its secret differs", "nova answered 500"]
+
+
+# Lines about all requests
+
+
+def test_each_request_is_logged_with_debug_as_the_other_engine_logs_it(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    world.counts.request(f"GET 2100 12 10 1 {world.claim} 200 ---- nova /latest/user-data")
+    world.counts.request(f"HEAD 90 3 -1 -1 {world.claim} 404 ---- nova /{'a' * 500}")
+    lines = [one.getMessage() for one in caplog.records if one.name == "dfmeta.proxy.access"]
+    (identity,) = [world.registry.identity(HERE)]
+    assert identity is not None
+    guest = f"{identity.port_name} {identity.instance_id}"
+    took = "{} bytes, {} ms, including {} ms in nova and {} ms waiting"
+    assert lines == [
+        f"{guest} GET /latest/user-data: 200, {took.format(2100, 12.0, 10.0, 1.0)}",
+        f"{guest} HEAD /{'a' * 255}: 404, {took.format(90, 3.0, 0.0, 0.0)}",
+    ]
+    assert world.asked().counts == [0, 0, 1, 0, 0], "successes are counted by haproxy itself"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "GET 1 2 3 4",
+        "GET 1 2 3 4 5.0.1.0.2 200 ---- nova /of-another-guest",
+        "GET 1 2 3 4 {claim} 200 ----",
+        "<BADREQ> 1 2 3 4 {claim} 400 PR-- guests <BADREQ>",
+        "GET 1 2 3 4 {claim} 504 sH-- nova /a",
+    ],
+)
+def test_a_line_about_no_answer_of_a_known_guest_is_not_logged(
+    world: World, caplog: pytest.LogCaptureFixture, line: str
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="dfmeta.proxy.access")
+    world.counts.request(line.format(claim=world.claim))
+    assert "ms, including" not in caplog.text
+
+
+# Connections of slots
+
+
+def test_a_slot_with_an_open_connection_is_not_idle(world: World) -> None:
+    world.set(OF_ADDRESS, conn_cur=2, exp=FORGET * 1000)
+    world.note()
+    world.note()
+    assert world.slot().connections == 1
+    world.set(OF_ADDRESS, conn_cur=0, exp=FORGET * 1000)
+    world.note()
+    assert world.slot().connections == 0
+
+
+def test_the_time_of_the_last_use_is_that_of_the_row(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dfmeta.proxy.haproxy.counts.time.monotonic", lambda: 1000.0)
+    world.set(OF_ADDRESS, conn_cur=0, exp=(FORGET - 10) * 1000)
+    world.note()
+    assert world.slot().last_used == 990.0
+
+
+def test_a_row_of_an_earlier_connection_does_not_end_the_wait_for_the_next(world: World) -> None:
+    expected = world.slot().expected_until
+    assert expected > 0
+    world.set(OF_ADDRESS, conn_cur=0, exp=1000)
+    world.note()
+    assert world.slot().expected_until == expected
+    world.set(OF_ADDRESS, conn_cur=1, exp=1000)
+    world.note()
+    assert world.slot().expected_until == 0
+
+
+def test_a_look_asks_for_the_addresses_of_one_port(world: World) -> None:
+    world.set(OF_ADDRESS, conn_cur=1, exp=FORGET * 1000)
+    world.counts.look(PID, world.runtime, HERE)
+    assert world.runtime.asked == [world.claim]
+    assert world.slot().connections == 1
+    world.counts.look(PID, world.runtime, Endpoint(14))
+    assert world.runtime.asked == [world.claim]
+
+
+def test_connections_of_two_processes_are_added_and_end_with_theirs(world: World) -> None:
+    world.set(OF_ADDRESS, conn_cur=1, exp=FORGET * 1000)
+    world.note(PID)
+    world.note(NEXT)
+    assert world.slot().connections == 2
+    world.counts.ended(PID)
+    assert world.slot().connections == 1
+    world.counts.ended(NEXT)
+    world.counts.ended(NEXT)
+    assert world.slot().connections == 0
+
+
+def test_the_registry_looks_before_it_takes_an_address_away() -> None:
+    looked: list[Endpoint] = []
+    registry = Registry(look=looked.append, clock=lambda: 0.0)
+    registry.set_port(port(13))
+    slots = registry.keys.slots(4)
+    for number in range(len(slots)):
+        assert registry.learn(HERE, address(f"10.0.1.{number}"), float(number)) is not None
+    assert looked == []
+    assert registry.learn(HERE, address("10.0.2.1"), 100.0) is not None
+    assert looked == [HERE]
+
+
+def test_an_address_with_a_connection_that_a_look_finds_is_kept() -> None:
+    def look(endpoint: Endpoint) -> None:
+        oldest = min(registry.slots(endpoint).items(), key=lambda one: one[1].last_used)
+        registry.count_connections(endpoint, oldest[0], oldest[1].epoch, 1, 0.0)
+
+    registry = Registry(look=look, clock=lambda: 0.0)
+    registry.set_port(port(13))
+    for number in range(len(registry.keys.slots(4))):
+        registry.learn(HERE, address(f"10.0.1.{number}"), float(number))
+    learned = registry.learn(HERE, address("10.0.2.1"), 100.0)
+    assert learned is not None
+    assert learned.displaced == address("10.0.1.1")
+
+
+# With haproxy itself
+
+
+def test_haproxy_writes_a_line_for_each_request_with_debug(
+    world: World,
+    loopback: Callable[..., Loopback],
+    upstream: Upstream,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="dfmeta.proxy.access")
+    one = loopback(server(upstream), debug=True)
+    one.put("|".join([world.port, world.claim, *value().split("|")[2:]]))
+    assert one.ask().startswith(b"HTTP/1.1 200")
+    until(lambda: one.lines, "the line about it")
+    world.counts.request(one.lines[0])
+    assert " GET /latest/meta-data: 200, " in caplog.text
+    quiet = loopback(server(upstream))
+    quiet.put(value())
+    assert quiet.ask().startswith(b"HTTP/1.1 200")
+    assert quiet.lines == []
+
+
+def test_the_counters_of_haproxy_are_read(
+    world: World, loopback: Callable[..., Loopback], upstream: Upstream
+) -> None:
+    one = loopback(server(upstream))
+    fields = value().split("|")
+    fields[:2] = [world.port, world.claim]
+    one.put("|".join(fields))
+    guest = one.connect()
+    assert one.ask(guest=guest).startswith(b"HTTP/1.1 200")
+    pid, runtime = one.process.pid, one.runtime
+    world.counts.look(pid, runtime, HERE)
+    assert world.slot().connections == 1
+    world.counts.note_all(pid, runtime)
+    assert world.slot().connections == 1
+    assert world.asked().counts[0] == 1
+    assert ACCEPTED.of(HERE, world.incarnation) == 1
+    upstream.script = lambda _asked: b"HTTP/1.1 404 A\r\nContent-Length: 0\r\n\r\n"
+    assert one.ask(guest=guest).startswith(b"HTTP/1.1 404")
+    until(lambda: one.lines, "the line about it")
+    world.counts.failed(one.lines[0])
+    assert world.asked().counts == [1, 0, 1, 0, 0]
+    guest.close()
+    until(lambda: connections(runtime) == 0, "the end of the connection")
+    world.counts.look(pid, runtime, HERE)
+    assert world.slot().connections == 0

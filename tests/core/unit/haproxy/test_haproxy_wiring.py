@@ -1,0 +1,361 @@
+"""haproxy's configuration should follow the daemon's, and a wrong option should name itself."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import resource
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eventlet.green import socket as green_socket
+from oslo_config import cfg
+
+from dfmeta.exceptions import ConfigError, StartError
+from dfmeta.model import Endpoint, Identity
+from dfmeta.proxy.haproxy.plan import NovaServer
+from dfmeta.proxy.haproxy.program import Program
+from dfmeta.registry import Registry
+from dfmeta.wiring import haproxy, haproxy_program
+from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT, Load, address, port
+from tests.harness import netns
+from tests.harness.agent import HAPROXY
+from tests.harness.certificates import Authority
+
+HERE = Endpoint(13)
+SECRET = "DEFAULT__metadata_proxy_shared_secret"
+
+
+@pytest.fixture
+def conf(load: Load) -> Callable[..., cfg.ConfigOpts]:
+    """Loads a configuration with the engine haproxy."""
+
+    def build(**options: object) -> cfg.ConfigOpts:
+        usual = {
+            "engine": "haproxy",
+            "backend": "nova",
+            "haproxy__binary": HAPROXY,
+            SECRET: "a secret",
+        }
+        return load(**usual | options)
+
+    return build
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "cause"),
+    [
+        ({"backend": "store"}, "[df_metadata] engine", "haproxy can only ask Nova"),
+        ({"proxy_workers": 2}, "[df_metadata] proxy_workers", "workers belong to engine = wsgi"),
+        ({"haproxy__user": "no-such-user"}, "[haproxy] user", "there is no such user"),
+        ({"haproxy__user": "root"}, "[haproxy] user", "it is root"),
+    ],
+)
+def test_options_that_do_not_go_together_are_named(
+    conf: Callable[..., cfg.ConfigOpts], options: dict[str, object], option: str, cause: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        conf(**options)
+    assert caught.value.option == option
+    assert cause in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [("threads", 0), ("threads", 65), ("maxconn", 63), ("maxconn", 65537)],
+)
+def test_a_number_out_of_its_range_is_named(
+    conf: Callable[..., cfg.ConfigOpts], option: str, wrong: int
+) -> None:
+    with pytest.raises(ConfigError, match=option):
+        conf(**{f"haproxy__{option}": wrong})
+
+
+# The program
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that the user of haproxy may enter."""
+    folder = netns.temporary_folder("haproxy")
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def stand_in(open_folder: Path) -> Callable[[str], Path]:
+    """Writes a program that prints a text."""
+
+    def write(text: str, status: int = 0) -> Path:
+        path = open_folder / "stand-in"
+        path.write_text(f"#!/bin/sh\necho '{text}'\nexit {status}\n")
+        path.chmod(0o755)
+        return path
+
+    return write
+
+
+def test_the_real_program_is_found(conf: Callable[..., cfg.ConfigOpts]) -> None:
+    found = haproxy_program.program(conf())
+    assert found.lua
+    assert (found.binary, found.user) == (str(HAPROXY), "nobody")
+    told = haproxy_program.version(found)
+    assert told is not None
+    assert told.number >= haproxy_program.OLDEST
+    assert found.version == told.version
+    assert found.version.startswith("{}.{}.".format(*told.number))
+
+
+def test_a_name_is_searched_for_in_the_usual_folders(
+    conf: Callable[..., cfg.ConfigOpts],
+    stand_in: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = stand_in("HAProxy version 3.0.1 2024/06/10")
+    monkeypatch.setattr(haproxy_program, "FOLDERS", (str(path.parent),))
+    found = haproxy_program.program(conf(haproxy__binary="stand-in"))
+    assert (found.binary, found.lua) == (str(path), False)
+
+
+def test_a_missing_program_is_named_with_its_package(
+    conf: Callable[..., cfg.ConfigOpts],
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        haproxy_program.program(conf(haproxy__binary="/no/such/haproxy"))
+    said = str(caught.value)
+    assert caught.value.option == "[haproxy] binary"
+    assert "there is no such program" in said
+    assert "Install the package haproxy, version 2.6 or later" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "cause"),
+    [
+        ("HAProxy version 2.5.14 2023/05/02", 0, "has version 2.5.14"),
+        ("HAProxy version 1.8", 0, "has version 1.8"),
+        ("HA-Proxy version 1.6.3 2015/12/25", 0, "is not haproxy, or does not run"),
+        ("nginx version: 1.22", 0, "is not haproxy, or does not run"),
+        ("HAProxy version 2.6.1", 1, "is not haproxy, or does not run"),
+        ("\N{LATIN SMALL LETTER A WITH DIAERESIS}", 0, "is not haproxy, or does not run"),
+    ],
+)
+def test_a_program_that_cannot_be_used_is_named(
+    conf: Callable[..., cfg.ConfigOpts],
+    stand_in: Callable[..., Path],
+    text: str,
+    status: int,
+    cause: str,
+) -> None:
+    path = stand_in(text, status)
+    with pytest.raises(ConfigError) as caught:
+        haproxy_program.program(conf(haproxy__binary=path))
+    assert caught.value.option == "[haproxy] binary"
+    assert cause in str(caught.value)
+
+
+def test_a_program_that_does_not_end_has_no_version(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = open_folder / "hangs"
+    path.write_text("#!/bin/sh\nexec sleep 60\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(haproxy_program, "_ASKED", 0.5)
+    assert haproxy_program.version(Program(binary=str(path), user="nobody")) is None
+
+
+def test_a_program_that_only_root_may_run_is_named(
+    conf: Callable[..., cfg.ConfigOpts], stand_in: Callable[..., Path]
+) -> None:
+    path = stand_in("HAProxy version 3.0.1 2024/06/10")
+    assert haproxy_program.program(conf(haproxy__binary=path)).version == "3.0.1"
+    path.chmod(0o700)
+    with pytest.raises(ConfigError, match="does not run as user nobody"):
+        haproxy_program.program(conf(haproxy__binary=path))
+
+
+def test_more_connections_than_files_are_named(
+    conf: Callable[..., cfg.ConfigOpts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {"now": (1024, 9000)}
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: limits["now"])
+    haproxy.setup(conf(), Registry())
+    with pytest.raises(ConfigError) as caught:
+        haproxy.setup(conf(haproxy__maxconn=8192), Registry())
+    assert caught.value.option == "[haproxy] maxconn"
+    assert "it needs 16896 open files, and dfmeta-agent may have 9000" in str(caught.value)
+    limits["now"] = (1024, resource.RLIM_INFINITY)
+    haproxy.setup(conf(haproxy__maxconn=8192), Registry())
+
+
+# The plan
+
+
+def test_the_plan_follows_the_options(conf: Callable[..., cfg.ConfigOpts]) -> None:
+    plan = haproxy.plan(
+        conf(
+            hold_timeout=5,
+            timeout_answer="close",
+            refuse_forwarded=True,
+            haproxy__threads=2,
+            haproxy__maxconn=128,
+            DEFAULT__nova_metadata_host="127.0.0.1, [::1]:8776, 127.0.0.1",
+        ),
+        "a name",
+    )
+    assert plan.servers == (
+        NovaServer(
+            host="127.0.0.1",
+            authority="127.0.0.1:8775",
+            address=ip_address("127.0.0.1"),
+            port=8775,
+        ),
+        NovaServer(host="::1", authority="[::1]:8776", address=ip_address("::1"), port=8776),
+    )
+    assert plan.several
+    assert not plan.tls
+    assert (plan.hold_timeout, plan.timeout_answer, plan.refuse_forwarded) == (5, "close", True)
+    assert (plan.threads, plan.maxconn, plan.handover) == (2, 128, "a name")
+    assert plan.network_data_subports
+    assert not haproxy.plan(conf(network_data_subports=False), "a").network_data_subports
+
+
+def resolver(*found: str) -> Callable[..., list[Any]]:
+    def getaddrinfo(_host: str, number: int, *_more: int) -> list[Any]:
+        return [(0, socket.SOCK_STREAM, 6, "", (one, number)) for one in found]
+
+    return getaddrinfo
+
+
+def test_a_name_has_all_its_addresses_but_those_of_a_zone(
+    conf: Callable[..., cfg.ConfigOpts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        green_socket, "getaddrinfo", resolver("192.0.2.1", "fe80::1%eth0", "2001:db8::1")
+    )
+    plan = haproxy.plan(conf(DEFAULT__nova_metadata_host="nova.example"), "")
+    assert [str(one.address) for one in plan.servers] == ["192.0.2.1", "2001:db8::1"]
+    assert {one.authority for one in plan.servers} == {"nova.example:8775"}
+    assert not plan.several
+
+
+def test_a_name_that_is_unknown_has_no_server(
+    conf: Callable[..., cfg.ConfigOpts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_args: object) -> Any:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(green_socket, "getaddrinfo", unknown)
+    assert haproxy.plan(conf(DEFAULT__nova_metadata_host="nova.example"), "").servers == ()
+
+
+def test_a_host_without_a_name_is_not_asked_over_tls(
+    conf: Callable[..., cfg.ConfigOpts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(green_socket, "getaddrinfo", resolver("192.0.2.1"))
+    plan = haproxy.plan(
+        conf(
+            DEFAULT__nova_metadata_protocol="https",
+            DEFAULT__nova_metadata_insecure=True,
+            DEFAULT__nova_metadata_host="192.0.2.1, nova.example, ::1",
+        ),
+        "",
+    )
+    assert [one.host for one in plan.servers] == ["nova.example"]
+    assert plan.tls
+    assert plan.insecure
+    assert plan.several
+
+
+# Certificates
+
+
+def test_files_for_tls_are_read_once(
+    conf: Callable[..., cfg.ConfigOpts], authority: Authority
+) -> None:
+    pair = authority.issue("client")
+    tls = {
+        "DEFAULT__nova_metadata_protocol": "https",
+        "DEFAULT__auth_ca_cert": authority.certificate,
+        "DEFAULT__nova_client_cert": pair.certificate,
+        "DEFAULT__nova_client_priv_key": pair.key,
+    }
+    found = haproxy.setup(conf(**tls), Registry()).secrets
+    assert found.ca == authority.certificate.read_bytes()
+    assert found.cert == pair.certificate.read_bytes() + b"\n" + pair.key.read_bytes()
+    plain = haproxy.setup(conf(**tls | {"DEFAULT__nova_metadata_protocol": "http"}), Registry())
+    assert (plain.secrets.ca, plain.secrets.cert) == (b"", b"")
+    system = haproxy.setup(conf(DEFAULT__nova_metadata_protocol="https"), Registry())
+    assert (system.secrets.ca, system.secrets.cert) == (b"", b"")
+
+
+def test_a_file_that_has_gone_since_is_named(
+    conf: Callable[..., cfg.ConfigOpts], authority: Authority, tmp_path: Path
+) -> None:
+    copy = tmp_path / "ca.pem"
+    copy.write_bytes(authority.certificate.read_bytes())
+    loaded = conf(DEFAULT__nova_metadata_protocol="https", DEFAULT__auth_ca_cert=copy)
+    os.unlink(copy)
+    with pytest.raises(StartError, match="certificates for Nova cannot be loaded"):
+        haproxy.setup(loaded, Registry())
+
+
+# Guests that haproxy may answer
+
+
+def plain(conf: cfg.ConfigOpts, *, version: int = 4, **identity: str) -> bool:
+    fields = {"instance_id": INSTANCE, "project_id": PROJECT} | identity
+    one = Identity(**fields, port_id="port", port_name="tap1", incarnation=1)
+    return haproxy.setup(conf, Registry()).entries.plain(one, version)
+
+
+def test_requests_that_may_be_delayed_are_the_daemons(
+    conf: Callable[..., cfg.ConfigOpts],
+) -> None:
+    group = "metadata_rate_limiting__"
+    limited = conf(**{f"{group}rate_limit_enabled": True, f"{group}ip_versions": 4})
+    assert not plain(limited, version=4)
+    assert plain(limited, version=6)
+    assert plain(conf(), version=4)
+
+
+@pytest.mark.parametrize(
+    ("mode", "here", "there"),
+    [("optional", True, True), ("required", False, False), ("off", True, True)],
+)
+def test_requests_that_need_a_token_are_the_daemons(
+    conf: Callable[..., cfg.ConfigOpts], mode: str, here: bool, there: bool
+) -> None:
+    loaded = conf(store__http_tokens=mode)
+    assert (plain(loaded), plain(loaded, instance_id=OTHER_INSTANCE)) == (here, there)
+
+
+def test_the_token_mode_of_one_instance_counts_before_that_of_all(
+    conf: Callable[..., cfg.ConfigOpts],
+) -> None:
+    loaded = conf(store__http_tokens_of=f"{INSTANCE}:required")
+    assert not plain(loaded)
+    assert not plain(loaded, instance_id=INSTANCE.upper())
+    assert plain(loaded, instance_id=OTHER_INSTANCE)
+
+
+def test_a_guest_without_a_project_is_the_daemons(conf: Callable[..., cfg.ConfigOpts]) -> None:
+    assert not plain(conf(), project_id="")
+
+
+def test_entries_are_signed_as_nova_expects(conf: Callable[..., cfg.ConfigOpts]) -> None:
+    registry = Registry()
+    registry.set_port(port(13))
+    registry.learn(HERE, address(), 0)
+    ((_endpoint, entries),) = haproxy.setup(conf(), registry).entries.news([HERE], True)
+    signature = hmac.new(b"a secret", INSTANCE.encode(), hashlib.sha256).hexdigest()
+    assert [said.split("|")[3:] for said in entries.values()] == [[PROJECT, INSTANCE, signature]]

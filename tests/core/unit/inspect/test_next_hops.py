@@ -1,0 +1,188 @@
+"""Doctor, trace and listings should name a guest next hop, and why its answer does not come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dfmeta.cli import flows_command, gather
+from dfmeta.cli.flows_command import Compared
+from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose, cookie_of
+from dfmeta.inspect import legs
+from dfmeta.inspect.checks_next_hops import next_hops
+from dfmeta.inspect.facts import Interface, KnownPort, Seen, Snapshot
+from dfmeta.inspect.finding import Finding, Status
+from dfmeta.inspect.ledger import State, entries, wanted_flows
+from dfmeta.inspect.tracing import parse
+from dfmeta.model import NextHop, Port
+from tests.core.unit.inspect.test_trace_command import Switch, switch, told
+from tests.core.unit.inspect.values import ADDRESS, PORT, TAP
+
+__all__ = ["switch"]  # a fixture
+
+MAC = "fa:16:3e:dd:00:02"
+HOP, BARE = NextHop("10.0.0.2", MAC), NextHop("10.0.0.3")
+WITH = replace(PORT, next_hops=(HOP, BARE))
+LAYOUT = Layout()
+
+
+def answer(hop: NextHop, mac: str, *, back: str = "IN_PORT") -> str:
+    """The output of ofproto/trace for an ARP request that is answered."""
+    asked = f"arp,in_port=1,vlan_tci=0x0000,dl_src={ADDRESS.mac},dl_dst=ff:ff:ff:ff:ff:ff"
+    return (
+        f"Flow: {asked},arp_spa={ADDRESS.ip},arp_tpa={hop.ip},arp_op=1\n\n"
+        'bridge("br-int")\n----------------\n'
+        f" 0. arp,in_port=1,arp_tpa={hop.ip}, priority 300, "
+        f"cookie {cookie_of(Purpose.GUEST_NEXT_HOP):#x}\n"
+        f"    {back}\n\n"
+        f"Final flow: arp,in_port=1,arp_spa={hop.ip},arp_tpa={ADDRESS.ip},arp_op=2,arp_sha={mac}\n"
+    )
+
+
+OTHER = 'bridge("br-int")\n 0. priority 0\n    NORMAL\n\nFinal flow: unchanged\n'
+
+
+# Trace
+
+
+@pytest.mark.parametrize(
+    ("text", "hop", "stop"),
+    [
+        (answer(HOP, MAC), HOP, ""),
+        (answer(BARE, TAP.mac), BARE, ""),
+        (answer(HOP, TAP.mac), HOP, f"arp_sha is {TAP.mac} and should be {MAC}"),
+        (answer(HOP, MAC, back="drop"), HOP, "the answer does not leave at tap1"),
+        (OTHER, HOP, "the guest-next-hop flow is missing"),
+    ],
+)
+def test_the_answer_to_a_guests_request_is_judged(text: str, hop: NextHop, stop: str) -> None:
+    found = legs.next_hop(parse(text), PORT, hop=hop, tap=TAP, layout=LAYOUT)
+    assert stop in found.stop
+    assert found.stop.startswith(f"guest next hop {hop.ip}: " if stop else "")
+    assert bool(found.stop) is bool(stop)
+    assert len(found.steps) == 1
+
+
+class Answering(Switch):
+    """A switch that answers ARP."""
+
+    def trace(self, bridge: str, packet: str) -> str:
+        if packet.startswith("arp"):
+            self.asked.append(packet)
+            hop = next(one for one in (HOP, BARE) if f"arp_tpa={one.ip}," in packet)
+            return answer(hop, hop.mac or TAP.mac)
+        return super().trace(bridge, packet)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_trace_follows_the_request_for_each_next_hop(
+    switch: Callable[..., Switch],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    known: bool,
+) -> None:
+    switch()
+    made = Answering()
+    monkeypatch.setattr("dfmeta.cli.trace_command.Vswitchd", lambda _folder: made)
+    port = WITH if known else replace(WITH, addresses={})
+    _stop, lines = told(capsys, port, (4,), ip6=())
+    assert sum(line.startswith("  finds  classification: guest-next-hop") for line in lines) == 2
+    asked = [one for one in made.asked if one.startswith("arp")]
+    assert [f"arp_spa=10.0.0.3,arp_tpa={HOP.ip}," in one for one in asked] == [True, False]
+    _stop, lines = told(capsys, port, (6,))
+    assert not [line for line in lines if "guest-next-hop" in line]
+
+
+# Listings
+
+
+def seen(port: KnownPort) -> list[Seen]:
+    return [
+        Seen(one, LAYOUT.table(one.purpose), LAYOUT.priority(one.purpose), cookie_of(one.purpose))
+        for one in wanted_flows([port], TAP)
+    ]
+
+
+def test_flows_of_next_hops_are_wanted_and_named() -> None:
+    rows = entries(seen(WITH), wanted_flows([WITH], TAP), layout=LAYOUT)
+    found = [row for row in rows if row.purpose == "guest-next-hop"]
+    assert [row.next_hop for row in found] == [HOP.ip, BARE.ip]
+    assert {(row.state, row.ofport, row.address, row.service) for row in found} == {
+        (State.OK, 1, "", "")
+    }
+    missing = entries(seen(PORT), wanted_flows([WITH], TAP), layout=LAYOUT)
+    assert [one.next_hop for one in missing if one.state is State.MISSING] == [HOP.ip, BARE.ip]
+    other = entries(
+        seen(replace(WITH, next_hops=(BARE, NextHop(HOP.ip)))),
+        wanted_flows([WITH], TAP),
+        layout=LAYOUT,
+    )
+    assert [one.next_hop for one in other if one.state is State.DIFFERS] == [HOP.ip]
+
+
+def test_the_table_has_them_in_the_column_of_addresses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = tuple(
+        replace(one, bridge="br-int")
+        for one in entries(seen(WITH), wanted_flows([WITH], TAP), layout=LAYOUT)
+    )
+    monkeypatch.setattr(
+        flows_command, "compare", lambda *_args, **_more: Compared((WITH,), rows, {}, {})
+    )
+    monkeypatch.setattr(flows_command, "read_meters", lambda *_args: ())
+    monkeypatch.setattr(flows_command, "read_snapshot", lambda _remote: Snapshot())
+    monkeypatch.setattr(flows_command, "take_over", lambda _conf: None)
+    monkeypatch.setattr(flows_command, "say", lambda _taken: None)
+    file = tmp_path / "dfmeta.conf"
+    file.touch()
+    done = CliRunner().invoke(flows_command.flows, ["--config-file", str(file), "--wide"])
+    (line,) = [one for one in done.output.splitlines() if HOP.ip in one]
+    assert "guest-next-hop" in line
+    done = CliRunner().invoke(flows_command.flows, ["--config-file", str(file), "--format", "json"])
+    assert f'"next_hop": "{HOP.ip}"' in done.output
+
+
+def test_without_the_daemon_a_port_has_those_of_its_row() -> None:
+    port = Port("tap1", row="r", ofport=1, next_hops=(HOP,), next_hop_faults=("x",))
+    snapshot = Snapshot(interfaces=(Interface("tap1", "br-int", ports=(port,)),))
+    (known,) = gather.ovsdb_ports(snapshot, "br-int")
+    assert (known.next_hops, known.next_hop_faults) == ((HOP,), ("x",))
+
+
+# Doctor
+
+
+def checked(*ports: KnownPort) -> list[Finding]:
+    return list(next_hops(ports))
+
+
+def test_without_any_there_is_no_line() -> None:
+    assert checked(PORT, replace(PORT, name="tap2")) == []
+
+
+def test_they_are_counted_with_those_without_a_mac() -> None:
+    (found,) = checked(WITH, PORT)
+    assert (found.check, found.status) == ("next-hops", Status.OK)
+    assert "1 ports have 2 guest next hops, 1 of them with tap-metadata's MAC" in found.text
+    (found,) = checked(replace(PORT, next_hops=(HOP,)))
+    assert "MAC" not in found.text
+
+
+def test_those_that_are_left_out_are_wrong() -> None:
+    fault = f"external_ids:dfmeta-next-hops has '{METADATA_IP}': it is the address of the service"
+    (found,) = checked(replace(WITH, next_hop_faults=(fault,)))
+    assert found.status is Status.WRONG
+    assert f"tap1 ({fault})" in found.text
+    assert "ovs-vsctl set Interface tap1" in found.remedy
+
+
+def test_those_that_neutron_has_not_given_are_unknown() -> None:
+    late = replace(PORT, name="tap2", next_hops=None)
+    unknown, fine = checked(WITH, late)
+    assert (unknown.status, fine.status) == (Status.UNKNOWN, Status.OK)
+    assert "tap2" in unknown.text

@@ -1,0 +1,268 @@
+"""``dfmeta trace`` on a host with both versions of IP: which paths it tells, and its last line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dfmeta.apps.switch_facts import Reading
+from dfmeta.cli import trace_command
+from dfmeta.cli.trace_command import LEADS, UNPROBED, Scene, follow, trace
+from dfmeta.exceptions import SwitchError
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow
+from dfmeta.flows.key import SLOT6
+from dfmeta.flows.pipeline import Layout, Purpose, cookie_of
+from dfmeta.flows.service import Tap
+from dfmeta.inspect.checks_path import PathFacts
+from dfmeta.inspect.cuts import PortBits
+from dfmeta.inspect.facts import Interface, KnownPort, Seen, Snapshot
+from dfmeta.model import Port, PortState
+from tests.core.unit.inspect.test_tracing import BACK, BACK6, SOLICITED, THERE, THERE6
+from tests.core.unit.inspect.values import ADDRESS6, INSTANCE, PORT, PORT6, SERVICE6, SETTINGS, TAP6
+
+EC2 = replace(ADDRESS6, service=IPv6Address(SERVICE6[1]))
+WANTED = replace(SETTINGS, ip6=SERVICE6, host_ip6=TAP6.ip6)
+SNAPSHOT = Snapshot(
+    interfaces=(Interface("tap-metadata", "br-int", ofport=TAP6.ofport, mac_in_use=TAP6.mac),)
+)
+AFTER, AFTER6 = (
+    text.replace("0x64666d650101000a", "0x64666d6501010001") for text in (THERE, THERE6)
+)
+SYN, SYN6 = "tcp,in_port=1,", "tcp6,in_port=1,"
+
+
+class Switch:
+    """Answers ofproto/trace with recorded text, by the beginning of the packet."""
+
+    def __init__(self, **changed: str) -> None:
+        self.asked: list[str] = []
+        self._texts = {
+            "icmp6": SOLICITED,
+            "there": THERE,
+            "there6": THERE6,
+            "after": AFTER,
+            "after6": AFTER6,
+            "back": BACK,
+            "back6": BACK6,
+        } | changed
+
+    def trace(self, _bridge: str, packet: str) -> str:
+        self.asked.append(packet)
+        if packet.startswith("icmp6"):
+            return self._texts["icmp6"]
+        leg = "back" if "in_port=9" in packet else "after" if "flags=ack" in packet else "there"
+        return self._texts[f"{leg}6" if packet.startswith("tcp6") else leg]
+
+
+@pytest.fixture
+def switch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Switch]:
+    """Makes the switch that is traced, on a host without a fault."""
+
+    def make(**changed: str) -> Switch:
+        made = Switch(**changed)
+        monkeypatch.setattr(trace_command, "Vswitchd", lambda _folder: made)
+        monkeypatch.setattr(
+            trace_command, "_host", lambda _scene, family: [f"  IPv{family.version}"]
+        )
+        return made
+
+    return make
+
+
+def scene(**values: Any) -> Scene:
+    known: dict[str, Any] = {
+        "running": True,
+        "bits": dict[int, PortBits](),
+        "ip6": SERVICE6,
+        "path": PathFacts(answered=True, ip6=PathFacts(answered=True)),
+    }
+    return Scene(WANTED, SNAPSHOT, (PORT6,), **known | values)
+
+
+def told(
+    capsys: pytest.CaptureFixture[str], port: KnownPort, versions: tuple[int, ...], **values: Any
+) -> tuple[str, list[str]]:
+    """Where it stops, and the lines that it prints."""
+    stop = follow(scene(**values), port, versions)
+    return stop, capsys.readouterr().out.splitlines()
+
+
+def heads(lines: list[str]) -> list[str]:
+    return [line.partition(f"{INSTANCE}, ")[2] for line in lines if line.startswith("tap1 ")]
+
+
+KEY4 = "10.0.0.5 fa:16:3e:00:00:01, key 128.0.0.1"
+KEY6 = f"{ADDRESS6.ip} fa:16:3e:00:00:01, key fd00:a9fe:a9fe:a9fe:1::1, to {SERVICE6[0]}"
+
+
+def test_both_versions_are_told(
+    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
+) -> None:
+    switch()
+    stop, lines = told(capsys, PORT6, (4, 6))
+    assert (stop, lines[-1]) == ("", LEADS)
+    assert heads(lines) == [KEY4, KEY6]
+    assert lines.count(LEADS) == 1
+    assert [line for line in lines if line.startswith("  IPv")] == ["  IPv4", "  IPv6"]
+    assert [line.split(",")[0] for line in lines if line.startswith("  finds")] == [
+        "  finds  classification: guest-nd",
+        "  finds  metadata service: guest-nd-answer",
+        "  finds  neighbour discovery: service-nd",
+    ]
+
+
+@pytest.mark.parametrize(("version", "head"), [(4, KEY4), (6, KEY6)])
+def test_one_version_is_told_alone(
+    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str], version: int, head: str
+) -> None:
+    made = switch()
+    _stop, lines = told(capsys, PORT6, (version,))
+    assert heads(lines) == [head]
+    assert all(packet.startswith(("tcp6", "icmp6")) for packet in made.asked) is (version == 6)
+
+
+def test_without_ipv6_it_is_not_told(
+    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = switch()
+    stop, lines = told(capsys, PORT, (4, 6), ip6=())
+    assert (stop, heads(lines), lines[-1]) == ("", [KEY4], LEADS)
+    assert len(made.asked) == 3
+
+
+def test_each_address_of_the_service_that_the_guest_uses_is_told(
+    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = switch()
+    port = replace(PORT, addresses={SLOT6 + 4: EC2, SLOT6 + 2: ADDRESS6, SLOT6 + 7: EC2})
+    _stop, lines = told(capsys, port, (6,))
+    assert [head.rpartition("key ")[2] for head in heads(lines)][:2] == [
+        f"fd00:a9fe:a9fe:a9fe:2::1, to {SERVICE6[0]}",
+        f"fd00:a9fe:a9fe:a9fe:4::1, to {SERVICE6[1]}",
+    ]
+    assert sum(f"nd_target={SERVICE6[1]}" in packet for packet in made.asked) == 1
+
+
+def test_a_guest_that_has_used_no_address_is_traced_to_the_first_one(
+    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
+) -> None:
+    to_controller = THERE6[: THERE6.index("200. ")] + (
+        "200. tcp6,in_port=1, priority 100, cookie 0x64666d6501020004\n    controller(id=53758)\n"
+        "\nFinal flow: unchanged\n"
+    )
+    made = switch(there6=to_controller)
+    stop, lines = told(capsys, replace(PORT, addresses={}), (6,))
+    assert stop == ""
+    assert heads(lines) == [f"no address known yet, to {SERVICE6[0]}"]
+    assert all(ADDRESS6.mac in packet for packet in made.asked)
+    assert "ipv6_dst=fd00:a9fe:a9fe:a9fe:1::1" in made.asked[-1], "the key of the first slot"
+
+
+def test_a_fault_of_one_version_is_named_with_it_in_the_last_line(
+    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
+) -> None:
+    switch(icmp6=SOLICITED.replace("    IN_PORT\n", ""))
+    stop, lines = told(capsys, PORT6, (4, 6))
+    fault = "neighbour discovery: the answer does not leave at tap1"
+    assert stop == f"over IPv6 to {SERVICE6[0]}: {fault}"
+    assert lines[-2:] == [f"  end    {fault}", f"O{stop[1:]}."]
+    stop, lines = told(capsys, PORT6, (6,))
+    assert (stop, lines[-1]) == (fault, f"N{fault[1:]}.")
+    assert not [line for line in lines if line.startswith("  end")]
+
+
+def test_of_different_faults_the_last_line_has_the_one_of_ipv4(
+    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
+) -> None:
+    switch(there=THERE.replace("output:9", "output:8"), icmp6="")
+    stop, lines = told(capsys, PORT6, (4, 6))
+    assert stop.startswith("its flow does not lead to tap-metadata's port")
+    assert lines[-1] == f"I{stop[1:]}."
+    first, second = [line for line in lines if line.startswith("  end")]
+    assert first == f"  end    {stop}"
+    assert second.startswith("  end    neighbour discovery: does not reach")
+
+
+def test_a_fault_of_the_port_is_told_once(
+    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
+) -> None:
+    switch()
+    stop, lines = told(capsys, PORT6, (4, 6), running=False, path=None)
+    assert stop.startswith("stops at the proxy: dfmeta-agent does not run")
+    assert lines[-1] == f"S{stop[1:]}."
+    broken = replace(PORT6, state=PortState.BROKEN, fault="a fault")
+    assert told(capsys, broken, (4, 6))[1] == ["Not traced: tap1 is broken: a fault."]
+
+
+def test_the_probe_is_that_of_the_version(
+    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
+) -> None:
+    switch()
+    failed = PathFacts(answered=True, ip6=PathFacts(answered=False, cause="no answer"))
+    stop, _lines = told(capsys, PORT6, (4, 6), path=failed)
+    assert stop.startswith(f"over IPv6 to {SERVICE6[0]}: stops at the host: guests' SYNs do not")
+    assert told(capsys, PORT6, (4,), path=failed)[1][-1] == LEADS
+    unsent = PathFacts(answered=True)
+    stop, lines = told(capsys, PORT6, (4, 6), path=unsent)
+    assert (stop, lines[-1]) == ("", UNPROBED)
+    assert "  probe  not probed: guests are served over IPv4 only" in lines
+
+
+@pytest.mark.parametrize(
+    ("wanted", "running", "cause"),
+    [
+        (SETTINGS, True, "[df_metadata] ip6 is empty, so guests are served over IPv4 only"),
+        (WANTED, True, "dfmeta-agent serves guests over IPv4 only on this host"),
+        (WANTED, False, "dfmeta-agent does not run, and the switch has no flows of it for IPv6"),
+    ],
+)
+def test_ipv6_that_is_not_served_is_not_traced(
+    monkeypatch: pytest.MonkeyPatch, wanted: Any, running: bool, cause: str
+) -> None:
+    known = replace(scene(ip6=()), wanted=wanted, running=running)
+    monkeypatch.setattr(trace_command, "load_config", lambda _files: None)
+    monkeypatch.setattr(trace_command, "take_over", lambda _conf: None)
+    monkeypatch.setattr(trace_command, "say", lambda _in_force: None)
+    monkeypatch.setattr(trace_command, "look", lambda _conf: known)
+    done = CliRunner().invoke(trace, ["tap1", "--family", "6"])
+    assert done.exit_code == 1
+    assert done.stdout.startswith(f"Not traced: {cause}")
+
+
+def test_without_the_daemon_addresses_and_services_are_those_of_the_flows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layout = Layout()
+
+    def seen(flow: Flow) -> Seen:
+        return Seen(flow, layout.table(flow.purpose), 0, cookie_of(flow.purpose))
+
+    def read(tap: Tap, *, without: Purpose | None = None) -> tuple[KnownPort, tuple[str, ...]]:
+        guest = Guest(PORT6.endpoint, None, PORT6.addresses)
+        flows = [*fixed_flows(tap), *guest_flows(guest, tap)]
+        ours = [seen(flow) for flow in flows if flow.purpose is not without]
+        reading = Reading(tuple(ours), None)
+        monkeypatch.setattr(trace_command, "read_flows", lambda _path, _layout: reading)
+        there = Interface("tap1", "br-int", ofport=1, ports=(Port("tap1", row="r", ofport=1),))
+        (port,), ip6 = trace_command._without_daemon(WANTED, Snapshot(interfaces=(there,)))
+        return port, ip6
+
+    backwards = replace(TAP6, guest_ip6=SERVICE6[::-1])
+    port, ip6 = read(backwards)
+    assert (port.addresses, ip6) == (PORT6.addresses, SERVICE6)
+    port, ip6 = read(backwards, without=Purpose.SERVICE_ND)
+    assert ip6 == ()
+    monkeypatch.setattr(trace_command, "read_flows", fail)
+    assert trace_command._without_daemon(WANTED, SNAPSHOT) == ((), ())
+
+
+def fail(_path: Path, _layout: Layout) -> None:
+
+    raise SwitchError(what="the bridge", cause="gone")

@@ -1,0 +1,155 @@
+"""What the tests of Nova's backend share."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import eventlet
+import pytest
+from eventlet.event import Event
+from eventlet.hubs import get_hub
+
+from dfmeta import metrics
+from dfmeta.model import Answer, GuestRequest, HttpHost, Identity
+from dfmeta.proxy.nova import backend as nova
+from dfmeta.proxy.nova.backend import NovaBackend, NovaSettings
+from tests.core.unit.support import AMPLE, INSTANCE, PROJECT
+from tests.core.unit.upstream import Asked, Upstream
+
+SECRET = b"a secret"
+IDENTITY = Identity(INSTANCE, PROJECT, "port-1", "tap1", incarnation=1)
+SIGNATURE = hmac.new(SECRET, INSTANCE.encode(), hashlib.sha256).hexdigest()
+PASSWORD = GuestRequest("POST", "/openstack/latest/password", body=b"cipher", guest_ip="10.0.0.5")
+SHORT = 0.3
+"""Seconds of a request whose time is to run out."""
+
+
+@pytest.fixture
+def upstreams() -> Iterator[Callable[..., Upstream]]:
+    """Starts servers that go with the test."""
+    made: list[Upstream] = []
+
+    def start(*args: Any, **options: Any) -> Upstream:
+        made.append(Upstream(*args, **options))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture
+def upstream(upstreams: Callable[..., Upstream]) -> Upstream:
+    """A server that answers each request well."""
+    return upstreams()
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., NovaBackend]]:
+    """Makes the backend for some servers; options as :class:`NovaSettings` has them."""
+    monkeypatch.setattr(nova, "RETRY_PAUSE", 0.01)
+    monkeypatch.setattr(nova, "REST", 1000.0)
+    made: list[NovaBackend] = []
+
+    def build(*hosts: Upstream | HttpHost, **options: Any) -> NovaBackend:
+        where = tuple(one.host if isinstance(one, Upstream) else one for one in hosts)
+        made.append(NovaBackend(NovaSettings(where, SECRET, **options)))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+
+
+class Patience:
+    """The times that the backend gives its tries: each is over when a test says so."""
+
+    def __init__(self) -> None:
+        self.given: list[float] = []
+        self._tries: list[tuple[Any, Any]] = []
+
+    def timeout(self, seconds: float, exception: bool) -> Any:
+        """Stand for :class:`eventlet.Timeout`."""
+        self.given.append(seconds)
+        made = eventlet.Timeout(2 * AMPLE, exception)
+        self._tries.append((made, eventlet.getcurrent()))
+        return made
+
+    def end(self, number: int = -1) -> None:
+        """Have the time of a try be over, of the latest one unless another is named."""
+        made, trying = self._tries[number]
+        get_hub().schedule_call_global(0, trying.throw, made)
+
+    def hang(self, _asked: Asked) -> bytes:
+        """Never answer: the time of a try is over as soon as its request has come."""
+        self.end()
+        Event().wait()
+        raise AssertionError("this event is never sent")
+
+
+@pytest.fixture
+def one_round(monkeypatch: pytest.MonkeyPatch, backend: object) -> None:
+    """Have each server be tried once: there is no time for the pause before the next round."""
+    del backend  # it sets another pause
+    monkeypatch.setattr(nova, "RETRY_PAUSE", 1000.0)
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch, one_round: None) -> Patience:
+    """Ends the time of tries, of which there is one for each server."""
+    del one_round
+    made = Patience()
+    stand_in = SimpleNamespace(Timeout=made.timeout, sleep=eventlet.sleep)
+    monkeypatch.setattr(nova, "eventlet", stand_in)
+    return made
+
+
+def get(path: str = "/openstack/latest/meta_data.json", **fields: Any) -> GuestRequest:
+    """A guest's request for its metadata."""
+    return GuestRequest("GET", path, guest_ip="10.0.0.5", **fields)
+
+
+def ask(
+    backend: NovaBackend, request: GuestRequest | None = None, seconds: float = AMPLE
+) -> Answer:
+    """Ask as the guest of these tests."""
+    deadline = time.monotonic() + seconds
+    return backend.answer(request or get(), IDENTITY, deadline=deadline)
+
+
+def nowhere() -> HttpHost:
+    """An address that refuses connections."""
+    gone = Upstream()
+    gone.stop()
+    return gone.host
+
+
+def answering(head: str, body: bytes = b"") -> bytes:
+    """An answer with a length."""
+    return f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+class Counted:
+    """How much a counter of the daemon's has grown since the test began."""
+
+    def __init__(self, name: str) -> None:
+        self._name = f"dfmeta_backend_{name}_total"
+        self._before = self._values()
+
+    def _values(self) -> dict[str, float]:
+        return {
+            next(iter(sample.labels.values())): sample.value
+            for family in metrics.REGISTRY.collect()
+            for sample in family.samples
+            if sample.name == self._name
+        }
+
+    def grown(self) -> dict[str, int]:
+        """By label, those that have."""
+        grown = {key: int(v - self._before.get(key, 0)) for key, v in self._values().items()}
+        return {key: value for key, value in grown.items() if value}

@@ -1,0 +1,56 @@
+"""The rows and entries of subports should say which attachments work, and which are over."""
+
+from __future__ import annotations
+
+import pytest
+
+from dfmeta.ports.attach_entries import claims_of
+from dfmeta.ports.attach_wired import WiredState
+from dfmeta.ports.one_change import PortRow, Rows
+from dfmeta.ports.subport_list import KEY, Claim
+from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
+
+OWN = Claim(100, INSTANCE, "p1")
+STATE = WiredState(
+    parents=frozenset({"trunk"}),
+    marks={INSTANCE: "p1"},
+    claims={"vm": [OWN, Claim(7, "", ""), Claim(0, "", ""), Claim(8, OTHER_INSTANCE, "p2")]},
+)
+
+
+@pytest.mark.parametrize(
+    ("parent", "attachment", "port_id", "vid", "whole"),
+    [
+        ("trunk", INSTANCE, "p1", 100, True),
+        ("trunk", INSTANCE, "p9", 100, False),
+        ("trunk", OTHER_INSTANCE, "p1", 100, False),
+        ("vm", INSTANCE, "p1", 100, True),
+        ("vm", INSTANCE, "p9", 100, False),
+        ("vm", INSTANCE, "p1", 101, False),
+        ("vm", INSTANCE, "p1", 7, True),
+        ("vm", INSTANCE, "p2", 8, False),
+        ("away", INSTANCE, "p1", 100, False),
+    ],
+)
+def test_an_attachment_works_by_its_row_or_an_entry(
+    parent: str, attachment: str, port_id: str, vid: int, *, whole: bool
+) -> None:
+    assert STATE.works(parent, attachment, port_id, vid) == whole
+
+
+def test_entries_of_others_and_those_that_are_over() -> None:
+    assert (STATE.others("vm"), STATE.others("trunk")) == ({7}, set())
+    assert STATE.left({INSTANCE}) == {OTHER_INSTANCE: ("vm", 8)}
+    assert STATE.left({INSTANCE, OTHER_INSTANCE}) == {}
+
+
+def test_lists_are_those_of_vms_whose_tags_reach_the_bridge() -> None:
+    listed = f'[{{"vid":100,"port_id":"{OTHER_INSTANCE}","attachment":"{INSTANCE}"}}]'
+
+    def row(name: str, bridge: str = "br-int", iface_id: str = "") -> PortRow:
+        ids = {"iface-id": iface_id or name, KEY: listed}
+        return PortRow(name, bridge, f"port {name}", f"interface {name}", external_ids=ids)
+
+    ports = [row("tap1"), row("tpi-1"), row("tap2", "br-other"), row("tap3", iface_id=" ")]
+    rows = Rows("root", {}, {}, {one.name: one for one in ports})
+    assert claims_of(rows, "br-int") == {"tap1": [Claim(100, INSTANCE, OTHER_INSTANCE)]}

@@ -1,0 +1,334 @@
+"""Neutron should be asked for guest next hops in few calls, and should delay no port."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import eventlet
+import pytest
+
+from dfmeta import hub, metrics
+from dfmeta.exceptions import SourceError
+from dfmeta.model import NextHop, Port, PortId
+from dfmeta.ports import rounds
+from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM
+from dfmeta.ports.neutron_api import NeutronApi, Row
+from dfmeta.ports.next_hop_list import MOST
+from dfmeta.ports.next_hops import FRESH, PLACE, UNKNOWN, NextHops
+from tests.core.unit.support import let_hub_run
+from tests.harness import neutron as harness
+
+MAC = "fa:16:3e:00:00:02"
+HOP = NextHop("10.0.0.2", MAC, "neutron")
+
+
+def uuid(number: int) -> str:
+    return f"00000000-0000-4000-8000-{number:012x}"
+
+
+NETWORK, OTHER = uuid(0xA), uuid(0xB)
+
+
+def port(number: int = 1, **more: Any) -> Port:
+    fields = {"name": f"tap{number}", "row": str(number), "ofport": number}
+    return Port(**fields | {"iface_id": uuid(number)} | more)
+
+
+class Api:
+    """Neutron without a network: ports with their networks, and networks with DHCP ports."""
+
+    def __init__(self) -> None:
+        self.networks: dict[int, str] = {}
+        self.dhcp: dict[str, list[str]] = {NETWORK: ["10.0.0.2"]}
+        self.own = ["10.0.0.5"]
+        self.elsewhere: set[int] = set()
+        self.calls: list[str] = []
+        self.fault: Exception | None = None
+        self.pause = 0.0
+
+    def on_host(self, fields: Sequence[str]) -> list[Row]:
+        self._call("host", fields)
+        return [self._row(one) for one in self.networks if one not in self.elsewhere]
+
+    def by_id(self, ids: Sequence[str], fields: Sequence[str]) -> list[Row]:
+        self._call(f"{len(ids)} ids", fields)
+        return [self._row(one) for one in self.networks if uuid(one) in ids]
+
+    def dhcp_ports(self, networks: Sequence[str]) -> list[Row]:
+        self._call(f"{len(networks)} networks", PLACE)
+        return [
+            harness.port(
+                "d", "agent", "p", owner="network:dhcp", network=one, mac=MAC, ips=self.dhcp[one]
+            )
+            for one in networks
+            if one in self.dhcp
+        ]
+
+    def _row(self, number: int) -> Row:
+        return harness.port(uuid(number), "i", "p", network=self.networks[number], ips=self.own)
+
+    def _call(self, what: str, fields: Sequence[str]) -> None:
+        assert fields == PLACE
+        self.calls.append(what)
+        eventlet.sleep(self.pause)
+        if self.fault is not None:
+            raise self.fault
+
+
+class World:
+    """The finder, and the last state of each port that it has delivered."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.api = Api()
+        self.ports: dict[PortId, Port] = {}
+        self.delivered = 0
+        self.hops = NextHops(
+            self.api, self._deliver, self._drop, timeout=0.2, clock=lambda: self.now
+        )
+
+    def _deliver(self, one: Port) -> None:
+        self.ports[one.id] = one
+        self.delivered += 1
+
+    def _drop(self, port_id: PortId) -> None:
+        del self.ports[port_id]
+
+    def of(self, number: int = 1) -> tuple[NextHop, ...] | None:
+        return self.ports[PortId(str(number))].next_hops
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.api.networks[1] = NETWORK
+    return made
+
+
+def test_a_port_is_delivered_at_once_and_again_with_its_next_hops(world: World) -> None:
+    world.hops.put(port())
+    assert (world.of(), world.api.calls) == (None, [])
+    assert world.hops.round() == FRESH
+    assert world.of() == (HOP,)
+    assert world.api.calls == ["1 ids", "1 networks"]
+    # Another change of the port keeps them.
+    world.hops.put(port(instance_id=uuid(5)))
+    assert world.of() == (HOP,)
+
+
+def test_a_network_is_asked_for_once_and_again_when_its_time_is_over(world: World) -> None:
+    world.hops.put(port())
+    world.hops.round()
+    world.api.networks[2] = NETWORK
+    world.hops.put(port(2))
+    world.now += 10
+    assert world.hops.round() == FRESH - 10
+    assert (world.of(2), world.api.calls[2:]) == ((HOP,), ["1 ids"])
+    world.now += FRESH - 10
+    world.api.dhcp[NETWORK] = ["10.0.0.3"]
+    world.hops.round()
+    assert [one.ip for one in world.of() or ()] == ["10.0.0.3"]
+    assert world.of(2) == world.of()
+    assert world.api.calls[3:] == ["1 ids", "1 networks"]
+
+
+def test_a_dhcp_port_that_neutron_deletes_goes(world: World) -> None:
+    world.hops.put(port())
+    world.hops.round()
+    world.now += FRESH
+    world.api.dhcp.clear()
+    world.hops.round()
+    assert world.of() == ()
+
+
+def test_the_own_address_of_a_port_is_no_next_hop_of_it(world: World) -> None:
+    world.api.dhcp[NETWORK] = [*world.api.own, "10.0.0.2"]
+    world.hops.put(port())
+    world.hops.round()
+    assert world.of() == (HOP,)
+
+
+def test_a_port_gets_a_bounded_number(world: World) -> None:
+    world.api.dhcp[NETWORK] = [f"10.0.1.{n}" for n in range(1, 3 * MOST)]
+    world.hops.put(port())
+    world.hops.round()
+    assert len(world.of() or ()) == MOST
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"next_hops": (NextHop("10.0.0.9"),)},
+        {"next_hop_faults": ("a wrong entry",)},
+        {"fault": "broken"},
+        {"iface_id": "container-7"},
+        {"iface_id": ""},
+    ],
+)
+def test_a_port_with_the_key_or_without_neutron_is_not_asked_about(
+    world: World, more: dict[str, Any]
+) -> None:
+    world.hops.put(port(**more))
+    world.hops.round()
+    assert world.ports[PortId("1")] == port(**more)
+    assert world.api.calls == []
+
+
+def test_without_the_key_any_more_neutrons_come(world: World) -> None:
+    world.hops.put(port(next_hops=(NextHop("10.0.0.9"),)))
+    world.hops.put(port())
+    assert world.of() is None
+    world.hops.round()
+    assert world.of() == (HOP,)
+
+
+def test_a_port_that_neutron_does_not_know_has_none_until_it_is_asked_again(world: World) -> None:
+    del world.api.networks[1]
+    world.hops.put(port())
+    assert world.hops.round() == UNKNOWN
+    assert world.of() == ()
+    world.api.networks[1] = NETWORK
+    world.now += UNKNOWN
+    world.hops.round()
+    assert world.of() == (HOP,)
+
+
+def test_many_ports_take_few_calls(world: World) -> None:
+    count = 2 * LIST_FROM
+    for number in range(1, count + 1):
+        world.api.networks[number] = NETWORK if number % 2 else OTHER
+        world.hops.put(port(number))
+    world.api.elsewhere = {count}
+    world.hops.round()
+    assert world.api.calls == ["host", "1 ids", "2 networks"]
+    assert (world.of(1), world.of(2)) == ((HOP,), ())
+    for number in range(1000, 1000 + 2 * IDS_AT_ONCE):
+        world.api.networks[number] = uuid(number + 5000)
+        world.api.elsewhere.add(number)
+        world.hops.put(port(number))
+    world.hops.round()
+    assert world.api.calls[3:] == ["host", *2 * [f"{IDS_AT_ONCE} ids"]] + 2 * [
+        f"{IDS_AT_ONCE} networks"
+    ]
+
+
+def test_a_port_that_is_gone_is_forgotten(world: World) -> None:
+    world.hops.put(port())
+    world.hops.round()
+    world.hops.forget(port().id)
+    assert world.ports == {}
+    world.now += FRESH
+    assert world.hops.round() == float("inf")
+    assert world.api.calls == ["1 ids", "1 networks"]
+
+
+def test_while_neutron_is_away_the_known_ones_stay(world: World) -> None:
+    world.hops.put(port())
+    world.hops.round()
+    world.now += FRESH
+    world.api.fault = SourceError(source="neutron", cause="gone")
+    world.hops.put(replace(port(2), iface_id=uuid(1)))
+    with pytest.raises(SourceError):
+        world.hops.round()
+    assert world.of() == (HOP,)
+
+
+def test_an_answer_that_takes_too_long_is_a_failure(world: World) -> None:
+    world.hops.put(port())
+    world.api.pause = 5
+    with pytest.raises(SourceError, match=r"no answer within 0\.2 s"):
+        world.hops.round()
+    assert world.of() is None
+
+
+def test_a_time_limit_of_another_is_not_taken_for_its_own(world: World) -> None:
+    world.hops.put(port())
+    world.api.pause = 5
+    with pytest.raises(eventlet.Timeout) as caught, eventlet.Timeout(0.01) as mine:
+        world.hops.round()
+    assert caught.value is mine
+
+
+# The loop
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[World]:
+    """The finder as it runs, with pauses of a test."""
+    monkeypatch.setattr(rounds, "RETRY", (0.01, 0.02))
+    world: World = request.getfixturevalue("world")
+    world.hops.start()
+    yield world
+    hub.VITAL.release()
+
+
+def until(condition: Any) -> None:
+    with eventlet.Timeout(60):
+        while not condition():
+            eventlet.sleep(0.005)
+
+
+def test_a_new_port_is_asked_about_at_once(running: World) -> None:
+    let_hub_run()
+    running.hops.put(port())
+    until(lambda: running.of() == (HOP,))
+    running.api.networks[2] = NETWORK
+    running.hops.put(port(2))
+    until(lambda: running.of(2) == (HOP,))
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause", "message", "most"),
+    [
+        (
+            SourceError(source="neutron", cause="gone"),
+            "source",
+            "Neutron does not give the guest next hops (gone); known ones stay",
+            1,
+        ),
+        (KeyError("defect"), "defect", "The query for the guest next hops failed; retrying", 100),
+    ],
+)
+def test_after_a_failure_neutron_is_asked_again_and_the_log_tells_it(
+    running: World,
+    caplog: pytest.LogCaptureFixture,
+    fault: Exception,
+    cause: Any,
+    message: str,
+    most: int,
+) -> None:
+    failed = metrics.NEUTRON_ROUNDS_FAILED.labels(cause)
+    before = failed._value.get()
+    running.api.fault = fault
+    with caplog.at_level(logging.WARNING, rounds.LOG.name):
+        running.hops.put(port())
+        until(lambda: len(running.api.calls) > 3)
+        assert running.of() is None
+        running.api.fault = None
+        until(lambda: running.of() == (HOP,))
+    assert 1 <= caplog.messages.count(message) <= most
+    assert failed._value.get() >= before + 3
+
+
+def test_neutron_is_asked_for_the_dhcp_ports_of_networks() -> None:
+    asked: list[Any] = []
+
+    class Session:
+        def request(self, url: str, _method: str, params: list[tuple[str, str]]) -> Any:
+            asked.append((url, params))
+            raise ValueError
+
+    api = NeutronApi(Session(), host="h", where={}, endpoint="http://n")
+    with pytest.raises(SourceError):
+        api.dhcp_ports([NETWORK, OTHER])
+    ((url, params),) = asked
+    assert url == "http://n/v2.0/ports"
+    assert params[:3] == [
+        ("device_owner", "network:dhcp"),
+        ("network_id", NETWORK),
+        ("network_id", OTHER),
+    ]
+    assert {("fields", "mac_address"), ("fields", "fixed_ips")} <= set(params)

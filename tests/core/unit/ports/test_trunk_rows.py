@@ -1,0 +1,430 @@
+"""Ports of a trunk should follow the rows of the trunk's bridge, as if all were read anew."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from ovs.db.data import Atom
+from ovs.db.types import UuidType
+
+from dfmeta.model import Endpoint, Port, PortId, PortKind, PortState
+from dfmeta.ports.bridge_reader import BridgeReader, Update
+from dfmeta.ports.subport_list import KEY
+from dfmeta.ports.vif import INSTANCE_KEY
+from tests.core.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE
+from tests.harness.examples import examples
+
+VM = {"iface-id": "p", "attached-mac": GUEST_MAC, "vm-uuid": INSTANCE}
+PORT = {"iface-id": "p", "attached-mac": GUEST_MAC}
+
+
+class Row(SimpleNamespace):
+    """A row of a table; equal to no other row."""
+
+    __hash__ = object.__hash__
+
+    @property
+    def _data(self) -> dict[str, Any]:
+        return {"ports": SimpleNamespace(values={Atom(UuidType, one.uuid) for one in self.ports})}
+
+
+class Ovsdb:
+    """The database, with the changes since the last reading."""
+
+    def __init__(self) -> None:
+        self.tables = {
+            name: SimpleNamespace(rows=dict[Any, Any]()) for name in ("Bridge", "Port", "Interface")
+        }
+        self.changes: list[Any] = []
+        self._numbers = itertools.count(1)
+        self.reader = BridgeReader("br-int", "tap-metadata")
+        self.known: dict[PortId, Port] = {}
+        self.bridge("br-int")
+        self.take(self.reader.read(self))
+
+    def insert(self, table: str, **columns: Any) -> Any:
+        uuid = f"{table}-{next(self._numbers)}"
+        row = Row(uuid=uuid, _table=SimpleNamespace(name=table), **columns)
+        self.tables[table].rows[uuid] = row
+        self.changes.append(row)
+        return row
+
+    def delete(self, row: Any) -> None:
+        del self.tables[row._table.name].rows[row.uuid]
+        self.changes.append(row)
+
+    def bridge(self, name: str) -> Any:
+        return self.insert(
+            "Bridge", name=name, ports=[], datapath_id=[], controller=[], datapath_type=""
+        )
+
+    def bridges(self) -> dict[str, Any]:
+        return {one.name: one for one in self.tables["Bridge"].rows.values()}
+
+    def interface(self, name: str) -> Any:
+        found = [one for one in self.tables["Interface"].rows.values() if one.name == name]
+        return found[0] if found else None
+
+    def add(self, bridge: str, name: str, *, tag: int = 0, **columns: Any) -> Any:
+        base = {"type": "", "ofport": [next(self._numbers)], "external_ids": {}, "options": {}}
+        interface = self.insert("Interface", name=name, mac_in_use=[], **base | columns)
+        port = self.insert(
+            "Port",
+            name=name,
+            interfaces=[interface],
+            tag=[tag] if tag else [],
+            vlan_mode=["access"] if tag else [],
+            cvlans=[],
+            other_config={},
+        )
+        self.bridges()[bridge].ports.append(port)
+        self.changes.append(self.bridges()[bridge])
+        return interface
+
+    def patch(
+        self, bridge: str, name: str, peer: str, port_id: str, *, tag: int = 0, listed: str = ""
+    ) -> Any:
+        ids = {"iface-id": port_id, "attached-mac": GUEST_MAC, KEY: listed}
+        return self.add(
+            bridge, name, type="patch", options={"peer": peer}, external_ids=ids, tag=tag
+        )
+
+    def remove(self, name: str) -> None:
+        for bridge in self.bridges().values():
+            for port in [one for one in bridge.ports if one.name == name]:
+                bridge.ports.remove(port)
+                self.delete(port)
+                self.changes.append(bridge)
+                for interface in port.interfaces:
+                    self.delete(interface)
+
+    def remove_bridge(self, name: str) -> None:
+        bridge = self.bridges()[name]
+        self.delete(bridge)
+        for port in bridge.ports:
+            self.delete(port)
+            for interface in port.interfaces:
+                self.delete(interface)
+
+    def change(self, name: str, **columns: Any) -> None:
+        row = self.interface(name)
+        vars(row).update(columns)
+        self.changes.append(row)
+
+    def port_row(self, name: str) -> Any:
+        return next(one for one in self.tables["Port"].rows.values() if one.name == name)
+
+    def take(self, update: Update) -> None:
+        for one in update.gone:
+            del self.known[one]
+        self.known |= {port.id: port for port in update.changed}
+        self.changes = []
+
+    def read(self) -> dict[str, Port]:
+        """Read the changes; return the ports of rows by their names."""
+        self.take(self.reader.read(self, self.changes))
+        return {port.name: port for port in self.known.values() if not port.vid}
+
+    def anew(self) -> dict[PortId, Port]:
+        changed = BridgeReader("br-int", "tap-metadata").read(self).changed
+        return {port.id: port for port in changed}
+
+
+@pytest.fixture
+def ovsdb() -> Ovsdb:
+    """A trunk with its parent and a subport, without the VM's interface."""
+    made = Ovsdb()
+    made.bridge("tbr-1")
+    made.patch("br-int", "tpi-1", "tpt-1", "p")
+    made.patch("tbr-1", "tpt-1", "tpi-1", "p")
+    made.patch("br-int", "spi-1", "spt-1", "s")
+    made.patch("tbr-1", "spt-1", "spi-1", "s", tag=100)
+    return made
+
+
+def test_a_parent_has_the_instance_of_the_interface_on_its_trunks_bridge(ovsdb: Ovsdb) -> None:
+    ports = ovsdb.read()
+    assert ports["tpi-1"].state is PortState.NO_INSTANCE
+    ovsdb.add("tbr-1", "tap1", external_ids=VM | {"project-id": "project"})
+    ports = ovsdb.read()
+    assert ports.keys() == {"tpi-1", "spi-1"}
+    parent = ports["tpi-1"]
+    assert (parent.state, parent.kind) == (PortState.SERVED, PortKind.PARENT)
+    assert (parent.instance_id, parent.project_id) == (INSTANCE, "project")
+    assert parent.sources == {"instance_id": "ovsdb", "project_id": "ovsdb"}
+    assert parent.ofport == ovsdb.interface("tpi-1").ofport[0]
+    ovsdb.change("tap1", external_ids=VM | {"vm-uuid": OTHER_INSTANCE})
+    assert ovsdb.read()["tpi-1"].instance_id == OTHER_INSTANCE
+    ovsdb.remove("tap1")
+    assert ovsdb.read()["tpi-1"].instance_id == ""
+
+
+def test_an_interface_of_another_port_or_bridge_is_not_the_parents(ovsdb: Ovsdb) -> None:
+    ovsdb.bridge("tbr-2")
+    ovsdb.add("tbr-1", "tap2", external_ids=VM | {"iface-id": "q"})
+    ovsdb.add("tbr-2", "tap3", external_ids=VM)
+    ovsdb.add("tbr-1", "tap4", external_ids=PORT)
+    assert ovsdb.read()["tpi-1"].instance_id == ""
+
+
+def test_two_interfaces_of_a_parent_name_no_instance(ovsdb: Ovsdb) -> None:
+    ovsdb.add("tbr-1", "tap1", external_ids=VM)
+    ovsdb.add("tbr-1", "tap2", external_ids=VM | {"vm-uuid": OTHER_INSTANCE})
+    assert ovsdb.read()["tpi-1"].instance_id == ""
+    ovsdb.remove("tap2")
+    assert ovsdb.read()["tpi-1"].instance_id == INSTANCE
+
+
+def test_an_invalid_instance_of_the_vm_is_the_parents_fault(ovsdb: Ovsdb) -> None:
+    ovsdb.add("tbr-1", "tap1", external_ids=VM | {"vm-uuid": "web"})
+    parent = ovsdb.read()["tpi-1"]
+    assert (parent.state, parent.endpoint) == (PortState.BROKEN, None)
+    assert "external_ids:vm-uuid='web'" in parent.fault
+
+
+@pytest.mark.parametrize("order", [1, -1, 0])
+def test_a_trunks_bridge_that_is_made_anew_is_read_anew(ovsdb: Ovsdb, order: int) -> None:
+    """In two readings, or in one, whose changes have no order."""
+    ovsdb.add("tbr-1", "tap1", external_ids=VM)
+    before = ovsdb.read()
+    ovsdb.remove_bridge("tbr-1")
+    if not order:
+        gone = ovsdb.read()
+        assert (gone["tpi-1"].instance_id, gone["spi-1"].segmentation_id) == ("", 0)
+    ovsdb.bridge("tbr-1")
+    ovsdb.patch("tbr-1", "tpt-1", "tpi-1", "p")
+    ovsdb.patch("tbr-1", "spt-1", "spi-1", "s", tag=100)
+    ovsdb.add("tbr-1", "tap1", external_ids=VM)
+    ovsdb.changes = ovsdb.changes[:: order or 1]
+    assert ovsdb.read() == before
+    ovsdb.change("tap1", external_ids=VM | {"vm-uuid": OTHER_INSTANCE})
+    assert ovsdb.read()["tpi-1"].instance_id == OTHER_INSTANCE
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_parent_that_is_made_anew_with_its_list_keeps_it(ovsdb: Ovsdb, order: int) -> None:
+    listed = json.dumps([{"vid": 100, "instance_id": INSTANCE}])
+    ovsdb.remove("tpi-1")
+    ovsdb.patch("br-int", "tpi-1", "tpt-1", "p", listed=listed)
+    assert ovsdb.read()["spi-1"].instance_id == INSTANCE
+    ovsdb.remove("tpi-1")
+    ovsdb.patch("br-int", "tpi-1", "tpt-1", "p", listed=listed)
+    ovsdb.changes = ovsdb.changes[::order]
+    assert ovsdb.read()["spi-1"].instance_id == INSTANCE
+    ovsdb.remove("tpi-1")
+    assert ovsdb.read()["spi-1"].instance_id == ""
+
+
+@pytest.mark.parametrize("row", ["dfmeta-instance", "vm-uuid"])
+def test_a_subport_has_the_instance_of_its_own_row(ovsdb: Ovsdb, row: str) -> None:
+    ovsdb.add("tbr-1", "tap1", external_ids=VM)
+    subport = ovsdb.read()["spi-1"]
+    assert (subport.kind, subport.segmentation_id) == (PortKind.SUBPORT, 100)
+    assert (subport.parent, subport.instance_id, subport.vid) == ("tpi-1", "", 0)
+    assert subport.endpoint == Endpoint(ovsdb.interface("spi-1").ofport[0])
+    ids = ovsdb.interface("spi-1").external_ids
+    ovsdb.change("spi-1", external_ids=ids | {row: OTHER_INSTANCE.upper()})
+    assert ovsdb.read()["spi-1"].instance_id == OTHER_INSTANCE
+    ovsdb.change("spi-1", external_ids=ids | {row: "web"})
+    broken = ovsdb.read()["spi-1"]
+    assert (broken.state, f"external_ids:{row}='web'" in broken.fault) == (PortState.BROKEN, True)
+
+
+def test_a_subport_has_the_instance_of_its_entry_unless_its_row_has_one(ovsdb: Ovsdb) -> None:
+    ovsdb.read()
+    listed = json.dumps(
+        [{"vid": 100, "instance_id": INSTANCE, "project_id": "project", "mtu": 1442}]
+    )
+    ovsdb.change("tpi-1", external_ids=PORT | {KEY: listed})
+    ports = ovsdb.read()
+    assert (ports["tpi-1"].mtu, ports["spi-1"].mtu) == (0, 1442)
+    assert (ports["spi-1"].instance_id, ports["spi-1"].project_id) == (INSTANCE, "project")
+    assert len(ovsdb.known) == 2, "its tags do not reach the bridge"
+    ids = ovsdb.interface("spi-1").external_ids
+    ovsdb.change("spi-1", external_ids=ids | {INSTANCE_KEY: OTHER_INSTANCE})
+    subport = ovsdb.read()["spi-1"]
+    assert (subport.instance_id, subport.project_id) == (OTHER_INSTANCE, "")
+    ovsdb.change("spi-1", external_ids=ids | {INSTANCE_KEY: INSTANCE.upper()})
+    subport = ovsdb.read()["spi-1"]
+    assert (subport.instance_id, subport.project_id) == (INSTANCE, "project")
+    ovsdb.change("spi-1", external_ids=ids)
+    ovsdb.port_row("spt-1").tag = [200]
+    ovsdb.changes.append(ovsdb.port_row("spt-1"))
+    subport = ovsdb.read()["spi-1"]
+    assert (subport.instance_id, subport.segmentation_id) == ("", 200)
+
+
+def test_a_list_of_a_port_on_the_bridge_makes_a_port_of_each_vlan(ovsdb: Ovsdb) -> None:
+    entries = [
+        {"vid": 100, "port_id": "c", "instance_id": OTHER_INSTANCE, "mac": GUEST_MAC, "mtu": 1442},
+        {"vid": 200},
+        {"vid": 9999},
+    ]
+    ovsdb.add("br-int", "tap9", external_ids=VM | {KEY: json.dumps(entries)}, ofport=[9])
+    parent = ovsdb.read()["tap9"]
+    assert (parent.kind, parent.endpoint, parent.instance_id) == (
+        *(PortKind.PARENT, Endpoint(9), INSTANCE),
+    )
+    (fault,) = parent.subport_faults
+    assert "9999" in fault
+    first, second = (ovsdb.known[PortId(parent.row, vid)] for vid in (100, 200))
+    assert (first.endpoint, first.instance_id, first.iface_id) == (
+        *(Endpoint(9, 100), OTHER_INSTANCE, "c"),
+    )
+    assert (first.kind, first.segmentation_id, first.parent) == (PortKind.SUBPORT, 100, "tap9")
+    assert (parent.mtu, first.mtu, second.mtu) == (0, 1442, 0)
+    assert (second.endpoint, second.instance_id, second.mac) == (Endpoint(9, 200), "", "")
+    ovsdb.change("tap9", external_ids=VM | {KEY: json.dumps(entries[1:])})
+    ovsdb.read()
+    assert PortId(parent.row, 100) not in ovsdb.known
+    ovsdb.change("tap9", external_ids=VM)
+    assert ovsdb.read()["tap9"].kind is PortKind.PORT
+    assert not any(port.vid for port in ovsdb.known.values())
+
+
+def test_a_list_of_another_port_is_no_ones(ovsdb: Ovsdb) -> None:
+    listed = json.dumps([{"vid": 100, "instance_id": INSTANCE}])
+    for name in ("spi-1", "tpt-1", "spt-1"):
+        ovsdb.change(name, external_ids=ovsdb.interface(name).external_ids | {KEY: listed})
+    ovsdb.add("br-int", "int-br-ex", type="patch", external_ids={KEY: listed})
+    assert ovsdb.read()["spi-1"].instance_id == ""
+    assert len(ovsdb.known) == 2
+
+
+def test_a_broken_vm_costs_its_subports_nothing(ovsdb: Ovsdb) -> None:
+    listed = json.dumps([{"vid": 100, "instance_id": INSTANCE}])
+    ovsdb.add("br-int", "tap9", external_ids=VM | {"vm-uuid": "web", KEY: listed}, ofport=[9])
+    assert ovsdb.read()["tap9"].state is PortState.BROKEN
+    (subport,) = (port for port in ovsdb.known.values() if port.vid)
+    assert (subport.state, subport.endpoint) == (PortState.SERVED, Endpoint(9, 100))
+
+
+def test_a_change_of_one_subport_reads_no_other(
+    ovsdb: Ovsdb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2, 50):
+        ovsdb.patch("br-int", f"spi-{number}", f"spt-{number}", f"s{number}")
+        ovsdb.patch("tbr-1", f"spt-{number}", f"spi-{number}", f"s{number}", tag=number)
+    ovsdb.add("tbr-1", "tap1", external_ids=VM)
+    ovsdb.read()
+    read: list[Any] = []
+    reading = ovsdb.reader._read_port
+    monkeypatch.setattr(
+        ovsdb.reader, "_read_port", lambda uuid, port: read.append(port) or reading(uuid, port)
+    )
+    ovsdb.remove("spt-7")
+    ovsdb.read()
+    assert [port.name for port in read] == ["spi-7"]
+    read.clear()
+    # Neutron's agent writes all external_ids of the VM's interface at each change of the trunk.
+    ovsdb.change("tap1", external_ids=VM | {"subport_ids": "[1]"})
+    ovsdb.read()
+    assert read == []
+
+
+NAMES = {
+    "tpi-1": ("br-int", "tpt-1", "p"),
+    "tpi-2": ("br-int", "tpt-2", "q"),
+    "spi-1": ("br-int", "spt-1", "s1"),
+    "spi-2": ("br-int", "spt-2", "s2"),
+    "tpt-1": ("tbr-1", "tpi-1", "p"),
+    "tpt-2": ("tbr-2", "tpi-2", "q"),
+    "spt-1": ("tbr-1", "spi-1", "s1"),
+    "spt-2": ("tbr-2", "spi-2", "s2"),
+}
+LISTS = ["", "[]", '[{"vid":1,"port_id":"x"},{"vid":2}]', "odd", '[{"vid":1}]']
+
+
+class Changes(RuleBasedStateMachine):
+    """After any changes, the ports are those that a new reading of everything gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ovsdb = Ovsdb()
+
+    def there(self) -> Iterable[str]:
+        return [one.name for one in self.ovsdb.tables["Interface"].rows.values()]
+
+    @rule(name=st.sampled_from(["tbr-1", "tbr-2", "br-int"]))
+    def toggle_bridge(self, name: str) -> None:
+        if name in self.ovsdb.bridges():
+            self.ovsdb.remove_bridge(name)
+        else:
+            self.ovsdb.bridge(name)
+
+    @rule(
+        name=st.sampled_from([*NAMES]),
+        elsewhere=st.sampled_from(["", "", "", "tbr-1", "tbr-2"]),
+        tag=st.sampled_from([0, 1, 2]),
+        listed=st.sampled_from(LISTS),
+    )
+    def toggle_patch(self, name: str, elsewhere: str, tag: int, listed: str) -> None:
+        bridge, peer, port_id = NAMES[name]
+        bridge = elsewhere or bridge
+        if name in self.there():
+            self.ovsdb.remove(name)
+        elif bridge in self.ovsdb.bridges():
+            tag = tag if name[:3] == "spt" else 0
+            self.ovsdb.patch(bridge, name, peer, port_id, tag=tag, listed=listed)
+
+    @rule(
+        name=st.sampled_from(["tap1", "tap2"]),
+        bridge=st.sampled_from(["tbr-1", "tbr-2", "br-int"]),
+        port_id=st.sampled_from(["p", "q"]),
+        instance=st.sampled_from([INSTANCE, OTHER_INSTANCE, "", "odd"]),
+    )
+    def toggle_vm(self, name: str, bridge: str, port_id: str, instance: str) -> None:
+        if name in self.there():
+            self.ovsdb.remove(name)
+        elif bridge in self.ovsdb.bridges():
+            ids = VM | {"iface-id": port_id, "vm-uuid": instance}
+            self.ovsdb.add(bridge, name, external_ids=ids)
+
+    @precondition(lambda self: self.there())
+    @rule(data=st.data())
+    def change(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.there())))
+        row = self.ovsdb.interface(name)
+        key = data.draw(st.sampled_from([KEY, INSTANCE_KEY, "vm-uuid", "project-id", "iface-id"]))
+        value = data.draw(st.sampled_from(LISTS if key == KEY else [INSTANCE, "", "odd", "p"]))
+        self.ovsdb.change(name, external_ids=row.external_ids | {key: value})
+
+    @precondition(lambda self: self.there())
+    @rule(data=st.data(), bridge=st.sampled_from(["tbr-1", "tbr-2", "br-int"]))
+    def move(self, data: st.DataObject, bridge: str) -> None:
+        name = data.draw(st.sampled_from(sorted(self.there())))
+        if bridge not in self.ovsdb.bridges():
+            return
+        port = self.ovsdb.port_row(name)
+        for one in self.ovsdb.bridges().values():
+            if port in one.ports:
+                one.ports.remove(port)
+                self.ovsdb.changes.append(one)
+        self.ovsdb.bridges()[bridge].ports.append(port)
+        self.ovsdb.changes += [self.ovsdb.bridges()[bridge], port]
+
+    @rule(order=st.sampled_from([1, -1]))
+    def read(self, order: int) -> None:
+        self.ovsdb.changes = self.ovsdb.changes[::order]
+        self.ovsdb.read()
+        assert self.ovsdb.known == self.ovsdb.anew()
+
+    @invariant()
+    def nothing_is_left_over(self) -> None:
+        if not self.ovsdb.changes:
+            followers = self.ovsdb.reader._trunks._followers
+            assert {row for there in followers.values() for row in there} == {
+                *self.ovsdb.reader._trunks._keys
+            }
+
+
+TestChanges = Changes.TestCase
+TestChanges.settings = settings(max_examples=examples(30), stateful_step_count=30, deadline=None)

@@ -1,0 +1,83 @@
+"""A client of the admin listener should keep no other client from it, and take no more than a
+share of the daemon: with a token or without."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.core.unit.store.api.server import ApiServer
+from tests.harness.admin_flood import SILENT, Flood, room_for
+from tests.harness.poll import wait_for
+
+TAKEN = 1 << 20
+"""Bytes of a refused request that the kernel's buffers and dfmeta take at most."""
+PATIENCE = 30
+"""Seconds in which an answer has to come at all: floods do not end by themselves."""
+
+
+@pytest.fixture(scope="module", params=["open", "secured"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApiServer]:
+    room_for(SILENT)
+    url = f"sqlite:///{tmp_path_factory.mktemp('flooded')}/store.db"
+    with ApiServer(url, secured=request.param == "secured") as served:
+        yield served
+        assert served.complaints() == ""
+
+
+def is_answered(server: ApiServer, peer: str) -> bool:
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", server.port, timeout=PATIENCE, source_address=(peer, 0)
+    )
+    try:
+        connection.request("GET", "/healthz")
+        response = connection.getresponse()
+        return (response.status, response.read()) == (200, b'{"status": "UP"}')
+    except ConnectionResetError:
+        # For a moment there were a thousand of its peer that were no longer silent.
+        return False
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.0.0.2"], ids=["of its peer", "of another"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "pipelined requests",
+        "pipelined metrics",
+        "connections",
+        "silent connections",
+        "half a request",
+        "no body",
+    ],
+)
+def test_a_flood_keeps_no_other_client_from_its_answer(
+    server: ApiServer, kind: str, peer: str
+) -> None:
+    with Flood(kind, server.port) as flood:
+        assert flood.begun.wait(PATIENCE)
+        wait_for(lambda: is_answered(server, peer), PATIENCE, "an answer")
+
+
+@pytest.mark.parametrize("kind", ["silent connections", "half a request"])
+def test_silent_connections_of_many_peers_keep_no_client_out(server: ApiServer, kind: str) -> None:
+    peers = tuple(f"127.0.1.{number}" for number in range(1, 201))
+    with Flood(kind, server.port, peers=peers) as flood:
+        assert flood.begun.wait(PATIENCE)
+        assert is_answered(server, "127.0.0.1")
+
+
+@pytest.mark.parametrize("kind", ["trailers", "trailers of a body", "a refused body"])
+def test_little_is_taken_of_a_request_that_does_not_end(tmp_path: Path, kind: str) -> None:
+    with ApiServer(f"sqlite:///{tmp_path}/store.db", secured=True) as server:
+        with Flood(kind, server.port) as flood:
+            flood.wait()
+        (accepted,) = flood.accepted
+        assert accepted < TAKEN
+        assert is_answered(server, "127.0.0.1")

@@ -1,0 +1,232 @@
+"""An instance without a record should get what the operator meant for all such, and no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dfmeta.exceptions import BackendError, StoreError
+from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.store.db.record import Record, dump_document
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.guest import defaults
+from dfmeta.store.guest.backend import StoreBackend
+from tests.core.unit.store.conftest import said
+from tests.core.unit.support import OTHER_INSTANCE
+
+HOST = "KVM1"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHdlYi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4u key-1"
+THEN = datetime(2026, 1, 1, tzinfo=UTC)
+META_DATA = "/openstack/latest/meta_data.json"
+PASSWORD = "/openstack/latest/password"
+
+Ask = Callable[..., Answer]
+
+
+def layer(record_id: str, document: dict[str, object] | None, **values: object) -> Record:
+    """Defaults as they stand in the store."""
+    text = None if document is None else dump_document(document)
+    one = Record(record_id, record_id.encode(), THEN, THEN, metadata=text)
+    return replace(one, **values)  # type: ignore[arg-type]  # fields by name
+
+
+def merged(*layers: Record, name: str = "Web 1", instance: str = OTHER_INSTANCE) -> Record:
+    record = defaults.merged(layers, instance, instance_name=name, project_id="p")
+    assert record is not None
+    return record
+
+
+def document(record: Record) -> dict[str, object]:
+    return dict(json.loads(record.metadata or "null"))
+
+
+@pytest.fixture
+def guest(identity: Identity) -> Identity:
+    return replace(identity, instance_name="Web 1", project_id="p")
+
+
+@pytest.fixture
+def backend(repository: Repository) -> StoreBackend:
+    return StoreBackend(repository, host=HOST)
+
+
+@pytest.fixture
+def asked(backend: StoreBackend, guest: Identity) -> Ask:
+    def ask(path: str, method: str = "GET", body: bytes = b"", **who: Any) -> Answer:
+        request = GuestRequest(method=method, path=path, body=body)
+        return backend.open(request, replace(guest, **who)).answer()
+
+    return ask
+
+
+def test_the_ids_are_those_of_the_host_and_the_project() -> None:
+    assert defaults.layers(host="KVM1.example.org", project_id="") == (
+        "default:*",
+        "default:host:kvm1.example.org",
+    )
+    assert defaults.layers(host="a", project_id="P")[2:] == ("default:project:p",)
+
+
+def test_the_more_special_one_comes_first_member_by_member() -> None:
+    record = merged(
+        layer("a", {"ssh_keys": ["1"], "meta": {"a": "1", "b": "1"}, "name": "all"}),
+        layer("b", {"meta": {"b": "2"}, "availability_zone": "z"}, userdata=b"b"),
+        layer("c", {"ssh_keys": ["3"]}, userdata=None, http_tokens="required"),
+    )
+    assert document(record) == {
+        "name": "all",
+        "hostname": "web-1",
+        "ssh_keys": ["3"],
+        "meta": {"a": "1", "b": "2"},
+        "availability_zone": "z",
+    }
+    assert (record.userdata, record.http_tokens, record.project_id) == (b"b", "required", "p")
+
+
+def test_a_userdata_that_is_empty_takes_the_place_of_a_more_general_one() -> None:
+    assert merged(layer("a", {}, userdata=b"a"), layer("b", None, userdata=b"")).userdata == b""
+
+
+def test_the_host_name_is_the_given_one_or_made_of_the_name() -> None:
+    assert document(merged(layer("a", {"hostname": "given"})))["hostname"] == "given"
+    assert document(merged(layer("a", {}))) == {"name": "Web 1", "hostname": "web-1"}
+    assert document(merged(layer("a", {}), name="!")) == {"name": "!"}
+    assert document(merged(layer("a", {}), name="")) == {}
+
+
+def test_the_seed_stays_and_is_each_instances_own() -> None:
+    general, special = layer("a", {}), layer("b", {})
+    seed = merged(general).seed
+    later = replace(general, metadata='{"name":"x"}', updated_at=THEN + timedelta(1))
+    assert seed == merged(later, special, name="other", instance=OTHER_INSTANCE.upper()).seed
+    assert seed != merged(general, instance="6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01").seed
+    assert seed != merged(special).seed
+    assert merged(later, special).updated_at == later.updated_at
+    assert general.seed not in seed
+
+
+def test_without_defaults_there_is_none() -> None:
+    nothing = layer("a", None)
+    for found in ([], [nothing]):
+        assert defaults.merged(found, "i", instance_name="n", project_id="") is None
+
+
+def test_a_default_that_is_no_object_is_an_error() -> None:
+    with pytest.raises(StoreError, match="document of record b"):
+        merged(layer("a", {}), layer("b", {}, metadata="[]"))
+
+
+# As guests get them
+
+
+def test_a_guest_without_a_record_boots_from_the_defaults(
+    repository: Repository, asked: Ask, instance_id: str
+) -> None:
+    assert asked(META_DATA).status == 404
+    repository.put(defaults.EVERYWHERE, document={"ssh_keys": [KEY]}, userdata=b"all")
+    repository.put(defaults.of_host(HOST), document={"availability_zone": "rack1"})
+    repository.put(defaults.of_project("P"), userdata=b"project")
+    repository.put(defaults.of_project("q"), userdata=b"another's")
+    repository.put(defaults.of_host("kvm2"), userdata=b"another host's")
+    found = json.loads(asked(META_DATA).body)
+    assert (found["uuid"], found["hostname"], found["name"]) == (instance_id, "web-1", "Web 1")
+    assert found["availability_zone"] == "rack1"
+    assert list(found["public_keys"].values()) == [KEY]
+    assert asked("/latest/user-data").body == b"project"
+    assert asked("/latest/user-data", project_id="").body == b"all"
+
+
+def test_a_record_of_its_own_takes_nothing_from_the_defaults(
+    repository: Repository, asked: Ask, instance_id: str
+) -> None:
+    repository.put(defaults.EVERYWHERE, document={"ssh_keys": [KEY]}, userdata=b"all")
+    repository.put(instance_id, document={"hostname": "own"})
+    found = json.loads(asked(META_DATA).body)
+    assert found["hostname"] == "own"
+    assert "public_keys" not in found
+    assert asked("/latest/user-data").status == 404
+    repository.delete(instance_id)
+    assert asked("/latest/user-data").body == b"all"
+
+
+def test_defaults_are_an_option(repository: Repository, guest: Identity) -> None:
+    repository.put(defaults.EVERYWHERE, userdata=b"all")
+    without = StoreBackend(repository)
+    assert without.open(GuestRequest("GET", "/latest/user-data"), guest).answer().status == 404
+    assert said(without, guest) is None
+
+
+def test_a_claimed_instance_gets_no_defaults(
+    repository: Repository, asked: Ask, backend: StoreBackend, guest: Identity
+) -> None:
+    repository.put(defaults.EVERYWHERE, userdata=b"all")
+    repository.put(defaults.of_project("p"), userdata=b"project")
+    assert asked("/latest/user-data", unverified=True).status == 404
+    assert asked(PASSWORD, "POST", b"secret", unverified=True).status == 404
+    assert said(backend, replace(guest, unverified=True)) is None
+
+
+def test_a_password_is_kept_and_nothing_else_is_made(
+    repository: Repository, asked: Ask, instance_id: str
+) -> None:
+    repository.put(defaults.EVERYWHERE, document={"ssh_keys": [KEY]})
+    before = json.loads(asked(META_DATA).body)
+    assert asked(PASSWORD).body == b""
+    assert asked(PASSWORD, "POST", b"first").status == 200
+    assert asked(PASSWORD, "POST", b"second").status == 409
+    assert asked(PASSWORD).body == b"first"
+    assert json.loads(asked(META_DATA).body) == before, "the random seed as well"
+    own = repository.get(instance_id)
+    assert own is not None
+    assert own.empty
+    repository.put(instance_id, document={"hostname": "own"})
+    after = json.loads(asked(META_DATA).body)
+    assert (after["hostname"], after["random_seed"]) == ("own", before["random_seed"])
+    assert asked(PASSWORD).body == b"first"
+
+
+def test_a_record_that_keeps_a_password_alone_is_none(
+    repository: Repository, guest: Identity, instance_id: str
+) -> None:
+    repository.set_password(instance_id, b"secret", seed=b"s" * 32)
+    without = StoreBackend(repository)
+    assert without.open(GuestRequest("GET", PASSWORD), guest).answer().status == 404
+    assert said(without, guest) is None
+
+
+def test_the_word_on_tokens_comes_from_the_defaults_too(
+    repository: Repository, backend: StoreBackend, guest: Identity
+) -> None:
+    assert said(backend, guest) is None
+    repository.put(defaults.EVERYWHERE, document={})
+    assert said(backend, guest) == ""
+    repository.put(defaults.EVERYWHERE, http_tokens="required")
+    assert said(backend, guest) == "required"
+
+
+def test_a_broken_default_is_not_a_404(
+    repository: Repository, asked: Ask, sql: Callable[[str], None], instance_id: str
+) -> None:
+    repository.put(defaults.EVERYWHERE, document={})
+    sql("UPDATE records SET metadata = '['")
+    with pytest.raises(BackendError):
+        asked(META_DATA)
+    repository.put(instance_id, document={})
+    assert asked(META_DATA).status == 200, "an instance with a record does not depend on it"
+
+
+def test_defaults_are_not_listed_among_instances(repository: Repository, instance_id: str) -> None:
+    repository.put(instance_id)
+    for one in (defaults.EVERYWHERE, defaults.of_host("a"), defaults.of_project("p")):
+        repository.put(one)
+    assert [record.id for record in repository.list()] == [instance_id]
+    assert [record.id for record in repository.list(defaults=True)] == [
+        "default:*",
+        "default:host:a",
+        "default:project:p",
+    ]

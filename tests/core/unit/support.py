@@ -1,0 +1,687 @@
+"""What several unit tests share: datapaths without a socket, one of them to a model, and frames.
+
+Nothing here stands in for os-ken's parsers: every message is taken as the bytes that would have
+gone to the switch, and every answer is made of bytes that os-ken reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any, TypeVar
+
+import eventlet
+import eventlet.green.socket
+from click.testing import Result
+from hypothesis import strategies as st
+from os_ken.lib.packet import ethernet, icmpv6, ipv4, ipv6, packet, tcp, vlan
+from os_ken.ofproto import ofproto_common, ofproto_parser
+from os_ken.ofproto import ofproto_v1_3 as ofp
+from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
+from os_ken.ofproto.ofproto_protocol import ProtocolDesc
+from oslo_config import cfg
+
+from dfmeta import metrics
+from dfmeta.apps.controller import Controller
+from dfmeta.apps.metadata import MetadataApp
+from dfmeta.apps.meters import Memory
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.key import IN_PORT
+from dfmeta.flows.pipeline import Layout
+from dfmeta.flows.service import Tap
+from dfmeta.flows.wire import Wire
+from dfmeta.host_wide import HostWide
+from dfmeta.hub import Turns
+from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, MetaIds, Port
+from dfmeta.registry import Claim, Registry
+from tests import flowsim
+from tests.core.flows.world import handle
+from tests.harness.poll import PATIENCE
+
+T = TypeVar("T")
+INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
+OTHER_INSTANCE = "0d2c8a8e-54e0-4a9d-a9b1-2f1d5c3b7e02"
+PROJECT = "b9a3d2f07c7e4f4b8f4f7f0a1c2d3e4f"
+GUEST_MAC = "fa:16:3e:00:00:01"
+GUEST_IP = "10.0.0.5"
+GUEST_IP6 = "fd12:3456::5"
+SERVICE6 = ("fe80::a9fe:a9fe", "fd00:ec2::254")
+TAP = Tap(ofport=9, mac="02:64:66:6d:65:fe", port=18080)
+TAP6 = replace(TAP, ip6="fd00:a9fe:a9fe:a9fe::a9fe", guest_ip6=SERVICE6)
+DATAPATH = 0x0000AABBCCDDEEFF
+HERE = Endpoint(13)
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def succeeded(result: Result) -> str:
+    """What a command printed that succeeded without a complaint."""
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+def packet_ins(outcome: str) -> float:
+    """How many packet-ins had this outcome so far."""
+    return float(
+        metrics.REGISTRY.get_sample_value("dfmeta_packet_ins_total", {"outcome": outcome}) or 0.0
+    )
+
+
+def address(ip: str = GUEST_IP, mac: str = GUEST_MAC) -> GuestAddress:
+    """What a guest calls itself."""
+    return GuestAddress(mac, IPv4Address(ip))
+
+
+def address6(ip: str = GUEST_IP6, mac: str = GUEST_MAC, service: str = SERVICE6[0]) -> GuestAddress:
+    """An IPv6 address of a guest, and the address of the service that it uses."""
+    return GuestAddress(mac, IPv6Address(ip), IPv6Address(service))
+
+
+def guests(slots: Sequence[int], slots6: Sequence[int]) -> st.SearchStrategy[Guest]:
+    """Generate guests with up to three addresses of each family in these slots."""
+    ipv4s = st.integers(0, 0xFFFFFFFF).map(lambda ip: replace(address(), ip=IPv4Address(ip)))
+    ipv6s = st.builds(
+        lambda ip, service: address6(str(IPv6Address(ip)), service=service),
+        st.integers(0, (1 << 128) - 1),
+        st.sampled_from(SERVICE6),
+    )
+    return st.builds(
+        lambda endpoint, ipv4, ipv6: Guest(endpoint, None, ipv4 | ipv6),
+        st.integers(1, OFPORT_MAX).map(Endpoint),
+        st.dictionaries(st.sampled_from(slots), ipv4s, max_size=3),
+        st.dictionaries(st.sampled_from(slots6), ipv6s, max_size=3),
+    )
+
+
+Load = Callable[..., cfg.ConfigOpts]
+"""The fixture that reads a configuration of the options that it is given."""
+
+
+def port(
+    ofport: int | None = 13,
+    *,
+    name: str = "tap1",
+    instance: str = INSTANCE,
+    project: str = PROJECT,
+    dead: bool = False,
+    fault: str = "",
+) -> Port:
+    """A guest's port; its row goes with its name."""
+    return Port(
+        name,
+        row=f"row-of-{name}",
+        ofport=ofport,
+        iface_id=f"port-{name}",
+        mac=GUEST_MAC,
+        instance_id=instance,
+        project_id=project,
+        dead=dead,
+        fault=fault,
+    )
+
+
+def first_numbers(registry: Registry) -> dict[str, MetaIds]:
+    """Row → the Meta addresses of its port's first numbers, as far as it has got any."""
+    numbers = registry.allotment
+    assert isinstance(numbers, HostWide)
+    return {one.row: numbers._ids(one) for one in numbers._firsts}
+
+
+def syn(
+    ip: str = GUEST_IP,
+    *,
+    mac: str = GUEST_MAC,
+    source_port: int = 40000,
+    bits: int = 0x02,
+    vid: int | None = None,
+    **of_ip: Any,
+) -> bytes:
+    """A segment to the service, as os-ken's packet library writes it.
+
+    :param of_ip: further fields of the IPv4 header.
+    """
+    frame = packet.Packet()
+    frame.add_protocol(
+        ethernet.ethernet("02:64:66:6d:65:fe", mac, 0x8100 if vid is not None else 0x0800)
+    )
+    if vid is not None:
+        frame.add_protocol(vlan.vlan(vid=vid, pcp=5, ethertype=0x0800))
+    frame.add_protocol(ipv4.ipv4(src=ip, dst="169.254.169.254", **{"proto": 6} | of_ip))
+    frame.add_protocol(tcp.tcp(source_port, 80, seq=1, bits=bits))
+    frame.serialize()
+    return bytes(frame.data)
+
+
+def syn6(
+    ip: str = GUEST_IP6,
+    *,
+    mac: str = GUEST_MAC,
+    service: str = SERVICE6[0],
+    source_port: int = 40000,
+) -> bytes:
+    """A SYN over IPv6 to the service, as os-ken's packet library writes it."""
+    frame = packet.Packet()
+    frame.add_protocol(ethernet.ethernet("02:64:66:6d:65:fe", mac, 0x86DD))
+    frame.add_protocol(ipv6.ipv6(src=ip, dst=service, nxt=6))
+    frame.add_protocol(tcp.tcp(source_port, 80, seq=1, bits=0x02))
+    frame.serialize()
+    return bytes(frame.data)
+
+
+def solicit(
+    *,
+    source: str = GUEST_IP6,
+    target: str = SERVICE6[0],
+    option: bool = True,
+    kind: int = icmpv6.ND_NEIGHBOR_SOLICIT,
+) -> bytes:
+    """A unicast neighbour solicitation.
+
+    :param option: with the source link-layer address.
+    """
+    sender = icmpv6.nd_option_sla(hw_src=GUEST_MAC) if option else None
+    frame = packet.Packet()
+    frame.add_protocol(ethernet.ethernet("02:64:66:6d:65:fe", GUEST_MAC, 0x86DD))
+    frame.add_protocol(ipv6.ipv6(src=source, dst=target, nxt=58, hop_limit=255))
+    message = icmpv6.nd_neighbor(0, target, sender)
+    frame.add_protocol(icmpv6.icmpv6(type_=kind, data=message))
+    frame.serialize()
+    return bytes(frame.data)
+
+
+AMPLE = 30.0
+"""Seconds for something that comes at once, on a machine that may be busy with other things."""
+
+
+def until(predicate: Callable[[], T], what: str, timeout: float = AMPLE) -> T:
+    """Wait for a true value while the hub runs. The harness' own helper would stop the hub.
+
+    :param timeout: seconds, multiplied by :data:`tests.harness.poll.PATIENCE`.
+    """
+    timeout *= PATIENCE
+    deadline = time.monotonic() + timeout
+    while True:
+        # Looked at after the hub's turn, however long that took.
+        late = time.monotonic() >= deadline
+        eventlet.sleep(0.001)
+        if value := predicate():
+            return value
+        if late:
+            raise TimeoutError(f"timed out after {timeout:g} s waiting for {what}")
+
+
+def claim_of(registry: Registry, endpoint: Endpoint = HERE) -> Claim:
+    """What a connection of a port's guest is accepted as."""
+    learned = registry.learn(endpoint, address(), 0)
+    assert learned is not None
+    claim = registry.claim(IN_PORT.key_of(endpoint, learned.slot))
+    assert claim is not None
+    return claim
+
+
+def let_hub_run() -> None:
+    """Give the hub to the greenthreads that can go on now, until none can."""
+    for _ in range(50):
+        eventlet.sleep(0)
+
+
+class Listener:
+    """A listener whose connections come from whichever peer a test says."""
+
+    def __init__(self) -> None:
+        self._sock = eventlet.listen(("127.0.0.1", 0))
+        self._peers: dict[int, str] = {}
+        self.error: OSError | None = None
+
+    @property
+    def fd(self) -> Listener:
+        return self
+
+    def connect(self, peer: str) -> Any:
+        guest = eventlet.green.socket.socket()
+        guest.bind(("127.0.0.1", 0))
+        self._peers[guest.getsockname()[1]] = peer
+        with contextlib.suppress(ConnectionResetError):
+            # What is too much may be reset before the guest knows that it is connected.
+            guest.connect(self._sock.getsockname())
+        guest.settimeout(AMPLE)
+        return guest
+
+    def accept(self) -> Any:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        ours, (_ip, port) = self._sock.fd.accept()
+        return ours, (self._peers.pop(port), port)
+
+    def getsockname(self) -> Any:
+        return self._sock.getsockname()
+
+    def fileno(self) -> int:
+        return int(self._sock.fileno())
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One message to the switch, as it went over the wire."""
+
+    kind: int
+    xid: int
+    raw: bytes
+    body: Any
+
+
+@dataclass(frozen=True)
+class PacketOut:
+    """The body of an OFPT_PACKET_OUT."""
+
+    in_port: int
+    buffer_id: int
+    actions: list[Any]
+    frame: bytes
+
+
+@dataclass(frozen=True)
+class MeterMod:
+    """The body of an OFPT_METER_MOD."""
+
+    command: int
+    flags: int
+    meter: int
+    rates: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The body of an ONF bundle message; ``message`` where it adds one."""
+
+    number: int
+    flags: int
+    step: int | None = None
+    message: Sent | None = None
+
+
+def unpack(data: bytes) -> list[Sent]:
+    """Read a stream of OpenFlow messages."""
+    messages = []
+    while data:
+        version, kind, length, xid = struct.unpack_from("!BBHI", data)
+        assert version == ofp.OFP_VERSION
+        assert 8 <= length <= len(data)
+        raw, data = data[:length], data[length:]
+        messages.append(Sent(kind, xid, raw, _body(kind, xid, raw)))
+    return messages
+
+
+def _body(kind: int, xid: int, raw: bytes) -> Any:
+    match kind:
+        case ofp.OFPT_FLOW_MOD:
+            return parsed(raw)
+        case ofp.OFPT_EXPERIMENTER:
+            message = parsed(raw)
+            is_onf = message.experimenter == ofproto_common.ONF_EXPERIMENTER_ID
+            return _bundle(message) if is_onf else message
+        case ofp.OFPT_PACKET_OUT:
+            return _packet_out(raw)
+        case ofp.OFPT_METER_MOD:
+            return _meter_mod(raw)
+        case ofp.OFPT_MULTIPART_REQUEST:
+            return struct.unpack_from("!H", raw, 8)[0]
+        case ofp.OFPT_SET_ASYNC:
+            return struct.unpack_from("!6I", raw, 8)
+        case ofp.OFPT_BARRIER_REQUEST:
+            assert len(raw) == 8
+            return None
+    raise AssertionError(f"message type {kind}, xid {xid}: {raw!r}")
+
+
+def parsed(raw: bytes) -> Any:
+    """Have os-ken read a message."""
+    version, kind, length, xid = struct.unpack_from("!BBHI", raw)
+    desc = ProtocolDesc(version=ofp.OFP_VERSION)
+    return ofproto_parser.msg(desc, version, kind, length, xid, bytearray(raw))
+
+
+def _bundle(message: Any) -> Bundle:
+    if message.exp_type == ofp.ONF_ET_BUNDLE_CONTROL:
+        return Bundle(message.bundle_id, message.flags, step=message.type)
+    assert message.exp_type == ofp.ONF_ET_BUNDLE_ADD_MESSAGE
+    number, flags = struct.unpack_from("!I2xH", message.data)
+    (inner,) = unpack(bytes(message.data[8:]))
+    assert inner.xid == message.xid, "the extension asks for the same xid (3.3)"
+    return Bundle(number, flags, message=inner)
+
+
+def _packet_out(raw: bytes) -> PacketOut:
+    buffer_id, in_port, length = struct.unpack_from("!IIH", raw, 8)
+    offset, end, actions = 24, 24 + length, []
+    while offset < end:
+        action = ofp_parser.OFPAction.parser(bytearray(raw), offset)
+        actions.append(action)
+        offset += action.len
+    assert offset == end
+    return PacketOut(in_port, buffer_id, actions, raw[end:])
+
+
+def _meter_mod(raw: bytes) -> MeterMod:
+    command, flags, meter = struct.unpack_from("!HHI", raw, 8)
+    offset, rates = 16, []
+    while offset < len(raw):
+        kind, length, rate, burst = struct.unpack_from("!HHII", raw, offset)
+        assert kind == ofp.OFPMBT_DROP
+        assert burst >= 1
+        rates.append(rate)
+        offset += length
+    return MeterMod(command, flags, meter, tuple(rates))
+
+
+def stats_bytes(mod: Any, *, cookie: int | None = None, packets: int, octets: int) -> bytes:
+    """The entry of a dump that the flow of *mod* has on the switch.
+
+    :param cookie: another one than that of *mod*.
+    """
+    body = bytearray()
+    mod.match.serialize(body, 0)
+    for instruction in mod.instructions:
+        instruction.serialize(body, len(body))
+    head = struct.pack(
+        ofp.OFP_FLOW_STATS_0_PACK_STR,
+        ofp.OFP_FLOW_STATS_0_SIZE + len(body),
+        *(mod.table_id, 12, 34, mod.priority, 0, 0, mod.flags),
+        *(mod.cookie if cookie is None else cookie, packets, octets),
+    )
+    return bytes(head + body)
+
+
+def stats_of(mod: Any, *, packets: int = 0, octets: int = 0) -> Any:
+    """The same entry, as os-ken reads it."""
+    return ofp_parser.OFPFlowStats.parser(stats_bytes(mod, packets=packets, octets=octets), 0)
+
+
+def port_desc(
+    number: int, name: bytes, mac: bytes = bytes(6), *, config: int = 0, state: int = 0
+) -> Any:
+    """What the switch says of a port, read from bytes."""
+    data = port_bytes(number, name, mac, config=config, state=state)
+    return ofp_parser.OFPPort.parser(data, 0)
+
+
+def port_bytes(
+    number: int, name: bytes, mac: bytes = bytes(6), *, config: int = 0, state: int = 0
+) -> bytes:
+    """The same, as it stands in messages."""
+    return struct.pack(ofp.OFP_PORT_PACK_STR, number, mac, name, config, state, *[0] * 6)
+
+
+def removed_of(mod: Any, reason: int = ofp.OFPRR_DELETE) -> Any:
+    """The flow-removed message of the flow of *mod*, read from bytes."""
+    match = bytearray()
+    mod.match.serialize(match, 0)
+    body = struct.pack(
+        "!QHBBIIHHQQ", mod.cookie, mod.priority, reason, mod.table_id, 1, 0, 0, 0, 0, 0
+    )
+    length = 8 + len(body) + len(match)
+    head = struct.pack("!BBHI", ofp.OFP_VERSION, ofp.OFPT_FLOW_REMOVED, length, 0)
+    return parsed(head + body + match)
+
+
+class Datapath(ProtocolDesc):  # type: ignore[misc]  # os-ken has no types
+    """What os-ken's messages are bound to, without a socket: keeps what is sent."""
+
+    def __init__(self, number: int = DATAPATH) -> None:
+        super().__init__(version=ofp.OFP_VERSION)
+        self.id = number
+        self.sent: list[Sent] = []
+        self.writes = 0
+        self.closed = False
+        self.socket: Any = None
+
+    def send(self, data: bytes) -> bool:
+        """Take what a channel writes."""
+        self.writes += 1
+        self.sent.extend(unpack(data))
+        return True
+
+    def close(self) -> None:
+        """Note that the connection was refused."""
+        self.closed = True
+
+    def kinds(self) -> list[int]:
+        """Types of the messages, in order."""
+        return [one.kind for one in self.sent]
+
+    def packet_outs(self) -> list[PacketOut]:
+        """Frames that were sent on."""
+        return [one.body for one in self.sent if one.kind == ofp.OFPT_PACKET_OUT]
+
+    def flow_mods(self) -> list[Any]:
+        """Flow-mods in order, bundled or not."""
+        return [mod for _xid, mod in _flow_mods(self.sent)]
+
+
+def _flow_mods(sent: list[Sent]) -> Iterator[tuple[int, Any]]:
+    for one in sent:
+        if one.kind == ofp.OFPT_FLOW_MOD:
+            yield one.xid, one.body
+        elif isinstance(one.body, Bundle) and one.body.message is not None:
+            yield from _flow_mods([one.body.message])
+
+
+Refusal = tuple[int, int]
+
+
+class Meters(MutableMapping[int, int]):
+    """The meters of a model: id → packets a second."""
+
+    def __init__(self, model: flowsim.Switch) -> None:
+        self._of = model.meters
+
+    def __getitem__(self, number: int) -> int:
+        rate: int = struct.unpack_from("!4xI", self._of[number][1])[0]
+        return rate
+
+    def __setitem__(self, number: int, rate: int) -> None:
+        band = struct.pack("!HHII4x", ofp.OFPMBT_DROP, 16, rate, rate)
+        self._of[number] = METER_FLAGS, band
+
+    def __delitem__(self, number: int) -> None:
+        del self._of[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+
+METER_FLAGS = ofp.OFPMF_PKTPS | ofp.OFPMF_BURST | ofp.OFPMF_STATS
+
+
+class _Model(flowsim.Switch):
+    """The model, with ports that have names, and with refusals that a test chooses."""
+
+    def __init__(self, deliver: Callable[[bytes], object]) -> None:
+        super().__init__((), deliver)
+        self.refuse: Callable[[Any], Refusal | None] = lambda _mod: None
+        self.has_meters = True
+        self.names: dict[int, bytes] = {}
+
+    def _flow_mod(self, message: bytes) -> None:
+        self._ask(parsed(message))
+        super()._flow_mod(message)
+
+    def _meter_mod(self, message: bytes) -> None:
+        self._ask(_meter_mod(message))
+        super()._meter_mod(message)
+
+    def _ask(self, mod: Any) -> None:
+        refusal = self.refuse(mod)
+        if refusal is not None:
+            raise flowsim.RefusalError(*refusal)
+
+    def _multipart(self, xid: int, kind: int, message: bytes) -> None:
+        if kind == ofp.OFPMP_PORT_DESC:
+            ports = [port_bytes(number, name) for number, name in self.names.items()]
+            for more, part in ((ofp.OFPMPF_REPLY_MORE, ports[::2]), (0, ports[1::2])):
+                body = struct.pack("!HH4x", kind, more) + b"".join(part)
+                self._send(ofp.OFPT_MULTIPART_REPLY, xid, body)
+        elif kind in (ofp.OFPMP_METER, ofp.OFPMP_METER_CONFIG) and not self.has_meters:
+            raise flowsim.RefusalError(ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_MULTIPART)
+        else:
+            super()._multipart(xid, kind, message)
+
+
+class ModelSwitch(Datapath):
+    """A datapath to the model of a switch (:mod:`tests.flowsim`), which keeps what is sent.
+
+    ``model.refuse`` chooses the flow-mods and meter-mods that are answered with an error (type,
+    code). While ``silent``, answers are kept back; :meth:`speak` delivers them.
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__()
+        self._numbers = controller.numbers
+        self._app = MetadataApp(controller=controller)
+        self._app._turns = Turns(float("inf"))
+        self.model = _Model(self._deliver)
+        self.removed: Callable[[Any], object] = controller.flow_removed
+        self.silent = False
+        self._late: list[Callable[[], object]] = []
+
+    @property
+    def flows(self) -> list[flowsim.Entry]:
+        """The flows; a list that is set is copied."""
+        return self.model.flows
+
+    @flows.setter
+    def flows(self, flows: Iterable[flowsim.Entry]) -> None:
+        self.model.flows = list(flows)
+
+    @property
+    def meters(self) -> MutableMapping[int, int]:
+        """Id → packets a second; a mapping that is set is copied."""
+        return Meters(self.model)
+
+    @meters.setter
+    def meters(self, meters: Mapping[int, int]) -> None:
+        self.model.meters = {}
+        Meters(self.model).update(meters)
+
+    def send(self, data: bytes) -> bool:
+        """Do what the messages say, in order."""
+        super().send(data)
+        self.model.feed(data)
+        return True
+
+    def speak(self) -> None:
+        """Deliver the answers that were kept back, and keep none back any more."""
+        self.silent = False
+        late, self._late = self._late, []
+        for one in late:
+            one()
+        let_hub_run()
+
+    def dump(self) -> list[Any]:
+        """The entries of a dump of all flows."""
+        return [ofp_parser.OFPFlowStats.parser(flowsim.stats(one), 0) for one in self.flows]
+
+    def place(self, mod: Any) -> flowsim.Entry:
+        """Put a flow in, as another controller would."""
+        mod.set_xid(0)
+        mod.serialize()
+        self.model.feed(bytes(mod.buf))
+        return self.flows[-1]
+
+    def _deliver(self, data: bytes) -> None:
+        version, kind, length, xid = struct.unpack_from("!BBHI", data)
+        message = ofproto_parser.msg(self, version, kind, length, xid, bytearray(data))
+        if self.silent:
+            self._late.append(partial(self._hand_on, message))
+        else:
+            self._hand_on(message)
+
+    def _hand_on(self, message: Any) -> None:
+        match message:
+            case ofp_parser.OFPFlowRemoved():
+                self.removed(message)
+            case ofp_parser.OFPPortDescStatsReply(flags=flags):
+                more = bool(flags & ofp.OFPMPF_REPLY_MORE)
+                self._numbers.listed(self, message.xid, message.body, more=more)
+            case _:
+                handle(self._app, message)
+
+
+PORT_FLOWS = len(guest_flows(Guest(Endpoint(1), None), TAP))
+FIXED_FLOWS = len(fixed_flows(TAP))
+"""Flows of a port without a known address."""
+
+
+@dataclass
+class Rig:
+    """The switch side of the daemon, on the model of a switch."""
+
+    hold_timeout: float = 8.0
+    adopts: Callable[[Endpoint], bool] = lambda _endpoint: True
+    remembered: Memory = field(default_factory=dict)
+    now: float = 1000.0
+    pause: Callable[[float], object] = lambda _seconds: None
+    ask: Callable[[], int] = lambda: 0
+    informed: Callable[[], object] = lambda: None
+
+    def __post_init__(self) -> None:
+        self.registry = Registry(ask=lambda: self.ask(), clock=lambda: self.now)
+        self.controller = Controller(
+            self.registry,
+            bridge="br-int",
+            layout=Layout(),
+            hold_timeout=self.hold_timeout,
+            datapath_id=lambda: DATAPATH,
+            adopts=lambda e: self.adopts(e),
+            meters=self.remembered,
+            informed=lambda: self.informed(),
+            clock=lambda: self.now,
+            pause=lambda seconds: self.pause(seconds),
+        )
+        self.channel, self.meters = self.controller.channel, self.controller.meters
+        self.reconciler, self.learner = self.controller.reconciler, self.controller.learner
+        self.switch = self.make_switch()
+
+    def make_switch(self) -> ModelSwitch:
+        """A switch with nothing on it."""
+        return ModelSwitch(self.controller)
+
+    def connect(self, *, tap: Tap | None = TAP) -> Rig:
+        """Connect and reconcile, as the daemon does at start."""
+        self.controller.set_tap(tap)
+        self.controller.connected(self.switch)
+        if tap is not None:
+            self.reconciler.reconcile()
+        let_hub_run()
+        return self
+
+    def disconnect(self) -> None:
+        """Lose the connection."""
+        self.controller.disconnected(self.switch)
+        let_hub_run()
+
+    def flows(self) -> set[Any]:
+        """What the switch has, as flows of ours."""
+        wire = Wire(self.channel.layout)
+        found = [wire.found(stats) for stats in self.switch.dump()]
+        return {one.flow for one in found if one is not None}

@@ -1,0 +1,366 @@
+"""In a store of many hosts a guest should get what its address has a record for, or nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eventlet.event import Event
+
+from dfmeta.exceptions import LookupAnswerError, StoreAwayError, StoreError
+from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore
+from dfmeta.proxy.application import Application, Settings
+from dfmeta.proxy.complaints import Together
+from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
+from dfmeta.proxy.server import GuestServer
+from dfmeta.proxy.tokens import KEY_BYTES, TokenMode, Tokens
+from dfmeta.proxy.wsgi import Face
+from dfmeta.store.api.trusted import TrustedProxies
+from dfmeta.store.db.networks import Address, parse_network
+from dfmeta.store.db.record import Kind, Record
+from dfmeta.store.db.repository import Repository
+from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, Listener, let_hub_run, until
+from tests.harness.records import push
+
+FEW = Limits(connections_per_port=2, waiting_per_port=1, requests_per_port=2)
+PROXY = "192.0.2.1"
+HOSTNAME = "/latest/meta-data/hostname"
+TOKEN = "/latest/api/token"
+TTL = "X-aws-ec2-metadata-token-ttl-seconds: 60"
+PASSWORD = "/openstack/latest/password"
+
+
+class Reply:
+    """A response, read off a connection; nothing behind it is."""
+
+    def __init__(self, sock: Any) -> None:
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            piece = sock.recv(1)
+            if not piece:
+                break
+            head += piece
+        first, *lines = head.decode().split("\r\n")[:-2] or [""]
+        self.status = int(first.split()[1]) if first else 0
+        """0: closed without an answer."""
+        pairs = (line.split(": ", 1) for line in lines)
+        self.headers = {name.lower(): value for name, value in pairs}
+        self.body = b""
+        while left := int(self.headers.get("content-length", 0)) - len(self.body):
+            self.body += sock.recv(left)
+
+
+class World:
+    """A store with two instances, and its guests' listener."""
+
+    def __init__(self, folder: Path, *, limits: Limits = FEW, **options: Any) -> None:
+        self.repository = Repository(f"sqlite:///{folder}/store.db")
+        self.push(INSTANCE, "one", ["10.0.0.1", "2001:db8::1", "10.1.0.0/16"])
+        self.push(OTHER_INSTANCE, "two", ["10.0.0.2", "10.1.2.0/24"])
+        self.failure: StoreError | None = None
+        self.gate: Event | None = None
+        self.looked = 0
+        self.listener = Listener()
+        self.addresses = Addresses(self._find, TrustedProxies([parse_network("192.0.2.0/24")]))
+        rate = options.pop("rate", RateSettings())
+        application = Application(
+            self.addresses,
+            AddressStore(self.repository),
+            Settings(**options),
+            tokens=Tokens(bytes(KEY_BYTES)),
+            rates=RateLimiter(rate),
+            complaints=Together(logging.getLogger("dfmeta.proxy")),
+        )
+        self.server = GuestServer(
+            [self.listener],
+            "",
+            self.addresses,
+            Face(AddressApplication(application, self.addresses, lambda: limits).answer),
+            hold_timeout=5.0,
+            limits=limits,
+        )
+        self.server.start()
+
+    def push(self, record_id: str, hostname: str, networks: list[str], **options: Any) -> None:
+        assert push(
+            self.repository,
+            Kind.METADATA,
+            record_id,
+            content={"hostname": hostname},
+            networks=[parse_network(text) for text in networks],
+            **options,
+        )
+
+    def _find(self, address: Address, _path: str) -> Record | None:
+        self.looked += 1
+        if self.gate is not None:
+            self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        return self.repository.find(address)
+
+    def ask(self, peer: str, path: str = HOSTNAME, *headers: str, method: str = "GET") -> Reply:
+        sock = self.listener.connect(peer)
+        try:
+            send(sock, path, *headers, method=method)
+            return Reply(sock)
+        finally:
+            sock.close()
+
+    def token(self, peer: str, *headers: str) -> Reply:
+        return self.ask(peer, TOKEN, TTL, *headers, method="PUT")
+
+
+def send(sock: Any, path: str, *headers: str, method: str = "GET", body: str = "") -> None:
+    length = [f"Content-Length: {len(body)}"] if body else []
+    lines = [f"{method} {path} HTTP/1.1", "Host: metadata", *headers, *length, "", body]
+    sock.sendall("\r\n".join(lines).encode())
+
+
+def forwarded(*addresses: str) -> str:
+    return f"X-Forwarded-For: {', '.join(addresses)}"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    one = World(tmp_path)
+    yield one
+    one.server.stop(0.0)
+    one.repository.close()
+
+
+@pytest.mark.parametrize(
+    ("peer", "hostname"),
+    [
+        ("10.0.0.1", b"one"),
+        ("::ffff:10.0.0.1", b"one"),
+        ("2001:db8::1", b"one"),
+        ("10.1.3.4", b"one"),
+        ("10.0.0.2", b"two"),
+        ("10.1.2.3", b"two"),
+    ],
+)
+def test_a_guest_gets_the_record_of_its_address(world: World, peer: str, hostname: bytes) -> None:
+    reply = world.ask(peer)
+    assert (reply.status, reply.body) == (200, hostname)
+
+
+@pytest.mark.parametrize("peer", ["10.0.0.3", "2001:db8::2", "::ffff:10.0.0.3"])
+@pytest.mark.parametrize("path", [HOSTNAME, "/", "/openstack", "/rubbish"])
+def test_an_address_without_a_record_gets_nothing(world: World, peer: str, path: str) -> None:
+    assert world.ask(peer, path).status == 404
+
+
+def test_an_address_of_one_link_alone_is_in_no_record(world: World) -> None:
+    world.push(INSTANCE, "one", ["fe80::1"])
+    assert world.ask("fe80::1%eth0").status == 404
+    assert world.ask("fe80::1").status == 200
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/version", "/device-metadata"])
+def test_the_admin_sides_paths_are_not_there(world: World, path: str) -> None:
+    assert world.ask("10.0.0.1", path).status == 404
+    assert world.looked == 0
+
+
+@pytest.mark.parametrize("claimed", ["10.0.0.2", "192.0.2.1", "rubbish", "10.0.0.2:80"])
+def test_a_guest_cannot_name_another(world: World, claimed: str) -> None:
+    assert world.ask("10.0.0.1", HOSTNAME, forwarded(claimed)).body == b"one"
+    assert world.ask("10.0.0.3", HOSTNAME, forwarded(claimed)).status == 404
+
+
+def test_a_trusted_proxys_connection_has_many_guests(world: World) -> None:
+    sock = world.listener.connect(PROXY)
+    for guest in ("10.0.0.1", "10.0.0.2", "10.0.0.3", "2001:db8::1"):
+        send(sock, HOSTNAME, forwarded("10.0.0.2", guest))
+    replies = [Reply(sock) for _ in range(4)]
+    assert [reply.status for reply in replies] == [200, 200, 404, 200]
+    assert [replies[n].body for n in (0, 1, 3)] == [b"one", b"two", b"one"]
+
+
+def test_several_lines_are_one_list(world: World) -> None:
+    reply = world.ask(PROXY, HOSTNAME, forwarded("10.0.0.2"), forwarded("10.0.0.1", "192.0.2.2"))
+    assert reply.body == b"one"
+
+
+def test_a_proxy_that_names_nobody_asks_for_itself(world: World) -> None:
+    assert world.ask(PROXY).status == 404
+    world.push(INSTANCE, "proxy", [PROXY])
+    assert world.ask(PROXY).body == b"proxy"
+
+
+def test_what_a_proxy_says_wrongly_is_refused_and_the_next_request_is_answered(
+    world: World,
+) -> None:
+    sock = world.listener.connect(PROXY)
+    send(sock, HOSTNAME, forwarded("10.0.0.1:4711"))
+    send(sock, HOSTNAME, forwarded("10.0.0.1"), method="HEAD")
+    send(sock, HOSTNAME, forwarded("[::1]"), method="HEAD")
+    send(sock, HOSTNAME, forwarded("10.0.0.1"))
+    replies = [Reply(sock)]
+    heads = [head_of(sock), head_of(sock)]
+    replies.append(Reply(sock))
+    assert [reply.status for reply in replies] == [400, 200]
+    assert [head.split()[1] for head in heads] == [b"200", b"400"]
+    assert (b"10.0.0.1" in replies[0].body, replies[1].body) == (False, b"one")
+    assert world.looked == 2
+
+
+def head_of(sock: Any) -> bytes:
+    """The answer to a HEAD: its length is that of a body which does not come."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += sock.recv(1)
+    return head
+
+
+def test_who_is_trusted_may_change(world: World) -> None:
+    sock = world.listener.connect(PROXY)
+    send(sock, HOSTNAME, forwarded("10.0.0.1"))
+    assert Reply(sock).body == b"one"
+    world.addresses.trusted = TrustedProxies()
+    send(sock, HOSTNAME, forwarded("10.0.0.1"))
+    assert Reply(sock).status == 404
+
+
+def test_an_address_that_has_moved_gets_its_new_record(world: World) -> None:
+    sock = world.listener.connect("10.0.0.1")
+    send(sock, HOSTNAME)
+    assert Reply(sock).body == b"one"
+    world.push(OTHER_INSTANCE, "two", ["10.0.0.1"])
+    send(sock, HOSTNAME)
+    assert Reply(sock).body == b"two"
+
+
+# Limits
+
+
+def test_a_guest_has_so_many_connections_and_a_proxy_more(world: World) -> None:
+    kept = [world.listener.connect("10.0.0.2") for _ in range(6)]
+    until(lambda: len(world.server.descriptors()) == 3, "three connections")
+    let_hub_run()
+    assert len(world.server.descriptors()) == 3
+    proxys = [world.listener.connect(PROXY) for _ in range(6)]
+    for sock in proxys:
+        send(sock, HOSTNAME, forwarded("10.0.0.1"))
+    assert [Reply(sock).body for sock in proxys] == [b"one"] * 6
+    for sock in (*kept, *proxys):
+        sock.close()
+
+
+def test_a_guest_behind_a_proxy_has_so_many_requests_at_once(world: World) -> None:
+    world.gate = Event()
+    socks = [world.listener.connect(PROXY) for _ in range(5)]
+    for sock in socks[:4]:
+        send(sock, "/openstack/latest/user_data", forwarded("10.0.0.1"))
+    send(socks[4], HOSTNAME, forwarded("10.0.0.2"))
+    until(lambda: world.looked == 3, "three requests to be with the store")
+    let_hub_run()
+    assert world.looked == 3
+    world.gate.send()
+    assert [Reply(sock).status for sock in socks] == [404, 404, 404, 404, 200]
+
+
+def test_a_request_whose_turn_does_not_come_is_out_of_time(world: World) -> None:
+    world.gate = Event()
+    socks = [world.listener.connect(PROXY) for _ in range(2)]
+    for sock in socks:
+        send(sock, HOSTNAME, forwarded("10.0.0.1"))
+    until(lambda: world.looked == 2, "two requests to be with the store")
+    world.server.hold_timeout = 0.05
+    assert world.ask(PROXY, HOSTNAME, forwarded("10.0.0.1")).status == 503
+    world.gate.send()
+    assert [Reply(sock).status for sock in socks] == [200, 200]
+
+
+def test_rates_are_for_each_guests_address(tmp_path: Path) -> None:
+    one = Window(1, 1000.0)
+    rate = RateSettings(enabled=True, base=one, burst=one, delay_max=0.0, tolerated=0)
+    world = World(tmp_path, rate=rate)
+    asked = ["10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.1"]
+    replies = [world.ask(PROXY, HOSTNAME, forwarded(guest)) for guest in asked]
+    assert [reply.status for reply in replies] == [200, 429, 200, 429]
+    assert world.ask("10.0.0.2").status == 429
+    world.server.stop(0.0)
+
+
+def test_a_request_looks_for_its_record_once(world: World) -> None:
+    assert world.ask("10.0.0.1").status == 200
+    assert world.looked == 1
+
+
+# Tokens and passwords
+
+
+def test_a_token_is_the_records_whichever_of_its_addresses_asks(world: World) -> None:
+    given = world.token("10.0.0.1")
+    shown = f"X-aws-ec2-metadata-token: {given.body.decode()}"
+    assert given.status == 200
+    assert world.ask("2001:db8::1", HOSTNAME, shown).body == b"one"
+    assert world.ask("10.0.0.2", HOSTNAME, shown).status == 401
+
+
+def test_a_record_may_ask_for_tokens(world: World) -> None:
+    world.push(INSTANCE, "one", ["10.0.0.1"], http_tokens="required")
+    assert world.ask("10.0.0.1").status == 401
+    shown = f"X-aws-ec2-metadata-token: {world.token('10.0.0.1').body.decode()}"
+    assert world.ask("10.0.0.1", HOSTNAME, shown).status == 200
+    assert world.ask("10.0.0.2").status == 200
+
+
+def test_tokens_may_be_required_of_all(tmp_path: Path) -> None:
+    world = World(tmp_path, http_tokens=TokenMode.REQUIRED)
+    assert [world.ask("10.0.0.1").status, world.ask("10.0.0.3").status] == [401, 401]
+    world.server.stop(0.0)
+
+
+@pytest.mark.parametrize("peer", ["10.0.0.1", PROXY])
+def test_no_token_is_given_to_who_was_passed_on(world: World, peer: str) -> None:
+    assert world.token(peer, forwarded("10.0.0.1")).status == 403
+
+
+def test_a_stranger_gets_no_token(world: World) -> None:
+    assert world.token("10.0.0.3").status == 404
+
+
+def test_a_password_is_set_once_and_is_the_guests_own(world: World) -> None:
+    sock = world.listener.connect("10.0.0.1")
+    for text in ("first", "second"):
+        send(sock, PASSWORD, method="POST", body=text)
+    assert [Reply(sock).status, Reply(sock).status] == [200, 409]
+    assert world.ask("10.0.0.1", PASSWORD).body == b"first"
+    assert world.ask("10.0.0.2", PASSWORD).body == b""
+
+
+# The database
+
+
+def test_while_the_database_is_away_a_guest_comes_back_later(world: World) -> None:
+    world.failure = StoreAwayError(cause="db.example.org: no answer within 5 s")
+    reply = world.ask("10.0.0.1")
+    assert (reply.status, reply.headers["retry-after"]) == (503, "2")
+    assert world.ask("10.0.0.1", "/openstack/2018-08-27/user_data").status == 0
+    assert world.token("10.0.0.1").status == 503
+    world.failure = None
+    assert world.ask("10.0.0.1").body == b"one"
+
+
+def test_nonsense_from_upstream_is_a_bad_gateway(world: World) -> None:
+    world.failure = LookupAnswerError(upstream="https://other.example.org", cause="no JSON")
+    assert world.ask("10.0.0.1").status == 502
+    assert world.ask("10.0.0.1", "/openstack/2018-08-27/user_data").status == 502
+
+
+def test_what_is_wrong_with_the_database_is_said_once_for_all(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.failure = StoreAwayError(cause="db.example.org: no answer within 5 s")
+    for guest in range(1, 30):
+        assert world.ask(f"10.0.0.{guest}").status == 503
+    (line,) = caplog.messages
+    assert "db.example.org: no answer within 5 s" in line
+    assert "10.0.0.1" in line

@@ -1,0 +1,226 @@
+"""The admin listener should tell health, metrics, version and listings, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+import eventlet
+import eventlet.green.socket as green_socket
+import pytest
+import webob
+from prometheus_client import CollectorRegistry, Counter
+
+from dfmeta.admin import listener as admin
+from dfmeta.admin.listener import AdminApplication
+from dfmeta.exceptions import StartError
+from dfmeta.health import Health
+from tests.core.unit.support import let_hub_run
+
+ROWS = [{"port": "tap1", "ofport": 13}]
+
+
+@pytest.fixture
+def health() -> Health:
+    return Health()
+
+
+@pytest.fixture
+def application(health: Health) -> AdminApplication:
+    metrics = CollectorRegistry()
+    Counter("dfmeta_test", "A counter", registry=metrics).inc(3)
+    return AdminApplication(health, metrics.collect, {"/ports": lambda: ROWS})
+
+
+def ask(application: AdminApplication, path: str, method: str = "GET") -> webob.Response:
+    request = webob.Request.blank(path, method=method)
+    return request.get_response(application)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/healthz/liveness"])
+def test_it_is_alive_whatever_is_missing(
+    application: AdminApplication, health: Health, path: str
+) -> None:
+    health.watch("ovsdb", lambda: False)
+    response = ask(application, path)
+    assert (response.status_int, response.json) == (200, {"status": "UP"})
+    assert response.content_type == "application/json"
+
+
+def test_it_is_ready_once_nothing_is_missing(application: AdminApplication, health: Health) -> None:
+    there = {"ovsdb": False, "flows": False, "proxy": True}
+    for name in there:
+        health.watch(name, lambda name=name: there[name])
+    response = ask(application, "/healthz/readiness")
+    assert response.status_int == 503
+    assert response.json == {"status": "DOWN", "missing": ["ovsdb", "flows"]}
+    there |= {"ovsdb": True, "flows": True}
+    response = ask(application, "/healthz/readiness")
+    assert (response.status_int, response.json) == (200, {"status": "UP"})
+
+
+def test_metrics_are_prometheus(application: AdminApplication) -> None:
+    response = ask(application, "/metrics")
+    assert response.status_int == 200
+    assert response.headers["Content-Type"].startswith("text/plain; version=")
+    assert "dfmeta_test_total 3.0" in response.text
+
+
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
+    "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;q=0.3,"
+    "text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", "text/plain; version=0.0.4; charset=utf-8"),
+        ("*/*", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/plain", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/plain;version=0.0.4;q=0.5, */*", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/html,application/xhtml+xml", "text/plain; version=0.0.4; charset=utf-8"),
+        ("application/openmetrics-text; version=x", "text/plain; version=0.0.4; charset=utf-8"),
+        ("application/openmetrics-text;version=9.9.9", "text/plain; version=0.0.4; charset=utf-8"),
+        (
+            "application/openmetrics-text;version=1..0,*/*",
+            "text/plain; version=0.0.4; charset=utf-8",
+        ),
+        (
+            "application/openmetrics-text; version=1.0.0",
+            "application/openmetrics-text; version=1.0.0",
+        ),
+        ("application/openmetrics-text", "application/openmetrics-text; version="),
+        (PROMETHEUS, "application/openmetrics-text; version=1.0.0"),
+    ],
+)
+def test_metrics_are_in_the_format_that_is_asked_for(
+    application: AdminApplication, accept: str, kind: str
+) -> None:
+    request = webob.Request.blank("/metrics", headers={"Accept": accept})
+    response = request.get_response(application)
+    assert response.status_int == 200
+    assert response.headers["Content-Type"].startswith(kind)
+    assert "dfmeta_test_total 3.0" in response.text
+    assert response.text.endswith("# EOF\n") is kind.startswith("application/openmetrics")
+    assert int(response.headers["Content-Length"]) == len(response.body)
+
+
+def test_the_version_is_the_packages(application: AdminApplication) -> None:
+    assert ask(application, "/version").json == {"version": version("dfmeta")}
+
+
+def test_a_listing_is_an_array_of_objects(application: AdminApplication) -> None:
+    assert ask(application, "/ports").json == ROWS
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz/x", "/ports/", "/openstack", "/metrics/.."])
+def test_nothing_else_is_there(application: AdminApplication, path: str) -> None:
+    assert ask(application, path).status_int == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_only_reading_is_allowed(application: AdminApplication, method: str) -> None:
+    response = ask(application, "/healthz", method)
+    assert (response.status_int, response.headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE"])
+def test_an_unknown_path_is_not_there_for_any_method(
+    application: AdminApplication, method: str
+) -> None:
+    response = ask(application, "/no/such", method)
+    assert response.status_int == 404
+    if method != "HEAD":
+        assert response.json == {"message": "invalid request - route not found"}
+
+
+class Api:
+    """Answers what begins with /api with the method's name."""
+
+    def handles(self, path: str) -> bool:
+        return path.startswith("/api")
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [environ["REQUEST_METHOD"].encode()]
+
+
+def test_an_api_answers_its_own_paths_and_no_others(health: Health) -> None:
+    application = AdminApplication(health, list, {"/ports": lambda: ROWS}, api=Api())
+    assert ask(application, "/api/x", "DELETE").text == "DELETE"
+    assert ask(application, "/ports").json == ROWS
+    assert ask(application, "/healthz", "DELETE").status_int == 405
+    assert ask(application, "/no/such").status_int == 404
+
+
+@pytest.mark.parametrize("name", ["Host", "Origin"])
+def test_ports_are_not_told_to_a_web_page_of_another_site(
+    application: AdminApplication, name: str
+) -> None:
+    request = webob.Request.blank("/ports", headers={name: "http://evil.example"})
+    assert request.get_response(application).status_int == 403
+    request = webob.Request.blank("/healthz", headers={name: "http://evil.example"})
+    assert request.get_response(application).status_int == 200
+
+
+def test_a_head_has_no_body(application: AdminApplication) -> None:
+    response = ask(application, "/ports", "HEAD")
+    assert (response.status_int, response.body) == (200, b"")
+
+
+def test_a_path_that_is_no_text_is_not_there(application: AdminApplication) -> None:
+    assert ask(application, "/%ff").status_int == 404
+
+
+def test_the_page_is_there_where_there_is_one_and_only_to_be_read(health: Health) -> None:
+    application = AdminApplication(health, list, {}, page=lambda _: webob.Response("a page"))
+    assert ask(application, "/").text == "a page"
+    head = ask(application, "/", "HEAD")
+    assert (head.status_int, head.body) == (200, b"")
+    assert ask(application, "/", "POST").status_int == 405
+    assert ask(application, "//").status_int == 404
+
+
+@pytest.fixture
+def listener(application: AdminApplication) -> Iterator[int]:
+    server = admin.serve("127.0.0.1:0", application)
+    let_hub_run()
+    yield int(server.place[1])
+    server.stop(0.0)
+
+
+def test_it_is_served_on_its_address(listener: int) -> None:
+    with eventlet.connect(("127.0.0.1", listener)) as sock:
+        sock.sendall(b"GET /ports HTTP/1.0\r\n\r\n")
+        answer = b""
+        while part := sock.recv(4096):
+            answer += part
+    assert json.loads(answer.rpartition(b"\r\n\r\n")[2]) == ROWS
+
+
+def test_an_address_that_another_daemon_has_stops_the_start(
+    application: AdminApplication, listener: int
+) -> None:
+    with pytest.raises(
+        StartError, match=f"cannot listen on .*admin_listen = 127.0.0.1:{listener}: "
+    ):
+        admin.serve(f"127.0.0.1:{listener}", application)
+
+
+def test_nothing_is_missing_of_nothing() -> None:
+    assert Health().missing() == []
+
+
+def test_an_address_that_another_program_has_stops_the_start(
+    application: AdminApplication,
+) -> None:
+    with green_socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        where = f"127.0.0.1:{sock.getsockname()[1]}"
+        with pytest.raises(StartError, match=f"cannot listen on .*admin_listen = {where}: "):
+            admin.serve(where, application)

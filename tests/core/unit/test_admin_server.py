@@ -1,0 +1,339 @@
+"""The admin listener's server should survive its applications' defects, read no body unasked, and
+keep no more in memory than it may."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import eventlet
+import pytest
+
+from dfmeta import metrics
+from dfmeta.admin import server as admin_server
+from dfmeta.admin.listener import AdminApplication
+from dfmeta.admin.server import LIMITS, AdminServer
+from dfmeta.exceptions import BadRequestError
+from dfmeta.health import Health
+from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.sockets import keep_room
+from tests.core.unit.support import AMPLE, Listener, until
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+PEER, OTHER = "192.0.2.1", "2001:db8::1"
+LIMIT = 1000
+"""Bytes of a body that the application takes."""
+LARGE = b"x" * (16 << 20)
+"""More than the kernel keeps of an answer."""
+
+
+class World:
+    """A server, and an application that reads a body or does not, by the path."""
+
+    def __init__(self, limits: Limits = LIMITS, application: Application | None = None) -> None:
+        self.listener = Listener()
+        keep_room(self.listener._sock)
+        self.seen: list[bytes] = []
+        self.server = AdminServer(self.listener, application or self._answer, limits=limits)
+        self.server.start()
+
+    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        path, status = environ["PATH_INFO"], "200 OK"
+        body = environ["REMOTE_ADDR"].encode()
+        match path:
+            case "/read":
+                body = environ["wsgi.input"].read(LIMIT)
+                self.seen.append(body)
+            case "/large":
+                body = LARGE
+            case "/refuse":
+                status = "401 Unauthorized"
+            case "/defect":
+                raise RuntimeError("a defect")
+            case "/late":
+                start_response(status, [("Content-Length", "1")])
+                return (1 // 0 for _ in "x")  # type: ignore[return-value]  # it fails while it is read
+        start_response(status, [("Content-Length", str(len(body)))])
+        return [body]
+
+    def connect(self, peer: str = PEER) -> Any:
+        return self.listener.connect(peer)
+
+    def holds(self, count: int) -> None:
+        """Wait until so many bytes of bodies and answers are in memory."""
+        until(lambda: self.server._held == count, f"{count} bytes in memory")
+
+    def ask(self, raw: bytes, peer: str = PEER) -> bytes:
+        """All that comes until the server closes."""
+        with self.connect(peer) as sock:
+            sock.sendall(raw)
+            return rest(sock)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    one = World()
+    yield one
+    one.server.stop(0.0)
+
+
+def request(path: str, *lines: str, method: str = "GET") -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode()
+
+
+def rest(sock: Any) -> bytes:
+    data = b""
+    while piece := sock.recv(65536):
+        data += piece
+    return data
+
+
+def one_answer(sock: Any) -> tuple[int, bytes]:
+    """Status and body of the next answer."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = sock.recv(1)
+        assert piece, f"{data!r} and no more"
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    while len(body) < length:
+        body += sock.recv(length - len(body))
+    return int(head.split(b" ")[1]), body
+
+
+def counted(reason: str) -> float:
+    return float(metrics.ADMIN_REFUSED.labels(reason)._value.get())
+
+
+CLOSE = "Connection: close"
+CHUNKED = "Transfer-Encoding: chunked"
+
+
+@pytest.mark.parametrize("path", ["/defect", "/late"])
+def test_a_defect_is_500_in_json_and_one_line_with_its_traceback(
+    world: World, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    before = counted("defect")
+    with world.connect() as sock:
+        for _ in range(3):
+            sock.sendall(request(path))
+            status, body = one_answer(sock)
+            assert (status, json.loads(body)) == (500, {"message": "internal server error"})
+        sock.sendall(request("/"))
+        assert one_answer(sock) == (200, PEER.encode())
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert f"GET '{path}' of the admin listener failed" in record.getMessage()
+    assert "Traceback" in record.getMessage()
+    assert counted("defect") == before + 3
+
+
+def test_a_defect_of_a_listing_or_of_the_metrics_is_500(caplog: pytest.LogCaptureFixture) -> None:
+    def defective() -> Any:
+        raise KeyError("a defect")
+
+    world = World(application=AdminApplication(Health(), defective, {"/ports": defective}))
+    for path in ("/ports", "/metrics"):
+        answer = world.ask(request(path, CLOSE))
+        assert answer.startswith(b"HTTP/1.1 500 ")
+        assert json.loads(answer.rpartition(b"\r\n\r\n")[2]) == {"message": "internal server error"}
+    assert "KeyError" in caplog.text
+    world.server.stop(0.0)
+
+
+def test_what_is_no_request_is_refused_in_json(world: World) -> None:
+    before = counted("malformed")
+    answer = world.ask(b"GET /\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert "request line" in json.loads(answer.rpartition(b"\r\n\r\n")[2])["message"]
+    assert counted("malformed") == before + 1
+
+
+def test_a_body_is_read_when_it_is_asked_for(world: World) -> None:
+    with world.connect() as sock:
+        sock.sendall(request("/read", "Content-Length: 3", method="POST") + b"abc")
+        assert one_answer(sock) == (200, b"abc")
+        chunks = b"1\r\na\r\n2;x=y\r\nbc\r\n0\r\nTrailer: x\r\n\r\n"
+        sock.sendall(request("/read", CHUNKED, method="POST") + chunks + request("/"))
+        assert [one_answer(sock) for _ in "ab"] == [(200, b"abc"), (200, PEER.encode())]
+    assert world.seen == [b"abc"] * 2
+
+
+def test_who_waits_to_be_let_send_is_let_only_where_the_body_is_asked_for(world: World) -> None:
+    expects = ("Content-Length: 3", "Expect: 100-continue")
+    with world.connect() as sock:
+        sock.sendall(request("/read", *expects, method="POST"))
+        assert sock.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        sock.sendall(b"abc")
+        assert one_answer(sock) == (200, b"abc")
+        sock.sendall(request("/refuse", *expects, method="POST"))
+        assert one_answer(sock)[0] == 401
+    answer = world.ask(request("/read", "Content-Length: 1001", *expects[1:], method="POST"))
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("lines", [("Content-Length: 3",), (CHUNKED,)], ids=str)
+def test_nothing_follows_a_body_that_was_not_read(world: World, lines: tuple[str, ...]) -> None:
+    smuggled = request("/read", "Content-Length: 0", method="POST")
+    answer = world.ask(request("/refuse", *lines, method="POST") + smuggled)
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert world.seen == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"%x\r\n" % (LIMIT + 1), 413),
+        (b"x\r\n", 400),
+        (b"1\r\nab\r\n", 400),
+        (b"0\r\nX: " + b"a" * LIMITS.head.header, 431),
+    ],
+    ids=["too long", "no size", "no end", "trailers"],
+)
+def test_a_body_that_is_none_is_refused_and_the_connection_closed(
+    world: World, body: bytes, status: int
+) -> None:
+    answer = world.ask(request("/read", CHUNKED, method="POST") + body)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert b"Connection: close\r\n" in answer
+
+
+def test_a_body_may_not_come_in_too_many_chunks() -> None:
+    def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        body = environ["wsgi.input"].read(1 << 20)
+        start_response("200 OK", [("Content-Length", "0")])
+        return [body[:0]]
+
+    world = World(application=application)
+    head = request("/", CHUNKED, CLOSE, method="POST")
+    answer = world.ask(head + b"4\r\nabcd\r\n" * 10_000 + b"0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    answer = world.ask(head + b"1\r\na\r\n" * 20_000 + b"0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert "too many chunks" in json.loads(answer.rpartition(b"\r\n\r\n")[2])["message"]
+    world.server.stop(0.0)
+
+
+def test_a_body_that_stops_coming_is_408() -> None:
+    world = World(replace(LIMITS, body_timeout=0.05))
+    answer = world.ask(request("/read", "Content-Length: 3", method="POST") + b"a")
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    world.server.stop(0.0)
+
+
+# Memory
+
+
+def test_a_body_gives_way_that_waits_for_its_client_the_longest(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_server, "HELD", 1000)
+    before = counted("memory")
+    socks = [world.connect(peer) for peer in (PEER, OTHER, PEER)]
+    for number, sock in enumerate(socks):
+        world.holds(400 * number)
+        sock.sendall(request("/read", "Content-Length: 500", method="POST") + b"x" * 400)
+    assert socks[0].recv(1) == b"", "it has waited longest"
+    assert counted("memory") == before + 1
+    for sock in socks[1:]:
+        sock.sendall(b"x" * 100)
+        assert one_answer(sock) == (200, b"x" * 500)
+    world.holds(0)
+
+
+def test_answers_that_are_not_read_give_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_server, "HELD", 3 * len(LARGE))
+    before = counted("memory")
+    unread = [world.connect() for _ in range(6)]
+    for number, sock in enumerate(unread, 1):
+        sock.sendall(request("/large"))
+        ended = before + max(0, number - 3)
+        until(lambda ended=ended: counted("memory") >= ended, "another to give way")
+        world.holds(min(number, 3) * len(LARGE))
+    assert counted("memory") == before + 3
+    assert one_answer(unread[-1]) == (200, LARGE)
+    for sock in unread:
+        sock.close()
+
+
+def test_two_bodies_that_wait_for_each_others_room_do_not_wait_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_server, "HELD", 1000)
+    socks = [world.connect() for _ in range(2)]
+    for sock in socks:
+        sock.sendall(request("/read", "Content-Length: 900", method="POST") + b"x" * 450)
+    world.holds(2 * 450)
+    for sock in socks:
+        sock.sendall(b"x" * 450)
+    answers = [sock.makefile("rb").read(16) for sock in socks]
+    # Either may have waited for longer.
+    assert sorted(answers) == [b"", b"HTTP/1.1 200 OK\r"]
+
+
+# Connections
+
+
+def test_a_connection_that_waits_for_its_client_makes_room_within_a_moment() -> None:
+    world = World(replace(LIMITS, connections_per_port=2, waiting_per_port=8))
+    posting = request("/read", "Content-Length: 3", method="POST")
+    socks = [world.connect() for _ in range(6)]
+    for sock in socks:
+        sock.sendall(posting)
+    with world.connect() as sock:
+        sock.sendall(request("/"))
+        assert one_answer(sock) == (200, PEER.encode())
+    world.server.stop(0.0)
+
+
+def test_admin_connections_are_counted_and_guests_figures_are_left_alone(world: World) -> None:
+    def figure(name: str) -> float | None:
+        return metrics.REGISTRY.get_sample_value(name)
+
+    guests = figure("dfmeta_open_connections")
+    closed = [one.value for one in metrics.CLOSED.collect()[0].samples]
+    kept = [world.connect() for _ in range(3)]
+    world.ask(b"nonsense\r\n\r\n")
+    until(lambda: figure("dfmeta_admin_open_connections") == 3, "one to be closed")
+    assert figure("dfmeta_open_connections") == guests
+    assert [one.value for one in metrics.CLOSED.collect()[0].samples] == closed
+    for sock in kept:
+        sock.close()
+
+
+def test_at_the_end_silent_connections_are_closed_and_requests_answered() -> None:
+    gate = eventlet.event.Event()
+
+    asked: list[dict[str, Any]] = []
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        asked.append(environ)
+        gate.wait()
+        start_response("200 OK", [("Content-Length", "1")])
+        return [b"x"]
+
+    world = World(application=application)
+    silent, running = world.connect(), world.connect()
+    running.sendall(request("/"))
+    until(lambda: asked, "the request")
+    stopping = eventlet.spawn(world.server.stop, AMPLE)
+    assert silent.recv(1) == b""
+    gate.send()
+    assert rest(running).endswith(b"x")
+    stopping.wait()
+
+
+def test_a_bad_body_that_the_application_has_no_words_for_is_refused_by_the_server() -> None:
+    def application(_environ: dict[str, Any], _start_response: Any) -> list[bytes]:
+        raise BadRequestError(status=400, reason="malformed", cause="it is no body")
+
+    world = World(application=application)
+    answer = world.ask(request("/"))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(answer.rpartition(b"\r\n\r\n")[2]) == {"message": "it is no body"}
+    world.server.stop(0.0)

@@ -1,0 +1,779 @@
+"""A guest's request should get its own answer, a clear refusal, or none at all."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import eventlet
+import pytest
+
+from dfmeta import metrics
+from dfmeta.exceptions import (
+    BackendError,
+    BackendTimeoutError,
+    BackendUnreachableError,
+    BadRequestError,
+)
+from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
+from dfmeta.numbering import Device
+from dfmeta.proxy.application import Application, Settings
+from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.exchange import Abandoned, Exchange
+from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
+from dfmeta.proxy.recent import REASONS, RECENT, Failure
+from dfmeta.proxy.tokens import TokenMode, Tokens
+from dfmeta.proxy.wsgi import EXCHANGE, Face
+from dfmeta.registry import Registry
+from tests.core.unit.support import AMPLE, INSTANCE, OTHER_INSTANCE, claim_of, let_hub_run, port
+
+HERE = Endpoint(13)
+PASSWORD = "/openstack/latest/password"
+AWAY = BackendUnreachableError(backend="fake", cause="it is away")
+SLOW = BackendTimeoutError(backend="fake", cause="it is slow")
+
+
+class FakeBackend:
+    """Answers what a test says, and keeps what it was asked."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[GuestRequest, Identity, float]] = []
+        self.reply: Answer | Exception = Answer(200, b"hello", "text/x")
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.tokens: str | None = ""
+        self.remarks = ""
+
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float,
+        goes_on: Callable[[str | None], bool],
+    ) -> View:
+        del goes_on
+
+        def answer() -> Answer:
+            self.asked.append((request, identity, deadline))
+            self.meanwhile()
+            if isinstance(self.reply, Exception):
+                raise self.reply
+            return self.reply
+
+        return View(self.say(identity), answer)
+
+    def say(self, identity: Identity) -> str | None:
+        """What the record says of tokens."""
+        del identity
+        return self.tokens
+
+    def remark(self, status: int) -> str:
+        return self.remarks
+
+
+class Given:
+    """What a guest was answered."""
+
+    def __init__(self, status: str, headers: list[tuple[str, str]], body: bytes) -> None:
+        self.status = int(status.split()[0])
+        self.reason = status.partition(" ")[2]
+        self.headers = {name.lower(): value for name, value in headers}
+        self.body = body
+
+
+class World:
+    """A guest, a backend and the application between them."""
+
+    def __init__(
+        self,
+        instance_project: str = "p1",
+        *,
+        rate: RateSettings | None = None,
+        ask: Callable[[], int] = lambda: 0,
+        **options: Any,
+    ) -> None:
+        RECENT.forget(HERE)
+        self.registry = Registry(ask=ask)
+        self.registry.set_port(port(project=instance_project))
+        self.claim = claim_of(self.registry)
+        self.backend = FakeBackend()
+        self.tokens = Tokens(bytes(32))
+        self.hops: list[int] = []
+        self.news: list[Callable[[], object]] = []
+        self.application = Application(
+            self.registry,
+            self.backend,
+            Settings(**options),
+            tokens=self.tokens,
+            rates=RateLimiter(rate or RateSettings()),
+            complaints=Complaints(logging.getLogger("dfmeta.proxy")),
+            heed=lambda: self.heed(),
+        )
+
+    def heed(self) -> None:
+        """Stand in for the switch's latest messages: :attr:`news` has what each call changes."""
+        if self.news:
+            self.news.pop(0)()
+
+    def ask(
+        self,
+        path: str = "/",
+        method: str = "GET",
+        *,
+        body: bytes = b"",
+        seconds: float = AMPLE,
+        late: bool = False,
+        unread: Any = None,
+        **headers: str,
+    ) -> Given:
+        given: list[Any] = []
+
+        def start_response(status: str, headers: list[tuple[str, str]]) -> None:
+            given.extend([status, headers])
+
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        path, _mark, query = path.partition("?")
+        exchange = Exchange(
+            claim=self.claim,
+            request=GuestRequest(
+                method, path, query=query, headers=named, body=body, guest_ip="10.0.0.5"
+            ),
+            deadline=time.monotonic() + seconds,
+            turn=lambda _deadline: not late,
+            read=(lambda _most: b"") if unread is None else unread.read,
+            limit_hops=self.hops.append,
+        )
+        face = Face(self.application.answer)
+        answer = b"".join(face({EXCHANGE: exchange}, start_response))
+        return Given(*given, answer)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_guest_gets_what_the_backend_says(world: World) -> None:
+    world.backend.reply = Answer(200, b"\0\xff", "text/x", headers=(("etag", "abc"),))
+    given = world.ask("/latest/meta-data?a=b")
+    assert (given.status, given.reason, given.body) == (200, "OK", b"\0\xff")
+    assert given.headers == {"content-type": "text/x", "content-length": "2", "etag": "abc"}
+    ((request, identity, _deadline),) = world.backend.asked
+    assert (request.method, request.path, request.query) == ("GET", "/latest/meta-data", "a=b")
+    assert request.guest_ip == "10.0.0.5"
+    assert identity.instance_id == INSTANCE
+
+
+def test_the_answer_has_no_type_when_the_backend_gives_none(world: World) -> None:
+    world.backend.reply = Answer(200, b"x", "")
+    assert world.ask().headers == {"content-length": "1"}
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_an_answer_that_has_no_body_has_no_length(world: World, status: int) -> None:
+    world.backend.reply = Answer(status, b"", "")
+    given = world.ask()
+    assert (given.status, given.headers, given.body) == (status, {}, b"")
+
+
+def test_an_empty_body_has_a_length(world: World) -> None:
+    world.backend.reply = Answer(200, b"")
+    assert world.ask().headers["content-length"] == "0"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/healthz",
+        "/healthz/readiness",
+        "/ports",
+        "/probe",
+        "/options",
+        "/metrics",
+        "/version",
+        "/device-metadata",
+        "/device-metadata/x",
+        "/device-userdata",
+        "/records",
+        "/records/",
+        "/records/x",
+        "/api/v1/device-metadata",
+        "/api/v1/anything",
+        "/api/v1/metadata/x",
+        "/api/v1/metadatax",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_admin_paths_are_not_there_for_guests(world: World, path: str, method: str) -> None:
+    assert world.ask(path, method).status == 404
+    assert world.backend.asked == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/versions", "/metricsx", "/healthzz", "/device-metadatax", "/recordsx"),
+        *("/metadata", "/api/v1/metadata", "/api/v1/userdata/"),
+    ],
+)
+def test_paths_that_only_look_so_are_the_backends(world: World, path: str) -> None:
+    world.ask(path)
+    assert len(world.backend.asked) == 1
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get"])
+def test_a_method_that_is_not_allowed_says_which_are(world: World, method: str) -> None:
+    given = world.ask("/latest/meta-data", method)
+    assert (given.status, given.headers["allow"]) == (405, "GET, HEAD")
+    assert world.backend.asked == []
+
+
+def test_a_password_may_be_posted_and_nowhere_else(world: World) -> None:
+    assert world.ask(PASSWORD, "POST", body=b"cipher").status == 200
+    assert world.backend.asked[0][0].body == b"cipher"
+    assert world.ask(PASSWORD, "PUT").headers["allow"] == "GET, HEAD, POST"
+    assert world.ask("/openstack/latest/x/password", "POST").status == 405
+
+
+def test_a_head_has_a_length_and_no_body(world: World) -> None:
+    given = world.ask(method="HEAD")
+    assert (given.body, given.headers["content-length"]) == (b"", "5")
+    world.backend.reply = Answer(200, b"", headers=(("content-length", "999"),))
+    assert world.ask(method="HEAD").headers["content-length"] == "999"
+
+
+def test_the_length_of_a_head_is_not_made_up(world: World) -> None:
+    world.backend.reply = Answer(200, b"")
+    assert "content-length" not in world.ask(method="HEAD").headers
+
+
+def test_a_status_that_http_does_not_know_is_passed_on(world: World) -> None:
+    world.backend.reply = Answer(299)
+    assert (world.ask().status, world.ask().reason) == (299, "Unknown")
+
+
+@pytest.mark.parametrize(
+    ("mode", "path", "answered"),
+    [
+        ("auto", "/", True),
+        ("auto", "/openstack", True),
+        ("auto", "/openstack/", True),
+        ("auto", "/latest/meta-data", True),
+        ("auto", "/openstack/latest/meta_data.json", False),
+        ("auto", "//openstack//latest/meta_data.json", False),
+        ("503", "/openstack/latest/meta_data.json", True),
+        ("close", "/", False),
+    ],
+)
+@pytest.mark.parametrize("error", [AWAY, SLOW, BackendError(backend="fake", cause="x")])
+def test_out_of_time_is_answered_as_the_option_says(
+    mode: str, path: str, answered: bool, error: BackendError
+) -> None:
+    world = World(timeout_answer=mode)
+    world.backend.reply = error
+    if answered:
+        given = world.ask(path)
+        assert (given.status, given.headers["retry-after"]) == (503, "2")
+    else:
+        with pytest.raises(Abandoned) as caught:
+            world.ask(path)
+        assert caught.value.reason == "timeout"
+
+
+def test_a_password_that_may_have_been_taken_is_not_to_be_sent_again(world: World) -> None:
+    world.backend.reply = SLOW
+    assert world.ask(PASSWORD, "POST").status == 504
+    world.backend.reply = AWAY
+    with pytest.raises(Abandoned):
+        world.ask(PASSWORD, "POST")
+
+
+def test_a_defect_costs_one_request_and_tells_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.backend.reply = RuntimeError("secret words")
+    given = world.ask()
+    assert given.status == 500
+    assert b"secret" not in given.body
+    assert INSTANCE in caplog.text
+    assert "Traceback" in caplog.text
+
+
+def test_a_guest_that_has_changed_before_is_not_asked_for(world: World) -> None:
+    world.registry.set_port(port(instance=OTHER_INSTANCE))
+    with pytest.raises(Abandoned) as caught:
+        world.ask()
+    assert caught.value.reason == "changed"
+
+
+@pytest.mark.parametrize("reply", [Answer(200, b"secret"), AWAY, RuntimeError("x")])
+def test_an_answer_does_not_leave_when_the_guest_changed_meanwhile(
+    world: World, reply: Answer | Exception
+) -> None:
+    world.backend.reply = reply
+    world.backend.meanwhile = lambda: world.registry.set_port(port(instance=OTHER_INSTANCE))
+    with pytest.raises(Abandoned) as caught:
+        world.ask()
+    assert caught.value.reason == "changed"
+
+
+def test_without_its_project_a_guest_waits_until_the_time_is_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World("", needs_project=True)
+    assert world.ask(seconds=0.01).status == 503
+    assert world.backend.asked == []
+    assert "the project of the instance is not known" in caplog.text
+
+
+def test_a_backend_that_needs_no_project_is_asked_without() -> None:
+    world = World("")
+    assert world.ask().status == 200
+
+
+def test_a_guest_whose_project_comes_meanwhile_is_answered() -> None:
+    world = World("", needs_project=True)
+    asking = eventlet.spawn(world.ask)
+    let_hub_run()
+    assert world.backend.asked == []
+    world.registry.set_port(port(project="p1"))
+    assert asking.wait().status == 200
+    ((_request, identity, _deadline),) = world.backend.asked
+    assert identity.project_id == "p1"
+
+
+def in_doubt(world: World) -> None:
+    """Have the number of the guest's port be in doubt: question 1 is not answered."""
+    world.registry.set_devices({HERE.ofport: Device(b"tap1")}, gap=True)
+
+
+def test_a_request_waits_while_its_number_is_in_doubt_and_no_backend_is_asked() -> None:
+    world = World(ask=lambda: 1)
+    in_doubt(world)
+    asking = eventlet.spawn(world.ask)
+    let_hub_run()
+    assert world.backend.asked == []
+    world.registry.answered(1)
+    assert asking.wait().status == 200
+
+
+def test_an_answer_waits_while_its_number_is_in_doubt() -> None:
+    world = World(ask=lambda: 1)
+    world.backend.meanwhile = lambda: in_doubt(world)
+    asking = eventlet.spawn(world.ask)
+    let_hub_run()
+    assert len(world.backend.asked) == 1
+    assert not asking.dead
+    world.registry.answered(1)
+    assert asking.wait().status == 200
+
+
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["before", "meanwhile"])
+def test_a_request_whose_number_stays_in_doubt_gets_no_answer(meanwhile: bool) -> None:
+    world = World(ask=lambda: 1)
+    if meanwhile:
+        world.backend.meanwhile = lambda: in_doubt(world)
+    else:
+        in_doubt(world)
+    with pytest.raises(Abandoned) as abandoned:
+        world.ask(seconds=0.1)
+    assert abandoned.value.reason == "timeout"
+
+
+def test_the_switchs_latest_messages_count_before_the_backend_is_asked() -> None:
+    world = World(ask=lambda: 1)
+    world.news = [lambda: in_doubt(world)]
+    asking = eventlet.spawn(world.ask)
+    let_hub_run()
+    assert world.backend.asked == []
+    world.registry.answered(1)
+    assert asking.wait().status == 200
+
+
+def test_the_switchs_latest_messages_count_before_the_answer_leaves() -> None:
+    world = World(ask=lambda: 1)
+    after = port(instance=OTHER_INSTANCE)
+    world.backend.meanwhile = lambda: world.news.append(lambda: world.registry.set_port(after))
+    with pytest.raises(Abandoned) as abandoned:
+        world.ask()
+    assert abandoned.value.reason == "changed"
+    assert len(world.backend.asked) == 1
+
+
+def test_a_request_whose_number_turns_out_to_be_anothers_gets_no_answer() -> None:
+    world = World(ask=lambda: 1)
+    in_doubt(world)
+    asking = eventlet.spawn(world.ask)
+    let_hub_run()
+    world.registry.set_port(port(instance=OTHER_INSTANCE))
+    world.registry.answered(1)
+    with pytest.raises(Abandoned):
+        asking.wait()
+    assert world.backend.asked == []
+
+
+def test_a_guest_that_changes_while_it_waits_for_its_project_is_abandoned() -> None:
+    world = World("", needs_project=True)
+    asking = eventlet.spawn(pytest.raises, Abandoned, world.ask)
+    let_hub_run()
+    world.registry.set_port(port(instance=OTHER_INSTANCE, project="p2"))
+    assert asking.wait().value.reason == "changed"
+    assert world.backend.asked == []
+
+
+class Unread:
+    """A body that has not come yet."""
+
+    def __init__(self, content: bytes, seconds: float = 0.0) -> None:
+        self.asked = self.most = 0
+        self._content, self._seconds = content, seconds
+
+    def read(self, most: int) -> bytes:
+        self.asked += 1
+        self.most = most
+        eventlet.sleep(self._seconds)
+        return self._content
+
+
+def test_a_body_is_read_before_the_backend_is_asked(world: World) -> None:
+    unread = Unread(b"cipher")
+    assert world.ask(PASSWORD, "POST", unread=unread, content_length="6").status == 200
+    assert world.backend.asked[0][0].body == b"cipher"
+    assert world.ask(PASSWORD, "POST", unread=unread, transfer_encoding="chunked").status == 200
+    assert unread.asked == 2
+
+
+def test_a_doubt_that_comes_with_the_body_keeps_it_from_the_backend() -> None:
+    world = World(ask=lambda: 1)
+
+    class Doubtful(Unread):
+        def read(self, most: int) -> bytes:
+            in_doubt(world)
+            return super().read(most)
+
+    body = Doubtful(b"cipher")
+    asking = eventlet.spawn(world.ask, PASSWORD, "POST", unread=body, content_length="6")
+    let_hub_run()
+    assert (body.asked, world.backend.asked) == (1, [])
+    world.registry.answered(1)
+    assert asking.wait().status == 200
+    assert len(world.backend.asked) == 1
+
+
+def test_a_doubt_that_comes_with_the_requests_turn_keeps_it_from_the_backend() -> None:
+    world = World("", needs_project=True, ask=lambda: 1)
+    asking = eventlet.spawn(world.ask)
+    let_hub_run()
+    in_doubt(world)
+    world.registry.set_port(port(project="p1"))
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        eventlet.sleep(0.01)
+    assert world.backend.asked == []
+    world.registry.answered(1)
+    assert asking.wait().status == 200
+
+
+def test_the_time_that_a_body_takes_is_none_of_the_request(world: World) -> None:
+    slow = Unread(b"cipher", seconds=0.05)
+    begun = time.monotonic()
+    world.ask(PASSWORD, "POST", unread=slow, seconds=AMPLE, content_length="6")
+    ((_request, _identity, deadline),) = world.backend.asked
+    assert deadline > begun + AMPLE + 0.04
+
+
+def test_what_is_refused_costs_no_body() -> None:
+    world = World(rate=RateSettings(True, base=Window(1, 60), delay_max=0.0, tolerated=0))
+    unread = Unread(b"x")
+    given = world.ask("/latest/meta-data", "POST", unread=unread, content_length="1")
+    assert given.status == 405
+    given = world.ask(PASSWORD, "POST", unread=unread, content_length="1")
+    assert given.status == 429, "what was refused counts"
+    assert unread.asked == 0
+
+
+def test_what_is_wrong_with_a_body_is_for_the_server_to_answer(world: World) -> None:
+    class Wrong(Unread):
+        def read(self, most: int) -> bytes:
+            raise BadRequestError(status=413, reason="chunks", cause="too many")
+
+    with pytest.raises(BadRequestError):
+        world.ask(PASSWORD, "POST", unread=Wrong(b""), content_length="1")
+
+
+def test_a_replaced_backend_answers_from_the_next_request_on(world: World) -> None:
+    other = FakeBackend()
+    world.application.replace(other, Settings())
+    world.ask()
+    assert (len(world.backend.asked), len(other.asked)) == (0, 1)
+
+
+def test_what_was_asked_in_vain_counts_among_the_backends_times(world: World) -> None:
+    def asked() -> float:
+        name, labels = "dfmeta_backend_seconds_count", {"backend": world.backend.name}
+        return metrics.REGISTRY.get_sample_value(name, labels) or 0.0
+
+    before = asked()
+    world.backend.reply = AWAY
+    assert world.ask().status == 503
+    with pytest.raises(Abandoned):
+        world.ask("/openstack/latest/meta_data.json")
+    assert asked() == before + 2
+    with pytest.raises(Abandoned):
+        world.ask("/openstack/latest/meta_data.json", late=True)
+    assert asked() == before + 2, "of a request that the backend was not asked about, nothing"
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"), [(204, "2xx"), (302, "3xx"), (404, "4xx"), (999, "5xx")]
+)
+def test_a_status_counts_in_one_of_four_classes(world: World, status: int, shown: str) -> None:
+    def counted() -> float:
+        labels = {"status": shown, "backend": world.backend.name}
+        return metrics.REGISTRY.get_sample_value("dfmeta_requests_total", labels) or 0.0
+
+    before = counted()
+    world.backend.reply = Answer(status)
+    world.ask()
+    assert counted() == before + 1
+
+
+def test_who_is_refused_waits_for_no_turn() -> None:
+    few = RateSettings(
+        enabled=True, base=Window(1, 60), burst=Window(1, 60), delay_max=0.01, tolerated=0
+    )
+    world = World(rate=few)
+    assert world.ask(late=True).status == 503
+    assert world.ask(late=True).status == 429
+
+
+def test_whose_turn_has_not_come_in_time_is_out_of_time(world: World) -> None:
+    assert world.ask(late=True).status == 503
+    with pytest.raises(Abandoned):
+        world.ask("/openstack/latest/meta_data.json", late=True)
+    assert world.backend.asked == []
+
+
+# Through a proxy
+
+
+@pytest.mark.parametrize("header", ["x-forwarded-for", "x_forwarded_for", "forwarded", "via"])
+def test_what_a_proxy_has_passed_on_can_be_refused(header: str) -> None:
+    refusing, open_to_all = World(refuse_forwarded=True), World()
+    for world, status in ((refusing, 403), (open_to_all, 200)):
+        environ_headers = {header: "203.0.113.1"}
+        assert world.ask("/latest/user-data", **environ_headers).status == status
+    assert (len(refusing.backend.asked), len(open_to_all.backend.asked)) == (0, 1)
+    assert refusing.ask().status == 200
+
+
+# Tokens
+
+
+@pytest.mark.parametrize("mode", list(TokenMode))
+@pytest.mark.parametrize("known", [True, False])
+def test_a_token_is_never_given_through_a_proxy(mode: TokenMode, known: bool) -> None:
+    world = World(http_tokens=mode)
+    world.backend.tokens = "" if known else None
+    headers = {"x-aws-ec2-metadata-token-ttl-seconds": "60", "x-forwarded-for": "203.0.113.1"}
+    assert world.ask("/latest/api/token", "PUT", **headers).status == 403
+
+
+def test_with_a_token_and_without_one_a_guest_is_answered(world: World) -> None:
+    token = world.ask(
+        "/latest/api/token", "PUT", **{"x-aws-ec2-metadata-token-ttl-seconds": "60"}
+    ).body.decode()
+    assert world.ask().status == 200
+    assert world.ask(**{"x-aws-ec2-metadata-token": token}).status == 200
+    assert world.ask(**{"x-aws-ec2-metadata-token": token + "A"}).status == 401
+    assert len(world.backend.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("configured", "recorded", "of_instance", "status"),
+    [
+        ("optional", "", None, 200),
+        ("required", "", None, 401),
+        ("off", "", None, 200),
+        ("optional", "required", None, 401),
+        ("required", "optional", None, 200),
+        ("optional", "", "required", 401),
+        ("optional", "off", "required", 401),
+        ("required", "required", "off", 200),
+    ],
+)
+def test_an_instances_own_mode_wins(
+    configured: str, recorded: str, of_instance: str | None, status: int
+) -> None:
+    own = {INSTANCE: TokenMode(of_instance)} if of_instance else {}
+    world = World(http_tokens=TokenMode(configured), http_tokens_of=own)
+    world.backend.tokens = recorded
+    assert world.ask("/openstack").status == status
+    assert len(world.backend.asked) == (status == 200)
+
+
+def test_a_record_that_is_known_only_once_the_project_is_asks_for_a_token_all_the_same() -> None:
+    class Wary(FakeBackend):
+        def say(self, identity: Identity) -> str | None:
+            return "required" if identity.project_id else None
+
+    world = World("", needs_project=True)
+    world.application.replace(Wary(), Settings(needs_project=True))
+    asking = eventlet.spawn(world.ask)
+    let_hub_run()
+    world.registry.set_port(port(project="p1"))
+    assert asking.wait().status == 401
+
+
+def test_a_guest_that_the_backend_does_not_know_gets_no_token(world: World) -> None:
+    world.backend.tokens = None
+    headers = {"x-aws-ec2-metadata-token-ttl-seconds": "60"}
+    assert world.ask("/latest/api/token", "PUT", **headers).status == 404
+    assert world.ask("/latest//api/token/", "PUT", **headers).status == 404
+    assert world.ask("/latest/meta-data", "PUT").status == 405
+
+
+def test_a_token_is_of_no_use_to_another_guest(world: World) -> None:
+    other = World()
+    other.registry.set_port(port(instance=OTHER_INSTANCE))
+    token = other.tokens.issue(claim_of(other.registry).identity, 60)
+    assert world.ask(**{"x-aws-ec2-metadata-token": token}).status == 401
+
+
+def test_a_backend_that_cannot_say_whether_it_needs_a_token_is_out_of_time(world: World) -> None:
+    class Broken(FakeBackend):
+        def say(self, identity: Identity) -> str | None:
+            raise AWAY
+
+    world.application.replace(Broken(), Settings())
+    assert world.ask().status == 503
+
+
+# Rates
+
+
+def test_a_guest_above_its_rate_is_delayed_and_then_refused() -> None:
+    few = RateSettings(
+        enabled=True, base=Window(1, 60), burst=Window(1, 60), delay_max=0.01, tolerated=1
+    )
+    world = World(rate=few)
+    assert [world.ask().status for _ in range(3)] == [200, 200, 429]
+    assert int(world.ask().headers["retry-after"]) >= 1
+    assert len(world.backend.asked) == 2
+
+
+def test_a_new_guest_of_the_port_does_not_inherit_what_the_last_one_asked() -> None:
+    few = RateSettings(enabled=True, base=Window(1, 60), burst=Window(1, 60), tolerated=0)
+    world = World(rate=few)
+    assert [world.ask().status for _ in range(2)] == [200, 429]
+    world.registry.set_port(port(instance=OTHER_INSTANCE))
+    world.claim = claim_of(world.registry)
+    assert world.ask().status == 200
+
+
+# What is logged
+
+
+def test_each_kind_of_error_is_logged_once_with_what_to_do(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.backend.reply = BackendUnreachableError(
+        backend="fake", cause="it is away", remedy="Start it"
+    )
+    world.backend.remarks = "Mend it"
+    for _ in range(5):
+        world.ask()
+    world.backend.reply = Answer(403, b"no")
+    for _ in range(5):
+        world.ask()
+    world.backend.reply = BackendUnreachableError(
+        backend="fake", cause="it is elsewhere", remedy="Look for it"
+    )
+    for _ in range(5):
+        world.ask()
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split(". ")[-1] for line in lines] == ["Start it", "Mend it", "Look for it"]
+    assert all(INSTANCE in line for line in lines)
+
+
+def test_a_request_is_one_line_without_query_header_or_body(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    world.backend.reply = Answer(200, b"confidential", headers=(("x-secret", "confidential"),))
+    world.ask(PASSWORD + "?confidential", "POST", body=b"confidential", accept="confidential")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "confidential" not in line
+    assert f"{INSTANCE} POST {PASSWORD}: 200, 12 bytes" in line
+
+
+def test_a_request_that_is_not_answered_is_one_line_as_well(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    world = World(timeout_answer="close")
+    with pytest.raises(Abandoned):
+        world.ask("/?confidential", late=True)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.endswith("GET /: closed without an answer (timeout)")
+
+
+def failures(world: World) -> list[Failure]:
+    """How the guest failed, as its port shows it, the latest first."""
+    asked = RECENT.of(HERE, world.claim.identity.incarnation)
+    assert asked is not None
+    return asked.failures()
+
+
+@pytest.mark.parametrize(
+    ("reply", "remark", "status", "reason"),
+    [
+        (AWAY, "", 503, "it is away"),
+        (
+            BackendError(backend="fake", cause="it is odd", remedy="Mend it"),
+            "",
+            503,
+            "it is odd. Mend it",
+        ),
+        (Answer(403), "secrets differ", 403, "fake answered 403. secrets differ"),
+        (Answer(429), "", 429, "fake answered 429"),
+        (Answer(404), "", 404, REASONS["absent"]),
+        (RuntimeError("a secret"), "", 500, REASONS["defect"]),
+    ],
+    ids=["away", "remedy", "remark", "status", "absent", "defect"],
+)
+def test_a_port_shows_how_its_guest_failed_and_why(
+    reply: Answer | Exception, remark: str, status: int, reason: str
+) -> None:
+    world = World(timeout_answer="503")
+    world.backend.reply, world.backend.remarks = reply, remark
+    assert world.ask("/openstack/latest/<b>?a=secret").status == status
+    failure = failures(world)[0]
+    assert (failure.status, failure.path, failure.reason) == (status, "openstack", reason)
+
+
+def test_a_port_shows_that_its_guest_got_no_answer(world: World) -> None:
+    world.backend.reply = AWAY
+    with pytest.raises(Abandoned):
+        world.ask("/openstack/latest/meta_data.json")
+    (failure,) = failures(world)
+    assert (failure.status, failure.reason) == (0, "it is away")
+
+
+def test_a_port_shows_why_dfmeta_refused_its_guest() -> None:
+    world = World("", needs_project=True, refuse_forwarded=True)
+    assert world.ask("/", seconds=0).status == 503
+    assert failures(world)[0].reason == REASONS["project"]
+    assert world.ask("/", x_forwarded_for="192.0.2.1").status == 403
+    reasons = {one.reason for one in failures(world)}
+    assert reasons == {REASONS["project"], REASONS["forwarded"]}
+
+
+def test_a_port_forgets_what_its_last_guest_asked(world: World) -> None:
+    world.ask()
+    world.registry.set_port(port(instance=OTHER_INSTANCE))
+    assert RECENT.of(HERE, world.claim.identity.incarnation) is None

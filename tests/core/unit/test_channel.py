@@ -1,0 +1,262 @@
+"""A batch should be confirmed or refused as a whole, and never hang on a lost connection."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import eventlet
+import pytest
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta.apps.channel import MAX_XID, Channel, error_text
+from dfmeta.exceptions import NotConnectedError, SwitchError, SwitchTimeoutError
+from dfmeta.flows.desired import fixed_flows
+from dfmeta.flows.pipeline import Layout
+from tests.core.unit.support import TAP, Bundle, Datapath, let_hub_run
+
+FLOWS = fixed_flows(TAP)
+REFUSED = (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
+SOON = 0.01
+"""Seconds that a test waits for what is not to come."""
+
+
+@pytest.fixture
+def channel() -> Channel:
+    return Channel("br-int", Layout())
+
+
+@pytest.fixture
+def datapath(channel: Channel) -> Iterator[Datapath]:
+    datapath = Datapath()
+    channel.attach(datapath)
+    yield datapath
+    channel.detach(datapath)
+    let_hub_run()
+
+
+def mods(channel: Channel) -> list[object]:
+    return [channel.wire.add(flow) for flow in FLOWS]
+
+
+def test_without_a_connection_every_use_says_so(channel: Channel) -> None:
+    assert not channel.connected
+    with pytest.raises(NotConnectedError, match="not connected to br-int"):
+        _ = channel.wire
+    with pytest.raises(NotConnectedError):
+        channel.post([])
+    with pytest.raises(NotConnectedError):
+        channel.commit([], "nothing")
+
+
+def test_messages_that_the_switch_has_sent_are_unread_until_they_are_read(
+    channel: Channel, datapath: Datapath
+) -> None:
+    ours, theirs = socket.socketpair()
+    with contextlib.closing(theirs):
+        datapath.socket = ours
+        assert not channel.unread
+        theirs.send(b"a message")
+        assert channel.unread
+        ours.recv(64)
+        assert not channel.unread
+        theirs.send(b"a message")
+        ours.close()
+        assert not channel.unread
+        channel.detach(datapath)
+        assert not channel.unread
+
+
+def test_a_batch_is_a_bundle_with_a_barrier_behind_it(channel: Channel, datapath: Datapath) -> None:
+    channel.commit(mods(channel), "the fixed flows")
+    let_hub_run()
+    experimenter = [ofp.OFPT_EXPERIMENTER] * (len(FLOWS) + 2)
+    assert datapath.kinds() == [*experimenter, ofp.OFPT_BARRIER_REQUEST]
+    assert len(datapath.flow_mods()) == len(FLOWS)
+
+
+def test_a_batch_goes_out_in_one_write(channel: Channel, datapath: Datapath) -> None:
+    channel.commit(mods(channel), "the fixed flows")
+    let_hub_run()
+    assert datapath.writes == 1
+
+
+def test_no_two_messages_share_an_xid_and_no_two_bundles_a_number(
+    channel: Channel, datapath: Datapath
+) -> None:
+    for _ in range(2):
+        channel.commit(mods(channel), "the fixed flows")
+    channel.request(channel.wire.dump(), "a dump")
+    channel.post([channel.wire.set_async()])
+    let_hub_run()
+    xids = [one.xid for one in datapath.sent]
+    assert len(xids) == len(set(xids))
+    numbers = [one.body.number for one in datapath.sent if isinstance(one.body, Bundle)]
+    assert sorted(set(numbers)) == [1, 2]
+
+
+def test_xids_start_again_after_the_highest(channel: Channel, datapath: Datapath) -> None:
+    channel._xid = MAX_XID - 1
+    channel.post([channel.wire.barrier(), channel.wire.barrier()])
+    let_hub_run()
+    assert [one.xid for one in datapath.sent] == [MAX_XID, 1]
+
+
+def test_an_empty_batch_is_a_barrier(channel: Channel, datapath: Datapath) -> None:
+    pending = channel.commit([], "nothing")
+    let_hub_run()
+    assert datapath.kinds() == [ofp.OFPT_BARRIER_REQUEST]
+    channel.barrier_reply(datapath.sent[-1].xid)
+    assert pending.wait(SOON) == []
+
+
+def test_meters_go_out_as_they_are(channel: Channel, datapath: Datapath) -> None:
+    channel.commit([channel.wire.add_meter(5, 50)], "meter 5", bundle=False)
+    let_hub_run()
+    assert datapath.kinds() == [ofp.OFPT_METER_MOD, ofp.OFPT_BARRIER_REQUEST]
+
+
+def test_a_batch_is_confirmed_by_its_own_barrier_alone(
+    channel: Channel, datapath: Datapath
+) -> None:
+    first = channel.commit(mods(channel), "the first")
+    let_hub_run()
+    barrier = datapath.sent[-1].xid
+    second = channel.commit(mods(channel), "the second")
+    let_hub_run()
+    channel.barrier_reply(datapath.sent[0].xid)
+    assert not first.finished
+    channel.barrier_reply(barrier)
+    assert first.wait(SOON) == []
+    assert not second.finished
+
+
+def test_any_number_may_wait_for_one_batch(channel: Channel, datapath: Datapath) -> None:
+    pending = channel.commit(mods(channel), "the fixed flows")
+    waiting = [eventlet.spawn(pending.wait, 5) for _ in range(3)]
+    let_hub_run()
+    channel.barrier_reply(datapath.sent[-1].xid)
+    assert [one.wait() for one in waiting] == [[], [], []]
+    channel.barrier_reply(datapath.sent[-1].xid)
+
+
+def test_a_refusal_of_any_part_is_the_batchs_error_once_it_is_done(
+    channel: Channel, datapath: Datapath
+) -> None:
+    pending = channel.commit(mods(channel), "the fixed flows")
+    let_hub_run()
+    assert channel.error(datapath.sent[2].xid, *REFUSED)
+    assert channel.error(datapath.sent[4].xid, ofp.OFPET_EXPERIMENTER, 2308)
+    assert not pending.finished
+    channel.barrier_reply(datapath.sent[-1].xid)
+    with pytest.raises(SwitchError, match=r"refused the fixed flows: .*TABLE_FULL") as caught:
+        pending.wait(SOON)
+    assert caught.value.fields["what"] == "the fixed flows"
+
+
+def test_a_refused_request_fails_at_once(channel: Channel, datapath: Datapath) -> None:
+    pending = channel.request(channel.wire.dump(), "the dump of flows")
+    let_hub_run()
+    assert channel.error(datapath.sent[-1].xid, ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_EPERM)
+    with pytest.raises(SwitchError, match="the dump of flows"):
+        pending.wait(SOON)
+
+
+def test_an_error_for_nobody_is_nobodys(channel: Channel, datapath: Datapath) -> None:
+    pending = channel.commit(mods(channel), "the fixed flows")
+    let_hub_run()
+    assert not channel.error(0xDEAD, *REFUSED)
+    channel.barrier_reply(datapath.sent[-1].xid)
+    assert not channel.error(datapath.sent[0].xid, *REFUSED)
+    assert pending.wait(SOON) == []
+
+
+def test_a_dump_in_parts_is_one_answer(channel: Channel, datapath: Datapath) -> None:
+    pending = channel.request(channel.wire.dump(), "the dump of flows")
+    let_hub_run()
+    xid = datapath.sent[-1].xid
+    channel.multipart_reply(xid, ["a", "b"], more=True)
+    channel.multipart_reply(xid + 1, ["not ours"], more=False)
+    assert not pending.finished
+    channel.multipart_reply(xid, ["c"], more=False)
+    assert pending.wait(SOON) == ["a", "b", "c"]
+
+
+def test_a_silent_switch_is_a_timeout_that_names_the_batch(
+    channel: Channel, datapath: Datapath
+) -> None:
+    pending = channel.commit(mods(channel), "the fixed flows")
+    with pytest.raises(SwitchTimeoutError, match=r"did not confirm the fixed flows within 0\.01 s"):
+        pending.wait(SOON)
+    let_hub_run()
+    channel.barrier_reply(datapath.sent[-1].xid)
+    assert pending.wait(SOON) == []
+
+
+def test_what_is_under_way_fails_with_its_connection(channel: Channel, datapath: Datapath) -> None:
+    batch = channel.commit(mods(channel), "the fixed flows")
+    request = channel.request(channel.wire.dump(), "the dump of flows")
+    waiting = eventlet.spawn(pytest.raises, NotConnectedError, batch.wait, 5)
+    let_hub_run()
+    assert channel.detach(datapath)
+    assert not channel.connected
+    waiting.wait()
+    with pytest.raises(NotConnectedError):
+        request.wait(SOON)
+
+
+def test_a_first_refusal_is_not_hidden_by_the_loss_of_the_connection(
+    channel: Channel, datapath: Datapath
+) -> None:
+    batch = channel.commit(mods(channel), "the fixed flows")
+    let_hub_run()
+    channel.error(datapath.sent[1].xid, *REFUSED)
+    channel.detach(datapath)
+    with pytest.raises(SwitchError):
+        batch.wait(SOON)
+
+
+def test_a_late_end_of_an_old_connection_does_not_end_the_new_one(
+    channel: Channel, datapath: Datapath
+) -> None:
+    batch = channel.commit(mods(channel), "the fixed flows")
+    new = Datapath()
+    channel.attach(new)
+    with pytest.raises(NotConnectedError):
+        batch.wait(SOON)
+    assert not channel.detach(datapath)
+    assert not channel.detach(None)
+    assert channel.connected
+    channel.post([channel.wire.barrier()])
+    let_hub_run()
+    assert new.kinds() == [ofp.OFPT_BARRIER_REQUEST]
+    assert channel.detach(new)
+
+
+def test_a_connection_that_takes_no_more_ends_its_sender(channel: Channel) -> None:
+    class Full(Datapath):
+        def send(self, data: bytes) -> bool:
+            super().send(data)
+            return False
+
+    full = Full()
+    channel.attach(full)
+    for _ in range(2):
+        channel.post([channel.wire.barrier()])
+        let_hub_run()
+    assert full.writes == 1
+    channel.detach(full)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "text"),
+    [
+        (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL, "OFPFMFC_TABLE_FULL"),
+        (ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_METER_EXISTS, "OFPMMFC_METER_EXISTS"),
+        (ofp.OFPET_EXPERIMENTER, 2305, "experimenter error 2305"),
+        (12345, 6789, "12345"),
+    ],
+)
+def test_an_error_is_named(kind: int, code: int, text: str) -> None:
+    assert text in error_text(kind, code)

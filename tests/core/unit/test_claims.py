@@ -1,0 +1,380 @@
+"""A worker's mirror should say of every claim what the registry says."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from dfmeta.flows.key import IN_PORT, PREFIX6, SLOTS, SLOTS6, InPortKeys
+from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.host_wide import HostWide
+from dfmeta.model import Endpoint, GuestAddress, PortId
+from dfmeta.numbering import Device
+from dfmeta.proxy.claims import Mirror, tell
+from dfmeta.registry import REST, Claim, Registry
+from tests.core.unit.support import OTHER_INSTANCE, address, port
+
+HERE = Endpoint(13)
+
+
+class World:
+    """A registry and a mirror that is told of each change at once."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.registry = Registry(ask=self._ask)
+        self.counted: Counter[tuple[Endpoint, int]] = Counter()
+        self.mirror = Mirror(self._count)
+        self.gone: list[Endpoint] = []
+        self.mirror.subscribe(self.gone.append)
+        self.dirty: set[Endpoint] = set()
+        self.registry.watch(self.dirty.add)
+
+    def _ask(self) -> int:
+        self.asked += 1
+        return self.asked
+
+    def _count(self, claim: Claim, change: int) -> None:
+        self.counted[claim.endpoint, claim.slot] += change
+
+    def learn(self, ip: str = "10.0.0.5", ofport: int = 13) -> int:
+        learned = self.registry.learn(Endpoint(ofport), address(ip=ip), 0)
+        assert learned is not None
+        return learned.slot
+
+    def tell(self) -> None:
+        told = [tell(self.registry, endpoint) for endpoint in self.dirty]
+        self.dirty.clear()
+        self.mirror.learn(json.loads(json.dumps(told)))
+
+
+@pytest.fixture
+def world() -> World:
+    one = World()
+    one.registry.set_port(port())
+    one.learn()
+    one.tell()
+    return one
+
+
+def test_what_the_daemon_has_said_is_taken_in_before_each_answer(world: World) -> None:
+    late: list[bool] = []
+
+    def catch_up() -> None:
+        late.append(True)
+        world.tell()
+
+    mirror = world.mirror = Mirror(world._count, catch_up)
+    world.registry.touch(HERE)
+    claim = mirror.claim(IN_PORT.key_of(HERE, 0))
+    assert claim == world.registry.claim(IN_PORT.key_of(HERE, 0))
+    assert claim is not None
+    assert mirror.holds(claim)
+    world.registry.set_port(port(instance=OTHER_INSTANCE))
+    assert not mirror.holds(claim)
+    assert mirror.claim(IN_PORT.key_of(HERE, 0)) is None
+    world.learn()
+    successor = world.registry.slots(HERE)
+    assert mirror.claim(IN_PORT.key_of(HERE, next(iter(successor)))) is not None
+    assert late
+
+
+@pytest.mark.parametrize(
+    "peer", ["10.0.0.1", str(IN_PORT.key_of(Endpoint(14), 0)), str(IN_PORT.key_of(HERE, 1))]
+)
+def test_whoever_the_registry_does_not_know_is_nobody(world: World, peer: str) -> None:
+    assert world.mirror.claim(IPv4Address(peer)) is None
+
+
+def test_a_key_of_ipv6_is_claimed_with_the_address_that_the_guest_uses(world: World) -> None:
+    own, service = IPv6Address("fd00::5"), IPv6Address("fe80::a9fe:a9fe")
+    for registry in (world.registry, Registry(keys=InPortKeys(IPv6Network("fd00:1::/64")))):
+        if registry is not world.registry:
+            registry.set_port(port())
+        learned = registry.learn(HERE, GuestAddress("fa:16:3e:00:00:01", own, service), 0)
+        assert learned is not None
+        assert learned.slot == SLOTS6[0]
+        mirror = Mirror(world._count, keys=registry.keys)
+        mirror.learn(json.loads(json.dumps([tell(registry, HERE)])))
+        claim = mirror.claim(registry.keys.key_of(HERE, learned.slot))
+        assert claim is not None
+        assert claim == registry.claim(registry.keys.key_of(HERE, learned.slot))
+        assert (claim.caller, claim.address) == (
+            HERE,
+            GuestAddress("fa:16:3e:00:00:01", own, service),
+        )
+    assert mirror.claim(IN_PORT.key_of(HERE, SLOTS6[0])) is None, "a key of another prefix"
+
+
+def test_a_claim_ends_with_its_guest(world: World) -> None:
+    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
+    assert claim is not None
+    world.registry.set_port(port(instance=OTHER_INSTANCE))
+    world.tell()
+    assert not world.mirror.holds(claim)
+    assert world.gone == [HERE]
+    world.registry.remove_port(PortId("row-of-tap1"))
+    world.tell()
+    assert world.mirror.claim(IN_PORT.key_of(HERE, 0)) is None
+
+
+def test_what_is_learnt_besides_ends_nothing(world: World) -> None:
+    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
+    assert claim is not None
+    world.learn("10.0.0.6")
+    world.tell()
+    assert (world.mirror.holds(claim), world.gone) == (True, [])
+
+
+def test_a_project_or_a_name_that_becomes_known_is_seen_by_the_claims_there_are() -> None:
+    world = World()
+    world.registry.set_port(port(project=""))
+    world.learn()
+    world.tell()
+    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
+    assert claim is not None
+    for known in ({"project_id": "p2"}, {"project_id": "p2", "instance_name": "web1"}):
+        world.registry.set_port(replace(port(), **known))
+        world.tell()
+        assert world.mirror.current(claim) == replace(claim.identity, **known)
+
+
+def test_a_doubt_ends_no_claim_and_lets_no_answer_go(world: World) -> None:
+    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
+    assert claim is not None
+    world.registry.set_devices({13: Device(b"tap1")}, gap=True)
+    world.tell()
+    assert (world.mirror.holds(claim), world.mirror.certain(HERE), world.gone) == (False, False, [])
+    world.registry.answered(world.asked)
+    world.tell()
+    assert (world.mirror.holds(claim), world.mirror.certain(HERE), world.gone) == (True, True, [])
+
+
+def test_a_doubt_that_the_pipe_still_has_is_seen_before_an_answer(world: World) -> None:
+    mirror = world.mirror = Mirror(world._count, world.tell)
+    world.registry.touch(HERE)
+    assert mirror.certain(HERE)
+    world.registry.set_devices({13: Device(b"tap1")}, gap=True)
+    assert not mirror.certain(HERE)
+    world.registry.answered(world.asked)
+    assert mirror.certain(HERE)
+
+
+def test_connections_are_counted(world: World) -> None:
+    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
+    assert claim is not None
+    world.mirror.opened(claim, 0)
+    world.mirror.opened(claim, 0)
+    world.mirror.closed(claim, 0)
+    assert world.counted == {(HERE, 0): 1}
+
+
+def test_how_long_a_syn_waited_is_told_and_given_once(world: World) -> None:
+    world.registry.note_wait(HERE, 1234, 2.5)
+    world.tell()
+    assert world.registry.take_wait(HERE, 1234) == 0.0, "the workers have it"
+    world.learn("10.0.0.7")
+    world.tell()
+    assert [world.mirror.take_wait(HERE, 1234) for _ in range(2)] == [2.5, 0.0]
+    assert world.mirror.take_wait(Endpoint(14), 1234) == 0.0
+
+
+def test_waiting_times_that_another_worker_takes_do_not_pile_up(world: World) -> None:
+    for source_port in range(1000):
+        world.registry.note_wait(HERE, source_port, 1.0)
+        world.tell()
+    assert world.mirror.take_wait(HERE, 0) == 0.0
+    assert world.mirror.take_wait(HERE, 999) == 1.0
+
+
+class Following(RuleBasedStateMachine):
+    """Whatever happens to ports and addresses, both say the same of every key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.unverified: set[Claim] = set()
+
+    @rule(
+        ofport=st.integers(1, 3),
+        name=st.sampled_from("ab"),
+        instance=st.sampled_from(["", "one", "two"]),
+        project=st.sampled_from(["", "p"]),
+    )
+    def set_port(self, ofport: int, name: str, instance: str, project: str) -> None:
+        self.world.registry.set_port(port(ofport, name=name, instance=instance, project=project))
+
+    @rule(name=st.sampled_from("ab"))
+    def remove_port(self, name: str) -> None:
+        self.world.registry.remove_port(PortId(f"row-of-{name}"))
+
+    @rule(ofport=st.integers(1, 3), ip=st.integers(1, 12))
+    def learn(self, ofport: int, ip: int) -> None:
+        self.world.registry.learn(Endpoint(ofport), address(ip=f"10.0.0.{ip}"), 0)
+
+    @rule(ofport=st.integers(1, 3), device=st.sampled_from([None, Device(b"a"), Device(b"b")]))
+    def give(self, ofport: int, device: Device | None) -> None:
+        self.world.registry.set_device(ofport, device)
+
+    @rule()
+    def list_anew(self) -> None:
+        self.world.registry.set_devices({1: Device(b"a")}, gap=True)
+
+    @rule()
+    def answer(self) -> None:
+        self.world.registry.answered(self.world.asked)
+
+    @invariant()
+    def both_say_the_same(self) -> None:
+        registry, mirror = self.world.registry, self.world.mirror
+        self.world.tell()
+        for ofport in range(1, 4):
+            for slot in SLOTS:
+                key = IN_PORT.key_of(Endpoint(ofport), slot)
+                claim = registry.claim(key)
+                assert mirror.claim(key) == claim
+                if claim is not None:
+                    self.unverified.add(claim)
+        for claim in self.unverified:
+            assert mirror.current(claim) == registry.current(claim)
+            assert mirror.holds(claim) == registry.holds(claim)
+            if registry.current(claim) is not None:
+                assert mirror.certain(claim.endpoint) == registry.certain(claim.endpoint)
+
+
+TestFollowing = Following.TestCase
+
+
+def meta() -> MetaKeys:
+    """Thirteen numbers for the whole host."""
+    return MetaKeys(IPv4Network("240.0.0.0/28"), PREFIX6, "fa:16:ee:00:00:00")
+
+
+class OfTheHost:
+    """A registry whose numbers are unique on the host, and a mirror with a scheme of its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.keys = meta()
+        allotment = HostWide(self.keys, tuple, self.clock)
+        self.registry = Registry(clock=self.clock, allotment=allotment)
+        self.dirty: dict[Endpoint, None] = {}
+        self.registry.watch(lambda endpoint: self.dirty.setdefault(endpoint))
+        self.mirror = Mirror(lambda _claim, _change: None, self.tell, keys=meta())
+
+    def clock(self) -> float:
+        return self.now
+
+    def key(self, number: int) -> IPv4Address | IPv6Address:
+        return self.keys.key_of(HERE, number)
+
+    def tell(self, *, backwards: bool = False, most: int = 99) -> None:
+        told = sorted(self.dirty, reverse=backwards) if backwards else list(self.dirty)
+        for endpoint in told[:most]:
+            del self.dirty[endpoint]
+            self.mirror.learn(json.loads(json.dumps([tell(self.registry, endpoint)])))
+
+    def learn(self, ofport: int, last: int = 1) -> int:
+        found = self.registry.learn(Endpoint(ofport), address(f"10.0.0.{last}"), self.now)
+        assert found is not None
+        return found.slot
+
+    def rested(self) -> None:
+        sweep = self.registry.allotment.begin_sweep()
+        self.registry.allotment.end_sweep(sweep)
+        self.now += REST
+
+
+def test_the_owner_of_a_number_is_known_though_the_pipe_still_has_it() -> None:
+    world = OfTheHost()
+    world.registry.set_port(port())
+    key = world.key(world.learn(13))
+    claim = world.mirror.claim(key)
+    assert claim is not None
+    assert claim == world.registry.claim(key)
+    world.registry.set_port(port(instance=OTHER_INSTANCE))
+    assert world.mirror.claim(key) is None
+    assert not world.mirror.holds(claim)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_number_that_another_port_got_is_that_ones_whatever_is_told_first(
+    backwards: bool,
+) -> None:
+    world = OfTheHost()
+    for ofport in (1, 2):
+        world.registry.set_port(port(ofport, name=f"tap{ofport}"))
+    before = world.mirror.claim(world.key(world.learn(1)))
+    assert before is not None
+    world.registry.remove_port(PortId("row-of-tap1"))
+    world.rested()
+    numbers = {world.learn(2, last) for last in range(8)}
+    for ofport in (3, 4, 5, 6, 7):
+        world.registry.set_port(port(ofport, name=f"tap{ofport}"))
+        numbers.add(world.learn(ofport))
+    assert before.slot in numbers
+    world.tell(backwards=backwards)
+    after = world.mirror.claim(world.key(before.slot))
+    assert after is not None
+    assert after == world.registry.claim(world.key(before.slot))
+    assert after.endpoint != before.endpoint
+    assert not world.mirror.holds(before)
+
+
+class FollowingOfTheHost(RuleBasedStateMachine):
+    """Whatever happens, and whatever is told first, both say the same of every number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = OfTheHost()
+        self.unverified: set[Claim] = set()
+
+    @rule(ofport=st.integers(1, 3), name=st.sampled_from("ab"), instance=st.sampled_from("xyz"))
+    def set_port(self, ofport: int, name: str, instance: str) -> None:
+        self.world.registry.set_port(port(ofport, name=name, instance=instance))
+
+    @rule(name=st.sampled_from("ab"))
+    def remove_port(self, name: str) -> None:
+        self.world.registry.remove_port(PortId(f"row-of-{name}"))
+
+    @rule(ofport=st.integers(1, 3), ips=st.lists(st.integers(1, 12), max_size=8))
+    def learn(self, ofport: int, ips: list[int]) -> None:
+        for ip in ips:
+            self.world.now += 1
+            self.world.registry.learn(Endpoint(ofport), address(f"10.0.0.{ip}"), self.world.now)
+
+    @rule()
+    def rest(self) -> None:
+        self.world.rested()
+
+    @rule(backwards=st.booleans(), most=st.integers(0, 3))
+    def tell_some(self, backwards: bool, most: int) -> None:
+        self.world.tell(backwards=backwards, most=most)
+
+    @rule()
+    def ask(self) -> None:
+        registry, mirror = self.world.registry, self.world.mirror
+        for number in self.world.keys.slots(4):
+            claim = registry.claim(self.world.key(number))
+            assert mirror.claim(self.world.key(number)) == claim
+            if claim is not None:
+                self.unverified.add(claim)
+        for claim in self.unverified:
+            assert mirror.current(claim) == registry.current(claim)
+            assert mirror.holds(claim) == registry.holds(claim)
+        used = {
+            number: endpoint
+            for endpoint in registry.endpoints()
+            for number in registry.slots(endpoint)
+        }
+        assert isinstance(mirror.keys, MetaKeys)
+        assert mirror.keys.owners == used
+
+
+TestFollowingOfTheHost = FollowingOfTheHost.TestCase

@@ -1,0 +1,130 @@
+"""The ``dfmeta`` command should take what people type for help, version and configuration."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import click
+import pytest
+
+from dfmeta.cli import ctl
+from dfmeta.store.db.repository import Repository
+from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
+
+Said = tuple[int, str, str]
+
+
+def forget_help(command: click.Command) -> None:
+    """Have *command* read anew which options ask for help.
+
+    click keeps those of a command's first call, which in another test was without its group.
+    """
+    command._help_option = None
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            forget_help(below)
+
+
+@pytest.fixture
+def dfmeta(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Said]:
+    """Run ``dfmeta`` here: its exit status, stdout and stderr."""
+    forget_help(ctl.cli)
+
+    def run(*words: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["dfmeta", *words])
+        with pytest.raises(SystemExit) as ended:
+            ctl.main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("store", "put"), ("token", "create"), ("ports",), ("store",), ()],
+    ids=" ".join,
+)
+def test_each_way_to_ask_for_help_gives_the_same(
+    dfmeta: Callable[..., Said], words: tuple[str, ...]
+) -> None:
+    wanted = dfmeta(*words, "--help")
+    assert wanted[0] == 0
+    assert wanted[1].startswith(f"Usage: {' '.join(['dfmeta', *words])} ")
+    assert dfmeta(*words, "-h") == wanted
+    assert dfmeta("help", *words) == wanted
+
+
+def test_the_version_is_a_command_too(dfmeta: Callable[..., Said]) -> None:
+    assert dfmeta("version") == dfmeta("--version")
+    assert dfmeta("version")[1] == f"dfmeta, version {metadata.version('dfmeta')}\n"
+
+
+def test_help_of_what_is_not_there_is_refused(dfmeta: Callable[..., Said]) -> None:
+    status, out, err = dfmeta("help", "store", "nonsense")
+    assert (status, out) == (2, "")
+    assert "No such command 'nonsense'. See dfmeta store --help" in err
+
+
+@pytest.mark.parametrize("words", [(), ("store",), ("token",), ("devices",)], ids=" ".join)
+def test_the_help_of_a_group_has_whole_sentences(
+    dfmeta: Callable[..., Said], words: tuple[str, ...]
+) -> None:
+    shown = dfmeta(*words, "--help")[1].partition("Commands:\n")[2]
+    assert shown
+    assert "..." not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("store", "put", "web1", "--hostname"), "dfmeta store put"),
+        (("store", "--config-file", "x", "put", "--nope"), "dfmeta store put"),
+        (("--config-file", "ports", "flows", "--format"), "dfmeta flows"),
+        (("ports", "--format", "xml"), "dfmeta ports"),
+        (("store", "nonsense"), "dfmeta store"),
+        (("--nope",), "dfmeta"),
+    ],
+    ids=str,
+)
+def test_an_error_leads_to_the_help_of_its_command(
+    dfmeta: Callable[..., Said], words: tuple[str, ...], command: str
+) -> None:
+    status, out, err = dfmeta(*words)
+    usage, line = err.splitlines()
+    assert (status, out) == (2, "")
+    assert usage.startswith(f"Usage: {command} [OPTIONS]")
+    assert line.endswith(f" See {command} --help [wrong-usage]")
+
+
+def test_the_configuration_is_named_before_and_after_the_command(
+    dfmeta: Callable[..., Said], tmp_path: Path
+) -> None:
+    files = []
+    for name in (INSTANCE, OTHER_INSTANCE):
+        url = f"sqlite:///{tmp_path}/{name}.db"
+        with Repository(url) as repository:
+            repository.put(name, document={"hostname": "h"})
+        file = tmp_path / f"{name}.conf"
+        file.write_text(f"[store]\nconnection = {url}\n")
+        files.append(f"--config-file={file}")
+    first, second = files
+    for words in (
+        (first, "store", "list"),
+        ("store", first, "list"),
+        ("store", "list", first),
+        (second, "store", "list", first),
+        (second, "store", first, "list"),
+    ):
+        status, out, _err = dfmeta(*words)
+        assert status == 0
+        assert INSTANCE in out, words
+        assert OTHER_INSTANCE not in out, "a later file overrides an earlier one"

@@ -1,0 +1,605 @@
+"""A guest's connection should get whole answers in order, and end in time, whatever comes."""
+
+from __future__ import annotations
+
+import gc
+import re
+import select
+import socket
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from typing import Any
+from wsgiref.validate import validator
+
+import eventlet
+import pytest
+from eventlet.event import Event
+from eventlet.semaphore import Semaphore
+
+from dfmeta import metrics
+from dfmeta.model import Endpoint, GuestRequest
+from dfmeta.proxy.connection import GuestConnection, render
+from dfmeta.proxy.exchange import Abandoned, Exchange
+from dfmeta.proxy.http1 import HeadLimits
+from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.sockets import keep_room
+from dfmeta.proxy.wsgi import EXCHANGE
+from dfmeta.registry import Registry
+from tests.core.unit.support import AMPLE, claim_of, let_hub_run, port, until
+
+HERE = Endpoint(13)
+HOST = "Host: 169.254.169.254\r\n"
+GET = f"GET /a HTTP/1.1\r\n{HOST}\r\n".encode()
+QUICK = 0.2
+"""Seconds of a limit that is to be reached."""
+PATIENT = Limits(
+    header_timeout=AMPLE, body_timeout=AMPLE, keepalive_timeout=AMPLE, send_timeout=AMPLE
+)
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+def get(path: str, *lines: str, version: str = "1.1") -> bytes:
+    return "\r\n".join(
+        [f"GET {path} HTTP/{version}", HOST + "\r\n".join([*lines, "", ""])]
+    ).encode()
+
+
+def counted(counter: Any, *labels: str) -> float:
+    return float((counter.labels(*labels) if labels else counter)._value.get())
+
+
+class Server:
+    """What a connection needs, and an application that says what it was asked."""
+
+    hold_timeout = 5.0
+    draining = False
+
+    def __init__(self, limits: Limits, application: Application | None = None) -> None:
+        self.limits = limits
+        self.application = application or self._echo
+        self.asked: list[GuestRequest] = []
+        self.environs: list[dict[str, Any]] = []
+        self.room = True
+        self.places = Semaphore(limits.requests_per_port)
+        self.noted: list[str] = []
+        self.given_way = 0
+        self.turns: list[bool] = []
+
+    def may_keep(self, connection: GuestConnection) -> bool:
+        return self.room
+
+    def slots(self, connection: GuestConnection) -> Semaphore:
+        return self.places
+
+    def turn(self, connection: GuestConnection) -> None:
+        self.given_way += 1
+        eventlet.sleep(0)
+
+    def hold_back(self, connection: GuestConnection) -> None:
+        self.noted.append("hold_back")
+
+    def idle(self, connection: GuestConnection) -> None:
+        self.noted.append("idle")
+
+    def busy(self, connection: GuestConnection) -> None:
+        self.noted.append("busy")
+
+    def _echo(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        exchange: Exchange = environ[EXCHANGE]
+        request = replace(exchange.request, body=environ["wsgi.input"].read())
+        self.asked.append(request)
+        self.environs.append(environ)
+        self.turns.append(exchange.turn(exchange.deadline))
+        body = f"{request.method} {request.path} {request.body!r}".encode()
+        start_response("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+
+
+class Guest:
+    """The other end of a connection."""
+
+    def __init__(self, server: Server, *, waited: float = 0.0, accepted: float = 0.0) -> None:
+        registry = Registry()
+        registry.set_port(port())
+        claim = claim_of(registry)
+        with eventlet.listen(("127.0.0.1", 0)) as listener:
+            keep_room(listener)
+            self.sock = eventlet.connect(listener.getsockname())
+            self._green, _address = listener.accept()
+            self.other = self._green.fd
+        self.sock.settimeout(AMPLE)
+        self.connection = GuestConnection(
+            self.other,
+            claim,
+            server,
+            accepted=accepted or time.monotonic(),
+            waited=waited,
+        )
+        self._thread = eventlet.spawn(self._run)
+
+    def _run(self) -> None:
+        try:
+            self.connection.run()
+        finally:
+            self.other.close()
+
+    def close(self) -> None:
+        self._thread.kill()
+        self.sock.close()
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def receive(self, end: bytes) -> bytes:
+        """Read up to and including *end*."""
+        data = b""
+        while not data.endswith(end):
+            piece = self.sock.recv(1)
+            assert piece, f"{data!r} and no more"
+            data += piece
+        return data
+
+    def rest(self) -> bytes:
+        """Read until the server closes."""
+        data = b""
+        while piece := self.sock.recv(65536):
+            data += piece
+        return data
+
+    def wait(self) -> None:
+        """Wait for the end of the server's side."""
+        self._thread.wait()
+
+    def is_reset(self) -> bool:
+        """Read until the end; whether that was a reset, which a green socket does not tell."""
+        while True:
+            try:
+                if not self.sock.fd.recv(65536):
+                    return False
+            except BlockingIOError:
+                eventlet.sleep(0.01)
+            except ConnectionResetError:
+                return True
+
+    def status(self) -> int:
+        """Read an answer's head and body; its status."""
+        head = self.receive(b"\r\n\r\n")
+        length = re.search(rb"Content-Length: (\d+)", head)
+        assert length, head
+        for _ in range(int(length[1])):
+            self.receive(b"")
+            assert self.sock.recv(1)
+        return int(head.split()[1])
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server(PATIENT)
+
+
+@pytest.fixture
+def guest(server: Server) -> Iterator[Guest]:
+    one = Guest(server)
+    yield one
+    one.close()
+
+
+def statuses(answers: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answers)]
+
+
+def test_an_answer_is_whole(guest: Guest) -> None:
+    begun = time.time()
+    guest.send(get("/a?b", "Connection: close"))
+    head, _blank, body = guest.rest().partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    assert (first, body) == ("HTTP/1.1 200 OK", b"GET /a b''")
+    assert headers.keys() == {"Date", "Content-Length", "Connection"}
+    assert headers["Connection"] == "close"
+    # In whole seconds.
+    assert begun - 1 <= parsedate_to_datetime(headers["Date"]).timestamp() <= time.time()
+
+
+def test_requests_of_one_connection_are_answered_in_order(server: Server, guest: Guest) -> None:
+    post = f"POST /b HTTP/1.1\r\n{HOST}Content-Length: 4\r\n\r\nGET ".encode()
+    chunked = f"POST /c HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n\r\n2\r\nxy\r\n0\r\n\r\n"
+    guest.send(get("/a") + post + chunked.encode() + get("/d", "Connection: close"))
+    bodies = re.findall(rb"\r\n\r\n([^\r]+?)(?=HTTP/1.1|\Z)", guest.rest())
+    assert bodies == [b"GET /a b''", b"POST /b b'GET '", b"POST /c b'xy'", b"GET /d b''"]
+    assert [request.body for request in server.asked] == [b"", b"GET ", b"xy", b""]
+
+
+def test_a_request_may_come_in_any_pieces(server: Server, guest: Guest) -> None:
+    for byte in get("/a", "Content-Length: 2") + b"xy" + get("/b", "Connection: close"):
+        guest.send(bytes([byte]))
+        eventlet.sleep(0)
+    assert statuses(guest.rest()) == [200, 200]
+    assert [(request.path, request.body) for request in server.asked] == [
+        ("/a", b"xy"),
+        ("/b", b""),
+    ]
+
+
+def test_many_requests_at_once_leave_others_their_turn(server: Server, guest: Guest) -> None:
+    other = Guest(server)
+    let_hub_run()
+    echo = server.application
+
+    def first(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        server.application = echo
+        other.send(get("/other"))
+        assert select.select([other.other], [], [], AMPLE)[0]
+        return echo(environ, start_response)
+
+    server.application = first
+    guest.send(get("/many") * 60)
+    while len(server.asked) < 61:
+        eventlet.sleep(0)
+    assert [request.path for request in server.asked].index("/other") < 30
+    other.close()
+
+
+def test_what_is_no_request_is_refused_and_ends_the_connection(
+    server: Server, guest: Guest
+) -> None:
+    before = counted(metrics.REFUSED, "malformed"), counted(metrics.REQUESTS, "4xx", "dfmeta")
+    guest.send(get("/a") + b"GET  /b HTTP/1.1\r\n\r\n" + get("/c"))
+    answers = guest.rest()
+    assert statuses(answers) == [200, 400]
+    assert answers.count(b"Connection: close") == 1
+    assert [request.path for request in server.asked] == ["/a"]
+    after = counted(metrics.REFUSED, "malformed"), counted(metrics.REQUESTS, "4xx", "dfmeta")
+    assert after == (before[0] + 1, before[1] + 1)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "limit"),
+    [
+        (b"GET /" + b"a" * 3000, 414, "request_line_max"),
+        (GET[:-2] + b"A: " + b"b" * 9000 + b"\r\n\r\n", 431, "header_max"),
+        (GET[:-2] + b"a:\r\n" * 64 + b"\r\n", 431, "header_lines_max"),
+        (GET[:-2] + b"Content-Length: 4097\r\n\r\n", 413, "body_max"),
+        (GET[:-2], 408, "header_timeout"),
+        (GET[:-2] + b"Content-Length: 2\r\n\r\nx", 408, "body_timeout"),
+    ],
+)
+def test_what_is_above_a_limit_is_refused_and_counted(
+    server: Server, guest: Guest, sent: bytes, status: int, limit: str
+) -> None:
+    if status == 408:
+        server.limits = replace(PATIENT, **{limit: QUICK})
+    before = counted(metrics.LIMITS, limit)
+    guest.send(sent)
+    assert statuses(guest.rest()) == [status]
+    assert counted(metrics.LIMITS, limit) == before + 1
+
+
+def test_limits_are_those_that_were_given() -> None:
+    server = Server(replace(PATIENT, head=HeadLimits(request_line=20, header=40, lines=1), body=3))
+    refused = {
+        414: get("/this/is/too/long"),
+        431: get("/a", "a: b"),
+        413: get("/a").replace(HOST.encode(), b"Host:\r\nContent-Length: 4\r\n"),
+    }
+    server.limits = replace(server.limits, head=HeadLimits(request_line=20, header=60, lines=2))
+    refused[431] = get("/a", "a: b", "c: d")
+    for status, sent in refused.items():
+        guest = Guest(server)
+        guest.send(sent)
+        assert statuses(guest.rest()) == [status]
+        guest.close()
+
+
+def test_trailers_have_the_limits_of_headers() -> None:
+    server = Server(replace(PATIENT, head=HeadLimits(lines=3)))
+    for lines, status in ((3, 200), (4, 431)):
+        guest = Guest(server)
+        trailers = "".join(f"A-{n}: b\r\n" for n in range(lines))
+        sent = get("/a", "Transfer-Encoding: chunked", "Connection: close")
+        guest.send(sent + f"0\r\n{trailers}\r\n".encode())
+        assert statuses(guest.rest()) == [status]
+        guest.close()
+
+
+def test_a_refusal_arrives_although_more_was_sent(guest: Guest) -> None:
+    guest.send(GET[:-2] + b"Content-Length: 60000\r\n\r\n" + b"x" * 60000)
+    let_hub_run()
+    assert statuses(guest.rest()) == [413]
+
+
+def test_a_guest_that_says_nothing_is_closed_in_silence(server: Server, guest: Guest) -> None:
+    server.limits = replace(PATIENT, header_timeout=QUICK)
+    noted = [(metrics.LIMITS, "header_timeout"), (metrics.CLOSED, "silent")]
+    no_request = [(metrics.REFUSED, "header_timeout"), (metrics.REQUESTS, "4xx", "dfmeta")]
+    before = [counted(*one) for one in (*noted, *no_request)]
+    assert guest.rest() == b""
+    after = [counted(*one) for one in (*noted, *no_request)]
+    assert [new - old for old, new in zip(before, after, strict=True)] == [1, 1, 0, 0]
+
+
+def test_a_kept_connection_is_closed_in_silence_when_nothing_comes(
+    server: Server, guest: Guest
+) -> None:
+    server.limits = replace(PATIENT, keepalive_timeout=QUICK)
+    before = counted(metrics.LIMITS, "header_timeout")
+    guest.send(GET)
+    assert guest.status() == 200
+    assert guest.rest() == b""
+    assert counted(metrics.LIMITS, "header_timeout") == before
+    assert server.noted == ["idle"]
+
+
+def test_a_kept_connection_that_is_used_again_is_busy(server: Server, guest: Guest) -> None:
+    for _ in range(2):
+        guest.send(GET)
+        assert guest.status() == 200
+        while len(server.noted) % 2 == 0:
+            eventlet.sleep(0)
+        assert guest.connection.between
+    assert server.noted == ["idle", "busy", "idle"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "kept"),
+    [
+        (get("/a"), True),
+        (get("/a", "Connection: close"), False),
+        (get("/a", "Connection: keep-alive, Close"), False),
+        (get("/a", "Connection: x", "connection: close"), False),
+        (get("/a", version="1.0"), False),
+        (get("/a", "Connection: Keep-Alive", version="1.0"), True),
+    ],
+)
+def test_a_connection_is_kept_as_the_guest_says(
+    server: Server, guest: Guest, request_: bytes, kept: bool
+) -> None:
+    server.limits = replace(PATIENT, keepalive_timeout=QUICK)
+    guest.send(request_ + GET)
+    answers = guest.rest()
+    assert statuses(answers) == [200] * (1 + kept)
+    said = b"Connection: keep-alive" if kept and b"HTTP/1.0" in request_ else b"Connection: close"
+    assert (said in answers) == (b"HTTP/1.0" in request_ or not kept)
+
+
+@pytest.mark.parametrize("why", ["crowded", "draining"])
+def test_a_connection_is_not_kept_when_there_is_no_room(
+    server: Server, guest: Guest, why: str
+) -> None:
+    server.room, server.draining = why != "crowded", why == "draining"
+    guest.send(GET)
+    answers = guest.rest()
+    assert statuses(answers) == [200]
+    assert b"Connection: close" in answers
+
+
+def test_a_guest_that_waits_for_leave_to_send_its_body_gets_it(
+    server: Server, guest: Guest
+) -> None:
+    guest.send(get("/a", "Content-Length: 2", "Expect: 100-continue", "Connection: close"))
+    assert guest.receive(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    guest.send(b"xy")
+    assert statuses(guest.rest()) == [200]
+    assert server.asked[0].body == b"xy"
+
+
+@pytest.mark.parametrize("line", ["Content-Length: 2", "Transfer-Encoding: chunked"])
+def test_a_body_that_no_application_asks_for_is_not_waited_for(line: str) -> None:
+    def refuse(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("405 Method Not Allowed", [("Content-Length", "0")])
+        return []
+
+    guest = Guest(Server(PATIENT, refuse))
+    guest.send(get("/a", line, "Expect: 100-continue"))
+    answer = guest.receive(b"\r\n\r\n")
+    assert statuses(answer) == [405]
+    assert b"Connection: close" in answer
+    # It may be on its way.
+    guest.send(b"xy" + GET)
+    assert guest.rest() == b""
+    guest.close()
+
+
+def test_others_have_their_turn_after_each_piece_of_a_body(server: Server, guest: Guest) -> None:
+    guest.send(get("/a", "Content-Length: 4096", "Connection: close"))
+    until(lambda: server.given_way, "the head to be read")
+    let_hub_run()
+    before = server.given_way
+    for number in range(4):
+        guest.send(b"x" * 1024)
+        turns = before + number + 1
+        until(lambda turns=turns: server.given_way >= turns, "the piece to be read")
+        let_hub_run()
+    assert statuses(guest.rest()) == [200]
+    assert server.given_way == before + 4
+
+
+def test_a_body_of_many_chunks_is_refused_and_counted(guest: Guest) -> None:
+    before = counted(metrics.REFUSED, "chunks"), counted(metrics.LIMITS, "body_max")
+    guest.send(get("/a", "Transfer-Encoding: chunked") + b"1\r\nx\r\n" * 4096 + b"0\r\n\r\n")
+    assert statuses(guest.rest()) == [413]
+    after = counted(metrics.REFUSED, "chunks"), counted(metrics.LIMITS, "body_max")
+    assert after == (before[0] + 1, before[1] + 1)
+
+
+def test_a_guest_does_not_get_leave_for_a_body_that_is_too_long(guest: Guest) -> None:
+    guest.send(get("/a", "Content-Length: 5000", "Expect: 100-continue"))
+    assert statuses(guest.rest()) == [413]
+
+
+def test_a_guest_that_does_not_read_is_reset_and_costs_no_more_than_its_answer() -> None:
+    body = b"x" * 8_000_000
+
+    def large(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+
+    server = Server(replace(PATIENT, send_timeout=QUICK), large)
+    guest = Guest(server)
+    before = counted(metrics.LIMITS, "send_timeout")
+    guest.send(GET)
+    while counted(metrics.LIMITS, "send_timeout") == before:
+        eventlet.sleep(0.01)
+    assert guest.is_reset()
+    assert server.places.counter == PATIENT.requests_per_port, "its place is free again"
+    guest.close()
+
+
+def test_an_answer_that_is_not_read_is_given_up_without_the_collectors_help() -> None:
+    class Kept:
+        """Stands for all that a request has, and can be watched."""
+
+    watched: list[weakref.ref[Kept]] = []
+
+    def large(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        environ["kept"] = kept = Kept()
+        watched.append(weakref.ref(kept))
+        start_response("200 OK", [])
+        return [b"x" * 8_000_000]
+
+    guest = Guest(Server(replace(PATIENT, send_timeout=QUICK), large))
+    gc.disable()
+    try:
+        guest.send(GET)
+        guest.wait()
+        assert [one() for one in watched] == [None]
+    finally:
+        gc.enable()
+    guest.close()
+
+
+def test_a_request_above_what_a_port_may_have_waits_for_its_turn() -> None:
+    server = Server(replace(PATIENT, requests_per_port=1))
+    server.places.acquire()
+    guest = Guest(server)
+    guest.send(GET)
+    let_hub_run()
+    assert server.turns == []
+    server.places.release()
+    assert guest.status() == 200
+    assert server.turns == [True]
+    assert server.places.counter == 1
+    guest.close()
+
+
+def test_a_request_whose_turn_does_not_come_is_late_and_frees_nothing() -> None:
+    server = Server(replace(PATIENT, requests_per_port=1))
+    server.hold_timeout = 0.05
+    server.places.acquire()
+    guest = Guest(server)
+    guest.send(GET)
+    assert guest.status() == 200
+    assert server.turns == [False]
+    assert server.places.counter == 0
+    guest.close()
+
+
+def test_what_the_syn_has_waited_and_the_queue_counts_once() -> None:
+    server = Server(PATIENT)
+    begun = time.monotonic()
+    accepted = begun - 1.0
+    guest = Guest(server, waited=2.0, accepted=accepted)
+    guest.send(GET + GET)
+    assert [guest.status(), guest.status()] == [200, 200]
+    first, second = (environ[EXCHANGE].deadline for environ in server.environs)
+    assert first == pytest.approx(accepted - 2.0 + 5.0)
+    assert begun + 5.0 <= second <= time.monotonic() + 5.0
+    guest.close()
+
+
+def test_a_connection_is_closed_without_a_byte_when_nothing_may_be_answered() -> None:
+    def abandon(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> list[bytes]:
+        raise Abandoned("timeout")
+
+    before = counted(metrics.CLOSED, "timeout")
+    guest = Guest(Server(PATIENT, abandon))
+    guest.send(GET + GET)
+    assert guest.rest() == b""
+    assert counted(metrics.CLOSED, "timeout") == before + 1
+    guest.close()
+
+
+def test_what_was_aborted_and_counted_by_somebody_else_is_not_counted_again() -> None:
+    def abandon(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> list[bytes]:
+        guest.connection.abort()
+        raise Abandoned("changed")
+
+    before = counted(metrics.CLOSED, "changed")
+    guest = Guest(Server(PATIENT, abandon))
+    guest.send(GET)
+    assert guest.is_reset()
+    assert counted(metrics.CLOSED, "changed") == before
+    guest.close()
+
+
+def test_a_connection_that_is_cut_ends(guest: Guest) -> None:
+    let_hub_run()
+    guest.connection.cut()
+    assert guest.rest() == b""
+
+
+def test_a_connection_that_is_aborted_throws_away_what_was_not_sent(server: Server) -> None:
+    hang = Event()
+
+    def late(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        hang.wait()
+        start_response("200 OK", [("Content-Length", "1")])
+        return [b"x"]
+
+    guest = Guest(Server(PATIENT, late))
+    guest.send(GET)
+    let_hub_run()
+    guest.connection.abort()
+    hang.send()
+    assert guest.is_reset()
+    guest.close()
+
+
+def test_a_guest_that_leaves_amid_a_request_is_forgotten(server: Server, guest: Guest) -> None:
+    guest.send(GET[:-4])
+    guest.sock.shutdown(socket.SHUT_WR)
+    assert guest.rest() == b""
+    assert server.asked == []
+
+
+def test_the_environment_is_that_of_wsgi() -> None:
+    seen: dict[str, Any] = {}
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        seen.update(environ)
+        assert environ["wsgi.input"].read(3) == b"abc"
+        start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "0")])
+        return [b""]
+
+    guest = Guest(Server(PATIENT, validator(application)))
+    guest.send(
+        get(
+            "/a%20b?c=%20",
+            "Content-Length: 3",
+            "Content-Type: x/y",
+            "X-One: 1",
+            "X_One: 2",
+            "Connection: close",
+        )
+        + b"abc"
+    )
+    assert statuses(guest.rest()) == [200]
+    wanted = {
+        "REQUEST_METHOD": "GET",
+        "PATH_INFO": "/a b",
+        "QUERY_STRING": "c=%20",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "CONTENT_TYPE": "x/y",
+        "CONTENT_LENGTH": "3",
+        "HTTP_X_ONE": "1",
+    }
+    assert {key: seen.get(key) for key in wanted} == wanted
+    guest.close()
+
+
+def test_an_answer_says_nothing_of_keeping_to_whom_it_goes_without_saying() -> None:
+    assert b"Connection" not in render("200 OK", [], minor=1, keep=True)

@@ -1,0 +1,312 @@
+"""The controller should take only its own bridge, and put back what others take away."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import eventlet
+import pytest
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta import metrics
+from dfmeta.apps import driver as driver_module
+from dfmeta.apps.removals import LATE, Removals
+from dfmeta.flows.desired import fixed_flows
+from dfmeta.flows.pipeline import BR_INT, Purpose
+from dfmeta.model import Endpoint, PortId
+from tests.core.unit.support import (
+    FIXED_FLOWS,
+    OTHER_INSTANCE,
+    PORT_FLOWS,
+    TAP,
+    Datapath,
+    Rig,
+    address,
+    let_hub_run,
+    port,
+    removed_of,
+    until,
+)
+
+HERE = Endpoint(13)
+REMOVED = "Flows of dfmeta were removed from br-int"
+
+
+@pytest.fixture
+def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    monkeypatch.setattr(driver_module, "CHECK_INTERVAL", 0.01)
+    rig = Rig()
+    thread = eventlet.spawn(rig.controller.watch)
+    yield rig
+    thread.kill()
+    rig.disconnect()
+
+
+@pytest.fixture
+def reconciled(watching: Rig, caplog: pytest.LogCaptureFixture) -> Rig:
+    """The same with a port, once the first reconcile of its switch is over; with INFO logged."""
+    caplog.set_level("INFO")
+    watching.registry.set_port(port())
+    watching.controller.set_tap(TAP)
+    watching.controller.connected(watching.switch)
+    until(lambda: watching.controller.ready, "the first reconcile")
+    return watching
+
+
+def hook(rig: Rig) -> object:
+    """A guest's hook, as the switch has it."""
+    return next(mod for mod in rig.switch.dump() if mod.cookie & 0xFFFF == Purpose.GUEST_HTTP)
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["in its turn", "too slowly"])
+def test_the_thread_that_reads_gets_its_turn_first(rig: Rig, reads: bool) -> None:
+    ours, theirs = socket.socketpair()
+    with contextlib.closing(ours), contextlib.closing(theirs):
+        rig.switch.socket = ours
+        rig.controller.heed()
+        theirs.send(b"a message")
+        heard: list[bytes] = []
+        if reads:
+            eventlet.spawn_n(lambda: heard.append(ours.recv(64)))
+        rig.controller.heed()
+        assert heard == [b"a message"] * reads
+
+
+def test_a_foreign_datapath_is_refused_and_closed(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    stranger = Datapath(number=0xBAD)
+    rig.controller.connected(stranger)
+    assert stranger.closed
+    assert not rig.channel.connected
+    assert stranger.sent == []
+    assert "0000000000000bad" in caplog.text
+    rig.controller.disconnected(stranger)
+    assert not rig.channel.connected
+
+
+def test_a_foreign_datapath_does_not_take_the_place_of_ours(rig: Rig) -> None:
+    rig.controller.connected(Datapath(number=0xBAD))
+    assert rig.controller.ready
+    assert rig.channel.connected
+
+
+def test_while_the_bridges_id_is_not_known_a_connection_is_taken() -> None:
+    rig = Rig()
+    rig.controller._datapath_id = lambda: None
+    unknown = Datapath(number=5)
+    rig.controller.connected(unknown)
+    let_hub_run()
+    assert rig.channel.connected
+    rig.controller.disconnected(unknown)
+
+
+def test_a_connection_first_says_who_we_are_and_what_we_want() -> None:
+    rig = Rig()
+    rig.controller.connected(rig.switch)
+    let_hub_run()
+    assert rig.switch.kinds() == [ofp.OFPT_EXPERIMENTER, ofp.OFPT_SET_ASYNC]
+    assert metrics.REGISTRY.get_sample_value("dfmeta_switch_connected") == 1
+    rig.disconnect()
+    assert metrics.REGISTRY.get_sample_value("dfmeta_switch_connected") == 0
+
+
+def test_it_is_ready_once_every_flow_is_confirmed() -> None:
+    rig = Rig()
+    assert not rig.controller.ready
+    rig.controller.connected(rig.switch)
+    assert not rig.controller.ready
+    rig.connect()
+    assert rig.controller.ready
+    rig.disconnect()
+    assert not rig.controller.ready
+
+
+def test_the_hook_of_the_tap_raises_doubt_too(rig: Rig) -> None:
+    mods = rig.switch.dump()
+    from_tap = next(mod for mod in mods if mod.cookie & 0xFFFF == Purpose.FROM_TAP)
+    rig.controller.flow_removed(removed_of(from_tap))
+    assert not rig.controller.ready
+
+
+def test_a_hook_that_we_removed_raises_none(rig: Rig) -> None:
+    heard = []
+    rig.switch.removed = lambda message: (
+        heard.append(message),
+        rig.controller.flow_removed(message),
+    )
+    rig.registry.remove_port(PortId("row-of-tap1"))
+    let_hub_run()
+    assert len(heard) == PORT_FLOWS - 1, "all but the one in the service table"
+    assert rig.controller.ready
+
+
+def test_a_removal_of_ours_that_is_told_late_is_not_anothers(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The port is back by then, and its flows with it."""
+    caplog.set_level("INFO")
+    late: list[object] = []
+    rig.switch.removed = late.append
+    rig.registry.remove_port(PortId("row-of-tap1"))
+    rig.registry.set_port(port())
+    let_hub_run()
+    assert len(late) == PORT_FLOWS - 1
+    for message in late:
+        rig.controller.flow_removed(message)
+    assert rig.controller.ready
+    rig.controller.flow_removed(removed_of(hook(rig)))
+    assert not rig.controller.ready
+
+
+def test_a_removal_is_a_line_once_the_switch_has_answered_after_it(
+    reconciled: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    reconciled.controller.flow_removed(removed_of(hook(reconciled)))
+    assert REMOVED not in caplog.text
+    until(lambda: reconciled.controller.ready, "the next reconcile")
+    assert caplog.text.count(REMOVED) == 1
+
+
+def test_flows_that_go_with_the_switch_are_no_line(
+    reconciled: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    reconciled.controller.flow_removed(removed_of(hook(reconciled)))
+    reconciled.disconnect()
+    reconciled.connect()
+    until(lambda: reconciled.controller.ready, "the reconcile of the next connection")
+    assert REMOVED not in caplog.text
+    assert "The connection to br-int was lost" in caplog.text
+
+
+def test_a_removal_that_found_no_flow_hides_anothers_for_a_moment_alone() -> None:
+    now = [1000.0]
+    removals = Removals(BR_INT, clock=lambda: now[0])
+    (flow,) = (one for one in fixed_flows(TAP) if one.purpose is Purpose.FROM_TAP)
+    removals.note([flow, flow])
+    assert [removals.take(flow.match_key) for _ in range(3)] == [True, True, False]
+    removals.note([flow])
+    now[0] += LATE + 1
+    assert not removals.take(flow.match_key)
+    removals.note([flow])
+    now[0] += LATE + 1
+    removals.forget_old()
+    assert removals._sent == {}
+
+
+def test_a_changed_guest_raises_no_doubt(rig: Rig) -> None:
+    rig.registry.learn(HERE, address(), 0)
+    rig.registry.set_port(port(instance=OTHER_INSTANCE))
+    let_hub_run()
+    assert rig.controller.ready
+
+
+@pytest.mark.parametrize("change", [{"cookie": 0x1234}, {"priority": 7}], ids=str)
+def test_a_flow_that_is_not_expected_raises_none(rig: Rig, change: dict[str, int]) -> None:
+    from copy import copy
+
+    mod = copy(hook(rig))
+    for name, value in change.items():
+        setattr(mod, name, value)
+    rig.controller.flow_removed(removed_of(mod))
+    assert rig.controller.ready
+
+
+def test_a_removed_flow_without_a_connection_is_left_to_the_next_one(rig: Rig) -> None:
+    message = removed_of(hook(rig))
+    rig.disconnect()
+    rig.controller.flow_removed(message)
+
+
+def test_many_doubts_are_one(rig: Rig) -> None:
+    for _ in range(5):
+        rig.controller.doubt()
+    assert rig.controller._doubts.qsize() == 1
+
+
+def test_the_same_tap_again_raises_no_doubt(rig: Rig) -> None:
+    rig.controller.set_tap(TAP)
+    assert rig.controller.ready
+    rig.controller.set_tap(None)
+    assert not rig.controller.ready
+
+
+def test_a_change_that_cannot_be_sent_is_left_to_the_next_reconcile(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dfmeta.exceptions import NotConnectedError
+
+    def lost(_endpoint: Endpoint) -> None:
+        raise NotConnectedError(bridge="br-int")
+
+    monkeypatch.setattr(rig.reconciler, "apply", lost)
+    rig.registry.remove_port(PortId("row-of-tap1"))
+
+
+def test_the_watch_reconciles_a_new_connection(reconciled: Rig) -> None:
+    assert len(reconciled.switch.flows) == FIXED_FLOWS + PORT_FLOWS
+
+
+def test_the_watch_puts_back_what_is_lost_without_a_word(reconciled: Rig) -> None:
+    reconciled.switch.flows = [one for one in reconciled.switch.flows if one.table != 201]
+    until(lambda: len(reconciled.switch.flows) == FIXED_FLOWS + PORT_FLOWS, "the flows to be back")
+
+
+def test_the_watch_puts_back_a_hook_that_is_removed(reconciled: Rig) -> None:
+    gone = hook(reconciled)
+    reconciled.switch.flows = [
+        one for one in reconciled.switch.flows if one.cookie & 0xFFFF != Purpose.GUEST_HTTP
+    ]
+    reconciled.controller.flow_removed(removed_of(gone))
+    until(lambda: len(reconciled.switch.flows) == FIXED_FLOWS + PORT_FLOWS, "the hook to be back")
+
+
+def test_the_watch_tries_again_after_a_failure(watching: Rig) -> None:
+    watching.switch.model.refuse = lambda _mod: (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
+    watching.controller.set_tap(TAP)
+    watching.controller.connected(watching.switch)
+
+    def failed() -> float:
+        sample = "dfmeta_reconciles_total"
+        return metrics.REGISTRY.get_sample_value(sample, {"result": "failed"}) or 0.0
+
+    before = failed()
+    until(lambda: failed() >= before + 2, "two failures")
+    watching.switch.model.refuse = lambda _mod: None
+    until(lambda: watching.controller.ready, "a reconcile")
+
+
+def test_the_watch_outlives_a_lost_connection_in_the_middle_of_a_count(
+    watching: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching.controller.set_tap(TAP)
+    watching.controller.connected(watching.switch)
+    until(lambda: watching.controller.ready, "the first reconcile")
+    watching.switch.silent = True
+    asked = len(watching.switch.sent)
+    until(lambda: len(watching.switch.sent) > asked, "a count")
+    watching.disconnect()
+    watching.switch = watching.make_switch()
+    watching.controller.connected(watching.switch)
+    until(lambda: watching.controller.ready, "a reconcile on the next connection")
+
+
+def test_the_watch_gives_up_syns_that_waited_too_long(watching: Rig) -> None:
+    from tests.core.unit.support import syn
+
+    watching.registry.set_port(port(instance=""))
+    watching.learner.packet_in(13, syn())
+    watching.now += 100
+    until(lambda: not len(watching.learner.holds), "the SYN to be given up")
+
+
+def test_what_is_sent_while_the_flows_are_counted_is_not_missed(rig: Rig) -> None:
+    rig.switch.silent = True
+    looks = eventlet.spawn(rig.controller._looks_right)
+    let_hub_run()
+    rig.registry.set_port(port(14, name="tap2"))
+    rig.registry.remove_port(PortId("row-of-tap1"))
+    let_hub_run()
+    rig.switch.speak()
+    assert looks.wait()

@@ -1,0 +1,82 @@
+"""Conditions that a start waits for, and for how long; the store's API on the admin listener."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dfmeta.admin.listener import AdminApplication
+from dfmeta.cmd import start as start_module
+from dfmeta.cmd.agent_admin import AgentAdmin
+from dfmeta.cmd.start import Start
+from dfmeta.exceptions import StartError
+from dfmeta.health import Health
+from tests.core.unit.support import Load
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Start:
+    monkeypatch.setattr(start_module, "POLL", 0)
+    made = Start.__new__(Start)
+    made._deadline = 0.0
+    made._ending = lambda: False
+    return made
+
+
+def late() -> StartError:
+    return StartError(cause="it is late", remedy="wait")
+
+
+def test_a_condition_that_does_not_come_in_time_ends_the_start(start: Start) -> None:
+    with pytest.raises(StartError, match="it is late"):
+        start.wait_for(lambda: False, late)
+
+
+def test_a_condition_that_comes_at_the_last_moment_does_not(start: Start) -> None:
+    assert start.wait_for(lambda: True, late)
+
+
+def test_a_switch_that_takes_flows_is_waited_for_beyond_the_time(start: Start) -> None:
+    answers: Iterator[bool] = iter([False, False, True])
+    assert start.wait_for(lambda: next(answers), late, busy=lambda: True)
+    turns: Iterator[bool] = iter([True, True, False])
+    with pytest.raises(StartError, match="it is late"):
+        start.wait_for(lambda: False, late, busy=lambda: next(turns))
+    assert list(turns) == []
+
+
+def test_a_process_that_is_to_end_waits_for_nothing(start: Start) -> None:
+    start._ending = lambda: True
+    assert not start.wait_for(lambda: False, late, busy=lambda: True)
+
+
+# The store's API, with a backend that changes
+
+
+@pytest.fixture
+def mounting() -> AgentAdmin:
+    made = AgentAdmin.__new__(AgentAdmin)
+    made._api = None
+    made.application = AdminApplication(Health(), list, {})
+    return made
+
+
+def test_the_stores_api_comes_with_the_store_and_goes_with_it(
+    mounting: AgentAdmin, load: Load, tmp_path: Path
+) -> None:
+    store = load(state_path=tmp_path)
+    nova = load(
+        state_path=tmp_path, backend="nova", DEFAULT__metadata_proxy_shared_secret="a secret"
+    )
+    for conf, there in ((nova, False), (store, True), (nova, False), (store, True)):
+        mounting.prepare(conf)()
+        assert (mounting.application.api is not None) == there
+
+
+def test_what_is_prepared_and_not_used_changes_nothing(
+    mounting: AgentAdmin, load: Load, tmp_path: Path
+) -> None:
+    mounting.prepare(load(state_path=tmp_path))
+    assert mounting.application.api is None

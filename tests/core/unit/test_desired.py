@@ -1,0 +1,132 @@
+"""What ought to be on the switch should lead each guest there and back, and nobody elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow, Move, Output, SetField, ToController
+from dfmeta.flows.key import SLOT6, SLOTS, SLOTS6, VID_MAX
+from dfmeta.flows.pipeline import (
+    CONTROLLER_ID,
+    PORT_IN_PORT,
+    Layout,
+    Purpose,
+    Stage,
+)
+from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
+from tests.core.unit.support import SERVICE6, TAP6, address6
+from tests.harness.examples import examples
+
+ADDRESSES = st.builds(
+    GuestAddress,
+    st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":")),
+    st.integers(0, 0xFFFFFFFF).map(IPv4Address),
+)
+ADDRESSES6 = st.builds(
+    GuestAddress,
+    st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":")),
+    st.integers(0, (1 << 128) - 1).map(IPv6Address),
+    st.sampled_from(SERVICE6).map(IPv6Address),
+)
+GUESTS = st.builds(
+    Guest,
+    st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.just(0) | st.integers(1, VID_MAX)),
+    st.one_of(st.none(), st.integers(1, 0xFFFF)),
+    st.builds(
+        lambda ipv4, ipv6: ipv4 | ipv6,
+        st.dictionaries(st.sampled_from(SLOTS), ADDRESSES, max_size=3),
+        st.dictionaries(st.sampled_from(SLOTS6), ADDRESSES6, max_size=3),
+    ).filter(lambda slots: len(set(slots.values())) == len(slots)),
+)
+# Hypothesis' own tries; each builds some dozens of flows.
+FEW = settings(deadline=None, max_examples=examples(16))
+
+
+def by_purpose(flows: tuple[Flow, ...], purpose: Purpose) -> list[Flow]:
+    return [one for one in flows if one.purpose is purpose]
+
+
+def sets(flow: Flow) -> dict[str, int | str]:
+    return {a.field: a.value for a in flow.actions if isinstance(a, SetField)}
+
+
+@FEW
+@given(GUESTS)
+def test_an_addresss_way_back_is_added_before_its_way_in(guest: Guest) -> None:
+    order = [one.purpose for one in guest_flows(guest, TAP6)]
+    for position, purpose in enumerate(order):
+        if purpose is Purpose.ADDRESS:
+            request, back = order[position - 2 : position]
+            assert request in (Purpose.KEY_ARP, Purpose.KEY_ND)
+            assert back is Purpose.REPLY
+    to_service = [Purpose.GUEST_FRAGMENT, Purpose.GUEST_HTTP, Purpose.GUEST_SYN]
+    assert order[-15:] == [
+        *(Purpose.SYN, Purpose.GUEST_ARP, *to_service),
+        *(Purpose.SYN, Purpose.GUEST_ND_BARE),
+        *(Purpose.GUEST_ND, *to_service),
+        *(Purpose.GUEST_ND, *to_service),
+    ]
+
+
+@FEW
+@given(GUESTS)
+def test_a_guests_flows_have_places_of_their_own(guest: Guest) -> None:
+    flows = [*guest_flows(guest, TAP6), *fixed_flows(TAP6)]
+    assert len({one.match_key for one in flows}) == len(flows)
+
+
+@FEW
+@given(GUESTS, GUESTS)
+def test_two_guests_share_no_place(one: Guest, other: Guest) -> None:
+    if one.endpoint == other.endpoint:
+        return
+    places = {flow.match_key for flow in guest_flows(one, TAP6)}
+    assert not places & {flow.match_key for flow in guest_flows(other, TAP6)}
+
+
+def test_an_ipv6_listener_at_the_services_own_address_needs_no_rewriting() -> None:
+    alone = replace(TAP6, ip6=SERVICE6[0], guest_ip6=SERVICE6[:1])
+    _nd, back, way_in = address_flows(Endpoint(13), address6(), slot=SLOT6 + 1, tap=alone)
+    assert "ipv6_dst" not in sets(way_in)
+    assert "ipv6_src" not in sets(back)
+
+
+def test_solicitations_for_the_service_are_answered_by_flows_alone() -> None:
+    flows = (*fixed_flows(TAP6), *guest_flows(Guest(Endpoint(13), 77), TAP6))
+    assert {one.field("ipv6_nd_target") for one in by_purpose(flows, Purpose.GUEST_ND)} == set(
+        SERVICE6
+    )
+    answers = by_purpose(flows, Purpose.SERVICE_ND)
+    assert {one.field("ipv6_nd_target") for one in answers} == set(SERVICE6)
+    for one in answers:
+        target = one.field("ipv6_nd_target")
+        assert sets(one) == {"eth_src": TAP6.mac, "ipv6_src": target, "ipv6_nd_tll": TAP6.mac}
+        assert one.actions[-1] == Output(PORT_IN_PORT)
+    (dad,) = by_purpose(flows, Purpose.GUEST_DAD)
+    assert (dad.field("ipv6_src"), dad.actions, dad.goto) == ("::", (), None)
+    (bare,) = by_purpose(flows, Purpose.GUEST_ND_BARE)
+    assert (bare.meter, bare.actions) == (77, (ToController(CONTROLLER_ID),))
+    assert bare.field("ipv6_nd_sll") == "00:00:00:00:00:00"
+    order = [Purpose.GUEST_DAD, Purpose.GUEST_ND_BARE, Purpose.GUEST_ND_ANSWER]
+    numbers = [Layout().priority(purpose) for purpose in order]
+    assert numbers == sorted(set(numbers), reverse=True)
+
+
+def test_what_a_kernel_refuses_to_set_is_moved_from_a_register() -> None:
+    for purpose in (Purpose.GUEST_ND_ANSWER, Purpose.KEY_ND_ANSWER):
+        (flow,) = by_purpose(fixed_flows(TAP6), purpose)
+        assert sets(flow) == {"icmpv6_type": 136, "reg0": 0x60000000, "reg1": 2}
+        moved = {one.field: one.source for one in flow.actions if isinstance(one, Move)}
+        assert moved == {"nd_reserved": "reg0", "nd_options_type": "reg1"}
+        assert flow.goto is Stage.ND
+
+
+def test_syns_of_both_versions_share_the_meter_of_the_port() -> None:
+    flows = by_purpose(guest_flows(Guest(Endpoint(13), 77, syn_meter=78), TAP6), Purpose.GUEST_SYN)
+    assert len(flows) == 3
+    assert {flow.meter for flow in flows} == {78}

@@ -1,0 +1,184 @@
+"""An entry of a dump should read as os-ken reads it, or be left to os-ken."""
+
+from __future__ import annotations
+
+import struct
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from os_ken.ofproto import ofproto_v1_3 as ofp
+from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
+
+from dfmeta.flows import wire as wire_module
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.entry import Entry, read
+from dfmeta.flows.flow import Flow, SetField
+from dfmeta.flows.key import SLOT6
+from dfmeta.flows.pipeline import COOKIE_PREFIX, Layout
+from dfmeta.flows.service import Tap
+from dfmeta.flows.wire import DumpedFlow, Wire
+from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, NextHop
+from tests.core.unit.support import TAP, TAP6, Rig, address6, port, stats_bytes
+from tests.harness.examples import examples
+
+WIRE = Wire(Layout())
+MACS = st.binary(min_size=6, max_size=6).map(lambda mac: mac.hex(":"))
+IPS = st.integers(0, 0xFFFFFFFF).map(IPv4Address)
+ADDRESSES = st.dictionaries(
+    st.sampled_from((0, 1, 5, 7)), st.builds(GuestAddress, MACS, IPS), max_size=2
+)
+METERS = st.one_of(st.none(), st.integers(1, 0x3FFFF))
+HOPS = st.lists(
+    st.builds(NextHop, IPS.filter(lambda ip: int(ip) > 0).map(str), MACS),
+    max_size=2,
+    unique_by=lambda hop: hop.ip,
+).map(tuple)
+GUESTS = st.builds(
+    Guest,
+    st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.just(0)),
+    METERS,
+    ADDRESSES,
+    METERS,
+    HOPS,
+)
+TAPS = st.builds(
+    Tap,
+    st.integers(1, OFPORT_MAX),
+    MACS,
+    st.integers(1, 65535),
+    IPS.map(str),
+    st.just("169.254.169.254"),
+)
+
+
+def entry_of(mod: Any, *, cookie: int | None = None, packets: int = 3, octets: int = 180) -> Entry:
+    """What a switch's dump has for the flow of *mod*."""
+    return Entry(stats_bytes(mod, cookie=cookie, packets=packets, octets=octets))
+
+
+def as_os_ken(entry: Entry) -> DumpedFlow | None:
+    return WIRE.found(ofp_parser.OFPFlowStats.parser(bytes(entry), 0))
+
+
+def values(found: DumpedFlow | None) -> object:
+    """All of it; the match as os-ken's text."""
+    if found is None:
+        return None
+    match = found.match.stats().match if isinstance(found.match, Entry) else found.match
+    return (found.flow, found.table, found.priority, found.cookie, found.packets, found.bytes), str(
+        match
+    )
+
+
+@settings(deadline=None, max_examples=examples(13))
+@given(GUESTS, TAPS)
+def test_flows_of_ours_read_as_os_ken_reads_them(guest: Guest, tap: Tap) -> None:
+    for flow in (*fixed_flows(tap), *guest_flows(guest, tap)):
+        entry = entry_of(WIRE.add(flow))
+        assert read(entry, wire_module._odd_action) is not None, "none is left to os-ken"
+        found = WIRE.found(entry)
+        assert found is not None
+        assert found.flow == flow
+        assert values(found) == values(as_os_ken(entry))
+
+
+def flows() -> list[Flow]:
+    known = {0: GuestAddress("fa:16:3e:00:00:01", IPv4Address(1)), SLOT6 + 1: address6()}
+    return [*fixed_flows(TAP6), *guest_flows(Guest(Endpoint(13), 77, known, 78), TAP6)]
+
+
+@settings(deadline=None, max_examples=examples(13))
+@given(st.binary(min_size=16, max_size=16), st.binary(min_size=16, max_size=16))
+@example(bytes(10) + b"\xff\xff\x01\x02\x03\x04", bytes(16))
+def test_addresses_of_ipv6_are_in_one_form(one: bytes, other: bytes) -> None:
+    """os-ken writes some of them with dots; a flow has Python's form."""
+    source, destination = (str(IPv6Address(packed)) for packed in (one, other))
+    mod = WIRE.add(flows()[0])
+    mod.match = ofp_parser.OFPMatch(eth_type=0x86DD, ip_proto=6, ipv6_dst=destination)
+    action = ofp_parser.OFPActionSetField(ipv6_src=source)
+    mod.instructions = [ofp_parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, [action])]
+    lean = read(entry_of(mod), wire_module._odd_action)
+    assert lean is not None
+    assert dict(lean.match)["ipv6_dst"] == destination
+    assert lean.actions == (SetField("ipv6_src", source),)
+    assert values(WIRE.found(entry_of(mod))) == values(as_os_ken(entry_of(mod)))
+
+
+@settings(deadline=None, max_examples=examples(50))
+@given(st.sampled_from(flows()), st.data())
+def test_what_is_not_as_we_sent_it_reads_as_os_ken_reads_it(flow: Flow, data: Any) -> None:
+    entry = bytearray(entry_of(WIRE.add(flow)))
+    # Neither the entry's own length nor the cookie's prefix: that is who is asked at all.
+    places = st.one_of(st.integers(2, 23), st.integers(28, len(entry) - 1))
+    for _ in range(data.draw(st.integers(1, 3))):
+        entry[data.draw(places)] = data.draw(st.integers(0, 255))
+    odd = Entry(entry)
+    if read(odd, wire_module._odd_action) is None:
+        return  # and os-ken may not even come to an end with it
+    theirs = odd.stats()
+    if theirs is not None:
+        assert values(WIRE.found(odd)) == values(WIRE.found(theirs))
+
+
+def test_what_has_another_form_is_left_to_os_ken() -> None:
+    parser = ofp_parser
+    steps = [
+        parser.OFPInstructionWriteMetadata(5, 7),
+        parser.OFPInstructionActions(ofp.OFPIT_WRITE_ACTIONS, [parser.OFPActionOutput(3)]),
+    ]
+    for step in steps:
+        mod = parser.OFPFlowMod(
+            WIRE.datapath,
+            cookie=COOKIE_PREFIX | 5,
+            match=parser.OFPMatch(in_port=1),
+            instructions=[step],
+        )
+        entry = entry_of(mod)
+        assert read(entry, wire_module._odd_action) is None
+        assert values(WIRE.found(entry)) == values(as_os_ken(entry))
+
+
+def test_a_flow_of_somebody_else_is_none_of_ours() -> None:
+    assert WIRE.found(entry_of(WIRE.add(flows()[0]), cookie=0x1234)) is None
+
+
+def test_what_nobody_can_read_is_left_out() -> None:
+    entry = entry_of(WIRE.add(flows()[0]))
+    broken = Entry(entry[:48] + b"\xff" * (len(entry) - 48))
+    assert WIRE.found(broken) is None
+
+
+def test_a_message_is_cut_into_its_entries() -> None:
+    entries = [entry_of(WIRE.add(flow)) for flow in flows()]
+    body = b"".join(entries)
+    head = struct.pack("!BBHI", ofp.OFP_VERSION, ofp.OFPT_MULTIPART_REPLY, 16 + len(body), 9)
+    data = head + struct.pack("!HH4x", ofp.OFPMP_FLOW, 0) + body
+    message = ofp_parser.msg_parser(
+        WIRE.datapath, ofp.OFP_VERSION, ofp.OFPT_MULTIPART_REPLY, len(data), 9, bytearray(data)
+    )
+    assert message.body == entries
+    assert all(isinstance(one, Entry) for one in message.body)
+
+
+@pytest.mark.parametrize("length", [0, 8, 55, 4000])
+def test_an_entry_that_is_too_short_or_too_long_is_refused(length: int) -> None:
+    entry = bytearray(entry_of(WIRE.add(flows()[0])))
+    entry[:2] = struct.pack("!H", length)
+    with pytest.raises(struct.error):
+        Entry.parser(entry, 0)
+
+
+def test_a_stray_is_taken_away_by_the_match_of_its_entry() -> None:
+    rig = Rig()
+    rig.registry.set_port(port())
+    rig.connect()
+    (stray, *_rest) = guest_flows(Guest(Endpoint(99), None), TAP)
+    wire = rig.channel.wire
+    found = wire.found(entry_of(wire.add(stray)))
+    assert found is not None
+    removal = wire.remove_found(found)
+    assert dict(removal.match.items()) == dict(wire.remove(stray).match.items())
+    assert (removal.table_id, removal.priority) == (found.table, found.priority)

@@ -1,0 +1,240 @@
+"""Guest next hops should come to the switch as flows, and go, while their guest stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfmeta.cli.gather import _known
+from dfmeta.cmd import daemon
+from dfmeta.cmd.rows import port_rows
+from dfmeta.flows.arp import next_hop_request, senders_of
+from dfmeta.flows.desired import Guest, guest_flows, usable_next_hops
+from dfmeta.flows.flow import Flow, SetField
+from dfmeta.flows.key import IN_PORT
+from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose
+from dfmeta.flows.reading import FOUND, read_address, read_next_hop, read_service
+from dfmeta.flows.wire import Wire
+from dfmeta.model import Endpoint, NextHop, Port, PortId
+from dfmeta.registry import Phase, Registry
+from dfmeta.wiring import identity
+from tests.core.unit.support import (
+    INSTANCE,
+    TAP,
+    Load,
+    Rig,
+    address,
+    claim_of,
+    let_hub_run,
+    port,
+    stats_of,
+)
+from tests.harness import neutron as harness
+
+HERE = Endpoint(13)
+MAC = "fa:16:3e:00:00:02"
+HOP, BARE = NextHop("10.0.0.2", MAC), NextHop("10.0.0.3")
+IPS = st.integers(1, 0xFFFFFFFF).map(IPv4Address)
+
+
+def of(flows: tuple[Flow, ...]) -> dict[object, object]:
+    """Guest next hop → the MAC in the answer."""
+    return {
+        one.field("arp_tpa"): next(
+            action.value
+            for action in one.actions
+            if isinstance(action, SetField) and action.field == "arp_sha"
+        )
+        for one in flows
+        if one.purpose is Purpose.GUEST_NEXT_HOP
+    }
+
+
+# Flows
+
+
+def test_the_services_address_and_the_guests_own_have_none() -> None:
+    hops = (HOP, NextHop(METADATA_IP), BARE)
+    assert usable_next_hops(hops, [address(BARE.ip)], METADATA_IP) == (HOP,)
+    flows = guest_flows(Guest(HERE, None, {0: address(HOP.ip)}, next_hops=hops), TAP)
+    assert of(flows) == {BARE.ip: TAP.mac}
+
+
+@pytest.mark.parametrize(
+    ("ip", "senders"),
+    [
+        ("10.0.0.2", ("8.0.0.0", "248.0.0.0")),
+        ("192.0.2.2", ("128.0.0.0", "128.0.0.0")),
+        ("172.16.0.1", ("128.0.0.0", "128.0.0.0")),
+        ("100.64.0.1", ("64.0.0.0", "192.0.0.0")),
+        ("1.0.0.1", ("1.0.0.0", "255.0.0.0")),
+    ],
+)
+def test_senders_have_the_leading_bits(ip: str, senders: tuple[str, str]) -> None:
+    assert senders_of(ip) == senders
+
+
+@given(IPS, st.integers(1, 32))
+def test_a_probe_is_never_matched_and_neighbours_always(ip: IPv4Address, bits: int) -> None:
+    value, mask = (int(IPv4Address(one)) for one in senders_of(str(ip)))
+    assert 0 & mask != value
+    assert int(ip) & mask == value
+    # A sender on the network of the next hop, unless that network has 0.0.0.0 as well.
+    host = (1 << (32 - bits)) - 1
+    for sender in (int(ip) | host, int(ip) & ~host):
+        if int(ip) & ~host:
+            assert sender & mask == value
+
+
+@given(IPS)
+def test_a_flow_is_read_back_from_its_bytes(ip: IPv4Address) -> None:
+    wire, built = Wire(Layout()), next_hop_request(HERE, MAC, str(ip))
+    found = wire.found(stats_of(wire.add(built)))
+    assert found is not None
+    assert found.flow == built
+    assert read_next_hop(built) == NextHop(str(ip), MAC, FOUND)
+    assert read_address(built, IN_PORT).endpoint == HERE
+    assert read_service(built) == ""
+
+
+@pytest.mark.parametrize("ip", ["0.0.0.0", "fe80::1", "nonsense", 5])
+def test_a_damaged_flow_has_none(ip: str | int) -> None:
+    built = next_hop_request(HERE, MAC, HOP.ip)
+    match = tuple((name, ip if name == "arp_tpa" else old) for name, old in built.match)
+    assert read_next_hop(replace(built, match=match)) is None
+    assert read_next_hop(replace(built, actions=())) is None
+    assert read_next_hop(replace(built, purpose=Purpose.GUEST_ARP)) is None
+
+
+# The registry
+
+
+def test_a_change_tells_the_flows_alone_and_the_guest_stays() -> None:
+    registry = Registry()
+    registry.set_port(port())
+    claim = claim_of(registry, HERE)
+    flows: list[Endpoint] = []
+    closed: list[Endpoint] = []
+    registry.subscribe(flows.append, Phase.FLOWS)
+    registry.subscribe(closed.append, Phase.CONNECTIONS)
+    registry.set_port(replace(port(), next_hops=(HOP,)))
+    assert registry.next_hops(HERE) == (HOP,)
+    registry.set_port(replace(port(), next_hops=(HOP,), next_hop_faults=("x",)))
+    registry.set_port(replace(port(), next_hops=()))
+    assert (flows, closed) == ([HERE, HERE], [])
+    assert registry.next_hops(HERE) == ()
+    assert registry.holds(claim)
+
+
+def test_a_change_together_with_another_field_is_taken_as_well() -> None:
+    registry = Registry()
+    registry.set_port(port(project=""))
+    registry.set_port(replace(port(), next_hops=(HOP,)))
+    assert registry.next_hops(HERE) == (HOP,)
+    registry.set_port(replace(port(5), next_hops=(BARE,)))
+    assert (registry.next_hops(HERE), registry.next_hops(Endpoint(5))) == ((), (BARE,))
+
+
+def test_while_they_are_not_known_those_of_the_switch_stay() -> None:
+    registry = Registry()
+    registry.set_port(replace(port(), next_hops=None))
+    assert registry.adopt_next_hop(HERE, HOP)
+    registry.set_port(replace(port(), next_hops=None, next_hop_faults=("x",)))
+    assert registry.next_hops(HERE) == (HOP,)
+    registry.set_port(replace(port(), next_hops=(BARE,)))
+    assert registry.next_hops(HERE) == (BARE,)
+    assert not registry.adopt_next_hop(HERE, HOP)
+    assert not registry.adopt_next_hop(Endpoint(99), HOP)
+
+
+# The reconciler
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_start_keeps_the_flows_of_next_hops_that_are_not_known_yet(same: bool) -> None:
+    before = Rig()
+    before.registry.set_port(replace(port(), next_hops=(HOP,)))
+    before.connect()
+    rig = Rig(adopts=lambda _endpoint: same)
+    rig.switch.meters, rig.switch.flows = before.switch.meters, before.switch.flows
+    rig.registry.set_port(replace(port(), next_hops=None))
+    rig.connect()
+    assert of(tuple(rig.flows())) == ({HOP.ip: MAC} if same else {})
+    rig.registry.set_port(replace(port(), next_hops=()))
+    let_hub_run()
+    assert of(tuple(rig.flows())) == {}
+
+
+# Listings
+
+
+def test_a_port_lists_them_and_those_that_are_left_out() -> None:
+    registry = Registry()
+    service = NextHop("169.254.1.1")
+    registry.set_port(
+        replace(port(), next_hops=(HOP, BARE, service), next_hop_faults=("a wrong entry",))
+    )
+    registry.learn(HERE, address(BARE.ip), 0)
+    (row,) = port_rows(registry, service_ip=service.ip)
+    assert row["next_hops"] == [{"ip": HOP.ip, "mac": MAC, "source": "ovsdb"}]
+    assert row["next_hop_faults"] == [
+        "a wrong entry",
+        f"{BARE.ip}: it is the address of the guest itself",
+        f"{service.ip}: it is the address of the service",
+    ]
+    known = _known(row, IN_PORT)
+    assert known.next_hops == (HOP,)
+    assert known.next_hop_faults == tuple(row["next_hop_faults"])
+
+
+def test_a_port_whose_next_hops_are_not_known_yet_lists_those_of_the_switch() -> None:
+    registry = Registry()
+    registry.set_port(replace(port(), next_hops=None))
+    (row,) = port_rows(registry)
+    assert row["next_hops"] is None
+    assert _known(row, IN_PORT).next_hops is None
+    registry.adopt_next_hop(HERE, BARE._replace(source=FOUND))
+    (row,) = port_rows(registry)
+    assert row["next_hops"] == [{"ip": BARE.ip, "mac": None, "source": FOUND}]
+    del row["next_hops"], row["next_hop_faults"]
+    # A daemon of an older version.
+    assert _known(row, IN_PORT).next_hops == ()
+
+
+def test_a_port_without_a_number_lists_them_too() -> None:
+    registry = Registry()
+    registry.set_port(replace(port(None), next_hops=(HOP,)))
+    (row,) = port_rows(registry)
+    assert [one["ip"] for one in row["next_hops"]] == [HOP.ip]
+    assert registry.port(PortId("never seen")) is None
+
+
+def test_a_fault_is_logged_when_it_is_new(caplog: pytest.LogCaptureFixture) -> None:
+    first = replace(port(), next_hop_faults=("x",))
+    daemon._log_faults(None, first)
+    daemon._log_faults(first, replace(first, next_hop_faults=("x", "y"), fault="broken"))
+    daemon._log_faults(first, first)
+    assert caplog.messages == [
+        "Port tap1: a guest next hop is left out: x",
+        "Port tap1 is not served: broken",
+        "Port tap1: a guest next hop is left out: y",
+    ]
+
+
+# Construction
+
+
+def test_neutron_is_asked_only_if_it_is_an_identity_source(load: Load) -> None:
+    taken: list[Port] = []
+    plain = identity.build(load(identity_sources="ovsdb"), taken.append, lambda _id: None)
+    assert plain.next_hops is None
+    options = {f"neutron__{name}": value for name, value in harness.options().items()}
+    conf = load(identity_sources="ovsdb,neutron", **options)
+    built = identity.build(conf, taken.append, lambda _id: None)
+    assert built.next_hops is not None
+    built.resolver.update(replace(port(), iface_id=INSTANCE))
+    assert taken[-1].next_hops is None

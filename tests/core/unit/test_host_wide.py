@@ -1,0 +1,666 @@
+"""A number of the host should be one port's, as long as anything of it may be under way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
+
+import pytest
+
+from dfmeta.allotment import PerPort
+from dfmeta.flows.key import IN_PORT, PREFIX6
+from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.host_wide import RESERVE, SEARCH_PAUSE, HostWide, allotment_of
+from dfmeta.model import Endpoint, MetaIds, Port, PortId
+from dfmeta.registry import REST, Claim, Phase, Registry
+from dfmeta.slots import EXPECTED, Learned
+from tests.core.unit.support import OTHER_INSTANCE, address, address6, first_numbers, port
+
+CIDR = IPv4Network("240.0.0.0/28")
+FIRST, LAST = 2, 14
+"""The numbers of guests' IPv4 addresses."""
+SIZE = CIDR.num_addresses
+NOWHERE = Endpoint(99)
+
+
+class Host:
+    """A registry with numbers, its clock, and the switch as far as it matters."""
+
+    def __init__(self, cidr: IPv4Network = CIDR, versions: tuple[int, ...] = (4, 6)) -> None:
+        self.now = 1000.0
+        self.keys = MetaKeys(cidr, PREFIX6, "fa:16:ee:00:00:00")
+        self.own: set[IPv4Address | IPv6Address] = set()
+        """The host's own addresses."""
+        self.numbers = HostWide(self.keys, lambda: self.own, lambda: self.now, versions=versions)
+        self.registry = Registry(clock=lambda: self.now, allotment=self.numbers)
+
+    def plug(self, ofport: int, *, meta: MetaIds | None = None, instance: str = "") -> Port:
+        new = port(ofport, name=f"tap{ofport}", instance=instance or f"i{ofport}")
+        new = replace(new, meta=meta or MetaIds())
+        self.registry.set_port(new)
+        return new
+
+    def unplug(self, ofport: int) -> None:
+        self.registry.remove_port(PortId(f"row-of-tap{ofport}"))
+
+    def learn(self, ofport: int, last: int = 1) -> Learned | None:
+        """One of the addresses of a port, which is connected a moment later, and then idle."""
+        self.now += 1
+        found = self.registry.learn(Endpoint(ofport), address(f"10.0.0.{last}"), self.now)
+        if found is not None:
+            for change in (1, -1):
+                self.count(ofport, found, change)
+        return found
+
+    def number(self, ofport: int, last: int = 1) -> int:
+        found = self.learn(ofport, last)
+        assert found is not None
+        return found.slot
+
+    def count(self, ofport: int, found: Learned, change: int) -> None:
+        endpoint = Endpoint(ofport)
+        self.registry.count_connections(endpoint, found.slot, found.epoch, change, self.now)
+
+    def claim(self, number: int) -> Claim | None:
+        return self.registry.claim(self.keys.key_of(NOWHERE, number))
+
+    def sweep(self) -> None:
+        """All flows are compared, and stray ones removed."""
+        self.numbers.end_sweep(self.numbers.begin_sweep())
+
+    def rested(self) -> None:
+        self.sweep()
+        self.now += REST
+
+    def first(self, ofport: int) -> MetaIds:
+        return self.firsts()[f"row-of-tap{ofport}"]
+
+    def firsts(self) -> dict[str, MetaIds]:
+        """Row → first numbers, after all ports have got theirs."""
+        self.registry.unwritten()
+        return first_numbers(self.registry)
+
+    def again(self) -> Host:
+        """The daemon after a restart, before it has read anything."""
+        new = Host(self.keys.cidr)
+        new.now = self.now
+        return new
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+def ids(number: int) -> MetaIds:
+    """First numbers of both versions."""
+    return MetaIds(str(CIDR[number]), f"fa:16:ee:00:00:{number:02x}", str(PREFIX6[number]))
+
+
+def test_each_scheme_has_its_choice(host: Host) -> None:
+    assert isinstance(allotment_of(IN_PORT, tuple), PerPort)
+    assert isinstance(allotment_of(host.keys, tuple), HostWide)
+    assert isinstance(Registry(keys=host.keys).allotment, HostWide), "not even by mistake"
+
+
+# First numbers
+
+
+def test_each_port_has_a_first_number_before_its_guest_is_known(host: Host) -> None:
+    host.registry.set_port(port(1, name="tap1", instance=""))
+    host.plug(2)
+    assert host.firsts() == {"row-of-tap1": ids(2), "row-of-tap2": ids(3)}
+    assert host.registry.unwritten() == host.firsts()
+    assert host.registry.without() == []
+    assert (host.number(2), host.keys.parse(CIDR[2])) == (3, (Endpoint(1), 2))
+    assert host.claim(2) is None
+
+
+def test_without_ipv6_there_are_no_numbers_for_it() -> None:
+    host = Host(versions=(4,))
+    host.plug(1)
+    assert host.first(1) == ids(2)._replace(ip6="")
+    assert set(host.keys.owners) == {2}
+
+
+def test_what_is_in_the_row_is_kept_over_a_restart_in_any_order(host: Host) -> None:
+    for ofport in (1, 2, 3):
+        host.plug(ofport)
+    written = host.firsts()
+    host = host.again()
+    host.plug(9)
+    for ofport in (3, 1, 2):
+        host.plug(ofport, meta=written[f"row-of-tap{ofport}"])
+    now = host.firsts()
+    assert {row: now[row] for row in written} == written
+    assert set(host.registry.unwritten()) == {"row-of-tap9"}
+    assert host.number(3) == 4
+
+
+def test_an_ip_of_neutrons_is_kept_and_gets_the_mac_of_its_number(host: Host) -> None:
+    host.plug(1, meta=MetaIds(str(CIDR[9]), "fa:16:ee:12:34:56"))
+    assert host.first(1)[:2] == ids(9)[:2]
+    assert set(host.registry.unwritten()) == {"row-of-tap1"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "240.0.0.0", "240.0.0.1", "240.0.0.15", "240.0.0.16", "10.0.0.5", str(PREFIX6[9])],
+)
+def test_what_is_no_guests_meta_ip_is_not_believed(host: Host, text: str) -> None:
+    host.plug(1, meta=MetaIds(text, ip6=str(CIDR[9])))
+    assert host.first(1) == ids(2)
+
+
+@pytest.mark.parametrize("number", [0, 1, SIZE - 1, SIZE])
+def test_what_is_no_guests_ipv6_meta_ip_is_not_believed(host: Host, number: int) -> None:
+    host.plug(1, meta=MetaIds(ip6=str(PREFIX6[number])))
+    assert host.first(1) == ids(2)
+
+
+def test_of_two_rows_with_one_number_the_first_keeps_it(host: Host) -> None:
+    host.plug(1, meta=ids(9))
+    host.plug(2, meta=ids(9))
+    assert (host.first(1), host.first(2)) == (ids(9), ids(2))
+    assert set(host.registry.unwritten()) == {"row-of-tap2"}
+    assert (host.number(1), host.number(2)) == (9, 2)
+
+
+def test_a_number_of_the_row_that_another_guest_uses_is_not_believed(host: Host) -> None:
+    host.plug(1)
+    assert [host.number(1, last) for last in (1, 2)] == [2, 3]
+    host.plug(2, meta=ids(3))
+    assert host.first(2)[0] != str(CIDR[3])
+    assert host.claim(3) is not None
+
+
+def test_a_key_that_the_host_itself_has_is_never_given(host: Host) -> None:
+    host.own = {CIDR[2], CIDR[9], PREFIX6[3], IPv4Address("10.0.0.1")}
+    host.plug(1, meta=ids(9))
+    assert host.first(1) == MetaIds(str(CIDR[3]), "fa:16:ee:00:00:03", str(PREFIX6[9]))
+    host.own.add(CIDR[3])
+    assert host.number(1) == 4, "though its first number is another one"
+
+
+def test_what_somebody_writes_into_the_row_later_changes_nothing(host: Host) -> None:
+    host.plug(1)
+    host.plug(2, meta=ids(3))
+    host.registry.unwritten()
+    claim = host.claim(host.number(1))
+    assert claim is not None
+    told: list[Endpoint] = []
+    host.registry.subscribe(told.append)
+    for forged in (MetaIds(), ids(3), ids(9), MetaIds("x", "y", "z")):
+        new = host.plug(1, meta=forged)
+        assert host.first(1) == ids(2)
+        assert host.registry.unwritten() == {"row-of-tap1": ids(2)}
+        assert host.registry.holds(claim)
+        assert host.registry.port_at(Endpoint(1)) == new
+    host.plug(1, meta=ids(2))
+    assert host.registry.unwritten() == {}
+    assert told == [], "no guest notices"
+    assert host.claim(3) is None
+
+
+def test_a_port_that_is_renumbered_keeps_its_first_number(host: Host) -> None:
+    moved = host.plug(1)
+    host.registry.unwritten()
+    host.registry.set_port(replace(moved, ofport=7))
+    assert (host.first(1), host.keys.owners[2]) == (ids(2), Endpoint(7))
+    host.registry.set_port(replace(moved, ofport=None))
+    assert (host.first(1), 2 in host.keys.owners) == (ids(2), False)
+    host.registry.set_port(moved)
+    assert host.number(1) == 2
+
+
+def test_of_two_rows_with_one_endpoint_the_one_that_is_served_owns_its_number(host: Host) -> None:
+    host.plug(1)
+    later = replace(port(1, name="later"), meta=ids(9))
+    host.registry.set_port(later)
+    assert host.firsts() == {"row-of-later": ids(9)}
+    assert (host.number(1), host.keys.owners) == (9, {9: Endpoint(1), SIZE + 9: Endpoint(1)})
+    host.registry.remove_port(later.id)
+    assert (host.first(1), host.number(1)) == (ids(2), 2)
+    assert 9 not in host.keys.owners
+
+
+def test_a_vlan_behind_a_port_has_no_number_of_its_own_in_the_row(host: Host) -> None:
+    behind = replace(port(1, name="tap1"), vid=100)
+    host.registry.set_port(behind)
+    assert (host.firsts(), host.registry.without()) == ({}, [])
+    there = Endpoint(1, 100)
+    found = host.registry.learn(there, address(), host.now)
+    assert found is not None
+    assert host.keys.owners == {found.slot: there}
+    host.registry.remove_port(behind.id)
+    assert host.keys.owners == {}
+    assert host.numbers.resting() == [found.slot]
+
+
+def test_a_vlan_behind_a_port_for_which_no_number_is_left_is_named() -> None:
+    host = Host(IPv4Network("240.0.0.0/29"), versions=(4,))
+    used, idle = (replace(port(1, name="tap1", instance=f"i{vid}"), vid=vid) for vid in (7, 8))
+    for one in (used, idle):
+        host.registry.set_port(one)
+    assert host.registry.learn(Endpoint(1, 7), address(), host.now) is not None
+    last = [host.plug(ofport) for ofport in range(2, 6)][-1]
+    assert host.registry.without() == [idle]
+    assert host.registry.learn(Endpoint(1, 8), address(), host.now) is None
+    host.registry.remove_port(last.id)
+    assert host.registry.without() == []
+    assert host.registry.learn(Endpoint(1, 8), address(), host.now) is not None
+    host.plug(9)
+    host.registry.remove_port(idle.id)
+    assert host.registry.without() == [port(9, name="tap9", instance="i9")], "its number rests"
+
+
+def test_a_vlan_whose_number_an_earlier_run_has_kept_for_it_is_not_without() -> None:
+    host = Host(IPv4Network("240.0.0.0/29"), versions=(4,))
+    host.numbers.expect(Endpoint(1, 7), [2])
+    host.registry.set_port(replace(port(1, name="tap1"), vid=7))
+    for ofport in range(2, 7):
+        host.plug(ofport)
+    assert host.registry.without() == [port(6, name="tap6", instance="i6")]
+
+
+# Further numbers
+
+
+def test_a_guest_has_eight_ipv4_addresses_and_its_longest_idle_one_gives_way(host: Host) -> None:
+    host.plug(1)
+    assert [host.number(1, last) for last in range(8)] == [2, 3, 4, 5, 6, 7, 8, 9]
+    found = host.learn(1, 8)
+    assert found is not None
+    assert (found.slot, found.displaced) == (2, address("10.0.0.0"))
+    host.plug(2)
+    assert host.number(2) == 10
+
+
+def test_one_version_takes_no_number_of_the_other(host: Host) -> None:
+    host.plug(1)
+    for last in range(8):
+        host.learn(1, last)
+    found = host.registry.learn(Endpoint(1), address6(), host.now)
+    assert found is not None
+    assert (found.slot, found.displaced) == (SIZE + 2, None)
+    assert [host.registry.count_addresses(version) for version in (4, 6)] == [8, 1]
+
+
+@pytest.mark.parametrize(("cidr", "left"), [("240.0.0.0/29", 1), ("240.0.0.0/25", 125 // RESERVE)])
+def test_a_share_of_the_numbers_is_left_for_new_ports(cidr: str, left: int) -> None:
+    host = Host(IPv4Network(cidr))
+    guests = len(host.keys.slots(4))
+    ports = range(1, guests // 8 + 2)
+    for ofport in ports:
+        host.plug(ofport)
+    host.registry.unwritten()
+    given = {host.number(ofport, last) for last in range(20) for ofport in ports}
+    assert guests - len(given) == left
+    for ofport in range(100, 100 + left):
+        host.plug(ofport)
+    assert host.registry.without() == []
+    host.plug(98)
+    assert host.registry.without() == [port(98, name="tap98", instance="i98")]
+
+
+# Rest
+
+
+def test_a_number_rests_from_the_end_of_a_sweep_that_began_after_its_guest_had_left(
+    host: Host,
+) -> None:
+    host.plug(1)
+    number = host.number(1)
+    early = host.numbers.begin_sweep()
+    host.unplug(1)
+    assert host.numbers.resting() == [number]
+    host.numbers.end_sweep(early)
+    host.now += 2 * REST
+    assert host.numbers.resting() == [number], "its flows may still be on the switch"
+    sweep = host.numbers.begin_sweep()
+    host.now += 5
+    host.numbers.end_sweep(sweep)
+    host.now += REST - 1
+    assert host.numbers.resting() == [number], "frames of such flows may be under way"
+    host.now += 1
+    assert host.numbers.resting() == []
+
+
+def test_no_claim_is_there_for_a_number_that_rests(host: Host) -> None:
+    host.plug(1)
+    numbers = [host.number(1, last) for last in (1, 2)]
+    host.plug(1, instance=OTHER_INSTANCE)
+    assert [host.claim(number) for number in numbers] == [None, None]
+    assert set(host.keys.owners) == {2, SIZE + 2}, "the first number stays the port's"
+    host.unplug(1)
+    assert host.keys.owners == {}
+    assert [host.claim(number) for number in numbers] == [None, None]
+
+
+def test_the_next_guest_of_a_port_gets_another_number_while_the_first_one_rests(
+    host: Host,
+) -> None:
+    host.plug(1)
+    assert host.number(1) == 2
+    host.plug(1, instance=OTHER_INSTANCE)
+    assert host.first(1) == ids(2)
+    assert host.number(1) == 3
+    host.rested()
+    assert [host.number(1, last) for last in (1, 2)] == [3, 2]
+
+
+def test_the_next_guest_waits_where_every_other_number_is_taken(host: Host) -> None:
+    for ofport in range(1, 14):
+        host.plug(ofport)
+    host.registry.unwritten()
+    assert host.number(1) == 2
+    host.plug(1, instance=OTHER_INSTANCE)
+    assert host.learn(1) is None
+    assert host.registry.without() == [], "it has a number, which rests"
+    host.rested()
+    assert host.number(1) == 2
+
+
+def test_a_number_that_was_not_used_need_not_rest(host: Host) -> None:
+    for ofport in range(1, 14):
+        host.plug(ofport)
+    host.registry.unwritten()
+    host.number(3)
+    host.unplug(3)
+    host.plug(20)
+    assert len(host.registry.without()) == 1
+    host.unplug(5)
+    assert (host.registry.without(), host.first(20).ip) == ([], str(CIDR[6]))
+
+
+def test_a_row_that_comes_back_has_its_number_though_that_rests(host: Host) -> None:
+    host.plug(1)
+    host.number(1)
+    host.unplug(1)
+    host.plug(2, meta=ids(2))
+    host.plug(1, meta=ids(2))
+    assert (host.first(1).ip, host.first(2).ip) == (str(CIDR[2]), str(CIDR[3]))
+    assert host.number(1) == 4, "the number still rests"
+    host.rested()
+    host.unplug(1)
+    assert host.number(2) == 3
+
+
+def test_numbers_are_given_in_turn_so_that_they_rest_as_long_as_may_be(host: Host) -> None:
+    for _ in range(3):
+        host.plug(1)
+        host.registry.unwritten()
+        host.unplug(1)
+    host.plug(1)
+    assert host.first(1) == ids(5)
+
+
+# A range without a free number
+
+
+def full(host: Host) -> None:
+    """Addresses of ports 1 and 2 have all numbers but the one for new ports, which port 3 has."""
+    for ofport in (1, 2):
+        host.plug(ofport)
+    host.registry.unwritten()
+    for last in range(8):
+        host.number(1, last)
+    for last in range(8):
+        host.learn(2, last)
+    host.plug(3)
+    assert host.registry.without() == []
+    assert len(host.keys.slots(4)) == LAST - FIRST + 1
+
+
+def test_an_idle_further_address_gives_way_to_a_port_and_its_number_rests(host: Host) -> None:
+    full(host)
+    first, victim = host.claim(2), host.claim(4)
+    assert first is not None
+    assert victim is not None
+    applied: list[Endpoint] = []
+    ended: list[Endpoint] = []
+    host.registry.subscribe(applied.append, Phase.FLOWS)
+    host.registry.subscribe(ended.append)
+    new = host.plug(4)
+    applied.clear()
+    ended.clear()
+    assert host.registry.without() == [new]
+    assert (applied, ended) == ([Endpoint(1)], [])
+    assert host.registry.slots(Endpoint(1)).keys() == {2, 5, 6, 7, 8, 9, 10}
+    assert (host.registry.holds(victim), host.registry.holds(first)) == (False, True)
+    assert (host.claim(4), 4 in host.keys.owners) == (None, False)
+    assert host.learn(4) is None
+    host.rested()
+    assert host.number(4) == 4
+    assert host.registry.without() == []
+    claim = host.claim(4)
+    assert claim is not None
+    assert claim.endpoint == Endpoint(4)
+
+
+def test_as_many_addresses_give_way_as_ports_wait(host: Host) -> None:
+    full(host)
+    for ofport in (4, 5):
+        host.plug(ofport)
+    for _ in range(5):
+        assert len(host.registry.without()) == 2
+        assert (host.learn(4), host.learn(5)) == (None, None)
+        host.now += SEARCH_PAUSE
+    assert sum(len(host.registry.slots(Endpoint(ofport))) for ofport in (1, 2)) == 12 - 2
+    host.rested()
+    assert {host.number(ofport) for ofport in (4, 5)} <= set(range(FIRST, LAST + 1))
+    assert host.registry.without() == []
+
+
+def test_an_address_with_a_connection_or_the_last_one_of_a_guest_does_not_give_way(
+    host: Host,
+) -> None:
+    full(host)
+    connected = {}
+    for ofport in (1, 2):
+        for number, slot in host.registry.slots(Endpoint(ofport)).items():
+            connected[number] = (ofport, Learned(number, new=False, epoch=slot.epoch))
+    for ofport, found in connected.values():
+        host.count(ofport, found, 1)
+    host.plug(4)
+    assert host.learn(4) is None
+    assert len(host.registry.slots(Endpoint(1))) == 8
+    assert len(host.registry.slots(Endpoint(2))) == 4
+    for number, (ofport, found) in connected.items():
+        if number not in (2, 3):
+            host.count(ofport, found, -1)
+    host.plug(1, instance=OTHER_INSTANCE)
+    host.now += SEARCH_PAUSE
+    assert host.learn(4) is None
+    assert len(host.registry.slots(Endpoint(2))) == 4, "numbers that rest are on their way"
+
+
+def test_a_guest_keeps_one_address_though_its_first_number_rests(host: Host) -> None:
+    for ofport in (1, 2):
+        host.plug(ofport)
+    host.registry.unwritten()
+    host.number(1)
+    host.plug(1, instance=OTHER_INSTANCE)
+    assert [host.number(1, last) for last in (1, 2)] == [4, 5]
+    for ofport in range(3, 14):
+        host.plug(ofport)
+    for _ in range(3):
+        assert len(host.registry.without()) == 2
+        assert host.registry.slots(Endpoint(1)).keys() == {5}, "one of two, the longest idle"
+        host.now += SEARCH_PAUSE
+
+
+def test_an_address_whose_connection_is_expected_does_not_give_way(host: Host) -> None:
+    full(host)
+    for endpoint in (Endpoint(1), Endpoint(2)):
+        for number, slot in host.registry.slots(endpoint).items():
+            host.registry.expect(endpoint, Learned(number, new=False, epoch=slot.epoch), host.now)
+    host.plug(4)
+    assert len(host.registry.without()) == 1
+    assert len(host.registry.slots(Endpoint(1))) == 8
+    host.now += EXPECTED + SEARCH_PAUSE
+    assert len(host.registry.without()) == 1
+    assert len(host.registry.slots(Endpoint(1))) == 7
+
+
+def test_a_full_range_harms_no_guest_that_has_its_number(host: Host) -> None:
+    for ofport in range(1, 14):
+        host.plug(ofport)
+    host.registry.unwritten()
+    numbers = [host.number(ofport) for ofport in range(1, 14)]
+    claims = [host.claim(number) for number in numbers]
+    waiting = [host.plug(ofport) for ofport in range(20, 25)]
+    for ofport in range(20, 25):
+        assert host.learn(ofport) is None
+    assert host.registry.without() == waiting
+    assert all(claim is not None and host.registry.holds(claim) for claim in claims)
+    assert [host.number(ofport) for ofport in range(1, 14)] == numbers
+    assert (
+        not {f"row-of-tap{ofport}" for ofport in range(20, 25)} & host.registry.unwritten().keys()
+    )
+    host.unplug(21)
+    assert host.registry.without() == [one for one in waiting if one.ofport != 21]
+
+
+# After a restart
+
+
+def test_a_number_found_on_the_switch_is_adopted_once(host: Host) -> None:
+    host.plug(1, meta=ids(2))
+    host.plug(2)
+    one, other = address("10.0.0.1"), address("10.0.0.2")
+    assert host.registry.adopt(Endpoint(1), 2, one, host.now)
+    assert host.registry.adopt(Endpoint(1), 5, other, host.now)
+    assert not host.registry.adopt(Endpoint(1), 5, address("10.0.0.3"), host.now)
+    assert not host.registry.adopt(Endpoint(1), 6, one, host.now)
+    assert host.registry.slots(Endpoint(1)).keys() == {2, 5}
+    assert host.keys.owners[5] == Endpoint(1)
+    assert host.numbers.resting() == [6]
+
+
+@pytest.mark.parametrize("number", [0, 1, 15, 16, 17, 31, 32, 99, SIZE + 2])
+def test_a_number_that_is_no_guests_of_that_version_is_not_adopted(host: Host, number: int) -> None:
+    host.plug(1)
+    assert not host.registry.adopt(Endpoint(1), number, address(), host.now)
+    assert host.registry.slots(Endpoint(1)) == {}
+
+
+def test_no_more_numbers_are_adopted_than_a_guest_may_have(host: Host) -> None:
+    host.plug(1)
+    adopted = [
+        host.registry.adopt(Endpoint(1), number, address(f"10.0.0.{number}"), host.now)
+        for number in range(FIRST, LAST)
+    ]
+    assert adopted == [True] * 8 + [False] * 4
+
+
+def test_a_number_of_the_host_itself_is_not_adopted(host: Host) -> None:
+    host.own = {CIDR[2]}
+    host.plug(1)
+    assert not host.registry.adopt(Endpoint(1), 2, address(), host.now)
+
+
+def test_two_flows_with_one_number_leave_it_to_neither(host: Host) -> None:
+    for ofport in (1, 2):
+        host.plug(ofport)
+    assert host.registry.adopt(Endpoint(1), 5, address(), host.now)
+    claim = host.claim(5)
+    assert claim is not None
+    told: list[Endpoint] = []
+    host.registry.subscribe(told.append)
+    assert not host.registry.adopt(Endpoint(2), 5, address(), host.now)
+    assert not host.registry.holds(claim)
+    assert (host.claim(5), host.numbers.resting(), told) == (None, [5], [Endpoint(1)])
+    assert not host.registry.adopt(Endpoint(1), 5, address(), host.now), "as long as it rests"
+
+
+def test_a_flow_of_another_endpoint_with_a_ports_first_number_makes_that_rest(host: Host) -> None:
+    for ofport in (1, 2):
+        host.plug(ofport, meta=ids(ofport + 4))
+    host.registry.mistrust(Endpoint(2), 5)
+    host.registry.mistrust(Endpoint(2), 6)
+    assert (host.first(1), host.numbers.resting()) == (ids(5), [5])
+    assert (host.number(1), host.number(2)) == (2, 6)
+    host.rested()
+    assert host.number(1, 2) == 5
+
+
+def test_a_flow_of_an_endpoint_without_a_guest_makes_its_number_rest(host: Host) -> None:
+    assert not host.registry.adopt(Endpoint(1), 5, address(), host.now)
+    host.registry.rest(Endpoint(1), [6, 7, 99])
+    assert host.numbers.resting() == [5, 6, 7]
+
+
+def test_numbers_that_rested_before_a_restart_rest_anew(host: Host) -> None:
+    host.plug(1)
+    host.number(1)
+    host.unplug(1)
+    before, host = host, host.again()
+    host.registry.rest(None, before.numbers.resting())
+    host.plug(2)
+    assert host.number(2) == 3
+    host.rested()
+    assert host.numbers.resting() == []
+
+
+def test_numbers_of_a_guest_whose_flows_are_lost_are_kept_for_it(host: Host) -> None:
+    host.plug(1, meta=ids(2))
+    host.plug(2)
+    host.numbers.expect(Endpoint(1), [2, 3, 0])
+    host.sweep()
+    assert (host.first(2)[0], host.number(2)) == (str(CIDR[4]), 4)
+    assert not host.registry.adopt(Endpoint(2), 3, address("10.0.0.9"), host.now)
+    host = host.again()
+    host.plug(1, meta=ids(2))
+    host.numbers.expect(Endpoint(1), [2, 3])
+    host.sweep()
+    assert [host.number(1, last) for last in (1, 2, 3)] == [2, 3, 4]
+
+
+def test_numbers_that_are_kept_rest_when_their_guest_leaves(host: Host) -> None:
+    host.plug(1, meta=ids(2))
+    host.numbers.expect(Endpoint(1), [2, 3])
+    assert sorted(host.numbers.resting()) == [2, 3], "after another restart they would rest"
+    host.plug(1, instance=OTHER_INSTANCE)
+    assert host.number(1) == 4
+    host.rested()
+    assert host.numbers.resting() == []
+    assert [host.number(1, last) for last in (1, 2, 3)] == [4, 2, 5]
+
+
+def test_numbers_that_are_kept_and_not_used_are_free_in_the_end(host: Host) -> None:
+    host.plug(1, meta=ids(2))
+    host.numbers.expect(Endpoint(1), [2, 3])
+    host.now += 10 * REST
+    assert sorted(host.numbers.resting()) == [2, 3]
+    host.rested()
+    assert host.numbers.resting() == []
+    host.plug(2, meta=ids(3))
+    assert (host.first(1), host.first(2)) == (ids(2), ids(3))
+
+
+def test_a_row_has_its_number_though_that_is_kept_for_its_guest(host: Host) -> None:
+    host.numbers.expect(Endpoint(1), [5])
+    host.plug(2, meta=ids(5))
+    host.plug(1, meta=ids(5))
+    assert (host.first(1)[0], host.first(2)[0]) == (str(CIDR[5]), str(CIDR[2]))
+
+
+def test_a_number_that_is_kept_for_one_guest_and_another_ports_by_its_row_is_not_given_twice(
+    host: Host,
+) -> None:
+    host.plug(2, meta=ids(5))
+    host.numbers.expect(Endpoint(1), [5])
+    host.plug(1, meta=ids(5))
+    assert (host.first(1)[0], host.first(2)[0]) == (str(CIDR[2]), str(CIDR[5]))
+    assert not host.registry.adopt(Endpoint(1), 5, address(), host.now)
+    assert host.number(2) == 3, "the number rests now"
+
+
+def test_the_widest_range_costs_no_more_than_what_is_used() -> None:
+    host = Host(IPv4Network("240.0.0.0/10"))
+    for ofport in range(1, 40):
+        host.plug(ofport)
+        host.number(ofport)
+    assert host.registry.count_addresses(4) == 39
+    assert ip_address(host.first(39).ip) in host.keys.cidr

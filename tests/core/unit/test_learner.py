@@ -1,0 +1,395 @@
+"""A first SYN should go on once its flows stand, or wait for its port's instance, or be dropped."""
+
+from __future__ import annotations
+
+import pytest
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta import metrics
+from dfmeta.apps.learner import HELD_IN_ALL, HELD_PER_PORT, SETTLE, Held, Holds
+from dfmeta.exceptions import NotConnectedError
+from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS6
+from dfmeta.model import Endpoint, PortId
+from dfmeta.packets import parse_syn
+from dfmeta.slots import EXPECTED
+from tests.core.unit.support import (
+    SERVICE6,
+    TAP,
+    TAP6,
+    Rig,
+    address,
+    address6,
+    let_hub_run,
+    packet_ins,
+    port,
+    syn,
+    syn6,
+)
+
+HERE = Endpoint(13)
+
+
+def held(
+    number: int = 0, *, endpoint: Endpoint = HERE, since: float = 0.0, frame: bytes = b""
+) -> Held:
+    return Held(endpoint, parse_syn(syn(source_port=number)), frame, since)
+
+
+def ports_of(holds: Holds, endpoint: Endpoint = HERE) -> list[int]:
+    return [one.syn.source_port for one in holds.take(endpoint)]
+
+
+def send(rig: Rig, frame: bytes, ofport: int = 13) -> None:
+    rig.learner.packet_in(ofport, frame)
+    let_hub_run()
+
+
+@pytest.fixture
+def waiting() -> Rig:
+    """A port whose instance is not known yet."""
+    rig = Rig()
+    rig.registry.set_port(port(instance=""))
+    return rig.connect()
+
+
+def test_a_second_syn_waits_for_the_same_confirmation(rig: Rig) -> None:
+    rig.switch.silent = True
+    send(rig, syn(source_port=1))
+    mods = len(rig.switch.flow_mods())
+    send(rig, syn(source_port=2))
+    assert len(rig.switch.flow_mods()) == mods
+    assert rig.switch.packet_outs() == []
+    rig.switch.speak()
+    frames = {one.frame for one in rig.switch.packet_outs()}
+    assert frames == {syn(source_port=1), syn(source_port=2)}
+
+
+def test_a_syn_whose_flows_are_refused_is_not_released(rig: Rig) -> None:
+    rig.switch.model.refuse = lambda _mod: (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
+    send(rig, syn())
+    assert rig.switch.packet_outs() == []
+
+
+def test_a_syn_of_a_known_address_goes_on_at_once(rig: Rig) -> None:
+    send(rig, syn(source_port=1))
+    before = packet_ins("known")
+    send(rig, syn(source_port=2))
+    assert len(rig.switch.packet_outs()) == 2
+    assert packet_ins("known") == before + 1
+
+
+def test_a_syn_before_the_first_reconcile_is_not_released_before_its_flows() -> None:
+    rig = Rig()
+    rig.registry.set_port(port())
+    rig.controller.set_tap(TAP)
+    rig.controller.connected(rig.switch)
+    let_hub_run()
+    send(rig, syn())
+    assert rig.switch.packet_outs() == []
+
+
+def test_a_syn_whose_flows_a_reconcile_is_sending_waits_for_them(rig: Rig) -> None:
+    import eventlet
+
+    rig.disconnect()
+    rig.switch = rig.make_switch()
+    rig.registry.learn(HERE, address(), 0)
+    rig.controller.connected(rig.switch)
+    eventlet.spawn(rig.reconciler.reconcile_quietly)
+    let_hub_run_until_settling(rig)
+    send(rig, syn())
+    assert rig.switch.packet_outs() == []
+
+
+def let_hub_run_until_settling(rig: Rig) -> None:
+    """Answer the dumps of a reconcile, but not the barrier of what it sends."""
+    answer = rig.channel.barrier_reply
+    rig.channel.barrier_reply = lambda xid: None  # type: ignore[method-assign]
+    let_hub_run()
+    rig.channel.barrier_reply = answer  # type: ignore[method-assign]
+
+
+def test_without_a_connection_a_syn_is_lost_and_nothing_breaks(rig: Rig) -> None:
+    rig.disconnect()
+    send(rig, syn())
+    assert rig.registry.slots(HERE)[0].address == address()
+    assert rig.switch.packet_outs() == []
+
+
+def test_a_syn_whose_flows_cannot_be_sent_is_lost_and_nothing_breaks(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(_endpoint: Endpoint) -> None:
+        raise NotConnectedError(bridge="br-int")
+
+    monkeypatch.setattr(rig.reconciler, "apply", lost)
+    send(rig, syn())
+    assert rig.switch.packet_outs() == []
+
+
+def test_a_connection_that_is_lost_meanwhile_loses_the_syn(rig: Rig) -> None:
+    rig.switch.silent = True
+    send(rig, syn())
+    rig.disconnect()
+    assert rig.switch.packet_outs() == []
+
+
+def test_a_syn_of_a_port_that_went_meanwhile_is_not_released(rig: Rig) -> None:
+    rig.switch.silent = True
+    send(rig, syn())
+    rig.registry.remove_port(PortId("row-of-tap1"))
+    rig.switch.speak()
+    assert rig.switch.packet_outs() == []
+
+
+@pytest.mark.parametrize(
+    ("frame", "ofport", "outcome"),
+    [
+        (b"\0" * 60, 13, "malformed"),
+        (syn(bits=0x12), 13, "malformed"),
+        (syn(), 99, "unknown_port"),
+        (syn(vid=7), 13, "unknown_port"),
+    ],
+)
+def test_what_is_not_answered_is_counted(rig: Rig, frame: bytes, ofport: int, outcome: str) -> None:
+    before = packet_ins(outcome)
+    rig.switch.sent.clear()
+    send(rig, frame, ofport)
+    assert packet_ins(outcome) == before + 1
+    assert rig.switch.sent == []
+
+
+def test_an_eighth_address_is_dropped_while_all_have_connections(rig: Rig) -> None:
+    for number in range(7):
+        send(rig, syn(f"10.0.1.{number}"))
+    for claim in map(rig.registry.claim, _keys(rig)):
+        assert claim is not None
+        rig.registry.opened(claim, 0)
+    before = packet_ins("no_slot")
+    send(rig, syn("10.0.1.7"))
+    assert packet_ins("no_slot") == before + 1
+    assert len(rig.switch.packet_outs()) == 7
+
+
+def test_a_syn_in_the_place_of_another_address_waits_for_the_datapath_too(rig: Rig) -> None:
+    pauses: list[tuple[float, int]] = []
+    rig.pause = lambda seconds: pauses.append((seconds, len(rig.switch.packet_outs())))
+    for number in range(7):
+        send(rig, syn(f"10.0.1.{number}"))
+    assert pauses == []
+    rig.now += EXPECTED
+    send(rig, syn("10.0.1.7"))
+    assert pauses == [(SETTLE, 7)]
+    assert len(rig.switch.packet_outs()) == 8
+
+
+def test_an_address_keeps_its_slot_until_its_syn_is_sent_on(rig: Rig) -> None:
+    rig.switch.silent = True
+    for number in range(7):
+        send(rig, syn(f"10.0.1.{number}"))
+    # Its flows may be there before their confirmation, and a repeated SYN uses them.
+    rig.now += 2 * EXPECTED
+    before = packet_ins("no_slot")
+    send(rig, syn("10.0.1.7"))
+    rig.switch.speak()
+    assert len(rig.switch.packet_outs()) == 7
+    rig.now += 0.9 * EXPECTED
+    send(rig, syn("10.0.1.7"))
+    assert packet_ins("no_slot") == before + 2
+    rig.now += 0.1 * EXPECTED
+    send(rig, syn("10.0.1.7"))
+    assert packet_ins("no_slot") == before + 2
+    assert len(rig.switch.packet_outs()) == 8
+
+
+def test_an_address_whose_syn_is_not_sent_on_gives_way_as_well(rig: Rig) -> None:
+    rig.switch.model.refuse = lambda _mod: (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
+    for number in range(7):
+        send(rig, syn(f"10.0.1.{number}"))
+    assert rig.switch.packet_outs() == []
+    rig.now += EXPECTED
+    before = packet_ins("no_slot")
+    send(rig, syn("10.0.1.7"))
+    assert packet_ins("no_slot") == before
+
+
+def _keys(rig: Rig) -> list[object]:
+    from dfmeta.flows.key import IN_PORT
+
+    return [IN_PORT.key_of(HERE, slot) for slot in rig.registry.slots(HERE)]
+
+
+def test_what_waits_too_long_is_given_up(waiting: Rig) -> None:
+    send(waiting, syn())
+    waiting.now += waiting.hold_timeout + 0.1
+    waiting.learner.expire()
+    assert len(waiting.learner.holds) == 0
+    waiting.registry.set_port(port())
+    let_hub_run()
+    assert waiting.switch.packet_outs() == []
+
+
+def test_what_was_not_given_up_in_time_is_not_released_either(waiting: Rig) -> None:
+    send(waiting, syn())
+    waiting.now += waiting.hold_timeout
+    waiting.registry.set_port(port())
+    let_hub_run()
+    assert waiting.switch.packet_outs() == []
+    assert waiting.registry.take_wait(HERE, 40000) == 0.0
+
+
+def test_a_change_that_brings_no_instance_keeps_what_waits(waiting: Rig) -> None:
+    send(waiting, syn())
+    waiting.registry.set_port(port(instance="", project="another"))
+    let_hub_run()
+    assert len(waiting.learner.holds) == 1
+
+
+def test_another_ports_instance_releases_nothing(waiting: Rig) -> None:
+    send(waiting, syn())
+    waiting.registry.set_port(port(14, name="tap2"))
+    let_hub_run()
+    assert waiting.switch.packet_outs() == []
+    assert len(waiting.learner.holds) == 1
+
+
+def test_the_gauge_shows_how_many_wait(waiting: Rig) -> None:
+    send(waiting, syn(source_port=1))
+    send(waiting, syn(source_port=2))
+    assert metrics.REGISTRY.get_sample_value("dfmeta_held_syns") == 2
+    waiting.registry.set_port(port())
+    assert metrics.REGISTRY.get_sample_value("dfmeta_held_syns") == 0
+
+
+def test_a_port_keeps_the_newest_of_its_syns() -> None:
+    holds = Holds()
+    for number in range(HELD_PER_PORT + 2):
+        holds.put(held(number))
+    assert len(holds) == HELD_PER_PORT
+    assert ports_of(holds) == [2, 3, 4, 5]
+
+
+def test_a_repeated_syn_replaces_the_one_before_and_keeps_its_time() -> None:
+    holds = Holds()
+    holds.put(held(1, since=5.0, frame=b"old"))
+    holds.put(held(2, since=6.0))
+    holds.put(held(1, since=9.0, frame=b"new"))
+    kept = holds.take(HERE)
+    assert [(one.syn.source_port, one.since, one.frame) for one in kept] == [
+        (2, 6.0, b""),
+        (1, 5.0, b"new"),
+    ]
+
+
+def test_a_flooding_port_takes_no_room_from_another() -> None:
+    holds = Holds()
+    holds.put(held(7, endpoint=Endpoint(14)))
+    for number in range(5000):
+        holds.put(held(number % 60000))
+    assert ports_of(holds, Endpoint(14)) == [7]
+
+
+def test_the_oldest_gives_way_when_all_room_is_taken() -> None:
+    holds = Holds()
+    for number in range(HELD_IN_ALL + 3):
+        holds.put(held(1, endpoint=Endpoint(number + 1)))
+        assert len(holds) <= HELD_IN_ALL
+    assert [ports_of(holds, Endpoint(n)) for n in (1, 2, 3, 4)] == [[], [], [], [1]]
+
+
+def test_a_full_house_still_takes_the_repeated_and_the_newest() -> None:
+    holds = Holds()
+    for number in range(HELD_IN_ALL // HELD_PER_PORT):
+        for source in range(HELD_PER_PORT):
+            holds.put(held(source, endpoint=Endpoint(number + 1)))
+    assert len(holds) == HELD_IN_ALL
+    holds.put(held(99, endpoint=Endpoint(1)))
+    holds.put(held(3, endpoint=Endpoint(2)))
+    assert len(holds) == HELD_IN_ALL
+    assert ports_of(holds, Endpoint(1)) == [1, 2, 3, 99]
+
+
+def test_expiry_takes_those_that_wait_since_earlier() -> None:
+    holds = Holds()
+    for number in range(4):
+        holds.put(held(number, since=float(number)))
+    assert holds.expire(2.0) == 2
+    assert ports_of(holds) == [2, 3]
+    assert holds.expire(100.0) == 0
+
+
+def test_what_a_first_syn_takes_counts_from_its_packet_in(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def total() -> float:
+        return metrics.REGISTRY.get_sample_value("dfmeta_first_syn_seconds_sum") or 0.0
+
+    apply = rig.reconciler.apply
+
+    def takes_half_a_second(endpoint: Endpoint) -> None:
+        rig.now += 0.5
+        apply(endpoint)
+
+    monkeypatch.setattr(rig.reconciler, "apply", takes_half_a_second)
+    before = total()
+    send(rig, syn())
+    assert total() == pytest.approx(before + 0.5)
+
+
+@pytest.fixture
+def rig6() -> Rig:
+    rig = Rig()
+    rig.registry.set_port(port())
+    return rig.connect(tap=TAP6)
+
+
+def test_a_first_syn_over_ipv6_gets_a_slot_of_its_own_for_each_service(rig6: Rig) -> None:
+    for service in SERVICE6:
+        send(rig6, syn6(service=service))
+    send(rig6, syn())
+    slots = {number: slot.address for number, slot in rig6.registry.slots(HERE).items()}
+    assert slots == {
+        0: address(),
+        SLOT6 + 1: address6(),
+        SLOT6 + 2: address6(service=SERVICE6[1]),
+    }
+    assert [one.frame for one in rig6.switch.packet_outs()] == [
+        *(syn6(service=service) for service in SERVICE6),
+        syn(),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ip", "service"),
+    [
+        ("::", SERVICE6[0]),
+        ("::1", SERVICE6[0]),
+        ("ff02::1", SERVICE6[0]),
+        ("::ffff:10.0.0.1", SERVICE6[0]),
+        (SERVICE6[0], SERVICE6[0]),
+        (SERVICE6[1], SERVICE6[0]),
+        (TAP6.ip6, SERVICE6[0]),
+        (str(IN_PORT.key_of(Endpoint(14), SLOT6 + 1)), SERVICE6[0]),
+        ("fd12:3456::5", "fd00:ec2::255"),
+    ],
+)
+def test_a_source_or_a_service_that_does_not_exist_gets_no_slot(
+    rig6: Rig, ip: str, service: str
+) -> None:
+    before = packet_ins("malformed")
+    send(rig6, syn6(ip, service=service))
+    assert rig6.registry.slots(HERE) == {}
+    assert rig6.switch.packet_outs() == []
+    assert packet_ins("malformed") == before + 1
+
+
+def test_sixteen_addresses_over_ipv6_leave_those_over_ipv4_alone(rig6: Rig) -> None:
+    send(rig6, syn())
+    for number in range(20):
+        rig6.now += EXPECTED
+        send(rig6, syn6(f"fd12:3456::{number + 1:x}"))
+    slots = rig6.registry.slots(HERE)
+    assert slots[0].address == address()
+    assert set(slots) == {0, *SLOTS6}
+    known = {str(slot.address.ip) for number, slot in slots.items() if number}
+    assert known == {f"fd12:3456::{number + 1:x}" for number in range(4, 20)}, "longest idle gone"

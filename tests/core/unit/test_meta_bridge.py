@@ -1,0 +1,367 @@
+"""The flows of Meta IPs should lead each number there and back, and be read back as built."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Network
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from os_ken.ofproto.ofproto_v1_3_parser import OFPFlowStats
+
+from dfmeta.apps.drops import BY_FLOW
+from dfmeta.exceptions import PipelineError
+from dfmeta.flows import desired, meta_bridge
+from dfmeta.flows.desired import Guest
+from dfmeta.flows.entry import Entry
+from dfmeta.flows.flow import Flow, PopVlan, PushVlan, SetField, Value, flow
+from dfmeta.flows.key import IN_PORT, SLOT6, InPortKeys
+from dfmeta.flows.meta_bridge import NEEDED, MetaTap
+from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.flows.pipeline import (
+    BR_INT,
+    BR_META,
+    AnyPurpose,
+    Layout,
+    MetaPurpose,
+    MetaStage,
+    Purpose,
+    cookie_of,
+)
+from dfmeta.flows.reading import NONE, FlowAddress, read_address, read_service
+from dfmeta.flows.wire import Wire
+from dfmeta.model import Endpoint, GuestAddress, NextHop
+from tests.core.unit.support import SERVICE6, TAP6, address, address6, guests
+from tests.flowsim import Switch, stats
+from tests.harness.examples import examples
+from tests.harness.meta import meta_keys, meta_tap_of, patch_of
+
+HERE, THERE = Endpoint(13), Endpoint(14)
+CIDR = IPv4Network("240.0.0.0/28")
+N = CIDR.num_addresses
+NUMBER, NUMBER6 = 3, N + 3
+"""Numbers of an IPv4 and of an IPv6 address."""
+KNOWN = {NUMBER: address(), NUMBER6: address6(service=SERVICE6[1])}
+LAYOUTS = {"br-int": Layout(), "br-meta": Layout(pipeline=BR_META)}
+GUESTS = guests(meta_keys(CIDR).slots(4), meta_keys(CIDR).slots(6)).filter(
+    lambda guest: len(set(guest.addresses.values())) == len(guest.addresses)
+)
+FEW = settings(deadline=None, max_examples=examples(16))
+
+
+def scheme(*, owned: bool = True) -> MetaKeys:
+    """A key scheme in which :data:`HERE` owns the two numbers."""
+    keys = meta_keys(CIDR)
+    for number in KNOWN if owned else ():
+        keys.own(HERE, number)
+    return keys
+
+
+def both_bridges(guest: Guest, keys: MetaKeys) -> dict[str, list[Flow]]:
+    """All flows of one guest and the fixed ones, by bridge."""
+    tap, meta = patch_of(keys), meta_tap_of(keys)
+    behind = [
+        one
+        for number, known in sorted(guest.addresses.items())
+        for one in meta_bridge.address_flows(guest.endpoint, known, slot=number, tap=meta)
+    ]
+    return {
+        "br-int": [*desired.fixed_flows(tap), *desired.guest_flows(guest, tap)],
+        "br-meta": [*meta_bridge.fixed_flows(meta), *behind],
+    }
+
+
+def of(bridge: str, purpose: AnyPurpose, number: int = NUMBER) -> Flow:
+    """The flow of one address of :data:`HERE`."""
+    keys = scheme()
+    known = KNOWN[number]
+    flows = (
+        desired.address_flows(HERE, known, slot=number, tap=patch_of(keys))
+        if bridge == "br-int"
+        else meta_bridge.address_flows(HERE, known, slot=number, tap=meta_tap_of(keys))
+    )
+    return next(one for one in flows if one.purpose is purpose)
+
+
+def with_match(one: Flow, field: str, value: Value) -> Flow:
+    return replace(one, match=tuple((n, value if n == field else v) for n, v in one.match))
+
+
+# The builders
+
+
+@FEW
+@given(GUESTS)
+def test_every_flow_is_one_of_its_bridges_pipeline_and_has_a_place_of_its_own(
+    guest: Guest,
+) -> None:
+    for bridge, flows in both_bridges(guest, meta_keys(CIDR)).items():
+        assert {one.purpose for one in flows} <= set(LAYOUTS[bridge].pipeline.purposes)
+        assert len({one.match_key for one in flows}) == len(flows)
+        assert all(one.meter is None for one in flows)
+
+
+def test_every_purpose_of_the_second_bridge_has_a_flow() -> None:
+    flows = both_bridges(Guest(HERE, None, KNOWN), scheme())["br-meta"]
+    assert {one.purpose for one in flows} == set(BR_META.purposes)
+
+
+def test_the_host_asks_the_integration_bridge_for_nothing() -> None:
+    guest = Guest(HERE, None, KNOWN, next_hops=(NextHop("10.0.0.2"),))
+    flows = both_bridges(guest, scheme())["br-int"]
+    missing = set(BR_INT.purposes) - {one.purpose for one in flows}
+    assert missing == {Purpose.KEY_ARP, Purpose.KEY_ND}
+
+
+@pytest.mark.parametrize("number", KNOWN)
+def test_an_address_has_its_way_back_before_its_way_in(number: int) -> None:
+    keys, known = scheme(), KNOWN[number]
+    inner = desired.address_flows(HERE, known, slot=number, tap=patch_of(keys))
+    assert [one.purpose for one in inner] == [Purpose.REPLY, Purpose.ADDRESS]
+    outer = meta_bridge.address_flows(HERE, known, slot=number, tap=meta_tap_of(keys))
+    asked = MetaPurpose.META_KEY_ARP if number == NUMBER else MetaPurpose.META_KEY_ND
+    assert [one.purpose for one in outer] == [
+        asked,
+        MetaPurpose.META_REPLY,
+        MetaPurpose.META_SOURCE,
+    ]
+
+
+def test_without_ipv6_there_is_no_flow_of_it() -> None:
+    keys = scheme()
+    plain = {one.match_key for one in meta_bridge.fixed_flows(meta_tap_of(keys, ()))}
+    both = {one.match_key for one in meta_bridge.fixed_flows(meta_tap_of(keys))}
+    assert plain < both
+    for _purpose, match in plain:
+        assert ("eth_type", 0x86DD) not in match
+
+
+def test_every_drop_of_guests_and_answers_is_needed_and_has_a_reason() -> None:
+    keys = scheme()
+    drops = {
+        one.purpose
+        for one in meta_bridge.fixed_flows(meta_tap_of(keys))
+        if not one.actions and one.goto is None
+    }
+    drops -= {MetaPurpose.META_NEIGHBOURS_DROP}
+    assert drops < NEEDED
+    assert drops == {one for one in BY_FLOW if one in BR_META.purposes}
+
+
+def test_a_tag_is_changed_only_where_the_table_declares_it() -> None:
+    for act in (PushVlan(), PopVlan()):
+        with pytest.raises(PipelineError, match=r"meta proxy.*may not push or pop"):
+            flow(MetaPurpose.META_TO_PROXY, {}, actions=[act], pipeline=BR_META)
+        built = flow(MetaPurpose.META_REPLY, {}, actions=[act], pipeline=BR_META)
+        assert built.actions == (act,)
+
+
+# The declaration
+
+META = Layout(pipeline=BR_META)
+METADATA_PATH = 201
+"""Highest priority of metadata_path's flows in table 0 of br-meta."""
+
+
+def test_the_numbers_of_the_second_bridges_tables_are_fixed() -> None:
+    for layout in (META, Layout(60, 7, 500, BR_META)):
+        assert [layout.number(stage) for stage in MetaStage] == [0, 80, 87, 90, 91]
+        assert [layout.stage(number) for number in (0, 80, 87, 90, 91)] == [*MetaStage]
+
+
+def test_no_flow_of_metadata_path_takes_a_frame_of_our_two_ports() -> None:
+    mine = {one: META.priority(one) for one in MetaPurpose if BR_META.is_shared(one)}
+    rest = mine.pop(MetaPurpose.META_OTHER_DROP)
+    assert METADATA_PATH < rest < min(mine.values()) == max(mine.values()) == META.hook_priority
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_purpose_of_the_other_bridge_is_unknown(layout: Layout) -> None:
+    for purpose in (*Purpose, *MetaPurpose):
+        mine = purpose in layout.pipeline.purposes
+        assert layout.purpose(cookie_of(purpose)) is (purpose if mine else None)
+    assert layout.purpose(0) is None
+
+
+# The wire
+
+
+def dumped(wire: Wire, one: Flow) -> list[Any]:
+    """The entry of a dump that *one* has on a switch, as its bytes and as os-ken reads them."""
+    switch, mod = Switch((), lambda _message: None), wire.add(one)
+    mod.set_xid(5)
+    mod.serialize()
+    switch.feed(bytes(mod.buf))
+    data = stats(switch.flows[0])
+    return [Entry(data), OFPFlowStats.parser(data, 0)]
+
+
+@pytest.mark.parametrize("bridge", LAYOUTS)
+def test_a_dump_reads_as_what_was_added(bridge: str) -> None:
+    wire = Wire(LAYOUTS[bridge])
+    for one in both_bridges(Guest(HERE, None, KNOWN), scheme())[bridge]:
+        for entry in dumped(wire, one):
+            found = wire.found(entry)
+            assert found is not None
+            assert found.flow == one
+            assert found.cookie == cookie_of(one.purpose)
+
+
+@pytest.mark.parametrize("bridge", LAYOUTS)
+def test_a_flow_of_the_other_bridge_is_ours_and_has_no_meaning(bridge: str) -> None:
+    """As one that another program has copied; the reconciler removes it."""
+    (other,) = set(LAYOUTS) - {bridge}
+    there, wire = Wire(LAYOUTS[other]), Wire(LAYOUTS[bridge])
+    for one in both_bridges(Guest(HERE, None, KNOWN), scheme())[other]:
+        for entry in dumped(there, one):
+            found = wire.found(entry)
+            assert found is not None
+            assert (found.flow, found.former, found.elsewhere) == (None, None, None)
+
+
+# Reading
+
+
+@FEW
+@given(GUESTS)
+def test_a_flow_is_read_back_as_it_was_built(guest: Guest) -> None:
+    keys = meta_keys(CIDR)
+    for number in guest.addresses:
+        keys.own(guest.endpoint, number)
+    for flows in both_bridges(guest, keys).values():
+        for one in flows:
+            read = read_address(one, keys)
+            if read.slot is None:
+                continue
+            assert read.endpoint == guest.endpoint
+            assert read.key == str(keys.key_of(guest.endpoint, read.slot))
+            known = guest.addresses[read.slot]
+            if one.purpose is Purpose.ADDRESS:
+                assert read.address == known
+            if one.purpose is Purpose.REPLY:
+                assert (read.mac, read.ip) == (known.mac, known.ip)
+    behind = both_bridges(guest, keys)["br-meta"]
+    keyed = [one for one in behind if read_address(one, keys).slot is not None]
+    assert len(keyed) == 3 * len(guest.addresses)
+
+
+def test_the_fixed_flows_of_both_bridges_serve_nobody() -> None:
+    keys = scheme()
+    for flows in both_bridges(Guest(HERE, None), keys).values():
+        for one in flows:
+            at_guest = one.field("in_port") == HERE.ofport
+            read = read_address(one, keys)
+            assert replace(read, key="") == (FlowAddress(HERE) if at_guest else NONE)
+            assert read.key in {"", keys.probe_key(4), keys.probe_key(6)}
+
+
+@pytest.mark.parametrize("number", KNOWN)
+def test_a_service_flow_of_an_earlier_run_has_its_number_before_it_has_an_owner(
+    number: int,
+) -> None:
+    keys = scheme(owned=False)
+    read = read_address(of("br-int", Purpose.ADDRESS, number), keys)
+    assert (read.endpoint, read.slot, read.address) == (HERE, number, KNOWN[number])
+    assert read.key == str(keys.key_of(HERE, number))
+
+
+@pytest.mark.parametrize("number", KNOWN)
+def test_a_service_flow_with_the_number_of_another_guest_has_no_slot(number: int) -> None:
+    keys = scheme(owned=False)
+    keys.own(THERE, number)
+    read = read_address(of("br-int", Purpose.ADDRESS, number), keys)
+    assert (read.endpoint, read.slot, read.address) == (HERE, None, KNOWN[number])
+
+
+@pytest.mark.parametrize("number", KNOWN)
+def test_any_other_flow_of_a_number_without_an_owner_serves_nobody(number: int) -> None:
+    keys = scheme(owned=False)
+    asked = MetaPurpose.META_KEY_ARP if number == NUMBER else MetaPurpose.META_KEY_ND
+    flows = [of("br-int", Purpose.REPLY, number)]
+    flows += [of("br-meta", one, number) for one in (asked, MetaPurpose.META_REPLY)]
+    flows.append(of("br-meta", MetaPurpose.META_SOURCE, number))
+    for one in flows:
+        read = read_address(one, keys)
+        assert (read.endpoint, read.slot) == (None, None)
+        assert read.key == str(keys.key_of(HERE, number))
+
+
+def test_a_label_of_the_other_version_of_ip_gives_no_slot() -> None:
+    keys = scheme()
+    label = keys.label(NUMBER6)
+    address_flow = of("br-int", Purpose.ADDRESS)
+    odd = replace(address_flow, actions=(SetField("eth_src", label), *address_flow.actions[1:]))
+    assert read_address(odd, keys).slot is None
+    assert read_address(odd, keys).endpoint == HERE
+    for bridge, purpose, field in (
+        ("br-int", Purpose.REPLY, "eth_dst"),
+        ("br-meta", MetaPurpose.META_SOURCE, "eth_src"),
+    ):
+        read = read_address(with_match(of(bridge, purpose), field, label), keys)
+        assert (read.endpoint, read.key, read.slot) == (None, "", None)
+
+
+@pytest.mark.parametrize("value", ["nonsense", 7, ("fa:16:ee:00:00:00", "ff:ff:ff:00:00:00")])
+def test_a_damaged_flow_of_the_second_bridge_serves_nobody(value: Value) -> None:
+    keys = scheme()
+    for purpose, field in (
+        (MetaPurpose.META_SOURCE, "eth_src"),
+        (MetaPurpose.META_REPLY, "ipv4_dst"),
+        (MetaPurpose.META_KEY_ARP, "arp_tpa"),
+    ):
+        read = read_address(with_match(of("br-meta", purpose), field, value), keys)
+        assert (read.endpoint, read.slot) == (None, None)
+
+
+def test_the_address_of_the_service_is_read() -> None:
+    keys = scheme()
+    found: dict[AnyPurpose, set[str]] = {}
+    for one in both_bridges(Guest(HERE, None, KNOWN), keys)["br-meta"]:
+        found.setdefault(one.purpose, set()).add(read_service(one))
+    assert found.pop(MetaPurpose.META_TO_PROXY) == {TAP6.guest_ip, *SERVICE6}
+    # The first IPv6 address is the probe's, the second that of the guest.
+    assert found.pop(MetaPurpose.META_REPLY) == {TAP6.guest_ip, *SERVICE6}
+    assert all(seen == {""} for seen in found.values())
+
+
+# Flows of the other scheme, after a change of the option
+
+
+def test_a_flow_of_the_other_scheme_has_no_slot() -> None:
+    keys, ports = scheme(), InPortKeys()
+    guest = Guest(HERE, None, {0: address(), 7: address("10.0.0.7"), SLOT6 + 1: address6()})
+    tap = replace(TAP6, keys=ports)
+    # Slot 7's keys are in this range as well.
+    assert keys.covers(ports.key_of(Endpoint(2), 7))
+    keys.own(Endpoint(2), 2)
+    keys.own(Endpoint(2), N + 2)
+    for one in (
+        *desired.guest_flows(guest, tap),
+        *desired.guest_flows(replace(guest, endpoint=Endpoint(2)), tap),
+    ):
+        assert read_address(one, keys).slot is None
+        if one.purpose is Purpose.ADDRESS:
+            assert read_address(one, keys).endpoint is not None
+    for flows in both_bridges(Guest(HERE, None, KNOWN), keys).values():
+        for one in flows:
+            assert read_address(one, IN_PORT).slot is None
+
+
+def test_a_bare_flow_of_any_purpose_serves_nobody() -> None:
+    for purpose in (*Purpose, *MetaPurpose):
+        assert read_address(Flow(purpose, ()), scheme()) == FlowAddress()
+
+
+def test_an_address_is_the_guests_own() -> None:
+    assert read_address(of("br-int", Purpose.ADDRESS), scheme()).address == GuestAddress(
+        address().mac, address().ip
+    )
+
+
+def test_a_tap_names_the_versions_that_guests_can_use() -> None:
+    keys = scheme()
+    plain: MetaTap = meta_tap_of(keys, ())
+    assert [family.version for family, _ips in plain.services()] == [4]
+    both = [(family.version, ips) for family, ips in meta_tap_of(keys).services()]
+    assert both == [(4, (TAP6.guest_ip,)), (6, SERVICE6)]

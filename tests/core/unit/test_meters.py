@@ -1,0 +1,464 @@
+"""Each port should have a meter of its own, and nobody else's should be touched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import eventlet
+import pytest
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta.apps.meters import LEFT_OVER, Meters
+from dfmeta.exceptions import SwitchError
+from dfmeta.flows.metering import FIRST_IDS, LAST_ID
+from dfmeta.flows.pipeline import BR_INT, RATES, Purpose
+from dfmeta.model import Endpoint, PortId
+from tests.core.flows.world import memory_of
+from tests.core.unit.support import OTHER_INSTANCE, MeterMod, Rig, let_hub_run, port
+
+HERE = Endpoint(13)
+FIRST_ID, SYN_RATE = FIRST_IDS[Purpose.SYN], RATES[Purpose.SYN]
+OWN = FIRST_ID + 13
+ALL = FIRST_IDS[Purpose.GUEST_SYN] + 13
+SYNS = {ALL: RATES[Purpose.GUEST_SYN]}
+"""The port's other meter, which nothing below interferes with."""
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig().connect()
+
+
+def meter_of_syns(rig: Rig, ofport: int = 13) -> int | None:
+    (found,) = (
+        flow.meter
+        for flow in rig.flows()
+        if flow.purpose.name == "SYN" and flow.field("in_port") == ofport
+    )
+    return int(found) if found is not None else None
+
+
+def add(rig: Rig, ofport: int = 13) -> None:
+    rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
+    let_hub_run()
+
+
+def dumping_meters(rig: Rig) -> Any:
+    """The thread of a reconcile that waits for the dump of meters; the switch is silent."""
+    rig.switch.silent = True
+    running = eventlet.spawn(rig.reconciler.reconcile)
+    let_hub_run()
+    flows_only, rig.switch._late = rig.switch._late, []
+    for answer in flows_only:
+        answer()
+    let_hub_run()
+    return running
+
+
+def test_a_port_gets_a_meter_before_its_flows(rig: Rig) -> None:
+    add(rig)
+    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
+    assert meter_of_syns(rig) == OWN
+    (opening,) = (flow for flow in rig.flows() if flow.purpose is Purpose.GUEST_SYN)
+    assert opening.meter == ALL
+    kinds = rig.switch.kinds()
+    assert kinds.index(ofp.OFPT_METER_MOD) < len(kinds) - 1
+
+
+def test_a_port_that_goes_takes_its_meter_along(rig: Rig) -> None:
+    add(rig)
+    rig.registry.remove_port(PortId("row-of-tap13"))
+    let_hub_run()
+    assert rig.switch.meters == {}
+
+
+def uses(rig: Rig, meter: int) -> None:
+    """Another's flow goes through *meter*."""
+    datapath = rig.switch
+    parser = datapath.ofproto_parser
+    step = parser.OFPInstructionMeter(meter)
+    mod = parser.OFPFlowMod(datapath, cookie=0x99, table_id=59, priority=7, instructions=[step])
+    rig.switch.place(mod)
+
+
+def foreign(rig: Rig) -> list[int]:
+    """Cookies of the flows that are not ours."""
+    return [mod.cookie for mod in rig.switch.flows if mod.cookie == 0x99]
+
+
+@pytest.mark.parametrize("rate", [SYN_RATE, 4321])
+def test_a_meter_that_anothers_flow_uses_stays_with_it(rig: Rig, rate: int) -> None:
+    """OpenFlow would delete the flow together with the meter."""
+    add(rig)
+    rig.switch.meters[OWN] = rate
+    uses(rig, OWN)
+    rig.registry.remove_port(PortId("row-of-tap13"))
+    let_hub_run()
+    assert rig.switch.meters == {OWN: rate}
+    rig.reconciler.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == {OWN: rate}
+    assert foreign(rig) == [0x99]
+
+
+def test_a_meter_that_another_has_changed_and_not_used_yet_stays(rig: Rig) -> None:
+    add(rig)
+    rig.switch.meters[OWN] = 4321
+    rig.registry.remove_port(PortId("row-of-tap13"))
+    let_hub_run()
+    assert rig.switch.meters == {OWN: 4321}
+    add(rig)
+    assert meter_of_syns(rig) == FIRST_ID
+    rig.reconciler.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == {OWN: 4321, FIRST_ID: SYN_RATE} | SYNS
+
+
+def test_a_meter_goes_once_another_uses_it_no_more(rig: Rig) -> None:
+    add(rig)
+    uses(rig, OWN)
+    rig.registry.remove_port(PortId("row-of-tap13"))
+    let_hub_run()
+    assert rig.switch.meters == {OWN: SYN_RATE}
+    rig.switch.flows.clear()
+    rig.reconciler.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == {}
+
+
+def test_a_port_that_is_back_before_the_answer_gets_other_meters(rig: Rig) -> None:
+    """The removal of the first ones may be under way, and would take its new flows along."""
+    add(rig)
+    rig.switch.silent = True
+    rig.registry.remove_port(PortId("row-of-tap13"))
+    let_hub_run()
+    add(rig)
+    rig.switch.speak()
+    others = {FIRST_ID: SYN_RATE, FIRST_ID + 1: RATES[Purpose.GUEST_SYN]}
+    assert meter_of_syns(rig) == FIRST_ID
+    assert rig.switch.meters == others
+    rig.reconciler.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == others
+
+
+def test_flows_of_an_old_dump_bring_no_meter_back_that_is_leaving(rig: Rig) -> None:
+    add(rig)
+    uses(rig, OWN)
+    rig.registry.remove_port(PortId("row-of-tap13"))
+    let_hub_run()
+    rig.meters.learn(rig.channel, {(HERE, Purpose.SYN): OWN})
+    assert rig.meters.ids(Purpose.SYN) == {}
+
+
+def test_what_is_not_answered_is_asked_again_after_a_reconnect(rig: Rig) -> None:
+    add(rig)
+    rig.switch.silent = True
+    rig.registry.remove_port(PortId("row-of-tap13"))
+    let_hub_run()
+    rig.disconnect()
+    rig.switch.silent = False
+    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
+    rig.connect()
+    assert rig.switch.meters == {}
+
+
+def test_a_meter_made_and_left_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> None:
+    running = dumping_meters(rig)
+    add(rig)
+    rig.registry.remove_port(PortId("row-of-tap13"))
+    while not running.dead:
+        rig.switch.speak()
+    let_hub_run()
+    rig.reconciler.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == {}
+
+
+def test_cleanup_leaves_a_meter_that_another_has_changed_or_uses(rig: Rig) -> None:
+    add(rig)
+    add(rig, 14)
+    rig.switch.meters[OWN] = 4321
+    uses(rig, OWN + 1)
+    cleanup = Rig(remembered=memory_of(rig.meters))
+    cleanup.switch.meters, cleanup.switch.flows = rig.switch.meters, rig.switch.flows
+    cleanup.connect(tap=None)
+    _flows, meters = cleanup.reconciler.clear()
+    assert meters == 2
+    assert cleanup.switch.meters == {OWN: 4321, OWN + 1: SYN_RATE}
+    assert foreign(cleanup) == [0x99]
+
+
+def test_an_id_of_somebody_elses_is_not_taken() -> None:
+    rig = Rig()
+    rig.switch.meters = {OWN: 4321, FIRST_ID: 7}
+    rig.connect()
+    add(rig)
+    assert meter_of_syns(rig) == FIRST_ID + 1
+    assert rig.switch.meters == {OWN: 4321, FIRST_ID: 7, FIRST_ID + 1: SYN_RATE} | SYNS
+
+
+def test_an_id_that_is_taken_meanwhile_is_drawn_anew(rig: Rig) -> None:
+    rig.switch.meters[OWN] = 4321
+    add(rig)
+    assert rig.switch.meters == {OWN: 4321, FIRST_ID: SYN_RATE} | SYNS
+    assert meter_of_syns(rig) == FIRST_ID
+
+
+@pytest.mark.parametrize(
+    "code", [ofp.OFPMMFC_OUT_OF_METERS, ofp.OFPMMFC_INVALID_METER, ofp.OFPMMFC_BAD_RATE]
+)
+def test_a_switch_that_takes_no_more_meters_is_not_asked_again_and_again(
+    rig: Rig, code: int
+) -> None:
+    asked = []
+
+    def refuse(mod: object) -> tuple[int, int] | None:
+        if not isinstance(mod, MeterMod) or len(asked) >= 20:
+            return None
+        asked.append(mod)
+        return ofp.OFPET_METER_MOD_FAILED, code
+
+    rig.switch.model.refuse = refuse
+    add(rig)
+    assert len(asked) < 20
+
+
+def test_a_switch_without_meters_is_served_without(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    rig.switch.model.has_meters = False
+    rig.connect()
+    add(rig)
+    assert meter_of_syns(rig) is None
+    assert "has no meters" in caplog.text
+    rig.reconciler.reconcile()
+    assert caplog.text.count("has no meters") == 1
+
+
+def test_a_meter_that_somebody_removed_is_made_again(rig: Rig) -> None:
+    add(rig)
+    rig.switch.meters.clear()
+    rig.reconciler.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
+
+
+def test_a_meter_that_somebody_changed_is_nobodys_of_ours(rig: Rig) -> None:
+    add(rig)
+    rig.switch.meters[OWN] = 9
+    rig.reconciler.reconcile()
+    let_hub_run()
+    assert meter_of_syns(rig) == FIRST_ID
+    assert rig.switch.meters == {OWN: 9, FIRST_ID: SYN_RATE} | SYNS
+
+
+def test_meters_are_found_again_after_a_restart(rig: Rig) -> None:
+    rig.switch.meters[OWN] = 4321
+    add(rig)
+    again = Rig(remembered=memory_of(rig.meters))
+    again.registry.set_port(port(13, name="tap13"))
+    again.switch.meters = dict(rig.switch.meters)
+    again.connect()
+    assert meter_of_syns(again) == FIRST_ID
+    assert again.switch.meters == rig.switch.meters
+
+
+def test_meters_that_our_flows_use_are_found_without_a_memory(rig: Rig) -> None:
+    rig.switch.meters[OWN] = 4321
+    add(rig)
+    again = Rig()
+    again.registry.set_port(port(13, name="tap13"))
+    again.switch.meters, again.switch.flows = rig.switch.meters, rig.switch.flows
+    again.connect()
+    assert meter_of_syns(again) == FIRST_ID
+    assert again.switch.meters == {OWN: 4321, FIRST_ID: SYN_RATE} | SYNS
+    assert again.switch.flow_mods() == []
+
+
+def test_meters_of_ports_that_went_during_a_restart_are_removed(rig: Rig) -> None:
+    add(rig)
+    again = Rig(remembered=memory_of(rig.meters))
+    again.switch.meters = dict(rig.switch.meters) | {7: 5}
+    again.connect()
+    assert again.switch.meters == {7: 5}
+
+
+def test_meters_are_kept_over_a_reconnect(rig: Rig) -> None:
+    add(rig)
+    rig.disconnect()
+    assert rig.meters.ids(Purpose.SYN) == {HERE: OWN}
+    rig.connect()
+    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
+    mods = [one for one in rig.switch.sent if one.kind == ofp.OFPT_METER_MOD]
+    assert len(mods) == 2
+
+
+def test_a_meter_released_without_a_connection_is_forgotten(rig: Rig) -> None:
+    add(rig)
+    rig.disconnect()
+    rig.registry.remove_port(PortId("row-of-tap13"))
+    rig.meters.release(rig.channel, HERE)
+    rig.connect()
+    assert rig.switch.meters == {}
+
+
+def test_drawing_stays_in_our_range_whatever_is_taken() -> None:
+    meters = Meters()
+    meters._foreign = set(range(FIRST_ID, LAST_ID))
+    assert meters._draw((Endpoint(5), Purpose.SYN)) == LAST_ID
+
+
+def test_a_bridge_with_other_rates_has_meters_of_those(rig: Rig) -> None:
+    other = replace(BR_INT, rates={Purpose.SYN: 7, Purpose.GUEST_SYN: 70})
+    meters = Meters(pipeline=other)
+    rig.switch.meters = {LAST_ID: SYN_RATE, LAST_ID - 1: 7}
+    meters.learn(rig.channel, {})
+    assert set(meters._stray) == {LAST_ID - 1}, "a meter of another rate is not one of ours"
+    numbers = [meters.of(rig.channel, HERE, purpose) for purpose in other.rates]
+    let_hub_run()
+    assert [rig.switch.meters[number or 0] for number in numbers] == [7, 70]
+    meters.release(rig.channel, HERE)
+    let_hub_run()
+    assert rig.switch.meters == {LAST_ID: SYN_RATE, LAST_ID - 1: 7}
+
+
+def test_cleanup_takes_remembered_meters_and_those_that_our_flows_use(rig: Rig) -> None:
+    rig.switch.meters[OWN] = 4321
+    add(rig)
+    rig.switch.meters[FIRST_ID + 99] = SYN_RATE
+    rig.switch.meters[7] = SYN_RATE
+    cleanup = Rig(remembered={Purpose.SYN: {Endpoint(99): FIRST_ID + 99, Endpoint(5): 12345}})
+    cleanup.switch.meters, cleanup.switch.flows = rig.switch.meters, rig.switch.flows
+    cleanup.connect(tap=None)
+    assert cleanup.reconciler.clear() == (12, 3)
+    assert cleanup.switch.flows == []
+    assert cleanup.switch.meters == {OWN: 4321, 7: SYN_RATE}
+
+
+def test_a_dump_of_meters_that_is_refused_leaves_what_was_known(rig: Rig) -> None:
+    add(rig)
+    rig.switch.model.has_meters = False
+    rig.meters.learn(rig.channel, {})
+    assert rig.meters.ids(Purpose.SYN) == {HERE: OWN}
+    rig.switch.model.has_meters = True
+    rig.meters.learn(rig.channel, {})
+    assert rig.meters.of(rig.channel, HERE, Purpose.SYN) == OWN
+
+
+def test_a_lost_connection_is_no_collision(rig: Rig) -> None:
+    rig.switch.silent = True
+    rig.registry.set_port(port())
+    let_hub_run()
+    rig.disconnect()
+    assert rig.meters.ids(Purpose.SYN) == {HERE: OWN}
+    assert issubclass(SwitchError, Exception)
+
+
+def test_a_meter_made_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> None:
+    running = dumping_meters(rig)
+    add(rig)
+    while not running.dead:
+        rig.switch.speak()
+    rig.reconciler.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
+
+
+# Left over
+
+
+def pass_a_check(rig: Rig) -> None:
+    rig.reconciler.reconcile()
+    let_hub_run()
+    rig.now += LEFT_OVER
+
+
+def test_a_deletion_that_is_lost_with_the_connection_is_sent_again(rig: Rig) -> None:
+    add(rig)
+    lost = []
+
+    def lose(mod: object) -> tuple[int, int] | None:
+        if isinstance(mod, MeterMod) and mod.command == ofp.OFPMC_DELETE:
+            lost.append(mod)
+            rig.switch.silent = True
+            return ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN
+        return None
+
+    rig.switch.model.refuse = lose
+    rig.registry.remove_port(PortId("row-of-tap13"))
+    let_hub_run()
+    rig.disconnect()
+    assert lost
+    rig.switch.silent, rig.switch.model.refuse = False, lambda _mod: None
+    assert rig.switch.meters
+    rig.connect()
+    assert rig.switch.meters == {}
+
+
+def test_a_deletion_that_finds_no_connection_is_sent_on_the_next(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer that a meter is unused may be the last on its connection."""
+    add(rig)
+    asks = rig.meters.unused
+
+    def last_answer(*args: object) -> list[int]:
+        found = asks(*args)  # type: ignore[arg-type]
+        rig.controller.disconnected(rig.switch)
+        return found
+
+    monkeypatch.setattr(rig.meters, "unused", last_answer)
+    rig.registry.remove_port(PortId("row-of-tap13"))
+    let_hub_run()
+    monkeypatch.undo()
+    assert rig.switch.meters
+    rig.connect()
+    assert rig.switch.meters == {}
+
+
+def test_a_port_that_changes_between_a_reconnect_and_its_reconcile_leaves_no_meter(
+    rig: Rig,
+) -> None:
+    """What the switch has is not known there: the number of before is taken, another is drawn."""
+    add(rig)
+    rig.disconnect()
+    rig.controller.connected(rig.switch)
+    rig.registry.set_port(port(13, name="tap13", instance=OTHER_INSTANCE))
+    let_hub_run()
+    rig.reconciler.reconcile()
+    let_hub_run()
+    assert sorted(rig.switch.meters.values()) == sorted(RATES.values())
+    rig.registry.remove_port(PortId("row-of-tap13"))
+    let_hub_run()
+    rig.reconciler.reconcile()
+    let_hub_run()
+    assert rig.switch.meters == {}
+
+
+def test_meters_of_a_daemon_that_was_killed_before_it_deleted_them_go(rig: Rig) -> None:
+    """Its memory does not have them any more, and no flow uses them."""
+    rig.switch.meters = {OWN: SYN_RATE} | SYNS | {FIRST_ID - 1: SYN_RATE, FIRST_ID + 1: 4321}
+    others = {FIRST_ID - 1: SYN_RATE, FIRST_ID + 1: 4321}
+    pass_a_check(rig)
+    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS | others
+    pass_a_check(rig)
+    assert rig.switch.meters == others
+
+
+def test_a_meter_of_our_form_that_another_uses_by_then_stays(rig: Rig) -> None:
+    rig.switch.meters = {OWN: SYN_RATE}
+    pass_a_check(rig)
+    uses(rig, OWN)
+    pass_a_check(rig)
+    pass_a_check(rig)
+    assert rig.switch.meters == {OWN: SYN_RATE}
+    assert foreign(rig) == [0x99]
+
+
+def test_cleanup_takes_meters_that_no_flow_and_no_memory_names(rig: Rig) -> None:
+    rig.switch.meters = {OWN: SYN_RATE} | SYNS | {FIRST_ID - 1: SYN_RATE, FIRST_ID + 1: 4321}
+    uses(rig, ALL)
+    _flows, meters = rig.reconciler.clear()
+    assert meters == 1
+    assert rig.switch.meters == SYNS | {FIRST_ID - 1: SYN_RATE, FIRST_ID + 1: 4321}

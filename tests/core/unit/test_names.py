@@ -1,0 +1,232 @@
+"""Names should be resolved by the C library, anew, and keep nobody and nothing waiting."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import eventlet
+import pytest
+from eventlet.patcher import original
+
+from dfmeta import names
+from dfmeta.names import LIMIT, STALE, THREADS, Names
+from tests.core.unit.support import until
+
+threading = original("threading")
+AWAY = socket.gaierror(socket.EAI_AGAIN, "no nameserver")
+UNKNOWN = socket.gaierror(socket.EAI_NONAME, "no such name")
+LONG = 60.0
+
+
+class Library:
+    """The C library: a look-up waits in its thread until it is let go, if it is silent."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answers: dict[str, Any] = {}
+        self.silent = False
+        self.gates: list[Any] = []
+        self.now = 0.0
+        self.names = Names(self.call, clock=lambda: self.now)
+
+    def call(self, name: str) -> Any:
+        self.asked.append(name)
+        if self.silent:
+            gate = threading.Event()
+            self.gates.append(gate)
+            gate.wait(LONG)
+        answer = self.answers[name]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def let_go(self) -> None:
+        self.silent = False
+        for gate in self.gates:
+            gate.set()
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+    monkeypatch.setattr(names, "AGAIN", 0.01)
+    monkeypatch.setattr(names, "LIMIT", LONG)
+    made = Library()
+    made.answers["nova"] = ["192.0.2.1"]
+    yield made
+    made.let_go()
+
+
+def test_the_hub_goes_on_and_all_that_ask_share_an_answer(library: Library) -> None:
+    library.silent = True
+    asking = [eventlet.spawn(library.names, "nova") for _ in range(5)]
+    until(lambda: library.gates, "the look-up")
+    assert not any(one.dead for one in asking)
+    library.let_go()
+    assert [one.wait() for one in asking] == [["192.0.2.1"]] * 5
+    assert library.asked == ["nova"]
+
+
+def test_an_answer_is_kept_for_a_burst_and_then_asked_for_anew(library: Library) -> None:
+    assert library.names("nova") == ["192.0.2.1"]
+    library.answers["nova"] = ["192.0.2.2"]
+    library.now += names.KEEP / 2
+    assert library.names("nova") == ["192.0.2.1"]
+    library.now += names.KEEP
+    assert library.names("nova") == ["192.0.2.2"]
+    assert library.asked == ["nova"] * 2
+
+
+def test_a_look_up_that_hangs_is_overtaken_by_a_later_one(library: Library) -> None:
+    """The nameservers that it asks may not be the host's any more."""
+    library.silent = True
+    asking = eventlet.spawn(library.names, "nova")
+    until(lambda: library.gates, "the look-up")
+    library.silent = False
+    library.now += names.AGAIN
+    assert asking.wait() == ["192.0.2.1"]
+    # What the old nameservers say after all is old.
+    library.answers["nova"] = ["192.0.2.9"]
+    library.let_go()
+    until(lambda: not question(library)._threads, "the first look-up to end")
+    assert library.names("nova") == ["192.0.2.1"]
+
+
+def question(library: Library) -> Any:
+    return library.names._questions[("nova",)]
+
+
+def test_a_name_has_no_more_threads_than_it_may(library: Library) -> None:
+    library.silent = True
+    asking = [eventlet.spawn(library.names, "nova") for _ in range(3)]
+
+    def many() -> bool:
+        library.now += names.AGAIN
+        return len(library.asked) >= THREADS
+
+    until(many, "the threads")
+    library.now += names.AGAIN
+    with pytest.raises(socket.gaierror):
+        library.names("nova", seconds=0)
+    assert len(library.asked) == THREADS
+    library.let_go()
+    assert [one.wait() for one in asking] == [["192.0.2.1"]] * 3
+
+
+def test_nobody_waits_longer_than_the_limit(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.silent = True
+    with pytest.raises(socket.gaierror) as caught:
+        library.names("nova", seconds=0)
+    assert caught.value.errno == socket.EAI_AGAIN
+    monkeypatch.setattr(names, "LIMIT", 0.0)
+    with pytest.raises(socket.gaierror, match="in time"):
+        library.names("nova", seconds=LONG)
+
+
+def test_who_gives_up_keeps_the_answer_from_none_of_the_others(library: Library) -> None:
+    library.silent = True
+    other = eventlet.spawn(library.names, "nova")
+    with eventlet.Timeout(0.01, False):
+        library.names("nova")
+    library.let_go()
+    assert other.wait() == ["192.0.2.1"]
+
+
+@pytest.mark.parametrize("error", [UNKNOWN, UnicodeError("label too long")])
+def test_an_error_of_the_name_is_everybodys(library: Library, error: Exception) -> None:
+    assert library.names("nova") == ["192.0.2.1"]
+    library.answers["nova"] = error
+    library.now += names.KEEP
+    for one in [eventlet.spawn(library.names, "nova") for _ in range(2)]:
+        with pytest.raises(type(error)):
+            one.wait()
+    # It is no more: what was known of it stands in no longer.
+    library.answers["nova"] = AWAY
+    with pytest.raises(socket.gaierror) as caught:
+        library.names("nova")
+    assert caught.value.errno == socket.EAI_AGAIN
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_an_old_answer_stands_in_while_there_is_no_nameserver(
+    library: Library, monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
+    assert library.names("nova") == ["192.0.2.1"]
+    monkeypatch.setattr(names, "PATIENCE", 0.0)
+    library.answers["nova"], library.silent = AWAY, silent
+    library.now += STALE - 1
+    assert [library.names("nova") for _ in range(3)] == [["192.0.2.1"]] * 3
+    library.now += 1
+    with pytest.raises(socket.gaierror):
+        library.names("nova", seconds=0)
+
+
+def test_another_os_thread_asks_the_c_library_itself(library: Library) -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(library.names("nova")))
+    thread.start()
+    thread.join()
+    assert found == [["192.0.2.1"]]
+    assert library.names._questions == {}
+
+
+def test_without_a_thread_to_be_had_there_is_no_answer(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_thread: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with pytest.raises(socket.gaierror, match="can't start new thread"):
+            library.names("nova")
+    assert library.names("nova") == ["192.0.2.1"]
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "::1", None])
+def test_an_address_needs_no_thread(host: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "_addresses", None)
+    options: tuple[int, int] = (0, socket.SOCK_STREAM)
+    assert names.getaddrinfo(host, 80, *options) == socket.getaddrinfo(host, 80, *options)
+
+
+def test_a_name_gives_what_the_c_library_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = socket.getaddrinfo("localhost", 80, 0, socket.SOCK_STREAM)
+    assert names.addresses("localhost", 80, LIMIT) == wanted
+    assert names.getaddrinfo("localhost", "80", type=socket.SOCK_STREAM) == wanted
+
+
+PROGRAM = """
+import gc, sys, time
+from dfmeta.cmd.patching import patch
+patch()
+assert not gc.isenabled()
+import eventlet, socket
+from eventlet.green import socket as green
+from eventlet.patcher import original
+from dfmeta import names
+assert socket.getaddrinfo is green.getaddrinfo is names.getaddrinfo
+for name in names.OTHERS:
+    assert isinstance(getattr(socket, name), names.Names), name
+assert "eventlet.support.greendns" not in sys.modules, "eventlet's own resolver"
+with eventlet.Timeout(0.1, False):
+    names.Names(original("time").sleep)(600)
+print("left")
+"""
+
+
+def test_a_process_is_patched_whole_and_ends_while_a_look_up_hangs() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM],
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+        check=False,
+    )
+    assert (ran.stdout, ran.returncode) == ("left\n", 0), ran.stderr

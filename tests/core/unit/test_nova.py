@@ -1,0 +1,285 @@
+"""Nova should get exactly what it needs to know, once where once is meant, and wherever it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from ipaddress import IPv6Address
+from typing import Any
+
+import eventlet
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dfmeta import metrics
+from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUnreachableError
+from dfmeta.model import Endpoint, GuestAddress, GuestRequest
+from dfmeta.proxy.environ import request_of
+from dfmeta.proxy.http1 import parse_head
+from dfmeta.proxy.nova import backend as nova
+from dfmeta.proxy.nova.upstream import POOL_SIZE
+from dfmeta.registry import Claim
+from tests.core.unit.nova_support import (
+    IDENTITY,
+    PASSWORD,
+    SHORT,
+    SIGNATURE,
+    Patience,
+    answering,
+    ask,
+    get,
+    nowhere,
+)
+from tests.core.unit.support import AMPLE, INSTANCE, PROJECT, until
+from tests.core.unit.upstream import OK, Asked, Upstream, close, hang
+from tests.harness.examples import examples
+
+ALLOWED = {
+    "host",
+    "x-instance-id",
+    "x-tenant-id",
+    "x-instance-id-signature",
+    "x-forwarded-for",
+    "accept-encoding",
+    "user-agent",
+    "accept",
+    "content-type",
+    "content-length",
+    "connection",
+}
+
+
+def test_a_request_is_signed_and_says_who_asks(upstream: Upstream, backend: Any) -> None:
+    answer = ask(backend(upstream), get(query="a=b&c"))
+    assert (answer.status, answer.body, answer.content_type) == (200, b"{}", "application/json")
+    (asked,) = upstream.asked
+    assert asked.line == "GET /openstack/latest/meta_data.json?a=b&c HTTP/1.1"
+    assert asked.header("X-Instance-ID") == [INSTANCE]
+    assert asked.header("X-Tenant-ID") == [PROJECT]
+    assert asked.header("X-Instance-ID-Signature") == [SIGNATURE]
+    assert asked.header("X-Forwarded-For") == ["10.0.0.5"]
+    assert asked.header("Accept-Encoding") == ["identity"]
+
+
+def test_an_ipv6_address_is_forwarded_without_brackets_and_zone(
+    upstream: Upstream, backend: Any
+) -> None:
+    own = GuestAddress("fa:16:3e:00:00:01", IPv6Address("fe80::5"), IPv6Address("fe80::a9fe:a9fe"))
+    head = parse_head(b"GET / HTTP/1.1\r\nHost: [fe80::a9fe:a9fe%25eth0]\r\n\r\n")
+    claim = Claim(IDENTITY, Endpoint(13), 17, 1, own)
+    assert ask(backend(upstream), request_of(head, claim)).status == 200
+    (asked,) = upstream.asked
+    assert asked.header("X-Forwarded-For") == ["fe80::5"]
+
+
+HOSTILE = ["X-Metadata-Provider", "x-instance-id", "X_Instance_ID", "X-Forwarded-For", "Host"]
+NAMES = st.one_of(st.sampled_from(HOSTILE), st.text("abcdefxy-_", min_size=1, max_size=20))
+VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF), max_size=30)
+
+
+def test_a_guests_own_headers_never_reach_nova(upstream: Upstream, backend: Any) -> None:
+    asking = backend(upstream)
+
+    @settings(deadline=None, max_examples=examples(26))
+    @given(st.dictionaries(NAMES.map(str.lower), VALUES, max_size=6), st.sampled_from("GP"))
+    @example({"x-metadata-provider": "lb", "x-metadata-provider-signature": "f" * 64}, "G")
+    @example({"transfer-encoding": "chunked", "content-length": "5", "expect": "x"}, "P")
+    def check(headers: dict[str, str], method: str) -> None:
+        upstream.asked.clear()
+        if method == "G":
+            ask(asking, get(headers=headers))
+        else:
+            ask(asking, GuestRequest("POST", PASSWORD.path, headers=headers, body=b"x"))
+        (asked,) = upstream.asked
+        names = [name.lower() for name, _value in asked.headers]
+        assert set(names) <= ALLOWED
+        assert len(names) == len(set(names))
+        assert asked.header("X-Instance-ID") == [INSTANCE]
+        assert asked.header("X-Instance-ID-Signature") == [SIGNATURE]
+        assert asked.header("Host") == [upstream.host.authority]
+
+    check()
+
+
+@pytest.mark.parametrize("fold", ["\r\n ", "\n\t"])
+@pytest.mark.parametrize("name", ["accept", "content-type"])
+def test_a_folded_header_cannot_carry_another_one(
+    upstream: Upstream, backend: Any, fold: str, name: str
+) -> None:
+    headers = {name: f"text/plain{fold}x-metadata-provider: lb"}
+    ask(backend(upstream), GuestRequest("POST", PASSWORD.path, headers=headers, body=b"x"))
+    names = {key.strip().lower() for key, _value in upstream.asked[0].headers}
+    assert "x-metadata-provider" not in names
+
+
+PATHS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters="?"))
+
+
+def test_no_path_leads_to_another_host(upstream: Upstream, backend: Any) -> None:
+    asking = backend(upstream)
+
+    @settings(deadline=None, max_examples=examples(26))
+    @given(PATHS)
+    @example("/evil.example/openstack")
+    @example("@evil.example/")
+    @example("..//[::1]:80/")
+    def check(path: str) -> None:
+        upstream.asked.clear()
+        ask(asking, get("/" + path))
+        (asked,) = upstream.asked
+        method, target, _version = asked.line.split(" ")
+        assert method == "GET"
+        assert target.startswith("/")
+        assert not target.startswith("//")
+        assert asked.header("Host") == [upstream.host.authority]
+
+    check()
+
+
+def test_a_guest_may_say_what_it_accepts(upstream: Upstream, backend: Any) -> None:
+    ask(backend(upstream), get(headers={"accept": "application/json", "cookie": "x"}))
+    assert upstream.asked[0].header("accept") == ["application/json"]
+    assert upstream.asked[0].header("cookie") == []
+
+
+def test_a_password_goes_as_it_is(upstream: Upstream, backend: Any) -> None:
+    request = GuestRequest("POST", PASSWORD.path, headers={"content-type": "x/y"}, body=b"\0\xff")
+    ask(backend(upstream), request)
+    (asked,) = upstream.asked
+    assert (asked.body, asked.header("content-type")) == (b"\0\xff", ["x/y"])
+    assert asked.header("content-length") == ["2"]
+
+
+@pytest.mark.parametrize("status", [200, 301, 304, 401, 403, 404, 429, 500, 503])
+def test_what_nova_says_is_passed_on(upstream: Upstream, backend: Any, status: int) -> None:
+    body = b"" if status == 304 else b"\xfe\x00 body"
+    upstream.script = lambda _asked: answering(f"{status} Whatever\r\nLocation: /x", body)
+    answer = ask(backend(upstream))
+    assert (answer.status, answer.body) == (status, body)
+    assert len(upstream.asked) == 1
+
+
+def test_many_at_once_have_a_connection_each(upstream: Upstream, backend: Any) -> None:
+    asking = backend(upstream)
+    many = POOL_SIZE + 3
+    asking_at_once = [eventlet.spawn(ask, asking) for _ in range(many)]
+    for thread in asking_at_once:
+        assert thread.wait().status == 200
+    assert len(upstream.connections) == many
+    for thread in [eventlet.spawn(ask, asking) for _ in range(many)]:
+        assert thread.wait().status == 200
+    assert len(upstream.connections) == many + 3
+
+
+def test_a_get_is_asked_again_until_there_is_an_answer(upstream: Upstream, backend: Any) -> None:
+    upstream.script = lambda _asked: OK if len(upstream.asked) > 6 else None
+    held = metrics.HELD_REQUESTS.labels("backend")
+    before = held._value.get()
+    assert ask(backend(upstream)).status == 200
+    assert held._value.get() == before + 1, "one request, however often it was asked"
+
+
+def test_a_password_is_sent_once(upstream: Upstream, backend: Any) -> None:
+    upstream.script = close
+    with pytest.raises(BackendTimeoutError):
+        ask(backend(upstream), PASSWORD)
+    assert len(upstream.asked) == 1
+
+
+def test_a_password_without_an_answer_is_not_sent_again(
+    upstreams: Callable[..., Upstream], backend: Any, patience: Patience
+) -> None:
+    first, second = upstreams(patience.hang), upstreams()
+    with pytest.raises(BackendTimeoutError, match="has not answered within"):
+        ask(backend(first, second), PASSWORD)
+    assert (len(first.asked), len(second.asked)) == (1, 0)
+
+
+def test_a_password_that_was_never_sent_goes_to_the_next_host(
+    upstream: Upstream, backend: Any
+) -> None:
+    assert ask(backend(nowhere(), upstream), PASSWORD).status == 200
+    assert len(upstream.asked) == 1
+
+
+def test_hosts_are_asked_in_their_order(upstreams: Callable[..., Upstream], backend: Any) -> None:
+    first, second = upstreams(), upstreams()
+    asking = backend(first, second)
+    for _ in range(3):
+        ask(asking)
+    assert (len(first.asked), len(second.asked)) == (3, 0)
+
+
+def test_a_host_that_fails_rests_while_there_is_another(
+    upstreams: Callable[..., Upstream], backend: Any
+) -> None:
+    first, second = upstreams(close), upstreams()
+    asking = backend(first, second)
+    ask(asking)
+    tries = len(first.asked)
+    for _ in range(3):
+        ask(asking)
+    assert (len(first.asked), len(second.asked)) == (tries, 4)
+
+
+def test_a_host_that_has_rested_is_asked_again(
+    upstreams: Callable[..., Upstream], backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nova, "REST", 0.02)
+    first, second = upstreams(close), upstreams()
+    asking = backend(first, second)
+    ask(asking)
+    first.script, before = (lambda _asked: OK), len(first.asked)
+    until(lambda: ask(asking) and len(first.asked) > before, "the first host to be asked again")
+
+
+@pytest.mark.usefixtures("one_round")
+def test_when_all_hosts_rest_all_are_tried(
+    upstreams: Callable[..., Upstream], backend: Any
+) -> None:
+    first, second = upstreams(close), upstreams(close)
+    asking = backend(first, second)
+    with pytest.raises(BackendError):
+        ask(asking)
+    second.script = lambda _asked: OK
+    assert ask(asking).status == 200
+
+
+def test_a_slow_host_leaves_half_of_the_time_to_the_next(
+    upstreams: Callable[..., Upstream], backend: Any, patience: Patience
+) -> None:
+    slow, quick = upstreams(patience.hang), upstreams()
+    assert ask(backend(slow, quick), seconds=100).status == 200
+    assert 30 < patience.given[0] <= 50
+    assert (len(patience.given), len(slow.asked)) == (2, 1)
+
+
+def test_out_of_time_is_an_error_that_names_the_host(upstream: Upstream, backend: Any) -> None:
+    asking = backend(upstream)
+    # The next request goes over this connection, and so before any time passes.
+    ask(asking)
+    upstream.script = hang
+    named = f"nova: {upstream.host.authority} has not answered"
+    with pytest.raises(BackendTimeoutError, match=named):
+        ask(asking, seconds=SHORT)
+
+
+def test_without_any_time_nothing_is_asked(upstream: Upstream, backend: Any) -> None:
+    with pytest.raises(BackendError):
+        ask(backend(upstream), seconds=0)
+    assert upstream.asked == []
+
+
+def test_the_error_at_the_end_is_that_of_a_try_that_had_time(
+    upstream: Upstream, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script(_asked: Asked) -> None:
+        # The next try would start when the deadline has all but passed, and get no answer.
+        monkeypatch.setattr(nova, "RETRY_PAUSE", deadline - time.monotonic() - 0.002)
+        upstream.script = hang
+
+    upstream.script = script
+    deadline = time.monotonic() + AMPLE
+    with pytest.raises(BackendUnreachableError):
+        backend(upstream).answer(get(), IDENTITY, deadline=deadline)

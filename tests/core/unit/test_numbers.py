@@ -1,0 +1,335 @@
+"""A guest should be served only under a number that the switch does not give to another port."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from os_ken.controller import ofp_event
+from os_ken.controller.handler import MAIN_DISPATCHER
+from os_ken.ofproto import ofproto_parser
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta.apps.dial import Refusals
+from dfmeta.apps.metadata import Handshake
+from dfmeta.apps.numbers import SILENT
+from dfmeta.cmd.watch import cut_off
+from dfmeta.flows.key import IN_PORT
+from dfmeta.inspect.cuts import LINK_DOWN, NO_FWD, NO_RECV, PortBits
+from dfmeta.model import Endpoint, PortId
+from dfmeta.registry import Claim
+from tests.core.unit.support import (
+    OTHER_INSTANCE,
+    Datapath,
+    Rig,
+    claim_of,
+    let_hub_run,
+    port,
+    port_bytes,
+    port_desc,
+    syn,
+)
+
+HERE, THERE = Endpoint(13), Endpoint(14)
+
+
+class Ovsdb:
+    """Is asked questions, and answers when a test says so."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.late = False
+        self.rig: Rig | None = None
+
+    def ask(self) -> int:
+        self.asked += self.late
+        return self.asked
+
+    def answer(self) -> None:
+        assert self.rig is not None
+        self.rig.registry.answered(self.asked)
+        let_hub_run()
+
+
+@pytest.fixture
+def ovsdb(rig: Rig) -> Ovsdb:
+    """Says late what it knows, from now on."""
+    one = Ovsdb()
+    one.late, one.rig, rig.ask = True, rig, one.ask
+    return one
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.registry.set_port(port())
+    rig.registry.set_port(port(14, name="tap2", instance=OTHER_INSTANCE))
+    return rig.connect()
+
+
+def served(rig: Rig) -> dict[int, str]:
+    """Number → instance, as requests are answered."""
+    certain = filter(rig.registry.certain, rig.registry.endpoints())
+    found = {at.ofport: rig.registry.identity(at) for at in certain}
+    return {ofport: one.instance_id for ofport, one in found.items() if one is not None}
+
+
+def entering(rig: Rig) -> Counter[int]:
+    """Number → how many flows guests' frames enter by."""
+    numbers = (one.match.get("in_port") for one in rig.switch.dump())
+    return Counter(number for number in numbers if number in (HERE.ofport, THERE.ofport))
+
+
+def say(rig: Rig, reason: int, number: int, name: bytes, mac: bytes = bytes(6)) -> None:
+    rig.controller.numbers.changed(rig.switch, reason, port_desc(number, name, mac))
+    let_hub_run()
+
+
+def claimed(rig: Rig) -> Claim:
+    """A connection of the first guest."""
+    claim = claim_of(rig.registry, HERE)
+    assert rig.registry.holds(claim)
+    return claim
+
+
+def test_the_bits_of_each_port_are_those_that_the_switch_told_last(rig: Rig) -> None:
+    numbers = rig.controller.numbers
+    numbers.listed(rig.switch, 1, [port_desc(13, b"tap1", config=NO_RECV)], more=True)
+    assert numbers.bits(13) is None, "the list is not whole yet"
+    numbers.listed(rig.switch, 1, [port_desc(15, b"tap3")], more=False)
+    assert [bits and bits.config for bits in map(numbers.bits, (13, 14, 15))] == [NO_RECV, None, 0]
+    changed = port_desc(13, b"tap1", config=NO_FWD, state=LINK_DOWN)
+    numbers.changed(rig.switch, ofp.OFPPR_MODIFY, changed)
+    assert numbers.bits(13) == PortBits.of(changed)
+    numbers.changed(Datapath(), ofp.OFPPR_MODIFY, port_desc(13, b"tap1"))
+    assert numbers.bits(13) == PortBits.of(changed), "that is another connection's"
+    cause = cut_off(port(), bits=numbers.bits, bridge="br-int")
+    assert cause.startswith("its device has no link")
+    assert "`ovs-ofctl -O OpenFlow13 mod-port br-int tap1 forward`" in cause
+    numbers.changed(rig.switch, ofp.OFPPR_DELETE, changed)
+    assert numbers.bits(13) is None
+    assert cut_off(port(), bits=numbers.bits, bridge="br-int") == ""
+
+
+def test_two_ports_that_change_numbers_are_served_once_ovsdb_says_so_too(rig: Rig) -> None:
+    before = served(rig)
+    flows = entering(rig)
+    assert set(flows) == {13, 14}
+    for reason, number, name in (
+        (ofp.OFPPR_DELETE, 13, b"tap1"),
+        (ofp.OFPPR_DELETE, 14, b"tap2"),
+        (ofp.OFPPR_ADD, 14, b"tap1"),
+        (ofp.OFPPR_ADD, 13, b"tap2"),
+    ):
+        say(rig, reason, number, name)
+    assert served(rig) == {}
+    let_hub_run()
+    assert entering(rig) == {}
+    rig.registry.set_port(port(14))
+    rig.registry.set_port(port(13, name="tap2", instance=OTHER_INSTANCE))
+    assert served(rig) == {13: before[14], 14: before[13]}
+    let_hub_run()
+    assert entering(rig) == flows
+
+
+def test_a_port_whose_number_is_said_to_be_its_own_stays_as_it_is(rig: Rig) -> None:
+    say(rig, ofp.OFPPR_ADD, 13, b"tap1")
+    identity = rig.registry.identity(HERE)
+    say(rig, ofp.OFPPR_MODIFY, 13, b"tap1")
+    assert rig.registry.identity(HERE) is identity
+
+
+ANEW = {
+    "deleted": [(ofp.OFPPR_DELETE, b"tap1", bytes(6))],
+    "added": [(ofp.OFPPR_ADD, b"tap1", bytes(6))],
+    "deleted and added": [
+        (ofp.OFPPR_DELETE, b"tap1", bytes(6)),
+        (ofp.OFPPR_ADD, b"tap1", bytes(6)),
+    ],
+    "another MAC": [(ofp.OFPPR_MODIFY, b"tap1", bytes([2, 0, 0, 0, 0, 1]))],
+}
+
+
+@pytest.mark.parametrize("words", ANEW.values(), ids=ANEW)
+def test_a_number_given_out_anew_is_served_once_ovsdb_has_answered(
+    rig: Rig, ovsdb: Ovsdb, words: list[tuple[int, bytes, bytes]]
+) -> None:
+    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
+    assert rig.controller.numbers.ask()
+    ovsdb.answer()
+    claim = claimed(rig)
+    for reason, name, mac in words:
+        say(rig, reason, 13, name, mac)
+    assert set(served(rig)) == {14}
+    assert rig.registry.claim(IN_PORT.key_of(HERE, 0)) is None
+    rig.learner.packet_in(13, syn())
+    assert rig.registry.slots(HERE) == {}, "the SYN is held"
+    ovsdb.answer()
+    assert set(served(rig)) == {13, 14}
+    assert not rig.registry.holds(claim), "what was accepted before is not the new device's"
+    assert len(rig.switch.packet_outs()) == 1, "the SYN goes on"
+
+
+def test_an_answer_to_an_earlier_question_says_nothing(rig: Rig, ovsdb: Ovsdb) -> None:
+    say(rig, ofp.OFPPR_ADD, 13, b"tap1")
+    earlier = ovsdb.asked
+    say(rig, ofp.OFPPR_DELETE, 13, b"tap1")
+    rig.registry.answered(earlier)
+    assert set(served(rig)) == {14}
+    ovsdb.answer()
+    assert set(served(rig)) == {13, 14}
+
+
+def test_the_row_of_the_next_guest_ends_no_doubt(rig: Rig, ovsdb: Ovsdb) -> None:
+    say(rig, ofp.OFPPR_ADD, 13, b"tap1")
+    rig.registry.remove_port(PortId("row-of-tap1"))
+    rig.registry.set_port(replace(port(instance=OTHER_INSTANCE), row="another"))
+    assert set(served(rig)) == {14}
+    ovsdb.answer()
+    assert served(rig)[13] == OTHER_INSTANCE
+
+
+def test_after_a_gap_every_number_is_in_doubt_and_none_is_lost(rig: Rig, ovsdb: Ovsdb) -> None:
+    """What happened while there was no connection, the next list does not say."""
+    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
+    assert rig.controller.numbers.ask()
+    ovsdb.answer()
+    claim, flows = claimed(rig), rig.flows()
+    assert rig.controller.numbers.ask()
+    assert rig.registry.holds(claim), "nothing was missed on the same connection"
+    rig.disconnect()
+    rig.switch = rig.make_switch()
+    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
+    rig.controller.connected(rig.switch)
+    assert rig.controller.numbers.ask()
+    assert served(rig) == {}
+    assert not rig.registry.holds(claim)
+    ovsdb.answer()
+    assert set(served(rig)) == {13, 14}
+    assert rig.registry.holds(claim)
+    rig.reconciler.reconcile()
+    assert flows <= rig.flows()
+
+
+def test_one_that_went_during_a_gap_is_another_one_when_it_is_back(rig: Rig, ovsdb: Ovsdb) -> None:
+    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
+    assert rig.controller.numbers.ask()
+    ovsdb.answer()
+    claim = claimed(rig)
+    rig.disconnect()
+    rig.switch = rig.make_switch()
+    rig.switch.model.names = {14: b"tap2"}
+    rig.controller.connected(rig.switch)
+    assert rig.controller.numbers.ask()
+    ovsdb.answer()
+    assert not rig.registry.holds(claim)
+
+
+def test_while_ovsdb_does_not_answer_it_is_said_which_port_waits(
+    rig: Rig, ovsdb: Ovsdb, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    now = 1000.0
+    rig.controller.numbers._clock = lambda: now
+    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
+    for _ in range(2):  # in a row, as after a restart of the switch
+        assert rig.controller.numbers.ask()
+        assert caplog.text == "", "it may be about to answer"
+        now += 0.5 * SILENT
+    assert rig.controller.numbers.ask()
+    assert "Port tap1 is not served: its number 13 was reassigned" in caplog.text
+    caplog.clear()
+    ovsdb.answer()
+    now += SILENT
+    assert rig.controller.numbers.ask()
+    assert caplog.text == ""
+
+
+def test_ovsdb_is_asked_nothing_about_what_does_not_change(rig: Rig, ovsdb: Ovsdb) -> None:
+    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
+    assert rig.controller.numbers.ask()
+    asked = ovsdb.asked
+    say(rig, ofp.OFPPR_MODIFY, 13, b"tap1")
+    assert rig.controller.numbers.ask()
+    assert ovsdb.asked == asked
+
+
+def test_a_name_too_long_for_openflow_is_known_by_its_devices_mac_as_well() -> None:
+    rig = Rig()
+    long = replace(port(name="vhost-user-of-a-guest"), device_mac="02:00:00:00:00:01")
+    rig.registry.set_port(long)
+    rig.connect()
+    say(rig, ofp.OFPPR_ADD, 13, b"vhost-user-of-a", bytes([2, 0, 0, 0, 0, 2]))
+    assert served(rig) == {}
+    say(rig, ofp.OFPPR_MODIFY, 13, b"vhost-user-of-a", bytes([2, 0, 0, 0, 0, 1]))
+    assert set(served(rig)) == {13}
+    rig.registry.set_port(replace(long, device_mac="02:00:00:00:00:03"))
+    assert served(rig) == {}
+    rig.registry.set_port(long)
+    assert set(served(rig)) == {13}
+
+
+def test_what_another_connection_says_is_not_heard(rig: Rig) -> None:
+    stranger = Datapath()
+    numbers = rig.controller.numbers
+    numbers.changed(stranger, ofp.OFPPR_ADD, port_desc(13, b"tap2"))
+    numbers.listed(stranger, 1, [port_desc(13, b"tap2")], more=False)
+    assert set(served(rig)) == {13, 14}
+
+
+def test_a_list_takes_the_place_of_what_was_known(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    say(rig, ofp.OFPPR_ADD, 14, b"tap1")
+    rig.switch.model.names = {13: b"tap2", 1: b"tap3"}
+    assert rig.controller.numbers.ask()
+    assert set(served(rig)) == {14}
+    assert "Port tap1 is not served: on the switch its number 13 belongs to tap2" in caplog.text
+    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
+    assert rig.controller.numbers.ask()
+    assert set(served(rig)) == {13, 14}
+
+
+def test_a_list_without_a_connection_is_no_further_line(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.disconnect()
+    caplog.clear()
+    assert not rig.controller.numbers.ask()
+    assert caplog.text == "", "the end of the connection is a line already"
+
+
+def read(rig: Rig, kind: int, body: bytes) -> Any:
+    """An event as os-ken makes it of the switch's bytes."""
+    raw = struct.pack("!BBHI", ofp.OFP_VERSION, kind, 8 + len(body), 1) + body
+    version, kind, length, xid = struct.unpack_from("!BBHI", raw)
+    message = ofproto_parser.msg(rig.switch, version, kind, length, xid, bytearray(raw))
+    return SimpleNamespace(msg=message)
+
+
+def test_the_switchs_own_messages_are_understood(rig: Rig) -> None:
+    handshake = Handshake(numbers=rig.controller.numbers, refusals=Refusals("br-int"))
+    other = port_bytes(13, b"tap2")
+    status = read(rig, ofp.OFPT_PORT_STATUS, struct.pack("!B7x", ofp.OFPPR_ADD) + other)
+    handshake.port_status_handler(status)
+    assert set(served(rig)) == {14}
+    desc = struct.pack("!HH4x", ofp.OFPMP_PORT_DESC, 0) + port_bytes(14, b"tap1")
+    handshake.ports_listed(read(rig, ofp.OFPT_MULTIPART_REPLY, desc))
+    assert set(served(rig)) == {13}
+
+
+def test_they_are_handled_as_they_are_read() -> None:
+    """Not by way of an application's queue, in which requests may overtake them."""
+    handshake = Handshake(numbers=Rig().controller.numbers, refusals=Refusals("br-int"))
+    for handler, kind in (
+        (handshake.port_status_handler, ofp_event.EventOFPPortStatus),
+        (handshake.ports_listed, ofp_event.EventOFPPortDescStatsReply),
+    ):
+        caller = handler.callers[kind]
+        assert (caller.dispatchers, caller.ev_source) == ([MAIN_DISPATCHER], None)

@@ -1,0 +1,205 @@
+"""IPv6: first SYNs and solicitations are read as they were written, and answers as RFCs want."""
+
+from __future__ import annotations
+
+import struct
+from ipaddress import IPv6Address
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from os_ken.lib.packet import ethernet, icmpv6, ipv6, packet, tcp
+
+from dfmeta.exceptions import PacketError
+from dfmeta.flows.key import NEXT_HOP_MAC
+from dfmeta.packets import (
+    Segment,
+    Solicitation,
+    Syn,
+    parse_segment,
+    parse_solicitation,
+    parse_syn,
+    write_advertisement,
+    write_segment,
+)
+from tests.core.unit.support import (
+    GUEST_IP6,
+    GUEST_MAC,
+    SERVICE6,
+    TAP,
+    TAP6,
+    address6,
+    solicit,
+    syn6,
+)
+from tests.harness.examples import examples
+
+BOUNDED = settings(deadline=None, max_examples=examples(50))
+NUMBERS = st.integers(0, 0xFFFFFFFF)
+PORTS = st.integers(0, 0xFFFF)
+MACS = st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":"))
+HEAD = 54
+"""Length of an Ethernet and an IPv6 header."""
+
+
+def with_extensions(frame: bytes, *extensions: tuple[int, bytes]) -> bytes:
+    """Put extension headers (number, body without its first byte) before a frame's payload."""
+    numbers = [number for number, _body in extensions] + [frame[20]]
+    inside = b"".join(
+        bytes((following,)) + body
+        for (_number, body), following in zip(extensions, numbers[1:], strict=True)
+    )
+    length = struct.unpack_from("!H", frame, 18)[0] + len(inside)
+    head = frame[:18] + struct.pack("!HB", length, numbers[0]) + frame[21:HEAD]
+    return head + inside + frame[HEAD:]
+
+
+@BOUNDED
+@given(st.binary(max_size=120))
+def test_any_bytes_give_a_value_or_a_packet_error(data: bytes) -> None:
+    frame = bytes(12) + b"\x86\xdd" + data
+    for read, kind in ((parse_syn, Syn), (parse_solicitation, Solicitation)):
+        try:
+            assert isinstance(read(frame), kind)
+        except PacketError:
+            continue
+
+
+@BOUNDED
+@given(st.integers(14, 1 << 20), st.integers(0, 255), st.integers(0, 100), st.booleans())
+def test_a_damaged_frame_gives_a_value_or_a_packet_error(
+    place: int, value: int, length: int, extended: bool
+) -> None:
+    whole = with_extensions(syn6(), (0, bytes(7)), (43, bytes(7))) if extended else syn6()
+    for original, read in ((whole, parse_syn), (solicit(), parse_solicitation)):
+        frame = bytearray(original)
+        frame[14 + place % (len(frame) - 14)] = value
+        try:
+            read(bytes(frame[:length]))
+        except PacketError:
+            continue
+
+
+@BOUNDED
+@given(MACS, st.ip_addresses(v=6, network="2000::/3"), st.sampled_from(SERVICE6), PORTS)
+def test_a_syn_is_read_as_it_was_built(
+    mac: str, ip: IPv6Address, service: str, source_port: int
+) -> None:
+    read = parse_syn(syn6(str(ip), mac=mac, service=service, source_port=source_port))
+    assert read == Syn(
+        address6(str(ip), mac, service),
+        vid=0,
+        destination=IPv6Address(service),
+        source_port=source_port,
+        destination_port=80,
+    )
+
+
+@pytest.mark.parametrize("source", ["::", "::1", "ff02::1", "::ffff:10.0.0.1"])
+def test_a_source_that_no_answer_can_be_sent_to_is_refused(source: str) -> None:
+    with pytest.raises(PacketError, match="is not the address of one host"):
+        parse_syn(syn6(source))
+    with pytest.raises(PacketError, match="is not the address of one host"):
+        parse_solicitation(solicit(source=source))
+
+
+@pytest.mark.parametrize("kind", [0, 43, 60])
+@pytest.mark.parametrize("units", [0, 2])
+def test_extension_headers_that_the_switch_skips_are_skipped(kind: int, units: int) -> None:
+    body = bytes((units,)) + bytes(6 + 8 * units)
+    frame = with_extensions(syn6(), (kind, body), (60, b"\0" + bytes(6)))
+    assert parse_syn(frame) == parse_syn(syn6())
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "cause"),
+    [
+        (43, b"\0\0\1" + bytes(4), "segments left"),
+        (44, bytes(7), "next header 44"),
+        (51, bytes(7), "next header 51"),
+        (59, bytes(7), "next header 59"),
+    ],
+)
+def test_other_extension_headers_are_refused(kind: int, body: bytes, cause: str) -> None:
+    with pytest.raises(PacketError, match=cause):
+        parse_syn(with_extensions(syn6(), (kind, body)))
+
+
+def test_a_cut_or_another_version_is_refused() -> None:
+    frame = bytearray(syn6())
+    with pytest.raises(PacketError, match="fewer than"):
+        parse_syn(bytes(frame[:-1]))
+    with pytest.raises(PacketError, match="fewer than"):
+        parse_syn(bytes(frame[:30]))
+    frame[14] = 0x45
+    with pytest.raises(PacketError, match="version 4 is not 6"):
+        parse_syn(bytes(frame))
+
+
+@pytest.mark.parametrize("option", [False, True])
+def test_a_solicitation_is_read_as_it_was_built(option: bool) -> None:
+    read = parse_solicitation(solicit(option=option))
+    service = IPv6Address(SERVICE6[0])
+    assert read == Solicitation(GUEST_MAC, 0, IPv6Address(GUEST_IP6), service)
+
+
+def test_a_solicitation_that_hosts_must_drop_is_refused() -> None:
+    frame = bytearray(solicit())
+    frame[21] = 254
+    with pytest.raises(PacketError, match="hop limit 254"):
+        parse_solicitation(bytes(frame))
+    frame = bytearray(solicit())
+    frame[-1] ^= 1
+    with pytest.raises(PacketError, match="checksum"):
+        parse_solicitation(bytes(frame))
+    with pytest.raises(PacketError, match="type 136"):
+        parse_solicitation(solicit(kind=136))
+    with pytest.raises(PacketError, match="not IPv6"):
+        parse_solicitation(solicit().replace(b"\x86\xdd", b"\x08\x00", 1))
+
+
+def test_an_advertisement_is_whole() -> None:
+    frame = write_advertisement(parse_solicitation(solicit(option=False)), TAP.mac)
+    eth, ip, message = packet.Packet(frame).protocols[:3]
+    assert isinstance(eth, ethernet.ethernet)
+    assert (eth.src, eth.dst) == (TAP.mac, GUEST_MAC)
+    assert isinstance(ip, ipv6.ipv6)
+    assert (ip.src, ip.dst, ip.hop_limit) == (SERVICE6[0], GUEST_IP6, 255)
+    assert isinstance(message, icmpv6.icmpv6)
+    assert (message.type_, message.code) == (icmpv6.ND_NEIGHBOR_ADVERT, 0)
+    assert (message.data.res, message.data.dst) == (0b011, SERVICE6[0])
+    assert message.data.option.hw_src == TAP.mac
+    again = packet.Packet()
+    for layer in (eth, ip, message):
+        message.csum = 0
+        again.add_protocol(layer)
+    again.serialize()
+    assert bytes(again.data) == frame
+
+
+@settings(deadline=None, max_examples=examples(30))
+@given(
+    source=st.ip_addresses(v=6),
+    ports=st.tuples(PORTS, PORTS),
+    numbers=st.tuples(NUMBERS, NUMBERS),
+    flags=st.integers(0, 63),
+    padding=st.integers(0, 6),
+)
+def test_a_segment_is_read_as_it_was_written_and_as_others_read_it(
+    source: IPv6Address,
+    ports: tuple[int, int],
+    numbers: tuple[int, int],
+    flags: int,
+    padding: int,
+) -> None:
+    segment = Segment(source, IPv6Address(TAP6.ip6), *ports, *numbers, flags)
+    frame = write_segment(segment, source_mac=NEXT_HOP_MAC, destination_mac=TAP.mac)
+    assert parse_segment(frame + bytes(padding)) == (segment, True)
+    eth, ip, read = packet.Packet(frame).protocols[:3]
+    assert isinstance(read, tcp.tcp)
+    assert (read.src_port, read.seq, read.bits) == (ports[0], numbers[0], flags)
+    again, read.csum = packet.Packet(), 0
+    for layer in (eth, ip, read):
+        again.add_protocol(layer)
+    again.serialize()
+    assert bytes(again.data) == frame

@@ -1,0 +1,70 @@
+"""A process that has dropped its privileges should have none, and no way to get one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dfmeta.cmd import privileges
+
+SCRIPT = """
+import json, os, resource, sys
+from dfmeta.cmd import privileges
+privileges.drop("nobody", descriptors=123)
+status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+try:
+    open("/etc/shadow").close()
+    read = True
+except PermissionError:
+    read = False
+print(json.dumps({
+    "ids": [*os.getresuid(), *os.getresgid()],
+    "groups": os.getgroups(),
+    "capabilities": [int(status[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")],
+    "no_new_privs": status["NoNewPrivs"].strip(),
+    "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE),
+    "core": resource.getrlimit(resource.RLIMIT_CORE),
+    "read": read,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def dropped() -> Any:
+    """What such a process says of itself."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        check=True,
+        capture_output=True,
+        cwd=Path(__file__).parents[3],
+    )
+    return json.loads(done.stdout)
+
+
+def test_it_is_another_user(dropped: Any) -> None:
+    assert 0 not in dropped["ids"]
+    assert len(set(dropped["ids"][:3])) == 1
+    assert dropped["groups"] == []
+
+
+def test_it_has_no_capability_and_gets_none(dropped: Any) -> None:
+    assert dropped["capabilities"] == [0] * 5
+    assert dropped["no_new_privs"] == "1"
+
+
+def test_it_reads_no_file_of_roots_and_opens_no_more_than_it_may(dropped: Any) -> None:
+    assert os.access("/etc/shadow", os.R_OK), "this test needs root"
+    assert not dropped["read"]
+    assert dropped["descriptors"] == [123, 123]
+    assert dropped["core"] == [0, 0]
+
+
+def test_a_refusal_of_the_kernels_is_an_error() -> None:
+    with pytest.raises(OSError, match="prctl"):
+        privileges._prctl(privileges._PR_CAPBSET_DROP, 9999)

@@ -1,0 +1,279 @@
+"""The application should hand requests for attachments to the API, and nothing else to it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import eventlet
+import pytest
+from eventlet.green import socket
+
+from dfmeta.attach.answers import NOT_HERE
+from dfmeta.attach.api import Api
+from dfmeta.exceptions import BadRequestError
+from dfmeta.model import Endpoint, GuestRequest
+from dfmeta.proxy.application import Application, Settings
+from dfmeta.proxy.attachments import Attachments, Local, is_ours
+from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.exchange import Abandoned, Exchange
+from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
+from dfmeta.proxy.sockets import limit_hops
+from dfmeta.proxy.tokens import Tokens
+from dfmeta.proxy.worker import remote
+from dfmeta.proxy.worker.answers import WorkerAnswers
+from dfmeta.proxy.worker.pipe import Pipe
+from dfmeta.proxy.worker.remote import RemoteAttachments
+from dfmeta.proxy.wsgi import EXCHANGE, Face
+from dfmeta.registry import Registry
+from tests.core.unit.attach.vm_side import BODY, DOCUMENT, PATH, PORT, FakeEngine, Side
+from tests.core.unit.support import AMPLE, claim_of
+from tests.core.unit.test_application import FakeBackend
+
+HERE = Endpoint(4)
+TTL = {"x-dfmeta-token-ttl-seconds": "60"}
+FEW = RateSettings(enabled=True, base=Window(1, 1000), burst=Window(1, 1000), tolerated=0)
+
+
+class World:
+    """An allowed VM, the application and the API, in one process or in two."""
+
+    def __init__(self, *, worker: bool = False, enabled: bool = True) -> None:
+        self.side = Side()
+        self.engine: FakeEngine = self.side.engine
+        self.api: Api = self.side.api
+        self.registry = Registry()
+        self.registry.set_port(PORT)
+        self.claim = claim_of(self.registry, HERE)
+        self.backend = FakeBackend()
+        self.hops: list[int] = []
+        self.local = Local(self.api, self.registry)
+        attachments: Attachments | None = self.local if enabled else None
+        if worker:
+            complaints = Complaints(logging.getLogger("daemon"))
+            self.answers = WorkerAnswers(
+                self.backend, lambda _identity: [], RateLimiter(FEW), complaints, self.local
+            )
+            one, other = socket.socketpair()
+            self.near, self.far = Pipe(one), Pipe(other)
+            handle = self.answers.handle
+            self.threads = [
+                eventlet.spawn(self.near.run, lambda message: handle(self.near, message)),
+                eventlet.spawn(self.far.run, lambda _message: None),
+            ]
+            attachments = RemoteAttachments(self.far, quota=10)
+        self.application = Application(
+            self.registry,
+            self.backend,
+            Settings(),
+            tokens=Tokens(bytes(32)),
+            rates=RateLimiter(FEW),
+            complaints=Complaints(logging.getLogger("dfmeta.proxy")),
+            attachments=attachments,
+        )
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        source: int = 700,
+        read: Any = None,
+        **headers: str,
+    ) -> tuple[int, bytes]:
+        given: list[Any] = []
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        named |= {"content-length": str(len(body))} if body else {}
+        path, _mark, query = path.partition("?")
+        exchange = Exchange(
+            claim=self.claim,
+            request=GuestRequest(method, path, query, named),
+            deadline=time.monotonic() + AMPLE,
+            turn=lambda _deadline: True,
+            read=read or (lambda most: body[:most]),
+            limit_hops=self.hops.append,
+            source_port=lambda: source,
+        )
+        face = Face(self.application.answer)
+        answer = b"".join(face({EXCHANGE: exchange}, lambda *values: given.extend(values)))
+        return int(given[0].split()[0]), answer
+
+    def token(self) -> str:
+        status, token = self.ask("PUT", "/dfmeta/v1/token", **TTL)
+        assert status == 200
+        return token.decode()
+
+
+@pytest.fixture(params=[False, True], ids=["daemon", "worker"])
+def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(remote, "PATIENCE", AMPLE)
+    made = World(worker=request.param)
+    yield made
+    for thread in made.threads if request.param else ():
+        thread.kill()
+
+
+@pytest.mark.parametrize(
+    ("path", "ours"),
+    [
+        ("/dfmeta", True),
+        ("/dfmeta/", True),
+        ("//dfmeta/v1/token", True),
+        ("/%64fmeta/v1", True),
+        ("/dfmetas", False),
+        ("/latest/dfmeta", False),
+        ("/dfmeta/../latest", False),
+        ("/%", False),
+        ("/", False),
+    ],
+)
+def test_a_path_is_dfmetas_own_in_any_spelling(path: str, *, ours: bool) -> None:
+    assert is_ours(path) == ours
+
+
+def test_without_the_api_its_paths_are_404_whatever_the_backend_says() -> None:
+    world = World(enabled=False)
+    for method in ("GET", "PUT", "DELETE"):
+        assert world.ask(method, "/dfmeta/v1/token", **TTL) == (404, NOT_HERE.body)
+        world.application._rates.forget(HERE)
+    assert world.backend.asked == []
+
+
+def test_a_token_leaves_with_one_hop_and_other_answers_as_before(world: World) -> None:
+    token = world.token()
+    assert world.hops == [1]
+    status, document = world.ask("GET", f"/dfmeta/v1{PATH}", x_dfmeta_token=token)
+    assert (status, json.loads(document)) == (200, DOCUMENT)
+    body = json.dumps(BODY).encode()
+    status, document = world.ask("PUT", f"/dfmeta/v1{PATH}", body, x_dfmeta_token=token)
+    assert (status, json.loads(document)) == (201, DOCUMENT)
+    assert world.ask("DELETE", f"/dfmeta/v1{PATH}", x_dfmeta_token=token) == (204, b"")
+    assert world.hops == [1]
+    assert world.backend.asked == []
+
+
+def test_an_unprivileged_port_is_refused(world: World) -> None:
+    status, answer = world.ask("PUT", "/dfmeta/v1/token", source=1024, **TTL)
+    assert (status, json.loads(answer)["error"]) == (403, "not_privileged")
+    status, answer = world.ask("PUT", "/dfmeta/v1/token", x_forwarded_for="10.0.0.1", **TTL)
+    assert (status, json.loads(answer)["error"]) == (403, "forwarded")
+
+
+def test_rates_of_the_metadata_count_only_guests_that_are_not_allowed(world: World) -> None:
+    for _ in range(5):
+        world.token()
+    world.api.allow = frozenset()
+    assert world.ask("PUT", "/dfmeta/v1/token", **TTL)[0] == 404
+    assert world.ask("PUT", "/dfmeta/v1/token", **TTL)[0] == 429
+
+
+def test_a_body_that_is_too_large_is_413(world: World) -> None:
+    def read(most: int) -> bytes:
+        assert most == 8192
+        raise BadRequestError(status=413, reason="body", cause="too large")
+
+    headers = {"x_dfmeta_token": world.token(), "content_length": "9999"}
+    status, answer = world.ask("PUT", f"/dfmeta/v1{PATH}", read=read, **headers)
+    assert (status, json.loads(answer)["error"]) == (413, "too_large")
+
+    def late(most: int) -> bytes:
+        raise BadRequestError(status=408, reason="body_timeout", cause="late")
+
+    with pytest.raises(BadRequestError):
+        world.ask("PUT", f"/dfmeta/v1{PATH}", read=late, **headers)
+
+
+def test_a_body_of_a_guest_that_is_not_allowed_is_not_read(world: World) -> None:
+    world.api.allow = frozenset()
+
+    def read(most: int) -> bytes:
+        raise AssertionError("read")
+
+    path = f"/dfmeta/v1{PATH}"
+    assert world.ask("PUT", path, read=read, content_length="9") == (404, NOT_HERE.body)
+
+
+def test_a_guest_that_changes_while_the_engine_works_gets_no_answer(world: World) -> None:
+    token = world.token()
+    registry, port = world.registry, PORT
+
+    def wait(_port: object) -> int:
+        registry.remove_port(port.id)
+        return 0
+
+    world.api._wait = wait
+    with pytest.raises(Abandoned):
+        world.ask("GET", f"/dfmeta/v1{PATH}", x_dfmeta_token=token)
+    # And before it is asked.
+    with pytest.raises(Abandoned):
+        world.local.answer(
+            Exchange(
+                claim=world.claim,
+                request=GuestRequest("GET", f"/dfmeta/v1{PATH}"),
+                deadline=0,
+                turn=lambda _deadline: True,
+                read=lambda _most: b"",
+                limit_hops=world.hops.append,
+            )
+        )
+    assert not world.local.allows(world.claim)
+    assert not world.local.allows_at(HERE)
+    request = GuestRequest("GET", f"/dfmeta/v1{PATH}")
+    assert world.local.of_worker(HERE, world.claim.identity.incarnation, request, 700) is None
+
+
+def test_a_defect_costs_one_request(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = world.token()
+    with monkeypatch.context() as broken:
+        broken.setattr(world.engine, "listed", None)
+        assert world.ask("GET", "/dfmeta/v1/attachments", x_dfmeta_token=token)[0] == 500
+    assert "Report this" in caplog.text
+    assert world.ask("GET", "/dfmeta/v1/attachments", x_dfmeta_token=token)[0] == 200
+
+
+def test_a_worker_whose_daemon_is_silent_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "ATTACH_PATIENCE", 0.01)
+    monkeypatch.setattr(remote, "PATIENCE", 0.01)
+    one, _other = socket.socketpair()
+    silent = RemoteAttachments(Pipe(one), quota=10)
+    world = World()
+    exchange = Exchange(
+        claim=world.claim,
+        request=GuestRequest("GET", "/dfmeta/v1/status"),
+        deadline=0,
+        turn=lambda _deadline: True,
+        read=lambda _most: b"",
+        limit_hops=world.hops.append,
+    )
+    assert not silent.allows(world.claim)
+    for answer in (silent.refuse(exchange), silent.answer(exchange)):
+        assert answer is not None
+        assert (answer.status, dict(answer.headers)["Retry-After"]) == (503, "2")
+    assert silent.quota == 10
+
+
+def test_a_daemon_without_attachments_allows_none() -> None:
+    world = World(worker=True)
+    world.answers.attachments = None
+    assert world.ask("PUT", "/dfmeta/v1/token", **TTL) == (404, NOT_HERE.body)
+    for thread in world.threads:
+        thread.kill()
+
+
+def test_the_hop_limit_is_that_of_the_sockets_family() -> None:
+    import socket as plain
+
+    with plain.socket() as one:
+        limit_hops(one, 1)
+        assert one.getsockopt(plain.IPPROTO_IP, plain.IP_TTL) == 1
+    with plain.socket(plain.AF_INET6) as one:
+        limit_hops(one, 1)
+        assert one.getsockopt(plain.IPPROTO_IPV6, plain.IPV6_UNICAST_HOPS) == 1
+    with plain.socket(plain.AF_UNIX) as one, pytest.raises(OSError, match="no hop limit"):
+        limit_hops(one, 1)

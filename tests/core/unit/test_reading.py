@@ -1,0 +1,159 @@
+"""A flow should say which endpoint and address it serves, and a damaged one nothing wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv6Network
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow, SetField, Value
+from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS, SLOTS6, InPortKeys
+from dfmeta.flows.pipeline import PURPOSES, Priority, Purpose
+from dfmeta.flows.reading import NONE, FlowAddress, read_address, read_service, version_of
+from dfmeta.model import Endpoint, GuestAddress
+from tests.core.unit.support import SERVICE6, TAP, TAP6, address, address6, guests
+from tests.harness.examples import examples
+
+HERE = Endpoint(13)
+OTHER_KEYS = InPortKeys(IPv6Network("fd12:3456:789a:1::/64"))
+KEYED = frozenset({Purpose.ADDRESS, Purpose.REPLY, Purpose.KEY_ARP, Purpose.KEY_ND})
+GUESTS = guests(SLOTS, SLOTS6)
+
+
+def of(purpose: Purpose, version: int = 4) -> Flow:
+    """That flow of one address at :data:`HERE`."""
+    known, slot = (address(), 1) if version == 4 else (address6(), SLOT6 + 1)
+    flows = address_flows(HERE, known, slot=slot, tap=TAP6)
+    return next(flow for flow in flows if flow.purpose is purpose)
+
+
+def with_match(flow: Flow, field: str, value: Value) -> Flow:
+    match = tuple((name, value if name == field else old) for name, old in flow.match)
+    return replace(flow, match=match)
+
+
+@settings(deadline=None, max_examples=examples(16))
+@given(GUESTS, st.sampled_from([IN_PORT, OTHER_KEYS]))
+def test_a_flow_is_read_back_as_it_was_built(guest: Guest, keys: InPortKeys) -> None:
+    tap = replace(TAP6, keys=keys)
+    for flow in fixed_flows(tap):
+        assert read_address(flow, keys) == NONE
+    for flow in guest_flows(guest, tap):
+        read = read_address(flow, keys)
+        assert read.endpoint == guest.endpoint
+        if flow.purpose in (Purpose.ADDRESS, Purpose.REPLY):
+            assert read.slot is not None
+            assert read.address == guest.addresses[read.slot]
+        assert (read.slot is not None) is (flow.purpose in KEYED)
+        if read.slot is not None:
+            assert read.key == str(keys.key_of(guest.endpoint, read.slot))
+
+
+@settings(deadline=None, max_examples=examples(16))
+@given(GUESTS)
+def test_all_addresses_of_a_guest_are_found_in_its_flows(guest: Guest) -> None:
+    found = {}
+    for flow in guest_flows(guest, TAP6):
+        if flow.purpose is Purpose.ADDRESS:
+            read = read_address(flow)
+            found[read.slot] = read.address
+    assert found == guest.addresses
+
+
+def test_only_flows_of_an_address_have_a_key() -> None:
+    keyed = {flow.purpose for flow in guest_flows(Guest(HERE, None, {1: address()}), TAP)}
+    keyed = {p for p in keyed if p in (Purpose.ADDRESS, Purpose.REPLY, Purpose.KEY_ARP)}
+    assert len(keyed) == 3
+    for purpose in keyed:
+        assert read_address(of(purpose)).key == str(IN_PORT.key_of(HERE, 1))
+    (syn,) = [f for f in guest_flows(Guest(HERE, None), TAP) if f.purpose is Purpose.SYN]
+    assert read_address(syn) == FlowAddress(HERE)
+
+
+def test_a_key_of_another_prefix_is_no_key() -> None:
+    read = read_address(of(Purpose.REPLY, 6), OTHER_KEYS)
+    assert (read.endpoint, read.slot) == (None, None)
+    read = read_address(of(Purpose.ADDRESS, 6), OTHER_KEYS)
+    assert (read.endpoint, read.slot) == (HERE, None)
+
+
+@pytest.mark.parametrize("purpose", [Purpose.ADDRESS, Purpose.REPLY])
+def test_an_ipv6_address_without_a_service_is_none(purpose: Purpose) -> None:
+    flow = of(purpose, 6)
+    bare = replace(
+        flow,
+        match=tuple(one for one in flow.match if one[0] != "ipv6_dst" or purpose is Purpose.REPLY),
+        actions=tuple(
+            one
+            for one in flow.actions
+            if not (isinstance(one, SetField) and one.field == "ipv6_src")
+            or purpose is Purpose.ADDRESS
+        ),
+    )
+    assert read_address(flow).address == address6()
+    assert read_address(bare).address is None
+    assert read_address(bare).ip == address6().ip
+
+
+def test_the_service_and_the_version_of_a_flow_are_read() -> None:
+    flows = (*fixed_flows(TAP6), *guest_flows(Guest(HERE, None, {17: address6()}), TAP6))
+    found: dict[Purpose, set[tuple[int | None, str]]] = {}
+    for flow in flows:
+        found.setdefault(flow.purpose, set()).add((version_of(flow), read_service(flow)))
+    all6 = {(6, service) for service in SERVICE6}
+    ipv4 = (4, TAP.guest_ip)
+    for purpose in (Purpose.GUEST_HTTP, Purpose.GUEST_SYN, Purpose.GUEST_FRAGMENT):
+        assert found.pop(purpose) == all6 | {ipv4}
+    assert found.pop(Purpose.GUEST_ARP) == {ipv4}
+    for purpose in (Purpose.GUEST_ND, Purpose.SERVICE_ND):
+        assert found.pop(purpose) == all6
+    for purpose in (Purpose.ADDRESS, Purpose.REPLY):
+        assert found.pop(purpose) == {(6, SERVICE6[0])}
+    for purpose in (Purpose.SYN, Purpose.PROBE):
+        assert found.pop(purpose) == {(4, ""), (6, "")}
+    for purpose, seen in found.items():
+        lowest = PURPOSES[purpose].priority is Priority.DROP
+        everything = lowest or purpose is Purpose.FROM_TAP or purpose.name.startswith("SUBPORT")
+        assert seen == {(None if everything else 6, "")}, purpose
+    damaged = with_match(of(Purpose.ADDRESS, 6), "ipv6_dst", "nonsense")
+    assert read_service(damaged) == ""
+
+
+@pytest.mark.parametrize("key", ["10.0.0.1", "224.0.0.13", "nonsense"])
+def test_a_reply_to_what_is_no_key_serves_no_endpoint(key: str) -> None:
+    read = read_address(with_match(of(Purpose.REPLY), "ipv4_dst", key))
+    assert (read.endpoint, read.key, read.slot) == (None, key, None)
+
+
+def test_the_key_of_another_endpoint_gives_no_slot() -> None:
+    flow = with_match(of(Purpose.ADDRESS), "in_port", 14)
+    read = read_address(flow)
+    assert (read.endpoint, read.slot) == (Endpoint(14), None)
+    assert read.key == str(IN_PORT.key_of(HERE, 1))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("ipv4_src", "nonsense"), ("ipv4_src", ("10.0.0.0", "255.0.0.0")), ("eth_src", 7)],
+    ids=["no address", "a mask", "no MAC"],
+)
+def test_an_address_that_is_not_one_is_left_out(field: str, value: Value) -> None:
+    read = read_address(with_match(of(Purpose.ADDRESS), field, value))
+    assert (read.endpoint, read.slot, read.address) == (HERE, 1, None)
+
+
+def test_a_flow_with_two_keys_has_no_slot() -> None:
+    flow = of(Purpose.ADDRESS)
+    doubled = replace(flow, actions=(SetField("ipv4_src", "128.0.0.2"), *flow.actions))
+    assert read_address(doubled) == FlowAddress(HERE)
+
+
+def test_a_flow_without_match_and_actions_serves_nothing() -> None:
+    for purpose in Purpose:
+        assert read_address(Flow(purpose, ())) == NONE
+        assert (version_of(Flow(purpose, ())), read_service(Flow(purpose, ()))) == (None, "")
+    assert isinstance(read_address(of(Purpose.REPLY)).address, GuestAddress)

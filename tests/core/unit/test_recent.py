@@ -1,0 +1,257 @@
+"""What a guest was answered should be remembered, little of it, and nothing that it has sent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dfmeta.model import Endpoint, Identity
+from dfmeta.proxy.recent import (
+    CLOSED,
+    KINDS_KEPT,
+    OWN,
+    REASON_MAX,
+    REASONS,
+    Asked,
+    Recent,
+    kind_of,
+)
+from dfmeta.registry import Claim
+from tests.core.unit.support import INSTANCE, PROJECT, address
+
+HERE, THERE = Endpoint(13), Endpoint(14)
+
+
+def claim(endpoint: Endpoint = HERE, incarnation: int = 1) -> Claim:
+    identity = Identity(INSTANCE, PROJECT, "port", "tap1", incarnation)
+    return Claim(identity, endpoint, 0, 1, address())
+
+
+class World:
+    """A record whose clock a test moves."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now = 1000.0
+        self.recent = Recent(clock=lambda: self.now, **options)
+
+    def note(
+        self, status: int, path: str = "/openstack", reason: str = "it is away", **of: Any
+    ) -> None:
+        self.now += 1
+        self.recent.answered(claim(**of), status, path, reason)
+
+    def of(self, endpoint: Endpoint = HERE, incarnation: int = 1) -> Asked:
+        found = self.recent.of(endpoint, incarnation)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_requests_are_counted_by_class_with_the_last(world: World) -> None:
+    for status in (200, 204, 301, 404, 503, CLOSED, 999):
+        world.note(status)
+    one = world.of()
+    assert one.counts == [2, 1, 1, 2, 1]
+    assert (one.last_status, one.last_at) == (999, 1007)
+
+
+def test_a_guest_fails_until_it_is_answered_well(world: World) -> None:
+    world.note(200)
+    assert not world.of().failing
+    world.note(503)
+    assert world.of().failing
+    world.note(404)
+    assert world.of().failing
+    world.note(200)
+    assert not world.of().failing
+    assert [one.status for one in world.of().failures()] == [503]
+
+
+@pytest.mark.parametrize("status", [404, 405, 409])
+def test_what_cloud_init_only_tries_is_no_failure(world: World, status: int) -> None:
+    world.note(200)
+    world.note(status)
+    assert world.of().failures() == []
+
+
+def test_a_guest_that_never_found_anything_fails(world: World) -> None:
+    world.note(404, "/latest/meta-data", "store answered 404")
+    world.note(404, "/openstack")
+    (failure,) = world.of().failures()
+    assert (failure.status, failure.path, failure.times) == (404, "openstack", 2)
+    assert failure.reason == REASONS["absent"]
+    assert world.of().failing
+    world.note(200)
+    assert world.of().failures() == []
+
+
+OWN_DOING = [
+    (401, "token"),
+    (400, "malformed"),
+    (408, "header_timeout"),
+    (413, "body"),
+    (414, "request_line"),
+    (429, "rate"),
+    (431, "header"),
+    (403, "forwarded"),
+]
+
+
+@pytest.mark.parametrize(("status", "why"), OWN_DOING)
+def test_a_guest_that_was_served_does_not_fail_by_an_odd_request(
+    world: World, status: int, why: str
+) -> None:
+    world.note(200)
+    world.note(status, reason=REASONS[why])
+    assert not world.of().failing
+    assert world.of().failing_since == 0
+    assert world.of().counts[2] == 1
+
+
+@pytest.mark.parametrize("why", sorted(OWN))
+def test_by_what_is_no_request_no_guest_fails(world: World, why: str) -> None:
+    world.note(400, "", REASONS[why])
+    assert not world.of().failing
+    assert [one.own for one in world.of().failures()] == [True]
+
+
+@pytest.mark.parametrize("why", ["token", "rate", "forwarded"])
+def test_a_guest_that_a_rule_has_refused_all_fails(world: World, why: str) -> None:
+    world.note(403, reason=REASONS[why])
+    assert world.of().failing
+    world.note(200)
+    assert not world.of().failing
+
+
+@pytest.mark.parametrize("path", ["/latest/api/token", "/latest//api/%74oken", "/", ""])
+def test_a_token_and_a_list_of_versions_are_nothing_that_a_guest_needs(
+    world: World, path: str
+) -> None:
+    world.note(404)
+    world.note(200, path)
+    assert world.of().failing
+    assert world.of().counts[0] == 1
+
+
+def test_it_fails_since_the_first_failure_after_it_was_served(world: World) -> None:
+    for status in (503, 200, 403, 503, 401):
+        world.note(status, reason=REASONS["token"] if status == 401 else "it is away")
+    assert world.of().failing_since == 1003
+    world.note(200)
+    world.note(503)
+    assert world.of().failing_since == world.now
+    (last, *_) = world.of().failures()
+    assert (last.status, last.times) == (503, 3)
+
+
+def test_a_guests_odd_requests_do_not_hide_that_the_service_failed_it(world: World) -> None:
+    world.note(200)
+    world.note(503)
+    for number, why in enumerate(sorted(OWN | {"token", "rate"})):
+        world.note(400 + number, reason=REASONS[why])
+    assert world.of().failing
+    assert world.of().failures()[0].status == 503
+    assert len(world.of().failures()) == KINDS_KEPT
+
+
+def test_a_failure_that_repeats_is_one(world: World) -> None:
+    world.note(503)
+    world.note(CLOSED)
+    world.note(503)
+    assert [(one.status, one.times, one.at) for one in world.of().failures()] == [
+        (503, 2, 1003),
+        (CLOSED, 1, 1002),
+    ]
+
+
+def test_a_guest_that_fails_in_many_ways_takes_no_more_room_than_others(world: World) -> None:
+    for number in range(50):
+        world.note(500, reason="x" * 1000 + str(number))
+        world.note(400 + number % 3, reason=str(number))
+    failures = world.of().failures()
+    assert len(failures) == KINDS_KEPT
+    assert failures[0].at == world.now
+    assert max(len(one.reason) for one in failures) <= REASON_MAX
+
+
+def test_another_guest_of_the_port_begins_anew(world: World) -> None:
+    world.note(503)
+    world.note(200, incarnation=2)
+    assert world.recent.of(HERE, 1) is None
+    assert world.of(incarnation=2).counts == [1, 0, 0, 0, 0]
+    world.recent.forget(HERE)
+    assert len(world.recent) == 0
+
+
+def test_there_is_an_end_to_the_guests_that_are_remembered() -> None:
+    world = World(ports=3)
+    for number in range(1, 10):
+        world.note(200, endpoint=Endpoint(number))
+        world.note(200, endpoint=Endpoint(1))
+    assert [endpoint.ofport for endpoint, _asked in world.recent] == [8, 9, 1]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/openstack/latest/meta_data.json", "openstack"),
+        ("//openstack", "openstack"),
+        ("/latest/meta-data/", "ec2"),
+        ("/2009-04-04/user-data", "ec2"),
+        ("/1.0/", "ec2"),
+        ("/nocloud/meta-data", "nocloud"),
+        ("/metadata", "plain"),
+        ("/", "other"),
+        ("/<script>alert(1)</script>", "other"),
+        ("/openstack<b>", "other"),
+        ("", "none"),
+    ],
+)
+def test_of_a_path_its_kind_is_kept(path: str, kind: str) -> None:
+    assert kind_of(path) == kind
+
+
+def test_what_workers_noted_adds_up_to_what_the_daemon_would_have(world: World) -> None:
+    alone, first, second = world, World(), World()
+    for number, status in enumerate((200, 404, 503, 403, 200, CLOSED, 503, 404)):
+        for one in (alone, (first, second)[number % 2]):
+            one.now = 1000.0 + number
+            one.note(status, endpoint=HERE if number < 7 else THERE)
+    together = Recent()
+    for one in (second, first):
+        told = json.loads(json.dumps(one.recent.take()))
+        assert len(one.recent) == 0
+        together.add(told, lambda _endpoint: 1)
+    assert dict(together) == dict(alone.recent)
+
+
+def test_what_a_worker_noted_of_a_guest_that_has_gone_is_dropped(world: World) -> None:
+    world.note(503, incarnation=1)
+    world.note(503, endpoint=THERE, incarnation=2)
+    together = Recent()
+    together.add(world.recent.take(), {THERE: 3}.get)
+    assert len(together) == 0
+
+
+def test_requests_that_haproxy_answered_are_added(world: World) -> None:
+    world.note(503)
+    world.recent.succeeded(claim(), 3, 1002.0)
+    one = world.of()
+    assert one.counts == [3, 0, 0, 1, 0]
+    assert (one.last_at, one.last_status, one.well_at) == (1002.0, 200, 1002.0)
+    assert not one.failing
+
+
+def test_late_news_changes_the_counts_alone(world: World) -> None:
+    world.note(200)
+    world.note(503)
+    world.recent.succeeded(claim(), 1, 1000.5)
+    one = world.of()
+    assert one.counts == [2, 0, 0, 1, 0]
+    assert (one.last_at, one.last_status, one.well_at) == (1002.0, 503, 1001.0)

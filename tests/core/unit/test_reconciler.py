@@ -1,0 +1,640 @@
+"""The switch should come to have what the registry says, whatever was there and is lost."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import eventlet
+import pytest
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta import hub, metrics
+from dfmeta.allotment import PerPort
+from dfmeta.apps import reconciler as reconciler_module
+from dfmeta.apps import tally
+from dfmeta.apps.channel import Pending
+from dfmeta.exceptions import NotConnectedError, SwitchError
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow
+from dfmeta.flows.key import IN_PORT
+from dfmeta.flows.pipeline import Layout, Purpose
+from dfmeta.flows.service import Tap
+from dfmeta.flows.wire import Wire
+from dfmeta.model import Endpoint, GuestAddress, PortId
+from tests.core.unit.support import (
+    FIXED_FLOWS,
+    OTHER_INSTANCE,
+    PORT_FLOWS,
+    TAP,
+    Refusal,
+    Rig,
+    address,
+    let_hub_run,
+    port,
+    stats_of,
+)
+
+HERE = Endpoint(13)
+"""Purposes of flows that do not depend on guests."""
+OTHER = address("10.0.0.6", "fa:16:3e:00:00:02")
+NO_ROOM = (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
+
+
+def wanted(rig: Rig) -> set[Flow]:
+    flows = set(fixed_flows(rig.reconciler.tap or TAP))
+    for endpoint in rig.registry.endpoints():
+        slots = {n: slot.address for n, slot in rig.registry.slots(endpoint).items()}
+        meter, syn_meter = (
+            rig.meters.ids(purpose).get(endpoint) for purpose in (Purpose.SYN, Purpose.GUEST_SYN)
+        )
+        guest = Guest(endpoint, meter, slots, syn_meter)
+        flows |= set(guest_flows(guest, rig.reconciler.tap or TAP))
+    return flows
+
+
+def learn(rig: Rig, who: GuestAddress | None = None, endpoint: Endpoint = HERE) -> None:
+    rig.registry.learn(endpoint, who or address(), rig.now)
+    rig.reconciler.apply(endpoint)
+    let_hub_run()
+
+
+def as_mod(rig: Rig, flow: Flow, **change: int) -> Any:
+    mod = Wire(Layout(), rig.switch).add(flow)
+    for name, value in change.items():
+        setattr(mod, name, value)
+    return mod
+
+
+def test_a_start_puts_in_what_should_be(rig: Rig) -> None:
+    assert rig.flows() == wanted(rig)
+    assert rig.reconciler.confirmed
+    assert rig.reconciler.flow_count() == len(rig.switch.flows) == FIXED_FLOWS + PORT_FLOWS
+
+
+def test_it_is_busy_while_a_reconcile_is_under_way(rig: Rig) -> None:
+    assert not rig.reconciler.busy
+    rig.switch.silent = True
+    running = eventlet.spawn(rig.reconciler.reconcile)
+    let_hub_run()
+    assert rig.reconciler.busy
+    while not running.dead:
+        rig.switch.speak()
+    assert not rig.reconciler.busy
+
+
+def test_a_new_address_takes_three_flows_the_way_back_first(rig: Rig) -> None:
+    rig.switch.sent.clear()
+    learn(rig)
+    wire = Wire(Layout())
+    found = [wire.found(stats_of(mod)) for mod in rig.switch.flow_mods()]
+    purposes = [one.flow.purpose for one in found if one is not None and one.flow is not None]
+    assert purposes == [Purpose.KEY_ARP, Purpose.REPLY, Purpose.ADDRESS]
+    assert rig.flows() == wanted(rig)
+
+
+def test_nothing_is_sent_when_nothing_has_changed(rig: Rig) -> None:
+    learn(rig)
+    rig.switch.sent.clear()
+    assert rig.reconciler.apply(HERE) is None
+    let_hub_run()
+    assert rig.switch.sent == []
+
+
+def test_a_port_behind_a_tag_changes_no_flow_of_the_port_itself(rig: Rig) -> None:
+    learn(rig)
+    before, there = rig.flows(), Endpoint(13, 100)
+    behind = replace(port(instance=OTHER_INSTANCE), vid=100, mac="")
+    rig.registry.set_port(behind)
+    learn(rig, OTHER, there)
+    assert rig.registry.slots(there)
+    assert rig.flows() == wanted(rig) > before
+    assert rig.reconciler.reconcile() == 0
+    assert set(rig.meters.ids(Purpose.SYN)) == {HERE, there}
+    rig.registry.remove_port(behind.id)
+    let_hub_run()
+    assert rig.reconciler.reconcile() == 0
+    assert rig.flows() == before
+
+
+def test_a_port_that_goes_leaves_nothing_and_its_way_in_goes_first(rig: Rig) -> None:
+    learn(rig)
+    rig.switch.sent.clear()
+    rig.registry.remove_port(PortId("row-of-tap1"))
+    let_hub_run()
+    assert rig.flows() == set(fixed_flows(TAP))
+    tables = [mod.table_id for mod in rig.switch.flow_mods()]
+    assert tables == sorted(tables)
+    assert {mod.command for mod in rig.switch.flow_mods()} == {ofp.OFPFC_DELETE_STRICT}
+
+
+def test_strays_that_lead_to_the_proxy_go_first(rig: Rig) -> None:
+    for flow in guest_flows(Guest(Endpoint(99), None, {0: address()}), TAP):
+        rig.switch.place(as_mod(rig, flow))
+    rig.switch.sent.clear()
+    rig.reconciler.reconcile()
+    tables = [mod.table_id for mod in rig.switch.flow_mods()]
+    assert tables == sorted(tables)
+
+
+def test_addresses_are_adopted_once_and_never_again(rig: Rig) -> None:
+    learn(rig)
+    kept = rig.switch.flows
+    rig.registry.set_port(port(instance=OTHER_INSTANCE))
+    let_hub_run()
+    rig.switch.flows = kept
+    rig.reconciler.reconcile()
+    assert rig.registry.slots(HERE) == {}
+    assert rig.flows() == wanted(rig)
+
+
+@pytest.mark.parametrize("key", ["10.0.0.1", "128.0.0.0", "224.0.0.13"])
+def test_an_address_flow_with_a_source_that_is_no_key_is_removed(rig: Rig, key: str) -> None:
+    learn(rig)
+    flow = next(one for one in rig.flows() if one.purpose is Purpose.ADDRESS)
+    broken = [
+        replace(a, value=key) if getattr(a, "field", "") == "ipv4_src" else a for a in flow.actions
+    ]
+    again = Rig()
+    again.registry.set_port(port())
+    again.switch.place(as_mod(again, replace(flow, actions=tuple(broken))))
+    again.connect()
+    assert again.registry.slots(HERE) == {}
+    assert again.flows() == wanted(again)
+
+
+def test_without_a_tap_nothing_is_sent() -> None:
+    rig = Rig()
+    rig.registry.set_port(port())
+    rig.connect(tap=None)
+    assert rig.reconciler.reconcile() == 0
+    assert rig.reconciler.apply(HERE) is None
+    assert rig.switch.flows == []
+    assert not rig.reconciler.confirmed
+
+
+def test_a_refused_reconcile_is_not_confirmed_and_comes_right_later() -> None:
+    rig = Rig()
+    rig.registry.set_port(port())
+    refusing = True
+
+    def refuse(mod: object) -> Refusal | None:
+        return NO_ROOM if refusing and getattr(mod, "table_id", 0) == 201 else None
+
+    rig.switch.model.refuse = refuse
+    with pytest.raises(SwitchError, match="TABLE_FULL"):
+        rig.connect()
+    assert not rig.reconciler.confirmed
+    assert not rig.reconciler.reconcile_quietly()
+    refusing = False
+    assert rig.reconciler.reconcile_quietly()
+    assert rig.flows() == wanted(rig)
+    assert rig.reconciler.confirmed
+
+
+def test_a_part_that_is_not_confirmed_raises_doubt(rig: Rig) -> None:
+    rig.switch.model.refuse = lambda mod: NO_ROOM if getattr(mod, "table_id", 0) == 200 else None
+    learn(rig)
+    assert not rig.controller.ready
+    rig.switch.model.refuse = lambda _mod: None
+    assert rig.reconciler.reconcile() == 3
+    assert rig.flows() == wanted(rig)
+
+
+def test_one_port_that_the_switch_refuses_does_not_stop_the_others(rig: Rig) -> None:
+    rig.switch.model.refuse = lambda mod: NO_ROOM if _in_port(mod) == 66 else None
+    rig.registry.set_port(port(66, name="odd"))
+    rig.registry.set_port(port(14, name="tap2"))
+    let_hub_run()
+    served = {one.field("in_port") for one in rig.flows() if one.purpose is Purpose.GUEST_HTTP}
+    assert served == {13, 14}
+
+
+def test_one_port_that_the_switch_refuses_does_not_stop_the_others_of_a_reconcile(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig()
+    for ofport in (13, 66, 14):
+        rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
+    rig.switch.model.refuse = lambda mod: NO_ROOM if _in_port(mod) == 66 else None
+    rig.connect()
+    served = {one.field("in_port") for one in rig.flows() if one.purpose is Purpose.GUEST_HTTP}
+    assert served == {13, 14}
+    assert rig.controller.ready
+    assert rig.reconciler.flow_count() == len(rig.switch.flows), "the watch sees nothing missing"
+    assert "66" in caplog.text
+    rig.switch.model.refuse = lambda _mod: None
+    assert rig.reconciler.reconcile() == PORT_FLOWS
+    assert rig.flows() == wanted(rig)
+
+
+def _in_port(mod: object) -> object:
+    return dict(mod.match.items()).get("in_port") if hasattr(mod, "match") else None
+
+
+def test_many_flows_go_in_several_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler_module, "BATCH", 5)
+    rig = Rig()
+    for ofport in range(1, 8):
+        rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
+    rig.connect()
+    barriers = rig.switch.kinds().count(ofp.OFPT_BARRIER_REQUEST)
+    bundles = (FIXED_FLOWS + 7 * PORT_FLOWS + 4) // 5
+    assert barriers == 7 * 2 + bundles, "one for each meter, and one for each bundle"
+    assert rig.flows() == wanted(rig)
+
+
+def test_what_comes_during_a_reconcile_is_not_lost(rig: Rig) -> None:
+    import eventlet
+
+    rig.switch.silent = True
+    running = eventlet.spawn(rig.reconciler.reconcile)
+    let_hub_run()
+    rig.registry.set_port(port(14, name="tap2"))
+    learn(rig)
+    while not running.dead:
+        rig.switch.speak()
+    assert rig.flows() == wanted(rig)
+    assert rig.reconciler.flow_count() == len(rig.switch.flows)
+
+
+@pytest.mark.parametrize("metered", [False, True])
+def test_clearing_takes_all_of_ours_and_nothing_else(rig: Rig, *, metered: bool) -> None:
+    learn(rig)
+    like = next(one for one in rig.flows() if (one.meter is not None) is metered)
+    foreign = rig.switch.place(as_mod(rig, like, cookie=0x1234, priority=5))
+    count = len(rig.flows())
+    # Open vSwitch deletes the flows that use a meter together with it.
+    assert rig.reconciler.clear() == (count, 2 - metered)
+    assert rig.reconciler.clear() == (0, 0)
+    assert rig.switch.flows == [foreign]
+    assert [*rig.switch.meters] == ([like.meter] if metered else [])
+
+
+def test_an_address_whose_way_back_is_refused_gets_no_way_in() -> None:
+    rig = Rig()
+    rig.registry.set_port(port())
+    rig.connect()
+    rig.switch.model.refuse = lambda mod: (
+        NO_ROOM if getattr(mod, "cookie", 0) & 0xFFFF == Purpose.REPLY else None
+    )
+    learn(rig)
+    rig.reconciler.reconcile_quietly()
+    assert not [one for one in rig.flows() if one.purpose is Purpose.ADDRESS]
+
+
+# Many ports
+
+
+def crowd(count: int) -> Rig:
+    rig = Rig()
+    for ofport in range(100, 100 + count):
+        rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
+    return rig
+
+
+class Hasty(hub.Turns):
+    """Gives way at every occasion, and lets a test look in."""
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        super().__init__(0.0, clock=lambda: 0.0)
+        self._look = look
+        self.gave = 0
+
+    def give_way(self) -> bool:
+        """Give way, and look."""
+        self.gave += 1
+        self._look()
+        return super().give_way()
+
+
+def looking_in(monkeypatch: pytest.MonkeyPatch, look: Callable[[], object]) -> list[Hasty]:
+    """Have each reconcile give way wherever it can; *look* is called at each such place."""
+    made: list[Hasty] = []
+
+    def make() -> Hasty:
+        made.append(Hasty(look))
+        return made[-1]
+
+    monkeypatch.setattr(reconciler_module, "Turns", make)
+    return made
+
+
+def test_a_reconcile_of_many_ports_gives_way_at_least_once_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = looking_in(monkeypatch, lambda: None)
+    rig = crowd(30).connect()
+    assert made[-1].gave >= 30
+    assert rig.flows() == wanted(rig)
+    assert rig.reconciler.reconcile() == 0
+    # Reading the dump gives way as well.
+    assert made[-1].gave >= 30 * (1 + PORT_FLOWS)
+
+
+def test_no_more_bundles_are_under_way_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = crowd(40)
+
+    def fall_silent() -> None:
+        rig.switch.silent = True
+
+    looking_in(monkeypatch, fall_silent)
+    sent: list[Pending] = []
+    commit = rig.channel.commit
+
+    def watched(mods: Iterable[object], what: str, *, bundle: bool = True) -> Pending:
+        pending = commit(mods, what, bundle=bundle)
+        if what == "the reconciled flows":
+            sent.append(pending)
+        return pending
+
+    monkeypatch.setattr(rig.channel, "commit", watched)
+    rig.controller.set_tap(TAP)
+    rig.controller.connected(rig.switch)
+    running = eventlet.spawn(rig.reconciler.reconcile)
+    let_hub_run()
+    assert len(sent) == reconciler_module.UNCONFIRMED + 1
+    while not running.dead:
+        rig.switch.speak()
+        assert sum(not one.finished for one in sent) <= reconciler_module.UNCONFIRMED + 1
+    assert len(sent) > 40
+    assert rig.flows() == wanted(rig)
+
+
+def changes(rig: Rig) -> Iterator[Callable[[], object]]:
+    """What may happen to ports in the middle of a reconcile: one that has been, one that comes."""
+    for ofport in (100, 104, 109):
+        yield lambda o=ofport: rig.registry.remove_port(PortId(f"row-of-tap{o}"))
+        yield lambda o=ofport: rig.registry.set_port(port(o, name=f"tap{o}"))
+        yield lambda o=ofport: learn_now(rig, Endpoint(o))
+        yield lambda o=ofport: rig.registry.set_port(
+            port(o, name=f"tap{o}", instance=OTHER_INSTANCE)
+        )
+        yield lambda o=ofport: learn_now(rig, Endpoint(o), OTHER)
+    yield lambda: rig.registry.set_port(port(200, name="tap200"))
+    yield lambda: learn_now(rig, Endpoint(200))
+
+
+def learn_now(rig: Rig, endpoint: Endpoint, who: GuestAddress | None = None) -> None:
+    rig.registry.learn(endpoint, who or address(), rig.now)
+    rig.reconciler.apply(endpoint)
+
+
+@pytest.mark.parametrize("every", [1, 3, 5])
+@pytest.mark.parametrize("lost", [False, True], ids=["all-there", "half-lost"])
+def test_what_changes_in_the_middle_of_a_reconcile_wins(
+    monkeypatch: pytest.MonkeyPatch, every: int, lost: bool
+) -> None:
+    rig = crowd(10).connect()
+    for ofport in range(100, 110):
+        learn_now(rig, Endpoint(ofport))
+    let_hub_run()
+    if lost:
+        del rig.switch.flows[::2]
+    left, places = list(changes(rig)), itertools.count()
+
+    def look() -> None:
+        if left and next(places) % every == 0:
+            left.pop(0)()
+
+    looking_in(monkeypatch, look)
+    count = rig.reconciler.reconcile()
+    let_hub_run()
+    assert not left
+    # What events have sent is not sent once more.
+    assert lost == bool(count)
+    # Without another one.
+    assert rig.flows() == wanted(rig)
+    assert rig.reconciler.flow_count() == len(rig.switch.flows)
+    monkeypatch.undo()
+    assert rig.reconciler.reconcile() == 0
+
+
+def test_a_reconcile_whose_connection_is_made_anew_meanwhile_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = crowd(10).connect()
+    again = rig.make_switch()
+    places = itertools.count()
+
+    def look() -> None:
+        if next(places) == 10 * PORT_FLOWS + 12:
+            rig.controller.disconnected(rig.switch)
+            rig.switch = again
+            rig.controller.connected(again)
+
+    looking_in(monkeypatch, look)
+    with pytest.raises(NotConnectedError):
+        rig.reconciler.reconcile()
+    assert not rig.controller.ready
+    monkeypatch.undo()
+    rig.reconciler.reconcile()
+    assert rig.controller.ready
+    assert rig.flows() == wanted(rig)
+
+
+def test_a_doubt_in_the_middle_of_a_reconcile_outlives_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = crowd(3).connect()
+    looking_in(monkeypatch, rig.controller.doubt)
+    rig.reconciler.reconcile()
+    assert not rig.controller.ready
+    monkeypatch.undo()
+    rig.reconciler.reconcile()
+    assert rig.controller.ready
+
+
+def test_a_refused_flow_that_an_event_has_overtaken_is_not_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = crowd(3)
+    rig.switch.model.refuse = lambda mod: NO_ROOM if _in_port(mod) == 101 else None
+    # The bundle of all three is refused; before they are sent one by one the last is unplugged.
+    commit = rig.channel.commit
+
+    def watched(mods: Iterable[object], what: str, *, bundle: bool = True) -> Pending:
+        if what.startswith("a flow of table"):
+            rig.registry.remove_port(PortId("row-of-tap102"))
+        return commit(mods, what, bundle=bundle)
+
+    monkeypatch.setattr(rig.channel, "commit", watched)
+    rig.connect()
+    there: set[Any] = wanted(rig)
+    assert rig.flows() == {flow for flow in there if flow.field("in_port") != 101}
+    assert rig.reconciler.flow_count() == len(rig.switch.flows)
+
+
+@pytest.mark.parametrize("count", [10, 100])
+def test_one_ports_change_touches_that_port_alone(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    rig = crowd(count).connect()
+    asked: list[Endpoint] = []
+    original = rig.reconciler._wanted
+
+    def counted(endpoint: Endpoint, tap: Tap) -> object:
+        asked.append(endpoint)
+        return original(endpoint, tap)
+
+    monkeypatch.setattr(rig.reconciler, "_wanted", counted)
+    monkeypatch.setattr(rig.registry, "ports", lambda: pytest.fail("all ports are looked at"))
+    monkeypatch.setattr(rig.registry, "endpoints", lambda: pytest.fail("all are looked at"))
+    rig.switch.sent.clear()
+    rig.registry.set_port(port(13))
+    let_hub_run()
+    rig.registry.remove_port(PortId("row-of-tap1"))
+    let_hub_run()
+    assert asked == [HERE, HERE]
+    assert len(rig.switch.flow_mods()) == 2 * PORT_FLOWS
+    assert len(rig.switch.sent) == 28, "with their meters, two questions for each, and barriers"
+    assert rig.registry.take_changed() >= {Endpoint(13)}
+
+
+def test_a_comparison_that_finds_nothing_keeps_what_it_had(rig: Rig) -> None:
+    learn(rig)
+    before = rig.reconciler._sent[HERE]
+    flows = list(before.values())
+    rig.reconciler.reconcile()
+    assert rig.reconciler._sent[HERE] is before
+    assert all(one is other for one, other in zip(before.values(), flows, strict=True))
+
+
+def test_each_purposes_flows_are_counted_as_they_come_and_go(rig: Rig) -> None:
+    def shown() -> dict[Purpose, float | None]:
+        return {
+            one: metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": one.name})
+            for one in Purpose
+        }
+
+    def there() -> dict[Purpose, float]:
+        flows = [one for one in rig.flows() if isinstance(one, Flow)]
+        return {one: sum(flow.purpose is one for flow in flows) for one in Purpose}
+
+    learn(rig)
+    assert shown() == there()
+    assert shown()[Purpose.ADDRESS] == 1
+    rig.reconciler.reconcile()
+    assert shown() == there()
+    rig.registry.remove_port(PortId("row-of-tap1"))
+    let_hub_run()
+    assert shown() == there()
+    assert shown()[Purpose.ADDRESS] == 0
+
+
+def test_flows_of_several_bridges_are_shown_as_a_sum(rig: Rig) -> None:
+    other = Rig()
+    other.registry.set_port(port(14))
+    other.registry.set_port(port(15, name="tap2"))
+    other.connect()
+    tally.show((rig.reconciler.tally, other.reconciler.tally))
+    assert metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": "SYN"}) == 3
+    assert rig.reconciler.flow_count() == FIXED_FLOWS + PORT_FLOWS
+
+
+def test_before_the_first_comparison_no_flow_is_counted(rig: Rig) -> None:
+    assert metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": "SYN"}) == 1
+    Rig()
+    assert metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": "SYN"}) == 0
+
+
+class Sweeps(PerPort):
+    """An allotment that notes what the reconciler says of sweeps and of stray flows."""
+
+    def __init__(self) -> None:
+        super().__init__(IN_PORT, tuple, lambda: 0.0)
+        self.begun: list[int] = []
+        self.ended: list[int] = []
+        self.strays: list[tuple[Endpoint, int]] = []
+
+    def begin_sweep(self) -> int:
+        self.begun.append(len(self.begun) + 1)
+        return self.begun[-1]
+
+    def end_sweep(self, sweep: int) -> None:
+        self.ended.append(sweep)
+
+    def conflicts(self, endpoint: Endpoint, number: int) -> bool:
+        self.strays.append((endpoint, number))
+        return False
+
+
+def swept(rig: Rig) -> Sweeps:
+    sweeps = rig.registry.allotment = Sweeps()
+    return sweeps
+
+
+def test_a_sweep_ends_when_the_switch_has_confirmed_it(rig: Rig) -> None:
+    sweeps = swept(rig)
+    rig.switch.silent = True
+    running = eventlet.spawn(rig.reconciler.reconcile)
+    let_hub_run()
+    assert (sweeps.begun, sweeps.ended) == ([1], [])
+    while not running.dead:
+        rig.switch.speak()
+    assert sweeps.ended == [1]
+    rig.reconciler.reconcile()
+    assert (sweeps.begun, sweeps.ended) == ([1, 2], [1, 2])
+
+
+def test_a_sweep_does_not_end_with_a_connection(rig: Rig) -> None:
+    sweeps = swept(rig)
+    rig.switch.silent = True
+    running = eventlet.spawn(rig.reconciler.reconcile_quietly)
+    let_hub_run()
+    rig.disconnect()
+    assert running.wait() is False
+    assert (sweeps.begun, sweeps.ended) == ([1], [])
+    assert rig.reconciler.reconcile() == 0
+    assert sweeps.begun == [1], "without a connection there is nothing to compare"
+
+
+def test_a_sweep_does_not_end_as_long_as_a_flow_is_in_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = crowd(3).connect()
+    sweeps = swept(rig)
+    looking_in(monkeypatch, rig.controller.doubt)
+    rig.reconciler.reconcile()
+    assert sweeps.ended == []
+    monkeypatch.undo()
+    rig.reconciler.reconcile()
+    assert sweeps.ended == [2]
+
+
+def test_a_sweep_does_not_end_while_the_switch_keeps_a_stray_flow(rig: Rig) -> None:
+    sweeps = swept(rig)
+    stray = guest_flows(Guest(Endpoint(99), None, {0: address()}), TAP)[-1]
+    rig.switch.place(as_mod(rig, stray))
+    rig.switch.model.refuse = lambda mod: NO_ROOM if _in_port(mod) == 99 else None
+    rig.reconciler.reconcile()
+    assert stray in rig.flows()
+    assert sweeps.ended == []
+    rig.switch.model.refuse = lambda _mod: None
+    rig.reconciler.reconcile()
+    assert (stray in rig.flows(), sweeps.ended) == (False, [2])
+
+
+def test_a_start_tells_of_numbers_at_endpoints_that_they_do_not_belong_to(rig: Rig) -> None:
+    learn(rig)
+    flow = next(one for one in rig.flows() if one.purpose is Purpose.ADDRESS)
+
+    def with_key(of: Endpoint, slot: int) -> Flow:
+        key = str(IN_PORT.key_of(of, slot))
+        keyed = [
+            replace(a, value=key) if getattr(a, "field", "") == "ipv4_src" else a
+            for a in flow.actions
+        ]
+        return replace(flow, actions=tuple(keyed))
+
+    for there in (with_key(Endpoint(14), 3), replace(flow, actions=())):
+        again = Rig()
+        again.registry.set_port(port())
+        sweeps = swept(again)
+        again.switch.place(as_mod(again, there))
+        again.connect()
+        assert sweeps.strays == ([(HERE, 3)] if there.actions else [])
+        assert again.registry.slots(HERE) == {}
+        assert again.flows() == wanted(again)

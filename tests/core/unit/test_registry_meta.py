@@ -1,0 +1,495 @@
+"""A number that stands for an address of one guest should never stand for another one's.
+
+The machine has a switch that keeps flows which nobody has removed yet, frames on their way to the
+proxy, and OVSDB's rows with what anybody wrote into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from typing import Any, NamedTuple
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dfmeta.flows.key import PREFIX6
+from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.host_wide import HostWide
+from dfmeta.model import Endpoint, GuestAddress, Identity, MetaIds, Port, PortState
+from dfmeta.registry import REST, Claim, Phase, Registry
+from dfmeta.state import Holder
+from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, address6, first_numbers, port
+from tests.harness.examples import examples
+
+CIDR = IPv4Network("240.0.0.0/28")
+NARROW = IPv4Network("240.0.0.0/29")
+"""Five guests' addresses, so that there is no number for some."""
+HOST = frozenset({CIDR[5], PREFIX6[7], IPv4Address("10.9.9.9"), IPv6Address("::1")})
+"""The host's own addresses; two of them would be keys."""
+NAMES = ("a", "b", "c", "d")
+OFPORTS = (1, 2, 3)
+ADDRESSES = [address(f"10.0.0.{n}") for n in range(1, 11)]
+ADDRESSES6 = [address6(f"fd12::{n}") for n in range(1, 6)]
+KEYS = [*(str(one) for one in CIDR), *(str(PREFIX6[n]) for n in range(16))]
+
+
+class InFlow(NamedTuple):
+    """A flow that gives a number to the frames of an endpoint's address."""
+
+    endpoint: Endpoint
+    address: GuestAddress
+    number: int
+
+
+class InFlight(NamedTuple):
+    """A frame that has left the switch with a number and waits at the proxy."""
+
+    sent: float
+    number: int
+    sender: int | None
+    """Incarnation of the guest that sent it; None: that guest has no claim any more."""
+
+
+class Ports(RuleBasedStateMachine):
+    """Ports come, change and go; the switch and OVSDB are late; the daemon is started again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.rows: dict[str, Port] = {}
+        """Row → what OVSDB has."""
+        self.made = 0
+        self.flows: set[InFlow] = set()
+        self.connected = True
+        self.sweep: tuple[int, set[InFlow]] | None = None
+        """The sweep that has begun, and the flows that it has found."""
+        self.in_flight: list[InFlight] = []
+        self.cidr = CIDR
+        self.start()
+
+    @initialize(cidr=st.sampled_from([CIDR, NARROW, NARROW]), ports=st.integers(1, 3))
+    def begin(self, cidr: IPv4Network, ports: int) -> None:
+        self.cidr = cidr
+        self.start()
+        for ofport, name in zip(range(1, ports + 1), NAMES, strict=False):
+            self.set_port(name, ofport, INSTANCE, {}, 0)
+
+    def start(self) -> None:
+        self.keys = MetaKeys(self.cidr, PREFIX6, "fa:16:ee:00:00:00")
+        allotment = HostWide(self.keys, lambda: HOST, self.clock)
+        self.registry = Registry(clock=self.clock, allotment=allotment)
+        self.registry.subscribe(self.apply, Phase.FLOWS)
+        self.firsts: dict[str, MetaIds] = {}
+        self.claims: list[tuple[Claim, Port]] = []
+        self.broken: list[Claim] = []
+        self.open: list[Claim] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def key(self, number: int) -> IPv4Address | IPv6Address:
+        return self.keys.key_of(Endpoint(1), number)
+
+    def desired(self, endpoint: Endpoint) -> set[InFlow]:
+        slots = self.registry.slots(endpoint)
+        return {InFlow(endpoint, slot.address, number) for number, slot in slots.items()}
+
+    def apply(self, endpoint: Endpoint) -> None:
+        """Do what the reconciler does with a change: flows change if the switch is reachable."""
+        if self.connected:
+            self.flows = {one for one in self.flows if one.endpoint != endpoint}
+            self.flows |= self.desired(endpoint)
+
+    # OVSDB
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        ofport=st.sampled_from([*OFPORTS, *OFPORTS, None]),
+        instance=st.sampled_from([INSTANCE, OTHER_INSTANCE, ""]),
+        odd=st.sampled_from([{}, {}, {}, {"project_id": ""}, {"dead": True}, {"fault": "odd"}]),
+        vid=st.sampled_from([0, 0, 0, 7]),
+        away=st.booleans(),
+    )
+    def set_port(
+        self,
+        name: str,
+        ofport: int | None,
+        instance: str,
+        odd: dict[str, Any],
+        vid: int,
+        *,
+        away: bool = False,
+    ) -> None:
+        made = replace(port(ofport, name=name, instance=instance), **odd)
+        there = next((one for one in self.rows.values() if one.name == name), None)
+        if there is None:
+            self.made += 1
+            there = replace(made, row=f"row-{self.made}", vid=vid)
+        with self.away(away):
+            self.put(replace(made, row=there.row, vid=there.vid, meta=there.meta))
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data(), away=st.booleans())
+    def remove_port(self, data: st.DataObject, away: bool) -> None:
+        gone = self.rows.pop(data.draw(st.sampled_from(sorted(self.rows))))
+        self.firsts.pop(gone.row, None)
+        with self.away(away):
+            self.registry.remove_port(gone.id)
+
+    @contextmanager
+    def away(self, away: bool) -> Iterator[None]:
+        """If *away*, the switch is not reachable meanwhile, and keeps its flows."""
+        if away:
+            connected, self.connected, self.sweep = self.connected, False, None
+            yield
+            self.connected = connected
+        else:
+            yield
+
+    @rule(data=st.data(), what=st.sampled_from(["pass", "pass", "write", "forge", "connect"]))
+    def meanwhile(self, data: st.DataObject, what: str) -> None:
+        """What is seldom of interest, so that the other rules come more often."""
+        if what == "pass":
+            self.others_come_and_go(data.draw(st.integers(1, 12)))
+        elif what == "write":
+            self.write()
+        elif what == "forge" and self.rows:
+            texts = st.sampled_from([*KEYS, "", "x"])
+            meta = MetaIds(data.draw(texts), "fa:16:ee:00:00:01", data.draw(texts))
+            self.forge(data.draw(st.sampled_from(sorted(self.rows))), meta)
+        elif what == "connect" and self.claims:
+            self.connection(data.draw(st.sampled_from(self.claims))[0])
+
+    def others_come_and_go(self, times: int) -> None:
+        """Numbers are given in turn, so that this brings one nearer to its next port."""
+        for _ in range(times):
+            self.registry.set_port(passing := port(77, name="passing"))
+            self.registry.unwritten()
+            self.registry.remove_port(passing.id)
+
+    def forge(self, row: str, meta: MetaIds) -> None:
+        """Somebody writes into a row what belongs to another one, or to nobody."""
+        before = self.registry.identity(self.rows[row].endpoint or Endpoint(99))
+        self.put(replace(self.rows[row], meta=meta))
+        assert self.registry.identity(self.rows[row].endpoint or Endpoint(99)) is before
+
+    def write(self) -> None:
+        """The daemon writes what is not written."""
+        with self.quiet():
+            unwritten = self.registry.unwritten()
+        for row, ids in unwritten.items():
+            there = self.rows[row].meta
+            assert any(mine not in ("", other) for mine, other in zip(ids, there, strict=True))
+            self.put(replace(self.rows[row], meta=ids))
+        assert not self.registry.unwritten(), "each of them is written once"
+
+    def connection(self, claim: Claim) -> None:
+        """One begins, or ends."""
+        if claim in self.open:
+            self.registry.closed(claim, self.now)
+            self.open.remove(claim)
+        else:
+            self.registry.opened(claim, self.now)
+            self.open.append(claim)
+
+    def put(self, new: Port) -> None:
+        self.rows[new.row] = new
+        self.registry.set_port(new)
+
+    # Guests
+
+    @precondition(lambda self: self.connected and self.registry.endpoints())
+    @rule(
+        data=st.data(),
+        some=st.lists(
+            st.sampled_from([*ADDRESSES, *ADDRESSES, *ADDRESSES6]), min_size=1, max_size=8
+        ),
+    )
+    def learn(self, data: st.DataObject, some: list[GuestAddress]) -> None:
+        endpoint = data.draw(st.sampled_from(self.registry.endpoints()))
+        for one in some:
+            self.learn_one(endpoint, one)
+
+    def learn_one(self, endpoint: Endpoint, one: GuestAddress) -> None:
+        self.now += 1
+        before = self.registry.slots(endpoint)
+        with self.quiet(but=endpoint):
+            found = self.registry.learn(endpoint, one, self.now)
+        self.apply(endpoint)
+        if found is None:
+            mine = [slot for slot in before.values() if slot.address.ip.version == one.ip.version]
+            known = self.registry.identity(endpoint) is not None
+            assert not known or not any(slot.idle(self.now) for slot in mine)
+            return
+        assert self.registry.slots(endpoint)[found.slot].address == one
+        assert found.slot in self.keys.slots(one.ip.version)
+        if found.new and found.displaced is None:
+            assert found.slot not in self.registry.allotment.resting()
+        claim = self.registry.claim(self.key(found.slot))
+        assert claim is not None
+        behind = self.registry.port_at(endpoint)
+        assert behind is not None
+        assert claim.endpoint == endpoint
+        self.claims.append((claim, behind))
+
+    @precondition(lambda self: self.flows)
+    @rule(data=st.data())
+    def send(self, data: st.DataObject) -> None:
+        """The guest that is behind a port now sends with the address of a flow."""
+        through = data.draw(st.sampled_from(sorted(self.flows, key=str)))
+        identity = self.registry.identity(through.endpoint)
+        sender = identity.incarnation if identity is not None else None
+        self.in_flight.append(InFlight(self.now, through.number, sender))
+
+    @rule(seconds=st.sampled_from([1.0, REST - 1, REST, REST]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.in_flight = [one for one in self.in_flight if self.now - one.sent < REST]
+
+    @contextmanager
+    def quiet(self, but: Endpoint | None = None) -> Iterator[None]:
+        """Expect that no other endpoint loses more than an idle further address, and that only to
+        a port that has no number at all."""
+        before = {one: self.registry.slots(one) for one in self.registry.endpoints()}
+        first = {ip for ids in first_numbers(self.registry).values() for ip in (ids.ip, ids.ip6)}
+        yield
+        for endpoint, slots in before.items():
+            after = self.registry.slots(endpoint)
+            lost = {number: one for number, one in slots.items() if number not in after}
+            assert not lost or self.registry.without()
+            for number, slot in lost.items():
+                assert str(self.key(number)) not in first
+                assert slot.idle(self.now)
+                version = slot.address.ip.version
+                assert any(one.address.ip.version == version for one in after.values())
+            kept = {number: slots[number].epoch for number in slots.keys() - lost.keys()}
+            if endpoint != but:
+                assert {number: after[number].epoch for number in after} == kept
+
+    # The switch
+
+    @rule(lost=st.sampled_from([False, False, True]))
+    def connection_to_the_switch(self, lost: bool) -> None:
+        """It ends, or there is a new one; flows may be lost with it."""
+        self.connected, self.sweep = not self.connected, None
+        self.flows = set() if lost else self.flows
+
+    @precondition(lambda self: self.connected)
+    @rule(at_once=st.booleans())
+    def compare(self, at_once: bool) -> None:
+        """A comparison of all flows begins or ends."""
+        if self.sweep is None:
+            self.sweep = self.registry.allotment.begin_sweep(), set(self.flows)
+            if not at_once:
+                return
+        number, found = self.sweep
+        self.sweep = None
+        desired = set().union(*map(self.desired, self.registry.endpoints()))
+        self.flows = self.flows - (found - desired) | desired
+        self.registry.allotment.end_sweep(number)
+
+    # The daemon
+
+    @rule(
+        data=st.data(),
+        changed=st.booleans(),
+        odd=st.none()
+        | st.builds(
+            InFlow,
+            st.sampled_from(OFPORTS).map(Endpoint),
+            st.sampled_from(ADDRESSES[:2]),
+            st.integers(2, 6),
+        ),
+    )
+    def start_again(self, data: st.DataObject, changed: bool, odd: InFlow | None) -> None:
+        """Start the daemon again, possibly with another guest at a port than before, and with a
+        flow on the switch that nobody understands."""
+        before = self.registry
+        written = self.kept_by_a_restart()
+        held = {one: before.holder(one) for one in before.endpoints()}
+        holders = {
+            endpoint: Holder(one[0].iface_id, one[0].instance_id, tuple(one[1]))
+            for endpoint, one in held.items()
+            if one is not None
+        }
+        resting = before.allotment.resting()
+        identities = {one: before.identity(one) for one in before.endpoints()}
+        if changed and self.rows:
+            row = data.draw(st.sampled_from(sorted(self.rows)))
+            instance = data.draw(st.sampled_from([INSTANCE, OTHER_INSTANCE, ""]))
+            self.rows[row] = replace(self.rows[row], instance_id=instance)
+        if odd is not None:
+            self.flows = {one for one in self.flows if one[:2] != odd[:2]} | {odd}
+        self.start()
+        self.connected = False
+        for row in data.draw(st.permutations(sorted(self.rows))):
+            self.registry.set_port(self.rows[row])
+        self.rest_strangers(holders, resting)
+        self.connected = True
+        number, found = self.registry.allotment.begin_sweep(), set(self.flows)
+        for flow in data.draw(st.permutations(sorted(found, key=str))):
+            self.adopt(flow, holders)
+        self.remap(identities)
+        self.sweep = number, found
+        self.compare(at_once=True)
+        self.registry.unwritten()
+        ids = first_numbers(self.registry)
+        for row, key in written:
+            assert key in (ids[row].ip, ids[row].ip6), "a first number survives a restart"
+
+    def kept_by_a_restart(self) -> list[tuple[str, str]]:
+        """Rows and keys that the rows have, and that no other row has."""
+        stored = [text for one in self.rows.values() for text in (one.meta.ip, one.meta.ip6)]
+        return [
+            (row, key)
+            for row, ids in first_numbers(self.registry).items()
+            for key, there in zip((ids.ip, ids.ip6), self.rows[row].meta[::2], strict=True)
+            if key and key == there and stored.count(key) == 1
+        ]
+
+    def rest_strangers(self, holders: dict[Endpoint, Holder], resting: list[int]) -> None:
+        self.registry.rest(None, resting)
+        for endpoint, holder in holders.items():
+            if self.adopts(endpoint, holder):
+                self.registry.allotment.expect(endpoint, holder.slots)
+            else:
+                self.registry.rest(endpoint, holder.slots)
+
+    def adopts(self, endpoint: Endpoint, holder: Holder | None) -> bool:
+        now = self.registry.identity(endpoint)
+        known = holder is not None and (holder.port_id, holder.instance_id)
+        return now is not None and known == (now.port_id, now.instance_id)
+
+    def adopt(self, flow: InFlow, holders: dict[Endpoint, Holder]) -> None:
+        owner = self.keys.owners.get(flow.number)
+        if owner not in (None, flow.endpoint):
+            self.registry.mistrust(flow.endpoint, flow.number)
+        elif self.adopts(flow.endpoint, holders.get(flow.endpoint)):
+            self.registry.adopt(flow.endpoint, flow.number, flow.address, self.now)
+        else:
+            self.registry.rest(flow.endpoint, [flow.number])
+
+    def remap(self, before: dict[Endpoint, Identity | None]) -> None:
+        """Return the senders of the frames in flight, in terms of the new process."""
+        same: dict[int | None, int] = {}
+        for endpoint, old in before.items():
+            new = self.registry.identity(endpoint)
+            if old is not None and new is not None:
+                known = (old.port_id, old.instance_id) == (new.port_id, new.instance_id)
+                same |= {old.incarnation: new.incarnation} if known else {}
+        self.in_flight = [
+            InFlight(one.sent, one.number, same.get(one.sender)) for one in self.in_flight
+        ]
+
+    # What must hold
+
+    @invariant()
+    def no_frame_is_taken_for_another_guests(self) -> None:
+        for one in self.in_flight:
+            claim = self.registry.claim(self.key(one.number))
+            assert claim is None or claim.identity.incarnation == one.sender
+
+    @invariant()
+    def no_flow_leads_frames_of_one_endpoint_to_a_claim_of_another(self) -> None:
+        for flow in self.flows:
+            claim = self.registry.claim(self.key(flow.number))
+            assert claim is None or claim.endpoint == flow.endpoint
+
+    @invariant()
+    def a_claim_holds_only_for_the_port_that_it_was_made_for(self) -> None:
+        for claim, behind in self.claims:
+            current = self.registry.current(claim)
+            assert self.registry.holds(claim) == (current is not None)
+            if current is not None:
+                assert claim not in self.broken, "what broke once never holds again"
+                assert current is self.registry.identity(claim.endpoint)
+                now = self.registry.port_at(claim.endpoint)
+                assert now == replace(
+                    behind, project_id=current.project_id, meta=self.rows[behind.row].meta
+                )
+                assert self.registry.slots(claim.endpoint)[claim.slot].address == claim.address
+            elif claim not in self.broken:
+                self.broken.append(claim)
+
+    @invariant()
+    def no_two_addresses_have_one_number(self) -> None:
+        used = [
+            (number, endpoint, slot)
+            for endpoint in self.registry.endpoints()
+            for number, slot in self.registry.slots(endpoint).items()
+        ]
+        numbers = [number for number, _endpoint, _slot in used]
+        assert len(numbers) == len(set(numbers))
+        assert not set(numbers) & set(self.registry.allotment.resting())
+        for number, endpoint, slot in used:
+            version = slot.address.ip.version
+            assert number in self.keys.slots(version)
+            assert self.key(number) not in HOST
+            assert self.keys.owners[number] == endpoint
+            mine = [one for one in self.open if (one.endpoint, one.epoch) == (endpoint, slot.epoch)]
+            assert slot.connections == len(mine)
+        for version in (4, 6):
+            for endpoint in self.registry.endpoints():
+                slots = self.registry.slots(endpoint).values()
+                addresses = [one.address for one in slots if one.address.ip.version == version]
+                assert len(set(addresses)) == len(addresses) <= self.keys.most(version)
+
+    @invariant()
+    def first_numbers_are_those_of_one_row_and_stay(self) -> None:
+        ids = first_numbers(self.registry)
+        for of in ("ip", "mac", "ip6"):
+            given = [getattr(one, of) for one in ids.values() if getattr(one, of)]
+            assert len(given) == len(set(given))
+        for row, one in ids.items():
+            assert not self.rows[row].vid
+            for key, version in ((one.ip, 4), (one.ip6, 6)):
+                if key:
+                    number = self.keys.number_of(ip_of(key))
+                    assert number in self.keys.slots(version), "none of network, gateway, broadcast"
+                    owner = self.registry.allotment.user(number)
+                    assert owner is None or owner.port.row == row
+                    if version == 4:
+                        assert one.mac == self.keys.label(number)
+            before = self.firsts.get(row, MetaIds())
+            assert all(old in ("", new) for old, new in zip(before, one, strict=True))
+            self.firsts[row] = one
+
+    @invariant()
+    def a_number_has_the_owner_that_may_use_it(self) -> None:
+        at = {one.row: one.endpoint for one in self.registry.ports()}
+        expected = {
+            number: endpoint
+            for endpoint in self.registry.endpoints()
+            for number in self.registry.slots(endpoint)
+        }
+        for row, ids in first_numbers(self.registry).items():
+            endpoint = at[row]
+            if endpoint is not None and self.registry.port_at(endpoint) == self.rows[row]:
+                for key in filter(None, (ids.ip, ids.ip6)):
+                    expected[self.keys.number_of(ip_of(key)) or 0] = endpoint
+        assert self.keys.owners == expected
+
+    @invariant()
+    def whoever_has_no_number_waits_and_is_listed(self) -> None:
+        listed = {one.row for one in self.registry.allotment.without()}
+        ids = first_numbers(self.registry)
+        for endpoint in self.registry.endpoints():
+            behind = self.registry.port_at(endpoint)
+            assert behind is not None
+            assert behind.state in (PortState.SERVED, PortState.NO_INSTANCE)
+            # OVSDB has no ids of a tagged subport.
+            if not behind.vid:
+                whole = behind.row in ids and "" not in ids[behind.row]
+                assert (behind.row in listed) == (not whole)
+
+
+def ip_of(key: str) -> IPv4Address | IPv6Address:
+    return IPv6Address(key) if ":" in key else IPv4Address(key)
+
+
+TestPorts = Ports.TestCase
+TestPorts.settings = settings(deadline=None, max_examples=examples(40), stateful_step_count=50)

@@ -1,0 +1,195 @@
+"""A SIGHUP should take in what can be changed, keep the rest, and say which is which."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from dfmeta.conf import daemons
+from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE, Changes
+from dfmeta.exceptions import ConfigError
+from dfmeta.store.auth.edit import Grant, add, new_token
+from dfmeta.store.db.repository import Repository
+from dfmeta.wiring.api import StoreApi
+from tests.core.unit.store.api.support import INSTANCE, Client
+from tests.core.unit.support import Load
+
+PATH = f"/device-metadata/{INSTANCE}"
+SECRET = "a secret nobody may see"
+ACCOUNT = {
+    "df_metadata__identity_sources": "neutron",
+    "neutron__auth_type": "password",
+    "neutron__auth_url": "http://192.0.2.10:5000",
+    "neutron__username": "dfmeta",
+    "neutron__password": SECRET,
+}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(f"sqlite:///{tmp_path}/store.db")
+
+
+def said(caplog: pytest.LogCaptureFixture, changes: Changes) -> list[tuple[str, str]]:
+    """Level and text of what is logged of them."""
+    with caplog.at_level(logging.INFO):
+        changes.tell(logging.getLogger("test"))
+    return [(one.levelname, one.getMessage()) for one in caplog.records]
+
+
+# Which options
+
+
+@pytest.mark.parametrize("daemon", [AGENT, STORE])
+def test_what_is_reloaded_is_read(daemon: str) -> None:
+    assert RELOADED[daemon] < READS[daemon] <= daemons.EVERY
+
+
+def test_every_option_is_read_by_a_daemon() -> None:
+    assert READS[AGENT] | READS[STORE] == daemons.EVERY
+
+
+@pytest.mark.parametrize("daemon", [AGENT, STORE])
+def test_what_is_open_or_built_once_needs_a_restart(daemon: str) -> None:
+    for name in (("df_metadata", "admin_listen"), ("store", "connection")):
+        assert name in READS[daemon] - RELOADED[daemon]
+
+
+# What is kept
+
+
+def test_what_can_be_reloaded_is_taken_and_the_rest_is_kept(load: Load) -> None:
+    running = load(hold_timeout=8, port=18080, nova_metadata_port=1)
+    conf = load(hold_timeout=2, port=18081, integration_bridge="br-other")
+    changes = daemons.keep_running_values(conf, running, daemon=AGENT)
+    assert changes == Changes(
+        taken=("[df_metadata] hold_timeout",),
+        waiting=("[df_metadata] port", "[df_metadata] integration_bridge"),
+    )
+    assert conf.df_metadata.hold_timeout == 2
+    assert (conf.df_metadata.port, conf.df_metadata.integration_bridge) == (18080, "br-int")
+
+
+def test_a_value_that_refers_to_one_that_is_kept_is_not_named(load: Load) -> None:
+    running = load(ip="169.254.169.254", state_path="/var/lib/one")
+    conf = load(ip="169.254.1.1", state_path="/var/lib/two")
+    changes = daemons.keep_running_values(conf, running, daemon=AGENT)
+    assert changes.waiting == ("[df_metadata] ip", "[df_metadata] state_path")
+    assert conf.df_metadata.host_ip == "169.254.169.254"
+    assert conf.store.connection == "sqlite:////var/lib/one/store.db"
+
+
+def test_it_is_said_again_until_the_restart(load: Load) -> None:
+    running = load(port=18080)
+    conf = load(port=18081)
+    daemons.keep_running_values(conf, running, daemon=AGENT)
+    again = daemons.keep_running_values(load(port=18081), conf, daemon=AGENT)
+    assert again.waiting == ("[df_metadata] port",)
+    assert daemons.keep_running_values(load(port=18080), conf, daemon=AGENT) == Changes((), ())
+
+
+def test_what_a_daemon_does_not_read_is_not_looked_at(load: Load) -> None:
+    conf = load(port=18081, store__guest_listen="192.0.2.1:80", store__trusted_proxies="192.0.2.9")
+    assert daemons.keep_running_values(conf, load(), daemon=AGENT).waiting == (
+        "[df_metadata] port",
+    )
+    conf = load(port=18081, store__guest_listen="192.0.2.1:80", store__trusted_proxies="192.0.2.9")
+    assert daemons.keep_running_values(conf, load(), daemon=STORE) == Changes(
+        taken=("[store] trusted_proxies",), waiting=("[store] guest_listen",)
+    )
+
+
+def test_neutrons_account_needs_a_restart(load: Load) -> None:
+    first = load(**ACCOUNT)
+    daemons.neutron.session(first)
+    assert daemons.keep_running_values(load(**ACCOUNT), first, daemon=AGENT) == Changes((), ())
+    conf = load(**{**ACCOUNT, "neutron__password": "another"})
+    changes = daemons.keep_running_values(conf, first, daemon=AGENT)
+    assert changes == Changes(taken=(), waiting=("[neutron] password",))
+    assert conf.neutron.password == SECRET
+    conf = load(**{**ACCOUNT, "neutron__auth_type": "token", "neutron__token": SECRET})
+    waiting = daemons.keep_running_values(conf, first, daemon=AGENT).waiting
+    assert {"[neutron] auth_type", "[neutron] token"} <= set(waiting)
+
+
+# What is said
+
+
+def test_names_are_logged_and_no_value(load: Load, caplog: pytest.LogCaptureFixture) -> None:
+    conf = load(DEFAULT__metadata_proxy_shared_secret=SECRET, port=18081, hold_timeout=1)
+    changes = daemons.keep_running_values(conf, load(), daemon=AGENT)
+    taken = "[DEFAULT] metadata_proxy_shared_secret, [df_metadata] hold_timeout"
+    kept = "Not changed until a restart, the values in force stay: [df_metadata] port"
+    assert said(caplog, changes) == [
+        ("INFO", f"Reloaded, with changed options: {taken}"),
+        ("WARNING", kept),
+    ]
+
+
+def test_a_reload_that_changes_nothing_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    nothing = Changes((), ())
+    assert said(caplog, nothing) == [
+        ("INFO", "Reloaded, and no option that can be reloaded has changed")
+    ]
+
+
+# The admin API
+
+
+def reloaded(api: StoreApi, conf: cfg.ConfigOpts) -> Client:
+    """What asks it once another configuration is in force."""
+    api.prepare(conf)()
+    return Client(api)
+
+
+def test_the_size_of_bodies_changes(load: Load, repository: Repository) -> None:
+    api = StoreApi(load())
+    api.open(repository)
+    assert Client(api).push("metadata", metadata={"x": "x" * 2048}).status_int == 200
+    client = reloaded(api, load(store__max_body=2048))
+    assert client.push("metadata", metadata={"x": "x" * 2048}).status_int == 413
+    assert client.push("metadata", metadata={"x": "a"}).status_int == 200
+    assert client.get(PATH).json == {"x": "a"}
+
+
+def test_tokens_can_be_asked_for_from_now_on(
+    load: Load, repository: Repository, tmp_path: Path
+) -> None:
+    token = new_token()
+    grant = Grant(scopes=("read",), created=datetime(2026, 1, 1, tzinfo=UTC))
+    add(tmp_path / "tokens", grant, token)
+    api = StoreApi(load())
+    api.open(repository)
+    assert Client(api).get(PATH).status_int == 404
+    conf = load(store__token_file=tmp_path / "tokens")
+    client = reloaded(api, conf)
+    assert client.get(PATH).status_int == 401
+    assert client.get(PATH, authorization=f"Bearer {token}").status_int == 404
+    before = api._authorizer
+    reloaded(api, load(store__token_file=tmp_path / "tokens", store__max_body=4096))
+    assert api._authorizer is before
+
+
+def test_what_is_wrong_changes_nothing(load: Load, repository: Repository, tmp_path: Path) -> None:
+    add(tmp_path / "tokens", Grant(("read",), datetime(2026, 1, 1, tzinfo=UTC)), new_token())
+    everywhere = {"admin_listen": "0.0.0.0:9697"}
+    api = StoreApi(load(**everywhere, store__token_file=tmp_path / "tokens"))
+    api.open(repository)
+    (tmp_path / "wide").write_text("")
+    (tmp_path / "wide").chmod(0o666)
+    for conf in (
+        load(**everywhere),
+        load(**everywhere, store__token_file=tmp_path / "wide"),
+    ):
+        with pytest.raises(ConfigError):
+            api.prepare(conf)
+        assert Client(api).get(PATH).status_int == 401
+
+
+def test_an_api_that_was_not_there_at_the_start_answers(load: Load, tmp_path: Path) -> None:
+    conf = load(state_path=tmp_path)
+    assert reloaded(StoreApi(conf), conf).push("metadata", metadata={}).status_int == 200

@@ -1,0 +1,214 @@
+"""What a worker asks the daemon for should come as the daemon has it, or have an end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+import eventlet
+import pytest
+from eventlet.green import socket
+
+from dfmeta.exceptions import BackendError, BackendUnreachableError
+from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
+from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.network_data import Vlan
+from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
+from dfmeta.proxy.worker import remote
+from dfmeta.proxy.worker.answers import WorkerAnswers
+from dfmeta.proxy.worker.pipe import Pipe
+from dfmeta.proxy.worker.remote import RemoteComplaints, RemoteRates, RemoteStore, RemoteSubports
+from tests.core.unit.support import AMPLE, INSTANCE, PROJECT
+
+HERE = Endpoint(13)
+IDENTITY = Identity(INSTANCE, PROJECT, "port-tap1", "tap1", 7)
+FEW = RateSettings(enabled=True, base=Window(1, 1000), burst=Window(1, 1000), tolerated=0)
+
+
+class Store:
+    """A backend that says what a test says."""
+
+    name = "store"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[GuestRequest, Identity, float]] = []
+        self.reply: Answer | BackendError = Answer(200, b"\0\xff" * 10, "text/x", (("etag", "a"),))
+        self.tokens: str | None = "required"
+        self.went_on = False
+        self.answered = 0
+
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float,
+        goes_on: Callable[[str | None], bool],
+    ) -> View:
+        self.asked.append((request, identity, deadline))
+        self.went_on = goes_on(self.tokens)
+        if isinstance(self.reply, BackendError):
+            raise self.reply
+        return View(self.tokens, self._answer)
+
+    def _answer(self) -> Answer:
+        self.answered += 1
+        assert isinstance(self.reply, Answer)
+        return self.reply
+
+    def remark(self, status: int) -> str:
+        return ""
+
+
+class World:
+    """A daemon's answers and a worker's end."""
+
+    def __init__(self) -> None:
+        self.store = Store()
+        self.rates = RateLimiter(FEW)
+        self.vlans: list[Vlan] = []
+        self.asked_for: list[Identity] = []
+        self.answers = WorkerAnswers(
+            self.store, self._subports, self.rates, Complaints(logging.getLogger("daemon"))
+        )
+        one, other = socket.socketpair()
+        self.near, self.far = Pipe(one), Pipe(other)
+        self.unknown: list[object] = []
+        self.threads = [
+            eventlet.spawn(self.far.run, self._handle),
+            eventlet.spawn(self.near.run, self.unknown.append),
+        ]
+
+    def _subports(self, identity: Identity) -> list[Vlan]:
+        self.asked_for.append(identity)
+        return self.vlans
+
+    def _handle(self, message: dict[str, object]) -> None:
+        if not self.answers.handle(self.far, message):
+            self.unknown.append(message)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(remote, "PATIENCE", AMPLE)
+    one = World()
+    yield one
+    one.near.close()
+    one.far.close()
+
+
+PLAIN = GuestRequest("GET", "/a")
+
+
+def ask(
+    world: World,
+    request: GuestRequest = PLAIN,
+    *,
+    seconds: float = AMPLE,
+    goes_on: Callable[[str | None], bool] = lambda _said: True,
+) -> View:
+    deadline = time.monotonic() + seconds
+    store = RemoteStore(world.near, "store")
+    return store.open(request, IDENTITY, deadline=deadline, goes_on=goes_on)
+
+
+def test_an_answer_is_the_stores(world: World) -> None:
+    request = GuestRequest(
+        "POST",
+        "/openstack/latest/password",
+        query="a=b",
+        headers={"accept": "x"},
+        body=b"\0\xff",
+        guest_ip="10.0.0.5",
+    )
+    begun = time.monotonic()
+    assert ask(world, request).answer() == world.store.reply
+    assert world.store.went_on
+    ((asked, identity, deadline),) = world.store.asked
+    assert (asked, identity) == (request, IDENTITY)
+    # The seconds that are left go over the pipe, and count from where it is read.
+    assert begun + AMPLE <= deadline <= time.monotonic() + AMPLE
+
+
+@pytest.mark.parametrize("said", ["required", "", None])
+def test_what_a_record_says_of_tokens_comes_as_it_is(world: World, said: str | None) -> None:
+    world.store.tokens = said
+    assert ask(world).http_tokens == said
+
+
+@pytest.mark.parametrize("said", ["required", "", None])
+def test_a_request_that_does_not_go_on_is_not_answered(world: World, said: str | None) -> None:
+    world.store.tokens = said
+    assert ask(world, goes_on=lambda one: one != said).http_tokens == said
+    assert (world.store.went_on, world.store.answered) == (False, 0)
+    assert len(world.store.asked) == 1
+
+
+def test_an_error_of_the_stores_comes_with_its_remedy(world: World) -> None:
+    world.store.reply = BackendUnreachableError(backend="store", cause="it is away", remedy="Mend")
+    with pytest.raises(BackendError, match="store: it is away") as caught:
+        ask(world)
+    assert caught.value.remedy == "Mend"
+
+
+def test_a_daemon_that_does_not_answer_is_an_error(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "PATIENCE", 0.01)
+    monkeypatch.setattr(remote, "STORE_PATIENCE", 0.01)
+    world.threads[0].kill()
+    with pytest.raises(BackendError, match="the daemon has not answered"):
+        ask(world, seconds=0)
+    assert not RemoteRates(FEW, world.near).ask(HERE, 4).refuse, "a slow daemon refuses nobody"
+
+
+def test_the_subports_of_a_vm_are_those_that_the_daemon_knows(world: World) -> None:
+    remote_subports = RemoteSubports(world.near, "nova")
+    assert remote_subports.of(IDENTITY, time.monotonic() + AMPLE) == []
+    world.vlans = [Vlan("fa:16:3e:00:00:01", vid, "fa:16:3f:00:00:01") for vid in (1, 4094)]
+    assert remote_subports.of(IDENTITY, 0.0) == world.vlans
+    assert world.asked_for == [IDENTITY, IDENTITY]
+
+
+def test_a_daemon_that_tells_no_subports_is_an_error(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "PATIENCE", 0.01)
+    world.threads[0].kill()
+    with pytest.raises(BackendError, match="the daemon has not answered"):
+        RemoteSubports(world.near, "nova").of(IDENTITY, 0.0)
+
+
+def test_rates_are_counted_by_the_daemon(world: World) -> None:
+    first, second = (RemoteRates(FEW, world.near) for _ in range(2))
+    assert not first.ask(HERE, 4).refuse
+    verdict = second.ask(HERE, 4)
+    assert verdict.refuse
+    assert verdict.retry_after >= 1
+    first.forget(HERE)
+    assert second.ask(HERE, 4).refuse, "it is the daemon's to forget"
+
+
+def test_what_is_not_limited_is_not_asked_for(world: World) -> None:
+    world.near.close()
+    assert not RemoteRates(RateSettings(), world.near).ask(HERE, 4).refuse
+    assert not RemoteRates(FEW, world.near).ask(HERE, 6).refuse
+
+
+def test_an_error_is_logged_once_by_the_daemon(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = [RemoteComplaints(world.near, logging.getLogger("worker")) for _ in range(2)]
+    for _ in range(2):
+        for worker in workers:
+            worker.about(HERE, "kind", "50 %% of %s", "it", level=logging.ERROR)
+    RemoteRates(FEW, world.near).ask(HERE, 4)
+    lines = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
+    assert lines == [("daemon", "ERROR", "50 % of it")]
+
+
+def test_what_is_not_for_the_desk_is_left(world: World) -> None:
+    world.near.send({"what": "known", "known": 1})
+    RemoteRates(FEW, world.near).ask(HERE, 4)
+    assert world.unknown == [{"what": "known", "known": 1}]

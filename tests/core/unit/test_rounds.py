@@ -1,0 +1,148 @@
+"""A port that has much to do should have one piece of it done in each round of the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import eventlet
+import pytest
+
+from dfmeta.model import Endpoint
+from dfmeta.proxy.rounds import REST, SHARE, Rounds
+from tests.core.unit.support import let_hub_run
+
+ONE, TWO, THREE = Endpoint(1), Endpoint(2), Endpoint(3)
+
+
+class World:
+    """Ports that do things, each of which takes as long as is said."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.done: list[tuple[int, Endpoint]] = []
+        self.round = 0
+        self.rounds = Rounds(clock=lambda: self.now)
+        self._counting = eventlet.spawn(self._count)
+
+    def _count(self) -> None:
+        while True:
+            eventlet.sleep(0)
+            self.round += 1
+
+    def close(self) -> None:
+        self._counting.kill()
+
+    def work(self, *ports: Endpoint, seconds: float) -> list[Any]:
+        """Have a piece of work come for each of them, in this order and in one round."""
+        return [eventlet.spawn(self._piece, port, seconds) for port in ports]
+
+    def _piece(self, port: Endpoint, seconds: float) -> None:
+        self.rounds.turn(port)
+        self.done.append((self.round, port))
+        self.now += seconds
+
+    @property
+    def order(self) -> list[Endpoint]:
+        return [port for _round, port in self.done]
+
+    def by_round(self) -> list[list[Endpoint]]:
+        return [
+            [port for one, port in self.done if one == number]
+            for number in sorted({one for one, _port in self.done})
+        ]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    one = World()
+    yield one
+    one.close()
+
+
+def test_the_first_piece_of_each_port_is_done_at_once(world: World) -> None:
+    world.work(ONE, TWO, THREE, seconds=10 * SHARE)
+    let_hub_run()
+    assert world.by_round() == [[ONE, TWO, THREE]]
+
+
+def test_what_a_port_has_besides_is_done_one_in_a_round_when_it_takes_long(world: World) -> None:
+    world.work(ONE, ONE, ONE, seconds=SHARE)
+    let_hub_run()
+    assert world.by_round() == [[ONE], [ONE], [ONE]]
+
+
+def test_ports_take_turns_however_much_one_has(world: World) -> None:
+    world.work(*[ONE] * 5, *[TWO] * 2, THREE, seconds=SHARE)
+    let_hub_run()
+    assert world.order == [ONE, TWO, THREE, ONE, TWO, ONE, ONE, ONE]
+
+
+def test_who_comes_anew_goes_before_what_waits(world: World) -> None:
+    world.work(*[ONE] * 9, seconds=SHARE)
+    while len(world.done) < 3:
+        eventlet.sleep(0)
+    world.work(TWO, seconds=SHARE)
+    let_hub_run()
+    assert TWO in world.order[3:5]
+
+
+def test_a_round_has_room_for_much_that_is_small(world: World) -> None:
+    world.work(*[ONE] * 21, seconds=SHARE / 10)
+    let_hub_run()
+    assert [len(one) for one in world.by_round()] == [1, 10, 10]
+
+
+def test_a_port_that_has_rested_goes_at_once_again(world: World) -> None:
+    world.work(ONE, seconds=SHARE)
+    let_hub_run()
+    world.now += REST
+    world.work(TWO, ONE, seconds=SHARE)
+    let_hub_run()
+    assert world.by_round() == [[ONE], [TWO, ONE]]
+
+
+def test_a_port_that_has_not_rested_waits_where_another_has_gone(world: World) -> None:
+    world.work(ONE, seconds=SHARE)
+    let_hub_run()
+    world.work(TWO, ONE, seconds=SHARE)
+    let_hub_run()
+    assert world.by_round() == [[ONE], [TWO], [ONE]]
+
+
+def test_who_is_alone_goes_at_once_in_each_round(world: World) -> None:
+    for _ in range(3):
+        world.work(ONE, seconds=SHARE)
+        eventlet.sleep(0)
+        eventlet.sleep(0)
+    assert world.order == [ONE] * 3
+    assert not world.rounds._waiting
+
+
+def test_ports_that_have_rested_take_no_memory(world: World) -> None:
+    for number in range(100):
+        world.work(Endpoint(number + 1), seconds=REST / 10)
+        let_hub_run()
+    assert len(world.rounds._seen) < 20
+
+
+def test_what_is_killed_as_it_waits_keeps_no_other_from_its_turn(world: World) -> None:
+    threads = world.work(ONE, ONE, ONE, ONE, seconds=SHARE)
+    eventlet.sleep(0)
+    threads[1].kill()
+    let_hub_run()
+    assert world.order == [ONE] * 3
+
+
+def test_a_piece_that_fails_keeps_no_other_from_its_turn(world: World) -> None:
+    def fail() -> None:
+        world.rounds.turn(ONE)
+        raise ValueError("it fails")
+
+    world.work(ONE, seconds=SHARE)
+    failing = eventlet.spawn(fail)
+    world.work(ONE, TWO, seconds=SHARE)
+    let_hub_run()
+    assert sorted(world.order) == [ONE, ONE, TWO]
+    with pytest.raises(ValueError, match="it fails"):
+        failing.wait()

@@ -1,0 +1,266 @@
+"""The listing of ports should show every guest's port, served or not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from ipaddress import IPv4Network
+from typing import Any
+
+import pytest
+
+from dfmeta.cli.gather import _known
+from dfmeta.cmd.rows import port_rows, service_row
+from dfmeta.flows.key import IN_PORT, PREFIX6
+from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.host_wide import allotment_of
+from dfmeta.model import Endpoint
+from dfmeta.proxy.recent import REASONS, Recent
+from dfmeta.registry import Registry
+from tests.core.unit.support import (
+    GUEST_IP6,
+    GUEST_MAC,
+    INSTANCE,
+    OTHER_INSTANCE,
+    PROJECT,
+    SERVICE6,
+    TAP,
+    TAP6,
+    address,
+    address6,
+    claim_of,
+    port,
+)
+
+# A list of ports gives way to other work, on a busy machine after each port.
+
+
+def test_a_served_port_shows_its_keys_and_who_is_there() -> None:
+    registry = Registry()
+    registry.set_port(port())
+    registry.learn(Endpoint(13), address(), 0)
+    registry.learn(Endpoint(13), address("10.0.0.6"), 0)
+    claim = registry.claim(IN_PORT.key_of(Endpoint(13), 1))
+    assert claim is not None
+    registry.opened(claim, 0)
+    (row,) = port_rows(registry)
+    assert row["key"] == "128.0.0.13"
+    assert row["addresses"] == [
+        {
+            "slot": 0,
+            "key": "128.0.0.13",
+            "meta_mac": None,
+            "mac": GUEST_MAC,
+            "ip": "10.0.0.5",
+            "service": None,
+            "connections": 0,
+        },
+        {
+            "slot": 1,
+            "key": "144.0.0.13",
+            "meta_mac": None,
+            "mac": GUEST_MAC,
+            "ip": "10.0.0.6",
+            "service": None,
+            "connections": 1,
+        },
+    ]
+    assert (row["port"], row["ofport"], row["state"]) == ("tap1", 13, "served")
+    assert (row["instance"], row["project"]) == (INSTANCE, PROJECT)
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_with_meta_ips_a_port_and_each_address_have_a_meta_mac() -> None:
+    keys = MetaKeys(IPv4Network("240.0.0.0/28"), PREFIX6, "fa:16:ee:00:00:00")
+    registry = Registry(keys=keys, allotment=allotment_of(keys, frozenset))
+    registry.set_port(port())
+    registry.unwritten()
+    registry.learn(Endpoint(13), address(), 0)
+    registry.learn(Endpoint(13), address6(), 0)
+    (row,) = port_rows(registry)
+    assert (row["key"], row["meta_mac"]) == ("240.0.0.2", "fa:16:ee:00:00:02")
+    assert row["key6"] == str(PREFIX6[2])
+    assert [(one["key"], one["meta_mac"], one["ip"]) for one in row["addresses"]] == [
+        ("240.0.0.2", "fa:16:ee:00:00:02", "10.0.0.5"),
+        (f"{PREFIX6[2]}", "fa:16:ee:00:00:12", GUEST_IP6),
+    ]
+
+
+def test_an_ipv6_address_has_the_slot_of_its_key_and_the_service_that_it_uses() -> None:
+    registry = Registry()
+    registry.set_port(port())
+    registry.learn(Endpoint(13), address6(), 0)
+    registry.learn(Endpoint(13), address(), 0)
+    registry.learn(Endpoint(13), address6(service=SERVICE6[1]), 0)
+    (row,) = port_rows(registry)
+    assert (row["key"], row["key6"]) == ("128.0.0.13", "fd00:a9fe:a9fe:a9fe:1::d")
+    assert [(one["slot"], one["key"], one["ip"], one["service"]) for one in row["addresses"]] == [
+        (0, "128.0.0.13", "10.0.0.5", None),
+        (1, "fd00:a9fe:a9fe:a9fe:1::d", GUEST_IP6, SERVICE6[0]),
+        (2, "fd00:a9fe:a9fe:a9fe:2::d", GUEST_IP6, SERVICE6[1]),
+    ]
+    assert [registry.count_addresses(version) for version in (4, 6)] == [1, 2]
+
+
+def test_a_number_of_the_host_is_shown_as_its_number_within_the_range() -> None:
+    keys = MetaKeys(IPv4Network("240.0.0.0/28"), PREFIX6, "fa:16:ee:00:00:00")
+    registry = Registry(keys=keys)
+    registry.set_port(port(12, name="tap0"))
+    registry.set_port(port())
+    (row, _other) = port_rows(registry)
+    assert row["key"] is None, "it has none yet"
+    registry.learn(Endpoint(13), address6(), 0)
+    registry.learn(Endpoint(13), address(), 0)
+    registry.learn(Endpoint(13), address("10.0.0.6"), 0)
+    (other, row) = port_rows(registry)
+    assert (other["key"], other["addresses"]) == ("240.0.0.2", [])
+    assert row["key"] == "240.0.0.3"
+    assert [(one["slot"], one["key"], one["ip"]) for one in row["addresses"]] == [
+        (3, "240.0.0.3", "10.0.0.5"),
+        (4, "240.0.0.4", "10.0.0.6"),
+        (3, "fd00:a9fe:a9fe:a9fe::3", GUEST_IP6),
+    ]
+
+
+@pytest.mark.parametrize("meta", [False, True])
+def test_a_listing_is_read_with_the_slots_that_the_registry_has(meta: bool) -> None:
+    of_meta = MetaKeys(IPv4Network("240.0.0.0/28"), PREFIX6, "fa:16:ee:00:00:00")
+    registry = Registry(keys=of_meta if meta else IN_PORT)
+    registry.set_port(port())
+    for one in (address(), address("10.0.0.6"), address6(), address6(service=SERVICE6[1])):
+        registry.learn(Endpoint(13), one, 0)
+    (row,) = port_rows(registry)
+    there = MetaKeys(of_meta.cidr, PREFIX6, "fa:16:ee:00:00:00") if meta else IN_PORT
+    slots = registry.slots(Endpoint(13))
+    assert _known(row, there).addresses == {n: slot.address for n, slot in slots.items()}
+    with pytest.raises(ValueError, match="is not a key"):
+        _known(row | {"addresses": [row["addresses"][0] | {"key": "10.0.0.1"}]}, there)
+
+
+def test_the_addresses_of_the_service_are_those_that_the_flows_have() -> None:
+    ip = "169.254.169.254"
+    assert service_row(None) == {"ip": None, "ip6": [], "ip6_fault": ""}
+    assert service_row(TAP, "no IPv6") == {"ip": ip, "ip6": [], "ip6_fault": "no IPv6"}
+    assert service_row(TAP6) == {"ip": ip, "ip6": list(SERVICE6), "ip6_fault": ""}
+
+
+def test_ports_that_are_not_served_say_why_and_come_in_order() -> None:
+    registry = Registry()
+    registry.set_port(port(None, name="unnumbered"))
+    registry.set_port(port(15, name="dead", dead=True))
+    registry.set_port(port(14, name="broken", fault="odd"))
+    registry.set_port(port(2, name="waiting", instance=""))
+    rows = port_rows(registry)
+    assert [(row["port"], row["state"]) for row in rows] == [
+        ("waiting", "no instance"),
+        ("broken", "broken"),
+        ("dead", "dead"),
+        ("unnumbered", "no ofport"),
+    ]
+    assert [row["key"] for row in rows] == ["128.0.0.2", None, "128.0.0.15", None]
+    assert rows[1]["fault"] == "odd"
+
+
+def test_ports_of_one_number_come_in_the_order_of_their_vlans() -> None:
+    registry = Registry()
+    registry.set_port(replace(port(instance=OTHER_INSTANCE), vid=100))
+    registry.set_port(port())
+    registry.learn(Endpoint(13, 100), address(), 0)
+    rows = port_rows(registry)
+    assert [(row["ofport"], row["vid"]) for row in rows] == [(13, 0), (13, 100)]
+    assert [row["instance"] for row in rows] == [INSTANCE, OTHER_INSTANCE]
+    assert [len(row["addresses"]) for row in rows] == [0, 1]
+    assert rows[1]["key"] == str(IN_PORT.key_of(Endpoint(13, 100), 0))
+
+
+def test_a_port_shows_what_its_guest_has_asked_and_how_it_failed() -> None:
+    registry, recent = Registry(), Recent(clock=lambda: 1_000_000_000.0)
+    registry.set_port(port())
+    registry.set_port(port(14, name="quiet"))
+    claim = claim_of(registry)
+    for status in (200, 0):
+        recent.answered(claim, status, "/openstack/latest/x?secret", "it is away")
+    asked, quiet = port_rows(registry, recent)
+    assert asked["requests"] == {
+        "2xx": 1,
+        "3xx": 0,
+        "4xx": 0,
+        "5xx": 0,
+        "closed": 1,
+        "last_at": "2001-09-09T01:46:40Z",
+        "last_status": None,
+    }
+    assert asked["last_failure"] == {
+        "at": "2001-09-09T01:46:40Z",
+        "status": None,
+        "path": "openstack",
+        "reason": "it is away",
+        "times": 1,
+        "own": False,
+        "brief": "it is away",
+        "remedy": "`journalctl -u dfmeta-agent` shows the cause; then see the lines store, lookup "
+        "and disk of `dfmeta doctor`",
+        "failing": False,
+        "failing_since": None,
+    }
+    assert (quiet["requests"], quiet["last_failure"]) == (None, None)
+    assert json.loads(json.dumps(asked)) == asked
+    # Another guest has the port now: what was asked before was not asked by it.
+    registry.set_port(port(instance=OTHER_INSTANCE))
+    assert port_rows(registry, recent)[0]["requests"] is None
+
+
+def failing(status: int, reason: str, *, backend: str = "store") -> dict[str, Any]:
+    """What a row has of the failure of a guest that was never served."""
+    registry, recent = Registry(), Recent(clock=lambda: 1_000_000_000.0)
+    registry.set_port(port())
+    claim = claim_of(registry)
+    recent.answered(claim, status, "/openstack", reason)
+    last: dict[str, Any] = port_rows(registry, recent, backend=backend)[0]["last_failure"]
+    assert (last["failing"], last["failing_since"]) == (True, "2001-09-09T01:46:40Z")
+    return last
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "backend", "brief", "remedy"),
+    [
+        (404, "", "store", "no record", f"`dfmeta store put {INSTANCE} --hostname <name>`"),
+        (404, "", "nova", "Nova has no such", f"`openstack server show {INSTANCE} -c project_id`"),
+        (403, "nova answered 403. x differs", "nova", "nova answered 403", "shared_secret"),
+        (503, REASONS["project"], "nova", "its project is not", "Interface tap1 external_ids:"),
+        (0, "n:8775: connection refused. Look", "nova", "n:8775: connection ", "the line nova"),
+        (503, REASONS["timeout"], "store", "no answer within", "the lines store"),
+        (500, REASONS["defect"], "store", "an error in dfmeta", "report it"),
+        (401, REASONS["token"], "store", "no valid token", f"{INSTANCE} --http-tokens optional"),
+        (401, REASONS["token"], "nova", "no valid token", "[store] http_tokens = optional"),
+        (429, REASONS["rate"], "store", "too many requests", "[metadata_rate_limiting]"),
+        (403, REASONS["forwarded"], "store", "a proxy forwarded", "refuse_forwarded = false"),
+    ],
+)
+def test_a_failing_guest_has_a_remedy_by_its_reason(
+    status: int, reason: str, backend: str, brief: str, remedy: str
+) -> None:
+    last = failing(status, reason, backend=backend)
+    assert last["brief"].startswith(brief)
+    assert remedy in last["remedy"]
+
+
+def test_what_a_guest_does_to_itself_is_shown_as_such() -> None:
+    registry, recent = Registry(), Recent()
+    registry.set_port(port())
+    claim = claim_of(registry)
+    recent.answered(claim, 414, "", REASONS["request_line"])
+    (row,) = port_rows(registry, recent)
+    last = row["last_failure"]
+    assert (last["own"], last["failing"], last["failing_since"]) == (True, False, None)
+    assert last["remedy"] == ""
+    assert row["requests"]["4xx"] == 1
+
+
+def test_of_two_rows_with_one_number_only_the_served_one_has_addresses() -> None:
+    registry = Registry()
+    registry.set_port(port(name="earlier"))
+    registry.set_port(port(name="later"))
+    registry.learn(Endpoint(13), address(), 0)
+    counts = {row["port"]: len(row["addresses"]) for row in port_rows(registry)}
+    assert counts == {"earlier": 0, "later": 1}

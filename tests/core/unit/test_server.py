@@ -1,0 +1,450 @@
+"""The server should claim, place and end connections, and no guest's should be another's loss."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
+
+import eventlet
+import eventlet.green.socket
+import pytest
+from eventlet.event import Event
+
+from dfmeta import metrics
+from dfmeta.flows.key import IN_PORT
+from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.proxy import connection
+from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.rounds import SHARE
+from dfmeta.proxy.server import GuestServer
+from dfmeta.registry import Registry
+from tests.core.unit.support import (
+    AMPLE,
+    INSTANCE,
+    OTHER_INSTANCE,
+    Listener,
+    address,
+    let_hub_run,
+    port,
+    until,
+)
+
+GET = b"GET /a HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"
+FEW = Limits(connections_per_port=2, waiting_per_port=1, requests_per_port=2)
+
+
+class World:
+    """Ports, a server, and an application that answers with the instance that asks."""
+
+    def __init__(self, limits: Limits = FEW, ports: int = 2) -> None:
+        self.registry = Registry()
+        for ofport in range(1, ports + 1):
+            self.registry.set_port(port(ofport, name=f"tap{ofport}"))
+            self.registry.learn(Endpoint(ofport), address(), 0)
+        self.listener = Listener()
+        self.gate: Event | None = None
+        self.running = 0
+        self.most = 0
+        self.server = GuestServer(
+            [self.listener],
+            "lo",
+            self.registry,
+            self._answer,
+            hold_timeout=5.0,
+            limits=limits,
+        )
+        self.server.start()
+
+    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        exchange = environ["dfmeta.exchange"]
+        assert exchange.turn(exchange.deadline)
+        if exchange.request.path == "/token":
+            exchange.limit_hops(1)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        if self.gate is not None:
+            self.gate.wait()
+        self.running -= 1
+        body = exchange.claim.identity.port_name.encode()
+        start_response("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+
+    def wait(self, connections: int) -> None:
+        """Wait until the server has so many."""
+        until(lambda: len(self.server.descriptors()) == connections, f"{connections} connections")
+
+    def connect(self, ofport: int = 1, *, slot: int = 0) -> Any:
+        return self.listener.connect(str(IN_PORT.key_of(Endpoint(ofport), slot)))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    one = World()
+    yield one
+    one.server.stop(0.0)
+
+
+def closed(reason: str) -> float:
+    return float(metrics.CLOSED.labels(reason)._value.get())
+
+
+def hit(limit: str) -> float:
+    return float(metrics.LIMITS.labels(limit)._value.get())
+
+
+def ask(sock: Any) -> bytes:
+    """Ask and read the answer's body."""
+    sock.sendall(GET)
+    return answer(sock)
+
+
+def answer(sock: Any) -> bytes:
+    data = b""
+    while b"\r\n\r\ntap" not in data:
+        piece = sock.recv(65536)
+        if not piece:
+            return data
+        data += piece
+    return data.partition(b"\r\n\r\n")[2]
+
+
+def is_closed(sock: Any, seconds: float = AMPLE) -> bool:
+    """Whether the server closes or resets it, without a byte."""
+    sock.settimeout(seconds)
+    try:
+        return bool(sock.recv(1) == b"")
+    except TimeoutError:
+        return False
+    finally:
+        sock.settimeout(AMPLE)
+
+
+def stays_open(sock: Any) -> bool:
+    """Whether the server neither closes it nor says anything, for a while."""
+    return not is_closed(sock, 0.5)
+
+
+def test_a_guest_is_answered_as_whom_its_port_says(world: World) -> None:
+    assert [ask(world.connect(ofport)) for ofport in (1, 2)] == [b"tap1", b"tap2"]
+
+
+def test_whoever_is_nobody_gets_no_answer(world: World) -> None:
+    before = closed("unknown_peer")
+    for peer in (
+        "10.0.0.1",
+        str(IN_PORT.key_of(Endpoint(3), 0)),
+        str(IN_PORT.key_of(Endpoint(1), 1)),
+    ):
+        assert is_closed(world.listener.connect(peer))
+    assert closed("unknown_peer") == before + 3
+
+
+def test_what_a_port_has_too_much_waits_and_then_is_reset(world: World) -> None:
+    before = closed("too_many"), hit("connections_per_port"), hit("waiting_per_port")
+    silent = [world.connect() for _ in range(2)]
+    third, fourth = world.connect(), world.connect()
+    third.sendall(GET)
+    assert is_closed(fourth)
+    assert stays_open(third)
+    after = closed("too_many"), hit("connections_per_port"), hit("waiting_per_port")
+    assert after == (before[0] + 1, before[1] + 1, before[2] + 1)
+    assert ask(world.connect(2)) == b"tap2", "another guest does not notice"
+    silent[0].close()
+    assert answer(third) == b"tap1"
+
+
+def test_both_versions_of_ip_share_what_a_port_has(world: World) -> None:
+    own = GuestAddress("fa:16:3e:00:00:01", IPv6Address("fd00::5"), IPv6Address("fe80::a9fe:a9fe"))
+    learned = world.registry.learn(Endpoint(1), own, 0)
+    assert learned is not None
+    four, six = world.connect(), world.connect(slot=learned.slot)
+    assert [ask(four), ask(six)] == [b"tap1", b"tap1"]
+    (first, second) = world.server._room
+    assert world.server.slots(first) is world.server.slots(second), "one set of requests"
+    assert {type(one.claim.address.ip) for one in (first, second)} == {IPv4Address, IPv6Address}
+    # Both wait for another request; a third one has its place of either version.
+    silent = [world.connect(slot=slot) for slot in (learned.slot, 0)]
+    let_hub_run()
+    assert [is_closed(four), is_closed(six)] == [True, True]
+    third, fourth = world.connect(slot=learned.slot), world.connect()
+    assert is_closed(fourth), "two are open, one waits"
+    assert stays_open(third)
+    assert ask(world.connect(2)) == b"tap2"
+    for sock in silent:
+        sock.close()
+
+
+def test_a_listener_for_each_version_is_served_and_closed_at_the_end() -> None:
+    listeners = [Listener(), Listener()]
+    world = World()
+    server = GuestServer(
+        listeners, "lo", world.registry, world._answer, hold_timeout=5.0, limits=FEW
+    )
+    server.start()
+    keys = [str(IN_PORT.key_of(Endpoint(ofport), 0)) for ofport in (1, 2)]
+    found = [one.connect(key) for one, key in zip(listeners, keys, strict=True)]
+    assert [ask(sock) for sock in found] == [b"tap1", b"tap2"]
+    assert server.port == listeners[0].getsockname()[1]
+    for one in (server, world.server):
+        one.stop(0.0)
+    let_hub_run()
+    assert [one.fileno() for one in listeners] == [-1, -1]
+
+
+def test_an_idle_connection_gives_way_to_a_new_one_of_its_port(world: World) -> None:
+    kept = [world.connect() for _ in range(2)]
+    assert [ask(sock) for sock in kept] == [b"tap1", b"tap1"]
+    let_hub_run()
+    assert ask(world.connect()) == b"tap1"
+    assert is_closed(kept[0])
+    assert ask(kept[1]) == b"tap1"
+
+
+def test_a_connection_is_not_kept_when_others_of_its_port_wait(world: World) -> None:
+    world.gate = Event()
+    served = [world.connect() for _ in range(2)]
+    for one in served:
+        one.sendall(GET)
+    until(lambda: world.running == 2, "the requests")
+    (waiting := world.connect()).sendall(GET)
+    world.wait(3)
+    world.gate.send()
+    # The first answer gives its place to the one that waits, and then none waits.
+    answers = [one.recv(65536) for one in served]
+    assert [b"\r\nConnection: close\r\n" in one for one in answers].count(True) == 1
+    assert answer(waiting) == b"tap1"
+
+
+def test_a_connection_that_has_got_a_token_does_not_give_way(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SPARED", 1000.0)
+    with_token = [world.connect() for _ in range(2)]
+    for one in with_token:
+        one.sendall(GET.replace(b"/a", b"/token"))
+        assert answer(one) == b"tap1"
+    (waiting := world.connect()).sendall(GET)
+    world.wait(3)
+    with_token[0].sendall(GET)
+    assert b"\r\nConnection: close\r\n" in with_token[0].recv(65536)
+    assert answer(waiting) == b"tap1"
+    # Later it gives way, as any other.
+    monkeypatch.setattr(connection, "SPARED", 0.0)
+    with_token[1].sendall(GET.replace(b"/a", b"/token"))
+    assert answer(with_token[1]) == b"tap1"
+    later = [world.connect() for _ in range(2)]
+    assert [ask(one) for one in later] == [b"tap1", b"tap1"]
+    assert is_closed(with_token[1])
+
+
+def test_a_connection_is_not_kept_when_most_places_are_taken() -> None:
+    world = World(replace(FEW, connections=2))
+    first, second = world.connect(1), world.connect(2)
+    world.wait(2)
+    first.sendall(GET)
+    assert answer(first) == b"tap1"
+    assert is_closed(first), "two of two are more than three quarters"
+    assert ask(second) == b"tap2"
+    assert stays_open(second)
+    world.server.stop(0.0)
+
+
+def test_when_all_places_are_taken_the_greediest_port_gives_one_away() -> None:
+    world = World(replace(FEW, connections=3))
+    before = closed("too_many"), hit("connections")
+    mine = [world.connect() for _ in range(3)]
+    world.wait(3)
+    assert ask(world.connect(2)) == b"tap2"
+    assert is_closed(mine[2])
+    assert (closed("too_many"), hit("connections")) == (before[0] + 1, before[1] + 1)
+    world.server.stop(0.0)
+
+
+def test_no_more_requests_of_a_port_run_at_a_time_than_may() -> None:
+    world = World(replace(FEW, connections_per_port=6, requests_per_port=2))
+    world.gate = Event()
+    before = hit("requests_per_port")
+    guests = [world.connect() for _ in range(5)]
+    for guest in guests:
+        guest.sendall(GET)
+    other = world.connect(2)
+    other.sendall(GET)
+    # Three wait for their turn. Two of the one port and the other's have it.
+    until(lambda: hit("requests_per_port") == before + 3, "all requests")
+    until(lambda: world.running == 3, "the requests that may run")
+    world.gate.send()
+    assert [answer(guest) for guest in [*guests, other]] == [b"tap1"] * 5 + [b"tap2"]
+    assert world.most == 3
+    assert hit("requests_per_port") == before + 3
+    world.server.stop(0.0)
+
+
+def test_a_port_with_many_requests_does_not_keep_a_guest_that_comes_anew_waiting() -> None:
+    many = 8
+    world = World(Limits(connections_per_port=many), ports=3)
+    answered: list[str] = []
+    plain = world.server.application
+
+    def slow(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        answered.append(environ["dfmeta.exchange"].claim.identity.port_name)
+        until = time.thread_time() + 2 * SHARE
+        while time.thread_time() < until:
+            pass
+        return [*plain(environ, start_response)]
+
+    world.server.application = slow
+    greedy = [world.connect(1 + number % 2) for number in range(2 * many)]
+    world.wait(2 * many)
+    for guest in greedy:
+        guest.sendall(GET * 10)
+    while len(answered) < 2 * many:
+        eventlet.sleep(0)
+    # It connects, its connection is accepted, it asks: each takes some rounds.
+    before = len(answered)
+    assert before < 10 * many, "most of the others' requests wait yet"
+    assert ask(world.connect(3)) == b"tap3"
+    assert answered.index("tap3") - before < 2 * many
+    world.server.stop(0.0)
+
+
+def test_a_port_that_is_refused_too_often_waits_for_its_next_connections() -> None:
+    world = World(Limits(connections_per_port=1))
+    refused = world.connect()
+    pauses = iter([1000.0, 0.0])
+    world.server._refusals.pause = lambda _endpoint: next(pauses)  # type: ignore[method-assign]  # no clock of its own
+    refused.sendall(b"nonsense\r\n\r\n")
+    assert refused.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
+    refused.close()
+    following = world.connect()
+    following.sendall(GET)
+    assert ask(world.connect(2)) == b"tap2"
+    with eventlet.Timeout(0.05, False):
+        following.recv(1)
+        pytest.fail("its port has a place too many")
+    world.server.stop(0.0)
+
+
+def test_when_a_port_changes_its_connections_end_and_nobody_elses(world: World) -> None:
+    before = closed("changed")
+    mine = [world.connect() for _ in range(3)]
+    other = world.connect(2)
+    world.wait(4)
+    world.registry.set_port(port(1, name="tap1", instance=OTHER_INSTANCE))
+    assert all(is_closed(sock) for sock in mine)
+    assert closed("changed") == before + 3
+    assert ask(other) == b"tap2"
+    world.wait(1)
+
+
+def test_what_is_learnt_of_a_port_ends_no_connection(world: World) -> None:
+    world.registry.set_port(port(1, name="tap1", project=""))
+    learned = world.registry.learn(Endpoint(1), address(), 0)
+    assert learned is not None
+    sock = world.connect(slot=learned.slot)
+    assert ask(sock) == b"tap1"
+    world.registry.set_port(port(1, name="tap1", project="p"))
+    assert ask(sock) == b"tap1"
+
+
+def test_an_error_of_accept_is_survived(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.listener.error = OSError(24, "Too many open files")
+    assert ask(world.connect()) == b"tap1"
+    assert "Cannot accept a connection" in caplog.text
+
+
+def test_a_defect_in_accepting_costs_one_connection(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(world.registry, "claim", lambda _peer: 1 / 0)
+        before = closed("defect")
+        assert is_closed(world.connect())
+    assert closed("defect") == before + 1
+    assert "Traceback" in caplog.text
+    assert ask(world.connect()) == b"tap1"
+
+
+def test_a_defect_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+
+    def broken(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> list[bytes]:
+        raise RuntimeError("a defect")
+
+    before = closed("defect")
+    world.server.application = broken  # type: ignore[assignment]  # as above
+    sock = world.connect()
+    sock.sendall(GET)
+    assert answer(sock) == b""
+    assert closed("defect") == before + 1
+    assert "tap1 failed" in caplog.text
+    world.server.application = world._answer  # type: ignore[assignment]  # as above
+    kept = world.connect()
+    assert ask(kept) == b"tap1"
+    let_hub_run()
+    assert world.registry.slots(Endpoint(1))[0].connections == 1
+    world.server.stop(0.0)
+
+
+def test_open_connections_are_counted_and_keep_their_slot(world: World) -> None:
+    kept = [world.connect() for _ in range(3)]
+    world.wait(3)
+    assert metrics.REGISTRY.get_sample_value("dfmeta_open_connections") == 3
+    assert world.registry.slots(Endpoint(1))[0].connections == 3
+    for sock in kept:
+        sock.close()
+    until(
+        lambda: metrics.REGISTRY.get_sample_value("dfmeta_open_connections") == 0,
+        "the server to see their ends",
+    )
+    assert world.registry.slots(Endpoint(1))[0].connections == 0
+
+
+def test_limits_may_be_replaced_while_guests_are_served(world: World) -> None:
+    kept = [world.connect() for _ in range(2)]
+    let_hub_run()
+    world.server.limits = replace(FEW, connections_per_port=3)
+    assert ask(world.connect()) == b"tap1"
+    assert [ask(sock) for sock in kept] == [b"tap1"] * 2
+
+
+def test_at_the_end_idle_connections_are_closed_and_running_requests_answered() -> None:
+    world = World()
+    idle, running = world.connect(1), world.connect(2)
+    assert ask(idle) == b"tap1"
+    let_hub_run()
+    world.gate = Event()
+    running.sendall(GET)
+    until(lambda: world.running, "the request")
+    stopping = eventlet.spawn(world.server.stop, AMPLE)
+    assert is_closed(idle)
+    world.gate.send()
+    assert answer(running) == b"tap2"
+    stopping.wait()
+    assert is_closed(running)
+
+
+def test_at_the_end_what_is_held_is_closed_when_its_time_is_up() -> None:
+    world = World()
+    world.gate = Event()
+    held = world.connect()
+    held.sendall(GET)
+    until(lambda: world.running, "the request")
+    world.server.stop(0.05)
+    assert is_closed(held)
+
+
+def test_connections_go_on_over_a_device_that_was_made_anew(world: World) -> None:
+    sock = world.connect()
+    world.wait(1)
+    world.server.rebind()
+    (connection,) = world.server._room
+    bound = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
+    assert bound.rstrip(b"\0") == b"lo"
+    assert ask(sock) == b"tap1"
+    identity = world.registry.identity(Endpoint(1))
+    assert identity is not None
+    assert identity.instance_id == INSTANCE

@@ -1,0 +1,555 @@
+"""The status page should show failing guests first, and no text of a guest or a client as it is."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from dfmeta import metrics
+from dfmeta.admin import troubles
+from dfmeta.admin.page import FILTER_MAX, StatusPage, parse
+from dfmeta.admin.status import FAILURES_SHOWN, SHOWN, STATES, Query, Status, render, style_hash
+from dfmeta.cmd.rows import service_row
+from dfmeta.cmd.status_page import (
+    NAMES_ASKED,
+    RECORDS_KEPT,
+    RecordNames,
+    Records,
+    facts_of_host,
+    failures_of_addresses,
+    failures_of_ports,
+)
+from dfmeta.model import Endpoint, Identity, Peer, PortState
+from dfmeta.proxy.recent import Recent
+from dfmeta.registry import Claim
+from dfmeta.store.db.repository import Repository
+from tests.core.docs.declared import declared
+from tests.core.unit.support import (
+    GUEST_IP6,
+    GUEST_MAC,
+    INSTANCE,
+    PROJECT,
+    SERVICE6,
+    TAP,
+    TAP6,
+    Load,
+    address,
+)
+
+NOW = 1_800_000_000.0
+HOSTILE = "\"><script>alert('x')</script><img src=http://192.0.2.1/>&amp;{{ 7 * 7 }}\u202e"
+
+
+def at(seconds_ago: float) -> str:
+    return datetime.fromtimestamp(NOW - seconds_ago, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def failure(ago: float = 5.0, *, failing: bool = True, **values: Any) -> dict[str, Any]:
+    known = {"at": at(ago), "status": 403, "path": "openstack", "reason": "secrets differ"}
+    since = at(ago) if failing else None
+    told = {"own": False, "remedy": "`mend it` <at once>", "failing_since": since}
+    return {**known, **told, "times": 1, "failing": failing, **values}
+
+
+def row(ofport: int | None = 3, **values: Any) -> dict[str, Any]:
+    """A row as GET /ports has it."""
+    key = f"128.0.0.{(ofport or 0) % 256}"
+    requests = {"2xx": 12, "3xx": 0, "4xx": 3, "5xx": 0, "closed": 0}
+    return {
+        "port": f"tap{ofport}",
+        "ofport": ofport,
+        "vid": 0,
+        "kind": "port",
+        "segmentation_id": None,
+        "parent": None,
+        "key": key,
+        "addresses": [
+            {
+                "slot": 0,
+                "key": key,
+                "mac": GUEST_MAC,
+                "ip": "10.0.0.5",
+                "service": None,
+                "connections": 1,
+            },
+            {
+                "slot": 1,
+                "key": f"fd00:a9fe:a9fe:a9fe:1::{ofport or 0:x}",
+                "mac": GUEST_MAC,
+                "ip": GUEST_IP6,
+                "service": SERVICE6[0],
+                "connections": 0,
+            },
+        ],
+        "iface_id": f"port-{ofport}",
+        "mac": GUEST_MAC,
+        "instance": INSTANCE,
+        "instance_name": f"web-{ofport}",
+        "project": PROJECT,
+        "sources": {"instance_id": "ovsdb"},
+        "state": str(PortState.SERVED),
+        "fault": "",
+        "requests": {**requests, "last_at": at(60), "last_status": 200},
+        "last_failure": None,
+        **values,
+    }
+
+
+def status(*rows: dict[str, Any], **values: Any) -> Status:
+    known = {
+        "program": "dfmeta-agent",
+        "version": "0.1.0",
+        "host": "compute1",
+        "now": NOW,
+        "since": NOW - 3700,
+        "missing": (),
+        "facts": (("Bridge", "br-int"),),
+        "ports": rows,
+        "samples": {},
+    }
+    return Status(**{**known, **values})
+
+
+class Seen(HTMLParser):
+    """What a page has: its elements, and the texts of the guests' rows."""
+
+    void = frozenset({"meta", "link", "input"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.guests: list[str] = []
+        self.feed(page)
+        assert self.open == [], "an element is not closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.void:
+            self.open.append(tag)
+        if (tag, dict(attrs).get("scope")) == ("th", "row") and dict(attrs).get("data-label"):
+            self.guests.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if "bdi" in self.open and "th" in self.open:
+            self.guests[-1] += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for there, attributes in self.elements if there == tag]
+
+
+def see(*rows: dict[str, Any], query: Query | None = None, **values: Any) -> Seen:
+    return Seen(render(status(*rows, **values), query or Query()))
+
+
+def test_who_fails_comes_first_the_latest_before_the_others() -> None:
+    rows = [
+        row(1),
+        row(2, state=str(PortState.DEAD)),
+        row(3, last_failure=failure(50)),
+        row(4, last_failure=failure(5)),
+        row(5, state=str(PortState.NO_INSTANCE), requests=None),
+        row(6, last_failure=failure(500, failing=False)),
+        row(None, state=str(PortState.NO_OFPORT), key=None, addresses=[]),
+    ]
+    seen = see(*rows)
+    assert seen.guests == ["web-4", "web-3", "web-5", "web-None", "web-6", "web-1", "web-2"]
+    for words in ("2 guests fail", "secrets differ", "5 s ago", "✖", "failed earlier", "openstack"):
+        assert words in seen.text
+
+
+@pytest.mark.parametrize(
+    ("rows", "values", "verdict"),
+    [
+        ([row()], {}, "Ready, no guest fails"),
+        ([], {}, "Ready, no guest fails"),
+        ([row(last_failure=failure())], {}, "1 guest fails"),
+        ([row(last_failure=failure(failing=False))], {}, "Ready, no guest fails"),
+        ([row(state="broken", fault="odd")], {}, "1 port is not served"),
+        ([row(last_failure=failure())], {"missing": ["ovsdb"]}, "Not ready: ovsdb missing"),
+        ([], {"ports": None}, "Ready"),
+    ],
+)
+def test_the_verdict_is_the_worst_there_is(
+    rows: list[dict[str, Any]], values: dict[str, Any], verdict: str
+) -> None:
+    page = render(status(*rows, **values), Query())
+    assert re.search(rf"<title>{re.escape(verdict)} · compute1", page)
+
+
+def test_what_anybody_named_is_text_and_no_markup() -> None:
+    address = {
+        **dict.fromkeys(("key", "mac", "ip", "service"), HOSTILE),
+        "slot": 0,
+        "connections": 0,
+    }
+    names = ("port", "instance", "instance_name", "project", "fault", "key", "mac", "iface_id")
+    hostile = row(
+        addresses=[address],
+        sources={HOSTILE: HOSTILE},
+        last_failure=failure(reason=HOSTILE, path=HOSTILE, remedy=f"{HOSTILE}`{HOSTILE}`"),
+        record_name=f"record {HOSTILE}",
+        **dict.fromkeys(names, HOSTILE),
+    )
+    told = {
+        **failure(reason=HOSTILE, path=HOSTILE, remedy=f"{HOSTILE}`{HOSTILE}`"),
+        "port": HOSTILE,
+        "instance": HOSTILE,
+        "name": HOSTILE,
+    }
+    samples: metrics.Samples = {("dfmeta_flows", (("purpose", HOSTILE),)): 1.0}
+    values = {"host": HOSTILE, "version": HOSTILE, "missing": [HOSTILE], "samples": samples}
+    facts = ((HOSTILE, HOSTILE),)
+    query = Query(port=HOSTILE, refresh=0)
+    seen = see(hostile, failures=[told], query=query, facts=facts, **values)
+    assert not {tag for tag, _ in seen.elements} & {"script", "img", "iframe", "object", "base"}
+    harmless = {**failure(), "port": "a", "instance": "b", "name": "c"}
+    known = row(last_failure=failure(), record_name="a record")
+    plain = see(known, failures=[harmless], query=Query(port="a", refresh=0))
+    assert {tag for tag, _ in seen.elements} <= {tag for tag, _ in plain.elements}
+    assert seen.text.count(HOSTILE) > len(names)
+    assert seen.all("input")[0]["value"] == HOSTILE
+
+
+def test_a_host_without_a_guest_says_so() -> None:
+    seen = see()
+    assert "There is no guest's port on the bridge." in seen.text
+    assert seen.guests == []
+
+
+def test_a_thousand_ports_show_those_that_matter() -> None:
+    rows = [row(number) for number in range(1, 1001)]
+    rows[700]["last_failure"] = failure()
+    seen = see(*rows)
+    assert len(seen.guests) == SHOWN
+    assert seen.guests[0] == "web-701"
+    assert f"The first {SHOWN} of 1000 ports" in seen.text
+    assert see(*rows, query=Query(port="WEB-999")).guests == ["web-999"]
+    assert see(*rows, query=Query(state="failing")).guests == ["web-701"]
+    assert "No port matches the filter." in see(*rows, query=Query(port="nobody")).text
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "tap3",
+        "web-3",
+        INSTANCE[:9],
+        "10.0.0.5",
+        "128.0.0.3",
+        "PORT-3",
+        GUEST_IP6,
+        "FD12:3456:0:0:0::5",
+        f"{GUEST_IP6}%eth0",
+        "fd00:a9fe:a9fe:a9fe:1:0:0:3",
+        "fd12:3456",
+    ],
+)
+def test_a_guest_is_found_by_what_people_know_of_it(wanted: str) -> None:
+    other = row(4, instance="", instance_name="x", addresses=[], key=None)
+    assert see(row(3), other, query=Query(port=wanted)).guests == ["web-3"]
+
+
+def test_an_ipv6_address_is_shown_with_the_service_that_it_uses() -> None:
+    assert f"{GUEST_IP6} {GUEST_MAC} to {SERVICE6[0]}, slot 1" in " ".join(see(row(3)).text.split())
+
+
+def test_the_addresses_that_are_served_are_among_the_facts(load: Load) -> None:
+    conf = load()
+    facts = dict(facts_of_host(conf, service_row(TAP6)))
+    assert facts["Service"] == f"169.254.169.254, {', '.join(SERVICE6)}"
+    assert "IPv6" not in facts
+    assert dict(facts_of_host(conf, service_row(None)))["Service"] == "none yet"
+    lacking = dict(facts_of_host(conf, service_row(TAP, "the MTU is 1000")))
+    assert lacking["IPv6"] == "the MTU is 1000; see dfmeta doctor"
+
+
+def test_haproxy_is_among_the_facts_with_its_process(load: Load) -> None:
+    conf = load(engine="haproxy", backend="nova", DEFAULT__metadata_proxy_shared_secret="a secret")
+
+    def engine(found: dict[str, object] | None) -> str:
+        return dict(facts_of_host(conf, service_row(TAP), found))["Engine"]
+
+    runs: dict[str, object] = {"pid": 7, "version": "2.6.12", "restarts": 0}
+    assert engine(runs) == "haproxy 2.6.12, process 7"
+    assert engine({**runs, "restarts": 2}).endswith("process 7, restarted 2 times after a fault")
+    gone = {"pid": None, "version": "", "restarts": 1}
+    assert engine(gone).startswith("haproxy, not running, see dfmeta doctor")
+    assert engine(None) == "haproxy, which has not started yet"
+    assert "Engine" not in dict(facts_of_host(load(), service_row(TAP)))
+
+
+def test_only_the_latest_failures_are_shown() -> None:
+    recent, rows = Recent(clock=itertools.count().__next__), []
+    for number in range(1, FAILURES_SHOWN + 11):
+        identity = Identity(INSTANCE, PROJECT, "port", "tap", 1)
+        claim = Claim(identity, Endpoint(number), 0, 1, address())
+        recent.answered(claim, 503, "/", "it is away")
+        rows.append(row(number))
+    told, in_all = failures_of_ports(rows, recent)
+    assert [one["port"] for one in told[:2]] == [f"tap{in_all}", f"tap{in_all - 1}"]
+    assert len(told) == FAILURES_SHOWN
+    seen = see(failures=told, failures_in_all=in_all)
+    assert "and 10 more" in seen.text
+    assert failures_of_ports(rows[:5], recent)[1] == 5
+    assert failures_of_ports([row(1, requests=None)], recent) == ([], 0)
+
+
+def test_a_failure_is_shown_at_the_port_of_its_vlan() -> None:
+    recent = Recent(clock=itertools.count().__next__)
+    identity = Identity(INSTANCE, PROJECT, "port", "tap", 1)
+    recent.answered(Claim(identity, Endpoint(3, 100), 0, 1, address()), 503, "/", "it is away")
+    assert failures_of_ports([row(3)], recent) == ([], 0)
+    (told,), _in_all = failures_of_ports([row(3), row(3, vid=100, port="behind")], recent)
+    assert told["port"] == "behind"
+
+
+def test_failures_of_a_store_are_those_of_addresses() -> None:
+    recent = Recent(clock=itertools.count().__next__)
+    identity = Identity("by its address", "", "", "", 0)
+    for peer in (Peer(None, 7), Peer(IPv4Address("192.0.2.7")), Peer(IPv6Address("::1"))):
+        recent.answered(Claim(identity, peer, 0, 0, address()), 503, "/", "it is away")
+    told, in_all = failures_of_addresses(recent)
+    assert [one["port"] for one in told] == ["::1", "192.0.2.7", "a trusted proxy"]
+    assert in_all == 3
+
+
+def test_the_page_of_a_store_has_its_records_and_no_ports(tmp_path: Path) -> None:
+    there: list[Repository] = []
+    now = [0.0]
+    records = Records(lambda: there[0] if there else None, clock=lambda: now[0])
+    assert records() == "the database is not open yet"
+    with Repository(f"sqlite:///{tmp_path}/store.db") as repository:
+        there.append(repository)
+        assert records() == "0"
+        repository.put(INSTANCE, document={})
+        assert records() == "0"
+        now[0] += RECORDS_KEPT
+        assert records() == "1"
+    seen = see(ports=None, facts=(("Records", records()),))
+    assert "Records" in seen.text
+    assert not [one for one in seen.all("section") if one["id"] == "guests"]
+
+
+def test_the_counts_of_guests_add_up() -> None:
+    rows = [row(number, last_failure=failure()) for number in range(1, 32)]
+    rows += [row(32), row(33, last_failure=failure(failing=False))]
+    rows += [row(34, state="broken"), row(35, state="no project"), row(36, state="dead")]
+    rows += [row(37, state="no connection")]
+    seen = see(*rows)
+    figures = ("Guests' ports37", "of them served2", "failing32", "not served2", "switched off1")
+    assert "\n".join(figures) in seen.text
+    assert "32 guests fail" in seen.text
+
+
+def test_a_guest_that_harmed_itself_alone_is_served() -> None:
+    own = failure(own=True, failing=False, status=414, reason="too long", remedy="")
+    page = render(status(row(3, last_failure=own)), Query())
+    assert "<title>Ready, no guest fails" in page
+    seen = Seen(page)
+    assert "too long (caused by the guest itself)" in seen.text
+    assert "failed earlier" not in seen.text
+    assert see(row(3, last_failure=own), query=Query(state="failed earlier")).guests == []
+
+
+def test_each_reason_has_its_command_and_trouble_stands_above_the_guests() -> None:
+    told = {**failure(), "port": "tap3", "instance": INSTANCE, "name": "web1"}
+    page = render(status(row(3, last_failure=failure(60)), failures=[told]), Query())
+    assert page.count('<p class="remedy"><code>mend it</code> &lt;at once&gt;</p>') == 2
+    assert "failing for 1 min" in page
+    places = [page.index(f'<section id="{one}"') for one in ("trouble", "failures", "guests")]
+    assert places == sorted(places)
+    assert "<b><bdi>web1</bdi></b>" in page
+
+
+def test_the_name_of_a_record_stands_beside_the_id_and_finds_the_guest() -> None:
+    bare = row(3, instance_name="", record_name="db.example.org")
+    assert see(bare, row(4)).guests == ["db.example.org", "web-4"]
+    assert INSTANCE in see(bare).text
+    named = row(5, record_name="mail.example.org")
+    assert "record: mail.example.org" in see(named).text
+    assert see(named, bare, query=Query(port="MAIL.")).guests == ["web-5"]
+
+
+def test_names_of_records_are_looked_for_now_and_then(tmp_path: Path) -> None:
+    there: list[Repository] = []
+    now = [0.0]
+    names = RecordNames(lambda: there[0] if there else None, clock=lambda: now[0])
+    assert names([INSTANCE]) == {}
+    with Repository(f"sqlite:///{tmp_path}/store.db") as repository:
+        there.append(repository)
+        assert names([INSTANCE, ""]) == {INSTANCE: ""}
+        repository.put(INSTANCE, document={"hostname": "db.example.org"})
+        assert names([INSTANCE]) == {INSTANCE: ""}
+        now[0] += RECORDS_KEPT
+        assert names([INSTANCE]) == {INSTANCE: "db.example.org"}
+        many = [str(UUID(int=number)) for number in range(NAMES_ASKED + 10)]
+        assert len(names([*many, INSTANCE])) == NAMES_ASKED + 1
+        assert len(names([*many, INSTANCE])) == NAMES_ASKED + 11
+
+
+def test_a_page_that_loads_itself_anew_has_nothing_to_type_into() -> None:
+    for refresh in (1, 10, 3600):
+        seen = see(row(), query=Query(port="tap", refresh=refresh))
+        assert seen.all("input") + seen.all("select") == []
+        (to_form,) = [one for one in seen.all("a") if one.get("id") == "filter"]
+        assert to_form["href"] == "/?port=tap&state=&refresh=0#guests"
+    seen = see(row(), query=Query(port="tap", refresh=0))
+    assert [one["value"] for one in seen.all("input")] == ["tap"]
+    assert [one["name"] for one in seen.all("select")] == ["state", "refresh"]
+
+
+def test_it_loads_itself_anew_unless_told_not_to() -> None:
+    refreshing = [{"http-equiv": "refresh", "content": "7"}]
+    found = see(query=Query(refresh=7)).all("meta")
+    assert [one for one in found if "http-equiv" in one] == refreshing
+    assert not [one for one in see(query=Query(refresh=0)).all("meta") if "http-equiv" in one]
+
+
+def test_it_asks_for_nothing_but_itself() -> None:
+    seen = see(row(last_failure=failure()))
+    for tag, attributes in seen.elements:
+        for name in ("src", "href", "action", "srcset", "data", "style", "onclick"):
+            value = attributes.get(name) or ""
+            own = value.startswith(("#", "/", "data:image/svg+xml,")) and "//" not in value[:2]
+            assert not value or own, (tag, name, value)
+    style = re.findall(r"<style>(.*?)</style>", render(status(), Query()), re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
+    assert len(style) == 1
+    assert style_hash() == f"sha256-{digest}"
+    assert not re.search(r"url\(|@import", style[0])
+
+
+def test_what_is_above_what_is_well_is_a_sign_of_trouble() -> None:
+    samples: metrics.Samples = {
+        ("dfmeta_identity_lookups_total", (("outcome", "timeout"), ("source", "neutron"))): 4.0,
+        ("dfmeta_identity_lookups_total", (("outcome", "found"), ("source", "neutron"))): 9.0,
+        ("dfmeta_reconciles_total", (("result", "failed"),)): 0.0,
+        ("dfmeta_hub_longest_stall_seconds", ()): 0.4,
+    }
+    (sign,) = troubles.signs(samples)
+    assert (sign.value, sign.trouble.labels) == (4.0, {"outcome": "timeout"})
+    assert sign.trouble.means in see(samples=samples).text
+    samples["dfmeta_hub_longest_stall_seconds", ()] = 1.4
+    assert [one.value for one in troubles.signs(samples)] == [4.0, 1.4]
+
+
+def test_every_sign_of_trouble_is_a_figure_that_there_is() -> None:
+    shown = {one.shown: one.values for one in declared()}
+    for one in troubles.TROUBLES:
+        for label, value in one.labels.items():
+            assert value in shown[one.name][label], one
+        assert one.name in shown
+
+
+# Over HTTP
+
+
+def page(listen: str = "127.0.0.1:9697") -> StatusPage:
+    return StatusPage(listen, lambda query: f"<p>{query.refresh}</p>")
+
+
+def ask(url: str = "/", host: str | None = "127.0.0.1:9697", listen: str = "127.0.0.1:9697") -> Any:
+    import webob
+
+    request = webob.Request.blank(url)
+    if host is None:
+        del request.environ["HTTP_HOST"]
+    else:
+        request.environ["HTTP_HOST"] = host
+    return page(listen)(request)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1:9697",
+        "localhost",
+        "LOCALHOST:80",
+        "[::1]:9697",
+        "192.0.2.7",
+        "admin.example",
+        None,
+    ],
+)
+def test_it_is_there_by_an_address_and_by_its_own_name(host: str | None) -> None:
+    assert ask(host=host, listen="admin.example:9697").status_int == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:9697", "[evil]", "a b", "@",
+     "127.0.0.1:9697@evil.example", "evil.example:127", "<b>\r\nx", "1.2.3.4.5"],
+)  # fmt: skip
+def test_a_name_that_somebody_else_has_led_here_gets_nothing(host: str) -> None:
+    response = ask(host=host)
+    assert response.status == "421 Misdirected Request"
+    assert response.content_type == "text/plain"
+    assert "localhost" in response.text
+
+
+def test_it_can_be_framed_stored_and_guessed_at_by_nobody() -> None:
+    for response in (ask(), ask(host="evil.example"), ask("/?refresh=x")):
+        policy = response.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert response.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "refresh=-1",
+        "refresh=3601",
+        "refresh=1e3",
+        "refresh=٣",
+        "refresh=",
+        "state=odd",
+        "port=%ff",
+        f"port={'x' * (FILTER_MAX + 1)}",
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_words(fields: str) -> None:
+    response = ask(f"/?{fields}")
+    assert response.status == "400 Bad Request"
+    assert re.match("400: (refresh|state|port|what is asked for) ", response.text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "query"),
+    [
+        ({}, Query()),
+        ({"refresh": "0"}, Query(refresh=0)),
+        ({"port": " tap1 ", "state": STATES[0], "x": "y"}, Query("tap1", STATES[0])),
+    ],
+)
+def test_a_query_is_read(fields: Mapping[str, str], query: Query) -> None:
+    assert parse(fields) == query
+
+
+def test_a_row_of_a_trunk_has_its_kind_and_a_row_of_another_port_has_none() -> None:
+    subport = row(3, kind="subport", segmentation_id=100, parent="tpi-1")
+    tagged = row(4, kind="subport", segmentation_id=200, parent="tap4")
+    page = render(status(subport, tagged, row(5, kind="trunk parent"), row(6)), Query())
+    assert "<p>subport, VID 100 of <bdi>tpi-1</bdi></p>" in page
+    assert "<p>subport, VID 200</p>" in page
+    assert "<p>trunk parent</p>" in page
+    assert page.count("<p>subport") + page.count("<p>trunk") == 3

@@ -1,0 +1,183 @@
+"""A VM should be told its own subports, and no other guest's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from dfmeta.model import Answer, GuestRequest, Identity, Port, PortKind, View
+from dfmeta.proxy import subports
+from dfmeta.proxy.network_data import Vlan, with_vlans
+from dfmeta.proxy.subports import Completing
+from dfmeta.registry import Registry
+from tests.core.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE, PROJECT, port
+
+PATH = "/openstack/latest/network_data.json"
+SUB = "fa:16:3f:00:00:64"
+IDENTITY = Identity(INSTANCE, PROJECT, "port-tpi-1", "tpi-1", 1)
+PARENT = replace(port(1, name="tpi-1"), kind=PortKind.PARENT)
+VLAN = Vlan(GUEST_MAC, 100, SUB)
+
+
+def subport(vid: int = 100, parent: str = "tpi-1", **fields: object) -> Port:
+    """A subport that has a row of its own."""
+    one = port(100 + vid, name=f"spi-{parent}-{vid}", instance="", project="")
+    kind = PortKind.SUBPORT
+    one = replace(one, kind=kind, segmentation_id=vid, parent=parent, mac=SUB, unnamed=True)
+    return replace(one, **fields)  # type: ignore[arg-type]
+
+
+def told(*ports: Port, identity: Identity = IDENTITY) -> list[Vlan]:
+    registry = Registry()
+    for one in ports:
+        registry.set_port(one)
+    return sorted(subports.of(registry, identity))
+
+
+def test_a_vm_has_the_subports_of_all_its_ports() -> None:
+    other_mac = "fa:16:3e:00:00:02"
+    second = replace(PARENT, name="tpi-2", row="row 2", ofport=2, mac=other_mac)
+    # Behind this one the tags reach the bridge: its subports have its row.
+    tagged = replace(subport(7, "tpi-2"), row=second.row, ofport=2, vid=7)
+    named = subport(200, instance_id=OTHER_INSTANCE, unnamed=False)
+    assert told(PARENT, second, subport(), named, tagged) == [
+        VLAN,
+        Vlan(GUEST_MAC, 200, SUB),
+        Vlan(other_mac, 7, SUB),
+    ]
+    assert told(PARENT, replace(subport(), mtu=1442)) == [VLAN._replace(mtu=1442)]
+    assert told(PARENT) == []
+    assert told(subport()) == []
+
+
+def test_a_vm_is_not_told_its_attachments() -> None:
+    assert told(PARENT, subport(), subport(200, attached="a")) == [VLAN]
+
+
+def test_another_vm_has_none_of_them() -> None:
+    assert told(PARENT, subport(), identity=replace(IDENTITY, instance_id=OTHER_INSTANCE)) == []
+    assert told(replace(PARENT, kind=PortKind.PORT), subport()) == []
+    other = replace(PARENT, name="tpi-2", row="row 2", ofport=2, instance_id=OTHER_INSTANCE)
+    assert told(PARENT, other, subport(parent="tpi-2")) == []
+
+
+def test_a_container_with_an_instance_of_its_own_is_told_nothing() -> None:
+    container = subport(instance_id=OTHER_INSTANCE, unnamed=False)
+    identity = replace(IDENTITY, instance_id=OTHER_INSTANCE)
+    assert told(PARENT, container, subport(200), identity=identity) == []
+
+
+def test_a_container_that_is_answered_as_its_vm_is_told_what_its_vm_is() -> None:
+    container = subport(instance_id=INSTANCE, project_id=PROJECT, unnamed=False)
+    identity = replace(IDENTITY, port_id=container.iface_id, port_name=container.name)
+    assert told(PARENT, container, identity=identity) == told(PARENT, container) == [VLAN]
+
+
+def test_an_instance_that_a_tenant_has_named_counts_for_its_project_alone() -> None:
+    parent = replace(PARENT, unverified=True)
+    assert told(parent, subport()) == [VLAN]
+    assert told(replace(parent, project_id="another"), subport()) == []
+    assert told(replace(PARENT, project_id="another"), subport()) == [VLAN]
+
+
+@pytest.mark.parametrize(
+    "mac",
+    [
+        "",
+        "fa:16:3f:00:00",
+        "fa:16:3f:00:00:6",
+        "fa-16-3f-00-00-64",
+        "fa:16:3f:00:00:6g",
+        "fa:16:3f:00:0064:",
+        "fb:16:3f:00:00:64",
+        "ff:ff:ff:ff:ff:ff",
+        "00:00:00:00:00:00",
+    ],
+)
+def test_a_subport_without_the_mac_of_a_device_is_left_out(mac: str) -> None:
+    assert told(PARENT, subport(mac=mac), subport(200)) == [Vlan(GUEST_MAC, 200, SUB)]
+
+
+def test_a_subport_without_a_vlan_id_and_a_parent_without_a_mac_are_left_out() -> None:
+    assert told(PARENT, subport(segmentation_id=0)) == []
+    assert told(replace(PARENT, mac=""), subport()) == []
+
+
+# The backend
+
+LINKS = [{"id": "tap1", "type": "ovs", "ethernet_mac_address": GUEST_MAC}]
+BODY = json.dumps({"links": LINKS, "networks": [], "services": []}).encode()
+
+
+class Inner:
+    """A backend that keeps what it was asked."""
+
+    name = "nova"
+
+    def __init__(self) -> None:
+        self.asked: list[GuestRequest] = []
+
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float,
+        goes_on: Callable[[str | None], bool],
+    ) -> View:
+        assert (identity, deadline, goes_on("optional")) == (IDENTITY, 5.0, True)
+        self.asked.append(request)
+        return View("optional", lambda: Answer(200, BODY))
+
+    def remark(self, answer: Answer) -> str:
+        return f"remark on {answer.status}"
+
+
+class World:
+    """That backend and the one that completes its answers."""
+
+    def __init__(self, *vlans: Vlan) -> None:
+        self.inner = Inner()
+        self.vlans = vlans
+        self.outer = Completing(self.inner, self._subports)  # type: ignore[arg-type]
+
+    def _subports(self, identity: Identity, deadline: float) -> tuple[Vlan, ...]:
+        assert (identity, deadline) == (IDENTITY, 5.0)
+        return self.vlans
+
+    def ask(self, request: GuestRequest) -> Answer:
+        view = self.outer.open(request, IDENTITY, deadline=5.0, goes_on=lambda _said: True)
+        assert view.http_tokens == "optional"
+        return view.answer()
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_head_is_answered_from_the_document_of_a_get(method: str) -> None:
+    world = World(VLAN)
+    answer = world.ask(GuestRequest(method, PATH, headers={"if-none-match": "*"}))
+    assert answer.body == with_vlans(BODY, [VLAN]) != BODY
+    assert world.inner.asked == [GuestRequest("GET", PATH)]
+
+
+@pytest.mark.parametrize(
+    ("request_", "vlans"),
+    [
+        (GuestRequest("HEAD", PATH, headers={"if-none-match": "*"}), []),
+        (GuestRequest("GET", f"{PATH}/"), [VLAN]),
+        (GuestRequest("HEAD", "/openstack/latest/meta_data.json"), [VLAN]),
+        (GuestRequest("POST", PATH), [VLAN]),
+    ],
+    ids=["no subports", "another spelling", "another file", "POST"],
+)
+def test_any_other_request_passes(request_: GuestRequest, vlans: list[Vlan]) -> None:
+    world = World(*vlans)
+    assert world.ask(request_).body == BODY
+    assert world.inner.asked == [request_]
+
+
+def test_name_and_remarks_are_the_backends() -> None:
+    world = World()
+    assert (world.outer.name, world.outer.remark(Answer(403))) == ("nova", "remark on 403")

@@ -1,0 +1,284 @@
+"""tap-metadata's host side should be looked at without being taken away meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import IPv6Network
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dfmeta.cmd import tap
+from dfmeta.cmd.tap import TapKeeper
+from dfmeta.exceptions import HostError
+from dfmeta.flows.key import InPortKeys
+from dfmeta.host import device
+from dfmeta.host.netlink import Wanted
+from dfmeta.host.sides import HostSides
+from dfmeta.ports.bridge_reader import Bridge, TapPort, Update
+from dfmeta.state import HostMemory, State
+from tests.core.unit.support import Clock
+
+BRIDGE = Bridge(1, controllers=0)
+THERE = Update(True, BRIDGE, TapPort(9, "02:64:66:6d:65:fe", ours=True, marked=True))
+NO_NUMBER = Update(True, BRIDGE, TapPort(None, "", ours=True, marked=True))
+HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
+GROUP = SimpleNamespace(
+    metadata_interface="lo",
+    ip="169.254.169.254",
+    host_ip="169.254.169.254",
+    ip6=["FE80::A9FE:A9FE", "fd00:ec2:0::254"],
+    host_ip6=HOST_IP6.upper(),
+    key_prefix6="fd12:3456:789a:1::/64",
+    route_table=2,
+    port=0,
+)
+
+
+class Host:
+    """The kernel's side; each look at it is told, and may fail."""
+
+    def __init__(self, looked: Callable[[], None]) -> None:
+        self.looked = looked
+        self.refuses = False
+        self.wanting = False
+        self.serves_ipv6 = False
+        self.ipv6_fault = ""
+
+    def look(self) -> tuple[list[str], bool]:
+        return [], self.wanting
+
+    def ensure(self) -> list[str]:
+        self.looked()
+        if self.refuses:
+            raise HostError(what="address", device="lo", cause="no")
+        return []
+
+
+@pytest.fixture
+def keeper(monkeypatch: pytest.MonkeyPatch) -> TapKeeper:
+    monkeypatch.setattr(device, "disable_tx_checksum", lambda _name: False)
+    monkeypatch.setattr(device, "raise_arp_ignore", lambda: None)
+    keys = InPortKeys(IPv6Network(GROUP.key_prefix6))
+    made: Any = TapKeeper(GROUP, State(), SimpleNamespace(), keys=keys)
+    made._changes = SimpleNamespace(take=lambda _index: False)
+    made.seen = []
+    made.requests = []
+    made.host = Host(lambda: made.seen.append(made.in_place))
+    return made  # type: ignore[no-any-return]
+
+
+def look(keeper: Any, update: Update = THERE) -> bool:
+    keeper._next_look = keeper._next_full_look = 0.0
+    watcher = SimpleNamespace(
+        ensure_tap=lambda: None, reconfigure=lambda: keeper.requests.append("numbers")
+    )
+    return bool(keeper.look_after(watcher, update))
+
+
+def test_it_is_in_place_from_the_first_look_on_and_during_those_that_follow(keeper: Any) -> None:
+    assert [look(keeper) for _ in range(3)] == [True, True, True]
+    assert keeper.seen == [False, True, True]
+
+
+def test_a_look_that_fails_takes_it_away_until_one_succeeds(keeper: Any) -> None:
+    look(keeper)
+    keeper.host.refuses = True
+    with pytest.raises(HostError):
+        look(keeper)
+    assert not keeper.in_place
+    keeper.host.refuses = False
+    assert look(keeper)
+    assert keeper.in_place
+
+
+def test_the_kernels_side_is_read_again_when_the_kernel_tells_of_a_change(keeper: Any) -> None:
+    look(keeper)
+    told = iter([False, True, False])
+    keeper._changes = SimpleNamespace(take=lambda _index: next(told))
+    looks = []
+    for _ in range(3):
+        keeper._next_look = 0.0  # a second is over
+        assert keeper.look_after(SimpleNamespace(), THERE)
+        looks.append(len(keeper.seen))
+    assert looks == [1, 2, 2]
+
+
+def test_a_report_of_ovsdb_does_not_have_it_read_again(keeper: Any) -> None:
+    look(keeper)
+    told = [False, True]
+    keeper._changes = SimpleNamespace(take=lambda _index: told.pop())
+    for reads in (2, 2):
+        keeper.look_now()
+        assert keeper.look_after(SimpleNamespace(), THERE)
+        assert len(keeper.seen) == reads
+    assert told == [], "the kernel was asked for changes each time"
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_the_look_before_the_first_report_of_ovsdb_counts_if_it_succeeds(
+    keeper: Any, refuses: bool
+) -> None:
+    keeper.listeners = SimpleNamespace(open_now=lambda: None, follow=lambda: (1, False))
+    keeper.host.refuses = refuses
+    keeper.listen_early()
+    keeper.host.refuses = False
+    keeper._next_look = 0.0
+    assert keeper.look_after(SimpleNamespace(), THERE)
+    assert keeper.seen == [False] * (1 + refuses)
+
+
+def test_it_is_read_again_without_that_after_a_while(keeper: Any) -> None:
+    look(keeper)
+    keeper._changes = SimpleNamespace(take=lambda _index: False)
+    keeper._next_look = keeper._next_full_look = 0.0
+    assert keeper.look_after(SimpleNamespace(), THERE)
+    assert len(keeper.seen) == 2
+
+
+@pytest.mark.parametrize("update", [NO_NUMBER, Update(True, BRIDGE, None)])
+def test_it_is_not_in_place_without_a_port(keeper: Any, update: Update) -> None:
+    look(keeper)
+    assert not look(keeper, update)
+    assert not keeper.in_place
+    assert look(keeper)
+
+
+def test_a_number_that_stays_away_is_asked_for_now_and_then(
+    keeper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(tap, "time", SimpleNamespace(monotonic=clock))
+    requests = []
+    for seconds in (0, 0.5, 1.6, 1, 1.5):
+        clock.now += seconds
+        assert not look(keeper, NO_NUMBER)
+        requests.append(len(keeper.requests))
+    assert requests == [0, 0, 1, 1, 2]
+    assert look(keeper)
+    clock.now += 60
+    look(keeper, NO_NUMBER)
+    assert len(keeper.requests) == 2
+
+
+def test_what_was_in_place_stays_so_while_ovsdb_is_away(keeper: Any) -> None:
+    look(keeper)
+    assert look(keeper, Update(connected=False))
+
+
+# IPv6
+
+
+def test_the_host_is_looked_at_when_it_has_got_ipv6(keeper: Any) -> None:
+    look(keeper)
+    for wanting in (False, True):
+        keeper._next_look, keeper.host.wanting = 0.0, wanting
+        assert keeper.look_after(SimpleNamespace(), THERE)
+        assert len(keeper.seen) == 1 + wanting
+
+
+def test_flows_lead_to_ipv6_only_while_the_host_has_it_and_the_listener_is_open(
+    keeper: Any,
+) -> None:
+    sock = SimpleNamespace(getsockname=lambda: ("169.254.169.254", 18080))
+    for serves, versions in ((False, (4,)), (False, (4, 6)), (True, (4,))):
+        keeper.host.serves_ipv6 = serves
+        keeper.listeners.sockets = dict.fromkeys(versions, sock)
+        without = keeper.as_flows_need_it(THERE, sock)
+        assert (without.ip6, without.guest_ip6) == ("", ())
+    keeper.listeners.sockets = {4: sock, 6: sock}
+    found = keeper.as_flows_need_it(THERE, sock)
+    assert (found.ip6, found.guest_ip6) == (HOST_IP6, ("fe80::a9fe:a9fe", "fd00:ec2::254"))
+    assert str(found.keys.network(6)) == GROUP.key_prefix6
+    assert (found.ip, found.guest_ip) == (GROUP.host_ip, GROUP.ip)
+
+
+@pytest.mark.parametrize(
+    ("former", "ip6", "calls"),
+    [
+        (None, ["fe80::1"], []),
+        (HostMemory("lo", GROUP.host_ip, 2, HOST_IP6), ["fe80::1"], []),
+        (HostMemory("lo", GROUP.host_ip, 2), [], []),
+        # A daemon of a version without IPv6 had no address.
+        (HostMemory("lo", GROUP.host_ip, 2), ["fe80::1"], [None]),
+        (HostMemory("lo", GROUP.host_ip, 2, "fd00::1"), ["fe80::1"], ["fd00::1"]),
+        (HostMemory("lo", GROUP.host_ip, 2, HOST_IP6), [], [HOST_IP6]),
+    ],
+)
+def test_the_former_address_is_removed_and_the_present_one_remembered(
+    monkeypatch: pytest.MonkeyPatch, former: HostMemory | None, ip6: list[str], calls: list[Any]
+) -> None:
+    state, found = State(host=former), []
+
+    def note(_sides: Any, _wanted: Wanted, wanted6: Wanted | None) -> list[str]:
+        found.append(None if wanted6 is None else str(wanted6.address))
+        return []
+
+    monkeypatch.setattr(HostSides, "remove_former", note)
+    keeper: Any = TapKeeper(SimpleNamespace(**{**vars(GROUP), "ip6": ip6}), state, Calls())
+    keeper.remove_former(Calls())
+    assert found == calls
+    assert state.host == HostMemory("lo", GROUP.host_ip, 2, HOST_IP6 if ip6 else "")
+
+
+# A start that has failed
+
+
+class Calls:
+    """Takes any call, and keeps its name and its arguments."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[object, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., list[str]]:
+        def call(*args: object) -> list[str]:
+            self.made.append((name, *args))
+            return []
+
+        return call
+
+
+def undone(keeper: Any) -> list[tuple[object, ...]]:
+    calls: Any = Calls()
+    keeper.host = calls
+    keeper.undo(calls, calls)
+    return list(calls.made)
+
+
+def test_a_port_that_the_start_has_made_goes_with_its_flows(keeper: Any) -> None:
+    look(keeper, Update(True, BRIDGE, None))
+    look(keeper)
+    assert undone(keeper) == [("withdraw",), ("undo",), ("remove_taps", "lo")]
+
+
+def test_a_port_that_was_there_stays_with_its_flows(keeper: Any) -> None:
+    look(keeper, Update(True, BRIDGE, TapPort(9, "", ours=False, marked=True)))
+    look(keeper)
+    assert undone(keeper) == [("undo",)]
+
+
+def test_arp_ignore_is_put_back_where_the_start_has_raised_it(
+    keeper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restored: list[int] = []
+    monkeypatch.setattr(device, "raise_arp_ignore", lambda: 0)
+    monkeypatch.setattr(device, "restore_arp_ignore", restored.append)
+    look(keeper)
+    undone(keeper)
+    assert restored == [0]
+    assert keeper._state.arp_ignore is None
+    keeper._state.arp_ignore = 0
+    keeper._made.clear()
+    undone(keeper)
+    assert restored == [0]
+    assert keeper._state.arp_ignore == 0
+
+
+def test_what_cannot_be_undone_is_said(keeper: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse() -> list[str]:
+        raise HostError(what="rule", device="lo", cause="no")
+
+    keeper.host = SimpleNamespace(undo=refuse)
+    keeper.undo(Calls(), Calls())
+    assert "could not be removed" in caplog.text

@@ -1,0 +1,218 @@
+"""Listings on a terminal should fold no identifier: where it is narrow, columns go."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from dfmeta.cli import (
+    common,
+    doctor_command,
+    flows_command,
+    ports_command,
+    store_commands,
+    token_command,
+)
+from dfmeta.cli import terminal as drawn
+from dfmeta.store.db.repository import Repository
+from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT
+from tests.harness.agent import program
+from tests.harness.tty import Shown, on_terminal
+
+PORT = "tap0123456789a"
+COMMAND = "ovs-ofctl -O OpenFlow13 del-flows br-int 'cookie=0x64666d6501030007/-1'"
+LISTINGS: Mapping[str, tuple[Mapping[str, str], Sequence[str], Mapping[str, object]]] = {
+    "ports": (
+        ports_command.COLUMNS,
+        ports_command.DROP,
+        {
+            "port": PORT,
+            "ofport": 12,
+            "key": "128.0.0.12",
+            "addresses": ["0: 10.0.0.9 52:54:00:12:34:56", "1: 10.0.0.10 52:54:00:12:34:56"],
+            "kind": "subport",
+            "segmentation_id": 100,
+            "parent": "tpi-0a1b2c3d-4e",
+            "container": "3f1a9c22",
+            "network": "pods",
+            "instance": INSTANCE,
+            "instance_name": "web1",
+            "project": PROJECT,
+            "sources": {"instance_id": "ovsdb", "project_id": "ovsdb"},
+            "state": "broken: external_ids:vm-uuid is not a UUID: odd and so on",
+        },
+    ),
+    "flows": (
+        flows_command.COLUMNS,
+        flows_command.DROP,
+        {
+            "table": "metadata service",
+            "purpose": "guest-fragment",
+            "family": 6,
+            "port": PORT,
+            "instance": INSTANCE,
+            "address": "fe80::5054:ff:fe12:3456",
+            "service": "fe80::a9fe:a9fe",
+            "packets": 123456,
+            "bytes": 12345678,
+            "dropped": 0,
+            "state": "unchecked",
+        },
+    ),
+    "store list": (
+        store_commands.LIST_COLUMNS,
+        store_commands.LIST_DROP,
+        {
+            "id": INSTANCE,
+            "hostname": "web1.example.org",
+            "name": "web1",
+            "project_id": PROJECT,
+            "ssh_keys": 1,
+            "userdata_bytes": 123,
+            "password_set": False,
+            "updated_at": "2030-01-31T12:00:00Z",
+        },
+    ),
+    "token list": (
+        token_command.COLUMNS,
+        token_command.DROP,
+        {
+            "name": "deployer",
+            "scopes": ["metadata:create:metadata", "metadata:read:userdata", "write"],
+            "created_at": "2030-01-31T12:00:00Z",
+            "expires_at": "2031-01-31T12:00:00Z",
+            "state": "valid",
+        },
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+def shown(write: Callable[[], None]) -> list[str]:
+    """The lines that a terminal gets."""
+    main, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stream, contextlib.redirect_stdout(stream):
+        write()
+    parts = []
+    # A read may give a part of what was written. EIO: the other end is closed, and all is read.
+    with contextlib.suppress(OSError):
+        while part := os.read(main, 65536):
+            parts.append(part)
+    os.close(main)
+    return b"".join(parts).decode().replace("\r\n", "\n").splitlines()
+
+
+def identifiers(row: Mapping[str, object]) -> list[str]:
+    """All that an operator copies of a row."""
+    return [word.rstrip(",") for value in row.values() for word in common.cell_text(value).split()]
+
+
+@pytest.mark.parametrize("listing", LISTINGS)
+@pytest.mark.parametrize("width", [80, 120, 250])
+def test_a_table_fits_and_folds_nothing_in_it(
+    monkeypatch: pytest.MonkeyPatch, listing: str, width: int
+) -> None:
+    columns, drop, row = LISTINGS[listing]
+    monkeypatch.setenv("COLUMNS", str(width))
+    heading, _rule, *lines = shown(
+        lambda: common.print_rows([row], columns, common.TABLE, drop=drop)
+    )
+    assert max(map(len, [heading, *lines])) <= width
+    text = "\n".join(lines)
+    for key, title in columns.items():
+        there = title in heading
+        assert there or key in drop
+        if there:
+            assert all(word in text for word in identifiers({key: row[key]}))
+    missing = [title for title in columns.values() if title not in heading]
+    assert all(title in text.partition("not shown")[2] for title in missing)
+    assert ("not shown for lack of space" in text) == bool(missing)
+    assert (width == 80) <= bool(missing)
+    assert (width == 250) <= (not missing)
+
+
+@pytest.mark.parametrize("listing", LISTINGS)
+def test_wide_shows_all_columns_in_one_line_each(
+    monkeypatch: pytest.MonkeyPatch, listing: str
+) -> None:
+    columns, drop, row = LISTINGS[listing]
+    monkeypatch.setenv("COLUMNS", "80")
+    heading, _rule, *lines = shown(
+        lambda: common.print_rows([row, row], columns, common.TABLE, drop=drop, wide=True)
+    )
+    assert all(title in heading for title in columns.values())
+    assert len(lines) == 2
+    assert all(common.cell_text(value) in lines[0] for value in row.values())
+
+
+@pytest.mark.parametrize("listing", LISTINGS)
+def test_every_column_that_may_go_is_one(listing: str) -> None:
+    columns, drop, row = LISTINGS[listing]
+    assert set(drop) < set(columns)
+    assert len(set(drop)) == len(drop)
+    assert set(row) == set(columns)
+
+
+def test_the_least_important_column_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"a": "a" * 10, "b": "b" * 10, "c": "c" * 10}
+    headings = {"a": "A", "b": "B", "c": "C"}
+    for width, kept in ((34, "A B C"), (33, "A C"), (21, "C"), (5, "C")):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = shown(lambda: common.print_rows([row], headings, common.TABLE, drop=("b", "a")))
+        assert lines[0].split() == kept.split()
+        assert "cccccccccc" in lines[2], "what does not fit is not folded either"
+
+
+def test_a_finding_of_doctor_keeps_its_commands_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = f"the flow of {INSTANCE} has another's cookie, and so no guest of this host gets there"
+    rows = [
+        {"status": "ok", "check": "daemon", "text": "it runs"},
+        {"status": "wrong", "check": "foreign-flows", "text": text, "remedy": f"try `{COMMAND}`"},
+    ]
+    lines = shown(
+        lambda: drawn.draw_findings(rows, ("status", "check"), ("text", "remedy"), styles={})
+    )
+    assert lines[0] == "ok     daemon         it runs"
+    assert lines[1].startswith("wrong  foreign-flows  the flow of")
+    assert any(INSTANCE in line for line in lines)
+    assert any(f"`{COMMAND}`" in line for line in lines)
+    assert all(len(line) <= 80 for line in lines if COMMAND not in line)
+    assert " ".join(" ".join(lines[1:]).split()) == f"wrong foreign-flows {text} try `{COMMAND}`"
+    assert doctor_command.COLUMNS.keys() >= {"status", "check", "text", "remedy"}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_stores_list_on_a_real_terminal_has_whole_ids(tmp_path: Path, width: int) -> None:
+    with Repository(f"sqlite:///{tmp_path}/store.db") as repository:
+        for instance in (INSTANCE, OTHER_INSTANCE):
+            repository.put(
+                instance,
+                document={"hostname": "web1.example.org", "name": "web1"},
+                project_id=PROJECT,
+            )
+
+    def listed(*options: str) -> Shown:
+        (tmp_path / "c.conf").write_text(f"[store]\nconnection = sqlite:///{tmp_path}/store.db\n")
+        command = [*program("dfmeta"), "store", "list", "--config-file", str(tmp_path / "c.conf")]
+        return on_terminal([*command, *options], columns=width)
+
+    done = listed()
+    assert done.status == 0, done.text
+    table = done.text.partition("not shown")[0].splitlines()
+    for instance in (INSTANCE, OTHER_INSTANCE):
+        assert [line for line in table if line.startswith(f"{instance}  web1")]
+    assert max(map(len, table)) <= width
+    wide = listed("--wide").text.splitlines()
+    assert "PROJECT" in wide[0]
+    assert any(INSTANCE in line and PROJECT in line for line in wide)

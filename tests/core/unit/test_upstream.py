@@ -1,0 +1,478 @@
+"""Connections to Nova: kept while they are sound, trusted when they show that Nova is there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket as real_socket
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import eventlet
+import pytest
+from eventlet.green import socket
+
+from dfmeta.exceptions import (
+    BackendError,
+    BackendTimeoutError,
+    BackendUnreachableError,
+    StartError,
+)
+from dfmeta.model import HttpHost
+from dfmeta.proxy.nova import backend as nova
+from dfmeta.proxy.nova import upstream as connections
+from dfmeta.proxy.nova.request import NovaSettings
+from tests.core.unit.nova_support import (
+    PASSWORD,
+    SECRET,
+    SIGNATURE,
+    Counted,
+    Patience,
+    answering,
+    ask,
+    nowhere,
+)
+from tests.core.unit.support import until
+from tests.core.unit.upstream import OK, Asked, Upstream, close, server_context
+from tests.harness.certificates import Authority
+
+
+@pytest.fixture
+def listening() -> Iterator[Any]:
+    """A listener that nobody attends: connections come to be, and nothing is ever said."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        yield sock
+
+
+def heard(asking: nova.NovaBackend) -> None:
+    """Wait until the kept connection has something to read, be it its end."""
+    (client,) = asking._servers[0]._pool
+    (connection,) = client.connections.values()
+    until(lambda: connection._poll.poll(0), "what the server has sent")
+
+
+def host_of(sock: Any) -> HttpHost:
+    return HttpHost("127.0.0.1", sock.getsockname()[1])
+
+
+def test_a_request_leaves_in_one_piece(listening: Any, backend: Any) -> None:
+    """Two would cost a packet more, and the second may wait for the first's acknowledgement."""
+    asking = eventlet.spawn(ask, backend(host_of(listening)), PASSWORD)
+    with listening.accept()[0] as served:
+        piece = served.recv(65536)
+        served.sendall(OK)
+        assert asking.wait().status == 200
+    assert piece.startswith(b"POST /openstack/latest/password HTTP/1.1\r\nHost: ")
+    assert piece.endswith(b"\r\n\r\ncipher")
+
+
+def test_a_connection_has_no_delay(upstream: Upstream, backend: Any) -> None:
+    asking = backend(upstream)
+    ask(asking)
+    (client,) = asking._servers[0]._pool
+    (connection,) = client.connections.values()
+    assert connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_kept_connection_that_was_closed_is_not_used(upstream: Upstream, backend: Any) -> None:
+    asking = backend(upstream)
+    ask(asking)
+    upstream.connections[0].shutdown(real_socket.SHUT_WR)
+    heard(asking)
+    counted, retries = Counted("connections"), Counted("retries")
+    assert ask(asking).status == 200
+    assert len(upstream.connections) == 2
+    assert counted.grown() == {"stale": 1, "opened": 1}
+    assert retries.grown() == {}
+
+
+def test_a_kept_connection_over_which_something_came_is_not_used(
+    upstream: Upstream, backend: Any
+) -> None:
+    asking = backend(upstream)
+    ask(asking)
+    upstream.connections[0].sendall(answering("200 OK", b"for somebody else"))
+    heard(asking)
+    assert ask(asking).body == b"{}"
+    assert len(upstream.connections) == 2
+
+
+def test_what_follows_an_answer_ends_its_connection(upstream: Upstream, backend: Any) -> None:
+    upstream.script = lambda _asked: OK + answering("200 OK", b"for somebody else")
+    asking = backend(upstream)
+    assert [ask(asking).body for _ in range(3)] == [b"{}"] * 3
+    assert len(upstream.connections) == 3
+
+
+@pytest.mark.parametrize("head", ["HTTP/1.0 200 OK", "HTTP/1.1 200 OK\r\nConnection: close"])
+def test_a_connection_is_not_kept_where_the_server_does_not(
+    upstream: Upstream, backend: Any, head: str
+) -> None:
+    upstream.script = lambda _asked: f"{head}\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+    asking = backend(upstream)
+    for _ in range(2):
+        assert ask(asking).body == b"{}"
+    assert len(upstream.connections) == 2
+
+
+def test_a_kept_connection_that_dies_of_a_request_costs_no_pause(
+    upstream: Upstream, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nova, "RETRY_PAUSE", 60.0)
+    asking = backend(upstream)
+    ask(asking)
+    upstream.script = lambda _asked: OK if len(upstream.connections) == 2 else None
+    retries = Counted("retries")
+    assert ask(asking).status == 200
+    assert len(upstream.asked) == 3
+    assert retries.grown() == {"stale": 1}
+
+
+def test_a_new_connection_that_dies_of_a_request_is_a_failure(
+    upstream: Upstream, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nova, "RETRY_PAUSE", 60.0)
+    upstream.script = close
+    with pytest.raises(BackendUnreachableError, match="closed the connection without an answer"):
+        ask(backend(upstream))
+    assert len(upstream.asked) == 1
+
+
+def test_a_password_never_goes_over_a_kept_connection(upstream: Upstream, backend: Any) -> None:
+    asking = backend(upstream)
+    ask(asking)
+    for _ in range(2):
+        ask(asking, PASSWORD)
+    assert len(upstream.connections) == 3
+
+
+def test_a_server_that_answers_before_it_has_read_is_heard(upstreams: Any, backend: Any) -> None:
+    busy = upstreams(greeting=answering("503 Busy\r\nConnection: close", b"later"))
+    answer = ask(backend(busy))
+    assert (answer.status, answer.body) == (503, b"later")
+
+
+def test_a_reset_is_not_the_end_of_a_body(upstream: Upstream, backend: Any) -> None:
+    linger = struct.pack("ii", 1, 0)
+
+    def script(_asked: Asked) -> bytes | None:
+        served = upstream.connections[-1]
+        served.sendall(b"HTTP/1.1 200 OK\r\n\r\nas far as it c")
+        if len(upstream.asked) < 3:
+            served.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        return None
+
+    upstream.script = script
+    assert ask(backend(upstream)).body == b"as far as it c"
+    assert len(upstream.asked) == 3
+
+
+def test_a_large_answer_leaves_others_their_turns(backend: Any, listening: Any) -> None:
+    """All of it is there before it is read, so that nothing would make its reader wait."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    body = b"x" * (1 << 20)
+    turns = 0
+
+    def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            eventlet.sleep(0)
+
+    asking = eventlet.spawn(ask, backend(host_of(listening)))
+    with listening.accept()[0] as served:
+        served.recv(65536)
+        served.sendall(answering("200 OK", body))
+        others = eventlet.spawn(take_turns)
+        assert asking.wait().body == body
+        others.kill()
+    assert turns >= 8
+
+
+def test_what_was_said_is_heard_where_sending_fails(listening: Any) -> None:
+    client = connections.connection_type(host_of(listening), None)("")
+    client.connect()
+    served, _address = listening.accept()
+    with contextlib.closing(client), served:
+        served.sendall(answering("503 Busy", b"later"))
+        served.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        served.close()
+        until(lambda: client._poll.poll(0)[0][1] & select.POLLHUP, "the reset")
+        exchange = connections.Exchange("GET", b"GET / HTTP/1.1\r\n\r\n")
+        client.request("GET", "", exchange, {})
+        client.getresponse()
+        assert (exchange.reply.status, exchange.reply.body) == (503, b"later")
+
+
+def test_retries_are_counted_by_their_reason(
+    upstreams: Any, backend: Any, patience: Patience
+) -> None:
+    retries, counted = Counted("retries"), Counted("connections")
+    assert ask(backend(nowhere(), upstreams())).status == 200
+    assert ask(backend(upstreams(patience.hang), upstreams())).status == 200
+    assert retries.grown() == {"unreachable": 1, "timeout": 1}
+    assert counted.grown() == {"failed": 1, "opened": 3}
+
+
+@pytest.mark.usefixtures("one_round")
+def test_a_host_that_answers_rests_no_more(upstreams: Any, backend: Any) -> None:
+    first, second = upstreams(close), upstreams(close)
+    asking = backend(first, second)
+    with pytest.raises(BackendError):
+        ask(asking)
+    second.script = lambda _asked: OK
+    ask(asking)
+    tries = len(first.asked)
+    for _ in range(3):
+        ask(asking)
+    assert len(first.asked) == tries
+
+
+def test_why_a_host_rests_is_told_once_with_what_to_do(
+    upstreams: Any, backend: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = nowhere()
+    asking = backend(gone, upstreams())
+    with caplog.at_level(logging.DEBUG):
+        for thread in [eventlet.spawn(ask, asking) for _ in range(3)]:
+            assert thread.wait().status == 200
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert f"{gone.authority}: connection refused" in said
+    assert "nova_metadata_host" in said
+    assert SECRET.decode() not in said
+    assert SIGNATURE not in said
+
+
+def test_an_error_says_what_to_do(upstreams: Any, backend: Any, patience: Patience) -> None:
+    for where, remedy in (
+        (nowhere(), "Check that Nova's metadata API listens there"),
+        (HttpHost("nova..example", 8775), "to a name that this host can resolve"),
+        (upstreams(close), "Read its log"),
+        (upstreams(greeting=b"\x15\x03\x01\x00\x02\x02\x46"), "nova_metadata_protocol = https"),
+        (upstreams(patience.hang), "Read its log"),
+    ):
+        with pytest.raises(BackendError) as caught:
+            ask(backend(where))
+        assert remedy in caught.value.remedy
+        assert caught.value.remedy not in str(caught.value)
+
+
+def test_without_tls_an_ipv6_address_serves_as_well(upstreams: Any, backend: Any) -> None:
+    there = upstreams(address="::1")
+    assert ask(backend(there)).status == 200
+    assert there.asked[0].header("Host") == [f"[::1]:{there.host.port}"]
+
+
+def test_a_zone_of_an_address_stays_at_home() -> None:
+    server = connections.Server(HttpHost("fe80::1%eth0", 80))
+    assert server.name == b"[fe80::1]:80"
+
+
+# TLS
+
+
+@pytest.fixture
+def secure(upstreams: Any, authority: Authority) -> Callable[..., Upstream]:
+    """Servers for 127.0.0.1, localhost and ::1 that want a certificate of their clients."""
+
+    def start(*args: Any, **options: Any) -> Upstream:
+        pair = authority.issue("localhost", "127.0.0.1", "::1")
+        context = server_context(pair, authority.certificate)
+        return upstreams(*args, context=context, **options)  # type: ignore[no-any-return]  # a fixture
+
+    return start
+
+
+@pytest.fixture
+def trusting(backend: Any, authority: Authority) -> Callable[..., Any]:
+    """Backends that trust the authority and show a certificate of it."""
+    pair = authority.issue("compute-1")
+
+    def build(*hosts: Upstream | HttpHost, **options: Any) -> Any:
+        return backend(
+            *hosts,
+            **{
+                "protocol": "https",
+                "ca_cert": str(authority.certificate),
+                "client_cert": str(pair.certificate),
+                "client_key": str(pair.key),
+                **options,
+            },
+        )
+
+    return build
+
+
+def test_over_tls_connections_are_kept_too(secure: Any, trusting: Any) -> None:
+    there = secure()
+    asking = trusting(there)
+    for _ in range(3):
+        assert ask(asking).body == b"{}"
+    ask(asking, PASSWORD)
+    assert len(there.connections) == 2
+    assert [asked.body for asked in there.asked] == [b"", b"", b"", b"cipher"]
+
+
+def test_over_tls_a_large_body_comes_whole(secure: Any, trusting: Any) -> None:
+    body = bytes(range(256)) * 4096
+    assert ask(trusting(secure(lambda _asked: answering("200 OK", body)))).body == body
+
+
+@pytest.mark.parametrize("how", ["closed", "stray"])
+def test_over_tls_a_kept_connection_is_looked_at_first(
+    secure: Any, trusting: Any, how: str
+) -> None:
+    there = secure()
+    asking = trusting(there)
+    ask(asking)
+    if how == "closed":
+        there.connections[0].shutdown(real_socket.SHUT_RDWR)
+    else:
+        there.connections[0].sendall(OK)
+    heard(asking)
+    assert ask(asking).body == b"{}"
+    assert len(there.connections) == 2
+
+
+def test_over_tls_an_ipv6_address_and_a_name_serve(secure: Any, trusting: Any) -> None:
+    assert ask(trusting(secure(address="::1"))).status == 200
+    assert ask(trusting(HttpHost("localhost", secure().host.port))).status == 200
+
+
+def test_over_tls_an_end_without_the_closing_alert_is_no_end(secure: Any, trusting: Any) -> None:
+    there = secure()
+
+    def script(_asked: Asked) -> bytes | None:
+        served = there.connections[-1]
+        served.sendall(b"HTTP/1.1 200 OK\r\n\r\nas far as it c")
+        if len(there.asked) < 3:
+            served.shutdown(real_socket.SHUT_RDWR)
+        else:
+            served.unwrap().close()
+        return None
+
+    there.script = script
+    assert ask(trusting(there)).body == b"as far as it c"
+    assert len(there.asked) == 3
+
+
+def test_over_tls_a_kept_connection_that_dies_of_a_request_costs_no_pause(
+    secure: Any, trusting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = secure()
+    asking = trusting(there)
+    monkeypatch.setattr(nova, "RETRY_PAUSE", 60.0)
+    ask(asking)
+
+    def script(_asked: Asked) -> bytes | None:
+        if len(there.connections) == 2:
+            return OK
+        there.connections[-1].shutdown(real_socket.SHUT_RDWR)
+        return None
+
+    there.script = script
+    assert ask(asking).status == 200
+    assert len(there.asked) == 3
+
+
+@pytest.mark.usefixtures("one_round")
+@pytest.mark.parametrize("request_", [None, PASSWORD], ids=["GET", "POST"])
+def test_a_server_that_nobody_vouches_for_gets_nothing(
+    upstreams: Any, trusting: Any, tmp_path: Any, request_: Any
+) -> None:
+    pair = Authority(tmp_path, "stranger").issue("127.0.0.1")
+    there = upstreams(context=server_context(pair))
+    with pytest.raises(BackendUnreachableError, match="CERTIFICATE_VERIFY_FAILED") as caught:
+        ask(trusting(there), request_)
+    assert caught.value.remedy.startswith("Set auth_ca_cert to the authority")
+    assert there.asked == []
+    assert ask(trusting(there, insecure=True), request_).status == 200
+
+
+@pytest.mark.usefixtures("one_round")
+@pytest.mark.parametrize(
+    ("names", "expired", "cause", "remedy"),
+    [
+        (["127.0.0.1"], True, "certificate has expired", "Renew Nova's certificate"),
+        (["127.0.0.2"], False, "IP address mismatch", "Set nova_metadata_host to a name"),
+        (["nova.example"], False, "IP address mismatch", "Set nova_metadata_host to a name"),
+    ],
+)
+def test_a_certificate_has_to_be_in_time_and_for_the_host(
+    upstreams: Any,
+    trusting: Any,
+    authority: Authority,
+    names: list[str],
+    expired: bool,
+    cause: str,
+    remedy: str,
+) -> None:
+    there = upstreams(context=server_context(authority.issue(*names, expired=expired)))
+    with pytest.raises(BackendUnreachableError, match=cause) as caught:
+        ask(trusting(there))
+    assert caught.value.remedy.startswith(remedy)
+    assert there.asked == []
+
+
+@pytest.mark.usefixtures("one_round")
+def test_a_client_without_a_certificate_is_told_so(secure: Any, trusting: Any) -> None:
+    there = secure()
+    with pytest.raises(BackendUnreachableError, match="CERTIFICATE_REQUIRED") as caught:
+        ask(trusting(there, client_cert=None, client_key=None))
+    assert caught.value.remedy.startswith("Set nova_client_cert and nova_client_priv_key")
+    assert there.asked == []
+
+
+@pytest.mark.usefixtures("one_round")
+def test_a_server_that_speaks_no_tls_is_told_from_others(upstreams: Any, trusting: Any) -> None:
+    plain = upstreams(greeting=b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(BackendUnreachableError, match="TLS: ") as caught:
+        ask(trusting(plain))
+    assert "nova_metadata_protocol = http" in caught.value.remedy
+
+
+def test_a_handshake_that_hangs_costs_one_request_its_time(
+    listening: Any, secure: Any, trusting: Any, patience: Patience
+) -> None:
+    there = secure()
+    stuck = trusting(host_of(listening))
+    asking = eventlet.spawn(ask, stuck)
+    with listening.accept()[0] as served:
+        until(lambda: served.recv(1, real_socket.MSG_PEEK), "the client's hello")
+        assert ask(trusting(there)).status == 200
+        assert not asking.dead
+        patience.end(0)
+        with pytest.raises(BackendUnreachableError, match="no connection within") as caught:
+            asking.wait()
+    assert "no firewall" in caught.value.remedy
+
+
+def test_a_password_that_waited_for_a_handshake_goes_to_the_next_host(
+    listening: Any, secure: Any, trusting: Any, patience: Patience
+) -> None:
+    there = secure()
+    asking = eventlet.spawn(ask, trusting(host_of(listening), there), PASSWORD)
+    with listening.accept()[0] as served:
+        until(lambda: served.recv(1, real_socket.MSG_PEEK), "the client's hello")
+        patience.end()
+        assert asking.wait().status == 200
+    assert [asked.body for asked in there.asked] == [b"cipher"]
+
+
+def test_a_password_that_was_sent_over_tls_is_not_sent_again(secure: Any, trusting: Any) -> None:
+    first, second = secure(close), secure()
+    with pytest.raises(BackendTimeoutError):
+        ask(trusting(first, second), PASSWORD)
+    assert (len(first.asked), len(second.asked)) == (1, 0)
+
+
+def test_files_that_vanish_before_they_are_read_are_named(tmp_path: Any) -> None:
+    with pytest.raises(StartError, match="auth_ca_cert"):
+        nova.NovaBackend(
+            NovaSettings((), b"", protocol="https", ca_cert=str(tmp_path / "gone.pem"))
+        )

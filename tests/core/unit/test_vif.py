@@ -1,0 +1,240 @@
+"""Guests' ports should be told from all others, and an odd one should be shown, not served."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dfmeta.model import OFPORT_MAX, Endpoint, MetaIds, Port, PortKind, PortState
+from dfmeta.ports.meta_ids import IDS, PROVIDER_IDS
+from dfmeta.ports.vif import InterfaceRow, vifs
+from tests.core.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE
+from tests.harness.examples import examples
+
+NOVA = {
+    "iface-id": "port-1",
+    "iface-status": "active",
+    "attached-mac": GUEST_MAC,
+    "vm-uuid": INSTANCE,
+}
+
+
+def row(**columns: Any) -> InterfaceRow:
+    return InterfaceRow("row-1", "tap1", **{"ofport": (5,), "external_ids": NOVA} | columns)
+
+
+def port_of(**columns: Any) -> Port:
+    (found,) = vifs(row(**columns))
+    return found
+
+
+def ids(**changes: str | None) -> dict[str, str]:
+    merged = NOVA | {name.replace("_", "-"): value for name, value in changes.items()}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def test_os_vifs_port_is_served() -> None:
+    port = port_of()
+    assert port.state is PortState.SERVED
+    assert port.endpoint == Endpoint(5)
+    assert (port.name, port.row, port.iface_id) == ("tap1", "row-1", "port-1")
+    assert (port.mac, port.instance_id, port.project_id) == (GUEST_MAC, INSTANCE, "")
+    assert port.sources == {"instance_id": "ovsdb"}
+
+
+def test_libvirts_port_without_nova_is_served() -> None:
+    port = port_of(external_ids=ids(vm_uuid=None, vm_id=INSTANCE))
+    assert port.state is PortState.SERVED
+    assert port.instance_id == INSTANCE
+
+
+def test_an_instance_alone_makes_a_guests_port() -> None:
+    assert port_of(external_ids={"vm-id": INSTANCE}).state is PortState.SERVED
+
+
+def test_of_two_names_of_an_instance_novas_counts() -> None:
+    port = port_of(external_ids=ids(vm_id=OTHER_INSTANCE))
+    assert port.instance_id == INSTANCE
+
+
+def test_an_empty_vm_uuid_leaves_it_to_vm_id() -> None:
+    port = port_of(external_ids=ids(vm_uuid=" ", vm_id=INSTANCE))
+    assert port.instance_id == INSTANCE
+
+
+def test_a_project_that_somebody_set_is_taken() -> None:
+    port = port_of(external_ids=ids(project_id="p1"))
+    assert port.project_id == "p1"
+    assert port.sources == {"instance_id": "ovsdb", "project_id": "ovsdb"}
+
+
+@pytest.mark.parametrize(
+    "written", [INSTANCE.upper(), f"{{{INSTANCE}}}", INSTANCE.replace("-", ""), f" {INSTANCE}\n"]
+)
+def test_an_instance_is_read_into_the_one_form_that_all_know(written: str) -> None:
+    assert port_of(external_ids=ids(vm_uuid=written)).instance_id == INSTANCE
+
+
+META = MetaIds("240.0.0.5", "fa:16:ee:00:00:05", "fd00:a9fe:a9fe:a9fe::5")
+PROVIDER = {"provider_ip": " 240.0.7.7", "provider_mac": "fa:16:ee:12:34:56"}
+"""Addresses of Neutron's metadata_path."""
+
+
+def test_a_port_has_the_meta_addresses_of_its_row() -> None:
+    written = NOVA | dict(zip(IDS, META, strict=True))
+    assert port_of(external_ids=written).meta == META
+    assert port_of(external_ids=written, other_config=PROVIDER).meta == META
+    assert port_of().meta == MetaIds()
+
+
+@pytest.mark.parametrize("ip", ["", " "])
+def test_without_a_meta_ip_of_dfmetas_own_that_of_metadata_path_counts(ip: str) -> None:
+    written = NOVA | dict(zip(IDS, META._replace(ip=ip), strict=True))
+    found = port_of(external_ids=written, other_config=PROVIDER).meta
+    assert found == MetaIds("240.0.7.7", "fa:16:ee:12:34:56", META.ip6)
+    assert port_of(external_ids=written).meta == MetaIds(ip6=META.ip6)
+
+
+def test_an_invalid_meta_address_is_kept_as_it_is_and_is_no_fault() -> None:
+    port = port_of(external_ids=NOVA | {IDS.ip: "nonsense"})
+    assert (port.meta.ip, port.state) == ("nonsense", PortState.SERVED)
+
+
+def test_a_mac_is_lower_case() -> None:
+    assert port_of(external_ids=ids(attached_mac=GUEST_MAC.upper())).mac == GUEST_MAC
+
+
+def test_a_vif_whose_instance_is_not_known_yet_is_waited_for() -> None:
+    port = port_of(external_ids=ids(vm_uuid=None))
+    assert port.state is PortState.NO_INSTANCE
+    assert port.endpoint == Endpoint(5)
+
+
+@pytest.mark.parametrize("kind", ["patch", "vxlan", "gre", "geneve", "erspan", "bareudp", "dpdk"])
+def test_a_tunnel_or_a_patch_port_is_no_guests(kind: str) -> None:
+    assert vifs(row(type=kind)) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("tpi-0a1b2c3d-4e", PortKind.PARENT), ("spi-0a", PortKind.SUBPORT)]
+)
+def test_a_trunks_patch_port_is_a_guests(name: str, kind: PortKind) -> None:
+    patch = replace(row(type="patch", external_ids=ids(vm_uuid=None)), name=name)
+    (port,) = vifs(patch)
+    assert (port.state, port.endpoint, port.kind) == (PortState.NO_INSTANCE, Endpoint(5), kind)
+    assert port.patch
+    (long,) = vifs(replace(patch, name=f"{name:16s}"))
+    assert not long.patch, "OpenFlow has no room for its name"
+    assert vifs(replace(patch, external_ids={})) == ()
+    assert vifs(replace(patch, name="int-br-ex")) == ()
+    (ordinary,) = vifs(replace(row(), name=name))
+    assert ordinary.kind is PortKind.PORT, "the name alone makes no trunk"
+    assert not ordinary.patch
+
+
+def test_an_instance_of_a_subport_is_of_no_other_port() -> None:
+    assert port_of(external_ids=ids(vm_uuid=None, dfmeta_instance=INSTANCE)).instance_id == ""
+    assert port_of(external_ids=ids(dfmeta_instance=OTHER_INSTANCE)).instance_id == INSTANCE
+
+
+def test_a_devices_mac_is_of_use_where_its_name_is_too_long_for_openflow() -> None:
+    assert port_of(mac_in_use=("02:00:00:00:00:AB",)).device_mac == ""
+    (long,) = vifs(replace(row(mac_in_use=("02:00:00:00:00:AB",)), name="vhost-user-of-a-guest"))
+    assert long.device_mac == "02:00:00:00:00:ab"
+
+
+@pytest.mark.parametrize("kind", ["", "system", "tap", "internal", "dpdkvhostuserclient", "afxdp"])
+def test_a_type_that_a_guest_can_be_behind_is_one(kind: str) -> None:
+    assert port_of(type=kind).state is PortState.SERVED
+
+
+@pytest.mark.parametrize(
+    "external_ids",
+    [
+        {},
+        {"iface-id": "port-1"},
+        {"attached-mac": GUEST_MAC},
+        {"iface-id": "", "attached-mac": GUEST_MAC},
+        {"skip_cleanup": "true"},
+    ],
+    ids=str,
+)
+def test_an_uplink_or_a_port_of_the_host_is_no_guests(external_ids: dict[str, str]) -> None:
+    assert vifs(row(external_ids=external_ids)) == ()
+
+
+def test_an_agents_port_is_no_guests() -> None:
+    assert vifs(row(type="internal", external_ids=ids(vm_uuid=None))) == ()
+
+
+@pytest.mark.parametrize(
+    ("tag", "vlan_mode", "state"),
+    [
+        ((), (), PortState.SERVED),
+        ((5,), (), PortState.SERVED),
+        ((4095,), (), PortState.DEAD),
+        ((4095,), ("access",), PortState.DEAD),
+        ((4095,), ("trunk",), PortState.SERVED),
+    ],
+)
+def test_a_dead_port_is_not_served_and_an_isolated_one_is(
+    tag: tuple[int, ...], vlan_mode: tuple[str, ...], state: PortState
+) -> None:
+    assert port_of(tag=tag, vlan_mode=vlan_mode).state is state
+
+
+@pytest.mark.parametrize("ofport", [(), (-1,), (0,), (65534,), (OFPORT_MAX + 1,), (5, 6)])
+def test_a_port_without_a_usable_number_has_no_endpoint(ofport: tuple[int, ...]) -> None:
+    port = port_of(ofport=ofport)
+    assert port.state is PortState.NO_OFPORT
+    assert port.endpoint is None
+
+
+@pytest.mark.parametrize("written", ["web-1", "0", INSTANCE + "0", "ü", "\0"])
+def test_an_instance_that_is_no_uuid_is_a_fault_that_names_it(written: str) -> None:
+    port = port_of(external_ids=ids(vm_uuid=written))
+    assert port.state is PortState.BROKEN
+    assert port.endpoint is None
+    assert port.instance_id == ""
+    assert repr(written) in port.fault
+
+
+def test_a_fault_names_the_key_that_is_at_fault_and_is_short() -> None:
+    long = "x" * 10_000
+    assert port_of(external_ids={"vm-id": "web"}).fault.startswith("external_ids:vm-id='web' ")
+    fault = port_of(external_ids={"vm-id": "web", "vm-uuid": long}).fault
+    assert fault.startswith("external_ids:vm-uuid='xxx")
+    assert fault.endswith("x'... is not a UUID")
+    assert len(fault) < 128
+
+
+def test_an_odd_mac_is_no_fault() -> None:
+    assert port_of(external_ids=ids(attached_mac="nonsense")).state is PortState.SERVED
+
+
+@settings(deadline=None, max_examples=examples(33))
+@given(
+    st.dictionaries(st.sampled_from([*NOVA, "vm-id", "project-id", *IDS]), st.text(max_size=40)),
+    st.dictionaries(st.sampled_from(PROVIDER_IDS), st.text(max_size=40)),
+    st.lists(st.integers(-1, 70000), max_size=2),
+    st.lists(st.integers(0, 4095), max_size=1),
+    st.lists(st.sampled_from(["trunk", "access"]), max_size=1),
+)
+def test_whatever_a_row_holds_it_is_a_guests_port_or_none(
+    external_ids: dict[str, str],
+    other_config: dict[str, str],
+    ofport: list[int],
+    tag: list[int],
+    vlan_mode: list[str],
+) -> None:
+    columns: dict[str, Any] = {"external_ids": external_ids, "other_config": other_config}
+    columns |= {"ofport": ofport, "tag": tag, "vlan_mode": vlan_mode}
+    found = (*vifs(row(**columns)), *vifs(replace(row(type="patch", **columns), name="spi-1")))
+    for port in found:
+        if port.state is PortState.SERVED:
+            assert port.endpoint is not None
+            assert len(port.instance_id) == 36

@@ -1,0 +1,400 @@
+"""Where a thread that the process cannot do without ends, the process should know at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import eventlet
+import pytest
+
+from dfmeta.admin import listener as admin
+from dfmeta.admin.server import AdminServer
+from dfmeta.apps import switch as switch_module
+from dfmeta.apps.channel import Channel
+from dfmeta.apps.controller import Controller
+from dfmeta.apps.switch import connect
+from dfmeta.cmd import central as central_module
+from dfmeta.cmd import daemon as daemon_module
+from dfmeta.cmd import serving as serving_module
+from dfmeta.cmd.central import Central
+from dfmeta.cmd.daemon import Daemon
+from dfmeta.exceptions import StartError
+from dfmeta.flows.pipeline import Layout
+from dfmeta.health import Health
+from dfmeta.hub import ThreadEndedError, Vital
+from dfmeta.ports.bridge_reader import Update
+from dfmeta.ports.ovsdb import OvsdbWatcher
+from dfmeta.ports.resolver import Resolver
+from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.server import GuestServer
+from dfmeta.registry import Registry
+from tests.core.unit.support import Datapath, Load, let_hub_run, until
+
+
+def broken(*_args: object, **_named: object) -> None:
+    raise ZeroDivisionError("a defect")
+
+
+def ended(vital: Vital) -> str:
+    """What the process says in the end."""
+    until(lambda: not vital.alive, "the thread's end")
+    with pytest.raises(ThreadEndedError) as caught:
+        vital.check()
+    return str(caught.value)
+
+
+# The mechanism
+
+
+def test_nothing_is_said_while_all_run(vital: Vital) -> None:
+    thread = vital.spawn("one", eventlet.sleep, 1000)
+    let_hub_run()
+    vital.check()
+    assert vital.alive
+    thread.kill()
+    assert vital.alive, "who kills it means it"
+
+
+@pytest.mark.parametrize(
+    ("function", "cause"),
+    [
+        (broken, "ZeroDivisionError: a defect"),
+        (lambda: None, "it has returned"),
+        (lambda: eventlet.Timeout(0).__enter__() and eventlet.sleep(5), "Timeout: "),
+    ],
+)
+def test_a_thread_that_ends_is_named_with_its_cause(
+    vital: Vital,
+    caplog: pytest.LogCaptureFixture,
+    function: Callable[[], object],
+    cause: str,
+) -> None:
+    told: list[bool] = []
+    vital.on_failure = lambda: told.append(vital.alive)
+    vital.spawn("one", function)
+    assert ended(vital).startswith(f"the thread 'one' has ended: {cause}")
+    assert told == [False]
+    (record,) = caplog.records
+    assert record.levelname == "CRITICAL"
+    assert "'one'" in record.getMessage()
+    assert ("ZeroDivisionError" in caplog.text) == (function is broken), "with its traceback"
+
+
+def test_the_first_end_is_the_cause_and_all_are_logged(
+    vital: Vital, caplog: pytest.LogCaptureFixture
+) -> None:
+    vital.spawn("one", broken)
+    vital.spawn("two", broken)
+    let_hub_run()
+    assert "'one'" in ended(vital)
+    assert "'two'" in caplog.text
+
+
+def test_what_may_return_fails_by_an_exception_alone(vital: Vital) -> None:
+    vital.spawn("one", lambda: None, may_return=True)
+    let_hub_run()
+    assert vital.alive
+    vital.spawn("two", broken, may_return=True)
+    assert "'two'" in ended(vital)
+
+
+def test_threads_may_end_with_the_process(vital: Vital, caplog: pytest.LogCaptureFixture) -> None:
+    vital.release()
+    vital.spawn("one", lambda: None)
+    let_hub_run()
+    assert not caplog.records
+    vital.spawn("two", broken)
+    let_hub_run()
+    assert "a defect" in caplog.text
+    vital.check()
+
+
+def test_the_end_of_an_os_thread_counts(vital: Vital) -> None:
+    thread = threading.Thread(target=vital.guard("one", broken))
+    thread.start()
+    assert "'one'" in ended(vital)
+    thread.join()
+
+
+def test_a_thread_that_nothing_refers_to_is_not_collected(vital: Vital) -> None:
+    import gc
+
+    woken: list[bool] = []
+
+    def wait() -> None:
+        event = eventlet.event.Event()
+        events.append(id(event))
+        event.wait()
+        woken.append(True)
+
+    events: list[int] = []
+    vital.spawn("one", wait)
+    let_hub_run()
+    gc.collect()
+    let_hub_run()
+    assert events
+    assert len(vital._running) == 1
+    for thread in list(vital._running):
+        thread.kill()
+
+
+# The observers
+
+
+def test_the_daemon_ends_by_it_and_readiness_names_it(
+    vital: Vital, monkeypatch: pytest.MonkeyPatch, load: Load, tmp_path: Path
+) -> None:
+    daemon = Daemon(load(state_path=tmp_path), [])
+    monkeypatch.setattr(daemon, "_rest", lambda: None)
+    assert "threads" not in daemon.parts.health.missing()
+    vital.spawn("one", broken)
+    let_hub_run()
+    assert "threads" in daemon.parts.health.missing()
+    with pytest.raises(ThreadEndedError):
+        daemon._turn()
+    with pytest.raises(ThreadEndedError):
+        daemon._start.wait_for(lambda: False, lambda: StartError(cause="late", remedy="wait"))
+
+
+@pytest.mark.parametrize("module", [daemon_module, central_module], ids=lambda one: one.PROG)
+def test_the_exit_status_is_that_of_an_error_in_dfmeta(
+    vital: Vital,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    module: Any,
+) -> None:
+    vital.spawn("one", broken)
+    let_hub_run()
+    group = SimpleNamespace(ovsdb_connection="unix:/none", integration_bridge="br-none")
+    conf = SimpleNamespace(debug=False, cleanup=False, df_metadata=group)
+    runner = SimpleNamespace(run=vital.check)
+    monkeypatch.setattr(module, "_load", lambda _argv: conf)
+    monkeypatch.setattr(module, "set_up_logging", lambda **_named: None)
+    monkeypatch.setattr(module, "unknown_options", lambda _conf: ())
+    for name in ("Daemon", "Central"):
+        monkeypatch.setattr(module, name, lambda *_args: runner, raising=False)
+    monkeypatch.setattr(module, "BridgeLock", lambda *_args: eventlet.Timeout(None), raising=False)
+    assert module.run([]) == 1
+    said = capsys.readouterr().err
+    last = said.splitlines()[-1]
+    assert last.startswith(f"{module.PROG}: ThreadEndedError in ")
+    assert "the thread 'one' has ended: ZeroDivisionError: a defect" in last
+    assert last.endswith("[unexpected]")
+    assert 'raise ZeroDivisionError("a defect")' in said, "where it was"
+
+
+def test_the_store_ends_by_it_and_readiness_names_it(
+    vital: Vital, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "serve", lambda *_args, **_named: eventlet.spawn(eventlet.sleep))
+    central = Central.__new__(Central)
+    central._health = Health()
+    central._guests = central._repository = None
+    group = SimpleNamespace(admin_listen="127.0.0.1:0")
+    conf = SimpleNamespace(df_metadata=group, store=SimpleNamespace(guest_listen=""))
+    monkeypatch.setattr(central, "conf", conf, raising=False)
+    monkeypatch.setattr(central, "_api", None, raising=False)
+    monkeypatch.setattr(central, "_make_page", lambda: None)
+    central._start_admin()
+    assert "threads" not in central._health.missing()
+    vital.spawn("one", broken)
+    let_hub_run()
+    assert "threads" in central._health.missing()
+
+
+def test_a_worker_ends_what_it_has_begun_and_then_itself(
+    vital: Vital, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eventlet.green import socket as green_socket
+
+    ours, theirs = green_socket.socketpair()
+    rights, rights_end = green_socket.socketpair()
+    listener = eventlet.listen(("127.0.0.1", 0))
+    monkeypatch.setattr(serving_module, "FAILED_GRACE", 0.0)
+    serving = serving_module.Serving(
+        [listener.fd.detach()], theirs.fd.detach(), rights.fd.detach(), parent=0
+    )
+    stopped: list[float] = []
+    serving._server = SimpleNamespace(stop=stopped.append)  # type: ignore[assignment]  # just that
+    running = eventlet.spawn(serving.run)
+    let_hub_run()
+    vital.spawn("one", broken)
+    assert running.wait() == 1
+    assert stopped == [0.0]
+    for sock in (ours, rights_end, *serving._listeners, serving._rights):
+        sock.close()
+
+
+# Each thread that has to live
+
+
+class Manager:
+    """os-ken's, with applications that have a thread each."""
+
+    def __init__(self) -> None:
+        self.apps: list[Any] = []
+
+    def get_instance(self) -> Manager:
+        return self
+
+    def instantiate(self, kind: type, **_named: object) -> Any:
+        threads: list[Any] = []
+        start = lambda: threads.append(eventlet.spawn(eventlet.sleep, 1000))  # noqa: E731  # one call
+        app = SimpleNamespace(name=kind.__name__, threads=threads, start=start)
+        self.apps.append(app)
+        return app
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
+    one = Manager()
+    monkeypatch.setattr(switch_module, "AppManager", one)
+    return one
+
+
+def make_controller() -> Controller:
+    return Controller(
+        Registry(),
+        bridge="br-int",
+        layout=Layout(),
+        hold_timeout=1.0,
+        datapath_id=lambda: None,
+        adopts=lambda _endpoint: True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "connection", "thread"),
+    [
+        ("dial", "unix:/none/br-int.mgmt", "OpenFlow connection"),
+        ("accept", "listen:127.0.0.1:0", "OpenFlow listener"),
+    ],
+)
+def test_the_end_of_the_connection_to_the_switch_is_the_daemons(
+    vital: Vital,
+    monkeypatch: pytest.MonkeyPatch,
+    manager: Manager,
+    function: str,
+    connection: str,
+    thread: str,
+) -> None:
+    del manager
+    monkeypatch.setattr(switch_module, function, broken)
+    connect(make_controller(), connection, "unix:/none/db.sock")
+    assert f"'{thread}'" in ended(vital)
+
+
+def test_the_end_of_the_watch_over_the_flows_is_the_daemons(
+    vital: Vital, monkeypatch: pytest.MonkeyPatch, manager: Manager
+) -> None:
+    del manager
+    controller = make_controller()
+    monkeypatch.setattr(controller.learner, "expire", broken)
+    monkeypatch.setattr("dfmeta.apps.driver.CHECK_INTERVAL", 0.001)
+    connect(controller, "unix:/none/br-int.mgmt", "unix:/none/db.sock")
+    assert "'watch over the flows'" in ended(vital)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_end_of_one_of_os_kens_event_loops_is_the_daemons(
+    vital: Vital, manager: Manager, number: int
+) -> None:
+    connect(make_controller(), "unix:/none/br-int.mgmt", "unix:/none/db.sock")
+    let_hub_run()
+    app = manager.apps[number]
+    app.threads[0].kill()
+    assert f"'os-ken's {app.name}'" in ended(vital).replace('"', "'")
+
+
+def test_the_end_of_the_sender_is_the_daemons(
+    vital: Vital, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, datapath = Channel("br-int", Layout()), Datapath()
+    monkeypatch.setattr(datapath, "send", broken)
+    channel.attach(datapath)
+    channel.post([channel.wire.barrier()])
+    assert "'OpenFlow sender'" in ended(vital)
+
+
+def test_the_end_of_a_connection_ends_its_sender_and_nothing_else(vital: Vital) -> None:
+    channel, datapath = Channel("br-int", Layout()), Datapath()
+    channel.attach(datapath)
+    let_hub_run()
+    channel.detach(datapath)
+    let_hub_run()
+    assert vital.alive
+
+
+@pytest.mark.parametrize(
+    ("method", "thread"),
+    [("_deliver", "delivery of OVSDB's changes"), ("_tell", "OVSDB session")],
+)
+def test_the_end_of_what_reads_ovsdb_is_the_daemons(
+    vital: Vital, monkeypatch: pytest.MonkeyPatch, method: str, thread: str
+) -> None:
+    watcher = OvsdbWatcher("unix:/none", "br-int", "tap", deliver=lambda _update: None)
+    monkeypatch.setattr(watcher, method, broken)
+    watcher.start()
+    watcher._updates.append(Update(connected=True))
+    try:
+        assert thread in ended(vital)
+    finally:
+        watcher.stop()
+        until(lambda: not watcher._thread.is_alive(), "OVSDB's thread to end")
+
+
+def test_the_end_of_a_source_that_is_asked_again_is_the_daemons(
+    vital: Vital, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source: Any = SimpleNamespace(name="libvirt", recheck=0.001, at_once=1)
+    resolver = Resolver(("libvirt",), (source,), lambda _port: None)
+    monkeypatch.setattr(resolver, "_entries", None)
+    resolver.start()
+    assert "'identity source libvirt'" in ended(vital)
+
+
+def test_the_end_of_the_guests_listener_is_the_daemons(
+    vital: Vital, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sock = eventlet.listen(("127.0.0.1", 0))
+    server = GuestServer(
+        [sock], "", Registry(), lambda *_args: [], hold_timeout=1.0, limits=Limits()
+    )
+    monkeypatch.setattr(server, "_accept_some", broken)
+    monkeypatch.setattr(server, "_complain_of_accept", broken)
+    server.start()
+    with eventlet.connect(sock.getsockname()):
+        assert "guests' listener" in ended(vital)
+
+
+def test_a_guests_listener_that_is_stopped_is_no_failure(vital: Vital) -> None:
+    sock = eventlet.listen(("127.0.0.1", 0))
+    server = GuestServer(
+        [sock], "", Registry(), lambda *_args: [], hold_timeout=1.0, limits=Limits()
+    )
+    server.start()
+    let_hub_run()
+    server.stop(0.0)
+    let_hub_run()
+    assert vital.alive
+
+
+@pytest.mark.parametrize(
+    ("loop", "name"), [("_accept_some", "admin listener"), ("_sweep", "admin listener's sweeper")]
+)
+def test_the_end_of_the_admin_listener_is_the_daemons(
+    vital: Vital, monkeypatch: pytest.MonkeyPatch, loop: str, name: str
+) -> None:
+    monkeypatch.setattr(AdminServer, loop, broken)
+    monkeypatch.setattr(AdminServer, "_complain_of_accept", broken)
+    sock = eventlet.listen(("127.0.0.1", 0))
+    server = admin.serve("", admin.AdminApplication(Health(), list, {}), sock=sock)
+    if loop == "_sweep":
+        server._note_crowd()
+    with eventlet.connect(sock.getsockname()):
+        assert f"{name!r} has ended" in ended(vital)
+    server.stop(0.0)

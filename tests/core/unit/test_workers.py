@@ -1,0 +1,402 @@
+"""A worker that hangs should be found and replaced, and one that is merely slow should not be."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import eventlet
+import pytest
+from eventlet.green import socket as green_socket
+
+from dfmeta import hub, metrics
+from dfmeta.model import Endpoint
+from dfmeta.proxy.engine import Terms
+from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.worker import workers as workers_module
+from dfmeta.proxy.worker.answers import WorkerAnswers
+from dfmeta.proxy.worker.pipe import Message, Pipe
+from dfmeta.proxy.worker.workers import Worker, Workers
+from dfmeta.registry import Registry
+from tests.core.unit.support import address, let_hub_run, port, until
+
+
+class Process:
+    """A worker's process: runs in the test's own, as a greenthread at the pipe's other end."""
+
+    _numbers = itertools.count(4000)
+
+    def __init__(self, sock: Any) -> None:
+        self.pid = next(self._numbers)
+        self.returncode: int | None = None
+        self.pipe = Pipe(sock)
+        self.got: list[Message] = []
+        self.answers = World.answers
+        """It says that it lives."""
+        self.reads = True
+        self.ends = True
+        """It ends where it is asked to."""
+        self._sock = sock
+        self._thread = eventlet.spawn(self._run)
+
+    def _run(self) -> None:
+        while self.reads:
+            piece = self._sock.recv(65536)
+            if not piece:
+                break
+            for line in piece.splitlines():
+                self._handle(json.loads(line))
+
+    def _handle(self, message: Message) -> None:
+        self.got.append(message)
+        if message["what"] == "ready?" and self.answers:
+            self.pipe.answer(message, {})
+        elif message["what"] == "stop" and self.ends:
+            self.end(0)
+
+    def stop(self) -> None:
+        """Hang: neither read nor answer."""
+        self.answers = False
+        self._thread.kill()
+
+    def end(self, status: int) -> None:
+        """End by itself, or by a signal."""
+        if self.returncode is None:
+            self.returncode = status
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+
+    def poll(self) -> int | None:
+        """As subprocess.Popen has it."""
+        return self.returncode
+
+    def kill(self) -> None:
+        """As subprocess.Popen has it."""
+        self.end(-9)
+
+    def wait(self) -> int:
+        """As subprocess.Popen has it."""
+        assert self.returncode is not None, "it was waited for before it ended"
+        return self.returncode
+
+
+class OneWorker(Worker):
+    """A worker without a process of its own."""
+
+    def __init__(self, listeners: Sequence[int], handle: workers_module.Handle) -> None:
+        if World.fails:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        del listeners
+        ours, theirs = green_socket.socketpair()
+        self._rights, self._other_end = green_socket.socketpair()
+        self._prepare(Process(theirs), ours, handle)
+        World.made += [theirs, self._other_end]
+
+
+class World:
+    """Workers, and what they were told."""
+
+    answers = True
+    fails = False
+    made: ClassVar[list[Any]] = []
+    """Sockets of the processes."""
+
+    def __init__(self, count: int) -> None:
+        World.answers, World.fails = True, False
+        self.registry = Registry()
+        self.registry.set_port(port())
+        self.listener = eventlet.listen(("127.0.0.1", 0))
+        self.done = 0
+        self.workers = Workers(
+            [self.listener],
+            self.registry,
+            count=count,
+            settings=dict,
+            answers=NoAnswers(),
+            device="lo",
+        )
+        self.workers.start()
+        until(lambda: len(self.serving()) == count, "the workers to serve")
+        until(self._know, "each to have read that it serves")
+
+    def serving(self) -> list[Worker]:
+        return [one for one in self.workers._workers if one.serving]
+
+    def one(self) -> Worker:
+        (found,) = self.serving()
+        return found
+
+    def _know(self) -> bool:
+        return all({"what": "serve"} in process(one).got for one in self.serving())
+
+    def replace(self) -> None:
+        self.workers.reload(Terms(8.0, Limits()), self._count)
+
+    def _count(self) -> None:
+        self.done += 1
+
+
+class NoAnswers(WorkerAnswers):
+    """Cannot read a message that the workers do not know."""
+
+    def __init__(self) -> None:
+        """Without a backend: it is never asked."""
+
+    def handle(self, pipe: Pipe, message: Message) -> bool:
+        raise ValueError(message["what"])
+
+
+def process(worker: Worker) -> Process:
+    found = worker.process
+    assert isinstance(found, Process)
+    return found
+
+
+def lost(reason: str) -> float:
+    return float(metrics.WORKERS_LOST.labels(reason)._value.get())
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BEAT", "END_TIMEOUT", "PAUSE_MIN", "PAUSE_MAX", "POLL"):
+        monkeypatch.setattr(workers_module, name, 0.005)
+    # A busy machine is late all the time: those that are about it say when.
+    monkeypatch.setattr(workers_module, "LATE", 1000.0)
+    monkeypatch.setattr(workers_module, "Worker", OneWorker)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    yield from running(1)
+
+
+@pytest.fixture
+def two() -> Iterator[World]:
+    yield from running(2)
+
+
+def running(count: int) -> Iterator[World]:
+    one = World(count)
+    yield one
+    hub.VITAL.release()
+    one.workers.stop(0.0)
+    let_hub_run()
+    while World.made:
+        World.made.pop().close()
+
+
+def test_a_worker_that_hangs_is_not_serving_and_then_replaced(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, count = world.one(), lost("hangs")
+    process(before).stop()
+    until(lambda: not world.workers.serving, "readiness to say so")
+    until(lambda: before not in world.workers._workers, "its end")
+    until(lambda: world.workers.serving, "another one")
+    assert world.one() is not before
+    assert before.process.returncode == -9
+    assert lost("hangs") == count + 1
+    assert f"Worker {before.process.pid} hangs: no answer for " in caplog.text
+    assert len([line for line in caplog.messages if line.startswith("Worker")]) == 1
+
+
+def test_a_worker_that_answers_late_lives(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_module, "HANGS", 1_000_000)
+    before = world.one()
+    for _ in range(3):
+        process(before).answers = False
+        until(lambda: before.silent, "it to be missed")
+        (asked,) = before.pipe._asked
+        process(before).answers = True
+        process(before).pipe.answer({"number": asked}, {})
+        until(lambda: not before.silent, "its late answer to count")
+    assert world.one() is before
+
+
+def test_a_round_that_the_daemon_was_late_in_does_not_count(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = itertools.count(step=100)
+    monkeypatch.setattr(workers_module, "LATE", 50.0)
+    clock = SimpleNamespace(monotonic=lambda: float(next(looks)))
+    monkeypatch.setattr(workers_module, "time", clock)
+    before = world.one()
+    process(before).answers = False
+    begun = next(looks)
+    until(lambda: next(looks) > begun + 100 * 10 * workers_module.HANGS, "many late rounds")
+    assert not before.silent
+    assert world.one() is before
+
+
+def test_guests_are_served_while_one_of_two_hangs(
+    two: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "HANGS", 1_000_000)
+    hanging, other = two.serving()
+    process(hanging).stop()
+    until(lambda: hanging.silent and two.workers.serving, "it alone to be missed")
+    process(other).stop()
+    until(lambda: not two.workers.serving, "both to be missed")
+
+
+def test_a_guest_does_not_wait_for_a_worker_that_hangs_and_has_the_news(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "HANGS", 1_000_000)
+    worker, count = world.one(), lost("full")
+    process(worker).stop()
+    heard = len(process(worker).got)
+    world.registry.learn(Endpoint(13), address(), 0)
+    world.workers.inform()
+    told = process(worker)._sock.fd.recv(65536)
+    messages = [json.loads(line) for line in told.splitlines()]
+    assert [one["what"] for one in messages if one["what"] != "ready?"] == ["guests"]
+    assert len(process(worker).got) == heard
+    assert lost("full") == count
+    assert world.one() is worker
+
+
+def test_a_worker_that_has_no_room_for_the_news_is_ended_before_the_guest_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "HANGS", 1_000_000)
+    worker, count = world.one(), lost("full")
+    process(worker).stop()
+    worker.pipe.send({"what": "rebind", "filling": "x" * 5_000_000})
+    world.registry.learn(Endpoint(13), address(), 0)
+    world.workers.inform()
+    assert worker.process.returncode == -9
+    assert lost("full") == count + 1
+    until(lambda: world.serving() and world.one() is not worker, "another one")
+
+
+def test_a_worker_that_does_not_come_up_is_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "START_TIMEOUT", 0.02)
+    count = lost("start")
+    World.answers = False
+    process(world.one()).end(1)
+    until(lambda: lost("start") >= count + 2, "two that do not come up")
+    monkeypatch.setattr(workers_module, "START_TIMEOUT", 30.0)
+    World.answers = True
+    until(lambda: world.workers.serving, "one that does")
+
+
+def test_what_a_worker_says_and_is_not_to_be_read_costs_it_alone(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    for nonsense in ({"what": "use", "place": [1, 2], "used": True}, {"what": "?"}, {}):
+        before, count = world.one(), lost("nonsense")
+        process(before).pipe.send(nonsense)
+        until(lambda: before not in world.workers._workers, "its end")  # noqa: B023  # at once
+        until(lambda: world.serving(), "another one")
+        assert lost("nonsense") == count + 1
+    assert hub.VITAL.alive
+    assert caplog.text.count("cannot be read") == 3
+
+
+# Replacement
+
+
+def test_a_replaced_worker_that_does_not_end_is_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "DRAIN", 0.01)
+    monkeypatch.setattr(workers_module, "OVERTIME", 0.01)
+    before, count = world.one(), lost("stays")
+    process(before).ends = False
+    world.replace()
+    until(lambda: world.done, "the replacement")
+    until(lambda: before not in world.workers._workers, "its end")
+    assert before.process.returncode == -9
+    assert lost("stays") == count + 1
+
+
+def test_one_that_hangs_and_was_replaced_is_ended(world: World) -> None:
+    before = world.one()
+    process(before).stop()
+    world.replace()
+    until(lambda: before not in world.workers._workers, "its end")
+    until(lambda: world.workers.serving, "its successor")
+
+
+@pytest.mark.parametrize("how", ["dies", "is not started", "is silent"])
+def test_a_worker_whose_successor_does_not_come_up_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    # One that dies is met alive before.
+    monkeypatch.setattr(workers_module, "START_TIMEOUT", 30.0 if how == "dies" else 0.02)
+    before = world.one()
+    World.fails = how == "is not started"
+    World.answers = False
+    world.replace()
+    if how == "dies":
+        until(lambda: len(world.workers._workers) == 2, "a successor")
+        process(world.workers._workers[1]).end(1)
+    until(lambda: not world.workers._replacing, "the replacement to be given up")
+    assert world.one() is before
+    assert "continues with the old configuration" in caplog.text
+    assert not world.done
+    # It is kept as before, and the next replacement is another one.
+    World.fails, World.answers = False, True
+    monkeypatch.setattr(workers_module, "START_TIMEOUT", 30.0)
+    world.replace()
+    until(lambda: world.done, "the next replacement")
+    until(lambda: before not in world.workers._workers, "its end")
+    assert len(world.workers._workers) == 1
+
+
+def test_a_worker_that_ends_while_its_successor_starts_has_it_all_the_same(world: World) -> None:
+    before = world.one()
+    World.answers = False
+    world.replace()
+    until(lambda: len(world.workers._workers) == 2, "a successor")
+    process(before).end(1)
+    until(lambda: world.done, "the replacement")
+    first = world.workers._workers[0]
+    process(first).end(1)
+    until(lambda: world.workers._workers and world.workers._workers[0] is not first, "another")
+    World.answers = True
+    process(world.workers._workers[0]).end(1)
+    until(lambda: world.workers.serving, "one that comes up")
+    assert len(world.workers._workers) == 1
+
+
+# Threads that the daemon cannot do without
+
+
+def test_the_end_of_the_news_is_the_daemons(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_args: object, **_named: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(workers_module, "tell", broken)
+    world.registry.learn(Endpoint(13), address(), 0)
+    until(lambda: not hub.VITAL.alive, "the thread's end")
+    assert "changes for the workers" in str(hub.VITAL.failure)
+
+
+@pytest.mark.parametrize(
+    ("method", "thread"),
+    [
+        ("_forget", "keeper of a worker"),
+        ("_introduce", "start of a worker"),
+        ("_watch", "watch over a worker"),
+    ],
+)
+def test_the_end_of_what_keeps_workers_is_the_daemons(
+    world: World, monkeypatch: pytest.MonkeyPatch, method: str, thread: str
+) -> None:
+    def broken(*_args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(world.workers, method, broken)
+    process(world.one()).end(1)
+    until(lambda: not hub.VITAL.alive, "the thread's end")
+    assert thread in str(hub.VITAL.failure)

@@ -1,0 +1,591 @@
+"""Hosts broken in one way each, as doc/source/runbook.rst has them, with the symptom seen."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from dfmeta.store.auth.edit import Grant, add, new_token
+from dfmeta.store.db.repository import Repository
+from tests.harness import nursery
+from tests.harness.agent import Agent, program
+from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
+from tests.harness.nova import RecordingNova
+from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.host.e2e.shell import script
+from tests.host.e2e.support import META_DATA, project_ids, put_nova
+
+HANGS = 0.6
+"""Seconds that a guest waits for an answer that does not come."""
+# curl(1), "EXIT CODES"; the words of curl differ with the step that took too long.
+CURL_TIMED_OUT = 28
+CURL_EMPTY_REPLY = 52
+OPTIONS = {
+    "df_metadata": {"refuse_forwarded": True},
+    "metadata_rate_limiting": {
+        "rate_limit_enabled": True,
+        "base_query_rate_limit": 20,
+        "base_window_duration": 1000,
+        "burst_query_rate_limit": 20,
+        "burst_window_duration": 1000,
+        "delay_max": 0,
+        "tolerated_queries": 0,
+    },
+    "store": {"max_body": 4096},
+}
+"""Of a daemon on which every breakage of the store can be made."""
+
+
+@dataclass
+class Stage:
+    """A host, its daemon, and what the page's placeholders stand for."""
+
+    host: OpenvSwitch
+    agent: Agent
+    stack: ExitStack
+    nova: RecordingNova | None = None
+    names: dict[str, str] = field(default_factory=dict)
+
+    def guest(self, name: str, **values: Any) -> Guest:
+        """One more guest, of which PORT and INSTANCE stand from now on."""
+        guest = self.stack.enter_context(Guest(self.host, name, **values))
+        self.names |= {"PORT": guest.port, "INSTANCE": guest.instance_id}
+        return guest
+
+    def put(self, guest: Guest, **values: Any) -> None:
+        """A record in the store, written past the daemon."""
+        with Repository(f"sqlite:///{self.agent.state_path}/store.db") as repository:
+            document = {"hostname": f"{guest.name}.example.org"}
+            repository.put(guest.instance_id, document=document, **values)
+
+    def run(self, command: str) -> str:
+        """What a command of the page prints on the host, stdout and stderr as they come."""
+        for name, value in self.names.items():
+            command = re.sub(rf"\b{name}\b", value, command)
+        command = command.replace(
+            "journalctl -u dfmeta-agent -o cat", f"cat {self.agent.stderr}"
+        ).replace("/etc/dfmeta/dfmeta.conf", str(self.agent.config_file))
+        programs = self.agent.folder / "bin"
+        programs.mkdir(exist_ok=True)
+        for name in ("dfmeta", "dfmeta-agent"):
+            script(programs / name, *nursery.in_shell(program(name)))
+        shell = (
+            f'dfmeta() {{ {programs}/dfmeta "$@" --config-file {self.agent.config_file}; }}; '
+            f'PATH="{programs}:$PATH"; exec 2>&1; {command}'
+        )
+        return self.host.namespace.run(["sh", "-c", shell], check=False).stdout
+
+    def reload(self, options: Mapping[str, Mapping[str, object]]) -> None:
+        """Change options while the daemon runs."""
+        before = self.agent.log().count("Reloaded")
+        self.agent.configure(options)
+        self.agent.signal(signal.SIGHUP)
+        wait_for(lambda: self.agent.log().count("Reloaded") > before, 20, "the reload")
+
+
+Breakage = Callable[[Stage], AbstractContextManager[None]]
+
+
+def hangs(guest: Guest) -> None:
+    """The guest's curl gets nothing."""
+    reply = guest.curl("/latest/meta-data/", timeout=HANGS)
+    assert (reply.status, reply.exit_code) == (0, CURL_TIMED_OUT), reply.error
+
+
+@contextmanager
+def cut_off(stage: Stage) -> Iterator[None]:
+    """A port that the switch takes no frames from."""
+    guest = stage.guest("muted")
+    assert guest.curl("/").status == 404
+    stage.host.ofctl("mod-port", BRIDGE, guest.port, "no-receive")
+    hangs(guest)
+    cut_off_ports = partial(stage.agent.metric, "dfmeta_ports", state="cut off")
+    wait_for(cut_off_ports, 5, "the state of the port")
+    yield
+    stage.host.ofctl("mod-port", BRIDGE, guest.port, "receive")
+
+
+@contextmanager
+def tap_cut_off(stage: Stage) -> Iterator[None]:
+    """tap-metadata gets no frame from the switch."""
+    guest = stage.guest("one-of-all")
+    stage.host.ofctl("mod-port", BRIDGE, "tap-metadata", "no-forward")
+    hangs(guest)
+    yield
+    stage.host.ofctl("mod-port", BRIDGE, "tap-metadata", "forward")
+    assert guest.curl("/").status == 404
+
+
+@contextmanager
+def no_instance(stage: Stage) -> Iterator[None]:
+    """A port whose instance nobody has named."""
+    ids = Ids(iface_id=uuid_of("port nobody"), vm_uuid="")
+    hangs(stage.guest("nobody", ids=ids))
+    yield
+
+
+@contextmanager
+def foreign_flow(stage: Stage) -> Iterator[None]:
+    """Somebody's flow before the hooks."""
+    guest = stage.guest("hidden")
+    flow = f"in_port={guest.ofport},ip,nw_dst={METADATA_IP}"
+    stage.host.ofctl("add-flow", BRIDGE, f"cookie=0xbad,priority=400,{flow},actions=drop")
+    hangs(guest)
+    yield
+    stage.host.ofctl("del-flows", BRIDGE, "cookie=0xbad/-1")
+
+
+@contextmanager
+def no_connection(stage: Stage) -> Iterator[None]:
+    """A namespace that leaves its checksums to its device, on a userspace datapath."""
+    guest = stage.guest("offloading")
+    guest.namespace.run(["ethtool", "-K", guest.device, "tx", "on"])
+
+    def silent() -> bool:
+        hangs(guest)
+        return stage.agent.metric("dfmeta_ports", state="no connection") > 0
+
+    wait_for(silent, 20, "the state of the port")
+    yield
+    guest.namespace.run(["ethtool", "-K", guest.device, "tx", "off"])
+    wait_for(lambda: guest.curl("/", timeout=HANGS).status == 404, 10, "the guest to be answered")
+
+
+@contextmanager
+def host_drops(stage: Stage) -> Iterator[None]:
+    """A packet filter that lets none of the host's answers out."""
+    guest = stage.guest("unanswered")
+    nft = [str(UNPACKED / "usr/sbin/nft")]
+    chain = "add chain inet f c { type filter hook output priority 0; }"
+    rule = f"add rule inet f c ip saddr {METADATA_IP} drop"
+    stage.host.namespace.run([*nft, f"add table inet f; {chain}; {rule}"])
+    hangs(guest)
+    yield
+    stage.host.namespace.run([*nft, "flush ruleset"])
+    wait_for(lambda: guest.curl("/", timeout=HANGS).status == 404, 10, "the guest to be answered")
+
+
+@contextmanager
+def daemon_away(stage: Stage) -> Iterator[None]:
+    """The daemon has ended; the guest's address is known, and the listener is kept."""
+    guest = stage.guest("left-alone")
+    assert guest.curl("/").status == 404
+    stage.agent.stop()
+    hangs(guest)
+    yield
+    stage.agent.start()
+
+
+@contextmanager
+def many_connections(stage: Stage) -> Iterator[None]:
+    """A guest that keeps more connections than are served of one port."""
+    guest = stage.guest("crowd")
+    assert guest.curl("/").status == 404
+    with ExitStack() as open_ones:
+        for _ in range(20):
+            open_ones.enter_context(guest.namespace.connect(METADATA_IP, 80))
+        hit = "dfmeta_limits_hit_total"
+        wait_for(lambda: stage.agent.metric(hit, limit="connections_per_port"), 5, "the limit")
+        yield
+
+
+def _connecting(guest: Guest) -> int:
+    """Why a connection of the guest's is not made; 0: it is."""
+    try:
+        guest.namespace.connect(METADATA_IP, 80).close()
+    except OSError as error:
+        return error.errno or 0
+    return 0
+
+
+@contextmanager
+def refused(stage: Stage) -> Iterator[None]:
+    """A port that is no guest's, and somebody else with the address."""
+    guest = stage.guest("plain", ids=Ids(iface_id="", vm_uuid="", attached_mac=False))
+    other = stage.stack.enter_context(Guest(stage.host, "other", address="10.0.0.9/24"))
+    other.add_address(f"{METADATA_IP}/32")
+    assert _connecting(guest) == errno.ECONNREFUSED
+    yield
+    other.close()
+
+
+@contextmanager
+def no_route(stage: Stage) -> Iterator[None]:
+    """A port that its owner has switched off."""
+    guest = stage.guest("dead")
+    stage.host.vsctl("set", "Port", guest.port, "tag=4095")
+    guest.namespace.sysctl(**{"net.ipv4.neigh.eth0.retrans_time_ms": 50})
+    guest.forget_neighbours()
+    wait_for(lambda: stage.agent.metric("dfmeta_ports", state="dead") == 1, 5, "the state")
+    assert _connecting(guest) == errno.EHOSTUNREACH
+    yield
+
+
+@contextmanager
+def not_found(stage: Stage) -> Iterator[None]:
+    """An instance without a record."""
+    guest = stage.guest("unknown")
+    assert guest.curl("/latest/meta-data/").status == 404
+    yield
+
+
+@contextmanager
+def one_path(stage: Stage) -> Iterator[None]:
+    """A record without user-data."""
+    guest = stage.guest("bare")
+    stage.put(guest)
+    assert guest.curl("/latest/meta-data/").status == 200
+    assert guest.curl("/latest/user-data").status == 404
+    yield
+
+
+@contextmanager
+def forwarded(stage: Stage) -> Iterator[None]:
+    """A proxy in the guest passes its request on."""
+    guest = stage.guest("proxied")
+    assert guest.curl("/", headers=[("X-Forwarded-For", "10.0.0.7")]).status == 403
+    yield
+
+
+@contextmanager
+def no_token(stage: Stage) -> Iterator[None]:
+    """Tokens are required, and the guest has none."""
+    guest = stage.guest("tokenless")
+    stage.put(guest, http_tokens="required")
+    assert guest.curl("/latest/meta-data/").status == 401
+    yield
+
+
+@contextmanager
+def malformed(stage: Stage) -> Iterator[None]:
+    """A request that is not in origin form."""
+    guest = stage.guest("strange")
+    assert guest.curl("/", "--request-target", f"http://{METADATA_IP}/").status == 400
+    yield
+
+
+@contextmanager
+def too_often(stage: Stage) -> Iterator[None]:
+    """A guest above its rate."""
+    guest = stage.guest("greedy")
+    samples = guest.http_many(25, concurrency=1)
+    assert [one.status for one in samples][-1] == 429
+    yield
+
+
+@contextmanager
+def upstream_away(stage: Stage) -> Iterator[None]:
+    """The store that is asked for what this one does not have does not answer."""
+    stage.reload({"store": {"lookup_base_url": "http://127.0.0.1:9", "lookup_retries": 0}})
+    guest = stage.guest("waiting")
+    assert guest.curl("/latest/meta-data/").status == 503
+    yield
+    stage.reload({"store": {"lookup_base_url": None}})
+
+
+@contextmanager
+def looked_up(stage: Stage) -> Iterator[None]:
+    """The same with another store, which was not found to be away yet."""
+    stage.reload({"store": {"lookup_base_url": "http://127.0.0.1:10", "lookup_retries": 0}})
+    assert stage.guest("searching").curl("/latest/meta-data/").status == 503
+    yield
+    stage.reload({"store": {"lookup_base_url": None}})
+
+
+@contextmanager
+def closed(stage: Stage) -> Iterator[None]:
+    """The same, where cloud-init retries what is closed."""
+    stage.reload({"store": {"lookup_base_url": "http://127.0.0.1:9", "lookup_retries": 0}})
+    guest = stage.guest("retrying")
+    reply = guest.curl(META_DATA)
+    assert reply.status == 0
+    assert reply.exit_code == CURL_EMPTY_REPLY, reply.error
+    yield
+    stage.reload({"store": {"lookup_base_url": None}})
+
+
+@contextmanager
+def nonsense(stage: Stage) -> Iterator[None]:
+    """Something else than a store answers upstream."""
+    stage.reload({"store": {"lookup_base_url": "http://127.0.0.1:8099", "lookup_retries": 0}})
+    with _answering(stage, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"):
+        assert stage.guest("puzzled").curl("/latest/meta-data/").status == 502
+        yield
+    stage.reload({"store": {"lookup_base_url": None}})
+
+
+@contextmanager
+def slow(stage: Stage) -> Iterator[None]:
+    """The store upstream takes its time."""
+    lookup = {"lookup_base_url": "http://127.0.0.1:8099", "lookup_timeout": 1, "lookup_retries": 0}
+    stage.reload({"store": lookup})
+    with _answering(stage, b""):
+        reply = stage.guest("patient").curl("/latest/meta-data/")
+        assert reply.seconds > 0.9
+        yield
+    stage.reload({"store": {"lookup_base_url": None, "lookup_timeout": None}})
+
+
+@contextmanager
+def another(stage: Stage) -> Iterator[None]:
+    """A port that carries another instance's id."""
+    first = stage.guest("first")
+    stage.put(first)
+    guest = stage.guest("second", ids=Ids(iface_id=uuid_of("2nd"), vm_uuid=first.instance_id))
+    reply = guest.curl("/latest/meta-data/hostname")
+    assert reply.text == "first.example.org"
+    yield
+
+
+@contextmanager
+def no_user_data(stage: Stage) -> Iterator[None]:
+    """A record without user-data, as a client that waits for it sees it."""
+    guest = stage.guest("idle")
+    stage.put(guest)
+    assert guest.curl("/openstack/latest/user_data").status == 404
+    yield
+
+
+@contextmanager
+def no_key(stage: Stage) -> Iterator[None]:
+    """A record without a key."""
+    guest = stage.guest("locked")
+    stage.put(guest)
+    assert "public-keys/" not in guest.curl("/latest/meta-data/").text
+    yield
+
+
+@contextmanager
+def password_set(stage: Stage) -> Iterator[None]:
+    """A password that was posted before."""
+    guest = stage.guest("twice")
+    stage.put(guest)
+    for status in (200, 409):
+        assert guest.curl("/openstack/latest/password", data=b"c2VjcmV0").status == status
+    yield
+
+
+@contextmanager
+def flows_gone(stage: Stage) -> Iterator[None]:
+    """Somebody has deleted all flows, as Open vSwitch's restart does."""
+    guest = stage.guest("restarted")
+    stage.put(guest)
+    assert guest.curl("/latest/meta-data/").status == 200
+    reconciles = "dfmeta_reconciles_total"
+    before = stage.agent.metric(reconciles, result="changed")
+    stage.host.ofctl("del-flows", BRIDGE)
+    stage.host.ofctl("add-flow", BRIDGE, "priority=0,actions=NORMAL")
+    wait_for(lambda: stage.agent.metric(reconciles, result="changed") > before, 40, "a comparison")
+    assert guest.curl("/latest/meta-data/").status == 200
+    yield
+
+
+@contextmanager
+def wrong_option(stage: Stage) -> Iterator[None]:
+    """A value that cannot be one."""
+    stage.agent.configure({"df_metadata": {"hold_timeout": "soon"}})
+    yield
+    stage.agent.configure({"df_metadata": {"hold_timeout": None}})
+
+
+@contextmanager
+def runs_already(stage: Stage) -> Iterator[None]:
+    """A second daemon."""
+    stage.guest("any")
+    yield
+
+
+@contextmanager
+def not_ready(stage: Stage) -> Iterator[None]:
+    """OVSDB is away."""
+    stage.host.stop("ovsdb-server")
+    wait_for(lambda: not stage.agent.ready(), 10, "the daemon to notice")
+    yield
+    stage.host.start("ovsdb-server")
+    wait_for(stage.agent.ready, 10, "the daemon to be ready again")
+
+
+@contextmanager
+def push_refused(stage: Stage) -> Iterator[None]:
+    """A push where tokens are asked for; TOKEN is one that may read alone."""
+    tokens = stage.agent.folder / "tokens"
+    stage.names["TOKEN"] = token = new_token()
+    tokens.unlink(missing_ok=True)
+    add(tokens, Grant(scopes=("read",), created=datetime(2026, 1, 1, tzinfo=UTC)), token)
+    stage.reload({"store": {"token_file": tokens}})
+    stage.guest("pushed")
+    yield
+    stage.reload({"store": {"token_file": None}})
+
+
+@contextmanager
+def push_wrong(stage: Stage) -> Iterator[None]:
+    """A push that is no record."""
+    stage.guest("pushed")
+    yield
+
+
+@contextmanager
+def push_large(stage: Stage) -> Iterator[None]:
+    """A push above max_body."""
+    stage.guest("pushed")
+    (stage.agent.folder / "user-data").write_bytes(bytes(8192))
+    stage.names["FILE"] = str(stage.agent.folder / "user-data")
+    yield
+
+
+@contextmanager
+def nova_secret(stage: Stage) -> Iterator[None]:
+    """Nova has another secret."""
+    nova = _nova(stage)
+    guest = stage.guest("signed", ids=project_ids("signed"))
+    put_nova(nova, guest)
+    stage.reload({"DEFAULT": {"metadata_proxy_shared_secret": "another"}})
+    assert guest.curl(META_DATA).status == 403
+    yield
+    stage.reload({"DEFAULT": {"metadata_proxy_shared_secret": nova.secret}})
+    assert guest.curl(META_DATA).status == 200
+
+
+@contextmanager
+def secret_not_reloaded(stage: Stage) -> Iterator[None]:
+    """The secret is right in the file, and the daemon has the wrong one that was there before."""
+    nova = _nova(stage)
+    guest = stage.guest("late", ids=project_ids("late"))
+    put_nova(nova, guest)
+    stage.reload({"DEFAULT": {"metadata_proxy_shared_secret": "mistyped"}})
+    stage.agent.configure({"DEFAULT": {"metadata_proxy_shared_secret": nova.secret}})
+    assert guest.curl(META_DATA).status == 403
+    yield
+    stage.reload({})
+    assert guest.curl(META_DATA).status == 200
+
+
+@contextmanager
+def nova_project(stage: Stage) -> Iterator[None]:
+    """The project is another than the instance's."""
+    nova = _nova(stage)
+    guest = stage.guest("moved", ids=project_ids("moved"))
+    put_nova(nova, guest)
+    guest.set_external_ids(project_id="0" * 32)
+    wait_for(lambda: guest.curl(META_DATA).status == 404, 5, "Nova to refuse the project")
+    yield
+
+
+@contextmanager
+def nova_away(stage: Stage) -> Iterator[None]:
+    """Nova does not listen."""
+    nova = _nova(stage)
+    guest = stage.guest("left", ids=project_ids("left"))
+    put_nova(nova, guest)
+    stage.reload({"df_metadata": {"hold_timeout": 0.4}})
+    nova.away()
+    assert guest.curl("/latest/meta-data/").status == 503
+    yield
+    nova.mend()
+    stage.reload({"df_metadata": {"hold_timeout": None}})
+
+
+@contextmanager
+def no_project(stage: Stage) -> Iterator[None]:
+    """A port whose project nobody has named."""
+    guest = stage.guest("stranger")
+    stage.reload({"df_metadata": {"hold_timeout": 0.4}})
+    assert guest.curl("/latest/meta-data/").status == 503
+    count = "dfmeta_ports"
+    wait_for(lambda: stage.agent.metric(count, state="no project"), 5, "the review of the ports")
+    yield
+    stage.reload({"df_metadata": {"hold_timeout": None}})
+
+
+def _nova(stage: Stage) -> RecordingNova:
+    assert stage.nova is not None
+    return stage.nova
+
+
+@contextmanager
+def _answering(stage: Stage, answer: bytes) -> Iterator[None]:
+    """A server on 127.0.0.1:8099 of the host; with no answer it leaves its clients waiting."""
+    listener = stage.host.namespace.open_socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", 8099))
+    listener.listen()
+    kept: list[socket.socket] = []
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _peer = listener.accept()
+                kept.append(connection)
+                if answer:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+        for connection in kept:
+            connection.close()
+
+
+OF_STORE: Mapping[str, Breakage] = {
+    "no-instance": no_instance,
+    "foreign-flow": foreign_flow,
+    "cut-off": cut_off,
+    "tap-cut-off": tap_cut_off,
+    "no-connection": no_connection,
+    "host-drops": host_drops,
+    "not-a-guests-port": refused,
+    "daemon-away": daemon_away,
+    "many-connections": many_connections,
+    "dead-port": no_route,
+    "no-record": not_found,
+    "no-such-part": one_path,
+    "forwarded": forwarded,
+    "no-token": no_token,
+    "malformed": malformed,
+    "too-often": too_often,
+    "upstream-away": upstream_away,
+    "closed": closed,
+    "upstream-nonsense": nonsense,
+    "look-up": looked_up,
+    "slow-backend": slow,
+    "another-instance": another,
+    "no-user-data": no_user_data,
+    "no-key": no_key,
+    "password-set": password_set,
+    "flows-gone": flows_gone,
+    "wrong-option": wrong_option,
+    "runs-already": runs_already,
+    "not-ready": not_ready,
+    "push-401": push_refused,
+    "push-403": push_refused,
+    "push-400": push_wrong,
+    "push-413": push_large,
+}
+"""Name of the block on the page → what breaks a host with a store so."""
+OF_NOVA: Mapping[str, Breakage] = {
+    "nova-secret": nova_secret,
+    "secret-not-reloaded": secret_not_reloaded,
+    "nova-project": nova_project,
+    "nova-away": nova_away,
+    "no-project": no_project,
+}
+"""The same of a host with Nova."""

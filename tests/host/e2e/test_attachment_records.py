@@ -1,0 +1,261 @@
+"""Each container of a VM gets a record of its own from its attachment, and no other guest's."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from dfmeta.store.db.repository import Kind, Repository
+from tests.harness.agent import Agent, Options
+from tests.harness.container import Container
+from tests.harness.guest import Guest, uuid_of
+from tests.harness.nova import RecordingNova
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.harness.records import push
+from tests.harness.vm_api import allowed, is_ready
+from tests.host.e2e import shared
+from tests.host.e2e.support import META_DATA, NOVA_OPTIONS, asks_own, project_ids, put_nova
+
+NETWORK_DATA = "/openstack/latest/network_data.json"
+PASSWORD = "/openstack/latest/password"
+VMS = ("vm1", "vm2")
+OPTIONS: Options = {
+    "attachments": {
+        "enabled": True,
+        "allow": ",".join(uuid_of(f"instance {name}") for name in VMS),
+        "rest": 0,
+    },
+    "attachment_network:pods": {
+        "subnet": "10.20.0.0/24",
+        "gateway": "10.20.0.1",
+        "local_vlan": 7,
+    },
+}
+LABELS = {"K8S_POD_NAME": "Web_1.a", "K8S_POD_NAMESPACE": "shop", "K8S_POD_UID": "u-1"}
+
+host = shared.host
+
+
+@dataclass
+class Site:
+    """Two allowed VMs with trunks."""
+
+    host: OpenvSwitch
+    agent: Agent
+    vms: list[Guest]
+
+    def attach(self, vm: Guest, container: str, **body: Any) -> dict[str, Any]:
+        """Make an attachment; return it."""
+        with allowed(vm.namespace) as connection:
+            path = f"/attachments/{container}/eth0"
+            reply = connection.ask("PUT", path, {"network": "pods", **body})
+            assert reply.status == 201, reply
+            return dict(json.loads(reply.body))
+
+    def detach(self, vm: Guest, container: str) -> None:
+        """Delete an attachment, and wait until its port is gone."""
+        with allowed(vm.namespace) as connection:
+            path = f"/attachments/{container}/eth0?link=gone"
+            assert connection.ask("DELETE", path).status == 204
+        wait_for(lambda: container not in self.containers(vm), 10, "the attachment to go")
+
+    def containers(self, vm: Guest) -> list[str]:
+        """The containers of a VM that have an attachment."""
+        with allowed(vm.namespace) as connection:
+            listed = json.loads(connection.ask("GET", "/attachments").body)["attachments"]
+        return [one["container"] for one in listed]
+
+    @contextlib.contextmanager
+    def container(self, vm: Guest, name: str, **body: Any) -> Iterator[Container]:
+        """A container with an attachment, whose instance is that of the attachment."""
+        one = self.attach(vm, name, **body)
+        with Container(
+            vm, one["vid"], address=one["ips"][0]["address"], mac=one["mac"], instance_id=one["id"]
+        ) as made:
+            wait_for(
+                lambda: one["mac"] in {row["mac"] for row in self.agent.admin("/ports").json()},
+                10,
+                "the container's port",
+            )
+            yield made
+        self.detach(vm, name)
+
+
+@contextlib.contextmanager
+def site_with(
+    host: OpenvSwitch, options: Options, nova: RecordingNova | None = None
+) -> Iterator[Site]:
+    with ExitStack() as stack:
+        agent = stack.enter_context(Agent(host, options))
+        agent.start()
+        vms = []
+        for number, name in enumerate(VMS, 5):
+            address = f"10.0.0.{number}/24"
+            vm = stack.enter_context(Guest(host, name, address=address, ids=project_ids(name)))
+            vms.append(vm)
+            with closing(Repository(f"sqlite:///{agent.state_path}/store.db")) as records:
+                records.put(vm.instance_id, document=document(vm), userdata=b"secret of the VM")
+            if nova is not None:
+                put_nova(nova, vm)
+            asks_own(vm)
+            agent.ctl("trunk", "enable", vm.port)
+            asks_own(vm)
+            wait_for(functools.partial(is_ready, vm.namespace), 10, "the VM to be ready")
+        yield Site(host, agent, vms)
+        for vm in vms:
+            agent.ctl("trunk", "disable", f"tpi-{vm.ids.iface_id}"[:15])
+        agent.stop()
+
+
+def document(vm: Guest) -> dict[str, Any]:
+    link = {"id": "tap0", "type": "ovs", "mtu": 1500, "ethernet_mac_address": vm.mac}
+    network = {"id": "network0", "type": "ipv4_dhcp", "link": "tap0", "network_id": "n"}
+    told = {"links": [link], "networks": [network], "services": []}
+    return {"hostname": vm.name, "network_data": told}
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=["daemon", "worker"])
+def site(host: OpenvSwitch, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """Two VMs, answered by the daemon itself or by a worker."""
+    with site_with(host, {**OPTIONS, "df_metadata": {"proxy_workers": request.param}}) as made:
+        yield made
+
+
+def meta_data(guest: Guest) -> dict[str, Any]:
+    reply = guest.curl(META_DATA)
+    assert reply.status == 200, reply
+    return dict(json.loads(reply.body))
+
+
+def test_each_container_has_a_record_of_its_own(site: Site) -> None:
+    one, other = site.vms
+    before = meta_data(one)
+    with (
+        site.container(one, "c1", labels=LABELS) as first,
+        site.container(one, "c2") as second,
+        site.container(other, "c1", labels={"K8S_POD_NAME": "web"}) as third,
+    ):
+        for guest in (one, other, first, second, third):
+            asks_own(guest)
+        found = meta_data(first)
+        assert (found["hostname"], found["name"]) == ("web-1-a", "Web_1.a")
+        assert found["meta"] == LABELS
+        assert found["project_id"] == one.ids.project_id
+        ec2 = first.curl("/latest/meta-data/tags/instance/K8S_POD_UID")
+        assert (ec2.status, ec2.text) == (200, "u-1")
+        assert first.curl("/latest/meta-data/local-ipv4").text == first.ip
+        assert [meta_data(it)["hostname"] for it in (second, third)] == ["c2", "web"]
+        told = json.loads(first.curl(NETWORK_DATA).body)
+        assert [it["ethernet_mac_address"] for it in told["links"]] == [first.mac]
+        assert told["networks"][0]["ip_address"] == first.ip
+        seeds = {meta_data(it)["random_seed"] for it in (one, other, first, second, third)}
+        assert len(seeds) == 5
+        # Nothing of the VM's record, and no password that would outlive the container.
+        assert first.curl("/openstack/latest/user_data").status == 404
+        assert first.curl("/latest/user-data").status == 404
+        assert first.curl(PASSWORD, "-X", "POST", "-d", "p").status == 404
+        # The VM has what it had.
+        assert meta_data(one) == before
+        assert one.curl("/latest/user-data").text == "secret of the VM"
+
+
+def test_a_vm_is_not_told_its_attachments(site: Site) -> None:
+    vm = site.vms[0]
+    before = json.loads(vm.curl(NETWORK_DATA).body)
+    assert [it["type"] for it in before["links"]] == ["ovs"]
+    with site.container(vm, "c1") as container:
+        asks_own(container)
+        assert json.loads(vm.curl(NETWORK_DATA).body) == before
+
+
+def test_no_guest_reads_the_record_of_anothers_container(site: Site) -> None:
+    one, other = site.vms
+    with site.container(one, "c1", labels=LABELS) as first:
+        # The id is no secret: the other VM names it in each place where it can name anything.
+        stolen = first.instance_id
+        labels = {"K8S_POD_NAME": "thief", "id": stolen, "instance_id": stolen}
+        with site.container(other, stolen, labels=labels, owner=stolen) as thief:
+            for guest in (other, thief):
+                for name in ("X-Instance-ID", "X-Tenant-ID", "X-Forwarded-For"):
+                    value = first.ip if name == "X-Forwarded-For" else stolen
+                    reply = guest.curl(META_DATA, headers=[(name, value)])
+                    assert json.loads(reply.body)["uuid"] == guest.instance_id
+            assert meta_data(thief)["hostname"] == "thief"
+        with allowed(other.namespace) as connection:
+            body = {"network": "pods", "instance_id": stolen}
+            assert connection.ask("PUT", "/attachments/c9/eth0", body).status == 400
+        asks_own(first)
+
+
+def test_a_record_goes_with_its_attachment_and_stays_through_a_kill(site: Site) -> None:
+    vm = site.vms[0]
+    with site.container(vm, "c1", labels=LABELS) as container:
+        before = meta_data(container)
+        site.agent.kill()
+        site.agent.start()
+        assert meta_data(container) == before
+        site.detach(vm, "c1")
+        assert container.curl(META_DATA, timeout=1).status == 0
+        # Nor does the next one with this name, address and MAC get it.
+        again = site.attach(vm, "c1", ip=container.ip, mac=container.mac)
+        assert again["id"] != container.instance_id
+        with Container(
+            vm,
+            again["vid"],
+            address=again["ips"][0]["address"],
+            mac=again["mac"],
+            instance_id=again["id"],
+        ) as next_one:
+            wait_for(lambda: next_one.curl(META_DATA).status == 200, 10, "an answer")
+            asks_own(next_one)
+            assert meta_data(next_one)["hostname"] == "c1"
+
+
+def test_the_operators_record_comes_first_and_stays(site: Site) -> None:
+    vm = site.vms[0]
+    with site.container(vm, "c1", labels=LABELS) as container:
+        name = container.instance_id
+        with closing(Repository(f"sqlite:///{site.agent.state_path}/store.db")) as records:
+            push(records, Kind.USERDATA, name, content=b"given")
+        assert container.curl("/latest/user-data").text == "given"
+        # The half that the operator has not written is still that of the attachment.
+        assert meta_data(container)["hostname"] == "web-1-a"
+        site.agent.ctl("store", "put", name, "--hostname", "given.example.org")
+        found = meta_data(container)
+        assert (found["uuid"], found["hostname"]) == (name, "given.example.org")
+        assert "meta" not in found
+    shown = site.agent.ctl("store", "get", name, "--format", "json").stdout
+    assert "given.example.org" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "uuid"),
+    [
+        ({**OPTIONS, "df_metadata": {"subport_identity": "parent"}}, uuid_of("instance vm1")),
+        ({**OPTIONS, **NOVA_OPTIONS}, ""),
+    ],
+    ids=["parent", "nova"],
+)
+def test_other_configurations_give_no_record(options: Options, uuid: str) -> None:
+    with (
+        OpenvSwitch() as host,
+        RecordingNova(host.namespace) as nova,
+        site_with(host, options, nova) as site,
+        site.container(site.vms[0], "c1", labels=LABELS) as container,
+    ):
+        nova.clear()
+        reply = container.curl(META_DATA)
+        if uuid:
+            assert (reply.status, json.loads(reply.body)["uuid"]) == (200, uuid)
+        else:
+            assert reply.status == 404
+        # Nova is not asked for an instance that it cannot have.
+        assert nova.requests() == []

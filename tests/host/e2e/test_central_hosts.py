@@ -1,0 +1,163 @@
+"""What is pushed to one store should boot guests on every host, and go on doing so without it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.harness.agent import ADMIN_PORT, Agent
+from tests.harness.central import Central
+from tests.harness.cloudinit import Booting
+from tests.harness.guest import Guest, Ids, uuid_of
+from tests.harness.issuer import CLIENT_ID, CLIENT_SECRET, TokenIssuer
+from tests.harness.netns import Namespace, veth
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.harness.postgres import Postgres
+from tests.host.e2e.support import KEY, META_DATA
+
+StartBoot = Callable[..., Booting]
+
+HOSTS = 3
+ADDRESS = "10.99.0.254"
+USER_DATA = "#!/bin/sh\ntrue\n"
+
+
+class Site:
+    """Compute nodes, a store that they share, and what gives tokens to all of them."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._guests: list[Guest] = []
+        self.middle = stack.enter_context(Namespace("middle"))
+        self.middle.ip(
+            "link add br0 type bridge", "link set br0 up", f"address add {ADDRESS}/24 dev br0"
+        )
+        self.postgres = stack.enter_context(Postgres())
+        self.issuer = stack.enter_context(TokenIssuer(self.middle, ADDRESS, 8090))
+        self.central = stack.enter_context(Central(self._options(), namespace=self.middle))
+        self.central.start()
+        self.agents = [self._agent(number) for number in range(1, HOSTS + 1)]
+
+    def _options(self) -> dict[str, dict[str, object]]:
+        return {
+            "df_metadata": {"admin_listen": f"{ADDRESS}:{ADMIN_PORT}"},
+            "store": {
+                "connection": self.postgres.create_database(),
+                "oidc_issuer": self.issuer.url,
+                "oidc_audience": "dfmeta",
+            },
+        }
+
+    def _agent(self, number: int) -> Agent:
+        host = self._stack.enter_context(OpenvSwitch())
+        veth(self.middle, f"host{number}", host.namespace, "uplink")
+        self.middle.ip(f"link set host{number} master br0")
+        host.namespace.ip(f"address add 10.99.0.{number}/24 dev uplink")
+        lookup = {
+            "lookup_base_url": f"http://{ADDRESS}:{ADMIN_PORT}",
+            "lookup_issuer": self.issuer.url,
+            "lookup_client_id": CLIENT_ID,
+            "lookup_client_secret": CLIENT_SECRET,
+            "lookup_scopes": "read",
+            "lookup_retries": 0,
+        }
+        agent = self._stack.enter_context(Agent(host, {"store": lookup}))
+        return agent.start(wait=False)
+
+    def guest(self, agent: Agent, name: str) -> Guest:
+        """A guest on that host; all of them have the same address."""
+        ids = Ids(iface_id=uuid_of(f"port {name}"), vm_uuid=uuid_of(f"instance {name}"))
+        self._guests.append(self._stack.enter_context(Guest(agent.host, name, ids=ids)))
+        return self._guests[-1]
+
+    def mend(self) -> None:
+        """Have all of it run, whatever a test has left, and remove its guests."""
+        if not self.central.running:
+            self.central.start()
+        self.postgres.resume()
+        while self._guests:
+            self._guests.pop().close()
+
+    def push(self, guest: Guest, **document: object) -> None:
+        """Push both halves of a record to the central store, as another program would."""
+        token = self.issuer.access_token("write")
+        for kind, content in (("metadata", document), ("userdata", USER_DATA)):
+            body = {"id": guest.instance_id, "ipAddresses": [], kind: content}
+            answer = self.central.admin(
+                f"/device-{kind}",
+                method="POST",
+                body=json.dumps(body).encode(),
+                headers={"Authorization": f"Bearer {token}"},
+            )
+            assert answer.status == 200, answer
+
+
+@pytest.fixture(scope="module")
+def whole_site() -> Iterator[Site]:
+    with ExitStack() as stack:
+        one = Site(stack)
+        for agent in one.agents:
+            agent.wait_ready()
+        yield one
+
+
+@pytest.fixture
+def site(whole_site: Site) -> Iterator[Site]:
+    """The site, with all of it running before and after the test, and without guests."""
+    yield whole_site
+    whole_site.mend()
+
+
+def test_guests_of_three_hosts_boot_from_what_was_pushed_once(
+    site: Site, cloud_init: StartBoot
+) -> None:
+    guests = [site.guest(agent, f"guest{number}") for number, agent in enumerate(site.agents, 1)]
+    for guest in guests:
+        site.push(guest, hostname=f"{guest.name}.example.org", ssh_keys=[KEY])
+    boots = [cloud_init(guest, mode="OpenStack") for guest in guests]
+    for guest, booting in zip(guests, boots, strict=True):
+        boot = booting.finish()
+        assert boot.errors == [], boot.output + boot.log
+        assert boot.instance_id == guest.instance_id
+        assert boot.hostname.partition(".")[0] == guest.name
+        assert boot.authorized_keys.strip() == KEY
+        assert boot.user_data == USER_DATA.encode()
+    assert set(site.issuer.given) == {"read"}
+
+
+def test_what_is_known_is_served_without_the_central_store(site: Site) -> None:
+    agent = site.agents[0]
+    known, other = site.guest(agent, "known"), site.guest(agent, "other")
+    site.push(known, hostname="known.example.org")
+    site.push(other, hostname="other.example.org")
+    assert known.curl(META_DATA).status == 200
+    site.central.stop()
+    agent.restart()
+    reply = known.curl(META_DATA)
+    assert (reply.status, json.loads(reply.body)["hostname"]) == (200, "known.example.org")
+    # What nobody here has asked for yet is not "not there".
+    assert other.curl("/latest/meta-data/hostname", timeout=12).status == 503
+    site.central.start()
+    wait_for(
+        lambda: other.curl("/latest/meta-data/hostname", timeout=12).text == "other.example.org",
+        10,
+        "the other guest to be known",
+    )
+
+
+def test_the_central_store_and_its_database_may_be_away_at_a_boot(site: Site) -> None:
+    guest = site.guest(site.agents[1], "patient")
+    site.push(guest, hostname="patient.example.org")
+    site.postgres.pause()
+    assert guest.curl("/latest/meta-data/hostname", timeout=12).status == 503
+    site.postgres.resume()
+    # For a moment after a failure nobody asks again.
+    wait_for(
+        lambda: guest.curl("/latest/meta-data/hostname", timeout=12).text == "patient.example.org",
+        10,
+        "the guest's second try to do",
+    )

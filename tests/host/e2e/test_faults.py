@@ -1,0 +1,380 @@
+"""What breaks on a host, while guests ask: they see a pause at worst, and never another's data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import METADATA_IP, OPENSTACK6, Batch, Guest, Sample
+from tests.harness.nursery import as_installed
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import PATIENCE, wait_for
+from tests.harness.scheme import SIDE
+from tests.host.e2e import shared
+from tests.host.e2e.support import (
+    ADDRESS_FLOWS,
+    FIXED_FLOWS,
+    PORT_FLOWS,
+    asks_own,
+    end_holders,
+    failures,
+    holders,
+    put,
+)
+
+PATH = "/latest/meta-data/hostname"
+MAC = "fa:16:3e:00:00:07"
+MANY = 1_000_000
+"""More requests than are sent until the end."""
+INTERVAL = 0.04
+"""Seconds: the four clients send a request each 10 ms. None may fail, however short the fault."""
+BEFORE, AFTER = 40, 100
+"""Requests that are answered before the fault and after it."""
+GUEST_FLOWS = PORT_FLOWS + 2 * ADDRESS_FLOWS
+"""Of its port, and of one address of each version of IP."""
+SERVICES = (METADATA_IP, OPENSTACK6)
+NORMAL = "priority=0,actions=NORMAL"
+
+Fault = Callable[[OpenvSwitch, Agent], None]
+
+agent_of_world = shared.agent_of_world
+
+
+class Busy:
+    """Two guests with the same addresses and MAC that ask for their names, over IPv4 and IPv6, a
+    connection for each time."""
+
+    def __init__(self, agent: Agent, make_guest: MakeGuest) -> None:
+        self.agent = agent
+        self.guests = [make_guest(name, mac=MAC) for name in ("first", "second")]
+        for guest in self.guests:
+            agent.put(guest.instance_id, guest.name)
+        # Both are known before the fault: on a busy machine one may start late.
+        self._ask_once()
+
+    def through(
+        self, fault: Callable[[], None], *, interval: float = INTERVAL
+    ) -> dict[Guest, list[Sample]]:
+        """Ask before the *fault*, all the time that it takes, and after it.
+
+        :param interval: seconds between two requests of a guest to one service. 0: the next one
+            follows the answer, so that one of each is always under way.
+        """
+        batches = [
+            (guest, guest.start_many(MANY, path=PATH, host=host, timeout=10, interval=interval))
+            for guest in self.guests
+            for host in SERVICES
+        ]
+        try:
+            running = [batch for _guest, batch in batches]
+            await_answers(running, BEFORE)
+            fault()
+            assert all(batch.running for batch in running)
+            await_answers(running, AFTER)
+        except BaseException:
+            for _guest, batch in batches:
+                batch.stop()
+            raise
+        samples: dict[Guest, list[Sample]] = {guest: [] for guest in self.guests}
+        for guest, batch in batches:
+            samples[guest] += batch.finish()
+        # Also the one that the others have not waited for.
+        self._ask_once()
+        return samples
+
+    def _ask_once(self) -> None:
+        for guest in self.guests:
+            assert all(guest.curl(PATH, host=host).text == guest.name for host in SERVICES)
+
+
+def await_answers(batches: Sequence[Batch], more: int) -> None:
+    """Wait until so many requests have been answered from now on."""
+
+    def answered() -> int:
+        return sum(batch.answered for batch in batches)
+
+    before = answered()
+    wait_for(lambda: answered() >= before + more, 20, f"{more} requests to be answered")
+
+
+@pytest.fixture
+def busy(agent: Agent, make_guest: MakeGuest) -> Busy:
+    """Two busy guests."""
+    return Busy(agent, make_guest)
+
+
+@dataclass(frozen=True)
+class World:
+    """A host with a daemon and two busy guests, which outlives its faults."""
+
+    host: OpenvSwitch
+    agent: Agent
+    busy: Busy
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """Provide the one of all faults that guests see a pause of at worst."""
+    with OpenvSwitch() as host, Agent(host) as agent, ExitStack() as guests:
+        agent.start()
+        yield World(host, agent, Busy(agent, MakeGuest(host, guests)))
+        agent.stop()
+
+
+def delete_all_flows(host: OpenvSwitch, agent: Agent) -> None:
+    """Somebody deletes everything on the bridge, and puts back what is his."""
+    host.ofctl("del-flows", "br-int")
+    host.ofctl("add-flow", "br-int", NORMAL)
+    await_repair(host, agent)
+
+
+def delete_table_zero(host: OpenvSwitch, agent: Agent) -> None:
+    """Neutron's clean-up: by cookie, in table 0."""
+    host.ofctl("del-flows", "br-int", "table=0")
+    host.ofctl("add-flow", "br-int", NORMAL)
+    await_repair(host, agent)
+
+
+def delete_reply_flows(host: OpenvSwitch, agent: Agent) -> None:
+    """The table that sends no notice of removed flows."""
+    host.ofctl("del-flows", "br-int", "table=201")
+    await_repair(host, agent)
+
+
+def set_and_delete_controller(host: OpenvSwitch, agent: Agent) -> None:
+    """The bridge gains its first controller and loses its last."""
+    host.vsctl("set-controller", "br-int", "tcp:127.0.0.1:9")
+    await_repair(host, agent)
+    host.vsctl("del-controller", "br-int")
+    await_repair(host, agent)
+    host.vsctl("set-fail-mode", "br-int", "standalone")
+
+
+def delete_meters(host: OpenvSwitch, agent: Agent) -> None:
+    """Deleting a meter deletes the flows that use it."""
+    host.ofctl("del-meters", "br-int")
+    await_repair(host, agent)
+    wait_for(lambda: host.ofctl("dump-meters", "br-int").count("type=drop") == 4, 10, "the meters")
+
+
+def delete_tap(host: OpenvSwitch, agent: Agent) -> None:
+    """The port goes, and with it device, address and route."""
+    host.vsctl("del-port", SIDE.bridge, SIDE.tap)
+    await_repair(host, agent)
+
+
+def delete_host_side(host: OpenvSwitch, agent: Agent) -> None:
+    """systemd-networkd's habit."""
+    rules = [f"rule del priority {priority}" for priority in SIDE.rules]
+    host.namespace.ip(f"addr flush dev {SIDE.tap}")
+    for six in (False, True):
+        host.namespace.ip(f"route flush table {SIDE.table} dev {SIDE.tap}", *rules, six=six)
+
+    def back() -> bool:
+        shown = [host.namespace.ip("rule show", six=six) for six in (False, True)]
+        rules = all(f"{one}:" in text for one in SIDE.rules for text in shown)
+        return rules and all(has_route(host, version) for version in (4, 6))
+
+    wait_for(back, 10, "rules and routes to be back")
+    await_repair(host, agent)
+
+
+def set_link_down(host: OpenvSwitch, agent: Agent) -> None:
+    """The kernel takes IPv6's address, route and neighbour away with it."""
+    host.namespace.ip(f"link set {SIDE.tap} down")
+    wait_for(lambda: has_route(host, 6), 10, "the route to be back")
+    await_repair(host, agent)
+
+
+def kill_vswitchd(host: OpenvSwitch, agent: Agent) -> None:
+    """All flows and meters are gone."""
+    host.kill("ovs-vswitchd")
+    host.start("ovs-vswitchd")
+    await_repair(host, agent)
+
+
+def kill_ovsdb(host: OpenvSwitch, agent: Agent) -> None:
+    """OVSDB is away for a moment."""
+    host.kill("ovsdb-server")
+    wait_for(lambda: not agent.ready(), 5, "the daemon to notice")
+    assert agent.admin("/healthz/readiness").json()["missing"] == ["ovsdb"]
+    host.start("ovsdb-server")
+    wait_for(lambda: agent.ready(), 10, "the daemon to be ready")
+
+
+def has_route(host: OpenvSwitch, version: int) -> bool:
+    """Whether the host has the route to all keys of a version of IP."""
+    shown = host.namespace.ip(
+        f"route show table {SIDE.table} dev {SIDE.tap}", six=version == 6, check=False
+    )
+    return f"{SIDE.routes[version]} " in shown
+
+
+def await_repair(host: OpenvSwitch, agent: Agent) -> None:
+    """Wait until everything is back: the fixed flows, and those of each guest."""
+
+    def repaired() -> bool:
+        flows = host.ofctl("dump-flows", "br-int").count("cookie=0x64666d65")
+        return flows == FIXED_FLOWS + 2 * GUEST_FLOWS and agent.ready()
+
+    wait_for(repaired, 10, "the flows to be back")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        delete_all_flows,
+        delete_table_zero,
+        delete_reply_flows,
+        set_and_delete_controller,
+        delete_meters,
+        delete_tap,
+        delete_host_side,
+        set_link_down,
+        kill_vswitchd,
+        kill_ovsdb,
+    ],
+)
+@pytest.mark.usefixtures("agent_of_world")
+def test_guests_see_a_pause_at_worst(world: World, fault: Fault) -> None:
+    # Nothing of the fault before is left.
+    await_repair(world.host, world.agent)
+    samples = world.busy.through(lambda: fault(world.host, world.agent))
+    assert failures(samples) == Counter()
+
+
+def restart(agent: Agent) -> None:
+    """Start the daemon anew as it is installed: guests wait for as long as it imports."""
+    agent.stop()
+    with as_installed():
+        agent.start()
+
+
+def test_a_restart_fails_no_request_sends_no_flow_mod_and_learns_nothing_anew(
+    agent: Agent, busy: Busy
+) -> None:
+    samples = busy.through(lambda: restart(agent), interval=0)
+    assert failures(samples) == Counter()
+    metrics = agent.metrics()
+    assert metrics.get('dfmeta_flow_mods_total{command="add"}', 0) == 0
+    assert metrics.get('dfmeta_flow_mods_total{command="delete"}', 0) == 0
+    assert not [name for name in metrics if name.startswith("dfmeta_packet_ins_total")]
+
+
+def test_a_killed_daemon_loses_what_was_in_it_and_nothing_new(agent: Agent, busy: Busy) -> None:
+    memory = agent.state_path / "state.json"
+
+    def kill() -> None:
+        # Flows of guests that it does not remember are made anew.
+        ids = [guest.instance_id for guest in busy.guests]
+        wait_for(lambda: all(one in memory.read_text() for one in ids), 5, "the daemon's memory")
+        agent.kill()
+        with as_installed():
+            agent.start()
+
+    samples = busy.through(kill, interval=0)
+    wrong = failures(samples)
+    # At most the one request of each guest and service that the killed process had taken.
+    assert wrong.total() <= len(busy.guests) * len(SERVICES), wrong
+    assert not any("refused" in kind or "ANOTHER" in kind for kind in wrong), wrong
+
+
+def test_the_holder_of_the_listener_is_replaced_when_it_dies(agent: Agent, busy: Busy) -> None:
+    host = busy.agent.host
+    assert len(holders(host)) == 1
+    end_holders(host)
+    wait_for(lambda: "holder of the listeners has ended" in agent.log(), 5, "the daemon to notice")
+    samples = busy.through(agent.restart, interval=0)
+    assert failures(samples) == Counter()
+
+
+def test_a_port_that_is_given_to_another_guest_never_tells_of_the_one_before(
+    host: OpenvSwitch, agent: Agent, make_guest: MakeGuest
+) -> None:
+    before = make_guest("before")
+    agent.put(before.instance_id, "before")
+    assert before.curl(PATH).text == "before"
+    (former,) = keys_at(agent, before.ofport)
+    ofport = before.ofport
+    batch = before.start_many(100_000, path=PATH, timeout=2)
+    before.del_port()
+    after = make_guest("after", plug=False)
+    agent.put(after.instance_id, "after")
+    after.plug(ofport_request=ofport)
+    assert after.ofport == ofport
+    samples = after.http_many(200, path=PATH)
+    batch.stop()
+    assert {sample.body for sample in samples if sample.status == 200} == {b"after"}
+    assert all(sample.status == 200 for sample in samples), failures({after: samples})
+    # The key of the guest before rests.
+    (key,) = keys_at(agent, ofport)
+    assert key != former
+
+
+def keys_at(agent: Agent, ofport: int) -> list[str]:
+    """Keys of the addresses behind a port."""
+    (row,) = [row for row in agent.admin("/ports").json() if row["ofport"] == ofport]
+    return [one["key"] for one in row["addresses"]]
+
+
+def test_rows_removed_while_ovsdb_is_away_are_noticed(
+    host: OpenvSwitch, agent: Agent, busy: Busy
+) -> None:
+    gone, stays = busy.guests
+    assert gone.curl(PATH).text == gone.name
+    host.kill("ovsdb-server")
+    wait_for(lambda: not agent.ready(), 5, "the daemon to notice")
+    # Straight into the database file, as a back-up that is put back would change it.
+    host.edit_database("Interface", gone.port, external_ids=["map", []])
+    host.start("ovsdb-server")
+    wait_for(lambda: agent.ready(), 10, "the daemon to be ready")
+    ports = {row["port"] for row in agent.admin("/ports").json()}
+    assert ports == {stays.port}
+
+
+def test_a_second_daemon_says_so_and_disturbs_nobody(
+    host: OpenvSwitch, agent: Agent, busy: Busy, make_agent: MakeAgent
+) -> None:
+    second = make_agent({"df_metadata": {"admin_listen": "127.0.0.1:9698"}}, start=False)
+
+    def start_second() -> None:
+        second.start(wait=False)
+        assert second.wait(10) == 2
+
+    samples = busy.through(start_second)
+    assert failures(samples) == Counter()
+    line = second.log().splitlines()[-1]
+    assert line.startswith("dfmeta-agent: another dfmeta-agent already serves br-int")
+    assert "Traceback" not in second.log()
+
+
+def test_a_connection_in_the_making_outlives_the_tap(
+    host: OpenvSwitch, agent: Agent, make_guest: MakeGuest
+) -> None:
+    """Answered and not yet established, when the device goes and another comes."""
+    guest = make_guest()
+    put(agent, guest)
+    asks_own(guest)
+    after_its_syn = f"tcp,in_port={guest.ofport},tcp_flags=-syn"
+    host.ofctl("add-flow", "br-int", f"priority=400,{after_its_syn},actions=drop")
+    with guest.namespace.open_socket() as connection:
+        # Its segments are sent again, each time after twice as long.
+        connection.settimeout(10 * PATIENCE)
+        connection.connect((METADATA_IP, 80))
+        connection.sendall(f"GET {PATH} HTTP/1.0\r\nHost: it\r\n\r\n".encode())
+        configured = f"Configured {SIDE.tap}: "
+        before = agent.log().count(configured)
+        host.vsctl("del-port", SIDE.bridge, SIDE.tap)
+        # How long the daemon is not ready is not a time in which a test can be sure to ask it.
+        wait_for(lambda: agent.log().count(configured) > before, 10, "another device")
+        wait_for(agent.ready, 10, "the daemon to be ready")
+        host.ofctl("--strict", "del-flows", "br-int", f"priority=400,{after_its_syn}")
+        answer = connection.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.partition(b"\r\n\r\n")[2].decode().startswith(guest.name)

@@ -1,0 +1,359 @@
+"""What is no well-formed request, or more than one, never passes for one of Nova's."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+from tests.harness.agent import Agent
+from tests.harness.engine import BEHAVIOUR
+from tests.harness.fixtures import MakeGuest
+from tests.harness.guest import Guest
+from tests.harness.nova import RecordingNova
+from tests.harness.ovs import OpenvSwitch
+from tests.host.e2e import shared
+from tests.host.e2e.support import (
+    META_DATA,
+    NOVA_OPTIONS,
+    PROJECT,
+    asks_own,
+    open_connection,
+    project_ids,
+    put_nova,
+    read_all,
+    uuid_in,
+)
+
+HOST = b"Host: 169.254.169.254\r\n"
+PASSWORD = b"/openstack/2013-04-04/password"
+SMUGGLED = b"GET /openstack/smuggled HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
+POST = b"POST " + PASSWORD + b" HTTP/1.1\r\n" + HOST
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n"
+ANOTHER = "11111111-2222-4333-8444-555555555555"
+OURS = {
+    "X-Instance-ID": ANOTHER,
+    "X-Tenant-ID": "another",
+    "X-Instance-ID-Signature": "0" * 64,
+    "X-Forwarded-For": "192.0.2.66",
+    "X-Metadata-Provider": "provider",
+    "X-Metadata-Provider-Signature": "0" * 64,
+}
+"""What Nova would believe, with values that a guest might like."""
+OF_NOVA = {
+    *("host", "accept-encoding", "user-agent", "connection", "content-type", "content-length"),
+    *("x-instance-id", "x-tenant-id", "x-instance-id-signature", "x-forwarded-for"),
+}
+"""All headers of a request that Nova may see."""
+
+
+def get(path: bytes = b"/openstack", *lines: bytes, version: bytes = b"1.1") -> bytes:
+    header = b"".join(line + b"\r\n" for line in lines)
+    return b"GET " + path + b" HTTP/" + version + b"\r\n" + HOST + header + b"\r\n"
+
+
+host, nova = shared.host, shared.nova
+# haproxy keeps a connection for so long after a refusal whose body has not come.
+agent = shared.nova_agent_with(
+    {**NOVA_OPTIONS, "guest_limits": {"body_timeout": 3, "send_timeout": 5}}
+)
+fresh_record = shared.fresh_record
+
+
+@pytest.fixture(scope="module")
+def guest(host: OpenvSwitch, agent: Agent, nova: RecordingNova) -> Iterator[Guest]:
+    with Guest(host, "one", ids=project_ids("one")) as one:
+        put_nova(nova, one)
+        asks_own(one)
+        yield one
+
+
+def answers(guest: Guest, data: bytes) -> list[bytes]:
+    """All answers on one connection that the service closes, after these bytes."""
+    with open_connection(guest) as connection:
+        connection.sendall(data)
+        return re.split(rb"(?=HTTP/1\.1 [1-5])", read_all(connection))[1:]
+
+
+def statuses(guest: Guest, data: bytes) -> list[int]:
+    """Their statuses."""
+    return [int(answer.split(b" ")[1]) for answer in answers(guest, data)]
+
+
+def seen(nova: RecordingNova) -> list[tuple[str, str]]:
+    """What Nova has been asked."""
+    return [(request.method, request.path) for request in nova.requests()]
+
+
+MALFORMED = {
+    "no version": b"GET /openstack\r\n" + HOST + b"\r\n",
+    "HTTP/0.9": b"GET /openstack\r\n\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "HTTP/1.2": get(version=b"1.2"),
+    "http in lower case": b"GET /openstack http/1.1\r\n" + HOST + b"\r\n",
+    "absolute form": get(b"http://169.254.169.254/openstack"),
+    "absolute form of another host": get(b"http://192.0.2.1/openstack"),
+    "authority form": b"CONNECT 192.0.2.1:80 HTTP/1.1\r\n" + HOST + b"\r\n",
+    "asterisk form": b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n",
+    "no slash": get(b"openstack"),
+    "fragment": get(b"/openstack#latest"),
+    "bare percent": get(b"/openstack/%zz"),
+    "blank in the target": get(b"/openstack /latest"),
+    "two blanks": get(b" /openstack"),
+    "tab for a blank": b"GET\t/openstack\tHTTP/1.1\r\n" + HOST + b"\r\n",
+    "bytes above ASCII": get("/ö".encode()),
+    "NUL in the target": get(b"/open\0stack"),
+    "method that is no token": b"G(T /openstack HTTP/1.1\r\n" + HOST + b"\r\n",
+    "blank line first": b"\r\n" + get(),
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32),
+    "no Host": b"GET /openstack HTTP/1.1\r\n\r\n",
+    "two Hosts": get(b"/openstack", b"Host: 192.0.2.1"),
+    "Host that is none": b"GET /openstack HTTP/1.1\r\nHost: a b\r\n\r\n",
+    "blank before the colon": get(b"/openstack", b"X-Instance-ID : a"),
+    "no colon": get(b"/openstack", b"X-Instance-ID"),
+    "no name": get(b"/openstack", b": a"),
+    "folded header": get(b"/openstack", b"X-A: a", b" X-Instance-ID: b"),
+    "folded first header": b"GET /openstack HTTP/1.1\r\n " + HOST + b"\r\n",
+    "bare LF": get().replace(b"\r\n", b"\n"),
+    "one bare LF": get(b"/openstack", b"X-A: a\nX-Instance-ID: b"),
+    "bare CR": get(b"/openstack", b"X-A: a\rX-Instance-ID: b"),
+    "NUL in a header": get(b"/openstack", b"X-A: a\0"),
+}
+SMUGGLING = {
+    "length and chunked": CHUNKED + b"Content-Length: 4\r\n\r\n0\r\n\r\n",
+    "chunked and length": POST
+    + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "two lengths": POST + b"Content-Length: 0\r\nContent-Length: 5\r\n\r\nhello",
+    "two equal lengths": POST + b"Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
+    "a list of lengths": POST + b"Content-Length: 5, 5\r\n\r\nhello",
+    "length with a sign": POST + b"Content-Length: +5\r\n\r\nhello",
+    "negative length": POST + b"Content-Length: -1\r\n\r\n",
+    "hexadecimal length": POST + b"Content-Length: 0x5\r\n\r\nhello",
+    "length with an underscore": POST + b"Content-Length: 1_0\r\n\r\nhellohello",
+    "chunked in HTTP/1.0": CHUNKED.replace(b"1.1", b"1.0") + b"\r\n0\r\n\r\n",
+    "chunked twice": CHUNKED + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "another coding": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "identity": POST + b"Transfer-Encoding: identity\r\n\r\n",
+    "a coding that only looks so": POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "a coding behind a tab": POST + b"Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
+    "a folded coding": POST + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
+    "a chunk that is longer": CHUNKED + b"\r\n3\r\nabcde\r\n0\r\n\r\n",
+    "a chunk that is shorter": CHUNKED + b"\r\n5\r\nabc\r\n0\r\n\r\n",
+    "a size with a sign": CHUNKED + b"\r\n+3\r\nabc\r\n0\r\n\r\n",
+    "a size with 0x": CHUNKED + b"\r\n0x3\r\nabc\r\n0\r\n\r\n",
+    "a size beyond 64 bits": CHUNKED + b"\r\n10000000000000003\r\nabc\r\n0\r\n\r\n",
+    "chunks with bare LF": CHUNKED + b"\r\n3\nabc\n0\n\n",
+    "an extension with bare LF": CHUNKED + b"\r\n3;a\nxx\r\nabc\r\n0\r\n\r\n",
+    "a trailer with a length": CHUNKED + b"\r\n0\r\nContent-Length: 5\r\n\r\n",
+}
+
+
+def check(
+    nova: RecordingNova, guest: Guest, name: str, got: list[bytes], *, before: int = 0
+) -> None:
+    """The last request got 400, or reached Nova as the guest's own, where the engine repairs it.
+
+    :param before: GETs of "/openstack" that came before it.
+    """
+    asked = seen(nova)
+    assert asked[:before] == [("GET", "/openstack")] * before
+    count = BEHAVIOUR.repairs.get(name)
+    if count is None:
+        answer = got[before]
+        assert answer.startswith(BEHAVIOUR.refusals)
+        if answer.startswith(b"HTTP/1.1 400"):
+            assert b"\r\nconnection: close\r\n" in answer.lower()
+        assert (len(got), len(asked)) == (before + 1, before)
+        return
+    itself = ("POST", PASSWORD.decode()) if name in SMUGGLING else ("GET", "/openstack")
+    assert asked[before:] == [itself, ("GET", "/openstack/smuggled")][:count]
+    for request in nova.requests():
+        assert request.instance_id == guest.instance_id
+        assert {key.lower() for key, _ in request.headers} <= OF_NOVA
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_no_request_is_400_and_ends_the_connection(
+    nova: RecordingNova, guest: Guest, name: str
+) -> None:
+    check(nova, guest, name, answers(guest, MALFORMED[name] + SMUGGLED))
+
+
+@pytest.mark.parametrize("name", SMUGGLING)
+def test_a_request_within_a_request_is_none(nova: RecordingNova, guest: Guest, name: str) -> None:
+    check(nova, guest, name, answers(guest, SMUGGLING[name] + SMUGGLED))
+
+
+@pytest.mark.parametrize("name", SMUGGLING)
+def test_what_came_before_it_is_answered(nova: RecordingNova, guest: Guest, name: str) -> None:
+    got = answers(guest, get() + SMUGGLING[name] + SMUGGLED)
+    assert got[0].startswith(b"HTTP/1.1 200")
+    check(nova, guest, name, got, before=1)
+
+
+def test_a_request_in_the_body_of_another_is_its_body(
+    nova: RecordingNova, make_guest: MakeGuest
+) -> None:
+    length = b"Content-Length: %d\r\n\r\n" % len(SMUGGLED)
+    chunk = b"\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED)
+    for name, data in (("length", POST + length + SMUGGLED), ("chunked", CHUNKED + chunk)):
+        guest = make_guest(name, ids=project_ids(name))
+        put_nova(nova, guest)
+        assert statuses(guest, data + get(b"/openstack", b"Connection: close")) == [200, 200]
+        assert nova.password(guest.instance_id) == SMUGGLED
+    assert seen(nova) == [("POST", PASSWORD.decode()), ("GET", "/openstack")] * 2
+
+
+def test_a_body_of_a_get_is_read_and_goes_nowhere(nova: RecordingNova, guest: Guest) -> None:
+    data = get(b"/openstack", b"Content-Length: %d" % len(SMUGGLED)) + SMUGGLED
+    assert statuses(guest, data + get(b"/openstack/", b"Connection: close")) == [200, 200]
+    assert seen(nova) == [("GET", "/openstack"), ("GET", "/openstack/")]
+    assert [request.body for request in nova.requests()] == [b"", b""]
+
+
+def test_requests_that_come_at_once_are_answered_in_order(
+    nova: RecordingNova, guest: Guest
+) -> None:
+    paths = [b"/openstack/latest/%d" % number for number in range(8)]
+    # What comes first takes longest.
+    nova.fault("latest/0", delay=0.3)
+    data = b"".join(get(path) for path in [*paths[:4], META_DATA.encode(), *paths[4:]])
+    got = answers(guest, data + get(b"/openstack", b"Connection: close"))
+    assert [int(one.split()[1]) for one in got] == [404] * 4 + [200] + [404] * 4 + [200]
+    assert uuid_in(got[4].partition(b"\r\n\r\n")[2]) == guest.instance_id
+    assert [path for _, path in seen(nova)] == [
+        *(path.decode() for path in paths[:4]),
+        META_DATA,
+        *(path.decode() for path in paths[4:]),
+        "/openstack",
+    ]
+
+
+def test_a_request_that_comes_in_pieces_is_one_request(nova: RecordingNova, guest: Guest) -> None:
+    with open_connection(guest) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in get(META_DATA.encode(), b"Connection: close"):
+            connection.sendall(bytes([byte]))
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert seen(nova) == [("GET", META_DATA)]
+
+
+@pytest.mark.parametrize(
+    ("version", "option", "kept"),
+    [
+        (b"1.1", b"", True),
+        (b"1.1", b"close", False),
+        (b"1.1", b"Keep-Alive, CLOSE", False),
+        (b"1.0", b"", False),
+        (b"1.0", b"keep-alive", True),
+        (b"1.0", b"keep-alive, close", False),
+    ],
+)
+def test_a_connection_is_kept_as_its_guest_wants_it(
+    nova: RecordingNova, guest: Guest, *, version: bytes, option: bytes, kept: bool
+) -> None:
+    lines = [b"Connection: " + option] if option else []
+    data = get(b"/openstack", *lines, version=version)
+    first, *more = answers(guest, data + get(b"/openstack/", b"Connection: close"))
+    assert first.startswith(b"HTTP/1.1 200")
+    assert (b"\r\nconnection: close\r\n" in first.lower()) is not kept
+    assert (b"\r\nconnection: keep-alive\r\n" in first.lower()) is (kept and version == b"1.0")
+    assert [one.split()[1] for one in more] == [b"200"] * kept
+    assert len(nova.requests()) == 1 + kept
+
+
+def test_http_1_0_needs_no_host(nova: RecordingNova, guest: Guest) -> None:
+    assert statuses(guest, b"GET /openstack HTTP/1.0\r\n\r\n") == [200]
+    assert len(nova.requests()) == 1
+
+
+def test_a_guest_that_asks_for_leave_gets_it_before_it_sends_its_password(
+    nova: RecordingNova, make_guest: MakeGuest
+) -> None:
+    guest = make_guest("leave", ids=project_ids("leave"))
+    put_nova(nova, guest)
+    head = POST + b"Content-Length: 6\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
+    with open_connection(guest) as connection:
+        connection.sendall(head)
+        assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert nova.requests() == []
+        connection.sendall(b"s3cret")
+        assert read_all(connection).startswith(b"HTTP/1.1 200")
+    assert nova.password(guest.instance_id) == b"s3cret"
+    (request,) = nova.requests()
+    assert request.header("Expect") is None
+
+
+def test_a_head_has_no_body_and_does_not_confuse_what_follows(
+    nova: RecordingNova, guest: Guest
+) -> None:
+    head = get(META_DATA.encode()).replace(b"GET", b"HEAD", 1)
+    same = get(META_DATA.encode(), b"Connection: close")
+    first, second = answers(guest, head + same)
+    assert first.endswith(b"\r\n\r\n")
+    length = re.search(rb"\r\ncontent-length: \d+\r\n", second.lower())
+    assert length is not None
+    assert length[0] in first.lower()
+    assert seen(nova) == [("HEAD", META_DATA), ("GET", META_DATA)]
+
+
+TOO_LARGE = {
+    "line": (get(b"/" + b"a" * 2048), 414),
+    "header": (get(b"/openstack", b"X-A: " + b"a" * 8192), 431),
+    "lines": (get(b"/openstack", *[b"X-A: a"] * 64), 431),
+    "length": (POST + b"Content-Length: 4097\r\n\r\n", 413),
+    "huge length": (POST + b"Content-Length: 99999999999999999999\r\n\r\n", 413),
+    "chunk": (CHUNKED + b"\r\n1001\r\n", 413),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_what_is_too_large_is_refused_before_it_is_read(
+    nova: RecordingNova, guest: Guest, name: str
+) -> None:
+    data, status = TOO_LARGE[name]
+    with open_connection(guest) as connection:
+        connection.sendall(data)
+        answer = connection.recv(65536)
+        if BEHAVIOUR.ends_unread_at_once:
+            answer += read_all(connection)
+    assert re.findall(rb"HTTP/1\.1 (\d+) ", answer) == [b"%d" % BEHAVIOUR.refuses.get(name, status)]
+    assert nova.requests() == []
+
+
+def spellings(name: str) -> list[str]:
+    """Of a header: each case, and every choice of hyphens and underscores."""
+    parts = name.split("-")
+    found = []
+    for marks in product("-_", repeat=len(parts) - 1):
+        word = "".join(a + b for a, b in zip(parts, (*marks, ""), strict=True))
+        found += [word, word.lower(), word.upper(), word.swapcase()]
+    return found
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_no_spelling_of_a_header_that_nova_believes_reaches_it(
+    nova: RecordingNova, guest: Guest, name: str
+) -> None:
+    value = OURS[name]
+    lines = [f"{one}: {value}" for one in spellings(name)]
+    lines += [f"{name}: {value}", f"{name}:", f"{name}: \t{value}, {guest.instance_id}"]
+    for start in range(0, len(lines), 50):
+        some = [line.encode() for line in lines[start : start + 50]]
+        (answer,) = answers(guest, get(META_DATA.encode(), *some, b"Connection: close"))
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert uuid_in(answer.partition(b"\r\n\r\n")[2]) == guest.instance_id
+    for request in nova.requests():
+        assert request.status == 200
+        assert request.instance_id == guest.instance_id
+        assert request.header("X-Tenant-ID") == PROJECT
+        assert request.header("X-Instance-ID-Signature") == nova.signature(guest.instance_id)
+        assert request.header("X-Forwarded-For") == guest.ip
+        named = {key.lower().replace("_", "-") for key, _ in request.headers}
+        assert not any(key.startswith("x-metadata-provider") for key in named)
+        assert value not in {text for _, text in request.headers}
+        assert not any("_" in key for key, _ in request.headers)

@@ -1,0 +1,337 @@
+"""Whose a port is, from wherever it is known: guests wait for it, and never get another's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import domains
+from tests.harness import neutron as neutron_harness
+from tests.harness.agent import Agent
+from tests.harness.domains import Interface
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import Guest, Ids, uuid_of
+from tests.harness.neutron import Neutron
+from tests.harness.nova import SECRET, RecordingNova
+from tests.harness.nova_tree import Instance
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.host.e2e.support import await_flows
+
+PATH = "/latest/meta-data/hostname"
+PROJECT = "5f0c0a52b6f44d12a8a1e1a5e5f0c0a5"
+OTHER_PROJECT = "0ther0a52b6f44d12a8a1e1a5e5f0c0a"
+FAST = 2.0
+"""Seconds: what a guest whose identity is known must not need."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the domains' status files are."""
+    path = tmp_path / "run"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def neutron(host: OpenvSwitch) -> Iterator[Neutron]:
+    """Keystone and Neutron on the host."""
+    with Neutron(host.namespace) as server:
+        yield server
+
+
+def nova_options(sources: str, folder: Path, **neutron: object) -> dict[str, dict[str, object]]:
+    """backend=nova with these identity sources."""
+    return {
+        "DEFAULT": {"metadata_proxy_shared_secret": SECRET},
+        "df_metadata": {
+            "backend": "nova",
+            "identity_sources": sources,
+            "libvirt_xml_path": folder,
+        },
+        "neutron": neutron_harness.options(**neutron) if "neutron" in sources else {},
+    }
+
+
+def anonymous(make_guest: MakeGuest, name: str, **more: Any) -> Guest:
+    """A guest with the Neutron port and the MAC alone in OVSDB."""
+    return make_guest(name, ids=Ids(iface_id=uuid_of(f"port of {name}")), **more)
+
+
+def define(folder: Path, guest: Guest, instance: str, *, project: str = PROJECT) -> None:
+    """Have libvirt run *guest* as *instance*."""
+    nic = Interface(dev=guest.port, iface_id=guest.ids.iface_id, mac=guest.mac)
+    text = domains.definition(instance, project=project, name=guest.name, interfaces=[nic])
+    domains.write(folder, guest.name, domains.status(text))
+
+
+def known_to(nova: RecordingNova, name: str, *, project: str = PROJECT) -> str:
+    """Have Nova know an instance of that host name."""
+    instance = Instance(instance_id=uuid_of(f"of {name}"), project_id=project, hostname=name)
+    return nova.put(instance).instance_id
+
+
+def row(agent: Agent, guest: Guest) -> dict[str, Any]:
+    """What ``dfmeta ports`` has of a guest."""
+    rows = json.loads(agent.ctl("ports", "--format", "json").stdout)
+    found: dict[str, Any] = next((one for one in rows if one["port"] == guest.port), {})
+    return found
+
+
+def test_a_guest_waits_for_its_domain_to_appear(
+    make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova, folder: Path
+) -> None:
+    agent = make_agent(nova_options("ovsdb,libvirt", folder))
+    guest = anonymous(make_guest, "late")
+    instance = known_to(nova, "late")
+    batch = guest.start_many(1, path=PATH)
+    wait_for(lambda: agent.metric("dfmeta_held_syns") >= 1, 5, "the SYN to be held")
+    asked = agent.metric("dfmeta_identity_lookups_total", source="libvirt", outcome="nothing")
+    wait_for(
+        lambda: agent.metric("dfmeta_identity_lookups_total", outcome="nothing") >= asked + 2,
+        10,
+        "libvirt to be asked again",
+    )
+    define(folder, guest, instance)
+    (sample,) = batch.samples()
+    assert (sample.status, sample.body) == (200, b"late")
+    seen = row(agent, guest)
+    assert (seen["instance"], seen["project"]) == (instance, PROJECT)
+    assert seen["instance_name"] == "late"
+    assert set(seen["sources"].values()) == {"libvirt"}
+    assert "project_id=libvirt" in agent.ctl("ports").stdout
+
+
+def test_the_project_of_a_known_instance_comes_from_its_domain(
+    make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova, folder: Path
+) -> None:
+    agent = make_agent(nova_options("ovsdb,libvirt", folder))
+    guest = make_guest("known")
+    nova.put(Instance(instance_id=guest.instance_id, project_id=PROJECT, hostname="known"))
+    # Defined and not running, as it is while os-vif plugs its port.
+    text = domains.definition(guest.instance_id, project=PROJECT)
+    domains.write(folder, "known", text)
+    assert guest.curl(PATH).text == "known"
+    sources = row(agent, guest)["sources"]
+    assert (sources["instance_id"], sources["project_id"]) == ("ovsdb", "libvirt")
+
+
+def test_a_tap_that_stays_does_not_stay_its_last_guests(
+    make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova, folder: Path
+) -> None:
+    agent = make_agent(nova_options("libvirt", folder))
+    guest = anonymous(make_guest, "tap")
+    first, second = known_to(nova, "first"), known_to(nova, "second")
+    define(folder, guest, first)
+    assert guest.curl(PATH).text == "first"
+    # Nothing changes in OVSDB: another domain runs behind the same device.
+    define(folder, guest, second)
+    wait_for(lambda: row(agent, guest)["instance"] == second, 10, "the change to be noticed")
+    assert guest.curl(PATH).text == "second"
+
+
+def test_neutron_knows_whose_a_port_is(
+    make_agent: MakeAgent,
+    make_guest: MakeGuest,
+    nova: RecordingNova,
+    neutron: Neutron,
+    folder: Path,
+) -> None:
+    early = anonymous(make_guest, "early")
+    first = known_to(nova, "early")
+    neutron.put(neutron_harness.port(early.ids.iface_id, first, PROJECT))
+    agent = make_agent(nova_options("ovsdb,neutron", folder))
+    assert early.curl(PATH).text == "early"
+    assert row(agent, early)["sources"] == {
+        "instance_id": "neutron",
+        "project_id": "neutron (port)",
+    }
+    # The search for guest next hops does not ask for the instance.
+    asked = [one for one in neutron.requests() if "device_id" in one]
+    assert "binding%3Ahost_id=compute-1" in asked[0]
+    # A later one is asked for by its id, and again until Neutron has bound it.
+    late = anonymous(make_guest, "later")
+    batch = late.start_many(1, path=PATH)
+    wait_for(lambda: any(late.ids.iface_id in one for one in neutron.requests()), 5, "the question")
+    neutron.put(neutron_harness.port(late.ids.iface_id, known_to(nova, "later"), PROJECT))
+    assert [sample.body for sample in batch.samples()] == [b"later"]
+
+
+def test_a_port_of_an_admin_gets_the_project_of_its_instance(
+    make_agent: MakeAgent,
+    make_guest: MakeGuest,
+    nova: RecordingNova,
+    neutron: Neutron,
+    folder: Path,
+) -> None:
+    guest = anonymous(make_guest, "admins")
+    instance = known_to(nova, "admins")
+    neutron.put(neutron_harness.port(guest.ids.iface_id, instance, OTHER_PROJECT))
+    define(folder, guest, instance)
+    agent = make_agent(nova_options("neutron,libvirt", folder))
+    assert guest.curl(PATH).text == "admins"
+    sources = row(agent, guest)["sources"]
+    assert (sources["instance_id"], sources["project_id"]) == ("neutron", "libvirt")
+
+
+@pytest.mark.parametrize("backend", ["nova", "store"])
+def test_who_writes_anothers_instance_into_his_port_gets_nothing(
+    backend: str,
+    make_agent: MakeAgent,
+    make_guest: MakeGuest,
+    nova: RecordingNova,
+    neutron: Neutron,
+    folder: Path,
+) -> None:
+    options = nova_options("ovsdb,neutron,store", folder)
+    options["df_metadata"]["backend"] = backend
+    agent = make_agent(options, start=False)
+    victim = known_to(nova, "victim")
+    agent.ctl("store", "put", victim, "--hostname", "victim", "--project", PROJECT)
+    agent.start()
+    guest = anonymous(make_guest, "thief")
+    neutron.put(neutron_harness.port(guest.ids.iface_id, victim, OTHER_PROJECT))
+    assert guest.curl(PATH).status == 404
+    assert row(agent, guest)["project"] == OTHER_PROJECT
+    honest = anonymous(make_guest, "honest")
+    neutron.put(neutron_harness.port(honest.ids.iface_id, victim, PROJECT))
+    assert honest.curl(PATH).text == "victim"
+
+
+def test_a_neutron_that_does_not_answer_delays_only_who_needs_it(
+    make_agent: MakeAgent,
+    make_guest: MakeGuest,
+    nova: RecordingNova,
+    neutron: Neutron,
+    folder: Path,
+) -> None:
+    neutron.fault("both", delay=60)
+    agent = make_agent(nova_options("ovsdb,libvirt,neutron", folder, timeout=4))
+    needs = anonymous(make_guest, "needs")
+    batch = needs.start_many(1, path=PATH)
+    wait_for(lambda: agent.metric("dfmeta_held_syns") >= 1, 5, "the SYN to be held")
+    known = make_guest("known", ids=Ids(vm_uuid=known_to(nova, "known"), project_id=PROJECT))
+    in_libvirt = make_guest("in-libvirt", ids=Ids(vm_uuid=known_to(nova, "in-libvirt")))
+    define(folder, in_libvirt, in_libvirt.instance_id)
+    for guest in (known, in_libvirt):
+        await_flows(guest)
+        samples = guest.http_many(20, path=PATH)
+        assert {sample.body.decode() for sample in samples} == {guest.name}
+        assert max(sample.seconds for sample in samples) < FAST
+    # Its first question goes unanswered; when Neutron is back, its guest is still waiting.
+    wait_for(
+        lambda: agent.metric("dfmeta_identity_lookups_total", source="neutron", outcome="timeout"),
+        10,
+        "Neutron's time-out",
+    )
+    neutron.put(neutron_harness.port(needs.ids.iface_id, known_to(nova, "needs"), PROJECT))
+    neutron.mend()
+    assert [sample.body for sample in batch.samples()] == [b"needs"]
+    assert agent.log().count("identity source neutron") == 1
+
+
+@pytest.mark.parametrize("sources", ["libvirt,ovsdb", "ovsdb,libvirt"])
+def test_the_first_source_wins(
+    sources: str,
+    make_agent: MakeAgent,
+    make_guest: MakeGuest,
+    nova: RecordingNova,
+    folder: Path,
+) -> None:
+    guest = make_guest(
+        "guest", ids=Ids(iface_id=uuid_of("p"), vm_uuid=known_to(nova, "ovsdb"), project_id=PROJECT)
+    )
+    define(folder, guest, known_to(nova, "libvirt"))
+    agent = make_agent(nova_options(sources, folder))
+    first = sources.partition(",")[0]
+    assert guest.curl(PATH).text == first
+    assert row(agent, guest)["sources"]["instance_id"] == first
+
+
+def test_the_store_gives_the_project_of_its_record(
+    make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova, folder: Path
+) -> None:
+    agent = make_agent(nova_options("ovsdb,store", folder), start=False)
+    guest = make_guest("recorded")
+    nova.put(Instance(instance_id=guest.instance_id, project_id=PROJECT, hostname="recorded"))
+    agent.ctl("store", "put", guest.instance_id, "--project", PROJECT, "--name", "its name")
+    agent.start()
+    assert guest.curl(PATH).text == "recorded"
+    seen = row(agent, guest)
+    assert seen["sources"]["project_id"] == "store"
+    assert seen["instance_name"] == "its name"
+
+
+def test_a_port_is_provisioned_as_soon_as_it_has_a_number(
+    host: OpenvSwitch,
+    make_agent: MakeAgent,
+    make_guest: MakeGuest,
+    nova: RecordingNova,
+    folder: Path,
+) -> None:
+    agent = make_agent(nova_options("ovsdb,libvirt", folder))
+    guest = anonymous(make_guest, "moving", plug=False)
+    define(folder, guest, known_to(nova, "moving"))
+    # On the target of a live migration the port is there before its device is.
+    host.namespace.ip(f"link set {guest.port} name parked")
+    guest.host.vsctl(
+        *("add-port", guest.bridge, guest.port, "--", "set", "Interface", guest.port),
+        *(f'external_ids:{key}="{value}"' for key, value in guest.external_ids().items()),
+        wait=False,
+    )
+    wait_for(lambda: row(agent, guest).get("instance"), 5, "the port to be known")
+    assert row(agent, guest)["state"] == "no ofport"
+    host.namespace.ip("link set parked down", f"link set parked name {guest.port}")
+    # Its flows are there, and its device is down still.
+    wait_for(lambda: row(agent, guest)["state"] == "cut off", 10, "the port's flows")
+    # Only now: Open vSwitch writes the flags back that it saw when it took the device.
+    host.namespace.ip(f"link set {guest.port} up")
+    guest.forget_neighbours()
+    reply = guest.curl(PATH)
+    assert (reply.status, reply.text) == (200, "moving")
+
+
+def test_a_restart_keeps_the_addresses_of_guests_that_libvirt_names(
+    make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova, folder: Path
+) -> None:
+    agent = make_agent(nova_options("ovsdb,libvirt", folder))
+    guest = anonymous(make_guest, "kept")
+    define(folder, guest, known_to(nova, "kept"))
+    assert guest.curl(PATH).text == "kept"
+    agent.restart()
+    assert "Kept 1 addresses" in agent.log()
+    assert guest.curl(PATH).text == "kept"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"df_metadata": {"identity_sources": "neutron"}}, "[neutron] auth_type"),
+        (
+            {
+                "df_metadata": {"identity_sources": "neutron"},
+                "neutron": {"auth_type": "password"},
+            },
+            "auth_url",
+        ),
+        (
+            {
+                "df_metadata": {"identity_sources": "neutron"},
+                "neutron": {"auth_type": "guessing"},
+            },
+            "guessing",
+        ),
+    ],
+)
+def test_a_wrong_option_is_named(
+    make_agent: MakeAgent, options: dict[str, dict[str, object]], words: str
+) -> None:
+    outcome = make_agent(options, start=False).run()
+    last = outcome.stderr.strip().splitlines()[-1]
+    assert outcome.returncode == 2
+    assert words in last
+    assert "is wrong" in last

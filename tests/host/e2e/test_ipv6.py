@@ -1,0 +1,231 @@
+"""IPv6: a guest gets its own metadata, whatever addresses it has, and from the address it asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+from dfmeta.model import Endpoint
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeGuest
+from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest, Reply
+from tests.harness.nova import RecordingNova
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
+from tests.host.e2e import shared
+from tests.host.e2e.support import (
+    META_DATA,
+    NOVA_OPTIONS,
+    TWIN_MAC,
+    asks_own,
+    project_ids,
+    put_nova,
+    uuid_in,
+)
+
+LOCAL_IPV4 = "/latest/meta-data/local-ipv4"
+"""The recording Nova answers it with X-Forwarded-For."""
+ULA = "fd12:3456::5"
+STABLE = "fe80::1d2c:3b4a:5968:7786"
+"""A stable-privacy address (RFC 7217): not derived from any MAC."""
+
+
+host, nova = shared.host, shared.nova
+
+
+@pytest.fixture(scope="module", params=[0, 2], ids=["in the daemon", "in workers"])
+def agent(
+    request: pytest.FixtureRequest, host: OpenvSwitch, nova: RecordingNova
+) -> Iterator[Agent]:
+    options = {**NOVA_OPTIONS, "df_metadata": {"backend": "nova", "proxy_workers": request.param}}
+    with Agent(host, options) as daemon:
+        yield daemon.start()
+        daemon.stop()
+
+
+@pytest.fixture
+def guest(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Guest:
+    one = make_guest("one", address6=[f"{ULA}/64", f"{STABLE}/64"], ids=project_ids("one"))
+    put_nova(nova, one)
+    return one
+
+
+def asks_from(guest: Guest, source: str, host: str) -> None:
+    if host == OPENSTACK6:
+        # A program cannot bind to a link-local address of its own without the device's index.
+        guest.namespace.ip(f"route replace fe80::a9fe:a9fe/128 dev eth0 src {source}")
+        source_option = ""
+    else:
+        source_option = source
+    reply: Reply = guest.curl(LOCAL_IPV4, host=host, source=source_option)
+    assert (reply.status, reply.text) == (200, source), reply
+
+
+def known_addresses(agent: Agent, guest: Guest) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = agent.admin("/ports").json()
+    (row,) = [row for row in rows if row["port"] == guest.port]
+    found: list[dict[str, Any]] = row["addresses"]
+    return found
+
+
+def slots(agent: Agent, guest: Guest) -> list[tuple[str, str]]:
+    return [(one["key"], one["ip"]) for one in known_addresses(agent, guest)]
+
+
+def connections(agent: Agent, guest: Guest) -> int:
+    return sum(one["connections"] for one in known_addresses(agent, guest))
+
+
+def packet_ins(agent: Agent, **labels: str) -> float:
+    return agent.metric("dfmeta_packet_ins_total", **labels)
+
+
+def test_a_guest_asks_either_service_from_any_of_its_addresses(agent: Agent, guest: Guest) -> None:
+    before = packet_ins(agent, outcome="learned")
+    for _ in range(2):
+        for source in (guest.link_local, STABLE):
+            asks_from(guest, source, OPENSTACK6)
+        asks_from(guest, ULA, EC2_6)
+    assert packet_ins(agent, outcome="learned") - before == 3
+    keys = [ip_address(key) for key, _ip in slots(agent, guest)]
+    assert [ip for _key, ip in slots(agent, guest)] == [guest.link_local, STABLE, ULA]
+    assert len(set(keys)) == len(keys)
+    for key in keys:
+        slot = SIDE.keys.number_of(key)
+        assert slot is not None
+        assert SIDE.keys.key_of(Endpoint(guest.ofport), slot) == key
+
+
+def test_the_same_source_address_may_ask_both_services(agent: Agent, guest: Guest) -> None:
+    for host in (OPENSTACK6, EC2_6, OPENSTACK6):
+        asks_from(guest, ULA, host)
+    assert [ip for _key, ip in slots(agent, guest)] == [ULA, ULA]
+
+
+def test_both_families_at_once_from_one_port(agent: Agent, guest: Guest) -> None:
+    hosts = {METADATA_IP: guest.ip, OPENSTACK6: guest.link_local, EC2_6: ULA}
+    batches = {
+        host: guest.start_many(40, 10, path=LOCAL_IPV4, host=host, source=source)
+        for host, source in hosts.items()
+        if host != OPENSTACK6
+    }
+    batches[OPENSTACK6] = guest.start_many(40, 10, path=LOCAL_IPV4, host=OPENSTACK6)
+    for host, batch in batches.items():
+        samples = batch.samples()
+        assert [sample.error for sample in samples if sample.error] == []
+        got = {(sample.status, sample.body.decode()) for sample in samples}
+        own = {guest.link_local, STABLE} if host == OPENSTACK6 else {hosts[host]}
+        assert {status for status, _body in got} == {200}
+        assert {body for _status, body in got} <= own
+
+
+def test_twins_with_the_same_mac_and_addresses_get_their_own(
+    agent: Agent, nova: RecordingNova, make_guest: MakeGuest
+) -> None:
+    twins = [
+        make_guest(name, mac=TWIN_MAC, address6=[f"{ULA}/64"], ids=project_ids(name))
+        for name in ("left", "right")
+    ]
+    for twin in twins:
+        put_nova(nova, twin)
+    for _ in range(2):
+        for twin in twins:
+            asks_own(twin, host=OPENSTACK6)
+            asks_own(twin, host=EC2_6, source=ULA)
+    batches = [
+        (twin, twin.start_many(60, 10, path=META_DATA, host=host))
+        for twin in twins
+        for host in (OPENSTACK6, EC2_6)
+    ]
+    for twin, batch in batches:
+        samples = batch.samples()
+        assert [sample.error for sample in samples if sample.error] == []
+        assert {uuid_in(sample.body) for sample in samples} == {twin.instance_id}
+
+
+def test_sixteen_addresses_in_turn_keep_their_slots(agent: Agent, guest: Guest) -> None:
+    addresses = [f"fd12:3456::1:{number:x}" for number in range(1, 17)]
+    guest.add_address6(*(f"{address}/64" for address in addresses))
+    before = packet_ins(agent, outcome="learned")
+    for _ in range(2):
+        for address in addresses:
+            asks_from(guest, address, EC2_6)
+    assert packet_ins(agent, outcome="learned") - before == 16
+    assert {ip for _key, ip in slots(agent, guest)} == set(addresses)
+    # Workers report the end of connections a moment late.
+    wait_for(lambda: not connections(agent, guest), 10, "the end of all connections")
+    extra = "fd12:3456::1:11"
+    guest.add_address6(f"{extra}/64")
+    asks_from(guest, extra, EC2_6)
+    known = {ip for _key, ip in slots(agent, guest)}
+    assert extra in known
+    (gone,) = set(addresses) - known
+    assert gone == addresses[0], "the longest idle one"
+
+
+def test_forty_addresses_at_once_are_all_served(agent: Agent, guest: Guest) -> None:
+    addresses = [f"fd12:3456::2:{number:x}" for number in range(1, 41)]
+    guest.add_address6(*(f"{address}/64" for address in addresses))
+    batches = [
+        guest.start_many(1, path=META_DATA, host=EC2_6, source=one, timeout=60) for one in addresses
+    ]
+    for batch in batches:
+        (sample,) = batch.samples()
+        assert (sample.status, sample.error) == (200, "")
+        assert uuid_in(sample.body) == guest.instance_id
+    # Those of IPv4 are not among them.
+    asks_own(guest, host=METADATA_IP)
+
+
+def test_a_guest_whose_addresses_change_is_served_with_its_first_syn(
+    agent: Agent, guest: Guest
+) -> None:
+    asks_from(guest, ULA, EC2_6)
+    guest.namespace.ip(f"addr del {ULA}/64 dev eth0")
+    temporary = "fd12:3456::dead:beef"
+    guest.add_address6(f"{temporary}/64")
+    before = packet_ins(agent)
+    asks_from(guest, temporary, EC2_6)
+    assert packet_ins(agent) - before == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "[fe80::a9fe:a9fe]",
+        "[fe80::a9fe:a9fe%eth0]",
+        "[fe80::a9fe:a9fe%25eth0]",
+        "[fe80::a9fe:a9fe]:80",
+        "[fe80::a9fe:a9fe%eth0]:80",
+        "[fe80::a9fe:a9fe%25eth0]:80",
+    ],
+)
+def test_a_host_header_may_have_a_zone(guest: Guest, name: str) -> None:
+    reply = guest.curl(META_DATA, host=OPENSTACK6, headers=[("Host", name)])
+    assert (reply.status, uuid_in(reply.body)) == (200, guest.instance_id)
+
+
+def test_other_ports_and_other_addresses_are_not_the_services(
+    host: OpenvSwitch, guest: Guest
+) -> None:
+    reply = guest.curl(host="[fe80::a9fe:a9fe%25eth0]:8080", timeout=1)
+    assert reply.status == 0
+    reply = guest.curl(host="[fe80::a9fe:a9fd%25eth0]", timeout=1)
+    assert reply.status == 0
+
+
+def test_the_neighbour_is_found_while_no_daemon_runs(agent: Agent, guest: Guest) -> None:
+    asks_own(guest, host=OPENSTACK6)
+    agent.kill()
+    try:
+        guest.namespace.ip("neigh flush dev eth0", six=True)
+        guest.curl(host=OPENSTACK6, timeout=0.5)
+        shown = guest.namespace.ip("neigh show fe80::a9fe:a9fe dev eth0")
+        assert "02:64:66:6d:65:fe" in shown
+    finally:
+        agent.start()
+    wait_for(lambda: guest.curl(host=OPENSTACK6, timeout=2).status == 200, 10, "an answer")

@@ -1,0 +1,61 @@
+"""What doc/source/life-of-a-request.rst shows should be what happens today."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "doc/source/life-of-a-request.rst"
+RECORDED = ROOT / "doc/source/life-of-a-request"
+VERSIONS = "versions.txt"
+# A flow of ours by its cookie, or a kind of OpenFlow message, or a TCP segment's flags.
+BONES = re.compile(r"0x64666d65\w+|\bO(?:FP|NF)T_\w+|Flags \[\S+\]|Datapath actions: drop")
+
+
+def record(folder: Path) -> None:
+    """Run the recorder as tools/life-of-a-request does, without setting up again."""
+    program = [sys.executable, str(ROOT / "tools/life_of_a_request.py"), "--output", str(folder)]
+    subprocess.run(program, check=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of today."""
+    folder = tmp_path_factory.mktemp("life-of-a-request")
+    record(folder)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Every file of a recording."""
+    return {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.txt")}
+
+
+def test_what_is_recorded_is_what_happens(fresh: Path) -> None:
+    now, then = contents(fresh), contents(RECORDED)
+    assert now.keys() == then.keys()
+    if now[VERSIONS] != then[VERSIONS]:
+        # Another Open vSwitch or tcpdump has other words for the same.
+        now = {name: "\n".join(BONES.findall(text)) for name, text in now.items()}
+        then = {name: "\n".join(BONES.findall(text)) for name, text in then.items()}
+    changed = [name for name in sorted(now) if now[name] != then[name]]
+    assert not changed, "run tools/life-of-a-request, and see whether the page is still true"
+
+
+def test_what_is_the_same_under_all_versions_is_compared() -> None:
+    bones = {name: BONES.findall(text) for name, text in contents(RECORDED).items()}
+    assert bones["trace-reply.txt"] == ["0x64666d6501010003", "0x64666d6501030007"]
+    assert bones["guest-later.txt"][:2] == ["Flags [S]", "Flags [S.]"]
+    assert bones["openflow.txt"][0] == "OFPT_PACKET_IN"
+    assert bones["openflow.txt"][-1] == "OFPT_PACKET_OUT"
+
+
+def test_the_page_includes_everything_that_is_recorded() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    included = re.findall(r"\.\. literalinclude:: life-of-a-request/(\S+)", text)
+    assert sorted(included) == sorted(contents(RECORDED))

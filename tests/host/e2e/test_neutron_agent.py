@@ -1,0 +1,573 @@
+"""Beside Neutron's own Open vSwitch agent: it runs here, only its neutron-server does not."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.harness.agent import Agent
+from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Sample
+from tests.harness.neutron_agent import DEAD_VLAN, OPEN, OUTSIDE, NeutronAgent
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.harness.scheme import META_BRIDGE
+from tests.host.e2e import shared
+from tests.host.e2e.support import TWIN_MAC, asks_own, failures, put
+
+PATH = "/latest/meta-data/hostname"
+OURS = "cookie=0x64666d65"
+CONTROLLER = "tcp:127.0.0.1:6633"
+TABLES = {0, 23, 24, 60, 71, 72, 73, 81, 82, 91, 92, 93, 94}
+"""Those of the openvswitch firewall driver that have flows, among others."""
+SPOOFING = {24, 25}
+"""Tables of the spoofing protection without it; in 25 nothing stands with it."""
+PORTS = {"tap-metadata", META_BRIDGE, "int-br-meta", "phy-br-meta", "tap-meta"}
+"""Ports of ours, with either identity scheme."""
+UNANSWERED = {
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+    "RemoteDisconnected: Remote end closed connection without response",
+    "TimeoutError: timed out",
+}
+"""Errors of a request that gets no answer. Refused connections are not among them."""
+PACKETS = 3
+"""Thousands a second, of a guest that Neutron limits."""
+INTERVAL = 0.04
+"""Seconds between the requests of a guest; a fault may last many of them."""
+UNDER_WAY = 20
+"""Answers that each guest has got before a fault is made, and after it before it is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neutrons:
+    """All on the host that is Neutron's and not ours."""
+
+    flows: Counter[str]
+    meters: dict[int, int]
+    bridges: list[dict[str, Any]]
+    ports: list[dict[str, Any]]
+    controllers: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A compute node with both agents.
+
+    :ivar twins: guests with the same IP and MAC in two networks, which may send nothing.
+    :ivar friends: guests of a third network, which may ping each other.
+    :ivar before: what was there before dfmeta came. Neutron's later starts change it.
+    :ivar errors: what Neutron had complained of before.
+    """
+
+    host: OpenvSwitch
+    neutron: NeutronAgent
+    agent: Agent
+    twins: tuple[Guest, Guest]
+    friends: tuple[Guest, Guest]
+    before: Neutrons
+    errors: list[str]
+
+    @property
+    def guests(self) -> tuple[Guest, ...]:
+        """All of them."""
+        return (*self.twins, *self.friends)
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[OpenvSwitch]:
+    """A compute node with a bridge of the physical network."""
+    with OpenvSwitch(bridges=(BRIDGE, OUTSIDE)) as switch:
+        yield switch
+
+
+@pytest.fixture(scope="module")
+def world(host: OpenvSwitch) -> Iterator[World]:
+    """Neutron first, and when all is as it wants it, dfmeta."""
+    with ExitStack() as stack:
+        twins = make_twins(host, stack)
+        friends = (
+            stack.enter_context(Guest(host, "third", address="10.0.0.8/24")),
+            stack.enter_context(Guest(host, "fourth", address="10.0.0.9/24")),
+        )
+        neutron = stack.enter_context(NeutronAgent(host))
+        tell_of_twins(neutron, twins)
+        for guest in friends:
+            neutron.put(guest, network="common", vlan=201, groups=(OPEN,))
+        stack.enter_context(name_server(neutron))
+        neutron.start()
+        neutron.clean_up()
+        before, errors = neutrons(host), neutron.errors()
+        agent = stack.enter_context(Agent(host)).start()
+        for guest in (*twins, *friends):
+            put(agent, guest, hostname=guest.name)
+        yield World(
+            host=host,
+            neutron=neutron,
+            agent=agent,
+            twins=twins,
+            friends=friends,
+            before=before,
+            errors=errors,
+        )
+        agent.stop()
+
+
+neutron, agent = shared.neutron_of_world, shared.agent_of_world
+
+
+pytestmark = [pytest.mark.usefixtures("neutron", "agent"), pytest.mark.early]
+
+
+@contextlib.contextmanager
+def name_server(neutron: NeutronAgent) -> Iterator[None]:
+    """Answers all that Neutron forwards, each query with its bytes in reverse.
+
+    Neutron forwards DHCP requests as well, and waits long for an answer to each.
+    """
+
+    def serve() -> None:
+        query = b"the first"
+        while query:
+            query, client = server.recvfrom(1500)
+            server.sendto(query[::-1], client)
+
+    with neutron.host.namespace.open_socket(kind=socket.SOCK_DGRAM) as server:
+        server.bind(neutron.upstream)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.sendto(b"", neutron.upstream)
+            thread.join()
+
+
+def make_twins(host: OpenvSwitch, stack: ExitStack) -> tuple[Guest, Guest]:
+    """Two guests with the same addresses."""
+    return (
+        stack.enter_context(Guest(host, "first", mac=TWIN_MAC)),
+        stack.enter_context(Guest(host, "second", mac=TWIN_MAC, route="gateway")),
+    )
+
+
+def tell_of_twins(neutron: NeutronAgent, twins: tuple[Guest, Guest]) -> None:
+    """Each is in a network of its own."""
+    for number, guest in enumerate(twins):
+        neutron.put(guest, network=guest.name, vlan=101 + number)
+
+
+def neutrons(host: OpenvSwitch) -> Neutrons:
+    """What is there, without what changes by itself."""
+    lines = host.ofctl("--no-stats", "dump-flows", BRIDGE).splitlines()
+    ours = {number for line in lines if OURS in line for number in used_meters(line)}
+    ports = [row for row in host.records("Port") if row["name"] not in PORTS]
+    bridges = [row for row in host.records("Bridge") if row["name"] != META_BRIDGE]
+    return Neutrons(
+        flows=Counter(line.strip() for line in lines if "actions=" in line and OURS not in line),
+        meters={number: rate for number, rate in meters(host).items() if number not in ours},
+        bridges=without(bridges, "ports", "status", "rstp_status"),
+        ports=without(ports, "statistics", "status", "rstp_status", "rstp_statistics"),
+        # vswitchd notes now and then which controllers are connected, in which role.
+        controllers=without(host.records("Controller"), "status", "is_connected", "role"),
+    )
+
+
+def meters(host: OpenvSwitch) -> dict[int, int]:
+    """Rate of each meter of the bridge."""
+    found = re.findall(r"meter=(\d+) .*?rate=(\d+)", host.ofctl("dump-meters", BRIDGE), re.DOTALL)
+    return {int(number): int(rate) for number, rate in found}
+
+
+def used_meters(flow: str) -> set[int]:
+    """Those that it names."""
+    return {int(number) for number in re.findall(r"meter:(\d+)", flow)}
+
+
+def without(rows: list[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:
+    """The rows in a fixed order without these columns."""
+    kept = [{k: v for k, v in row.items() if k not in columns} for row in rows]
+    return sorted(kept, key=lambda row: str(row["_uuid"]))
+
+
+def tables(host: OpenvSwitch) -> set[int]:
+    """The tables in which flows of others stand."""
+    found = set()
+    for flow in neutrons(host).flows:
+        _, _, table = flow.partition(" table=")
+        found.add(int(table.partition(",")[0]) if table else 0)
+    return found
+
+
+def own_flows(host: OpenvSwitch) -> int:
+    """How many flows of ours stand."""
+    return host.ofctl("dump-flows", BRIDGE).count(OURS)
+
+
+def own_hooks(host: OpenvSwitch) -> int:
+    """How many of them stand in table 0."""
+    return host.ofctl("dump-flows", BRIDGE, "table=0").count(OURS)
+
+
+def tag(guest: Guest) -> object:
+    """The local VLAN that Neutron has given its port."""
+    ports = guest.host.records("Port", "name", "tag")
+    return next(row["tag"] for row in ports if row["name"] == guest.port)
+
+
+@contextlib.contextmanager
+def asking(
+    served: Callable[[], float],
+    guests: tuple[Guest, ...],
+    *,
+    timeout: float = 30,
+    unanswered: int = 0,
+) -> Iterator[None]:
+    """The guests ask for their names at a steady rate, and get them, before and after what is done.
+
+    :param served: the number of requests so far.
+    :param timeout: seconds that a request waits for its answer.
+    :param unanswered: at most so many requests may get no answer.
+    """
+
+    def await_more() -> None:
+        enough = served() + UNDER_WAY * len(guests)
+        wait_for(lambda: served() >= enough, 40, "guests to be served")
+
+    batches = {
+        guest: guest.start_many(1_000_000, path=PATH, timeout=timeout, interval=INTERVAL)
+        for guest in guests
+    }
+    try:
+        await_more()
+        yield
+        await_more()
+    except BaseException:
+        for batch in batches.values():
+            batch.stop()
+        raise
+    samples: dict[Guest, list[Sample]] = {g: batch.finish() for g, batch in batches.items()}
+    found = failures(samples)
+    assert set(found) <= UNANSWERED, found
+    assert found.total() <= unanswered, found
+
+
+def requests(agent: Agent) -> Callable[[], float]:
+    """How many requests the daemon has had so far, as a function."""
+    return lambda: agent.metric("dfmeta_requests_total")
+
+
+def added(agent: Agent) -> float:
+    """Flows that the daemon has put in so far."""
+    return agent.metric("dfmeta_flow_mods_total", command="add")
+
+
+def test_the_bridge_is_as_neutron_has_it(world: World) -> None:
+    assert tables(world.host) >= TABLES
+    (bridge,) = [row for row in world.host.records("Bridge") if row["name"] == BRIDGE]
+    (controller,) = [
+        row for row in world.host.records("Controller") if row["_uuid"] == bridge["controller"]
+    ]
+    assert bridge["fail_mode"] == "secure"
+    assert controller["target"] == CONTROLLER
+    third, fourth = world.friends
+    tags = [tag(guest) for guest in world.guests]
+    assert len(set(tags)) == 3
+    assert all(isinstance(one, int) and one != DEAD_VLAN for one in tags)
+    assert third.ping(fourth.ip)
+    # Nothing of the twins' passes the firewall.
+    assert not world.twins[0].ping("10.0.0.8", timeout=0.5)
+
+
+def test_guests_whose_groups_allow_nothing_get_their_own(world: World) -> None:
+    for guest in (*world.guests, *world.twins):
+        asks_own(guest)
+        asks_own(guest, host=OPENSTACK6)
+
+
+def test_a_solicitation_for_the_service_goes_back_to_its_port_alone(world: World) -> None:
+    """Neutron's DHCP namespaces have that address as well, for isolated networks."""
+    frames = [frame for guest in world.guests for frame in solicitations(guest)]
+    for frame, line in zip(frames, actions(world.host, frames), strict=True):
+        port = re.findall(r"^icmp6,in_port=(\d+),", frame)[0]
+        output = re.sub(r"set\(.*?\)\)|recirc\w*", "", line)
+        assert re.findall(r"(?<![\w=.:])\d+(?![\w.:=])", output) == [datapath_port(world, port)]
+
+
+def solicitations(guest: Guest) -> list[str]:
+    """Multicast and unicast, for the address of the service."""
+    source = f"icmp6,in_port={guest.ofport},dl_src={guest.mac},ipv6_src={guest.link_local}"
+    target = "nd_target=fe80::a9fe:a9fe"
+    kind = f"nw_ttl=255,icmpv6_type=135,icmpv6_code=0,{target},nd_sll={guest.mac}"
+    return [
+        f"{source},dl_dst=33:33:ff:fe:a9:fe,ipv6_dst=ff02::1:fffe:a9fe,{kind}",
+        f"{source},dl_dst=02:64:66:6d:65:fe,ipv6_dst=fe80::a9fe:a9fe,{kind}",
+    ]
+
+
+def datapath_port(world: World, ofport: str) -> str:
+    """The number that the datapath has for a port."""
+    shown = world.host.appctl("dpif/show")
+    return re.findall(rf"^\s+\S+ {ofport}/(\d+):", shown, re.MULTILINE)[0]
+
+
+def test_spoofing_protection_does_not_keep_a_guest_from_its_own(world: World) -> None:
+    """Neutron lets no ARP out with an address that is not the port's."""
+    guest = world.twins[0]
+    guest.add_address("169.254.8.15/16")
+    guest.forget_neighbours()
+    asks_own(guest, source="169.254.8.15")
+
+
+def actions(host: OpenvSwitch, frames: list[str]) -> list[str]:
+    """What the switch would do with each of them; a number that each trace draws anew is cut."""
+    return [
+        re.sub(r"recirc(_id=|\()\w+", "recirc", line)
+        for frame in frames
+        for line in host.trace(frame).splitlines()
+        if line.startswith("Datapath actions")
+    ]
+
+
+def strangers(world: World) -> list[str]:
+    """Frames of guests that are none of ours, but for the ports or addresses beside them."""
+    guest, other = world.friends
+    frame = f"in_port={guest.ofport},dl_src={guest.mac},dl_dst={other.mac}"
+    return [
+        f"udp,{frame},nw_src={guest.ip},nw_dst={METADATA_IP},udp_src=4000,udp_dst=53",
+        f"udp,{frame},nw_src={guest.ip},nw_dst={METADATA_IP},udp_src=4000,udp_dst=80",
+        f"tcp,{frame},nw_src={guest.ip},nw_dst={METADATA_IP},tcp_src=4000,tcp_dst=443",
+        f"icmp,{frame},nw_src={guest.ip},nw_dst={METADATA_IP},icmp_type=8,icmp_code=0",
+        f"icmp,{frame},nw_src={guest.ip},nw_dst={other.ip},icmp_type=8,icmp_code=0",
+        f"tcp,{frame},nw_src={guest.ip},nw_dst={other.ip},tcp_src=4000,tcp_dst=80",
+        f"tcp,{frame},nw_src={guest.ip},nw_dst=128.0.0.{guest.ofport},tcp_src=4000,tcp_dst=80",
+        f"arp,{frame},arp_op=1,arp_spa={guest.ip},arp_sha={guest.mac},arp_tpa={other.ip}",
+        *strangers6(guest, other, frame),
+    ]
+
+
+def strangers6(guest: Guest, other: Guest, frame: str) -> list[str]:
+    """The same over IPv6: other ports and addresses, neighbours, routers, DHCPv6, MLD."""
+    source = f"{frame},ipv6_src={guest.link_local}"
+    group = f"in_port={guest.ofport},dl_src={guest.mac},ipv6_src={guest.link_local},nw_ttl=255"
+    service, key = "ipv6_dst=fe80::a9fe:a9fe", f"fd00:a9fe:a9fe:a9fe:1::{guest.ofport:x}"
+    option = f"nd_sll={guest.mac}"
+    asked, told = "ipv6_dst=ff02::1:ff00:1", "ipv6_dst=ff02::1"
+    question = f"icmpv6_type=135,icmpv6_code=0,nd_target=fe80::1,{option}"
+    answer = f"icmpv6_type=136,icmpv6_code=0,nd_target={guest.link_local},nd_tll={guest.mac}"
+    return [
+        f"udp6,{source},{service},udp_src=4000,udp_dst=80",
+        f"tcp6,{source},{service},tcp_src=4000,tcp_dst=443",
+        f"icmp6,{source},{service},icmpv6_type=128,icmpv6_code=0",
+        f"tcp6,{source},ipv6_dst={other.link_local},tcp_src=4000,tcp_dst=80",
+        f"tcp6,{source},ipv6_dst={key},tcp_src=4000,tcp_dst=80",
+        f"icmp6,{group},dl_dst=33:33:ff:00:00:01,{asked},{question}",
+        f"icmp6,{group},dl_dst=33:33:00:00:00:01,{told},{answer}",
+        f"icmp6,{group},dl_dst=33:33:00:00:00:02,ipv6_dst=ff02::2,icmpv6_type=133,icmpv6_code=0",
+        f"icmp6,{group},dl_dst=33:33:00:00:00:01,ipv6_dst=ff02::1,icmpv6_type=134,icmpv6_code=0",
+        f"icmp6,{group},dl_dst=33:33:00:00:00:16,ipv6_dst=ff02::16,icmpv6_type=143,icmpv6_code=0",
+        f"udp6,{group},dl_dst=33:33:00:01:00:02,ipv6_dst=ff02::1:2,udp_src=546,udp_dst=547",
+    ]
+
+
+def test_what_is_neutrons_stays_as_it_was(world: World) -> None:
+    frames = strangers(world)
+    beside = actions(world.host, frames)
+    assert len(beside) >= len(frames)
+    assert neutrons(world.host) == world.before
+    assert world.neutron.errors() == world.errors
+    world.agent.stop()
+    try:
+        world.agent.clean_up()
+        assert own_flows(world.host) == 0
+        assert neutrons(world.host) == world.before
+        assert actions(world.host, frames) == beside
+    finally:
+        world.agent.start()
+    for guest in world.guests:
+        asks_own(guest)
+    assert neutrons(world.host) == world.before
+
+
+def dhcp_discover(guest: Guest, transaction: int) -> bytes:
+    """RFC 2131: a message that looks for a server, with the fields that matter."""
+    head = struct.pack("!4B2I", 1, 1, 6, 0, transaction, 0)
+    hardware = bytes.fromhex(guest.mac.replace(":", ""))
+    return head + bytes(16) + hardware.ljust(16, b"\0") + bytes(192) + DHCP_DISCOVER
+
+
+DHCP_DISCOVER = bytes.fromhex("63825363 350101 ff")
+"""The magic cookie, DHCPDISCOVER, the end."""
+
+
+def answer_to(client: socket.socket, question: bytes, server: tuple[str, int]) -> bytes:
+    """Asked again each second, as a user of UDP does."""
+    client.settimeout(1)
+    for _ in range(10):
+        client.sendto(question, server)
+        with contextlib.suppress(TimeoutError):
+            return client.recv(1500)
+    raise TimeoutError(f"no answer of {server}")
+
+
+def test_neutrons_dhcp_answers(world: World) -> None:
+    """Its packet-ins reach it, and us they do not."""
+    before = world.agent.metric("dfmeta_packet_ins_total")
+    for number, guest in enumerate(world.guests, 0x4000):
+        with guest.namespace.open_socket(kind=socket.SOCK_DGRAM) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, guest.device.encode())
+            client.bind(("", 68))
+            offer = answer_to(client, dhcp_discover(guest, number), ("255.255.255.255", 67))
+        assert struct.unpack("!I", offer[4:8]) == (number,)
+        assert socket.inet_ntoa(offer[16:20]) == guest.ip
+    assert world.agent.metric("dfmeta_packet_ins_total") == before
+
+
+def test_neutrons_dns_on_our_address_answers(world: World) -> None:
+    for guest in world.guests:
+        # Neutron takes the padding of a short frame for a part of the query.
+        query = f"the question of the {guest.name} guest".encode()
+        with guest.namespace.open_socket(kind=socket.SOCK_DGRAM) as client:
+            assert answer_to(client, query, (METADATA_IP, 53)) == query[::-1]
+
+
+def test_a_port_that_its_owner_switches_off_is_not_served_until_it_is_on_again(
+    world: World,
+) -> None:
+    guest = world.friends[0]
+    world.neutron.change(guest, up=False)
+    wait_for(lambda: tag(guest) == DEAD_VLAN, 10, "Neutron to put the port on the dead VLAN")
+    wait_for(lambda: state(world.agent, guest) == "dead", 5, "the daemon to notice")
+    assert guest.curl(PATH, timeout=1).status == 0
+    world.neutron.change(guest, up=True)
+    wait_for(lambda: tag(guest) != DEAD_VLAN, 10, "Neutron to wire the port again")
+    guest.forget_neighbours()
+    asks_own(guest)
+
+
+def state(agent: Agent, guest: Guest) -> str:
+    """What the daemon says of a port."""
+    return next(row["state"] for row in agent.admin("/ports").json() if row["port"] == guest.port)
+
+
+def without_cookies(flows: Counter[str]) -> Counter[str]:
+    """Neutron draws them anew at each start."""
+    return Counter(re.sub("cookie=0x[0-9a-f]+", "", flow) for flow in flows.elements())
+
+
+def test_neutron_starts_anew_and_deletes_what_has_another_cookie(world: World) -> None:
+    for guest in world.guests:
+        asks_own(guest)
+    hooks, everything = own_hooks(world.host), own_flows(world.host)
+    neutrons_own = without_cookies(neutrons(world.host).flows)
+    with asking(requests(world.agent), world.twins):
+        world.neutron.restart()
+        before = added(world.agent)
+        world.neutron.clean_up()
+        wait_for(lambda: own_flows(world.host) == everything, 5, "our flows to be back")
+        wait_for(lambda: added(world.agent) - before >= hooks, 5, "the daemon to put them in")
+    assert without_cookies(neutrons(world.host).flows) == neutrons_own
+    for guest in world.guests:
+        asks_own(guest)
+
+
+def neutron_takes_our_meter(world: World, guest: Guest) -> None:
+    """It draws its numbers blindly, changes a meter that it finds there, and uses it."""
+    flows = [flow for flow in world.host.flows(match=f"in_port={guest.ofport}") if OURS in flow]
+    number = min(number for flow in flows for number in used_meters(flow))
+    # Where Neutron keeps the number of a port's meter.
+    key = f"other_config:pps_{guest.ids.iface_id}_egress"
+    world.host.vsctl("set", "Port", guest.port, f"{key}={number}")
+    world.neutron.change(guest, packet_rate=PACKETS)
+    wait_for(lambda: limited(world.host), 10, "Neutron to take the meter")
+    assert meters(world.host)[number] == PACKETS * 1000
+
+
+def limited(host: OpenvSwitch) -> list[str]:
+    """Flows by which Neutron limits what guests send."""
+    return [flow for flow in host.flows(match="table=58") if used_meters(flow)]
+
+
+def test_neutron_takes_our_meter_for_its_own_and_deletes_it(world: World) -> None:
+    guest = world.friends[1]
+    asks_own(guest)
+    everything = own_flows(world.host)
+    neutron_takes_our_meter(world, guest)
+    asks_own(guest)
+    world.neutron.change(guest, packet_rate=0)
+    wait_for(lambda: not limited(world.host), 10, "Neutron to delete it")
+    wait_for(lambda: own_flows(world.host) == everything, 10, "our flows to be back")
+    guest.add_address("10.0.0.77/24")
+    guest.forget_neighbours()
+    for source in ("", "10.0.0.77"):
+        asks_own(guest, source=source)
+
+
+def test_neutron_keeps_a_meter_that_it_has_taken_through_our_clean_up(world: World) -> None:
+    guest = world.friends[0]
+    neutron_takes_our_meter(world, guest)
+    world.agent.stop()
+    try:
+        assert world.agent.run("--cleanup").returncode == 0
+        assert own_flows(world.host) == 0
+        (limit,) = limited(world.host)
+        assert [meters(world.host)[number] for number in used_meters(limit)] == [PACKETS * 1000]
+    finally:
+        world.agent.start()
+    asks_own(guest)
+    world.neutron.change(guest, packet_rate=0)
+    wait_for(lambda: not limited(world.host), 10, "Neutron to delete it")
+
+
+def test_without_its_firewall_too(world: World) -> None:
+    """ARP and MAC spoofing protection stand in tables of their own then."""
+    world.neutron.configure({"SECURITYGROUP": {"firewall_driver": "noop"}})
+    world.neutron.restart()
+    world.neutron.clean_up()
+    assert tables(world.host) >= SPOOFING
+    for guest in world.guests:
+        asks_own(guest)
+        asks_own(guest, host=OPENSTACK6)
+    world.twins[1].add_address("169.254.8.16/16")
+    asks_own(world.twins[1], source="169.254.8.16")
+
+
+def test_all_flows_go_at_its_first_start_and_when_vswitchd_is_restarted() -> None:
+    """drop_flows_on_start, and before that the bridge gets its first controller."""
+    with ExitStack() as stack:
+        host = stack.enter_context(OpenvSwitch(bridges=(BRIDGE, OUTSIDE)))
+        twins = make_twins(host, stack)
+        agent = stack.enter_context(Agent(host)).start()
+        for guest in twins:
+            put(agent, guest, hostname=guest.name)
+            asks_own(guest)
+        everything = own_flows(host)
+        neutron = stack.enter_context(NeutronAgent(host, {"AGENT": {"drop_flows_on_start": True}}))
+        tell_of_twins(neutron, twins)
+        before = added(agent)
+        with asking(requests(agent), twins):
+            neutron.start()
+            neutron.clean_up()
+            wait_for(lambda: own_flows(host) == everything, 10, "our flows to be back")
+        assert added(agent) - before >= everything
+        before = added(agent)
+        with asking(requests(agent), twins):
+            with neutron.rewiring():
+                host.kill("ovs-vswitchd")
+                host.start("ovs-vswitchd")
+            wait_for(lambda: own_flows(host) == everything, 10, "our flows to be back")
+        assert added(agent) - before >= everything
+        # Not as it was: Neutron forgets to translate VLANs then, without us as well.
+        assert tables(host) >= TABLES
+        for guest in twins:
+            asks_own(guest)
+        agent.stop()

@@ -1,0 +1,189 @@
+"""A VM gets attachments from a real Neutron: its server, its trunk plugin and its agent."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.harness.container import Container
+from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
+from tests.harness.poll import wait_for
+from tests.harness.trunk import Subport
+from tests.harness.vm_api import Connection, allowed, is_ready, status_of
+from tests.host.e2e import shared
+from tests.host.e2e.neutron_vm import MTU, World, listed, world_with
+from tests.host.e2e.support import META_DATA, asks_own, put
+
+NETWORK = {"network": "pods"}
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """Neutron, the daemon with driver = neutron, and a VM."""
+    with world_with() as made:
+        yield made
+
+
+neutron, agent = shared.neutron_of_world, shared.agent_of_world
+
+
+pytestmark = [pytest.mark.usefixtures("neutron", "agent"), pytest.mark.early]
+
+
+@pytest.fixture
+def vm(world: World) -> Iterator[Guest]:
+    """The VM, without attachments."""
+    yield world.vm
+    with allowed(world.vm.namespace) as connection:
+        for one in listed(connection):
+            path = f"/attachments/{one['container']}/{one['ifname']}?link=gone"
+            assert connection.ask("DELETE", path).status == 204
+    wait_for(lambda: not world.ours(), 90, "the ports to go")
+
+
+def made(connection: Connection, container: str) -> dict[str, Any]:
+    reply = connection.ask("PUT", f"/attachments/{container}/eth0", NETWORK)
+    assert reply.status == 201, reply
+    return dict(json.loads(reply.body))
+
+
+def meta_data(one: Guest) -> dict[str, Any]:
+    reply = one.curl(META_DATA)
+    return dict(json.loads(reply.body)) if reply.status == 200 else {}
+
+
+def reaches(one: Guest, other: Guest) -> bool:
+    """Return whether a datagram arrives within a moment."""
+    with (
+        other.namespace.open_socket(socket.AF_INET, socket.SOCK_DGRAM) as far,
+        one.namespace.open_socket(socket.AF_INET, socket.SOCK_DGRAM) as near,
+    ):
+        far.bind((other.ip, 7001))
+        far.settimeout(1)
+        near.sendto(b"hello", (other.ip, 7001))
+        with suppress(TimeoutError):
+            return far.recv(16) == b"hello"
+    return False
+
+
+def test_an_attachment_is_a_subport_of_the_vms_trunk(world: World, vm: Guest) -> None:
+    now = status_of(vm.namespace)
+    assert (now["ready"], now["networks"]) == (True, [{"name": "pods", "mtu": MTU}])
+    with allowed(vm.namespace) as connection:
+        one = made(connection, "c1")
+        assert (one["mtu"], one["dns"]) == (MTU, {"nameservers": ["192.0.2.53"]})
+        assert one["routes"] == [{"dst": "0.0.0.0/0", "gw": "10.20.0.1"}]
+        (port,) = world.server.ports(id=world.ours()[0])
+        assert (port["id"], port["network_id"]) == (one["port_id"], world.network)
+        assert world.server.subports(world.trunk) == {one["port_id"]: one["vid"]}
+        again = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
+        assert (again.status, json.loads(again.body)) == (200, one)
+        assert listed(connection) == [one]
+        assert connection.ask("DELETE", "/attachments/c1/eth0?link=gone").status == 204
+        assert (listed(connection), world.ours()) == ([], [])
+    assert world.server.subports(world.trunk) == {}
+    inner = Subport(one["port_id"], one["vid"]).inner
+    wait_for(lambda: inner not in world.host.ports(), 30, "the agent to remove the port")
+
+
+def test_frames_of_two_containers_pass(world: World, vm: Guest) -> None:
+    with allowed(vm.namespace) as connection, ExitStack() as stack:
+        containers = []
+        for name in ("c1", "c2"):
+            one = made(connection, name)
+            container = stack.enter_context(
+                Container(vm, one["vid"], address=one["ips"][0]["address"], mac=one["mac"])
+            )
+            containers.append(container)
+            # It is an instance of its own, with the record of its attachment.
+            found = wait_for(partial(meta_data, container), 20, "its record")
+            assert (found["uuid"], found["name"]) == (one["id"], name)
+        wait_for(lambda: reaches(*containers), 20, "the containers to reach each other")
+
+
+def test_neutron_away_and_back(world: World, vm: Guest) -> None:
+    with allowed(vm.namespace) as connection:
+        kept, gone = made(connection, "kept"), made(connection, "gone")
+    world.server.stop()
+    try:
+        with allowed(vm.namespace) as connection:
+            reply = connection.ask("PUT", "/attachments/new/eth0", NETWORK)
+            assert (reply.status, json.loads(reply.body)["error"]) == (503, "driver")
+            assert reply.header("Retry-After")
+            assert "refused with 503, attachment: Neutron does not answer" in world.agent.log()
+            assert connection.ask("DELETE", "/attachments/gone/eth0?link=gone").status == 204
+            assert listed(connection) == [kept]
+        assert status_of(vm.namespace)["ready"] is False
+        asks_own(vm)
+    finally:
+        world.server.start()
+    assert set(world.ours()) == {kept["port_id"], gone["port_id"]}
+    wait_for(lambda: len(world.ours()) == 1, 90, "the removal to be finished")
+    wait_for(lambda: is_ready(vm.namespace), 30, "Neutron to be asked again")
+    with allowed(vm.namespace) as connection:
+        made(connection, "new")
+
+
+def test_a_port_that_the_agent_does_not_connect_is_undone(world: World, vm: Guest) -> None:
+    with world.link.paused(), allowed(vm.namespace) as connection:
+        reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
+        assert (reply.status, json.loads(reply.body)["error"]) == (503, "driver")
+        assert "has not connected the port" in world.agent.log()
+        assert (listed(connection), world.ours()) == ([], [])
+    with allowed(vm.namespace) as connection:
+        made(connection, "c1")
+
+
+def test_a_killed_daemon_goes_on(world: World, vm: Guest) -> None:
+    with allowed(vm.namespace) as connection:
+        token, body = connection.token, json.dumps(NETWORK)
+        head = f"Host: {METADATA_IP}\r\nX-dfmeta-token: {token}\r\nContent-Length: {len(body)}"
+        request = f"PUT /dfmeta/v1/attachments/c1/eth0 HTTP/1.1\r\n{head}\r\n\r\n{body}"
+        connection.socket.sendall(request.encode())
+        wait_for(lambda: len(world.ours()) == 1, 30, "the port")
+        world.agent.kill()
+    (before,) = world.ours()
+    world.agent.start()
+    asks_own(vm)
+
+    def repeated() -> dict[str, Any]:
+        with allowed(vm.namespace) as connection:
+            reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
+            return dict(json.loads(reply.body)) if reply.status in (200, 201) else {}
+
+    found = wait_for(repeated, 60, "the attachment")
+    assert (found["port_id"], found["state"]) == (before, "active")
+    assert world.ours() == [before]
+
+
+def test_a_vm_without_a_trunk_is_told_so(world: World) -> None:
+    port = world.server.create("port", network_id=world.network)["id"]
+    ids = Ids(iface_id=port, vm_uuid=uuid_of("plain"), extra={"dfmeta-attachments": "true"})
+    with Guest(world.host, "plain", address="10.0.0.99/24", ids=ids) as guest:
+        put(world.agent, guest)
+        asks_own(guest)
+        assert status_of(guest.namespace)["ready"] is False
+        with allowed(guest.namespace) as connection:
+            reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
+            assert reply.status == 503
+        assert "attachment: the VM's port is no parent of a trunk in Neutron" in world.agent.log()
+        assert guest.curl(META_DATA).status == 200
+
+
+def test_without_an_account_the_daemon_does_not_start(world: World) -> None:
+    world.agent.stop()
+    try:
+        world.agent.configure({"neutron": {"auth_type": None}})
+        done = world.agent.run()
+        assert done.returncode == 2
+        last = done.stderr.strip().splitlines()[-1]
+        assert "[neutron] auth_type" in last
+    finally:
+        world.agent.configure({"neutron": {"auth_type": "none"}})
+        world.agent.start()

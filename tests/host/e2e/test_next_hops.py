@@ -1,0 +1,287 @@
+"""Guest next hops: a route through a DHCP port that is gone leads to the service all the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from ipaddress import IPv4Address
+from typing import Any
+
+import pytest
+
+from tests.core.flows.frames import arp, ethernet
+from tests.harness import neutron as neutron_harness
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
+from tests.harness.neutron import Neutron
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.host.e2e.support import META_DATA, put, uuid_in
+
+HOP, HOP_MAC = "10.0.0.2", "fa:16:3e:dd:00:02"
+OTHER_HOP, OTHER_MAC = "10.0.0.3", "fa:16:3e:dd:00:03"
+TAP_MAC = "02:64:66:6d:65:fe"
+NETWORK = uuid_of("network")
+KEY = "dfmeta-next-hops"
+SCHEMES = pytest.mark.parametrize("scheme", ["in_port", "meta_ip"])
+SOON = 1.5
+"""Seconds: a guest without an answer to ARP gives up after three."""
+
+
+def options(scheme: str) -> dict[str, dict[str, object]]:
+    return {"df_metadata": {"identity_scheme": scheme}}
+
+
+def with_neutron(**more: object) -> dict[str, dict[str, object]]:
+    return {
+        "df_metadata": {"identity_sources": "ovsdb,neutron"},
+        "neutron": neutron_harness.options(**more),
+    }
+
+
+@pytest.fixture
+def neutron(host: OpenvSwitch) -> Iterator[Neutron]:
+    """Keystone and Neutron on the host."""
+    with Neutron(host.namespace) as server:
+        yield server
+
+
+def routed(make_guest: MakeGuest, hops: str = "", *, name: str = "guest", via: str = HOP) -> Guest:
+    """A guest whose route to the service goes through *via*; no port has that address."""
+    ids = Ids(
+        iface_id=uuid_of(f"port of {name}"),
+        vm_uuid=uuid_of(f"of {name}"),
+        extra={KEY: hops} if hops else {},
+    )
+    guest = make_guest(name, route="none", ids=ids)
+    guest.add_route(f"{METADATA_IP}/32 via {via} dev {guest.device}")
+    return guest
+
+
+def set_hops(guest: Guest, hops: str) -> None:
+    guest.set_external_ids(dfmeta_next_hops=hops)
+
+
+def reaches(guest: Guest) -> bool:
+    guest.forget_neighbours()
+    reply = guest.curl(META_DATA, timeout=SOON)
+    assert reply.status in (0, 200), reply
+    return bool(reply.status) and uuid_in(reply.body) == guest.instance_id
+
+
+def neighbour(guest: Guest, ip: str = HOP) -> str:
+    """The MAC that the guest has for *ip*; empty: none."""
+    found = json.loads(guest.namespace.run(["ip", "-j", "neigh", "show", ip]).stdout or "[]")
+    return next((one["lladdr"] for one in found if "lladdr" in one), "")
+
+
+def flows(agent: Agent) -> dict[str, dict[str, Any]]:
+    """Guest next hop → its flow."""
+    rows = json.loads(agent.ctl("flows", "--format", "json").stdout)
+    assert {row["state"] for row in rows} == {"ok"}
+    return {row["next_hop"]: row for row in rows if row["purpose"] == "guest-next-hop"}
+
+
+def row(agent: Agent, guest: Guest) -> dict[str, Any]:
+    (found,) = [one for one in agent.admin("/ports").json() if one["port"] == guest.port]
+    return dict(found)
+
+
+def doctor(agent: Agent) -> list[dict[str, str]]:
+    done = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
+    return [one for one in json.loads(done.stdout) if one["check"] == "next-hops"]
+
+
+def flow_mods(agent: Agent) -> float:
+    return agent.metric("dfmeta_flow_mods_total")
+
+
+@SCHEMES
+def test_a_route_through_an_address_that_no_port_has_leads_to_the_service(
+    make_agent: MakeAgent, make_guest: MakeGuest, scheme: str
+) -> None:
+    guest = routed(make_guest)
+    agent = make_agent(options(scheme))
+    put(agent, guest)
+    assert not reaches(guest)
+    assert (neighbour(guest), flows(agent), doctor(agent)) == ("", {}, [])
+    set_hops(guest, f"{HOP}={HOP_MAC}")
+    wait_for(lambda: HOP in flows(agent), 5, "the flow of the next hop")
+    assert reaches(guest)
+    assert neighbour(guest) == HOP_MAC
+    traced = agent.ctl("trace", guest.port).stdout
+    assert "finds  classification: guest-next-hop" in traced
+    assert [one["status"] for one in doctor(agent)] == ["ok"]
+
+
+@SCHEMES
+def test_flows_follow_the_key_while_the_guest_stays(
+    make_agent: MakeAgent, make_guest: MakeGuest, scheme: str
+) -> None:
+    guest = routed(make_guest, HOP)
+    agent = make_agent(options(scheme))
+    put(agent, guest)
+    assert reaches(guest)
+    # Its own MAC is not known.
+    assert neighbour(guest) == TAP_MAC
+    slots = row(agent, guest)["addresses"]
+    set_hops(guest, f"{HOP}={HOP_MAC} {OTHER_HOP}={OTHER_MAC}")
+    wait_for(lambda: OTHER_HOP in flows(agent), 5, "the second flow")
+    assert reaches(guest)
+    assert neighbour(guest) == HOP_MAC
+    set_hops(guest, f"{OTHER_HOP}={OTHER_MAC}")
+    wait_for(lambda: set(flows(agent)) == {OTHER_HOP}, 5, "the first flow to go")
+    assert not reaches(guest)
+    set_hops(guest, "")
+    wait_for(lambda: not flows(agent), 5, "the last flow to go")
+    # The same guest all the time: its address has kept its slot.
+    kept = row(agent, guest)["addresses"]
+    assert [(one["slot"], one["ip"]) for one in kept] == [(s["slot"], s["ip"]) for s in slots]
+
+
+@SCHEMES
+def test_a_restart_changes_no_flow(
+    make_agent: MakeAgent, make_guest: MakeGuest, scheme: str
+) -> None:
+    guest = routed(make_guest, f"{HOP}={HOP_MAC}")
+    agent = make_agent(options(scheme))
+    put(agent, guest)
+    assert reaches(guest)
+    agent.restart()
+    assert flow_mods(agent) == 0
+    assert reaches(guest)
+    assert neighbour(guest) == HOP_MAC
+    agent.stop()
+    agent.clean_up()
+    assert not any("dfme" in one or "64666d65" in one for one in guest.host.flows())
+    # The operator's key is not dfmeta's to remove.
+    ids = {one["name"]: one["external_ids"] for one in guest.host.records("Interface")}
+    assert ids[guest.port][KEY] == f"{HOP}={HOP_MAC}"
+
+
+def test_a_wrong_entry_costs_that_entry_and_is_named_once(
+    make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    wrong = [METADATA_IP, "127.0.0.1", "224.0.0.1", "0.0.0.0", "nonsense", f"{OTHER_HOP}=nonsense"]
+    guest = routed(make_guest, ", ".join([*wrong, f"{HOP}={HOP_MAC}"]))
+    agent = make_agent()
+    put(agent, guest)
+    assert reaches(guest)
+    assert set(flows(agent)) == {HOP}
+    guest.set_external_ids(project_id="p")
+    wait_for(lambda: row(agent, guest)["project"] == "p", 5, "the change of the port")
+    for entry in wrong:
+        assert agent.log().count(f"{KEY} has '{entry}'") == 1
+    (line,) = doctor(agent)
+    assert line["status"] == "wrong"
+    assert all(entry in line["text"] for entry in wrong)
+    set_hops(guest, f"{HOP}={HOP_MAC}")
+    wait_for(lambda: doctor(agent)[0]["status"] == "ok", 5, "doctor to be content")
+
+
+def test_a_guests_own_address_and_its_probes_get_no_answer(
+    make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    guest = routed(make_guest, f"{HOP}={HOP_MAC},10.0.0.5={OTHER_MAC}")
+    agent = make_agent()
+    put(agent, guest)
+    assert reaches(guest)
+    wait_for(lambda: set(flows(agent)) == {HOP}, 5, "the guest's own address to be left out")
+    (line,) = doctor(agent)
+    assert "10.0.0.5: it is the address of the guest itself" in line["text"]
+
+    def answered() -> int:
+        return int(flows(agent)[HOP]["packets"])
+
+    def ask(sender: str) -> None:
+        packet = arp(op=1, sha=guest.mac, spa=sender, tpa=HOP)
+        guest.send_frames(ethernet(packet, dst="ff:ff:ff:ff:ff:ff", src=guest.mac, kind=0x0806))
+
+    before = answered()
+    ask("0.0.0.0")
+    ask(str(IPv4Address(guest.ip)))
+    wait_for(lambda: answered() > before, 5, "the request to be answered")
+    assert answered() == before + 1
+
+
+def known_to(neutron: Neutron, guest: Guest) -> None:
+    neutron.put(
+        neutron_harness.port(
+            guest.ids.iface_id, guest.instance_id, "p", network=NETWORK, ips=[guest.ip]
+        )
+    )
+
+
+def dhcp_port(neutron: Neutron, mac: str = HOP_MAC) -> str:
+    port_id = uuid_of("dhcp port")
+    neutron.put(
+        neutron_harness.port(
+            port_id,
+            "dhcp-agent",
+            "p",
+            owner="network:dhcp",
+            host="elsewhere",
+            network=NETWORK,
+            mac=mac,
+            ips=[HOP, "2001:db8::2"],
+        )
+    )
+    return port_id
+
+
+@SCHEMES
+def test_neutron_names_the_dhcp_ports_of_a_network(
+    make_agent: MakeAgent, make_guest: MakeGuest, neutron: Neutron, scheme: str
+) -> None:
+    dhcp_port(neutron)
+    guest = routed(make_guest)
+    known_to(neutron, guest)
+    own = routed(make_guest, f"{OTHER_HOP}={OTHER_MAC}", name="own", via=OTHER_HOP)
+    own.set_address("10.0.0.6/24")
+    own.add_route(f"{METADATA_IP}/32 via {OTHER_HOP} dev {own.device}")
+    known_to(neutron, own)
+    agent = make_agent(with_neutron(), start=False)
+    agent.configure(options(scheme))
+    agent.start()
+    put(agent, guest)
+    put(agent, own)
+    wait_for(lambda: HOP in flows(agent), 5, "Neutron's answer")
+    assert reaches(guest)
+    assert neighbour(guest) == HOP_MAC
+    assert row(agent, guest)["next_hops"] == [{"ip": HOP, "mac": HOP_MAC, "source": "neutron"}]
+    # The key of a port comes first.
+    assert reaches(own)
+    assert row(agent, own)["next_hops"] == [{"ip": OTHER_HOP, "mac": OTHER_MAC, "source": "ovsdb"}]
+    # Both ports are of one network, and one of them needs no question.
+    assert len([one for one in neutron.requests() if "network%3Adhcp" in one]) == 1
+
+
+def test_while_neutron_is_away_guests_are_served_and_next_hops_stay(
+    make_agent: MakeAgent, make_guest: MakeGuest, neutron: Neutron
+) -> None:
+    dhcp_port(neutron)
+    guest = routed(make_guest)
+    known_to(neutron, guest)
+    plain = make_guest("plain", address="10.0.0.7/24")
+    agent = make_agent(with_neutron(timeout=4), start=False)
+    neutron.fault("both", delay=60)
+    agent.start()
+    put(agent, guest)
+    put(agent, plain)
+    assert plain.curl(META_DATA).seconds < 2
+    assert not reaches(guest)
+    assert row(agent, guest)["next_hops"] is None
+    assert [one["status"] for one in doctor(agent)] == ["unknown"]
+    neutron.mend()
+    # The daemon asks again seconds later, and the command is a start of a program.
+    wait_for(lambda: HOP in flows(agent), 40, "Neutron's answer", interval=0.5)
+    assert reaches(guest)
+    neutron.fault("both", status=503)
+    agent.restart()
+    assert reaches(guest)
+    assert neighbour(guest) == HOP_MAC
+    assert flow_mods(agent) == 0
+    neutron.mend()
+    wait_for(lambda: row(agent, guest)["next_hops"][0]["source"] == "neutron", 40, "Neutron")
+    assert set(flows(agent)) == {HOP}

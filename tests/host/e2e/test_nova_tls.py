@@ -1,0 +1,332 @@
+"""Nova behind TLS: a guest gets its metadata when each side knows the other, else none."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.agent import Agent
+from tests.harness.certificates import Authority, Pair
+from tests.harness.engine import BEHAVIOUR
+from tests.harness.fixtures import MakeGuest
+from tests.harness.guest import Guest
+from tests.harness.nova import SECRET, RecordingNova
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.host.e2e import shared
+from tests.host.e2e.support import (
+    META_DATA,
+    NOVA_OPTIONS,
+    PROMPT,
+    asks_own,
+    project_ids,
+    put_nova,
+    uuid_in,
+)
+
+HOLD_TIMEOUT = 1.5
+EMPTY_REPLY = 52
+"""curl's exit status for a connection that was closed without an answer."""
+USER_DATA = b"\x1f\x8b\x08\x00 not text \r\n\x00\xff" * 100
+NOBODY = "127.0.0.1:9"
+"""A second host, which is never there: with it, why the first one failed is logged."""
+AUTHORITY = "Set auth_ca_cert to the authority that signed Nova's certificate"
+CLIENT = "Set nova_client_cert and nova_client_priv_key"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cloud:
+    """Novas that speak TLS, and the authority of each."""
+
+    authority: Authority
+    stranger: Authority
+    client: Pair
+    nova: RecordingNova
+    """127.0.0.1:8775, also known as localhost; wants a certificate."""
+    novas: tuple[RecordingNova, ...]
+
+
+host = shared.host
+
+
+@pytest.fixture(scope="module")
+def cloud(host: OpenvSwitch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    folder = tmp_path_factory.mktemp("certificates")
+    authority, stranger = Authority(folder), Authority(folder, "stranger")
+    good = authority.issue("localhost", "127.0.0.1", "::1")
+
+    def nova(port: int, pair: Pair, address: str = "127.0.0.1") -> RecordingNova:
+        return RecordingNova(
+            host.namespace,
+            host=address,
+            port=port,
+            certificate=pair,
+            client_authority=authority.certificate,
+        )
+
+    with (
+        nova(8775, good) as first,
+        nova(8776, authority.issue("localhost", "127.0.0.1", expired=True)) as expired,
+        nova(8777, authority.issue("nova.example.org")) as misnamed,
+        nova(8778, good, "::1") as ipv6,
+        RecordingNova(host.namespace, host="::1", port=8779) as plain_ipv6,
+    ):
+        yield Cloud(
+            authority=authority,
+            stranger=stranger,
+            client=authority.issue("compute-1"),
+            nova=first,
+            novas=(first, expired, misnamed, ipv6, plain_ipv6),
+        )
+
+
+def options(cloud: Cloud, **changes: object) -> dict[str, dict[str, object]]:
+    nova = {
+        "metadata_proxy_shared_secret": SECRET,
+        "nova_metadata_host": "127.0.0.1",
+        "nova_metadata_port": 8775,
+        "nova_metadata_protocol": "https",
+        "nova_metadata_insecure": False,
+        "auth_ca_cert": cloud.authority.certificate,
+        "nova_client_cert": cloud.client.certificate,
+        "nova_client_priv_key": cloud.client.key,
+    }
+    return {"DEFAULT": {**nova, **changes}}
+
+
+@pytest.fixture(scope="module")
+def agent(host: OpenvSwitch, cloud: Cloud) -> Iterator[Agent]:
+    held = {"df_metadata": {**NOVA_OPTIONS["df_metadata"], "hold_timeout": HOLD_TIMEOUT}}
+    with Agent(host, {**options(cloud), **held}) as daemon:
+        yield daemon.start()
+        daemon.stop()
+
+
+Configure = Callable[..., None]
+
+
+@pytest.fixture
+def configure(agent: Agent, cloud: Cloud) -> Configure:
+    """Change Nova's options from what they should be, and have the daemon read them."""
+
+    def configure(**changes: Any) -> None:
+        agent.configure(options(cloud, **changes))
+        before = agent.log().count("Reloaded")
+        agent.signal(signal.SIGHUP)
+        wait_for(lambda: agent.log().count("Reloaded") > before, 5, "the reload")
+
+    configure()
+    return configure
+
+
+@pytest.fixture
+def guest(cloud: Cloud, agent: Agent, make_guest: MakeGuest) -> Guest:
+    one = make_guest("one", ids=project_ids("one"))
+    for nova in cloud.novas:
+        nova.mend()
+        put_nova(nova, one, user_data=USER_DATA)
+        nova.clear()
+    return one
+
+
+def gets_none(guest: Guest) -> None:
+    """The guest is held, and then told as it can bear."""
+    started = time.monotonic()
+    closed = guest.curl("/openstack/latest/meta_data.json")
+    assert (closed.status, closed.body, closed.exit_code) == (0, b"", EMPTY_REPLY)
+    assert time.monotonic() - started >= HOLD_TIMEOUT / 2
+    refused = guest.curl("/")
+    assert (refused.status, refused.exit_code) == (503, 0)
+
+
+def test_a_guest_gets_its_metadata_through_tls_with_a_client_certificate(
+    configure: Configure, cloud: Cloud, guest: Guest
+) -> None:
+    asks_own(guest)
+    assert guest.curl("/openstack/latest/user_data").body == USER_DATA
+    assert guest.curl("/openstack/latest/password", data=b"\x00secret").status == 200
+    assert cloud.nova.password(guest.instance_id) == b"\x00secret"
+
+
+def test_connections_are_kept_and_used_again(
+    configure: Configure, agent: Agent, cloud: Cloud, guest: Guest
+) -> None:
+    for _ in range(5):
+        asks_own(guest)
+    assert cloud.nova.accepted() == 1
+    assert agent.metric("dfmeta_backend_connections_total", outcome="reused") >= 4
+    cloud.nova.cut()
+    asks_own(guest)
+    assert cloud.nova.accepted() == 2
+
+
+def test_a_host_name_is_checked_and_may_be_right(configure: Configure, guest: Guest) -> None:
+    configure(nova_metadata_host="localhost")
+    asks_own(guest)
+
+
+@pytest.mark.parametrize(
+    ("where", "protocol"), [("[::1]:8778", "https"), ("[::1]:8779", "http"), ("::1", "https")]
+)
+def test_an_ipv6_address_serves_as_well(
+    configure: Configure, cloud: Cloud, guest: Guest, where: str, protocol: str
+) -> None:
+    configure(nova_metadata_host=where, nova_metadata_protocol=protocol, nova_metadata_port=8778)
+    asks_own(guest)
+    (asked,) = [one for nova in cloud.novas[3:] for one in nova.requests()]
+    assert asked.header("Host") == ("[::1]:8778" if where == "::1" else where)
+
+
+def stranger(cloud: Cloud) -> dict[str, object]:
+    pair = cloud.stranger.issue("compute-1")
+    return {"nova_client_cert": pair.certificate, "nova_client_priv_key": pair.key}
+
+
+@pytest.mark.parametrize(
+    ("where", "changes", "cause", "remedy"),
+    [
+        (
+            "127.0.0.1",
+            lambda _cloud: {"nova_client_cert": None, "nova_client_priv_key": None},
+            "CERTIFICATE_REQUIRED",
+            CLIENT,
+        ),
+        ("127.0.0.1", stranger, "UNKNOWN_CA", CLIENT),
+        (
+            "127.0.0.1",
+            lambda cloud: {"auth_ca_cert": cloud.stranger.certificate},
+            "CERTIFICATE_VERIFY_FAILED",
+            AUTHORITY,
+        ),
+        ("127.0.0.1", lambda _cloud: {"auth_ca_cert": None}, "VERIFY_FAILED", AUTHORITY),
+        (
+            "127.0.0.1:8776",
+            lambda _cloud: {},
+            "certificate has expired",
+            "Renew Nova's certificate",
+        ),
+        (
+            "127.0.0.1:8777",
+            lambda _cloud: {},
+            "IP address mismatch",
+            "Set nova_metadata_host to a name that Nova's certificate is for",
+        ),
+        (
+            "localhost:8777",
+            lambda _cloud: {},
+            "Hostname mismatch",
+            "Set nova_metadata_host to a name that Nova's certificate is for",
+        ),
+        (
+            "[::1]:8779",
+            lambda _cloud: {},
+            "WRONG_VERSION_NUMBER",
+            "set nova_metadata_protocol = http",
+        ),
+        (
+            "127.0.0.1",
+            lambda _cloud: {"nova_metadata_protocol": "http"},
+            "closed the connection",
+            "Read its log",
+        ),
+    ],
+    ids=[
+        "no client certificate",
+        "client of another authority",
+        "another authority",
+        "the system's authorities",
+        "expired",
+        "another address",
+        "another name",
+        "no TLS there",
+        "TLS there",
+    ],
+)
+def test_without_trust_there_is_no_metadata_and_the_log_says_what_to_do(
+    configure: Configure,
+    agent: Agent,
+    cloud: Cloud,
+    guest: Guest,
+    where: str,
+    changes: Callable[[Cloud], dict[str, object]],
+    cause: str,
+    remedy: str,
+) -> None:
+    before = len(agent.log())
+    configure(nova_metadata_host=f"{where},{NOBODY}", **changes(cloud))
+    gets_none(guest)
+    lines = [line for line in agent.log()[before:].splitlines() if cause in line]
+    named = any(where.partition(":87")[0] in line and remedy in line for line in lines)
+    assert named or cause in BEHAVIOUR.unnamed, lines
+    assert not any(nova.requests() for nova in cloud.novas)
+    assert SECRET not in agent.log()
+    assert "Traceback" not in agent.log()
+    configure()
+    asks_own(guest)
+
+
+def test_insecure_takes_any_certificate(configure: Configure, cloud: Cloud, guest: Guest) -> None:
+    wrong = cloud.stranger.certificate
+    for where in ("127.0.0.1", "127.0.0.1:8776", "127.0.0.1:8777"):
+        configure(nova_metadata_host=where, auth_ca_cert=wrong, nova_metadata_insecure=True)
+        asks_own(guest)
+
+
+def test_another_secret_passes_novas_403_and_is_told(
+    configure: Configure, agent: Agent, cloud: Cloud, guest: Guest
+) -> None:
+    configure(metadata_proxy_shared_secret="another")
+    assert guest.curl("/openstack/latest/meta_data.json").status == 403
+    assert len(cloud.nova.requests()) == 1
+    assert "metadata_proxy_shared_secret differs from [neutron]" in agent.log()
+
+
+def test_a_host_whose_certificate_is_wrong_is_away_and_the_next_one_answers(
+    configure: Configure, agent: Agent, cloud: Cloud, guest: Guest
+) -> None:
+    before = len(agent.log())
+    configure(nova_metadata_host="127.0.0.1:8776,127.0.0.1:8775")
+    for _ in range(3):
+        asks_own(guest)
+    assert len(cloud.nova.requests()) == 3
+    assert agent.log()[before:].count("certificate has expired") == 1
+
+
+def test_a_handshake_that_hangs_costs_one_request_its_time_and_nobody_else(
+    configure: Configure, cloud: Cloud, guest: Guest, make_guest: MakeGuest
+) -> None:
+    other = make_guest("other", address="10.0.0.6/24", ids=project_ids("other"))
+    put_nova(cloud.nova, other)
+    cloud.nova.stall()
+    batch = guest.start_many(1)
+    wait_for(lambda: cloud.nova.stalls() == 0, 5, "a handshake to hang")
+    for _ in range(3):
+        reply = other.curl(META_DATA)
+        assert (reply.status, uuid_in(reply.body)) == (200, other.instance_id)
+        assert reply.seconds < PROMPT
+    (sample,) = batch.samples()
+    assert sample.status != 200
+    cloud.nova.mend()
+    asks_own(guest)
+
+
+@pytest.mark.parametrize("odd", ["no PEM", "another's key"])
+def test_certificates_that_cannot_be_loaded_stop_the_start(
+    agent: Agent, host: OpenvSwitch, cloud: Cloud, tmp_path: Path, odd: str
+) -> None:
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_bytes(b"x" if odd == "no PEM" else cloud.authority.issue("x").key.read_bytes())
+    held = {"df_metadata": {"backend": "nova"}}
+    with Agent(host, {**options(cloud, nova_client_priv_key=wrong), **held}) as second:
+        ended = second.run()
+    assert ended.returncode == 2
+    last = ended.stderr.splitlines()[-1]
+    assert "nova_client_priv_key" in last
+    assert str(wrong) in last
+    assert "Name the file" in last

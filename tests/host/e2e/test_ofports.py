@@ -1,0 +1,325 @@
+"""Port numbers that are given out anew: a guest gets its own metadata or none, never another's."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.core.flows import frames
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeGuest
+from tests.harness.guest import METADATA_IP, Guest
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.harness.relay import Relay
+from tests.host.e2e import shared
+from tests.host.e2e.support import Capture, open_connection, read_answer
+
+PATH = "/latest/meta-data/hostname"
+MAC = "fa:16:3e:00:00:07"
+REQUEST = f"GET {PATH} HTTP/1.1\r\nHost: {METADATA_IP}\r\n\r\n".encode()
+SWAPS = 5
+MANY = 1_000_000
+"""More requests than are sent until the end."""
+PATIENCE = 0.3
+"""Seconds until a guest that asks again and again gives a request up."""
+PSH_ACK = 0x18
+
+
+host = shared.host
+
+
+@pytest.fixture(scope="module")
+def relay(host: OpenvSwitch) -> Iterator[Relay]:
+    """Between OVSDB and the daemon."""
+    with Relay(host.db_socket, host.rundir / "relay.sock") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def agent(host: OpenvSwitch, relay: Relay) -> Iterator[Agent]:
+    """The daemon, with the store."""
+    with Agent(host, {"df_metadata": {"ovsdb_connection": f"unix:{relay.path}"}}) as daemon:
+        yield daemon.start()
+        daemon.stop()
+
+
+@pytest.fixture(scope="module")
+def both(host: OpenvSwitch, agent: Agent) -> Iterator[tuple[Guest, Guest]]:
+    """Two guests that only their ports tell apart."""
+    with Guest(host, "first", mac=MAC) as first, Guest(host, "second", mac=MAC) as second:
+        yield known(agent, first), known(agent, second)
+
+
+@pytest.fixture
+def twins(relay: Relay, both: tuple[Guest, Guest]) -> Iterator[tuple[Guest, Guest]]:
+    """The two, their addresses known."""
+    all_get_own(*both)
+    yield both
+    relay.let_go()
+
+
+def known(agent: Agent, guest: Guest) -> Guest:
+    """Have the store know the guest by its name."""
+    agent.put(guest.instance_id, guest.name)
+    return guest
+
+
+def gets_own(guest: Guest) -> bool:
+    """Whether it gets an answer, which may only be its own."""
+    reply = guest.curl(PATH, timeout=PATIENCE)
+    assert reply.text in ("", guest.name)
+    return reply.status == 200
+
+
+def swap(host: OpenvSwitch, first: Guest, second: Guest, *, wait: bool = True) -> None:
+    """Give each of the two the other's number."""
+    numbers = second.ofport, first.ofport
+    words: list[str] = []
+    for guest, number in zip((first, second), numbers, strict=True):
+        words += ["--", "set", "Interface", guest.port, f"ofport_request={number}"]
+    host.vsctl(*words[1:], wait=wait)
+    if wait:
+        assert (first.ofport, second.ofport) == numbers
+
+
+def restart(host: OpenvSwitch) -> None:
+    """Restart ovs-vswitchd as a host that comes up does: ports first, then the bridge's flow."""
+    host.start("ovs-vswitchd")
+    host.ofctl("add-flow", "br-int", "priority=0,actions=NORMAL")
+
+
+def all_get_own(*guests: Guest) -> None:
+    """All of them are served again."""
+    for guest in guests:
+        guest.forget_neighbours()
+        wait_for(lambda guest=guest: gets_own(guest), 10, f"{guest.name} to be served")
+
+
+def test_numbers_that_change_under_busy_guests(
+    host: OpenvSwitch, twins: tuple[Guest, Guest], soak: int
+) -> None:
+    batches = {guest: guest.start_many(MANY, path=PATH, timeout=1) for guest in twins}
+    for _ in range(SWAPS * soak):
+        swap(host, *twins)
+        all_get_own(*twins)
+    for guest, batch in batches.items():
+        kinds = Counter((sample.status, sample.body) for sample in batch.finish())
+        assert set(kinds) <= {(200, guest.name.encode()), (0, b"")}, kinds
+        assert kinds[0, b""] < 10 * SWAPS * soak, kinds
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["at once", "over a restart"])
+def test_numbers_that_change_before_ovsdb_tells_of_it(
+    host: OpenvSwitch, agent: Agent, relay: Relay, twins: tuple[Guest, Guest], restarted: bool
+) -> None:
+    relay.hold()
+    if restarted:
+        host.stop("ovs-vswitchd")
+        swap(host, *twins, wait=False)
+        restart(host)
+        wait_for(agent.ready, 10, "the daemon to be connected to the switch again")
+    else:
+        swap(host, *twins)
+    assert [gets_own(guest) for guest in twins] == [False, False]
+    relay.let_go()
+    all_get_own(*twins)
+
+
+def test_a_restart_that_changes_numbers_under_busy_guests(
+    host: OpenvSwitch, twins: tuple[Guest, Guest]
+) -> None:
+    batches = {guest: guest.start_many(MANY, path=PATH, timeout=1) for guest in twins}
+    host.stop("ovs-vswitchd")
+    swap(host, *twins, wait=False)
+    restart(host)
+    all_get_own(*twins)
+    for guest, batch in batches.items():
+        kinds = Counter((sample.status, sample.body) for sample in batch.finish())
+        assert set(kinds) <= {(200, guest.name.encode()), (0, b"")}, kinds
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["told", "not told"])
+def test_a_number_that_is_free_after_a_restart_is_the_next_guests(
+    host: OpenvSwitch,
+    agent: Agent,
+    relay: Relay,
+    twins: tuple[Guest, Guest],
+    make_guest: MakeGuest,
+    held: bool,
+) -> None:
+    """ovs-vswitchd forgets at a restart which numbers rest."""
+    before = known(agent, make_guest("before", mac=MAC))
+    after = known(agent, make_guest("after", mac=MAC, plug=False))
+    all_get_own(before)
+    number = before.ofport
+    if held:
+        relay.hold()
+    before.del_port()
+    host.stop("ovs-vswitchd")
+    restart(host)
+    wait_for(agent.ready, 10, "the daemon to be connected to the switch again")
+    after.plug(ofport_request=number)
+    assert after.ofport == number
+    if held:
+        assert not gets_own(after)
+        relay.let_go()
+    all_get_own(after, *twins)
+    assert before.curl(PATH, timeout=PATIENCE).body == b""
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["told", "not told"])
+def test_a_connection_that_was_kept_is_of_no_use_to_who_has_the_number_now(
+    host: OpenvSwitch, relay: Relay, twins: tuple[Guest, Guest], held: bool
+) -> None:
+    first, second = twins
+    with Capture(host.namespace, first.port) as seen, open_connection(first) as kept:
+        kept.sendall(REQUEST)
+        assert read_answer(kept) == first.name.encode()
+        source = kept.getsockname()[1]
+        if held:
+            relay.hold()
+        swap(host, first, second)
+        forged = continued(seen, source)
+        with Capture(host.namespace, second.port) as heard:
+            # What the first one would send, in at the number that was the first one's.
+            second.send_frames(forged)
+            kept.settimeout(PATIENCE)
+            assert not answered(kept)
+            relay.let_go()
+            all_get_own(first, second)
+            assert first.name.encode() not in b"".join(data for _, data in heard.frames())
+
+
+@pytest.fixture
+def heirs(agent: Agent, relay: Relay, make_guest: MakeGuest) -> Iterator[tuple[Guest, Guest]]:
+    """A guest that is served, and one without a port that only its instance tells apart."""
+    before = known(agent, make_guest("before", mac=MAC))
+    after = known(agent, make_guest("after", mac=MAC, plug=False))
+    all_get_own(before)
+    yield before, after
+    relay.let_go()
+
+
+def take_device(host: OpenvSwitch, before: Guest, after: Guest) -> None:
+    """Give the second guest's device the name that the first one's has."""
+    name, spare = before.port, f"old-{before.port}"
+    host.namespace.ip(
+        f"link set {name} down",
+        f"link set {name} name {spare}",
+        f"link set {after.port} down",
+        f"link set {after.port} name {name}",
+        f"link set {name} up",
+    )
+    before.port, after.port = spare, name
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["at once", "over a restart"])
+def test_a_port_made_anew_with_name_and_number_gets_its_own_or_nothing(
+    host: OpenvSwitch,
+    agent: Agent,
+    relay: Relay,
+    heirs: tuple[Guest, Guest],
+    restarted: bool,
+) -> None:
+    before, after = heirs
+    number, name = before.ofport, before.port
+    relay.hold()
+    if restarted:
+        host.stop("ovs-vswitchd")
+    before.del_port()
+    take_device(host, before, after)
+    after.plug(ofport_request=number)
+    if restarted:
+        restart(host)
+        wait_for(agent.ready, 10, "the daemon to be connected to the switch again")
+    assert (after.ofport, after.port) == (number, name)
+    # The first SYN of its boot; each that is repeated comes while OVSDB's news are held.
+    boot = after.start_many(1, path=PATH, timeout=10)
+    assert [gets_own(after) for _ in range(3)] == [False] * 3
+    relay.let_go()
+    (sample,) = boot.samples()
+    assert (sample.status, sample.body) == (200, after.name.encode()), sample
+    all_get_own(after)
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["OVSDB late", "OVSDB away"])
+def test_a_device_made_anew_is_served_again_though_its_row_has_not_changed(
+    host: OpenvSwitch,
+    agent: Agent,
+    relay: Relay,
+    twins: tuple[Guest, Guest],
+    make_guest: MakeGuest,
+    away: bool,
+) -> None:
+    guest = known(agent, make_guest("anew", mac=MAC))
+    all_get_own(guest)
+    before = interface_row(host, guest)
+    relay.hold()
+    if away:
+        relay.cut()
+        wait_for(lambda: not agent.ready(), 10, "the daemon to miss OVSDB")
+    # As a tap that goes and comes back: the switch lets go of the number and gives it out anew.
+    added = host.log("ovs-vswitchd").count(f"added interface {guest.port} ")
+    host.appctl("dpctl/del-if", "netdev@ovs-netdev", guest.port)
+    wait_for(
+        lambda: host.log("ovs-vswitchd").count(f"added interface {guest.port} ") > added,
+        10,
+        "the device to be added again",
+    )
+    assert interface_row(host, guest) == before
+    boot = guest.start_many(1, path=PATH, timeout=10)
+    assert not gets_own(guest)
+    assert all(gets_own(other) for other in twins)
+    relay.let_go()
+    (sample,) = boot.samples()
+    assert (sample.status, sample.body) == (200, guest.name.encode()), sample
+    all_get_own(guest)
+
+
+def test_ovsdb_is_not_asked_about_each_port_that_comes_meanwhile(
+    host: OpenvSwitch, agent: Agent, relay: Relay, twins: tuple[Guest, Guest]
+) -> None:
+    """One echo is under way, and the next one is for all that came after it."""
+    names = [f"many{number}" for number in range(20)]
+    asked = agent.metric("dfmeta_ovsdb_echoes_total")
+    relay.hold()
+    for name in names:
+        host.vsctl("add-port", "br-int", name, "--", "set", "Interface", name, "type=internal")
+    relay.let_go()
+    wait_for(lambda: agent.metric("dfmeta_ovsdb_echoes_total") > asked, 10, "an answer")
+    all_get_own(*twins)
+    assert agent.metric("dfmeta_ovsdb_echoes_total") - asked < len(names) / 2
+    for name in names:
+        host.vsctl("del-port", "br-int", name)
+
+
+def interface_row(host: OpenvSwitch, guest: Guest) -> str:
+    """OVSDB's row of its interface, and the guest behind it."""
+    return host.vsctl("get", "Interface", guest.port, "_uuid", "ofport", "external_ids")
+
+
+def continued(seen: Capture, source: int) -> bytes:
+    """The next segment of the guest's connection from that port, which asks once more."""
+    mine = [data for _, data in seen.frames() if data[34:36] == source.to_bytes(2, "big")]
+    last = mine[-1]
+    start = 14 + (last[14] & 15) * 4
+    seq, ack = struct.unpack_from("!II", last, start + 4)
+    head = (last[start + 12] >> 4) * 4
+    seq += int.from_bytes(last[16:18], "big") - 20 - head
+    addresses = {"dst": METADATA_IP, "src": socket.inet_ntoa(last[26:30])}
+    segment = frames.tcp(**addresses, sport=source, flags=PSH_ACK, seq=seq, ack=ack, data=REQUEST)
+    return last[:14] + frames.ipv4(segment, **addresses)
+
+
+def answered(connection: socket.socket) -> bytes:
+    """What comes when it is asked on once more; nothing where it has ended."""
+    try:
+        connection.sendall(REQUEST)
+        return connection.recv(65536)
+    except (TimeoutError, ConnectionResetError, BrokenPipeError):
+        return b""

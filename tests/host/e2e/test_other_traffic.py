@@ -1,0 +1,446 @@
+"""What is not for the metadata service passes as if dfmeta were not there."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import pytest
+
+from tests.core.flows.frames import arp, ethernet, ipv4, ipv6, neighbour, tagged, tcp, udp
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import METADATA_IP, Guest, Ids
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
+from tests.host.e2e.support import PROXY_PORT, Capture, asks_own, put, source_of
+
+TAP = SIDE.tap
+TAP_MAC = "02:64:66:6d:65:fe"
+STRANGE = SIDE.key(5)
+"""An address like a key that is a port's own."""
+BROADCAST, MULTICAST, NOBODY = "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:fb", "fa:16:3e:99:99:99"
+IP, ARP, RARP, MPLS, IPV6, EXPERIMENTAL = 0x0800, 0x0806, 0x8035, 0x8847, 0x86DD, 0x88B5
+ICMP, UDP, SCTP = 1, 17, 132
+ACK = 0x10
+TENANT, SEGMENT, DEAD = 7, 101, 4095
+MTU = 9000
+TOKEN = 8
+"""Bytes behind a frame's end that it is known by."""
+PORTS = {
+    "guest": [],
+    "neighbour": [],
+    "access": [f"tag={TENANT}"],
+    "tenant": [f"tag={TENANT}"],
+    "trunk": [f"trunks={TENANT},8"],
+    "dead": [f"tag={DEAD}"],
+    "isolated": [f"tag={DEAD}", "vlan_mode=trunk", f"trunks={DEAD}"],
+    "uplink": [],
+}
+"""Name → columns of its row in table Port."""
+_TRUNKS = {"guest", "neighbour", "uplink", BRIDGE}
+HEARD_IN = {
+    0: _TRUNKS,
+    TENANT: {"access", "tenant", "trunk", *_TRUNKS},
+    DEAD: {"dead", "isolated", *_TRUNKS},
+}
+"""VLAN → where a frame to a stranger arrives, unless it came in there."""
+AT_ONCE = 32
+"""Frames that wait for ovs-vswitchd at a time: a queue that is full drops some."""
+PATIENCE = 30
+"""Seconds for a frame to arrive, on a machine that has much else to do."""
+_source_ports = itertools.count(50_000)
+UNSERVED = {"dead", "uplink"}
+"""Whose questions to the service are nothing to dfmeta: not guests', or switched off."""
+
+Arrivals = dict[tuple[str, str, str], list[bytes]]
+"""(Sender, kind, place of arrival) → what it arrived as."""
+
+
+class Sending:
+    """Frames that are sent in at ports, each known by its end, and where they have arrived.
+
+    :ivar captures: place → what arrives there.
+    :ivar sent: how many frames there were.
+    """
+
+    def __init__(self, captures: dict[str, Capture]) -> None:
+        self.captures = captures
+        self.sent = 0
+        self._names: dict[bytes, tuple[str, str]] = {}
+        self._looked: dict[str, int] = dict.fromkeys(captures, 0)
+        self._heard: dict[str, set[bytes]] = {place: set() for place in captures}
+
+    def mark(self, sender: str, kind: str, frame: bytes) -> bytes:
+        """The frame with a token behind its end."""
+        token = b"<%06d>" % self.sent
+        self.sent += 1
+        self._names[token] = (sender, kind)
+        return frame + token
+
+    def wait(self, frame: bytes, places: set[str], what: str) -> None:
+        """Wait until a frame has arrived at each of those places."""
+        for place in sorted(places):
+            heard = partial(self._has, place, frame[-TOKEN:])
+            wait_for(heard, PATIENCE, f"{what} at {place}", interval=0.001)
+
+    def arrivals(self) -> Arrivals:
+        """All that has arrived of what was sent; nothing strange may have, on tap-metadata."""
+        found: Arrivals = {}
+        for place, capture in self.captures.items():
+            for _, data in capture.frames():
+                if data[-TOKEN:] in self._names:
+                    found.setdefault((*self._names[data[-TOKEN:]], place), []).append(data)
+                elif place == TAP:
+                    assert SIDE.is_key(source_of(data)), data.hex()
+        return found
+
+    def _has(self, place: str, token: bytes) -> bool:
+        frames = self.captures[place].frames()
+        self._heard[place] |= {data[-TOKEN:] for _, data in frames[self._looked[place] :]}
+        self._looked[place] = len(frames)
+        return token in self._heard[place]
+
+
+@contextmanager
+def on_one_cpu() -> Iterator[None]:
+    """Have all frames sent by one CPU: the kernel's datapath keeps their order for each alone."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+class Net:
+    """A bridge with ports of every kind; the kernels behind them have nothing to say."""
+
+    def __init__(self, *, secure: bool) -> None:
+        self._stack = ExitStack()
+        mode = "secure" if secure else ""
+        self.host = self._stack.enter_context(OpenvSwitch(fail_mode=mode))
+        self.agent = self._stack.enter_context(Agent(self.host))
+        self.ports = {}
+        for number, (name, columns) in enumerate(PORTS.items(), 5):
+            ids = Ids(attached_mac=False) if name == "uplink" else None
+            self.ports[name] = port = self._stack.enter_context(
+                Guest(self.host, name, address=f"10.0.0.{number}/24", ids=ids)
+            )
+            port.namespace.sysctl(**{"net.ipv6.conf.all.disable_ipv6": 1})
+            port.namespace.ip(f"link set {port.device} mtu {MTU}")
+            self.host.namespace.ip(f"link set {port.port} mtu {MTU}")
+            if columns:
+                self.host.vsctl("set", "Port", port.port, *columns)
+        self.host.namespace.ip(f"link set {BRIDGE} addrgenmode none", f"link set {BRIDGE} up")
+        self.segment = SEGMENT if secure else TENANT
+        self.host.ofctl("del-flows", BRIDGE)
+        for flow in self._foreign() if secure else ["priority=0,actions=NORMAL"]:
+            self.host.ofctl("add-flow", BRIDGE, flow)
+
+    def __enter__(self) -> Net:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _foreign(self) -> list[str]:
+        """As Neutron's agent has them without a firewall."""
+        guest, uplink = self.ports["guest"], self.ports["uplink"].ofport
+        spoofing = f"in_port={guest.ofport}"
+        return [
+            f"priority=3,in_port={uplink},dl_vlan={SEGMENT},actions=mod_vlan_vid:{TENANT},resubmit(,60)",
+            f"priority=2,in_port={uplink},actions=drop",
+            f"priority=10,arp,{spoofing},actions=resubmit(,24)",
+            f"priority=9,{spoofing},actions=resubmit(,25)",
+            "priority=0,actions=resubmit(,60)",
+            f"table=24,priority=2,arp,{spoofing},arp_spa={guest.ip},actions=resubmit(,25)",
+            f"table=25,priority=2,{spoofing},dl_src={guest.mac},actions=resubmit(,60)",
+            "table=60,priority=1,actions=NORMAL",
+        ]
+
+    def key(self, name: str) -> str:
+        """The key of a guest's first address, or one like it."""
+        return SIDE.key(self.ports[name].ofport)
+
+    def run(self, sent: dict[str, dict[str, bytes]]) -> Arrivals:
+        """Send in what each port has to send, and see what arrives where."""
+        # The switch learns from what no flow of the datapath is there for yet.
+        self.host.appctl("fdb/flush", BRIDGE)
+        self.host.appctl("revalidator/purge")
+        with ExitStack() as stack:
+            places = {name: (port.namespace, port.device) for name, port in self.ports.items()}
+            for device in {BRIDGE, TAP} & {BRIDGE, *self.host.ports()}:
+                places[device] = self.host.namespace, device
+            sending = Sending(
+                {
+                    name: stack.enter_context(Capture(namespace, device, arriving=True))
+                    for name, (namespace, device) in places.items()
+                }
+            )
+            stack.enter_context(on_one_cpu())
+            # First of all where each port is, for the switch to learn.
+            for sender in sent:
+                self._send(sending, sender, {})
+            for sender, kinds in sent.items():
+                left = list(kinds.items())
+                while left:
+                    self._send(sending, sender, dict(left[:AT_ONCE]))
+                    del left[:AT_ONCE]
+            # Of frames that it takes together, ovs-vswitchd sends on those first for which there is
+            # no flow of the datapath yet: what comes after them all is taken later.
+            for sender in sent:
+                self._send(sending, sender, {})
+            if TAP in places:
+                self._await_tap(sending.captures[TAP])
+            return sending.arrivals()
+
+    def _send(self, sending: Sending, sender: str, frames: dict[str, bytes]) -> None:
+        """Send some frames, then one to each place that they may have led to; wait for these."""
+        port, ways = self.ports[sender], self._ways(sender)
+        marked = [sending.mark(sender, kind, frame) for kind, frame in frames.items()]
+        lasts: list[tuple[bytes, set[str]]] = []
+        for tag, vlan in ways:
+            question = arp(op=1, sha=port.mac, spa=port.ip, tpa="10.0.0.250")
+            # To another stranger each time: no flow of the datapath is there for it, so that it
+            # waits for ovs-vswitchd behind all that wait.
+            stranger = f"fa:16:3e:aa:{sending.sent >> 8:02x}:{sending.sent & 255:02x}"
+            frame = ethernet(question, dst=stranger, src=port.mac, kind=ARP)
+            frame = frame if tag is None else tagged(frame, tag)
+            last = sending.mark(sender, f"last, VID {tag}", frame)
+            lasts.append((last, HEARD_IN[vlan] - {sender}))
+        port.send_frames(*marked, *(last for last, _ in lasts))
+        for last, places in lasts:
+            sending.wait(last, places, f"the last frame of {sender}")
+
+    def _ways(self, sender: str) -> list[tuple[int | None, int]]:
+        """By which tags a port's frames get to all that it can reach, and the VLAN of each."""
+        trunk = [(None, 0), (TENANT, TENANT), (DEAD, DEAD)]
+        return {
+            "guest": trunk,
+            "neighbour": trunk,
+            "access": [(None, TENANT)],
+            "tenant": [(None, TENANT)],
+            "trunk": [(TENANT, TENANT)],
+            "uplink": trunk if self.segment == TENANT else [(self.segment, TENANT)],
+            "dead": [(None, DEAD)],
+            "isolated": [(DEAD, DEAD)],
+        }[sender]
+
+    def _await_tap(self, capture: Capture) -> None:
+        """Send to the service, from an address that dfmeta knows: all else is through then."""
+        guest, port = self.ports["guest"], next(_source_ports)
+        segment = tcp(dst=METADATA_IP, src=guest.ip, sport=port, flags=ACK)
+        packet = ipv4(segment, dst=METADATA_IP, src=guest.ip)
+        guest.send_frames(ethernet(packet, dst=NOBODY, src=guest.mac))
+        mark = port.to_bytes(2, "big")
+
+        def heard() -> bool:
+            return any(data[34:36] == mark for _, data in capture.frames())
+
+        wait_for(heard, PATIENCE, f"the last frame on {TAP}", interval=0.001)
+
+    def traffic(self, sender: str) -> dict[str, bytes]:
+        """All kinds of frames from one port."""
+        port, other = self.ports[sender], self.ports["neighbour"]
+        found: dict[str, bytes] = {}
+        for name, (proto, payload, address) in self._packets(port).items():
+            for where, mac in (("other", other.mac), ("nobody", NOBODY), ("tap", TAP_MAC)):
+                packet = ipv4(payload, dst=address, src=port.ip, proto=proto)
+                found[f"{name}, to {where}"] = ethernet(packet, dst=mac, src=port.mac)
+        for name, (kind, payload, mac) in self._others(port).items():
+            found[name] = ethernet(payload, dst=mac, src=port.mac, kind=kind)
+        for name, frame in self._service(port).items():
+            if sender in UNSERVED:
+                found[name] = frame
+            for tci in (0xE000, 1, TENANT, 8, self.segment, DEAD):
+                found[f"{name}, VID {tci & 4095}"] = tagged(frame, tci)
+            found[f"{name}, QinQ"] = tagged(tagged(frame, 1), DEAD, tpid=0x88A8)
+            found[f"{name}, two tags"] = tagged(tagged(frame, 1), DEAD)
+        return found
+
+    def _packets(self, port: Guest) -> dict[str, tuple[int, bytes, str]]:
+        """IPv4: what it is → protocol, payload, destination."""
+        addresses = ["10.0.0.250", "192.0.2.80", STRANGE, self.key("guest"), "255.255.255.255"]
+        found: dict[str, tuple[int, bytes, str]] = {
+            f"TCP {number} of the service's address": (
+                6,
+                tcp(dst=METADATA_IP, src=port.ip, dport=number),
+                METADATA_IP,
+            )
+            for number in sorted({53, 79, 81, 443, 8775, 18080, PROXY_PORT} - {80})
+        }
+        for address in (*addresses, METADATA_IP):
+            for number in (53, 67, 80):
+                found[f"UDP {number} of {address}"] = (UDP, udp(b"", dport=number), address)
+            found[f"ICMP to {address}"] = (ICMP, b"\x08\0\xf7\xfe\0\1\0\0", address)
+            found[f"SCTP 80 of {address}"] = (SCTP, b"\x9c\x40\0\x50" + bytes(8), address)
+        for address in addresses:
+            for flags in (0x02, 0x12, 0x10):
+                segment = tcp(dst=address, src=port.ip, flags=flags)
+                found[f"TCP 80 of {address}, flags {flags}"] = (6, segment, address)
+        found["TCP 80, cut off"] = (6, b"\x9c\x40\0\x50", METADATA_IP)
+        return found
+
+    def _others(self, port: Guest) -> dict[str, tuple[int, bytes, str]]:
+        """Not IPv4, or not to one: what it is → type, payload, destination."""
+        group = ipv4(udp(b"", dport=5353), dst="224.0.0.251", src=port.ip, proto=UDP)
+        large = ipv4(udp(bytes(MTU - 100), dport=9), dst="10.0.0.250", src=port.ip, proto=UDP)
+        service = ipv4(tcp(dst=METADATA_IP, src=port.ip), dst=METADATA_IP, src=port.ip)
+        six = bytes.fromhex("60000000 0014 06 40") + socket.inet_pton(socket.AF_INET6, "fe80::66")
+        six += socket.inet_pton(socket.AF_INET6, "fe80::a9fe:a9fd") + tcp(
+            dst="0.0.0.0", src="0.0.0.0"
+        )
+        service6 = ipv6(udp(b"", dport=80), dst="fe80::a9fe:a9fe", src="fe80::66", proto=UDP)
+        asked6 = neighbour(135, target="fe80::66", dst="ff02::1:ff00:66", src="fe80::67")
+        solicitation = ipv6(asked6, dst="ff02::1:ff00:66", src="fe80::67", proto=58)
+        asked = ["10.0.0.250", STRANGE, self.key("guest"), "169.254.169.253"]
+        found = {
+            "multicast": (IP, group, MULTICAST),
+            "a jumbo frame": (IP, large, NOBODY),
+            "IPv6": (IPV6, six, NOBODY),
+            "IPv6 multicast": (IPV6, six, "33:33:00:00:00:01"),
+            "IPv6 to tap-metadata": (IPV6, six, TAP_MAC),
+            "UDP to the service over IPv6": (IPV6, service6, NOBODY),
+            "another's solicitation": (IPV6, solicitation, "33:33:ff:00:00:66"),
+            "MPLS": (MPLS, b"\0\1\1\x40" + service, NOBODY),
+            "802.3": (3, b"\x42\x42\3", "01:80:c2:00:00:10"),
+            "an unknown type": (EXPERIMENTAL, b"", NOBODY),
+            "an unknown type to tap-metadata": (EXPERIMENTAL, b"", TAP_MAC),
+            "an unknown type to all": (EXPERIMENTAL, b"", BROADCAST),
+            "RARP": (RARP, arp(op=3, sha=port.mac, spa="0.0.0.0", tpa="0.0.0.0"), BROADCAST),
+            "ARP answer": (ARP, arp(op=2, sha=port.mac, spa=port.ip, tpa=METADATA_IP), TAP_MAC),
+        }
+        for address in asked:
+            question = arp(op=1, sha=port.mac, spa=port.ip, tpa=address)
+            found[f"ARP for {address}"] = (ARP, question, BROADCAST)
+            found[f"ARP for {address} to tap-metadata"] = (ARP, question, TAP_MAC)
+        return found
+
+    def _service(self, port: Guest) -> dict[str, bytes]:
+        """What dfmeta takes when it comes untagged from a guest."""
+        packet = ipv4(tcp(dst=METADATA_IP, src=port.ip), dst=METADATA_IP, src=port.ip)
+        question = arp(op=1, sha=port.mac, spa=port.ip, tpa=METADATA_IP)
+        return {
+            "service": ethernet(packet, dst=NOBODY, src=port.mac),
+            "service by tap-metadata": ethernet(packet, dst=TAP_MAC, src=port.mac),
+            "service by broadcast": ethernet(packet, dst=BROADCAST, src=port.mac),
+            "ARP for the service": ethernet(question, dst=BROADCAST, src=port.mac, kind=ARP),
+        }
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["NORMAL", "secure"])
+def net(request: pytest.FixtureRequest) -> Iterator[Net]:
+    with Net(secure=request.param) as one:
+        yield one
+
+
+def test_a_comparison_waits_for_the_slowest_place(net: Net) -> None:
+    sent = {"neighbour": net.traffic("neighbour")}
+    prompt = net.run(sent)
+    device = net.ports["uplink"].port
+    shaped = f"qdisc add dev {device} root tbf rate 256kbit burst {MTU + 100} limit 4m"
+    net.host.namespace.run(["tc", *shaped.split()])
+    try:
+        assert differences(prompt, net.run(sent)) == []
+    finally:
+        net.host.namespace.run(["tc", "qdisc", "del", "dev", device, "root"])
+
+
+def test_it_arrives_where_it_would_without_dfmeta(net: Net) -> None:
+    """As the same bytes, on every port of the bridge; and nothing of it on tap-metadata."""
+    sent = {name: net.traffic(name) for name in net.ports}
+    before = net.run(sent)
+    assert {place for _, _, place in before} == {*net.ports, BRIDGE}
+    net.agent.start()
+    put(net.agent, net.ports["guest"])
+    asks_own(net.ports["guest"])
+    during = net.run(sent)
+    net.agent.stop()
+    stopped = net.run(sent)
+    assert net.agent.run("--cleanup").returncode == 0
+    after = net.run(sent)
+    assert differences(before, during) == []
+    assert differences(before, stopped) == []
+    assert differences(before, after) == []
+
+
+def differences(before: Arrivals, now: Arrivals) -> list[tuple[str, str, str]]:
+    """What arrives otherwise, or not, or where it did not."""
+    return sorted(what for what in before.keys() | now.keys() if before.get(what) != now.get(what))
+
+
+def test_who_has_those_addresses_answers_as_before(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    """The service's address at other ports (Neutron's DNS), and keys, which are the internet's."""
+    agent = make_agent()
+    guest, other = make_guest("guest"), make_guest("other", address="10.0.0.6/24")
+    key = SIDE.key(other.ofport)
+    nobodys = Ids(attached_mac=False)
+    dns = make_guest("dns", address=f"{METADATA_IP}/30", route="none", ids=nobodys)
+    far = make_guest("far", address=f"{STRANGE}/24", route="none", ids=nobodys)
+    router = make_guest("router", address="10.0.0.7/24", ids=nobodys)
+    far.add_address(f"{key}/32")
+    for one in (dns, far):
+        one.add_route(f"10.0.0.0/24 dev {one.device}")
+    for one in (guest, other):
+        put(agent, one)
+        asks_own(one)
+        # dfmeta answers ARP for the service's address.
+        one.add_route(f"{SIDE.key(0)}/8 dev {one.device}")
+        known = f"{METADATA_IP} lladdr {dns.mac} dev {one.device} nud permanent"
+        one.namespace.ip(f"neigh replace {known}")
+    wanted = [
+        *((dns, METADATA_IP, port) for port in sorted({53, 79, 81, 443, PROXY_PORT} - {80})),
+        *((far, STRANGE, port) for port in sorted({53, 80, PROXY_PORT})),
+        *((far, key, port) for port in sorted({53, 80, PROXY_PORT})),
+        *((other, other.ip, port) for port in (53, 80)),
+    ]
+    unanswered = [
+        (address, port)
+        for server, address, port in wanted
+        if not (
+            reaches_by_tcp(guest, server, address, port)
+            and reaches_by_udp(guest, server, address, port)
+        )
+    ]
+    assert unanswered == []
+    assert all(guest.ping(address) for address in (METADATA_IP, STRANGE, key, other.ip))
+    assert reaches_by_udp(guest, dns, METADATA_IP, 80)
+    # Frames of others reach the owner of the address, and by ARP.
+    assert reaches_by_tcp(router, dns, METADATA_IP, 80)
+    asks_own(guest)
+    asks_own(other)
+
+
+def reaches_by_tcp(client: Guest, server: Guest, address: str, port: int) -> bool:
+    """Whether a connection to the *server* is made, and what is said on it heard."""
+    with server.namespace.open_socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.settimeout(5)
+        listener.bind((address, port))
+        listener.listen()
+        with client.namespace.connect(address, port) as there, listener.accept()[0] as here:
+            here.sendall(b"heard")
+            return there.recv(5) == b"heard"
+
+
+def reaches_by_udp(client: Guest, server: Guest, address: str, port: int) -> bool:
+    """Whether a datagram to the *server* arrives, and its answer."""
+    with (
+        server.namespace.open_socket(kind=socket.SOCK_DGRAM) as here,
+        client.namespace.open_socket(kind=socket.SOCK_DGRAM) as there,
+    ):
+        here.settimeout(5)
+        there.settimeout(5)
+        here.bind((address, port))
+        there.sendto(b"question", (address, port))
+        question, source = here.recvfrom(100)
+        here.sendto(question[::-1], source)
+        return there.recvfrom(100) == (question[::-1], (address, port))

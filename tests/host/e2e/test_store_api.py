@@ -1,0 +1,45 @@
+"""What is pushed to the admin listener of a host should be what its guest gets, and nobody else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import Guest
+from tests.host.e2e.support import META_DATA
+
+
+def push(agent: Agent, kind: str, guest: Guest, **members: Any) -> None:
+    body = json.dumps({"id": guest.instance_id} | members).encode()
+    answer = agent.admin(f"/api/v1/device-{kind}", method="POST", body=body)
+    assert (answer.status, answer.body) == (200, b"")
+
+
+def test_a_guest_gets_what_is_pushed_to_its_host(
+    make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    agent = make_agent()
+    web, other = make_guest("web"), make_guest("other", address="10.0.0.6/24")
+    # Its port decides, not the address that is pushed along: that one is the other guest's.
+    push(agent, "metadata", web, metadata={"hostname": "web"}, ipAddresses=["10.0.0.6"])
+    push(agent, "userdata", web, userdata="#!/bin/sh\n", ipAddresses=["10.0.0.6"])
+    assert json.loads(web.curl(META_DATA).body)["hostname"] == "web"
+    assert web.curl("/latest/user-data").body == b"#!/bin/sh\n"
+    assert other.curl(META_DATA).status == 404
+    one = f"/device-metadata/{web.instance_id}"
+    assert agent.admin(one).json() == {"hostname": "web"}
+    (row,) = agent.admin("/records").json()
+    assert (row["id"], row["hostname"], row["userdata_bytes"]) == (web.instance_id, "web", 10)
+    push(agent, "metadata", web, metadata={"hostname": "web2"})
+    assert json.loads(web.curl(META_DATA).body)["hostname"] == "web2"
+    assert agent.admin(one, method="DELETE").status == 200
+    assert agent.admin(one).status == 404
+    assert web.curl("/metadata").status == 404
+    assert web.curl("/latest/user-data").status == 200
+
+
+def test_an_agent_that_has_a_nova_has_no_store(nova_agent: Agent) -> None:
+    answer = nova_agent.admin("/device-metadata", method="POST", body=b"{}")
+    assert (answer.status, answer.json()) == (404, {"message": "invalid request - route not found"})

@@ -1,0 +1,211 @@
+"""With Neutron and tags that reach br-int, as with ML2/OVN, a container gets its own record.
+
+The server is Neutron's own. A stand-in for OVN gives the ports the status ACTIVE, and br-int
+forwards no frames between containers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import pytest
+
+from dfmeta.store.db.repository import Repository
+from tests.harness.container import KEY, Container, declare
+from tests.harness.guest import Guest, uuid_of
+from tests.harness.poll import wait_for
+from tests.harness.vm_api import allowed
+from tests.host.e2e import shared
+from tests.host.e2e.neutron_vm import TaggedWorld, listed, tagged_with
+from tests.host.e2e.support import META_DATA, asks_own
+
+NETWORK = {"network": "pods"}
+NETWORK_DATA = "/openstack/latest/network_data.json"
+OTHER = uuid_of("an instance of the operator")
+
+agent = shared.agent_of_world
+pytestmark = [pytest.mark.usefixtures("agent"), pytest.mark.early]
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[TaggedWorld]:
+    """Neutron, the daemon with driver = neutron, and a VM whose tags reach br-int."""
+    with tagged_with(rest_unknown=0) as made:
+        with closing(Repository(f"sqlite:///{made.agent.state_path}/store.db")) as records:
+            records.put(made.vm.instance_id, document=document(made.vm))
+            records.put(OTHER, document={"hostname": "other"})
+        yield made
+
+
+@pytest.fixture
+def world(whole: TaggedWorld) -> Iterator[TaggedWorld]:
+    """The same, without attachments after the test."""
+    yield whole
+    if not whole.agent.running:
+        whole.agent.start()
+    with allowed(whole.vm.namespace) as connection:
+        for one in listed(connection):
+            path = f"/attachments/{one['container']}/{one['ifname']}?link=gone"
+            assert connection.ask("DELETE", path).status == 204
+    wait_for(lambda: not whole.ours(), 90, "the ports to go")
+    assert all("attachment" not in one for one in whole.entries())
+    declare(whole.vm)
+    asks_own(whole.vm)
+
+
+def document(vm: Guest) -> dict[str, Any]:
+    link = {"id": "tap0", "type": "ovs", "mtu": 1500, "ethernet_mac_address": vm.mac}
+    network = {"id": "network0", "type": "ipv4_dhcp", "link": "tap0", "network_id": "n"}
+    told = {"links": [link], "networks": [network], "services": []}
+    return {"hostname": vm.name, "network_data": told}
+
+
+def made(world: TaggedWorld, name: str) -> dict[str, Any]:
+    with allowed(world.vm.namespace) as connection:
+        reply = connection.ask("PUT", f"/attachments/{name}/eth0", NETWORK)
+        assert reply.status in (200, 201), reply
+        return dict(json.loads(reply.body))
+
+
+def detach(world: TaggedWorld, name: str) -> None:
+    with allowed(world.vm.namespace) as connection:
+        path = f"/attachments/{name}/eth0?link=gone"
+        assert connection.ask("DELETE", path).status == 204
+
+
+@contextlib.contextmanager
+def container(world: TaggedWorld, one: dict[str, Any]) -> Iterator[Container]:
+    """Provide the container of an attachment, once it gets an answer."""
+    address = one["ips"][0]["address"]
+    with Container(
+        world.vm, one["vid"], address=address, mac=one["mac"], instance_id=one["id"]
+    ) as guest:
+        wait_for(partial(meta_data, guest), 20, "its record")
+        yield guest
+
+
+def meta_data(one: Guest) -> dict[str, Any]:
+    reply = one.curl(META_DATA, timeout=2)
+    return dict(json.loads(reply.body)) if reply.status == 200 else {}
+
+
+def doctor(world: TaggedWorld, check: str) -> list[dict[str, Any]]:
+    rows = json.loads(world.agent.ctl("doctor", "--format", "json", check=False).stdout)
+    return [one for one in rows if one["check"] == check]
+
+
+def links(vm: Guest) -> list[str]:
+    """Return the types of the links that a VM is told."""
+    return [one["type"] for one in json.loads(vm.curl(NETWORK_DATA).body)["links"]]
+
+
+def test_a_container_gets_its_own_record_until_it_is_deleted(world: TaggedWorld) -> None:
+    vm, before = world.vm, meta_data(world.vm)
+    one, two = made(world, "c1"), made(world, "c2")
+    its = {name: one[name] for name in ("vid", "port_id", "mac")}
+    (entry, _other) = world.entries()
+    assert entry == {**its, "instance_id": one["id"], "attachment": one["id"]}
+    with container(world, one) as first, container(world, two) as second:
+        for guest, name in ((first, "c1"), (second, "c2")):
+            asks_own(guest)
+            assert meta_data(guest)["name"] == name
+        assert meta_data(vm) == before
+        # A device of cloud-init would be in the way of the container's.
+        assert links(vm) == ["ovs"]
+        rows = json.loads(world.agent.ctl("ports", "--format", "json").stdout)
+        told = {row["vid"]: (row["container"], row["network"], row["attachment"]) for row in rows}
+        assert told[one["vid"]] == ("c1", "pods", one["id"])
+        assert [(it["status"], it["text"]) for it in doctor(world, "attachments")] == [
+            ("ok", "2 attachments of 1 VMs")
+        ]
+        assert [it["status"] for it in doctor(world, "trunks")] == ["ok"]
+        shown = json.loads(world.agent.ctl("subport", "list", vm.port, "--format", "json").stdout)
+        assert [row["attachment"] for row in shown] == [one["id"], two["id"]]
+        detach(world, "c1")
+        assert [it["attachment"] for it in world.entries()] == [two["id"]]
+        wait_for(lambda: not first.curl(META_DATA, timeout=0.5).status, 10, "no more answers")
+        asks_own(second)
+    assert len(world.ours()) == 1
+
+
+def test_a_killed_daemon_brings_the_list_in_order(world: TaggedWorld) -> None:
+    one, gone = made(world, "c1"), made(world, "c2")
+    with container(world, one) as first:
+        before = meta_data(first)
+        world.agent.kill()
+        world.agent.start()
+        assert wait_for(partial(meta_data, first), 20, "its record") == before
+        # Meanwhile its entry is lost, and another attachment has one that is over.
+        world.agent.kill()
+        stray = {"vid": 99, "attachment": uuid_of("over")}
+        (other,) = (it for it in world.entries() if it["vid"] == gone["vid"])
+        declare(world.vm, {"vid": 98}, stray, other)
+        world.agent.start()
+        assert wait_for(partial(meta_data, first), 60, "its record again") == before
+        wait_for(lambda: stray not in world.entries(), 60, "the stray entry to go")
+        assert {it["vid"] for it in world.entries()} == {98, one["vid"], gone["vid"]}
+
+
+def test_a_request_that_a_kill_breaks_off_is_finished(world: TaggedWorld) -> None:
+    with allowed(world.vm.namespace) as connection:
+        body = json.dumps(NETWORK)
+        head = f"X-dfmeta-token: {connection.token}\r\nContent-Length: {len(body)}"
+        request = f"PUT /dfmeta/v1/attachments/c1/eth0 HTTP/1.1\r\nHost: m\r\n{head}\r\n\r\n{body}"
+        connection.socket.sendall(request.encode())
+        wait_for(lambda: len(world.ours()) == 1, 30, "the port")
+        world.agent.kill()
+    world.agent.start()
+    asks_own(world.vm)
+    wait_for(lambda: len(world.entries()) == 1, 60, "the entry")
+    (entry,), (port,) = world.entries(), world.ours()
+    assert entry["port_id"] == port
+    one = made(world, "c1")
+    assert (one["id"], one["port_id"]) == (entry["attachment"], port)
+    with container(world, one) as first:
+        asks_own(first)
+
+
+def test_an_operators_entry_stands(world: TaggedWorld) -> None:
+    one = made(world, "c1")
+    declare(world.vm, *world.entries(), {"vid": one["vid"] + 1})
+    assert made(world, "c2")["vid"] == one["vid"] + 2
+    detach(world, "c2")
+    with container(world, one) as first:
+        # The command changes the entry of the attachment, which stays one.
+        world.agent.ctl(
+            *("subport", "add", world.vm.port, "--vid", str(one["vid"]), "--instance", OTHER)
+        )
+        wait_for(lambda: meta_data(first).get("uuid") == OTHER, 20, "the other record")
+        assert links(world.vm) == ["ovs"]
+        # An entry of another program is left alone, and named.
+        declare(world.vm, {"vid": one["vid"], "instance_id": OTHER})
+        world.agent.ctl("attachment", "gc")
+        assert world.entries() == [{"vid": one["vid"], "instance_id": OTHER}]
+        (line,) = doctor(world, "attachments")
+        assert (line["status"], f"{world.vm.port} (VID {one['vid']})" in line["text"]) == (
+            *("warning", True),
+        )
+        world.agent.ctl("subport", "delete", world.vm.port, "--vid", str(one["vid"]))
+        (line,) = doctor(world, "attachments")
+        assert line["text"].startswith("attachments without an entry in the list of subports: c1")
+        world.agent.ctl("attachment", "gc")
+        wait_for(lambda: meta_data(first).get("uuid") == one["id"], 20, "its own record")
+        assert [it["status"] for it in doctor(world, "attachments")] == ["ok"]
+
+
+def test_a_cleanup_removes_the_entries_and_a_start_writes_them(world: TaggedWorld) -> None:
+    one = made(world, "c1")
+    before = world.entries()
+    with container(world, one) as first:
+        world.agent.stop()
+        world.agent.clean_up()
+        printed = world.host.vsctl("get", "Interface", world.vm.port, "external_ids")
+        assert KEY not in printed
+        world.agent.start()
+        wait_for(lambda: world.entries() == before, 60, "the entry")
+        wait_for(partial(meta_data, first), 20, "its record")

@@ -1,0 +1,291 @@
+"""The listeners' device leads to the proxy only, and nobody else's traffic is touched."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from dfmeta.flows.key import NEXT_HOP_MAC
+from dfmeta.model import TAP_MAC
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeGuest
+from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Ids
+from tests.harness.netns import Namespace, veth
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
+from tests.host.e2e import shared
+from tests.host.e2e.support import META_DATA, PROXY_PORT, Attempt, Capture, asks_own, put, uuid_in
+
+TAP = SIDE.tap
+STRANGE = SIDE.key(99 << 8 | 99)
+"""A key that no guest has."""
+BROADCAST = "ff:ff:ff:ff:ff:ff"
+_COUNTERS = re.compile(r"\b(duration|n_packets|n_bytes|idle_age|hard_age)=[^ ,]+, ?")
+FOREIGN = [
+    "cookie=0x99,table=0,priority=300,udp,nw_dst=192.0.2.1,actions=drop",
+    "cookie=0x99,table=0,priority=400,tcp,nw_dst=192.0.2.1,actions=drop",
+    "cookie=0x64666d,table=200,priority=7,icmp,actions=drop",
+    "cookie=0x99,table=201,priority=7,icmp,actions=drop",
+]
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[OpenvSwitch]:
+    with OpenvSwitch() as switch:
+        for flow in FOREIGN:
+            switch.ofctl("add-flow", BRIDGE, flow)
+        yield switch
+
+
+agent, guest = shared.agent_with(), shared.guest
+
+
+def key_of(agent: Agent, guest: Guest) -> str:
+    """The key of the guest's first address."""
+    (row,) = [row for row in agent.admin("/ports").json() if row["port"] == guest.port]
+    return str(row["key"])
+
+
+def asks_for(guest: Guest, address: str) -> None:
+    """Start to ask for its owner by ARP."""
+    with guest.namespace.open_socket(kind=socket.SOCK_DGRAM) as link:
+        link.sendto(b"?", (address, 9))
+
+
+@pytest.mark.parametrize(
+    "columns", ["", "tag=1", "tag=1 vlan_mode=native-untagged trunks=1,2", "tag=4095"]
+)
+def test_no_tenants_broadcast_is_flooded_to_it(
+    host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest, columns: str
+) -> None:
+    """Untagged, a tenant's VLAN, a trunk of both, and the VLAN of Neutron's dead ports."""
+    asking, other = (
+        make_guest(name, address=address, ids=Ids(attached_mac=False))
+        for name, address in (("asking", "10.0.0.5/24"), ("other", "10.0.0.6/24"))
+    )
+    for one in (asking, other):
+        if columns:
+            host.vsctl("set", "Port", one.port, *columns.split())
+    with Capture(host.namespace, TAP) as tap, Capture(host.namespace, other.port) as heard:
+        asks_for(asking, "10.0.0.99")
+        mac = bytes.fromhex(asking.mac.replace(":", ""))
+
+        def flooded() -> list[bytes]:
+            return [data for _, data in heard.frames() if data[6:12] == mac]
+
+        wait_for(flooded, 5, "the broadcast to reach the other guest")
+        # What has come to tap-metadata by now has come behind it.
+        asks_own(guest)
+        assert [data for _, data in tap.frames() if data[6:12] == mac] == []
+
+
+def test_a_guest_cannot_reach_another_port_of_the_host_through_it(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    asks_own(guest)
+    guest.namespace.ip(
+        f"neigh replace {METADATA_IP} lladdr {TAP_MAC} dev {guest.device} nud permanent"
+    )
+    with host.namespace.open_socket() as listener:
+        listener.bind(("0.0.0.0", 2222))
+        listener.listen()
+        ports = [2222, 9697, 22, *({PROXY_PORT} - {80})]
+        with Capture(host.namespace, TAP) as tap, Capture(host.namespace, guest.port) as sent:
+            attempts = [Attempt(guest, port=port) for port in ports]
+            wait_for(lambda: len(sent.syns()) >= 2 * len(ports), 5, "the SYNs to be sent again")
+            assert [one.connected_after(0) for one in attempts] == [None] * len(ports)
+            assert tap.segments_of(*(one.port for one in attempts)) == []
+            for attempt in attempts:
+                attempt.close()
+    asks_own(guest)
+
+
+def test_a_guest_that_calls_itself_by_anothers_key_gets_its_own(
+    host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    asks_own(guest)
+    key = key_of(agent, guest)
+    thief = make_guest("thief", address=f"{key}/24", mac=guest.mac)
+    put(agent, thief)
+    asks_own(thief)
+    asks_own(guest)
+
+
+def test_a_guest_cannot_send_to_anothers_key(
+    host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    asks_own(guest)
+    key = key_of(agent, guest)
+    thief = make_guest("thief", address="10.0.0.66/24", ids=Ids(attached_mac=False))
+    thief.add_route(f"{key}/32 dev {thief.device}")
+    neighbour = f"neigh replace {key} lladdr {TAP_MAC} dev {thief.device} nud permanent"
+    thief.namespace.ip(neighbour)
+    with Capture(host.namespace, TAP) as tap, Capture(host.namespace, thief.port) as sent:
+        asks_for(thief, key)
+        wait_for(sent.frames, 5, "the datagram")
+        asks_own(guest)
+        mac = bytes.fromhex(thief.mac.replace(":", ""))
+        assert [data for _, data in tap.frames() if data[6:12] == mac] == []
+
+
+def test_what_is_tagged_is_not_answered(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
+    """A tag that a guest sets itself is not the port's untagged traffic."""
+    flow = f"in_port={guest.ofport},tcp,nw_src=10.0.0.5,nw_dst={METADATA_IP},tp_dst=80"
+    flow += ",dl_vlan=7,tcp_flags=syn"
+    assert "controller" not in host.trace(flow)
+    assert "NORMAL" in host.trace(flow)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        f"udp,nw_dst={METADATA_IP},udp_dst=53",
+        f"tcp,nw_dst={METADATA_IP},tp_dst=53",
+        f"tcp,nw_dst={METADATA_IP},tp_dst=443",
+        f"icmp,nw_dst={METADATA_IP}",
+        "tcp,nw_dst=192.0.2.80,tp_dst=80",
+        "arp,arp_op=1,arp_tpa=10.0.0.1",
+    ],
+)
+def test_other_traffic_of_a_guest_goes_its_normal_way(
+    host: OpenvSwitch, agent: Agent, guest: Guest, packet: str
+) -> None:
+    put_in = f"in_port={guest.ofport},dl_src={guest.mac},dl_dst={BROADCAST},{packet}"
+    trace = host.trace(put_in)
+    assert "NORMAL" in trace
+    assert "goto_table" not in trace
+
+
+def test_nothing_but_answers_leaves_it(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
+    asks_own(guest)
+    number = host.ofport(TAP)
+    key = key_of(agent, guest)
+    service = f"in_port={number},tcp,nw_src={SIDE.ip},nw_dst={key}"
+    answer = f"{service},tp_src={PROXY_PORT}"
+    assert f"output:{guest.ofport}" in host.trace(answer, bridge=SIDE.bridge)
+    for packet in (
+        f"{service},tp_src=22",
+        f"in_port={number},tcp,nw_src={SIDE.ip},nw_dst={STRANGE},tp_src={PROXY_PORT}",
+        f"in_port={number},tcp,nw_src=10.1.1.1,nw_dst={key},tp_src={PROXY_PORT}",
+        f"in_port={number},udp,nw_src={SIDE.ip},nw_dst={key}",
+        f"in_port={number},icmp",
+        f"in_port={number},arp,arp_op=1,arp_tpa=10.0.0.5",
+        f"in_port={number},ipv6",
+    ):
+        assert "Datapath actions: drop" in host.trace(packet, bridge=SIDE.bridge), packet
+
+
+def test_guests_reach_each_other_and_foreign_flows_stay(
+    host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    other = make_guest("other", address="10.0.0.6/24")
+    put(agent, other)
+
+    def foreign() -> list[str]:
+        return [_COUNTERS.sub("", flow) for flow in host.flows() if "=0x64666d65" not in flow]
+
+    before = foreign()
+    assert len(before) == len(FOREIGN) + 1
+    assert guest.ping(other.ip, count=3)
+    asks_own(guest)
+    asks_own(other)
+    assert other.ping(guest.ip, count=3)
+    guest.del_port()
+    guest.plug()
+    asks_own(guest)
+    assert foreign() == before
+    assert uuid_in(other.curl(META_DATA).body) == other.instance_id
+
+
+def test_it_is_as_neutron_and_the_kernel_need_it(host: OpenvSwitch, agent: Agent) -> None:
+    (port,) = [row for row in host.records("Port") if row["name"] == TAP]
+    (row,) = [row for row in host.records("Interface") if row["name"] == TAP]
+    assert (port["tag"], port["vlan_mode"]) == (4095, "dot1q-tunnel")
+    assert row["external_ids"]["skip_cleanup"] == "true"
+    assert "iface-id" not in row["external_ids"]
+    assert row["external_ids"]["dfmeta"]
+    assert row["mac"] == row["mac_in_use"]
+    assert f"{SIDE.ip}/32" in host.namespace.ip(f"addr show dev {TAP}")
+    hop = SIDE.keys.next_hop(4)
+    route = host.namespace.ip(f"route show table {SIDE.table} dev {TAP}")
+    assert route.startswith(f"{SIDE.routes[4]} via {hop}")
+    assert "onlink" in route
+    neighbour = host.namespace.ip(f"neigh show dev {TAP} nud permanent")
+    assert neighbour.startswith(f"{hop} lladdr {NEXT_HOP_MAC}")
+    rules = host.namespace.ip("rule")
+    for selector in (f"from {METADATA_IP}", f"from all oif {TAP}"):
+        assert (f"{selector} lookup 2" in rules) == bool(SIDE.rules)
+
+
+def test_a_number_that_ovsdb_has_lost_comes_back(
+    host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    """Open vSwitch may leave the number and the error of an earlier change, though it works."""
+    asks_own(guest)
+    host.vsctl("set", "Interface", TAP, "ofport=-1", wait=False)
+    wait_for(lambda: not agent.ready(), 5, "the number to be missed")
+    asks_own(guest)
+    agent.wait_ready()
+    late = make_guest("late")
+    put(agent, late)
+    asks_own(late)
+
+
+@pytest.mark.parametrize("rp_filter", [0, 1, 2])
+def test_answers_find_their_way_whatever_rp_filter_is(
+    host: OpenvSwitch, agent: Agent, guest: Guest, rp_filter: int
+) -> None:
+    names = ("all", TAP)
+    host.namespace.sysctl(**{f"net.ipv4.conf.{name}.rp_filter": rp_filter for name in names})
+    asks_own(guest)
+
+
+def test_another_card_of_the_host_does_not_lead_to_the_proxy(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    """A neighbour on the host's network knows the proxy's address, and calls itself a key."""
+    asks_own(guest)
+    key = key_of(agent, guest)
+    with Namespace("lan") as lan:
+        veth(host.namespace, "lan0", lan, "eth0")
+        host.namespace.ip("link set lan0 address 02:00:00:00:00:01", f"route add {key} dev lan0")
+        lan.ip(
+            f"addr add {key}/32 dev eth0",
+            f"route add {SIDE.ip} dev eth0 src {key}",
+            f"neigh replace {SIDE.ip} lladdr 02:00:00:00:00:01 dev eth0 nud permanent",
+        )
+        with (
+            Capture(host.namespace, "lan0") as wire,
+            Capture(host.namespace, TAP) as tap,
+            lan.open_socket() as neighbour,
+        ):
+            neighbour.setblocking(False)
+            neighbour.connect_ex((SIDE.ip, PROXY_PORT))
+            wait_for(lambda: len(wire.syns()) >= 2, 5, "the SYN to be sent again")
+            # The end of a guest's connection may be sent again, and takes this route as well.
+            port = neighbour.getsockname()[1]
+            assert wire.segments_of(port) == wire.syns()
+            assert tap.segments_of(port) == []
+        host.namespace.ip(f"route del {key} dev lan0")
+    asks_own(guest)
+
+
+def test_no_guest_takes_a_place_in_the_hosts_neighbour_table(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    hops = [f"{SIDE.keys.next_hop(one)} lladdr {NEXT_HOP_MAC} PERMANENT" for one in (4, 6)]
+
+    def neighbours() -> list[str]:
+        lines = host.namespace.ip(f"neigh show dev {TAP} nud all").splitlines()
+        return [line.strip() for line in lines if not line.startswith("ff02:")]
+
+    asks_own(guest)
+    asks_own(guest, host=OPENSTACK6)
+    assert neighbours() == hops
+    host.namespace.ip(f"neigh del {SIDE.keys.next_hop(4)} dev {TAP}")
+    asks_own(guest)
+    wait_for(lambda: neighbours() == hops, 10, "the next hop to be back")

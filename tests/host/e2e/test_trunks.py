@@ -1,0 +1,403 @@
+"""A VM on a Neutron trunk gets its own metadata, and so does each container behind its subports."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from tests.harness.agent import Agent
+from tests.harness.guest import METADATA_IP, OPENSTACK6, Batch, Guest, uuid_of
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.harness.trunk import Container, Trunk
+from tests.host.e2e import shared
+from tests.host.e2e.support import META_DATA, asks_own, put, uuid_in
+
+VIDS = (100, 200)
+MAC = "fa:16:3f:aa:aa:aa"
+"""MAC of all containers."""
+ADDRESS = "10.9.0.5/24"
+"""Address of all containers."""
+NAME = "/latest/meta-data/hostname"
+FAMILIES = (METADATA_IP, OPENSTACK6)
+UNDER_WAY = 12
+"""Answered requests after which a restart begins."""
+
+host, agent = shared.host, shared.agent_with()
+
+
+@dataclass
+class Vm:
+    """A VM with a trunk, and its containers."""
+
+    trunk: Trunk
+    containers: dict[int, Container]
+
+    @property
+    def guest(self) -> Guest:
+        """Return the VM itself."""
+        return self.trunk.guest
+
+    def everyone(self) -> list[Guest]:
+        """Return the VM and its containers."""
+        return [self.guest, *self.containers.values()]
+
+    def name_containers(self) -> None:
+        """Write the containers' instances into the rows of the subports."""
+        for subport in self.trunk.subports:
+            instance = self.containers[subport.vid].instance_id
+            self.guest.host.vsctl(
+                "set", "Interface", subport.inner, f'external_ids:dfmeta-instance="{instance}"'
+            )
+
+
+def make_vm(host: OpenvSwitch, agent: Agent, name: str, number: int) -> Vm:
+    """Make a VM with a trunk of two subports; all have records in the store."""
+    guest = Guest(host, name, address=f"10.0.0.{number}/24", plug=False)
+    trunk = Trunk(guest, *VIDS)
+    made = Vm(trunk, {})
+    for vid in VIDS:
+        made.containers[vid] = Container(trunk, vid, f"{name}-{vid}", address=ADDRESS, mac=MAC)
+    for one in made.everyone():
+        put(agent, one, hostname=one.name)
+    made.name_containers()
+    return made
+
+
+@pytest.fixture(scope="module")
+def vms(host: OpenvSwitch, agent: Agent) -> Iterator[list[Vm]]:
+    """Two VMs with the same VLAN ids."""
+    made = [make_vm(host, agent, name, number) for number, name in enumerate(("vm-a", "vm-b"), 5)]
+    wait_served(agent, *made)
+    yield made
+    for vm in made:
+        vm.trunk.close()
+        for one in vm.everyone():
+            one.close()
+
+
+def rows(agent: Agent) -> dict[str, dict[str, object]]:
+    """Return the listing of the ports by their names."""
+    return {row["port"]: row for row in agent.admin("/ports").json()}
+
+
+def wait_served(agent: Agent, *vms: Vm) -> None:
+    """Wait until all ports of the VMs' trunks are served."""
+    names = {vm.trunk.inner for vm in vms}
+    names |= {one.inner for vm in vms for one in vm.trunk.subports}
+    wait_for(
+        lambda: (
+            all(row["state"] == "served" for row in rows(agent).values())
+            and names <= rows(agent).keys()
+        ),
+        10,
+        "all to be served",
+    )
+
+
+@pytest.mark.parametrize("service", FAMILIES, ids=["ipv4", "ipv6"])
+def test_vms_and_containers_get_their_own(vms: list[Vm], service: str) -> None:
+    """The containers have the same MAC, the same address, and VLAN ids that occur twice."""
+    for vm in vms:
+        for one in vm.everyone():
+            asks_own(one, host=service)
+
+
+def test_the_ports_are_listed_with_their_kinds(agent: Agent, vms: list[Vm]) -> None:
+    listed = rows(agent)
+    for vm in vms:
+        trunk = vm.trunk
+        parent = listed[trunk.inner]
+        assert (parent["kind"], parent["instance"], parent["iface_id"]) == (
+            *("trunk parent", vm.guest.instance_id, vm.guest.ids.iface_id),
+        )
+        assert parent["ofport"] == vm.guest.host.ofport(trunk.inner)
+        for subport in trunk.subports:
+            row = listed[subport.inner]
+            container = vm.containers[subport.vid]
+            assert (row["kind"], row["segmentation_id"], row["vid"], row["parent"]) == (
+                *("subport", subport.vid, 0, trunk.inner),
+            )
+            assert (row["instance"], row["iface_id"]) == (container.instance_id, subport.port_id)
+        # The interface on the trunk's bridge has a number of that bridge.
+        assert vm.guest.port not in listed
+    table = agent.ctl("ports").stdout
+    first = vms[0].trunk
+    (line,) = [one for one in table.splitlines() if one.startswith(first.subports[0].inner)]
+    assert f"subport  100  {first.inner}" in " ".join(line.split(" " * 3)).replace("   ", "  ")
+    assert "KIND" in table
+
+
+def test_neutrons_rewrite_of_the_vms_row_changes_nothing(agent: Agent, vms: list[Vm]) -> None:
+    before = rows(agent)
+    vms[0].trunk.write_metadata()
+    asks_own(vms[0].guest)
+    assert {name: row["instance"] for name, row in rows(agent).items()} == {
+        name: row["instance"] for name, row in before.items()
+    }
+
+
+@pytest.mark.parametrize("service", FAMILIES, ids=["ipv4", "ipv6"])
+def test_a_subport_without_an_instance_gets_404_and_never_its_vms(
+    host: OpenvSwitch, agent: Agent, vms: list[Vm], service: str
+) -> None:
+    subport, container = vms[0].trunk.subports[0], vms[0].containers[VIDS[0]]
+    host.vsctl("remove", "Interface", subport.inner, "external_ids", "dfmeta-instance")
+    wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", 5, "no instance")
+    for path in (META_DATA, "/latest/meta-data/", "/", "/nocloud/meta-data"):
+        assert container.curl(path, host=service).status == 404, path
+    assert container.curl("/latest/api/token", "-X", "PUT", host=service).status == 404
+    asks_own(vms[0].guest, host=service)
+    asks_own(vms[0].containers[VIDS[1]], host=service)
+    assert not json.loads(agent.ctl("ports", "--failing", "--format", "json").stdout)
+    done = agent.ctl("doctor", "--format", "json", check=False)
+    texts = [one["text"] for one in json.loads(done.stdout) if one["check"] == "ports"]
+    assert any("subports without an instance, which get 404: 1" in text for text in texts)
+    vms[0].name_containers()
+    wait_served(agent, vms[0])
+    asks_own(container, host=service)
+
+
+def test_an_entry_of_the_parents_list_names_a_subport(
+    host: OpenvSwitch, agent: Agent, vms: list[Vm]
+) -> None:
+    vm = vms[1]
+    subport, container = vm.trunk.subports[1], vm.containers[VIDS[1]]
+    host.vsctl("remove", "Interface", subport.inner, "external_ids", "dfmeta-instance")
+    wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", 5, "no instance")
+    entry = {"vid": VIDS[1], "instance_id": container.instance_id, "project_id": "p1"}
+    wrong = {"vid": 300, "instance_id": "web"}
+    listed = json.dumps(json.dumps([entry, wrong]))
+    host.vsctl("set", "Interface", vm.trunk.inner, f"external_ids:dfmeta-subports={listed}")
+    wait_served(agent, vm)
+    asks_own(container)
+    row = rows(agent)[subport.inner]
+    assert (row["project"], row["vid"]) == ("p1", 0)
+    (fault,) = rows(agent)[vm.trunk.inner]["subport_faults"]
+    assert "instance_id is not a UUID" in fault
+    agent_log = agent.log()
+    assert agent_log.count(f"Port {vm.trunk.inner}: a subport is left out: ") == 1
+    done = agent.ctl("doctor", "--format", "json", check=False)
+    (found,) = [one for one in json.loads(done.stdout) if one["check"] == "trunks"]
+    assert (found["status"], fault in found["text"]) == ("wrong", True)
+    host.vsctl("remove", "Interface", vm.trunk.inner, "external_ids", "dfmeta-subports")
+    vm.name_containers()
+    wait_served(agent, vm)
+
+
+def test_subports_are_added_listed_and_deleted(agent: Agent, vms: list[Vm]) -> None:
+    """The command finds the parent by each of its names, and keeps what other programs wrote."""
+    trunk = vms[0].trunk
+    host, container = trunk.guest.host, vms[0].containers[VIDS[0]]
+    subport = trunk.subports[0]
+    host.vsctl("remove", "Interface", subport.inner, "external_ids", "dfmeta-instance")
+    other = json.dumps(json.dumps([{"vid": VIDS[1], "of": "another program"}]))
+    host.vsctl("set", "Interface", trunk.inner, f"external_ids:dfmeta-subports={other}")
+    add = ("subport", "add", "--vid", str(VIDS[0]), "--instance", container.instance_id)
+    for name in (trunk.guest.port, trunk.guest.ids.iface_id):
+        done = agent.ctl(*add, name, "--mac", MAC, "--project", "p9", "--mtu", "9000")
+        assert done.stdout == (
+            f"{trunk.inner}, VID {VIDS[0]}: instance {container.instance_id}\n"
+        ), done
+        assert done.stderr == ""
+    wait_served(agent, vms[0])
+    asks_own(container)
+    listed = json.loads(agent.ctl("subport", "list", trunk.inner, "--format", "json").stdout)
+    assert [(row["vid"], row["port"], row["instance"], row["listed"]) for row in listed] == [
+        (VIDS[0], subport.inner, container.instance_id, True),
+        (VIDS[1], trunk.subports[1].inner, vms[0].containers[VIDS[1]].instance_id, True),
+    ]
+    assert [row["mtu"] for row in listed] == [9000, None]
+    found = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
+    (line,) = [one for one in found if one["check"] == "trunks"]
+    assert line["status"] == "warning", "OVSDB has the MTU of the VM's interface"
+    assert f"{trunk.inner} (VID {VIDS[0]}: 9000, parent: 1500)" in line["text"]
+    (row,) = json.loads(host.vsctl("--format=json", "list", "Interface", trunk.inner))["data"]
+    assert "another program" in json.dumps(row)
+    everything = json.loads(agent.ctl("subport", "list", "--format", "json").stdout)
+    assert len(everything) == len(vms) * len(VIDS)
+    delete = ("subport", "delete", trunk.inner, "--vid", str(VIDS[0]))
+    assert agent.ctl(*delete).stdout == f"{trunk.inner}, VID {VIDS[0]}: deleted\n"
+    wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", 5, "no instance")
+    again = agent.ctl(*delete, check=False)
+    assert again.returncode == 2
+    assert f"{trunk.inner} has no entry of VID {VIDS[0]}. `dfmeta subport list" in again.stderr
+    host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
+    vms[0].name_containers()
+    wait_served(agent, vms[0])
+
+
+def test_an_entry_without_a_subport_is_said(agent: Agent, vms: list[Vm]) -> None:
+    trunk = vms[0].trunk
+    done = agent.ctl("subport", "add", trunk.inner, "--vid", "300", "--instance", uuid_of("x"))
+    assert done.stderr == f"The trunk of {trunk.inner} has no subport with VID 300 yet.\n"
+    (row,) = (
+        one
+        for one in json.loads(agent.ctl("subport", "list", "--format", "json").stdout)
+        if one["fault"]
+    )
+    assert (row["vid"], row["port"], row["fault"]) == (
+        *(300, None, "the trunk has no subport with this VID"),
+    )
+    found = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
+    (line,) = [one for one in found if one["check"] == "trunks"]
+    assert f"entries without a subport on the trunk: {trunk.inner} (VID 300)" in line["text"]
+    agent.ctl("subport", "delete", trunk.inner, "--vid", "300")
+    found = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
+    (line,) = [one for one in found if one["check"] == "trunks"]
+    assert line["text"] == "2 trunks with 4 subports, 4 of them with an instance"
+
+
+def test_what_subport_cannot_do_is_one_line(host: OpenvSwitch, agent: Agent, vms: list[Vm]) -> None:
+    trunk = vms[0].trunk
+    subport = trunk.subports[0]
+
+    def fails(*words: str) -> str:
+        done = agent.ctl("subport", *words, check=False)
+        assert done.returncode in {1, 2}, done
+        return done.stderr.splitlines()[-1]
+
+    add = ("add", trunk.inner, "--vid", "7")
+    assert "instance_id is not a UUID" in fails(*add, "--instance", "web")
+    assert "mac is not of the form" in fails(*add, "--mac", "web")
+    assert "4095 is not in the range" in fails("add", trunk.inner, "--vid", "4095")
+    assert "Missing option '--vid'" in fails("add", trunk.inner)
+    assert "no port of br-int has the name" in fails("add", "nowhere", "--vid", "7")
+    said = fails("add", subport.inner, "--vid", "7")
+    assert f"{subport.inner} is a subport of {trunk.inner}, with VID {subport.vid}. Give" in said
+    host.vsctl("set", "Interface", trunk.inner, "external_ids:dfmeta-subports=odd")
+    said = fails(*add)
+    assert f"{trunk.inner}: it is not JSON" in said
+    assert said.endswith("[subport-list]")
+    assert f"ovs-vsctl remove Interface {trunk.inner} external_ids dfmeta-subports" in said
+    host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
+
+
+def test_many_commands_at_once_lose_no_entry(agent: Agent, vms: list[Vm]) -> None:
+    """Each of them reads the list, and writes it only if no other one has changed it meanwhile."""
+    trunk = vms[1].trunk
+    vids = range(1000, 1004)
+    with ThreadPoolExecutor(len(vids)) as pool:
+        done = pool.map(
+            lambda vid: agent.ctl("subport", "add", trunk.inner, "--vid", str(vid), timeout=90),
+            vids,
+        )
+        assert [one.returncode for one in done] == [0] * len(vids)
+    listed = json.loads(agent.ctl("subport", "list", trunk.inner, "--format", "json").stdout)
+    assert {row["vid"] for row in listed} == {*vids, *VIDS}
+    trunk.guest.host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
+
+
+def test_the_vms_interface_may_come_last_and_change_its_instance(
+    host: OpenvSwitch, agent: Agent
+) -> None:
+    with Guest(host, "late", address="10.0.0.40/24", plug=False) as vm:
+        trunk = Trunk(vm, plugged=False)
+        wait_for(lambda: trunk.inner in rows(agent), 5, "the parent")
+        # At first it may have no number.
+        wait_for(lambda: rows(agent)[trunk.inner]["state"] == "no instance", 5, "its number")
+        put(agent, vm)
+        trunk.plug()
+        asks_own(vm)
+        vm.ids = type(vm.ids)(**{**vars(vm.ids), "vm_uuid": uuid_of("another instance")})
+        put(agent, vm)
+        trunk.write_metadata()
+        wait_for(
+            lambda: uuid_in(vm.curl(META_DATA).body or b'{"uuid": ""}') == vm.instance_id,
+            5,
+            "the other instance",
+        )
+        trunk.close()
+        wait_for(lambda: trunk.inner not in rows(agent), 5, "the trunk to be gone")
+
+
+def test_a_trace_finds_a_parent_by_each_of_its_names(agent: Agent, vms: list[Vm]) -> None:
+    trunk = vms[0].trunk
+    for name in (trunk.guest.port, trunk.guest.instance_id):
+        done = agent.ctl("trace", name, check=False)
+        assert done.returncode == 0, done.stdout
+        assert trunk.inner in done.stdout
+    assert agent.ctl("trace", trunk.subports[0].port_id).returncode == 0
+
+
+def test_other_patch_ports_are_no_guests(agent: Agent, host: OpenvSwitch, vms: list[Vm]) -> None:
+    before = len(agent.admin("/ports").json())
+    host.add_bridge("br-ex")
+    host.vsctl(
+        *("add-port", "br-int", "int-br-ex", "--", "set", "Interface", "int-br-ex", "type=patch"),
+        *("options:peer=phy-br-ex", "--", "add-port", "br-ex", "phy-br-ex", "--", "set"),
+        *("Interface", "phy-br-ex", "type=patch", "options:peer=int-br-ex"),
+    )
+    with Guest(host, "after", address="10.0.0.10/24") as after:
+        put(agent, after)
+        asks_own(after)
+        assert len(agent.admin("/ports").json()) == before + 1
+
+
+def failures(batches: dict[Guest, Batch]) -> Counter[str]:
+    """Wait for the requests; return what went wrong, by guest and kind."""
+    return Counter(
+        f"{guest.name}: {sample.error or sample.status} {sample.body[:40]!r}"
+        for guest, batch in batches.items()
+        for sample in batch.samples()
+        if (sample.status, sample.body.decode()) != (200, guest.name)
+    )
+
+
+def start_all(vms: list[Vm], count: int) -> dict[Guest, Batch]:
+    """Let all VMs and containers ask for their names, over both versions of IP by turns."""
+    everyone = [one for vm in vms for one in vm.everyone()]
+    return {
+        one: one.start_many(count, path=NAME, host=FAMILIES[number % 2], timeout=20)
+        for number, one in enumerate(everyone)
+    }
+
+
+def test_subports_come_change_and_go_beside_guests_at_work(agent: Agent, vms: list[Vm]) -> None:
+    batches = start_all(vms, 300)
+    trunk = vms[0].trunk
+    for vid in range(300, 312):
+        trunk.add(vid)
+        listed = json.dumps(json.dumps([{"vid": vid, "instance_id": uuid_of(str(vid))}]))
+        trunk.guest.host.vsctl(
+            "set", "Interface", trunk.inner, f"external_ids:dfmeta-subports={listed}"
+        )
+        trunk.remove(vid)
+    trunk.guest.host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
+    assert failures(batches) == Counter()
+    wait_for(lambda: len(trunk.subports) == len(VIDS), 1, "the changes")
+    wait_served(agent, *vms)
+
+
+@pytest.mark.parametrize("way", ["restart", "kill", "vswitchd"])
+def test_a_restart_fails_no_request_that_is_under_way(
+    host: OpenvSwitch, agent: Agent, vms: list[Vm], way: str
+) -> None:
+    before = {name: row["ofport"] for name, row in rows(agent).items()}
+    enough = agent.metric("dfmeta_requests_total") + UNDER_WAY
+    batches = start_all(vms, 300)
+    wait_for(
+        lambda: agent.metric("dfmeta_requests_total") >= enough, 10, "requests to be under way"
+    )
+    if way == "vswitchd":
+        host.restart("ovs-vswitchd")
+    elif way == "kill":
+        agent.kill()
+        agent.start()
+    else:
+        agent.restart()
+    assert all(batch.running for batch in batches.values()), "the fault came too late to be felt"
+    wrong = failures(batches)
+    # A killed process loses at most the one request of each guest that it had taken.
+    assert wrong.total() <= (len(batches) if way == "kill" else 0), wrong
+    assert not any("refused" in kind or "timed out" in kind for kind in wrong), wrong
+    wait_served(agent, *vms)
+    assert {name: row["ofport"] for name, row in rows(agent).items()} == before
+    for vm in vms:
+        for one in vm.everyone():
+            asks_own(one)

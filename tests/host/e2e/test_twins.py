@@ -1,0 +1,210 @@
+"""The identity of a guest comes from its port: not from its addresses, not from its requests."""
+
+from __future__ import annotations
+
+import contextlib
+
+from tests.harness.agent import Agent
+from tests.harness.engine import BEHAVIOUR
+from tests.harness.fixtures import MakeGuest
+from tests.harness.guest import Guest, Ids, uuid_of
+from tests.harness.nova import RecordingNova
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.host.e2e import shared
+from tests.host.e2e.support import (
+    META_DATA,
+    PROJECT,
+    TWIN_MAC,
+    asks_own,
+    open_connection,
+    project_ids,
+    put,
+    put_nova,
+    read_all,
+    uuid_in,
+)
+
+HOSTILE = [
+    ("X-Instance-ID", "11111111-2222-4333-8444-555555555555"),
+    ("x-instance-id", "lower"),
+    ("X_Instance_ID", "underscores"),
+    ("x_instance-id", "mixed"),
+    ("X-Tenant-ID", "another"),
+    ("x_tenant_id", "another"),
+    ("X-Instance-ID-Signature", "0" * 64),
+    ("X_INSTANCE_ID_SIGNATURE", "0" * 64),
+    ("X-Forwarded-For", "192.0.2.66"),
+    ("x_forwarded_for", "192.0.2.66"),
+    ("X-Metadata-Provider", "provider"),
+    ("x_metadata_provider", "provider"),
+    ("X-Metadata-Provider-Signature", "0" * 64),
+    ("x-metadata_provider-signature", "0" * 64),
+    ("X-Real-IP", "192.0.2.66"),
+    ("Forwarded", "for=192.0.2.66"),
+    ("Via", "1.1 hostile"),
+    ("Connection", "X-Instance-ID, close"),
+]
+UPSTREAM = {
+    "host",
+    "accept",
+    "accept-encoding",
+    "user-agent",
+    "connection",
+    "x-instance-id",
+    "x-tenant-id",
+    "x-instance-id-signature",
+    "x-forwarded-for",
+}
+"""All that Nova is to see of a GET."""
+
+
+host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
+fresh_record = shared.fresh_record
+
+
+def twins(make_guest: MakeGuest, *names: str, address: str = "10.0.0.5/24") -> list[Guest]:
+    return [
+        make_guest(name, address=address, mac=TWIN_MAC, ids=project_ids(name)) for name in names
+    ]
+
+
+def repeated(guest: Guest) -> int:
+    """Segments that the guest has sent again: on a slow host its SYNs, after a second."""
+    line = guest.namespace.run(["nstat", "-asz", "TcpRetransSegs"]).stdout.splitlines()[-1]
+    return int(line.split()[1])
+
+
+def test_nova_is_asked_for_the_right_one_of_two_guests_with_one_ip_and_mac(
+    agent: Agent, nova: RecordingNova, make_guest: MakeGuest
+) -> None:
+    both = twins(make_guest, "left", "right")
+    for guest in both:
+        put_nova(nova, guest)
+    before = agent.metric("dfmeta_packet_ins_total")
+    batches = [guest.start_many(50, 50, headers=HOSTILE) for guest in both]
+    for guest, batch in zip(both, batches, strict=True):
+        samples = batch.samples()
+        assert [sample.error for sample in samples if sample.status != 200] == []
+        assert {uuid_in(sample.body) for sample in samples} == {guest.instance_id}
+        assert len(samples) == 50
+    requests = nova.requests()
+    assert [r.status for r in requests] == [200] * 100
+    asked = [request.instance_id for request in requests]
+    assert {one: asked.count(one) for one in asked} == {guest.instance_id: 50 for guest in both}
+    for request in requests:
+        assert request.instance_id is not None
+        assert request.header("X-Instance-ID-Signature") == nova.signature(request.instance_id)
+        assert request.header("X-Tenant-ID") == PROJECT
+        assert request.header("X-Forwarded-For") == "10.0.0.5"
+        assert {name.lower() for name, _ in request.headers} <= UPSTREAM
+        assert request.path == META_DATA
+        assert request.version == "HTTP/1.1"
+    # Fifty SYNs at once may come before the flows do; afterwards none does.
+    known = agent.metric("dfmeta_packet_ins_total")
+    assert agent.metric("dfmeta_packet_ins_total", outcome="learned") >= 2
+    assert known - before <= 100 + sum(map(repeated, both))
+    for guest in both:
+        asks_own(guest)
+    assert agent.metric("dfmeta_packet_ins_total") == known
+
+
+def test_the_store_gives_two_guests_with_one_ip_and_mac_only_their_own() -> None:
+    with OpenvSwitch() as switch, Agent(switch) as daemon:
+        both = [
+            Guest(switch, name, address="10.0.0.5/24", mac=TWIN_MAC) for name in ("left", "right")
+        ]
+        daemon.start()
+        for guest in both:
+            put(daemon, guest)
+        batches = [guest.start_many(50, 50) for guest in both]
+        for guest, batch in zip(both, batches, strict=True):
+            samples = batch.samples()
+            assert [sample.error for sample in samples if sample.status != 200] == []
+            assert {uuid_in(sample.body) for sample in samples} == {guest.instance_id}
+        daemon.stop()
+
+
+def test_doubled_and_folded_headers_of_a_guest_do_not_reach_nova(
+    agent: Agent, nova: RecordingNova, make_guest: MakeGuest
+) -> None:
+    (guest,) = twins(make_guest, "loud")
+    put_nova(nova, guest)
+    doubled = [("Connection", "close"), *HOSTILE, *HOSTILE]
+    hostile = "".join(f"{name}: {value}\r\n" for name, value in doubled)
+    request = f"GET {META_DATA} HTTP/1.1\r\nHost: 169.254.169.254\r\n{hostile}\r\n"
+    with open_connection(guest) as connection:
+        connection.sendall(request.encode())
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 200")
+    (seen,) = nova.requests()
+    assert seen.instance_id == guest.instance_id
+    assert seen.header("X-Forwarded-For") == guest.ip
+    assert {name.lower() for name, _ in seen.headers} <= UPSTREAM
+
+
+def test_several_ports_of_one_instance_are_all_answered_as_it(
+    agent: Agent, nova: RecordingNova, make_guest: MakeGuest
+) -> None:
+    instance = uuid_of("instance with two ports")
+    ports = [
+        make_guest(
+            f"port-{number}",
+            address=f"10.0.{number}.5/24",
+            ids=Ids(iface_id=uuid_of(f"port {number}"), vm_uuid=instance, project_id=PROJECT),
+        )
+        for number in (1, 2)
+    ]
+    put_nova(nova, ports[0])
+    for guest in ports:
+        asks_own(guest)
+        assert guest.curl("/latest/meta-data/local-ipv4").text == guest.ip
+    assert ports[0].instance_id == ports[1].instance_id
+
+
+def test_a_port_that_now_belongs_to_another_instance_gets_the_other_one(
+    agent: Agent, nova: RecordingNova, make_guest: MakeGuest
+) -> None:
+    (guest,) = twins(make_guest, "reused")
+    put_nova(nova, guest)
+    asks_own(guest)
+    guest.del_port()
+    guest.plug(vm_uuid=uuid_of("instance next"))
+    put_nova(nova, guest)
+    asks_own(guest)
+
+
+def test_a_kept_connection_does_not_survive_a_change_of_its_port(
+    host: OpenvSwitch, agent: Agent, nova: RecordingNova, make_guest: MakeGuest
+) -> None:
+    (guest,) = twins(make_guest, "kept")
+    put_nova(nova, guest)
+    request = f"GET {META_DATA} HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n".encode()
+    with open_connection(guest) as connection:
+        connection.sendall(request)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        guest.set_external_ids(vm_uuid=uuid_of("instance after"))
+        if not BEHAVIOUR.ends_idle_at_once:
+            wait_for(lambda: uuid_of("instance after") in agent.admin("/ports").text, 5, "it")
+            # There may be no flow any more that its end would come by.
+            connection.settimeout(2)
+            with contextlib.suppress(OSError):
+                connection.sendall(request)
+                assert connection.recv(65536) == b""
+            return
+        assert read_all(connection) == b""
+
+
+def test_an_answer_does_not_leave_to_a_port_that_changed_while_nova_thought(
+    agent: Agent, nova: RecordingNova, make_guest: MakeGuest
+) -> None:
+    (guest,) = twins(make_guest, "late")
+    put_nova(nova, guest)
+    asks_own(guest)
+    nova.clear()
+    nova.fault(delay=0.5, times=1)
+    batch = guest.start_many(1)
+    wait_for(nova.requests, 5, "the request to reach Nova")
+    guest.set_external_ids(vm_uuid=uuid_of("instance afterwards"))
+    (sample,) = batch.samples()
+    assert (sample.status, sample.body) == (0, b"")

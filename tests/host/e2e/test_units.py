@@ -1,0 +1,137 @@
+"""Both services should do all their work in the sandboxes that their units describe."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import sandbox
+from tests.harness.activator import Activator
+from tests.harness.agent import ask, program
+from tests.harness.central import Central
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import Guest, uuid_of
+from tests.harness.netns import ROOT, Namespace
+from tests.harness.poll import wait_for
+from tests.host.e2e.support import asks_own, children, put, status_of
+
+pytestmark = pytest.mark.installed
+
+UNITS = ROOT / "etc/systemd"
+HEADROOM = 8
+"""How often what a small host takes fits into MemoryMax=."""
+FILTERED = 2
+"""SECCOMP_MODE_FILTER (proc(5), status)."""
+COMPLAINTS = ("WARNING", "ERROR", "Traceback", "Operation not permitted", "Read-only file system")
+
+
+class Manager:
+    """What is behind NOTIFY_SOCKET; it keeps what it is given, as FileDescriptorStoreMax= does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.messages: list[str] = []
+        self.stored: list[int] = []
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sock.bind(str(path))
+        self._sock.setblocking(False)
+
+    def heard(self, message: str) -> bool:
+        """Whether it was told that by now."""
+        try:
+            while True:
+                data, fds, _flags, _address = socket.recv_fds(self._sock, 4096, 4)
+                self.messages.append(data.decode())
+                self.stored += fds
+        except BlockingIOError:
+            return message in self.messages
+
+    def close(self) -> None:
+        for fd in self.stored:
+            socket.close(fd)
+        self._sock.close()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    one = Manager(tmp_path / "notify")
+    yield one
+    one.close()
+
+
+def check_sandbox(pid: int, unit: Path) -> None:
+    """The process has what the unit leaves it, and no more."""
+    found = status_of(pid)
+    kept = sandbox.capabilities(sandbox.read_unit(unit))
+    assert {int(found[name], 16) for name in ("CapBnd", "CapPrm", "CapEff")} == {kept}
+    assert (int(found["NoNewPrivs"]), int(found["Seccomp"])) == (1, FILTERED)
+
+
+def check_memory(pid: int, unit: Path) -> None:
+    """All that the process and its workers have had at most is a small part of what they may."""
+    (most,) = sandbox.read_unit(unit)["MemoryMax"]
+    peak = sum(int(status_of(one)["VmHWM"].split()[0]) << 10 for one in (pid, *children(pid)))
+    assert HEADROOM * peak < int(most.removesuffix("G")) << 30
+
+
+def said_nothing_of_it(log: str) -> None:
+    assert [line for line in log.splitlines() if any(one in line for one in COMPLAINTS)] == []
+
+
+@pytest.fixture
+def guest(make_guest: MakeGuest) -> Guest:
+    return make_guest("one", route="gateway")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_agent_serves_in_its_sandbox(
+    make_agent: MakeAgent, guest: Guest, manager: Manager, workers: int
+) -> None:
+    unit = UNITS / "dfmeta-agent.service"
+    agent = make_agent({"df_metadata": {"proxy_workers": workers}}, start=False)
+    agent.prefix = [
+        *("env", f"NOTIFY_SOCKET={manager.path}"),
+        *sandbox.prefix(unit, agent.state_path),
+    ]
+    agent.start()
+    check_sandbox(agent.pid, unit)
+    wait_for(lambda: manager.heard("READY=1"), 5, "systemd to be told")
+    assert len(manager.stored) == 2, "the guests' listeners"
+    put(agent, guest)
+    asks_own(guest)
+    assert guest.curl("/latest/meta-data/hostname").status == 200
+    said_nothing_of_it(agent.log())
+    check_memory(agent.pid, unit)
+    agent.stop()
+    arguments = ["--config-file", str(agent.config_file), "--cleanup"]
+    done = agent.host.namespace.run(
+        [*sandbox.prefix(unit, agent.state_path), *program("dfmeta-agent"), *arguments],
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said_nothing_of_it(done.stderr)
+
+
+def test_the_store_serves_on_port_80_in_its_sandbox_without_a_right() -> None:
+    unit = UNITS / "dfmeta-store.service"
+    with (
+        Namespace("store") as namespace,
+        Central({"store": {"guest_listen": "[::]:80"}}, namespace=namespace) as central,
+        Activator(namespace, [("dfmeta-store-guests", ("::", 80))]) as activator,
+    ):
+        state = central.folder / "state"
+        state.mkdir(mode=0o700)
+        central.prefix = sandbox.prefix(unit, state)
+        central.activator = activator
+        central.start()
+        check_sandbox(central.pid, unit)
+        central.push(uuid_of("one"), "one", "127.0.0.1")
+        answer = ask(namespace, ("127.0.0.1", 80), "/latest/meta-data/hostname")
+        assert (answer.status, answer.text) == (200, "one")
+        assert "dfmeta_" in central.admin("/metrics").text
+        said_nothing_of_it(central.log())
+        check_memory(central.pid, unit)
+        central.stop()

@@ -1,0 +1,144 @@
+"""A start on what another release has left should cost no guest its answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from dfmeta.store.db import database, schema
+from tests.harness import nursery
+from tests.harness.agent import Agent, ask, program
+from tests.harness.central import GUEST_PORT, Central
+from tests.harness.guest import Guest, uuid_of
+from tests.harness.netns import Namespace
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.host.e2e.support import (
+    META_DATA,
+    asks_own,
+    open_connection,
+    read_all,
+    uuid_in,
+)
+
+COOKIE = re.compile(r"cookie=0x64666d65([0-9a-f]{2})([0-9a-f]{6})")
+HOSTNAME = "/latest/meta-data/hostname"
+PLACE = ("127.0.0.1", GUEST_PORT)
+VERSIONS = {"older": 0, "newer": 2}
+REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n".encode()
+
+
+def versions(host: OpenvSwitch) -> set[int]:
+    """Format versions in the cookies of our flows."""
+    return {int(found[1], 16) for flow in host.flows() if (found := COOKIE.search(flow))}
+
+
+def rewrite(host: OpenvSwitch, version: int) -> None:
+    """Have our flows be those of a release with another format."""
+    saved = host.ofctl("dump-flows", "--no-stats", BRIDGE).splitlines()
+    ours = [line.strip() for line in saved if COOKIE.search(line)]
+    assert ours
+    new = [COOKIE.sub(rf"cookie=0x64666d65{version:02x}\2", line) for line in ours]
+    # A flow at the same place is replaced, and its cookie with it.
+    host.ofctl("add-flows", BRIDGE, "-", stdin="".join(f"{line}\n" for line in new))
+    assert versions(host) == {version}
+
+
+@pytest.mark.parametrize("which", [pytest.param("older", marks=pytest.mark.installed), "newer"])
+def test_flows_of_another_format_are_replaced_and_guests_that_keep_asking_are_answered(
+    host: OpenvSwitch, agent: Agent, guest: Guest, which: str
+) -> None:
+    agent.stop()
+    before = len(host.flows())
+    rewrite(host, VERSIONS[which])
+    with open_connection(guest) as waiting:
+        waiting.sendall(REQUEST)
+        batch = guest.start_many(200, 2, timeout=10)
+        agent.start()
+        answer = read_all(waiting)
+    asks_own(guest)
+    samples = batch.samples()
+    assert {(s.status, uuid_in(s.body)) for s in samples} == {(200, guest.instance_id)}
+    assert versions(host) == {1}
+    assert len(host.flows()) == before
+    assert guest.instance_id.encode() in answer
+    assert agent.metric("dfmeta_packet_ins_total") == 0, "its address was known"
+
+
+def test_cleanup_removes_what_a_newer_release_has_left(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    agent.stop()
+    rewrite(host, VERSIONS["newer"])
+    state = agent.state_path / "state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"version": 2}))
+    done = agent.clean_up()
+    assert "it has format 2, this dfmeta knows 1): starting with an empty state" in done
+    assert versions(host) == set()
+    assert host.ports() == [guest.port]
+    agent.start()
+    asks_own(guest)
+
+
+# The store's schema
+
+ONE = uuid_of("instance one")
+
+
+@pytest.fixture
+def central() -> Iterator[Central]:
+    with Namespace("store") as namespace, Central(namespace=namespace) as one:
+        yield one
+
+
+def schema_command(central: Central, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*program("dfmeta"), "store", "schema", *arguments]
+    command += ["--config-file", str(central.config_file)]
+    return nursery.run(command, namespace=central.namespace, check=False)
+
+
+def test_the_way_back_and_forth_as_it_is_described(central: Central) -> None:
+    """The release before has schema 0002; what it wrote is served by this one."""
+    central.push(ONE, "one", "127.0.0.1")
+    central.start()
+    refused = schema_command(central, "--to", "0002")
+    assert refused.returncode == 1
+    assert "another program has it open" in refused.stderr.splitlines()[-1]
+    assert "Traceback" not in refused.stderr
+    assert ask(central.namespace, PLACE, HOSTNAME).text == "one"
+    central.stop()
+    assert schema_command(central, "--to", "0002").returncode == 0
+    assert "schema 0002; this dfmeta's is 0004" in schema_command(central).stdout
+    central.start()
+    assert database.schema_of(central.url) == schema.HEAD
+    assert "one" in central.ctl("store", "get", ONE)
+    # Addresses are what 0002 has no place for.
+    assert ask(central.namespace, PLACE, HOSTNAME).status == 404
+    central.stop()
+
+
+@pytest.mark.parametrize("who", ["dfmeta-store", "dfmeta-agent"])
+def test_a_newer_schema_is_one_clear_line_and_exit_2(
+    central: Central, host: OpenvSwitch, who: str
+) -> None:
+    central.push(ONE, "one")
+    with sqlite3.connect(central.url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    if who == "dfmeta-store":
+        central.start(wait=False)
+        status, log = central.wait(10), central.log()
+    else:
+        with Agent(host, {"store": {"connection": central.url}}) as agent:
+            done = agent.run()
+        status, log = done.returncode, done.stderr
+    assert status == 2
+    line = log.splitlines()[-1]
+    assert "the database has schema 9999, this version of dfmeta knows up to 0004" in line
+    assert "Install the newer dfmeta that wrote it, or restore a backup" in line
+    assert "Traceback" not in log
+    assert database.schema_of(central.url) == "9999"

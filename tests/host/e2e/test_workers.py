@@ -1,0 +1,398 @@
+"""Workers: without rights, told the identities of guests, and replaced when they end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import Guest, Ids, uuid_of
+from tests.harness.nova import SECRET, RecordingNova
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
+from tests.host.e2e.support import (
+    META_DATA,
+    NOVA_OPTIONS,
+    asks_own,
+    children,
+    failures,
+    open_connection,
+    project_ids,
+    put,
+    put_nova,
+    read_answer,
+    status_of,
+    uuid_in,
+)
+
+pytestmark = pytest.mark.early
+
+TWO = {"df_metadata": {"proxy_workers": 2}}
+NOBODY = "65534"
+SERVES = "\t".join([NOBODY] * 4)
+"""The users of a worker that has given its rights up, in proc(5)'s words."""
+REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n".encode()
+
+
+def workers(agent: Agent) -> list[int]:
+    """Process ids of a daemon's workers."""
+    return [pid for pid in children(agent.pid) if b"dfmeta.cmd.worker" in cmdline(pid)]
+
+
+def cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def opened(pid: int) -> list[str]:
+    """The kinds of a process' open files (proc(5), fd); one that closes meanwhile is left out."""
+    kinds = []
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            kinds.append(os.readlink(one))
+    return kinds
+
+
+def sockets(pid: int) -> list[str]:
+    return [kind for kind in opened(pid) if kind.startswith("socket:")]
+
+
+def with_both(agent: Agent) -> Agent:
+    """The daemon serves with the first of two, while the other one may still begin."""
+    wait_for(lambda: [status_of(pid)["Uid"] for pid in workers(agent)] == [SERVES] * 2, 30, "both")
+    return agent
+
+
+def asking(agent: Agent, make_guest: MakeGuest) -> Guest:
+    one = make_guest("one")
+    put(agent, one)
+    asks_own(one)
+    return one
+
+
+@pytest.fixture
+def agent(make_agent: MakeAgent) -> Agent:
+    return with_both(make_agent(TWO))
+
+
+@pytest.fixture
+def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
+    return asking(agent, make_guest)
+
+
+def test_a_worker_may_do_nothing_but_answer(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
+    agent = make_agent(TWO, start=False)
+    agent.forks_workers = False
+    with_both(agent.start())
+    guest = asking(agent, make_guest)
+    mine = workers(agent)
+    assert len(mine) == 2
+    assert os.getpriority(os.PRIO_PROCESS, agent.pid) < 0
+    for pid in mine:
+        assert os.getpriority(os.PRIO_PROCESS, pid) == 0, "the daemon goes first"
+        found = status_of(pid)
+        assert found["Uid"].split() == [NOBODY] * 4
+        assert set(found["Gid"].split()) != {"0"}
+        assert found["Groups"] == ""
+        assert {int(found[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {0}
+        assert found["NoNewPrivs"] == "1"
+        limits = Path(f"/proc/{pid}/limits").read_text()
+        assert "Max core file size        0" in limits
+        # Two listeners and two to the daemon; the guest's connection ends after its answer.
+        wait_for(lambda pid=pid: len(sockets(pid)) == 4, 10, "no other sockets")
+        others = {kind for kind in opened(pid) if not kind.startswith(("socket:", "anon_inode:"))}
+        assert others <= {"/dev/null", str(agent.stderr)}
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        assert "sqlalchemy" not in maps, "no store"
+    asks_own(guest)
+
+
+def test_no_secret_is_on_a_workers_command_line_or_in_its_environment(
+    make_agent: MakeAgent, nova: RecordingNova, make_guest: MakeGuest
+) -> None:
+    options = {**NOVA_OPTIONS, "df_metadata": {"backend": "nova", "proxy_workers": 1}}
+    agent = make_agent(options, start=False)
+    agent.forks_workers = False
+    agent.start()
+    guest = make_guest("one", ids=project_ids("one"))
+    put_nova(nova, guest)
+    asks_own(guest)
+    (pid,) = workers(agent)
+    for file in ("cmdline", "environ"):
+        assert SECRET.encode() not in Path(f"/proc/{pid}/{file}").read_bytes()
+
+
+def test_a_worker_that_dies_is_replaced_and_only_what_it_had_begun_is_lost(
+    agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    other = make_guest("two")
+    put(agent, other)
+    asks_own(other)
+    batches = {one: one.start_many(300, path=META_DATA, timeout=10) for one in (guest, other)}
+    killed = set()
+    for _ in range(2):
+        victim = next(pid for pid in workers(agent) if pid not in killed)
+        killed.add(victim)
+        os.kill(victim, signal.SIGKILL)
+        wait_for(
+            lambda: len(set(workers(agent)) - killed) == 2 and agent.ready(),
+            10,
+            "another worker to come up",
+        )
+    samples = {one: batch.samples() for one, batch in batches.items()}
+    for one, mine in samples.items():
+        answered = [sample for sample in mine if sample.status == 200]
+        assert all(uuid_in(sample.body) == one.instance_id for sample in answered)
+        # A guest asks one at a time: of each kill it can have lost one.
+        assert len(mine) - len(answered) <= 2, failures(samples)
+    assert agent.log().count("another one is started") == 2
+
+
+def lost(agent: Agent, reason: str) -> float:
+    return agent.metric("dfmeta_workers_lost_total", reason=reason)
+
+
+def test_a_worker_that_hangs_is_replaced_without_a_new_guest(
+    make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    agent = make_agent({"df_metadata": {"proxy_workers": 1}})
+    guest = make_guest("one")
+    put(agent, guest)
+    asks_own(guest)
+    (hanging,) = workers(agent)
+    syns = agent.metric("dfmeta_packet_ins_total")
+    os.kill(hanging, signal.SIGSTOP)
+    waiting = guest.start_many(1, path=META_DATA, timeout=30)
+    wait_for(lambda: not agent.ready(), 30, "readiness to say that no worker answers")
+    assert agent.admin("/healthz/readiness").json()["missing"] == ["proxy"]
+    wait_for(lambda: hanging not in workers(agent), 30, "the one that hangs to be ended")
+    wait_for(agent.ready, 30, "another one to serve")
+    (sample,) = waiting.samples()
+    assert (sample.status, uuid_in(sample.body)) == (200, guest.instance_id)
+    asks_own(guest)
+    assert f"Worker {hanging} hangs: no answer for 5 s; it is killed" in agent.log()
+    assert lost(agent, "hangs") == 1
+    assert agent.metric("dfmeta_packet_ins_total") == syns, "no first SYN was needed"
+
+
+def test_one_of_two_that_hangs_stops_nobody(agent: Agent, guest: Guest) -> None:
+    hanging = workers(agent)[0]
+    os.kill(hanging, signal.SIGSTOP)
+    polls = 0
+
+    def gone() -> bool:
+        nonlocal polls
+        if hanging not in workers(agent):
+            return True
+        assert agent.ready(), "the other one serves"
+        asks_own(guest)
+        polls += 1
+        return False
+
+    wait_for(gone, 30, "the one that hangs to be ended", interval=0.05)
+    assert polls
+    wait_for(lambda: len(workers(agent)) == 2, 30, "two workers again")
+    assert lost(agent, "hangs") == 1
+    asks_own(guest)
+
+
+def test_a_worker_that_hangs_and_was_replaced_goes_away(agent: Agent, guest: Guest) -> None:
+    before = workers(agent)
+    os.kill(before[0], signal.SIGSTOP)
+    agent.signal(signal.SIGHUP)
+    wait_for(lambda: not set(workers(agent)) & set(before), 60, "both to be gone")
+    wait_for(lambda: len(workers(agent)) == 2, 30, "two workers")
+    assert agent.log().count("it is killed") == 1
+    asks_own(guest)
+
+
+def test_a_worker_that_was_late_answers_nobody_by_what_it_knew(
+    make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    agent = make_agent({"df_metadata": {"proxy_workers": 1}})
+    guest, other = make_guest("one"), make_guest("two")
+    put(agent, guest)
+    put(agent, other)
+    asks_own(guest)
+    successor = uuid_of("successor")
+    agent.put(successor, "successor")
+    (late,) = workers(agent)
+    learned = agent.metric("dfmeta_packet_ins_total", outcome="learned")
+    os.kill(late, signal.SIGSTOP)
+    try:
+        guest.set_external_ids(**{"vm-uuid": successor})
+        batches = [one.start_many(1, path=META_DATA, timeout=30) for one in (guest, other)]
+        wait_for(
+            lambda: agent.metric("dfmeta_packet_ins_total", outcome="learned") == learned + 2,
+            30,
+            "both first SYNs",
+        )
+    finally:
+        if late in workers(agent):
+            os.kill(late, signal.SIGCONT)
+    found = [(one.status, uuid_in(one.body)) for batch in batches for one in batch.samples()]
+    assert found == [(200, successor), (200, other.instance_id)]
+    assert lost(agent, "full") == 0
+
+
+def test_another_instance_on_the_port_gets_its_own_over_kept_connections_and_new_ones(
+    agent: Agent, guest: Guest, make_guest: MakeGuest
+) -> None:
+    with open_connection(guest) as kept:
+        kept.sendall(REQUEST)
+        assert guest.instance_id.encode() in read_answer(kept)
+        successor = uuid_of("successor")
+        agent.put(successor, "successor")
+        guest.set_external_ids(**{"vm-uuid": successor})
+
+        def changed() -> bool:
+            reply = guest.curl(META_DATA)
+            return reply.status == 200 and uuid_in(reply.body) == successor
+
+        wait_for(changed, 5, "the successor to be answered")
+        kept.settimeout(1)
+        answer = b""
+        # A reset, an end, or nothing where the flows of the one before were gone before it.
+        with contextlib.suppress(OSError):
+            kept.sendall(REQUEST)
+            answer = kept.recv(65536)
+        assert answer == b""
+
+
+def test_a_kept_connection_goes_on_over_a_device_that_was_made_anew(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    with open_connection(guest) as kept:
+        kept.settimeout(10)
+        kept.sendall(REQUEST)
+        assert guest.instance_id.encode() in read_answer(kept)
+        host.vsctl("del-port", SIDE.bridge, SIDE.tap)
+        wait_for(lambda: agent.log().count(f"Configured {SIDE.tap}: ") == 2, 10, "the repair")
+        wait_for(agent.ready, 10, "the daemon to be ready")
+        kept.sendall(REQUEST)
+        assert guest.instance_id.encode() in read_answer(kept)
+
+
+def test_a_daemon_that_is_killed_takes_its_workers_with_it(agent: Agent, guest: Guest) -> None:
+    mine = workers(agent)
+    agent.kill()
+    wait_for(lambda: not any(cmdline(pid) for pid in mine), 10, "the workers to end")
+    agent.start()
+    asks_own(guest)
+
+
+def test_sighup_has_others_take_over_and_no_request_is_lost(agent: Agent, guest: Guest) -> None:
+    before = workers(agent)
+    batch = guest.start_many(400, path=META_DATA, timeout=10)
+    agent.configure({"guest_limits": {"header_lines_max": 8}})
+    agent.signal(signal.SIGHUP)
+    wait_for(lambda: not set(workers(agent)) & set(before), 15, "the workers to be others")
+    assert len(workers(agent)) == 2
+    assert [sample.status for sample in batch.samples()] == [200] * 400
+    many = [option for n in range(9) for option in ("-H", f"X-{n}: 1")]
+    assert guest.curl(META_DATA, *many).status == 431
+
+
+def test_sighup_upon_sighup_neither_adds_workers_nor_loses_one(agent: Agent, guest: Guest) -> None:
+    most, until = 0, time.monotonic() + 3
+    while time.monotonic() < until:
+        agent.signal(signal.SIGHUP)
+        most = max(most, len(workers(agent)))
+    # Two, their successors, and those before, which still end their running requests.
+    assert most <= 6
+    agent.configure({"guest_limits": {"header_lines_max": 8}})
+    agent.signal(signal.SIGHUP)
+    many = [option for n in range(9) for option in ("-H", f"X-{n}: 1")]
+    wait_for(lambda: guest.curl(META_DATA, *many).status == 431, 40, "the last one to be in force")
+    wait_for(lambda: len(workers(agent)) == 2, 40, "the others to have ended")
+    assert "[guest_limits] header_lines_max" in agent.log()
+    assert "Traceback" not in agent.log()
+    asks_own(guest)
+
+
+def test_what_workers_count_is_in_the_metrics_and_outlives_them(agent: Agent, guest: Guest) -> None:
+    def are_answered(count: int) -> None:
+        # A worker that does not answer in time is left out of a reading.
+        wait_for(
+            lambda: agent.metric("dfmeta_requests_total", status="2xx") == count, 10, "the counts"
+        )
+
+    are_answered(1)
+    for _ in range(3):
+        asks_own(guest)
+    are_answered(4)
+    before = workers(agent)
+    agent.signal(signal.SIGHUP)
+    wait_for(lambda: not set(workers(agent)) & set(before), 15, "the workers to be others")
+    are_answered(4)
+    asks_own(guest)
+    are_answered(5)
+
+
+def test_rates_are_a_ports_over_all_workers(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
+    rates = {
+        "rate_limit_enabled": True,
+        "base_query_rate_limit": 4,
+        "base_window_duration": 1000,
+        "burst_query_rate_limit": 4,
+        "burst_window_duration": 1000,
+        "tolerated_queries": 0,
+        "delay_max": 0,
+    }
+    agent = make_agent({**TWO, "metadata_rate_limiting": rates})
+    guest = make_guest("one")
+    put(agent, guest)
+    statuses = [sample.status for sample in guest.http_many(12, 6)]
+    assert sorted(statuses) == [200] * 4 + [429] * 8
+    wait_for(lambda: "429" in agent.log(), 10, "the log to say so")
+    assert agent.log().count("refused with 429") == 1, "once, whichever worker has met it"
+
+
+def test_a_password_is_kept_by_the_daemon(agent: Agent, guest: Guest) -> None:
+    path = "/openstack/latest/password"
+    assert guest.curl(path, data=b"cipher").status == 200
+    assert guest.curl(path).body == b"cipher"
+    assert guest.curl(path, data=b"again").status == 409
+
+
+def test_guests_whose_instance_is_not_known_yet_wait_for_it(
+    agent: Agent, make_guest: MakeGuest
+) -> None:
+    late = make_guest("late", ids=Ids(iface_id=uuid_of("port late"), vm_uuid=""))
+    instance = uuid_of("instance late")
+    agent.put(instance, "late")
+    batch = late.start_many(1, path=META_DATA, timeout=10)
+    wait_for(lambda: agent.metric("dfmeta_held_syns") == 1, 5, "its SYN to be held")
+    late.set_external_ids(**{"vm-uuid": instance})
+    (sample,) = batch.samples()
+    assert (sample.status, uuid_in(sample.body)) == (200, instance)
+
+
+def test_a_guest_that_reads_large_user_data_stops_nobody(
+    make_agent: MakeAgent, make_guest: MakeGuest, tmp_path: Path
+) -> None:
+    """The daemon reads the store for its workers: 16 MiB cross their pipe for each request."""
+    agent = make_agent({"df_metadata": {"proxy_workers": 2}})
+    greedy, other = make_guest("greedy", address="10.0.0.5/24"), make_guest("other")
+    content = tmp_path / "user-data"
+    content.write_bytes(os.urandom(16 << 20))
+    put(agent, greedy, "--user-data", str(content))
+    put(agent, other)
+    with ThreadPoolExecutor(6) as pool:
+        reading = [pool.submit(greedy.curl, "/latest/user-data", timeout=30) for _ in range(6)]
+        batch = other.start_many(1_000_000, path=META_DATA, interval=0.03)
+        for one in reading:
+            assert one.result().body == content.read_bytes()
+    samples = batch.finish()
+    assert len(samples) > 10
+    assert {(one.status, uuid_in(one.body)) for one in samples} == {(200, other.instance_id)}

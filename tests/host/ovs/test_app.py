@@ -1,0 +1,484 @@
+"""The real app on a real switch: it reads back what it put in, and the right bytes leave."""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import eventlet
+import pytest
+from eventlet.green import socket as green_socket
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.flow import Flow
+from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS
+from dfmeta.flows.pipeline import METADATA_IP, RATES, Layout, Purpose
+from dfmeta.flows.service import Tap
+from dfmeta.model import Endpoint, Port
+from tests.core.flows.frames import (
+    ATOMIC,
+    AUTHENTICATION,
+    DESTINATION,
+    HOP_BY_HOP,
+    ethernet,
+    ipv4,
+    link_layer,
+    option,
+    part,
+    routing,
+    tcp,
+)
+from tests.core.flows.world import (
+    SERVICE6,
+    TAP6,
+    App,
+    Host,
+    Host6,
+    Link,
+    World,
+    memory_of,
+    settle,
+    tap_frame,
+)
+from tests.harness.netns import CommandError
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.host.ovs.switch import ELSEWHERE, GUESTS, TAP_PORT, add_ports
+
+ALL_PROTOCOLS = 3
+"""ETH_P_ALL of linux/if_ether.h."""
+TAP = Tap(TAP_PORT, "02:00:00:00:00:09", 9775)
+HOST_IP_TAP = Tap(TAP_PORT, TAP.mac, 9775, ip="169.254.1.1")
+ELSEWHERE_LAYOUT = Layout(table_base=120, classification_table=3, hook_priority=999)
+HEADER = struct.Struct("!BBHI")
+
+
+class Wired(App):
+    """The app over a real connection."""
+
+    def __init__(self, host: OpenvSwitch, *, ports: Iterable[Port] = (), **more: Any) -> None:
+        super().__init__(**{"tap": TAP, **more})
+        for port in ports:
+            self.registry.set_port(port)
+        self._socket = green_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(str(host.mgmt_socket()))
+        self._socket.sendall(HEADER.pack(ofp.OFP_VERSION, ofp.OFPT_HELLO, 8, 0))
+        self.link = Link(self._socket.sendall)
+        self._reader = eventlet.spawn(self._read)
+        self.connect(self.link)
+
+    def __enter__(self) -> Wired:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.channel.detach(self.link)
+        self._reader.kill()
+        self._socket.close()
+
+    def found(self) -> list[Flow | None]:
+        """Flows of ours on the switch, as the app reads them."""
+        wire = self.channel.wire
+        dump = self.channel.request(wire.dump(), "the dump of flows").wait()
+        return [one.flow for one in map(wire.found, dump) if one is not None]
+
+    def wanted(self) -> set[Flow]:
+        """Flows that there should be."""
+        flows = set(fixed_flows(self.tap))
+        for endpoint in self.registry.endpoints():
+            known = {n: slot.address for n, slot in self.registry.slots(endpoint).items()}
+            first, every = (
+                self.meters.ids(purpose)[endpoint] for purpose in (Purpose.SYN, Purpose.GUEST_SYN)
+            )
+            guest = Guest(endpoint, first, known, every)
+            flows.update(guest_flows(guest, self.tap))
+        return flows
+
+    def inject(self, ofport: int, frame: bytes) -> None:
+        """Have the switch treat *frame* as if it had come in at *ofport*."""
+        parser = self.link.ofproto_parser
+        through_tables = [parser.OFPActionOutput(ofp.OFPP_TABLE)]
+        self.channel.post(
+            [
+                parser.OFPPacketOut(
+                    self.link,
+                    buffer_id=ofp.OFP_NO_BUFFER,
+                    in_port=ofport,
+                    actions=through_tables,
+                    data=frame,
+                )
+            ]
+        )
+
+    def introduce(self, host: Host | Host6, **segment: Any) -> None:
+        """Send a first SYN of *host*, again when it is lost, until the app knows the address."""
+        endpoint = Endpoint(host.ofport)
+        before = self.registry.slots(endpoint)
+        for again in range(1, 200):
+            self.inject(host.ofport, host.segment(**segment))
+            if seen(lambda: self.registry.slots(endpoint) != before, within=0.01 * again):
+                break
+        # The flows are sent in the hub's next turn, when the workers know the address.
+        eventlet.sleep(0)
+        self.reconciler.wait_for(endpoint)
+
+    def confirmed(self) -> None:
+        """Wait until the switch has everything that was sent."""
+        for endpoint in self.registry.endpoints():
+            self.reconciler.wait_for(endpoint)
+
+    def _read(self) -> None:
+        while True:
+            head = self._exactly(HEADER.size)
+            self.link.deliver(head + self._exactly(HEADER.unpack(head)[2] - HEADER.size))
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += self._socket.recv(size - len(data)) or b""
+        return data
+
+
+def seen(predicate: Callable[[], bool], within: float = 10) -> bool:
+    """Give the hub's other threads their turns until *predicate* holds; false if it never does."""
+    deadline = time.monotonic() + within
+    while not predicate():
+        if time.monotonic() >= deadline:
+            return False
+        eventlet.sleep(0.001)
+    return True
+
+
+@pytest.fixture
+def bridge(shared_host: OpenvSwitch) -> OpenvSwitch:
+    """A bridge with ports, whose own flow sends everything to one of them."""
+    add_ports(shared_host)
+    shared_host.ofctl("add-flow", BRIDGE, f"priority=0,actions=output:{ELSEWHERE}")
+    return shared_host
+
+
+@pytest.fixture(params=["as it comes", "host_ip", "IPv6", "other tables"])
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    choices: dict[str, dict[str, Any]] = {
+        "as it comes": {},
+        "host_ip": {"tap": HOST_IP_TAP},
+        "IPv6": {"tap": TAP6},
+        "other tables": {"layout": ELSEWHERE_LAYOUT},
+    }
+    return choices[request.param]
+
+
+def populate(app: Wired) -> None:
+    """Two guests with the same address, one of them with each slot taken, one nobody knows."""
+    for ofport in GUESTS[:2]:
+        app.plug(ofport)
+    app.plug(GUESTS[2], instance="")
+    if app.channel.layout == Layout():
+        app.introduce(Host(1))
+        for number in range(len(SLOTS)):
+            app.introduce(Host(2, ip=f"10.0.{number}.5"))
+    if app.tap.guest_ip6:
+        for ofport, service in ((1, 0), (2, 0), (2, 1)):
+            app.introduce(Host6(ofport), dst=SERVICE6[service])
+    app.confirmed()
+
+
+def test_every_flow_is_read_back_as_it_was_put_in(
+    bridge: OpenvSwitch, settings: dict[str, Any]
+) -> None:
+    with Wired(bridge, **settings) as app:
+        populate(app)
+        app.reconciler.reconcile()
+        found = app.found()
+        assert len(found) == len(app.wanted()) == app.reconciler.flow_count()
+        assert set(found) == app.wanted()
+        assert app.reconciler.reconcile() == 0
+        assert app.controller.ready
+        assert app.controller._looks_right()
+
+
+def test_a_restarted_app_adopts_what_is_there_and_sends_nothing(
+    bridge: OpenvSwitch, settings: dict[str, Any]
+) -> None:
+    with Wired(bridge, **settings) as app:
+        populate(app)
+        wanted, meters, ports = app.wanted(), memory_of(app.meters), app.registry.ports()
+    before = len(bridge.flows())
+    with Wired(bridge, meters=meters, ports=ports, **settings) as again:
+        assert again.wanted() == wanted
+        assert again.reconciler.reconcile() == 0
+    assert len(bridge.flows()) == before
+
+
+def test_cleaning_up_leaves_others_flows_and_meters_alone(
+    bridge: OpenvSwitch, settings: dict[str, Any]
+) -> None:
+    bridge.ofctl("add-meter", BRIDGE, "meter=65537 pktps band=type=drop rate=7")
+    bridge.ofctl("add-flow", BRIDGE, "table=200,priority=7,in_port=77,actions=meter:65537,output:8")
+    neighbour = "cookie=0x64666d6600000000,table=0,priority=300,in_port=77,actions=drop"
+    bridge.ofctl("add-flow", BRIDGE, neighbour)
+
+    def theirs() -> tuple[int, str]:
+        return len(bridge.flows()), bridge.ofctl("dump-meters", BRIDGE).split("\n", 1)[1]
+
+    before = theirs()
+    with Wired(bridge, **settings) as app:
+        populate(app)
+        assert theirs() != before
+        assert app.meters.ids(Purpose.SYN)[Endpoint(1)] != 65537
+        app.reconciler.clear()
+    assert theirs() == before
+
+
+def test_cleaning_up_leaves_a_meter_that_another_has_taken(bridge: OpenvSwitch) -> None:
+    """As Neutron's QoS does when it draws the number of one of ours."""
+    with Wired(bridge) as app:
+        populate(app)
+        taken = app.meters.ids(Purpose.SYN)[Endpoint(1)]
+        bridge.ofctl("mod-meter", BRIDGE, f"meter={taken} pktps band=type=drop rate=3000")
+        limit = f"actions=meter:{taken},goto_table:59"
+        bridge.ofctl("add-flow", BRIDGE, f"table=58,priority=100,in_port=77,{limit}")
+        app.reconciler.clear()
+    assert any(limit in line for line in bridge.flows())
+    assert re.findall(r"meter=(\d+)", bridge.ofctl("dump-meters", BRIDGE)) == [str(taken)]
+
+
+@pytest.mark.parametrize("rate", [3000, RATES[Purpose.SYN]])
+def test_a_port_that_goes_leaves_a_meter_that_another_has_taken(
+    bridge: OpenvSwitch, rate: int
+) -> None:
+    """Its flow would go with the meter; the port goes before a reconcile has seen it."""
+
+    def meters() -> set[int]:
+        return set(map(int, re.findall(r"meter=(\d+)", bridge.ofctl("dump-meters", BRIDGE))))
+
+    with Wired(bridge) as app:
+        populate(app)
+        mine = [app.meters.ids(purpose)[Endpoint(2)] for purpose in RATES]
+        others, taken = meters() - set(mine), app.meters.ids(Purpose.SYN)[Endpoint(2)]
+        bands = f"band=type=drop rate={rate} burst_size={rate}"
+        bridge.ofctl("mod-meter", BRIDGE, f"meter={taken} pktps burst {bands}")
+        limit = f"actions=meter:{taken},goto_table:60"
+        bridge.ofctl("add-flow", BRIDGE, f"table=59,priority=100,in_port=77,{limit}")
+        app.unplug(2)
+        assert seen(lambda: meters() == others | {taken})
+        app.reconciler.reconcile()
+        assert seen(lambda: meters() == others | {taken})
+        assert any(limit in line for line in bridge.flows())
+        # As Neutron's agent takes it away in the end.
+        bridge.ofctl("del-flows", BRIDGE, "table=59")
+        bridge.ofctl("del-meter", BRIDGE, f"meter={taken}")
+        app.plug(2)
+        app.reconciler.reconcile()
+        assert set(app.found()) == app.wanted()
+
+
+def test_a_port_that_goes_takes_its_meters_along_however_often(bridge: OpenvSwitch) -> None:
+    def meters() -> set[int]:
+        return set(map(int, re.findall(r"meter=(\d+)", bridge.ofctl("dump-meters", BRIDGE))))
+
+    def known(app: Wired) -> set[int]:
+        return {n for numbers in memory_of(app.meters).values() for n in numbers.values()}
+
+    with Wired(bridge) as app:
+        populate(app)
+        for _ in range(5):
+            app.unplug(2)
+            app.plug(2)
+        app.reconciler.reconcile()
+        assert seen(lambda: meters() == known(app))
+        assert set(app.found()) == app.wanted()
+        app.unplug(2)
+        assert seen(lambda: meters() == known(app))
+        assert len(meters()) == 2 * 2
+        assert set(app.found()) == app.wanted()
+
+
+def test_first_syns_that_come_together_all_reach_the_controller(bridge: OpenvSwitch) -> None:
+    """The meter is there for floods; a guest's containers may well start in the same moment."""
+    with Wired(bridge) as app:
+        endpoint = app.plug(1)
+        app.confirmed()
+        for number in range(len(SLOTS)):
+            app.inject(1, Host(1, ip=f"10.0.{number}.5").segment())
+        seen(lambda: len(app.registry.slots(endpoint)) == len(SLOTS), within=1)
+        assert len(app.registry.slots(endpoint)) == len(SLOTS)
+
+
+# Bytes on the wire
+
+
+@pytest.fixture
+def sniffers(bridge: OpenvSwitch) -> Iterator[dict[int, socket.socket]]:
+    """What the switch sends out of each port."""
+    sockets = {}
+    for number in (*GUESTS, ELSEWHERE, TAP_PORT):
+        device = f"p{number}"
+        bridge.namespace.sysctl(**{f"net.ipv6.conf.{device}.disable_ipv6": 1})
+        bridge.namespace.ip(f"link set {device} up")
+        sniffer = bridge.namespace.open_socket(socket.AF_PACKET, socket.SOCK_RAW)
+        sniffer.bind((device, ALL_PROTOCOLS))
+        sockets[number] = sniffer
+    yield sockets
+    for sniffer in sockets.values():
+        sniffer.close()
+
+
+@pytest.fixture(params=["datapath with ND extensions", "without them"])
+def datapath(bridge: OpenvSwitch, request: pytest.FixtureRequest) -> Iterator[OpenvSwitch]:
+    """The bridge, also on what ovs-vswitchd takes for a datapath of the kernel in this respect."""
+    lacks = request.param == "without them"
+    if lacks:
+        bridge.appctl("dpif/set-dp-features", BRIDGE, "nd_ext", "false")
+    yield bridge
+    if lacks:
+        bridge.appctl("dpif/set-dp-features", BRIDGE, "nd_ext", "true")
+
+
+@pytest.mark.parametrize("tap", [TAP, HOST_IP_TAP], ids=["ip", "host_ip"])
+def test_what_leaves_the_switch_is_what_leaves_the_model_byte_for_byte(
+    bridge: OpenvSwitch, sniffers: dict[int, socket.socket], tap: Tap
+) -> None:
+    """Checksums too, which a trace does not show."""
+    hosts = [Host(1), Host(2), Host(2, ip="10.255.255.254", mac="fa:16:3e:ff:ff:fe")]
+    with Wired(bridge, tap=tap) as app, World(tap=tap) as world:
+        acquaint(app, world, sniffers, [(guest, {}) for guest in hosts])
+        agree(app, world, sniffers, frames(hosts, tap))
+
+
+def test_ipv6_leaves_the_switch_as_it_leaves_the_model_byte_for_byte(
+    datapath: OpenvSwitch, sniffers: dict[int, socket.socket]
+) -> None:
+    """The flags and the type of the option too, which a trace does not show."""
+    hosts = [Host6(1), Host6(2), Host6(2, ip="fe80::5", mac="fa:16:3e:ff:ff:fe")]
+    asked = (SERVICE6[0], SERVICE6[1], SERVICE6[0])
+    with Wired(datapath, tap=TAP6) as app, World(tap=TAP6) as world:
+        known = [(guest, {"dst": dst}) for guest, dst in zip(hosts, asked, strict=True)]
+        acquaint(app, world, sniffers, known)
+        agree(app, world, sniffers, frames6(hosts, asked))
+        bare = Host6(1).solicit(to=SERVICE6[0], options=b"")
+        world.receive(1, bare)
+        app.inject(1, bare)
+        assert receive(sniffers[1]) == world.switch.released[-1].frame
+        assert set(app.found()) == app.wanted()
+
+
+def test_without_nd_extensions_open_vswitch_refuses_what_the_flows_avoid(
+    datapath: OpenvSwitch, request: pytest.FixtureRequest
+) -> None:
+    """The premise of the test above: the feature is off, and a field that is set needs it."""
+    solicitation = "table=7,icmp6,icmp_type=135,icmp_code=0"
+    sets = f"{solicitation},actions=set_field:0x60000000->nd_reserved"
+    if "without them" in request.node.name:
+        with pytest.raises(CommandError, match="BAD_SET_ARGUMENT"):
+            datapath.ofctl("add-flow", BRIDGE, sets)
+    else:
+        datapath.ofctl("add-flow", BRIDGE, sets)
+
+
+Known = list[tuple[Host | Host6, dict[str, Any]]]
+
+
+def acquaint(app: Wired, world: World, sniffers: dict[int, socket.socket], guests: Known) -> None:
+    """Introduce guests to the app on the bridge and to that on the model."""
+    for each in (app, world):
+        for ofport in (1, 2):
+            each.plug(ofport)
+        for guest, segment in guests:
+            each.introduce(guest, **segment)
+    tap, last = sniffers[TAP_PORT], b""
+    for released in world.switch.released:
+        # A SYN that is sent again may be let go again.
+        while (frame := receive(tap)) == last:
+            continue
+        assert frame == released.frame
+        last = frame
+    settle()
+    app.confirmed()
+    while select.select([tap], [], [], 0)[0]:
+        assert tap.recv(2048) == last
+
+
+def agree(
+    app: Wired,
+    world: World,
+    sniffers: dict[int, socket.socket],
+    sent: Iterable[tuple[int, bytes]],
+) -> None:
+    """Send frames, each of which leaves on one port; the same bytes have to leave of both."""
+    for in_port, frame in sent:
+        (out,) = world.switch.receive(in_port, frame)
+        app.inject(in_port, frame)
+        eventlet.sleep(0)
+        port = ELSEWHERE if out.port == ofp.OFPP_NORMAL else out.port
+        assert receive(sniffers[port]) == out.frame, frame.hex()
+    assert not select.select(sniffers.values(), [], [], 0)[0]
+
+
+def frames(hosts: list[Host], tap: Tap) -> Iterator[tuple[int, bytes]]:
+    """Requests, answers, ARP and others' traffic."""
+    for guest, slot in zip(hosts, (0, 0, 1), strict=True):
+        key = str(IN_PORT.key_of(Endpoint(guest.ofport), slot))
+        for number in range(0, 0x10000, 0x1357):
+            yield guest.ofport, guest.segment(sport=number, flags=number & 0xFF)
+            yield tap.ofport, tap_frame(tap, key, dport=number, flags=number & 0xFF)
+        yield guest.ofport, guest.question()
+        yield tap.ofport, Host(tap.ofport, ip=tap.ip, mac=tap.mac).question(key)
+        yield guest.ofport, guest.segment(dport=443)
+        payload = tcp(dst=METADATA_IP, src=guest.ip, flags=0x18) + bytes(range(255))
+        packet = ipv4(payload, dst=METADATA_IP, src=guest.ip)
+        yield guest.ofport, ethernet(packet, dst=tap.mac, src=guest.mac)
+
+
+def frames6(hosts: list[Host6], asked: Iterable[str]) -> Iterator[tuple[int, bytes]]:
+    """Requests, answers, solicitations of all forms that are answered, and others' traffic."""
+    chains = [
+        [HOP_BY_HOP],
+        [HOP_BY_HOP, DESTINATION, routing(0)],
+        [routing(1)],
+        [AUTHENTICATION],
+        [ATOMIC],
+    ]
+    for guest, service, slot in zip(hosts, asked, (1, 1, 2), strict=True):
+        key = str(IN_PORT.key_of(Endpoint(guest.ofport), SLOT6 + slot))
+        for number in range(0, 0x10000, 0x3579):
+            flags = {"flags": number & 0xFF}
+            yield guest.ofport, guest.segment(sport=number, dst=service, **flags)
+            yield TAP_PORT, tap_frame(TAP6, key, dport=number, **flags)
+        for chain in chains:
+            yield guest.ofport, guest.segment(dst=service, headers=chain)
+            yield guest.ofport, guest.solicit(service, headers=chain)
+        for options in options_of(guest.mac):
+            yield guest.ofport, guest.solicit(service, options=options)
+            yield guest.ofport, guest.solicit(service, to=service, options=options)
+            padded = guest.solicit(service, options=options) + b"\xff" * 9
+            yield guest.ofport, padded
+        broken = bytearray(guest.solicit(service))
+        broken[57] ^= 0x55  # the checksum, which Open vSwitch makes right
+        yield guest.ofport, bytes(broken)
+        kernel = Host6(TAP_PORT, ip=TAP6.ip6, mac=TAP6.mac)
+        yield TAP_PORT, kernel.solicit(key)
+        yield guest.ofport, guest.solicit("fe80::1")
+        yield guest.ofport, guest.advertise(service)
+        yield guest.ofport, guest.segment(dst=service, dport=443)
+        yield guest.ofport, guest.segment(dst=service, headers=[part(0x0008)])
+
+
+def options_of(mac: str) -> list[bytes]:
+    """Options of a solicitation that has its sender's MAC among them."""
+    own, nonce, long = link_layer(1, mac), option(14, b"\1" * 6), option(14, b"\2" * 14)
+    return [own, own + nonce, nonce + own, own + long, long + own, own + link_layer(2, mac)]
+
+
+def receive(sniffer: socket.socket) -> bytes:
+    """Next frame that the switch has sent to a port."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        if select.select([sniffer], [], [], 0)[0]:
+            return sniffer.recv(2048)
+        eventlet.sleep(0.0005)
+    raise AssertionError("nothing came")

@@ -1,0 +1,195 @@
+"""Attachments of a VM whose tags reach br-int should be entries of its list in a real OVSDB."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dfmeta.attach.model import Attachment, Parent
+from dfmeta.exceptions import AttachDriverError
+from dfmeta.ports import subport_list, subport_writer
+from dfmeta.ports.attach_entries import Entries
+from dfmeta.ports.attach_wired import WiredPorts
+from dfmeta.ports.subport_list import KEY, Claim, Entry
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.host.ovs import vms
+
+INSTANCE = "11111111-2222-3333-4444-555555555555"
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[OpenvSwitch]:
+    with OpenvSwitch(dummies=True) as switch:
+        yield switch
+
+
+@pytest.fixture
+def vm(host: OpenvSwitch) -> Iterator[Parent]:
+    """Provide a VM that is plugged straight into the integration bridge."""
+    yield replace(vms.plug(host, "tap1"), port_name="tap1")
+    vms.clear(host)
+
+
+@pytest.fixture
+def entries(host: OpenvSwitch) -> Entries:
+    return Entries(host.ovsdb_connection, BRIDGE)
+
+
+def listed(host: OpenvSwitch, name: str = "tap1") -> list[Any]:
+    """Return the list of a port; empty: it has none."""
+    text = vms.rows(host)[name]["external_ids"].get(KEY)
+    return list(json.loads(text)) if text is not None else []
+
+
+def write(host: OpenvSwitch, text: str, name: str = "tap1") -> None:
+    """Write a list, as the operator does."""
+    value = f"external_ids:{KEY}={json.dumps(text)}"
+    host.vsctl("set", "Interface", name, value, wait=False)
+
+
+def ports(*those: Attachment) -> dict[str, Attachment]:
+    return {one.port_id: one for one in those}
+
+
+def entry(one: Attachment) -> dict[str, Any]:
+    its = {"port_id": one.port_id, "mac": one.mac, "attachment": one.id}
+    return {"vid": one.vid, **its, **({"instance_id": INSTANCE} if one.instance_id else {})}
+
+
+def test_entries_come_and_go_beside_those_of_others(
+    host: OpenvSwitch, vm: Parent, entries: Entries
+) -> None:
+    before = vms.rows(host)["tap1"]["external_ids"]
+    write(host, '[{"vid":7,"of":"another program"}]')
+    one, two = vms.attachment(vm, 100, instance=INSTANCE), vms.attachment(vm, 101)
+    entries.write(vm, ports(one))
+    entries.write(vm, ports(one, two))
+    other = {"vid": 7, "of": "another program"}
+    assert listed(host) == [other, entry(one), entry(two)]
+    # A port that was made anew.
+    again = replace(one, port_id=INSTANCE)
+    entries.write(vm, ports(again))
+    assert listed(host) == [other, entry(two), entry(again)]
+    entries.remove({two.id, INSTANCE})
+    assert listed(host) == [other, entry(again)]
+    host.vsctl("remove", "Interface", "tap1", "external_ids", KEY, wait=False)
+    entries.write(vm, ports(two))
+    entries.remove({two.id})
+    entries.remove({two.id})
+    entries.remove(set())
+    assert vms.rows(host)["tap1"]["external_ids"] == before
+
+
+def test_many_writers_at_once_lose_nothing(host: OpenvSwitch, vm: Parent, entries: Entries) -> None:
+    (row,) = (
+        one["_uuid"] for one in host.records("Interface", "_uuid", "name") if one["name"] == "tap1"
+    )
+    gone = vms.attachment(vm, 50)
+    entries.write(vm, ports(gone))
+
+    def operator(vid: int) -> None:
+        subport_writer.change_list(
+            host.ovsdb_connection, row, lambda text: subport_list.with_entry(text, Entry(vid))
+        )
+
+    def attach(vid: int) -> None:
+        entries.write(vm, ports(vms.attachment(vm, vid)))
+
+    works: list[Callable[[], object]] = [lambda: entries.remove({gone.id})]
+    works += [lambda vid=vid: operator(vid) for vid in range(1, 5)]
+    works += [lambda vid=vid: attach(vid) for vid in range(100, 107)]
+    with ThreadPoolExecutor(len(works)) as pool:
+        for done in [pool.submit(one) for one in works]:
+            done.result()
+    assert sorted(one["vid"] for one in listed(host)) == [*range(1, 5), *range(100, 107)]
+    assert "iface-id" in vms.rows(host)["tap1"]["external_ids"]
+
+
+def test_an_entry_of_an_operator_stands(host: OpenvSwitch, vm: Parent, entries: Entries) -> None:
+    write(host, '[{"vid":100}]')
+    one, two = vms.attachment(vm, 100), vms.attachment(vm, 101)
+    for those in ([two, one], [one]):
+        with pytest.raises(AttachDriverError, match="tap1: VID 100 has an entry of") as caught:
+            entries.write(vm, ports(*those))
+        assert (caught.value.fields["taken"], "whole" in caught.value.fields) == (True, False)
+    entries.remove({one.id})
+    assert listed(host) == [{"vid": 100}]
+
+
+def test_a_list_that_cannot_be_read_stands(host: OpenvSwitch, vm: Parent, entries: Entries) -> None:
+    write(host, "odd")
+    one = vms.attachment(vm, 100)
+    with pytest.raises(AttachDriverError, match="tap1: it is not JSON") as caught:
+        entries.write(vm, ports(one))
+    assert caught.value.fields["whole"]
+    entries.remove({one.id})
+    assert vms.rows(host)["tap1"]["external_ids"][KEY] == "odd"
+
+
+def test_the_row_must_be_that_of_the_vm(host: OpenvSwitch, vm: Parent, entries: Entries) -> None:
+    one = vms.attachment(vm, 100)
+    host.add_bridge("br-other")
+    host.vsctl(
+        "add-port",
+        "br-other",
+        "tap8",
+        "--",
+        "set",
+        "Interface",
+        "tap8",
+        f'external_ids:iface-id="{vm.port_id}"',
+        wait=False,
+    )
+    for wrong in (
+        replace(vm, port_name="tap7"),
+        replace(vm, port_name="tap8"),
+        replace(vm, port_id=INSTANCE),
+    ):
+        with pytest.raises(AttachDriverError, match="is not on br-int"):
+            entries.write(wrong, ports(one))
+    assert listed(host) == []
+
+
+def test_the_state_has_the_lists_where_tags_reach_the_bridge(
+    host: OpenvSwitch, vm: Parent, entries: Entries
+) -> None:
+    vms.plug(host, "tpi-1", iface_id=INSTANCE)
+    write(host, '[{"vid":100}]', "tpi-1")
+    one, gone = vms.attachment(vm, 100), vms.attachment(vm, 102)
+    entries.write(vm, ports(one, gone))
+    other = {"vid": 101, "instance_id": "odd"}
+    write(host, json.dumps([*listed(host), other]))
+    state = WiredPorts(host.ovsdb_connection, BRIDGE, lambda _ports: {}).state()
+    assert state.claims == {
+        vm.port_id: [
+            Claim(100, one.id, one.port_id),
+            Claim(102, gone.id, gone.port_id),
+            Claim(101, "", ""),
+        ]
+    }
+    assert state.parents == {INSTANCE}
+    # The entry of another program stands, so that nothing is missing.
+    for vid, name, port_id, whole in (
+        (100, one.id, one.port_id, True),
+        (100, one.id, "another", False),
+        (103, one.id, one.port_id, False),
+        (101, INSTANCE, "", True),
+    ):
+        assert state.works(vm.port_id, name, port_id, vid) == whole
+    assert (state.others(vm.port_id), state.others(INSTANCE)) == ({101}, set())
+    assert state.left({one.id}) == {gone.id: (vm.port_id, 102)}
+
+
+def test_a_switch_that_is_away_is_said(vm: Parent) -> None:
+    away = Entries("unix:/nowhere", BRIDGE)
+    for call in (
+        lambda: away.write(vm, ports(vms.attachment(vm, 100))),
+        lambda: away.remove({INSTANCE}),
+    ):
+        with pytest.raises(AttachDriverError, match="Open vSwitch does not answer"):
+            call()

@@ -1,0 +1,305 @@
+"""The driver ``local`` should make attachments in a real Open vSwitch, whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Network
+
+import pytest
+
+from dfmeta.attach.model import Attachment, Driver, Found, Network, Parent
+from dfmeta.exceptions import AttachDriverError
+from dfmeta.ports import attachments, one_change
+from dfmeta.ports.attachments import LocalDriver, names_of
+from dfmeta.ports.trunk_bridge import disable, enable
+from tests.harness.guest import uuid_of
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.host.ovs import vms
+
+SUBNET = IPv4Network("10.9.0.0/24")
+NETWORKS = {
+    "red": Network(name="red", subnet=SUBNET, local_vlan=11),
+    "flat": Network(name="flat", subnet=SUBNET),
+}
+INSTANCE = uuid_of("container")
+
+
+@pytest.fixture
+def driver(host: OpenvSwitch) -> LocalDriver:
+    made: Driver = LocalDriver(host.ovsdb_connection, BRIDGE, NETWORKS)
+    assert isinstance(made, LocalDriver)
+    return made
+
+
+@pytest.fixture
+def parent(host: OpenvSwitch) -> Parent:
+    return trunk(host, "tap1")
+
+
+def trunk(host: OpenvSwitch, name: str) -> Parent:
+    vm = vms.plug(host, name, tag=7)
+    enable(host.ovsdb_connection, BRIDGE, name)
+    return vm
+
+
+def found_of(one: Attachment) -> Found:
+    return Found(id=one.id, parent=one.parent, vid=one.vid)
+
+
+def bridge_of(host: OpenvSwitch, parent: Parent) -> str:
+    return str(vms.rows(host)[parent.port_name.replace("tpi-", "tpt-")]["bridge"])
+
+
+def test_both_ends_of_attachments_are_made_and_removed(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent
+) -> None:
+    before = vms.rows(host)
+    assert driver.ready(parent) == ""
+    one = vms.attachment(parent, 100, instance=INSTANCE)
+    two = vms.attachment(parent, 4094, network="flat")
+    driver.make(parent, [one, two])
+    there = vms.rows(host)
+    for each, vlan in ((one, 11), (two, [])):
+        inner, outer = names_of(each.id)
+        wired = {
+            "iface-id": each.port_id,
+            "attached-mac": each.mac,
+            "dfmeta-attachment": each.id,
+        }
+        own = {"dfmeta-instance": INSTANCE} if each is one else {}
+        near, far = there[inner], there[outer]
+        assert (near["bridge"], near["type"], near["port tag"], near["port vlan_mode"]) == (
+            *(BRIDGE, "patch", vlan, []),
+        )
+        assert (near["external_ids"], near["options"]) == (wired | own, {"peer": outer})
+        assert (far["bridge"], far["type"], far["port tag"], far["port vlan_mode"]) == (
+            *(bridge_of(host, parent), "patch", each.vid, "access"),
+        )
+        assert (far["external_ids"], far["options"]) == (wired, {"peer": inner})
+        assert host.ofport(inner) > 0
+        assert host.ofport(outer) > 0
+    assert sorted(driver.found(), key=lambda each: each.vid) == [found_of(one), found_of(two)]
+    driver.make(parent, [one, two])
+    assert vms.rows(host) == there
+    driver.remove([one])
+    assert driver.found() == [found_of(two)]
+    driver.remove([one, two])
+    driver.remove([one, two])
+    assert vms.rows(host) == before
+    driver.make(parent, [])
+    driver.remove([])
+
+
+def test_a_hundred_are_one_transaction(
+    driver: LocalDriver, parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = list[int]()
+    original = one_change._transact
+
+    def transact(remote: str, operations: list[one_change.Operation]) -> str:
+        sent.append(len(operations))
+        return original(remote, operations)
+
+    monkeypatch.setattr(one_change, "_transact", transact)
+    monkeypatch.setattr(attachments, "ASK_AGAIN", 60.0)
+    wanted = [vms.attachment(parent, vid) for vid in range(100, 200)]
+    driver.make(parent, wanted)
+    driver.make(parent, wanted)
+    assert len(sent) == 1
+    assert {one.vid for one in driver.found()} == {one.vid for one in wanted}
+    driver.remove(wanted)
+    assert len(sent) == 2
+    assert driver.found() == []
+
+
+def test_all_or_none(host: OpenvSwitch, driver: LocalDriver, parent: Parent) -> None:
+    before = vms.rows(host)
+    wrong = vms.attachment(parent, 101, network="blue")
+    with pytest.raises(AttachDriverError, match="the network blue is not configured"):
+        driver.make(parent, [vms.attachment(parent, 100), wrong])
+    assert vms.rows(host) == before
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_half_a_pair_is_found_repaired_and_removed(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent, gone: int
+) -> None:
+    before = vms.rows(host)
+    one, other = (vms.attachment(parent, vid) for vid in (100, 200))
+    driver.make(parent, [one, other])
+    whole = vms.rows(host)
+    host.vsctl("del-port", names_of(one.id)[gone])
+    half = Found(id=one.id, parent="", vid=100 if gone == 0 else 0)
+    assert {found.id: found for found in driver.found()} == {
+        one.id: half,
+        other.id: found_of(other),
+    }
+    driver.make(parent, [one])
+    assert vms.rows(host) == whole
+    host.vsctl("del-port", names_of(one.id)[gone])
+    driver.remove([one, other])
+    assert vms.rows(host) == before
+
+
+def test_a_port_of_another_name_is_not_an_attachment(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent
+) -> None:
+    one = vms.attachment(parent, 100)
+    driver.make(parent, [one])
+    copied = f"external_ids:dfmeta-attachment={one.id}"
+    host.vsctl("add-port", BRIDGE, "copy", "--", "set", "Interface", "copy", copied)
+    assert driver.found() == [found_of(one)]
+    driver.remove([one])
+    assert driver.found() == []
+    assert "copy" in vms.rows(host)
+    host.vsctl("del-port", "copy")
+
+
+def test_changed_columns_are_corrected_and_keys_of_others_stay(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent
+) -> None:
+    one = vms.attachment(parent, 100)
+    driver.make(parent, [one])
+    inner, outer = names_of(one.id)
+    whole = vms.rows(host)
+    host.vsctl(
+        *("set", "Port", inner, "tag=99", "--", "set", "Port", outer, "trunks=3", "--", "set"),
+        *("Interface", inner, "options:peer=other", "external_ids:attached-mac=x"),
+        *("external_ids:dfmeta-instance=x", "external_ids:other=1"),
+    )
+    driver.make(parent, [one])
+    there = vms.rows(host)
+    assert there[inner]["external_ids"].pop("other") == "1"
+    assert there == whole
+
+
+def test_ports_of_a_deleted_trunk_are_removed(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent
+) -> None:
+    wanted = [vms.attachment(parent, vid) for vid in (100, 200)]
+    driver.make(parent, wanted)
+    host.vsctl("del-br", bridge_of(host, parent))
+    assert set(driver.found()) == {Found(id=one.id, parent="", vid=0) for one in wanted}
+    assert "not on a trunk" in driver.ready(parent)
+    driver.remove(wanted)
+    assert set(vms.rows(host)) == {BRIDGE, parent.port_name}
+
+
+def test_an_end_on_a_former_trunk_is_moved(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent
+) -> None:
+    one = vms.attachment(parent, 100)
+    inner, outer = names_of(one.id)
+    driver.make(parent, [one])
+    whole = vms.rows(host)
+    host.vsctl("add-br", "tbr-old", "--", "del-port", outer, "--", "add-port", "tbr-old", outer)
+    ids = (f'external_ids:dfmeta-attachment="{one.id}"', f"options:peer={inner}")
+    host.vsctl("set", "Interface", outer, "type=patch", *ids)
+    driver.make(parent, [one])
+    host.vsctl("del-br", "tbr-old")
+    assert vms.rows(host) == whole
+
+
+def test_vlan_ids_and_names_of_others_are_named(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent
+) -> None:
+    bridge = bridge_of(host, parent)
+    host.vsctl("add-port", bridge, "other", "tag=100")
+    driver.make(parent, [vms.attachment(parent, 200)])
+    before = vms.rows(host)
+    said = f"VLAN id 100 of the trunk is used by the port other of {bridge}"
+    with pytest.raises(AttachDriverError, match=said):
+        driver.make(parent, [vms.attachment(parent, 101), vms.attachment(parent, 100)])
+    with pytest.raises(AttachDriverError, match="VLAN id 200 of the trunk is used by the port spt"):
+        driver.make(parent, [vms.attachment(parent, 200, salt="another container")])
+    taken = vms.attachment(parent, 300)
+    host.vsctl("add-port", BRIDGE, names_of(taken.id)[0])
+    with pytest.raises(AttachDriverError, match="of br-int belongs to another program"):
+        driver.make(parent, [taken])
+    host.vsctl("del-port", names_of(taken.id)[0])
+    assert vms.rows(host) == before
+
+
+def test_a_parent_without_a_trunk_of_dfmeta_is_not_ready(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent
+) -> None:
+    plain = vms.plug(host, "tap2")
+    unplugged = vms.parent("tap3", "x", "y")
+    tap = vms.parent("tap2", plain.port_id, plain.instance_id)
+    assert driver.ready(tap) == "tap2 is not on a trunk: run `dfmeta trunk enable tap2`"
+    assert driver.ready(unplugged) == "br-int has no port tap3"
+    host.vsctl("set", "Port", "tap2", "other_config:net_uuid=x")
+    assert "the driver local cannot be used beside it" in driver.ready(tap)
+    bridge = bridge_of(host, parent)
+    host.vsctl("clear", "Bridge", bridge, "external_ids")
+    before = vms.rows(host)
+    said = f"on {bridge} is Neutron's or another program's"
+    assert said in driver.ready(parent)
+    with pytest.raises(AttachDriverError, match=said):
+        driver.make(parent, [vms.attachment(parent, 100)])
+    assert vms.rows(host) == before
+
+
+def test_ovsdb_away_is_said(parent: Parent) -> None:
+    away = LocalDriver("unix:/nowhere", BRIDGE, NETWORKS)
+    assert "OVSDB does not do its part: No such file" in away.ready(parent)
+    one = vms.attachment(parent, 100)
+    calls: tuple[Callable[[], object], ...] = (
+        away.found,
+        lambda: away.make(parent, [one]),
+        lambda: away.remove([one]),
+    )
+    for call in calls:
+        with pytest.raises(AttachDriverError, match="No such file"):
+            call()
+
+
+def test_a_switch_that_gives_no_numbers_is_said(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attachments, "WAIT", 0.3)
+    monkeypatch.setattr(attachments, "ASK_AGAIN", 0.1)
+    one = vms.attachment(parent, 100)
+    host.stop("ovs-vswitchd")
+    with pytest.raises(AttachDriverError, match=r"has not made 2 of 2 ports work.*: no number"):
+        driver.make(parent, [one])
+    host.start("ovs-vswitchd")
+    monkeypatch.undo()
+    driver.make(parent, [one])
+    assert driver.found() == [found_of(one)]
+
+
+def test_writers_at_once_lose_nothing(host: OpenvSwitch, driver: LocalDriver) -> None:
+    """Several threads make and remove attachments of two trunks, and want the same VLAN ids."""
+    parents = [trunk(host, name) for name in ("tap1", "tap2")]
+    before = vms.rows(host)
+    kept = [vms.attachment(of, vid) for of in parents for vid in range(100, 108)]
+    passing = [vms.attachment(of, vid) for of in parents for vid in range(200, 208)]
+    by_id = {of.port_id: of for of in parents}
+
+    def work(one: Attachment) -> None:
+        driver.make(by_id[one.parent], [one])
+        if one in passing:
+            driver.remove([one])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, [*kept, *passing]))
+    assert set(driver.found()) == {found_of(one) for one in kept}
+    for of in parents:
+        with pytest.raises(Exception, match="has subports"):
+            disable(host.ovsdb_connection, BRIDGE, of.port_name)
+    with ThreadPoolExecutor(2) as pool:
+        rivals = [vms.attachment(parents[0], 300, salt=salt) for salt in "ab"]
+        refused = list(pool.map(lambda one: _refusal(driver, parents[0], one), rivals))
+    assert sorted(bool(one) for one in refused) == [False, True]
+    driver.remove([*kept, *rivals])
+    assert vms.rows(host) == before
+
+
+def _refusal(driver: LocalDriver, parent: Parent, one: Attachment) -> str:
+    try:
+        driver.make(parent, [one])
+    except AttachDriverError as error:
+        return error.cause
+    return ""

@@ -1,0 +1,347 @@
+"""The flows of Meta IPs on real bridges: as in the model, and through a real patch."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dfmeta.flows import desired, meta_bridge
+from dfmeta.flows.desired import Guest
+from dfmeta.flows.flow import Flow
+from dfmeta.flows.meta_bridge import MetaTap
+from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.flows.pipeline import BR_META, METADATA_IP, Layout
+from dfmeta.flows.service import Tap
+from dfmeta.flows.wire import Wire
+from dfmeta.model import TAP_MAC, TAP_VLAN, Endpoint, GuestAddress
+from tests.core.flows.frames import (
+    arp,
+    ethernet,
+    ipv4,
+    ipv6,
+    link_layer,
+    neighbour,
+    solicited_node,
+    tagged,
+    tcp,
+)
+from tests.core.flows.world import Host, Host6
+from tests.harness.examples import examples
+from tests.harness.meta import (
+    PATCH_INT,
+    PATCH_META,
+    PORT,
+    SERVICE6,
+    TAP_META,
+    VLAN,
+    meta_keys,
+    meta_tap_of,
+    patch_of,
+)
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.host.ovs.made_up import flag_sets, macs, of_endpoint, overwritten, quick
+from tests.host.ovs.pair import METERS, SYN_METERS, Pair, shared_pair
+from tests.host.ovs.switch import GUESTS, TAP_PORT, Connection, encode
+from tests.host.ovs.test_differential import read
+
+pair = shared_pair
+META_BRIDGE = "br-meta"
+SECOND = Layout(pipeline=BR_META)
+KEYS = meta_keys()
+IP, IP6 = "10.0.0.5", "fd12:3456::5"
+GUEST_MAC = "fa:16:3e:00:00:05"
+PATCH = GUESTS[0]
+"""Port of the one bridge that plays the patch of br-meta."""
+NUMBERS, NUMBERS6 = KEYS.slots(4)[:4], KEYS.slots(6)[:4]
+addresses = st.builds(
+    GuestAddress,
+    st.sampled_from([GUEST_MAC, "fa:16:3e:00:00:06"]),
+    st.sampled_from([IPv4Address(IP), IPv4Address("10.0.0.6")]),
+)
+addresses6 = st.builds(
+    GuestAddress,
+    st.sampled_from([GUEST_MAC, "fa:16:3e:00:00:06"]),
+    st.just(IPv6Address(IP6)),
+    st.sampled_from([IPv6Address(one) for one in SERVICE6]),
+)
+
+
+@dataclass(frozen=True)
+class State:
+    """Guests with their numbers, whose flows one of the two bridges has."""
+
+    second: bool
+    tap: Tap
+    meta: MetaTap
+    guests: tuple[Guest, ...]
+
+    def flows(self) -> list[Flow]:
+        """All flows of the bridge."""
+        if not self.second:
+            theirs = [one for guest in self.guests for one in desired.guest_flows(guest, self.tap)]
+            return [*desired.fixed_flows(self.tap), *theirs]
+        theirs = [
+            one
+            for guest in self.guests
+            for number, known in guest.addresses.items()
+            for one in meta_bridge.address_flows(guest.endpoint, known, slot=number, tap=self.meta)
+        ]
+        return [*meta_bridge.fixed_flows(self.meta), *theirs]
+
+
+@st.composite
+def states(draw: st.DrawFn, second: bool) -> State:
+    """Which numbers are in use, and by which addresses of which guests."""
+    numbers = draw(st.permutations(NUMBERS)), draw(st.permutations(NUMBERS6))
+    guests = []
+    for at, ofport in enumerate(sorted(draw(st.sets(st.sampled_from(GUESTS), min_size=1)))):
+        # Two of each version for the first guest, one for any other.
+        mine = slice(0, 2) if not at else slice(1 + at, 2 + at)
+        known = draw(st.lists(addresses, unique=True, max_size=2))
+        known6 = draw(st.lists(addresses6, unique=True, max_size=2))
+        given = dict(zip(numbers[0][mine], known, strict=False))
+        given |= dict(zip(numbers[1][mine], known6, strict=False))
+        meters = METERS[ofport], SYN_METERS[ofport]
+        endpoint = Endpoint(ofport, draw(st.sampled_from([0, 0, 7])))
+        guests.append(Guest(endpoint, meters[0], given, meters[1]))
+    tap = replace(patch_of(KEYS), ofport=TAP_PORT)
+    meta = replace(meta_tap_of(KEYS), ofport=TAP_PORT, patch=PATCH)
+    return State(second, tap, meta, tuple(guests))
+
+
+@st.composite
+def likely(draw: st.DrawFn, state: State) -> tuple[int, bytes]:
+    """A frame that the flows of *state* are about, now and then with a byte overwritten."""
+    guest = draw(st.sampled_from(state.guests))
+    number, who = draw(
+        st.sampled_from([*guest.addresses.items()])
+        if guest.addresses
+        else st.tuples(st.sampled_from(NUMBERS), addresses)
+    )
+    key, label = str(KEYS.key_of(guest.endpoint, number)), KEYS.label(number)
+    flags, kind = draw(flag_sets), draw(st.integers(0, 4))
+    version, service = who.ip.version, str(who.service or METADATA_IP)
+    gateway, own = KEYS.gateway(version), state.meta.mac
+    if kind == 0:  # a guest's own
+        port, frame = guest.endpoint.ofport, _tcp(str(who.ip), service, who.mac, flags=flags)
+    elif kind == 1:  # behind the patch
+        port, frame = PATCH, _tcp(str(who.ip), service, label, flags=flags)
+    elif kind == 2:  # the listener's
+        frame = _tcp(gateway, key, own, flags=flags, sport=PORT)
+        port = TAP_PORT
+    elif kind == 3:  # in front of the patch
+        port, frame = TAP_PORT, _tcp(service, key, own, dst_mac=label, flags=flags, sport=80)
+    else:
+        port, frame = TAP_PORT, _question(key, own)
+    frame = draw(st.just(frame) | macs.map(lambda mac: bytes.fromhex(mac.replace(":", ""))).map(
+        lambda mac: mac + frame[6:]
+    ))  # fmt: skip
+    frame = draw(overwritten(frame))
+    if draw(st.integers(0, 9)) == 0:
+        frame = tagged(frame, draw(st.sampled_from([0, VLAN, 0x2000 | VLAN])))
+    if kind == 0:
+        frame = draw(of_endpoint(guest.endpoint, frame))
+    return port, frame
+
+
+def _tcp(
+    src: str,
+    dst: str,
+    src_mac: str,
+    *,
+    dst_mac: str = TAP_MAC,
+    flags: int = 2,
+    sport: int = 40000,
+) -> bytes:
+    segment = tcp(dst=dst, src=src, flags=flags, sport=sport, dport=80)
+    if ip_address(src).version == 4:
+        return ethernet(ipv4(segment, dst=dst, src=src), dst=dst_mac, src=src_mac)
+    return ethernet(ipv6(segment, dst=dst, src=src), dst=dst_mac, src=src_mac, kind=0x86DD)
+
+
+def _question(target: str, own: str) -> bytes:
+    """The host's question for the MAC of *target*."""
+    version = ip_address(target).version
+    gateway = KEYS.gateway(version)
+    if version == 4:
+        packet = arp(op=1, sha=own, spa=gateway, tpa=target)
+        return ethernet(packet, dst="ff:ff:ff:ff:ff:ff", src=own, kind=0x0806)
+    ends = {"dst": solicited_node(target), "src": gateway}
+    message = neighbour(135, target=target, options=link_layer(1, own), **ends)
+    return ethernet(ipv6(message, proto=58, **ends), dst=TAP_MAC, src=own, kind=0x86DD)
+
+
+# The model and a real bridge
+
+
+@pytest.mark.parametrize(
+    ("layout", "fates"),
+    [
+        (Layout(), {"controller", "proxy", "guest", "dropped", "untouched"}),
+        (SECOND, {"proxy", "guest", "back", "dropped", "untouched"}),
+    ],
+    ids=["br-int", "br-meta"],
+)
+def test_the_model_and_open_vswitch_agree(pair: Pair, layout: Layout, fates: set[str]) -> None:
+    seen, second = Counter[str](), layout is SECOND
+    pair.wire = Wire(layout)
+
+    @settings(quick, max_examples=examples(25))
+    @given(data=st.data())
+    def agree(data: st.DataObject) -> None:
+        state = data.draw(states(second))
+        frames = data.draw(st.lists(likely(state), min_size=15, max_size=30))
+        pair.install(state.flows())
+        seen.update(pair.compare(frames))
+
+    agree()
+    assert seen.keys() >= fates, seen
+    _both_dumps_read_the_same(pair, second=second)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 229])
+def test_a_question_whose_option_has_a_wrong_length_is_answered_as_in_the_model(
+    pair: Pair, length: int
+) -> None:
+    pair.wire = Wire(SECOND)
+    state = _one_guest(second=True)
+    pair.install(state.flows())
+    frame = _question(str(KEYS.key_of(Endpoint(1), NUMBERS6[0])), state.meta.mac)
+    assert frame[-8:-6] == bytes((1, 1))
+    frame = frame[:-7] + bytes((length,)) + frame[-6:]
+    assert pair.compare([(TAP_PORT, frame)]) == {"back": 1}
+
+
+def _both_dumps_read_the_same(pair: Pair, *, second: bool) -> None:
+    flows = _one_guest(second=second).flows()
+    pair.install(flows)
+    data, last = encode(pair.wire, [pair.wire.dump()], 1)
+    pair.answers.clear()
+    pair.model.feed(data)
+    for answers in (pair.answers, pair.connection.exchange(data, last)):
+        entries = [entry for one in answers[:-1] for entry in read(one).body]
+        found = [one.flow for one in map(pair.wire.found, entries) if one is not None]
+        assert len(found) == len(flows)
+        assert set(found) == set(flows)
+
+
+def _one_guest(*, second: bool) -> State:
+    """A guest with an address of each version of IP."""
+    known = {
+        NUMBERS[0]: GuestAddress(GUEST_MAC, IPv4Address(IP)),
+        NUMBERS6[0]: GuestAddress(GUEST_MAC, IPv6Address(IP6), IPv6Address(SERVICE6[1])),
+    }
+    tap = replace(patch_of(KEYS), ofport=TAP_PORT)
+    meta = replace(meta_tap_of(KEYS), ofport=TAP_PORT, patch=PATCH)
+    return State(second, tap, meta, (Guest(Endpoint(1), METERS[1], known, SYN_METERS[1]),))
+
+
+# Two real bridges
+
+
+@dataclass(frozen=True)
+class Bridges:
+    """br-int with two guests, the patch, and br-meta with tap-meta."""
+
+    host: OpenvSwitch
+    keys: MetaKeys
+    ports: dict[str, str]
+    """Name of a port → its number in the datapath."""
+
+    def actions(self, bridge: str, in_port: int, frame: bytes) -> str:
+        """What the datapath would do with *frame*."""
+        text = self.host.appctl("ofproto/trace", bridge, f"in_port={in_port}", frame.hex())
+        (actions,) = re.findall(r"^Datapath actions: (.*)$", text, re.MULTILINE)
+        return str(actions)
+
+
+@pytest.fixture
+def bridges(shared_host: OpenvSwitch) -> Iterator[Bridges]:
+    """Two guests of the same MAC and addresses on two real bridges."""
+    tag, mode, (inner,) = TAP_VLAN
+    vlan = f"tag={tag} vlan_mode={mode} cvlans={inner}".split()
+    shared_host.add_bridge(META_BRIDGE, fail_mode="secure")
+    with contextlib.ExitStack() as stack:
+        stack.callback(shared_host.vsctl, "--if-exists", "del-br", META_BRIDGE)
+        for bridge, port, more in (
+            (BRIDGE, "p1", ["type=internal", "ofport_request=1"]),
+            (BRIDGE, "p2", ["type=internal", "ofport_request=2"]),
+            (BRIDGE, "int-meta", _patch("phy-meta", PATCH_INT)),
+            (META_BRIDGE, "phy-meta", _patch("int-meta", PATCH_META)),
+            (META_BRIDGE, "tap-meta", ["type=internal", f"ofport_request={TAP_META}"]),
+        ):
+            own = vlan if port == "int-meta" else []
+            shared_host.vsctl("add-port", bridge, port, *own, "--", "set", "Interface", port, *more)
+        shown = shared_host.appctl("dpif/show")
+        ports = dict(re.findall(r"^\s+(\S+) \d+/(\d+):", shown, re.MULTILINE))
+        keys = meta_keys()
+        _install(shared_host, keys)
+        yield Bridges(shared_host, keys, ports)
+
+
+def _patch(peer: str, ofport: int) -> list[str]:
+    return ["type=patch", f"options:peer={peer}", f"ofport_request={ofport}"]
+
+
+def _install(host: OpenvSwitch, keys: MetaKeys) -> None:
+    guests = tuple(
+        Guest(
+            Endpoint(ofport),
+            None,
+            {
+                NUMBERS[at]: GuestAddress(GUEST_MAC, IPv4Address(IP)),
+                NUMBERS6[at]: GuestAddress(GUEST_MAC, IPv6Address(IP6), IPv6Address(SERVICE6[0])),
+            },
+        )
+        for at, ofport in enumerate((1, 2))
+    )
+    for second, bridge in ((False, BRIDGE), (True, META_BRIDGE)):
+        wire = Wire(SECOND if second else Layout())
+        state = State(second, patch_of(keys), meta_tap_of(keys), guests)
+        with Connection(host, bridge) as connection:
+            data, last = encode(wire, map(wire.add, state.flows()))
+            answers = connection.exchange(data, last)
+            assert len(answers) == 1, answers
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_real_patch_carries_each_guests_packets_and_answers(
+    bridges: Bridges, version: int
+) -> None:
+    numbers = NUMBERS if version == 4 else NUMBERS6
+    src, dst = (IP, METADATA_IP) if version == 4 else (IP6, SERVICE6[0])
+    for number, ofport in zip(numbers, (1, 2), strict=False):
+        key = str(bridges.keys.key_of(Endpoint(ofport), number))
+        towards = bridges.actions(BRIDGE, ofport, _tcp(src, dst, GUEST_MAC))
+        assert towards.endswith(f",{bridges.ports['tap-meta']}")
+        assert f"src={key}" in towards
+        answer = _tcp(bridges.keys.gateway(version), key, TAP_MAC, sport=PORT, flags=0x12)
+        back = bridges.actions(META_BRIDGE, TAP_META, answer)
+        assert back.endswith(f",{bridges.ports[f'p{ofport}']}")
+        assert GUEST_MAC in back
+        assert "vlan" not in back
+
+
+def test_the_patch_ports_vlan_keeps_floods_of_guests_out(bridges: Bridges) -> None:
+    for frame in (Host(1).question("10.0.0.9"), Host6(1).solicit("fd12:3456::9")):
+        flooded = bridges.actions(BRIDGE, 1, frame).split(",")
+        assert bridges.ports["p2"] in flooded
+        assert bridges.ports["tap-meta"] not in flooded
+
+
+def test_nothing_of_tap_meta_but_answers_leaves_br_meta(bridges: Bridges) -> None:
+    own = bridges.keys.label(1)
+    for frame in (
+        Host(1, bridges.keys.gateway(4), own).question("10.0.0.9"),
+        Host6(1, bridges.keys.gateway(6), own).advertise(bridges.keys.gateway(6)),
+        _tcp("10.0.0.1", IP, own),
+    ):
+        assert bridges.actions(META_BRIDGE, TAP_META, frame) == "drop"

@@ -1,0 +1,664 @@
+"""The second bridge and the Meta addresses in a real OVSDB, through the daemon's own watcher."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from dfmeta.cmd.tap import NUMBER_INTERVAL
+from dfmeta.exceptions import OvsdbError
+from dfmeta.model import MetaIds, MetaNames, Port
+from dfmeta.ports import meta_writer
+from dfmeta.ports.bridge_reader import Update
+from dfmeta.ports.conflicts import MetaDatapathError, TapElsewhereError
+from dfmeta.ports.meta_rows import MetaRows
+from dfmeta.ports.ovsdb import OvsdbWatcher
+from tests.core.unit.support import let_hub_run, until
+from tests.harness.netns import KERNEL_DATAPATH
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+
+MAC, NEUTRONS_MAC = "fa:16:ee:00:00:01", "fa:16:ee:00:00:09"
+META, TAP, NEAR, FAR, _ = NAMES = MetaNames(
+    "br-meta", "tap-meta", "int-br-meta", "phy-br-meta", MAC
+)
+RENAMED = MetaNames("br-new", TAP, "int-br-new", "phy-br-new", MAC)
+OTHERS = MetaNames("br-other", "tap-other", "int-br-other", "phy-br-other", MAC)
+MARK = {"dfmeta": "meta of br-int"}
+MARKS = MARK | {"skip_cleanup": "true"}
+VLAN = {"tag": 4095, "vlan_mode": "dot1q-tunnel", "cvlans": 1}
+DATAPATH, OTHER_DATAPATH = ("system", "netdev") if KERNEL_DATAPATH else ("netdev", "system")
+IDS = MetaIds("240.0.0.5", "fa:16:ee:00:00:05", "fd00:a9fe:a9fe:a9fe::5")
+KEYS = {
+    "dfmeta-meta-ip": IDS.ip,
+    "dfmeta-meta-mac": IDS.mac,
+    "dfmeta-meta-ip6": IDS.ip6,
+}
+VIF = {"iface-id": "port-1", "attached-mac": "02:00:00:00:00:05"}
+LEFT = {"iface-status": "active", "attached-mac": MAC}
+"""Keys of tap-meta from Neutron's metadata_path."""
+
+
+class Watch:
+    """A watcher, and the last state that it has told."""
+
+    def __init__(
+        self,
+        host: OpenvSwitch,
+        names: MetaNames | None = NAMES,
+        bridge: str = BRIDGE,
+        tap: str = "tap-metadata",
+    ) -> None:
+        self.names = names or NAMES
+        self.update = Update(connected=False)
+        self.ports: dict[str, Port] = {}
+        self.watcher = OvsdbWatcher(
+            host.ovsdb_connection, bridge, tap, deliver=self._take, meta=names
+        )
+
+    def __enter__(self) -> Watch:
+        self.watcher.start()
+        until(lambda: self.update.connected, "the first reading")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.watcher.stop()
+        let_hub_run()
+
+    def _take(self, update: Update) -> None:
+        self.update = update
+        self.ports |= {port.name: port for port in update.changed}
+
+    @property
+    def rows(self) -> MetaRows:
+        """The second bridge."""
+        assert self.update.meta is not None
+        return self.update.meta
+
+    def ensured(self) -> MetaRows:
+        """Create everything and wait until Open vSwitch has numbered it.
+
+        It may have to number it again, as the daemon asks it every two seconds: see
+        :meth:`OvsdbWatcher.reconfigure`.
+        """
+        self.watcher.ensure_meta(self.names)
+        until(lambda: self.rows.sound, "the rows of the second bridge")
+        due = time.monotonic()
+
+        def in_use() -> bool:
+            nonlocal due
+            if time.monotonic() >= due:
+                self.watcher.reconfigure()
+                due += NUMBER_INTERVAL
+            return self._in_use()
+
+        until(in_use, "the second bridge", timeout=30)
+        return self.rows
+
+    def _in_use(self) -> bool:
+        rows = self.rows
+        numbers = (rows.datapath_id, rows.tap, rows.patch_int, rows.patch_meta)
+        return rows.sound and None not in numbers and rows.tap_mac == self.names.mac
+
+    def error(self) -> BaseException | None:
+        """Return the cause for which OVSDB could not be changed."""
+        with pytest.raises(OvsdbError) as raised:
+            self.watcher.ensure_meta(self.names)
+        return raised.value.__cause__
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[OpenvSwitch]:
+    with OpenvSwitch() as switch:
+        yield switch
+
+
+@pytest.fixture
+def host(one: OpenvSwitch) -> Iterator[OpenvSwitch]:
+    """A host with br-int alone."""
+    yield one
+    for name in bridges(one):
+        if name != BRIDGE:
+            one.vsctl("del-br", name, wait=False)
+    one.reset()
+
+
+@pytest.fixture
+def watch(host: OpenvSwitch) -> Iterator[Watch]:
+    with Watch(host) as watching:
+        yield watching
+
+
+@pytest.fixture
+def also(host: OpenvSwitch) -> Iterator[Callable[..., Watch]]:
+    """Start further watchers."""
+    with ExitStack() as stack:
+        yield lambda *args, **kwargs: stack.enter_context(Watch(host, *args, **kwargs))
+
+
+def bridges(host: OpenvSwitch) -> list[str]:
+    return host.vsctl("list-br", wait=False).split()
+
+
+def row(host: OpenvSwitch, table: str, name: str, *columns: str) -> dict[str, Any]:
+    """Columns of a row."""
+    (found,) = (one for one in host.records(table, "name", *columns) if one["name"] == name)
+    return {column: found[column] for column in columns}
+
+
+def ids(host: OpenvSwitch, interface: str) -> dict[str, str]:
+    found: dict[str, str] = row(host, "Interface", interface, "external_ids")["external_ids"]
+    return found
+
+
+def database(host: OpenvSwitch) -> list[Any]:
+    """Everything that dfmeta may write."""
+    return [
+        host.records("Bridge", "_uuid", "name", "ports", "fail_mode", "datapath_type"),
+        host.records("Port", "_uuid", "name", "interfaces", *VLAN, "other_config"),
+        host.records("Interface", "_uuid", "name", "type", "options", "mac", "external_ids"),
+    ]
+
+
+def add_bridge(host: OpenvSwitch, name: str, *ports: str, datapath: str = DATAPATH) -> None:
+    """Add a bridge of others with internal ports."""
+    added = [("--", "add-port", name, one, "--", *internal(one)) for one in ports]
+    host.vsctl(
+        *("add-br", name, "--", "set", "Bridge", name, f"datapath_type={datapath}"),
+        *(part for command in added for part in command),
+        wait=datapath == DATAPATH,
+    )
+
+
+def internal(interface: str) -> tuple[str, ...]:
+    return ("set", "Interface", interface, "type=internal")
+
+
+def add_guest(host: OpenvSwitch, name: str = "guest") -> None:
+    keys = [f'external_ids:{key}="{value}"' for key, value in VIF.items()]
+    host.vsctl("add-port", BRIDGE, name, "--", "set", "Interface", name, *keys, wait=False)
+
+
+def leave_neutrons(host: OpenvSwitch) -> None:
+    """Leave the bridge and the ports of Neutron's metadata_path.
+
+    See neutron.agent.l2.extensions.metadata.metadata_path; the patch ports are the Open vSwitch
+    agent's, for a bridge in bridge_mappings.
+    """
+    add_bridge(host, META, TAP)
+    keys = [f'external_ids:{key}="{value}"' for key, value in LEFT.items()]
+    host.vsctl(
+        *("set", "Port", TAP, "tag=1", "other_config:tag=1", "--", "set", "Interface", TAP),
+        *(f'mac="{NEUTRONS_MAC}"', *keys),
+        *("--", "add-port", BRIDGE, NEAR, "--", "set", "Interface", NEAR, "type=patch"),
+        *(f"options:peer={FAR}", "--", "add-port", META, FAR),
+        *("--", "set", "Interface", FAR, "type=patch", f"options:peer={NEAR}"),
+    )
+
+
+# The second bridge
+
+
+def test_a_host_without_a_second_bridge_gets_one_with_its_ports(
+    host: OpenvSwitch, watch: Watch
+) -> None:
+    assert watch.rows == MetaRows()
+    rows = watch.ensured()
+    assert (host.ports(), host.ports(META)) == ([NEAR], [FAR, TAP])
+    assert row(host, "Bridge", META, "fail_mode", "datapath_type", "external_ids") == {
+        "fail_mode": "secure",
+        "datapath_type": DATAPATH,
+        "external_ids": MARK,
+    }
+    for name, kind, options in (
+        (TAP, "internal", {}),
+        (NEAR, "patch", {"peer": FAR}),
+        (FAR, "patch", {"peer": NEAR}),
+    ):
+        assert row(host, "Port", name, *VLAN) == VLAN
+        assert row(host, "Interface", name, "type", "options", "external_ids") == {
+            "type": kind,
+            "options": options,
+            "external_ids": MARKS,
+        }
+    numbers = [host.ofport(name) for name in (TAP, NEAR, FAR)]
+    assert [rows.tap, rows.patch_int, rows.patch_meta] == numbers
+    datapath_id = row(host, "Bridge", META, "datapath_id")["datapath_id"]
+    assert (rows.datapath_id, rows.controllers) == (int(datapath_id, 16), 0)
+
+
+def test_frames_cross_the_patch_by_a_flow_and_are_not_flooded_to_it(
+    host: OpenvSwitch, watch: Watch
+) -> None:
+    add_bridge(host, META, "uplink")
+    host.vsctl("add-port", BRIDGE, "guest", "--", *internal("guest"))
+    rows = watch.ensured()
+    for bridge, port, ours in ((BRIDGE, "guest", [NEAR]), (META, "uplink", [TAP, FAR])):
+        host.ofctl("del-flows", bridge)
+        host.ofctl("add-flow", bridge, "priority=0,actions=NORMAL")
+        flow = f"in_port={port},dl_dst=ff:ff:ff:ff:ff:ff"
+        crossing = host.trace(flow, bridge=bridge)
+        assert "NORMAL" in crossing
+        assert not any(f'bridge("{one}")' in crossing for one in {BRIDGE, META} - {bridge})
+        assert not any(re.search(rf"output to .*{one}", crossing) for one in ours)
+    host.ofctl("add-flow", BRIDGE, f"priority=1,in_port=guest,actions=output:{rows.patch_int}")
+    host.ofctl("add-flow", META, f"priority=1,in_port={FAR},actions=output:{rows.tap}")
+    host.ofctl("add-flow", META, f"priority=1,in_port={TAP},actions=output:{rows.patch_meta}")
+    host.ofctl("add-flow", BRIDGE, f"priority=1,in_port={NEAR},actions=output:guest")
+    numbers = dict(re.findall(r"^\s+(\S+) \d+/(\d+):", host.appctl("dpif/show"), re.MULTILINE))
+    there, back = host.trace("in_port=guest"), host.trace(f"in_port={TAP}", bridge=META)
+    assert f"Datapath actions: {numbers[TAP]}" in there.splitlines()
+    assert f"Datapath actions: {numbers['guest']}" in back.splitlines()
+
+
+def test_a_second_time_changes_nothing(host: OpenvSwitch, watch: Watch) -> None:
+    watch.ensured()
+    before = database(host)
+    watch.ensured()
+    assert database(host) == before
+
+
+def test_after_a_restart_of_the_daemon_everything_is_as_it_was(
+    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
+) -> None:
+    watch.ensured()
+    before = database(host)
+    again = also()
+    assert again.rows == watch.rows
+    assert again.ensured() == watch.rows
+    assert database(host) == before
+
+
+def test_another_base_mac_after_a_restart_changes_the_tap(
+    watch: Watch, also: Callable[..., Watch]
+) -> None:
+    watch.ensured()
+    again = also(NAMES._replace(mac=NEUTRONS_MAC))
+    assert not again.rows.sound
+    again.ensured()
+    until(lambda: not watch.rows.sound, "the MAC of the other watcher to be noticed")
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        ("del-br", META),
+        ("del-port", NEAR),
+        ("del-port", FAR),
+        ("del-port", TAP),
+        ("del-br", META, "--", "add-br", META, "--", "add-port", META, TAP),
+        ("del-port", TAP, "--", "add-port", BRIDGE, "other", "--", *internal("other")),
+        ("clear", "Port", NEAR, "tag"),
+        ("set", "Port", NEAR, "vlan_mode=access"),
+        ("clear", "Port", FAR, "cvlans"),
+        ("set", "Port", TAP, "tag=1"),
+        ("set", "Interface", NEAR, "options:peer=elsewhere"),
+        ("clear", "Interface", FAR, "options"),
+        ("set", "Interface", FAR, "type=internal"),
+        ("set", "Interface", TAP, "type=dummy"),
+        ("set", "Interface", TAP, f'mac="{NEUTRONS_MAC}"'),
+        ("clear", "Interface", TAP, "mac"),
+        ("clear", "Bridge", META, "fail_mode"),
+        ("set", "Bridge", META, "fail_mode=standalone"),
+        ("set", "Bridge", META, f"datapath_type={OTHER_DATAPATH}"),
+    ],
+    ids=" ".join,
+)
+def test_a_change_by_an_operator_is_noticed_and_corrected(
+    host: OpenvSwitch, watch: Watch, harm: tuple[str, ...]
+) -> None:
+    watch.ensured()
+    host.vsctl(*harm, wait=False)
+    until(lambda: not watch.rows.sound, "the change to be noticed")
+    watch.ensured()
+    assert {NEAR} <= set(host.ports())
+    assert host.ports(META) == [FAR, TAP]
+
+
+def test_a_number_that_ovsdb_has_lost_comes_back(host: OpenvSwitch, watch: Watch) -> None:
+    number = watch.ensured().tap
+    host.vsctl("set", "Interface", TAP, "ofport=-1", wait=False)
+    until(lambda: watch.rows.tap is None, "the number to be lost")
+    watch.watcher.reconfigure()
+    until(lambda: watch.rows.tap == number, "the number")
+
+
+def test_without_the_bridge_none_of_its_ports_is_there(host: OpenvSwitch, watch: Watch) -> None:
+    ofport = watch.ensured().patch_int
+    host.vsctl("del-br", META)
+    gone = MetaRows(patch_int=ofport)
+    until(lambda: watch.rows == gone, "the bridge to be gone")
+
+
+def test_after_a_restart_of_ovsdb_the_second_bridge_is_as_before(
+    host: OpenvSwitch, watch: Watch
+) -> None:
+    before = watch.ensured()
+    host.stop("ovsdb-server")
+    until(lambda: not watch.update.connected, "the end of OVSDB")
+    assert watch.update.meta is None
+    host.start("ovsdb-server")
+    until(lambda: watch.update.meta == before, "the second bridge")
+
+
+def test_without_an_integration_bridge_there_is_no_second_one(
+    host: OpenvSwitch, also: Callable[..., Watch]
+) -> None:
+    absent = also(OTHERS, "br-absent")
+    assert absent.error() is not None
+    assert not absent.rows.sound
+    assert bridges(host) == [BRIDGE]
+
+
+def test_without_names_there_is_no_second_bridge(also: Callable[..., Watch]) -> None:
+    assert also(None).update.meta is None
+
+
+# Bridges and ports of others
+
+
+def test_a_bridge_with_ports_of_others_keeps_its_fail_mode(host: OpenvSwitch, watch: Watch) -> None:
+    add_bridge(host, META, "uplink")
+    host.vsctl("set-fail-mode", META, "standalone")
+    watch.ensured()
+    kept = {"fail_mode": "standalone", "external_ids": {}}
+    assert row(host, "Bridge", META, *kept) == kept
+    assert watch.watcher.remove_meta() == [NEAR, FAR, TAP]
+    assert host.ports(META) == ["uplink"]
+    assert row(host, "Bridge", META, *kept) == kept
+
+
+def test_an_empty_bridge_of_others_becomes_secure_and_stays_theirs(
+    host: OpenvSwitch, watch: Watch
+) -> None:
+    add_bridge(host, META, datapath=OTHER_DATAPATH)
+    watch.ensured()
+    columns = {"datapath_type": DATAPATH, "fail_mode": "secure", "external_ids": {}}
+    assert row(host, "Bridge", META, *columns) == columns
+    assert watch.watcher.remove_meta() == [NEAR, FAR, TAP]
+    assert bridges(host) == [BRIDGE, META]
+
+
+def test_the_datapath_of_a_bridge_with_ports_of_others_is_not_changed(
+    host: OpenvSwitch, watch: Watch
+) -> None:
+    add_bridge(host, META, "uplink", datapath=OTHER_DATAPATH)
+    before = database(host)
+    error = watch.error()
+    assert isinstance(error, MetaDatapathError)
+    assert (error.bridge, error.found, error.wanted) == (META, OTHER_DATAPATH, DATAPATH)
+    assert "uplink" in str(error)
+    assert database(host) == before
+    assert not watch.rows.sound
+
+
+@pytest.mark.parametrize("name", [TAP, NEAR, FAR, META])
+def test_a_port_of_another_bridge_is_not_moved(host: OpenvSwitch, watch: Watch, name: str) -> None:
+    add_bridge(host, "br-ex", name)
+    before = database(host)
+    error = watch.error()
+    assert isinstance(error, TapElsewhereError)
+    assert (error.tap, error.bridge, error.owner) == (name, "br-ex", None)
+    assert database(host) == before
+
+
+def test_a_former_second_bridge_gives_way_to_the_configured_one(
+    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
+) -> None:
+    watch.ensured()
+    also(RENAMED).ensured()
+    assert (bridges(host), host.ports()) == ([BRIDGE, RENAMED.bridge], [RENAMED.patch_int])
+    assert host.ports(RENAMED.bridge) == [RENAMED.patch_meta, TAP]
+
+
+def test_a_former_second_bridge_with_ports_of_others_loses_dfmetas_ports_only(
+    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
+) -> None:
+    watch.ensured()
+    host.vsctl("add-port", META, "uplink", "--", *internal("uplink"))
+    also(RENAMED).ensured()
+    assert host.ports(META) == ["uplink"]
+
+
+def test_the_ports_of_neutrons_metadata_path_are_taken_over_and_stay_theirs(
+    host: OpenvSwitch, watch: Watch
+) -> None:
+    leave_neutrons(host)
+    numbers = [host.ofport(name) for name in (TAP, NEAR, FAR)]
+    assert not watch.rows.sound
+    rows = watch.ensured()
+    assert [rows.tap, rows.patch_int, rows.patch_meta] == numbers
+    for name in (TAP, NEAR, FAR):
+        assert row(host, "Port", name, *VLAN) == VLAN
+    assert ids(host, TAP) == LEFT
+    assert row(host, "Port", TAP, "other_config") == {"other_config": {"tag": "1"}}
+    assert row(host, "Bridge", META, "external_ids") == {"external_ids": {}}
+    before = database(host)
+    assert watch.watcher.remove_meta() == []
+    assert database(host) == before
+
+
+def test_of_neutrons_ports_those_that_dfmeta_made_again_are_removed(
+    host: OpenvSwitch, watch: Watch
+) -> None:
+    leave_neutrons(host)
+    host.vsctl("del-port", FAR)
+    watch.ensured()
+    assert watch.watcher.remove_meta() == [FAR]
+    assert (host.ports(), host.ports(META)) == ([NEAR], [TAP])
+
+
+def test_a_bond_of_that_name_becomes_the_port(host: OpenvSwitch, watch: Watch) -> None:
+    add_bridge(host, META)
+    host.vsctl("add-bond", META, TAP, "b1", "b2", wait=False)
+    watch.ensured()
+    assert not {"b1", "b2"} & {one["name"] for one in host.records("Interface", "name")}
+
+
+# Removal
+
+
+def test_the_removal_leaves_the_host_as_it_was(host: OpenvSwitch, watch: Watch) -> None:
+    before = database(host)
+    watch.ensured()
+    assert watch.watcher.remove_meta() == [NEAR, FAR, TAP, META]
+    assert database(host) == before
+    until(lambda: watch.rows == MetaRows(), "the removal")
+    assert watch.watcher.remove_meta() == []
+
+
+def test_dfmetas_bridge_stays_while_others_use_it(host: OpenvSwitch, watch: Watch) -> None:
+    watch.ensured()
+    host.vsctl("add-port", META, "uplink", "--", *internal("uplink"))
+    assert watch.watcher.remove_meta() == [NEAR, FAR, TAP]
+    assert host.ports(META) == ["uplink"]
+    host.vsctl("del-port", "uplink")
+    assert watch.watcher.remove_meta() == [META]
+    assert bridges(host) == [BRIDGE]
+
+
+def test_dfmetas_bridge_stays_if_others_begin_to_use_it_at_that_moment(
+    host: OpenvSwitch, watch: Watch
+) -> None:
+    watch.ensured()
+    removed: list[list[str]] = []
+
+    def act(idl: Any, _txn: Any) -> None:
+        removed.append(meta_writer.remove(idl, BRIDGE))
+        if len(removed) == 1:
+            host.vsctl("add-port", META, "uplink", "--", *internal("uplink"), wait=False)
+
+    watch.watcher._change(act)
+    assert removed == [[NEAR, FAR, TAP, META], [NEAR, FAR, TAP]]
+    assert host.ports(META) == ["uplink"]
+
+
+@pytest.mark.parametrize("gone", [(), (NEAR,), (FAR,), (NEAR, FAR), (NEAR, FAR, TAP)], ids=str)
+def test_a_watcher_without_the_names_removes_what_is_left(
+    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch], gone: tuple[str, ...]
+) -> None:
+    watch.ensured()
+    for name in gone:
+        host.vsctl("del-port", name)
+    left = [name for name in (NEAR, FAR, TAP, META) if name not in gone]
+    assert also(None).watcher.remove_meta() == left
+    assert bridges(host) == [BRIDGE]
+
+
+def test_the_second_bridge_of_another_integration_bridge_stays(
+    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
+) -> None:
+    watch.ensured()
+    add_bridge(host, "br-int2")
+    other = also(OTHERS, "br-int2")
+    other.ensured()
+    assert watch.watcher.remove_meta() == [NEAR, FAR, TAP, META]
+    assert other.ensured().sound
+    assert host.ports("br-int2") == [OTHERS.patch_int]
+    assert host.ports(OTHERS.bridge) == [OTHERS.patch_meta, OTHERS.tap]
+
+
+def test_a_tap_of_another_daemon_is_known_as_its(
+    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
+) -> None:
+    watch.ensured()
+    add_bridge(host, "br-int2")
+    error = also(RENAMED, "br-int2").error()
+    assert isinstance(error, TapElsewhereError)
+    assert (error.tap, error.bridge, error.owner) == (TAP, META, BRIDGE)
+
+
+def test_tap_metadata_with_the_name_of_tap_meta_becomes_tap_meta(
+    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
+) -> None:
+    also(None, tap=TAP).watcher.ensure_tap()
+    assert host.ports() == [TAP]
+    watch.ensured()
+    assert host.ports() == [NEAR]
+    assert ids(host, TAP) == MARKS
+
+
+def test_tap_meta_becomes_tap_metadata_of_that_name(
+    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
+) -> None:
+    watch.ensured()
+    former = also(None, tap=TAP)
+    former.watcher.ensure_tap()
+    assert host.ports() == [NEAR, TAP]
+    assert host.ports(META) == [FAR]
+    assert former.watcher.remove_meta() == [NEAR, FAR, META]
+    assert host.ports() == [TAP]
+
+
+def test_a_tap_meta_of_another_daemon_does_not_become_tap_metadata(
+    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
+) -> None:
+    watch.ensured()
+    add_bridge(host, "br-int2")
+    with pytest.raises(OvsdbError) as raised:
+        also(None, "br-int2", tap=TAP).watcher.ensure_tap()
+    error = raised.value.__cause__
+    assert isinstance(error, TapElsewhereError)
+    assert (error.tap, error.bridge, error.owner) == (TAP, META, BRIDGE)
+
+
+# Meta addresses
+
+
+def test_meta_addresses_are_written_beside_the_keys_of_others(
+    host: OpenvSwitch, watch: Watch
+) -> None:
+    for name in ("guest", "bystander"):
+        add_guest(host, name)
+    until(lambda: {"guest", "bystander"} <= watch.ports.keys(), "the guests")
+    assert watch.ports["guest"].meta == MetaIds()
+    watch.watcher.write_ids({watch.ports["guest"].row: IDS})
+    assert ids(host, "guest") == VIF | KEYS
+    assert ids(host, "bystander") == VIF
+    until(lambda: watch.ports["guest"].meta == IDS, "the Meta addresses")
+
+
+def test_a_key_of_others_that_changes_at_that_moment_stays_changed(
+    host: OpenvSwitch, watch: Watch
+) -> None:
+    add_guest(host)
+    until(lambda: "guest" in watch.ports, "the guest")
+
+    def act(idl: Any, _txn: Any) -> None:
+        meta_writer.write_ids(idl, {watch.ports["guest"].row: IDS})
+        host.vsctl("set", "Interface", "guest", "external_ids:iface-id=port-2", wait=False)
+
+    watch.watcher._change(act)
+    assert ids(host, "guest") == VIF | KEYS | {"iface-id": "port-2"}
+
+
+def test_an_empty_meta_address_removes_its_key(host: OpenvSwitch, watch: Watch) -> None:
+    add_guest(host)
+    until(lambda: "guest" in watch.ports, "the guest")
+    guest = watch.ports["guest"].row
+    watch.watcher.write_ids({guest: IDS})
+    other = MetaIds("240.0.0.6", "fa:16:ee:00:00:06")
+    watch.watcher.write_ids({guest: other})
+    assert ids(host, "guest") == VIF | {
+        "dfmeta-meta-ip": other.ip,
+        "dfmeta-meta-mac": other.mac,
+    }
+    watch.watcher.write_ids({guest: MetaIds()})
+    assert ids(host, "guest") == VIF
+
+
+def test_a_guest_that_is_gone_stops_no_other_guests_meta_address(
+    host: OpenvSwitch, watch: Watch
+) -> None:
+    for name in ("guest", "gone"):
+        add_guest(host, name)
+    until(lambda: {"guest", "gone"} <= watch.ports.keys(), "the guests")
+    host.vsctl("del-port", "gone", wait=False)
+    rows = {watch.ports[name].row: IDS for name in ("gone", "guest")}
+    watch.watcher.write_ids(rows)
+    assert ids(host, "guest") == VIF | KEYS
+    watch.watcher.write_ids(rows)
+    assert ids(host, "guest") == VIF | KEYS
+
+
+def test_a_forged_or_deleted_key_is_told(host: OpenvSwitch, watch: Watch) -> None:
+    add_guest(host)
+    until(lambda: "guest" in watch.ports, "the guest")
+    watch.watcher.write_ids({watch.ports["guest"].row: IDS})
+    host.vsctl("set", "Interface", "guest", "external_ids:dfmeta-meta-ip=nonsense", wait=False)
+    until(lambda: watch.ports["guest"].meta.ip == "nonsense", "the forged key")
+    host.vsctl("remove", "Interface", "guest", "external_ids", "dfmeta-meta-ip", wait=False)
+    until(lambda: watch.ports["guest"].meta.ip == "", "the key to be gone")
+
+
+def test_the_addresses_of_neutrons_metadata_path_are_read_and_stay(
+    host: OpenvSwitch, watch: Watch
+) -> None:
+    add_guest(host)
+    neutrons = {"provider_ip": "240.0.7.7", "provider_mac": NEUTRONS_MAC}
+    columns = [f'other_config:{key}="{value}"' for key, value in neutrons.items()]
+    host.vsctl("set", "Port", "guest", *columns, wait=False)
+    found = MetaIds("240.0.7.7", NEUTRONS_MAC)
+    until(lambda: "guest" in watch.ports and watch.ports["guest"].meta == found, "the addresses")
+    watch.watcher.write_ids({watch.ports["guest"].row: IDS})
+    until(lambda: watch.ports["guest"].meta == IDS, "dfmeta's own addresses")
+    watch.watcher.remove_ids()
+    until(lambda: watch.ports["guest"].meta == found, "Neutron's addresses")
+    assert row(host, "Port", "guest", "other_config") == {"other_config": neutrons}
+
+
+def test_the_removal_of_meta_addresses_leaves_the_keys_of_others(
+    host: OpenvSwitch, watch: Watch
+) -> None:
+    for name in ("guest", "bystander"):
+        add_guest(host, name)
+    until(lambda: {"guest", "bystander"} <= watch.ports.keys(), "the guests")
+    watch.ensured()
+    watch.watcher.write_ids({watch.ports[name].row: IDS for name in ("guest", "bystander")})
+    watch.watcher.remove_ids()
+    assert ids(host, "guest") == ids(host, "bystander") == VIF
+    assert ids(host, NEAR) == MARKS

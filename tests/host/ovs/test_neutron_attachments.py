@@ -1,0 +1,841 @@
+"""The driver ``neutron`` should make attachments in a real Neutron, and leave nothing behind."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from keystoneauth1.noauth import NoAuth
+from keystoneauth1.session import Session
+
+from dfmeta.attach.engine import Engine, Settings
+from dfmeta.attach.model import Attachment, Driver, Found, Network, Parent, State, Wanted
+from dfmeta.exceptions import (
+    AttachDriverError,
+    AttachError,
+    AttachNetworkError,
+    AttachQuotaError,
+    SourceError,
+)
+from dfmeta.ports import attach_wired, neutron_trunks
+from dfmeta.ports.attach_networks import Chosen, NeutronNetworks
+from dfmeta.ports.attach_neutron import NeutronDriver
+from dfmeta.ports.attach_wired import WiredPorts, is_patch
+from dfmeta.ports.neutron_api import NeutronApi
+from dfmeta.ports.neutron_trunks import NeutronTrunks
+from dfmeta.ports.subport_list import KEY
+from dfmeta.ports.trunk_bridge import enable
+from dfmeta.store.db.attachments import Attachments
+from dfmeta.store.db.database import Database
+from tests.harness.neutron_api import HOST, PROJECT, NeutronServer
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.harness.trunk import Subport
+from tests.harness.trunk_agent import TrunkAgent
+from tests.host.ovs import vms
+
+pytestmark = pytest.mark.early
+
+SUBNET = IPv4Network("10.9.0.0/16")
+GATEWAY = IPv4Address("10.9.0.1")
+INSTANCE = "11111111-2222-3333-4444-555555555555"
+
+
+class CrashError(BaseException):
+    """The process ends here."""
+
+
+class Api(NeutronApi):
+    """The client, which a test can break at the request that is *left* requests away.
+
+    A break comes before the request, or after it, so that its answer is lost.
+    """
+
+    left = 0
+    error: type[BaseException] = CrashError
+    sent: list[str]
+
+    def call(self, method: str, path: str, **more: Any) -> Any:
+        self.step()
+        answer = super().call(method, path, **more)
+        self.sent.append(f"{method} {path.rpartition('/')[2] if method == 'PUT' else path}")
+        self.step()
+        return answer
+
+    def step(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise self.error
+
+    @property
+    def changes(self) -> list[str]:
+        return [one for one in self.sent if not one.startswith("GET")]
+
+
+class LostError(SourceError):
+    """There is no answer."""
+
+    def __init__(self) -> None:
+        super().__init__(source="neutron", cause="the answer is lost", status=0)
+
+
+@dataclass
+class World:
+    """Neutron with two networks, a host, and a VM with a trunk on it."""
+
+    host: OpenvSwitch
+    server: NeutronServer
+    agent: TrunkAgent
+    vms_network: str
+    pods: Chosen
+    parents: tuple[tuple[str, str], ...]
+    """Ports that are parents already, on the host, with their trunks."""
+    used: int = 0
+
+    def parent(self) -> tuple[str, str]:
+        """Return the next of the parents."""
+        self.used += 1
+        return self.parents[self.used - 1]
+
+    def vm(self, name: str, *, network: str = "", host: str = "") -> tuple[Parent, str]:
+        """Plug a VM whose port is a parent; return it with the id of its trunk."""
+        if network or host:
+            port, trunk = self.server.parent(network or self.vms_network, host=host or HOST)
+        else:
+            port, trunk = self.parent()
+        made = vms.plug(self.host, name, tag=7, iface_id=port)
+        enable(self.host.ovsdb_connection, BRIDGE, name)
+        return made, trunk
+
+    def tagged(self, name: str) -> Parent:
+        """Plug a VM with a trunk whose tags reach the integration bridge."""
+        port, _trunk = self.parent()
+        return replace(vms.plug(self.host, name, iface_id=port), port_name=name)
+
+    def entries(self, vm: Parent) -> list[Any]:
+        """Return a VM's list of subports."""
+        return list(json.loads(vms.rows(self.host)[vm.port_name]["external_ids"].get(KEY, "[]")))
+
+    def api(self) -> Api:
+        made = Api(Session(auth=NoAuth()), host=HOST, where={}, endpoint=self.server.url)
+        made.sent = []
+        return made
+
+    def driver(self, *parents: Parent, api: Api | None = None, **more: Chosen) -> NeutronDriver:
+        """Make a driver, as at the start of a process."""
+        trunks = NeutronTrunks(api or self.api(), host=HOST, connect=10)
+        networks = NeutronNetworks(trunks, {"red": self.pods, **more})
+        wired = WiredPorts(self.host.ovsdb_connection, BRIDGE, trunks.statuses)
+        driver: Driver = NeutronDriver(
+            trunks, networks, wired, lambda: [one.port_id for one in parents]
+        )
+        assert isinstance(driver, NeutronDriver)
+        return driver
+
+    def ours(self) -> list[str]:
+        """Return the ids of the ports of containers in Neutron."""
+        return self.server.described("dfmeta:")
+
+    def inner(self) -> set[str]:
+        return {one for one in self.host.ports() if one.startswith("spi-")}
+
+
+@pytest.fixture(scope="module")
+def switch() -> Iterator[OpenvSwitch]:
+    with OpenvSwitch(dummies=True) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NeutronServer]:
+    with NeutronServer() as one:
+        yield one.start()
+
+
+@pytest.fixture(scope="module")
+def whole(switch: OpenvSwitch, server: NeutronServer) -> Iterator[World]:
+    network, _subnet = server.network("vms", "10.0.0.0/16")
+    pods, subnet = server.network(
+        "pods", str(SUBNET), gateway_ip=str(GATEWAY), dns_nameservers=["192.0.2.53"]
+    )
+    group = server.create("security_group", name="pods")["id"]
+    with TrunkAgent(switch, server) as agent:
+        chosen = Chosen(pods["id"], subnet["id"], (group,))
+        parents = tuple(server.parent(network["id"]) for _ in range(2))
+        server.keep()
+        yield World(switch, server, agent, network["id"], chosen, parents)
+
+
+@pytest.fixture
+def world(whole: World) -> Iterator[World]:
+    yield whole
+    whole.server.reset()
+    whole.used = 0
+    wait_for(lambda: not whole.inner(), 10, "the patch ports to go")
+    vms.clear(whole.host)
+
+
+@pytest.fixture
+def vm(world: World) -> Parent:
+    return world.vm("tap1")[0]
+
+
+@pytest.fixture
+def ovn(world: World) -> None:
+    """An OVN that is fast; with the one of tests/host/e2e the status comes late."""
+    world.server.activate_subports()
+
+
+_NUMBERS = itertools.count()
+
+
+def wanted(parent: Parent, vid: int, **values: Any) -> Attachment:
+    """Return an attachment that has just been chosen."""
+    one = vms.attachment(parent, vid)
+    mac = f"fa:16:3f:{one.id[:2]}:{one.id[2:4]}:{one.id[4:6]}"
+    number = 100 * vid + next(_NUMBERS) % 100
+    return replace(one, **{"port_id": "", "ip": SUBNET[number], "mac": mac, **values})
+
+
+def trunk_of(world: World, parent: Parent) -> str:
+    return world.server.trunk_of(parent.port_id)
+
+
+def test_an_attachment_is_made_found_and_removed(world: World, vm: Parent) -> None:
+    trunk = trunk_of(world, vm)
+    driver = world.driver(vm)
+    assert driver.ready(vm) == ""
+    one = wanted(vm, 100, instance_id=INSTANCE)
+    names = driver.make(vm, [one])
+    port_id = names[one.id]
+    assert world.ours() == [port_id]
+    (port,) = world.server.ports(id=port_id)
+    assert {key: port[key] for key in ("id", "network_id", "mac_address", "device_id")} == {
+        "id": port_id,
+        "network_id": world.pods.network_id,
+        "mac_address": one.mac,
+        "device_id": "",
+    }
+    assert port["fixed_ips"] == [{"subnet_id": world.pods.subnet_id, "ip_address": str(one.ip)}]
+    assert (port["description"], port["project_id"]) == (f"dfmeta:{one.id}", PROJECT)
+    assert port["security_groups"] == list(world.pods.groups)
+    assert world.server.subports(trunk) == {port_id: 100}
+    (subport,) = world.server.trunk(trunk)["sub_ports"]
+    assert (subport["port_id"], subport["segmentation_id"]) == (port_id, 100)
+    row = vms.rows(world.host)[Subport(port_id, 100).inner]
+    assert row["external_ids"] == {
+        "iface-id": port_id,
+        "attached-mac": one.mac,
+        "dfmeta-attachment": one.id,
+        "dfmeta-instance": INSTANCE,
+    }
+    assert driver.found() == [Found(id=one.id, parent=vm.port_id, vid=100, shared=True)]
+    named = replace(one, port_id=port_id, state=State.ACTIVE)
+    assert driver.make(vm, [named]) == names
+    driver.remove([named])
+    assert (world.ours(), world.server.subports(trunk), driver.found()) == ([], {}, [])
+    driver.remove([named, one])
+    assert driver.make(vm, []) == {}
+    driver.remove([])
+
+
+def test_many_are_few_requests(world: World, vm: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neutron_trunks, "AT_ONCE", 6)
+    api = world.api()
+    driver = world.driver(vm, api=api)
+    assert driver.ready(vm) == ""
+    many = [wanted(vm, vid) for vid in range(100, 110)]
+    names = driver.make(vm, many)
+    assert api.changes == ["POST ports", "POST ports", "PUT add_subports"]
+    assert world.server.subports(trunk_of(world, vm)) == {names[one.id]: one.vid for one in many}
+    driver.remove([replace(one, port_id=names[one.id]) for one in many])
+    assert api.changes.count("PUT remove_subports") == 1
+    assert world.ours() == []
+
+
+@pytest.mark.parametrize("step", range(1, 5))
+def test_a_lost_answer_leaves_no_second_port(world: World, vm: Parent, step: int) -> None:
+    """The steps are before and after the creation, and before and after the addition."""
+    one = wanted(vm, 100)
+    api = world.api()
+    driver = world.driver(vm, api=api)
+    assert driver.ready(vm) == ""
+    api.left, api.error = step, LostError
+    with pytest.raises(AttachDriverError, match="Neutron does not answer") as caught:
+        driver.make(vm, [one])
+    assert caught.value.fields["whole"]
+    again = world.driver(vm)
+    names = again.make(vm, [replace(one, state=State.MADE)])
+    assert world.ours() == list(names.values())
+    assert again.found() == [Found(id=one.id, parent=vm.port_id, vid=100, shared=True)]
+    # The same without the knowledge that it is a repetition.
+    assert world.driver(vm).make(vm, [one]) == names
+
+
+@pytest.mark.parametrize("step", range(1, 5))
+def test_a_removal_whose_answer_is_lost_can_be_repeated(
+    world: World, vm: Parent, step: int
+) -> None:
+    one = wanted(vm, 100)
+    api = world.api()
+    driver = world.driver(vm, api=api)
+    one = replace(one, port_id=driver.make(vm, [one])[one.id])
+    api.left, api.error = step, LostError
+    with pytest.raises(AttachDriverError, match="Neutron does not answer"):
+        driver.remove([one])
+    world.driver(vm).remove([one])
+    assert world.ours() == []
+    assert world.server.subports(trunk_of(world, vm)) == {}
+
+
+def test_a_port_that_is_on_no_trunk_is_found_and_removed(world: World, vm: Parent) -> None:
+    api = world.api()
+    one = wanted(vm, 100)
+    driver = world.driver(vm, api=api)
+    assert driver.ready(vm) == ""
+    api.left, api.error = 3, LostError
+    with pytest.raises(AttachDriverError):
+        driver.make(vm, [one])
+    fresh = world.driver(vm)
+    lost = Found(id=one.id, parent=vm.port_id, vid=0, whole=False, shared=True)
+    assert fresh.found() == [lost]
+    fresh.remove([one])
+    assert world.ours() == []
+
+
+def test_vlan_ids_of_others_are_found_and_refused(world: World, vm: Parent) -> None:
+    other = world.server.create("port", network_id=world.pods.network_id)["id"]
+    body = {"sub_ports": [{"port_id": other, "segmentation_type": "vlan", "segmentation_id": 100}]}
+    trunk = trunk_of(world, vm)
+    assert world.server.ask("PUT", f"trunks/{trunk}/add_subports", body).status == 200
+    driver = world.driver(vm)
+    assert driver.found() == [Found(id="", parent=vm.port_id, vid=100)]
+    pair = [wanted(vm, 100), wanted(vm, 101)]
+    for those in (pair, pair[:1]):
+        with pytest.raises(AttachDriverError, match="the VLAN id 100 is in use") as caught:
+            driver.make(vm, those)
+        assert (caught.value.fields["taken"], "whole" in caught.value.fields) == (True, False)
+    assert list(driver.make(vm, pair[1:])) == [pair[1].id]
+    driver.remove(pair)
+    assert world.server.subports(trunk) == {other: 100}
+    assert world.ours() == []
+
+
+def test_a_refusal_says_why(world: World, vm: Parent) -> None:
+    driver = world.driver(vm)
+    one, two = wanted(vm, 100), wanted(vm, 101)
+    driver.make(vm, [one])
+    with pytest.raises(AttachNetworkError, match="the MAC is in use"):
+        driver.make(vm, [replace(two, mac=one.mac)])
+    with pytest.raises(AttachNetworkError, match="the address is not one of the network"):
+        driver.make(vm, [replace(two, ip=IPv4Address("10.99.0.1"))])
+    quota = f"quotas/{PROJECT}"
+    limit = len(world.server.ports(project_id=PROJECT))
+    assert world.server.ask("PUT", quota, {"quota": {"port": limit}}).status == 200
+    with pytest.raises(AttachQuotaError, match="quota of ports"):
+        driver.make(vm, [two])
+    assert world.server.ask("DELETE", quota).status == 204
+    with pytest.raises(AttachDriverError, match="'blue' is no longer configured"):
+        driver.make(vm, [replace(two, network="blue")])
+    narrow, _subnet = world.server.network("narrow", "10.50.0.0/24", mtu=1400)
+    small, trunk = world.vm("tap2", network=narrow["id"])
+    with pytest.raises(AttachNetworkError, match="larger MTU") as caught:
+        driver.make(small, [wanted(small, 100)])
+    assert caught.value.status == 422
+    driver.remove([wanted(small, 100), one])
+    assert (world.ours(), world.server.subports(trunk)) == ([], {})
+
+
+def test_an_address_of_another_port_is_refused_and_remembered(world: World, vm: Parent) -> None:
+    driver = world.driver(vm)
+    one = wanted(vm, 100)
+    networks = driver._networks
+    assert one.ip not in networks["red"].taken
+    address = {"subnet_id": world.pods.subnet_id, "ip_address": str(one.ip)}
+    world.server.create("port", network_id=world.pods.network_id, fixed_ips=[address])
+    with pytest.raises(AttachDriverError, match="the address is in use") as caught:
+        driver.make(vm, [one])
+    assert caught.value.fields["taken"]
+    assert networks["red"].taken == {one.ip}
+    assert world.ours() == []
+
+
+def test_a_port_with_a_foreign_description_is_not_used(world: World, vm: Parent) -> None:
+    one = wanted(vm, 100)
+    strange = world.server.create(
+        "port",
+        network_id=world.pods.network_id,
+        description=f"dfmeta:{one.id}",
+        project_id="another",
+    )["id"]
+    names = world.driver(vm).make(vm, [replace(one, state=State.MADE)])
+    assert strange not in names.values()
+
+
+def test_a_parent_that_is_not_ready_is_told_why(world: World, vm: Parent) -> None:
+    port = world.server.create("port", network_id=world.vms_network)["id"]
+    plain = vms.parent("tap9", port, "")
+    trunk = trunk_of(world, vm)
+    for parent, change, cause in (
+        (plain, lambda: None, "the VM's port is no parent of a trunk in Neutron"),
+        (vm, lambda: _switch(world, trunk, up=False), "is switched off in Neutron"),
+        (vm, lambda: world.server.set_status("trunks", trunk, "ERROR"), "has the status ERROR"),
+    ):
+        _switch(world, trunk, up=True)
+        before = world.driver(vm)
+        assert before.ready(vm) == ""
+        change()
+        driver = world.driver(vm)
+        assert cause in driver.ready(parent)
+        with pytest.raises(AttachDriverError, match=cause):
+            driver.make(parent, [wanted(parent, 100)])
+        if parent is vm:
+            # It was ready a moment ago.
+            with pytest.raises(AttachDriverError, match=cause):
+                before.make(vm, [wanted(vm, 100)])
+            before.remove([wanted(vm, 100)])
+    assert world.ours() == []
+
+
+def _switch(world: World, trunk: str, *, up: bool) -> None:
+    body = {"trunk": {"admin_state_up": up}}
+    assert world.server.ask("PUT", f"trunks/{trunk}", body).status == 200
+
+
+def test_only_this_hosts_vms_are_found(world: World, vm: Parent) -> None:
+    moving, _trunk = world.vm("tap2", host="compute-2")
+    remote, _other = world.vm("tap3", host="compute-2")
+    driver = world.driver(vm, moving)
+    for parent in (vm, moving, remote):
+        driver.make(parent, [wanted(parent, 100)])
+    # Another tenant's port with the name and the description of a container's.
+    world.server.create(
+        "port",
+        network_id=world.pods.network_id,
+        project_id="another",
+        name=f"dfmeta:{vm.port_id}",
+        description=f"dfmeta:{INSTANCE}",
+    )
+    assert {(one.parent, one.removable) for one in driver.found()} == {
+        (vm.port_id, True),
+        (moving.port_id, False),
+    }
+
+
+def test_ports_of_a_deleted_trunk_are_removed(world: World, vm: Parent) -> None:
+    driver = world.driver(vm)
+    those = [wanted(vm, vid) for vid in (100, 101)]
+    names = driver.make(vm, those)
+    world.server.delete_trunk(vm.port_id)
+    driver.remove([replace(one, port_id=names[one.id]) for one in those])
+    assert world.ours() == []
+
+
+def test_a_subport_that_others_have_removed_is_made_again(world: World, vm: Parent) -> None:
+    driver, trunk = world.driver(vm), trunk_of(world, vm)
+    those = [wanted(vm, vid) for vid in (100, 101)]
+    names = driver.make(vm, those)
+    body = {"sub_ports": [{"port_id": names[those[0].id]}]}
+    assert world.server.ask("PUT", f"trunks/{trunk}/remove_subports", body).status == 200
+    assert [one.id for one in driver.found() if not one.whole] == [those[0].id]
+    active = [replace(one, port_id=names[one.id], state=State.ACTIVE) for one in those]
+    assert driver.make(vm, active) == names
+    assert world.server.subports(trunk) == {names[one.id]: one.vid for one in those}
+    assert world.server.ask("PUT", f"trunks/{trunk}/remove_subports", body).status == 200
+    driver.remove(active)
+    assert world.ours() == []
+
+
+def test_a_row_that_the_agent_made_anew_is_marked_again(world: World, vm: Parent) -> None:
+    driver = world.driver(vm)
+    one = wanted(vm, 100, instance_id=INSTANCE)
+    (port_id,) = driver.make(vm, [one]).values()
+    inner = Subport(port_id, 100).inner
+    before = vms.rows(world.host)[inner]["external_ids"]
+    for key in ("dfmeta-attachment", "dfmeta-instance"):
+        world.host.vsctl("remove", "Interface", inner, "external_ids", key)
+    assert [it.whole for it in driver.found()] == [False]
+    driver.make(vm, [replace(one, port_id=port_id, state=State.ACTIVE)])
+    assert vms.rows(world.host)[inner]["external_ids"] == before
+
+
+def test_an_agent_that_connects_nothing_is_said(
+    world: World, vm: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach_wired, "WAIT", 0.3)
+    driver = world.driver(vm)
+    with world.agent.paused():
+        with pytest.raises(AttachDriverError, match="has not connected the port") as caught:
+            driver.make(vm, [wanted(vm, 100), wanted(vm, 101)])
+        assert caught.value.fields["whole"]
+        driver.remove([wanted(vm, 100), wanted(vm, 101)])
+    assert world.ours() == []
+    away = WiredPorts("unix:/nowhere", BRIDGE, lambda _ports: {})
+    for call in (away.state, lambda: away.wait(vm, {"x": wanted(vm, 100)})):
+        with pytest.raises(AttachDriverError, match="Open vSwitch does not answer"):
+            call()
+
+
+def test_without_a_trunks_bridge_the_status_of_the_port_counts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OVN has no row for a subport, and no agent that would change the status here."""
+    monkeypatch.setattr(attach_wired, "WAIT", 0.3)
+    monkeypatch.setattr(attach_wired, "POLL_STATUS", 0.05)
+    vm = world.tagged("tap1")
+    driver = world.driver(vm)
+    one = wanted(vm, 100, instance_id=INSTANCE)
+    with pytest.raises(AttachDriverError, match="has not connected the port"):
+        driver.make(vm, [one])
+    assert world.entries(vm) == []
+    (made,) = world.ours()
+    lost = Found(id=one.id, parent=vm.port_id, vid=100, whole=False, shared=True)
+    assert driver.found() == [lost]
+    world.server.set_status("ports", made, "ACTIVE")
+    assert driver.make(vm, [one]) == {one.id: made}
+    its = {"port_id": made, "instance_id": INSTANCE, "mac": one.mac}
+    assert world.entries(vm) == [{"vid": 100, **its, "attachment": one.id}]
+    assert driver.found() == [replace(lost, whole=True)]
+    # A program has removed the list.
+    world.host.vsctl("remove", "Interface", "tap1", "external_ids", KEY)
+    assert driver.found() == [lost]
+    active = replace(one, port_id=made, state=State.ACTIVE)
+    driver.make(vm, [active])
+    assert driver.found() == [replace(lost, whole=True)]
+    driver.remove([active])
+    assert (world.entries(vm), world.ours(), driver.found()) == ([], [], [])
+
+
+@pytest.mark.usefixtures("ovn")
+def test_a_removal_ends_the_entry_although_neutron_is_away(world: World) -> None:
+    vm, api = world.tagged("tap1"), world.api()
+    driver, one = world.driver(vm, api=api), wanted(vm, 100)
+    one = replace(one, port_id=driver.make(vm, [one])[one.id])
+    api.left, api.error = 1, LostError
+    with pytest.raises(AttachDriverError, match="Neutron does not answer"):
+        driver.remove([one])
+    assert (world.entries(vm), len(world.ours())) == ([], 1)
+    world.driver(vm).remove([one])
+    assert world.ours() == []
+
+
+def test_networks_are_as_neutron_has_them(
+    world: World, vm: Parent, caplog: pytest.LogCaptureFixture
+) -> None:
+    del vm
+    network, subnet = world.server.network("plain", "10.60.0.0/24", gateway_ip=None, mtu=1450)
+    _six, subnet6 = world.server.network("six", "fd00:60::/64", ip_version=6)
+    nowhere = "22222222-3333-4444-5555-666666666666"
+    driver = world.driver(
+        plain=Chosen(network["id"], subnet["id"]),
+        gone=Chosen(nowhere, subnet["id"]),
+        mixed=Chosen(network["id"], world.pods.subnet_id),
+        six=Chosen(subnet6["network_id"], subnet6["id"]),
+    )
+    networks = driver._networks
+    with caplog.at_level(logging.WARNING):
+        networks.refresh()
+        networks.refresh()
+    assert {name: networks[name] for name in networks} == {
+        "red": Network(name="red", subnet=SUBNET, gateway=GATEWAY, dns=("192.0.2.53",)),
+        "plain": Network(name="plain", subnet=IPv4Network("10.60.0.0/24"), mtu=1450),
+    }
+    assert len(networks) == 2
+    lines = [one for one in caplog.messages if "get no attachments to" in one]
+    for name, option, cause in (
+        ("gone", "neutron_network", "Neutron does not know it"),
+        ("mixed", "neutron_subnet", "it is no subnet of neutron_network"),
+        ("six", "neutron_subnet", "it is no subnet of IPv4"),
+    ):
+        (line,) = (one for one in lines if f"[attachment_network:{name}]" in one)
+        assert option in line
+        assert cause in line
+        with pytest.raises(AttachDriverError, match="has not told the network"):
+            networks.get(name)
+    assert networks.get("none") is None
+    networks.choose({"red": world.pods})
+    assert list(networks) == ["red"]
+
+
+# With the engine
+
+
+@dataclass
+class Engines:
+    """An engine on Neutron, and its database."""
+
+    world: World
+    database: Database
+    parents: tuple[Parent, ...]
+    now: float = 1_000_000.0
+
+    def start(self, api: Api | None = None) -> Engine:
+        driver = self.world.driver(*self.parents, api=api)
+        return Engine(
+            Attachments(self.database),
+            driver,
+            driver._networks,
+            Settings(rate=1e9, rest=0.0, rest_unknown=0.0),
+            host="host-1",
+            clock=lambda: self.now,
+            name=str,
+        )
+
+    def check(self, engine: Engine) -> None:
+        """Tables and Neutron should be the same."""
+        rows = {one.port_id: one for one in engine.everything()}
+        assert {one.state for one in rows.values()} <= {State.ACTIVE}
+        assert set(self.world.ours()) == rows.keys()
+        for parent in self.parents:
+            its = {port: one for port, one in rows.items() if one.parent == parent.port_id}
+            vids = {port: one.vid for port, one in its.items()}
+            assert self.world.server.subports(trunk_of(self.world, parent)) == vids
+            if not is_patch(parent):
+                entries = self.world.entries(parent)
+                told = {one["port_id"]: one["attachment"] for one in entries}
+                assert told == {port: one.id for port, one in its.items()}
+
+
+@pytest.fixture
+def engines(world: World, vm: Parent, tmp_path: Path) -> Iterator[Engines]:
+    database = Database(f"sqlite:///{tmp_path / 'attachments.db'}")
+    yield Engines(world, database, (vm,))
+    database.close()
+
+
+def one_of(number: int = 1, **values: Any) -> Wanted:
+    return Wanted(container=f"c{number}", ifname="eth0", network="red", **values)
+
+
+def test_many_at_once_get_an_attachment_each(
+    engines: Engines, vm: Parent, soak: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neutron takes a third of a second for each, or more; with ``--soak`` there are 50."""
+    monkeypatch.setattr(neutron_trunks, "TIMEOUT", 120.0)
+    count, engine = min(12 * soak, 50), engines.start()
+    with ThreadPoolExecutor(count) as pool:
+        made = list(pool.map(lambda number: engine.attach(vm, one_of(number))[0], range(count)))
+    for values in ({one.vid for one in made}, {one.ip for one in made}):
+        assert len(values) == count
+    engines.check(engine)
+    assert {one.port_id for one in made} == {one.port_id for one in engine.everything()}
+    again, new = engine.attach(vm, one_of(7))
+    assert (again, new) == (made[7], False)
+    with ThreadPoolExecutor(10) as pool:
+        list(
+            pool.map(
+                lambda number: engine.detach(vm, f"c{number}", "eth0", gone=True), range(count)
+            )
+        )
+    assert engine.everything() == []
+    assert engines.world.ours() == []
+
+
+def test_values_of_others_are_skipped(engines: Engines, vm: Parent) -> None:
+    """The VLAN ids 2 to 4 and the first addresses are others', and nothing has told it."""
+    world, engine = engines.world, engines.start()
+    engine.status(vm)
+    assert list(engine._networks) == []
+    first, _new = engine.attach(vm, one_of(0))
+    assert first.vid == 2
+
+    def another(ip: IPv4Address) -> str:
+        """Give an address to a port that is not a container's; return its id."""
+        fixed = [{"subnet_id": world.pods.subnet_id, "ip_address": str(ip)}]
+        values = {"network_id": world.pods.network_id, "fixed_ips": fixed}
+        return str(world.server.create("port", **values)["id"])
+
+    others = [another(first.ip + number) for number in (1, 2)]
+    entries = [
+        {"port_id": port, "segmentation_type": "vlan", "segmentation_id": vid}
+        for vid, port in enumerate(others, 3)
+    ]
+    path = f"trunks/{trunk_of(world, vm)}/add_subports"
+    assert world.server.ask("PUT", path, {"sub_ports": entries}).status == 200
+    made, _new = engine.attach(vm, one_of(1))
+    assert made.vid == 5
+    assert made.ip > first.ip + 2
+    another(made.ip + 1)
+    last, _new = engine.attach(vm, one_of(2))
+    assert last.ip == made.ip + 2
+    assert len(world.ours()) == 3
+    with pytest.raises(AttachNetworkError):
+        engine.attach(vm, one_of(3, ip=made.ip + 1))
+    engine.tidy()
+    assert engine.status(vm).used == 3
+
+
+def test_neutron_away_and_back(engines: Engines, vm: Parent) -> None:
+    world, engine = engines.world, engines.start()
+    kept, _new = engine.attach(vm, one_of(1))
+    engine.attach(vm, one_of(2))
+    world.server.stop()
+    try:
+        with pytest.raises(AttachDriverError, match="Neutron does not answer"):
+            engine.attach(vm, one_of(3))
+        assert engine.status(vm).cause == "Neutron does not answer"
+        engine.detach(vm, "c2", "eth0", gone=True)
+        assert [one.container for one in engine.listed(vm)] == ["c1"]
+        assert engine.attach(vm, one_of(1)) == (kept, False)
+        engine.tidy()
+        assert {one.state for one in engine.everything()} == {State.ACTIVE, State.LEAVING}
+        # A process that starts now knows neither networks nor trunks.
+        late = engines.start()
+        with pytest.raises(AttachDriverError, match="Neutron has not told the network 'red'"):
+            late.attach(vm, one_of(4))
+        assert late.status(vm).networks == ()
+    finally:
+        world.server.start()
+
+    def tidied() -> bool:
+        engine.tidy()
+        return [one.state for one in engine.everything()] == [State.ACTIVE]
+
+    wait_for(tidied, 20, "the removal")
+    engines.check(engine)
+    engine.attach(vm, one_of(3))
+    engines.check(engine)
+
+
+def test_a_switch_that_is_late_undoes_the_addition(
+    engines: Engines, vm: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engines.start()
+    monkeypatch.setattr(attach_wired, "WAIT", 0.3)
+    with engines.world.agent.paused():
+        with pytest.raises(AttachDriverError, match="has not connected"):
+            engine.attach(vm, one_of())
+        assert (engine.everything(), engines.world.ours()) == ([], [])
+    monkeypatch.undo()
+    engine.attach(vm, one_of())
+    engines.check(engine)
+
+
+@pytest.mark.parametrize("action", ["attach", "detach"])
+@pytest.mark.parametrize("form", ["bridge", "tags"])
+@pytest.mark.usefixtures("ovn")
+def test_a_process_that_ends_at_any_step_leaves_nothing(
+    engines: Engines, vm: Parent, action: str, form: str
+) -> None:
+    if form == "tags":
+        vm = engines.world.tagged("tap2")
+        engines.parents = (vm,)
+    for step in range(1, 12):
+        api = engines.world.api()
+        engine = engines.start(api)
+        engine.status(vm)
+        engine._networks.get("red")
+        if action == "detach":
+            engine.attach(vm, one_of())
+        api.left = step
+        try:
+            if action == "attach":
+                engine.attach(vm, one_of())
+            else:
+                engine.detach(vm, "c1", "eth0", gone=True)
+        except CrashError:
+            ended = True
+        else:
+            ended = False
+        after = engines.start()
+        after.resume()
+        engines.check(after)
+        after.detach(vm, "c1", "eth0", gone=True)
+        assert (after.everything(), engines.world.ours()) == ([], [])
+        if not ended:
+            assert step > 4
+            return
+    raise AssertionError("the action has more steps")
+
+
+@pytest.mark.usefixtures("ovn")
+def test_the_list_of_a_vm_is_brought_in_order(engines: Engines, vm: Parent) -> None:
+    """With entries of an operator, of attachments that are over, and without one that is there."""
+    world, vm = engines.world, engines.world.tagged("tap2")
+    engines.parents = (vm,)
+    engine = engines.start()
+    one, _new = engine.attach(vm, one_of(1))
+    (own,) = world.entries(vm)
+    others = [{"vid": one.vid + 1}, {"vid": one.vid + 2, "instance_id": "odd"}]
+    stray = {"vid": 99, "attachment": INSTANCE}
+    listed = json.dumps(json.dumps([*others, stray]))
+    world.host.vsctl("set", "Interface", vm.port_name, f"external_ids:{KEY}={listed}")
+    engine.tidy()
+    assert world.entries(vm) == [*others, own]
+    # The VLAN ids of the operator's entries are left out, also by a process that does not know.
+    assert engine.attach(vm, one_of(2))[0].vid == one.vid + 3
+    engine.detach(vm, "c2", "eth0", gone=True)
+    world.host.vsctl("remove", "Interface", vm.port_name, "external_ids", KEY)
+    taken = json.dumps(json.dumps([{"vid": one.vid + 4}]))
+    world.host.vsctl("set", "Interface", vm.port_name, f"external_ids:{KEY}={taken}")
+    assert engine.attach(vm, one_of(3))[0].vid == one.vid + 5
+    engine.detach(vm, "c3", "eth0", gone=True)
+    engine.tidy()
+    assert world.entries(vm) == [{"vid": one.vid + 4}, own]
+    # An operator's entry for the attachment's own VLAN id stands until it is removed.
+    other = json.dumps(json.dumps([{"vid": one.vid}]))
+    world.host.vsctl("set", "Interface", vm.port_name, f"external_ids:{KEY}={other}")
+    engine.tidy()
+    assert world.entries(vm) == [{"vid": one.vid}]
+    assert engine.attach(vm, one_of(1)) == (one, False)
+    world.host.vsctl("remove", "Interface", vm.port_name, "external_ids", KEY)
+    engine.tidy()
+    engines.check(engine)
+
+
+def test_ports_without_a_row_are_removed(engines: Engines, vm: Parent) -> None:
+    world = engines.world
+    world.driver(vm).make(vm, [wanted(vm, 100)])
+    engine = engines.start()
+    engine.tidy()
+    assert world.ours() == []
+    # Those of a VM that is bound to another host stay.
+    world.driver(vm).make(vm, [wanted(vm, 100)])
+    world.server.bind(vm.port_id, "compute-2")
+    engine.tidy()
+    assert len(world.ours()) == 1
+
+
+def test_a_row_of_another_host_keeps_its_port(engines: Engines, vm: Parent) -> None:
+    engine = engines.start()
+    engine.attach(vm, one_of())
+    driver = engines.world.driver(vm)
+    other = Engine(
+        Attachments(engines.database),
+        driver,
+        driver._networks,
+        Settings(),
+        host="host-2",
+        clock=lambda: engines.now,
+        name=str,
+    )
+    other.tidy()
+    engines.check(engine)
+
+
+def test_errors_of_a_row_that_leaves_are_said(engines: Engines, vm: Parent) -> None:
+    """An answer that is lost may leave a port, and the request can be repeated."""
+    api = engines.world.api()
+    engine = engines.start(api)
+    engine.status(vm)
+    engine._networks.get("red")
+    api.left, api.error = 2, LostError
+    with pytest.raises(AttachError, match="Neutron does not answer"):
+        engine.attach(vm, one_of())
+
+    def repeated() -> bool:
+        try:
+            return engine.attach(vm, one_of())[1]
+        except AttachDriverError:
+            return False
+
+    wait_for(repeated, 20, "Neutron to be asked again")
+    engines.check(engine)
