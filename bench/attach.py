@@ -136,7 +136,7 @@ def _api(single: int, at_once: int) -> dict[str, dict[str, float]]:
         agent.start()
         vm = stack.enter_context(Guest(host, "bench", address="10.0.0.5/24", ids=ids))
         agent.ctl("trunk", "enable", vm.port)
-        wait_for(lambda: _ready(vm), 20, "the VM to be ready")
+        wait_for(lambda: _ready(vm), "the VM to be ready")
         found = _requests(vm, single, at_once)
         agent.stop()
     return found

@@ -151,7 +151,7 @@ def alone(host: OpenvSwitch) -> dict[str, float]:
 def start_responder(namespace: Namespace) -> subprocess.Popen[bytes]:
     """Start the plain responder and wait until it accepts connections."""
     process = namespace.spawn([sys.executable, str(RESPONDER), "80"], stdout=subprocess.DEVNULL)
-    wait_for(lambda: _answers(namespace), 5, "the responder")
+    wait_for(lambda: _answers(namespace), "the responder")
     return process
 
 

@@ -132,7 +132,7 @@ class MetadataPath(Program):
             lines.insert(lines.index("global") + 1, f"    nbthread {threads}")
         config = configured(self, "haproxy.conf", lines)
         self._reader = namespace.spawn([sys.executable, "-I", "-S", str(_LOG_READER), str(log)])
-        wait_for(log.is_socket, 60, "the reader of the log", interval=0.05)
+        wait_for(log.is_socket, "the reader of the log", interval=0.05)
         self.run(str(HAPROXY), "-db", "-f", config)
         self.wait_listening(port)
 
@@ -151,7 +151,7 @@ class NeutronMetadata(Program):
         launch = [str(NEUTRON), "-I", str(_LAUNCHER)]
         self.run(*launch, "agent", str(self._socket), SECRET, str(NOVA_PORT))
         # Without it, the haproxy of the network answers 503.
-        wait_for(self._socket.is_socket, 60, "the agent's socket", interval=0.05)
+        wait_for(self._socket.is_socket, "the agent's socket", interval=0.05)
         self._first = port
         self.add_network(port)
 

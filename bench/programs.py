@@ -89,7 +89,7 @@ class Program(Closing):
                 return True
             return False
 
-        wait_for(accepts, 60, f"a listener on port {port}", interval=0.05)
+        wait_for(accepts, f"a listener on port {port}", interval=0.05)
 
     def log(self) -> str:
         """Return the end of the processes' output."""

@@ -86,7 +86,7 @@ def saturated(guest: Guest, keep: bool | None) -> Iterator[list[float]]:
     )
     try:
         began = time.monotonic()
-        wait_for(lambda: time.monotonic() > began + 1, 3, "the load to start", interval=0.1)
+        wait_for(lambda: time.monotonic() > began + 1, "the load to start", interval=0.1)
         yield rate
         # SIGINT ends wrk as the end of its duration does.
         process.send_signal(2)

@@ -171,7 +171,7 @@ def subports(
             for number, instances in trunks.items():
                 crowd.declare(number, instances)
             wanted = before + own * count
-            wait_for(lambda: flow_mods(agent) >= wanted, READY_TIMEOUT, "the flows")
+            wait_for(lambda: flow_mods(agent) >= wanted, "the flows", deadline=READY_TIMEOUT)
         figures["declared RSS MB"] = whole(agent.pid)
         agent.stop(timeout=20)
         host.ofctl("del-flows", BRIDGE)
@@ -184,7 +184,7 @@ def subports(
                     crowd.ask(number, vid=vid, source=source)
                 # A dummy has a queue of 100 frames.
                 if asked % (ASKED_AT_ONCE // 4) == 0 or asked == count:
-                    wait_for(lambda asked=asked: sent_on(agent) >= 2 * asked, 60, "the addresses")
+                    wait_for(lambda asked=asked: sent_on(agent) >= 2 * asked, "the addresses")
         figures["addresses stall ms"] = longest_since(stalled, agent)
         agent.stop(timeout=20)
         started(agent, figures, "warm")
@@ -214,7 +214,7 @@ def alone(crowd: Crowd) -> float:
     for _turn in range(ALONE):
         began = time.monotonic()
         crowd.change(0)
-        wait_for(crowd.is_configured, 60, "ovs-vswitchd", interval=0.001)
+        wait_for(crowd.is_configured, "ovs-vswitchd", interval=0.001)
         times.append(time.monotonic() - began)
     return round(1000 * statistics.median(times), 2)
 
@@ -223,7 +223,7 @@ def started(agent: Agent, figures: dict[str, float], name: str) -> None:
     """Start the daemon; measure the time to readiness, CPU time, memory, flow-mods and stalls."""
     began = time.monotonic()
     agent.start(wait=False)
-    wait_for(agent.ready, READY_TIMEOUT, "readiness")
+    wait_for(agent.ready, "readiness", deadline=READY_TIMEOUT)
     figures[f"{name} ready s"] = round(time.monotonic() - began, 2)
     figures[f"{name} CPU s"] = round(cpu_seconds(agent), 2)
     figures[f"{name} RSS MB"] = whole(agent.pid)
@@ -250,7 +250,7 @@ def introduced(
                 for source in sources:
                     crowd.ask(number, source=source)
             wanted = end * len(sources)
-            wait_for(lambda wanted=wanted: sent_on(agent) >= wanted, 60, "the addresses")
+            wait_for(lambda wanted=wanted: sent_on(agent) >= wanted, "the addresses")
     figures["addresses stall ms"] = longest_since(before, agent)
     figures["addresses RSS MB"] = whole(agent.pid)
 
@@ -259,7 +259,9 @@ def checked(agent: Agent, figures: dict[str, float]) -> None:
     """Measure a period with nothing but two full checks."""
     before, reconciles = stalls(agent), agent.metric("dfmeta_reconciles_total")
     cpu, began = cpu_seconds(agent), time.monotonic()
-    wait_for(lambda: time.monotonic() >= began + CHECK_SECONDS, CHECK_SECONDS + 9, "the checks")
+    wait_for(
+        lambda: time.monotonic() >= began + CHECK_SECONDS, "the checks", deadline=CHECK_SECONDS + 9
+    )
     took = time.monotonic() - began
     figures["check CPU %"] = round(100 * (cpu_seconds(agent) - cpu) / took, 2)
     figures["check stall ms"] = longest_since(before, agent)
@@ -329,7 +331,7 @@ def repeated(
         # The work after a change, such as saving the state, is part of its cost.
         end = time.monotonic() + FOLLOWS
         wait_for(
-            lambda end=end: time.monotonic() >= end, 5, "the work after the change", interval=0.05
+            lambda end=end: time.monotonic() >= end, "the work after the change", interval=0.05
         )
         cost = cpu_seconds(agent) - cpu - idle * (time.monotonic() - began)
         if checks(agent) == reconciles:
@@ -392,7 +394,7 @@ class FlowEvents:
 
     def last(self, ofport: int, kind: str, count: int) -> float:
         """Wait for *count* events, and return the time of the last one."""
-        wait_for(lambda: len(self.of(ofport, kind)) >= count, 120, "the flows", interval=0.001)
+        wait_for(lambda: len(self.of(ofport, kind)) >= count, "the flows", interval=0.001)
         return self.of(ofport, kind)[count - 1]
 
     def _read(self) -> None:
@@ -420,7 +422,7 @@ def cpu_seconds(agent: Agent) -> float:
 def cpu_share(agent: Agent) -> float:
     """Return the CPU time of the idle daemon, as a share of one core."""
     cpu, began = cpu_seconds(agent), time.monotonic()
-    wait_for(lambda: time.monotonic() >= began + IDLE_SECONDS, IDLE_SECONDS + 5, "idling")
+    wait_for(lambda: time.monotonic() >= began + IDLE_SECONDS, "idling", deadline=IDLE_SECONDS + 5)
     return (cpu_seconds(agent) - cpu) / (time.monotonic() - began)
 
 
@@ -442,7 +444,7 @@ def checks(agent: Agent) -> float:
 def between_checks(agent: Agent) -> None:
     """Wait until a comparison of all flows has ended, so that none falls into the idle time."""
     reconciles = checks(agent)
-    wait_for(lambda: checks(agent) > reconciles, 60, "a full check", interval=0.5)
+    wait_for(lambda: checks(agent) > reconciles, "a full check", interval=0.5)
 
 
 def sent_on(agent: Agent) -> float:

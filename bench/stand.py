@@ -99,7 +99,7 @@ class Stand(Closing):
         for guest in self.guests:
             (sample,) = guest.http_many(1, path=PATH, host=SERVICES[version])
             assert sample.status == 200, sample
-        assert wait_for(lambda: self._learned() >= wanted, 5, "the guests to be known")
+        assert wait_for(lambda: self._learned() >= wanted, "the guests to be known")
         slot = IN_PORT.slots(version)[0]
         return [IN_PORT.key_of(Endpoint(guest.ofport), slot) for guest in self.guests]
 
@@ -115,7 +115,9 @@ class Stand(Closing):
             upto = min(end, start + PLUGGED_AT_ONCE)
             self.crowd.plug(range(start, upto))
             self.crowd.wait_plugged(upto - 1)
-            wait_for(lambda upto=upto: self._ports() >= upto, KNOWN_TIMEOUT, f"{upto} ports")
+            wait_for(
+                lambda upto=upto: self._ports() >= upto, f"{upto} ports", deadline=KNOWN_TIMEOUT
+            )
             introduce_crowd(self.agent, self.crowd, start, upto)
         slot = IN_PORT.slots(4)[0]
         return [IN_PORT.key_of(Endpoint(self.crowd.ofport(one)), slot) for one in range(first, end)]
@@ -144,4 +146,4 @@ def introduce_crowd(agent: Agent, crowd: Crowd, first: int, end: int) -> None:
                 crowd.ask(number)
             return learned() - before >= upto - first
 
-        wait_for(known, KNOWN_TIMEOUT, f"{upto} guests to be known", interval=0.5)
+        wait_for(known, f"{upto} guests to be known", deadline=KNOWN_TIMEOUT, interval=0.5)

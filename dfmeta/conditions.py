@@ -9,7 +9,6 @@ page, doctor, trace and ``dfmeta_ports``.
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Final
 from dfmeta.hub import Turns
 from dfmeta.model import OBSERVED, Port, PortId, PortState
 from dfmeta.registry import Registry
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Conditions:
         registry: Registry,
         observers: Mapping[PortState, Observer],
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._registry = registry
         self._observers = {state: observers[state] for state in OBSERVED if state in observers}

@@ -9,12 +9,12 @@ unanswered SYNs, and the first of them was seen :data:`PERSISTENCE` or more ago.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from dfmeta.model import Endpoint
+from dfmeta.runtime import clock
 
 LAG: Final = 1.0
 """Seconds after a connection in which the switch may not yet have counted its SYNs."""
@@ -52,7 +52,7 @@ class Experience:
     :param clock: seconds since the epoch, because the times are shown to operators.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, clock: Callable[[], float] = clock.wall) -> None:
         self._clock = clock
         self._met: dict[Endpoint, Met] = {}
         self._read_at: float | None = None

@@ -17,7 +17,6 @@ busy for another port is not used.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
@@ -27,6 +26,7 @@ from dfmeta.flows.key import Keys
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.model import Endpoint, GuestAddress, MetaIds, Port, PortId
 from dfmeta.rest import Rests
+from dfmeta.runtime import clock
 from dfmeta.slots import Guest
 
 RESERVE: Final = 8
@@ -50,7 +50,7 @@ class HostWide(Allotment):
         self,
         keys: MetaKeys,
         host_addresses: Addresses,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
         *,
         versions: Collection[int] = (4, 6),
     ) -> None:
@@ -395,7 +395,7 @@ class HostWide(Allotment):
 def allotment_of(
     keys: Keys,
     host_addresses: Addresses,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = clock.now,
     *,
     versions: Collection[int] = (4, 6),
 ) -> Allotment:

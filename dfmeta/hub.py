@@ -16,7 +16,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -29,6 +28,7 @@ from eventlet.semaphore import Semaphore
 from eventlet.support.greenlets import GreenletExit
 
 from dfmeta import metrics
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Turns:
         self,
         longest: float = SLICE,
         *,
-        clock: Clock = time.monotonic,
+        clock: Clock = clock.now,
         sleep: Sleep = eventlet.sleep,
     ) -> None:
         self._longest, self._clock, self._sleep = longest, clock, sleep
@@ -103,12 +103,12 @@ def wait(event: Event, seconds: float) -> bool:
     part = seconds / PARTS
     left = PARTS
     for _ in range(2 * PARTS):
-        begun = time.monotonic()
+        begun = clock.now()
         with eventlet.Timeout(part, False):
             event.wait()
         if event.ready():
             return True
-        left -= time.monotonic() - begun < 2 * part
+        left -= clock.now() - begun < 2 * part
         if not left:
             break
     return False
@@ -122,7 +122,7 @@ class Looks:
     :param clock: monotonic seconds.
     """
 
-    def __init__(self, *, clock: Clock = time.monotonic) -> None:
+    def __init__(self, *, clock: Clock = clock.now) -> None:
         self._clock = clock
         self._due = clock() + TICK
         self._longest = 0.0
@@ -369,10 +369,10 @@ class Threads:
         :raises TimeoutError: if all threads were busy for *seconds*.
         """
         slots = self._writers if write else self._readers
-        deadline = time.monotonic() + seconds
+        deadline = clock.now() + seconds
         if not slots.acquire(timeout=max(seconds, 0.001)):
             raise TimeoutError
-        timer = get_hub().schedule_call_global(max(deadline - time.monotonic(), 0.0), abort)
+        timer = get_hub().schedule_call_global(max(deadline - clock.now(), 0.0), abort)
         try:
             return tpool.execute(step)  # type: ignore[no-any-return]  # eventlet is untyped
         except (GreenletExit, eventlet.Timeout):

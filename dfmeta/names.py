@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -32,6 +31,8 @@ import eventlet
 from eventlet.event import Event
 from eventlet.hubs import trampoline
 from eventlet.patcher import original
+
+from dfmeta.runtime import clock
 
 _socket = original("socket")
 _threading = original("threading")
@@ -61,7 +62,7 @@ class Names:
     :param clock: monotonic seconds.
     """
 
-    def __init__(self, call: Callable[..., Any], *, clock: Clock = time.monotonic) -> None:
+    def __init__(self, call: Callable[..., Any], *, clock: Clock = clock.now) -> None:
         self._call = call
         self._clock = clock
         self._thread = _threading.get_ident()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Final
+
+from dfmeta.runtime import clock
 
 QUIET: Final = 60.0
 """Seconds after a log line in which similar lines are only counted."""
@@ -18,7 +19,7 @@ class Seldom:
     :param clock: monotonic seconds.
     """
 
-    def __init__(self, lines: int = 1, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, lines: int = 1, *, clock: Callable[[], float] = clock.now) -> None:
         self._lines, self._clock = lines, clock
         self._since = float("-inf")
         self._logged = self._held = 0

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import enum
 import itertools
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -45,6 +44,7 @@ from dfmeta.model import (
     PortState,
 )
 from dfmeta.numbering import Device, Numbering
+from dfmeta.runtime import clock
 from dfmeta.slots import EXPECTED, Guest, Learned, Slot
 from dfmeta.waits import Waits
 
@@ -79,7 +79,7 @@ class Registry:
         *,
         ask: Callable[[], int] = lambda: 0,
         look: Callable[[Endpoint], object] = lambda _endpoint: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
         keys: Keys = IN_PORT,
         allotment: Allotment | None = None,
     ) -> None:

@@ -55,7 +55,7 @@ class Capture:
         command = ["tcpdump", "-i", device, "-U", "-Z", "root", "--immediate-mode", "-w", str(file)]
         with log.open("wb") as stderr:
             self._process: Popen[bytes] = namespace.spawn(command, stderr=stderr)
-        wait_for(lambda: "listening on" in log.read_text(), 10, f"tcpdump on {device}")
+        wait_for(lambda: "listening on" in log.read_text(), f"tcpdump on {device}")
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +71,7 @@ class Capture:
     def wait_for_the_end_of(self, port: int) -> None:
         """Wait until both sides have closed the connection from source port *port*."""
         closing = f"tcp[tcpflags] & tcp-fin != 0 and port {port}"
-        wait_for(lambda: self.shown(closing).count("\n") == 2, 10, "the connection's end")
+        wait_for(lambda: self.shown(closing).count("\n") == 2, "the connection's end")
 
 
 def _plain_segment(line: str) -> str:
@@ -206,7 +206,7 @@ def first_request(recorder: Recorder, host: OpenvSwitch, guest: Guest) -> None:
     host.appctl("vlog/set", "vconn:file:dbg")
     text = ask(guest, FIRST)
     recorder.write("curl", text, prompt=f"web$ curl -i -A curl http://{METADATA_IP}{PATH}")
-    wait_for(lambda: "OFPT_PACKET_OUT" in host.log("ovs-vswitchd")[before:], 5, "the packet-out")
+    wait_for(lambda: "OFPT_PACKET_OUT" in host.log("ovs-vswitchd")[before:], "the packet-out")
     host.appctl("vlog/set", "vconn:file:info")
     recorder.write("openflow", conversation(host.log("ovs-vswitchd")[before:]))
 

@@ -10,7 +10,6 @@ that waits for its client can be closed at any time to make room for another one
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -30,6 +29,7 @@ from dfmeta.proxy.environ import ENDS, SAME_HOST, Incoming, base_environ
 from dfmeta.proxy.http1 import Body, Head
 from dfmeta.proxy.sockets import quiet
 from dfmeta.registry import Claim
+from dfmeta.runtime import clock
 
 if TYPE_CHECKING:
     from dfmeta.admin.server import AdminServer
@@ -42,7 +42,7 @@ class AdminConnection(GuestConnection):
     """A connection to the admin listener; see :class:`GuestConnection`."""
 
     def __init__(self, sock: Any, claim: Claim, server: AdminServer) -> None:
-        super().__init__(sock, claim, server, accepted=time.monotonic(), waited=0.0)
+        super().__init__(sock, claim, server, accepted=clock.now(), waited=0.0)
         self.held = 0
         """Bytes of a body or an answer that the connection has in memory."""
         self.since = 0.0
@@ -74,7 +74,7 @@ class AdminConnection(GuestConnection):
             if head.expects_continue and not self._buffer:
                 self._send(CONTINUE)
             while True:
-                until = time.monotonic() + self._server.limits.body_timeout
+                until = clock.now() + self._server.limits.body_timeout
                 self._server.pace()
                 self._server.hold(self, len(self._buffer), until=until)
                 body.feed(bytes(self._buffer))
@@ -144,7 +144,7 @@ class AdminConnection(GuestConnection):
 
         :param reads: the wait is for data of the client, and so ends when any has arrived.
         """
-        self._waits, self._reads, self.since = True, reads, time.monotonic()
+        self._waits, self._reads, self.since = True, reads, clock.now()
         self._server.idle(self)
         try:
             yield

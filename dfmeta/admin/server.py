@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.peers import Peers
 from dfmeta.proxy.server import POLL, GuestServer
 from dfmeta.registry import Claim
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class AdminServer(GuestServer):
         while self._room.crowded():
             eventlet.sleep(GRACE)
             for caller in self._room.crowded():
-                self._make_way(caller, time.monotonic() - GRACE)
+                self._make_way(caller, clock.now() - GRACE)
         self._sweeper = None
 
     def _make_way(self, caller: Caller, until: float) -> None:
@@ -135,7 +135,7 @@ class AdminServer(GuestServer):
                 continue
             if until is None:
                 break
-            if time.monotonic() > until:
+            if clock.now() > until:
                 metrics.ADMIN_REFUSED.labels("memory").inc()
                 raise BadRequestError(
                     status=503, reason="body", cause="there are too many large bodies at once"

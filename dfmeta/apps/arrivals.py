@@ -6,7 +6,6 @@ more often than :data:`SHARE` of the time allows.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -18,6 +17,7 @@ from dfmeta.flows.reading import read_address
 from dfmeta.flows.wire import DumpedFlow
 from dfmeta.hub import Turns
 from dfmeta.model import Endpoint
+from dfmeta.runtime import clock
 
 SHARE: Final = 0.03
 """Share of the time that reading the flows of thousands of ports may take."""
@@ -35,7 +35,7 @@ class Arrivals:
     """
 
     def __init__(
-        self, channel: Channel, keys: Keys = IN_PORT, *, clock: Callable[[], float] = time.monotonic
+        self, channel: Channel, keys: Keys = IN_PORT, *, clock: Callable[[], float] = clock.now
     ) -> None:
         self._channel = channel
         self._keys = keys

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +22,7 @@ from dfmeta.flows.pipeline import BR_META, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint
 from dfmeta.registry import Phase, Registry
+from dfmeta.runtime import clock
 
 HEED: Final = 8
 """Turns of all threads for which a request waits at most. In one turn, the thread that reads
@@ -56,7 +56,7 @@ class Controller(Driver):
         informed: Callable[[], object] = lambda: None,
         meta_bridge: str = "",
         meta_datapath_id: Callable[[], int | None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
         pause: Callable[[float], object] = eventlet.sleep,
     ) -> None:
         super().__init__(

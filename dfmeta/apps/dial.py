@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from os_ken.exception import OFPUnknownVersion
 
 from dfmeta.exceptions import StartError
 from dfmeta.quiet import Seldom
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Refusals:
     :param clock: monotonic seconds.
     """
 
-    def __init__(self, bridge: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, bridge: str, *, clock: Callable[[], float] = clock.now) -> None:
         self._bridge = bridge
         self._seldom = Seldom(clock=clock)
         self._new = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from dfmeta.exceptions import DfmetaError
 from dfmeta.flows.pipeline import CONTROLLER_ID
 from dfmeta.model import Endpoint
 from dfmeta.registry import Registry
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -154,14 +154,14 @@ class Driver:
 
     def watch(self) -> None:
         """Keep the flows right, indefinitely; run this in a separate thread."""
-        due = time.monotonic()
+        due = clock.now()
         while True:
             with contextlib.suppress(Empty):
                 self._doubts.get(timeout=CHECK_INTERVAL)
             self._turn()
             if not self.channel.connected or self.reconciler.tap is None:
                 continue
-            if time.monotonic() >= due or not self._looks_right():
+            if clock.now() >= due or not self._looks_right():
                 lost = self._lost_flows
                 if not self._prepare():
                     continue
@@ -173,7 +173,7 @@ class Driver:
                         self.channel.bridge,
                     )
                 self.reconciler.reconcile_quietly()
-                due = time.monotonic() + FULL_CHECK_INTERVAL
+                due = clock.now() + FULL_CHECK_INTERVAL
 
     def _note_connected(self, is_up: bool) -> None:
         metrics.BRIDGE_CONNECTED.labels(self.role).set(int(is_up))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from dfmeta.hub import Turns
 from dfmeta.model import Endpoint, GuestAddress
 from dfmeta.packets import Syn, parse_syn
 from dfmeta.registry import Registry
+from dfmeta.runtime import clock
 from dfmeta.slots import Learned
 
 LOG = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Learner:
         hold_timeout: float,
         beyond: Reconciler | None = None,
         informed: Callable[[], object] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
         pause: Callable[[float], object] = eventlet.sleep,
     ) -> None:
         self.registry = registry

@@ -18,7 +18,6 @@ least :data:`LEFT_OVER` apart is deleted.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
@@ -37,6 +36,7 @@ from dfmeta.flows.metering import (
 )
 from dfmeta.flows.pipeline import BR_INT, Pipeline, Purpose
 from dfmeta.model import Endpoint
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Meters:
         *,
         pipeline: Pipeline = BR_INT,
         redrawn: Callable[[Endpoint], object] = lambda _endpoint: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._rates = pipeline.rates
         self._redrawn = redrawn

@@ -8,7 +8,6 @@ its number has changed and OVSDB has not confirmed it.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from dfmeta.inspect.cuts import PortBits
 from dfmeta.model import PortId
 from dfmeta.numbering import Device
 from dfmeta.registry import Registry
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Numbers:
         channel: Channel,
         registry: Registry,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._channel = channel
         self._registry = registry

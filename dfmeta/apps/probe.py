@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -28,6 +27,7 @@ from dfmeta.flows.pipeline import METADATA_PORT
 from dfmeta.flows.service import Tap
 from dfmeta.model import HttpHost
 from dfmeta.packets import FLAG_ACK, FLAG_RST, FLAG_SYN, Segment, parse_segment, write_segment
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Probe:
         tap: Callable[[], Tap | None],
         *,
         version: int = 4,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._channel = channel
         self._tap = tap

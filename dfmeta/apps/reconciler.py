@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -58,6 +57,7 @@ from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.hub import Turns
 from dfmeta.model import Endpoint
 from dfmeta.registry import Registry
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -178,16 +178,16 @@ class Reconciler:
         :raises SwitchTimeoutError: when it did not confirm them, or a reconcile, in time.
         :raises NotConnectedError: when the connection was lost meanwhile.
         """
-        deadline = time.monotonic() + timeout
+        deadline = clock.now() + timeout
         while not self.confirmed:
             if not self.channel.connected:
                 raise NotConnectedError(bridge=self.channel.bridge)
-            if time.monotonic() >= deadline:
+            if clock.now() >= deadline:
                 raise SwitchTimeoutError(what="a reconcile", seconds=timeout)
             eventlet.sleep(RECONCILE_POLL)
         pending = self._last.get(endpoint)
         if pending is not None:
-            pending.wait(max(0.0, deadline - time.monotonic()))
+            pending.wait(max(0.0, deadline - clock.now()))
 
     def _watch(self, endpoint: Endpoint, pending: Pending) -> None:
         try:
@@ -456,7 +456,7 @@ class Reconciler:
             if number is None or address is None:
                 self._mistrust(endpoint, known.key)
             elif self._adopts(endpoint):
-                kept += self.registry.adopt(endpoint, number, address, time.monotonic())
+                kept += self.registry.adopt(endpoint, number, address, clock.now())
             else:
                 self.registry.rest(endpoint, [number])
             if turns.give_way():

@@ -6,12 +6,12 @@ later than it confirms the batch. By then the flow may be needed again, because 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import Pipeline
+from dfmeta.runtime import clock
 
 LATE: Final = 10.0
 """Seconds within which the switch reports a removal. It reports none that found no flow."""
@@ -24,7 +24,7 @@ class Removals:
     :param clock: monotonic seconds.
     """
 
-    def __init__(self, pipeline: Pipeline, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pipeline: Pipeline, *, clock: Callable[[], float] = clock.now) -> None:
         self._pipeline = pipeline
         self._clock = clock
         self._sent: dict[Any, tuple[int, float]] = {}

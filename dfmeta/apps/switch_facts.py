@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from dfmeta.flows.pipeline import BR_META, Layout, Stage, is_ours
 from dfmeta.flows.wire import Wire
 from dfmeta.inspect.cuts import PortBits
 from dfmeta.inspect.facts import Foreign, MeterFact, Seen
+from dfmeta.runtime import clock
 
 TIMEOUT = 5.0
 """Seconds for one attempt."""
@@ -135,7 +135,7 @@ def _again(attempt: Callable[[], T], path: Path) -> T:
                 raise SwitchError(what=str(path), cause="it closes each connection") from error
             if isinstance(error, FileNotFoundError | PermissionError) or not tries_left:
                 raise NoSocketError(what=str(path), cause=error.strerror or error) from error
-            time.sleep(PAUSE)
+            clock.sleep(PAUSE)
     raise AssertionError("the last try returns or raises")
 
 

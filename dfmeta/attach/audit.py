@@ -7,7 +7,6 @@ no label. A VM can send any number of requests that are refused: the lines of on
 from __future__ import annotations
 
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 from dfmeta.attach.model import Attachment
 from dfmeta.model import Port
 from dfmeta.quiet import Seldom, counted
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Audit:
     :param clock: monotonic seconds.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, clock: Callable[[], float] = clock.now) -> None:
         self._clock = clock
         self._seldom: OrderedDict[str, Seldom] = OrderedDict()
 

@@ -7,7 +7,6 @@ while the trunk is at work are done together afterwards.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 from dfmeta.attach.model import Attachment, Parent
 from dfmeta.attach.plane import Plane
 from dfmeta.exceptions import AttachDriverError, AttachError
+from dfmeta.runtime import clock
 
 WINDOW: Final = 0.0
 """Seconds from the turn of a batch to the call of the driver. None: a single attachment would wait
@@ -50,8 +50,8 @@ class Batches:
         plane: Plane,
         *,
         burst: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = clock.now,
+        sleep: Callable[[float], object] = clock.sleep,
     ) -> None:
         self._plane = plane
         self._burst, self._clock, self._sleep = burst, clock, sleep

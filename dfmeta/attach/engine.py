@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
@@ -40,6 +39,7 @@ from dfmeta.exceptions import (
     AttachRateError,
     StoreError,
 )
+from dfmeta.runtime import clock
 from dfmeta.store.db.attachments import Attachments
 
 __all__ = ["Engine", "Settings", "Status"]
@@ -90,7 +90,7 @@ class Engine:
         settings: Settings,
         *,
         host: str,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = clock.wall,
         present: Callable[[str], bool] = lambda port_id: True,
         name: Callable[[], str] = name_of_port,
         burst: float = 0.0,
@@ -131,13 +131,13 @@ class Engine:
         :raises AttachFullError: no VLAN id or no address is free.
         :raises AttachDriverError: the data plane or the database failed; the VM may try again.
         """
-        began = time.monotonic()
+        began = clock.now()
         outcome: metrics.Attached = "failed"
         try:
             made, new = self._attach(parent, wanted)
             outcome = "made" if new else "found"
         finally:
-            metrics.ATTACH_SECONDS.labels(outcome).observe(time.monotonic() - began)
+            metrics.ATTACH_SECONDS.labels(outcome).observe(clock.now() - began)
         return made, new
 
     def _attach(self, parent: Parent, wanted: Wanted) -> tuple[Attachment, bool]:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -29,6 +28,7 @@ from dfmeta.attach.model import Attachment, Driver, Parent, Settings, State
 from dfmeta.attach.rows import to_attachment
 from dfmeta.exceptions import AttachDriverError, AttachError
 from dfmeta.quiet import Seldom
+from dfmeta.runtime import clock
 from dfmeta.store.db.attachments import Attachments
 
 LOG = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Plane:
         driver: Driver,
         settings: Settings,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = clock.wall,
         patience: float = PATIENCE,
     ) -> None:
         self.driver = driver

@@ -9,7 +9,6 @@ host become this host's.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address
 from typing import Final
@@ -19,6 +18,7 @@ from dfmeta.attach.plane import Plane
 from dfmeta.attach.rows import to_attachment, to_parent
 from dfmeta.exceptions import AttachError
 from dfmeta.quiet import Seldom
+from dfmeta.runtime import clock
 from dfmeta.store.db.attachments import Attachments, Row
 
 LOG = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Tidying:
         settings: Settings,
         *,
         host: str,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = clock.wall,
         present: Callable[[str], bool],
     ) -> None:
         self._attachments = attachments

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ from dfmeta.inspect.checks_attachments import AttachmentFacts, Row
 from dfmeta.inspect.facts import Settings, Snapshot
 from dfmeta.inspect.finding import Finding
 from dfmeta.ports.ovsdb_facts import read_snapshot
+from dfmeta.runtime import clock
 from dfmeta.wiring import neutron_client
 
 
@@ -40,7 +40,7 @@ def attachments(
     before = _facts(conf)
     there = None if snapshot is None else _read(wanted.ovsdb)
     facts = replace(_facts(conf), before=before.rows)
-    yield from checks_attachments.attachments(facts, there, wanted.bridge, now=time.time())
+    yield from checks_attachments.attachments(facts, there, wanted.bridge, now=clock.wall())
 
 
 def _read(ovsdb: str) -> Snapshot | None:

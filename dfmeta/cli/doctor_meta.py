@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,7 @@ from dfmeta.inspect.finding import Finding, Status
 from dfmeta.model import MetaIds
 from dfmeta.ports.meta_ids import own_ids
 from dfmeta.ports.ovsdb_facts import read_snapshot
+from dfmeta.runtime import clock
 
 SETTLE_TRIES: Final = 4
 SETTLE_PAUSE: Final = 0.4
@@ -78,7 +78,7 @@ def _ids(conf: cfg.ConfigOpts | None, wanted: Settings, known: tuple[KnownPort, 
         found = checks_meta.ids(known, stored, running=conf is not None)
         if conf is None or found.status is not Status.WRONG:
             break
-        time.sleep(SETTLE_PAUSE)
+        clock.sleep(SETTLE_PAUSE)
         try:
             known = gather.daemon_ports(conf, wanted.keys)
         except NotRunningError as error:

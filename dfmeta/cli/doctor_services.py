@@ -6,7 +6,6 @@ answer cost :data:`SECONDS` once in all.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from dfmeta.model import HttpHost
 from dfmeta.ports.folders import Folders
 from dfmeta.ports.neutron_api import NeutronApi
 from dfmeta.proxy.nova.ask import Question, ask_nova
+from dfmeta.runtime import clock
 from dfmeta.store.db.database_facts import look
 from dfmeta.store.db.revisions import REVISIONS
 from dfmeta.wiring import neutron_client, nova_settings
@@ -71,7 +71,7 @@ class Services:
         self._conf = conf
         self._secrets = secrets
         self._running = running
-        self._begun = time.monotonic()
+        self._begun = clock.now()
         self._sources = conf.df_metadata.identity_sources
         nova = conf.df_metadata.backend == "nova"
         self._real = real_guests(ports) if nova else []
@@ -189,13 +189,13 @@ class Services:
         return by_files(finding, map(shown, other))
 
     def _get(self, asked: Later[T], late: T) -> T:
-        left = self._begun + SECONDS + SPARE - time.monotonic()
+        left = self._begun + SECONDS + SPARE - clock.now()
         # On a busy host the thread may have started late; its own time-out limits its wait.
         found = asked.get(max(left, GRACE))
         return late if found is None else found
 
     def _note(self, who: str, date: str) -> None:
-        seconds = skew(date, time.time())
+        seconds = skew(date, clock.wall())
         if seconds is not None:
             self.skews.append((who, seconds))
 
@@ -291,7 +291,7 @@ def _lookup(conf: cfg.ConfigOpts) -> LookupFacts:
 def _tokens(path: str) -> TokenFacts:
     from dfmeta.store.auth.tokens import read_tokens
 
-    now = time.time()
+    now = clock.wall()
     try:
         found = read_tokens(Path(path))
     except TokenFileError as error:

@@ -6,7 +6,6 @@ import contextlib
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +40,7 @@ from dfmeta.inspect.ledger import (
 )
 from dfmeta.model import Endpoint
 from dfmeta.ports.ovsdb_facts import read_snapshot
+from dfmeta.runtime import clock
 
 COLUMNS: Final = {
     "table": "TABLE",
@@ -180,7 +180,7 @@ def compare(conf: cfg.ConfigOpts, wanted: Settings, *, snapshot: Snapshot) -> Co
         compared = Compared(ports, rows, problems, unread)
         if problems or unread or not faulty(rows):
             break
-        time.sleep(SETTLE_PAUSE)
+        clock.sleep(SETTLE_PAUSE)
     return compared
 
 
@@ -310,5 +310,5 @@ def _raw(path: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # ovs-ofctl, no shell
         if not done.returncode:
             return done.stdout
-        time.sleep(SETTLE_PAUSE)
+        clock.sleep(SETTLE_PAUSE)
     raise SwitchError(what=" ".join(command[1:]), cause=done.stderr.strip())

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TextIO, TypeVar
 
 from dfmeta.exceptions import printable
+from dfmeta.runtime import clock
 from dfmeta.wiring.last_words import PROG
 
 BEGIN: Final = 1.0
@@ -42,7 +42,7 @@ class Work:
     done: int = 0
     look: Callable[[], int] | None = None
     """Returns the number of finished parts, if :meth:`advance` is not called."""
-    begun: float = field(default_factory=time.monotonic)
+    begun: float = field(default_factory=clock.now)
 
     def advance(self, parts: int = 1) -> None:
         """Add *parts* to the number of finished parts."""
@@ -51,7 +51,7 @@ class Work:
     def begin(self, what: str, total: int | None, unit: str = "") -> None:
         """Replace this work by another, of which no part is finished."""
         self.what, self.total, self.unit, self.done = what, total, unit, 0
-        self.begun = time.monotonic()
+        self.begun = clock.now()
 
     def line(self, now: float) -> str:
         """Return the progress at *now* (monotonic seconds) as text."""
@@ -115,7 +115,7 @@ def _show(work: Work, done: threading.Event, stream: TextIO) -> None:
 def _lines(work: Work, done: threading.Event, stream: TextIO) -> None:
     while not done.wait(LINES):
         _look(work)
-        stream.write(f"{PROG}: {work.line(time.monotonic())}\n")
+        stream.write(f"{PROG}: {work.line(clock.now())}\n")
         stream.flush()
 
 
@@ -137,7 +137,7 @@ def _bar(work: Work, done: threading.Event, stream: TextIO) -> None:
         task: Any = bars.add_task(work.what, total=work.total, said="")
         while not done.wait(FRAMES):
             _look(work)
-            said = work.line(time.monotonic()).removeprefix(f"{work.what}: ")
+            said = work.line(clock.now()).removeprefix(f"{work.what}: ")
             bars.update(
                 task,
                 description=work.what,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +21,7 @@ from dfmeta.cli.common import (
     wide_option,
 )
 from dfmeta.exceptions import ConfigError, NoTokenError, RecordError
+from dfmeta.runtime import clock
 from dfmeta.store.api.listing import timestamp
 from dfmeta.store.auth import edit as auth_edit
 from dfmeta.store.auth import scopes
@@ -106,7 +106,7 @@ def create(
 @wide_option
 def list_tokens(config_files: tuple[str, ...], *, fmt: str, wide: bool) -> None:
     """List the names and scopes of the tokens; the tokens themselves cannot be shown."""
-    now = time.time()
+    now = clock.wall()
     rows = [_row(one, now) for one in read_tokens(_token_file(config_files))]
     print_rows(rows, COLUMNS, fmt, drop=DROP, wide=wide)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -41,6 +40,7 @@ from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import keep_room, listen_to_all
 from dfmeta.proxy.tokens import Tokens, load_key
 from dfmeta.proxy.wsgi import Face
+from dfmeta.runtime import clock
 from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.db.networks import parse_network
 from dfmeta.store.db.repository import Repository
@@ -178,8 +178,8 @@ class Central:
         LOG.info("%s ends", PROG)
         hub.VITAL.release()
         notify(os.environ, "STOPPING=1")
-        deadline = min(self._signals.ended_at, time.monotonic()) + GRACE
-        grace = max(0.0, deadline - time.monotonic())
+        deadline = min(self._signals.ended_at, clock.now()) + GRACE
+        grace = max(0.0, deadline - clock.now())
         servers = [one for one in (self._admin, self._guests) if one is not None]
         # Each stops accepting connections and ends after its last running request.
         ending = [eventlet.spawn(one.stop, grace) for one in servers]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
@@ -29,6 +28,7 @@ from dfmeta.ports.bridge_reader import Update
 from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.proxy.sockets import silence
 from dfmeta.registry import Registry
+from dfmeta.runtime import clock
 from dfmeta.state import State, StateFile
 from dfmeta.wiring.layout import keys_of, layout_of, meta_of
 
@@ -46,7 +46,7 @@ class Cleanup:
         self._state_file = StateFile(Path(self._group.state_path))
         self._state = self._state_file.load()
         self._update = Update(connected=False)
-        self._deadline = time.monotonic() + self._group.startup_timeout
+        self._deadline = clock.now() + self._group.startup_timeout
 
     def run(self) -> None:
         """Remove everything of dfmeta that exists.
@@ -146,7 +146,7 @@ class Cleanup:
         waiting = Waiting(self._deadline)
         while not there():
             hub.VITAL.check()
-            if time.monotonic() >= self._deadline:
+            if clock.now() >= self._deadline:
                 raise StartError(
                     cause=f"{what} has not answered; flows, meters and port were not removed",
                     remedy="Start Open vSwitch and run --cleanup again",

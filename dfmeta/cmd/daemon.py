@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
@@ -27,6 +26,7 @@ from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import AlreadyRunningError, DfmetaError
 from dfmeta.model import Port
 from dfmeta.ports.bridge_reader import Update
+from dfmeta.runtime import clock
 from dfmeta.wiring import last_words
 from dfmeta.wiring.lock import BridgeLock
 
@@ -161,7 +161,7 @@ class Daemon:
         hub.VITAL.release()
         notify(os.environ, "STOPPING=1")
         if self.parts.engine is not None:
-            since = max(0.0, time.monotonic() - self._signals.ended_at)
+            since = max(0.0, clock.now() - self._signals.ended_at)
             self.parts.engine.stop(max(0.0, GRACE - since))
         self.parts.save(now=True)
         self.parts.watcher.stop()

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ import dfmeta
 from dfmeta.exceptions import HostError
 from dfmeta.host.process import named_sockets
 from dfmeta.proxy import holder
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -269,7 +269,7 @@ def _without_daemon(own: str) -> list[str]:
 
     Trust: any user may have bound such a name; see :meth:`HolderKeeper._connect`.
     """
-    give_up = time.monotonic() + LET_GO
+    give_up = clock.now() + LET_GO
     while True:
         path = f"@{holder.PREFIX}"
         found = [
@@ -278,6 +278,6 @@ def _without_daemon(own: str) -> list[str]:
             if one.name.startswith(path) and one.name != f"{path}{own}"
         ]
         used = {name for name, listens in found if not listens}
-        if not used or time.monotonic() >= give_up:
+        if not used or clock.now() >= give_up:
             return sorted({name for name, _listens in found} - used)
         eventlet.sleep(START_PAUSE)

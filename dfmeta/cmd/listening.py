@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 from collections.abc import Container, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
@@ -30,6 +29,7 @@ from dfmeta.proxy.sockets import (
     listen,
     silence,
 )
+from dfmeta.runtime import clock
 from dfmeta.state import State
 
 LOG = logging.getLogger(__name__)
@@ -126,12 +126,12 @@ class GuestListeners:
         :raises OSError: ENODEV, when the device does not exist: call it again when it does; another
             error when the kernel refuses.
         """
-        give_up = time.monotonic() + HOLDER_END
+        give_up = clock.now() + HOLDER_END
         while True:
             try:
                 return self.open_now()
             except StartError as error:
-                if time.monotonic() >= give_up:
+                if clock.now() >= give_up:
                     if self._group.port or self._elsewhere:
                         raise
                     LOG.info("%s; taking another port", error.fields["cause"])

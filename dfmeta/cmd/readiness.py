@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ import eventlet
 
 from dfmeta import hub
 from dfmeta.health import Health
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class ReadinessLog:
         health: Health,
         why: Mapping[str, Callable[[], str]],
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._health = health
         self._why = why

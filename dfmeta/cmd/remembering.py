@@ -7,7 +7,6 @@ rest, so that no other guest gets them too early.
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from dfmeta.apps.meters import Meters
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint
 from dfmeta.registry import Registry
+from dfmeta.runtime import clock
 from dfmeta.state import Holder, Listeners, State, StateFile
 
 SAVE: Final = 0.1
@@ -71,7 +71,7 @@ class Memory:
     def due_in(self, registry: Registry) -> float:
         """Return seconds until the next saving; infinite when nothing has changed."""
         changed = self._saved != registry.version
-        return self._next - time.monotonic() if changed else math.inf
+        return self._next - clock.now() if changed else math.inf
 
     def save(
         self, listeners: Listeners, registry: Registry, meters: Meters, *, now: bool = False
@@ -80,7 +80,7 @@ class Memory:
 
         :param now: save everything at once.
         """
-        begun = time.monotonic()
+        begun = clock.now()
         if not now and self.due_in(registry) > 0:
             return
         self._saved = registry.version
@@ -97,7 +97,7 @@ class Memory:
         self._file.save(
             self.state, None if now else changed, give_way=turns.give_way, apart=tpool.execute
         )
-        ended = time.monotonic()
+        ended = clock.now()
         self._next = ended + max(SAVE, (ended - begun) / SAVE_SHARE)
 
     def _remember(self, endpoint: Endpoint, registry: Registry, meters: Meters) -> None:

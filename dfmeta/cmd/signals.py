@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import signal
-import time
 from types import FrameType
 
 from dfmeta import hub
+from dfmeta.runtime import clock
 
 
 class Signals:
@@ -38,7 +38,7 @@ class Signals:
 
     def _end(self, _number: int, _frame: FrameType | None) -> None:
         if not self.ending:
-            self.ended_at = time.monotonic()
+            self.ended_at = clock.now()
         self.ending = True
 
     def _ask_reload(self, _number: int, _frame: FrameType | None) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -27,6 +26,7 @@ from dfmeta.cmd.proxy import Proxy
 from dfmeta.cmd.waiting import Waiting, no_bridge, no_engine, no_ovsdb, no_switch, no_tap
 from dfmeta.conf.daemons import AGENT
 from dfmeta.exceptions import DfmetaError, StartError
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger("dfmeta.agent")
 
@@ -67,7 +67,7 @@ class Start:
         proxy = parts.proxy = Proxy(parts.conf, parts.registry, heed=parts.controller.heed)
         open_store()
         parts.tap.listen_early()
-        self._deadline = time.monotonic() + group.startup_timeout
+        self._deadline = clock.now() + group.startup_timeout
         parts.watcher.start()
         parts.identities.start()
         if not self._await_host():
@@ -187,7 +187,7 @@ class Start:
             hub.VITAL.check()
             if self._ending():
                 return False
-            if time.monotonic() >= self._deadline and not busy():
+            if clock.now() >= self._deadline and not busy():
                 raise error()
             waiting.say(lambda: str(error().cause))
             eventlet.sleep(POLL)

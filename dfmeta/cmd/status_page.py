@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import json
 import socket
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -29,6 +28,7 @@ from dfmeta.model import Caller, Endpoint, Peer
 from dfmeta.ports.sources import name_of
 from dfmeta.proxy.nova import remedies
 from dfmeta.proxy.recent import RECENT, Failure, Recent
+from dfmeta.runtime import clock
 
 if TYPE_CHECKING:
     from dfmeta.store.db.repository import Repository
@@ -59,7 +59,7 @@ class Sources:
     failures: Callable[[Sequence[Mapping[str, Any]]], tuple[Sequence[Mapping[str, Any]], int]]
     ports: Rows | None = None
     names: Names = lambda _instances: {}
-    since: float = field(default_factory=time.time)
+    since: float = field(default_factory=clock.wall)
 
 
 def page(listen: str, sources: Sources) -> StatusPage:
@@ -89,7 +89,7 @@ def gather(sources: Sources) -> Status:
         program=sources.program,
         version=version("dfmeta"),
         host=socket.gethostname(),
-        now=time.time(),
+        now=clock.wall(),
         since=sources.since,
         missing=sources.health.missing(),
         facts=sources.facts(),
@@ -155,7 +155,7 @@ class Records:
         self,
         repository: Callable[[], Repository | None],
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._repository, self._clock = repository, clock
         self._asked_at, self._said = float("-inf"), ""
@@ -183,7 +183,7 @@ class RecordNames:
         self,
         repository: Callable[[], Repository | None],
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._repository, self._clock = repository, clock
         self._known: dict[str, tuple[float, str]] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import time
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
@@ -26,6 +25,7 @@ from dfmeta.host.sides import HostSides
 from dfmeta.model import TAP_MAC, MetaNames
 from dfmeta.ports.bridge_reader import Update
 from dfmeta.ports.ovsdb import OvsdbWatcher
+from dfmeta.runtime import clock
 from dfmeta.state import HostMemory, State
 
 LOG = logging.getLogger(__name__)
@@ -137,9 +137,9 @@ class TapKeeper:
             self._ask_for_numbers(watcher)
             return False
         self._number_due = None
-        if self.in_place and time.monotonic() < self._next_look:
+        if self.in_place and clock.now() < self._next_look:
             return True
-        self._next_look = time.monotonic() + LOOK_INTERVAL
+        self._next_look = clock.now() + LOOK_INTERVAL
         try:
             self._put_in_place()
         except HostError:
@@ -176,7 +176,7 @@ class TapKeeper:
 
     def _ask_for_numbers(self, watcher: OvsdbWatcher) -> None:
         """Let Open vSwitch report the numbers again when they have been missing for a while."""
-        now = time.monotonic()
+        now = clock.now()
         if self._number_due is not None and now >= self._number_due:
             LOG.debug("%s; asking for it again", self.fault)
             watcher.reconfigure()
@@ -190,7 +190,7 @@ class TapKeeper:
         # Taken before the check, so that a change during the check causes another one.
         changed = self._changes.take(index)
         done, wanting = self.host.look()
-        if changed or wanting or not self._known or time.monotonic() >= self._next_full_look:
+        if changed or wanting or not self._known or clock.now() >= self._next_full_look:
             done += self._ensure()
         if device.disable_tx_checksum(self._group.metadata_interface):
             done.append("TX checksum offload off")
@@ -207,7 +207,7 @@ class TapKeeper:
         self._known = False
         done = self.host.ensure()
         self._known = True
-        self._next_full_look = time.monotonic() + FULL_LOOK_INTERVAL
+        self._next_full_look = clock.now() + FULL_LOOK_INTERVAL
         return done
 
     def remove_former(self, watcher: OvsdbWatcher) -> None:

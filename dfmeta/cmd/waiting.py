@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from typing import Final
 
 from dfmeta.cmd.keeping import notify
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.exceptions import StartError
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Waiting:
     :param clock: monotonic seconds.
     """
 
-    def __init__(self, deadline: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, deadline: float, *, clock: Callable[[], float] = clock.now) -> None:
         self._clock = clock
         self._begun = clock()
         self._deadline = deadline

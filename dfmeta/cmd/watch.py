@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -26,6 +25,7 @@ from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.offload import advice
 from dfmeta.model import Endpoint, Port, PortId, PortState
 from dfmeta.registry import Registry
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -87,9 +87,9 @@ class PortWatch:
         while True:
             if self._controller.all_ready:
                 self._silence.look()
-            begun = time.monotonic()
+            begun = clock.now()
             self.conditions.review()
-            took = time.monotonic() - begun
+            took = clock.now() - begun
             eventlet.sleep(min(max(INTERVAL, took / SHARE), LONGEST))
 
     def rows(self) -> list[dict[str, Any]]:
@@ -222,7 +222,7 @@ class FullRange:
         registry: Registry,
         adopted: Callable[[], bool],
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._registry = registry
         self._adopted = adopted

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Sequence
 from typing import Any
+
+from dfmeta.runtime import clock
 
 TIMEOUT = 5.0
 """Seconds for the whole call: a daemon that hangs accepts a connection and never answers."""
@@ -32,7 +33,7 @@ def call(target: str, method: str, params: Sequence[Any], *, timeout: float = TI
     :raises RefusedError: if the answer is an error.
     :raises ValueError: for a target of another kind, or an answer that is not JSON-RPC.
     """
-    deadline = time.monotonic() + timeout
+    deadline = clock.now() + timeout
     request = json.dumps({"id": _ID, "method": method, "params": list(params)}).encode()
     with _connect(target, timeout) as sock:
         sock.sendall(request)
@@ -69,7 +70,7 @@ def _connect(target: str, timeout: float) -> socket.socket:
 def _read_reply(sock: socket.socket, deadline: float) -> dict[str, Any]:
     data, decoder = bytearray(), json.JSONDecoder()
     while True:
-        left = deadline - time.monotonic()
+        left = deadline - clock.now()
         if left <= 0:
             raise TimeoutError
         sock.settimeout(left)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
@@ -22,6 +21,7 @@ from dfmeta.exceptions import AttachDriverError, ConfigError, DfmetaError, Sourc
 from dfmeta.ports.neutron_api import Row
 from dfmeta.ports.neutron_trunks import NeutronTrunks, attachment_of
 from dfmeta.quiet import Seldom
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class NeutronNetworks(Mapping[str, Network]):
         trunks: NeutronTrunks,
         chosen: Mapping[str, Chosen],
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._trunks, self._clock = trunks, clock
         self._chosen = dict(chosen)

@@ -16,7 +16,6 @@ project, the network, the address and the MAC of the attachment that its descrip
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from dfmeta.ports.neutron_trunks import (
     parent_of,
 )
 from dfmeta.quiet import Seldom
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class NeutronDriver:
         wired: WiredPorts,
         parents: Callable[[], Collection[str]],
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._neutron, self._networks, self._wired = neutron, networks, wired
         self._parents, self._clock = parents, clock

@@ -14,7 +14,6 @@ Trust: the host's programs write the rows.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -39,6 +38,7 @@ from dfmeta.ports.subport_list import Claim
 from dfmeta.ports.trunk_bridge import NAME_MAX
 from dfmeta.ports.trunks import PARENT
 from dfmeta.ports.vif import INSTANCE_KEY
+from dfmeta.runtime import clock
 
 WAIT: Final = 10.0
 """Seconds to wait for the agent."""
@@ -182,11 +182,11 @@ def row_of(port_id: str) -> str:
 
 def _await(left: Callable[[], Sequence[str]], pause: float, ports: Iterable[str]) -> None:
     """Wait until none of the ports is left."""
-    deadline = time.monotonic() + WAIT
+    deadline = clock.now() + WAIT
     while missing := left():
-        if time.monotonic() >= deadline:
+        if clock.now() >= deadline:
             raise _not_wired(missing, ports)
-        time.sleep(pause)
+        clock.sleep(pause)
 
 
 def _not_wired(missing: Iterable[str], ports: Iterable[str]) -> AttachDriverError:

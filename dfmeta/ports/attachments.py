@@ -14,7 +14,6 @@ are those of the host's programs.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -43,6 +42,7 @@ from dfmeta.ports.trunk_bridge import NAME_MAX, agent_of, is_ours
 from dfmeta.ports.trunk_bridge import names_of as trunk_names
 from dfmeta.ports.trunks import PARENT
 from dfmeta.ports.vif import INSTANCE_KEY
+from dfmeta.runtime import clock
 
 INNER: Final = "spi-"
 """Beginning of the name of the end on the integration bridge."""
@@ -222,8 +222,8 @@ class LocalDriver:
         asked again.
         """
         left: Mapping[str, str] = dict.fromkeys(names, "")
-        deadline = time.monotonic() + WAIT
-        again = time.monotonic() + ASK_AGAIN
+        deadline = clock.now() + WAIT
+        again = clock.now() + ASK_AGAIN
         while True:
             try:
                 left = without_number(self._remote, left)
@@ -231,7 +231,7 @@ class LocalDriver:
                 raise _away(error) from error
             if not left:
                 return
-            now = time.monotonic()
+            now = clock.now()
             if now >= deadline:
                 name, why = next(iter(left.items()))
                 raise _error(
@@ -241,7 +241,7 @@ class LocalDriver:
             if now >= again:
                 again = now + ASK_AGAIN
                 self._change(lambda rows: [reconfigure(rows)], Part(()))
-            time.sleep(POLL)
+            clock.sleep(POLL)
 
     def _read(self) -> Rows:
         try:

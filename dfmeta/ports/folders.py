@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Final
 
 from dfmeta.exceptions import DomainError
 from dfmeta.ports.domain import SIZE_MAX, Domain, parse
+from dfmeta.runtime import clock
 
 SUFFIX: Final = ".xml"
 _Stamp = tuple[int, int, int, int]
@@ -36,7 +36,7 @@ class Folders:
     :param paths: directories with ``*.xml``; a directory that does not exist counts as empty.
     """
 
-    def __init__(self, paths: Sequence[Path], *, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, paths: Sequence[Path], *, clock: Callable[[], float] = clock.now):
         self._paths = tuple(paths)
         self._clock = clock
         self._known: dict[str, tuple[_Stamp, Domain | None]] = {}

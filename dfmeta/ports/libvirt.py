@@ -13,7 +13,6 @@ instance that is already known.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -27,6 +26,7 @@ from dfmeta.ports.domain import Domain, match
 from dfmeta.ports.folders import Folders, Scan
 from dfmeta.ports.sources import FIELDS, Ownership, Question
 from dfmeta.quiet import Seldom
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class LibvirtSource:
     at_once = 256
     """All queries that wait for one scan wake at once."""
 
-    def __init__(self, folders: Folders, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, folders: Folders, *, clock: Callable[[], float] = clock.now) -> None:
         self._folders = folders
         self._scan = Scan(float("-inf"))
         self._next: Event | None = None

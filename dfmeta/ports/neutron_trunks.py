@@ -10,7 +10,6 @@ checks project, network, address and MAC before it uses a port that it has found
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +17,7 @@ from typing import Any, Final
 from dfmeta.exceptions import SourceError
 from dfmeta.ports.neutron import IDS_AT_ONCE
 from dfmeta.ports.neutron_api import NeutronApi, Row
+from dfmeta.runtime import clock
 
 MARK: Final = "dfmeta:"
 """Beginning of the name and of the description of a container's port."""
@@ -73,7 +73,7 @@ class NeutronTrunks:
         *,
         host: str,
         connect: float,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._api, self._host, self._connect, self._clock = api, host, connect, clock
         self._away = float("-inf")

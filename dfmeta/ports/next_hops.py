@@ -11,7 +11,6 @@ first. Everything runs on the hub.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +23,7 @@ from dfmeta.ports.neutron_api import NeutronApi, Row
 from dfmeta.ports.next_hop_list import MOST, fixed_ips, of_dhcp_ports
 from dfmeta.ports.rounds import RETRY, Rounds
 from dfmeta.ports.sources import instance_of
+from dfmeta.runtime import clock
 
 FRESH: Final = 300.0
 """Seconds after which a network's DHCP ports are asked for again: a new one serves new leases, and
@@ -72,7 +72,7 @@ class NextHops:
         drop: Callable[[PortId], None],
         *,
         timeout: float,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._api = api
         self._deliver, self._drop = deliver, drop

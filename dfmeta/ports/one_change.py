@@ -14,7 +14,6 @@ Trust: the host's programs write the rows.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from typing import Any, Final
 from dfmeta.exceptions import OvsdbError
 from dfmeta.inspect.jsonrpc import RefusedError, call, why
 from dfmeta.model import OFPORT_MAX
+from dfmeta.runtime import clock
 
 Operation = dict[str, Any]
 """An operation of a transaction (RFC 7047, 5.2)."""
@@ -166,7 +166,7 @@ def repeat(remote: str, build: Callable[[], Sequence[Operation]], *, busy: str) 
             last = _transact(remote, operations)
         if not last:
             return True
-        time.sleep(PAUSE)
+        clock.sleep(PAUSE)
     cause = f"another program changes {busy.format(last=last)}"
     raise OvsdbError(connection=remote, cause=cause, remedy="Try again")
 

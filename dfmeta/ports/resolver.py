@@ -16,7 +16,6 @@ Everything runs on the hub.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -44,6 +43,7 @@ from dfmeta.ports.sources import (
     open_fields,
 )
 from dfmeta.quiet import Seldom
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Resolver:
         deliver: Callable[[Port], None],
         *,
         drop: Callable[[PortId], None] = lambda _port_id: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._order = tuple(order)
         self._deliver = deliver

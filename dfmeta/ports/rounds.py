@@ -8,7 +8,6 @@ Everything runs on the hub.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -20,6 +19,7 @@ from dfmeta.exceptions import SourceError
 from dfmeta.ports.neutron import NeutronSource
 from dfmeta.ports.neutron_api import Row
 from dfmeta.quiet import Seldom
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Rounds:
         *,
         longest: float,
         timeout: float,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._asked, self._ask = asked, ask
         self._longest, self._timeout = longest, timeout

@@ -14,7 +14,6 @@ sources. Everything runs on the hub.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from dfmeta.ports.rounds import Rounds
 from dfmeta.ports.sources import bare, instance_of
 from dfmeta.ports.subport_list import Entry, entry_of
 from dfmeta.ports.trunks import PARENT
+from dfmeta.runtime import clock
 
 FRESH: Final = 30.0
 """Seconds after which a port is asked about again: a subport is served that much later."""
@@ -62,7 +62,7 @@ class TrunkDetails:
         forget: Callable[[PortId], None],
         *,
         timeout: float,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._api = api
         self._update, self._forget = update, forget

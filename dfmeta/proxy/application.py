@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -30,6 +29,7 @@ from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.recent import REASONS, RECENT
 from dfmeta.proxy.tokens import TokenMode, Tokens, handshake, is_token_path, passed_on
 from dfmeta.registry import Claim
+from dfmeta.runtime import clock
 
 HOLD_POLL = 0.1
 DOUBT_POLL = 0.01
@@ -100,7 +100,7 @@ class Application:
         """
         claim, request = exchange.claim, exchange.request
         deadline = exchange.deadline
-        spent = Spent(time.monotonic())
+        spent = Spent(clock.now())
         try:
             ours = is_ours(request.path)
             answer = self._guard(
@@ -125,7 +125,7 @@ class Application:
         except Abandoned as abandoned:
             access.unanswered(claim, request, abandoned.reason, spent)
             raise
-        access.answered(claim, request, answer, spent, time.monotonic())
+        access.answered(claim, request, answer, spent, clock.now())
         return answer
 
     def _await_certainty(self, claim: Claim, deadline: float, spent: Spent) -> None:
@@ -140,13 +140,13 @@ class Application:
         self._heed()
         if self._registry.certain(claim.caller):
             return
-        begun = time.monotonic()
+        begun = clock.now()
         metrics.HELD_REQUESTS.labels("number").inc()
         while not self._registry.certain(claim.caller):
-            if time.monotonic() >= deadline:
+            if clock.now() >= deadline:
                 raise Abandoned("timeout")
             eventlet.sleep(DOUBT_POLL)
-        spent.waited += time.monotonic() - begun
+        spent.waited += clock.now() - begun
 
     def _guard(self, exchange: Exchange, spent: Spent, ask: Callable[[], T]) -> T | Answer:
         """Return the result of *ask*, or an error answer if it fails."""
@@ -224,9 +224,9 @@ class Application:
     def _ask(self, exchange: Exchange, spent: Spent) -> Answer:
         claim, request, deadline = exchange.claim, exchange.request, exchange.deadline
         self._await_certainty(claim, deadline, spent)
-        begun = time.monotonic()
+        begun = clock.now()
         identity = self._registry.current(claim)
-        spent.waited += time.monotonic() - begun
+        spent.waited += clock.now() - begun
         if identity is not None and _is_unnamed(claim):
             return _text(404)
         if identity is not None and self._lacks_project(identity):
@@ -235,9 +235,9 @@ class Application:
                 return self._out_of_time(request)
         if identity is None:
             raise Abandoned("changed")
-        begun = time.monotonic()
+        begun = clock.now()
         there = exchange.turn(deadline)
-        spent.waited += time.monotonic() - begun
+        spent.waited += clock.now() - begun
         if not there:
             return self._out_of_time(request)
         return self._forward(exchange, spent)
@@ -248,7 +248,7 @@ class Application:
         identity = self._registry.current(claim)
         if identity is None:
             raise Abandoned("changed")
-        begun = time.monotonic()
+        begun = clock.now()
         # Set before the call, so that a failure counts as the backend's.
         spent.backend = self._backend.name
         try:
@@ -261,7 +261,7 @@ class Application:
             refusal = self._shake_hands(view.http_tokens, request, identity)
             answer = view.answer() if refusal is None else refusal
         finally:
-            spent.asked += time.monotonic() - begun
+            spent.asked += clock.now() - begun
         if refusal is not None:
             spent.backend = access.OURSELVES
             known = view.http_tokens is not None or request.method != "PUT"
@@ -302,11 +302,11 @@ class Application:
         return handshake(request, identity, mode, self._tokens)
 
     def _await_project(self, claim: Claim, deadline: float, spent: Spent) -> Identity | None:
-        begun = time.monotonic()
+        begun = clock.now()
         metrics.HELD_REQUESTS.labels("project").inc()
         identity = self._registry.current(claim)
         while identity is not None and self._lacks_project(identity):
-            if time.monotonic() >= deadline:
+            if clock.now() >= deadline:
                 self._complain(
                     claim,
                     "project",
@@ -316,7 +316,7 @@ class Application:
                 break
             eventlet.sleep(HOLD_POLL)
             identity = self._registry.current(claim)
-        spent.waited += time.monotonic() - begun
+        spent.waited += clock.now() - begun
         if identity is not None and self._lacks_project(identity):
             spent.reason = REASONS["project"]
         return identity

@@ -11,7 +11,6 @@ log.
 from __future__ import annotations
 
 import logging
-import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 from dfmeta.model import Caller, Endpoint
 from dfmeta.quiet import Seldom, counted
+from dfmeta.runtime import clock
 
 NOBODY: Final = Endpoint(0)
 """Stands for all guests together."""
@@ -34,9 +34,7 @@ class Complaints:
     :param clock: monotonic seconds.
     """
 
-    def __init__(
-        self, logger: logging.Logger, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, logger: logging.Logger, *, clock: Callable[[], float] = clock.now) -> None:
         self._logger = logger
         self._clock = clock
         # In the order of the last log line: the most recent port comes last.

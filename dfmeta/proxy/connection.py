@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 from contextlib import suppress
 from email.utils import formatdate
 from enum import Enum, auto
@@ -26,6 +25,7 @@ from dfmeta.proxy.exchange import Abandoned, Exchange, Turn
 from dfmeta.proxy.http1 import Body, Head, find_end, parse_head
 from dfmeta.proxy.sockets import abort, limit_hops, quiet, unread
 from dfmeta.registry import Claim
+from dfmeta.runtime import clock
 
 if TYPE_CHECKING:
     from dfmeta.proxy.server import GuestServer
@@ -119,7 +119,7 @@ class GuestConnection:
     @property
     def spared(self) -> bool:
         """Whether the next request of the connection has to come on it."""
-        return time.monotonic() < self._spared_until
+        return clock.now() < self._spared_until
 
     def cut(self) -> None:
         """Shut the connection down; pending reads and writes return."""
@@ -139,7 +139,7 @@ class GuestConnection:
             # Otherwise a guest that pipelines requests would occupy the hub for all of them.
             self._host.turn(self)
         head = self._read_head()
-        now = time.monotonic()
+        now = clock.now()
         waited = now - self._began if self._first else 0.0
         self._first, self._spared_until = False, 0.0
         there = head.length or head.chunked
@@ -162,7 +162,7 @@ class GuestConnection:
 
     def _read_head(self) -> Head:
         limits = self._host.limits
-        first, now = self._first, time.monotonic()
+        first, now = self._first, clock.now()
         kept = not first and not self._buffer
         if first:
             # Nothing was read while the connection waited for others of its port.
@@ -189,7 +189,7 @@ class GuestConnection:
                 if self._phase is Phase.KEPT:
                     self._phase = Phase.BUSY
                 self._host.busy(self)
-                until = time.monotonic() + limits.header_timeout
+                until = clock.now() + limits.header_timeout
         head = parse_head(bytes(self._buffer[:end]), limits.head)
         del self._buffer[:end]
         return head
@@ -204,7 +204,7 @@ class GuestConnection:
         body = Body(head, most or limits.body, limits=limits.head)
         body.feed(bytes(self._buffer))
         self._buffer.clear()
-        until = time.monotonic() + limits.body_timeout
+        until = clock.now() + limits.body_timeout
         if head.expects_continue and not body.done:
             self._send(CONTINUE)
         while not body.done:
@@ -226,7 +226,7 @@ class GuestConnection:
             data = self.sock.recv(PIECE)
             self._host.turn(self)
         while data is None:
-            left = until - time.monotonic()
+            left = until - clock.now()
             if left <= 0:
                 raise TimeoutError
             trampoline(self.sock, read=True, timeout=left, timeout_exc=TimeoutError)
@@ -240,7 +240,7 @@ class GuestConnection:
 
     def _limit_hops(self, hops: int) -> None:
         limit_hops(self.sock, hops)
-        self._spared_until = time.monotonic() + SPARED
+        self._spared_until = clock.now() + SPARED
 
     def _answer(self, head: Head, environ: dict[str, Any]) -> None:
         given: list[tuple[str, Headers]] = []
@@ -335,9 +335,9 @@ class GuestConnection:
             self._send_on(memoryview(data)[sent:])
 
     def _send_on(self, rest: memoryview) -> None:
-        until = time.monotonic() + self._host.limits.send_timeout
+        until = clock.now() + self._host.limits.send_timeout
         while rest:
-            left = until - time.monotonic()
+            left = until - clock.now()
             try:
                 if left <= 0:
                     raise TimeoutError
@@ -356,7 +356,7 @@ class GuestConnection:
 
     def _linger(self, most: int = LINGER_MAX) -> None:
         self.sock.shutdown(socket.SHUT_WR)
-        until, left = time.monotonic() + LINGER, most
+        until, left = clock.now() + LINGER, most
         with suppress(OSError, EndedError):
             while left > 0:
                 self._buffer.clear()
@@ -374,7 +374,7 @@ class _Date:
         self._text = ""
 
     def __call__(self) -> str:
-        now = int(time.time())
+        now = int(clock.wall())
         if now != self._second:
             self._second, self._text = now, formatdate(now, usegmt=True)
         return self._text

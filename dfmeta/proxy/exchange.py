@@ -6,7 +6,6 @@ guest.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,7 @@ from eventlet.semaphore import Semaphore
 from dfmeta import metrics
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.registry import Claim
+from dfmeta.runtime import clock
 
 _UNREAD = frozenset({"content-length", "transfer-encoding"})
 """Headers that announce a body (RFC 9112, 6.3)."""
@@ -61,9 +61,9 @@ class Exchange:
         """
         if _UNREAD.isdisjoint(self.request.headers):
             return self
-        begun = time.monotonic()
+        begun = clock.now()
         request = replace(self.request, body=self.read(most))
-        return replace(self, request=request, deadline=self.deadline + time.monotonic() - begun)
+        return replace(self, request=request, deadline=self.deadline + clock.now() - begun)
 
 
 Handler = Callable[[Exchange], Answer]
@@ -83,7 +83,7 @@ class Turn:
         if not self._taken:
             metrics.LIMITS.labels("requests_per_port").inc()
             metrics.HELD_REQUESTS.labels("port").inc()
-            left = max(deadline - time.monotonic(), 0.001)
+            left = max(deadline - clock.now(), 0.001)
             self._taken = self._slots.acquire(timeout=left)
         return self._taken
 

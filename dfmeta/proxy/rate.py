@@ -12,13 +12,13 @@ of its addresses and IP versions count together.
 from __future__ import annotations
 
 import math
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from dfmeta.model import Caller
+from dfmeta.runtime import clock
 
 _LOOKED_AT: Final = 2
 """Ports that each request checks in order to forget idle ones: more than a request can add."""
@@ -93,9 +93,7 @@ class RateLimiter:
 
     settings: RateSettings
 
-    def __init__(
-        self, settings: RateSettings, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, settings: RateSettings, *, clock: Callable[[], float] = clock.now) -> None:
         self.settings = settings
         self._clock = clock
         # In the order of the last request: the first port has been idle longest.

@@ -9,7 +9,6 @@ system or of OpenSSL; see :mod:`dfmeta.proxy.nova.remedies`.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any, Final
 from dfmeta.model import Caller, Endpoint
 from dfmeta.proxy.tokens import is_token_path
 from dfmeta.registry import Claim
+from dfmeta.runtime import clock
 
 CLASSES: Final = ("2xx", "3xx", "4xx", "5xx", "closed")
 """Classes of a status (RFC 9110, 15), and the class of requests closed without an answer."""
@@ -168,7 +168,7 @@ class Recent:
     :param clock: seconds since the epoch, since the times are shown to operators.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.time, ports: int = PORTS) -> None:
+    def __init__(self, *, clock: Callable[[], float] = clock.wall, ports: int = PORTS) -> None:
         self._clock, self._most = clock, ports
         self._ports: OrderedDict[Caller, Asked] = OrderedDict()
 

@@ -7,12 +7,12 @@ the port is within its share. A guest with occasional errors never waits.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
 from dfmeta.model import Caller
+from dfmeta.runtime import clock
 
 AT_ONCE: Final = 64
 PER_SECOND: Final = 32.0
@@ -27,7 +27,7 @@ class Refusals:
     :param clock: monotonic seconds.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, clock: Callable[[], float] = clock.now) -> None:
         self._clock = clock
         self._until: OrderedDict[Caller, float] = OrderedDict()
         """Port → time at which its full share is available again, in the order of the last end."""

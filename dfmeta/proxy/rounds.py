@@ -8,7 +8,6 @@ of each round, port by port, and a port that has been idle is served at once.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -17,6 +16,7 @@ import eventlet
 from eventlet.hubs import get_hub
 
 from dfmeta.model import Caller
+from dfmeta.runtime import clock
 
 SHARE: Final = 0.0005
 """Seconds of a round for all waiting ports. The last piece of work may take longer."""
@@ -32,7 +32,7 @@ class Rounds:
     :param clock: monotonic seconds.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, clock: Callable[[], float] = clock.now) -> None:
         self._clock = clock
         self._busy = False
         """Whether work has been done in this round or waits for the next one."""

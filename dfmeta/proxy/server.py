@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
@@ -30,6 +29,7 @@ from dfmeta.proxy.room import Decision, Room
 from dfmeta.proxy.rounds import Rounds
 from dfmeta.proxy.sockets import abort, close_now, keep_to
 from dfmeta.registry import Claim
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class GuestServer:
     # Overridden for other kinds of connections
 
     def _connection(self, client: Any, claim: Claim, waited: float) -> GuestConnection:
-        return GuestConnection(client, claim, self, accepted=time.monotonic(), waited=waited)
+        return GuestConnection(client, claim, self, accepted=clock.now(), waited=waited)
 
     def _show_count(self, count: Callable[[], int]) -> None:
         metrics.CONNECTIONS.set_function(count)
@@ -282,7 +282,7 @@ class GuestServer:
             return
         if self._device:
             keep_to(client, self._device)
-        self.registry.opened(claim, time.monotonic())
+        self.registry.opened(claim, clock.now())
         if entry.decision is Decision.SERVED:
             eventlet.spawn_n(self._serve, connection)
         else:
@@ -316,7 +316,7 @@ class GuestServer:
             self._slots.pop(caller, None)
 
     def _forget(self, connection: GuestConnection) -> None:
-        self.registry.closed(connection.claim, time.monotonic())
+        self.registry.closed(connection.claim, clock.now())
         connection.sock.close()
 
     def _discard(self, connection: GuestConnection) -> None:

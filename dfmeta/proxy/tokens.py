@@ -25,13 +25,13 @@ import secrets
 import stat
 import struct
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from dfmeta.exceptions import StartError
 from dfmeta.model import Answer, GuestRequest, Identity, Port
+from dfmeta.runtime import clock
 from dfmeta.store.guest.paths import split_path
 
 LOG = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class _Tokens(abc.ABC, Generic[T]):
     :param clock: seconds of Unix time, since a token outlives the process.
     """
 
-    def __init__(self, key: bytes, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, key: bytes, *, clock: Callable[[], float] = clock.wall) -> None:
         self._key = key
         self._clock = clock
 

@@ -18,7 +18,6 @@ import os
 import socket
 import ssl
 import string
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, quote, urlsplit
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
+from dfmeta.runtime import clock
 from dfmeta.trust import client_context
 
 BODY_MAX: Final = 24 << 20
@@ -101,7 +101,7 @@ class Client:
         *,
         context: ssl.SSLContext | None = None,
         tls: bool = False,
-        clock: Clock = time.monotonic,
+        clock: Clock = clock.now,
         resolve: Resolve = resolve,
         body_max: int = BODY_MAX,
     ) -> None:

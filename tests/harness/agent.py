@@ -160,7 +160,7 @@ class Daemon(Closing):
                     pass_fds=self.activator.fds if self.activator else (),
                 )
 
-    def wait_ready(self, timeout: float = 30) -> None:
+    def wait_ready(self) -> None:
         """Wait for ``/healthz/readiness``.
 
         :raises RuntimeError: the daemon has ended, or is not ready in time; with its log.
@@ -177,7 +177,7 @@ class Daemon(Closing):
             return self.ready()
 
         try:
-            wait_for(ready, timeout, f"{self.name} to be ready", interval=0.01)
+            wait_for(ready, f"{self.name} to be ready", interval=0.01)
         except TimeoutError as error:
             missing = ""
             with contextlib.suppress(OSError, http.client.HTTPException):
@@ -336,7 +336,7 @@ class Agent(Daemon):
 
     # Life
 
-    def start(self, *, wait: bool = True, timeout: float = 30) -> Self:
+    def start(self, *, wait: bool = True) -> Self:
         """Start the daemon, and wait until it reports that it is ready."""
         if self.running:
             raise RuntimeError("dfmeta-agent is running already")
@@ -346,7 +346,7 @@ class Agent(Daemon):
         workers = workers and self.activator is None
         self._spawn(command, forked=nursery.serves(self.prefix), workers=workers)
         if wait:
-            self.wait_ready(timeout)
+            self.wait_ready()
         return self
 
     # Metrics

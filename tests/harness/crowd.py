@@ -108,7 +108,10 @@ class Crowd:
     def wait_plugged(self, number: int, timeout: float = PLUG_TIMEOUT) -> int:
         """Wait for the port's number, and return it; the port plugged last gets its number last."""
         return wait_for(
-            lambda: self.ofport(number), timeout, f"{self.name(number)}'s ofport", interval=0.002
+            lambda: self.ofport(number),
+            f"{self.name(number)}'s ofport",
+            deadline=timeout,
+            interval=0.002,
         )
 
     def is_configured(self) -> bool:

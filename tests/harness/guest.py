@@ -454,7 +454,7 @@ class Batch:
     def finish(self) -> list[Sample]:
         """Start no further requests; return the results, including those of running requests."""
         # Before it has begun, a signal would end it without results.
-        wait_for(lambda: self._has_begun or not self.running, 30, "the client to begin")
+        wait_for(lambda: self._has_begun or not self.running, "the client to begin")
         self._process.terminate()
         return self.samples()
 

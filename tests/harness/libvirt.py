@@ -107,10 +107,10 @@ class Libvirt(Closing):
         self._keeper = self.namespace.spawn(["unshare", "--mount", *script])
         self._stack.callback(netns.end, self._keeper)
         inside = Path("/proc", str(self._keeper.pid), "root/run/entered")
-        wait_for(lambda: inside.exists() or self._keeper.poll(), START, "the chroot")
+        wait_for(lambda: inside.exists() or self._keeper.poll(), "the chroot", deadline=START)
         self.shell(_SWITCH)
         self.shell(_LIBVIRT)
-        wait_for(self._libvirt_answers, START, "libvirtd", interval=0.5)
+        wait_for(self._libvirt_answers, "libvirtd", deadline=START, interval=0.5)
 
     # Programs of the host
 
@@ -168,7 +168,7 @@ class Libvirt(Closing):
             asked = self.run("curl", "-sf", f"{ADMIN}/healthz/readiness", check=False)
             return asked.returncode == 0
 
-        wait_for(ready, START, "dfmeta-agent to be ready", interval=0.5)
+        wait_for(ready, "dfmeta-agent to be ready", deadline=START, interval=0.5)
 
     def agent_log(self) -> str:
         """Return dfmeta-agent's log."""

@@ -73,7 +73,7 @@ class Machine(Closing):
         """Boot, and wait until the machine accepts commands."""
         self.power_on()
         try:
-            wait_for(self._has_booted, BOOT_TIMEOUT, "the machine to boot", interval=0.5)
+            wait_for(self._has_booted, "the machine to boot", deadline=BOOT_TIMEOUT, interval=0.5)
         except TimeoutError as error:
             raise RuntimeError(f"{error}:\n{self.console()}") from None
         return self

@@ -337,7 +337,7 @@ def _remove(name: str) -> None:
         return not pids
 
     with contextlib.suppress(TimeoutError):
-        wait_for(emptied, 30, f"the processes in {name} to end")
+        wait_for(emptied, f"the processes in {name} to end")
     kernel.delete_net(_RUN / name)
 
 

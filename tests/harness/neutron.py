@@ -63,7 +63,7 @@ class Neutron(Closing):
     def __init__(self, namespace: netns.Namespace) -> None:
         self._namespace = namespace
         self._process = nursery.script("neutron_server", "--port", str(PORT), namespace=namespace)
-        wait_for(self._listens, 30, "Neutron to listen")
+        wait_for(self._listens, "Neutron to listen")
 
     def close(self) -> None:
         """End the program."""

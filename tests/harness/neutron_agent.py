@@ -183,7 +183,7 @@ class NeutronAgent(Daemon):
         self._write()
         # The agent asks for a trunk once: when the VM is plugged.
         if new and self.running:
-            wait_for(self._is_known, 30, "neutron-server to have the trunk")
+            wait_for(self._is_known, "neutron-server to have the trunk")
 
     def _is_known(self) -> bool:
         known = self.folder / "server.known"
@@ -239,7 +239,7 @@ class NeutronAgent(Daemon):
             )
 
         try:
-            wait_for(reported, timeout, "Neutron's agent to wire the ports", interval=0.1)
+            wait_for(reported, "Neutron's agent to wire the ports", deadline=timeout, interval=0.1)
         except TimeoutError as error:
             raise RuntimeError(f"{error}\n{self.tail()}") from None
 
@@ -262,10 +262,10 @@ class NeutronAgent(Daemon):
         }
         self._report.write_text("")
         self._write()
-        wait_for(lambda: _CLEANED in self.log()[self._skip :], 30, "the clean-up", interval=0.1)
+        wait_for(lambda: _CLEANED in self.log()[self._skip :], "the clean-up", interval=0.1)
         self.wait_wired()
         done = len(self.log())
-        wait_for(lambda: _IDLE.search(self.log()[done:]), 60, "a round without work", interval=0.1)
+        wait_for(lambda: _IDLE.search(self.log()[done:]), "a round without work", interval=0.1)
 
     def restart(self) -> None:
         """Kill and start the agent; it has wired all ports again, but has not cleaned up yet.

@@ -80,7 +80,7 @@ class NeutronServer(Closing):
                 self._process = spawn(
                     command, env={"OSKEN_HUB_TYPE": "native"}, stdout=log, stderr=log
                 )
-        wait_for(self._answers, 60, "neutron-server", interval=0.1)
+        wait_for(self._answers, "neutron-server", interval=0.1)
         return self
 
     def stop(self) -> None:

@@ -101,7 +101,7 @@ class RecordingNova(Closing):
             self._stack.callback(netns.end, self._process)
             self._socket = self._stack.enter_context(socket.socket(socket.AF_UNIX))
             self._socket.settimeout(60)
-            wait_for(lambda: self._connected(control), 30, "the recording Nova to start")
+            wait_for(lambda: self._connected(control), "the recording Nova to start")
             self._lines = self._stack.enter_context(self._socket.makefile("rw"))
         except BaseException:
             self.close()

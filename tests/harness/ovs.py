@@ -141,7 +141,7 @@ class OpenvSwitch(Closing):
         # A start by ip(8) would take longer, to show them the namespace's devices in /sys as well.
         with self.namespace.inside():
             self._running[daemon] = netns.spawn(arguments, env=env)
-        wait_for(lambda: self._answers(daemon), 30, f"{daemon} to answer", interval=0.01)
+        wait_for(lambda: self._answers(daemon), f"{daemon} to answer", interval=0.01)
 
     def stop(self, daemon: str) -> None:
         """Stop a daemon (``ovs-appctl exit``); ovs-vswitchd's flows and taps are removed."""
@@ -233,7 +233,7 @@ class OpenvSwitch(Closing):
             rows = self.ovsdb.select("Interface", "ofport", name=interface)
             return [row["ofport"] for row in rows if isinstance(row["ofport"], int)]
 
-        return wait_for(assigned, 30, f"the ofport of {interface}")[0]
+        return wait_for(assigned, f"the ofport of {interface}")[0]
 
     def flows(self, bridge: str = BRIDGE, match: str = "") -> list[str]:
         """Return the lines of ``dump-flows``, one for each flow, without the header."""
@@ -327,7 +327,7 @@ class OpenvSwitch(Closing):
                 raise
             return True
 
-        wait_for(attempt, 60, f"{command[0]} to succeed", interval=0.05)
+        wait_for(attempt, f"{command[0]} to succeed", interval=0.05)
         return outcome
 
     def _interfaces(self) -> str:

@@ -150,7 +150,7 @@ class Postgres(Closing):
             if self._namespace is not None:
                 command = self._namespace.command(command)
             self._process = netns.spawn(command, stdout=log, stderr=log)
-        wait_for(self._ready, 30, "PostgreSQL to take connections", interval=0.005)
+        wait_for(self._ready, "PostgreSQL to take connections", interval=0.005)
 
     def stop(self, mode: Mode = "fast") -> int:
         """Stop the server despite open connections, and return its exit status.
@@ -174,7 +174,7 @@ class Postgres(Closing):
         process = self._running()
         # First the postmaster, which starts the others.
         process.send_signal(signal.SIGSTOP)
-        wait_for(lambda: _state(process.pid) == "T", 30, "the postmaster to stop", interval=0.001)
+        wait_for(lambda: _state(process.pid) == "T", "the postmaster to stop", interval=0.001)
         self._paused = True
         _signal(self.processes(), signal.SIGSTOP)
 
@@ -222,7 +222,6 @@ class Postgres(Closing):
             # FORCE checks again only after 0.1 s if a session is still ending.
             wait_for(
                 lambda: not connection.execute(_CUT, [name]).fetchall(),
-                30,
                 f"the sessions in {name} to end",
                 interval=0.001,
             )
@@ -331,7 +330,6 @@ class Postgres(Closing):
         process.wait(60)
         wait_for(
             lambda: all(_state(pid) in {"", "Z", "X"} for pid in pids),
-            30,
             "the processes of PostgreSQL to end",
             interval=0.002,
         )

@@ -72,7 +72,7 @@ class Udev(Closing):
                     stderr=subprocess.STDOUT,
                 )
             there = "ready" if sysfs else "udevd"
-            wait_for(lambda: self._is_up(daemon=not sysfs), 30, f"{there} of {self.folder}")
+            wait_for(lambda: self._is_up(daemon=not sysfs), f"{there} of {self.folder}")
         except BaseException:
             self.close()
             raise

@@ -1,6 +1,8 @@
 """haproxy's counters under dfmeta's names.
 
 Totals (requests by status, connections) come from haproxy's statistics, and the numbers of a guest
+
+
 from its stick-tables. Only the difference to the last reading is added. haproxy writes a line about
 a failed request, so that an operator can find the guest, and no line about others.
 """
@@ -9,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Final, Literal
 
@@ -33,6 +34,7 @@ from dfmeta.proxy.haproxy.runtime import Rows, Runtime
 from dfmeta.proxy.recent import CLOSED, REASONS, RECENT
 from dfmeta.quiet import Seldom
 from dfmeta.registry import Claim, Registry
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -194,7 +196,7 @@ class Counts:
             LOG.debug("haproxy's connections cannot be read: %s", error)
 
     def _note(self, pid: int, rows: Rows) -> None:
-        used, now = self._used.setdefault(pid, set()), time.monotonic()
+        used, now = self._used.setdefault(pid, set()), clock.now()
         for token, row in rows.items():
             found = read_token(token)
             if found is None:
@@ -211,7 +213,7 @@ class Counts:
         """Forget the addresses that haproxy has forgotten: they have no connection."""
         there = {found for token in rows if (found := read_token(token)) is not None}
         known = {(endpoint, number, epoch) for endpoint, _guest, number, epoch in there}
-        now = time.monotonic()
+        now = clock.now()
         for endpoint, number, epoch in self._used[pid] - known:
             self._registry.count_connections(endpoint, number, epoch, -1, now)
         self._used[pid] &= known
@@ -226,7 +228,7 @@ class Counts:
 
     def ended(self, pid: int) -> None:
         """Note the end of a process."""
-        now = time.monotonic()
+        now = clock.now()
         for endpoint, number, epoch in self._used.pop(pid, set()):
             self._registry.count_connections(endpoint, number, epoch, -1, now)
         for key in [key for key in self._read if key[0] == pid]:
@@ -255,7 +257,7 @@ class Counts:
             metrics.BACKEND_CONNECTIONS.labels(outcome).inc(more)
 
     def _read_guests(self, pid: int, runtime: Runtime) -> None:
-        now = time.time()
+        now = clock.wall()
         for claim, more in self._answers(pid, runtime):
             RECENT.succeeded(claim, more, now)
         ports = runtime.table(OF_PORT, "data.conn_cnt gt 0")

@@ -14,7 +14,6 @@ confirm a change of its map. Meanwhile connections wait in the listeners' queues
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -38,6 +37,7 @@ from dfmeta.proxy.haproxy.process import Process, Secrets
 from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.haproxy.running import Failures, Running
 from dfmeta.registry import Claim, Registry
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -178,10 +178,10 @@ class Haproxy:
     def stop(self, grace: float) -> None:
         """See :class:`~dfmeta.proxy.engine.Engine`."""
         self._stopping = True
-        until = time.monotonic() + max(grace - HEAD_START, 0.0)
+        until = clock.now() + max(grace - HEAD_START, 0.0)
         for one in list(self._running):
             self._dismiss(one)
-        while self._running and time.monotonic() < until:
+        while self._running and clock.now() < until:
             eventlet.sleep(POLL)
         for one in list(self._running):
             one.process.kill()
@@ -217,14 +217,14 @@ class Haproxy:
         """Start haproxy, and start it again whenever none is left."""
         pause = PAUSE_MIN
         while not self._stopping:
-            begun = time.monotonic()
+            begun = clock.now()
             with self._starting:
                 if not self._accepting():
                     self._begin()
             while self._accepting():
                 self._ended.wait()
                 self._ended = Event()
-            pause = PAUSE_MIN if time.monotonic() - begun > LIVED else min(2 * pause, PAUSE_MAX)
+            pause = PAUSE_MIN if clock.now() - begun > LIVED else min(2 * pause, PAUSE_MAX)
             eventlet.sleep(pause)
 
     def _accepting(self) -> list[Running]:
@@ -301,12 +301,12 @@ class Haproxy:
     def _ask(self, one: Running) -> None:
         missed = 0
         while missed < HANGS:
-            begun = time.monotonic()
+            begun = clock.now()
             try:
                 one.process.runtime.ask("show version", timeout=ANSWER)
                 missed, pause = 0, BEAT
             except HaproxyError:
-                took = time.monotonic() - begun
+                took = clock.now() - begun
                 # If the check itself was late, the host has too little CPU time.
                 missed += took <= ANSWER + LATE
                 # A check that fails at once takes as long as others.

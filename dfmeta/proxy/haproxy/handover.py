@@ -18,7 +18,6 @@ import re
 import secrets
 import socket
 import struct
-import time
 from collections.abc import Callable, Container, Iterable
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final, NamedTuple
@@ -35,6 +34,7 @@ from dfmeta.proxy.limits import BACKLOG, Limits
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import close_now
 from dfmeta.registry import Claim
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -152,11 +152,11 @@ class HandoverServer(GuestServer):
 
     def _introduce(self, client: Any) -> None:
         """Read the header, and let the connection enter as the guest's."""
-        until = time.monotonic() + HEADER_TIMEOUT
+        until = clock.now() + HEADER_TIMEOUT
         try:
             start = _exactly(client, _START.size, until)
             source = read_header(start, _exactly(client, rest_length(start), until))
-            waited = max(time.time() - source.arrived, 0.0)
+            waited = max(clock.wall() - source.arrived, 0.0)
             self._enter(client, source.address, source.port, waited=waited, counted=source.known)
         except OSError as error:
             LOG.debug("A connection of haproxy ended: %s", error)
@@ -166,7 +166,7 @@ class HandoverServer(GuestServer):
             self._complain_of_accept(error)
 
     def _connection(self, client: Any, claim: Claim, waited: float) -> HandedOver:
-        return HandedOver(client, claim, self, accepted=time.monotonic(), waited=waited)
+        return HandedOver(client, claim, self, accepted=clock.now(), waited=waited)
 
     def _show_count(self, count: Callable[[], int]) -> None:
         """Do nothing: these connections are among those that haproxy counts."""
@@ -192,7 +192,7 @@ def _exactly(client: Any, size: int, until: float) -> bytes:
         try:
             piece = client.recv(size - len(data))
         except BlockingIOError:
-            left = max(until - time.monotonic(), 0.001)
+            left = max(until - clock.now(), 0.001)
             trampoline(client, read=True, timeout=left, timeout_exc=TimeoutError)
             continue
         if not piece:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +14,7 @@ from dfmeta.exceptions import HaproxyError
 from dfmeta.proxy.haproxy.counts import connections
 from dfmeta.proxy.haproxy.entries import GuestMap
 from dfmeta.proxy.haproxy.process import Process
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -79,4 +79,4 @@ class Failures:
         """Note that a process has failed."""
         metrics.HAPROXY_LOST.labels(reason).inc()
         self.count += 1
-        self.last_at, self.last = time.time(), fault
+        self.last_at, self.last = clock.wall(), fault

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +18,7 @@ from dfmeta.model import HttpHost
 from dfmeta.proxy.nova.remedies import LOG, explain
 from dfmeta.proxy.nova.replies import Reply, read_reply
 from dfmeta.proxy.nova.request import NovaSettings, host_header, nova_context, signed
+from dfmeta.runtime import clock
 
 PATH: Final = "/latest/meta-data/instance-id"
 """A path that every version of Nova has; its answer is short."""
@@ -50,7 +50,7 @@ def ask_nova(
     :param seconds: time limit for both requests together.
     :param unsigned: allow the second request, if the first is not conclusive.
     """
-    deadline = time.monotonic() + seconds
+    deadline = clock.now() + seconds
     name = host.authority
     try:
         headers = signed(settings.secret, question.instance_id, question.project_id)
@@ -136,7 +136,7 @@ def _speaks_tls(host: HttpHost, deadline: float) -> bool:
 
 
 def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
+    left = deadline - clock.now()
     if left <= 0:
         raise TimeoutError
     return left

@@ -11,7 +11,6 @@ import functools
 import logging
 import re
 import string
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from dfmeta.proxy.nova.remedies import reach
 from dfmeta.proxy.nova.replies import Reply
 from dfmeta.proxy.nova.request import PRINTABLE, NovaSettings, nova_context, signed
 from dfmeta.proxy.nova.upstream import Exchange, Server
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -164,18 +164,18 @@ class NovaBackend:
 
     def _tries(self, deadline: float, useless: set[Server]) -> Iterator[tuple[Server, float]]:
         """Yield the next server to query, and the seconds for it, until no time is left."""
-        half = max(0.1, (deadline - time.monotonic()) / 2)
+        half = max(0.1, (deadline - clock.now()) / 2)
         least, held = 0.0, False
         while candidates := [server for server in self._servers if server not in useless]:
-            now = time.monotonic()
+            now = clock.now()
             rested = [one for one in candidates if not self._rests[one].rests(now)]
             for server in rested or candidates:
-                left = deadline - time.monotonic()
+                left = deadline - clock.now()
                 if left <= least:
                     return
                 least = LEAST_PATIENCE
                 yield server, min(left, half) if len(self._servers) > 1 else left
-            over = deadline - time.monotonic() <= RETRY_PAUSE + LEAST_PATIENCE
+            over = deadline - clock.now() <= RETRY_PAUSE + LEAST_PATIENCE
             if over or len(useless) == len(self._servers):
                 return
             if not held:
@@ -184,7 +184,7 @@ class NovaBackend:
             eventlet.sleep(RETRY_PAUSE)
 
     def _let_rest(self, server: Server, error: BackendError) -> None:
-        now, rest = time.monotonic(), self._rests[server]
+        now, rest = clock.now(), self._rests[server]
         if len(self._servers) > 1 and not rest.rests(now):
             # Another host will answer, so that this failure would not be logged otherwise.
             LOG.warning("%s; only other hosts are used for %d s. %s", error, REST, error.remedy)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.network_data import Vlan
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.worker.pipe import Message, Pipe, answer_fields, request_of
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class WorkerAnswers:
         identity = Identity(**message["identity"])
         try:
             request, words = request_of(message["request"]), message["goes_on"]
-            deadline = time.monotonic() + message["patience"]
+            deadline = clock.now() + message["patience"]
             view = self.backend.open(
                 request, identity, deadline=deadline, goes_on=lambda said: said in words
             )

@@ -7,7 +7,6 @@ workers, and an error is logged once even if several workers meet it.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +22,7 @@ from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.proxy.worker.pipe import Message, Pipe, answer_of, request_fields
 from dfmeta.registry import Claim
+from dfmeta.runtime import clock
 
 PATIENCE = 1.0
 """Seconds for an answer that the daemon has in memory; also added to the time of a backend."""
@@ -53,7 +53,7 @@ class RemoteStore:
         goes_on: Callable[[str | None], bool],
     ) -> View:
         """Query the daemon, which sends the answer along if the request goes on."""
-        patience = deadline - time.monotonic()
+        patience = deadline - clock.now()
         question = {
             "what": "open",
             "identity": identity_fields(identity),
@@ -94,7 +94,7 @@ class RemoteSubports:
         :raises BackendError: when the daemon does not answer in time: an incomplete file would
             cost the VM its VLANs, since it reads the file once.
         """
-        patience = max(deadline - time.monotonic(), PATIENCE)
+        patience = max(deadline - clock.now(), PATIENCE)
         question = {"what": "subports", "identity": identity_fields(identity)}
         reply = self._pipe.ask(question, patience)
         if reply is None:

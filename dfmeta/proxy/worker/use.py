@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Protocol
+
+from dfmeta.runtime import clock
 
 SlotUse = tuple[int, int, int, int]
 """Ofport, VID, slot and epoch of an address."""
@@ -30,7 +31,7 @@ class Use:
     :param clock: monotonic seconds.
     """
 
-    def __init__(self, tell: Tell, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, tell: Tell, *, clock: Callable[[], float] = clock.now) -> None:
         self._tell = tell
         self._clock = clock
         self._counts: dict[SlotUse, int] = {}

@@ -16,7 +16,6 @@ import logging
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,6 +36,7 @@ from dfmeta.proxy.worker.answers import WorkerAnswers
 from dfmeta.proxy.worker.pipe import Message, Pipe
 from dfmeta.proxy.worker.use import SlotUse
 from dfmeta.registry import Registry
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Worker:
     def _prepare(self, process: Any, sock: Any, handle: Handle) -> None:
         self.process = process
         self.pipe = Pipe(sock)
-        self.begun = time.monotonic()
+        self.begun = clock.now()
         self.serving = False
         """Whether it may answer guests, so that it must get every change."""
         self.silent = False
@@ -355,7 +355,7 @@ class Workers:
             if not worker.served and self._stays(predecessor):
                 return
             predecessor = None
-            pause = PAUSE_MIN if time.monotonic() - worker.begun > LIVED else pause * 2
+            pause = PAUSE_MIN if clock.now() - worker.begun > LIVED else pause * 2
             eventlet.sleep(min(pause, PAUSE_MAX))
 
     def _stays(self, predecessor: Worker | None) -> bool:
@@ -385,10 +385,10 @@ class Workers:
             asking = eventlet.spawn(worker.pipe.ask, {"what": "ready?"}, None)
             missed = 0
             while not asking.dead:
-                begun = time.monotonic()
+                begun = clock.now()
                 with eventlet.Timeout(BEAT, False):
                     asking.wait()
-                if asking.dead or time.monotonic() - begun > BEAT + LATE:
+                if asking.dead or clock.now() - begun > BEAT + LATE:
                     continue
                 missed += 1
                 worker.silent = missed >= SILENT
@@ -419,7 +419,7 @@ class Workers:
 
     def _forget(self, worker: Worker) -> None:
         self._workers.remove(worker)
-        now = time.monotonic()
+        now = clock.now()
         for ofport, vid, slot, epoch in worker.used:
             self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, -1, now)
         metrics.add(self._retired, metrics.lasting(worker.samples))

@@ -11,7 +11,6 @@ refused clients are limited, and the omitted ones are counted.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +18,7 @@ from typing import Final
 import webob
 
 from dfmeta.quiet import Seldom
+from dfmeta.runtime import clock
 from dfmeta.store.api.routes import Route
 
 LOG = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Audit:
     :param clock: monotonic seconds.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, clock: Callable[[], float] = clock.now) -> None:
         self._seldom = Seldom(REFUSALS, clock=clock)
 
     def note(self, call: Call, status: int) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +20,7 @@ from typing import Any, Final
 import jwt
 
 from dfmeta.exceptions import AuthUnavailable, IssuerError
+from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class KeyCache:
     """
 
     def __init__(
-        self, fetch: Callable[[], Sequence[Key]], *, clock: Callable[[], float] = time.monotonic
+        self, fetch: Callable[[], Sequence[Key]], *, clock: Callable[[], float] = clock.now
     ) -> None:
         self._fetch = fetch
         self._clock = clock

@@ -13,7 +13,6 @@ from __future__ import annotations
 import http.client
 import json
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +20,7 @@ from typing import Any, Final
 import jwt
 
 from dfmeta.exceptions import IssuerError, LookupAnswerError, LookupAwayError
+from dfmeta.runtime import clock
 from dfmeta.store import http as store_http
 from dfmeta.store.auth.caller import Client
 from dfmeta.store.auth.keys import ALGORITHMS, Key, KeyCache, read_keys
@@ -188,7 +188,7 @@ def fetch_json(url: str, *, timeout: float = TIMEOUT) -> Any:
     """
     client = store_http.Client(body_max=ANSWER_MAX)
     try:
-        deadline = time.monotonic() + timeout
+        deadline = clock.now() + timeout
         reply = client.exchange(store_http.Exchange(url, _HEADERS, deadline=deadline))
     except (LookupAwayError, LookupAnswerError) as error:
         raise IssuerError(url=url, cause=error.cause) from error

@@ -21,7 +21,6 @@ import logging
 import os
 import re
 import stat
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dfmeta.exceptions import TokenFileError
+from dfmeta.runtime import clock
 from dfmeta.store.auth.caller import Client
 
 LOG = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class TokenFile:
     :raises TokenFileError: the file exists and cannot be used.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, *, clock: Callable[[], float] = clock.wall) -> None:
         self._path = path
         self._clock = clock
         self._mark = _mark(path)

@@ -11,13 +11,13 @@ import contextlib
 import os
 import sqlite3
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dfmeta.exceptions import BackupError, StoreDamagedError
+from dfmeta.runtime import clock
 from dfmeta.store.db.database import Database, of_system
 from dfmeta.store.db.sqlite import CUT, FOLDER_MODE, Sqlite, kind_of
 from dfmeta.store.db.urls import parse_url
@@ -173,10 +173,10 @@ def _copy(source: Path, target: Path) -> None:
 
     :raises sqlite3.Error: also when another writer locks it for longer than :data:`BUSY_SECONDS`.
     """
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = clock.now() + BUSY_SECONDS
 
     def look(status: int, _left: int, _all: int) -> None:
-        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and clock.now() > deadline:
             error = sqlite3.OperationalError("another program has been writing to it for too long")
             error.sqlite_errorcode = sqlite3.SQLITE_BUSY
             raise error

@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
@@ -38,6 +37,7 @@ from dfmeta.exceptions import (
     StoreGoneError,
     StoreReadOnlyError,
 )
+from dfmeta.runtime import clock
 from dfmeta.store.db.apart import Apart, at_once
 from dfmeta.store.db.migrations import current_revision, ensure_schema, move
 from dfmeta.store.db.urls import parse_url, wrong_url
@@ -202,7 +202,7 @@ class Database:
             raise of_system(error, self.dialect.shown, opened=self._opened) from error
 
     def _reopen(self, seconds: float | None) -> None:
-        if self._failure is not None and self._rest.rests(time.monotonic()):
+        if self._failure is not None and self._rest.rests(clock.now()):
             raise StoreAwayError(**self._failure.fields)
         self._opened = False
         self.generation += 1
@@ -210,7 +210,7 @@ class Database:
         try:
             self._call(self._open, write=True, seconds=seconds)
         except StoreAwayError as error:
-            self._rest.failed(time.monotonic())
+            self._rest.failed(clock.now())
             self._failure = error
             raise
         self._opened, self._failure = True, None
@@ -226,18 +226,18 @@ class Database:
     def _call(self, step: Callable[[_Job], T], *, write: bool, seconds: float | None = None) -> T:
         """Run a step with :attr:`_apart`, and add the database's name to its errors."""
         job, seconds = _Job(self.dialect), self._seconds if seconds is None else seconds
-        deadline = time.monotonic() + seconds
+        deadline = clock.now() + seconds
         try:
             while True:
-                left = max(deadline - time.monotonic(), 0.0)
+                left = max(deadline - clock.now(), 0.0)
                 try:
                     return self._apart(
                         lambda: step(job), seconds=left, abort=job.abort, write=write
                     )
                 except DBAPIError as error:
-                    if not self.dialect.conflicts(error) or time.monotonic() >= deadline:
+                    if not self.dialect.conflicts(error) or clock.now() >= deadline:
                         raise
-                time.sleep(_RETRY_SECONDS)
+                clock.sleep(_RETRY_SECONDS)
         except TimeoutError as error:
             raise self._away("it is too slow") from error
         except DBAPIError as error:

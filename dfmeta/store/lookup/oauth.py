@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote_plus
@@ -19,6 +18,7 @@ from urllib.parse import quote_plus
 from oauthlib.oauth2 import BackendApplicationClient, OAuth2Error
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
+from dfmeta.runtime import clock
 from dfmeta.store.http import Client, Clock, Exchange
 from dfmeta.store.lookup.token import TOKEN
 from dfmeta.store.strictjson import loads
@@ -52,7 +52,7 @@ class Tokens:
     """
 
     def __init__(
-        self, credentials: Credentials, client: Client, *, clock: Clock = time.monotonic
+        self, credentials: Credentials, client: Client, *, clock: Clock = clock.now
     ) -> None:
         self._credentials = credentials
         self._client = client

@@ -16,7 +16,6 @@ address only if it names that address.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +23,7 @@ from typing import Final
 
 from dfmeta import metrics
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
+from dfmeta.runtime import clock
 from dfmeta.store.db.networks import Address
 from dfmeta.store.db.record import FetchedHalf, Kind, Record
 from dfmeta.store.db.repository import Repository
@@ -70,7 +70,7 @@ class Puller:
         upstream: Upstream,
         *,
         lifetimes: Lifetimes | None = None,
-        clock: Clock = time.monotonic,
+        clock: Clock = clock.now,
         now: Now = lambda: datetime.now(UTC),
     ) -> None:
         self._repository = repository

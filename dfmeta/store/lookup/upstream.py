@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +12,7 @@ from urllib.parse import quote, urlsplit
 import tenacity
 
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
+from dfmeta.runtime import clock
 from dfmeta.store.api.representations import ENVELOPE
 from dfmeta.store.db.networks import Address
 from dfmeta.store.db.record import FetchedHalf, Kind
@@ -64,7 +64,7 @@ class Upstream:
         client: Client,
         tokens: TokenSource | None = None,
         patience: Patience | None = None,
-        clock: Clock = time.monotonic,
+        clock: Clock = clock.now,
         wait: Wait | None = None,
     ) -> None:
         self._base = base_url.rstrip("/")

@@ -17,7 +17,7 @@ from tests.core.docs.sources import parsed
 
 ROOT = Path(__file__).parents[3]
 MODULES = sorted((ROOT / "dfmeta").rglob("*.py"))
-BASE = {"model", "exceptions"}
+BASE = {"model", "exceptions", "runtime"}
 PURE = BASE | {
     "allotment",
     "backoff",
@@ -35,6 +35,7 @@ PURE = BASE | {
 # What a part may import of dfmeta, besides itself.
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
+    "runtime": set(),
     "model": set(),
     "exceptions": set(),
     "packets": BASE,
@@ -46,24 +47,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     "allotment": BASE | {"flows", "slots"},
     "rest": BASE | {"allotment"},
     "host_wide": BASE | {"allotment", "flows", "rest", "slots"},
-    "backoff": set(),
+    "backoff": {"runtime"},
     "claim": BASE,
     "registry": BASE
     | {"claim", "allotment", "contenders", "flows", "host_wide", "numbering", "slots", "waits"},
-    "conditions": {"hub", "model", "registry"},
-    "experience": {"model"},
+    "conditions": {"hub", "model", "registry", "runtime"},
+    "experience": {"model", "runtime"},
     "guest_counts": {"model"},
     "devices": BASE,
     "store": BASE | {"backoff", "devices", "guest", "metrics", "quiet", "trust"},
     "attach": BASE | {"backoff", "hub", "metrics", "quiet", "store"},
     "metrics": BASE,
     "trust": set(),
-    "health": {"exceptions"},
-    "hub": {"metrics"},
-    "names": set(),
-    "quiet": set(),
+    "health": {"exceptions", "runtime"},
+    "hub": {"metrics", "runtime"},
+    "names": {"runtime"},
+    "quiet": {"runtime"},
     "socket_filter": set(),
-    "state": {"exceptions", "model"},
+    "state": {"exceptions", "model", "runtime"},
     "conf": BASE | {"flows", "trust"},
     "inspect": PURE,
     "proxy": PURE

@@ -176,9 +176,9 @@ def test_dfmeta_store_looks_at_what_the_page_says(tmp_path: Path) -> None:
             command, cwd=SOURCE.parents[1], stdout=subprocess.PIPE, stderr=stderr
         )
         try:
-            wait_for(lambda: "Serving" in log.read_text(), 20, "the store to serve")
+            wait_for(lambda: "Serving" in log.read_text(), "the store to serve")
             process.send_signal(signal.SIGHUP)
-            wait_for(lambda: "Reloaded" in log.read_text(), 10, "the store to reload")
+            wait_for(lambda: "Reloaded" in log.read_text(), "the store to reload")
         finally:
             process.send_signal(signal.SIGTERM)
             printed, _ = process.communicate(timeout=20)

@@ -130,7 +130,7 @@ def hold(name: str, listener: socket.socket, seconds: float) -> threading.Thread
 def connect(name: str) -> socket.socket:
     """A connection to the holder of that name, once it is there."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    wait_for(lambda: sock.connect_ex(holder.address(name)) == 0, 30, "the holder")
+    wait_for(lambda: sock.connect_ex(holder.address(name)) == 0, "the holder")
     return sock
 
 
@@ -148,7 +148,7 @@ def reach(listener: socket.socket, seconds: float) -> tuple[threading.Thread, so
         thread = hold(name, listener, seconds)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         look = partial(met, sock, name, thread)
-        if wait_for(look, 30, "the holder", interval=0.001) == "there":
+        if wait_for(look, "the holder", interval=0.001) == "there":
             return thread, sock
         # The machine has been busy for longer: the holder was right to end.
         sock.close()
@@ -305,7 +305,7 @@ def test_a_dropped_listener_refuses(held: HolderKeeper, listener: socket.socket)
             return True
         return False
 
-    wait_for(refused, 30, "a refusal")
+    wait_for(refused, "a refusal")
 
 
 def test_the_program_holds_one_for_each_name(listener: socket.socket) -> None:
@@ -552,7 +552,7 @@ def test_a_daemon_says_how_long_its_holder_is_to_wait(
     assert same(shorter.take(), listener)
     shorter.release()
     path = f"@{holder.PREFIX}{held.name}"
-    wait_for(lambda: path not in {one.name for one in named_sockets()}, 30, "the holder's end")
+    wait_for(lambda: path not in {one.name for one in named_sockets()}, "the holder's end")
 
 
 def test_a_start_while_the_holder_ends_has_a_listener_whichever_is_first(

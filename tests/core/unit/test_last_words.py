@@ -157,7 +157,7 @@ def test_an_interrupt_is_status_130_and_no_traceback(config: Path) -> None:
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        wait_for(lambda: reads_stdin(process.pid), 30, "the import to wait for its input")
+        wait_for(lambda: reads_stdin(process.pid), "the import to wait for its input")
         process.send_signal(signal.SIGINT)
         _out, said = process.communicate(timeout=30)
     assert process.returncode == 130

@@ -48,7 +48,7 @@ def test_lines_come_while_it_lasts_and_count_what_is_looked_at(
     monkeypatch.setattr(progress, "LINES", 0.001)
     stream, looked = io.StringIO(), iter(range(1, 1_000_000))
     with progress.shown("copying\n\x1b[2J", look=lambda: next(looked), stream=stream):
-        wait_for(lambda: "copying \\x1b[2J: 3, " in stream.getvalue(), 10, "a third line")
+        wait_for(lambda: "copying \\x1b[2J: 3, " in stream.getvalue(), "a third line")
     assert all(line.startswith("dfmeta: copying ") for line in stream.getvalue().splitlines())
 
 

@@ -91,7 +91,7 @@ class Stage:
         before = self.agent.log().count("Reloaded")
         self.agent.configure(options)
         self.agent.signal(signal.SIGHUP)
-        wait_for(lambda: self.agent.log().count("Reloaded") > before, 20, "the reload")
+        wait_for(lambda: self.agent.log().count("Reloaded") > before, "the reload")
 
 
 Breakage = Callable[[Stage], AbstractContextManager[None]]
@@ -111,7 +111,7 @@ def cut_off(stage: Stage) -> Iterator[None]:
     stage.host.ofctl("mod-port", BRIDGE, guest.port, "no-receive")
     hangs(guest)
     cut_off_ports = partial(stage.agent.metric, "dfmeta_ports", state="cut off")
-    wait_for(cut_off_ports, 5, "the state of the port")
+    wait_for(cut_off_ports, "the state of the port")
     yield
     stage.host.ofctl("mod-port", BRIDGE, guest.port, "receive")
 
@@ -156,10 +156,10 @@ def no_connection(stage: Stage) -> Iterator[None]:
         hangs(guest)
         return stage.agent.metric("dfmeta_ports", state="no connection") > 0
 
-    wait_for(silent, 20, "the state of the port")
+    wait_for(silent, "the state of the port")
     yield
     guest.namespace.run(["ethtool", "-K", guest.device, "tx", "off"])
-    wait_for(lambda: guest.curl("/", timeout=HANGS).status == 404, 10, "the guest to be answered")
+    wait_for(lambda: guest.curl("/", timeout=HANGS).status == 404, "the guest to be answered")
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def host_drops(stage: Stage) -> Iterator[None]:
     hangs(guest)
     yield
     stage.host.namespace.run([*nft, "flush ruleset"])
-    wait_for(lambda: guest.curl("/", timeout=HANGS).status == 404, 10, "the guest to be answered")
+    wait_for(lambda: guest.curl("/", timeout=HANGS).status == 404, "the guest to be answered")
 
 
 @contextmanager
@@ -196,7 +196,7 @@ def many_connections(stage: Stage) -> Iterator[None]:
         for _ in range(20):
             open_ones.enter_context(guest.namespace.connect(METADATA_IP, 80))
         hit = "dfmeta_limits_hit_total"
-        wait_for(lambda: stage.agent.metric(hit, limit="connections_per_port"), 5, "the limit")
+        wait_for(lambda: stage.agent.metric(hit, limit="connections_per_port"), "the limit")
         yield
 
 
@@ -227,7 +227,7 @@ def no_route(stage: Stage) -> Iterator[None]:
     stage.host.vsctl("set", "Port", guest.port, "tag=4095")
     guest.namespace.sysctl(**{"net.ipv4.neigh.eth0.retrans_time_ms": 50})
     guest.forget_neighbours()
-    wait_for(lambda: stage.agent.metric("dfmeta_ports", state="dead") == 1, 5, "the state")
+    wait_for(lambda: stage.agent.metric("dfmeta_ports", state="dead") == 1, "the state")
     assert _connecting(guest) == errno.EHOSTUNREACH
     yield
 
@@ -386,7 +386,7 @@ def flows_gone(stage: Stage) -> Iterator[None]:
     before = stage.agent.metric(reconciles, result="changed")
     stage.host.ofctl("del-flows", BRIDGE)
     stage.host.ofctl("add-flow", BRIDGE, "priority=0,actions=NORMAL")
-    wait_for(lambda: stage.agent.metric(reconciles, result="changed") > before, 40, "a comparison")
+    wait_for(lambda: stage.agent.metric(reconciles, result="changed") > before, "a comparison")
     assert guest.curl("/latest/meta-data/").status == 200
     yield
 
@@ -410,10 +410,10 @@ def runs_already(stage: Stage) -> Iterator[None]:
 def not_ready(stage: Stage) -> Iterator[None]:
     """OVSDB is away."""
     stage.host.stop("ovsdb-server")
-    wait_for(lambda: not stage.agent.ready(), 10, "the daemon to notice")
+    wait_for(lambda: not stage.agent.ready(), "the daemon to notice")
     yield
     stage.host.start("ovsdb-server")
-    wait_for(stage.agent.ready, 10, "the daemon to be ready again")
+    wait_for(stage.agent.ready, "the daemon to be ready again")
 
 
 @contextmanager
@@ -479,7 +479,7 @@ def nova_project(stage: Stage) -> Iterator[None]:
     guest = stage.guest("moved", ids=project_ids("moved"))
     put_nova(nova, guest)
     guest.set_external_ids(project_id="0" * 32)
-    wait_for(lambda: guest.curl(META_DATA).status == 404, 5, "Nova to refuse the project")
+    wait_for(lambda: guest.curl(META_DATA).status == 404, "Nova to refuse the project")
     yield
 
 
@@ -504,7 +504,7 @@ def no_project(stage: Stage) -> Iterator[None]:
     stage.reload({"df_metadata": {"hold_timeout": 0.4}})
     assert guest.curl("/latest/meta-data/").status == 503
     count = "dfmeta_ports"
-    wait_for(lambda: stage.agent.metric(count, state="no project"), 5, "the review of the ports")
+    wait_for(lambda: stage.agent.metric(count, state="no project"), "the review of the ports")
     yield
     stage.reload({"df_metadata": {"hold_timeout": None}})
 

@@ -275,7 +275,7 @@ class Containerd(Runtime):
         config += 'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
         self.write("/etc/containerd.toml", config)
         self._spawn("containerd", "containerd", "--config", "/etc/containerd.toml")
-        wait_for(self._answers, 20, "containerd to answer")
+        wait_for(self._answers, "containerd to answer")
 
     def _answers(self) -> bool:
         return not netns.run(self.command("ctr", "version"), check=False).returncode
@@ -288,7 +288,7 @@ class Containerd(Runtime):
         command = self.command("ctr", "run", *options, self.root, name, *words)
         self._running[name] = netns.spawn(command)
         self._stack.callback(netns.end, self._running[name])
-        wait_for(lambda: self._tasks().get(name), 20, f"{name} to run")
+        wait_for(lambda: self._tasks().get(name), f"{name} to run")
 
     def _tasks(self) -> dict[str, str]:
         rows = [line.split() for line in self.run("ctr", "task", "ls").splitlines()]
@@ -331,7 +331,7 @@ class Dockerd(Runtime):
         places = ["--exec-root", "/run/docker/exec", "--cgroup-parent", f"/{self.group}"]
         daemon = ["sh", "-euc", JOIN, self.group, "dockerd"]
         self._spawn("dockerd", *daemon, *self.options, *places)
-        wait_for(self._answers, 30, "dockerd to answer")
+        wait_for(self._answers, "dockerd to answer")
         tree = subprocess.run(["tar", "-C", self.root, "-c", "."], capture_output=True, check=True)
         subprocess.run(
             self.command("docker", "import", "-", "guest"),

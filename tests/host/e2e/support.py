@@ -181,7 +181,7 @@ def end_holders(host: OpenvSwitch) -> None:
     ended = set(holders(host))
     for pid in ended:
         os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not ended & set(holders(host)), 5, "the end of the holder")
+    wait_for(lambda: not ended & set(holders(host)), "the end of the holder")
 
 
 def flows_of(guest_ofport: int, flows: list[str]) -> list[str]:
@@ -198,7 +198,7 @@ def await_flows(guest: Guest) -> None:
 
     A SYN that comes before them is lost, and the guest repeats it a second later.
     """
-    wait_for(lambda: flows_of(guest.ofport, guest.host.flows()), 5, f"the flows of {guest.name}")
+    wait_for(lambda: flows_of(guest.ofport, guest.host.flows()), f"the flows of {guest.name}")
 
 
 def log_time(agent: Agent, text: str) -> float:

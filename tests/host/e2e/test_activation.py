@@ -123,7 +123,7 @@ def test_nobody_is_heard_before_the_daemon_or_on_another_device(
         place = (METADATA_IP, PROXY_PORT)
         with neighbour.connect(*place, source="192.0.2.2", timeout=10) as early:
             agent.start()
-            wait_for(lambda: closed(early), 5, "the early connection to be reset")
+            wait_for(lambda: closed(early), "the early connection to be reset")
             assert "Reset 1 connections" in agent.log()
         for end in (lambda: None, agent.stop):
             end()

@@ -56,7 +56,7 @@ def await_no_more(agent: Agent, guest: Guest) -> None:
         asks_own(guest)
         return packet_ins(agent) == before
 
-    wait_for(is_known, 5, "a connection without a packet-in")
+    wait_for(is_known, "a connection without a packet-in")
 
 
 def slots(agent: Agent, guest: Guest) -> dict[int, str]:
@@ -216,5 +216,5 @@ def test_a_port_that_gets_another_number_is_served_there(
     assert guest.ofport == number + 50
     asks_own(guest)
     at_new = [guest.ip]
-    wait_for(lambda: list(slots(agent, guest).values()) == at_new, 5, "the address at its number")
+    wait_for(lambda: list(slots(agent, guest).values()) == at_new, "the address at its number")
     assert not [flow for flow in host.flows() if f"in_port={number}," in flow]

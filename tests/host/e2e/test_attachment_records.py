@@ -65,7 +65,7 @@ class Site:
         with allowed(vm.namespace) as connection:
             path = f"/attachments/{container}/eth0?link=gone"
             assert connection.ask("DELETE", path).status == 204
-        wait_for(lambda: container not in self.containers(vm), 10, "the attachment to go")
+        wait_for(lambda: container not in self.containers(vm), "the attachment to go")
 
     def containers(self, vm: Guest) -> list[str]:
         """The containers of a VM that have an attachment."""
@@ -82,7 +82,6 @@ class Site:
         ) as made:
             wait_for(
                 lambda: one["mac"] in {row["mac"] for row in self.agent.admin("/ports").json()},
-                10,
                 "the container's port",
             )
             yield made
@@ -108,7 +107,7 @@ def site_with(
             asks_own(vm)
             agent.ctl("trunk", "enable", vm.port)
             asks_own(vm)
-            wait_for(functools.partial(is_ready, vm.namespace), 10, "the VM to be ready")
+            wait_for(functools.partial(is_ready, vm.namespace), "the VM to be ready")
         yield Site(host, agent, vms)
         for vm in vms:
             agent.ctl("trunk", "disable", f"tpi-{vm.ids.iface_id}"[:15])
@@ -214,7 +213,7 @@ def test_a_record_goes_with_its_attachment_and_stays_through_a_kill(site: Site) 
             mac=again["mac"],
             instance_id=again["id"],
         ) as next_one:
-            wait_for(lambda: next_one.curl(META_DATA).status == 200, 10, "an answer")
+            wait_for(lambda: next_one.curl(META_DATA).status == 200, "an answer")
             asks_own(next_one)
             assert meta_data(next_one)["hostname"] == "c1"
 

@@ -63,7 +63,7 @@ def its_vm(host: OpenvSwitch, agent: Agent) -> Iterator[Guest]:
         put(agent, guest)
         asks_own(guest)
         agent.ctl("trunk", "enable", guest.port)
-        wait_for(lambda: is_ready(guest.namespace), 10, "the VM to be ready")
+        wait_for(lambda: is_ready(guest.namespace), "the VM to be ready")
         yield guest
         agent.ctl("trunk", "disable", f"tpi-{guest.ids.iface_id}"[:15])
 
@@ -76,7 +76,7 @@ def vm(host: OpenvSwitch, its_vm: Guest) -> Iterator[Guest]:
         for one in listed(connection):
             path = f"/attachments/{one['container']}/{one['ifname']}?link=gone"
             assert connection.ask("DELETE", path).status == 204
-    wait_for(lambda: not ends(host), 10, "the ports to go")
+    wait_for(lambda: not ends(host), "the ports to go")
 
 
 def listed(connection: Connection) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ def test_an_attachment_is_made_found_and_deleted(host: OpenvSwitch, vm: Guest) -
         assert connection.ask("DELETE", "/attachments/c1/eth0?link=gone").status == 204
         assert connection.ask("DELETE", "/attachments/c1/eth0?link=gone").status == 204
         assert connection.ask("GET", "/attachments/c1/eth0").status == 404
-        wait_for(lambda: not ends(host), 10, "the ports to go")
+        wait_for(lambda: not ends(host), "the ports to go")
 
 
 def test_a_containers_frames_pass_and_it_is_no_vm(
@@ -133,7 +133,6 @@ def test_a_containers_frames_pass_and_it_is_no_vm(
     with Container(vm, one["vid"], address=address, mac=one["mac"]) as container:
         wait_for(
             lambda: any(row["mac"] == one["mac"] for row in agent.admin("/ports").json()),
-            10,
             "the container's port",
         )
         # It has a record of its own, and no attachments.
@@ -157,7 +156,7 @@ def test_a_vm_that_is_not_allowed_gets_404_until_its_row_says_so(
             with Connection(guest.namespace) as connection:
                 return connection.get_token().status == 200
 
-        wait_for(is_answered, 10, "the VM to be allowed")
+        wait_for(is_answered, "the VM to be allowed")
         # Without a trunk it gets none, and the operator the reason.
         with allowed(guest.namespace) as connection:
             reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
@@ -296,7 +295,7 @@ def test_a_request_that_a_restart_interrupts_can_be_repeated(
         head = f"Host: {METADATA_IP}\r\nX-dfmeta-token: {token}\r\nContent-Length: {len(body)}"
         request = f"PUT /dfmeta/v1/attachments/c1/eth0 HTTP/1.1\r\n{head}\r\n\r\n{body}"
         connection.socket.sendall(request.encode())
-        wait_for(lambda: len(ends(host)) == 2, 10, "the ports")
+        wait_for(lambda: len(ends(host)) == 2, "the ports")
         if number == signal.SIGKILL:
             agent.kill()
         else:
@@ -320,12 +319,12 @@ def test_a_reload_takes_networks_and_ids(agent: Agent, vm: Guest) -> None:
     def networks() -> list[str]:
         return [one["name"] for one in status_of(vm.namespace).get("networks", [])]
 
-    wait_for(lambda: networks() == ["new", "other", "pods"], 10, "the network")
+    wait_for(lambda: networks() == ["new", "other", "pods"], "the network")
     # A worker of before closes its connections, also between two requests.
-    wait_for(lambda: agent.log().count("Reloaded") > before, 10, "the end of the reload")
+    wait_for(lambda: agent.log().count("Reloaded") > before, "the end of the reload")
     agent.configure({"attachment_network:new": {"subnet": "nonsense"}})
     agent.signal(signal.SIGHUP)
-    wait_for(lambda: "Not reloaded" in agent.log(), 10, "the refusal")
+    wait_for(lambda: "Not reloaded" in agent.log(), "the refusal")
     assert networks() == ["new", "other", "pods"]
     agent.configure({"attachment_network:new": {"subnet": "10.22.0.0/24"}})
 

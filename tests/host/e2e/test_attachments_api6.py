@@ -44,7 +44,6 @@ def vm(host: OpenvSwitch, agent: Agent) -> Iterator[Guest]:
         agent.ctl("trunk", "enable", guest.port)
         wait_for(
             lambda: is_ready(guest.namespace, host=LINK_LOCAL, device=guest.device),
-            10,
             "the VM to be ready",
         )
         yield guest
@@ -78,7 +77,7 @@ def test_an_attachment_is_made_and_deleted(vm: Guest, service: str) -> None:
     ) as container:
         # The container gets its own record over IPv6, and no token.
         host_name = {LINK_LOCAL: OPENSTACK6, EC2: EC2_6}[service]
-        wait_for(lambda: container.curl(META_DATA, host=host_name).status == 200, 10, "an answer")
+        wait_for(lambda: container.curl(META_DATA, host=host_name).status == 200, "an answer")
         asks_own(container, host=host_name)
         with to(container, service) as connection:
             assert connection.get_token().status == 404
@@ -132,7 +131,7 @@ def test_the_plugin_uses_it_and_the_pod_has_its_own_record(host: OpenvSwitch, ag
     with ContainerVm(host, "cni", "10.0.0.6/24") as vm, Pod(vm, "web-1", "pods") as pod:
         put(agent, vm.guest)
         agent.ctl("trunk", "enable", vm.guest.port)
-        wait_for(vm.ready, 20, "the VM to be ready")
+        wait_for(vm.ready, "the VM to be ready")
         try:
 
             def is_added() -> bool:
@@ -140,7 +139,7 @@ def test_the_plugin_uses_it_and_the_pod_has_its_own_record(host: OpenvSwitch, ag
                 status, pod.result = pod.call("ADD", endpoint=endpoint)
                 return status == 0
 
-            wait_for(is_added, 20, "the addition")
+            wait_for(is_added, "the addition")
             tx_off(pod, "eth0")
             (one,) = vm.attachments()
             told = json.loads(pod.get(META_DATA))

@@ -52,7 +52,7 @@ def vm(host: OpenvSwitch, agent: Agent) -> Iterator[Guest]:
         extra={"dfmeta-attachments": "true"},
     )
     with Guest(host, "vm", address="10.0.0.5/24", ids=ids) as guest:
-        wait_for(lambda: agent.admin("/ports").json(), 10, "the port")
+        wait_for(lambda: agent.admin("/ports").json(), "the port")
         agent.ctl("trunk", "enable", guest.port)
         yield guest
 
@@ -66,14 +66,14 @@ def one(agent: Agent, vm: Guest) -> Iterator[Line]:
         def made() -> Any:
             return connection.ask("PUT", "/attachments/c1/eth0", body)
 
-        reply = wait_for(lambda: (it := made()).status in (200, 201) and it, 20, "the attachment")
+        reply = wait_for(lambda: (it := made()).status in (200, 201) and it, "the attachment")
     yield json.loads(reply.body)
     if not agent.running:
         agent.start()
     agent.configure(OPTIONS)
     agent.signal(signal.SIGHUP)
     agent.ctl("attachment", "gc")
-    wait_for(lambda: statuses(agent) == ["ok"], 20, "the host to be in order again")
+    wait_for(lambda: statuses(agent) == ["ok"], "the host to be in order again")
 
 
 def lines(agent: Agent) -> list[Line]:
@@ -92,7 +92,7 @@ def said(agent: Agent, status: str, words: str) -> Line:
         there = [it for it in lines(agent) if it["status"] == status and words in it["text"]]
         return there[0] if there else None
 
-    return dict(wait_for(found, 20, f"{status}: {words}") or {})
+    return dict(wait_for(found, f"{status}: {words}") or {})
 
 
 def apply(agent: Agent, line: Line) -> None:
@@ -136,7 +136,7 @@ def test_a_port_that_is_gone_is_named_and_comes_back(
             (it for it in lines(agent) if "without their patch ports: c1" in it["text"]), None
         )
 
-    line = dict(wait_for(broken, 30, "the line of doctor") or {})
+    line = dict(wait_for(broken, "the line of doctor") or {})
     assert line["status"] == "wrong"
     apply(agent, line)
     assert statuses(agent) == ["ok"]
@@ -161,7 +161,7 @@ def test_ports_without_a_row_are_named_and_go(host: OpenvSwitch, agent: Agent, o
             (it for it in lines(agent) if "attachments that do not exist: " in it["text"]), None
         )
 
-    line = dict(wait_for(broken, 30, "the line of doctor") or {})
+    line = dict(wait_for(broken, "the line of doctor") or {})
     assert (line["status"], stray in line["text"]) == ("warning", True)
     apply(agent, line)
     assert statuses(agent) == ["ok"]
@@ -178,7 +178,7 @@ def test_networks_and_quotas_that_no_longer_fit_are_named(agent: Agent, one: Lin
     def found() -> list[Line]:
         return [it for it in lines(agent) if it["status"] == "warning"]
 
-    warnings = wait_for(lambda: (it := found()) and len(it) == 3 and it, 20, "the lines") or []
+    warnings = wait_for(lambda: (it := found()) and len(it) == 3 and it, "the lines") or []
     texts = "\n".join(f"{it['text']} {it['remedy']}" for it in warnings)
     for words in (
         *("networks that are not configured: c1 of tpi-", "[attachment_network:pods]"),

@@ -58,7 +58,7 @@ class Host:
         """Return a VM with a trunk."""
         guest = self.plugged(name)
         self.agent.ctl("trunk", "enable", guest.port)
-        wait_for(lambda: is_ready(guest.namespace), 20, "the VM to be ready")
+        wait_for(lambda: is_ready(guest.namespace), "the VM to be ready")
         return guest
 
     def tags(self) -> dict[str, int]:
@@ -86,7 +86,7 @@ def attach(guest: Guest, container: str) -> dict[str, Any]:
             return None
         return json.loads(reply.body) if reply.status in (200, 201) else None
 
-    return dict(wait_for(made, 60, "the attachment") or {})
+    return dict(wait_for(made, "the attachment") or {})
 
 
 def detach(guest: Guest, container: str) -> None:
@@ -127,7 +127,7 @@ def its_vm(host: Host) -> Iterator[Guest]:
 def vm(host: Host, its_vm: Guest) -> Iterator[Guest]:
     """Provide the VM, with one attachment before and after the test."""
     yield its_vm
-    wait_for(lambda: only_first(host), TIDY, "all other attachments to go")
+    wait_for(lambda: only_first(host), "all other attachments to go")
 
 
 def add(guest: Guest) -> None:
@@ -149,15 +149,15 @@ def test_a_daemon_that_is_killed_in_a_state_goes_on_from_it(
     with ThreadPoolExecutor(1) as pool:
         with host.switch.paused("ovsdb-server"):
             running = pool.submit(act, vm)
-            wait_for(lambda: states(host.agent).get("c1") == state, 10, f"the state {state}")
+            wait_for(lambda: states(host.agent).get("c1") == state, f"the state {state}")
             host.agent.kill()
         host.agent.start()
         if act is delete:
             running.exception()  # its connection was lost; the work goes on without it
-            wait_for(lambda: "c1" not in states(host.agent), TIDY, "the row to go")
+            wait_for(lambda: "c1" not in states(host.agent), "the row to go")
             return
         running.result()
-    wait_for(lambda: states(host.agent)["c1"] == "active", TIDY, "the state active")
+    wait_for(lambda: states(host.agent)["c1"] == "active", "the state active")
     assert len(host.tags()) == 2
     detach(vm, "c1")
 
@@ -202,7 +202,7 @@ def test_a_port_that_vanishes_while_no_daemon_runs_comes_again(host: Host, vm: G
     host.agent.kill()
     host.switch.vsctl("del-port", f"spt-{one['id']}"[:15])
     host.agent.start()
-    wait_for(lambda: host.tags().get(one["id"]) == one["vid"], TIDY, "the port")
+    wait_for(lambda: host.tags().get(one["id"]) == one["vid"], "the port")
     assert before.items() < host.tags().items()
     detach(vm, "c1")
 
@@ -214,7 +214,7 @@ def test_daemons_that_are_killed_at_any_moment_leak_and_double_nothing(
         for number in range(3):
             names = [f"r{number}-{one}" for one in range(EACH)]
             running = [pool.submit(attach, vm, name) for name in names]
-            wait_for(lambda: len(states(host.agent)) > 2, 20, "rows")
+            wait_for(lambda: len(states(host.agent)) > 2, "rows")
             host.agent.kill()
             host.agent.start()
             given = [one.result() for one in running]
@@ -245,7 +245,7 @@ def test_many_come_and_go_and_none_is_doubled_or_left(host: Host, vm: Guest, soa
 
     with ThreadPoolExecutor(WORKERS) as pool:
         assert sum(pool.map(cycles, range(WORKERS))) == WORKERS * CYCLES * soak
-    wait_for(lambda: only_first(host), TIDY, "the last ones to go")
+    wait_for(lambda: only_first(host), "the last ones to go")
 
 
 def test_a_vm_is_told_nothing_of_the_host(host: Host, vm: Guest) -> None:
@@ -256,7 +256,7 @@ def test_a_vm_is_told_nothing_of_the_host(host: Host, vm: Guest) -> None:
             return reply.text + connection.ask("GET", "/status").text
 
     with host.plugged("without") as without:
-        wait_for(lambda: status_of(without.namespace), 10, "an answer")
+        wait_for(lambda: status_of(without.namespace), "an answer")
         told = said(without)
         with host.switch.paused("ovsdb-server"):
             told += said(vm)
@@ -297,12 +297,10 @@ def test_hosts_that_share_a_database_give_nothing_twice_and_a_vm_moves(hosts: li
         vms[0].close()
         moved = stack.enter_context(second.vm("vm0"))
         assert attach(moved, "c0")["id"] == given[0]["id"]
-        wait_for(lambda: second.tags() == others | its, TIDY, "its attachments there", interval=0.5)
-        wait_for(lambda: first.tags() == {}, TIDY, "nothing on the first host", interval=0.5)
+        wait_for(lambda: second.tags() == others | its, "its attachments there", interval=0.5)
+        wait_for(lambda: first.tags() == {}, "nothing on the first host", interval=0.5)
 
         # The VM ends, and its attachments with it.
         moved.close()
-        wait_for(
-            lambda: second.tags() == others, TIDY + GRACE, "its attachments to go", interval=0.5
-        )
+        wait_for(lambda: second.tags() == others, "its attachments to go", interval=0.5)
         assert len(third.tags()) == EACH

@@ -38,7 +38,7 @@ class Site:
         return ask(self.namespace, (host, GUEST_PORT), path, timeout=timeout)
 
     def readiness(self, status: int, timeout: float = 10) -> None:
-        wait_for(lambda: self.central.readiness() == status, timeout, f"readiness to be {status}")
+        wait_for(lambda: self.central.readiness() == status, f"readiness to be {status}")
 
 
 @pytest.fixture
@@ -71,12 +71,10 @@ def test_a_server_that_stops_is_missing_until_it_is_back(site: Site) -> None:
     assert (answer.status, dict(answer.headers)["Retry-After"]) == (503, "2")
     with pytest.raises(http.client.RemoteDisconnected):
         site.ask(OPENSTACK)
-    wait_for(
-        lambda: "Readiness has been DOWN" in site.central.log(), 10, "the beginning in the log"
-    )
+    wait_for(lambda: "Readiness has been DOWN" in site.central.log(), "the beginning in the log")
     site.postgres.start()
     site.readiness(200)
-    wait_for(lambda: "store is UP again" in site.central.log(), 10, "the end in the log")
+    wait_for(lambda: "store is UP again" in site.central.log(), "the end in the log")
     (line,) = [one for one in site.central.log().splitlines() if "Readiness has been DOWN" in one]
     assert "store: the database of [store] connection does not answer" in line
     assert site.ask().text == "one"
@@ -122,9 +120,7 @@ def test_a_server_that_hangs_keeps_it_from_nothing_at_sigterm(site: Site) -> Non
 
     thread = threading.Thread(target=asks)
     thread.start()
-    wait_for(
-        lambda: site.central.metrics()["dfmeta_open_connections"] == 1, 5, "a request to be held"
-    )
+    wait_for(lambda: site.central.metrics()["dfmeta_open_connections"] == 1, "a request to be held")
     site.central.signal(signal.SIGTERM)
     assert site.central.wait(5) == 0
     thread.join(20)
@@ -140,7 +136,7 @@ def test_a_server_that_is_away_at_the_start_is_waited_for(site: Site, how: str) 
         site.postgres.pause()
     site.central.start(wait=False)
     site.readiness(503)
-    wait_for(lambda: "Serving" in site.central.log().rpartition(" starts")[2], 10, "a listener")
+    wait_for(lambda: "Serving" in site.central.log().rpartition(" starts")[2], "a listener")
     assert site.ask().status == 503
     if how == "stopped":
         site.postgres.start()

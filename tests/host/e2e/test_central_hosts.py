@@ -144,7 +144,6 @@ def test_what_is_known_is_served_without_the_central_store(site: Site) -> None:
     site.central.start()
     wait_for(
         lambda: other.curl("/latest/meta-data/hostname", timeout=12).text == "other.example.org",
-        10,
         "the other guest to be known",
     )
 
@@ -158,6 +157,5 @@ def test_the_central_store_and_its_database_may_be_away_at_a_boot(site: Site) ->
     # For a moment after a failure nobody asks again.
     wait_for(
         lambda: guest.curl("/latest/meta-data/hostname", timeout=12).text == "patient.example.org",
-        10,
         "the guest's second try to do",
     )

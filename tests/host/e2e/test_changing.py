@@ -111,7 +111,7 @@ def test_another_bridge_is_one_line_whose_command_makes_way(
     assert done.returncode == 0, done.stderr
     count = FIXED_FLOWS + PORT_FLOWS + ADDRESS_FLOWS
     assert f"Removed {count} flows and 2 meters" in done.stderr
-    wait_for(lambda: not holders(host), 5, "the holder's end")
+    wait_for(lambda: not holders(host), "the holder's end")
     agent.start()
     assert TAP in host.ports(OTHER)
     guest.del_port()
@@ -167,7 +167,7 @@ def test_a_start_on_a_bridge_that_is_not_there_leaves_no_holder_in_the_way(
     """The device is there, from a run whose holder has ended."""
     agent = make_agent({"df_metadata": {"listener_keep": 1}})
     agent.kill()
-    wait_for(lambda: not holders(host), 10, "the holder's end")
+    wait_for(lambda: not holders(host), "the holder's end")
     agent.configure({"df_metadata": {"integration_bridge": "br-none", "startup_timeout": VAIN}})
     before = left(host)
     fails(agent, "there is no bridge br-none")
@@ -324,7 +324,7 @@ def test_a_start_takes_away_what_other_meta_ips_have_left(
     ask()
     assert new in of_meta_ips(host)
     # OVSDB is written soon after the start.
-    wait_for(lambda: former not in of_meta_ips(host), 5, "the last trace of the former value")
+    wait_for(lambda: former not in of_meta_ips(host), "the last trace of the former value")
     agent.restart()
     ask()
     assert agent.metric("dfmeta_packet_ins_total") == 0

@@ -263,7 +263,7 @@ def test_del_after_a_killed_add_leaves_nothing(vm: Vm, netns: Namespace, place: 
         "port": lambda: bool(vm.traces()[0]),
     }[place]
     process = vm.start("ADD", "c1", path(netns))
-    wait_for(reached, 10, f"the ADD to reach its {place}", interval=0.001)
+    wait_for(reached, f"the ADD to reach its {place}", interval=0.001)
     process.kill()
     process.communicate()
     assert vm.call("DEL", "c1", path(netns)) == (0, None)
@@ -603,8 +603,8 @@ def test_the_driver_ends_at_sigterm_as_the_first_process_of_a_container() -> Non
     container = spawn([*unshare, *shell])
     try:
         children = Path(f"/proc/{container.pid}/task/{container.pid}/children")
-        (first,) = wait_for(lambda: children.read_text(encoding="ascii").split(), 20, "the shell")
-        wait_for(Path(f"/proc/{first}/root{cni.DOCKER}").exists, 20, "the driver to listen")
+        (first,) = wait_for(lambda: children.read_text(encoding="ascii").split(), "the shell")
+        wait_for(Path(f"/proc/{first}/root{cni.DOCKER}").exists, "the driver to listen")
         os.kill(int(first), signal.SIGTERM)
         assert container.wait(20 * PATIENCE) == 0
     finally:

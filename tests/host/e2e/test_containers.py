@@ -43,7 +43,7 @@ def vms(host: OpenvSwitch, agent: Agent) -> Iterator[list[ContainerVm]]:
             vm = stack.enter_context(ContainerVm(host, f"vm{number}", f"10.0.0.{number}/24"))
             put(agent, vm.guest)
             agent.ctl("trunk", "enable", vm.guest.port)
-            wait_for(vm.ready, 20, "the VM to be ready")
+            wait_for(vm.ready, "the VM to be ready")
             made.append(vm)
         yield made
 
@@ -106,7 +106,7 @@ def test_check_and_del(
         assert pod.call("CHECK", prevResult=pod.result) == (0, None)
         before = len(ends(host))
         assert pod.call("DEL") == (0, None)
-        wait_for(lambda: len(ends(host)) == before - 2, 10, "the ports to go")
+        wait_for(lambda: len(ends(host)) == before - 2, "the ports to go")
         assert "eth0" not in pod.ip("link show")
         assert pod.call("CHECK", prevResult=pod.result)[1]["code"] == cni.UNKNOWN
         assert pod.call("DEL") == (0, None)
@@ -124,10 +124,10 @@ def test_gc_removes_the_containers_of_a_runtime_that_crashed(
         more: dict[str, Any] = {"cni.dev/valid-attachments": valid}
         assert vm.call("GC", network="red", **more) == (0, None)
         assert [one["container"] for one in vm.attachments()] == ["kept"]
-        wait_for(lambda: len(ends(host)) == 2, 10, "the ports to go")
+        wait_for(lambda: len(ends(host)) == 2, "the ports to go")
         assert kept.call("CHECK", prevResult=kept.result) == (0, None)
         assert kept.call("DEL") == (0, None)
-    wait_for(lambda: not ends(host), 10, "the ports to go")
+    wait_for(lambda: not ends(host), "the ports to go")
 
 
 def answers(agent: Agent, vm: ContainerVm) -> dict[str, int]:
@@ -163,4 +163,4 @@ def test_fifty_containers_at_once(host: OpenvSwitch, agent: Agent, vms: list[Con
         assert [ended(one) for one in gone] == [(0, None)] * MANY
     assert vm.attachments() == []
     assert vm.traces() == ([], [])
-    wait_for(lambda: not ends(host), 10, "the ports to go")
+    wait_for(lambda: not ends(host), "the ports to go")

@@ -58,8 +58,8 @@ class Scene:
 
     def is_served(self) -> None:
         """The guest is answered, and its port is shown so."""
-        wait_for(lambda: served(self.guest), 5, "an answer")
-        wait_for(lambda: self.state(self.guest.port) == ("served", ""), 5, "its state")
+        wait_for(lambda: served(self.guest), "an answer")
+        wait_for(lambda: self.state(self.guest.port) == ("served", ""), "its state")
 
     def trace(self, port: str, status: int = 1) -> str:
         """The last line of a trace."""
@@ -93,11 +93,11 @@ def test_a_guests_port_that_is_cut_off(scene: Scene, name: str) -> None:
     scene.run(command, port)
     hangs(scene.guest)
     state, fault = wait_for(
-        lambda: (found := scene.state(port))[0] == "cut off" and found, 5, "the state"
+        lambda: (found := scene.state(port))[0] == "cut off" and found, "the state"
     )
     assert state == "cut off"
     assert fault.startswith(cause)
-    wait_for(lambda: scene.agent.metric("dfmeta_ports", state="cut off") == 1, 5, "its count")
+    wait_for(lambda: scene.agent.metric("dfmeta_ports", state="cut off") == 1, "its count")
     assert f"Port {port}: cut off: " in scene.agent.log()
     status, found = examine(scene.agent)
     assert status == 1
@@ -110,7 +110,7 @@ def test_a_guest_whose_own_interface_is_down(scene: Scene) -> None:
     port = scene.guest.port
     scene.is_served()
     scene.guest.namespace.ip("link set eth0 down")
-    wait_for(lambda: scene.state(port)[0] == "cut off", 5, "the state")
+    wait_for(lambda: scene.state(port)[0] == "cut off", "the state")
     status, found = examine(scene.agent)
     assert status == 1
     remedy = named(found, "ports", f"cut off: {port} (its device has no link")
@@ -164,7 +164,7 @@ def test_a_container_whose_device_open_vswitch_cannot_see_is_served(scene: Scene
         host.namespace.ip(f"link set {name} netns {inside.name}")
         lines = (f"address add 10.0.0.8/24 dev {name}", f"link set {name} up")
         inside.ip(*lines, f"route add 169.254.169.254 dev {name}")
-        wait_for(lambda: "PORT_DOWN" in shown(host, name), 5, "the switch to lose sight of it")
+        wait_for(lambda: "PORT_DOWN" in shown(host, name), "the switch to lose sight of it")
         inside.run(["ethtool", "-K", name, "tx", "off"])
         with inside.connect("169.254.169.254", 80):
             assert scene.state(name) == ("served", "")
@@ -198,7 +198,7 @@ def test_a_port_that_is_no_guests(scene: Scene) -> None:
     guest = scene.guest
     scene.is_served()
     scene.host.vsctl("clear", "Interface", guest.port, "external_ids")
-    wait_for(lambda: not served(guest), 5, "the daemon to hear of it")
+    wait_for(lambda: not served(guest), "the daemon to hear of it")
     hangs(guest)
     _, found = examine(scene.agent)
     (line,) = [one for one in found if one["check"] == "other-ports"]
@@ -220,7 +220,7 @@ def test_a_trace_takes_a_name_an_address_and_a_mac(scene: Scene) -> None:
     with Guest(scene.host, "twin", address=f"{guest.ip}/24", ids=Ids(vm_uuid=uuid_of("t"))) as twin:
         # That bit is about packets without a flow: the twin's first SYN is let in all the same.
         scene.host.ofctl("mod-port", BRIDGE, twin.port, "no-packet-in")
-        wait_for(lambda: twin.curl("/", timeout=1).status == 404, 5, "the twin to be served")
+        wait_for(lambda: twin.curl("/", timeout=1).status == 404, "the twin to be served")
         assert scene.state(twin.port) == ("served", "")
         for text, ports in (
             ("web1", [guest.port]),

@@ -69,10 +69,10 @@ def test_a_defect_in_a_thread_that_must_live_ends_the_daemon_and_no_guest_is_ref
     # A request that does not end keeps the daemon for as long as it may take to end.
     with open_connection(guest) as slow:
         slow.sendall(b"GET /latest/meta-data/ HTTP/1.1\r\n")
-        wait_for(lambda: agent.metric("dfmeta_open_connections") >= 1, 10, "the slow request")
+        wait_for(lambda: agent.metric("dfmeta_open_connections") >= 1, "the slow request")
         trigger.touch()
         cause(host)
-        wait_for(lambda: "threads" in missing(agent), 10, "readiness to say so")
+        wait_for(lambda: "threads" in missing(agent), "readiness to say so")
         assert agent.wait(15) == 1
     assert f"CRITICAL dfmeta.hub The thread {thread!r} has ended" in agent.log()
     last = agent.log().splitlines()[-1]

@@ -524,7 +524,7 @@ def test_a_port_without_a_device_has_no_number(
     assert "device may be missing" in remedy
     host.namespace.ip("link add late0 type veth peer name late1")
     host.namespace.ip("link set late0 up", "link set late1 up")
-    wait_for(lambda: is_ok(agent, "ports"), 10, "the port to have a number")
+    wait_for(lambda: is_ok(agent, "ports"), "the port to have a number")
     host.vsctl("del-port", "late0")
     host.namespace.ip("link del late0")
 
@@ -610,7 +610,7 @@ def test_the_port_is_not_known_before_the_first_start(make_agent: MakeAgent) -> 
     assert [line["status"] for line in lines(agent, "listener")] == ["unknown"]
     assert [line["status"] for line in lines(agent, "firewall")] == ["unknown"]
     agent.start()
-    wait_for(lambda: is_ok(agent, "listener"), 5, "the port to be remembered")
+    wait_for(lambda: is_ok(agent, "listener"), "the port to be remembered")
 
 
 def test_flows_that_are_gone_or_strange_while_the_daemon_has_no_connection(
@@ -624,7 +624,7 @@ def test_flows_that_are_gone_or_strange_while_the_daemon_has_no_connection(
     host.vsctl("set-controller", BRIDGE, "tcp:127.0.0.1:6655")
     agent.wait_ready()
     host.vsctl("del-controller", BRIDGE)
-    wait_for(lambda: not agent.ready(), 10, "the daemon to notice")
+    wait_for(lambda: not agent.ready(), "the daemon to notice")
     words = ("of dfmeta's flows are missing", f"guest-http of port {guest.ofport}")
     _, found = examine(agent)
     assert "openflow_connection" in named(found, "flows", *words)
@@ -643,7 +643,7 @@ def test_flows_that_are_gone_or_strange_while_the_daemon_has_no_connection(
 def test_ovsdb_is_away(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     agent = make_agent()
     host.stop("ovsdb-server")
-    wait_for(lambda: not agent.ready(), 10, "the daemon to notice")
+    wait_for(lambda: not agent.ready(), "the daemon to notice")
     status, found = examine(agent)
     assert status == 1
     remedy = named(found, "ovsdb", f"OVSDB at {host.ovsdb_connection}")
@@ -655,14 +655,14 @@ def test_ovsdb_is_away(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     faults = {line["check"] for line in found if line["status"] == "wrong"}
     assert faults == {"daemon", "ovsdb", "openflow"}
     host.start("ovsdb-server")
-    wait_for(agent.ready, 20, "the daemon to be ready again")
-    wait_for(lambda: examine(agent)[0] == 0, 20, "everything to be ok again")
+    wait_for(agent.ready, "the daemon to be ready again")
+    wait_for(lambda: examine(agent)[0] == 0, "everything to be ok again")
 
 
 def test_vswitchd_is_away(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     agent = make_agent()
     host.kill("ovs-vswitchd")
-    wait_for(lambda: not agent.ready(), 10, "the daemon to notice")
+    wait_for(lambda: not agent.ready(), "the daemon to notice")
     _, found = examine(agent)
     assert "start Open vSwitch" in named(found, "vswitchd", "ovs-vswitchd at")
     named(found, "socket", "no program accepts connections", "Connection refused")
@@ -670,7 +670,7 @@ def test_vswitchd_is_away(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     faults = {line["check"] for line in found if line["status"] == "wrong"}
     assert faults == {"daemon", "vswitchd", "socket", "device"}
     host.start("ovs-vswitchd")
-    wait_for(lambda: examine(agent)[0] == 0, 20, "everything to be ok again")
+    wait_for(lambda: examine(agent)[0] == 0, "everything to be ok again")
 
 
 def test_the_management_socket_is_gone(host: OpenvSwitch, make_agent: MakeAgent) -> None:
@@ -679,7 +679,7 @@ def test_the_management_socket_is_gone(host: OpenvSwitch, make_agent: MakeAgent)
     remedy = wrong(agent, "socket", "no program accepts connections", "No such file")
     assert "restart ovs-vswitchd" in remedy
     host.restart("ovs-vswitchd")
-    wait_for(lambda: examine(agent)[0] == 0, 20, "everything to be ok again")
+    wait_for(lambda: examine(agent)[0] == 0, "everything to be ok again")
 
 
 def test_the_bridge_and_tap_are_gone(host: OpenvSwitch, make_agent: MakeAgent) -> None:
@@ -709,7 +709,7 @@ def test_something_has_the_name_of_tap(host: OpenvSwitch, make_agent: MakeAgent)
     # A start that has given up takes the port away again.
     options = {"df_metadata": {"startup_timeout": 120}}
     agent = make_agent(options, start=False).start(wait=False)
-    wait_for(lambda: TAP in host.ports(), 30, "the port in OVSDB")
+    wait_for(lambda: TAP in host.ports(), "the port in OVSDB")
     remedy = wrong(agent, "tap", f"given {TAP} no port number", "could not open")
     apply(host, remedy)
     host.vsctl("del-port", BRIDGE, TAP)

@@ -47,7 +47,7 @@ def wrongs(agent: Agent, root: Path) -> dict[str, str]:
 def reload(agent: Agent) -> None:
     before = agent.log().count("Reloaded")
     agent.signal(signal.SIGHUP)
-    wait_for(lambda: agent.log().count("Reloaded") > before, 20, "the reload")
+    wait_for(lambda: agent.log().count("Reloaded") > before, "the reload")
 
 
 def test_a_secret_that_was_mended_in_the_file_is_the_daemons_after_a_reload(
@@ -196,7 +196,7 @@ def test_the_options_are_told_to_this_host_alone_and_taken_from_the_daemon_alone
     agent.stop()
     other = namespace.spawn(["python3", "-c", OTHER])
     try:
-        wait_for(lambda: _answers(agent), 10, "the other program")
+        wait_for(lambda: _answers(agent), "the other program")
         found = examine(agent, tmp_path)
         lines = {line["status"]: line["text"] for line in found if line["check"] == "configuration"}
         assert "the program at 127.0.0.1:9697 belongs to user 65534" in lines["unknown"]

@@ -195,7 +195,7 @@ def test_a_guest_of_nova_whose_project_is_not_known(
     assert f"no project is known for {guest.port}, and Nova needs it to answer" in line["text"]
     assert f"ovs-vsctl set Interface {guest.port} external_ids:project-id=" in line["remedy"]
     guest.set_external_ids(project_id=PROJECT)
-    wait_for(lambda: status_of(examine(agent, tmp_path), "ports") == {"ok"}, 10, "the project")
+    wait_for(lambda: status_of(examine(agent, tmp_path), "ports") == {"ok"}, "the project")
 
 
 def test_guests_of_nova_in_a_wrong_project_and_without_one(
@@ -255,8 +255,8 @@ def test_guests_of_nova_in_a_wrong_project_and_without_one(
     moved.set_external_ids(project_id=PROJECT)
     stranger.set_external_ids(project_id=PROJECT)
     nova.put(Instance(instance_id=stranger.instance_id, project_id=PROJECT, hostname="stranger"))
-    wait_for(lambda: moved.curl(META_DATA).status == 200, 5, "the project to be Nova's")
-    wait_for(lambda: stranger.curl(META_DATA).status == 200, 5, "the project to be known")
+    wait_for(lambda: moved.curl(META_DATA).status == 200, "the project to be Nova's")
+    wait_for(lambda: stranger.curl(META_DATA).status == 200, "the project to be known")
     found = examine(agent, tmp_path)
     assert status_of(found, "guests") == status_of(found, "nova-guests") == {"ok"}
     assert "each of 3 queried guests" in only(found, "nova-guests", "ok")["text"]

@@ -108,7 +108,7 @@ def test_workers_that_are_gone_and_files_that_may_not_be_opened(
     make_guest()
     agent = make_agent({"df_metadata": {"proxy_workers": 2}})
     # The daemon serves with the first of them, while the other one may still begin.
-    wait_for(lambda: status_of(examine(agent, tmp_path), "workers") == {"ok"}, 20, "both workers")
+    wait_for(lambda: status_of(examine(agent, tmp_path), "workers") == {"ok"}, "both workers")
     assert only(examine(agent, tmp_path), "workers", "ok")["text"] == "all 2 workers are alive"
     workers = [
         one
@@ -122,7 +122,7 @@ def test_workers_that_are_gone_and_files_that_may_not_be_opened(
     os.kill(workers[0], signal.SIGKILL)
     try:
         # The daemon, which would collect it, is stopped.
-        wait_for(lambda: support.status_of(workers[0])["State"][0] == "Z", 10, "the worker's end")
+        wait_for(lambda: support.status_of(workers[0])["State"][0] == "Z", "the worker's end")
         found = examine(agent, tmp_path)
     finally:
         resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (hard, hard))
@@ -131,7 +131,7 @@ def test_workers_that_are_gone_and_files_that_may_not_be_opened(
     line = only(found, "open-files", "wrong")
     assert "dfmeta-agent may open 300 files" in line["text"]
     assert "LimitNOFILE=8448" in line["remedy"]
-    wait_for(lambda: status_of(examine(agent, tmp_path), "workers") == {"ok"}, 15, "another one")
+    wait_for(lambda: status_of(examine(agent, tmp_path), "workers") == {"ok"}, "another one")
 
 
 def test_a_daemon_without_its_rights(ward: Ward) -> None:
@@ -156,7 +156,7 @@ def test_a_daemon_without_its_rights(ward: Ward) -> None:
             seen[:] = ward.lines()
             return "wrong" in status_of(seen, "permissions")
 
-        wait_for(visible, 20, "doctor to see the daemon")
+        wait_for(visible, "doctor to see the daemon")
     line = only(seen, "permissions", "wrong")
     assert f"(pid {process.pid}) lacks CAP_NET_ADMIN" in line["text"]
     assert "systemctl edit dfmeta-agent" in line["remedy"]

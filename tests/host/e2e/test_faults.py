@@ -100,7 +100,7 @@ def await_answers(batches: Sequence[Batch], more: int) -> None:
         return sum(batch.answered for batch in batches)
 
     before = answered()
-    wait_for(lambda: answered() >= before + more, 20, f"{more} requests to be answered")
+    wait_for(lambda: answered() >= before + more, f"{more} requests to be answered")
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def delete_meters(host: OpenvSwitch, agent: Agent) -> None:
     """Deleting a meter deletes the flows that use it."""
     host.ofctl("del-meters", "br-int")
     await_repair(host, agent)
-    wait_for(lambda: host.ofctl("dump-meters", "br-int").count("type=drop") == 4, 10, "the meters")
+    wait_for(lambda: host.ofctl("dump-meters", "br-int").count("type=drop") == 4, "the meters")
 
 
 def delete_tap(host: OpenvSwitch, agent: Agent) -> None:
@@ -181,14 +181,14 @@ def delete_host_side(host: OpenvSwitch, agent: Agent) -> None:
         rules = all(f"{one}:" in text for one in SIDE.rules for text in shown)
         return rules and all(has_route(host, version) for version in (4, 6))
 
-    wait_for(back, 10, "rules and routes to be back")
+    wait_for(back, "rules and routes to be back")
     await_repair(host, agent)
 
 
 def set_link_down(host: OpenvSwitch, agent: Agent) -> None:
     """The kernel takes IPv6's address, route and neighbour away with it."""
     host.namespace.ip(f"link set {SIDE.tap} down")
-    wait_for(lambda: has_route(host, 6), 10, "the route to be back")
+    wait_for(lambda: has_route(host, 6), "the route to be back")
     await_repair(host, agent)
 
 
@@ -202,10 +202,10 @@ def kill_vswitchd(host: OpenvSwitch, agent: Agent) -> None:
 def kill_ovsdb(host: OpenvSwitch, agent: Agent) -> None:
     """OVSDB is away for a moment."""
     host.kill("ovsdb-server")
-    wait_for(lambda: not agent.ready(), 5, "the daemon to notice")
+    wait_for(lambda: not agent.ready(), "the daemon to notice")
     assert agent.admin("/healthz/readiness").json()["missing"] == ["ovsdb"]
     host.start("ovsdb-server")
-    wait_for(lambda: agent.ready(), 10, "the daemon to be ready")
+    wait_for(lambda: agent.ready(), "the daemon to be ready")
 
 
 def has_route(host: OpenvSwitch, version: int) -> bool:
@@ -223,7 +223,7 @@ def await_repair(host: OpenvSwitch, agent: Agent) -> None:
         flows = host.ofctl("dump-flows", "br-int").count("cookie=0x64666d65")
         return flows == FIXED_FLOWS + 2 * GUEST_FLOWS and agent.ready()
 
-    wait_for(repaired, 10, "the flows to be back")
+    wait_for(repaired, "the flows to be back")
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_a_killed_daemon_loses_what_was_in_it_and_nothing_new(agent: Agent, busy
     def kill() -> None:
         # Flows of guests that it does not remember are made anew.
         ids = [guest.instance_id for guest in busy.guests]
-        wait_for(lambda: all(one in memory.read_text() for one in ids), 5, "the daemon's memory")
+        wait_for(lambda: all(one in memory.read_text() for one in ids), "the daemon's memory")
         agent.kill()
         with as_installed():
             agent.start()
@@ -289,7 +289,7 @@ def test_the_holder_of_the_listener_is_replaced_when_it_dies(agent: Agent, busy:
     host = busy.agent.host
     assert len(holders(host)) == 1
     end_holders(host)
-    wait_for(lambda: "holder of the listeners has ended" in agent.log(), 5, "the daemon to notice")
+    wait_for(lambda: "holder of the listeners has ended" in agent.log(), "the daemon to notice")
     samples = busy.through(agent.restart, interval=0)
     assert failures(samples) == Counter()
 
@@ -329,11 +329,11 @@ def test_rows_removed_while_ovsdb_is_away_are_noticed(
     gone, stays = busy.guests
     assert gone.curl(PATH).text == gone.name
     host.kill("ovsdb-server")
-    wait_for(lambda: not agent.ready(), 5, "the daemon to notice")
+    wait_for(lambda: not agent.ready(), "the daemon to notice")
     # Straight into the database file, as a back-up that is put back would change it.
     host.edit_database("Interface", gone.port, external_ids=["map", []])
     host.start("ovsdb-server")
-    wait_for(lambda: agent.ready(), 10, "the daemon to be ready")
+    wait_for(lambda: agent.ready(), "the daemon to be ready")
     ports = {row["port"] for row in agent.admin("/ports").json()}
     assert ports == {stays.port}
 
@@ -372,8 +372,8 @@ def test_a_connection_in_the_making_outlives_the_tap(
         before = agent.log().count(configured)
         host.vsctl("del-port", SIDE.bridge, SIDE.tap)
         # How long the daemon is not ready is not a time in which a test can be sure to ask it.
-        wait_for(lambda: agent.log().count(configured) > before, 10, "another device")
-        wait_for(agent.ready, 10, "the daemon to be ready")
+        wait_for(lambda: agent.log().count(configured) > before, "another device")
+        wait_for(agent.ready, "the daemon to be ready")
         host.ofctl("--strict", "del-flows", "br-int", f"priority=400,{after_its_syn}")
         answer = connection.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 200")

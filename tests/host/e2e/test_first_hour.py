@@ -6,8 +6,8 @@ is set up by doc/source/install.rst.
 What is real: Open vSwitch, the daemon and dfmeta's commands, curl and cloud-init in guests that are
 network namespaces. What stands in, since it cannot run here, is in
 :data:`STAND_INS` and in :class:`tests.host.e2e.shell.Shell`: apt, pip, systemd, dnsmasq and
-libvirt, whose part of the page is right by their documentation. libvirt's stand-in does to Open vSwitch and
-to its folders what libvirt does (src/util/virnetdevopenvswitch.c).
+libvirt, whose part of the page is right by their documentation. libvirt's stand-in does to Open
+vSwitch and to its folders what libvirt does (src/util/virnetdevopenvswitch.c).
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Host(Shell):
         )
         libvirt.write(self.libvirt[0], name, libvirt.status(text))
         guest = self.guests[name] = self.plug(name, parse(text.encode()).instance_id, asked)
-        wait_for(lambda: f'"{guest.port}"' in self.agent.admin("/ports").text, 5, "the port")
+        wait_for(lambda: f'"{guest.port}"' in self.agent.admin("/ports").text, "the port")
         if name == "web1":
             serial = _SERIAL.search(text)
             assert serial is not None

@@ -82,7 +82,7 @@ def test_a_first_syn_soon_after_the_flows_are_in_is_not_lost(
     guests = make_guests(make_guest)
     captures = [stack.enter_context(Capture(host.namespace, g.port)) for g in guests]
     make_agent(start=False).start(wait=False)
-    wait_for(have_hooks(host, guests), 10, "the classification flows", interval=0.001)
+    wait_for(have_hooks(host, guests), "the classification flows", interval=0.001)
     until(time.monotonic() + milliseconds / 1000)
     attempts = [stack.enter_context(Attempt(guest)) for guest in guests]
     for guest, attempt, capture in zip(guests, attempts, captures, strict=True):
@@ -169,9 +169,9 @@ def check_stream(
     captures = {g: stack.enter_context(Capture(host.namespace, g.port)) for g in guests}
     marks = agent.log().count("Connected to")
     come_up()
-    wait_for(lambda: agent.log().count("Connected to") > marks, 10, "a connection", interval=0.001)
+    wait_for(lambda: agent.log().count("Connected to") > marks, "a connection", interval=0.001)
     if fresh:
-        wait_for(have_hooks(host, guests), 10, "the classification flows", interval=0.001)
+        wait_for(have_hooks(host, guests), "the classification flows", interval=0.001)
     seen = time.time()
     attempts: list[tuple[Guest, Attempt]] = []
     start = time.monotonic()
@@ -179,7 +179,7 @@ def check_stream(
         for place, guest in enumerate(guests):
             # The first of each close together: their packet-ins meet the reading of the flows.
             until(start + (number * len(guests) * 0.007) + place * (0.007 if number else 0.001))
-            wait_for(lambda: waiting(attempts) < UNDER_WAY, 5, "answers", interval=0.001)
+            wait_for(lambda: waiting(attempts) < UNDER_WAY, "answers", interval=0.001)
             attempt = stack.enter_context(Attempt(guest, f"10.0.0.{100 + number}"))
             attempts.append((guest, attempt))
     mark = seen if fresh else log_time(agent, "Connected to") + SETTLED

@@ -48,7 +48,7 @@ def states(found: list[Row]) -> set[str]:
 def disconnect(host: OpenvSwitch, agent: Agent) -> None:
     """Take the daemon's connection to the switch, and so all flows; it cannot mend anything."""
     host.vsctl("del-controller", BRIDGE)
-    wait_for(lambda: not agent.ready(), 10, "the daemon to lose its connection")
+    wait_for(lambda: not agent.ready(), "the daemon to lose its connection")
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_unknown_and_missing_flows_are_marked(
     host: OpenvSwitch, listening: Agent, make_guest: MakeGuest
 ) -> None:
     guest = make_guest()
-    wait_for(lambda: of(rows(listening), guest.port), 10, "the guest's flows")
+    wait_for(lambda: of(rows(listening), guest.port), "the guest's flows")
     disconnect(host, listening)
     found = rows(listening)
     assert states(found) == {"missing"}
@@ -167,7 +167,7 @@ def test_a_flow_of_a_port_that_is_gone_is_unknown(
     host: OpenvSwitch, listening: Agent, make_guest: MakeGuest
 ) -> None:
     guest = make_guest()
-    wait_for(lambda: of(rows(listening), guest.port), 10, "the guest's flows")
+    wait_for(lambda: of(rows(listening), guest.port), "the guest's flows")
     disconnect(host, listening)
     match = "priority=200,cookie=0x64666d6501030007,tcp,nw_src=169.254.169.254,tp_src=18080"
     actions = "set_field:10.0.0.9->ip_dst,set_field:80->tcp_src,output:77"

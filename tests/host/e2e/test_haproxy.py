@@ -77,7 +77,7 @@ def comm(pid: int) -> str:
 
 def pid(agent: Agent) -> int:
     """The process id of the one haproxy."""
-    wait_for(lambda: len(pids(agent)) == 1 and agent.ready(), 10, "one haproxy")
+    wait_for(lambda: len(pids(agent)) == 1 and agent.ready(), "one haproxy")
     return pids(agent)[0]
 
 
@@ -202,9 +202,9 @@ def test_an_answer_does_not_leave_to_another_guest_of_the_port(
     nova.fault(held=True)
     with open_connection(guest) as connection:
         connection.sendall(REQUEST)
-        wait_for(nova.requests, 5, "the request to reach Nova")
+        wait_for(nova.requests, "the request to reach Nova")
         guest.set_external_ids(vm_uuid=uuid_of("instance after"))
-        wait_for(lambda: knows(agent, "instance after"), 5, "the daemon to know it")
+        wait_for(lambda: knows(agent, "instance after"), "the daemon to know it")
         nova.mend()
         connection.settimeout(1.5)
         answer = b""
@@ -214,7 +214,6 @@ def test_an_answer_does_not_leave_to_another_guest_of_the_port(
         assert answer == b""
     wait_for(
         lambda: agent.metric("dfmeta_closed_connections_total", reason="changed") > 0,
-        5,
         "the answer to be counted",
     )
 
@@ -224,7 +223,7 @@ def test_a_kept_connection_is_not_another_guests(agent: Agent, guest: Guest) -> 
         kept.sendall(REQUEST)
         assert guest.instance_id.encode() in read_answer(kept)
         guest.set_external_ids(vm_uuid=uuid_of("instance after"))
-        wait_for(lambda: knows(agent, "instance after"), 5, "the daemon to know it")
+        wait_for(lambda: knows(agent, "instance after"), "the daemon to know it")
         kept.settimeout(1)
         answer = b""
         # A reset, or nothing where the flows of the one before are gone.
@@ -242,7 +241,6 @@ def test_what_haproxy_has_answered_is_counted_and_shown(agent: Agent, guest: Gue
     # A reading that haproxy does not answer in time leaves its counts to the next one.
     wait_for(
         lambda: agent.metric("dfmeta_requests_total", status="2xx", backend="nova") == before + 3,
-        10,
         "three answers to be counted",
     )
 
@@ -250,7 +248,7 @@ def test_what_haproxy_has_answered_is_counted_and_shown(agent: Agent, guest: Gue
         (row,) = [one for one in agent.admin("/ports").json() if one["port"] == guest.port]
         return row["requests"]["2xx"] >= 3 and row["requests"]["4xx"] == 1
 
-    wait_for(shown, 10, "the guest's answers to be shown")
+    wait_for(shown, "the guest's answers to be shown")
 
 
 def test_ports_come_and_go_under_load_and_haproxy_stays(
@@ -283,7 +281,7 @@ def test_a_haproxy_that_is_killed_is_there_again(agent: Agent, guest: Guest) -> 
 def test_a_haproxy_that_hangs_is_replaced(agent: Agent, guest: Guest) -> None:
     process = pid(agent)
     os.kill(process, signal.SIGSTOP)
-    wait_for(lambda: process not in pids(agent), 10, "the end of the one that hangs")
+    wait_for(lambda: process not in pids(agent), "the end of the one that hangs")
     asks_own(guest)
     assert "haproxy hangs" in agent.log()
 
@@ -298,7 +296,7 @@ def test_another_guest_does_not_wait_for_a_haproxy_that_hangs(
     asks_own(after)
     asks_own(guest)
     # The daemon has answered them itself, or the next haproxy: this one may still be ending.
-    wait_for(lambda: process not in pids(agent), 10, "the end of the one that hangs")
+    wait_for(lambda: process not in pids(agent), "the end of the one that hangs")
 
 
 def test_sighup_changes_signatures_without_another_process(
@@ -308,11 +306,11 @@ def test_sighup_changes_signatures_without_another_process(
     agent.configure({"DEFAULT": {"metadata_proxy_shared_secret": "another"}})
     agent.signal(signal.SIGHUP)
     try:
-        wait_for(lambda: guest.curl(META_DATA).status == 403, 10, "another signature")
+        wait_for(lambda: guest.curl(META_DATA).status == 403, "another signature")
     finally:
         agent.configure({"DEFAULT": {"metadata_proxy_shared_secret": SECRET}})
         agent.signal(signal.SIGHUP)
-    wait_for(lambda: guest.curl(META_DATA).status == 200, 10, "the first signature")
+    wait_for(lambda: guest.curl(META_DATA).status == 200, "the first signature")
     assert pids(agent) == [process]
 
 
@@ -323,7 +321,7 @@ def test_sighup_has_another_process_take_over_and_no_request_is_lost(
     batch = guest.start_many(300, path=NAME)
     agent.configure({"df_metadata": {"hold_timeout": 7}})
     agent.signal(signal.SIGHUP)
-    wait_for(lambda: process not in pids(agent), 15, "another haproxy")
+    wait_for(lambda: process not in pids(agent), "another haproxy")
     assert failures({guest: batch.samples()}) == {}
 
 
@@ -333,7 +331,7 @@ def test_haproxy_ends_with_the_daemon(
     del host, nova
     process = pid(agent)
     agent.kill()
-    wait_for(lambda: "haproxy" not in comm(process), 10, "the end of haproxy")
+    wait_for(lambda: "haproxy" not in comm(process), "the end of haproxy")
     agent.start()
     asks_own(guest)
 
@@ -343,9 +341,7 @@ def test_a_request_waits_in_the_daemon_while_nova_is_away(
 ) -> None:
     nova.away()
     batch = guest.start_many(1)
-    wait_for(
-        lambda: agent.metric("dfmeta_held_requests_total", why="backend") > 0, 10, "the request"
-    )
+    wait_for(lambda: agent.metric("dfmeta_held_requests_total", why="backend") > 0, "the request")
     nova.back()
     (sample,) = batch.samples()
     assert (sample.status, uuid_in(sample.body)) == (200, guest.instance_id)
@@ -358,12 +354,12 @@ def test_guests_are_served_over_a_device_that_was_made_anew(
     batch = guest.start_many(200, path=NAME)
     before = agent.log().count(f"Configured {SIDE.tap}: ")
     host.vsctl("del-port", SIDE.bridge, SIDE.tap)
-    wait_for(lambda: agent.log().count(f"Configured {SIDE.tap}: ") > before, 10, "the repair")
+    wait_for(lambda: agent.log().count(f"Configured {SIDE.tap}: ") > before, "the repair")
     wrong = failures({guest: batch.samples()})
     # At most the one request that haproxy was waiting for when the device went.
     assert wrong.total() <= 1, wrong
     assert not any("refused" in kind or "ANOTHER" in kind for kind in wrong), wrong
-    wait_for(lambda: process not in pids(agent), 15, "another haproxy: the old one's connections")
+    wait_for(lambda: process not in pids(agent), "another haproxy: the old one's connections")
     asks_own(guest)
 
 
@@ -378,7 +374,7 @@ def test_guests_are_served_after_a_restart_of_the_switch(
     assert {(one.status, uuid_in(one.body)) for one in batch.samples()} == {
         (200, guest.instance_id)
     }
-    wait_for(agent.ready, 10, "the daemon")
+    wait_for(agent.ready, "the daemon")
     asks_own(guest)
     assert pids(agent) == [process]
 
@@ -396,11 +392,11 @@ def test_guests_with_rate_limits_are_the_daemons(
         return by_daemon(agent) == before + 1
 
     try:
-        wait_for(handed_over, 10, "the requests to be the daemon's")
+        wait_for(handed_over, "the requests to be the daemon's")
     finally:
         agent.configure({"metadata_rate_limiting": {"rate_limit_enabled": None}})
         agent.signal(signal.SIGHUP)
-    wait_for(lambda: not handed_over(), 10, "the requests to be haproxy's again")
+    wait_for(lambda: not handed_over(), "the requests to be haproxy's again")
 
 
 def test_a_program_that_is_not_there_ends_the_start(

@@ -85,7 +85,7 @@ class Load(Closing):
     def goes_on(self) -> None:
         """Wait until each guest has had some more answers."""
         before = self.answered()
-        wait_for(lambda: self.answered() >= before + 20 * BUSY, 20, "answers")
+        wait_for(lambda: self.answered() >= before + 20 * BUSY, "answers")
 
     def samples(self) -> dict[Guest, list[Sample]]:
         """End it; return the requests over new connections."""
@@ -231,7 +231,7 @@ def test_ports_come_and_go_with_the_numbers_of_others_and_each_guest_gets_its_ow
     for _ in range(rounds):
         with contextlib.ExitStack() as stack:
             for one in pool:
-                wait_for(one.is_served, 20, f"{one.guest.name} to be served")
+                wait_for(one.is_served, f"{one.guest.name} to be served")
                 one.begin(stack)
             host.vsctl(*words(("--", "del-port", "br-int", one.guest.port) for one in pool))
             numbers = [*numbers[1:], numbers[0]]
@@ -241,9 +241,9 @@ def test_ports_come_and_go_with_the_numbers_of_others_and_each_guest_gets_its_ow
                 one.guest.forget_neighbours()
             assert [one.guest.ofport for one in pool] == numbers
             for one in pool:
-                wait_for(one.is_served, 20, f"{one.guest.name} to be served")
+                wait_for(one.is_served, f"{one.guest.name} to be served")
                 one.send_more()
-            wait_for(lambda: all(one.is_over() for one in pool), 10, "Nova's answers")
+            wait_for(lambda: all(one.is_over() for one in pool), "Nova's answers")
             for one in pool:
                 one.assert_nothing_came()
                 withheld += one.late
@@ -254,7 +254,6 @@ def test_ports_come_and_go_with_the_numbers_of_others_and_each_guest_gets_its_ow
         lambda: (
             agent.metric("dfmeta_closed_connections_total", reason="changed") - before >= withheld
         ),
-        10,
         f"{withheld} answers to be counted",
     )
     sys.stdout.write(f"{POOL * rounds} ports, {withheld} answers withheld\n")
@@ -297,7 +296,7 @@ def fill(agent: Agent) -> None:
                 data = array.array("i", [theirs.fileno()])
                 link.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, data)])
         process = pid(agent)
-        wait_for(lambda: process not in pids(agent), 10, "the end of the one that is full")
+        wait_for(lambda: process not in pids(agent), "the end of the one that is full")
 
 
 @contextlib.contextmanager
@@ -353,7 +352,7 @@ def test_after_a_fault_of_haproxy_only_requests_are_lost_that_it_had_begun(
     for _ in range(soak):
         process = pid(agent)
         fault(agent)
-        wait_for(lambda process=process: process not in pids(agent), 10, "its end")
+        wait_for(lambda process=process: process not in pids(agent), "its end")
         pid(agent)
         load.goes_on()
     samples = load.samples()

@@ -122,7 +122,7 @@ def reload(agent: Agent) -> str:
     before = len(agent.log())
     agent.signal(signal.SIGHUP)
     said = wait_for(
-        lambda: re.search(r".*(?:Reloaded|Not reloaded).*", agent.log()[before:]), 15, "the reload"
+        lambda: re.search(r".*(?:Reloaded|Not reloaded).*", agent.log()[before:]), "the reload"
     )
     return said[0]
 
@@ -170,13 +170,13 @@ def test_a_program_that_is_gone_while_haproxy_runs_and_after_its_end(
             found.update(examine(agent))
             return "ended at its start" in found["haproxy-process"][0]["text"]
 
-        wait_for(gone, 20, "doctor to see that no haproxy runs")
+        wait_for(gone, "doctor to see that no haproxy runs")
         assert found["haproxy-process"][0]["status"] == "wrong"
         assert "journalctl -u dfmeta-agent" in found["haproxy-process"][0]["remedy"]
         assert {found[one][0]["status"] for one in CHECKS[2:]} == {"unknown"}
         assert f"cannot run {binary}: No such file or directory" in agent.log()
         assert "Traceback" not in agent.log()
-    wait_for(lambda: pids(agent) and agent.ready(), 20, "haproxy")
+    wait_for(lambda: pids(agent) and agent.ready(), "haproxy")
     asks_own(guest)
     lines = examine(agent)["haproxy-process"]
     assert [one["status"] for one in lines] == ["warning"]
@@ -208,7 +208,7 @@ def test_another_version_is_named_and_runs_after_a_reload(
         assert re.search(r"haproxy 2\.9\.15 is installed, but [23]\.[0-9.]+", line["text"])
         assert "systemctl reload dfmeta-agent" in line["remedy"]
         assert "Reloaded" in reload(agent)
-        wait_for(lambda: before not in pids(agent), 15, "another haproxy")
+        wait_for(lambda: before not in pids(agent), "another haproxy")
         asks_own(guest)
     reload(agent)
 
@@ -255,13 +255,13 @@ def test_a_map_that_was_changed_behind_the_daemons_back(agent: Agent, guest: Gue
         found.update(examine(agent)["haproxy-map"][0])
         return found["status"] == "wrong"
 
-    wait_for(seen, 60, "doctor to see the change")
+    wait_for(seen, "doctor to see the change")
     assert "1 missing, 1 superfluous" in found["text"]
     assert guest.instance_id not in json.dumps(found)
     assert "replaces haproxy within 30 seconds" in found["remedy"]
     process = pid(agent)
     os.kill(process, signal.SIGKILL)
-    wait_for(lambda: process not in pids(agent), 10, "its end")
+    wait_for(lambda: process not in pids(agent), "its end")
     pid(agent)
     assert only(agent, "haproxy-map", "ok")
     asks_own(guest)
@@ -273,7 +273,7 @@ def test_a_map_that_was_changed_behind_the_daemons_back(agent: Agent, guest: Gue
 def test_a_haproxy_that_hung_is_named_with_its_restart(agent: Agent, guest: Guest) -> None:
     before = pid(agent)
     os.kill(before, signal.SIGSTOP)
-    wait_for(lambda: before not in pids(agent), 10, "the end of the one that hangs")
+    wait_for(lambda: before not in pids(agent), "the end of the one that hangs")
     pid(agent)
     asks_own(guest)
     line = only(agent, "haproxy-process", "warning")
@@ -288,7 +288,7 @@ def test_files_that_are_nearly_all_open(agent: Agent, guest: Guest) -> None:
     with ExitStack() as stack:
         for _ in range(OPEN):
             stack.enter_context(open_connection(guest))
-        wait_for(lambda: files(process) > OPEN, 10, "haproxy to accept them")
+        wait_for(lambda: files(process) > OPEN, "haproxy to accept them")
         limit = files(process) + 3
         allow_files(process, limit)
         stack.callback(allow_files, process, before.descriptors)
@@ -328,7 +328,7 @@ def test_a_guest_that_nova_refuses_by_haproxy_is_shown_with_cause_and_remedy(
     before = by_daemon(agent)
     assert guest.curl(META_DATA).status == 403
     assert by_daemon(agent) == before
-    failure = wait_for(lambda: row(agent, guest)["last_failure"], 10, "the failure")
+    failure = wait_for(lambda: row(agent, guest)["last_failure"], "the failure")
     assert (failure["status"], failure["path"], failure["failing"]) == (403, "openstack", True)
     assert failure["reason"].startswith("nova answered 403. metadata_proxy_shared_secret differs")
     assert "set metadata_proxy_shared_secret to its value in nova.conf" in failure["remedy"]
@@ -354,7 +354,7 @@ def test_with_debug_each_request_of_haproxys_has_its_line(
         answered = by_daemon(agent)
         asks_own(guest)
         assert by_daemon(agent) == answered
-        wait_for(lambda: agent.log().count(line) == before + 1, 10, "the line")
+        wait_for(lambda: agent.log().count(line) == before + 1, "the line")
         assert SECRET not in agent.log()
         assert nova.signature(guest.instance_id) not in agent.log()
     finally:

@@ -89,7 +89,6 @@ def in_doubt(host: OpenvSwitch, agent: Agent, relay: Relay) -> None:
     # Ready alone may be what it was before the daemon has read of the end of its connection.
     wait_for(
         lambda: agent.log().count("Connected to") > before and agent.ready(),
-        10,
         "the daemon to be connected to the switch again",
     )
 
@@ -108,7 +107,7 @@ def test_an_answer_leaves_after_a_doubt_to_the_same_guest_alone(
     novas[0].fault(held=True, times=1)
     with open_connection(guest) as connection:
         connection.sendall(REQUEST)
-        wait_for(novas[0].requests, 5, "the request to reach Nova")
+        wait_for(novas[0].requests, "the request to reach Nova")
         in_doubt(host, agent, relay)
         if changed:
             guest.set_external_ids(vm_uuid=uuid_of("another"))
@@ -131,7 +130,6 @@ def test_an_answer_leaves_after_a_doubt_to_the_same_guest_alone(
         lambda: (
             agent.metric("dfmeta_closed_connections_total", reason="changed") - before == changed
         ),
-        10,
         "the answer to be counted",
     )
     assert pids(agent) == [process]
@@ -143,9 +141,7 @@ def test_a_new_request_in_doubt_waits_as_well(
     in_doubt(host, agent, relay)
     held = agent.metric("dfmeta_held_requests_total", why="number")
     batch = guest.start_many(1, path=META_DATA)
-    wait_for(
-        lambda: agent.metric("dfmeta_held_requests_total", why="number") > held, 10, "the request"
-    )
+    wait_for(lambda: agent.metric("dfmeta_held_requests_total", why="number") > held, "the request")
     relay.let_go()
     (sample,) = batch.samples()
     assert (sample.status, uuid_in(sample.body)) == (200, guest.instance_id)

@@ -80,8 +80,8 @@ def take(host: Namespace, side: HostSide) -> Iterator[Callable[[], bool]]:
             assert changes.take(index), "what was before is not known"
         # The kernel tells of the carrier, which the peer's end lacks, up to a second late.
         shown = f"link show {DEVICE}"
-        wait_for(lambda: "state LOWERLAYERDOWN" in host.ip(shown), 5, "the device's carrier")
-        wait_for(lambda: not changes.take(index), 5, "what the device's start still brings")
+        wait_for(lambda: "state LOWERLAYERDOWN" in host.ip(shown), "the device's carrier")
+        wait_for(lambda: not changes.take(index), "what the device's start still brings")
         yield lambda: changes.take(index)
 
 

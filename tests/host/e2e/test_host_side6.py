@@ -133,7 +133,7 @@ def test_what_others_remove_is_noticed_and_put_back(
         with bare.inside():
             index = socket.if_nametoindex(DEVICE)
             assert changes.take(index)
-        wait_for(lambda: not changes.take(index), 5, "what the device's start still brings")
+        wait_for(lambda: not changes.take(index), "what the device's start still brings")
         ip(bare, removal)
         assert changes.take(index)
     assert ensure(bare, side) == done
@@ -146,7 +146,7 @@ def test_what_others_remove_is_noticed_and_put_back(
 def test_an_address_that_the_kernel_has_generated_is_removed(bare: Namespace) -> None:
     """The device was up before its settings were made."""
     ip(bare, f"link set {DEVICE} up")
-    wait_for(lambda: addresses(bare), 5, "the kernel to generate an address")
+    wait_for(lambda: addresses(bare), "the kernel to generate an address")
     (generated,) = addresses(bare)
     side = HostSide(Wanted(DEVICE, IPv6Address(HOST_IP6), 2, IPV6, NEXT_HOP6))
     done = ensure(bare, side)
@@ -273,7 +273,7 @@ def test_the_daemon_puts_back_what_is_removed(
     host: OpenvSwitch, agent: Agent, guest: Guest, change: str
 ) -> None:
     ip(host.namespace, change)
-    wait_for(lambda: in_place(host), OF_SWITCH, "IPv6 to be put back")
+    wait_for(lambda: in_place(host), "IPv6 to be put back")
     asks_own(guest)
     assert "not served over IPv6" not in agent.log()
 
@@ -310,22 +310,22 @@ def test_ipv6_goes_and_comes_with_the_hosts_setting(
     assert over_ipv6(host)
     host.namespace.sysctl(**{f"{TAP_KNOB}.disable_ipv6": 1})
     told = f"Guests are not served over IPv6: {TAP_KNOB}.disable_ipv6 is 1"
-    wait_for(lambda: told in agent.log(), OF_SWITCH, "the daemon to say so")
+    wait_for(lambda: told in agent.log(), "the daemon to say so")
     asks_own(guest)
-    wait_for(agent.ready, OF_SWITCH, "the switch to confirm the flows without IPv6")
+    wait_for(agent.ready, "the switch to confirm the flows without IPv6")
     found = examined(agent)
     assert found.keys() == {"ipv6"}
     line = found["ipv6"]
     assert line["status"] == "warning"
     assert f"IPv4 only: {TAP_KNOB}.disable_ipv6 is 1" in line["text"]
-    wait_for(lambda: not over_ipv6(host), OF_SWITCH, "flows of IPv6 to be removed")
+    wait_for(lambda: not over_ipv6(host), "flows of IPv6 to be removed")
     command = line["remedy"].split("`")[1]
     host.namespace.run(command.split())
-    wait_for(lambda: in_place(host), OF_SWITCH, "IPv6 to be put in place")
-    wait_for(lambda: "Guests are served over IPv6 as well" in agent.log(), OF_SWITCH, "a line")
+    wait_for(lambda: in_place(host), "IPv6 to be put in place")
+    wait_for(lambda: "Guests are served over IPv6 as well" in agent.log(), "a line")
     assert agent.log().count(told) == 1
     assert "ipv6" not in examined(agent)
-    wait_for(lambda: over_ipv6(host), OF_SWITCH, "flows of IPv6")
+    wait_for(lambda: over_ipv6(host), "flows of IPv6")
     asks_own(guest)
 
 
@@ -354,7 +354,7 @@ def test_a_host_without_ipv6_serves_ipv4_until_it_has_it(
     finally:
         host.namespace.sysctl(**{default: 0})
     host.namespace.sysctl(**{f"{TAP_KNOB}.disable_ipv6": 0})
-    wait_for(lambda: in_place(host), OF_SWITCH, "IPv6 to be put in place")
+    wait_for(lambda: in_place(host), "IPv6 to be put in place")
     assert (knob(host, "accept_ra"), knob(host, "addr_gen_mode")) == ("0", "1")
     asks_own(one)
 
@@ -366,14 +366,14 @@ def test_a_former_address_goes_and_so_does_all_when_ip6_is_empty(
     try:
         agent.configure({"df_metadata": {"host_ip6": other, "route_table": 7}})
         agent.restart()
-        wait_for(lambda: HOST_IP6 not in ip(host.namespace, "-6 address"), OF_SWITCH, "removal")
+        wait_for(lambda: HOST_IP6 not in ip(host.namespace, "-6 address"), "removal")
         rules = ip(host.namespace, "-6 rule")
         assert HOST_IP6 not in rules
         assert f"from {other} lookup 7" in rules
         assert ip(host.namespace, "-6 route show table 2", check=False) == ""
         agent.configure({"df_metadata": {"ip6": ""}})
         agent.restart()
-        wait_for(lambda: "3276" not in without_main(host), OF_SWITCH, "the rules' removal")
+        wait_for(lambda: "3276" not in without_main(host), "the rules' removal")
         assert other not in ip(host.namespace, "-6 address")
         assert NEXT_HOP6 not in ip(host.namespace, f"-6 neighbour show dev {DEVICE}")
         assert ip(host.namespace, "-6 route show table 7", check=False) == ""
@@ -382,7 +382,7 @@ def test_a_former_address_goes_and_so_does_all_when_ip6_is_empty(
     finally:
         agent.configure({"df_metadata": {"host_ip6": None, "route_table": None, "ip6": None}})
         agent.restart()
-    wait_for(lambda: in_place(host), OF_SWITCH, "IPv6 to be put in place")
+    wait_for(lambda: in_place(host), "IPv6 to be put in place")
 
 
 def without_main(host: OpenvSwitch) -> str:

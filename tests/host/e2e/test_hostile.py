@@ -38,7 +38,7 @@ def test_connections_without_end_are_cut_for_the_guest_that_opens_them(
             # The kernel may tell of the cut before it tells of the connection.
             with contextlib.suppress(ConnectionResetError):
                 opened.enter_context(open_connection(greedy))
-        wait_for(lambda: cut() == BEYOND, 5, "what is too much to be cut")
+        wait_for(lambda: cut() == BEYOND, "what is too much to be cut")
         asks_own(other)
         assert greedy.curl("/latest/meta-data/instance-id").status == 0
         assert cut() == BEYOND + 1
@@ -46,7 +46,7 @@ def test_connections_without_end_are_cut_for_the_guest_that_opens_them(
     def served() -> bool:
         return greedy.curl("/latest/meta-data/instance-id").status == 200
 
-    wait_for(served, 5, "the guest to be served again")
+    wait_for(served, "the guest to be served again")
 
 
 def ours(host: OpenvSwitch) -> int:
@@ -60,7 +60,6 @@ def counted(host: OpenvSwitch, agent: Agent, *, reason: str) -> float:
     host.ofctl("del-flows", BRIDGE, "cookie=0x64666d6501020006/-1")
     wait_for(
         lambda: agent.metric("dfmeta_reconciles_total", result="changed") > before,
-        10,
         "the flows to be compared",
     )
     return agent.metric("dfmeta_dropped_packets_total", reason=reason)
@@ -103,5 +102,5 @@ def test_a_flood_of_syns_is_nobody_elses(
     taken = len(SLOTS6 if kind == "forged6" else SLOTS)
     assert ours(host) <= before + 3 * taken + 3, "an address each, and all slots of the flood"
     assert resident(agent) < memory + 16 * 1024
-    wait_for(lambda: served(flooding), 5, "the flooding guest to be served again")
+    wait_for(lambda: served(flooding), "the flooding guest to be served again")
     assert all(counted(host, agent, reason=reason) > 0 for reason in reasons)

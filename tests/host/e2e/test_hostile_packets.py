@@ -107,7 +107,7 @@ class Watched:
         port = next(_source_ports)
         self.net.bad.send_frames(self.net.frame(flags=RST, sport=port))
         mark = port.to_bytes(2, "big")
-        wait_for(lambda: any(frame[34:36] == mark for frame in self.frames()), 5, "the last frame")
+        wait_for(lambda: any(frame[34:36] == mark for frame in self.frames()), "the last frame")
 
     def frames(self) -> list[bytes]:
         """What has arrived."""
@@ -160,7 +160,7 @@ def ask_as(net: Net, *, mac: str, ip: str) -> bytes:
         def connected() -> bool:
             send(SYN, 1000)
             with contextlib.suppress(TimeoutError):
-                return bool(wait_for(syn_acks, RETRANSMISSION, "a SYN-ACK"))
+                return bool(wait_for(syn_acks, "a SYN-ACK"))
             return False
 
         request = f"GET {META_DATA} HTTP/1.0\r\nHost: {METADATA_IP}\r\n\r\n".encode()
@@ -173,9 +173,9 @@ def ask_as(net: Net, *, mac: str, ip: str) -> bytes:
             return any(flags & FIN for flags, _, _ in segments())
 
         try:
-            wait_for(connected, PATIENCE, "the service")
+            wait_for(connected, "the service")
             send(ACK | PSH, 1001, syn_acks()[0] + 1, request)
-            wait_for(ended, PATIENCE, "the end of the answer")
+            wait_for(ended, "the end of the answer")
         except TimeoutError:
             return b""
         net.note_keys()
@@ -352,7 +352,7 @@ def test_the_host_and_the_proxys_port(net: Net) -> None:
             mine = (data for _, data in heard.frames() if data[6:12] == own)
             return sum(data[:6] == b"\xff" * 6 for data in mine)
 
-        wait_for(lambda: broadcasts() >= len(direct(net)) / 2, 5, "the neighbour to hear them")
+        wait_for(lambda: broadcasts() >= len(direct(net)) / 2, "the neighbour to hear them")
     with Capture(net.bad.namespace, net.bad.device, arriving=True) as answers:
         net.bad.send_frames(net.frame(dport=PROXY_PORT), net.frame(dport=22))
         asks_own(net.bad)

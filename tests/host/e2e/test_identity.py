@@ -89,11 +89,10 @@ def test_a_guest_waits_for_its_domain_to_appear(
     guest = anonymous(make_guest, "late")
     instance = known_to(nova, "late")
     batch = guest.start_many(1, path=PATH)
-    wait_for(lambda: agent.metric("dfmeta_held_syns") >= 1, 5, "the SYN to be held")
+    wait_for(lambda: agent.metric("dfmeta_held_syns") >= 1, "the SYN to be held")
     asked = agent.metric("dfmeta_identity_lookups_total", source="libvirt", outcome="nothing")
     wait_for(
         lambda: agent.metric("dfmeta_identity_lookups_total", outcome="nothing") >= asked + 2,
-        10,
         "libvirt to be asked again",
     )
     define(folder, guest, instance)
@@ -130,7 +129,7 @@ def test_a_tap_that_stays_does_not_stay_its_last_guests(
     assert guest.curl(PATH).text == "first"
     # Nothing changes in OVSDB: another domain runs behind the same device.
     define(folder, guest, second)
-    wait_for(lambda: row(agent, guest)["instance"] == second, 10, "the change to be noticed")
+    wait_for(lambda: row(agent, guest)["instance"] == second, "the change to be noticed")
     assert guest.curl(PATH).text == "second"
 
 
@@ -156,7 +155,7 @@ def test_neutron_knows_whose_a_port_is(
     # A later one is asked for by its id, and again until Neutron has bound it.
     late = anonymous(make_guest, "later")
     batch = late.start_many(1, path=PATH)
-    wait_for(lambda: any(late.ids.iface_id in one for one in neutron.requests()), 5, "the question")
+    wait_for(lambda: any(late.ids.iface_id in one for one in neutron.requests()), "the question")
     neutron.put(neutron_harness.port(late.ids.iface_id, known_to(nova, "later"), PROJECT))
     assert [sample.body for sample in batch.samples()] == [b"later"]
 
@@ -213,7 +212,7 @@ def test_a_neutron_that_does_not_answer_delays_only_who_needs_it(
     agent = make_agent(nova_options("ovsdb,libvirt,neutron", folder, timeout=4))
     needs = anonymous(make_guest, "needs")
     batch = needs.start_many(1, path=PATH)
-    wait_for(lambda: agent.metric("dfmeta_held_syns") >= 1, 5, "the SYN to be held")
+    wait_for(lambda: agent.metric("dfmeta_held_syns") >= 1, "the SYN to be held")
     known = make_guest("known", ids=Ids(vm_uuid=known_to(nova, "known"), project_id=PROJECT))
     in_libvirt = make_guest("in-libvirt", ids=Ids(vm_uuid=known_to(nova, "in-libvirt")))
     define(folder, in_libvirt, in_libvirt.instance_id)
@@ -225,7 +224,6 @@ def test_a_neutron_that_does_not_answer_delays_only_who_needs_it(
     # Its first question goes unanswered; when Neutron is back, its guest is still waiting.
     wait_for(
         lambda: agent.metric("dfmeta_identity_lookups_total", source="neutron", outcome="timeout"),
-        10,
         "Neutron's time-out",
     )
     neutron.put(neutron_harness.port(needs.ids.iface_id, known_to(nova, "needs"), PROJECT))
@@ -283,11 +281,11 @@ def test_a_port_is_provisioned_as_soon_as_it_has_a_number(
         *(f'external_ids:{key}="{value}"' for key, value in guest.external_ids().items()),
         wait=False,
     )
-    wait_for(lambda: row(agent, guest).get("instance"), 5, "the port to be known")
+    wait_for(lambda: row(agent, guest).get("instance"), "the port to be known")
     assert row(agent, guest)["state"] == "no ofport"
     host.namespace.ip("link set parked down", f"link set parked name {guest.port}")
     # Its flows are there, and its device is down still.
-    wait_for(lambda: row(agent, guest)["state"] == "cut off", 10, "the port's flows")
+    wait_for(lambda: row(agent, guest)["state"] == "cut off", "the port's flows")
     # Only now: Open vSwitch writes the flags back that it saw when it took the device.
     host.namespace.ip(f"link set {guest.port} up")
     guest.forget_neighbours()

@@ -157,7 +157,7 @@ def test_sixteen_addresses_in_turn_keep_their_slots(agent: Agent, guest: Guest) 
     assert packet_ins(agent, outcome="learned") - before == 16
     assert {ip for _key, ip in slots(agent, guest)} == set(addresses)
     # Workers report the end of connections a moment late.
-    wait_for(lambda: not connections(agent, guest), 10, "the end of all connections")
+    wait_for(lambda: not connections(agent, guest), "the end of all connections")
     extra = "fd12:3456::1:11"
     guest.add_address6(f"{extra}/64")
     asks_from(guest, extra, EC2_6)
@@ -228,4 +228,4 @@ def test_the_neighbour_is_found_while_no_daemon_runs(agent: Agent, guest: Guest)
         assert "02:64:66:6d:65:fe" in shown
     finally:
         agent.start()
-    wait_for(lambda: guest.curl(host=OPENSTACK6, timeout=2).status == 200, 10, "an answer")
+    wait_for(lambda: guest.curl(host=OPENSTACK6, timeout=2).status == 200, "an answer")

@@ -36,11 +36,11 @@ def test_ports_whose_devices_have_vanished_leave_no_meter(
 ) -> None:
     agent = make_agent()
     names = plug(host)
-    wait_for(lambda: agent.metric("dfmeta_ports", state="served") == PORTS, 10, "the ports")
-    wait_for(lambda: meters(host) == 2 * PORTS, 5, "their meters")
+    wait_for(lambda: agent.metric("dfmeta_ports", state="served") == PORTS, "the ports")
+    wait_for(lambda: meters(host) == 2 * PORTS, "their meters")
     host.namespace.ip(*(f"link del {name}" for name in names))
     host.vsctl(*[word for name in names for word in ("--", "del-port", BRIDGE, name)][1:])
-    wait_for(lambda: meters(host) == 0, 10, "the meters to go")
+    wait_for(lambda: meters(host) == 0, "the meters to go")
     assert len(host.flows(match="cookie=0x64666d6500000000/0xffffffff00000000")) == FIXED_FLOWS
 
 

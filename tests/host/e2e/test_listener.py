@@ -108,7 +108,7 @@ def test_cleanup_ends_the_holder_whatever_has_changed_since(
     if change == "state":
         (agent.state_path / "state.json").unlink()
     agent.clean_up()
-    wait_for(lambda: not holders(host), 5, "the holder's end")
+    wait_for(lambda: not holders(host), "the holder's end")
     with host.namespace.open_socket() as free:
         free.bind(("0.0.0.0", PROXY_PORT))
 
@@ -127,7 +127,7 @@ def test_a_start_on_another_bridge_takes_the_listener_over(
     agent.start()
     asks_own(guest)
     assert agent.log().count(TAKEN) == 1
-    wait_for(lambda: len(holders(host)) == 1, 5, "the end of the holder of before")
+    wait_for(lambda: len(holders(host)) == 1, "the end of the holder of before")
     assert named(host) != {before}
 
 
@@ -166,7 +166,7 @@ def test_a_holder_of_the_release_before_gives_the_listener(
         )
         daemon.send(holder.DROP)
     os.close(fd)
-    wait_for(lambda: named(host) == {f"dfmeta-listener {former}"}, 5, "the holder of before")
+    wait_for(lambda: named(host) == {f"dfmeta-listener {former}"}, "the holder of before")
     with kept_waiting(agent, guest):
         agent.start()
     assert before.wait(5) == 0
@@ -201,7 +201,7 @@ def test_two_daemons_on_two_bridges_leave_each_other_the_listener(
     second.stop()
     assert agent.run("--cleanup").returncode == 1
     second.clean_up()
-    wait_for(lambda: len(holders(host)) == 1, 5, "the second one's end")
+    wait_for(lambda: len(holders(host)) == 1, "the second one's end")
     asks_own(guest)
     agent.restart()
     asks_own(guest)
@@ -224,9 +224,9 @@ def test_a_holder_ends_and_guests_wait_for_the_next_start(
     host: OpenvSwitch, agent: Agent, short: Guest, end: str
 ) -> None:
     agent.stop() if end == "stop" else agent.kill()
-    wait_for(lambda: not holders(host), 10, "the holder's end")
+    wait_for(lambda: not holders(host), "the holder's end")
     with Capture(short.namespace, short.device) as capture, Attempt(short) as attempt:
-        wait_for(lambda: len(capture.syns()) > 1, 10, "the guest to repeat its SYN")
+        wait_for(lambda: len(capture.syns()) > 1, "the guest to repeat its SYN")
         assert not [one for one in capture.segments() if one.is_reset]
         agent.start()
         assert attempt.connected_after(30) is not None
@@ -244,4 +244,4 @@ def test_starts_about_the_time_of_the_holders_end_all_succeed(
         agent.kill()
         agent.start()
         asks_own(short)
-    wait_for(lambda: len(holders(host)) == 1, 5, "the end of the holder of before")
+    wait_for(lambda: len(holders(host)) == 1, "the end of the holder of before")

@@ -134,7 +134,7 @@ def site(host: OpenvSwitch, agent: Agent) -> Iterator[Site]:
             assert said.startswith(f"{vm.guest.port}: is on tbr-")
             assert said.endswith(f", connected by {vm.parent.port_name}\n")
             made.driver.make(vm.parent, vm.attachments())
-        wait_for(lambda: set(made.states().values()) == {"served"}, 10, "all to be served")
+        wait_for(lambda: set(made.states().values()) == {"served"}, "all to be served")
         yield made
 
 
@@ -241,7 +241,7 @@ def test_y_cleanup_leaves_trunks_and_attachments(site: Site) -> None:
         first, second = (vm.containers.get(vid, vm.guest) for vm in site.vms)
         assert first.ping(second.ip)
     site.agent.start()
-    wait_for(lambda: set(site.states().values()) == {"served"}, 10, "all to be served")
+    wait_for(lambda: set(site.states().values()) == {"served"}, "all to be served")
 
 
 def test_z_all_is_put_back_as_it_was(site: Site) -> None:
@@ -253,7 +253,7 @@ def test_z_all_is_put_back_as_it_was(site: Site) -> None:
         assert site.trunk("disable", vm.guest.port) == f"{vm.guest.port}: has no trunk\n"
     assert in_ovsdb.rows(site.host) == site.before
     ports = {vm.guest.port: "served" for vm in site.vms}
-    wait_for(lambda: site.states() == ports, 10, "the VMs on br-int")
+    wait_for(lambda: site.states() == ports, "the VMs on br-int")
     near, far = site.connection
     far.send(b"as before")
     assert near.recv(100) == b"as before"

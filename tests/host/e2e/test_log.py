@@ -28,8 +28,8 @@ def test_a_bridge_that_refuses_openflow_13_is_one_line_with_the_remedy(
     agent = make_agent()
     assert lines(agent, DOWN) == []
     host.vsctl("set", "Bridge", BRIDGE, "protocols=OpenFlow10")
-    wait_for(lambda: not agent.ready(), 10, "readiness to go")
-    wait_for(lambda: lines(agent, DOWN), 10, "the line on readiness")
+    wait_for(lambda: not agent.ready(), "readiness to go")
+    wait_for(lambda: lines(agent, DOWN), "the line on readiness")
     (line,) = lines(agent, "OpenFlow 1.3")
     command = line.partition("Enable it: ")[2].split()
     assert command[:4] == ["ovs-vsctl", "add", "Bridge", BRIDGE]
@@ -39,7 +39,7 @@ def test_a_bridge_that_refuses_openflow_13_is_one_line_with_the_remedy(
     guest = make_guest("one")
     put(agent, guest)
     asks_own(guest)
-    wait_for(lambda: len(lines(agent, UP)) == len(lines(agent, DOWN)), 5, "the end in the log")
+    wait_for(lambda: len(lines(agent, UP)) == len(lines(agent, DOWN)), "the end in the log")
 
 
 def test_the_end_of_the_switch_is_told_from_a_removal_of_flows(
@@ -53,17 +53,17 @@ def test_the_end_of_the_switch_is_told_from_a_removal_of_flows(
     removed, gone = "were removed", f"The connection to {BRIDGE} was lost"
     for times, ends in enumerate(((), ("--cleanup",)), start=1):
         host.appctl("exit", *ends)
-        wait_for(lambda times=times: len(lines(agent, gone)) == times, 10, "the line")
-        wait_for(lambda: not host.running("ovs-vswitchd"), 10, "the switch to end")
+        wait_for(lambda times=times: len(lines(agent, gone)) == times, "the line")
+        wait_for(lambda: not host.running("ovs-vswitchd"), "the switch to end")
         host.start("ovs-vswitchd")
-        wait_for(lambda: served(guest), 20, "the guest to be served")
+        wait_for(lambda: served(guest), "the guest to be served")
     agent.wait_ready()
     log = agent.log()
     assert lines(agent, removed) == []
     assert lines(agent, "was reassigned") == lines(agent, "Cannot read the numbers") == []
     assert lines(agent, ": None") == []
     host.ofctl("del-flows", BRIDGE, "table=0")
-    wait_for(lambda: lines(agent, removed), 10, "the line on the removal")
+    wait_for(lambda: lines(agent, removed), "the line on the removal")
     (line,) = lines(agent, removed)
     assert f"Flows of dfmeta {removed} from {BRIDGE}; installing them again" in line
     assert lines(agent, gone) == [one for one in log.splitlines() if gone in one]
@@ -76,16 +76,16 @@ def test_a_device_that_is_taken_away_and_given_back_is_two_lines_for_each_part(
     agent = make_agent()
     with Namespace("elsewhere") as elsewhere:
         host.namespace.ip(f"link set {TAP} netns {elsewhere.name}")
-        wait_for(lambda: not agent.ready(), 10, "readiness to go")
-        wait_for(lambda: lines(agent, f"{DOWN} for 2 s, proxy: {TAP}: "), 10, "the line")
+        wait_for(lambda: not agent.ready(), "readiness to go")
+        wait_for(lambda: lines(agent, f"{DOWN} for 2 s, proxy: {TAP}: "), "the line")
         parts = len(lines(agent, DOWN))
         elsewhere.ip(f"link set {TAP} netns {host.namespace.name}")
         agent.wait_ready()
-    wait_for(lambda: len(lines(agent, UP)) == parts, 5, "the end in the log")
+    wait_for(lambda: len(lines(agent, UP)) == parts, "the end in the log")
     assert len(lines(agent, DOWN)) == parts
     host.namespace.sysctl(**{ARP_IGNORE: 0})
-    wait_for(lambda: value(host) == 1, 5, "arp_ignore to be raised again")
-    wait_for(lambda: len(lines(agent, "arp_ignore 1 for all devices (it was 0)")) == 2, 2, "a line")
+    wait_for(lambda: value(host) == 1, "arp_ignore to be raised again")
+    wait_for(lambda: len(lines(agent, "arp_ignore 1 for all devices (it was 0)")) == 2, "a line")
     agent.restart()
     agent.stop()
     # A start and an end say nothing of it.

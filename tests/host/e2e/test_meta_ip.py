@@ -97,7 +97,7 @@ def test_containers_behind_a_guest_get_their_own_with_the_same_addresses(world: 
         for service in (METADATA_IP, OPENSTACK6):
             asks_own(parent, host=service)
         declare(parent)
-        wait_for(lambda: not one.curl("/", timeout=0.5).status, 10, "the subports to be removed")
+        wait_for(lambda: not one.curl("/", timeout=0.5).status, "the subports to be removed")
     asks_own(parent)
 
 
@@ -280,9 +280,9 @@ def test_a_range_that_is_full_harms_nobody(
     late = make_guest("late", address="10.0.0.99/24")
     put(agent, late)
     assert late.curl(META_DATA, timeout=2).status == 0
-    wait_for(lambda: f"Port {late.port} is not served: no Meta IP" in agent.log(), 5, "the line")
+    wait_for(lambda: f"Port {late.port} is not served: no Meta IP" in agent.log(), "the line")
     without = 'dfmeta_ports{state="no meta ip"}'
-    wait_for(lambda: agent.metrics()[without] == 1, 5, "the review of the ports")
+    wait_for(lambda: agent.metrics()[without] == 1, "the review of the ports")
     for guest in guests:
         asks(agent, guest)
 

@@ -217,7 +217,7 @@ def test_a_range_that_is_full_names_the_ports_without_a_meta_ip(world: World) ->
         def without() -> list[Row]:
             return [one for one in rows(agent, "ports") if one["state"] == "no meta ip"]
 
-        wait_for(without, 10, "a port without a Meta IP")
+        wait_for(without, "a port without a Meta IP")
         (left,) = without()
         assert left["key"] is None
         assert left["fault"].startswith("all Meta IPs of 240.0.0.0/29 are taken")

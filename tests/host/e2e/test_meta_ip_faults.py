@@ -131,7 +131,7 @@ def test_guests_see_a_pause_at_worst(
 
     def through() -> None:
         fault(host)
-        wait_for(is_repaired, 15, "rows and flows to be back")
+        wait_for(is_repaired, "rows and flows to be back")
 
     samples = busy.through(through)
     assert failures(samples) == Counter()
@@ -159,7 +159,7 @@ def test_meta_ips_that_are_deleted_or_forged_in_ovsdb_are_put_back(
             host.vsctl("remove", "Interface", first.port, "external_ids", key)
         for key, value in before[0].items():
             host.vsctl("set", "Interface", second.port, f'external_ids:{key}="{value}"')
-        wait_for(lambda: [ids(one.port) for one in busy.guests] == before, 10, "the keys")
+        wait_for(lambda: [ids(one.port) for one in busy.guests] == before, "the keys")
 
     samples = busy.through(forge)
     assert failures(samples) == Counter()

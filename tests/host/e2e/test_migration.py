@@ -89,7 +89,7 @@ def test_guests_go_over_with_the_loss_of_a_request_under_way_at_most_and_come_ba
             agent.start()
         for guest in guests:
             own = guest.name.encode()
-            wait_for(lambda guest=guest, own=own: says(guest) == own, 10, "the daemon's answers")
+            wait_for(lambda guest=guest, own=own: says(guest) == own, "the daemon's answers")
         for guest, batch in zip(guests, asking, strict=True):
             samples = batch.finish()
             assert len(samples) > 20
@@ -106,4 +106,4 @@ def test_guests_go_over_with_the_loss_of_a_request_under_way_at_most_and_come_ba
     assert agent.run("--cleanup").returncode == 0
     assert (len(host.flows()), host.ports()) == (flows, ports)
     for guest in guests:
-        wait_for(lambda guest=guest: says(guest) == OLD, 10, f"{guest.name} to be back")
+        wait_for(lambda guest=guest: says(guest) == OLD, f"{guest.name} to be back")

@@ -119,7 +119,7 @@ def vids(guest: Guest) -> list[int]:
 
 def know_all(guest: Guest, count: int) -> None:
     """Wait until a VM is told that many subports."""
-    wait_for(lambda: len(vids(guest)) == count, 10, "the subports to be told")
+    wait_for(lambda: len(vids(guest)) == count, "the subports to be told")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -198,7 +198,7 @@ def test_haproxy_hands_this_file_over_until_a_reload_switches_it_off(
         return by_daemon(agent) == before
 
     # The new process takes over once it is ready.
-    wait_for(is_haproxys, 10, "haproxy to answer")
+    wait_for(is_haproxys, "haproxy to answer")
     assert json.loads(vm.curl(PATH).body) == document(vm)
 
 

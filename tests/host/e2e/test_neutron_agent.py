@@ -240,7 +240,7 @@ def asking(
 
     def await_more() -> None:
         enough = served() + UNDER_WAY * len(guests)
-        wait_for(lambda: served() >= enough, 40, "guests to be served")
+        wait_for(lambda: served() >= enough, "guests to be served")
 
     batches = {
         guest: guest.start_many(1_000_000, path=PATH, timeout=timeout, interval=INTERVAL)
@@ -445,11 +445,11 @@ def test_a_port_that_its_owner_switches_off_is_not_served_until_it_is_on_again(
 ) -> None:
     guest = world.friends[0]
     world.neutron.change(guest, up=False)
-    wait_for(lambda: tag(guest) == DEAD_VLAN, 10, "Neutron to put the port on the dead VLAN")
-    wait_for(lambda: state(world.agent, guest) == "dead", 5, "the daemon to notice")
+    wait_for(lambda: tag(guest) == DEAD_VLAN, "Neutron to put the port on the dead VLAN")
+    wait_for(lambda: state(world.agent, guest) == "dead", "the daemon to notice")
     assert guest.curl(PATH, timeout=1).status == 0
     world.neutron.change(guest, up=True)
-    wait_for(lambda: tag(guest) != DEAD_VLAN, 10, "Neutron to wire the port again")
+    wait_for(lambda: tag(guest) != DEAD_VLAN, "Neutron to wire the port again")
     guest.forget_neighbours()
     asks_own(guest)
 
@@ -473,8 +473,8 @@ def test_neutron_starts_anew_and_deletes_what_has_another_cookie(world: World) -
         world.neutron.restart()
         before = added(world.agent)
         world.neutron.clean_up()
-        wait_for(lambda: own_flows(world.host) == everything, 5, "our flows to be back")
-        wait_for(lambda: added(world.agent) - before >= hooks, 5, "the daemon to put them in")
+        wait_for(lambda: own_flows(world.host) == everything, "our flows to be back")
+        wait_for(lambda: added(world.agent) - before >= hooks, "the daemon to put them in")
     assert without_cookies(neutrons(world.host).flows) == neutrons_own
     for guest in world.guests:
         asks_own(guest)
@@ -488,7 +488,7 @@ def neutron_takes_our_meter(world: World, guest: Guest) -> None:
     key = f"other_config:pps_{guest.ids.iface_id}_egress"
     world.host.vsctl("set", "Port", guest.port, f"{key}={number}")
     world.neutron.change(guest, packet_rate=PACKETS)
-    wait_for(lambda: limited(world.host), 10, "Neutron to take the meter")
+    wait_for(lambda: limited(world.host), "Neutron to take the meter")
     assert meters(world.host)[number] == PACKETS * 1000
 
 
@@ -504,8 +504,8 @@ def test_neutron_takes_our_meter_for_its_own_and_deletes_it(world: World) -> Non
     neutron_takes_our_meter(world, guest)
     asks_own(guest)
     world.neutron.change(guest, packet_rate=0)
-    wait_for(lambda: not limited(world.host), 10, "Neutron to delete it")
-    wait_for(lambda: own_flows(world.host) == everything, 10, "our flows to be back")
+    wait_for(lambda: not limited(world.host), "Neutron to delete it")
+    wait_for(lambda: own_flows(world.host) == everything, "our flows to be back")
     guest.add_address("10.0.0.77/24")
     guest.forget_neighbours()
     for source in ("", "10.0.0.77"):
@@ -525,7 +525,7 @@ def test_neutron_keeps_a_meter_that_it_has_taken_through_our_clean_up(world: Wor
         world.agent.start()
     asks_own(guest)
     world.neutron.change(guest, packet_rate=0)
-    wait_for(lambda: not limited(world.host), 10, "Neutron to delete it")
+    wait_for(lambda: not limited(world.host), "Neutron to delete it")
 
 
 def test_without_its_firewall_too(world: World) -> None:
@@ -557,14 +557,14 @@ def test_all_flows_go_at_its_first_start_and_when_vswitchd_is_restarted() -> Non
         with asking(requests(agent), twins):
             neutron.start()
             neutron.clean_up()
-            wait_for(lambda: own_flows(host) == everything, 10, "our flows to be back")
+            wait_for(lambda: own_flows(host) == everything, "our flows to be back")
         assert added(agent) - before >= everything
         before = added(agent)
         with asking(requests(agent), twins):
             with neutron.rewiring():
                 host.kill("ovs-vswitchd")
                 host.start("ovs-vswitchd")
-            wait_for(lambda: own_flows(host) == everything, 10, "our flows to be back")
+            wait_for(lambda: own_flows(host) == everything, "our flows to be back")
         assert added(agent) - before >= everything
         # Not as it was: Neutron forgets to translate VLANs then, without us as well.
         assert tables(host) >= TABLES

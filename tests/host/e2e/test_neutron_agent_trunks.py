@@ -79,7 +79,7 @@ def world(host: OpenvSwitch) -> Iterator[World]:
             neutron.put(one, network=f"of-{vid}", vlan=300 + number)
         for guest in (vm, *containers.values()):
             put(agent, guest, hostname=guest.name)
-        wait_for(lambda: "iteration:1 completed" in neutron.log(), 120, "Neutron's agent to run")
+        wait_for(lambda: "iteration:1 completed" in neutron.log(), "Neutron's agent to run")
         trunk = Trunk(vm, plugged=False, wired=False)
         stack.callback(trunk.close)
         made = World(host, neutron, agent, trunk, containers)
@@ -87,10 +87,10 @@ def world(host: OpenvSwitch) -> Iterator[World]:
         trunk.plug()
         for vid in VIDS:
             name = made.subport(vid).inner
-            wait_for(lambda name=name: name in host.ports(), 60, f"the subport {name}")
+            wait_for(lambda name=name: name in host.ports(), f"the subport {name}")
             instance = containers[vid].instance_id
             host.vsctl("set", "Interface", name, f'external_ids:dfmeta-instance="{instance}"')
-        wait_for(lambda: made.is_wired(*VIDS), 60, "the trunk to be served")
+        wait_for(lambda: made.is_wired(*VIDS), "the trunk to be served")
         yield made
         agent.stop()
 
@@ -119,10 +119,10 @@ def test_subports_come_and_go_beside_guests_at_work(world: World) -> None:
     world.host.vsctl("set", "Interface", world.trunk.inner, f"external_ids:dfmeta-subports={entry}")
     with asking(requests(world.agent), guests, timeout=20):
         world.tell(*VIDS, ADDED)
-        wait_for(lambda: world.is_wired(*VIDS, ADDED), 60, "the added subport")
+        wait_for(lambda: world.is_wired(*VIDS, ADDED), "the added subport")
         asks_own(world.containers[ADDED])
         world.tell(*VIDS)
-        wait_for(lambda: world.is_wired(*VIDS), 60, "the subport to be gone")
+        wait_for(lambda: world.is_wired(*VIDS), "the subport to be gone")
 
 
 def test_a_restart_of_neutrons_agent_changes_nothing(world: World) -> None:
@@ -132,7 +132,7 @@ def test_a_restart_of_neutrons_agent_changes_nothing(world: World) -> None:
     known = len(neutron.log())
     neutron.start(wait=False)
     # It wires the trunk again before that.
-    wait_for(lambda: "iteration:2 completed" in neutron.log()[known:], 120, "Neutron's agent")
+    wait_for(lambda: "iteration:2 completed" in neutron.log()[known:], "Neutron's agent")
     for one in (world.vm, *(world.containers[vid] for vid in VIDS)):
         asks_own(one)
     after = {row["port"]: row["instance"] for row in world.agent.admin("/ports").json()}

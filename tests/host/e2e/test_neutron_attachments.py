@@ -44,7 +44,7 @@ def vm(world: World) -> Iterator[Guest]:
         for one in listed(connection):
             path = f"/attachments/{one['container']}/{one['ifname']}?link=gone"
             assert connection.ask("DELETE", path).status == 204
-    wait_for(lambda: not world.ours(), 90, "the ports to go")
+    wait_for(lambda: not world.ours(), "the ports to go")
 
 
 def made(connection: Connection, container: str) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def test_an_attachment_is_a_subport_of_the_vms_trunk(world: World, vm: Guest) ->
         assert (listed(connection), world.ours()) == ([], [])
     assert world.server.subports(world.trunk) == {}
     inner = Subport(one["port_id"], one["vid"]).inner
-    wait_for(lambda: inner not in world.host.ports(), 30, "the agent to remove the port")
+    wait_for(lambda: inner not in world.host.ports(), "the agent to remove the port")
 
 
 def test_frames_of_two_containers_pass(world: World, vm: Guest) -> None:
@@ -102,9 +102,9 @@ def test_frames_of_two_containers_pass(world: World, vm: Guest) -> None:
             )
             containers.append(container)
             # It is an instance of its own, with the record of its attachment.
-            found = wait_for(partial(meta_data, container), 20, "its record")
+            found = wait_for(partial(meta_data, container), "its record")
             assert (found["uuid"], found["name"]) == (one["id"], name)
-        wait_for(lambda: reaches(*containers), 20, "the containers to reach each other")
+        wait_for(lambda: reaches(*containers), "the containers to reach each other")
 
 
 def test_neutron_away_and_back(world: World, vm: Guest) -> None:
@@ -124,8 +124,8 @@ def test_neutron_away_and_back(world: World, vm: Guest) -> None:
     finally:
         world.server.start()
     assert set(world.ours()) == {kept["port_id"], gone["port_id"]}
-    wait_for(lambda: len(world.ours()) == 1, 90, "the removal to be finished")
-    wait_for(lambda: is_ready(vm.namespace), 30, "Neutron to be asked again")
+    wait_for(lambda: len(world.ours()) == 1, "the removal to be finished")
+    wait_for(lambda: is_ready(vm.namespace), "Neutron to be asked again")
     with allowed(vm.namespace) as connection:
         made(connection, "new")
 
@@ -146,7 +146,7 @@ def test_a_killed_daemon_goes_on(world: World, vm: Guest) -> None:
         head = f"Host: {METADATA_IP}\r\nX-dfmeta-token: {token}\r\nContent-Length: {len(body)}"
         request = f"PUT /dfmeta/v1/attachments/c1/eth0 HTTP/1.1\r\n{head}\r\n\r\n{body}"
         connection.socket.sendall(request.encode())
-        wait_for(lambda: len(world.ours()) == 1, 30, "the port")
+        wait_for(lambda: len(world.ours()) == 1, "the port")
         world.agent.kill()
     (before,) = world.ours()
     world.agent.start()
@@ -157,7 +157,7 @@ def test_a_killed_daemon_goes_on(world: World, vm: Guest) -> None:
             reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
             return dict(json.loads(reply.body)) if reply.status in (200, 201) else {}
 
-    found = wait_for(repeated, 60, "the attachment")
+    found = wait_for(repeated, "the attachment")
     assert (found["port_id"], found["state"]) == (before, "active")
     assert world.ours() == [before]
 

@@ -107,7 +107,7 @@ def test_a_route_through_an_address_that_no_port_has_leads_to_the_service(
     assert not reaches(guest)
     assert (neighbour(guest), flows(agent), doctor(agent)) == ("", {}, [])
     set_hops(guest, f"{HOP}={HOP_MAC}")
-    wait_for(lambda: HOP in flows(agent), 5, "the flow of the next hop")
+    wait_for(lambda: HOP in flows(agent), "the flow of the next hop")
     assert reaches(guest)
     assert neighbour(guest) == HOP_MAC
     traced = agent.ctl("trace", guest.port).stdout
@@ -127,14 +127,14 @@ def test_flows_follow_the_key_while_the_guest_stays(
     assert neighbour(guest) == TAP_MAC
     slots = row(agent, guest)["addresses"]
     set_hops(guest, f"{HOP}={HOP_MAC} {OTHER_HOP}={OTHER_MAC}")
-    wait_for(lambda: OTHER_HOP in flows(agent), 5, "the second flow")
+    wait_for(lambda: OTHER_HOP in flows(agent), "the second flow")
     assert reaches(guest)
     assert neighbour(guest) == HOP_MAC
     set_hops(guest, f"{OTHER_HOP}={OTHER_MAC}")
-    wait_for(lambda: set(flows(agent)) == {OTHER_HOP}, 5, "the first flow to go")
+    wait_for(lambda: set(flows(agent)) == {OTHER_HOP}, "the first flow to go")
     assert not reaches(guest)
     set_hops(guest, "")
-    wait_for(lambda: not flows(agent), 5, "the last flow to go")
+    wait_for(lambda: not flows(agent), "the last flow to go")
     # The same guest all the time: its address has kept its slot.
     kept = row(agent, guest)["addresses"]
     assert [(one["slot"], one["ip"]) for one in kept] == [(s["slot"], s["ip"]) for s in slots]
@@ -170,14 +170,14 @@ def test_a_wrong_entry_costs_that_entry_and_is_named_once(
     assert reaches(guest)
     assert set(flows(agent)) == {HOP}
     guest.set_external_ids(project_id="p")
-    wait_for(lambda: row(agent, guest)["project"] == "p", 5, "the change of the port")
+    wait_for(lambda: row(agent, guest)["project"] == "p", "the change of the port")
     for entry in wrong:
         assert agent.log().count(f"{KEY} has '{entry}'") == 1
     (line,) = doctor(agent)
     assert line["status"] == "wrong"
     assert all(entry in line["text"] for entry in wrong)
     set_hops(guest, f"{HOP}={HOP_MAC}")
-    wait_for(lambda: doctor(agent)[0]["status"] == "ok", 5, "doctor to be content")
+    wait_for(lambda: doctor(agent)[0]["status"] == "ok", "doctor to be content")
 
 
 def test_a_guests_own_address_and_its_probes_get_no_answer(
@@ -187,7 +187,7 @@ def test_a_guests_own_address_and_its_probes_get_no_answer(
     agent = make_agent()
     put(agent, guest)
     assert reaches(guest)
-    wait_for(lambda: set(flows(agent)) == {HOP}, 5, "the guest's own address to be left out")
+    wait_for(lambda: set(flows(agent)) == {HOP}, "the guest's own address to be left out")
     (line,) = doctor(agent)
     assert "10.0.0.5: it is the address of the guest itself" in line["text"]
 
@@ -201,7 +201,7 @@ def test_a_guests_own_address_and_its_probes_get_no_answer(
     before = answered()
     ask("0.0.0.0")
     ask(str(IPv4Address(guest.ip)))
-    wait_for(lambda: answered() > before, 5, "the request to be answered")
+    wait_for(lambda: answered() > before, "the request to be answered")
     assert answered() == before + 1
 
 
@@ -246,7 +246,7 @@ def test_neutron_names_the_dhcp_ports_of_a_network(
     agent.start()
     put(agent, guest)
     put(agent, own)
-    wait_for(lambda: HOP in flows(agent), 5, "Neutron's answer")
+    wait_for(lambda: HOP in flows(agent), "Neutron's answer")
     assert reaches(guest)
     assert neighbour(guest) == HOP_MAC
     assert row(agent, guest)["next_hops"] == [{"ip": HOP, "mac": HOP_MAC, "source": "neutron"}]
@@ -275,7 +275,7 @@ def test_while_neutron_is_away_guests_are_served_and_next_hops_stay(
     assert [one["status"] for one in doctor(agent)] == ["unknown"]
     neutron.mend()
     # The daemon asks again seconds later, and the command is a start of a program.
-    wait_for(lambda: HOP in flows(agent), 40, "Neutron's answer", interval=0.5)
+    wait_for(lambda: HOP in flows(agent), "Neutron's answer", interval=0.5)
     assert reaches(guest)
     neutron.fault("both", status=503)
     agent.restart()
@@ -283,5 +283,5 @@ def test_while_neutron_is_away_guests_are_served_and_next_hops_stay(
     assert neighbour(guest) == HOP_MAC
     assert flow_mods(agent) == 0
     neutron.mend()
-    wait_for(lambda: row(agent, guest)["next_hops"][0]["source"] == "neutron", 40, "Neutron")
+    wait_for(lambda: row(agent, guest)["next_hops"][0]["source"] == "neutron", "Neutron")
     assert set(flows(agent)) == {HOP}

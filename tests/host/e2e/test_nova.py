@@ -217,7 +217,7 @@ def test_a_request_is_held_while_nova_is_away_for_a_moment(
         def all_sent() -> bool:
             return sum(one.is_syn_ack for one in capture.segments()) == 4
 
-        wait_for(all_sent, 5, "four connections to be open")
+        wait_for(all_sent, "four connections to be open")
         nova.back()
         samples = batch.samples()
     assert [sample.status for sample in samples] == [200] * 4
@@ -230,12 +230,10 @@ def test_a_request_waits_until_the_project_of_its_instance_is_known(
     ids = project_ids("late project")
     without = Ids(iface_id=ids.iface_id, vm_uuid=ids.vm_uuid)
     guest = make_guest("late", route="gateway", ids=without)
-    wait_for(
-        lambda: any(row["port"] == guest.port for row in agent.admin("/ports").json()), 5, "port"
-    )
+    wait_for(lambda: any(row["port"] == guest.port for row in agent.admin("/ports").json()), "port")
     before = agent.metric("dfmeta_packet_ins_total")
     batch = guest.start_many(1)
-    wait_for(lambda: agent.metric("dfmeta_packet_ins_total") > before, 5, "the guest to ask")
+    wait_for(lambda: agent.metric("dfmeta_packet_ins_total") > before, "the guest to ask")
     guest.ids = ids
     put_nova(nova, guest)
     guest.set_external_ids(project_id=ids.project_id)

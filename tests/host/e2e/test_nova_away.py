@@ -50,7 +50,7 @@ def reload_with(agent: Agent, timeout_answer: str) -> None:
     agent.configure({"df_metadata": {"timeout_answer": timeout_answer}})
     before = agent.log().count("Reloaded")
     agent.signal(signal.SIGHUP)
-    wait_for(lambda: agent.log().count("Reloaded") > before, 5, "the reload")
+    wait_for(lambda: agent.log().count("Reloaded") > before, "the reload")
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def configure(agent: Agent, cloud: Cloud) -> Configure:
         agent.configure(options(cloud, **changes))
         before = agent.log().count("Reloaded")
         agent.signal(signal.SIGHUP)
-        wait_for(lambda: agent.log().count("Reloaded") > before, 5, "the reload")
+        wait_for(lambda: agent.log().count("Reloaded") > before, "the reload")
 
     configure()
     return configure
@@ -305,7 +305,7 @@ def test_a_handshake_that_hangs_costs_one_request_its_time_and_nobody_else(
     put_nova(cloud.nova, other)
     cloud.nova.stall()
     batch = guest.start_many(1)
-    wait_for(lambda: cloud.nova.stalls() == 0, 5, "a handshake to hang")
+    wait_for(lambda: cloud.nova.stalls() == 0, "a handshake to hang")
     for _ in range(3):
         reply = other.curl(META_DATA)
         assert (reply.status, uuid_in(reply.body)) == (200, other.instance_id)

@@ -30,7 +30,7 @@ def test_a_port_without_a_number_is_shown_and_costs_nobody(
         f"external_ids:vm-uuid={name}",
         wait=False,
     )
-    wait_for(lambda: "-1" in host.vsctl("get", "Interface", "nowhere", "ofport"), 5, "its -1")
+    wait_for(lambda: "-1" in host.vsctl("get", "Interface", "nowhere", "ofport"), "its -1")
     asks_own(guest)
     rows = {row["port"]: row for row in agent.admin("/ports").json()}
     assert rows["nowhere"]["state"] == "no ofport"
@@ -51,14 +51,14 @@ def test_an_instance_that_is_none_is_shown_and_costs_nobody(
     asks_own(odd)
     right = odd.instance_id
     odd.set_external_ids(vm_uuid=instance)
-    wait_for(lambda: agent.metric("dfmeta_ports", state="broken") == 1, 5, "it to be noticed")
+    wait_for(lambda: agent.metric("dfmeta_ports", state="broken") == 1, "it to be noticed")
     asks_own(fine)
     assert odd.curl("/", timeout=1).status == 0
     (row,) = [row for row in agent.admin("/ports").json() if row["port"] == odd.port]
     assert row["state"] == "broken"
     assert "is not a UUID" in row["fault"]
     odd.set_external_ids(vm_uuid=right)
-    wait_for(lambda: agent.metric("dfmeta_ports", state="served") == 2, 5, "it to be served")
+    wait_for(lambda: agent.metric("dfmeta_ports", state="served") == 2, "it to be served")
     asks_own(odd)
 
 

@@ -97,7 +97,7 @@ def all_get_own(*guests: Guest) -> None:
     """All of them are served again."""
     for guest in guests:
         guest.forget_neighbours()
-        wait_for(lambda guest=guest: gets_own(guest), 10, f"{guest.name} to be served")
+        wait_for(lambda guest=guest: gets_own(guest), f"{guest.name} to be served")
 
 
 def test_numbers_that_change_under_busy_guests(
@@ -122,7 +122,7 @@ def test_numbers_that_change_before_ovsdb_tells_of_it(
         host.stop("ovs-vswitchd")
         swap(host, *twins, wait=False)
         restart(host)
-        wait_for(agent.ready, 10, "the daemon to be connected to the switch again")
+        wait_for(agent.ready, "the daemon to be connected to the switch again")
     else:
         swap(host, *twins)
     assert [gets_own(guest) for guest in twins] == [False, False]
@@ -162,7 +162,7 @@ def test_a_number_that_is_free_after_a_restart_is_the_next_guests(
     before.del_port()
     host.stop("ovs-vswitchd")
     restart(host)
-    wait_for(agent.ready, 10, "the daemon to be connected to the switch again")
+    wait_for(agent.ready, "the daemon to be connected to the switch again")
     after.plug(ofport_request=number)
     assert after.ofport == number
     if held:
@@ -236,7 +236,7 @@ def test_a_port_made_anew_with_name_and_number_gets_its_own_or_nothing(
     after.plug(ofport_request=number)
     if restarted:
         restart(host)
-        wait_for(agent.ready, 10, "the daemon to be connected to the switch again")
+        wait_for(agent.ready, "the daemon to be connected to the switch again")
     assert (after.ofport, after.port) == (number, name)
     # The first SYN of its boot; each that is repeated comes while OVSDB's news are held.
     boot = after.start_many(1, path=PATH, timeout=10)
@@ -262,13 +262,12 @@ def test_a_device_made_anew_is_served_again_though_its_row_has_not_changed(
     relay.hold()
     if away:
         relay.cut()
-        wait_for(lambda: not agent.ready(), 10, "the daemon to miss OVSDB")
+        wait_for(lambda: not agent.ready(), "the daemon to miss OVSDB")
     # As a tap that goes and comes back: the switch lets go of the number and gives it out anew.
     added = host.log("ovs-vswitchd").count(f"added interface {guest.port} ")
     host.appctl("dpctl/del-if", "netdev@ovs-netdev", guest.port)
     wait_for(
         lambda: host.log("ovs-vswitchd").count(f"added interface {guest.port} ") > added,
-        10,
         "the device to be added again",
     )
     assert interface_row(host, guest) == before
@@ -291,7 +290,7 @@ def test_ovsdb_is_not_asked_about_each_port_that_comes_meanwhile(
     for name in names:
         host.vsctl("add-port", "br-int", name, "--", "set", "Interface", name, "type=internal")
     relay.let_go()
-    wait_for(lambda: agent.metric("dfmeta_ovsdb_echoes_total") > asked, 10, "an answer")
+    wait_for(lambda: agent.metric("dfmeta_ovsdb_echoes_total") > asked, "an answer")
     all_get_own(*twins)
     assert agent.metric("dfmeta_ovsdb_echoes_total") - asked < len(names) / 2
     for name in names:

@@ -87,7 +87,7 @@ class Sending:
         """Wait until a frame has arrived at each of those places."""
         for place in sorted(places):
             heard = partial(self._has, place, frame[-TOKEN:])
-            wait_for(heard, PATIENCE, f"{what} at {place}", interval=0.001)
+            wait_for(heard, f"{what} at {place}", interval=0.001)
 
     def arrivals(self) -> Arrivals:
         """All that has arrived of what was sent; nothing strange may have, on tap-metadata."""
@@ -243,7 +243,7 @@ class Net:
         def heard() -> bool:
             return any(data[34:36] == mark for _, data in capture.frames())
 
-        wait_for(heard, PATIENCE, f"the last frame on {TAP}", interval=0.001)
+        wait_for(heard, f"the last frame on {TAP}", interval=0.001)
 
     def traffic(self, sender: str) -> dict[str, bytes]:
         """All kinds of frames from one port."""

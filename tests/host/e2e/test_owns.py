@@ -57,7 +57,7 @@ class Host(Shell):
     def look(self) -> View:
         """All that somebody could change, as lines, without what changes by itself."""
         namespace, ofctl = self.switch.namespace, self.switch.ofctl
-        wait_for(self.has_all_routes, 30, "the kernel's own routes of IPv6")
+        wait_for(self.has_all_routes, "the kernel's own routes of IPv6")
         flows = ofctl("--no-stats", "dump-flows", BRIDGE).splitlines()
         sysctls = namespace.run(["sysctl", "-a", "--pattern", r"^net\."], check=False).stdout
         tables = ("Open_vSwitch", "Bridge", "Port", "Interface", "Controller", "Manager", "QoS")

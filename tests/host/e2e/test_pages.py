@@ -179,7 +179,7 @@ def test_a_store_for_many_hosts_has_tokens_and_takes_hollows_records(host: Shell
     try:
         assert untyped("store-central", host.typed) == []
         inside = host.switch.namespace
-        wait_for(lambda: inside.run(ready, check=False).returncode == 0, 30, "dfmeta-store")
+        wait_for(lambda: inside.run(ready, check=False).returncode == 0, "dfmeta-store")
         answers = types(host, "migrate-hollow")
         assert "imported: 0 seeds, 1 lines" in answers
         assert re.search(r'\\?"hostname\\?": ?\\?"moved', answers), answers

@@ -39,7 +39,7 @@ def test_ports_shows_every_guest_port_as_a_table_and_as_json(
         dead.port: "dead",
         broken.port: "broken",
     }
-    wait_for(lambda: states() == expected, 5, "all four ports")
+    wait_for(lambda: states() == expected, "all four ports")
     rows = json.loads(agent.ctl("ports", "--format", "json").stdout)
     row = next(row for row in rows if row["port"] == served.port)
     assert row["ofport"] == served.ofport

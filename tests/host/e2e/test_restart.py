@@ -48,7 +48,7 @@ def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
     host: OpenvSwitch, agent: Agent, guest: Guest, how: str
 ) -> None:
     memory = agent.state_path / "state.json"
-    wait_for(lambda: guest.instance_id in memory.read_text(), 5, "the daemon's memory")
+    wait_for(lambda: guest.instance_id in memory.read_text(), "the daemon's memory")
     before = listed(host)
     if how == "stop":
         agent.restart()

@@ -29,7 +29,7 @@ def vm(host: OpenvSwitch, agent: Agent) -> Iterator[ContainerVm]:
     with ContainerVm(host, "vm", "10.0.0.1/24") as made:
         put(agent, made.guest)
         agent.ctl("trunk", "enable", made.guest.port)
-        wait_for(made.ready, 20, "the VM to be ready")
+        wait_for(made.ready, "the VM to be ready")
         yield made
 
 

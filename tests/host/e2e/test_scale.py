@@ -42,7 +42,7 @@ def sent(agent: Agent) -> dict[str, float]:
 
 
 def until_flows(crowd: Crowd, count: int) -> None:
-    wait_for(lambda: flows(crowd) == count, 10, f"{count} flows")
+    wait_for(lambda: flows(crowd) == count, f"{count} flows")
 
 
 def learned(agent: Agent) -> float:
@@ -59,7 +59,7 @@ def test_hundreds_of_ports_come_stay_over_a_restart_change_and_go(crowd: Crowd) 
 
         for number in range(PORTS):
             crowd.ask(number)
-        wait_for(lambda: learned(agent) == PORTS, 20, "all addresses")
+        wait_for(lambda: learned(agent) == PORTS, "all addresses")
         full = FIXED_FLOWS + PORTS * (PORT_FLOWS + ADDRESS_FLOWS)
         until_flows(crowd, full)
 
@@ -80,6 +80,6 @@ def test_hundreds_of_ports_come_stay_over_a_restart_change_and_go(crowd: Crowd) 
 
         crowd.unplug([0, *range(2, PORTS + 1)])
         until_flows(crowd, FIXED_FLOWS)
-        wait_for(lambda: meters(crowd) == 0, 10, "the meters to be gone")
+        wait_for(lambda: meters(crowd) == 0, "the meters to be gone")
         assert agent.metric("dfmeta_ports", state="served") == 0
-        wait_for(agent.ready, 10, "the switch to confirm the last of it")
+        wait_for(agent.ready, "the switch to confirm the last of it")

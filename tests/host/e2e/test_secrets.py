@@ -147,7 +147,7 @@ class Day:
         before = self.agent.log().count(said)
         self.agent.configure({"DEFAULT": default})
         self.agent.signal(signal.SIGHUP)
-        wait_for(lambda: self.agent.log().count(said) > before, 5, said)
+        wait_for(lambda: self.agent.log().count(said) > before, said)
 
     def lines(self) -> int:
         """How many lines of requests there are."""
@@ -155,7 +155,7 @@ class Day:
 
     def assert_discreet(self) -> None:
         """A line for each request, and nothing secret anywhere."""
-        wait_for(lambda: self.lines() >= self.asked, 5, "the last line")
+        wait_for(lambda: self.lines() >= self.asked, "the last line")
         text = self.read()
         # What would be found, if it were there.
         assert found_in(text, SHOWN.encode())

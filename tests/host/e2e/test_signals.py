@@ -38,7 +38,7 @@ def test_a_running_request_is_answered_before_the_end(
 ) -> None:
     nova.fault(delay=1.0)
     batch = guest.start_many(1)
-    wait_for(nova.requests, 5, "the request to reach Nova")
+    wait_for(nova.requests, "the request to reach Nova")
     nova_agent.signal(signal.SIGTERM)
     (sample,) = batch.samples()
     assert (sample.status, sample.error) == (200, "")
@@ -50,10 +50,10 @@ def test_a_held_request_is_closed_and_the_daemon_ends_within_five_seconds(
 ) -> None:
     nova_agent.configure({"df_metadata": {"hold_timeout": 30}})
     nova_agent.signal(signal.SIGHUP)
-    wait_for(lambda: "Reloaded" in nova_agent.log(), 5, "the new hold_timeout")
+    wait_for(lambda: "Reloaded" in nova_agent.log(), "the new hold_timeout")
     nova.fault(delay=20)
     batch = guest.start_many(1, timeout=20)
-    wait_for(nova.requests, 5, "the request to reach Nova")
+    wait_for(nova.requests, "the request to reach Nova")
     nova_agent.stop(5)
     (sample,) = batch.samples()
     assert sample.status == 0
@@ -74,9 +74,9 @@ def test_a_connection_that_was_open_before_sigterm_is_still_answered(
     nova_agent: Agent, guest: Guest
 ) -> None:
     with open_connection(guest) as fresh:
-        wait_for(lambda: connections(nova_agent) == 1, 5, "the connection to be accepted")
+        wait_for(lambda: connections(nova_agent) == 1, "the connection to be accepted")
         nova_agent.signal(signal.SIGTERM)
-        wait_for(lambda: "dfmeta-agent ends" in nova_agent.log(), 5, "the end to begin")
+        wait_for(lambda: "dfmeta-agent ends" in nova_agent.log(), "the end to begin")
         fresh.sendall(REQUEST)
         assert read_all(fresh).startswith(b"HTTP/1.1 200")
         assert nova_agent.wait(3) == 0
@@ -95,7 +95,7 @@ def test_sigint_ends_it_too(nova_agent: Agent) -> None:
 def test_sigterm_before_it_is_ready_ends_it_with_0(make_agent: MakeAgent) -> None:
     agent = make_agent({"df_metadata": {"integration_bridge": "br-none"}}, start=False)
     agent.start(wait=False)
-    wait_for(lambda: "starts" in agent.log(), 10, "the daemon to start")
+    wait_for(lambda: "starts" in agent.log(), "the daemon to start")
     agent.stop()
 
 
@@ -111,7 +111,7 @@ def test_sighup_reloads_and_keeps_what_is_in_force_when_a_value_is_wrong(
 
     agent.configure({"DEFAULT": {"metadata_proxy_shared_secret": SECRET}})
     agent.signal(signal.SIGHUP)
-    wait_for(lambda: guest.curl(META_DATA).status == 200, 5, "the new secret to be used")
+    wait_for(lambda: guest.curl(META_DATA).status == 200, "the new secret to be used")
 
     agent.configure(
         {
@@ -120,7 +120,7 @@ def test_sighup_reloads_and_keeps_what_is_in_force_when_a_value_is_wrong(
         }
     )
     agent.signal(signal.SIGHUP)
-    wait_for(lambda: "Not reloaded" in agent.log(), 5, "the daemon to refuse")
+    wait_for(lambda: "Not reloaded" in agent.log(), "the daemon to refuse")
     line = next(line for line in agent.log().splitlines() if "Not reloaded" in line)
     assert "[df_metadata] hold_timeout" in line
     assert "'soon'" in line
@@ -134,7 +134,7 @@ def test_sighup_reloads_and_keeps_what_is_in_force_when_a_value_is_wrong(
     )
     reloads = agent.log().count("Reloaded")
     agent.signal(signal.SIGHUP)
-    wait_for(lambda: agent.log().count("Reloaded") > reloads, 5, "the new hold_timeout")
+    wait_for(lambda: agent.log().count("Reloaded") > reloads, "the new hold_timeout")
     nova.away()
     # The default would hold it for 8 s.
     assert guest.curl("/", timeout=4).status == 503

@@ -99,7 +99,7 @@ class Scene:
 
     def held(self) -> int:
         """Descriptors of the daemon, with no guest's connection open."""
-        wait_for(lambda: not self.agent.metric("dfmeta_open_connections"), 10, "an empty room")
+        wait_for(lambda: not self.agent.metric("dfmeta_open_connections"), "an empty room")
         return descriptors(self.agent)
 
     def assert_bounded(self, *, memory: int = SLACK) -> None:
@@ -110,9 +110,9 @@ class Scene:
 
     def assert_given_back(self, *, memory: int = SLACK) -> None:
         """The greedy guest is served again, and what it had taken is there again."""
-        wait_for(lambda: served(self.greedy), 10, "the greedy guest to be served again")
+        wait_for(lambda: served(self.greedy), "the greedy guest to be served again")
         asks_own(self.greedy)
-        wait_for(lambda: self.held() <= self.descriptors + KEPT, 5, "the descriptors to be back")
+        wait_for(lambda: self.held() <= self.descriptors + KEPT, "the descriptors to be back")
         grown = (resident(self.agent) - self.memory) / MEBIBYTE
         sys.stdout.write(f"memory: {grown:+.1f} MiB\n")
         assert grown * MEBIBYTE <= memory
@@ -146,14 +146,14 @@ def test_a_guest_that_sends_slowly_keeps_nobody_waiting_but_itself(
     scene = Scene(agent, make_guest)
     with Greedy(scene.greedy, kind, wanted=WANTED) as greedy:
         with scene.others_notice_nothing():
-            wait_for(lambda: scene.hit(limit) >= 2 * at_once, 20, "connections to be given up")
+            wait_for(lambda: scene.hit(limit) >= 2 * at_once, "connections to be given up")
             scene.assert_bounded()
         assert scene.hit("connections_per_port") > 0
         assert scene.hit("waiting_per_port") > 0
         assert scene.closed("too_many") > 0
         # Its own connections are still there, and are what it waits for.
         greedy.rest()
-        wait_for(lambda: served(scene.greedy), 10, "what is open to be given up as well")
+        wait_for(lambda: served(scene.greedy), "what is open to be given up as well")
         assert greedy.finish().ended > 0
     scene.assert_given_back()
 
@@ -164,7 +164,7 @@ def test_connections_that_send_nothing_take_their_own_ports_room_by_default(
     scene = Scene(make_agent(), make_guest)
     with Greedy(scene.greedy, "silent", wanted=WANTED) as greedy:
         with scene.others_notice_nothing():
-            wait_for(lambda: scene.closed("too_many") >= 2 * WANTED, 20, "what is too much to go")
+            wait_for(lambda: scene.closed("too_many") >= 2 * WANTED, "what is too much to go")
             scene.assert_bounded()
         assert scene.hit("waiting_per_port") >= 2 * WANTED
         assert scene.greedy.curl(META_DATA, timeout=2).status == 0
@@ -199,13 +199,13 @@ def test_a_large_document_that_nobody_reads_is_kept_a_few_times_and_not_for_long
     kept = 3 * AT_ONCE * LARGE // 1024
     with Greedy(scene.greedy, "unread", wanted=WANTED, path=LARGE_PATH) as greedy:
         with scene.others_notice_nothing():
-            wait_for(lambda: scene.closed("not_read") >= GIVEN_UP, 30, "answers to be given up")
+            wait_for(lambda: scene.closed("not_read") >= GIVEN_UP, "answers to be given up")
             sys.stdout.write(f"{resident(agent) - scene.memory} of {kept} KiB\n")
             scene.assert_bounded(memory=kept)
         assert scene.hit("send_timeout") >= GIVEN_UP
         assert scene.hit("requests_per_port") > 0
         greedy.rest()
-        wait_for(lambda: served(scene.greedy), 20, "the answers that are open to be given up")
+        wait_for(lambda: served(scene.greedy), "the answers that are open to be given up")
         assert greedy.finish().ended > 0
     # malloc(3) gives back only what is at the end; the rest is there for the next ones.
     scene.assert_given_back(memory=kept)
@@ -224,10 +224,10 @@ def cpu_of(scene: Scene, kind: Kind, *, path: str) -> float:
     wanted = Limits().connections_per_port
     with Greedy(scene.greedy, kind, wanted=wanted, path=path) as greedy:
         first = answers()
-        wait_for(lambda: answers() > first, 10, "the flood to come up")
+        wait_for(lambda: answers() > first, "the flood to come up")
         before, cpu = answers(), cpu_seconds(scene.agent)
         with scene.others_notice_nothing():
-            wait_for(lambda: answers() >= before + ANSWERS, 60, "answers")
+            wait_for(lambda: answers() >= before + ANSWERS, "answers")
         spent, count = cpu_seconds(scene.agent) - cpu, answers() - before
         greedy.finish()
     sys.stdout.write(f"{kind}: {1000 * spent / count:.2f} ms of CPU time for each answer\n")

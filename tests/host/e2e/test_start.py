@@ -92,7 +92,7 @@ def answer(agent: Agent) -> Answer | None:
 
 
 def missing(agent: Agent) -> list[str]:
-    first = wait_for(lambda: answer(agent), 30, "the admin listener")
+    first = wait_for(lambda: answer(agent), "the admin listener")
     assert first is not None
     assert first.status == 503
     document = json.loads(first.body)
@@ -123,7 +123,7 @@ def bare_host() -> Iterator[OpenvSwitch]:
 def test_an_absent_bridge_is_waited_for(bare_host: OpenvSwitch) -> None:
     with Agent(bare_host) as agent:
         agent.start(wait=False)
-        wait_for(lambda: "ovsdb" not in missing(agent), 20, "OVSDB to be read")
+        wait_for(lambda: "ovsdb" not in missing(agent), "OVSDB to be read")
         assert missing(agent) == ["bridge", "flows", "proxy"]
         bare_host.add_bridge(BRIDGE)
         agent.wait_ready()
@@ -147,7 +147,7 @@ def test_a_device_that_is_removed_during_the_start_is_made_again(
         }
         agent = make_agent(options, start=False).start(wait=False)
         configured = f"Configured {SIDE.tap}: "
-        wait_for(lambda: configured in agent.log(), 10, "the device", interval=0.005)
+        wait_for(lambda: configured in agent.log(), "the device", interval=0.005)
         host.vsctl("del-port", SIDE.bridge, SIDE.tap, wait=False)
         agent.wait_ready()
         assert agent.log().count(configured) == 2

@@ -143,7 +143,7 @@ def test_workers_have_the_record_with_the_daemon_and_it_goes_with_the_port(
     assert "secret-token" not in text
     assert SECRET not in text
     beta.del_port()
-    wait_for(lambda: beta.instance_id not in agent.admin("/").text, 5, "the port to be gone")
+    wait_for(lambda: beta.instance_id not in agent.admin("/").text, "the port to be gone")
 
 
 def test_a_store_that_many_hosts_share_has_a_page_as_well() -> None:

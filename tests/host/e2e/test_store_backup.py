@@ -42,7 +42,7 @@ def test_a_guest_that_asks_all_the_time_is_answered_from_before_or_after(
     thread = threading.Thread(target=ask)
     thread.start()
     try:
-        wait_for(lambda: replies, 10, "the first answer")
+        wait_for(lambda: replies, "the first answer")
         for _ in range(3):
             agent.ctl("store", "restore", file)
             assert hostname(guest) == "before"
@@ -73,7 +73,7 @@ def test_a_store_that_is_lost_comes_back_under_the_daemon(
     agent.ctl("store", "backup", str(agent.folder / "back-up.db"))
     harm(agent.state_path / "store.db", how)
     agent.ctl("store", "restore", str(agent.folder / "back-up.db"))
-    wait_for(lambda: guest.curl(PATH).text == "before", 20, "the store that was restored")
+    wait_for(lambda: guest.curl(PATH).text == "before", "the store that was restored")
     put(agent, guest, hostname="after")
     assert hostname(guest) == "after"
 

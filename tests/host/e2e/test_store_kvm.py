@@ -181,7 +181,7 @@ def test_without_the_last_line_a_namespace_gets_nothing_and_the_counter_says_so(
 
 def wait_until_apart(namespace: Path) -> None:
     ours = Path("/proc/self/ns/net").readlink()
-    wait_for(lambda: namespace.readlink() != ours, 10, "the container's namespace")
+    wait_for(lambda: namespace.readlink() != ours, "the container's namespace")
 
 
 def test_a_domain_boots_from_the_place_that_its_smbios_names(
@@ -218,7 +218,7 @@ def test_an_instance_without_a_record_boots_from_the_defaults(
     assert fetched(guest, "/openstack/latest/password") == ""
     assert guest.curl("/latest/user-data").status == 404, "that is another project's"
     guest.set_external_ids(project_id=PROJECT)
-    wait_for(lambda: guest.curl("/latest/user-data").text == USER_DATA, 10, "the project's")
+    wait_for(lambda: guest.curl("/latest/user-data").text == USER_DATA, "the project's")
     listed = "".join(operator.run(line) for line in lines[3:])
     assert f"default:host:{socket.gethostname().lower()}" in listed
     assert f"default:project:{PROJECT}: deleted\n" in listed

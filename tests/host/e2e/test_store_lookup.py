@@ -68,7 +68,7 @@ def waiting_for_userdata(namespace: Namespace, url: str, stuck: Stuck) -> Iterat
     """A request of a guest's that waits for the upstream store."""
     process = namespace.spawn(["curl", "--silent", "--output", "/dev/null", url])
     try:
-        wait_for(lambda: stuck.store.asked, 30, "the question for user-data")
+        wait_for(lambda: stuck.store.asked, "the question for user-data")
         yield
     finally:
         netns.end(process)

@@ -42,7 +42,7 @@ def test_a_database_that_goes_is_said_to_be_missing_and_comes_back_by_itself(
     assert (answer.status, answer.json()) == (503, {"status": "DOWN", "missing": ["store"]})
     assert guest.curl("/latest/meta-data/instance-id").status == 503
     server.start()
-    wait_for(lambda: agent.admin("/healthz/readiness").status == 200, 10, "the store to be back")
+    wait_for(lambda: agent.admin("/healthz/readiness").status == 200, "the store to be back")
     assert uuid_in(guest.curl(META_DATA).body) == guest.instance_id
 
 
@@ -56,7 +56,7 @@ def test_a_database_that_hangs_does_not_keep_the_daemon(
     assert (answer.status, answer.json()["missing"]) == (503, ["store"])
     assert guest.curl("/latest/meta-data/instance-id").status == 503
     server.resume()
-    wait_for(lambda: agent.admin("/healthz/readiness").status == 200, 10, "the store to be back")
+    wait_for(lambda: agent.admin("/healthz/readiness").status == 200, "the store to be back")
     assert uuid_in(guest.curl(META_DATA).body) == guest.instance_id
 
 
@@ -67,9 +67,9 @@ def test_a_daemon_whose_database_is_away_at_the_start_waits_for_it(
     server.stop()
     agent = make_agent({"store": {"connection": url}}, start=False)
     agent.start(wait=False)
-    wait_for(lambda: _missing(agent) == ["store"], 20, "nothing but the store to be missing")
+    wait_for(lambda: _missing(agent) == ["store"], "nothing but the store to be missing")
     server.start()
-    wait_for(lambda: _missing(agent) == [], 10, "the store to be there")
+    wait_for(lambda: _missing(agent) == [], "the store to be there")
     guest = make_guest()
     put(agent, guest)
     assert uuid_in(guest.curl(META_DATA).body) == guest.instance_id

@@ -80,7 +80,7 @@ def test_nova_is_asked_for_a_containers_own_instance(
             }
         )
         declare(vm, containers[100].entry(), containers[200].entry(project_id=OTHER_PROJECT))
-        wait_for(lambda: row(agent, 300).get("state") == "served", 10, "Neutron's subports")
+        wait_for(lambda: row(agent, 300).get("state") == "served", "Neutron's subports")
         asks_own(vm)
         for vid in projects:
             asks_own(containers[vid])
@@ -113,7 +113,7 @@ def test_with_subport_identity_parent_a_container_is_its_vm(
     else:
         vm.plug()
         declare(vm, container.entry())
-    wait_for(lambda: row(agent, 100).get("instance") == vm.instance_id, 10, "the subport")
+    wait_for(lambda: row(agent, 100).get("instance") == vm.instance_id, "the subport")
     for host_name in ("169.254.169.254", OPENSTACK6):
         reply = container.curl(META_DATA, host=host_name)
         assert (reply.status, uuid_in(reply.body)) == (200, vm.instance_id)

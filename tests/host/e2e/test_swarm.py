@@ -51,7 +51,7 @@ class Swarm(Closing):
                 vm = stack.enter_context(ContainerVm(host, name, f"10.0.0.1{number}/24"))
                 put(agent, vm.guest)
                 agent.ctl("trunk", "enable", vm.guest.port)
-                wait_for(vm.ready, 20, "the VM to be ready")
+                wait_for(vm.ready, "the VM to be ready")
                 self.nodes[name] = stack.enter_context(SwarmNode(vm, NETWORK))
             for block in blocks(SECTION):
                 if block.kind == "console":
@@ -101,9 +101,9 @@ def test_a_service_has_its_network_in_both_vms(swarm: Swarm, agent: Agent) -> No
     manager, worker = swarm.nodes.values()
     swarm.read(until="docker network create -d")
     listed = ["docker", "node", "ls", "--format", "{{.Status}}"]
-    wait_for(lambda: manager.run(*listed).split() == ["Ready", "Ready"], 30, "both VMs to be ready")
+    wait_for(lambda: manager.run(*listed).split() == ["Ready", "Ready"], "both VMs to be ready")
     swarm.read(until="docker run")
-    wait_for(lambda: swarm.places() == [manager, worker], 30, "a container in each VM")
+    wait_for(lambda: swarm.places() == [manager, worker], "a container in each VM")
     found = swarm.containers()
     addresses = [node.address(name) for node, name in found]
     for (node, name), (_node, other), own, others in zip(
@@ -115,7 +115,7 @@ def test_a_service_has_its_network_in_both_vms(swarm: Swarm, agent: Agent) -> No
         assert node.get(name, "/latest/meta-data/local-ipv4") == own
         assert node.get(name, "/latest/meta-data/instance-id") == row["id"]
         assert node.get(name, "/latest/meta-data/local-hostname") == row["container"][:63]
-        wait_for(partial(_knows, node, name, addresses), 60, "the service's name")
+        wait_for(partial(_knows, node, name, addresses), "the service's name")
         assert len(node.kept()) == 2
     assert swarm.attached() == 2
 
@@ -126,16 +126,16 @@ def test_a_service_has_its_network_in_both_vms(swarm: Swarm, agent: Agent) -> No
     swarm.read(until="docker service scale")
     assert swarm.attached() == 2
     swarm.read(until="docker service rm")
-    (node,) = wait_for(lambda: len(swarm.places()) == 1 and swarm.places(), 30, "one container")
-    wait_for(lambda: swarm.attached() == 1, 20, "one attachment")
+    (node,) = wait_for(lambda: len(swarm.places()) == 1 and swarm.places(), "one container")
+    wait_for(lambda: swarm.attached() == 1, "one attachment")
     assert len(node.vm.attachments()) == 1
     swarm.read(until="docker network rm")
-    wait_for(lambda: swarm.attached() == 0, 30, "the end of the last attachment")
+    wait_for(lambda: swarm.attached() == 0, "the end of the last attachment")
     assert json.loads(agent.ctl("attachment", "list", "--format", "json").stdout) == []
     assert [one.vm.traces() for one in (manager, worker)] == [([], [])] * 2
     swarm.read(until="docker plugin disable")
     for one in (manager, worker):
-        wait_for(partial(_forgets, one), 20, "the driver to forget the network")
+        wait_for(partial(_forgets, one), "the driver to forget the network")
     swarm.read()
     assert worker.run("docker", "plugin", "ls", "--quiet") == ""
 

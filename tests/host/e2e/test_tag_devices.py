@@ -184,7 +184,7 @@ def test_the_service_is_found_over_ipv6_where_there_is_no_ipv4(udev: Udev) -> No
         process = service.spawn([*serve, "--bind", "fe80::a9fe:a9fe%service", "80"])
         try:
             sockets = ["ss", "--listening", "--tcp", "--numeric", "--no-header"]
-            wait_for(lambda: service.run(sockets).stdout, 10, "the service")
+            wait_for(lambda: service.run(sockets).stdout, "the service")
             done = udev.run([*PROGRAM, "--source", "service"])
         finally:
             end(process)

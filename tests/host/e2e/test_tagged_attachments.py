@@ -52,7 +52,7 @@ def world(whole: TaggedWorld) -> Iterator[TaggedWorld]:
         for one in listed(connection):
             path = f"/attachments/{one['container']}/{one['ifname']}?link=gone"
             assert connection.ask("DELETE", path).status == 204
-    wait_for(lambda: not whole.ours(), 90, "the ports to go")
+    wait_for(lambda: not whole.ours(), "the ports to go")
     assert all("attachment" not in one for one in whole.entries())
     declare(whole.vm)
     asks_own(whole.vm)
@@ -85,7 +85,7 @@ def container(world: TaggedWorld, one: dict[str, Any]) -> Iterator[Container]:
     with Container(
         world.vm, one["vid"], address=address, mac=one["mac"], instance_id=one["id"]
     ) as guest:
-        wait_for(partial(meta_data, guest), 20, "its record")
+        wait_for(partial(meta_data, guest), "its record")
         yield guest
 
 
@@ -128,7 +128,7 @@ def test_a_container_gets_its_own_record_until_it_is_deleted(world: TaggedWorld)
         assert [row["attachment"] for row in shown] == [one["id"], two["id"]]
         detach(world, "c1")
         assert [it["attachment"] for it in world.entries()] == [two["id"]]
-        wait_for(lambda: not first.curl(META_DATA, timeout=0.5).status, 10, "no more answers")
+        wait_for(lambda: not first.curl(META_DATA, timeout=0.5).status, "no more answers")
         asks_own(second)
     assert len(world.ours()) == 1
 
@@ -139,15 +139,15 @@ def test_a_killed_daemon_brings_the_list_in_order(world: TaggedWorld) -> None:
         before = meta_data(first)
         world.agent.kill()
         world.agent.start()
-        assert wait_for(partial(meta_data, first), 20, "its record") == before
+        assert wait_for(partial(meta_data, first), "its record") == before
         # Meanwhile its entry is lost, and another attachment has one that is over.
         world.agent.kill()
         stray = {"vid": 99, "attachment": uuid_of("over")}
         (other,) = (it for it in world.entries() if it["vid"] == gone["vid"])
         declare(world.vm, {"vid": 98}, stray, other)
         world.agent.start()
-        assert wait_for(partial(meta_data, first), 60, "its record again") == before
-        wait_for(lambda: stray not in world.entries(), 60, "the stray entry to go")
+        assert wait_for(partial(meta_data, first), "its record again") == before
+        wait_for(lambda: stray not in world.entries(), "the stray entry to go")
         assert {it["vid"] for it in world.entries()} == {98, one["vid"], gone["vid"]}
 
 
@@ -157,11 +157,11 @@ def test_a_request_that_a_kill_breaks_off_is_finished(world: TaggedWorld) -> Non
         head = f"X-dfmeta-token: {connection.token}\r\nContent-Length: {len(body)}"
         request = f"PUT /dfmeta/v1/attachments/c1/eth0 HTTP/1.1\r\nHost: m\r\n{head}\r\n\r\n{body}"
         connection.socket.sendall(request.encode())
-        wait_for(lambda: len(world.ours()) == 1, 30, "the port")
+        wait_for(lambda: len(world.ours()) == 1, "the port")
         world.agent.kill()
     world.agent.start()
     asks_own(world.vm)
-    wait_for(lambda: len(world.entries()) == 1, 60, "the entry")
+    wait_for(lambda: len(world.entries()) == 1, "the entry")
     (entry,), (port,) = world.entries(), world.ours()
     assert entry["port_id"] == port
     one = made(world, "c1")
@@ -180,7 +180,7 @@ def test_an_operators_entry_stands(world: TaggedWorld) -> None:
         world.agent.ctl(
             *("subport", "add", world.vm.port, "--vid", str(one["vid"]), "--instance", OTHER)
         )
-        wait_for(lambda: meta_data(first).get("uuid") == OTHER, 20, "the other record")
+        wait_for(lambda: meta_data(first).get("uuid") == OTHER, "the other record")
         assert links(world.vm) == ["ovs"]
         # An entry of another program is left alone, and named.
         declare(world.vm, {"vid": one["vid"], "instance_id": OTHER})
@@ -194,7 +194,7 @@ def test_an_operators_entry_stands(world: TaggedWorld) -> None:
         (line,) = doctor(world, "attachments")
         assert line["text"].startswith("attachments without an entry in the list of subports: c1")
         world.agent.ctl("attachment", "gc")
-        wait_for(lambda: meta_data(first).get("uuid") == one["id"], 20, "its own record")
+        wait_for(lambda: meta_data(first).get("uuid") == one["id"], "its own record")
         assert [it["status"] for it in doctor(world, "attachments")] == ["ok"]
 
 
@@ -207,5 +207,5 @@ def test_a_cleanup_removes_the_entries_and_a_start_writes_them(world: TaggedWorl
         printed = world.host.vsctl("get", "Interface", world.vm.port, "external_ids")
         assert KEY not in printed
         world.agent.start()
-        wait_for(lambda: world.entries() == before, 60, "the entry")
-        wait_for(partial(meta_data, first), 20, "its record")
+        wait_for(lambda: world.entries() == before, "the entry")
+        wait_for(partial(meta_data, first), "its record")

@@ -145,8 +145,8 @@ def test_a_parent_with_another_openflow_number_keeps_its_containers(
     vm, one = site.vms[1], site[1, 300]
     asks_own(one)
     host.vsctl("set", "Interface", vm.port, "ofport_request=77")
-    wait_for(lambda: vm.ofport == 77, 5, "the number")
-    wait_for(lambda: one.curl("/", timeout=1).status, 10, "the container to be served")
+    wait_for(lambda: vm.ofport == 77, "the number")
+    wait_for(lambda: one.curl("/", timeout=1).status, "the container to be served")
     assert any("in_port=77,dl_vlan=300" in flow for flow in host.flows())
 
 
@@ -226,9 +226,9 @@ def test_only_the_mac_of_its_entry_is_served_on_a_vlan(agent: Agent, site: Site)
     one = site[1, 300]
     others = [other.entry() for other in site.of(one.parent) if other is not one]
     declare(one.parent, *others, one.entry(mac="fa:16:3f:00:00:77"))
-    wait_for(lambda: not one.curl("/", timeout=0.5).status, 10, "the MAC to be refused")
+    wait_for(lambda: not one.curl("/", timeout=0.5).status, "the MAC to be refused")
     declare(one.parent, *others, one.entry(mac=one.mac.upper()))
-    wait_for(lambda: one.curl("/", timeout=1).status, 10, "the container to be served again")
+    wait_for(lambda: one.curl("/", timeout=1).status, "the container to be served again")
     site.declare(one.parent)
 
 
@@ -246,12 +246,12 @@ def test_entries_come_go_and_change_while_others_ask(agent: Agent, site: Site) -
     other = uuid_of("another container")
     agent.put(other, "another")
     declare(vm, *rest, changing.entry(instance_id=other))
-    wait_for(lambda: changing.curl("/", timeout=1).status, 10, "the other container")
+    wait_for(lambda: changing.curl("/", timeout=1).status, "the other container")
     assert uuid_in(changing.curl(META_DATA).body) == other
     site.declare(vm)
     # Its connection may end while it changes.
     own = changing.instance_id
-    wait_for(lambda: own in changing.curl(META_DATA, timeout=1).text, 10, "its own again")
+    wait_for(lambda: own in changing.curl(META_DATA, timeout=1).text, "its own again")
     for one, batch in batches.items():
         samples = batch.finish()
         assert len(answers(samples, one)) == len(samples) > 10

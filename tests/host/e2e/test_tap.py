@@ -77,7 +77,7 @@ def test_no_tenants_broadcast_is_flooded_to_it(
         def flooded() -> list[bytes]:
             return [data for _, data in heard.frames() if data[6:12] == mac]
 
-        wait_for(flooded, 5, "the broadcast to reach the other guest")
+        wait_for(flooded, "the broadcast to reach the other guest")
         # What has come to tap-metadata by now has come behind it.
         asks_own(guest)
         assert [data for _, data in tap.frames() if data[6:12] == mac] == []
@@ -96,7 +96,7 @@ def test_a_guest_cannot_reach_another_port_of_the_host_through_it(
         ports = [2222, 9697, 22, *({PROXY_PORT} - {80})]
         with Capture(host.namespace, TAP) as tap, Capture(host.namespace, guest.port) as sent:
             attempts = [Attempt(guest, port=port) for port in ports]
-            wait_for(lambda: len(sent.syns()) >= 2 * len(ports), 5, "the SYNs to be sent again")
+            wait_for(lambda: len(sent.syns()) >= 2 * len(ports), "the SYNs to be sent again")
             assert [one.connected_after(0) for one in attempts] == [None] * len(ports)
             assert tap.segments_of(*(one.port for one in attempts)) == []
             for attempt in attempts:
@@ -126,7 +126,7 @@ def test_a_guest_cannot_send_to_anothers_key(
     thief.namespace.ip(neighbour)
     with Capture(host.namespace, TAP) as tap, Capture(host.namespace, thief.port) as sent:
         asks_for(thief, key)
-        wait_for(sent.frames, 5, "the datagram")
+        wait_for(sent.frames, "the datagram")
         asks_own(guest)
         mac = bytes.fromhex(thief.mac.replace(":", ""))
         assert [data for _, data in tap.frames() if data[6:12] == mac] == []
@@ -227,7 +227,7 @@ def test_a_number_that_ovsdb_has_lost_comes_back(
     """Open vSwitch may leave the number and the error of an earlier change, though it works."""
     asks_own(guest)
     host.vsctl("set", "Interface", TAP, "ofport=-1", wait=False)
-    wait_for(lambda: not agent.ready(), 5, "the number to be missed")
+    wait_for(lambda: not agent.ready(), "the number to be missed")
     asks_own(guest)
     agent.wait_ready()
     late = make_guest("late")
@@ -265,7 +265,7 @@ def test_another_card_of_the_host_does_not_lead_to_the_proxy(
         ):
             neighbour.setblocking(False)
             neighbour.connect_ex((SIDE.ip, PROXY_PORT))
-            wait_for(lambda: len(wire.syns()) >= 2, 5, "the SYN to be sent again")
+            wait_for(lambda: len(wire.syns()) >= 2, "the SYN to be sent again")
             # The end of a guest's connection may be sent again, and takes this route as well.
             port = neighbour.getsockname()[1]
             assert wire.segments_of(port) == wire.syns()
@@ -288,4 +288,4 @@ def test_no_guest_takes_a_place_in_the_hosts_neighbour_table(
     assert neighbours() == hops
     host.namespace.ip(f"neigh del {SIDE.keys.next_hop(4)} dev {TAP}")
     asks_own(guest)
-    wait_for(lambda: neighbours() == hops, 10, "the next hop to be back")
+    wait_for(lambda: neighbours() == hops, "the next hop to be back")

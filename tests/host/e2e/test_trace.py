@@ -151,17 +151,17 @@ def test_ports_that_are_not_served_say_why(
     guest, agent = make_guest(), make_agent()
     host.vsctl("set", "Port", guest.port, "tag=4095")
     dead = f"{BEFORE} {guest.port} is dead: its owner has switched it off"
-    wait_for(lambda: verdict_of_any(agent, guest.port).startswith(dead), 10, "dead")
+    wait_for(lambda: verdict_of_any(agent, guest.port).startswith(dead), "dead")
     host.vsctl("clear", "Port", guest.port, "tag")
     guest.set_external_ids(vm_uuid="no-uuid")
     broken = f"{BEFORE} {guest.port} is broken: external_ids:vm-uuid='no-uuid' is not a UUID."
-    wait_for(lambda: verdict_of_any(agent, guest.port) == broken, 10, "broken")
+    wait_for(lambda: verdict_of_any(agent, guest.port) == broken, "broken")
     host.vsctl(
         *("add-port", BRIDGE, "late0", "--", "set", "Interface", "late0"),
         *("external_ids:iface-id=a", "external_ids:attached-mac=fa:16:3e:00:11:22"),
     )
     late = f"{BEFORE} Open vSwitch has given late0 no port number"
-    wait_for(lambda: verdict_of_any(agent, "late0").startswith(late), 10, "late0")
+    wait_for(lambda: verdict_of_any(agent, "late0").startswith(late), "late0")
 
 
 def verdict_of_any(agent: Agent, port: str) -> str:
@@ -249,10 +249,10 @@ def unmended(host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest) ->
     host.vsctl("set-controller", BRIDGE, "tcp:127.0.0.1:6655")
     agent.wait_ready()
     guest = make_guest()
-    wait_for(lambda: guest.curl("/", timeout=1).status == 404, 10, "the guest to be served")
+    wait_for(lambda: guest.curl("/", timeout=1).status == 404, "the guest to be served")
     kept = host.flows(match="cookie=0x64666d6500000000/0xffffffff00000000")
     host.vsctl("del-controller", BRIDGE)
-    wait_for(lambda: not agent.ready(), 10, "the daemon to lose its connection")
+    wait_for(lambda: not agent.ready(), "the daemon to lose its connection")
     scene = Unmended(host=host, agent=agent, guest=guest, flows=tuple(map(_as_added, kept)))
     scene.put_back()
     assert verdict(agent, guest.port, 0) == UNPROBED

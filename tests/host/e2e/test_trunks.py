@@ -95,7 +95,6 @@ def wait_served(agent: Agent, *vms: Vm) -> None:
             all(row["state"] == "served" for row in rows(agent).values())
             and names <= rows(agent).keys()
         ),
-        10,
         "all to be served",
     )
 
@@ -148,7 +147,7 @@ def test_a_subport_without_an_instance_gets_404_and_never_its_vms(
 ) -> None:
     subport, container = vms[0].trunk.subports[0], vms[0].containers[VIDS[0]]
     host.vsctl("remove", "Interface", subport.inner, "external_ids", "dfmeta-instance")
-    wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", 5, "no instance")
+    wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", "no instance")
     for path in (META_DATA, "/latest/meta-data/", "/", "/nocloud/meta-data"):
         assert container.curl(path, host=service).status == 404, path
     assert container.curl("/latest/api/token", "-X", "PUT", host=service).status == 404
@@ -169,7 +168,7 @@ def test_an_entry_of_the_parents_list_names_a_subport(
     vm = vms[1]
     subport, container = vm.trunk.subports[1], vm.containers[VIDS[1]]
     host.vsctl("remove", "Interface", subport.inner, "external_ids", "dfmeta-instance")
-    wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", 5, "no instance")
+    wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", "no instance")
     entry = {"vid": VIDS[1], "instance_id": container.instance_id, "project_id": "p1"}
     wrong = {"vid": 300, "instance_id": "web"}
     listed = json.dumps(json.dumps([entry, wrong]))
@@ -223,7 +222,7 @@ def test_subports_are_added_listed_and_deleted(agent: Agent, vms: list[Vm]) -> N
     assert len(everything) == len(vms) * len(VIDS)
     delete = ("subport", "delete", trunk.inner, "--vid", str(VIDS[0]))
     assert agent.ctl(*delete).stdout == f"{trunk.inner}, VID {VIDS[0]}: deleted\n"
-    wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", 5, "no instance")
+    wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", "no instance")
     again = agent.ctl(*delete, check=False)
     assert again.returncode == 2
     assert f"{trunk.inner} has no entry of VID {VIDS[0]}. `dfmeta subport list" in again.stderr
@@ -298,9 +297,9 @@ def test_the_vms_interface_may_come_last_and_change_its_instance(
 ) -> None:
     with Guest(host, "late", address="10.0.0.40/24", plug=False) as vm:
         trunk = Trunk(vm, plugged=False)
-        wait_for(lambda: trunk.inner in rows(agent), 5, "the parent")
+        wait_for(lambda: trunk.inner in rows(agent), "the parent")
         # At first it may have no number.
-        wait_for(lambda: rows(agent)[trunk.inner]["state"] == "no instance", 5, "its number")
+        wait_for(lambda: rows(agent)[trunk.inner]["state"] == "no instance", "its number")
         put(agent, vm)
         trunk.plug()
         asks_own(vm)
@@ -309,11 +308,10 @@ def test_the_vms_interface_may_come_last_and_change_its_instance(
         trunk.write_metadata()
         wait_for(
             lambda: uuid_in(vm.curl(META_DATA).body or b'{"uuid": ""}') == vm.instance_id,
-            5,
             "the other instance",
         )
         trunk.close()
-        wait_for(lambda: trunk.inner not in rows(agent), 5, "the trunk to be gone")
+        wait_for(lambda: trunk.inner not in rows(agent), "the trunk to be gone")
 
 
 def test_a_trace_finds_a_parent_by_each_of_its_names(agent: Agent, vms: list[Vm]) -> None:
@@ -370,7 +368,7 @@ def test_subports_come_change_and_go_beside_guests_at_work(agent: Agent, vms: li
         trunk.remove(vid)
     trunk.guest.host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
     assert failures(batches) == Counter()
-    wait_for(lambda: len(trunk.subports) == len(VIDS), 1, "the changes")
+    wait_for(lambda: len(trunk.subports) == len(VIDS), "the changes")
     wait_served(agent, *vms)
 
 
@@ -381,9 +379,7 @@ def test_a_restart_fails_no_request_that_is_under_way(
     before = {name: row["ofport"] for name, row in rows(agent).items()}
     enough = agent.metric("dfmeta_requests_total") + UNDER_WAY
     batches = start_all(vms, 300)
-    wait_for(
-        lambda: agent.metric("dfmeta_requests_total") >= enough, 10, "requests to be under way"
-    )
+    wait_for(lambda: agent.metric("dfmeta_requests_total") >= enough, "requests to be under way")
     if way == "vswitchd":
         host.restart("ovs-vswitchd")
     elif way == "kill":

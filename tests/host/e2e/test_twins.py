@@ -185,7 +185,7 @@ def test_a_kept_connection_does_not_survive_a_change_of_its_port(
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
         guest.set_external_ids(vm_uuid=uuid_of("instance after"))
         if not BEHAVIOUR.ends_idle_at_once:
-            wait_for(lambda: uuid_of("instance after") in agent.admin("/ports").text, 5, "it")
+            wait_for(lambda: uuid_of("instance after") in agent.admin("/ports").text, "it")
             # There may be no flow any more that its end would come by.
             connection.settimeout(2)
             with contextlib.suppress(OSError):
@@ -204,7 +204,7 @@ def test_an_answer_does_not_leave_to_a_port_that_changed_while_nova_thought(
     nova.clear()
     nova.fault(delay=0.5, times=1)
     batch = guest.start_many(1)
-    wait_for(nova.requests, 5, "the request to reach Nova")
+    wait_for(nova.requests, "the request to reach Nova")
     guest.set_external_ids(vm_uuid=uuid_of("instance afterwards"))
     (sample,) = batch.samples()
     assert (sample.status, sample.body) == (0, b"")

@@ -98,7 +98,7 @@ def test_the_agent_serves_in_its_sandbox(
     ]
     agent.start()
     check_sandbox(agent.pid, unit)
-    wait_for(lambda: manager.heard("READY=1"), 5, "systemd to be told")
+    wait_for(lambda: manager.heard("READY=1"), "systemd to be told")
     assert len(manager.stored) == 2, "the guests' listeners"
     put(agent, guest)
     asks_own(guest)

@@ -39,7 +39,7 @@ def nameless(make_guest: MakeGuest) -> Guest:
 
 def settled(host: OpenvSwitch, guest: Guest) -> None:
     """The guest's port has its classification flow."""
-    wait_for(lambda: served(host, guest.ofport), 5, f"the flows of {guest.port}")
+    wait_for(lambda: served(host, guest.ofport), f"the flows of {guest.port}")
 
 
 def served(host: OpenvSwitch, ofport: int) -> list[str]:
@@ -50,7 +50,7 @@ def asks_twice_in_vain(host: OpenvSwitch, guest: Guest, *, device: str = "") -> 
     """A SYN and its retransmission, a second later, stay without an answer."""
     with Capture(host.namespace, device or guest.port) as capture:
         attempt = Attempt(guest)
-        wait_for(lambda: len(capture.syns()) >= 2, 5, "the SYN to be sent again")
+        wait_for(lambda: len(capture.syns()) >= 2, "the SYN to be sent again")
         assert attempt.connected_after(0.1) is None
         assert not [one for one in capture.segments() if one.source == METADATA_IP]
         attempt.close()
@@ -76,7 +76,7 @@ def test_a_syn_is_held_and_released_when_the_instance_comes(
     held = agent.metric("dfmeta_packet_ins_total", outcome="held")
     with Capture(host.namespace, nameless.port) as capture:
         batch = nameless.start_many(1)
-        wait_for(lambda: agent.metric("dfmeta_held_syns") == 1, 5, "the SYN to be held")
+        wait_for(lambda: agent.metric("dfmeta_held_syns") == 1, "the SYN to be held")
         assert not [one for one in capture.segments() if one.source == METADATA_IP]
         told = time.time()
         nameless.set_external_ids(vm_uuid=instance)
@@ -95,11 +95,11 @@ def test_a_held_syn_is_given_up_after_hold_timeout_and_never_answered(
     settled(host, nameless)
     with Capture(host.namespace, nameless.port) as capture:
         attempt = Attempt(nameless)
-        wait_for(lambda: agent.metric("dfmeta_held_syns") == 1, 5, "the SYN to be held")
+        wait_for(lambda: agent.metric("dfmeta_held_syns") == 1, "the SYN to be held")
         attempt.close()
-        wait_for(lambda: agent.metric("dfmeta_held_syns") == 0, 5, "the SYN to be given up")
+        wait_for(lambda: agent.metric("dfmeta_held_syns") == 0, "the SYN to be given up")
         nameless.set_external_ids(vm_uuid=uuid_of("too late"))
-        wait_for(lambda: instances(agent) & {uuid_of("too late")}, 5, "the daemon to know")
+        wait_for(lambda: instances(agent) & {uuid_of("too late")}, "the daemon to know")
         assert not [one for one in capture.segments() if one.source == METADATA_IP]
     assert "Dropped 1 held SYNs: hold_timeout passed before the instance" in agent.log()
 
@@ -116,7 +116,7 @@ def test_four_held_syns_of_a_port_are_all_released(
         nameless.add_address(f"10.0.0.{number}/24")
     with Capture(host.namespace, nameless.port) as capture:
         attempts = [Attempt(nameless, f"10.0.0.{number}") for number in range(5, 9)]
-        wait_for(lambda: agent.metric("dfmeta_held_syns") == 4, 5, "four SYNs to be held")
+        wait_for(lambda: agent.metric("dfmeta_held_syns") == 4, "four SYNs to be held")
         told = time.time()
         nameless.set_external_ids(vm_uuid=uuid_of("four"))
         for attempt in attempts:
@@ -151,7 +151,7 @@ def test_a_port_that_loses_its_ids_is_not_answered_any_more(
     put(agent, guest)
     asks_own(guest)
     guest.set_external_ids(vm_uuid="", iface_id="")
-    wait_for(lambda: not served(host, guest.ofport), 5, "the flows to go")
+    wait_for(lambda: not served(host, guest.ofport), "the flows to go")
     asks_twice_in_vain(host, guest)
 
 
@@ -175,7 +175,7 @@ def test_an_agents_internal_port_is_not_answered(host: OpenvSwitch, agent: Agent
             connection = namespace.open_socket()
             connection.setblocking(False)
             connection.connect_ex((METADATA_IP, 80))
-            wait_for(lambda: len(capture.syns()) >= 2, 5, "the SYN to be sent again")
+            wait_for(lambda: len(capture.syns()) >= 2, "the SYN to be sent again")
             assert not [one for one in capture.segments() if one.source == METADATA_IP]
             connection.close()
         assert served(host, number) == []
@@ -228,7 +228,7 @@ def test_a_dead_port_is_not_answered_until_it_lives_again(
     put(agent, guest)
     asks_own(guest)
     host.vsctl("set", "Port", guest.port, "tag=4095")
-    wait_for(lambda: not served(host, guest.ofport), 5, "the flows of the dead port to go")
+    wait_for(lambda: not served(host, guest.ofport), "the flows of the dead port to go")
     asks_twice_in_vain(host, guest)
     host.vsctl("remove", "Port", guest.port, "tag", "4095")
     settled(host, guest)

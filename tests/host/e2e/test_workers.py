@@ -69,7 +69,7 @@ def sockets(pid: int) -> list[str]:
 
 def with_both(agent: Agent) -> Agent:
     """The daemon serves with the first of two, while the other one may still begin."""
-    wait_for(lambda: [status_of(pid)["Uid"] for pid in workers(agent)] == [SERVES] * 2, 30, "both")
+    wait_for(lambda: [status_of(pid)["Uid"] for pid in workers(agent)] == [SERVES] * 2, "both")
     return agent
 
 
@@ -109,7 +109,7 @@ def test_a_worker_may_do_nothing_but_answer(make_agent: MakeAgent, make_guest: M
         limits = Path(f"/proc/{pid}/limits").read_text()
         assert "Max core file size        0" in limits
         # Two listeners and two to the daemon; the guest's connection ends after its answer.
-        wait_for(lambda pid=pid: len(sockets(pid)) == 4, 10, "no other sockets")
+        wait_for(lambda pid=pid: len(sockets(pid)) == 4, "no other sockets")
         others = {kind for kind in opened(pid) if not kind.startswith(("socket:", "anon_inode:"))}
         assert others <= {"/dev/null", str(agent.stderr)}
         maps = Path(f"/proc/{pid}/maps").read_text()
@@ -146,7 +146,6 @@ def test_a_worker_that_dies_is_replaced_and_only_what_it_had_begun_is_lost(
         os.kill(victim, signal.SIGKILL)
         wait_for(
             lambda: len(set(workers(agent)) - killed) == 2 and agent.ready(),
-            10,
             "another worker to come up",
         )
     samples = {one: batch.samples() for one, batch in batches.items()}
@@ -173,10 +172,10 @@ def test_a_worker_that_hangs_is_replaced_without_a_new_guest(
     syns = agent.metric("dfmeta_packet_ins_total")
     os.kill(hanging, signal.SIGSTOP)
     waiting = guest.start_many(1, path=META_DATA, timeout=30)
-    wait_for(lambda: not agent.ready(), 30, "readiness to say that no worker answers")
+    wait_for(lambda: not agent.ready(), "readiness to say that no worker answers")
     assert agent.admin("/healthz/readiness").json()["missing"] == ["proxy"]
-    wait_for(lambda: hanging not in workers(agent), 30, "the one that hangs to be ended")
-    wait_for(agent.ready, 30, "another one to serve")
+    wait_for(lambda: hanging not in workers(agent), "the one that hangs to be ended")
+    wait_for(agent.ready, "another one to serve")
     (sample,) = waiting.samples()
     assert (sample.status, uuid_in(sample.body)) == (200, guest.instance_id)
     asks_own(guest)
@@ -199,9 +198,9 @@ def test_one_of_two_that_hangs_stops_nobody(agent: Agent, guest: Guest) -> None:
         polls += 1
         return False
 
-    wait_for(gone, 30, "the one that hangs to be ended", interval=0.05)
+    wait_for(gone, "the one that hangs to be ended", interval=0.05)
     assert polls
-    wait_for(lambda: len(workers(agent)) == 2, 30, "two workers again")
+    wait_for(lambda: len(workers(agent)) == 2, "two workers again")
     assert lost(agent, "hangs") == 1
     asks_own(guest)
 
@@ -210,8 +209,8 @@ def test_a_worker_that_hangs_and_was_replaced_goes_away(agent: Agent, guest: Gue
     before = workers(agent)
     os.kill(before[0], signal.SIGSTOP)
     agent.signal(signal.SIGHUP)
-    wait_for(lambda: not set(workers(agent)) & set(before), 60, "both to be gone")
-    wait_for(lambda: len(workers(agent)) == 2, 30, "two workers")
+    wait_for(lambda: not set(workers(agent)) & set(before), "both to be gone")
+    wait_for(lambda: len(workers(agent)) == 2, "two workers")
     assert agent.log().count("it is killed") == 1
     asks_own(guest)
 
@@ -234,7 +233,6 @@ def test_a_worker_that_was_late_answers_nobody_by_what_it_knew(
         batches = [one.start_many(1, path=META_DATA, timeout=30) for one in (guest, other)]
         wait_for(
             lambda: agent.metric("dfmeta_packet_ins_total", outcome="learned") == learned + 2,
-            30,
             "both first SYNs",
         )
     finally:
@@ -259,7 +257,7 @@ def test_another_instance_on_the_port_gets_its_own_over_kept_connections_and_new
             reply = guest.curl(META_DATA)
             return reply.status == 200 and uuid_in(reply.body) == successor
 
-        wait_for(changed, 5, "the successor to be answered")
+        wait_for(changed, "the successor to be answered")
         kept.settimeout(1)
         answer = b""
         # A reset, an end, or nothing where the flows of the one before were gone before it.
@@ -277,8 +275,8 @@ def test_a_kept_connection_goes_on_over_a_device_that_was_made_anew(
         kept.sendall(REQUEST)
         assert guest.instance_id.encode() in read_answer(kept)
         host.vsctl("del-port", SIDE.bridge, SIDE.tap)
-        wait_for(lambda: agent.log().count(f"Configured {SIDE.tap}: ") == 2, 10, "the repair")
-        wait_for(agent.ready, 10, "the daemon to be ready")
+        wait_for(lambda: agent.log().count(f"Configured {SIDE.tap}: ") == 2, "the repair")
+        wait_for(agent.ready, "the daemon to be ready")
         kept.sendall(REQUEST)
         assert guest.instance_id.encode() in read_answer(kept)
 
@@ -286,7 +284,7 @@ def test_a_kept_connection_goes_on_over_a_device_that_was_made_anew(
 def test_a_daemon_that_is_killed_takes_its_workers_with_it(agent: Agent, guest: Guest) -> None:
     mine = workers(agent)
     agent.kill()
-    wait_for(lambda: not any(cmdline(pid) for pid in mine), 10, "the workers to end")
+    wait_for(lambda: not any(cmdline(pid) for pid in mine), "the workers to end")
     agent.start()
     asks_own(guest)
 
@@ -296,7 +294,7 @@ def test_sighup_has_others_take_over_and_no_request_is_lost(agent: Agent, guest:
     batch = guest.start_many(400, path=META_DATA, timeout=10)
     agent.configure({"guest_limits": {"header_lines_max": 8}})
     agent.signal(signal.SIGHUP)
-    wait_for(lambda: not set(workers(agent)) & set(before), 15, "the workers to be others")
+    wait_for(lambda: not set(workers(agent)) & set(before), "the workers to be others")
     assert len(workers(agent)) == 2
     assert [sample.status for sample in batch.samples()] == [200] * 400
     many = [option for n in range(9) for option in ("-H", f"X-{n}: 1")]
@@ -313,8 +311,8 @@ def test_sighup_upon_sighup_neither_adds_workers_nor_loses_one(agent: Agent, gue
     agent.configure({"guest_limits": {"header_lines_max": 8}})
     agent.signal(signal.SIGHUP)
     many = [option for n in range(9) for option in ("-H", f"X-{n}: 1")]
-    wait_for(lambda: guest.curl(META_DATA, *many).status == 431, 40, "the last one to be in force")
-    wait_for(lambda: len(workers(agent)) == 2, 40, "the others to have ended")
+    wait_for(lambda: guest.curl(META_DATA, *many).status == 431, "the last one to be in force")
+    wait_for(lambda: len(workers(agent)) == 2, "the others to have ended")
     assert "[guest_limits] header_lines_max" in agent.log()
     assert "Traceback" not in agent.log()
     asks_own(guest)
@@ -323,9 +321,7 @@ def test_sighup_upon_sighup_neither_adds_workers_nor_loses_one(agent: Agent, gue
 def test_what_workers_count_is_in_the_metrics_and_outlives_them(agent: Agent, guest: Guest) -> None:
     def are_answered(count: int) -> None:
         # A worker that does not answer in time is left out of a reading.
-        wait_for(
-            lambda: agent.metric("dfmeta_requests_total", status="2xx") == count, 10, "the counts"
-        )
+        wait_for(lambda: agent.metric("dfmeta_requests_total", status="2xx") == count, "the counts")
 
     are_answered(1)
     for _ in range(3):
@@ -333,7 +329,7 @@ def test_what_workers_count_is_in_the_metrics_and_outlives_them(agent: Agent, gu
     are_answered(4)
     before = workers(agent)
     agent.signal(signal.SIGHUP)
-    wait_for(lambda: not set(workers(agent)) & set(before), 15, "the workers to be others")
+    wait_for(lambda: not set(workers(agent)) & set(before), "the workers to be others")
     are_answered(4)
     asks_own(guest)
     are_answered(5)
@@ -354,7 +350,7 @@ def test_rates_are_a_ports_over_all_workers(make_agent: MakeAgent, make_guest: M
     put(agent, guest)
     statuses = [sample.status for sample in guest.http_many(12, 6)]
     assert sorted(statuses) == [200] * 4 + [429] * 8
-    wait_for(lambda: "429" in agent.log(), 10, "the log to say so")
+    wait_for(lambda: "429" in agent.log(), "the log to say so")
     assert agent.log().count("refused with 429") == 1, "once, whichever worker has met it"
 
 
@@ -372,7 +368,7 @@ def test_guests_whose_instance_is_not_known_yet_wait_for_it(
     instance = uuid_of("instance late")
     agent.put(instance, "late")
     batch = late.start_many(1, path=META_DATA, timeout=10)
-    wait_for(lambda: agent.metric("dfmeta_held_syns") == 1, 5, "its SYN to be held")
+    wait_for(lambda: agent.metric("dfmeta_held_syns") == 1, "its SYN to be held")
     late.set_external_ids(**{"vm-uuid": instance})
     (sample,) = batch.samples()
     assert (sample.status, uuid_in(sample.body)) == (200, instance)

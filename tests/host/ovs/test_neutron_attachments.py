@@ -179,7 +179,7 @@ def world(whole: World) -> Iterator[World]:
     yield whole
     whole.server.reset()
     whole.used = 0
-    wait_for(lambda: not whole.inner(), 10, "the patch ports to go")
+    wait_for(lambda: not whole.inner(), "the patch ports to go")
     vms.clear(whole.host)
 
 
@@ -699,7 +699,7 @@ def test_neutron_away_and_back(engines: Engines, vm: Parent) -> None:
         engine.tidy()
         return [one.state for one in engine.everything()] == [State.ACTIVE]
 
-    wait_for(tidied, 20, "the removal")
+    wait_for(tidied, "the removal")
     engines.check(engine)
     engine.attach(vm, one_of(3))
     engines.check(engine)
@@ -837,5 +837,5 @@ def test_errors_of_a_row_that_leaves_are_said(engines: Engines, vm: Parent) -> N
         except AttachDriverError:
             return False
 
-    wait_for(repeated, 20, "Neutron to be asked again")
+    wait_for(repeated, "Neutron to be asked again")
     engines.check(engine)

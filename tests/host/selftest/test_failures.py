@@ -99,7 +99,7 @@ def test_a_module_that_cannot_be_collected_is_named(tmp_path: Path) -> None:
 
 def test_a_run_that_is_stopped_names_the_test_that_ran(tmp_path: Path) -> None:
     with start(tmp_path, ENDLESS) as process:
-        wait_for((tmp_path / "begun").exists, 60, "the test to begin")
+        wait_for((tmp_path / "begun").exists, "the test to begin")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 2
     assert failed(tmp_path).keys() == {"test_it.py::test_endless (ran when the run was stopped)"}

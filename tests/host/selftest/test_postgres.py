@@ -134,6 +134,6 @@ def test_a_killed_process_takes_its_server_along_and_the_rest_is_found_later() -
         folder, *pids = process.stdout.readline().split()
         assert len(pids) > 3
         os.kill(process.pid, signal.SIGKILL)
-    wait_for(lambda: not any(alive(pid) for pid in pids), 5, "the server to end")
+    wait_for(lambda: not any(alive(pid) for pid in pids), "the server to end")
     netns.remove_stale()
     assert not list(Path(folder).parent.glob(f"{netns.PREFIX}{process.pid}-*"))

@@ -36,7 +36,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("ready")
     place = folder / "dfmeta"
     process = spawn([sys.executable, "-m", nursery.__name__, "dfmeta", str(place)], cwd=ROOT)
-    wait_for(place.exists, 60, "the nursery")
+    wait_for(place.exists, "the nursery")
     yield folder
     end(process)
 

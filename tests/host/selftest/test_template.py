@@ -52,7 +52,7 @@ def template(folder: Path) -> Iterator[Path]:
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.harness.template", str(place), tests], cwd=ROOT
     )
-    wait_for(place.exists, 60, "the template")
+    wait_for(place.exists, "the template")
     yield place
     process.kill()
     process.wait()
@@ -109,12 +109,12 @@ def test_a_signal_ends_it(template: Path, folder: Path, number: int, status: int
     pid.unlink(missing_ok=True)
     arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py::test_waits")
     client = subprocess.Popen(command(template, *arguments), cwd=folder, stdout=subprocess.DEVNULL)
-    wait_for(lambda: pid.exists() and pid.read_text(), 60, "the test")
+    wait_for(lambda: pid.exists() and pid.read_text(), "the test")
     child = Path("/proc", pid.read_text())
     assert child.exists()
     client.send_signal(number)
     assert client.wait(60) == status
-    wait_for(lambda: not child.exists(), 60, "the end of the child")
+    wait_for(lambda: not child.exists(), "the end of the child")
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nurseries that serve several processes."""
     place = tmp_path / "dfmeta"
     process = subprocess.Popen([sys.executable, "-m", nursery.__name__, "dfmeta", str(place)])
-    wait_for(place.exists, 60, "the nursery")
+    wait_for(place.exists, "the nursery")
     monkeypatch.setenv(nursery.SHARED, str(tmp_path))
     yield
     process.kill()
@@ -146,7 +146,7 @@ def test_a_harness_that_leaves_a_nursery_takes_its_children_along() -> None:
         ]
         assert [child.poll() for child in children] == [None, None]
         nurseries[0].close()
-        wait_for(lambda: children[0].poll() == -signal.SIGKILL, 30, "the end of the first child")
+        wait_for(lambda: children[0].poll() == -signal.SIGKILL, "the end of the first child")
         assert children[1].poll() is None
         nurseries[1].close()
         assert children[1].wait(30) == -signal.SIGKILL

@@ -70,8 +70,8 @@ def wait_reports(host: Libvirt, name: str, what: str, count: int) -> list[str]:
     """Wait for so many of them."""
     return wait_for(
         lambda: found if len(found := reports(host, name, what)) >= count else [],
-        BOOT,
         f"{name} to say {what!r}",
+        deadline=BOOT,
         interval=1,
     )
 

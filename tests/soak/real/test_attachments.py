@@ -41,7 +41,7 @@ def cni(node: Node, vm: Guest, verb: str, container: str, **more: Any) -> Any:
 
 def served(node: Node, vm: Guest) -> None:
     """Wait until a VM gets its metadata."""
-    wait_for(lambda: node.ask(vm) == vm.name, 60, f"an answer for {vm.name}")
+    wait_for(lambda: node.ask(vm) == vm.name, f"an answer for {vm.name}")
 
 
 @pytest.fixture
@@ -94,7 +94,6 @@ def test_containers_have_vlan_devices(node: Node, vms: tuple[Guest, Guest]) -> N
     said = "-o /dev/null -w '%{http_code}'"
     wait_for(
         lambda: node.text(f"ip netns exec c1 curl -s -m 10 {said} {url} || true") == "200",
-        120,
         "the other container",
     )
     server.kill()

@@ -147,7 +147,9 @@ def test_a_disk_that_is_plugged_in_gets_its_role_at_the_next_run(
     tag(host, f"disk:{BACKUP}=backup")
     host.virsh("resume", guest)
     assert wait_reports(host, guest, "ran", ran + 1)[-1] == "0"
-    wait_for(lambda: roles(host).get("backup") == ["vdc", BACKUP], BOOT, "the role", interval=1)
+    wait_for(
+        lambda: roles(host).get("backup") == ["vdc", BACKUP], "the role", deadline=BOOT, interval=1
+    )
     assert roles(host)["oracledb"] == ["vdb", ORACLE]
 
 
@@ -161,13 +163,13 @@ def test_the_examples_of_the_page_hold_from_the_second_boot_on(
     def rebooted() -> bool:
         return bool(set(reports(host, guest, "end")[-2:-1]) - before)
 
-    wait_for(rebooted, BOOT, "a report of the second boot", interval=1)
+    wait_for(rebooted, "a report of the second boot", deadline=BOOT, interval=1)
     assert roles(host)["oracledb"] == ["vdb", ORACLE]
     assert reports(host, guest, "mounted")[-1] == "/dev/vdb the oracle"
     mac, address = wait_for(
         lambda: words if len(words := reports(host, guest, "nic")[-1].split()) == 2 else [],
-        BOOT,
         "the NIC's address",
+        deadline=BOOT,
         interval=1,
     )
     assert mac == NIC

@@ -96,16 +96,16 @@ def test_a_port_that_gets_another_instance_tells_nothing_of_the_one_before(
     after = Guest("after", TWIN.ip, TWIN.mac)
     node.put(after)
     node.run(f"ovs-vsctl set Interface {TWIN.port} external_ids:vm-uuid={after.instance}")
-    wait_for(lambda: node.ask(TWIN) == after.name, 30, "the answer of the other instance")
+    wait_for(lambda: node.ask(TWIN) == after.name, "the answer of the other instance")
     node.run(f"ovs-vsctl set Interface {TWIN.port} external_ids:vm-uuid={TWIN.instance}")
-    wait_for(lambda: node.ask(TWIN) == TWIN.name, 30, "the answer of the first instance")
+    wait_for(lambda: node.ask(TWIN) == TWIN.name, "the answer of the first instance")
 
 
 @pytest.mark.long
 def test_a_restart_of_vswitchd_refuses_nobody(node: Node, guests: tuple[Guest, ...]) -> None:
     since = node.cursor()
     with node.load(WEB, INTERNAL) as load:
-        wait_for(lambda: node.ask(TWIN) == TWIN.name, 30, "a quiet answer")
+        wait_for(lambda: node.ask(TWIN) == TWIN.name, "a quiet answer")
         node.run("systemctl restart ovs-vswitchd.service")
         node.wait_ready()
         assert node.ask(TWIN) == TWIN.name

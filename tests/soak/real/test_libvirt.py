@@ -75,10 +75,14 @@ def test_an_interface_that_is_plugged_again_is_served_again(host: Libvirt, web1:
     assert interface is not None
     device = host.write("interface.xml", ElementTree.tostring(interface, encoding="unicode"))
     host.virsh("detach-interface", web1, "bridge", "--live")
-    wait_for(lambda: not host.ports(), BOOT, "the port to go", interval=1)
-    wait_for(lambda: not reports(host, web1, "asked")[-1], BOOT, "a request without an answer")
+    wait_for(lambda: not host.ports(), "the port to go", deadline=BOOT, interval=1)
+    wait_for(
+        lambda: not reports(host, web1, "asked")[-1], "a request without an answer", deadline=BOOT
+    )
     host.virsh("attach-device", web1, device, "--live")
-    wait_for(lambda: reports(host, web1, "asked")[-1] == "first", BOOT, "an answer", interval=1)
+    wait_for(
+        lambda: reports(host, web1, "asked")[-1] == "first", "an answer", deadline=BOOT, interval=1
+    )
     (port,) = host.ports().values()
     assert (port["state"], port["fault"]) == ("served", "")
 
@@ -102,8 +106,8 @@ def test_a_guest_that_leaves_out_checksums_is_named(host: Libvirt) -> None:
         device = host.device(name)
         wait_for(
             lambda: host.ports().get(device, {}).get("state") == "no connection",
-            BOOT,
             "the state of the port",
+            deadline=BOOT,
             interval=1,
         )
         assert "TcpInCsumErrors" in host.ports()[device]["fault"]

@@ -20,7 +20,7 @@ def test_it_reaches_nothing_outside(machine: Machine) -> None:
     server = machine.namespace.spawn(SERVER, cwd=machine.folder)
     try:
         asked = ["curl", "-s", "-o", "/dev/null", "-m", "5", f"http://127.0.0.1:{PORT}/"]
-        wait_for(lambda: not machine.namespace.run(asked, check=False).returncode, 30, "a server")
+        wait_for(lambda: not machine.namespace.run(asked, check=False).returncode, "a server")
         asked[-1] = f"http://10.0.2.2:{PORT}/"
         assert machine.run(" ".join(asked), check=False).returncode
     finally:
@@ -30,7 +30,7 @@ def test_it_reaches_nothing_outside(machine: Machine) -> None:
 def test_a_machine_that_ends_leaves_nothing(disk: Disk) -> None:
     with Machine(disk) as machine:
         machine.power_on()
-        wait_for(machine.answers, 60, "the emulator")
+        wait_for(machine.answers, "the emulator")
         namespace = Path("/run/netns", machine.namespace.name)
         assert namespace.exists()
         pids = machine.namespace.processes()

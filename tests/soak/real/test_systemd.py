@@ -20,7 +20,7 @@ def guest(node: Node) -> Iterator[Guest]:
     """One that is served."""
     node.put(WEB)
     node.plug(WEB)
-    wait_for(lambda: node.ask(WEB) == WEB.name, 60, "the first answer")
+    wait_for(lambda: node.ask(WEB) == WEB.name, "the first answer")
     yield WEB
     node.unplug(WEB)
 
@@ -50,7 +50,7 @@ def test_a_killed_daemon_is_started_again(node: Node, guest: Guest) -> None:
     before = node.pid()
     with node.load(guest) as load:
         node.run("systemctl kill -s KILL dfmeta-agent.service")
-        wait_for(lambda: node.pid() not in (0, before), 120, "another daemon")
+        wait_for(lambda: node.pid() not in (0, before), "another daemon")
         node.wait_ready()
         assert node.ask(guest) == guest.name
     # What the daemon held is lost with it: one request of the one guest at most.
@@ -60,7 +60,7 @@ def test_a_killed_daemon_is_started_again(node: Node, guest: Guest) -> None:
 def test_a_changed_configuration_is_read_at_a_reload(node: Node) -> None:
     since = node.cursor()
     node.run("systemctl reload dfmeta-agent.service")
-    wait_for(lambda: "Reloaded" in node.journal(since), 60, "the word on the reload")
+    wait_for(lambda: "Reloaded" in node.journal(since), "the word on the reload")
 
 
 @pytest.mark.long
@@ -84,7 +84,7 @@ def test_haproxy_answers_inside_the_units_sandbox(node: Node, guest: Guest) -> N
         assert second != first
         assert "haproxy: " not in node.journal(), "a complaint of haproxy's"
     assert node.haproxy() == []
-    wait_for(lambda: node.ask(guest) == guest.name, 60, "an answer of the store")
+    wait_for(lambda: node.ask(guest) == guest.name, "an answer of the store")
 
 
 @pytest.mark.long
@@ -102,8 +102,8 @@ def test_doctor_and_a_reload_know_haproxy_inside_the_units_sandbox(
         node.run(f"printf '[haproxy]\\nmaxconn = 8192\\n' >> {CONFIGURATION}")
         with node.load(guest) as load:
             node.run("systemctl reload dfmeta-agent.service")
-            wait_for(lambda: "Reloaded" in node.journal(since), 60, "the reload")
-            wait_for(lambda: first not in node.haproxy(), 60, "another haproxy")
+            wait_for(lambda: "Reloaded" in node.journal(since), "the reload")
+            wait_for(lambda: first not in node.haproxy(), "another haproxy")
         assert [one for one in load.samples[guest] if one.body.decode() != guest.instance] == []
 
 
@@ -114,13 +114,13 @@ def test_a_wrong_configuration_is_in_the_journal_as_one_line(node: Node, guest: 
     node.run(f"cp -p {path} {path}.kept; printf '[df_metadata]\\nport = many\\n' > {path}")
     node.run("systemctl restart dfmeta-agent.service", check=False)
     status = "systemctl show -P ExecMainStatus dfmeta-agent.service"
-    wait_for(lambda: node.text(status) == "2", 120, "exit status 2")
+    wait_for(lambda: node.text(status) == "2", "exit status 2")
     wrong = [line for line in node.journal(since).splitlines() if "port" in line and "many" in line]
     assert wrong
     assert "Traceback" not in node.journal(since)
     node.run(f"mv {path}.kept {path}; systemctl restart dfmeta-agent.service")
     node.wait_ready()
-    wait_for(lambda: node.ask(guest) == guest.name, 60, "an answer with the right configuration")
+    wait_for(lambda: node.ask(guest) == guest.name, "an answer with the right configuration")
 
 
 @pytest.mark.long
@@ -130,10 +130,12 @@ def test_systemd_waits_as_long_as_startup_timeout_says(node: Node, guest: Guest)
     node.machine.write(limit, f"[Service]\nTimeoutStartSec={SYSTEMD}\n")
     node.run("systemctl daemon-reload; systemctl stop dfmeta-agent openvswitch-switch")
     node.run("systemctl start --no-block --job-mode=ignore-dependencies dfmeta-agent.service")
-    wait_for(lambda: "Waiting for" in node.journal(since), SYSTEMD, "the first line")
+    wait_for(lambda: "Waiting for" in node.journal(since), "the first line", deadline=SYSTEMD)
     pid = node.pid()
     wait_for(
-        lambda: int(node.text(f"ps -o etimes= -p {pid}")) > SYSTEMD + 20, 3 * SYSTEMD, "the limit"
+        lambda: int(node.text(f"ps -o etimes= -p {pid}")) > SYSTEMD + 20,
+        "the limit",
+        deadline=3 * SYSTEMD,
     )
     node.run("systemctl start openvswitch-switch")
     node.wait_ready()

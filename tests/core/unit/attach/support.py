@@ -183,7 +183,7 @@ class World:
         def wait(_seconds: float) -> None:
             if batches._open:
                 waiting = batches._open.values
-                wait_for(lambda: sum(len(one.rows) for one in waiting()) == count, 20, "the batch")
+                wait_for(lambda: sum(len(one.rows) for one in waiting()) == count, "the batch")
 
         batches._sleep = wait
 

@@ -317,11 +317,9 @@ def behind_one(world: World, ask: Callable[[str], object], gathered: batches._Op
     with ThreadPoolExecutor(20) as pool:
         asked = [pool.submit(ask, "c0")]
         try:
-            wait_for(lambda: world.plane.calls, 20, "the first call of the data plane")
+            wait_for(lambda: world.plane.calls, "the first call of the data plane")
             asked += [pool.submit(ask, f"c{n}") for n in range(1, 20)]
-            wait_for(
-                lambda: sum(one.requests for one in [*gathered.values()]) == 19, 20, "the others"
-            )
+            wait_for(lambda: sum(one.requests for one in [*gathered.values()]) == 19, "the others")
         finally:
             world.plane.gate.set()
         for one in asked:

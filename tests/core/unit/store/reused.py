@@ -68,7 +68,6 @@ class Reused:
         try:
             wait_for(
                 lambda: not self._connection.execute(_OTHERS).fetchall(),
-                30,
                 f"the sessions in {self._url} to end",
                 interval=0.001,
             )

@@ -414,7 +414,7 @@ def test_on_a_terminal_a_bar_is_shown_and_what_is_said_stays_whole(config: Path,
     reader.start()
     try:
         with importing(config, terminal) as (process, feed):
-            wait_for(lambda: "100 bytes" in text_of(shown), 30, "the bar")
+            wait_for(lambda: "100 bytes" in text_of(shown), "the bar")
             feed.write(b"{\n")
             feed.close()
             status = process.wait(30)

@@ -63,7 +63,7 @@ class ApiServer(Closing):
                     stdin=sock,
                     stderr=self._stderr,
                 )
-        wait_for(self._answers, 30, "the admin API")
+        wait_for(self._answers, "the admin API")
 
     def kill(self) -> None:
         """SIGKILL, as ``kill -9`` sends it, and wait for it to be gone."""

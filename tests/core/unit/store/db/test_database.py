@@ -98,7 +98,7 @@ def test_a_server_that_is_away_is_said_to_be_and_comes_back(server: Postgres, ho
         with pytest.raises(StoreAwayError):
             push(repository, Kind.USERDATA, ONE, content=b"v")
         server.start()
-        wait_for(lambda: works(repository), 10, "the store to find its server")
+        wait_for(lambda: works(repository), "the store to find its server")
         record = repository.get(ONE)
         assert record is not None
         assert record.userdata == b"u"
@@ -119,7 +119,7 @@ def test_a_server_that_is_away_at_the_start_is_used_when_it_comes(server: Postgr
         with pytest.raises(StoreAwayError):
             repository.put(ONE)
         server.start()
-        wait_for(lambda: _puts(repository), 10, "the store to find its server")
+        wait_for(lambda: _puts(repository), "the store to find its server")
         assert repository.get(ONE) is not None
 
 

@@ -360,7 +360,7 @@ def test_metadata_is_read_while_userdata_is_waited_for(
     guest = guest_of(build, repository, guest.identity, timeout=60)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(guest, "/userdata")
-        wait_for(lambda: stuck.waiting() == 1, 10, "the question for user-data")
+        wait_for(lambda: stuck.waiting() == 1, "the question for user-data")
         for _ in range(10):
             assert guest("/latest/meta-data/hostname").body == b"a"
         assert not slow.done()
@@ -377,7 +377,7 @@ def test_questions_for_userdata_take_no_turns_from_those_for_metadata(
         asked = [
             pool.submit(puller.get, numbered(number), USERDATA_ALONE) for number in range(AT_ONCE)
         ]
-        wait_for(lambda: stuck.waiting() == AT_ONCE, 30, "as many questions as there may be")
+        wait_for(lambda: stuck.waiting() == AT_ONCE, "as many questions as there may be")
         for number in range(AT_ONCE):
             assert hostname(puller.get(numbered(number), METADATA_ALONE)) == "a"
         assert not any(one.done() for one in asked)

@@ -159,7 +159,7 @@ def test_refreshes_at_once_make_one_call(store: OtherStore, build: Build) -> Non
     threads = [threading.Thread(target=ask) for _ in range(5)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: sum(is_waiting(one) for one in threads) == 4, 30, "four that wait for one")
+    wait_for(lambda: sum(is_waiting(one) for one in threads) == 4, "four that wait for one")
     go.set()
     for thread in threads:
         thread.join()
@@ -184,7 +184,7 @@ def test_who_waits_takes_over_from_one_that_is_ended() -> None:
 
     def first() -> str:
         second.start()
-        wait_for(lambda: is_waiting(second), 30, "one that waits")
+        wait_for(lambda: is_waiting(second), "one that waits")
         raise Ended
 
     with pytest.raises(Ended):

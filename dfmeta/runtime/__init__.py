@@ -1,0 +1,1 @@
+"""The process' own means: its clock."""
