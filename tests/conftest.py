@@ -6,7 +6,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.harness import measured, nursery
+from tests.harness import measured
 from tests.harness.examples import FIXED, USUAL, examples
 
 # Their assertions, too, show what they compared.
@@ -41,14 +41,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--soak N``: tests of endurance run N times as long (tools/soak).
-
-    ``--prepared``: daemons begin with everything imported, but for tests marked ``installed``.
-    """
+    """``--soak N``: tests of endurance run N times as long (tools/soak)."""
     parser.addoption("--soak", type=int, default=1, help="run tests of endurance N times as long")
-    parser.addoption(
-        "--prepared", action="store_true", help="start daemons by tests/harness/nursery.py"
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,13 +58,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Bring what is marked as early to the front."""
     items.sort(key=lambda item: item.get_closest_marker("early") is None)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """See ``--prepared``."""
-    installed = item.get_closest_marker("installed") is not None
-    nursery.enabled = item.config.getoption("--prepared") and not installed
 
 
 def pytest_unconfigure() -> None:

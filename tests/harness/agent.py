@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tests.harness import netns, nursery, stand_in
+from tests.harness import netns, stand_in
 from tests.harness.activator import Activator
 from tests.harness.closing import Closing
 from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
@@ -74,8 +74,6 @@ class Daemon(Closing):
 
     name: ClassVar[str]
     """The daemon's name in messages, and that of its program."""
-    program: ClassVar[str] = ""
-    """The program's name, if it is another one."""
     admin_timeout: ClassVar[float] = 30.0
     """Seconds until an answer of the admin listener is given up."""
 
@@ -91,7 +89,7 @@ class Daemon(Closing):
         """Bytes of the log before the last start."""
         self.activator: Activator | None = None
         """Passes its listeners to each process."""
-        self._process: subprocess.Popen[bytes] | nursery.Forked | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._options: dict[str, dict[str, object]] = {}
 
     def close(self) -> None:
@@ -124,41 +122,21 @@ class Daemon(Closing):
     def start(self) -> Self:
         """Start the daemon, and wait until it is ready."""
 
-    def _spawn(
-        self,
-        command: list[str],
-        *,
-        forked: bool,
-        env: Mapping[str, str] | None = None,
-        rights: bool = True,
-        workers: bool = False,
-    ) -> None:
-        """Start *command*, or a child of a process that has imported it; see ``nursery.py``.
+    def _spawn(self, command: list[str], *, env: Mapping[str, str] | None = None) -> None:
+        """Start *command* as it is installed.
 
         :param env: added to this process' environment.
-        :param workers: whether it starts workers.
         """
-        with self.stderr.open("ab") as stderr, open(os.devnull, "rb") as nothing:
+        passing = self.activator.prefix if self.activator else []
+        with self.stderr.open("ab") as stderr:
             self._logged = stderr.tell()
-            if forked:
-                self._process = nursery.nursery(self.program or self.name).start(
-                    command,
-                    namespace=self.namespace,
-                    streams=(nothing.fileno(), stderr.fileno(), stderr.fileno()),
-                    env=env,
-                    rights=rights,
-                    workers=workers,
-                    activator=self.activator,
-                )
-            else:
-                passing = self.activator.prefix if self.activator else []
-                self._process = self.namespace.spawn(
-                    [*passing, *self.prefix, *command],
-                    env=env,
-                    stdout=stderr,
-                    stderr=stderr,
-                    pass_fds=self.activator.fds if self.activator else (),
-                )
+            self._process = self.namespace.spawn(
+                [*passing, *self.prefix, *command],
+                env=env,
+                stdout=stderr,
+                stderr=stderr,
+                pass_fds=self.activator.fds if self.activator else (),
+            )
 
     def wait_ready(self) -> None:
         """Wait for ``/healthz/readiness``.
@@ -279,7 +257,7 @@ class Daemon(Closing):
         """Return the end of :meth:`log`."""
         return "\n".join(self.log().splitlines()[-lines:])
 
-    def _running(self) -> subprocess.Popen[bytes] | nursery.Forked:
+    def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             raise RuntimeError(f"{self.name} has not been started")
         return self._process
@@ -311,8 +289,6 @@ class Agent(Daemon):
                 "identity_scheme": SCHEME,
             }
         }
-        self.forks_workers = True
-        """Whether its workers may be forks as well; see ``worker_forks.py``."""
         self._stand_in: StandIn | None = None
         set_by_test = (options or {}).get("df_metadata", {})
         if ENGINE == "haproxy" and not {"engine", "proxy_workers"} & set_by_test.keys():
@@ -341,10 +317,7 @@ class Agent(Daemon):
         if self.running:
             raise RuntimeError("dfmeta-agent is running already")
         command = [*program("dfmeta-agent"), "--config-file", str(self.config_file)]
-        workers = self.forks_workers and bool(self._options["df_metadata"].get("proxy_workers"))
-        # What forks the workers would keep the listeners, at numbers that the workers' own need.
-        workers = workers and self.activator is None
-        self._spawn(command, forked=nursery.serves(self.prefix), workers=workers)
+        self._spawn(command)
         if wait:
             self.wait_ready()
         return self
@@ -365,7 +338,7 @@ class Agent(Daemon):
     def run(self, *arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
         """Run ``dfmeta-agent --config-file … arguments`` to its end, with any exit status."""
         command = [*program("dfmeta-agent"), "--config-file", str(self.config_file), *arguments]
-        return nursery.run(command, namespace=self.host.namespace, timeout=timeout, check=False)
+        return self.host.namespace.run(command, timeout=timeout, check=False)
 
     def clean_up(self) -> str:
         """Run ``dfmeta-agent --cleanup``, which must succeed, and return its log."""
@@ -381,8 +354,7 @@ class Agent(Daemon):
             self._stand_in.put(arguments[2:])
             return subprocess.CompletedProcess(arguments, 0, "", "")
         command = [*program("dfmeta"), *arguments, "--config-file", str(self.config_file)]
-        namespace = self.host.namespace
-        return nursery.run(command, namespace=namespace, check=check, stdin=stdin, timeout=timeout)
+        return self.host.namespace.run(command, check=check, stdin=stdin, timeout=timeout)
 
     def put(self, instance_id: str, hostname: str) -> None:
         """Put a record into the store, as ``dfmeta store put --hostname`` does.

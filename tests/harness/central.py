@@ -7,7 +7,6 @@ from typing import Self
 
 from dfmeta.store.db.record import KEEP, Keep, Kind
 from dfmeta.store.db.repository import Repository
-from tests.harness import nursery
 from tests.harness.agent import ADMIN_PORT, Daemon, Options, program
 from tests.harness.netns import Namespace
 from tests.harness.records import push
@@ -48,8 +47,7 @@ class Central(Daemon):
         if self.running:
             raise RuntimeError("dfmeta-store is running already")
         command = [*self.command, "--config-file", str(self.config_file)]
-        usual = self.prefix == list(_NO_RIGHTS) and self.command == program("dfmeta-store")
-        self._spawn(command, forked=usual and nursery.serves(), rights=False)
+        self._spawn(command)
         if wait:
             self.wait_ready()
         return self
@@ -57,7 +55,7 @@ class Central(Daemon):
     def ctl(self, *arguments: str) -> str:
         """Run ``dfmeta arguments --config-file …`` on the same host, and return its output."""
         command = [*program("dfmeta"), *arguments, "--config-file", str(self.config_file)]
-        return nursery.run(command, namespace=self.namespace).stdout
+        return self.namespace.run(command).stdout
 
     # The database
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.harness import netns, nursery
+from tests.harness import netns
 from tests.harness.closing import Process
 from tests.harness.netns import ROOT
 from tests.harness.ovs import UNPACKED
@@ -33,25 +33,27 @@ as a seed on a disk, and ignore a seed from the network."""
 class Release:
     """A cloud-init, and a directory with the requests that it imports; None: the host's."""
 
-    program: str
-    """Its name in ``nursery.py``."""
     unpacked: Path
     requests: Path | None = None
     seed: str = "ds=nocloud;s="
     """Text before the URL of a seed from the network."""
 
 
-OWN = Release(nursery.CLOUD_INITS[0], UNPACKED, seed=SEED)
+OWN = Release(UNPACKED, seed=SEED)
 """The distribution's own cloud-init; Debian 12's does not know IPv6."""
 _RECENT = ROOT / ".cache" / "cloud-init"
 _REQUESTS = ROOT / ".cache" / "requests"
-RECENT = Release(nursery.CLOUD_INITS[1], _RECENT, _REQUESTS / "2.31.0")
+RECENT = Release(_RECENT, _REQUESTS / "2.31.0")
 """A cloud-init of 24.2 or later with the requests of Ubuntu 24.04, which opens URLs with a zone."""
-RECENT_WITHOUT_ZONES = Release(nursery.CLOUD_INITS[2], _RECENT, _REQUESTS / "2.32.3")
+RECENT_WITHOUT_ZONES = Release(_RECENT, _REQUESTS / "2.32.3")
 """The same with the requests of Debian 13, which looks up the zone ``25eth0`` of a URL with
 ``%25eth0`` (https://github.com/psf/requests/issues/6735)."""
-RELEASES = {one.program: one for one in (OWN, RECENT, RECENT_WITHOUT_ZONES)}
 
+INTERPRETER = ("/usr/bin/python3", "-W", "ignore", "-B")
+"""Debian's own, with the python3-* packages that cloud-init imports; without warnings: deprecated
+code in a release's modules does not concern these tests."""
+GUEST = ("/usr/bin/env", "product_name=OpenStack Nova", *INTERPRETER)
+"""The same with what cloud-init reads in the environment that PID 1 began with (proc(5))."""
 METADATA_URL = "http://169.254.169.254"
 _RUNNER = "tests.harness.cloudinit_runner"
 _FILES = {
@@ -145,22 +147,16 @@ class Booting:
         self._streams[0].write(json.dumps(order).encode())
         self._streams[0].seek(0)
         try:
-            self._process = self._start(namespace, release)
+            self._process = self._start(namespace)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, namespace: netns.Namespace, release: Release) -> Process:
+    def _start(self, namespace: netns.Namespace) -> Process:
         stdin, stdout, stderr = self._streams
-        if nursery.serves():
-            return nursery.nursery(release.program).start(
-                [release.program],
-                namespace=namespace,
-                streams=(stdin.fileno(), stdout.fileno(), stderr.fileno()),
-            )
         unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
         return namespace.spawn(
-            [*unshare, *nursery.GUEST, "-m", _RUNNER],
+            [*unshare, *GUEST, "-m", _RUNNER],
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

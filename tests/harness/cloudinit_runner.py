@@ -4,13 +4,11 @@ It runs in new mount, UTS, IPC and PID namespaces inside a guest's network names
 interpreter that has cloud-init's modules, and uses only the standard library. The new root is a
 tmpfs with the host's /usr read-only and a copy of /etc: all files that cloud-init writes disappear
 with the mount namespace. The results are one JSON document on stdout; errors are on stderr.
-:mod:`tests.harness.cloudinit_forks` calls it in processes that have imported cloud-init.
 """
 
 from __future__ import annotations
 
 import base64
-import gc
 import importlib
 import json
 import os
@@ -161,8 +159,6 @@ def boot() -> list[dict[str, Any]]:
     if MODULES.split(":")[0] not in sys.path:
         sys.path[:0] = MODULES.split(":")
     program = importlib.import_module(PROGRAM)
-    # A collection in a stage would copy every page of what it has inherited.
-    gc.freeze()
     stages = []
     for arguments in STAGES:
         start = time.monotonic()

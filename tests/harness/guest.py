@@ -15,12 +15,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import IO, Literal, TypedDict, Unpack
 
-from tests.harness import netns, nursery, stand_in
+from tests.harness import netns, stand_in
 from tests.harness.closing import Closing, Process
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.ovsdb import OvsdbRefusalError
 from tests.harness.poll import PATIENCE, wait_for
-from tests.harness.program import Script
+from tests.harness.program import Script, script
 
 METADATA_IP = "169.254.169.254"
 OPENSTACK6 = "[fe80::a9fe:a9fe%25eth0]"
@@ -285,7 +285,7 @@ class Guest(Closing):
     def ping(self, address: str, *, count: int = 1, timeout: float = 2) -> bool:
         """Return whether ``count`` ICMP echo requests are answered."""
         arguments = (address, str(count), str(timeout * PATIENCE))
-        echo = nursery.script("echo", *arguments, namespace=self.namespace)
+        echo = script("echo", *arguments, namespace=self.namespace)
         try:
             return not echo.wait((count * timeout + 10) * PATIENCE)
         finally:
@@ -425,7 +425,7 @@ class Batch:
             results, errors = (
                 files.enter_context(open(os.memfd_create(name), "w+b")) for name in ("out", "err")
             )
-            self._process: Process = nursery.script(
+            self._process: Process = script(
                 "client", *arguments, namespace=namespace, stdout=results, stderr=errors
             )
             self._results, self._errors = results, errors

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import signal
 import socket
 import struct
 from collections.abc import Iterator
@@ -23,9 +22,6 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
 MNT_DETACH = 2
 """clone(2), mount(2), umount(2)."""
-_PR_SET_PDEATHSIG = 1
-_MADV_COLLAPSE, _HUGE = 25, 1 << 21
-"""madvise(2)."""
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCETHTOOL = 0x8913, 0x8914, 0x8946
 _IFF_UP = 1
 _ETHTOOL_STXCSUM = 0x17
@@ -41,35 +37,6 @@ def call(name: str, *arguments: Any) -> None:
     if getattr(_libc, name)(*arguments):
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
-
-
-def use_huge_pages() -> None:
-    """Move this process' own memory into huge pages, as far as the kernel can (madvise(2)).
-
-    A fork copies a page table entry for each page, and frees as many at its end.
-    """
-    advise = _libc.madvise
-    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        place, rights, _offset, _device, inode, *name = line.split()
-        if rights != "rw-p" or inode != "0" or name not in ([], ["[heap]"]):
-            continue
-        start, end = (int(one, 16) for one in place.split("-"))
-        start, end = -(-start // _HUGE) * _HUGE, end // _HUGE * _HUGE
-        if start < end:
-            # A kernel before Linux 6.1 refuses; all works as without.
-            advise(start, end - start, _MADV_COLLAPSE)
-
-
-def prctl(option: int, value: Any) -> None:
-    """Call prctl(2) with one argument, a type of ctypes."""
-    nothing = ctypes.c_ulong(0)
-    call("prctl", option, value, nothing, nothing, nothing)
-
-
-def end_with_parent() -> None:
-    """Have the kernel kill this process at its parent's end (PR_SET_PDEATHSIG)."""
-    prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
 
 
 @contextlib.contextmanager

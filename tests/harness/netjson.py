@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from tests.harness.closing import Closing
-from tests.harness.nursery import INTERPRETER
+from tests.harness.cloudinit import INTERPRETER
 from tests.harness.ovs import UNPACKED
 
 _PROGRAM = Path(__file__).with_name("netjson_program.py")

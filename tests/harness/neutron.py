@@ -8,10 +8,11 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from tests.harness import netns, nursery
+from tests.harness import netns
 from tests.harness.closing import Closing
 from tests.harness.neutron_server import PASSWORD
 from tests.harness.poll import wait_for
+from tests.harness.program import script
 
 HOST = "compute-1"
 PORT = 9696
@@ -62,7 +63,7 @@ class Neutron(Closing):
 
     def __init__(self, namespace: netns.Namespace) -> None:
         self._namespace = namespace
-        self._process = nursery.script("neutron_server", "--port", str(PORT), namespace=namespace)
+        self._process = script("neutron_server", "--port", str(PORT), namespace=namespace)
         wait_for(self._listens, "Neutron to listen")
 
     def close(self) -> None:

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from tests.harness import nursery
 from tests.harness.agent import Daemon, Options
 from tests.harness.guest import Guest
 from tests.harness.netns import ROOT
@@ -65,7 +64,6 @@ class NeutronAgent(Daemon):
     """
 
     name = "Neutron's agent"
-    program = nursery.NEUTRON_AGENT
     upstream = ("127.0.0.1", 5353)
 
     def __init__(self, host: OpenvSwitch, options: Options | None = None) -> None:
@@ -218,11 +216,9 @@ class NeutronAgent(Daemon):
         self._report.write_text("")
         launcher = str(Path(__file__).with_name("neutron_launcher.py"))
         files = [str(self.folder / name) for name in ("server.json", "report")]
-        forked = nursery.serves()
         # -I: this directory has a module with the name of Neutron's package.
-        python = [] if forked else [str(PYTHON), "-I"]
-        command = [*python, launcher, *files, "--config-file", str(self.config_file)]
-        self._spawn(command, forked=forked, env=self._environment)
+        command = [str(PYTHON), "-I", launcher, *files, "--config-file", str(self.config_file)]
+        self._spawn(command, env=self._environment)
         if wait:
             self.wait_wired()
         return self

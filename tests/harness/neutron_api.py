@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import shutil
 import socket
 import sqlite3
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from tests.harness import netns, nursery
+from tests.harness import netns
 from tests.harness.closing import Closing, Process
 from tests.harness.neutron_agent import PYTHON
 from tests.harness.poll import wait_for
@@ -66,20 +65,15 @@ class NeutronServer(Closing):
         """Start it, and wait until it answers."""
         program = str(Path(__file__).with_name("neutron_api_program.py"))
         command = [program, str(self.folder), str(self._port)]
-        with (self.folder / "log").open("ab") as log, open(os.devnull, "rb") as nothing:
-            if nursery.serves():
-                self._process = nursery.nursery(nursery.NEUTRON_SERVER).start(
-                    command,
-                    namespace=self._namespace,
-                    streams=(nothing.fileno(), log.fileno(), log.fileno()),
-                )
-            else:
-                spawn = self._namespace.spawn if self._namespace else netns.spawn
-                # -I: this directory has a module with the name of Neutron's package.
-                command = [str(PYTHON), "-I", *command]
-                self._process = spawn(
-                    command, env={"OSKEN_HUB_TYPE": "native"}, stdout=log, stderr=log
-                )
+        spawn = self._namespace.spawn if self._namespace else netns.spawn
+        with (self.folder / "log").open("ab") as log:
+            # -I: this directory has a module with the name of Neutron's package.
+            self._process = spawn(
+                [str(PYTHON), "-I", *command],
+                env={"OSKEN_HUB_TYPE": "native"},
+                stdout=log,
+                stderr=log,
+            )
         wait_for(self._answers, "neutron-server", interval=0.1)
         return self
 

@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.harness import netns, nursery
+from tests.harness import netns
 from tests.harness.certificates import Pair
 from tests.harness.closing import Closing
 from tests.harness.nova_tree import Instance
 from tests.harness.poll import wait_for
+from tests.harness.program import script
 
 SECRET = "the secret of the tests"
 
@@ -95,7 +96,7 @@ class RecordingNova(Closing):
             with self._errors.open("wb") as errors, open(os.memfd_create("in"), "w+b") as stdin:
                 stdin.write(secret.encode() + b"\n")
                 stdin.seek(0)
-                self._process = nursery.script(
+                self._process = script(
                     "nova_server", *arguments, namespace=namespace, stdin=stdin, stderr=errors
                 )
             self._stack.callback(netns.end, self._process)

@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.harness import nursery
 from tests.harness.netns import Namespace
 
 
@@ -46,16 +45,10 @@ def on_terminal(
     settings[3] &= ~termios.ECHO
     termios.tcsetattr(terminal, termios.TCSANOW, settings)
     env = {"COLUMNS": "", "TERM": "dumb"}
-    process: subprocess.Popen[bytes] | nursery.Forked
-    if nursery.serves_command(command):
-        born = nursery.nursery(os.path.basename(command[0]))
-        streams = (terminal, terminal, terminal)
-        process = born.start(command, namespace=namespace, streams=streams, env=env)
-    else:
-        line = command if namespace is None else namespace.command(command)
-        process = subprocess.Popen(
-            line, stdin=terminal, stdout=terminal, stderr=terminal, env={**os.environ, **env}
-        )
+    line = command if namespace is None else namespace.command(command)
+    process = subprocess.Popen(
+        line, stdin=terminal, stdout=terminal, stderr=terminal, env={**os.environ, **env}
+    )
     os.close(terminal)
     try:
         os.write(main, typed.encode())
