@@ -18,14 +18,14 @@ from tests.harness.netns import ROOT
 SOURCE = ROOT / "doc/source"
 TYPED: Mapping[str, str] = {
     "README": "tests/host/e2e/test_pages.py",
-    "changing": "tests/host/e2e/test_changing_page.py",
-    "containers": "tests/host/e2e/test_containers_page.py",
+    "changing": "tests/soak/e2e/test_changing_page.py",
+    "containers": "tests/soak/e2e/test_containers_page.py",
     "datapaths": "tests/host/e2e/test_pages.py",
     "device-tags-use": "tests/host/e2e/test_pages.py",
     "devices": "tests/host/e2e/test_pages.py",
     "doctor": "tests/host/e2e/test_pages.py",
     "first-hour-libvirt": "tests/host/e2e/test_first_hour.py",
-    "first-hour-openstack": "tests/host/e2e/test_first_hour_openstack.py",
+    "first-hour-openstack": "tests/soak/e2e/test_first_hour_openstack.py",
     "install": "tests/host/e2e/test_first_hour.py",
     "ipv6-only": "tests/host/e2e/test_pages.py",
     "migrate": "tests/host/e2e/test_pages.py",

@@ -26,7 +26,7 @@ GROWN = 150 * MEBIBYTE
 
 @contextmanager
 def flooded(agent: Agent, kind: str) -> Iterator[None]:
-    """User nobody floods the agent's admin listener until the block ends."""
+    """Flood the admin listener as user nobody until the block ends."""
     command = [sys.executable, "-m", "tests.harness.admin_flood", kind, "9697"]
     process = agent.host.namespace.spawn(command, cwd=ROOT, stdout=subprocess.PIPE)
     assert process.stdout is not None
