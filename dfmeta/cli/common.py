@@ -44,10 +44,13 @@ class Group(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of the commands."""
-        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [(name, one.get_short_help_str(limit=SENTENCE)) for name, one in found if one]
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl(self.sentences(ctx))
+
+    def sentences(self, ctx: click.Context) -> list[tuple[str, str]]:
+        """Return the names of the commands, and the first sentences of their help."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        return [(name, it.get_short_help_str(limit=SENTENCE)) for name, it in commands if it]
 
 
 def config_options(function: F) -> F:

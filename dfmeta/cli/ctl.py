@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -23,21 +23,71 @@ from dfmeta.exceptions import (
 from dfmeta.wiring import last_words
 from dfmeta.wiring.last_words import PROG
 
+
+class Place(NamedTuple):
+    """A command that is not imported yet, and the first sentence of its help."""
+
+    module: str
+    attribute: str
+    sentence: str
+
+
 COMMANDS: Final = {
-    "attachment": "dfmeta.cli.attachment_command:attachment",
-    "devices": "dfmeta.cli.devices_command:devices",
-    "doctor": "dfmeta.cli.doctor_command:doctor",
-    "flows": "dfmeta.cli.flows_command:flows",
-    "help": "dfmeta.cli.help_command:show_help",
-    "ports": "dfmeta.cli.ports_command:ports",
-    "store": "dfmeta.cli.store_commands:store",
-    "subport": "dfmeta.cli.subport_command:subport",
-    "token": "dfmeta.cli.token_command:token",
-    "trace": "dfmeta.cli.trace_command:trace",
-    "trunk": "dfmeta.cli.trunk_command:trunk",
-    "version": "dfmeta.cli.help_command:show_version",
+    "attachment": Place(
+        "dfmeta.cli.attachment_command",
+        "attachment",
+        "Manage the attachments of containers in VMs, which the VMs request over the "
+        "metadata address.",
+    ),
+    "devices": Place(
+        "dfmeta.cli.devices_command", "devices", "Describe to guests the roles of their devices."
+    ),
+    "doctor": Place(
+        "dfmeta.cli.doctor_command",
+        "doctor",
+        "Check everything that a working host needs, and show the remedy for each fault.",
+    ),
+    "flows": Place(
+        "dfmeta.cli.flows_command",
+        "flows",
+        "Show dfmeta's flows on the bridges, and mark unknown and missing flows.",
+    ),
+    "help": Place(
+        "dfmeta.cli.help_command", "show_help", "Show the help of a command, like its --help."
+    ),
+    "ports": Place(
+        "dfmeta.cli.ports_command",
+        "ports",
+        "Show every guest port: key, slots, instance, project, their sources, state, last answer.",
+    ),
+    "store": Place(
+        "dfmeta.cli.store_commands", "store", "Write, read and delete instances' metadata."
+    ),
+    "subport": Place(
+        "dfmeta.cli.subport_command",
+        "subport",
+        "Manage the instances of subports, the VLANs of a VM's trunk.",
+    ),
+    "token": Place(
+        "dfmeta.cli.token_command",
+        "token",
+        "Create, list and revoke the static tokens of the store's admin API.",
+    ),
+    "trace": Place(
+        "dfmeta.cli.trace_command",
+        "trace",
+        "Trace a SYN of PORT through the switch and the host, and the answer back.",
+    ),
+    "trunk": Place(
+        "dfmeta.cli.trunk_command",
+        "trunk",
+        "Give a VM a trunk, so that its containers can have ports of their own.",
+    ),
+    "version": Place(
+        "dfmeta.cli.help_command", "show_version", "Show the version of dfmeta, like --version."
+    ),
 }
-"""Name → place of its ``click.Command``, as ``module:attribute``."""
+"""Name → place of its ``click.Command``."""
 
 FAILED: Final = 1
 WRONG_INPUT: Final = 2
@@ -54,9 +104,14 @@ class LazyGroup(Group):
         """Return a command by its name."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = COMMANDS[cmd_name].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        place = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(place.module), place.attribute)
         return command
+
+    def sentences(self, ctx: click.Context) -> list[tuple[str, str]]:
+        """Return the names of the commands and their sentences; imports none of them."""
+        del ctx
+        return sorted((name, place.sentence) for name, place in COMMANDS.items())
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -51,7 +51,7 @@ def config(tmp_path: Path) -> Path:
 def test_what_nobody_has_thought_of_is_one_line(
     dfmeta: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ctl.COMMANDS, "ports", "json:nothing")
+    monkeypatch.setitem(ctl.COMMANDS, "ports", ctl.Place("json", "nothing", ""))
     monkeypatch.delenv(last_words.DEBUG, raising=False)
     status, said = dfmeta("ports")
     assert status == 1
@@ -64,7 +64,7 @@ def test_what_nobody_has_thought_of_is_one_line(
 def test_its_traceback_is_there_for_who_asks(
     dfmeta: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, value: str, shown: bool
 ) -> None:
-    monkeypatch.setitem(ctl.COMMANDS, "ports", "json:nothing")
+    monkeypatch.setitem(ctl.COMMANDS, "ports", ctl.Place("json", "nothing", ""))
     monkeypatch.setenv(last_words.DEBUG, value)
     _status, said = dfmeta("ports")
     assert said.startswith("Traceback (most recent call last):\n") == shown
