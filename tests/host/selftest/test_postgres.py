@@ -64,15 +64,6 @@ def test_the_unpacked_programs_run_and_find_what_belongs_to_them(postgres: Postg
         assert Path(places[name]).is_relative_to(postgres.folder)
 
 
-def test_a_durable_server_writes_to_the_disk() -> None:
-    with (
-        Postgres(durable=True) as server,
-        connect(server.create_database()) as connection,
-    ):
-        assert connection.execute("SHOW fsync").fetchone() == ("on",)
-        assert server.folder.parent == Path("/tmp")
-
-
 # Databases
 
 
@@ -92,9 +83,8 @@ def test_every_test_gets_an_empty_database_of_either_kind(database_url: str, _ag
 # Stopping, killing, pausing
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_a_server_that_was_killed_has_all_that_was_committed_and_no_more(durable: bool) -> None:
-    with Postgres(durable=durable) as server:
+def test_a_server_that_was_killed_has_all_that_was_committed_and_no_more() -> None:
+    with Postgres() as server:
         url = server.create_database()
         write(url, 1)
         with connect(url) as connection:
