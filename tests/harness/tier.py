@@ -79,6 +79,8 @@ CLOCK: Final = VirtualClock()
 class VirtualHub(epolls.Hub):  # type: ignore[misc]  # eventlet is untyped
     """A hub on :data:`CLOCK`, which moves to the next timer when nothing is ready."""
 
+    is_available = staticmethod(epolls.is_available)
+
     def __init__(self) -> None:
         super().__init__(clock=CLOCK.now)
 
