@@ -5,7 +5,8 @@ a connection to another address than this host's fails it, whatever the code und
 the error. eventlet's hub is virtual there: its clock stands while anything runs, and moves to the
 next timer when all wait.
 
-Tests of the other tiers have the kernel's clock and eventlet's own hub.
+Tests of the other tiers have the kernel's clock, eventlet's own hub and a PATH of their own
+(:mod:`tests.harness.programs`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from eventlet import tpool
 from eventlet.hubs import epolls, use_hub
 
 from dfmeta.runtime import clock
+from tests.harness import programs
 
 TIERS: Final = ("core", "host", "soak")
 _TESTS: Final = Path(__file__).resolve().parents[1]
@@ -106,6 +108,7 @@ class _Guard:
 
     def __init__(self) -> None:
         self.tier = ""
+        self.hidden = False
         self.running = False
         self.uses: list[str] = []
         sys.addaudithook(self._hear)
@@ -128,6 +131,9 @@ class _Guard:
             tpool.killall()
             tpool._nthreads = 0
         else:
+            if not self.hidden:
+                self.hidden = True
+                programs.hide()
             clock.use()
             use_hub()
             tpool._nthreads = 20
