@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from dfmeta.runtime import clock
 from dfmeta.store.db.record import (
     KEEP,
     Kind,
@@ -51,5 +52,10 @@ def half(
         return None
     else:
         value = dump_document(content)
-    now = datetime.now(UTC)
+    now = stamp()
     return {kind.value: value, f"{kind}_fetched_at": now if fetched else None, "updated_at": now}
+
+
+def stamp() -> datetime:
+    """Return the time of writing."""
+    return datetime.fromtimestamp(clock.wall(), UTC)

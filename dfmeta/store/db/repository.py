@@ -25,7 +25,7 @@ from sqlalchemy import (
 from dfmeta.store.db import networks as nets
 from dfmeta.store.db.apart import Apart, at_once
 from dfmeta.store.db.cache import Cache
-from dfmeta.store.db.columns import changes, half
+from dfmeta.store.db.columns import changes, half, stamp
 from dfmeta.store.db.database import SECONDS, Database
 from dfmeta.store.db.networks import Address, Network
 from dfmeta.store.db.owners import ADDRESSES, insert_of, own
@@ -407,7 +407,7 @@ def _lock(
     connection: Connection, record_id: str, *, seed: bytes | None = None
 ) -> tuple[Record, bool]:
     """Return a record, locked, and whether it had to be created; a new record is empty."""
-    now = datetime.now(UTC)
+    now = stamp()
     values: dict[str, Any] = {
         "id": record_id,
         "seed": seed or secrets.token_bytes(SEED_BYTES),
@@ -435,7 +435,7 @@ def _push(connection: Connection, push: Push) -> bool:
 
 
 def _update(connection: Connection, record_id: str, values: Mapping[str, Any]) -> None:
-    stamped = {"updated_at": datetime.now(UTC), **values}
+    stamped = {"updated_at": stamp(), **values}
     connection.execute(_UPDATE.values(stamped), {"record_id": record_id})
 
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from dfmeta import metrics
 from dfmeta.exceptions import LookupAnswerError, LookupAwayError
 from dfmeta.runtime import clock
+from dfmeta.store.db.columns import stamp
 from dfmeta.store.db.networks import Address
 from dfmeta.store.db.record import FetchedHalf, Kind, Record
 from dfmeta.store.db.repository import Repository
@@ -38,8 +38,6 @@ LATER: Final = 5.0
 away."""
 _MOVES: Final = 3
 """How often an address may move to another record during its lookup."""
-
-Now = Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,6 @@ class Puller:
     upstream store gives no usable answer.
 
     :param clock: monotonic seconds.
-    :param now: the time of day with its zone, compared with the time at which a record was fetched.
     """
 
     def __init__(
@@ -71,13 +68,11 @@ class Puller:
         *,
         lifetimes: Lifetimes | None = None,
         clock: Clock = clock.now,
-        now: Now = lambda: datetime.now(UTC),
     ) -> None:
         self._repository = repository
         self._upstream = upstream
         self._lifetimes = lifetimes or Lifetimes()
         self._clock = clock
-        self._now = now
         self._flights = Flights()
         self._failures = Failures(clock=clock)
         self._absent: Memory[Question, float] = Memory()
@@ -170,7 +165,7 @@ class Puller:
         if fetched is None or not expiry or self._is_until(self._later, key):
             return False
         # A time in the future comes from a host whose clock is ahead, or our clock was set.
-        return abs((self._now() - fetched).total_seconds()) >= expiry
+        return abs((stamp() - fetched).total_seconds()) >= expiry
 
     def _is_until(self, memory: Memory[Question, float], key: Question) -> bool:
         until = memory.get(key)

@@ -122,6 +122,7 @@ class Upstream:
             raise LookupAwayError(upstream=self._name, cause=cause, whole=False)
         try:
             retrying = tenacity.Retrying(
+                sleep=clock.sleep,
                 stop=lambda state: state.attempt_number >= tries or self._clock() + WAIT >= end,
                 wait=lambda state: min(self._wait(state.attempt_number), end - self._clock()),
                 retry=tenacity.retry_if_exception_type(LookupAwayError),
