@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from eventlet.green import threading
 
-from dfmeta.attach import batches
+from dfmeta.attach import batches, engine, plane
 from tests.core.unit.attach.support import Breaking, World
 
 
@@ -22,8 +23,12 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Breaking]:
 
 
 @pytest.fixture(autouse=True)
-def no_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "WINDOW", 0.0)
+def green_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the engine wait in the hub, as it does in the daemon."""
+    for module in (batches, engine, plane):
+        monkeypatch.setattr(module, "threading", threading)
+    batch = batches._Batch
+    monkeypatch.setattr(batches, "_Batch", lambda: batch(done=threading.Event()))
 
 
 @pytest.fixture

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
+import eventlet
+from eventlet.green import threading
 from sqlalchemy import Connection, event
 
 from dfmeta.attach.engine import Engine, Settings
 from dfmeta.attach.model import Attachment, Found, Network, Parent, State, Wanted
-from dfmeta.exceptions import AttachDriverError
+from dfmeta.exceptions import AttachDriverError, AttachError
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
 from dfmeta.store.db.schema import metadata
-from tests.harness.poll import wait_for
 
 VM = Parent(port_id="port-1", port_name="tap1", instance_id="vm-1", mac="fa:16:3e:00:00:01")
 OTHER = Parent(port_id="port-2", port_name="tap2", instance_id="vm-2")
@@ -60,8 +60,8 @@ class Plane:
         """Attachment → iface-id, if the data plane names the ports."""
         self.unready = ""
         self.calls: list[tuple[str, int]] = []
-        self.gate = threading.Event()
-        self.gate.set()
+        self.gate: threading.Event | None = None
+        """The calls wait for it."""
         self.fuse = fuse or Fuse()
 
     def make(self, parent: Parent, attachments: Sequence[Attachment]) -> dict[str, str] | None:
@@ -98,7 +98,8 @@ class Plane:
         assert attachments
         self.calls.append((name, len(attachments)))
         self.fuse.step()
-        assert self.gate.wait(60)
+        if self.gate is not None:
+            self.gate.wait()
         if self.away:
             raise AttachDriverError(cause="away")
 
@@ -176,17 +177,6 @@ class World:
     def detach(self, container: str = "c1", *, parent: Parent = VM, gone: bool = True) -> None:
         self.engine.detach(parent, container, "eth0", gone=gone)
 
-    def await_batch_of(self, count: int) -> None:
-        """Let the driver be called for that many attachments at once."""
-        batches = self.engine._batches
-
-        def wait(_seconds: float) -> None:
-            if batches._open:
-                waiting = batches._open.values
-                wait_for(lambda: sum(len(one.rows) for one in waiting()) == count, "the batch")
-
-        batches._sleep = wait
-
     def check(self) -> None:
         """What must hold when no work is open and the data plane answers."""
         rows = self.engine.everything()
@@ -233,3 +223,20 @@ class World:
 
 def wanted(container: str = "c1", *, network: str = "blue", **fields: Any) -> Wanted:
     return Wanted(container=container, ifname="eth0", network=network, **fields)
+
+
+def together(*calls: Callable[[], object]) -> list[Any]:
+    """Return the results of calls that run at once; an error of ours is a result."""
+
+    def run(call: Callable[[], object]) -> object:
+        try:
+            return call()
+        except AttachError as error:
+            return error
+
+    return [one.wait() for one in [eventlet.spawn(run, call) for call in calls]]
+
+
+def settle() -> None:
+    """Let all greenthreads run until each waits."""
+    eventlet.sleep(0.001)

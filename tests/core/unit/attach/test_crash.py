@@ -136,13 +136,6 @@ def test_an_active_row_whose_data_plane_cannot_be_made_again_stays(world: World)
     assert world.plane.ports[one.id].vid == one.vid
 
 
-def test_half_of_a_port_is_made_whole(world: World) -> None:
-    one = world.attach()
-    world.plane.ports[one.id] = Found(id=one.id, parent="", vid=0)
-    world.engine.tidy()
-    world.check()
-
-
 def test_what_no_row_names_is_removed(world: World) -> None:
     one = world.attach()
     world.plane.ports["stray"] = Found(id="stray", parent=VM.port_id, vid=77)

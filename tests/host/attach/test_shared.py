@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +14,6 @@ from dfmeta.exceptions import AttachError
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
 from tests.core.unit.attach.support import OTHER, VM, Breaking, Plane, World, wanted
-from tests.harness import nursery
 
 ENGINES = 3
 EACH = 25
@@ -48,7 +45,7 @@ def single(rows: list[Attachment]) -> None:
 
 
 @pytest.mark.parametrize("same_vm", [True, False], ids=["same-vm", "other-vms"])
-def test_engines_at_once(engines: list[Engine], same_vm: bool) -> None:
+def test_values_of_engines_at_once_are_single(engines: list[Engine], same_vm: bool) -> None:
     def run(number: int) -> list[Attachment]:
         engine = engines[number]
         parent = VM if same_vm else Parent(port_id=f"p{number}", port_name="t", instance_id="i")
@@ -64,7 +61,7 @@ def test_engines_at_once(engines: list[Engine], same_vm: bool) -> None:
         assert len({one.vid for one in rows}) == ENGINES * EACH
 
 
-def test_engines_that_ask_for_the_same_attachment_get_the_same(engines: list[Engine]) -> None:
+def test_requests_for_one_attachment_through_three_engines_give_one(engines: list[Engine]) -> None:
     def run(engine: Engine) -> set[str]:
         return {engine.attach(VM, wanted(f"c{number}"))[0].id for number in range(10)}
 
@@ -74,71 +71,24 @@ def test_engines_that_ask_for_the_same_attachment_get_the_same(engines: list[Eng
     assert len(engines[0].everything()) == 10
 
 
-def test_the_last_addresses_go_to_one_each(engines: list[Engine]) -> None:
+def test_each_of_the_last_addresses_is_given_once(engines: list[Engine]) -> None:
     def run(number: int) -> list[int]:
-        said = []
+        statuses = []
         for n in range(50):
             parent = Parent(port_id=f"p{number}", port_name="t", instance_id="i")
             try:
                 engines[number].attach(parent, wanted(f"{number}-{n}"))
             except AttachError as error:
-                said.append(error.status)
+                statuses.append(error.status)
             else:
-                said.append(201)
-        return said
+                statuses.append(201)
+        return statuses
 
     with ThreadPoolExecutor(ENGINES) as pool:
-        said = [status for some in pool.map(run, range(ENGINES)) for status in some]
+        statuses = [status for some in pool.map(run, range(ENGINES)) for status in some]
     rows = engines[0].everything()
-    assert said.count(201) == len(rows) == 126
-    assert {*said} <= {201, 503, 507}
-    single(rows)
-
-
-PROCESS = """
-import sys
-from dfmeta.attach.engine import Engine, Settings
-from dfmeta.store.db.attachments import Attachments
-from dfmeta.store.db.database import Database
-from tests.core.unit.attach.support import NETWORKS, VM, Plane, wanted
-url, name = sys.argv[1:]
-tables = Attachments(Database(url, seconds=60))
-engine = Engine(tables, Plane(), NETWORKS, Settings(rate=1e9), host=name)
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(10):
-    engine.attach(VM, wanted(f"{name}-{number}"))
-    if number % 2:
-        engine.detach(VM, f"{name}-{number}", "eth0", gone=True)
-print("done", flush=True)
-"""
-
-
-def test_processes_at_once(url: str) -> None:
-    processes = [
-        subprocess.Popen(
-            nursery.in_shell(["dfmeta", url, f"host-{number}"], PROCESS),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[4],
-        )
-        for number in range(ENGINES)
-    ]
-    for one in processes:
-        assert one.stdout is not None
-        assert one.stdout.readline() == "ready\n"
-    for one in processes:
-        assert one.stdin is not None
-        one.stdin.write("\n")
-        one.stdin.flush()
-    for one in processes:
-        out, _ = one.communicate(timeout=120)
-        assert (out, one.returncode) == ("done\n", 0)
-    database = Database(url)
-    rows = Engine(Attachments(database), Plane(), SMALL, Settings(), host="x").everything()
-    database.close()
-    assert len(rows) == ENGINES * 5
+    assert statuses.count(201) == len(rows) == 126
+    assert {*statuses} <= {201, 503, 507}
     single(rows)
 
 
