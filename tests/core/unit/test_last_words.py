@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,11 +14,8 @@ import pytest
 from dfmeta.cli import ctl
 from dfmeta.cmd import central, daemon
 from dfmeta.exceptions import ConfigError, StoreError
-from dfmeta.store.db.repository import Repository
 from dfmeta.wiring import last_words
-from tests.harness.poll import wait_for
 
-PROGRAM = (sys.executable, "-c", "from dfmeta.cli.ctl import main; main()")
 Said = tuple[int, str]
 
 
@@ -38,14 +32,6 @@ def dfmeta(
         return int(ended.value.code or 0), capsys.readouterr().err
 
     return run
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    file = tmp_path / "dfmeta.conf"
-    folders = f"state_path = {tmp_path}\nlibvirt_xml_path = {tmp_path}"
-    file.write_text(f"[df_metadata]\n{folders}\n[store]\nconnection = sqlite:///{tmp_path}/s.db\n")
-    return file
 
 
 def test_what_nobody_has_thought_of_is_one_line(
@@ -126,67 +112,12 @@ def test_the_option_that_is_nearest_is_said(dfmeta: Callable[..., Said]) -> None
     assert re.search(r"--formt\b.*Did you mean '?--format\b", text.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", ["dfmeta", "dfmeta-agent", "dfmeta-store", "dfmeta-tag-devices"])
-def test_each_program_names_an_option_that_is_not_there(name: str) -> None:
-    words = [str(Path(sys.executable).with_name(name)), "--bogus"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"{name}: ")
-    assert "--bogus" in last
-    assert "Traceback" not in done.stderr
-
-
 def test_nothing_at_all_shows_the_help(dfmeta: Callable[..., Said]) -> None:
     status, said = dfmeta()
     assert status == 2
     assert "Commands:" in said
     assert "..." not in said.partition("Commands:")[2]
     assert "[wrong-usage]" not in said
-
-
-def reads_stdin(pid: int) -> bool:
-    """Whether a process waits in read(2) of descriptor 0 (proc(5), /proc/pid/syscall)."""
-    call = Path(f"/proc/{pid}/syscall").read_text(encoding="ascii").split()
-    return call[:2] in (["0", "0x0"], ["63", "0x0"])
-
-
-def test_an_interrupt_is_status_130_and_no_traceback(config: Path) -> None:
-    program = "from dfmeta.cli.ctl import main; import sys; main()"
-    words = [sys.executable, "-c", program, "store", "import", "--config-file", str(config), "-"]
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        wait_for(lambda: reads_stdin(process.pid), "the import to wait for its input")
-        process.send_signal(signal.SIGINT)
-        _out, said = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert b"Traceback" not in said
-
-
-def test_who_reads_no_further_ends_it_quietly(config: Path) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    try:
-        words = [*PROGRAM, "store", "list", "--config-file", str(config)]
-        done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
-    finally:
-        os.close(write)
-    assert done.stderr == b""
-
-
-def test_what_the_locale_cannot_write_is_escaped(config: Path) -> None:
-    with Repository(f"sqlite:///{config.parent}/s.db") as store:
-        store.put("6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01", document={"name": "w\u00fcrfel\u2603"})
-    done = subprocess.run(
-        [*PROGRAM, "store", "list", "--config-file", str(config)],
-        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"w\xfcrfel\\u2603" in done.stdout
 
 
 @pytest.mark.parametrize("module", [daemon, central], ids=["agent", "store"])
@@ -219,7 +150,3 @@ def test_a_file_that_the_system_refuses_is_no_fault_of_dfmetas(tmp_path: Path) -
         (tmp_path / "missing").open()
     assert last_words.unexpected(caught.value).line.startswith(f"{tmp_path}/missing: No such file")
     assert last_words.unexpected(OSError("odd")).name == "unexpected"
-
-
-def test_every_exit_status_is_documented() -> None:
-    assert (ctl.FAILED, ctl.WRONG_INPUT, last_words.INTERRUPTED) == (1, 2, 130)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,12 +14,10 @@ from dfmeta.model import Answer, GuestRequest
 from dfmeta.proxy.network_data import SIZE_MAX, Vlan, completed, is_file, whole, with_vlans
 from dfmeta.store.guest.etags import etag_of, tagged
 from tests.harness.examples import examples
-from tests.harness.netjson import CloudInit
 
 PATH = "/openstack/latest/network_data.json"
 ONE, TWO = "fa:16:3e:00:00:01", "fa:16:3e:00:00:02"
 SUB = "fa:16:3f:00:00:64"
-NICS = {ONE: "eth0", TWO: "eth1"}
 VLAN = Vlan(ONE, 100, SUB)
 NOVA: dict[str, Any] = {
     "links": [
@@ -56,18 +53,12 @@ def nova(*links: dict[str, Any], **members: Any) -> dict[str, Any]:
     return {**found, **members}
 
 
-def told(document: Any, *vlans: Vlan) -> Any:
+def completed_document(document: Any, *vlans: Vlan) -> Any:
     return json.loads(with_vlans(json.dumps(document).encode(), vlans))
 
 
-@pytest.fixture(scope="module")
-def cloud_init() -> Iterator[CloudInit]:
-    with CloudInit() as program:
-        yield program
-
-
 def test_a_subport_is_a_link_on_its_parents() -> None:
-    found = told(NOVA, VLAN)
+    found = completed_document(NOVA, VLAN)
     assert found["links"] == [*NOVA["links"], LINK]
     assert found == {**NOVA, "links": found["links"]}
     assert list(found) == list(NOVA)
@@ -77,7 +68,7 @@ def test_a_link_has_no_mtu_where_its_parent_has_none() -> None:
     for mtu in (None, 0, -1, True, "1500", 1500.0):
         document = nova()
         document["links"][1]["mtu"] = mtu
-        (link,) = told(document, Vlan(TWO, 7, SUB))["links"][2:]
+        (link,) = completed_document(document, Vlan(TWO, 7, SUB))["links"][2:]
         assert link == {
             "id": "dfsub7",
             "type": "vlan",
@@ -91,13 +82,13 @@ def test_a_link_has_its_own_mtu_but_no_larger_one_than_its_parents() -> None:
     for own, below, mtu in ((1400, 1500, 1400), (9000, 1500, 1500), (1400, None, 1400)):
         document = nova()
         document["links"][1]["mtu"] = below
-        (link,) = told(document, Vlan(TWO, 7, SUB, own))["links"][2:]
+        (link,) = completed_document(document, Vlan(TWO, 7, SUB, own))["links"][2:]
         assert link["mtu"] == mtu
 
 
 def test_a_vm_may_have_a_vlan_id_on_two_trunks() -> None:
     others = [Vlan(ONE, 200, ONE), Vlan(TWO, 100, TWO), VLAN, VLAN]
-    links = told(NOVA, *others)["links"][2:]
+    links = completed_document(NOVA, *others)["links"][2:]
     assert [(one["id"], one["vlan_link"], one["vlan_mac_address"]) for one in links] == [
         ("dfsub100", "tap1", SUB),
         ("dfsub200", "tap1", ONE),
@@ -106,7 +97,7 @@ def test_a_vm_may_have_a_vlan_id_on_two_trunks() -> None:
 
 
 def test_a_trunk_may_have_all_vlan_ids() -> None:
-    links = told(NOVA, *(Vlan(ONE, vid, SUB) for vid in range(1, 4095)))["links"][2:]
+    links = completed_document(NOVA, *(Vlan(ONE, vid, SUB) for vid in range(1, 4095)))["links"][2:]
     assert [one["vlan_id"] for one in links] == [*range(1, 4095)]
 
 
@@ -115,13 +106,13 @@ def test_a_vlan_that_the_document_has_is_not_told_twice(vlan_id: object) -> None
     own = {**LINK, "id": "mine", "vlan_id": vlan_id, "vlan_mac_address": TWO}
     document = json.dumps(nova(own)).encode()
     assert with_vlans(document, [VLAN]) == document
-    assert len(told(nova({**own, "vlan_link": "tap2"}), VLAN)["links"]) == 4
-    assert len(told(nova({**own, "vlan_id": 101}), VLAN)["links"]) == 4
+    assert len(completed_document(nova({**own, "vlan_link": "tap2"}), VLAN)["links"]) == 4
+    assert len(completed_document(nova({**own, "vlan_id": 101}), VLAN)["links"]) == 4
 
 
 def test_an_id_that_is_taken_is_not_given_again() -> None:
     taken = {"id": "dfsub100", "type": "phy", "ethernet_mac_address": "fa:16:3e:00:00:03"}
-    assert told(nova(taken), VLAN)["links"][3]["id"] == "dfsub100-tap1"
+    assert completed_document(nova(taken), VLAN)["links"][3]["id"] == "dfsub100-tap1"
     document = json.dumps(nova(taken, {**taken, "id": "dfsub100-tap1"})).encode()
     assert with_vlans(document, [VLAN]) == document
 
@@ -149,7 +140,7 @@ def test_an_id_that_is_taken_is_not_given_again() -> None:
     ],
     ids=str,
 )
-def test_without_the_one_link_below_nothing_is_told(links: list[Any]) -> None:
+def test_without_the_one_link_below_nothing_is_completed_document(links: list[Any]) -> None:
     document = json.dumps(nova() | {"links": links}).encode()
     assert with_vlans(document, [VLAN]) == document
 
@@ -157,8 +148,8 @@ def test_without_the_one_link_below_nothing_is_told(links: list[Any]) -> None:
 def test_a_member_of_a_bond_is_no_link_below() -> None:
     bond = {"id": "b", "type": "bond", "ethernet_mac_address": ONE, "bond_links": ["tap2"]}
     document = nova({**bond, "bond_links": ["tap1"]})
-    assert told(document, VLAN) == document
-    assert len(told(nova(bond), VLAN)["links"]) == 4
+    assert completed_document(document, VLAN) == document
+    assert len(completed_document(nova(bond), VLAN)["links"]) == 4
 
 
 @pytest.mark.parametrize(
@@ -239,22 +230,6 @@ def test_only_complete_links_are_added_once_and_nothing_else_changes(
         assert below["type"] not in ("vlan", "bond")
     places = [(one["vlan_link"], one["vlan_id"]) for one in new]
     assert len(set(places)) == len(places)
-
-
-def test_cloud_init_makes_a_device_of_each(cloud_init: CloudInit) -> None:
-    vlans = [VLAN, Vlan(ONE, 4094, "fa:16:3f:00:0f:fe"), Vlan(TWO, 100, "fa:16:3f:00:00:65")]
-    before = cloud_init.netplan(NOVA, NICS)
-    found = cloud_init.netplan(told(NOVA, *vlans), NICS)
-    assert found["ethernets"] == before["ethernets"]
-    assert found["vlans"] == {
-        "eth0.100": {"id": 100, "link": "eth0", "macaddress": SUB, "mtu": 1442},
-        "eth0.4094": {"id": 4094, "link": "eth0", "macaddress": vlans[1].mac, "mtu": 1442},
-        "eth1.100": {"id": 100, "link": "eth1", "macaddress": vlans[2].mac},
-    }
-    meant = cloud_init.network_data(told(NOVA, *vlans), NICS)
-    was = cloud_init.network_data(NOVA, NICS)
-    assert (meant["routes"], meant["servers"]) == (was["routes"], was["servers"])
-    assert was["links"].items() <= meant["links"].items()
 
 
 # Answers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
@@ -66,7 +68,7 @@ FLOWS = list(
     )
 )
 LAYOUTS = [Layout(), Layout(table_base=60, classification_table=7, hook_priority=500)]
-NAMES = [f"{flow.purpose.name.lower()}-{number}" for number, flow in enumerate(FLOWS)]
+WIRES = [Wire(layout) for layout in LAYOUTS]
 
 
 def sent(message: Any, xid: int = 5) -> Sent:
@@ -83,18 +85,23 @@ def as_found(wire: Wire, stats: Any) -> DumpedFlow:
     return found
 
 
-@pytest.fixture(params=LAYOUTS, ids=["default", "other"])
-def wire(request: pytest.FixtureRequest) -> Wire:
-    return Wire(request.param)
+def on_each_wire() -> Iterator[tuple[Wire, Flow, Any]]:
+    """Each flow in each layout, and the flow-mod that adds it."""
+    for wire in WIRES:
+        for flow in FLOWS:
+            yield wire, flow, sent(wire.add(flow)).body
 
 
-@pytest.mark.parametrize("flow", FLOWS, ids=NAMES)
-def test_a_dump_reads_as_what_was_added(wire: Wire, flow: Flow) -> None:
-    stats = stats_of(sent(wire.add(flow)).body, packets=3, octets=180)
-    found = as_found(wire, stats)
-    assert found.flow == flow
-    assert (found.packets, found.bytes) == (3, 180)
-    assert found.cookie == cookie_of(flow.purpose)
+def test_every_purpose_has_a_flow_here() -> None:
+    assert {flow.purpose for flow in FLOWS} == set(PURPOSES)
+
+
+def test_dump_reads_as_the_flow_that_was_added() -> None:
+    for wire, flow, mod in on_each_wire():
+        found = as_found(wire, stats_of(mod, packets=3, octets=180))
+        assert (found.flow, found.former, found.read) == (flow, None, flow)
+        assert (found.packets, found.bytes) == (3, 180), flow
+        assert found.cookie == cookie_of(flow.purpose), flow
 
 
 @settings(deadline=None, max_examples=examples(16))
@@ -115,92 +122,75 @@ def test_whatever_a_guest_calls_itself_a_dump_reads_as_what_was_added(
         assert as_found(wire, stats_of(sent(wire.add(flow)).body)).flow == flow
 
 
-@pytest.mark.parametrize("flow", FLOWS, ids=NAMES)
-def test_an_added_flow_stands_at_its_declared_place(wire: Wire, flow: Flow) -> None:
-    mod = sent(wire.add(flow)).body
-    assert mod.command == ofp.OFPFC_ADD
-    assert mod.table_id == wire.layout.table(flow.purpose)
-    assert mod.priority == wire.layout.priority(flow.purpose)
-    assert (mod.idle_timeout, mod.hard_timeout) == (0, 0)
-    assert mod.buffer_id == ofp.OFP_NO_BUFFER
+def test_added_flow_has_its_declared_place() -> None:
+    for wire, flow, mod in on_each_wire():
+        assert mod.command == ofp.OFPFC_ADD, flow
+        assert mod.table_id == wire.layout.table(flow.purpose), flow
+        assert mod.priority == wire.layout.priority(flow.purpose), flow
+        assert (mod.idle_timeout, mod.hard_timeout) == (0, 0), flow
+        assert mod.buffer_id == ofp.OFP_NO_BUFFER, flow
 
 
-@pytest.mark.parametrize("flow", FLOWS, ids=NAMES)
-def test_the_switch_tells_when_a_hook_goes_and_only_then(wire: Wire, flow: Flow) -> None:
-    mod = sent(wire.add(flow)).body
-    told = bool(mod.flags & ofp.OFPFF_SEND_FLOW_REM)
-    assert told == (PURPOSES[flow.purpose].stage is Stage.CLASSIFY)
+def test_removal_is_reported_of_hooks_alone_and_names_the_flow() -> None:
+    for wire, flow, mod in on_each_wire():
+        reported = bool(mod.flags & ofp.OFPFF_SEND_FLOW_REM)
+        assert reported == (PURPOSES[flow.purpose].stage is Stage.CLASSIFY), flow
+        found = wire.removed(removed_of(mod))
+        assert found is not None, flow
+        assert found.flow is not None, flow
+        assert found.flow.match_key == flow.match_key
 
 
-@pytest.mark.parametrize("flow", FLOWS, ids=NAMES)
-def test_a_flow_removed_message_names_the_flow(wire: Wire, flow: Flow) -> None:
-    found = wire.removed(removed_of(sent(wire.add(flow)).body))
-    assert found is not None
-    assert found.flow is not None
-    assert found.flow.match_key == flow.match_key
+def test_deletion_names_the_place_and_only_our_cookies() -> None:
+    for wire, flow, added in on_each_wire():
+        for message in (wire.remove(flow), wire.remove_found(as_found(wire, stats_of(added)))):
+            gone = sent(message).body
+            assert gone.command == ofp.OFPFC_DELETE_STRICT, flow
+            assert (gone.table_id, gone.priority) == (added.table_id, added.priority), flow
+            assert dict(gone.match.items()) == dict(added.match.items())
+            assert (gone.cookie, gone.cookie_mask) == (COOKIE_PREFIX, COOKIE_PREFIX_MASK), flow
+            assert (gone.out_port, gone.out_group) == (ofp.OFPP_ANY, ofp.OFPG_ANY), flow
 
 
-@pytest.mark.parametrize("flow", FLOWS, ids=NAMES)
-def test_removing_names_what_adding_named_and_only_ours(wire: Wire, flow: Flow) -> None:
-    added = sent(wire.add(flow)).body
-    for message in (wire.remove(flow), wire.remove_found(as_found(wire, stats_of(added)))):
-        gone = sent(message).body
-        assert gone.command == ofp.OFPFC_DELETE_STRICT
-        assert (gone.table_id, gone.priority) == (added.table_id, added.priority)
-        assert dict(gone.match.items()) == dict(added.match.items())
-        assert (gone.cookie, gone.cookie_mask) == (COOKIE_PREFIX, COOKIE_PREFIX_MASK)
-        assert (gone.out_port, gone.out_group) == (ofp.OFPP_ANY, ofp.OFPG_ANY)
+def test_our_flows_are_deleted_by_cookie_alone() -> None:
+    for wire in WIRES:
+        mod = sent(wire.remove_all()).body
+        assert (mod.command, mod.table_id) == (ofp.OFPFC_DELETE, ofp.OFPTT_ALL)
+        assert (mod.cookie, mod.cookie_mask) == (COOKIE_PREFIX, COOKIE_PREFIX_MASK)
+        assert dict(mod.match.items()) == {}
 
 
-def test_all_of_ours_go_by_cookie_alone(wire: Wire) -> None:
-    mod = sent(wire.remove_all()).body
-    assert mod.command == ofp.OFPFC_DELETE
-    assert mod.table_id == ofp.OFPTT_ALL
-    assert (mod.cookie, mod.cookie_mask) == (COOKIE_PREFIX, COOKIE_PREFIX_MASK)
-    assert dict(mod.match.items()) == {}
+def test_flow_of_another_release_reads_as_the_present_one() -> None:
+    for wire, flow, mod in on_each_wire():
+        mod.cookie += 1 << 24
+        found = as_found(wire, stats_of(mod))
+        assert (found.flow, found.former, found.read) == (None, flow, flow)
 
 
-@pytest.mark.parametrize("flow", FLOWS, ids=NAMES)
-def test_a_flow_of_another_release_tells_what_it_would_be_today(wire: Wire, flow: Flow) -> None:
-    mod = sent(wire.add(flow)).body
-    mod.cookie += 1 << 24
-    found = as_found(wire, stats_of(mod))
-    assert (found.flow, found.former, found.read) == (None, flow, flow)
-    now = as_found(wire, stats_of(sent(wire.add(flow)).body))
-    assert (now.flow, now.former, now.read) == (flow, None, flow)
+def test_foreign_flow_is_not_read() -> None:
+    for wire in WIRES:
+        mod = sent(wire.add(FLOWS[0])).body
+        mod.cookie = 0x1234
+        assert wire.found(stats_of(mod)) is None
+        assert wire.removed(removed_of(mod)) is None
 
 
-def test_a_flow_of_others_is_not_read(wire: Wire) -> None:
-    mod = sent(wire.add(FLOWS[0])).body
-    mod.cookie = 0x1234
-    assert wire.found(stats_of(mod)) is None
-    assert wire.removed(removed_of(mod)) is None
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"cookie": cookie_of(Purpose.FROM_TAP) + (1 << 24)},
-        {"priority": 299},
-        {"table_id": 5},
-    ],
-    ids=["version", "priority", "table"],
-)
-def test_a_flow_of_ours_out_of_its_place_has_no_meaning_but_can_be_removed(
-    change: dict[str, int],
-) -> None:
-    wire = Wire(Layout())
-    mod = sent(wire.add(fixed_flows(TAP)[0])).body
-    for name, value in change.items():
+def test_misplaced_flow_has_no_meaning_but_can_be_removed() -> None:
+    wire, first = WIRES[0], fixed_flows(TAP)[0]
+    for name, value in (
+        ("cookie", cookie_of(Purpose.FROM_TAP) + (1 << 24)),
+        ("priority", 299),
+        ("table_id", 5),
+    ):
+        mod = sent(wire.add(first)).body
         setattr(mod, name, value)
-    found = as_found(wire, stats_of(mod))
-    assert found.flow is None
-    assert found.elsewhere == (None if "cookie" in change else fixed_flows(TAP)[0])
-    gone = sent(wire.remove_found(found)).body
-    assert (gone.table_id, gone.priority) == (mod.table_id, mod.priority)
-    removed = wire.removed(removed_of(mod))
-    assert removed is not None
-    assert removed.flow is None
+        found = as_found(wire, stats_of(mod))
+        assert (found.flow, found.elsewhere) == (None, None if name == "cookie" else first), name
+        gone = sent(wire.remove_found(found)).body
+        assert (gone.table_id, gone.priority) == (mod.table_id, mod.priority), name
+        removed = wire.removed(removed_of(mod))
+        assert removed is not None, name
+        assert removed.flow is None, name
 
 
 UNKNOWN = [
@@ -212,35 +202,31 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize("action", UNKNOWN, ids=lambda action: type(action).__name__)
-def test_an_action_that_we_never_send_is_opaque_and_differs(action: Any) -> None:
-    wire = Wire(Layout())
+def test_unknown_action_is_opaque_and_makes_a_difference() -> None:
+    wire = WIRES[0]
     reply = next(flow for flow in FLOWS if flow.purpose is Purpose.REPLY)
-    mod = sent(wire.add(reply)).body
-    mod.instructions[0].actions.append(action)
-    found = as_found(wire, stats_of(mod))
-    assert found.flow is not None
-    assert found.flow.match_key == reply.match_key
-    assert found.flow != reply
-    assert isinstance(found.flow.actions[-1], Opaque)
+    for action in UNKNOWN:
+        mod = sent(wire.add(reply)).body
+        mod.instructions[0].actions.append(action)
+        found = as_found(wire, stats_of(mod)).flow
+        assert found is not None, action
+        assert found.match_key == reply.match_key
+        assert found != reply, action
+        assert isinstance(found.actions[-1], Opaque), action
 
 
-@pytest.mark.parametrize(
-    "instruction",
-    [
+def test_unknown_instruction_is_opaque() -> None:
+    output = ofp_parser.OFPActionOutput(1)
+    for instruction in (
         ofp_parser.OFPInstructionWriteMetadata(1, 1),
         ofp_parser.OFPInstructionActions(ofp.OFPIT_CLEAR_ACTIONS, []),
-        ofp_parser.OFPInstructionActions(ofp.OFPIT_WRITE_ACTIONS, [ofp_parser.OFPActionOutput(1)]),
-    ],
-    ids=["metadata", "clear", "write"],
-)
-def test_an_instruction_that_we_never_send_is_opaque(instruction: Any) -> None:
-    wire = Wire(Layout())
-    mod = sent(wire.add(fixed_flows(TAP)[1])).body
-    mod.instructions.append(instruction)
-    found = as_found(wire, stats_of(mod)).flow
-    assert found is not None
-    assert [type(action) for action in found.actions] == [Opaque]
+        ofp_parser.OFPInstructionActions(ofp.OFPIT_WRITE_ACTIONS, [output]),
+    ):
+        mod = sent(WIRES[0].add(fixed_flows(TAP)[1])).body
+        mod.instructions.append(instruction)
+        found = as_found(WIRES[0], stats_of(mod)).flow
+        assert found is not None, instruction
+        assert [type(action) for action in found.actions] == [Opaque], instruction
 
 
 def test_an_opaque_action_cannot_be_put_into_a_message() -> None:
@@ -277,13 +263,10 @@ def test_a_bundle_opens_adds_in_order_and_commits() -> None:
     assert [as_found(wire, stats_of(mod)).flow for mod in inner] == FLOWS[:3]
 
 
-def test_a_meter_drops_what_exceeds_its_packets_a_second() -> None:
+def test_meter_drops_above_its_packets_a_second_and_is_deleted_by_its_number() -> None:
     body = sent(Wire(Layout()).add_meter(65549, 50)).body
     assert (body.command, body.meter, body.rates) == (ofp.OFPMC_ADD, 65549, (50,))
     assert body.flags == ofp.OFPMF_PKTPS | ofp.OFPMF_BURST
-
-
-def test_a_meter_is_removed_by_its_number() -> None:
     body = sent(Wire(Layout()).remove_meter(65549)).body
     assert (body.command, body.meter, body.rates) == (ofp.OFPMC_DELETE, 65549, ())
 
@@ -302,30 +285,17 @@ def test_the_controller_id_is_told_as_open_vswitch_reads_it() -> None:
     assert bytes(body.data) == b"\0\0\0\0\0\0\xd1\xfe"
 
 
-def test_a_barrier_is_a_barrier() -> None:
-    assert sent(Wire(Layout()).barrier()).kind == ofp.OFPT_BARRIER_REQUEST
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"), [("dump", ofp.OFPMP_FLOW), ("count", ofp.OFPMP_AGGREGATE)]
-)
-def test_dumps_ask_for_flows_of_ours_in_all_tables(name: str, kind: int) -> None:
-    import struct
-
-    one = sent(getattr(Wire(Layout()), name)())
-    assert one.body == kind
-    table, out_port, group, cookie, mask = struct.unpack_from("!B3xII4xQQ", one.raw, 16)
-    assert (table, out_port, group) == (ofp.OFPTT_ALL, ofp.OFPP_ANY, ofp.OFPG_ANY)
-    assert (cookie, mask) == (COOKIE_PREFIX, COOKIE_PREFIX_MASK)
-    match = ofp_parser.OFPMatch.parser(one.raw, 48)
-    assert dict(match.items()) == {}
+def test_dumps_ask_for_our_flows_in_all_tables() -> None:
+    for name, kind in (("dump", ofp.OFPMP_FLOW), ("count", ofp.OFPMP_AGGREGATE)):
+        request = sent(getattr(Wire(Layout()), name)())
+        assert request.body == kind
+        fields = struct.unpack_from("!B3xII4xQQ", request.raw, 16)
+        assert fields[:3] == (ofp.OFPTT_ALL, ofp.OFPP_ANY, ofp.OFPG_ANY), name
+        assert fields[3:] == (COOKIE_PREFIX, COOKIE_PREFIX_MASK), name
+        assert dict(ofp_parser.OFPMatch.parser(request.raw, 48).items()) == {}
 
 
 def test_the_dump_of_meters_asks_for_all() -> None:
     one = sent(Wire(Layout()).dump_meters())
     assert one.body == ofp.OFPMP_METER_CONFIG
     assert int.from_bytes(one.raw[16:20], "big") == ofp.OFPM_ALL
-
-
-def test_every_purpose_is_held_against_the_wire() -> None:
-    assert {flow.purpose for flow in FLOWS} == set(PURPOSES)

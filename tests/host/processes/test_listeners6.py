@@ -26,7 +26,7 @@ TAP = "tap-metadata"
 HOSTS = {4: "169.254.169.254", 6: "fd00:a9fe:a9fe:a9fe::a9fe"}
 PREFIX = "fd00:abcd:1:2::/64"
 OWN = {4: IPv4Address("10.0.0.5"), 6: IPv6Address("fe80::f816:3eff:fe00:1")}
-HERE, NOBODY = Endpoint(13), Endpoint(14)
+HERE, STRANGER = Endpoint(13), Endpoint(14)
 NUMBER = 18080
 GET = b"GET /nowhere HTTP/1.1\r\nHost: [fe80::a9fe:a9fe%25eth0]:80\r\n\r\n"
 
@@ -58,7 +58,7 @@ class World:
             }
         self.proxy = Proxy(conf, self.registry)
         self.engine = self.proxy.serve(self.sockets)
-        until(lambda: self.engine.serving, "the proxy to serve", timeout=60)
+        until(lambda: self.engine.serving, "the proxy to serve")
 
     def make_device(self) -> None:
         """Create tap-metadata with all that it needs."""
@@ -74,7 +74,7 @@ class World:
                 *(
                     f"address add {self._keys.key_of(one, self.slots[version])}/{bits} dev eth0 "
                     + ("nodad" if version == 6 else "")
-                    for one in (HERE, NOBODY)
+                    for one in (HERE, STRANGER)
                 ),
             )
 
@@ -114,10 +114,10 @@ def ask(sock: Any) -> bytes:
     return data.partition(b"\r\n")[0]
 
 
-def test_each_version_of_ip_is_answered_by_the_guests_port(world: World) -> None:
+def test_each_ip_version_is_answered_by_the_guests_port(world: World) -> None:
     answered = {version: ask(world.connect(version)) for version in HOSTS}
     assert answered == dict.fromkeys(HOSTS, b"HTTP/1.1 404 Not Found")
-    assert all(world.connect(version, NOBODY).recv(1) == b"" for version in HOSTS)
+    assert all(world.connect(version, STRANGER).recv(1) == b"" for version in HOSTS)
     place = world.proxy.listeners
     assert place is not None
     assert place.port == NUMBER
@@ -125,7 +125,7 @@ def test_each_version_of_ip_is_answered_by_the_guests_port(world: World) -> None
     assert place.inode != place.inode6
 
 
-def test_open_connections_of_both_go_on_over_a_device_that_is_made_anew(world: World) -> None:
+def test_open_connections_outlive_a_device_that_is_created_again(world: World) -> None:
     kept = {version: world.connect(version) for version in HOSTS}
     answers = [ask(sock) for sock in kept.values()]
     world.host.ip(f"link delete {TAP}")

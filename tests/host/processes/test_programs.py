@@ -1,0 +1,108 @@
+"""A program should end with one line and an exit status, whatever its input and its output do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dfmeta.store.db.repository import Repository
+from tests.harness.poll import wait_for
+
+INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
+
+
+def program(name: str) -> str:
+    """The path of a program of the installation."""
+    return str(Path(sys.executable).with_name(name))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "dfmeta.conf"
+    folders = f"state_path = {tmp_path}\nlibvirt_xml_path = {tmp_path}"
+    file.write_text(f"[df_metadata]\n{folders}\n[store]\nconnection = sqlite:///{tmp_path}/s.db\n")
+    return file
+
+
+@pytest.mark.parametrize("name", ["dfmeta", "dfmeta-agent", "dfmeta-store", "dfmeta-tag-devices"])
+def test_program_names_an_unknown_option(name: str) -> None:
+    done = subprocess.run([program(name), "--bogus"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"{name}: ")
+    assert "--bogus" in last
+    assert "Traceback" not in done.stderr
+
+
+def reads_stdin(pid: int) -> bool:
+    """Whether a process waits in read(2) of descriptor 0 (proc(5), /proc/pid/syscall)."""
+    call = Path(f"/proc/{pid}/syscall").read_text(encoding="ascii").split()
+    return call[:2] in (["0", "0x0"], ["63", "0x0"])
+
+
+def test_interrupt_gives_status_130_and_no_traceback(config: Path) -> None:
+    words = [program("dfmeta"), "store", "import", "--config-file", str(config), "-"]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        wait_for(lambda: reads_stdin(process.pid), "the import to wait for its input")
+        process.send_signal(signal.SIGINT)
+        _out, error = process.communicate()
+    assert process.returncode == 130
+    assert b"Traceback" not in error
+
+
+def test_closed_output_ends_a_command_without_a_line(config: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        words = [program("dfmeta"), "store", "list", "--config-file", str(config)]
+        done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(write)
+    assert done.stderr == b""
+
+
+def test_character_that_the_locale_lacks_is_escaped(config: Path) -> None:
+    with Repository(f"sqlite:///{config.parent}/s.db") as store:
+        store.put(INSTANCE, document={"name": "w\u00fcrfel\u2603"})
+    done = subprocess.run(
+        [program("dfmeta"), "store", "list", "--config-file", str(config)],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"w\xfcrfel\\u2603" in done.stdout
+
+
+STARTERS = """
+import pathlib, sys
+from dfmeta.proxy.tokens import load_key
+sys.stdin.readline()
+print(load_key(pathlib.Path(sys.argv[1])).hex())
+"""
+
+
+def test_processes_that_start_at_once_have_the_same_token_key(tmp_path: Path) -> None:
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", STARTERS, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    keys = {process.communicate()[0] for process in started}
+    (key,) = tmp_path.iterdir()
+    assert keys == {f"{key.read_bytes().hex()}\n"}
