@@ -69,21 +69,19 @@ def test_a_token_leaves_with_one_hop_and_is_accepted(side: Side) -> None:
     assert (again.status, again.hops) == (200, 0)
 
 
-@pytest.mark.parametrize("ttl", ["", "0", "21601", "1 ", "-1", "1,2", "\u0661", "1" * 6])
-def test_a_wrong_time_of_a_token_is_400(side: Side, ttl: str) -> None:
-    answer = side.ask("PUT", "/token", x_dfmeta_token_ttl_seconds=ttl)
-    assert error(answer) == (400, "bad_request")
-    assert answer.hops == 0
+def test_a_wrong_time_of_a_token_is_400(side: Side) -> None:
+    for ttl in ("", "0", "21601", "1 ", "-1", "1,2", "\u0661", "1" * 6):
+        answer = side.ask("PUT", "/token", x_dfmeta_token_ttl_seconds=ttl)
+        assert (error(answer), answer.hops) == ((400, "bad_request"), 0), ttl
 
 
-@pytest.mark.parametrize("path", ["/status", "/attachments", PATH])
-def test_a_request_without_a_valid_token_is_401(side: Side, path: str) -> None:
+def test_a_request_without_a_valid_token_is_401(side: Side) -> None:
     others = replace(PORT, row="row-2"), replace(PORT, instance_id=PROJECT)
-    wrong = ["", "x" * 56, *(side.tokens.issue(one, 60) for one in others)]
-    for token in wrong:
-        answer = side.ask("GET", path, token=token)
-        assert error(answer) == (401, "token")
-        assert header(answer, "WWW-Authenticate") == "Bearer"
+    for path in ("/status", "/attachments", PATH):
+        for token in ("", "x" * 56, *(side.tokens.issue(one, 60) for one in others)):
+            answer = side.ask("GET", path, token=token)
+            assert error(answer) == (401, "token")
+            assert header(answer, "WWW-Authenticate") == "Bearer"
     assert not side.engine.asked
 
 
@@ -97,58 +95,50 @@ def test_tokens_of_the_metadata_are_of_another_kind(side: Side) -> None:
 # The clients that are answered
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"instance_id": "99999999-2222-3333-4444-555555555555"},
-        {"instance_id": ""},
-        {"iface_id": ""},
-        {"kind": PortKind.SUBPORT},
-        {"kind": PortKind.SUBPORT, "attachments": True},
-        {"vid": 7, "attachments": True},
-        {"unverified": True},
-    ],
-    ids=str,
-)
-def test_a_guest_that_is_not_allowed_gets_404_for_everything(
-    side: Side, changes: dict[str, Any]
-) -> None:
-    port = replace(PORT, **changes)
-    assert not side.api.allows(port)
-    for method, path in (("PUT", "/token"), ("GET", "/status"), ("BREW", "/no"), ("PUT", PATH)):
-        for source in (700, 40000):
-            answer = side.ask(method, path, BODY, port=port, source=source)
-            assert error(answer) == (404, "not_found")
+OTHER_GUESTS: list[dict[str, Any]] = [
+    {"instance_id": "99999999-2222-3333-4444-555555555555"},
+    {"instance_id": ""},
+    {"iface_id": ""},
+    {"kind": PortKind.SUBPORT},
+    {"kind": PortKind.SUBPORT, "attachments": True},
+    {"vid": 7, "attachments": True},
+    {"unverified": True},
+]
+ALLOWED: list[tuple[dict[str, Any], set[str]]] = [
+    ({}, {INSTANCE}),
+    ({}, {PROJECT}),
+    ({"instance_id": INSTANCE.upper()}, {INSTANCE}),
+    ({"kind": PortKind.PORT}, {INSTANCE}),
+    ({"attachments": True}, set()),
+    ({"attachments": True, "unverified": True}, set()),
+]
+
+
+def test_a_guest_that_is_not_allowed_gets_404_for_everything(side: Side) -> None:
+    for changes in OTHER_GUESTS:
+        port = replace(PORT, **changes)
+        assert not side.api.allows(port)
+        for method, path in (("PUT", "/token"), ("GET", "/status"), ("BREW", "/no"), ("PUT", PATH)):
+            for source in (700, 40000):
+                answer = side.ask(method, path, BODY, port=port, source=source)
+                assert error(answer) == (404, "not_found"), changes
     assert not side.engine.asked
 
 
-@pytest.mark.parametrize(
-    ("changes", "allow"),
-    [
-        ({}, {INSTANCE}),
-        ({}, {PROJECT}),
-        ({"instance_id": INSTANCE.upper()}, {INSTANCE}),
-        ({"kind": PortKind.PORT}, {INSTANCE}),
-        ({"attachments": True}, set()),
-        ({"attachments": True, "unverified": True}, set()),
-    ],
-    ids=str,
-)
-def test_an_allowed_guest_is_answered(side: Side, changes: dict[str, Any], allow: set[str]) -> None:
-    side.api.allow = frozenset(allow)
-    assert side.api.allows(replace(PORT, **changes))
+def test_an_allowed_guest_is_answered(side: Side) -> None:
+    for changes, allow in ALLOWED:
+        side.api.allow = frozenset(allow)
+        assert side.api.allows(replace(PORT, **changes)), (changes, allow)
 
 
-@pytest.mark.parametrize("source", [0, 1024, 65535])
-def test_an_unprivileged_port_is_403_with_any_token(side: Side, source: int) -> None:
-    for method, path in (("PUT", "/token"), ("PUT", PATH), ("GET", "/no")):
-        assert error(side.ask(method, path, BODY, source=source)) == (403, "not_privileged")
+def test_an_unprivileged_port_is_403_with_any_token(side: Side) -> None:
+    for source in (0, 1024, 65535):
+        for method, path in (("PUT", "/token"), ("PUT", PATH), ("GET", "/no")):
+            answer = side.ask(method, path, BODY, source=source)
+            assert error(answer) == (403, "not_privileged"), source
     assert not side.engine.asked
-
-
-@pytest.mark.parametrize("source", [1, 1023])
-def test_a_privileged_port_is_answered(side: Side, source: int) -> None:
-    assert side.ask("GET", PATH, source=source).status == 200
+    for source in (1, 1023):
+        assert side.ask("GET", PATH, source=source).status == 200
 
 
 def test_a_request_that_a_proxy_passed_on_is_403(side: Side) -> None:
@@ -159,32 +149,26 @@ def test_a_request_that_a_proxy_passed_on_is_403(side: Side) -> None:
 # Paths
 
 
-@pytest.mark.parametrize(
-    "path", ["", "/", "/no", "/attachments/c1", "/attachments/c1/eth0/x", "/token/x", "/../status"]
-)
-def test_a_path_that_does_not_exist_is_404(side: Side, path: str) -> None:
-    assert error(side.ask("GET", path)) == (404, "not_found")
+def test_a_path_that_does_not_exist_is_404(side: Side) -> None:
+    absent = "/attachments/c1", "/attachments/c1/eth0/x", "/token/x", "/../status"
+    for path in ("", "/", "/no", *absent):
+        assert error(side.ask("GET", path)) == (404, "not_found"), path
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [
+def test_another_method_is_405(side: Side) -> None:
+    for method, path, allowed in (
         ("GET", "/token", "PUT"),
         ("POST", "/status", "GET, HEAD"),
         ("DELETE", "/attachments", "GET, HEAD"),
         ("POST", PATH, "GET, HEAD, PUT, DELETE"),
         ("GET", "/gc", "POST"),
-    ],
-)
-def test_another_method_is_405(side: Side, method: str, path: str, allowed: str) -> None:
-    answer = side.ask(method, path)
-    assert error(answer) == (405, "method")
-    assert header(answer, "Allow") == allowed
+    ):
+        answer = side.ask(method, path)
+        assert (error(answer), header(answer, "Allow")) == ((405, "method"), allowed)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_a_name_that_neither_cni_nor_the_kernel_takes_is_400(side: Side) -> None:
+    for path in (
         f"/attachments/{'c' * 129}/eth0",
         "/attachments/-c/eth0",
         "/attachments/c%20/eth0",
@@ -192,20 +176,19 @@ def test_another_method_is_405(side: Side, method: str, path: str, allowed: str)
         "/attachments/c1/e:0",
         "/attachments/c1/e%250",
         "/attachments/c1/e%20",
-    ],
-)
-def test_a_name_that_neither_cni_nor_the_kernel_takes_is_400(side: Side, path: str) -> None:
-    for method in ("GET", "PUT", "DELETE"):
-        assert error(side.ask(method, path, BODY)) == (400, "bad_request")
+    ):
+        for method in ("GET", "PUT", "DELETE"):
+            assert error(side.ask(method, path, BODY)) == (400, "bad_request"), path
     assert not side.engine.asked
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("GET", "/status?x"), ("PUT", f"{PATH}?link=gone"), ("DELETE", f"{PATH}?link=no")],
-)
-def test_an_unknown_query_is_400(side: Side, method: str, path: str) -> None:
-    assert error(side.ask(method, path, BODY)) == (400, "bad_request")
+def test_an_unknown_query_is_400(side: Side) -> None:
+    for method, path in (
+        ("GET", "/status?x"),
+        ("PUT", f"{PATH}?link=gone"),
+        ("DELETE", f"{PATH}?link=no"),
+    ):
+        assert error(side.ask(method, path, BODY)) == (400, "bad_request"), path
 
 
 # Requests
@@ -255,46 +238,45 @@ def test_all_that_a_request_may_want_reaches_the_engine(side: Side) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"[]",
-        b"{",
-        b'{"network": "pods", "network": "pods"}',
-        b'{"network": "po\\u0000ds"}',
-        {},
-        {"network": ""},
-        {"network": 1},
-        {"network": "Pods"},
-        {"network": "p" * 64},
-        {**BODY, "more": 1},
-        {**BODY, "boot_id": "x"},
-        {**BODY, "boot_id": 1},
-        {**BODY, "mac": "01:00:00:00:00:01"},
-        {**BODY, "mac": "00:00:00:00:00:00"},
-        {**BODY, "mac": "fa163e000001"},
-        {**BODY, "ip": "10.20.0.300"},
-        {**BODY, "ip": "::1"},
-        {**BODY, "ip": 1},
-        {**BODY, "avoid": 7},
-        {**BODY, "avoid": [0]},
-        {**BODY, "avoid": [4095]},
-        {**BODY, "avoid": [True]},
-        {**BODY, "avoid": ["7"]},
-        {**BODY, "avoid": [7] * 65},
-        {**BODY, "owner": "o" * 129},
-        {**BODY, "owner": "a\nb"},
-        {**BODY, "labels": []},
-        {**BODY, "labels": {"": "x"}},
-        {**BODY, "labels": {"a": 1}},
-        {**BODY, "labels": {"a": "x" * 257}},
-        {**BODY, "labels": {f"l{number}": "" for number in range(17)}},
-    ],
-    ids=lambda body: str(body)[:60],
-)
-def test_a_body_that_is_wrong_is_400(side: Side, body: object) -> None:
-    assert error(side.ask("PUT", PATH, body)) == (400, "bad_request")
+WRONG_BODIES: list[Any] = [
+    b"",
+    b"[]",
+    b"{",
+    b'{"network": "pods", "network": "pods"}',
+    b'{"network": "po\\u0000ds"}',
+    {},
+    {"network": ""},
+    {"network": 1},
+    {"network": "Pods"},
+    {"network": "p" * 64},
+    {**BODY, "more": 1},
+    {**BODY, "boot_id": "x"},
+    {**BODY, "boot_id": 1},
+    {**BODY, "mac": "01:00:00:00:00:01"},
+    {**BODY, "mac": "00:00:00:00:00:00"},
+    {**BODY, "mac": "fa163e000001"},
+    {**BODY, "ip": "10.20.0.300"},
+    {**BODY, "ip": "::1"},
+    {**BODY, "ip": 1},
+    {**BODY, "avoid": 7},
+    {**BODY, "avoid": [0]},
+    {**BODY, "avoid": [4095]},
+    {**BODY, "avoid": [True]},
+    {**BODY, "avoid": ["7"]},
+    {**BODY, "avoid": [7] * 65},
+    {**BODY, "owner": "o" * 129},
+    {**BODY, "owner": "a\nb"},
+    {**BODY, "labels": []},
+    {**BODY, "labels": {"": "x"}},
+    {**BODY, "labels": {"a": 1}},
+    {**BODY, "labels": {"a": "x" * 257}},
+    {**BODY, "labels": {f"l{number}": "" for number in range(17)}},
+]
+
+
+def test_a_wrong_body_is_400(side: Side) -> None:
+    for body in WRONG_BODIES:
+        assert error(side.ask("PUT", PATH, body)) == (400, "bad_request"), body
     assert not side.engine.asked
 
 
@@ -313,14 +295,12 @@ def test_a_network_without_gateway_gives_no_route(side: Side) -> None:
     assert "mtu" not in removed
 
 
-@pytest.mark.parametrize(("query", "gone"), [("", False), ("?link=gone", True)])
-def test_a_deletion_is_204_whether_there_is_one_or_not(
-    side: Side, query: str, *, gone: bool
-) -> None:
-    for container in ("c1", "c2"):
-        answer = side.ask("DELETE", f"/attachments/{container}/eth0{query}")
-        assert (answer.status, answer.body, answer.content_type) == (204, b"", "")
-        assert side.engine.asked[-1] == (container, "eth0", gone)
+def test_a_deletion_is_204_whether_there_is_one_or_not(side: Side) -> None:
+    for query, gone in (("", False), ("?link=gone", True)):
+        for container in ("c1", "c2"):
+            answer = side.ask("DELETE", f"/attachments/{container}/eth0{query}")
+            assert (answer.status, answer.body, answer.content_type) == (204, b"", "")
+            assert side.engine.asked[-1] == (container, "eth0", gone)
 
 
 def test_garbage_collection_names_network_owner_and_what_stays(side: Side) -> None:
@@ -331,9 +311,8 @@ def test_garbage_collection_names_network_owner_and_what_stays(side: Side) -> No
     assert side.engine.asked == [("pods", "cni", {("c1", "eth0"), ("c2", "eth1")})]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_garbage_collection_without_a_whole_list_is_400(side: Side) -> None:
+    for changes in (
         {"network": None},
         {"owner": 1},
         {"valid": None},
@@ -343,15 +322,10 @@ def test_garbage_collection_names_network_owner_and_what_stays(side: Side) -> No
         {"valid": [{"container": "c1", "ifname": "a/b"}]},
         {"valid": [{"container": "c1", "ifname": ".."}]},
         {"valid": [{"container": 1, "ifname": "eth0"}]},
-    ],
-    ids=str,
-)
-def test_garbage_collection_without_a_whole_list_is_400(
-    side: Side, changes: dict[str, Any]
-) -> None:
-    body = {"network": "pods", "owner": "", "valid": [], **changes}
-    given = {name: value for name, value in body.items() if value is not None}
-    assert error(side.ask("POST", "/gc", given)) == (400, "bad_request")
+    ):
+        body = {"network": "pods", "owner": "", "valid": [], **changes}
+        given = {name: value for name, value in body.items() if value is not None}
+        assert error(side.ask("POST", "/gc", given)) == (400, "bad_request"), changes
     assert not side.engine.asked
 
 
@@ -365,39 +339,32 @@ def test_a_list_may_be_as_long_as_the_quota(side: Side) -> None:
 # Errors of the engine
 
 
-@pytest.mark.parametrize(
-    ("failure", "status", "word", "after"),
-    [
-        (AttachConflictError(cause="x"), 409, "conflict", ""),
-        (AttachNetworkError(cause="x"), 422, "network", ""),
-        (AttachQuotaError(cause="x"), 429, "quota", "1"),
-        (AttachRateError(cause="x"), 429, "rate", "1"),
-        (AttachDriverError(cause="x"), 503, "driver", "2"),
-        (AttachFullError(cause="x"), 507, "full", ""),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_an_error_of_the_engine_has_its_status(
-    side: Side, failure: AttachError, status: int, word: str, after: str
-) -> None:
-    side.engine.error = failure
-    answer = side.ask("PUT", PATH, BODY)
-    assert error(answer) == (status, word)
-    assert read(answer)["message"] == failure.told
-    assert header(answer, "Retry-After") == after
-
-
 def kinds(base: type[AttachError]) -> set[type[AttachError]]:
     return {base}.union(*map(kinds, base.__subclasses__()))
 
 
-@pytest.mark.parametrize("kind", sorted(kinds(AttachError), key=str))
-def test_a_vm_is_told_a_cause_only_where_it_names_its_own(kind: type[AttachError]) -> None:
+def test_an_error_of_the_engine_has_its_status(side: Side) -> None:
+    for kind, status, word, after in (
+        (AttachConflictError, 409, "conflict", ""),
+        (AttachNetworkError, 422, "network", ""),
+        (AttachQuotaError, 429, "quota", "1"),
+        (AttachRateError, 429, "rate", "1"),
+        (AttachDriverError, 503, "driver", "2"),
+        (AttachFullError, 507, "full", ""),
+    ):
+        side.engine.error = failure = kind(cause="x")
+        answer = side.ask("PUT", PATH, BODY)
+        assert (error(answer), header(answer, "Retry-After")) == ((status, word), after)
+        assert read(answer)["message"] == failure.told
+
+
+def test_a_vm_is_told_a_cause_only_where_it_names_its_own() -> None:
     """An error of the data plane may name ports and files of the host."""
     own = {AttachConflictError, AttachNetworkError, AttachQuotaError, AttachRateError}
-    failure = kind(cause="br-int has no port tap7", remedy="Run `dfmeta trunk enable tap7`")
-    assert ("tap7" in failure.told) == (kind in own | {AttachFullError})
-    assert "br-int has no port tap7" in str(failure)
+    for kind in kinds(AttachError):
+        failure = kind(cause="br-int has no port tap7", remedy="Run `dfmeta trunk enable tap7`")
+        assert ("tap7" in failure.told) == (kind in own | {AttachFullError}), kind
+        assert "br-int has no port tap7" in str(failure)
 
 
 def test_too_many_requests_are_429(side: Side) -> None:
