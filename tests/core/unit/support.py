@@ -7,8 +7,8 @@ gone to the switch, and every answer is made of bytes that os-ken reads.
 from __future__ import annotations
 
 import contextlib
+import socket
 import struct
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,9 +39,10 @@ from dfmeta.host_wide import HostWide
 from dfmeta.hub import Turns
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, MetaIds, Port
 from dfmeta.registry import Claim, Registry
+from dfmeta.runtime import clock
 from tests import flowsim
 from tests.core.flows.world import handle
-from tests.harness.poll import PATIENCE
+from tests.harness.poll import DEADLINE
 
 T = TypeVar("T")
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
@@ -203,24 +204,19 @@ def solicit(
 
 
 AMPLE = 30.0
-"""Seconds for something that comes at once, on a machine that may be busy with other things."""
+"""Seconds of a limit that is not reached."""
 
 
-def until(predicate: Callable[[], T], what: str, timeout: float = AMPLE) -> T:
-    """Wait for a true value while the hub runs. The harness' own helper would stop the hub.
-
-    :param timeout: seconds, multiplied by :data:`tests.harness.poll.PATIENCE`.
-    """
-    timeout *= PATIENCE
-    deadline = time.monotonic() + timeout
+def until(predicate: Callable[[], T], what: str) -> T:
+    """Wait for a true value while the hub runs. The harness' own helper would stop the hub."""
+    began = clock.now()
     while True:
-        # Looked at after the hub's turn, however long that took.
-        late = time.monotonic() >= deadline
-        eventlet.sleep(0.001)
+        waited = clock.now() - began
+        eventlet.sleep(max(0.001, min(waited * 0.1, 0.1)))
         if value := predicate():
             return value
-        if late:
-            raise TimeoutError(f"timed out after {timeout:g} s waiting for {what}")
+        if waited >= DEADLINE:
+            raise TimeoutError(f"timed out after {DEADLINE:g} s waiting for {what}")
 
 
 def claim_of(registry: Registry, endpoint: Endpoint = HERE) -> Claim:
@@ -257,7 +253,7 @@ class Listener:
         with contextlib.suppress(ConnectionResetError):
             # What is too much may be reset before the guest knows that it is connected.
             guest.connect(self._sock.getsockname())
-        guest.settimeout(AMPLE)
+        guest.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return guest
 
     def accept(self) -> Any:
