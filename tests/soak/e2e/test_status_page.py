@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -159,17 +158,3 @@ def test_a_store_that_many_hosts_share_has_a_page_as_well() -> None:
         assert max(seen.widths) == PHONE[0]
         assert (seen.requests, seen.complaints) == ((PAGE,), ())
         central.stop()
-
-
-def test_the_page_is_not_there_under_a_name_of_somebody_elses(make_agent: MakeAgent) -> None:
-    agent = make_agent()
-    with agent.host.namespace.connect("127.0.0.1", ADMIN_PORT) as connection:
-        connection.sendall(b"GET / HTTP/1.0\r\nHost: evil.example:9697\r\n\r\n")
-        answer = b""
-        while piece := connection.recv(65536):
-            answer += piece
-    assert answer.split()[1] == b"421"
-    head = agent.admin("/", method="HEAD")
-    assert (head.status, head.body) == (200, b"")
-    assert "default-src 'none'" in dict(head.headers)["Content-Security-Policy"]
-    assert json.loads(agent.admin("/ports").body) == []

@@ -174,16 +174,3 @@ def test_a_vm_without_a_trunk_is_told_so(world: World) -> None:
             assert reply.status == 503
         assert "attachment: the VM's port is no parent of a trunk in Neutron" in world.agent.log()
         assert guest.curl(META_DATA).status == 200
-
-
-def test_without_an_account_the_daemon_does_not_start(world: World) -> None:
-    world.agent.stop()
-    try:
-        world.agent.configure({"neutron": {"auth_type": None}})
-        done = world.agent.run()
-        assert done.returncode == 2
-        last = done.stderr.strip().splitlines()[-1]
-        assert "[neutron] auth_type" in last
-    finally:
-        world.agent.configure({"neutron": {"auth_type": "none"}})
-        world.agent.start()

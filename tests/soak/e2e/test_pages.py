@@ -6,9 +6,11 @@ Pages with a story of their own have modules of their own: tests/core/docs/typed
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import yaml
@@ -208,3 +210,41 @@ def test_a_guest_is_rid_of_the_program_for_tags(host: Shell) -> None:
         path.touch()
     types(host, "device-tags-use")
     assert not any(path.exists() for path in (*left, host.agent.state_path))
+
+
+def test_guests_without_openstack_get_their_records(
+    host: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, source = host.places(), host.folder / "source"
+    monkeypatch.setattr(host, "places", lambda: {**known, "/proc": "/proc"})
+    (source / "seeds/web1").mkdir(parents=True)
+    for name, text in {
+        "key.pub": f"{KEY}\n",
+        "user-data": "#!/bin/sh\n",
+        "vendor-data": "#cloud-config\n{}\n",
+        "network-config": "version: 2\n",
+        "web3.json": '{"hostname": "web3"}',
+        "seeds/web1/meta-data": "instance-id: iid-1\nlocal-hostname: moved\n",
+        "seeds/web1/user-data": "#!/bin/sh\n",
+        "records.jsonl": json.dumps({"id": PUSHED, "metadata": {"hostname": "imported"}}),
+    }.items():
+        (source / name).write_text(text)
+    host.names["web2"] = name = f"{netns.PREFIX}{os.getpid()}-web2"
+    container = netns.spawn(["unshare", "--net", "sleep", "infinity"])
+    inside, outside = (Path(f"/proc/{pid}/ns/net") for pid in (container.pid, "self"))
+    wait_for(lambda: inside.readlink() != outside.readlink(), "the container's namespace")
+    host.variables["pid"] = str(container.pid)
+    try:
+        printed = types(host, "store-kvm")
+        assert name in printed
+        url = "http://169.254.169.254/latest/meta-data/local-hostname"
+        assert netns.run(["nsenter", f"--net={inside}", "curl", "-s", url]).stdout == "web3"
+    finally:
+        netns.end(container)
+        netns.run(["ip", "netns", "del", name], check=False)
+        del host.names["web2"], host.variables["pid"]
+        for port in ("tap2", "tap3"):
+            host.switch.vsctl("--if-exists", "del-port", port)
+    assert "imported: 1 seeds, 1 lines" in printed
+    reply = host.guests["web1"].curl("/latest/meta-data/local-hostname")
+    assert (reply.status, reply.text) == (200, "moved")

@@ -11,8 +11,8 @@ from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e import shared
 from tests.host.e2e.container_vm import ContainerVm
-from tests.host.e2e.runtimes import Containerd, Dockerd, Podman, Runtime
 from tests.host.e2e.support import put
+from tests.soak.e2e.runtimes import Containerd, Dockerd, Podman, Runtime
 
 host = shared.host
 agent = shared.agent_with(

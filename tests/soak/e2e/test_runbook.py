@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 
 import pytest
 
@@ -49,24 +50,19 @@ HOLDS = {
 
 
 @pytest.fixture(scope="module")
-def with_store() -> Iterator[Stage]:
-    """A host whose guests the store answers."""
+def stages() -> Iterator[Callable[[bool], Stage]]:
+    """A host whose guests the store answers, and one whose guests Nova answers."""
     with ExitStack() as stack:
-        host = stack.enter_context(OpenvSwitch())
-        agent = stack.enter_context(Agent(host, OPTIONS)).start()
-        yield Stage(host, agent, stack)
-        agent.stop()
 
+        @cache
+        def stage(with_nova: bool) -> Stage:
+            host = stack.enter_context(OpenvSwitch())
+            nova = stack.enter_context(RecordingNova(host.namespace)) if with_nova else None
+            options = NOVA_OPTIONS if with_nova else OPTIONS
+            agent = stack.enter_context(Agent(host, options)).start()
+            return Stage(host, agent, stack, nova)
 
-@pytest.fixture(scope="module")
-def with_nova() -> Iterator[Stage]:
-    """A host whose guests Nova answers."""
-    with ExitStack() as stack:
-        host = stack.enter_context(OpenvSwitch())
-        nova = stack.enter_context(RecordingNova(host.namespace))
-        agent = stack.enter_context(Agent(host, NOVA_OPTIONS)).start()
-        yield Stage(host, agent, stack, nova)
-        agent.stop()
+        yield stage
 
 
 def figures(stage: Stage, moves: tuple[Move, ...]) -> list[float]:
@@ -76,23 +72,14 @@ def figures(stage: Stage, moves: tuple[Move, ...]) -> list[float]:
     return [stage.agent.metric(one.metric, **dict(one.labels)) for one in moves]
 
 
-@pytest.mark.parametrize("name", OF_STORE)
-def test_a_host_with_a_store_shows_what_the_page_says(with_store: Stage, name: str) -> None:
-    look(with_store, name)
-
-
-@pytest.mark.parametrize("name", OF_NOVA)
-def test_a_host_with_nova_shows_what_the_page_says(with_nova: Stage, name: str) -> None:
-    look(with_nova, name)
-
-
 def test_every_command_of_the_page_is_typed() -> None:
     typed = [PAGE[name].command for name in (*OF_STORE, *OF_NOVA)]
     assert untyped("runbook", typed) == []
 
 
-def look(stage: Stage, name: str) -> None:
-    """Break the host, run the page's own command, and compare."""
+@pytest.mark.parametrize("name", [*OF_STORE, *OF_NOVA])
+def test_a_broken_host_prints_the_pages_lines(stages: Callable[[bool], Stage], name: str) -> None:
+    stage = stages(name in OF_NOVA)
     block = PAGE[name]
     before = figures(stage, block.moves)
     breakage = {**OF_STORE, **OF_NOVA}[name]

@@ -158,20 +158,6 @@ def test_a_guest_that_sends_slowly_keeps_nobody_waiting_but_itself(
     scene.assert_given_back()
 
 
-def test_connections_that_send_nothing_take_their_own_ports_room_by_default(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    scene = Scene(make_agent(), make_guest)
-    with Greedy(scene.greedy, "silent", wanted=WANTED) as greedy:
-        with scene.others_notice_nothing():
-            wait_for(lambda: scene.closed("too_many") >= 2 * WANTED, "what is too much to go")
-            scene.assert_bounded()
-        assert scene.hit("waiting_per_port") >= 2 * WANTED
-        assert scene.greedy.curl(META_DATA, timeout=2).status == 0
-        assert greedy.finish().opened > WANTED
-    scene.assert_given_back()
-
-
 def test_connections_that_come_and_go_as_fast_as_can_be_are_nobody_elses(
     make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:

@@ -23,8 +23,8 @@ from tests.harness.poll import wait_for
 from tests.host.e2e import shared
 from tests.host.e2e.cni_vm import BRIDGE
 from tests.host.e2e.container_vm import ContainerVm
-from tests.host.e2e.runtimes import NETWORK, PORT, SwarmNode
 from tests.host.e2e.support import put
+from tests.soak.e2e.runtimes import NETWORK, PORT, SwarmNode
 
 PAGE = page("dfmeta-cni").partition("Docker Swarm\n============\n")[2]
 SECTION = PAGE.partition("\nBehaviour\n=========\n")[0]
