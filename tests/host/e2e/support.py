@@ -13,7 +13,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
@@ -31,7 +31,7 @@ from tests.harness.netns import Namespace
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.nova_tree import Instance
 from tests.harness.ovs import OpenvSwitch
-from tests.harness.poll import wait_for
+from tests.harness.poll import DEADLINE, wait_for
 from tests.harness.scheme import SIDE, Side
 
 META_DATA = "/openstack/latest/meta_data.json"
@@ -65,6 +65,9 @@ unless they are set."""
 PROMPT = 0.9
 """Seconds: below the first retransmission of a SYN or a SYN-ACK (1 s)."""
 
+SILENCE = 1.0
+"""Seconds in which an answer would have come."""
+
 _ETH_P_ALL = 0x0003
 _SO_TIMESTAMPNS = 35
 _SO_RCVBUFFORCE = 33
@@ -72,7 +75,7 @@ _SOL_PACKET = 263
 _PACKET_OUTGOING = 4
 _PACKET_AUXDATA = 8
 _TP_STATUS_VLAN_VALID = 1 << 4
-_SYN, _RST, _ACK = 0x02, 0x04, 0x10
+_FIN, _SYN, _RST, _ACK = 0x01, 0x02, 0x04, 0x10
 
 
 def project_ids(name: str, **values: Any) -> Ids:
@@ -137,6 +140,11 @@ def served(guest: Guest) -> bool:
     """Whether the guest gets an answer within a second and a half."""
     reply = guest.curl("/latest/meta-data/instance-id", timeout=1.5)
     return reply.status == 200
+
+
+def is_unanswered(guest: Guest, path: str = "/", *, host: str = METADATA_IP) -> bool:
+    """Return whether the guest gets no answer while one would have come."""
+    return guest.curl(path, timeout=SILENCE, host=host).status == 0
 
 
 def status_of(pid: int) -> dict[str, str]:
@@ -210,30 +218,59 @@ def log_time(agent: Agent, text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A TCP segment that was seen."""
+    """A TCP segment that was seen, once or repeatedly.
 
-    time: float
+    :ivar times: of each copy, by the kernel's clock.
+    """
+
+    times: tuple[float, ...]
     source: str
     destination: str
     source_port: int
     destination_port: int
+    sequence: int
     flags: int
+    length: int
     source_mac: str
 
     @property
+    def time(self) -> float:
+        """Return the time of the first copy."""
+        return self.times[0]
+
+    @property
+    def is_repeated(self) -> bool:
+        """Return whether it was sent again."""
+        return len(self.times) > 1
+
+    @property
     def is_syn(self) -> bool:
-        """A first SYN, ECN or not."""
+        """Return whether it begins a connection, ECN or not."""
         return self.flags & (_SYN | _ACK) == _SYN
 
     @property
     def is_syn_ack(self) -> bool:
-        """The answer to one."""
+        """Return whether it is the answer to one that does."""
         return self.flags & (_SYN | _ACK) == _SYN | _ACK
 
     @property
     def is_reset(self) -> bool:
-        """RST."""
+        """Return whether it is an RST."""
         return bool(self.flags & _RST)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Return what a repetition has in common with the first copy.
+
+        A SYN without an answer is repeated without ECN (RFC 3168, 6.1.1.1).
+        """
+        connection = self.source, self.source_port, self.destination, self.destination_port
+        return (*connection, self.sequence, self.length, self.flags & (_SYN | _ACK | _RST | _FIN))
+
+
+def packets(segments: list[Segment]) -> int:
+    """Return how many packets these segments were, with those that were repeated."""
+    return sum(len(one.times) for one in segments)
 
 
 class Capture(Closing):
@@ -270,15 +307,19 @@ class Capture(Closing):
         return list(self._frames)
 
     def segments(self) -> list[Segment]:
-        """The TCP segments among them, but for those of the daemon's own probe."""
-        found = [_segment(when, data) for when, data in self.frames()]
-        return [one for one in found if one and not SIDE.probes & {one.source, one.destination}]
+        """Return the TCP segments, each once, but for those of the daemon's own probe."""
+        found: dict[tuple[object, ...], Segment] = {}
+        for when, data in self.frames():
+            one = _segment(when, data)
+            if one is None or SIDE.probes & {one.source, one.destination}:
+                continue
+            if first := found.get(one.identity):
+                one = replace(first, times=(*first.times, when))
+            found[one.identity] = one
+        return list(found.values())
 
     def segments_of(self, *ports: int) -> list[Segment]:
-        """Those of connections with one of these ports, at either end.
-
-        On a device of the host the ends of earlier connections may be sent again at any time.
-        """
+        """Return those of connections with one of these ports, at either end."""
         return [
             one
             for one in self.segments()
@@ -330,14 +371,17 @@ def _segment(when: float, data: bytes) -> Segment | None:
     if data[12:14] != b"\x08\x00" or data[23] != socket.IPPROTO_TCP:
         return None
     start = 14 + (data[14] & 15) * 4
-    source_port, destination_port = struct.unpack("!HH", data[start : start + 4])
+    source_port, destination_port, sequence = struct.unpack_from("!HHI", data, start)
+    header = (data[start + 12] >> 4) * 4
     return Segment(
-        time=when,
+        times=(when,),
         source=socket.inet_ntoa(data[26:30]),
         destination=socket.inet_ntoa(data[30:34]),
         source_port=source_port,
         destination_port=destination_port,
+        sequence=sequence,
         flags=data[start + 13],
+        length=14 + int.from_bytes(data[16:18], "big") - start - header,
         source_mac=data[6:12].hex(":"),
     )
 
@@ -364,7 +408,7 @@ class Attempt(Closing):
         poller.register(self._socket, select.POLLOUT)
         return not poller.poll(0)
 
-    def connected_after(self, timeout: float) -> float | None:
+    def connected_after(self, timeout: float = DEADLINE) -> float | None:
         """Seconds from the start until it was open; None: not within ``timeout``, or refused."""
         poller = select.poll()
         poller.register(self._socket, select.POLLOUT)
@@ -381,7 +425,7 @@ class Attempt(Closing):
 
 
 @contextlib.contextmanager
-def open_connection(guest: Guest, *, timeout: float = 10) -> Iterator[socket.socket]:
+def open_connection(guest: Guest, *, timeout: float = DEADLINE) -> Iterator[socket.socket]:
     """A connection of the guest's to the service, for requests written by hand."""
     with guest.namespace.connect(METADATA_IP, 80, timeout=timeout) as connection:
         yield connection

@@ -105,20 +105,6 @@ def test_a_guest_waits_for_its_domain_to_appear(
     assert "project_id=libvirt" in agent.ctl("ports").stdout
 
 
-def test_the_project_of_a_known_instance_comes_from_its_domain(
-    make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova, folder: Path
-) -> None:
-    agent = make_agent(nova_options("ovsdb,libvirt", folder))
-    guest = make_guest("known")
-    nova.put(Instance(instance_id=guest.instance_id, project_id=PROJECT, hostname="known"))
-    # Defined and not running, as it is while os-vif plugs its port.
-    text = domains.definition(guest.instance_id, project=PROJECT)
-    domains.write(folder, "known", text)
-    assert guest.curl(PATH).text == "known"
-    sources = row(agent, guest)["sources"]
-    assert (sources["instance_id"], sources["project_id"]) == ("ovsdb", "libvirt")
-
-
 def test_a_tap_that_stays_does_not_stay_its_last_guests(
     make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova, folder: Path
 ) -> None:
@@ -158,23 +144,6 @@ def test_neutron_knows_whose_a_port_is(
     wait_for(lambda: any(late.ids.iface_id in one for one in neutron.requests()), "the question")
     neutron.put(neutron_harness.port(late.ids.iface_id, known_to(nova, "later"), PROJECT))
     assert [sample.body for sample in batch.samples()] == [b"later"]
-
-
-def test_a_port_of_an_admin_gets_the_project_of_its_instance(
-    make_agent: MakeAgent,
-    make_guest: MakeGuest,
-    nova: RecordingNova,
-    neutron: Neutron,
-    folder: Path,
-) -> None:
-    guest = anonymous(make_guest, "admins")
-    instance = known_to(nova, "admins")
-    neutron.put(neutron_harness.port(guest.ids.iface_id, instance, OTHER_PROJECT))
-    define(folder, guest, instance)
-    agent = make_agent(nova_options("neutron,libvirt", folder))
-    assert guest.curl(PATH).text == "admins"
-    sources = row(agent, guest)["sources"]
-    assert (sources["instance_id"], sources["project_id"]) == ("neutron", "libvirt")
 
 
 @pytest.mark.parametrize("backend", ["nova", "store"])
@@ -232,38 +201,6 @@ def test_a_neutron_that_does_not_answer_delays_only_who_needs_it(
     assert agent.log().count("identity source neutron") == 1
 
 
-@pytest.mark.parametrize("sources", ["libvirt,ovsdb", "ovsdb,libvirt"])
-def test_the_first_source_wins(
-    sources: str,
-    make_agent: MakeAgent,
-    make_guest: MakeGuest,
-    nova: RecordingNova,
-    folder: Path,
-) -> None:
-    guest = make_guest(
-        "guest", ids=Ids(iface_id=uuid_of("p"), vm_uuid=known_to(nova, "ovsdb"), project_id=PROJECT)
-    )
-    define(folder, guest, known_to(nova, "libvirt"))
-    agent = make_agent(nova_options(sources, folder))
-    first = sources.partition(",")[0]
-    assert guest.curl(PATH).text == first
-    assert row(agent, guest)["sources"]["instance_id"] == first
-
-
-def test_the_store_gives_the_project_of_its_record(
-    make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova, folder: Path
-) -> None:
-    agent = make_agent(nova_options("ovsdb,store", folder), start=False)
-    guest = make_guest("recorded")
-    nova.put(Instance(instance_id=guest.instance_id, project_id=PROJECT, hostname="recorded"))
-    agent.ctl("store", "put", guest.instance_id, "--project", PROJECT, "--name", "its name")
-    agent.start()
-    assert guest.curl(PATH).text == "recorded"
-    seen = row(agent, guest)
-    assert seen["sources"]["project_id"] == "store"
-    assert seen["instance_name"] == "its name"
-
-
 def test_a_port_is_provisioned_as_soon_as_it_has_a_number(
     host: OpenvSwitch,
     make_agent: MakeAgent,
@@ -303,33 +240,3 @@ def test_a_restart_keeps_the_addresses_of_guests_that_libvirt_names(
     agent.restart()
     assert "Kept 1 addresses" in agent.log()
     assert guest.curl(PATH).text == "kept"
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"df_metadata": {"identity_sources": "neutron"}}, "[neutron] auth_type"),
-        (
-            {
-                "df_metadata": {"identity_sources": "neutron"},
-                "neutron": {"auth_type": "password"},
-            },
-            "auth_url",
-        ),
-        (
-            {
-                "df_metadata": {"identity_sources": "neutron"},
-                "neutron": {"auth_type": "guessing"},
-            },
-            "guessing",
-        ),
-    ],
-)
-def test_a_wrong_option_is_named(
-    make_agent: MakeAgent, options: dict[str, dict[str, object]], words: str
-) -> None:
-    outcome = make_agent(options, start=False).run()
-    last = outcome.stderr.strip().splitlines()[-1]
-    assert outcome.returncode == 2
-    assert words in last
-    assert "is wrong" in last

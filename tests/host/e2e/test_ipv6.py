@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from dfmeta.model import Endpoint
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
-from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest, Reply
+from tests.harness.guest import EC2_6, OPENSTACK6, Guest, Reply
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
@@ -19,7 +18,6 @@ from tests.harness.scheme import SIDE
 from tests.host.e2e import shared
 from tests.host.e2e.support import (
     META_DATA,
-    NOVA_OPTIONS,
     TWIN_MAC,
     asks_own,
     project_ids,
@@ -34,17 +32,7 @@ STABLE = "fe80::1d2c:3b4a:5968:7786"
 """A stable-privacy address (RFC 7217): not derived from any MAC."""
 
 
-host, nova = shared.host, shared.nova
-
-
-@pytest.fixture(scope="module", params=[0, 2], ids=["in the daemon", "in workers"])
-def agent(
-    request: pytest.FixtureRequest, host: OpenvSwitch, nova: RecordingNova
-) -> Iterator[Agent]:
-    options = {**NOVA_OPTIONS, "df_metadata": {"backend": "nova", "proxy_workers": request.param}}
-    with Agent(host, options) as daemon:
-        yield daemon.start()
-        daemon.stop()
+host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
 
 
 @pytest.fixture
@@ -100,29 +88,6 @@ def test_a_guest_asks_either_service_from_any_of_its_addresses(agent: Agent, gue
         assert SIDE.keys.key_of(Endpoint(guest.ofport), slot) == key
 
 
-def test_the_same_source_address_may_ask_both_services(agent: Agent, guest: Guest) -> None:
-    for host in (OPENSTACK6, EC2_6, OPENSTACK6):
-        asks_from(guest, ULA, host)
-    assert [ip for _key, ip in slots(agent, guest)] == [ULA, ULA]
-
-
-def test_both_families_at_once_from_one_port(agent: Agent, guest: Guest) -> None:
-    hosts = {METADATA_IP: guest.ip, OPENSTACK6: guest.link_local, EC2_6: ULA}
-    batches = {
-        host: guest.start_many(40, 10, path=LOCAL_IPV4, host=host, source=source)
-        for host, source in hosts.items()
-        if host != OPENSTACK6
-    }
-    batches[OPENSTACK6] = guest.start_many(40, 10, path=LOCAL_IPV4, host=OPENSTACK6)
-    for host, batch in batches.items():
-        samples = batch.samples()
-        assert [sample.error for sample in samples if sample.error] == []
-        got = {(sample.status, sample.body.decode()) for sample in samples}
-        own = {guest.link_local, STABLE} if host == OPENSTACK6 else {hosts[host]}
-        assert {status for status, _body in got} == {200}
-        assert {body for _status, body in got} <= own
-
-
 def test_twins_with_the_same_mac_and_addresses_get_their_own(
     agent: Agent, nova: RecordingNova, make_guest: MakeGuest
 ) -> None:
@@ -167,46 +132,12 @@ def test_sixteen_addresses_in_turn_keep_their_slots(agent: Agent, guest: Guest) 
     assert gone == addresses[0], "the longest idle one"
 
 
-def test_forty_addresses_at_once_are_all_served(agent: Agent, guest: Guest) -> None:
-    addresses = [f"fd12:3456::2:{number:x}" for number in range(1, 41)]
-    guest.add_address6(*(f"{address}/64" for address in addresses))
-    batches = [
-        guest.start_many(1, path=META_DATA, host=EC2_6, source=one, timeout=60) for one in addresses
-    ]
-    for batch in batches:
-        (sample,) = batch.samples()
-        assert (sample.status, sample.error) == (200, "")
-        assert uuid_in(sample.body) == guest.instance_id
-    # Those of IPv4 are not among them.
-    asks_own(guest, host=METADATA_IP)
-
-
-def test_a_guest_whose_addresses_change_is_served_with_its_first_syn(
-    agent: Agent, guest: Guest
-) -> None:
-    asks_from(guest, ULA, EC2_6)
-    guest.namespace.ip(f"addr del {ULA}/64 dev eth0")
-    temporary = "fd12:3456::dead:beef"
-    guest.add_address6(f"{temporary}/64")
-    before = packet_ins(agent)
-    asks_from(guest, temporary, EC2_6)
-    assert packet_ins(agent) - before == 1
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "[fe80::a9fe:a9fe]",
-        "[fe80::a9fe:a9fe%eth0]",
-        "[fe80::a9fe:a9fe%25eth0]",
-        "[fe80::a9fe:a9fe]:80",
-        "[fe80::a9fe:a9fe%eth0]:80",
-        "[fe80::a9fe:a9fe%25eth0]:80",
-    ],
-)
-def test_a_host_header_may_have_a_zone(guest: Guest, name: str) -> None:
-    reply = guest.curl(META_DATA, host=OPENSTACK6, headers=[("Host", name)])
-    assert (reply.status, uuid_in(reply.body)) == (200, guest.instance_id)
+def test_a_host_header_may_have_a_zone(guest: Guest) -> None:
+    for zone in ("", "%eth0", "%25eth0"):
+        for port in ("", ":80"):
+            name = f"[fe80::a9fe:a9fe{zone}]{port}"
+            reply = guest.curl(META_DATA, host=OPENSTACK6, headers=[("Host", name)])
+            assert (reply.status, uuid_in(reply.body)) == (200, guest.instance_id), name
 
 
 def test_other_ports_and_other_addresses_are_not_the_services(
@@ -216,16 +147,3 @@ def test_other_ports_and_other_addresses_are_not_the_services(
     assert reply.status == 0
     reply = guest.curl(host="[fe80::a9fe:a9fd%25eth0]", timeout=1)
     assert reply.status == 0
-
-
-def test_the_neighbour_is_found_while_no_daemon_runs(agent: Agent, guest: Guest) -> None:
-    asks_own(guest, host=OPENSTACK6)
-    agent.kill()
-    try:
-        guest.namespace.ip("neigh flush dev eth0", six=True)
-        guest.curl(host=OPENSTACK6, timeout=0.5)
-        shown = guest.namespace.ip("neigh show fe80::a9fe:a9fe dev eth0")
-        assert "02:64:66:6d:65:fe" in shown
-    finally:
-        agent.start()
-    wait_for(lambda: guest.curl(host=OPENSTACK6, timeout=2).status == 200, "an answer")
