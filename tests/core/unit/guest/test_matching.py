@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from dfmeta.guest import tag_devices
 from tests.harness.sysfs import MAC, PCI, Machine
 
@@ -38,35 +36,31 @@ def found(
 # PCI and virtio
 
 
-@pytest.mark.parametrize("below", ["", "/virtio0"])
-def test_a_nic_is_found_by_its_pci_address(machine: Machine, said: list[str], below: str) -> None:
-    machine.nic(f"{PCI}:02.0{below}/net/ens2", MAC)
-    machine.nic(f"{PCI}:03.0{below}/net/ens3", OTHER_MAC)
-    assert found(machine, [nic("lan", bus="pci", address="0000:00:03.0")], said) == {
-        "ens3": ["lan"]
-    }
-    assert said == []
-
-
-@pytest.mark.parametrize("address", ["0000:00:07.0", "00000000:00:07.0", "0000:00:07.0".upper()])
-def test_a_virtio_disk_is_found_by_its_pci_address(
-    machine: Machine, said: list[str], address: str
+def test_a_nic_and_a_disk_are_found_by_their_pci_addresses(
+    machine: Machine, said: list[str]
 ) -> None:
+    machine.nic(f"{PCI}:02.0/virtio0/net/ens2", MAC)
+    machine.nic(f"{PCI}:03.0/net/ens3", OTHER_MAC)
     machine.disk(f"{PCI}:06.0/virtio3/block/vda", partitions=2)
     machine.disk(f"{PCI}:07.0/virtio4/block/vdb", partitions=1)
-    assert found(machine, [disk("db", bus="pci", address=address)], said) == {"vdb": ["db"]}
+    machine.disk("pci10000:e1/10000:e1:00.0/nvme/nvme0/nvme0n1")
+    for number in (2, 3):
+        wanted = nic("lan", bus="pci", address=f"0000:00:0{number}.0")
+        assert found(machine, [wanted], said) == {f"ens{number}": ["lan"]}
+    for address, name in (
+        ("0000:00:07.0", "vdb"),
+        ("00000000:00:07.0", "vdb"),
+        ("10000:e1:00.0", "nvme0n1"),
+        ("10000:E1:00.0", "nvme0n1"),
+    ):
+        assert found(machine, [disk("db", bus="pci", address=address)], said) == {name: ["db"]}
+    assert said == []
 
 
 def test_a_device_behind_a_bridge_is_at_its_own_address(machine: Machine, said: list[str]) -> None:
     machine.nic(f"{PCI}:02.0/0000:01:00.0/virtio0/net/enp1s0")
     assert found(machine, [nic("a", bus="pci", address="0000:00:02.0")], said) == {}
     assert found(machine, [nic("a", bus="pci", address="0000:01:00.0")], said) == {"enp1s0": ["a"]}
-
-
-def test_nvme_is_found_by_its_pci_address(machine: Machine, said: list[str]) -> None:
-    machine.disk("pci10000:e1/10000:e1:00.0/nvme/nvme0/nvme0n1")
-    wanted = disk("scratch", bus="pci", address="10000:e1:00.0")
-    assert found(machine, [wanted], said) == {"nvme0n1": ["scratch"]}
 
 
 def test_the_specifications_machine_has_all_of_its_roles(machine: Machine, said: list[str]) -> None:
@@ -152,39 +146,32 @@ def test_a_scsi_address_is_hexadecimal_and_linux_decimal(machine: Machine, said:
 # USB, IDE, Xen
 
 
-@pytest.mark.parametrize(
-    ("address", "name"),
-    [("1:2", "sda"), ("0:2", "sda"), ("3:2.4", "sdb"), ("1:2.4", "sdb"), ("0:3", ""), ("9:2", "")],
-)
-def test_a_usb_disk_is_found_by_bus_and_port(
-    machine: Machine, said: list[str], address: str, name: str
-) -> None:
+def test_a_usb_device_is_found_by_bus_and_port(machine: Machine, said: list[str]) -> None:
     """Each of the two controllers has two buses, of which a hypervisor knows nothing."""
     for bus in (1, 2, 3, 4):
         machine.usb_bus(f"{PCI}:0{6 if bus < 3 else 7}.0/usb{bus}")
     machine.disk(f"{PCI}:06.0/usb1/1-2/1-2:1.0/host8/target8:0:0/8:0:0:0/block/sda")
     machine.disk(f"{PCI}:07.0/usb3/3-2/3-2.4/3-2.4:1.0/host9/target9:0:0/9:0:0:0/block/sdb")
-    wanted = disk("stick", bus="usb", address=address)
-    assert found(machine, [wanted], said) == ({name: ["stick"]} if name else {})
-
-
-def test_a_usb_nic_is_found_by_bus_and_port(machine: Machine, said: list[str]) -> None:
     machine.nic(f"{XHCI}/usb1/1-4/1-4:1.0/net/usb0")
+    for address, name in (
+        *(("1:2", "sda"), ("0:2", "sda"), ("3:2.4", "sdb")),
+        *(("1:2.4", "sdb"), ("0:3", ""), ("9:2", "")),
+    ):
+        tagged = found(machine, [disk("stick", bus="usb", address=address)], said)
+        assert tagged == ({name: ["stick"]} if name else {}), address
     assert found(machine, [nic("lte", bus="usb", address="1:4")], said) == {"usb0": ["lte"]}
 
 
-@pytest.mark.parametrize(
-    ("address", "name"),
-    [("0:0", "sda"), ("0:1", "sdb"), ("1:0", "sdc"), ("0:1:0:0", "sdc"), ("1:1", "")],
-)
-def test_an_ide_disk_is_found_by_channel_and_device(
-    machine: Machine, said: list[str], address: str, name: str
-) -> None:
+def test_an_ide_disk_is_found_by_channel_and_device(machine: Machine, said: list[str]) -> None:
     machine.disk(f"{IDE}/ata1/host0/target0:0:0/0:0:0:0/block/sda")
     machine.disk(f"{IDE}/ata1/host0/target0:0:1/0:0:1:0/block/sdb")
     machine.disk(f"{IDE}/ata2/host1/target1:0:0/1:0:0:0/block/sdc")
-    wanted = disk("old", bus="ide", address=address)
-    assert found(machine, [wanted], said) == ({name: ["old"]} if name else {})
+    for address, name in (
+        *(("0:0", "sda"), ("0:1", "sdb"), ("1:0", "sdc")),
+        *(("0:1:0:0", "sdc"), ("1:1", "")),
+    ):
+        tagged = found(machine, [disk("old", bus="ide", address=address)], said)
+        assert tagged == ({name: ["old"]} if name else {}), address
 
 
 def test_a_sata_controller_is_no_ide(machine: Machine, said: list[str]) -> None:
@@ -220,17 +207,12 @@ def test_the_specifications_xen_guest_has_all_of_its_roles(
     assert len(said) == 2
 
 
-@pytest.mark.parametrize(
-    ("vbd", "addresses"),
-    [(51728, ["51728", "1"]), (2064, ["2064", "1"]), (1 << 28 | 17 << 8, ["268439808", "17"])],
-)
-def test_a_xen_disk_is_found_by_number_and_by_place(
-    machine: Machine, said: list[str], vbd: int, addresses: list[str]
-) -> None:
-    machine.disk(f"vbd-{vbd}/block/xvdz")
-    for address in addresses:
-        wanted = disk("x", bus="xen", address=address)
-        assert found(machine, [wanted], said) == {"xvdz": ["x"]}
+def test_a_xen_disk_is_found_by_number_and_by_place(machine: Machine, said: list[str]) -> None:
+    for vbd, place in ((51728, "1"), (2064 + 16, "2"), (1 << 28 | 17 << 8, "17")):
+        name = f"xv{place}"
+        machine.disk(f"vbd-{vbd}/block/{name}")
+        for address in (str(vbd), place):
+            assert found(machine, [disk("x", bus="xen", address=address)], said) == {name: ["x"]}
 
 
 # Name, MAC, serial
@@ -294,38 +276,39 @@ def test_the_address_says_more_than_the_name_and_the_name_more_than_the_mac(
     assert found(machine, [known], said) == {"eth1": ["c"]}
 
 
-@pytest.mark.parametrize("where", [{"bus": "pci", "address": "0000:00:02.0"}, {"devname": "eth0"}])
-def test_a_nic_at_its_place_is_not_taken_where_another_has_its_mac(
-    machine: Machine, said: list[str], where: dict[str, str]
+def test_a_device_at_its_place_is_not_taken_where_another_has_its_mac_or_serial(
+    machine: Machine, said: list[str]
 ) -> None:
     machine.nic(f"{PCI}:02.0/virtio0/net/eth0", OTHER_MAC)
     machine.nic(f"{PCI}:03.0/virtio1/net/eth1", MAC)
-    assert found(machine, [nic("a", mac=MAC, **where)], said) == {}
-    assert "'eth0', 'eth1' match: none is tagged" in said[0]
-    shared = [nic("a", mac=MAC, **where), nic("b", mac=MAC, devname="eth9")]
-    assert found(machine, shared, said) == {"eth0": ["a"]}
-
-
-def test_a_disk_at_its_place_is_not_taken_where_another_has_its_serial(
-    machine: Machine, said: list[str]
-) -> None:
+    places: tuple[dict[str, str], ...] = (
+        {"bus": "pci", "address": "0000:00:02.0"},
+        {"devname": "eth0"},
+    )
+    for where in places:
+        said.clear()
+        assert found(machine, [nic("a", mac=MAC, **where)], said) == {}
+        assert "'eth0', 'eth1' match: none is tagged" in said[0]
+        shared = [nic("a", mac=MAC, **where), nic("b", mac=MAC, devname="eth9")]
+        assert found(machine, shared, said) == {"eth0": ["a"]}
     machine.disk(f"{PCI}:07.0/virtio4/block/vda")
     machine.disk(f"{PCI}:08.0/virtio5/block/vdb", serial="s1")
+    said.clear()
     at = disk("db", bus="pci", address="0000:00:07.0", serial="s1")
     assert found(machine, [at], said) == {}
     assert "'vda', 'vdb' match: none is tagged" in said[0]
 
 
-@pytest.mark.parametrize("tags", [[], None, ["b"]])
 def test_a_mac_of_another_device_of_the_document_tells_nothing_tagged_or_not(
-    machine: Machine, said: list[str], tags: list[str] | None
+    machine: Machine, said: list[str]
 ) -> None:
     """The tagged one is not here; the other is at its own address, or not yet at any."""
     machine.nic(f"{PCI}:04.0/virtio0/net/eth0", MAC)
     wanted = nic("a", bus="pci", address="0000:00:03.0", mac=MAC)
-    for address in ("0000:00:04.0", "none"):
-        other = {**wanted, "address": address, "tags": tags}
-        assert "a" not in found(machine, [wanted, other], said).get("eth0", [])
+    for tags in ([], None, ["b"]):
+        for address in ("0000:00:04.0", "none"):
+            other = {**wanted, "address": address, "tags": tags}
+            assert "a" not in found(machine, [wanted, other], said).get("eth0", [])
     assert found(machine, [wanted], said) == {"eth0": ["a"]}
 
 
@@ -395,17 +378,15 @@ def test_a_usb_disk_has_the_serial_of_its_device(machine: Machine, said: list[st
     assert found(machine, [disk("x", serial="stick-1")], said) == {"sda": ["x"]}
 
 
-@pytest.mark.parametrize(
-    ("seen", "is_found"),
-    [(VOLUME[:19], False), (VOLUME[:20], True), (VOLUME[:30], True), (VOLUME, True)],
-)
 def test_a_serial_is_known_by_its_first_20_characters_or_more(
-    machine: Machine, said: list[str], seen: str, is_found: bool
+    machine: Machine, said: list[str]
 ) -> None:
-    machine.disk(f"{PCI}:07.0/virtio4/block/vda", serial=seen)
-    expected = {"vda": ["db"]} if is_found else {}
-    assert found(machine, [disk("db", serial=VOLUME)], said) == expected
-    assert found(machine, [disk("db", serial=VOLUME[:18] + "zz" + VOLUME[20:])], said) == {}
+    for number, length in enumerate((19, 20, 30, len(VOLUME))):
+        serial = f"{number}{VOLUME}"
+        machine.disk(f"{PCI}:1{number}.0/virtio4/block/vd{number}", serial=serial[:length])
+        expected = {f"vd{number}": ["db"]} if number else {}
+        assert found(machine, [disk("db", serial=serial)], said) == expected
+        assert found(machine, [disk("db", serial=serial[:18] + "zz" + serial[20:])], said) == {}
 
 
 def test_a_nic_is_never_a_disk(machine: Machine, said: list[str]) -> None:
@@ -422,32 +403,25 @@ def test_a_link_that_leads_out_of_sysfs_is_no_device(machine: Machine, said: lis
     assert machine.names() == []
 
 
-@pytest.mark.parametrize(
-    ("bus", "address"),
-    [
-        ("pci", "00:02.0"),
-        ("pci", "0000:00:02.0\n"),
-        ("scsi", "none"),
-        ("scsi", ""),
-        ("scsi", ":".join(["1"] * 99)),
-        ("usb", "1:2/../3"),
-        ("xen", "-1"),
-        ("ide", "\u0660:\u0660"),
-        ("pci", "0000:00:0\u0660.0"),
-    ],
-)
-def test_an_odd_address_is_none(bus: str, address: str) -> None:
-    assert tag_devices.numbers_of(bus, address) == ()
+def test_an_odd_address_is_none() -> None:
+    for bus, addresses in {
+        "pci": ("00:02.0", "0000:00:02.0\n", "0000:00:0\u0660.0"),
+        "scsi": ("none", "", ":".join(["1"] * 99)),
+        "usb": ("1:2/../3",),
+        "xen": ("-1",),
+        "ide": ("\u0660:\u0660",),
+    }.items():
+        for address in addresses:
+            assert tag_devices.numbers_of(bus, address) == (), (bus, address)
 
 
 def test_of_two_serials_that_begin_alike_neither_is_taken_for_the_other(
     machine: Machine, said: list[str]
 ) -> None:
-    """virtio has 20 characters of a serial: which of the two this is nobody can say."""
+    """virtio has 20 characters of a serial: which of the two this is cannot be known."""
     start = VOLUME[:20]
     machine.disk(f"{PCI}:07.0/virtio4/block/vda", serial=start)
-    one = disk("oracledb", bus="none", address="none", serial=f"{start}-aaaa")
-    other = disk("squid", bus="none", address="none", serial=f"{start}-bbbb")
+    one, other = (disk(tag, serial=f"{start}-{tag * 4}") for tag in "ab")
     assert found(machine, [one, other], said) == {}
     assert len(said) == 2
-    assert found(machine, [one], said) == {"vda": ["oracledb"]}
+    assert found(machine, [one], said) == {"vda": ["a"]}
