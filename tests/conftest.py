@@ -12,7 +12,12 @@ from tests.harness.examples import FIXED, USUAL, examples
 # Their assertions, too, show what they compared.
 pytest.register_assert_rewrite("tests.core", "tests.host", "tests.soak")
 
-pytest_plugins = ["tests.harness.failures", "tests.harness.fixtures", "tests.harness.tier"]
+pytest_plugins = [
+    "tests.harness.reach",  # before anything imports dfmeta
+    "tests.harness.failures",
+    "tests.harness.fixtures",
+    "tests.harness.tier",
+]
 
 # How long an example takes says how busy the machine is. The examples are the same in each run, so
 # that a run judges the change and not the luck of its draw; tools/soak draws others each time.

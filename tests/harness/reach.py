@@ -1,0 +1,300 @@
+"""Which tests reach which lines of dfmeta, and how much of dfmeta they reach.
+
+Where ``DFMETA_TEST_REACH`` names a folder, each statement of dfmeta begins with a mark when its
+module is compiled, and each process of pytest writes a file there when it ends. A test's own marks
+are those that are set while it runs, with its fixtures. Programs that tests start are not measured.
+
+``python -m tests.harness.reach FOLDER`` prints the share of the lines that tests or an import have
+reached, and the modules with the lowest share.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib.util
+import itertools
+import json
+import os
+import re
+import sys
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType
+from typing import Final, NamedTuple
+
+import pytest
+
+FOLDER: Final = "DFMETA_TEST_REACH"
+"""Environment variable."""
+PACKAGE: Final = "dfmeta"
+IMPORT: Final = ""
+"""In place of a test: lines outside functions, which run when their module is imported."""
+_NAME: Final = "__dfmeta_reach__"
+"""Name of the marks among Python's own, since a compiled module has no other names."""
+_ROOM: Final = 1 << 16
+"""Marks of all modules together."""
+_SHOWN: Final = 10
+"""Modules that a report names."""
+
+Map = dict[str, dict[int, set[str]]]
+"""Path of a module → line → tests."""
+
+
+class Statement(NamedTuple):
+    """Lines of a statement; of one that contains others, those of its head."""
+
+    first: int
+    last: int
+    inner: bool
+    """Whether it is inside a function."""
+
+
+def statements(tree: ast.Module, mark: int = -1) -> list[Statement]:
+    """Return the statements of a module.
+
+    :param mark: put a mark before each, with numbers from this one on; -1: change nothing.
+    """
+    found: list[Statement] = []
+    pending: list[tuple[list[ast.stmt], bool]] = [(tree.body, False)]
+    while pending:
+        body, inner = pending.pop()
+        marked: list[ast.stmt] = []
+        for one in body:
+            if not _executable(one):
+                marked.append(one)
+                continue
+            if mark >= 0:
+                marked.append(_mark(one, mark + len(found)))
+            marked.append(one)
+            nested = list(_bodies(one))
+            function = isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+            pending.extend((part, inner or function) for part in nested)
+            first = min([one.lineno, *(each.lineno for each in _decorators(one))])
+            last = min([nested[0][0].lineno - 1] if nested else [one.end_lineno or one.lineno])
+            found.append(Statement(first, max(first, last), inner))
+        body[:] = marked
+    return found
+
+
+def _decorators(one: ast.stmt) -> list[ast.expr]:
+    return getattr(one, "decorator_list", [])
+
+
+def _bodies(one: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """Yield the blocks of a statement, but those that only a type checker reads."""
+    if isinstance(one, ast.If) and "TYPE_CHECKING" in ast.unparse(one.test):
+        return
+    for field in ("body", "orelse", "finalbody"):
+        if getattr(one, field, None):
+            yield getattr(one, field)
+    for part in (*getattr(one, "handlers", ()), *getattr(one, "cases", ())):
+        yield part.body
+
+
+def _executable(one: ast.stmt) -> bool:
+    """Return whether a test can reach a statement: it is no text, declaration or stub."""
+    if isinstance(one, ast.Expr):
+        return not isinstance(one.value, ast.Constant)
+    if isinstance(one, ast.Raise) and one.exc is not None:
+        return ast.unparse(one.exc) != "NotImplementedError"
+    if isinstance(one, ast.ImportFrom):
+        return one.module != "__future__"
+    return not isinstance(one, ast.Global | ast.Nonlocal | ast.Pass)
+
+
+def _mark(one: ast.stmt, number: int) -> ast.stmt:
+    marks = ast.Subscript(ast.Name(_NAME, ast.Load()), ast.Constant(number), ast.Store())
+    mark = ast.copy_location(ast.Assign([marks], ast.Constant(1)), one)
+    return ast.fix_missing_locations(mark)
+
+
+class _Recorder:
+    """Sets the marks into modules, and notes which are set in each test."""
+
+    def __init__(self) -> None:
+        self._marks = bytearray(_ROOM)
+        self._used = 0
+        self._modules: dict[str, tuple[int, list[Statement]]] = {}
+        """Path → number of its first mark, and its statements."""
+        self.reached: defaultdict[str, set[int]] = defaultdict(set)
+        self.failed: set[str] = set()
+        spec = importlib.util.find_spec(PACKAGE)
+        assert spec is not None
+        assert spec.origin is not None
+        self._root = Path(spec.origin).resolve().parents[1]
+        self._get_code = SourceFileLoader.get_code
+        setattr(builtins, _NAME, self._marks)
+
+    def code(self, loader: SourceFileLoader, name: str) -> CodeType | None:
+        """Return a module's code, with marks if it is one of dfmeta's."""
+        path = Path(loader.path)
+        if not path.is_relative_to(self._root / PACKAGE):
+            return self._get_code(loader, name)
+        tree = ast.parse(path.read_bytes())
+        parts = statements(tree, self._used)
+        self._modules[str(path.relative_to(self._root))] = self._used, parts
+        self._used += len(parts)
+        return compile(tree, str(path), "exec", dont_inherit=True)
+
+    def take(self, test: str) -> None:
+        """Note the marks that are set as those of a test, and clear them."""
+        found = bytes(self._marks[: self._used])
+        self._marks[: self._used] = bytes(len(found))
+        self.reached[test].update(one.start() for one in re.finditer(b"\x01", found))
+
+    def write(self, folder: str) -> None:
+        """Write what this process has reached."""
+        self.take(IMPORT)
+        names = list(self._modules)
+        begins = [begin for begin, _ in self._modules.values()]
+        tests: dict[str, dict[str, list[int]]] = {}
+        for test, marks in self.reached.items():
+            own: defaultdict[str, list[int]] = defaultdict(list)
+            for mark in sorted(marks):
+                place = bisect_right(begins, mark) - 1
+                own[names[place]].append(mark - begins[place])
+            tests[test] = own
+        modules = {path: parts for path, (_, parts) in self._modules.items()}
+        written = {"modules": modules, "tests": tests, "failed": sorted(self.failed)}
+        Path(folder, f"{os.getpid()}.json").write_text(json.dumps(written))
+
+
+def _begin() -> _Recorder | None:
+    """Mark the modules that are imported from now on, where it is wanted."""
+    if FOLDER not in os.environ:
+        return None
+    recorder = _Recorder()
+    setattr(SourceFileLoader, "get_code", lambda self, name: recorder.code(self, name))  # noqa: B010
+    return recorder
+
+
+_RECORDER: Final = _begin()
+
+
+def function_of(test: str) -> str:
+    """Return the id of a test without its parameters."""
+    return test.partition("[")[0]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Note what a test reaches."""
+    if _RECORDER is None:
+        return (yield)
+    _RECORDER.take(IMPORT)
+    try:
+        return (yield)
+    finally:
+        _RECORDER.take(function_of(item.nodeid))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note a failed test."""
+    if _RECORDER is not None and report.failed:
+        _RECORDER.failed.add(function_of(report.nodeid))
+
+
+def pytest_unconfigure() -> None:
+    """Keep what this process has reached."""
+    if _RECORDER is not None:
+        _RECORDER.write(os.environ[FOLDER])
+
+
+class Reached(NamedTuple):
+    """What all processes have reached together."""
+
+    statements: dict[str, list[Statement]]
+    """Path of a module → its statements."""
+    tests: dict[str, list[set[str]]]
+    """Path of a module → for each statement the tests that reach it, or :data:`IMPORT`."""
+    failed: set[str]
+    """Tests that failed in one of the processes."""
+
+
+def read(folder: Path) -> Reached:
+    """Return what the processes have written to a folder."""
+    reached = Reached({}, {}, set())
+    for file in folder.glob("*.json"):
+        written = json.loads(file.read_text())
+        for path, parts in written["modules"].items():
+            if path not in reached.statements:
+                reached.statements[path] = [Statement(*part) for part in parts]
+                reached.tests[path] = [set() for _ in parts]
+        for test, modules in written["tests"].items():
+            for path, marks in modules.items():
+                # Another process may have imported the module before it was edited.
+                if len(reached.statements[path]) == len(written["modules"][path]):
+                    for mark in marks:
+                        reached.tests[path][mark].add(test)
+        reached.failed.update(written["failed"])
+    return reached
+
+
+def load(folder: Path) -> Map:
+    """Return the tests that reach each line; :data:`IMPORT` for a line outside functions.
+
+    A test is ``file::function``, without its parameters. Lines of one statement share their set.
+    """
+    reached = read(folder)
+    return {
+        path: {
+            line: tests - {IMPORT} if part.inner else {IMPORT}
+            for part, tests in zip(parts, reached.tests[path], strict=True)
+            for line in range(part.first, part.last + 1)
+        }
+        for path, parts in reached.statements.items()
+    }
+
+
+def tests_of(reached: Map, changed: Mapping[str, Iterable[int]]) -> set[str]:
+    """Return the tests that reach changed lines.
+
+    A line without a statement counts as the one before it. A line outside functions is reached by
+    each test that reaches a function of its module.
+
+    :param changed: path of a module → numbers of lines, as they were when the map was made.
+    """
+    found: set[str] = set()
+    for path, lines in changed.items():
+        known = reached.get(path, {})
+        numbers = sorted(known)
+        for line in lines:
+            place = bisect_right(numbers, line)
+            tests = known[numbers[place - 1]] if place else {IMPORT}
+            if IMPORT in tests:
+                tests = set(itertools.chain.from_iterable(known.values()))
+            found |= tests
+    return found - {IMPORT}
+
+
+def main() -> int:
+    """Print the coverage of the processes that wrote to a folder."""
+    root = Path(__file__).resolve().parents[2]
+    reached = read(Path(sys.argv[1]))
+    shares: dict[str, tuple[int, int]] = {}
+    for file in (root / PACKAGE).rglob("*.py"):
+        path = str(file.relative_to(root))
+        parts = reached.statements.get(path)
+        if parts is None:
+            parts = statements(ast.parse(file.read_bytes()))
+        shares[path] = sum(map(bool, reached.tests.get(path, []))), len(parts)
+    worst = sorted(
+        (path for path in shares if shares[path][1]), key=lambda one: _percent(shares[one])
+    )
+    for path in worst[:_SHOWN]:
+        sys.stdout.write(f"{_percent(shares[path]):5.1f} %  {path}\n")
+    total = sum(have for have, _ in shares.values()), sum(of for _, of in shares.values())
+    sys.stdout.write(f"{_percent(total):5.1f} %  of {total[1]} statements\n")
+    return 0
+
+
+def _percent(share: tuple[int, int]) -> float:
+    return 100 * share[0] / share[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
