@@ -103,7 +103,7 @@ def test_the_sizes_that_it_names_are_the_codes() -> None:
 
 
 def test_every_block_is_broken_and_looked_at() -> None:
-    code = Path(runbook_page.__file__).parents[2].joinpath("host/e2e/breakages.py").read_text()
+    code = Path(runbook_page.__file__).parents[2].joinpath("soak/e2e/breakages.py").read_text()
     broken = re.findall(r'^    "([\w-]+)": \w+,$', code, re.MULTILINE)
     assert sorted(one.name for one in BLOCKS) == sorted(broken)
 

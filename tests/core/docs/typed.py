@@ -26,7 +26,7 @@ TYPED: Mapping[str, str] = {
     "doctor": "tests/soak/e2e/test_pages.py",
     "first-hour-libvirt": "tests/host/e2e/test_first_hour.py",
     "first-hour-openstack": "tests/soak/e2e/test_first_hour_openstack.py",
-    "install": "tests/host/e2e/test_first_hour.py",
+    "install": "tests/soak/e2e/test_upgrade_page.py",
     "ipv6-only": "tests/soak/e2e/test_pages.py",
     "migrate": "tests/soak/e2e/test_pages.py",
     "migrate-hollow": "tests/soak/e2e/test_pages.py",
@@ -43,7 +43,7 @@ TYPED: Mapping[str, str] = {
     "store-database": "tests/soak/e2e/test_pages.py",
     "store-kvm": "tests/soak/e2e/test_pages.py",
     "trunks": "tests/soak/e2e/test_pages.py",
-    "upgrade": "tests/host/e2e/test_first_hour.py",
+    "upgrade": "tests/soak/e2e/test_upgrade_page.py",
 }
 """Each page with commands, and the module that types them."""
 PLACEHOLDERS = ("VERSION", "BEFORE", "FILE", "PORT", "INSTANCE", "TOKEN")

@@ -1,4 +1,4 @@
-"""An operator at a host's shell, typing the commands of a page.
+"""The shell of a host, in which the commands of a page are typed.
 
 What a page names is elsewhere in a test: :meth:`Shell.places` says where, in both directions. A
 command that names anything else of this machine is not run. Words in capitals are the reader's to
@@ -14,11 +14,12 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 from tests.core.docs.typed import explained, located
-from tests.harness import netns, nursery
+from tests.harness import netns
 from tests.harness.agent import Agent, program
 from tests.harness.console import Block, Step, difference, steps
 from tests.harness.guest import Guest
@@ -171,7 +172,7 @@ class Shell:
     def _programs(self, folder: Path) -> None:
         script(folder / "dfmeta", *command_with(self.agent.config_file))
         for name in ("dfmeta-agent", "dfmeta-store"):
-            script(folder / name, *nursery.in_shell(program(name)))
+            script(folder / name, *program(name))
         usual = UNPACKED / "usr/bin"
         script(folder / "ovs-ofctl", str(usual / "ovs-ofctl"))
         script(folder / "nft", str(UNPACKED / "usr/sbin/nft"))
@@ -193,7 +194,7 @@ def command_with(file: Path) -> list[str]:
         "from dfmeta import conf\nfrom dfmeta.cli.ctl import main\n"
         f"conf.DEFAULT_FILES = ({str(file)!r},)\nmain()"
     )
-    return nursery.in_shell(program("dfmeta"), code)
+    return [sys.executable, "-c", code]
 
 
 def script(path: Path, *command: str) -> None:

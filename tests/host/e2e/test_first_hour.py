@@ -1,7 +1,4 @@
-"""Somebody types doc/source/first-hour-libvirt.rst on a new host; it prints what the page shows.
-
-A host that was set up so goes to another release and back as doc/source/upgrade.rst says, and one
-is set up by doc/source/install.rst.
+"""doc/source/first-hour-libvirt.rst is typed on a new host; it prints what the page shows.
 
 What is real: Open vSwitch, the daemon and dfmeta's commands, curl and cloud-init in guests that are
 network namespaces. What stands in, since it cannot run here, is in
@@ -16,25 +13,22 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from itertools import takewhile
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from dfmeta.ports.domain import parse
-from tests.core.docs.typed import commands, page, untyped
+from tests.core.docs.typed import page, untyped
 from tests.harness import domains as libvirt
 from tests.harness.cloudinit import Boot, Booting
 from tests.harness.console import Step, blocks
 from tests.harness.guest import Guest, Ids, uuid_of
-from tests.harness.netns import CommandError
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e.shell import LEFT_OUT, Shell
-from tests.host.e2e.support import KEY, asks_own, put
+from tests.host.e2e.support import KEY
 
-PAGE, UPGRADE, INSTALL = map(page, ("first-hour-libvirt", "upgrade", "install"))
+PAGE = page("first-hour-libvirt")
 WEB1 = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 WEB2 = "9b1d5f0e-2c63-4d51-8f0a-5b1f6a7c8d03"
 LEASES = {"web1": "192.168.150.11/24", "web2": "192.168.150.12/24"}
@@ -158,46 +152,3 @@ def test_a_libvirt_host_prints_what_the_page_shows(operator: Host) -> None:
         operator.read(block)
     assert untyped("first-hour-libvirt", operator.typed) == []
     assert list((operator.folder / "opt").iterdir()) == []
-
-
-def test_a_host_of_the_first_hour_goes_to_another_release_and_back(operator: Host) -> None:
-    operator.names["VERSION"] = "0.1.0"
-    for block in takewhile(lambda block: block.caption != "web1.xml", blocks(PAGE)):
-        operator.read(block)
-    guest = operator.stack.enter_context(Guest(operator.switch, "web1", route="gateway"))
-    put(operator.agent, guest)
-    link = operator.folder / "opt/dfmeta"
-    assert link.readlink() == Path("dfmeta-0.1.0")
-    operator.names |= {"VERSION": "0.2.0", "BEFORE": "0.1.0"}
-    there, back = UPGRADE.split("\nRollback\n")
-    operator.type_all(there)
-    assert link.readlink() == Path("dfmeta-0.2.0")
-    asks_own(guest)
-    operator.type_all(back)
-    assert link.readlink() == Path("dfmeta-0.1.0")
-    asks_own(guest)
-    assert (operator.folder / "var/backups/dfmeta-before.db").exists()
-    assert untyped("upgrade", operator.typed) == []
-
-
-@pytest.mark.installed
-def test_a_host_is_set_up_and_cleared_by_the_page_on_installing() -> None:
-    with ExitStack() as stack:
-        host = Shell(stack, stack.enter_context(OpenvSwitch()))
-        host.names["VERSION"] = "0.1.0"
-        host.type_all(INSTALL)
-        assert untyped("install", host.typed) == []
-        assert list((host.folder / "opt").iterdir()) == []
-        assert list((host.folder / "etc/systemd/system").iterdir()) == []
-        assert not (host.folder / "etc/dfmeta").exists()
-
-
-def test_a_folder_in_the_place_of_the_link_is_refused() -> None:
-    with ExitStack() as stack:
-        host = Shell(stack, stack.enter_context(OpenvSwitch()))
-        (host.folder / "opt/dfmeta").mkdir()
-        host.names["VERSION"] = "0.1.0"
-        (link,) = {one for one in commands(UPGRADE) if one.startswith("ln ") and "VERSION" in one}
-        with pytest.raises(CommandError, match="cannot overwrite directory"):
-            host.run(link)
-        assert '"cannot overwrite directory"' in " ".join(UPGRADE.split())

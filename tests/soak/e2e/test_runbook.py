@@ -13,8 +13,8 @@ from tests.core.docs.typed import untyped
 from tests.harness.agent import Agent
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
-from tests.host.e2e.breakages import OF_NOVA, OF_STORE, OPTIONS, Stage
 from tests.host.e2e.support import NOVA_OPTIONS
+from tests.soak.e2e.breakages import OF_NOVA, OF_STORE, OPTIONS, Stage
 
 pytestmark = pytest.mark.early
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
+import shutil
 import signal
 import socket
 import threading
@@ -17,15 +18,16 @@ from typing import Any
 
 from dfmeta.store.auth.edit import Grant, add, new_token
 from dfmeta.store.db.repository import Repository
-from tests.harness import nursery
 from tests.harness.agent import Agent, program
 from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
+from tests.harness.netns import tx_off
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e.shell import script
 from tests.host.e2e.support import META_DATA, project_ids, put_nova
 
+ETHTOOL = shutil.which("ethtool")
 HANGS = 0.6
 """Seconds that a guest waits for an answer that does not come."""
 # curl(1), "EXIT CODES"; the words of curl differ with the step that took too long.
@@ -79,7 +81,7 @@ class Stage:
         programs = self.agent.folder / "bin"
         programs.mkdir(exist_ok=True)
         for name in ("dfmeta", "dfmeta-agent"):
-            script(programs / name, *nursery.in_shell(program(name)))
+            script(programs / name, *program(name))
         shell = (
             f'dfmeta() {{ {programs}/dfmeta "$@" --config-file {self.agent.config_file}; }}; '
             f'PATH="{programs}:$PATH"; exec 2>&1; {command}'
@@ -150,7 +152,8 @@ def foreign_flow(stage: Stage) -> Iterator[None]:
 def no_connection(stage: Stage) -> Iterator[None]:
     """A namespace that leaves its checksums to its device, on a userspace datapath."""
     guest = stage.guest("offloading")
-    guest.namespace.run(["ethtool", "-K", guest.device, "tx", "on"])
+    assert ETHTOOL is not None
+    guest.namespace.run([ETHTOOL, "-K", guest.device, "tx", "on"])
 
     def silent() -> bool:
         hangs(guest)
@@ -158,7 +161,7 @@ def no_connection(stage: Stage) -> Iterator[None]:
 
     wait_for(silent, "the state of the port")
     yield
-    guest.namespace.run(["ethtool", "-K", guest.device, "tx", "off"])
+    tx_off(guest.namespace, guest.device)
     wait_for(lambda: guest.curl("/", timeout=HANGS).status == 404, "the guest to be answered")
 
 
@@ -285,56 +288,54 @@ def too_often(stage: Stage) -> Iterator[None]:
 
 
 @contextmanager
+def _upstream(stage: Stage, port: int, **more: object) -> Iterator[None]:
+    """The store is to ask another one at that port of the host."""
+    options = {"lookup_base_url": f"http://127.0.0.1:{port}", "lookup_retries": 0, **more}
+    stage.reload({"store": options})
+    yield
+    stage.reload({"store": {"lookup_base_url": None, **dict.fromkeys(more)}})
+
+
+@contextmanager
 def upstream_away(stage: Stage) -> Iterator[None]:
     """The store that is asked for what this one does not have does not answer."""
-    stage.reload({"store": {"lookup_base_url": "http://127.0.0.1:9", "lookup_retries": 0}})
-    guest = stage.guest("waiting")
-    assert guest.curl("/latest/meta-data/").status == 503
-    yield
-    stage.reload({"store": {"lookup_base_url": None}})
+    with _upstream(stage, 9):
+        assert stage.guest("waiting").curl("/latest/meta-data/").status == 503
+        yield
 
 
 @contextmanager
 def looked_up(stage: Stage) -> Iterator[None]:
     """The same with another store, which was not found to be away yet."""
-    stage.reload({"store": {"lookup_base_url": "http://127.0.0.1:10", "lookup_retries": 0}})
-    assert stage.guest("searching").curl("/latest/meta-data/").status == 503
-    yield
-    stage.reload({"store": {"lookup_base_url": None}})
+    with _upstream(stage, 10):
+        assert stage.guest("searching").curl("/latest/meta-data/").status == 503
+        yield
 
 
 @contextmanager
 def closed(stage: Stage) -> Iterator[None]:
     """The same, where cloud-init retries what is closed."""
-    stage.reload({"store": {"lookup_base_url": "http://127.0.0.1:9", "lookup_retries": 0}})
-    guest = stage.guest("retrying")
-    reply = guest.curl(META_DATA)
-    assert reply.status == 0
-    assert reply.exit_code == CURL_EMPTY_REPLY, reply.error
-    yield
-    stage.reload({"store": {"lookup_base_url": None}})
+    with _upstream(stage, 9):
+        reply = stage.guest("retrying").curl(META_DATA)
+        assert (reply.status, reply.exit_code) == (0, CURL_EMPTY_REPLY), reply.error
+        yield
 
 
 @contextmanager
 def nonsense(stage: Stage) -> Iterator[None]:
     """Something else than a store answers upstream."""
-    stage.reload({"store": {"lookup_base_url": "http://127.0.0.1:8099", "lookup_retries": 0}})
-    with _answering(stage, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"):
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+    with _upstream(stage, 8099), _answering(stage, answer):
         assert stage.guest("puzzled").curl("/latest/meta-data/").status == 502
         yield
-    stage.reload({"store": {"lookup_base_url": None}})
 
 
 @contextmanager
 def slow(stage: Stage) -> Iterator[None]:
     """The store upstream takes its time."""
-    lookup = {"lookup_base_url": "http://127.0.0.1:8099", "lookup_timeout": 1, "lookup_retries": 0}
-    stage.reload({"store": lookup})
-    with _answering(stage, b""):
-        reply = stage.guest("patient").curl("/latest/meta-data/")
-        assert reply.seconds > 0.9
+    with _upstream(stage, 8099, lookup_timeout=1), _answering(stage, b""):
+        assert stage.guest("patient").curl("/latest/meta-data/").seconds > 0.9
         yield
-    stage.reload({"store": {"lookup_base_url": None, "lookup_timeout": None}})
 
 
 @contextmanager
@@ -540,7 +541,7 @@ def _answering(stage: Stage, answer: bytes) -> Iterator[None]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(5)
+        thread.join()
         for connection in kept:
             connection.close()
 
