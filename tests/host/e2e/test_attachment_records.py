@@ -1,4 +1,4 @@
-"""Each container of a VM gets a record of its own from its attachment, and no other guest's."""
+"""Each container of a VM gets the record of its attachment, and no other guest's."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 
-from dfmeta.store.db.repository import Kind, Repository
+from dfmeta.store.db.repository import Repository
 from tests.harness.agent import Agent, Options
 from tests.harness.container import Container
 from tests.harness.guest import Guest, uuid_of
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.records import push
 from tests.harness.vm_api import allowed, is_ready
 from tests.host.e2e import shared
-from tests.host.e2e.support import META_DATA, NOVA_OPTIONS, asks_own, project_ids, put_nova
+from tests.host.e2e.support import META_DATA, asks_own, project_ids, put_nova
 
 NETWORK_DATA = "/openstack/latest/network_data.json"
 PASSWORD = "/openstack/latest/password"
@@ -121,10 +120,10 @@ def document(vm: Guest) -> dict[str, Any]:
     return {"hostname": vm.name, "network_data": told}
 
 
-@pytest.fixture(scope="module", params=[0, 1], ids=["daemon", "worker"])
-def site(host: OpenvSwitch, request: pytest.FixtureRequest) -> Iterator[Site]:
-    """Two VMs, answered by the daemon itself or by a worker."""
-    with site_with(host, {**OPTIONS, "df_metadata": {"proxy_workers": request.param}}) as made:
+@pytest.fixture(scope="module")
+def site(host: OpenvSwitch) -> Iterator[Site]:
+    """Two VMs."""
+    with site_with(host, OPTIONS) as made:
         yield made
 
 
@@ -136,7 +135,7 @@ def meta_data(guest: Guest) -> dict[str, Any]:
 
 def test_each_container_has_a_record_of_its_own(site: Site) -> None:
     one, other = site.vms
-    before = meta_data(one)
+    before, network = meta_data(one), json.loads(one.curl(NETWORK_DATA).body)
     with (
         site.container(one, "c1", labels=LABELS) as first,
         site.container(one, "c2") as second,
@@ -161,18 +160,10 @@ def test_each_container_has_a_record_of_its_own(site: Site) -> None:
         assert first.curl("/openstack/latest/user_data").status == 404
         assert first.curl("/latest/user-data").status == 404
         assert first.curl(PASSWORD, "-X", "POST", "-d", "p").status == 404
-        # The VM has what it had.
+        # The VM has what it had, and its attachments are none of its devices.
         assert meta_data(one) == before
+        assert json.loads(one.curl(NETWORK_DATA).body) == network
         assert one.curl("/latest/user-data").text == "secret of the VM"
-
-
-def test_a_vm_is_not_told_its_attachments(site: Site) -> None:
-    vm = site.vms[0]
-    before = json.loads(vm.curl(NETWORK_DATA).body)
-    assert [it["type"] for it in before["links"]] == ["ovs"]
-    with site.container(vm, "c1") as container:
-        asks_own(container)
-        assert json.loads(vm.curl(NETWORK_DATA).body) == before
 
 
 def test_no_guest_reads_the_record_of_anothers_container(site: Site) -> None:
@@ -216,45 +207,3 @@ def test_a_record_goes_with_its_attachment_and_stays_through_a_kill(site: Site) 
             wait_for(lambda: next_one.curl(META_DATA).status == 200, "an answer")
             asks_own(next_one)
             assert meta_data(next_one)["hostname"] == "c1"
-
-
-def test_the_operators_record_comes_first_and_stays(site: Site) -> None:
-    vm = site.vms[0]
-    with site.container(vm, "c1", labels=LABELS) as container:
-        name = container.instance_id
-        with closing(Repository(f"sqlite:///{site.agent.state_path}/store.db")) as records:
-            push(records, Kind.USERDATA, name, content=b"given")
-        assert container.curl("/latest/user-data").text == "given"
-        # The half that the operator has not written is still that of the attachment.
-        assert meta_data(container)["hostname"] == "web-1-a"
-        site.agent.ctl("store", "put", name, "--hostname", "given.example.org")
-        found = meta_data(container)
-        assert (found["uuid"], found["hostname"]) == (name, "given.example.org")
-        assert "meta" not in found
-    shown = site.agent.ctl("store", "get", name, "--format", "json").stdout
-    assert "given.example.org" in shown
-
-
-@pytest.mark.parametrize(
-    ("options", "uuid"),
-    [
-        ({**OPTIONS, "df_metadata": {"subport_identity": "parent"}}, uuid_of("instance vm1")),
-        ({**OPTIONS, **NOVA_OPTIONS}, ""),
-    ],
-    ids=["parent", "nova"],
-)
-def test_other_configurations_give_no_record(options: Options, uuid: str) -> None:
-    with (
-        OpenvSwitch() as host,
-        RecordingNova(host.namespace) as nova,
-        site_with(host, options, nova) as site,
-        site.container(site.vms[0], "c1", labels=LABELS) as container,
-    ):
-        nova.clear()
-        reply = container.curl(META_DATA)
-        if uuid:
-            assert (reply.status, json.loads(reply.body)["uuid"]) == (200, uuid)
-        else:
-            assert reply.status == 404
-        # Nova is not asked for an instance that it cannot have.
-        assert nova.requests() == []

@@ -1,65 +1,52 @@
-"""An allowed VM gets attachments over the metadata address; its containers and others do not."""
+"""An allowed VM gets attachments over the metadata addresses; a container behind it does not."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.harness.agent import Agent, Options
 from tests.harness.container import Container
-from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
+from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest, Ids, uuid_of
 from tests.harness.netns import Namespace, veth
 from tests.harness.ovs import UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.vm_api import Connection, allowed, is_ready, status_of
+from tests.harness.vm_api import TTL, Connection, allowed, is_ready
 from tests.host.e2e import shared
-from tests.host.e2e.support import META_DATA, asks_own, put
+from tests.host.e2e.support import META_DATA, Capture, asks_own, put
 
-SUBNET = "10.20.0.0/24"
-PROJECT = "5f0c0a52b6f44d12a8a1e1a5e5f0c0a5"
+LINK_LOCAL, EC2 = "fe80::a9fe:a9fe", EC2_6.strip("[]")
+HOSTS = {METADATA_IP: METADATA_IP, LINK_LOCAL: OPENSTACK6, EC2: EC2_6}
+"""Address of the service → the host of a URL."""
+NFT = str(UNPACKED / "usr/sbin/nft")
+NETWORK = {"network": "pods"}
 OPTIONS: Options = {
     "attachments": {"enabled": True, "allow": uuid_of("instance allowed"), "rate": 100, "rest": 0},
     "attachment_network:pods": {
-        "subnet": SUBNET,
+        "subnet": "10.20.0.0/24",
         "gateway": "10.20.0.1",
         "local_vlan": 7,
         "mtu": 1400,
         "dns": "192.0.2.53",
     },
-    "attachment_network:other": {"subnet": "10.21.0.0/24", "local_vlan": 8},
+    # Workers answer guests; test_attachment_records has a daemon without them.
+    "df_metadata": {"proxy_workers": 1},
 }
-NETWORK = {"network": "pods"}
-UNANSWERED = 1.4
-"""Seconds that an answer would take at most: of the answer alone, not of the connection."""
 
-
-host = shared.host
-
-
-@pytest.fixture(scope="module", params=[0, 1], ids=["daemon", "worker"])
-def agent(host: OpenvSwitch, request: pytest.FixtureRequest) -> Iterator[Agent]:
-    """Provide a daemon with attachments, which answers guests itself or by a worker."""
-    options = {**OPTIONS, "df_metadata": {"proxy_workers": request.param}}
-    with Agent(host, options) as daemon:
-        yield daemon.start()
-        daemon.stop()
-
-
-def vm_of(host: OpenvSwitch, name: str, address: str) -> Guest:
-    ids = Ids(iface_id=uuid_of(f"port {name}"), vm_uuid=uuid_of(f"instance {name}"))
-    return Guest(host, name, address=address, ids=ids)
+host, agent = shared.host, shared.agent_with(OPTIONS)
 
 
 @pytest.fixture(scope="module")
 def its_vm(host: OpenvSwitch, agent: Agent) -> Iterator[Guest]:
-    """Provide the allowed VM, with a trunk."""
-    with vm_of(host, "allowed", "10.0.0.5/24") as guest:
+    """Provide the allowed VM, with a trunk and an address of either scope."""
+    ids = Ids(iface_id=uuid_of("port allowed"), vm_uuid=uuid_of("instance allowed"))
+    addresses = {"address": "10.0.0.5/24", "address6": ["fd12::5/64"]}
+    with Guest(host, "allowed", ids=ids, **addresses) as guest:
         put(agent, guest)
         asks_own(guest)
         agent.ctl("trunk", "enable", guest.port)
@@ -98,246 +85,125 @@ def ends(host: OpenvSwitch) -> dict[str, str]:
     }
 
 
-def test_an_attachment_is_made_found_and_deleted(host: OpenvSwitch, vm: Guest) -> None:
-    with allowed(vm.namespace) as connection:
+def to(guest: Guest, service: str, *, low: bool = True) -> Connection:
+    """A connection of a guest to an address of the service."""
+    device = guest.device if ":" in service else ""
+    return Connection(guest.namespace, low=low, host=service, device=device)
+
+
+@pytest.mark.parametrize("service", HOSTS)
+def test_an_attachment_is_made_found_and_deleted(
+    host: OpenvSwitch, vm: Guest, service: str
+) -> None:
+    with to(vm, service, low=False) as connection:
+        reply = connection.get_token()
+        assert (reply.status, json.loads(reply.body)["error"]) == (403, "not_privileged")
+    with to(vm, service) as connection:
+        assert connection.get_token().status == 200
         one = made(connection, "c1", owner="cni", labels={"pod": "p"})
-        assert one["network"] == "pods"
-        assert one["mtu"] == 1400
-        assert one["ips"] == [{"address": one["ips"][0]["address"], "gateway": "10.20.0.1"}]
-        assert one["ips"][0]["address"].endswith("/24")
-        assert one["routes"] == [{"dst": "0.0.0.0/0", "gw": "10.20.0.1"}]
-        assert one["dns"] == {"nameservers": ["192.0.2.53"]}
-        assert one["parent_mac"] == vm.mac
-        assert (one["state"], one["owner"], one["labels"]) == ("active", "cni", {"pod": "p"})
-        assert sorted(ends(host).values()) == [one["id"]] * 2
-        again = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
-        assert (again.status, json.loads(again.body)["id"]) == (200, one["id"])
-        got = connection.ask("GET", "/attachments/c1/eth0")
-        assert (got.status, json.loads(got.body)["vid"]) == (200, one["vid"])
-        assert [it["id"] for it in listed(connection)] == [one["id"]]
-        other = connection.ask("PUT", "/attachments/c1/eth0", {"network": "other"})
-        assert other.status == 409
-        assert connection.ask("PUT", "/attachments/c2/eth0", {"network": "no"}).status == 422
-        assert connection.ask("DELETE", "/attachments/c1/eth0?link=gone").status == 204
+        token = connection.token
+    assert (one["network"], one["mtu"], one["state"]) == ("pods", 1400, "active")
+    address = one["ips"][0]["address"]
+    assert one["ips"] == [{"address": address, "gateway": "10.20.0.1"}]
+    assert one["dns"] == {"nameservers": ["192.0.2.53"]}
+    assert (one["parent_mac"], one["owner"], one["labels"]) == (vm.mac, "cni", {"pod": "p"})
+    assert sorted(ends(host).values()) == [one["id"]] * 2
+    # It is the same API over each address, and the token is the VM's.
+    with Connection(vm.namespace) as connection:
+        connection.token = token
+        assert json.loads(connection.ask("GET", "/attachments/c1/eth0").body) == one
+    with Container(
+        vm,
+        one["vid"],
+        address=address,
+        mac=one["mac"],
+        address6=["fd13::5/64"],
+        instance_id=one["id"],
+    ) as container:
+        # The container has a record of its own, and no token.
+        url = HOSTS[service]
+        wait_for(lambda: container.curl(META_DATA, host=url).status == 200, "an answer")
+        asks_own(container, host=url)
+        with to(container, service) as connection:
+            assert connection.get_token().status == 404
+    with to(vm, service) as connection:
+        connection.token = token
         assert connection.ask("DELETE", "/attachments/c1/eth0?link=gone").status == 204
         assert connection.ask("GET", "/attachments/c1/eth0").status == 404
-        wait_for(lambda: not ends(host), "the ports to go")
+    wait_for(lambda: not ends(host), "the ports to go")
 
 
-def test_a_containers_frames_pass_and_it_is_no_vm(
-    host: OpenvSwitch, agent: Agent, vm: Guest
-) -> None:
-    with allowed(vm.namespace) as connection:
-        one = made(connection, "c1")
-    address = one["ips"][0]["address"]
-    with Container(vm, one["vid"], address=address, mac=one["mac"]) as container:
-        wait_for(
-            lambda: any(row["mac"] == one["mac"] for row in agent.admin("/ports").json()),
-            "the container's port",
-        )
-        # It has a record of its own, and no attachments.
-        with Connection(container.namespace) as connection:
-            assert connection.get_token().status == 404
-        assert json.loads(container.curl(META_DATA).text)["uuid"] == one["id"]
+@dataclass(frozen=True)
+class Hop:
+    """A version of IP of a container one hop behind the VM."""
+
+    service: str
+    container: str
+    gateway: str
+    forwarding: str
+    table: str
+    limit: int
+    """Place of the hop limit in a frame."""
 
 
-def test_a_vm_that_is_not_allowed_gets_404_until_its_row_says_so(
-    host: OpenvSwitch, agent: Agent
-) -> None:
-    with vm_of(host, "stranger", "10.0.0.6/24") as guest:
-        put(agent, guest)
-        asks_own(guest)
-        for path in ("/token", "/status", "/attachments", "/no"):
-            with Connection(guest.namespace) as connection:
-                assert connection.ask("PUT", path).status == 404
-        guest.set_external_ids(**{"dfmeta-attachments": "true"})
-
-        def is_answered() -> bool:
-            with Connection(guest.namespace) as connection:
-                return connection.get_token().status == 200
-
-        wait_for(is_answered, "the VM to be allowed")
-        # Without a trunk it gets none, and the operator the reason.
-        with allowed(guest.namespace) as connection:
-            reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
-            assert (reply.status, reply.header("Retry-After")) == (503, "2")
-            assert "dfmeta trunk enable" not in reply.text
-        assert "dfmeta trunk enable" in agent.log()
+HOPS = {
+    4: Hop(METADATA_IP, "172.30.0.2/24", "172.30.0.1", "net/ipv4/ip_forward", "ip", 22),
+    6: Hop(EC2, "fd14::2/64", "fd14::1", "net/ipv6/conf/all/forwarding", "ip6", 21),
+}
 
 
-def test_an_unprivileged_port_and_a_proxy_get_403(vm: Guest) -> None:
-    with Connection(vm.namespace, low=False) as connection:
-        reply = connection.get_token()
-        assert reply.status == 403
-        assert json.loads(reply.body)["error"] == "not_privileged"
-    with Connection(vm.namespace) as connection:
-        assert connection.get_token(X_Forwarded_For="10.0.0.1").status == 403
-        assert connection.ask("GET", "/status").status == 401
-        assert connection.ask("PUT", "/token").status == 400
-
-
-def test_metadata_tokens_are_of_another_kind(vm: Guest) -> None:
-    header = [("X-aws-ec2-metadata-token-ttl-seconds", "60")]
-    ec2 = vm.curl("/latest/api/token", "-X", "PUT", headers=header).text
-    with Connection(vm.namespace) as connection:
-        connection.token = ec2
-        assert connection.ask("GET", "/status").status == 401
-        connection.get_token()
-        token = [("X-aws-ec2-metadata-token", connection.token)]
-    assert vm.curl(META_DATA, headers=token).status == 401
-    assert vm.curl(META_DATA, headers=[("X-aws-ec2-metadata-token", ec2)]).status == 200
-
-
-@pytest.mark.parametrize("translated", [False, True], ids=["routed", "masqueraded"])
-def test_a_container_one_hop_away_gets_no_token(vm: Guest, *, translated: bool) -> None:
-    with Namespace("behind") as behind:
-        veth(vm.namespace, "c0", behind, "eth0", then=["addr add 172.30.0.2/24 dev eth0"])
-        vm.namespace.ip("addr add 172.30.0.1/24 dev c0")
-        behind.ip("route add default via 172.30.0.1")
-        vm.namespace.setting("net/ipv4/ip_forward", "1")
+@contextlib.contextmanager
+def behind(vm: Guest, hop: Hop, *, masqueraded: bool) -> Iterator[Namespace]:
+    """A container that the VM routes, or whose addresses it translates."""
+    length = hop.container.partition("/")[2]
+    with Namespace("behind") as container:
+        container.setting("net/ipv6/conf/default/accept_dad", "0")
+        veth(vm.namespace, "c0", container, "eth0", then=[f"addr add {hop.container} dev eth0"])
+        nodad = " nodad" if ":" in hop.gateway else ""
+        vm.namespace.ip(f"addr add {hop.gateway}/{length} dev c0{nodad}")
+        container.ip(f"route add default via {hop.gateway}")
+        vm.namespace.setting(hop.forwarding, "1")
+        if masqueraded:
+            chain = "{ type nat hook postrouting priority 100; }"
+            rule = f'add rule {hop.table} t p oifname "{vm.device}" masquerade'
+            rules = f"add table {hop.table} t; add chain {hop.table} t p {chain}; {rule}"
+            vm.namespace.run([NFT, rules])
         try:
-            if translated:
-                chain = "type nat hook postrouting priority 100"
-                rule = f'oifname "{vm.device}" masquerade'
-                rules = f"table ip t {{\n chain p {{\n  {chain};\n  {rule};\n }}\n}}\n"
-                vm.namespace.run([str(UNPACKED / "usr/sbin/nft"), "-f", "-"], stdin=rules)
-            # The container does reach the service, from a port below 1024.
-            with Connection(behind) as connection:
-                assert connection.ask("GET", "/status").status == 401
-            with Connection(behind) as connection:
-                connection.socket.settimeout(UNANSWERED)
-                with pytest.raises(TimeoutError):
-                    connection.get_token()
-            # Nor does it get one by requests that follow on the same connection, or repetitions.
-            with Connection(behind) as connection:
-                connection.socket.settimeout(UNANSWERED)
-                lines = f"Host: {METADATA_IP}\r\nX-dfmeta-token-ttl-seconds: 60\r\n\r\n"
-                request = f"PUT /dfmeta/v1/token HTTP/1.1\r\n{lines}".encode()
-                connection.socket.sendall(request * 2)
-                with pytest.raises(TimeoutError):
-                    connection.socket.recv(1)
-            with Connection(vm.namespace) as connection:
-                assert connection.get_token().status == 200
-                # The connection goes on.
-                assert connection.ask("GET", "/status").status == 200
+            yield container
         finally:
-            if translated:
-                vm.namespace.run([str(UNPACKED / "usr/sbin/nft"), "flush", "ruleset"])
+            vm.namespace.setting(hop.forwarding, "0")
+            vm.namespace.run([NFT, "flush", "ruleset"])
             vm.namespace.ip("link delete c0")
 
 
-def test_the_next_guest_of_a_port_needs_a_token_of_its_own(host: OpenvSwitch, agent: Agent) -> None:
-    def vm() -> Guest:
-        one = vm_of(host, "again", "10.0.0.7/24")
-        one.set_external_ids(**{"dfmeta-attachments": "true"})
-        return one
-
-    first = vm()
-    try:
-        put(agent, first)
-        asks_own(first)
-        with Connection(first.namespace) as connection:
-            assert connection.get_token().status == 200
-            old = connection.token
-    finally:
-        first.close()
-    with vm() as second:
-        asks_own(second)
-        with Connection(second.namespace) as connection:
-            connection.token = old
-            assert connection.ask("GET", "/status").status == 401
-            assert connection.get_token().status == 200
-            assert connection.ask("GET", "/status").status == 200
-
-
-def test_fifty_at_once_get_an_attachment_each(host: OpenvSwitch, vm: Guest) -> None:
-    def one(number: int) -> dict[str, Any]:
-        with allowed(vm.namespace) as connection:
-            return made(connection, f"c{number}")
-
-    with ThreadPoolExecutor(50) as pool:
-        found = list(pool.map(one, range(50)))
-    for member in ("id", "vid", "mac", "port_id"):
-        assert len({it[member] for it in found}) == 50
-    assert len({it["ips"][0]["address"] for it in found}) == 50
-    assert len(ends(host)) == 100
-
-
-def test_a_late_deletion_does_not_touch_the_next_container(vm: Guest) -> None:
-    with allowed(vm.namespace) as connection:
-        made(connection, "old")
-        assert connection.ask("DELETE", "/attachments/old/eth0?link=gone").status == 204
-        new = made(connection, "new")
-        assert connection.ask("DELETE", "/attachments/old/eth0").status == 204
-        assert [it["id"] for it in listed(connection)] == [new["id"]]
-
-
-def test_garbage_collection_keeps_what_is_young_and_what_is_valid(agent: Agent, vm: Guest) -> None:
-    with allowed(vm.namespace) as connection:
-        made(connection, "c1", owner="a")
-        body = {"network": "pods", "owner": "a", "valid": []}
-        reply = connection.ask("POST", "/gc", body)
-        assert (reply.status, json.loads(reply.body)) == (200, {"removed": 0})
-        assert connection.ask("POST", "/gc", {"network": "pods"}).status == 400
-        many = [{"container": f"{number:064x}", "ifname": "eth0"} for number in range(250)]
-        assert connection.ask("POST", "/gc", {**body, "valid": many}).status == 200
-        long = connection.ask("PUT", "/attachments/c2/eth0", b" " * 8193)
-        assert (long.status, json.loads(long.body)["error"]) == (413, "too_large")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stop", "kill"])
-def test_a_request_that_a_restart_interrupts_can_be_repeated(
-    host: OpenvSwitch, agent: Agent, vm: Guest, number: signal.Signals
+@pytest.mark.parametrize("masqueraded", [False, True], ids=["routed", "masqueraded"])
+@pytest.mark.parametrize("version", HOPS)
+def test_a_container_one_hop_away_gets_no_token(
+    vm: Guest, version: int, *, masqueraded: bool
 ) -> None:
-    with allowed(vm.namespace) as connection:
-        token = connection.token
-        body = json.dumps(NETWORK)
-        head = f"Host: {METADATA_IP}\r\nX-dfmeta-token: {token}\r\nContent-Length: {len(body)}"
-        request = f"PUT /dfmeta/v1/attachments/c1/eth0 HTTP/1.1\r\n{head}\r\n\r\n{body}"
-        connection.socket.sendall(request.encode())
-        wait_for(lambda: len(ends(host)) == 2, "the ports")
-        if number == signal.SIGKILL:
-            agent.kill()
-        else:
-            agent.stop()
-    (before,) = set(ends(host).values())
-    agent.start()
-    with allowed(vm.namespace) as connection:
-        reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
-        assert (reply.status, json.loads(reply.body)["id"]) == (200, before)
-        # The token outlives the daemon.
-        connection.token = token
-        assert [it["id"] for it in listed(connection)] == [before]
-    assert len(ends(host)) == 2
+    hop = HOPS[version]
+    with behind(vm, hop, masqueraded=masqueraded) as container:
+        # The container does reach the service, from a port below 1024.
+        with Connection(container, host=hop.service) as connection:
+            assert connection.ask("GET", "/status").status == 401
+        lines = f"Host: {METADATA_IP}\r\n{TTL}: 60\r\n\r\n"
+        request = f"PUT /dfmeta/v1/token HTTP/1.1\r\n{lines}".encode()
+        with (
+            Capture(vm.namespace, vm.device, arriving=True) as capture,
+            Connection(container, host=hop.service) as connection,
+        ):
+            connection.socket.sendall(request * 2)
 
+            def answers() -> list[bytes]:
+                return [data for _, data in capture.frames() if b"HTTP/1.1 200" in data]
 
-def test_a_reload_takes_networks_and_ids(agent: Agent, vm: Guest) -> None:
-    before = agent.log().count("Reloaded")
-    agent.configure({"attachment_network:new": {"subnet": "10.22.0.0/24"}})
-    agent.signal(signal.SIGHUP)
-
-    def networks() -> list[str]:
-        return [one["name"] for one in status_of(vm.namespace).get("networks", [])]
-
-    wait_for(lambda: networks() == ["new", "other", "pods"], "the network")
-    # A worker of before closes its connections, also between two requests.
-    wait_for(lambda: agent.log().count("Reloaded") > before, "the end of the reload")
-    agent.configure({"attachment_network:new": {"subnet": "nonsense"}})
-    agent.signal(signal.SIGHUP)
-    wait_for(lambda: "Not reloaded" in agent.log(), "the refusal")
-    assert networks() == ["new", "other", "pods"]
-    agent.configure({"attachment_network:new": {"subnet": "10.22.0.0/24"}})
-
-
-def test_without_attachments_the_paths_do_not_exist(host: OpenvSwitch) -> None:
-    del host
-    with OpenvSwitch() as other, ExitStack() as stack:
-        daemon = stack.enter_context(Agent(other))
-        daemon.start()
-        guest = stack.enter_context(vm_of(other, "allowed", "10.0.0.5/24"))
-        put(daemon, guest)
-        asks_own(guest)
-        for path in ("/dfmeta/v1/token", "/dfmeta/", "//dfmeta/v1/status", "/%64fmeta"):
-            assert guest.curl(path).status == 404
-            assert guest.curl(path, "-X", "PUT").status == 404
-        daemon.stop()
+            wait_for(answers, "the answer to come as far as the VM")
+            assert {data[hop.limit] for data in answers()} == {1}
+            # The VM has not passed it on: the kernel routes a frame before it hands out the next.
+            with Connection(vm.namespace) as own:
+                assert own.get_token().status == 200
+                # The connection goes on.
+                assert own.ask("GET", "/status").status == 200
+            connection.socket.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                connection.socket.recv(1)

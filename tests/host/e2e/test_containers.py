@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -10,11 +11,9 @@ import pytest
 
 from dfmeta.guest import cni
 from tests.harness.agent import Agent
-from tests.harness.netns import Namespace
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e import shared
-from tests.host.e2e.cni_vm import ended, path
 from tests.host.e2e.container_vm import ContainerVm, Pod
 from tests.host.e2e.support import put
 
@@ -28,10 +27,10 @@ agent = shared.agent_with(
 )
 EVERYWHERE = "10.9.0.0/16 dev eth0"
 """Route by which a container would reach the addresses of both networks."""
-MANY = 50
-PARENT = "trunk parent"
 SOON = 0.5
 """Seconds in which a connection would have been made."""
+
+Pods = dict[tuple[int, str], Pod]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def vms(host: OpenvSwitch, agent: Agent) -> Iterator[list[ContainerVm]]:
 
 
 @pytest.fixture
-def pods(vms: list[ContainerVm]) -> Iterator[dict[tuple[int, str], Pod]]:
+def pods(vms: list[ContainerVm]) -> Iterator[Pods]:
     """Provide two containers of each VM, each on a network of its own."""
     with ExitStack() as stack:
         made = {}
@@ -72,22 +71,14 @@ def ends(host: OpenvSwitch) -> list[str]:
     return [name for name in names if name.startswith(("spi-", "spt-"))]
 
 
-@pytest.mark.parametrize("network", ["red", "blue"])
-def test_containers_of_a_network_reach_each_other_and_no_others(
-    pods: dict[tuple[int, str], Pod], network: str
+def test_a_container_reaches_its_network_and_its_own_metadata_alone(
+    agent: Agent, pods: Pods
 ) -> None:
-    here, there = pods[0, network], pods[1, network]
-    assert here.reaches(there)
-    assert there.reaches(here)
-    for key, other in pods.items():
-        if key[1] != network:
-            assert not here.reaches(other, timeout=SOON)
-
-
-def test_a_container_gets_its_own_metadata_by_its_own_device(
-    agent: Agent, pods: dict[tuple[int, str], Pod]
-) -> None:
-    for pod in pods.values():
+    for (number, network), pod in pods.items():
+        for (other_number, other_network), other in pods.items():
+            if other_number != number:
+                same = network == other_network
+                assert pod.reaches(other, **({} if same else {"timeout": SOON})) is same
         assert "169.254.169.254 dev eth0" in pod.ip("route show")
         own = {"local-hostname": pod.id, "local-ipv4": pod.address}
         assert {name: pod.get(f"/latest/meta-data/{name}") for name in own} == own
@@ -97,21 +88,6 @@ def test_a_container_gets_its_own_metadata_by_its_own_device(
         assert (row["kind"], row["requests"]["2xx"]) == ("subport", 2)
 
 
-def test_check_and_del(
-    host: OpenvSwitch, vms: list[ContainerVm], pods: dict[tuple[int, str], Pod]
-) -> None:
-    del pods
-    with Pod(vms[0], "checked", "red") as pod:
-        pod.add()
-        assert pod.call("CHECK", prevResult=pod.result) == (0, None)
-        before = len(ends(host))
-        assert pod.call("DEL") == (0, None)
-        wait_for(lambda: len(ends(host)) == before - 2, "the ports to go")
-        assert "eth0" not in pod.ip("link show")
-        assert pod.call("CHECK", prevResult=pod.result)[1]["code"] == cni.UNKNOWN
-        assert pod.call("DEL") == (0, None)
-
-
 def test_gc_removes_the_containers_of_a_runtime_that_crashed(
     host: OpenvSwitch, vms: list[ContainerVm]
 ) -> None:
@@ -119,6 +95,7 @@ def test_gc_removes_the_containers_of_a_runtime_that_crashed(
     with Pod(vm, "lost", "red") as lost, Pod(vm, "kept", "red") as kept:
         for pod in (lost, kept):
             pod.add()
+            assert pod.call("CHECK", prevResult=pod.result) == (0, None)
         lost.ip("link del eth0")
         valid = [{"containerID": "kept", "ifname": "eth0"}]
         more: dict[str, Any] = {"cni.dev/valid-attachments": valid}
@@ -127,40 +104,35 @@ def test_gc_removes_the_containers_of_a_runtime_that_crashed(
         wait_for(lambda: len(ends(host)) == 2, "the ports to go")
         assert kept.call("CHECK", prevResult=kept.result) == (0, None)
         assert kept.call("DEL") == (0, None)
+        assert "eth0" not in kept.ip("link show")
+        assert kept.call("CHECK", prevResult=kept.result)[1]["code"] == cni.UNKNOWN
+        assert kept.call("DEL") == (0, None)
     wait_for(lambda: not ends(host), "the ports to go")
 
 
-def answers(agent: Agent, vm: ContainerVm) -> dict[str, int]:
-    """Return how many answers a VM has had, by class of the status, and closed connections."""
-    mac = vm.guest.mac
-    (row,) = [
-        one for one in agent.admin("/ports").json() if (one["mac"], one["kind"]) == (mac, PARENT)
-    ]
-    return {name: row["requests"][name] for name in ("2xx", "4xx", "5xx", "closed")}
-
-
-def test_fifty_containers_at_once(host: OpenvSwitch, agent: Agent, vms: list[ContainerVm]) -> None:
+def test_operators_list_and_delete_attachments_and_other_users_may_not(
+    host: OpenvSwitch, agent: Agent, vms: list[ContainerVm]
+) -> None:
     vm = vms[0]
-    before = answers(agent, vm)
-    names = [f"many{number}" for number in range(MANY)]
-    with ExitStack() as stack:
-        pods = {name: stack.enter_context(Namespace("many")) for name in names}
-        calls = [
-            vm.start("ADD", name, path(pods[name]), network="red", timeout=60) for name in names
+    with Pod(vm, "first", "red") as first, Pod(vm, "second", "red") as second:
+        for pod in (first, second):
+            pod.add()
+        rows = json.loads(agent.ctl("attachment", "list", "--format", "json").stdout)
+        shown = ("id", "container", "vid", "mac", "port_id", "state")
+        assert [{name: row[name] for name in shown} for row in rows] == [
+            {name: one[name] for name in shown} for one in vm.attachments()
         ]
-        results = [ended(one) for one in calls]
-        assert [status for status, _result in results] == [0] * MANY, results
-        # A token and an attachment each, on one connection: nothing was asked twice.
-        after = {**before, "2xx": before["2xx"] + 2 * MANY}
-        assert answers(agent, vm) == after
-        for member in ("vid", "mac", "port_id"):
-            assert len({one[member] for one in vm.attachments()}) == MANY
-        assert len({one["ips"][0]["address"] for _status, one in results}) == MANY
-        tags = [row["tag"] for row in vm.switch.records("Port", "name", "tag") if row["tag"]]
-        assert len(set(tags)) == len(tags) == MANY
-        assert len(ends(host)) == 2 * MANY
-        gone = [vm.start("DEL", name, path(pods[name]), timeout=60) for name in names]
-        assert [ended(one) for one in gone] == [(0, None)] * MANY
+        one, other = [row["id"] for row in rows]
+        url = f"http://127.0.0.1:9697/attachments/{one}"
+        curl = ["curl", "--silent", "--request", "DELETE", "--write-out", "%{http_code}", url]
+        user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+        assert host.namespace.run([*user, *curl]).stdout.endswith("403")
+        assert len(vm.attachments()) == 2
+        assert host.namespace.run(curl).stdout == "204"
+        assert agent.ctl("attachment", "delete", other).stdout == f"{other}: deleted\n"
+        done = agent.ctl("attachment", "delete", other, check=False)
+        assert (done.returncode, "there is no such attachment" in done.stderr) == (2, True)
+        assert agent.ctl("attachment", "gc").stdout.startswith("0 attachments removed, ")
+        for pod in (first, second):
+            assert pod.call("DEL") == (0, None)
     assert vm.attachments() == []
-    assert vm.traces() == ([], [])
-    wait_for(lambda: not ends(host), "the ports to go")

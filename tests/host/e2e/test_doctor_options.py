@@ -8,12 +8,10 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.harness.agent import Agent
-from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import OpenvSwitch
@@ -50,7 +48,7 @@ def reload(agent: Agent) -> None:
     wait_for(lambda: agent.log().count("Reloaded") > before, "the reload")
 
 
-def test_a_secret_that_was_mended_in_the_file_is_the_daemons_after_a_reload(
+def test_a_secret_in_the_file_is_the_daemons_after_a_reload(
     served: tuple[Agent, Guest, RecordingNova], tmp_path: Path
 ) -> None:
     agent, guest, _ = served
@@ -79,30 +77,19 @@ def test_a_secret_that_was_mended_in_the_file_is_the_daemons_after_a_reload(
     assert wrongs(agent, tmp_path) == {}
 
 
-def test_a_secret_that_was_broken_in_the_file_is_told_before_a_reload_takes_it(
+def test_options_that_need_a_restart_are_one_line_and_change_no_flow(
     served: tuple[Agent, Guest, RecordingNova], tmp_path: Path
 ) -> None:
     agent, guest, _ = served
-    agent.configure({"DEFAULT": {"metadata_proxy_shared_secret": "mistyped"}})
-    assert guest.curl(META_DATA).status == 200
-    found = examine(agent, tmp_path)
-    assert "if they are not, correct them first" in only(found, "configuration", "wrong")["remedy"]
-    assert "; the daemon has another value" in only(found, "nova", "wrong")["text"]
-    agent.configure({"DEFAULT": {"metadata_proxy_shared_secret": SECRET}})
-    assert wrongs(agent, tmp_path) == {}
-
-
-def test_a_port_that_needs_a_restart_is_one_line_and_takes_no_guests_flows(
-    served: tuple[Agent, Guest, RecordingNova], tmp_path: Path
-) -> None:
-    agent, guest, _ = served
-    agent.configure({"df_metadata": {"port": 18081, "hold_timeout": 7}})
+    moved = {"port": 18081, "admin_listen": "127.0.0.1:9699"}
+    agent.configure({"df_metadata": {**moved, "hold_timeout": 7}})
     reload(agent)
     agent.configure({"df_metadata": {"hold_timeout": 6}})
     assert guest.curl(META_DATA).status == 200
     found = examine(agent, tmp_path)
     restart, again = [line for line in found if line["status"] == "wrong"]
-    assert restart["text"] == f"{ABOUT} [df_metadata] port; {GO_BY}"
+    names = "[df_metadata] port, [df_metadata] admin_listen"
+    assert restart["text"] == f"{ABOUT} {names}; {GO_BY}"
     assert again["text"] == f"{ABOUT} [df_metadata] hold_timeout; {GO_BY}"
     assert "`systemctl restart dfmeta-agent`" in restart["remedy"]
     assert "`systemctl reload dfmeta-agent`" in again["remedy"]
@@ -110,11 +97,12 @@ def test_a_port_that_needs_a_restart_is_one_line_and_takes_no_guests_flows(
     assert "169.254.169.254:18080" in only(found, "listener", "ok")["text"]
     flows = agent.ctl("flows", "--format", "json")
     assert {row["state"] for row in json.loads(flows.stdout)} == {"ok"}
-    note = "other values than these files in [df_metadata] port, [df_metadata] hold_timeout;"
+    note = f"other values than these files in {names}, [df_metadata] hold_timeout;"
     assert note in flows.stderr
     trace = agent.ctl("trace", guest.port)
     assert note in trace.stderr
     assert "169.254.169.254:18080" in trace.stdout
+    agent.configure({"df_metadata": {"admin_listen": "127.0.0.1:9697"}})
     agent.stop()
     agent.start()
     assert guest.curl(META_DATA).status == 200
@@ -122,52 +110,6 @@ def test_a_port_that_needs_a_restart_is_one_line_and_takes_no_guests_flows(
     agent.configure({"df_metadata": {"port": None, "hold_timeout": None}})
     agent.stop()
     agent.start()
-
-
-def test_the_daemon_is_found_where_its_admin_listener_was_moved_in_the_file(
-    served: tuple[Agent, Guest, RecordingNova], tmp_path: Path
-) -> None:
-    agent, guest, _ = served
-    before = agent.config_file.read_text()
-    agent.configure({"df_metadata": {"admin_listen": "127.0.0.1:9699"}})
-    found = examine(agent, tmp_path)
-    assert only(found, "daemon", "ok")
-    line = only(found, "configuration", "wrong")
-    assert line["text"] == f"{ABOUT} [df_metadata] admin_listen; {GO_BY}"
-    assert "`systemctl restart dfmeta-agent`" in line["remedy"]
-    assert len([line for line in found if line["status"] == "wrong"]) == 1
-    assert [row["port"] for row in json.loads(agent.ctl("ports", "--format", "json").stdout)] == [
-        guest.port
-    ]
-    agent.configure({"df_metadata": {"admin_listen": "127.0.0.1:9697"}})
-    assert agent.config_file.read_text() == before
-
-
-def test_files_that_the_daemon_has_not_read(
-    served: tuple[Agent, Guest, RecordingNova], tmp_path: Path
-) -> None:
-    agent, _, _ = served
-    options: dict[str, dict[str, Any]] = {"df_metadata": {"route_table": 77}}
-    line = only(examine(agent, tmp_path, options=options), "configuration", "wrong")
-    file = agent.config_file
-    assert f"has read other files ({file})" in line["text"]
-    assert line["text"].endswith(f"[df_metadata] route_table; {GO_BY}")
-    command = f"`dfmeta doctor --config-file {file}`"
-    assert line["remedy"] == f"give doctor the daemon's files: {command}"
-
-
-def test_values_of_the_command_line_are_no_difference(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, tmp_path: Path
-) -> None:
-    make_guest()
-    agent = make_agent(start=False)
-    agent.prefix = ["env", "OS_DF_METADATA__HOLD_TIMEOUT=4"]
-    agent.start()
-    line = only(examine(agent, tmp_path), "configuration", "ok")
-    assert line["text"].endswith(
-        "the same values, except those from its command line or environment: "
-        "[df_metadata] hold_timeout"
-    )
 
 
 OTHER = """
@@ -183,7 +125,7 @@ socketserver.TCPServer(("127.0.0.1", 9697), Handler).serve_forever()
 """
 
 
-def test_the_options_are_told_to_this_host_alone_and_taken_from_the_daemon_alone(
+def test_options_go_to_this_host_alone_and_come_from_the_daemon_alone(
     served: tuple[Agent, Guest, RecordingNova], tmp_path: Path
 ) -> None:
     agent, _, _ = served

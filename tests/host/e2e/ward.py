@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.harness import nursery
 from tests.harness.agent import Agent, Options, ini, program
 from tests.harness.guest import Guest
 from tests.harness.neutron_server import PASSWORD
@@ -60,11 +59,7 @@ def examine(
     more.chmod(0o600)
     command = [*program("dfmeta"), "doctor", "--format", "json", "--root", str(root)]
     command += ["--config-file", str(agent.config_file), "--config-file", str(more)]
-    namespace = agent.host.namespace
-    if prefix:
-        done = namespace.run([*prefix, *command], check=False, env=env)
-    else:
-        done = nursery.run(command, namespace=namespace, check=False, env=env)
+    done = agent.host.namespace.run([*prefix, *command], check=False, env=env)
     assert done.stderr == ""
     found: list[Line] = json.loads(done.stdout)
     assert done.returncode == int(any(line["status"] == "wrong" for line in found))
@@ -87,6 +82,7 @@ def status_of(found: list[Line], check: str) -> set[str]:
 
 
 def nova_options(*hosts: str, **more: object) -> dict[str, dict[str, object]]:
+    """Options of a daemon with those hosts of Nova; a number is a port of this one."""
     default: dict[str, object] = dict(NOVA_OPTIONS["DEFAULT"])
     where = ",".join(f"127.0.0.1:{one}" if one.isdigit() else one for one in hosts)
     return {

@@ -30,8 +30,6 @@ OPTIONS: Options = {
     "attachments": {"enabled": True, "rate": 1000, "rest": 0, "rest_unknown": 0, "grace": GRACE},
     "attachment_network:pods": {"subnet": "10.20.0.0/24", "local_vlan": 7},
 }
-TIDY = 40
-"""Seconds that contain a comparison of tables and data plane."""
 
 
 @dataclass(frozen=True)
@@ -159,51 +157,6 @@ def test_a_daemon_that_is_killed_in_a_state_goes_on_from_it(
         running.result()
     wait_for(lambda: states(host.agent)["c1"] == "active", "the state active")
     assert len(host.tags()) == 2
-    detach(vm, "c1")
-
-
-def test_an_operator_lists_deletes_and_compares(host: Host, vm: Guest) -> None:
-    def said(*words: str, status: int = 0) -> str:
-        done = host.agent.ctl("attachment", *words, check=False)
-        assert done.returncode == status, done
-        return done.stdout or done.stderr
-
-    one = attach(vm, "c1")
-    rows = {row["id"]: row for row in json.loads(said("list", "--format", "json"))}
-    row = rows[one["id"]]
-    shown = ("id", "container", "vid", "mac", "port_id", "state")
-    assert {name: row[name] for name in shown} == {name: one[name] for name in shown}
-    assert row["port"] == f"tpi-{vm.ids.iface_id}"[:15]
-    assert f"{row['ip']}/24" == one["ips"][0]["address"]
-    assert one["id"] in said("list")
-    ports = json.loads(host.agent.ctl("ports", "--format", "json").stdout)
-    assert {row["container"] for row in ports} == {None, "first", "c1"}
-    assert said("delete", one["id"]) == f"{one['id']}: deleted\n"
-    assert one["id"] not in host.tags()
-    assert "there is no such attachment" in said("delete", one["id"], status=2)
-    assert said("gc") == "0 attachments removed, 0 wait for the data plane\n"
-
-
-def test_another_user_of_the_host_deletes_none(host: Host, vm: Guest) -> None:
-    one = attach(vm, "c1")
-    url = f"http://127.0.0.1:9697/attachments/{one['id']}"
-    curl = ["curl", "--silent", "--request", "DELETE", "--write-out", "%{http_code}", url]
-    user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    run = host.switch.namespace.run
-    assert run([*user, *curl]).stdout.endswith("403")
-    assert one["id"] in host.tags()
-    assert run(curl).stdout == "204"
-    assert one["id"] not in host.tags()
-
-
-def test_a_port_that_vanishes_while_no_daemon_runs_comes_again(host: Host, vm: Guest) -> None:
-    before = host.tags()
-    one = attach(vm, "c1")
-    host.agent.kill()
-    host.switch.vsctl("del-port", f"spt-{one['id']}"[:15])
-    host.agent.start()
-    wait_for(lambda: host.tags().get(one["id"]) == one["vid"], "the port")
-    assert before.items() < host.tags().items()
     detach(vm, "c1")
 
 
