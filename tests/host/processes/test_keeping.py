@@ -1,0 +1,375 @@
+"""The guests' listeners in a holder process, which outlives the daemon."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dfmeta.cmd import holding
+from dfmeta.cmd.holding import HolderKeeper
+from dfmeta.cmd.keeping import FD_NAMES, SystemdKeeper
+from dfmeta.cmd.tap import TapKeeper
+from dfmeta.exceptions import HostError
+from dfmeta.host.process import named_sockets
+from dfmeta.proxy import holder
+from dfmeta.state import State
+from tests.core.unit.test_keeping import TERMS, Systemd, group, listener, same, six, systemd
+from tests.harness.poll import DEADLINE, wait_for
+
+__all__ = ["listener", "six", "systemd"]
+NO_DEVICE = TERMS.device
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a holder take long to start and to answer, as it may on a busy machine."""
+    monkeypatch.setattr(holding, "START_TRIES", int(DEADLINE / holding.START_PAUSE))
+    monkeypatch.setattr(holding, "ANSWER_TIMEOUT", DEADLINE)
+
+
+@pytest.fixture
+def held() -> Iterator[HolderKeeper]:
+    """A keeper under a name of its own; its holder goes with the test."""
+    one = HolderKeeper(uuid.uuid4().hex, TERMS)
+    yield one
+    one.drop()
+
+
+@pytest.fixture
+def later(listener: socket.socket) -> Iterator[HolderKeeper]:
+    """The keeper of another configuration, whose listener is to stand at the same place."""
+    known = replace(TERMS, address="127.0.0.1", port=listener.getsockname()[1])
+    one = HolderKeeper(uuid.uuid4().hex, known)
+    yield one
+    one.drop()
+
+
+def hold(name: str, listener: socket.socket, seconds: float) -> threading.Thread:
+    """A holder of that name in a thread, with a descriptor of its own."""
+    what = holder.Held([os.dup(listener.fileno())], seconds, NO_DEVICE)
+    thread = threading.Thread(target=holder.serve, args=(name, what))
+    thread.start()
+    return thread
+
+
+def connect(name: str) -> socket.socket:
+    """A connection to the holder of that name, once it is there."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    wait_for(lambda: sock.connect_ex(holder.address(name)) == 0, "the holder")
+    return sock
+
+
+def test_systemd_gets_the_listener_of_a_daemon_that_ran_without_it(
+    systemd: Systemd, held: HolderKeeper, listener: socket.socket
+) -> None:
+    held.keep([listener.fileno()])
+    held.release()
+    again = HolderKeeper(held.name, TERMS)
+    assert same(SystemdKeeper(systemd.environ, again).take(), listener)
+    for _ in FD_NAMES:
+        systemd.message()
+    message, fds = systemd.message()
+    assert message.startswith("FDSTORE=1")
+    assert same(fds, listener)
+    assert not again.take()
+
+
+def test_a_holder_gives_the_listener_to_the_next_daemon(
+    held: HolderKeeper, listener: socket.socket
+) -> None:
+    held.keep([listener.fileno()])
+    address = listener.getsockname()
+    held.release()
+    listener.close()
+    # Nobody of ours has it open; a guest is still accepted by the kernel.
+    with socket.create_connection(address):
+        (fd,) = held.take()
+        with socket.socket(fileno=fd) as again:
+            connection, _peer = again.accept()
+            connection.close()
+
+
+def test_a_holder_that_has_ended_is_replaced(held: HolderKeeper, listener: socket.socket) -> None:
+    held.keep([listener.fileno()])
+    held.look_after([listener.fileno()])
+    another = HolderKeeper(held.name, TERMS)
+    held.drop()
+    assert another.take() == []
+    held.look_after([listener.fileno()])
+    held.release()
+    assert same(another.take(), listener)
+    another.drop()
+
+
+def test_a_holder_of_another_user_gets_and_gives_nothing(
+    held: HolderKeeper, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "START_TRIES", 2)
+    program = (
+        "import signal, socket\n"
+        "server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        f"server.bind({holder.address(held.name)!r})\n"
+        "server.listen(4)\n"
+        "print('ready', flush=True)\n"
+        "for _ in range(2):\n"
+        "    print(server.accept()[0].recvmsg(16, 64)[:2], flush=True)\n"
+        "signal.pause()\n"
+    )
+    command = ["setpriv", "--reuid=nobody", "--clear-groups", "--pdeathsig=KILL"]
+    with subprocess.Popen(
+        [*command, "/usr/bin/python3", "-IS", "-c", program], stdout=subprocess.PIPE, text=True
+    ) as squatter:
+        assert squatter.stdout is not None
+        assert squatter.stdout.readline() == "ready\n"
+        assert held.take() == []
+        with pytest.raises(HostError, match="no holder has started"):
+            held.keep([listener.fileno()])
+        heard = [squatter.stdout.readline() for _ in range(2)]
+        # The one that was started finds the name taken, however late it looks.
+        assert held._process is not None
+        assert held._process.wait() == 1
+        squatter.kill()
+    assert heard == ["(b'', [])\n"] * 2
+
+
+def test_a_dropped_listener_refuses(held: HolderKeeper, listener: socket.socket) -> None:
+    held.keep([listener.fileno()])
+    address = listener.getsockname()
+    listener.close()
+    held.drop()
+
+    def refused() -> bool:
+        try:
+            socket.create_connection(address).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    wait_for(refused, "a refusal")
+
+
+def test_the_program_holds_one_for_each_name(listener: socket.socket) -> None:
+    name = uuid.uuid4().hex
+    thread = hold(name, listener, 600)
+    for nonsense in (b"nonsense", b"wait", b"wait long x", b"wait \xff"):
+        with connect(name) as sock:
+            assert holder.serve(name, holder.Held([0], 600, NO_DEVICE)) == 1
+            sock.send(nonsense)
+            assert sock.recv(1) == b""
+    with connect(name) as sock:
+        holder.send_fds(sock, holder.KEEP, [listener.fileno()])
+        assert holder.receive(sock) == (holder.KEEP, [])
+        sock.send(holder.TAKE)
+        message, fds = holder.receive(sock)
+        assert message == holder.TAKE
+        assert same(fds, listener)
+        sock.send(holder.DROP)
+    thread.join()
+
+
+def test_a_holder_gives_both_listeners_in_their_order_and_others_take_their_place(
+    held: HolderKeeper, listener: socket.socket, six: socket.socket
+) -> None:
+    assert held.take() == []
+    held.keep([listener.fileno(), six.fileno()])
+    held.release()
+    assert same(held.take(), listener, six)
+    held.keep([six.fileno()])
+    assert same(held.take(), six)
+
+
+def test_a_daemon_that_knows_one_listener_gets_the_first_and_keeps_its_own(
+    held: HolderKeeper, listener: socket.socket, six: socket.socket
+) -> None:
+    held.keep([listener.fileno(), six.fileno()])
+    held.release()
+    with connect(held.name) as sock:
+        sock.send(holder.TAKE)
+        message, fds = holder.receive(sock)
+        assert message == holder.TAKE
+        assert same(fds, listener)
+        with socket.create_server(("127.0.0.1", 0)) as another:
+            holder.send_fds(sock, holder.KEEP, [another.fileno()])
+            assert holder.receive(sock) == (holder.KEEP, [])
+            sock.close()
+            assert same(held.take(), another)
+
+
+def hold_one(name: str, listener: socket.socket) -> threading.Thread:
+    """A holder of the release before: it keeps one, and disconnects at what it does not know."""
+    held = [os.dup(listener.fileno())]
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.bind(holder.address(name))
+    server.listen(4)
+
+    def attend(connection: socket.socket) -> None:
+        while held:
+            message, given = holder.receive(connection)
+            for fd in given:
+                os.close(fd)
+            if message == holder.TAKE:
+                holder.send_fds(connection, holder.TAKE, held)
+            elif message == holder.DROP:
+                os.close(held.pop())
+            elif not message.startswith(holder.WAIT):
+                return
+
+    def serve() -> None:
+        with server:
+            while held:
+                with server.accept()[0] as connection:
+                    attend(connection)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
+
+
+def test_a_holder_that_knows_one_listener_gives_it_and_is_replaced_for_two(
+    held: HolderKeeper, listener: socket.socket, six: socket.socket
+) -> None:
+    former = hold_one(held.name, listener)
+    assert same(held.take(), listener)
+    assert former.is_alive()
+    held.keep([listener.fileno(), six.fileno()])
+    former.join()
+    held.release()
+    assert same(held.take(), listener, six)
+
+
+def test_the_holder_of_another_configuration_gives_the_listener_and_ends(
+    held: HolderKeeper, later: HolderKeeper, listener: socket.socket
+) -> None:
+    held.keep([listener.fileno()])
+    held.release()
+    assert same(later.take(), listener)
+    assert held.take() == []
+    later.release()
+    assert same(later.take(), listener), "it is kept by another holder from now on"
+
+
+def test_a_listener_is_known_by_its_socket_where_the_port_is_another_now(
+    held: HolderKeeper, later: HolderKeeper, listener: socket.socket
+) -> None:
+    inode = os.fstat(listener.fileno()).st_ino
+    held.keep([listener.fileno()])
+    held.release()
+    moved = HolderKeeper(later.name, replace(later._terms, port=1, inode=inode))
+    assert same(moved.take(), listener)
+    moved.drop()
+
+
+@pytest.mark.parametrize("change", [{"port": 1}, {"address": "127.0.0.2"}])
+def test_the_listener_of_another_daemon_stays_with_its_holder(
+    held: HolderKeeper, later: HolderKeeper, listener: socket.socket, change: dict[str, Any]
+) -> None:
+    held.keep([listener.fileno()])
+    held.release()
+    stranger = HolderKeeper(later.name, replace(later._terms, **change))
+    assert stranger.take() == []
+    stranger.drop()
+    assert same(held.take(), listener)
+
+
+def test_a_holder_whose_daemon_runs_is_not_asked(
+    held: HolderKeeper,
+    later: HolderKeeper,
+    listener: socket.socket,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held.keep([listener.fileno()])
+    asked: list[str] = []
+    monkeypatch.setattr(HolderKeeper, "_connect", lambda self: asked.append(self.name))
+    assert later.take() == []
+    assert later.name in asked
+    assert held.name not in asked
+
+
+def test_all_holders_of_the_listener_are_dropped_with_it(
+    held: HolderKeeper, later: HolderKeeper, listener: socket.socket
+) -> None:
+    held.keep([listener.fileno()])
+    held.release()
+    later.keep([listener.fileno()])
+    later.drop()
+    assert held.take() == []
+
+
+def test_a_holder_ends_when_no_daemon_comes(listener: socket.socket) -> None:
+    address = listener.getsockname()
+    thread = hold(uuid.uuid4().hex, listener, 0)
+    listener.close()
+    thread.join()
+    socket.create_server(address).close()
+
+
+def test_a_holder_waits_from_the_end_of_its_daemon_on(listener: socket.socket) -> None:
+    name = uuid.uuid4().hex
+    served = hold(name, listener, 600)
+    with connect(name) as daemon:
+        daemon.send(holder.terms(0, NO_DEVICE))
+        holder.send_fds(daemon, holder.KEEP, [listener.fileno()])
+        assert holder.receive(daemon) == (holder.KEEP, [])
+        assert served.is_alive()
+    served.join()
+
+
+def test_another_user_does_not_keep_a_holder(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, name = 0.0, uuid.uuid4().hex
+    monkeypatch.setattr(holder, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(holder, "allowed", lambda _connection: False)
+    served = hold(name, listener, 600)
+    with connect(name) as sock:
+        assert sock.recv(1) == b""
+    now = 600.0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        # It looks at its clock at once, if it has not yet.
+        sock.connect_ex(holder.address(name))
+    served.join()
+
+
+def test_a_daemon_sets_how_long_its_holder_waits(
+    held: HolderKeeper, listener: socket.socket
+) -> None:
+    held.keep([listener.fileno()])
+    held.release()
+    shorter = HolderKeeper(held.name, replace(TERMS, seconds=0))
+    assert same(shorter.take(), listener)
+    shorter.release()
+    path = f"@{holder.PREFIX}{held.name}"
+    wait_for(lambda: path not in {one.name for one in named_sockets()}, "the holder's end")
+
+
+def test_a_start_while_the_holder_ends_has_a_listener_whichever_is_first(
+    listener: socket.socket,
+) -> None:
+    address, port = listener.getsockname()
+    state, ends = State(port=port), []
+    # It has ended; it ends at about the same time; it stays.
+    for seconds in (0, *(0.001 * 4**turn for turn in range(5)), 60):
+        keeping = HolderKeeper(uuid.uuid4().hex, replace(TERMS, address=address, port=port))
+        ending = hold(keeping.name, listener, seconds)
+        if not seconds:
+            ending.join()
+        listener.close()
+        tap = TapKeeper(group(), state, keeping)
+        tap.listeners.open()
+        sock = tap.listeners.sockets[4]
+        assert sock.getsockname() == (address, port)
+        ends.append(keeping._process is None)
+        keeping.drop()
+        ending.join()
+        listener = socket.socket(fileno=sock.fd.detach())
+    listener.close()
+    assert (ends[0], ends[-1]) == (False, True), "made anew, and taken over"
