@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -133,52 +133,34 @@ def test_a_network_is_asked_for_once_and_again_when_its_time_is_over(world: Worl
     assert [one.ip for one in world.of() or ()] == ["10.0.0.3"]
     assert world.of(2) == world.of()
     assert world.api.calls[3:] == ["1 ids", "1 networks"]
-
-
-def test_a_dhcp_port_that_neutron_deletes_goes(world: World) -> None:
-    world.hops.put(port())
-    world.hops.round()
     world.now += FRESH
     world.api.dhcp.clear()
     world.hops.round()
-    assert world.of() == ()
+    assert world.of() == (), "Neutron has deleted the DHCP port"
 
 
-def test_the_own_address_of_a_port_is_no_next_hop_of_it(world: World) -> None:
+def test_a_port_gets_a_bounded_number_without_its_own_address(world: World) -> None:
     world.api.dhcp[NETWORK] = [*world.api.own, "10.0.0.2"]
     world.hops.put(port())
     world.hops.round()
     assert world.of() == (HOP,)
-
-
-def test_a_port_gets_a_bounded_number(world: World) -> None:
+    world.now += FRESH
     world.api.dhcp[NETWORK] = [f"10.0.1.{n}" for n in range(1, 3 * MOST)]
-    world.hops.put(port())
     world.hops.round()
     assert len(world.of() or ()) == MOST
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"next_hops": (NextHop("10.0.0.9"),)},
-        {"next_hop_faults": ("a wrong entry",)},
-        {"fault": "broken"},
-        {"iface_id": "container-7"},
-        {"iface_id": ""},
-    ],
-)
-def test_a_port_with_the_key_or_without_neutron_is_not_asked_about(
-    world: World, more: dict[str, Any]
-) -> None:
-    world.hops.put(port(**more))
-    world.hops.round()
-    assert world.ports[PortId("1")] == port(**more)
+def test_a_port_with_the_key_or_without_neutron_is_not_asked_about(world: World) -> None:
+    keyed: dict[str, Any] = {"next_hops": (NextHop("10.0.0.9"),)}
+    for more in (
+        *({"next_hop_faults": ("a wrong entry",)}, {"fault": "broken"}),
+        *({"iface_id": "container-7"}, {"iface_id": ""}, keyed),
+    ):
+        world.hops.put(port(**more))
+        world.hops.round()
+        assert world.ports[PortId("1")] == port(**more)
     assert world.api.calls == []
-
-
-def test_without_the_key_any_more_neutrons_come(world: World) -> None:
-    world.hops.put(port(next_hops=(NextHop("10.0.0.9"),)))
+    # Without the key any more, Neutron's come.
     world.hops.put(port())
     assert world.of() is None
     world.hops.round()
@@ -242,11 +224,7 @@ def test_an_answer_that_takes_too_long_is_a_failure(world: World) -> None:
     with pytest.raises(SourceError, match=r"no answer within 0\.2 s"):
         world.hops.round()
     assert world.of() is None
-
-
-def test_a_time_limit_of_another_is_not_taken_for_its_own(world: World) -> None:
-    world.hops.put(port())
-    world.api.pause = 5
+    # A time limit of another is not taken for its own.
     with pytest.raises(eventlet.Timeout) as caught, eventlet.Timeout(0.01) as mine:
         world.hops.round()
     assert caught.value is mine
@@ -256,19 +234,17 @@ def test_a_time_limit_of_another_is_not_taken_for_its_own(world: World) -> None:
 
 
 @pytest.fixture
-def running(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[World]:
-    """The finder as it runs, with pauses of a test."""
-    monkeypatch.setattr(rounds, "RETRY", (0.01, 0.02))
-    world: World = request.getfixturevalue("world")
+def running(world: World) -> Iterator[World]:
+    """The finder as it runs."""
     world.hops.start()
     yield world
     hub.VITAL.release()
 
 
-def until(condition: Any) -> None:
+def until(condition: Callable[[], object]) -> None:
     with eventlet.Timeout(60):
         while not condition():
-            eventlet.sleep(0.005)
+            eventlet.sleep(0.05)
 
 
 def test_a_new_port_is_asked_about_at_once(running: World) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from dfmeta.ports import resolver as module
 from dfmeta.ports.resolver import Resolver
 from dfmeta.ports.sources import INSTANCE, NAME, PORT_PROJECT, PROJECT, Ownership, Question
 from tests.harness.examples import examples
+from tests.harness.tier import CLOCK
 
 ROW = Port(name="tap0", row="r", ofport=1, iface_id="port", mac="m")
 ALL = frozenset({INSTANCE, PROJECT, NAME})
@@ -31,7 +32,7 @@ class Fake:
     by_instance = False
     subports = True
     unverified = False
-    retry = (0.01, 0.02)
+    retry = (1.0, 2.0)
     recheck = 0.0
     at_once = 4
 
@@ -82,19 +83,20 @@ class World:
 
 @pytest.fixture(autouse=True)
 def _nothing_goes_on() -> Iterator[None]:
-    """A source that fails is asked for as long as its port is there: in other tests as well."""
+    """A source is asked for as long as its port exists: in other tests as well."""
     yield
     while World.made:
         world = World.made.pop()
-        for row in world.ports:
-            world.resolver.forget(PortId(row))
+        for port in list(world.history):
+            world.resolver.forget(port.id)
 
 
-def until(predicate: Callable[[], object], what: str = "") -> None:
-    """Let the hub run until it is so."""
-    with eventlet.Timeout(60, AssertionError(f"timed out {what}")):
-        while not predicate():
-            eventlet.sleep(0.001)
+def until(predicate: Callable[[], object]) -> None:
+    """Let time pass until it is so."""
+    end = CLOCK.now() + 600
+    while not predicate():
+        assert CLOCK.now() < end
+        eventlet.sleep(0.1)
 
 
 def count(source: str, outcome: str) -> float:
@@ -112,14 +114,11 @@ def test_what_ovsdb_knows_is_handed_on_at_once() -> None:
     assert world.resolver.settled()
 
 
-def test_nobody_is_asked_about_what_is_known() -> None:
+def test_a_known_port_is_not_asked_about_and_a_name_once() -> None:
     world = World(["ovsdb", "a"], a := Fake("a", gives=frozenset({INSTANCE, PROJECT})))
     world.resolver.update(replace(ROW, instance_id="i", project_id="p"))
     assert world.resolver.settled()
     assert not a.asked
-
-
-def test_a_name_is_asked_for_once() -> None:
     world = World(["ovsdb", "a"], a := Fake("a"))
     world.resolver.update(replace(ROW, instance_id="i", project_id="p"))
     until(lambda: a.asked and world.resolver.settled())
@@ -136,9 +135,7 @@ def test_the_first_wins_and_the_others_fill_in() -> None:
     assert world.port.instance_id == ""
     until(lambda: world.port.project_id)
     assert (world.port.instance_id, world.port.project_id) == ("1", "p")
-
-
-def test_ovsdb_comes_when_it_is_its_turn() -> None:
+    # OVSDB comes when it is its turn.
     world = World(["a", "ovsdb"], Fake("a").fails())
     world.resolver.update(replace(ROW, instance_id="o", project_id="x"))
     until(lambda: world.port.instance_id == "o")
@@ -185,7 +182,6 @@ def test_a_source_that_speaks_of_another_instance_is_not_believed() -> None:
     world.resolver.update(replace(ROW, instance_id="i"))
     until(lambda: count("a", "conflict") > before)
     assert world.port.project_id == ""
-    world.resolver.forget(PortId("r"))
 
 
 def test_it_is_asked_again_while_it_knows_nothing() -> None:
@@ -196,22 +192,22 @@ def test_it_is_asked_again_while_it_knows_nothing() -> None:
     until(lambda: world.port.instance_id == "i")
 
 
-def test_a_source_that_fails_rests_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REST_FIRST", 600)
-    monkeypatch.setattr(module, "REST_MOST", 600)
-    dead = Fake("dead", timeout=0.02).waits(Event())
+def test_a_source_that_fails_rests_and_holds_up_no_other() -> None:
+    dead = Fake("dead").waits(Event())
     world = World(["dead", "b"], dead, Fake("b").says("i", "p"))
-    before = count("dead", "timeout")
+    before, began = count("dead", "timeout"), CLOCK.now()
     world.resolver.update(ROW)
     until(lambda: world.port.project_id == "p")
+    assert CLOCK.now() - began == pytest.approx(dead.timeout, abs=0.2)
     assert count("dead", "timeout") == before + 1
     world.resolver.update(replace(ROW, row="s"))
-    until(lambda: world.ports["s"].project_id == "p")
+    eventlet.sleep(module.REST_FIRST / 2)
+    assert world.ports["s"].project_id == "p"
     assert len(dead.asked) == 1
     dead.says("j", "q", "n")
-    world.resolver._sources["dead"].rest.until = time.monotonic()
+    CLOCK.advance(module.REST_FIRST)
     world.resolver.update(replace(ROW, row="t", mac="other"))
-    until(lambda: world.ports["t"].instance_id)
+    until(lambda: world.ports["t"].instance_id == "j")
 
 
 def test_a_defect_costs_its_question_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -224,35 +220,23 @@ def test_a_defect_costs_its_question_alone(caplog: pytest.LogCaptureFixture) -> 
     world.resolver.update(ROW)
     until(lambda: world.port.project_id == "p")
     assert "Identity source a failed" in caplog.text
-    world.resolver.forget(PortId("r"))
 
 
-def test_an_answer_for_a_port_that_has_changed_is_dropped() -> None:
-    gate = Event()
-    a = Fake("a").waits(gate)
-    world = World(["a"], a)
-    before = count("a", "late")
-    world.resolver.update(ROW)
-    until(lambda: a.asked)
-    a.says("new", "q")
-    world.resolver.update(replace(ROW, iface_id="another"))
-    until(lambda: world.port.instance_id == "new")
-    gate.send(Ownership("old", "p"))
-    until(lambda: count("a", "late") == before + 1)
-    assert world.port.instance_id == "new"
-    assert "old" not in {port.instance_id for port in world.history}
-
-
-def test_an_answer_for_a_port_that_is_gone_is_dropped() -> None:
+def test_an_answer_for_a_port_that_has_changed_or_is_gone_is_dropped() -> None:
     gate = Event()
     world = World(["a"], a := Fake("a").waits(gate))
     before = count("a", "late")
     world.resolver.update(ROW)
-    until(lambda: a.asked)
-    world.resolver.forget(PortId("r"))
+    world.resolver.update(replace(ROW, row="gone"))
+    until(lambda: len(a.asked) == 2)
+    a.says("new", "q")
+    world.resolver.forget(PortId("gone"))
+    world.resolver.update(replace(ROW, iface_id="another"))
+    until(lambda: world.port.instance_id == "new")
     gate.send(Ownership("old", "p"))
-    until(lambda: count("a", "late") == before + 1)
-    assert [port.instance_id for port in world.history] == [""]
+    until(lambda: count("a", "late") == before + 2)
+    assert {port.instance_id for port in world.history} == {"", "new"}
+    assert world.ports["gone"].instance_id == ""
 
 
 def test_ports_of_one_row_are_asked_about_apart() -> None:
@@ -272,19 +256,14 @@ def test_ports_of_one_row_are_asked_about_apart() -> None:
     world.resolver.renew(behind.id)
     until(lambda: len(a.asked) > asked)
     assert {question.port.id for question in a.asked[asked:]} == {behind.id}
-    world.resolver.forget(behind.id)
 
 
 @pytest.mark.parametrize(
     ("change", "kept"),
     [
         ({"dead": True}, True),
-        ({"ofport": 7}, False),
-        ({"ofport": None}, False),
-        ({"iface_id": "x"}, False),
-        ({"mac": "x"}, False),
-        ({"name": "x"}, False),
-        ({"instance_id": "x"}, False),
+        *(({name: "x"}, False) for name in ("iface_id", "mac", "name", "instance_id")),
+        *(({"ofport": number}, False) for number in (7, None)),
     ],
 )
 def test_an_answer_stays_with_its_incarnation(change: dict[str, Any], kept: bool) -> None:
@@ -340,31 +319,22 @@ def test_a_ports_project_is_taken_at_once_where_nothing_else_gives_one() -> None
     assert not store.asked
 
 
-def test_a_ports_project_gives_way_to_the_instances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PORT_PROJECT_AFTER", 3600.0)
-    libvirt = Fake("libvirt")
+def test_a_ports_project_gives_way_to_the_instances() -> None:
+    libvirt, began = Fake("libvirt"), CLOCK.now()
     world = World(["neutron", "libvirt"], neutron().says("i", port_project="p"), libvirt)
     world.resolver.update(ROW)
-    until(lambda: len(libvirt.asked) > 2)
+    until(lambda: len(libvirt.asked) > 1)
     assert world.port.project_id == ""
-    monkeypatch.setattr(module, "PORT_PROJECT_AFTER", 0.1)
     until(lambda: world.port.project_id == "p")
+    assert CLOCK.now() - began == pytest.approx(module.PORT_PROJECT_AFTER, abs=0.2)
     libvirt.says("i", "q")
     until(lambda: world.port.project_id == "q")
     assert not world.port.unverified
 
 
-def test_a_ports_project_without_an_instance_is_nothing() -> None:
-    world = World(["neutron"], a := neutron().says(port_project="p"))
-    world.resolver.update(ROW)
-    until(lambda: len(a.asked) > 3)
-    assert world.port.project_id == ""
-    world.resolver.forget(PortId("r"))
-
-
 def test_who_names_an_instance_is_asked_whether_it_is_still_there() -> None:
     a = Fake("a").says("i", "p", "n")
-    a.recheck = 0.01
+    a.recheck = 1.0
     world = World(["a"], a)
     world.resolver.start()
     world.resolver.update(ROW)
@@ -376,9 +346,8 @@ def test_who_names_an_instance_is_asked_whether_it_is_still_there() -> None:
     assert world.port.instance_id == "i"
     a.says("j", "q", "n")
     until(lambda: world.port.instance_id == "j")
-    # In between it was nobody's, so that nothing of the first one's stays.
+    # In between it had none, so that nothing of the first one stays.
     assert [port.instance_id for port in world.history][-3:].count("") >= 1
-    a.recheck = 3600.0
 
 
 def test_no_more_are_asked_about_at_once_than_a_source_can_bear() -> None:
@@ -419,7 +388,6 @@ def test_any_order_ends_as_the_order_says(order: list[str], answers: dict[str, O
     said = [answers[name] for name in order]
     instance = next((found.instance_id for found in said if found.instance_id), "")
     assert world.port.instance_id == instance
-    world.resolver.forget(PortId("r"))
 
 
 def test_of_many_that_wake_at_once_one_goes_on_in_each_turn_of_the_hub() -> None:
@@ -440,35 +408,32 @@ def test_of_many_that_wake_at_once_one_goes_on_in_each_turn_of_the_hub() -> None
         turn += 1
     assert max(asked.count(one) for one in set(asked)) <= 3
     assert len(asked) >= 100
-    for number in range(100):
-        world.resolver.forget(PortId(f"r{number}"))
 
 
-def test_thousands_that_nobody_knows_are_asked_about_seldom(
+def test_thousands_of_unknown_ports_are_asked_about_seldom(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "CROWD", 1)
-    now = 100.0
-    a = Fake("a", gives=frozenset({INSTANCE, PROJECT}))
-    resolver = Resolver(["ovsdb", "a"], [a], lambda _port: None, clock=lambda: now)
+    times: list[float] = []
+
+    def answer(question: Question) -> Ownership:
+        if question.port.row == "r7":
+            times.append(CLOCK.now())
+        return Ownership()
+
+    world = World(["ovsdb", "a"], a := Fake("a", gives=frozenset({INSTANCE, PROJECT})))
+    a.answer = answer
     for number in range(50):
-        resolver.update(replace(ROW, row=f"r{number}", name=f"tap{number}"))
-    until(resolver.settled)
-    entry = resolver._entries[PortId("r7")]
-    assert entry.asked["a"].next == now + a.retry[0], "the first time as ever"
-    now += a.retry[0]
-    until(lambda: entry.asked["a"].times == 2)
-    assert entry.asked["a"].next == pytest.approx(now + 50 * a.retry[1])
-    for number in range(50):
-        resolver.forget(PortId(f"r{number}"))
+        world.resolver.update(replace(ROW, row=f"r{number}", name=f"tap{number}"))
+    eventlet.sleep(a.retry[0] + 101 * a.retry[1])
+    pauses = [late - soon for soon, late in itertools.pairwise(times)]
+    assert pauses == pytest.approx([a.retry[0], 50 * a.retry[1], 50 * a.retry[1]])
 
 
 def test_a_defect_costs_a_port_some_seconds_and_not_its_life(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "REST_MOST", 0.001)
-    source = Fake("libvirt").says("an instance", "a project")
-    world = World(["libvirt"], source)
+    world, began = World(["libvirt"], Fake("libvirt").says("i", "p")), CLOCK.now()
     failures = [ZeroDivisionError("a defect")] * 2
     due = world.resolver._due
 
@@ -479,7 +444,8 @@ def test_a_defect_costs_a_port_some_seconds_and_not_its_life(
 
     monkeypatch.setattr(world.resolver, "_due", broken)
     world.resolver.update(ROW)
-    until(lambda: world.port.instance_id == "an instance", "the port's instance")
+    until(lambda: world.port.instance_id == "i")
+    assert CLOCK.now() - began == pytest.approx(2 * module.REST_MOST, abs=0.2)
     assert caplog.text.count("ZeroDivisionError: a defect") == 2
     assert "The identity query for port tap0 failed" in caplog.text
 
@@ -504,6 +470,10 @@ def test_a_port_that_no_source_names_is_waited_for() -> None:
     world = World(["ovsdb"])
     world.resolver.update(ROW)
     assert world.port.state is PortState.NO_INSTANCE
+    world = World(["neutron"], a := neutron().says(port_project="p"))
+    world.resolver.update(ROW)
+    until(lambda: len(a.asked) > 3)
+    assert world.port.project_id == "", "a port's project without an instance is nothing"
 
 
 def test_a_subport_is_unnamed_only_when_all_sources_have_answered() -> None:
@@ -520,7 +490,6 @@ def test_a_subport_is_unnamed_only_when_all_sources_have_answered() -> None:
     until(lambda: world.port.state is PortState.UNNAMED)
     a.says("i", "p")
     until(lambda: world.port.state is PortState.SERVED)
-    world.resolver.forget(PortId("r"))
 
 
 def test_an_instance_that_only_neutron_names_for_a_subport_is_unverified() -> None:

@@ -54,60 +54,52 @@ def test_an_entry_has_all_its_members() -> None:
     assert entry.members() == WHOLE
 
 
-@pytest.mark.parametrize("listed", ["", " ", "[]"])
-def test_an_empty_list_has_no_entry_and_no_fault(listed: str) -> None:
-    assert (parse(listed).entries, parse(listed).faults) == ({}, ())
-
-
 def test_values_are_read_into_one_form() -> None:
     odd = WHOLE | {"instance_id": INSTANCE.upper(), "mac": MAC.upper()}
     odd["attachment"] = OTHER_INSTANCE.upper()
     assert parse(text(odd)).entries == parse(text(WHOLE)).entries
-
-
-def test_members_that_may_be_left_out_may_be_null_or_empty() -> None:
+    # Members that may be left out may be null or empty.
     empty = dict.fromkeys(("port_id", "instance_id"), None)
     assert parse(text({"vid": 1, **empty, "mac": "", "project_id": ""})).entries == {1: Entry(1)}
+    for listed in ("", " ", "[]"):
+        assert (parse(listed).entries, parse(listed).faults) == ({}, ())
 
 
-@pytest.mark.parametrize(
-    ("wrong", "cause"),
-    [
-        ({"vid": 0}, "vid is not a number from 1 to 4094"),
-        ({"vid": VID_MAX + 1}, "vid is not a number"),
-        ({"vid": "100"}, "vid is not a number"),
-        ({"vid": 100.0}, "vid is not a number"),
-        ({"vid": True}, "vid is not a number"),
-        ({"vid": None}, "vid is not a number"),
-        ({"port_id": 5}, "port_id is not a text"),
-        ({"port_id": "a b"}, "port_id is not of 1 to 255"),
-        ({"port_id": "x" * 256}, "port_id is not of 1 to 255"),
-        ({"instance_id": "web"}, "instance_id is not a UUID"),
-        ({"instance_id": ["x"]}, "instance_id is not a text"),
-        ({"project_id": "a\r\nb"}, "project_id is not of 1 to 255"),
-        ({"mac": "01:00:5e:00:00:01"}, "mac is not that of a host"),
-        ({"mtu": 67}, "mtu is not a number from 68 to 65535"),
-        ({"mtu": 65536}, "mtu is not a number from 68 to 65535"),
-        ({"mtu": "1442"}, "mtu is not a number from 68 to 65535"),
-        ({"mtu": True}, "mtu is not a number from 68 to 65535"),
-        ({"mac": "fa163f000064"}, "mac is not of the form"),
-        ({"attachment": "a1"}, "attachment is not a UUID"),
-        ({"attachment": 1}, "attachment is not a text"),
-    ],
-    ids=str,
-)
-def test_a_wrong_entry_costs_that_entry(wrong: dict[str, Any], cause: str) -> None:
-    found = parse(text(WHOLE | wrong, {"vid": 7}))
-    assert found.entries == {7: Entry(7)}
-    (fault,) = found.faults
-    assert cause in fault
+WRONG_MEMBERS: list[tuple[dict[str, Any], str]] = [
+    ({"vid": 0}, "vid is not a number from 1 to 4094"),
+    ({"vid": VID_MAX + 1}, "vid is not a number"),
+    ({"vid": "100"}, "vid is not a number"),
+    ({"vid": 100.0}, "vid is not a number"),
+    ({"vid": True}, "vid is not a number"),
+    ({"vid": None}, "vid is not a number"),
+    ({"port_id": 5}, "port_id is not a text"),
+    ({"port_id": "a b"}, "port_id is not of 1 to 255"),
+    ({"port_id": "x" * 256}, "port_id is not of 1 to 255"),
+    ({"instance_id": "web"}, "instance_id is not a UUID"),
+    ({"instance_id": ["x"]}, "instance_id is not a text"),
+    ({"project_id": "a\r\nb"}, "project_id is not of 1 to 255"),
+    ({"mac": "01:00:5e:00:00:01"}, "mac is not that of a host"),
+    ({"mtu": 67}, "mtu is not a number from 68 to 65535"),
+    ({"mtu": 65536}, "mtu is not a number from 68 to 65535"),
+    ({"mtu": "1442"}, "mtu is not a number from 68 to 65535"),
+    ({"mtu": True}, "mtu is not a number from 68 to 65535"),
+    ({"mac": "fa163f000064"}, "mac is not of the form"),
+    ({"attachment": "a1"}, "attachment is not a UUID"),
+    ({"attachment": 1}, "attachment is not a text"),
+]
 
 
-@pytest.mark.parametrize("other", [5, "100", None, [], [WHOLE]], ids=str)
-def test_a_member_that_is_no_object_costs_itself(other: Any) -> None:
-    found = parse(text(other, {"vid": 7}))
-    assert found.entries == {7: Entry(7)}
-    assert "it is not an object" in found.faults[0]
+def test_a_wrong_entry_costs_that_entry() -> None:
+    for wrong, cause in WRONG_MEMBERS:
+        found = parse(text(WHOLE | wrong, {"vid": 7}))
+        assert found.entries == {7: Entry(7)}, wrong
+        (fault,) = found.faults
+        assert cause in fault
+    others: list[Any] = [5, "100", None, [], [WHOLE]]
+    for other in others:
+        found = parse(text(other, {"vid": 7}))
+        assert found.entries == {7: Entry(7)}
+        assert "it is not an object" in found.faults[0]
 
 
 def test_a_vlan_id_that_is_there_twice_is_of_no_guest() -> None:
@@ -124,26 +116,22 @@ def test_a_member_with_its_name_twice_costs_its_entry_and_the_vlan_id() -> None:
     assert "a member has its name twice" in found.faults[0]
 
 
-@pytest.mark.parametrize(
-    ("listed", "cause"),
-    [
+def test_a_text_that_is_no_list_is_one_fault() -> None:
+    for listed, cause in (
         ("{", "it is not JSON"),
         ('{"vid": 1}', "it is not a JSON array"),
         ("[" * 100_000, "it is not JSON"),
         ("5", "it is not a JSON array"),
         (f"[{' ' * SIZE_MAX}]", "characters"),
-    ],
-    ids=["cut", "object", "deep", "number", "long"],
-)
-def test_a_text_that_is_no_list_is_one_fault(listed: str, cause: str) -> None:
-    found = parse(listed)
-    assert found.entries == {}
-    (fault,) = found.faults
-    assert cause in fault
-    assert fault.startswith("external_ids:dfmeta-subports: ")
-    assert len(fault) < 160
-    with pytest.raises(SubportListError, match=cause.split()[-1]):
-        with_entry(listed, Entry(1))
+    ):
+        found = parse(listed)
+        assert found.entries == {}
+        (fault,) = found.faults
+        assert cause in fault
+        assert fault.startswith("external_ids:dfmeta-subports: ")
+        assert len(fault) < 160
+        with pytest.raises(SubportListError, match=cause.split()[-1]):
+            with_entry(listed, Entry(1))
 
 
 def test_numbers_of_any_length_cost_their_entry() -> None:
@@ -169,10 +157,21 @@ def test_an_entry_is_added_replaced_and_removed_beside_others() -> None:
     assert without("", 5) == ""
 
 
-def test_an_entry_that_cannot_be_written_back_unchanged_is_said() -> None:
-    for odd in ('[{"vid": 1, "vid": 2}]', '[{"vid": 1, "x": NaN}]', '[{"vid": 1, "x": 1e999}]'):
-        with pytest.raises(SubportListError, match="JSON readers do not read alike"):
-            with_entry(odd, Entry(7))
+def test_a_list_that_cannot_be_written_back_unchanged_is_refused() -> None:
+    for odd in ('{"vid": 1, "vid": 2}', '{"vid": 1, "x": NaN}', '{"vid": 1, "x": 1e999}'):
+        listed = f"[{json.dumps(OWN.members())}, {odd}]"
+        for change in (
+            lambda listed: with_entry(listed, Entry(7)),
+            lambda listed: with_attachments(listed, [Entry(5, PORT, attachment=PORT)]),
+            lambda listed: without_attachments(listed, {INSTANCE}),
+        ):
+            with pytest.raises(SubportListError, match="JSON readers do not read alike"):
+                change(listed)
+    with pytest.raises(SubportListError, match="not a JSON array"):
+        with_attachments("{}", [OWN])
+    nearly = text({"vid": 1, "note": "x" * (SIZE_MAX - 40)})
+    with pytest.raises(SubportListError, match="characters"):
+        with_entry(nearly, Entry(2, port_id="p" * 40))
 
 
 def test_the_entry_of_an_attachment_is_added_beside_others_and_removed() -> None:
@@ -191,14 +190,13 @@ def test_the_entry_of_an_attachment_is_added_beside_others_and_removed() -> None
         assert without_attachments(unchanged, {INSTANCE}) == unchanged
 
 
-@pytest.mark.parametrize(
-    "other", [{"vid": 100}, {"vid": 100, "instance_id": "odd"}, {"vid": 100, "attachment": "odd"}]
-)
-def test_an_entry_of_another_program_stands(other: dict[str, Any]) -> None:
-    for listed in (text(other), text(OWN.members(), other)):
-        with pytest.raises(SubportListError, match="VID 100 has an entry of") as caught:
-            with_attachments(listed, [Entry(7, PORT, attachment=PORT), OWN])
-        assert caught.value.fields["vid"] == 100
+def test_an_entry_of_another_program_stands() -> None:
+    for more in ({}, {"instance_id": "odd"}, {"attachment": "odd"}):
+        other = {"vid": 100, **more}
+        for listed in (text(other), text(OWN.members(), other)):
+            with pytest.raises(SubportListError, match="VID 100 has an entry of") as caught:
+                with_attachments(listed, [Entry(7, PORT, attachment=PORT), OWN])
+            assert caught.value.fields["vid"] == 100
 
 
 def test_the_entry_of_an_attachment_that_is_over_is_replaced() -> None:
@@ -233,23 +231,6 @@ def test_all_entries_claim_their_vlan_ids() -> None:
         Claim(9, "", ""),
     ]
     assert claims("") == claims("{") == []
-
-
-def test_a_list_with_attachments_that_cannot_be_written_back_is_said() -> None:
-    for change in (
-        lambda listed: with_attachments(listed, [Entry(5, PORT, attachment=PORT)]),
-        lambda listed: without_attachments(listed, {INSTANCE}),
-    ):
-        with pytest.raises(SubportListError, match="JSON readers do not read alike"):
-            change(f'[{json.dumps(OWN.members())}, {{"vid": 1, "x": NaN}}]')
-    with pytest.raises(SubportListError, match="not a JSON array"):
-        with_attachments("{}", [OWN])
-
-
-def test_a_list_that_grows_too_long_is_refused() -> None:
-    nearly = text({"vid": 1, "note": "x" * (SIZE_MAX - 40)})
-    with pytest.raises(SubportListError, match="characters"):
-        with_entry(nearly, Entry(2, port_id="p" * 40))
 
 
 VALUES = st.recursive(
