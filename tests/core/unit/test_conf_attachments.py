@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Any
 
 import pytest
 from oslo_config import cfg
@@ -15,6 +14,8 @@ from dfmeta.conf import attachments
 from dfmeta.conf.daemons import AGENT, keep_running_values
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import ConfigError
+from dfmeta.ports.attach_networks import Chosen
+from dfmeta.wiring.attachments import chosen, networks, settings
 
 PODS = {"subnet": "10.20.0.0/24", "gateway": "10.20.0.1"}
 INSTANCE = "11111111-2222-3333-4444-555555555555"
@@ -42,8 +43,6 @@ def load(tmp_path: Path) -> Load:
 
 
 def test_networks_are_read_by_name(load: Load) -> None:
-    from dfmeta.wiring.attachments import networks
-
     full = {**PODS, "local_vlan": 7, "mtu": 1400, "dns": "192.0.2.53, 2001:db8::1"}
     conf = load(attachments={"enabled": True}, pods=full, bare={"subnet": "10.20.0.0/16"})
     assert networks(conf) == {
@@ -60,30 +59,17 @@ def test_networks_are_read_by_name(load: Load) -> None:
 
 
 def test_limits_are_read(load: Load) -> None:
-    from dfmeta.wiring.attachments import settings
-
     found = settings(load(attachments={"vid_range": "5:6", "quota": 3, "rate": 2}))
     assert (found.vids, found.quota, found.rate) == (range(5, 7), 3, 2)
     assert (found.rest, found.rest_unknown, found.grace, found.gc_min_age) == (10, 120, 600, 60)
 
 
-@pytest.mark.parametrize(
-    ("options", "instances"),
-    [
-        ({}, True),
-        ({"subport_identity": "parent"}, False),
-        ({"backend": "nova"}, False),
-    ],
-)
-def test_attachments_are_instances_where_they_can_have_records(
-    load: Load, options: dict[str, str], *, instances: bool
-) -> None:
-    from dfmeta.wiring.attachments import settings
-
-    conf = load()
-    for name, value in options.items():
+def test_attachments_are_instances_if_they_can_have_records(load: Load) -> None:
+    assert settings(load()).instances
+    for name, value in (("subport_identity", "parent"), ("backend", "nova")):
+        conf = load()
         conf.set_override(name, value, "df_metadata")
-    assert settings(conf).instances == instances
+        assert not settings(conf).instances
 
 
 def test_ids_are_allowed_in_both_forms(load: Load) -> None:
@@ -96,72 +82,63 @@ def test_ids_are_allowed_in_both_forms(load: Load) -> None:
     assert attachments.allowed(load().attachments) == frozenset()
 
 
-@pytest.mark.parametrize(
-    ("network", "option"),
-    [
-        ({}, "subnet"),
-        ({"subnet": "10.20.0.1/24"}, "subnet"),
-        ({"subnet": "10.20.0.0/31"}, "subnet"),
-        ({"subnet": "0.0.0.0/0"}, "subnet"),
-        ({"subnet": "224.0.0.0/24"}, "subnet"),
-        ({"subnet": "169.254.0.0/16"}, "subnet"),
-        ({"subnet": "fd00::/64"}, "subnet"),
-        ({**PODS, "gateway": "10.21.0.1"}, "gateway"),
-        ({**PODS, "gateway": "10.20.0.0"}, "gateway"),
-        ({**PODS, "gateway": "10.20.0.255"}, "gateway"),
-        ({**PODS, "gateway": "here"}, "gateway"),
-        ({**PODS, "local_vlan": 4095}, "local_vlan"),
-        ({**PODS, "mtu": 575}, "mtu"),
-        ({**PODS, "mtu": 9217}, "mtu"),
-        ({**PODS, "dns": "example.org"}, "dns"),
-    ],
-    ids=str,
-)
-def test_a_wrong_value_of_a_network_is_named(
-    load: Load, network: dict[str, object], option: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(pods=network)
-    assert caught.value.fields["option"] == f"[attachment_network:pods] {option}"
-    assert caught.value.remedy or caught.value.fields["remedy"]
-    assert "\n" not in str(caught.value)
+WRONG: list[tuple[dict[str, object], str]] = [
+    ({}, "subnet"),
+    ({"subnet": "10.20.0.1/24"}, "subnet"),
+    ({"subnet": "10.20.0.0/31"}, "subnet"),
+    ({"subnet": "0.0.0.0/0"}, "subnet"),
+    ({"subnet": "224.0.0.0/24"}, "subnet"),
+    ({"subnet": "169.254.0.0/16"}, "subnet"),
+    ({"subnet": "fd00::/64"}, "subnet"),
+    ({**PODS, "gateway": "10.21.0.1"}, "gateway"),
+    ({**PODS, "gateway": "10.20.0.0"}, "gateway"),
+    ({**PODS, "gateway": "10.20.0.255"}, "gateway"),
+    ({**PODS, "gateway": "here"}, "gateway"),
+    ({**PODS, "local_vlan": 4095}, "local_vlan"),
+    ({**PODS, "mtu": 575}, "mtu"),
+    ({**PODS, "mtu": 9217}, "mtu"),
+    ({**PODS, "dns": "example.org"}, "dns"),
+]
+
+
+def test_a_wrong_value_of_a_network_is_named(load: Load) -> None:
+    for network, option in WRONG:
+        with pytest.raises(ConfigError) as caught:
+            load(pods=network)
+        assert caught.value.fields["option"] == f"[attachment_network:pods] {option}", network
+        assert caught.value.remedy or caught.value.fields["remedy"]
+        assert "\n" not in str(caught.value)
 
 
 NEUTRONS = {"neutron_network": INSTANCE, "neutron_subnet": INSTANCE.replace("-", "").upper()}
 
 
-@pytest.mark.parametrize(
-    ("driver", "network", "option", "cause"),
-    [
-        ("local", {**PODS, "neutron_network": INSTANCE}, "neutron_network", "no effect"),
-        ("local", {**PODS, "neutron_subnet": INSTANCE}, "neutron_subnet", "no effect"),
-        ("local", {**PODS, "security_groups": INSTANCE}, "security_groups", "no effect"),
-        ("neutron", {**NEUTRONS, "subnet": "10.20.0.0/24"}, "subnet", "no effect"),
-        ("neutron", {**NEUTRONS, "gateway": "10.20.0.1"}, "gateway", "no effect"),
-        ("neutron", {**NEUTRONS, "local_vlan": 0}, "local_vlan", "no effect"),
-        ("neutron", {**NEUTRONS, "mtu": 1500}, "mtu", "no effect"),
-        ("neutron", {**NEUTRONS, "dns": ""}, "dns", "no effect"),
-        ("neutron", {}, "neutron_network", "has to have one"),
-        ("neutron", {"neutron_network": INSTANCE}, "neutron_subnet", "has to have one"),
-        ("neutron", {**NEUTRONS, "neutron_network": "pods"}, "neutron_network", "not the id"),
-        ("neutron", {**NEUTRONS, "neutron_subnet": "10.0.0.0/8"}, "neutron_subnet", "not the id"),
-        ("neutron", {**NEUTRONS, "security_groups": "open"}, "security_groups", "not the id"),
-    ],
-    ids=str,
-)
-def test_a_network_has_the_options_of_its_driver(
-    load: Load, driver: str, network: dict[str, object], option: str, cause: str
-) -> None:
-    with pytest.raises(ConfigError, match=cause) as caught:
-        load(attachments={"driver": driver}, pods=network)
-    assert caught.value.fields["option"] == f"[attachment_network:pods] {option}"
-    assert caught.value.fields["remedy"]
+OF_THE_OTHER_DRIVER: list[tuple[str, dict[str, object], str, str]] = [
+    ("local", {**PODS, "neutron_network": INSTANCE}, "neutron_network", "no effect"),
+    ("local", {**PODS, "neutron_subnet": INSTANCE}, "neutron_subnet", "no effect"),
+    ("local", {**PODS, "security_groups": INSTANCE}, "security_groups", "no effect"),
+    ("neutron", {**NEUTRONS, "subnet": "10.20.0.0/24"}, "subnet", "no effect"),
+    ("neutron", {**NEUTRONS, "gateway": "10.20.0.1"}, "gateway", "no effect"),
+    ("neutron", {**NEUTRONS, "local_vlan": 0}, "local_vlan", "no effect"),
+    ("neutron", {**NEUTRONS, "mtu": 1500}, "mtu", "no effect"),
+    ("neutron", {**NEUTRONS, "dns": ""}, "dns", "no effect"),
+    ("neutron", {}, "neutron_network", "has to have one"),
+    ("neutron", {"neutron_network": INSTANCE}, "neutron_subnet", "has to have one"),
+    ("neutron", {**NEUTRONS, "neutron_network": "pods"}, "neutron_network", "not the id"),
+    ("neutron", {**NEUTRONS, "neutron_subnet": "10.0.0.0/8"}, "neutron_subnet", "not the id"),
+    ("neutron", {**NEUTRONS, "security_groups": "open"}, "security_groups", "not the id"),
+]
+
+
+def test_a_network_has_the_options_of_its_driver(load: Load) -> None:
+    for driver, network, option, cause in OF_THE_OTHER_DRIVER:
+        with pytest.raises(ConfigError, match=cause) as caught:
+            load(attachments={"driver": driver}, pods=network)
+        assert caught.value.fields["option"] == f"[attachment_network:pods] {option}", network
+        assert caught.value.fields["remedy"]
 
 
 def test_networks_of_neutron_are_read_by_name(load: Load) -> None:
-    from dfmeta.ports.attach_networks import Chosen
-    from dfmeta.wiring.attachments import chosen
-
     conf = load(
         attachments={"enabled": True, "driver": "neutron"},
         pods={**NEUTRONS, "security_groups": f"{OTHER},{INSTANCE}"},
@@ -176,41 +153,27 @@ def test_networks_of_neutron_are_read_by_name(load: Load) -> None:
     assert not attachments.uses_neutron(load(attachments={"driver": "neutron"}, pods=NEUTRONS))
 
 
-@pytest.mark.parametrize("name", ["", "Pods", "a b", " pods", "-a", "n" * 64])
-def test_a_network_needs_a_name(load: Load, name: str) -> None:
-    with pytest.raises(ConfigError, match="not the name of a network"):
-        load(**{name: PODS})
+def test_a_network_needs_a_name(load: Load) -> None:
+    for name in ("", "Pods", "a b", " pods", "-a", "n" * 64):
+        with pytest.raises(ConfigError, match="not the name of a network"):
+            load(**{name: PODS})
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "fits"),
-    [
-        ({}, {}, False),
-        ({"local_vlan": 7}, {"local_vlan": 7, "subnet": "10.20.0.0/16"}, False),
-        ({"local_vlan": 7}, {"local_vlan": 8}, True),
-        ({"local_vlan": 7}, {"local_vlan": 7, "subnet": "10.21.0.0/24"}, True),
-    ],
-    ids=str,
-)
-def test_networks_of_one_vlan_have_different_subnets(
-    load: Load, one: dict[str, object], other: dict[str, object], *, fits: bool
+def test_networks_of_one_vlan_have_different_subnets(load: Load) -> None:
+    one: dict[str, object] = {"local_vlan": 7, "subnet": "10.20.0.0/24"}
+    for change in ({"local_vlan": 8}, {"subnet": "10.21.0.0/24"}):
+        load(one=one, other={**one, **change})
+    for change in ({}, {"subnet": "10.20.0.0/16"}):
+        with pytest.raises(ConfigError, match=r"\[attachment_network:one\] has the same") as caught:
+            load(one=one, other={**one, **change})
+        assert caught.value.fields["option"] == "[attachment_network:other] local_vlan"
+
+
+def test_attachments_need_a_network_and_the_engine_wsgi(
+    load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subnet = {"subnet": "10.20.0.0/24"}
-    groups: dict[str, Any] = {"one": {**subnet, **one}, "other": {**subnet, **other}}
-    if fits:
-        load(**groups)
-        return
-    with pytest.raises(ConfigError, match=r"\[attachment_network:one\] has the same") as caught:
-        load(**groups)
-    assert caught.value.fields["option"] == "[attachment_network:other] local_vlan"
-
-
-def test_without_a_network_it_cannot_be_enabled(load: Load) -> None:
     with pytest.raises(ConfigError, match="there is no network of containers"):
         load(attachments={"enabled": True})
-
-
-def test_with_haproxy_it_cannot_be_enabled(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dfmeta.conf.haproxy, "check", lambda _conf: None)
     haproxy = {"engine": "haproxy"}
     with pytest.raises(ConfigError, match="engine = haproxy"):
