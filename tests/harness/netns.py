@@ -63,19 +63,19 @@ def run(
     :raises subprocess.TimeoutExpired: it was killed after ``timeout`` seconds (times the patience).
     """
     command = list(command)
-    done = subprocess.run(
+    raw = subprocess.run(
         command,
-        input="" if stdin is None else stdin,
+        input=(stdin or "").encode(errors="surrogateescape"),
         capture_output=True,
-        text=True,
-        errors="surrogateescape",
         timeout=timeout * PATIENCE,
         check=False,
         env={**os.environ, **(env or {})},
     )
-    if check and done.returncode:
-        raise CommandError(command, done.returncode, done.stdout, done.stderr)
-    return done
+    # Not as text of subprocess: that would change the ends of lines.
+    out, errors = (part.decode(errors="surrogateescape") for part in (raw.stdout, raw.stderr))
+    if check and raw.returncode:
+        raise CommandError(command, raw.returncode, out, errors)
+    return subprocess.CompletedProcess(command, raw.returncode, out, errors)
 
 
 def spawn(

@@ -39,14 +39,6 @@ def sections(page: str) -> list[Section]:
     return found
 
 
-def emptied(page: str, title: str) -> str:
-    """The page with a section of which only the heading is left."""
-    (section,) = [one for one in sections(page) if one.title == title]
-    for paragraph in section.paragraphs:
-        page = page.replace(f"\n{paragraph}\n", "\n", 1)
-    return page
-
-
 def paragraphs(text: str) -> list[str]:
     """Paragraphs; a directive or a paragraph with what is indented below it is one."""
     found: list[str] = []

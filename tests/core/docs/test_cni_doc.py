@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from dfmeta.guest import cni
 from tests.core.docs.page import rows, sections
@@ -70,27 +65,6 @@ def test_each_version_and_verb_is_on_the_page() -> None:
     for verb in ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"):
         assert f"``{verb}``" in text
     assert f"labels of the attachment, at most {cni.MAX_LABELS}" in text
-
-
-@pytest.mark.parametrize("listed", LISTS, ids=lambda one: one["plugins"][0].get("link", "vlan"))
-def test_an_example_is_accepted_by_the_installed_file(listed: Any, tmp_path: Path) -> None:
-    """The host is away there: code 11 comes after all keys have been read."""
-    program = tmp_path / "dfmeta-cni"
-    shutil.copy(cni.__file__, program)
-    program.chmod(0o755)
-    (plugin,) = listed["plugins"]
-    assert plugin["type"] == program.name
-    # As libcni does (CNI specification 1.1.0, section 3): the list's name and version.
-    config = {**plugin, "name": listed["name"], "cniVersion": "1.1.0"}
-    config |= {"endpoint": "127.0.0.1:1", "timeout": 1}
-    done = subprocess.run(
-        [program],
-        input=json.dumps(config).encode(),
-        env={"CNI_COMMAND": "STATUS"},
-        capture_output=True,
-        check=False,
-    )
-    assert json.loads(done.stdout)["code"] == cni.UNAVAILABLE
 
 
 def test_the_places_of_dockers_driver_are_on_the_page() -> None:

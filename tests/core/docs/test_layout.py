@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import pytest
 
 from dfmeta import conf
 from dfmeta.cmd import daemon
@@ -112,6 +109,7 @@ ONLY_IN: dict[str, set[str]] = {
 # What has no place where nothing may wait, look at a clock or open a socket.
 NOT_IN_FLOWS = {"eventlet", "socket", "time", "random", "os", "logging", "subprocess", "datetime"}
 TABLE_NUMBERS = {200, 201}
+ASKS_TIME = {"time.monotonic", "time.time", "time.sleep"}
 
 
 def part(path: Path) -> str:
@@ -154,122 +152,86 @@ def room_of(path: Path) -> str:
     return inside[1] if len(inside) > 2 else ""
 
 
-@pytest.mark.parametrize(
-    ("of", "room"), [(of, room) for of, rooms in ROOMS.items() for room in (*rooms, "")]
-)
-def test_rooms_import_one_way(of: str, room: str) -> None:
-    parts = [one for one in MODULES if part(one) == of and room_of(one) == room]
-    assert parts
-    found = {
-        one.split(".")[2]
-        for path in parts
-        for one in imports(path)
-        if one.startswith(f"dfmeta.{of}.") and one.split(".")[2] in ROOMS[of]
-    }
-    assert found - {room} <= ROOMS[of].get(room, set())
+def test_rooms_import_one_way() -> None:
+    for of, rooms in ROOMS.items():
+        there = {room_of(one) for one in MODULES if part(one) == of} - {"", "migrations"}
+        assert there == rooms.keys(), of
+    for path in MODULES:
+        rooms = ROOMS.get(part(path), {})
+        room = room_of(path)
+        imported = {
+            one.split(".")[2]
+            for one in imports(path)
+            if one.startswith(f"dfmeta.{part(path)}.") and one.split(".")[2] in rooms
+        }
+        assert imported - {room} <= rooms.get(room, set()), name(path)
 
 
-@pytest.mark.parametrize("of", ROOMS)
-def test_each_room_has_its_rule(of: str) -> None:
-    rooms = {room_of(one) for one in MODULES if part(one) == of} - {"", "migrations"}
-    assert rooms == ROOMS[of].keys()
+def test_imports_point_one_way() -> None:
+    stray = {name(path): of_dfmeta(path) - MAY_IMPORT[part(path)] for path in MODULES}
+    assert {path: parts for path, parts in stray.items() if parts} == {}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_imports_point_one_way(path: Path) -> None:
-    assert part(path) in MAY_IMPORT, "a new part: say above what it may import"
-    stray = of_dfmeta(path) - MAY_IMPORT[part(path)]
-    assert not stray, f"{name(path)} may not import {stray}"
-
-
-def test_the_registry_knows_keys_as_a_scheme_alone() -> None:
+def test_the_registry_imports_of_keys_the_scheme_alone() -> None:
     registry = ROOT / "dfmeta" / "registry.py"
     assert {one for one in imports(registry) if one.startswith("dfmeta.flows")} == {
         f"dfmeta.flows.key.{one}" for one in ("IN_PORT", "Keys")
     }
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_libraries_are_confined(path: Path) -> None:
-    for library in {one.split(".")[0] for one in imports(path)} & ONLY_IN.keys():
-        assert part(path) in ONLY_IN[library], f"{name(path)} imports {library}"
+def test_libraries_are_confined() -> None:
+    for path in MODULES:
+        for library in {one.split(".")[0] for one in imports(path)} & ONLY_IN.keys():
+            assert part(path) in ONLY_IN[library], f"{name(path)} imports {library}"
 
 
-def brought_along(names: list[str], *libraries: str) -> str:
-    """Modules of those libraries that are there once *names* are imported, as a list in words."""
-    program = (
-        f"import importlib, sys\nfor one in {names!r}: importlib.import_module(one)\n"
-        f"print([one for one in sys.modules if one.partition('.')[0] in {libraries!r}])"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return ran.stdout.strip()
+def test_only_the_clock_asks_the_kernel_for_the_time() -> None:
+    asking = {name(path) for path in MODULES if ASKS_TIME & set(attributes(path))}
+    # These run in a guest, or in a process that imports nothing of dfmeta.
+    own = {"dfmeta/guest/cni.py", "dfmeta/guest/tag_devices.py", "dfmeta/proxy/holder.py"}
+    assert asking == own | {"dfmeta/runtime/clock.py", "dfmeta/ports/ovsdb.py"}
 
 
-def test_the_proxy_and_the_store_run_without_os_ken() -> None:
-    wanted = [path for path in MODULES if part(path) in ("proxy", "store")]
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in wanted]
-    # Migrations run inside Alembic alone.
-    names = [one.removesuffix(".__init__") for one in names if ".migrations." not in one]
-    assert brought_along(names, "os_ken", "ovs", "ovsdbapp", "pyroute2") == "[]"
+def attributes(path: Path) -> Iterator[str]:
+    """Yield each attribute of a name that a module uses, dotted."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield f"{node.value.id.lstrip('_')}.{node.attr}"
 
 
-def test_a_worker_has_nothing_of_the_switch_or_of_the_store() -> None:
-    switch = ("os_ken", "ovs", "ovsdbapp", "pyroute2")
-    assert brought_along(["dfmeta.cmd.serving"], *switch, "sqlalchemy") == "[]"
+def test_the_pipeline_is_pure() -> None:
+    for path in (one for one in MODULES if part(one) == "flows"):
+        assert not {one.split(".")[0] for one in imports(path)} & NOT_IN_FLOWS, name(path)
 
 
-def test_the_store_as_a_service_has_nothing_of_the_switch() -> None:
-    switch = ("os_ken", "ovs", "ovsdbapp", "pyroute2")
-    assert brought_along(["dfmeta.cmd.store", "dfmeta.cmd.central"], *switch) == "[]"
-
-
-def test_doctor_asks_without_the_hub() -> None:
-    asked = ["dfmeta.cli.doctor_command", "dfmeta.wiring.lookup", "dfmeta.store.lookup.upstream"]
-    assert brought_along([*asked, "dfmeta.store.db.database"], "eventlet") == "[]"
-
-
-@pytest.mark.parametrize("path", [one for one in MODULES if part(one) == "flows"], ids=name)
-def test_the_pipeline_is_pure(path: Path) -> None:
-    assert not {one.split(".")[0] for one in imports(path)} & NOT_IN_FLOWS
-
-
-@pytest.mark.parametrize(
-    "path", [one for one in MODULES if part(one) in ("model", "exceptions", "inspect")], ids=name
-)
-def test_values_need_no_third_party(path: Path) -> None:
+def test_values_need_no_third_party() -> None:
     known = sys.stdlib_module_names | {"dfmeta"}
-    assert {one.split(".")[0] for one in imports(path)} <= known
+    for path in (one for one in MODULES if part(one) in ("model", "exceptions", "inspect")):
+        assert {one.split(".")[0] for one in imports(path)} <= known, name(path)
 
 
-def test_a_guests_program_needs_nothing_but_python() -> None:
+def test_a_program_of_guests_needs_nothing_but_python() -> None:
     for path in (one for one in MODULES if part(one) == "guest"):
         stray = {one.split(".")[0] for one in imports(path)} - sys.stdlib_module_names
         assert not stray, f"{name(path)} imports {stray}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_no_table_has_a_number_outside_the_pipeline(path: Path) -> None:
-    if part(path) not in ("flows", "apps", "registry", "inspect") or path.stem == "pipeline":
-        return
-    lines = [
-        node.lineno
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.Constant) and node.value in TABLE_NUMBERS
-    ]
-    assert not lines, f"{name(path)}, lines {lines}"
+def test_no_table_has_a_number_outside_the_pipeline() -> None:
+    for path in MODULES:
+        if part(path) in ("flows", "apps", "registry", "inspect") and path.stem != "pipeline":
+            lines = [
+                node.lineno
+                for node in ast.walk(tree(path))
+                if isinstance(node, ast.Constant) and node.value in TABLE_NUMBERS
+            ]
+            assert not lines, f"{name(path)}, lines {lines}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_a_module_is_not_longer_than_it_may_be(path: Path) -> None:
-    # A guest gets its program as one file.
-    longest = {"tag_devices": 900, "cni": 1400}.get(path.stem, 600)
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= longest
+def test_no_module_is_longer_than_it_may_be() -> None:
+    for path in MODULES:
+        # A guest gets its program as one file.
+        longest = {"tag_devices": 900, "cni": 1400}.get(path.stem, 600)
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= longest, name(path)
 
 
 def public(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
@@ -283,31 +245,27 @@ def public(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
                 yield from public(child, f"{prefix}{child.name}.")
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_every_public_name_has_a_docstring(path: Path) -> None:
-    module = tree(path)
-    assert not module.body or ast.get_docstring(module), f"{name(path)} itself"
-    bare = [
-        dotted
-        for dotted, node in public(module)
-        if not ast.get_docstring(node)  # type: ignore[arg-type]
-    ]
-    assert not bare, f"{name(path)}: {', '.join(bare)}"
+def test_every_public_name_has_a_docstring() -> None:
+    for path in MODULES:
+        module = tree(path)
+        assert not module.body or ast.get_docstring(module), f"{name(path)} itself"
+        bare = [
+            dotted
+            for dotted, node in public(module)
+            if not ast.get_docstring(node)  # type: ignore[arg-type]
+        ]
+        assert not bare, f"{name(path)}: {', '.join(bare)}"
 
 
 OPTIONS = [(group or "DEFAULT", one) for group, options in conf.own_opts() for one in options]
 
 
-@pytest.mark.parametrize(
-    ("group", "option"),
-    [*OPTIONS, *(("command line", one) for one in daemon.CLI)],
-    ids=lambda one: getattr(one, "name", one),
-)
-def test_every_option_says_what_it_does(group: str, option: object) -> None:
-    text = getattr(option, "help", None)
-    assert text, f"[{group}] {option} has no help"
-    assert text.endswith("."), f"[{group}] {option}"
-    assert text == " ".join(text.split()), f"[{group}] {option}: doubled blanks"
+def test_every_option_says_what_it_does() -> None:
+    for group, option in (*OPTIONS, *(("command line", one) for one in daemon.CLI)):
+        help_text = getattr(option, "help", None)
+        assert help_text, f"[{group}] {option} has no help"
+        assert help_text.endswith("."), f"[{group}] {option}"
+        assert help_text == " ".join(help_text.split()), f"[{group}] {option}: doubled blanks"
 
 
 def test_every_group_says_what_it_is_for() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import configparser
-import json
 import re
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +20,6 @@ ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "doc/source"
 OF_NEUTRON = ("migrate-neutron-agent", "migrate-metadata-path", "migrate-ovn")
 PAGES = (*OF_NEUTRON, "migrate-hollow")
-NEUTRON = ROOT / ".cache/neutron/bin/python"
 BLOCK = re.compile(
     r"^\.\. code-block:: ini\n   :caption: (?P<caption>.+)\n\n(?P<text>(?:   .*\n|\n)+)",
     re.MULTILINE,
@@ -61,30 +58,6 @@ def options_of(text: str) -> set[str]:
     ini = configparser.RawConfigParser(default_section="")
     ini.read_string(text)
     return {f"[{group}] {name}" for group in ini.sections() for name in ini[group]}
-
-
-@pytest.fixture(scope="module")
-def neutrons() -> dict[str, list[tuple[str, str]]]:
-    """Page → option and default, as Neutron's own code registers them."""
-    program = Path(__file__).with_name("neutron_options.py")
-    done = subprocess.run(
-        [str(NEUTRON), "-W", "ignore", str(program)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return {
-        name: [(f"[{group}] {option}", default) for group, option, default in found]
-        for name, found in json.loads(done.stdout).items()
-    }
-
-
-@pytest.mark.parametrize("name", OF_NEUTRON)
-def test_the_table_has_every_option_of_neutrons_with_its_default(
-    name: str, neutrons: dict[str, list[tuple[str, str]]]
-) -> None:
-    assert [(row.old, row.old_default) for row in rows(name)] == neutrons[name]
 
 
 @pytest.mark.parametrize("name", PAGES)

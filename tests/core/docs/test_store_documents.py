@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from dfmeta.conf.store import TEMPLATES
@@ -135,9 +134,10 @@ def differences(member: str) -> dict[str, set[str]]:
     return {dialect: {name for one, name in changed if one == dialect} for dialect in DIALECTS}
 
 
-@pytest.mark.parametrize("member", SAMPLES)
-def test_the_page_says_where_a_member_is_found(member: str) -> None:
-    assert rows(PAGE)[member] == differences(member)
+def test_the_page_says_where_each_member_is_read() -> None:
+    listed = rows(PAGE)
+    for member in SAMPLES:
+        assert listed[member] == differences(member), member
 
 
 def test_the_page_has_each_member_that_is_read_and_no_other() -> None:
@@ -156,13 +156,3 @@ def test_the_page_names_versions_and_templates() -> None:
     assert f"from {openstack.VERSIONS[0]} to {openstack.VERSIONS[-1]}" in text
     assert f"{documents.RANDOM_SEED_BYTES} bytes" in text
     assert all(f"``{name}``" in text for name in TEMPLATES)
-
-
-@pytest.mark.parametrize("member", SAMPLES)
-def test_a_row_that_is_missing_or_wrong_is_noticed(member: str) -> None:
-    row = next(one for one in reader.ROW.findall(PAGE) if one.startswith(f"   * - ``{member}``\n"))
-    assert member not in rows(PAGE.replace(row, ""))
-    place = next(name for names in rows(PAGE)[member].values() for name in names)
-    before, _place, after = row.rpartition(f"``{place}``")
-    damaged = PAGE.replace(row, f"{before}``elsewhere``{after}")
-    assert rows(damaged)[member] != differences(member)

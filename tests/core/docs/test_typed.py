@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.core.docs import typed
 from tests.core.docs.typed import commands, explained, hidden, page, pages, untyped
 from tests.harness.netns import ROOT
@@ -18,35 +16,26 @@ def test_there_are_pages_to_look_at() -> None:
     assert sum(len(list(commands(page(name)))) for name in WITH_COMMANDS) > 200
 
 
-@pytest.mark.parametrize("name", WITH_COMMANDS)
-def test_a_page_with_commands_has_a_module_that_types_it_and_sees_to_the_whole(name: str) -> None:
-    if name in typed.NOT_TYPED_PAGES:
-        assert name not in typed.TYPED
-        return
-    module = ROOT / typed.TYPED[name]
-    code = module.read_text(encoding="utf-8")
-    assert re.search(rf'untyped\("{name}"|types\(host, (?:"{name}"|name)\)', code)
-    assert f'"{name}"' in code
-
-
-def test_no_page_without_commands_is_named() -> None:
+def test_a_module_types_each_page_with_commands() -> None:
     assert set(typed.TYPED) | set(typed.NOT_TYPED_PAGES) == set(WITH_COMMANDS)
+    assert not set(typed.TYPED) & set(typed.NOT_TYPED_PAGES)
+    for name, module in typed.TYPED.items():
+        code = (ROOT / module).read_text(encoding="utf-8")
+        assert re.search(rf'untyped\("{name}"|types\(host, (?:"{name}"|name)\)', code), name
+        assert f'"{name}"' in code
 
 
-@pytest.mark.parametrize("pattern", typed.NOT_TYPED)
-def test_each_reason_is_that_of_a_command(pattern: str) -> None:
-    every = (one for name in WITH_COMMANDS for one in commands(page(name)))
-    assert any(explained(one) == pattern for one in every)
-    for named in re.findall(r"tests/\S+\.py", typed.NOT_TYPED[pattern]):
-        assert (ROOT / named).exists()
+def test_each_reason_is_that_of_a_command() -> None:
+    every = [one for name in WITH_COMMANDS for one in commands(page(name))]
+    for pattern, reason in typed.NOT_TYPED.items():
+        assert any(explained(one) == pattern for one in every), pattern
+        for named in re.findall(r"tests/\S+\.py", reason):
+            assert (ROOT / named).exists(), named
 
 
-@pytest.mark.parametrize("name", pages())
-def test_no_command_stands_in_a_block_of_another_kind(name: str) -> None:
-    assert hidden(page(name)) == []
+def test_no_command_stands_in_a_block_of_another_kind() -> None:
+    assert [name for name in pages() if hidden(page(name))] == []
 
-
-# What is noticed
 
 PAGE = """
 Words::

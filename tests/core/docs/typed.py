@@ -51,18 +51,19 @@ PLACEHOLDERS = ("VERSION", "BEFORE", "FILE", "PORT", "INSTANCE", "TOKEN")
 NOT_TYPED: Mapping[str, str] = {
     r"systemctl .*": "no systemd runs there: the test starts and stops the daemon itself",
     r"journalctl .*": "no systemd runs there: the runbook's tests read the daemon's log",
-    r"systemd-analyze .*": "tests/core/docs/test_units_doc.py runs it on the units in the source",
+    r"systemd-analyze .*": "tests/host/docs/test_units_doc.py runs it on the units in the source",
     r"apt-get install .*": "it would change the machine of the tests",
     r"useradd .*": "it would change the machine of the tests",
     r"ovs-vsctl --may-exist add-br br-int": "the test makes the bridge, with a userspace datapath",
     r"dnsmasq .*": "guests of the tests have their addresses already",
     r"virsh .*": "no libvirt runs there: the test writes its files and rows of Open vSwitch",
     r"openstack .*": "no OpenStack runs in a test",
+    r"pip install -e \.\[test\]|pytest tests/core.*": "CI runs tools/test",
     r"sudo tools/(demo|test)": "they set up the machine of the tests; CI runs tools/test",
     r"python3 -m build": "tests/host/e2e/test_packages.py builds, without a network",
     r"python3 -m venv \S+": "tests/host/e2e/test_packages.py makes one, without a network",
     r"\S+/bin/pip install \S+": "tests/host/e2e/test_packages.py installs, without a network",
-    r"psql .*": "tests/core/docs/test_migrate_hollow.py sends its statements to PostgreSQL",
+    r"psql .*": "tests/host/docs/test_migrate_hollow.py sends its statements to PostgreSQL",
     r"curl .* https://OLD/.*": "hollow-metadataservice does not run in a test",
     r"udevadm .*|ls -l /dev/disk/by-role": "test_tag_devices.py has udev and devices",
     r"ssh .*": "it needs another host",
@@ -74,6 +75,7 @@ NOT_TYPED_PAGES: Mapping[str, str] = {
     "device-tags-guest": "tests/host/e2e/test_tag_devices.py has udev and devices",
     "dfmeta-cni": "test_cni_doc.py calls it; test_swarm.py types a section",
     "status": "it needs another host",
+    "testing": "CI runs tools/test",
 }
 """Pages of which no command is typed."""
 PROGRAMS = re.compile(

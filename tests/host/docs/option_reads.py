@@ -1,6 +1,6 @@
 """Runs dfmeta-store and prints which options it looks at, by itself: not while it checks them.
 
-Run as ``python -m tests.core.docs.option_reads CONFIG``; SIGTERM ends it.
+Run as ``python -m tests.host.docs.option_reads CONFIG``; SIGTERM ends it.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psycopg
 
-from tests.harness import nursery
 from tests.harness.agent import program
+from tests.harness.netns import run
 
 PAGE = Path(__file__).parents[3] / "doc/source/migrate-hollow.rst"
 FULL = "67fe638b-87b3-4fde-b191-1effb94b3c19"
@@ -68,9 +68,9 @@ def export(url: str) -> list[str]:
 
 
 def store(*arguments: str, config: Path, stdin: str = "") -> bytes:
-    """Run ``dfmeta store``; what it prints."""
+    """Run ``dfmeta store``, and return its output."""
     command = [*program("dfmeta"), "store", *arguments, "--config-file", str(config)]
-    return nursery.run(command, stdin=stdin).stdout.encode(errors="surrogateescape")
+    return run(command, stdin=stdin).stdout.encode(errors="surrogateescape")
 
 
 def test_exported_records_are_imported_as_they_were(postgres_url: str, tmp_path: Path) -> None:

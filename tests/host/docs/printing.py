@@ -144,16 +144,6 @@ def _with_placeholders(line: str) -> str:
     return line
 
 
-def wrapped(line: str, width: int = 92) -> str:
-    """The line as the page breaks it: after a comma or the blank before the actions."""
-    lines, rest, indent = [], line, ""
-    while len(indent + rest) > width:
-        cut = max(rest.rfind(",", 0, width - len(indent)), rest.rfind(" ", 0, width - len(indent)))
-        lines.append(indent + rest[: cut + 1].rstrip())
-        rest, indent = rest[cut + 1 :].lstrip(), "    "
-    return "\n".join([*lines, indent + rest])
-
-
 def unwrapped(block: str) -> str:
     """The one line that a block of the page stands for."""
     joined = ""

@@ -1,0 +1,67 @@
+"""What the pages say of programs should hold of the programs themselves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from dfmeta.conf.daemons import EVERY, READS, STORE
+from dfmeta.guest import cni
+from tests.core.docs.test_cni_doc import LISTS
+from tests.harness.netns import ROOT
+from tests.harness.poll import wait_for
+
+
+def test_dfmeta_store_reads_the_options_that_the_page_lists(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("", 0)) as two:
+        ports = [sock.getsockname()[1] for sock in (one, two)]
+    file = tmp_path / "dfmeta.conf"
+    file.write_text(
+        f"[df_metadata]\nstate_path = {tmp_path}\nadmin_listen = 127.0.0.1:{ports[0]}\n"
+        f"[store]\nguest_listen = 127.0.0.1:{ports[1]}\ntoken_file = {tmp_path}/tokens\n"
+        "oidc_issuer = https://login.example.org\noidc_audience = dfmeta\n"
+        "lookup_base_url = https://store.example.org\n"
+        "lookup_issuer = https://login.example.org\nlookup_client_id = a\n"
+        "lookup_client_secret = b\n"
+    )
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        command = [sys.executable, "-W", "ignore", "-m", "tests.host.docs.option_reads", str(file)]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr)
+        try:
+            wait_for(lambda: "Serving" in log.read_text(), "the store to serve")
+            process.send_signal(signal.SIGHUP)
+            wait_for(lambda: "Reloaded" in log.read_text(), "the store to reload")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            printed, _ = process.communicate(timeout=20)
+    assert process.returncode == 0, log.read_text()
+    seen = {(group, name) for group, name in json.loads(printed)} & EVERY
+    # A daemon without ports asks for no project, whatever the backend.
+    assert seen - {("df_metadata", "backend")} == READS[STORE]
+
+
+def test_example_of_a_network_is_accepted_by_the_installed_file(tmp_path: Path) -> None:
+    program = tmp_path / "dfmeta-cni"
+    shutil.copy(cni.__file__, program)
+    program.chmod(0o755)
+    for listed in LISTS:
+        (plugin,) = listed["plugins"]
+        assert plugin["type"] == program.name
+        # As libcni does (CNI specification 1.1.0, section 3): the list's name and version.
+        config = {**plugin, "name": listed["name"], "cniVersion": "1.1.0"}
+        # No host answers there: code 50 comes after all keys have been read.
+        config |= {"endpoint": "127.0.0.1:1", "timeout": 1}
+        done = subprocess.run(
+            [program],
+            input=json.dumps(config).encode(),
+            env={"CNI_COMMAND": "STATUS"},
+            capture_output=True,
+            check=False,
+        )
+        assert json.loads(done.stdout)["code"] == cni.UNAVAILABLE

@@ -1,0 +1,71 @@
+"""Programs should import no more than they use: a start is cheap, and a worker holds little."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.harness.netns import ROOT
+
+SWITCH = {"os_ken", "ovs", "ovsdbapp", "pyroute2"}
+MODULES = sorted(path.relative_to(ROOT) for path in (ROOT / "dfmeta").rglob("*.py"))
+
+
+def brought_along(*names: str) -> set[str]:
+    """Return the packages that a process has once it has imported *names*."""
+    program = (
+        f"import importlib, sys\nfor name in {names!r}: importlib.import_module(name)\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(ran.stdout.split())
+
+
+def test_the_proxy_and_the_store_run_without_the_switch() -> None:
+    # Migrations run inside Alembic alone.
+    paths = [
+        path
+        for path in MODULES
+        if path.parts[1] in ("proxy", "store") and "migrations" not in path.parts
+    ]
+    names = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    assert not brought_along(*names) & SWITCH
+
+
+def test_a_worker_has_nothing_of_the_switch_or_of_the_store() -> None:
+    assert not brought_along("dfmeta.cmd.serving") & (SWITCH | {"sqlalchemy"})
+
+
+def test_the_store_as_a_service_has_nothing_of_the_switch() -> None:
+    assert not brought_along("dfmeta.cmd.store", "dfmeta.cmd.central") & SWITCH
+
+
+def test_the_daemon_has_no_database_until_its_backend_is_the_store() -> None:
+    assert not brought_along("dfmeta.cmd.agent", "dfmeta.cmd.daemon") & {"sqlalchemy", "alembic"}
+
+
+def test_doctor_asks_without_the_hub() -> None:
+    asked = ("dfmeta.cli.doctor_command", "dfmeta.wiring.lookup", "dfmeta.store.lookup.upstream")
+    assert "eventlet" not in brought_along(*asked, "dfmeta.store.db.database")
+
+
+def test_the_help_imports_no_command() -> None:
+    help_text = "from click.testing import CliRunner as R; from dfmeta.cli.ctl import cli; "
+    program = help_text + "R().invoke(cli, ['--help']); import sys; print(*sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    packages = {name.partition(".")[0] for name in ran.stdout.split()}
+    assert not packages & (SWITCH | {"sqlalchemy", "eventlet", "httplib2", "jsonschema"})
+
+
+def test_commands_on_ports_and_tokens_need_no_switch_library() -> None:
+    commands = ("ports_command", "token_command", "devices_command", "store_commands")
+    packages = brought_along(*(f"dfmeta.cli.{name}" for name in commands))
+    assert not packages & {"os_ken", "ovs", "ovsdbapp", "eventlet"}
