@@ -94,7 +94,7 @@ def roles(xml: str, *rules: str) -> dict[int, list[str]]:
     return {number: one["tags"] for number, one in enumerate(found) if "tags" in one}
 
 
-def test_each_nic_and_disk_of_a_domain_is_there() -> None:
+def test_each_nic_and_disk_of_a_domain_is_a_device() -> None:
     assert devices(WHOLE) == [
         {"type": "nic", "bus": "pci", "address": "0000:00:03.0", "mac": f"{MAC}1"},
         {"type": "nic", "bus": "pci", "address": "0000:00:1f.7", "mac": f"{MAC}2"},
@@ -110,21 +110,21 @@ def test_a_status_says_the_same_as_its_definition() -> None:
     assert not read_domain(WHOLE.encode()).active
 
 
-@pytest.mark.parametrize(
-    ("address", "text"),
-    [
-        (pci("0x1f", domain="0x10000", bus="0xe1"), "10000:e1:1f.0"),
-        (pci("10", bus="255", function="7"), "0000:ff:0a.7"),
-        ("<address type='pci' bus='0x01' slot='0x02' function='0x3'/>", "0000:01:02.3"),
-        (pci("0x20"), None),
-        (pci("zz"), None),
-        (pci(""), None),
-        ("<address type='pci'/>", None),
-    ],
-)
-def test_a_pci_address_is_written_as_sysfs_has_it(address: str, text: str | None) -> None:
-    (found,) = devices(domain(interface(1, address)))
-    assert (found["bus"], found.get("address")) == ("pci", text)
+PCI_ADDRESSES: list[tuple[str, str | None]] = [
+    (pci("0x1f", domain="0x10000", bus="0xe1"), "10000:e1:1f.0"),
+    (pci("10", bus="255", function="7"), "0000:ff:0a.7"),
+    ("<address type='pci' bus='0x01' slot='0x02' function='0x3'/>", "0000:01:02.3"),
+    (pci("0x20"), None),
+    (pci("zz"), None),
+    (pci(""), None),
+    ("<address type='pci'/>", None),
+]
+
+
+def test_a_pci_address_is_written_as_sysfs_has_it() -> None:
+    for address, text in PCI_ADDRESSES:
+        (found,) = devices(domain(interface(1, address)))
+        assert (found["bus"], found.get("address")) == ("pci", text), address
 
 
 def test_a_passed_through_function_has_the_guests_address_not_the_hosts() -> None:
@@ -133,85 +133,61 @@ def test_a_passed_through_function_has_the_guests_address_not_the_hosts() -> Non
     assert (found["address"], found["vlan"]) == ("0000:00:07.0", 42)
 
 
-@pytest.mark.parametrize(
-    ("vlan", "kind"),
-    [
+def test_a_vlan_that_the_guest_is_not_to_use_is_left_out() -> None:
+    for vlan, kind in (
         ("<vlan><tag id='42'/></vlan>", "bridge"),
         ("<vlan trunk='yes'><tag id='42'/><tag id='43'/></vlan>", "hostdev"),
         ("<vlan><tag id='4095'/></vlan>", "hostdev"),
         ("<vlan><tag/></vlan>", "hostdev"),
-    ],
-)
-def test_a_vlan_that_the_guest_is_not_to_use_is_not_told(vlan: str, kind: str) -> None:
-    (found,) = devices(domain(interface(1, vlan, kind=kind)))
-    assert "vlan" not in found
+    ):
+        (found,) = devices(domain(interface(1, vlan, kind=kind)))
+        assert "vlan" not in found, vlan
 
 
-@pytest.mark.parametrize(
-    ("model", "text"),
-    [
-        ("virtio-scsi", "1:0:2:3"),
-        ("lsisas1068", "1:0:2:3"),
-        ("lsilogic", "1:0:3:0"),
-        ("auto", "1:0:3:0"),
-    ],
-)
-def test_a_scsi_address_is_read_as_the_controller_has_it(model: str, text: str) -> None:
+def test_a_scsi_address_is_read_as_the_controller_has_it() -> None:
     one = disk("sda", "scsi", drive(controller=1, target=2, unit=3))
-    (found,) = devices(domain(scsi("virtio-scsi"), one, scsi(model, index=1)))
-    assert (found["bus"], found["address"]) == ("scsi", text)
+    for model, text in (
+        *(("virtio-scsi", "1:0:2:3"), ("lsisas1068", "1:0:2:3")),
+        *(("lsilogic", "1:0:3:0"), ("auto", "1:0:3:0")),
+    ):
+        (found,) = devices(domain(scsi("virtio-scsi"), one, scsi(model, index=1)))
+        assert (found["bus"], found["address"]) == ("scsi", text), model
 
 
-@pytest.mark.parametrize(
-    ("element", "bus", "address"),
-    [
-        (disk("hdd", "ide", drive(bus=1, unit=1)), "ide", "1:1"),
-        (disk("hdd", "ide", drive(bus=2)), "ide", None),
-        (disk("hdd", "ide"), "ide", None),
-        (disk("sdb", "usb", "<address type='usb' bus='0' port='2.1'/>"), "usb", "0:2.1"),
-        (disk("sdb", "usb", "<address type='usb' bus='x' port='2'/>"), "usb", None),
-        (disk("sdb", "usb"), "usb", None),
-        (disk("sdb", "scsi"), "scsi", None),
-        (disk("sda", "sata", drive()), "none", None),
-        (disk("vda", "virtio", "<address type='ccw' cssid='0xfe'/>"), "none", None),
-        (disk("vda", "virtio", "<address type='virtio-mmio'/>"), "none", None),
-    ],
-)
-def test_a_disk_is_on_the_bus_that_a_guest_sees(element: str, bus: str, address: str) -> None:
-    (found,) = devices(domain(element))
-    assert (found["bus"], found.get("address")) == (bus, address)
+BUSES: list[tuple[str, str, str | None]] = [
+    (disk("hdd", "ide", drive(bus=1, unit=1)), "ide", "1:1"),
+    (disk("hdd", "ide", drive(bus=2)), "ide", None),
+    (disk("hdd", "ide"), "ide", None),
+    (disk("sdb", "usb", "<address type='usb' bus='0' port='2.1'/>"), "usb", "0:2.1"),
+    (disk("sdb", "usb", "<address type='usb' bus='x' port='2'/>"), "usb", None),
+    (disk("sdb", "usb"), "usb", None),
+    (disk("sdb", "scsi"), "scsi", None),
+    (disk("sda", "sata", drive()), "none", None),
+    (disk("vda", "virtio", "<address type='ccw' cssid='0xfe'/>"), "none", None),
+    (disk("vda", "virtio", "<address type='virtio-mmio'/>"), "none", None),
+]
 
 
-def test_drives_for_media_are_no_disks() -> None:
+def test_a_disk_is_on_the_bus_that_a_guest_sees() -> None:
+    for element, bus, address in BUSES:
+        (found,) = devices(domain(element))
+        assert (found["bus"], found.get("address")) == (bus, address), element
+    # Drives for media are no disks.
     cdrom = disk("sda", "sata", drive(), device="cdrom")
     assert devices(domain(cdrom, disk("fda", "fdc", device="floppy"))) == []
     assert len(devices(domain(disk("sda", "scsi", device="lun")))) == 1
 
 
-@pytest.mark.parametrize(
-    ("target", "number"),
-    [
-        ("xvda", "51712"),
-        ("xvdb", "51728"),
-        ("xvda1", "51713"),
-        ("xvdp", "51952"),
-        ("xvdq", "268439552"),
-        ("xvdaa", "268442112"),
-        ("hda", "768"),
-        ("hdd", "5696"),
-        ("sdb", "2064"),
-    ],
-)
-def test_a_disk_of_a_xen_guest_has_its_number_in_xenbus(target: str, number: str) -> None:
-    (found,) = devices(domain(disk(target, "xen"), kind="xen", os="linux"))
-    assert (found["bus"], found["address"]) == ("xen", number)
-    assert found.get("path") == (f"/dev/{target}" if target.startswith("xvd") else None)
-
-
-@pytest.mark.parametrize("target", ["xvdaaaa", "hde", "xvda256", "sdz", "vda", ""])
-def test_a_name_without_a_number_has_no_address(target: str) -> None:
-    (found,) = devices(domain(disk(target, "xen"), kind="xen", os="linux"))
-    assert (found["bus"], "address" in found) == ("xen", False)
+def test_a_disk_of_a_xen_guest_has_its_number_in_xenbus() -> None:
+    numbers = {"xvda": 51712, "xvdb": 51728, "xvda1": 51713, "xvdp": 51952, "xvdq": 268439552}
+    numbers |= {"xvdaa": 268442112, "hda": 768, "hdd": 5696, "sdb": 2064}
+    for target, number in numbers.items():
+        (found,) = devices(domain(disk(target, "xen"), kind="xen", os="linux"))
+        assert (found["bus"], found["address"]) == ("xen", str(number)), target
+        assert found.get("path") == (f"/dev/{target}" if target.startswith("xvd") else None)
+    for target in ("xvdaaaa", "hde", "xvda256", "sdz", "vda", ""):
+        (found,) = devices(domain(disk(target, "xen"), kind="xen", os="linux"))
+        assert (found["bus"], "address" in found) == ("xen", False), target
 
 
 def test_a_xen_hvm_guest_has_two_views_of_a_disk_with_the_same_tag() -> None:
@@ -233,16 +209,12 @@ def test_a_xen_hvm_guest_has_two_views_of_a_disk_with_the_same_tag() -> None:
     ]
 
 
-@pytest.mark.parametrize("bus", ["scsi", "usb", "sata", "ide", "virtio"])
-def test_a_disk_that_a_guest_could_not_find_gets_no_tag(bus: str) -> None:
-    assert devices(domain(disk("x", bus), interface(1)), f"nic:{MAC}1=lan")
-    with pytest.raises(TagRuleError, match="give the disk a <serial>") as caught:
-        devices(domain(disk("x", bus)), "disk:x=db")
-    assert "disk:x=db" in str(caught.value)
-    assert roles(domain(disk("x", bus, serial="s")), "disk:x=db") == {0: ["db"]}
-
-
-def test_a_disk_that_nobody_could_see_is_one_is_one() -> None:
+def test_a_disk_that_a_guest_could_not_find_gets_no_tag() -> None:
+    for bus in ("scsi", "usb", "sata", "ide", "virtio"):
+        with pytest.raises(TagRuleError, match="give the disk a <serial>") as caught:
+            devices(domain(disk("x", bus)), "disk:x=db")
+        assert "disk:x=db" in str(caught.value)
+        assert roles(domain(disk("x", bus, serial="s")), "disk:x=db") == {0: ["db"]}
     assert len(devices(domain(disk("xvda", "xen"), kind="xen"), "disk:xvda=db")) == 1
 
 
@@ -259,52 +231,49 @@ def test_a_containers_devices_have_names_and_no_address() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("rule", "number"),
-    [
-        (f"nic:{MAC}1", 0),
-        (f"nic:{MAC.upper()}2", 1),
-        (f"nic:mac:{MAC}2", 1),
-        ("nic:vnet0", 0),
-        ("nic:target:vnet0", 0),
-        ("nic:net0", 0),
-        ("nic:alias:ua-second", 1),
-        ("nic:network:lan", 0),
-        ("nic:br-int", 1),
-        (f"nic:port:{PORT}", 0),
-        ("disk:root-1", 2),
-        ("disk:serial:root-1", 2),
-        ("disk:volume:root-1", 2),
-        ("disk:vda", 2),
-        ("disk:alias:scsi0-0-2-1", 3),
-        (f"disk:{VOLUME}", 3),
-        (f"disk:volume:volumes/volume-{VOLUME}", 3),
-    ],
-)
-def test_a_rule_finds_its_device(rule: str, number: int) -> None:
-    assert roles(WHOLE, f"{rule}=a=b") == {number: ["a=b"]}
+RULES = [
+    (f"nic:{MAC}1", 0),
+    (f"nic:{MAC.upper()}2", 1),
+    (f"nic:mac:{MAC}2", 1),
+    ("nic:vnet0", 0),
+    ("nic:target:vnet0", 0),
+    ("nic:net0", 0),
+    ("nic:alias:ua-second", 1),
+    ("nic:network:lan", 0),
+    ("nic:br-int", 1),
+    (f"nic:port:{PORT}", 0),
+    ("disk:root-1", 2),
+    ("disk:serial:root-1", 2),
+    ("disk:volume:root-1", 2),
+    ("disk:vda", 2),
+    ("disk:alias:scsi0-0-2-1", 3),
+    (f"disk:{VOLUME}", 3),
+    (f"disk:volume:volumes/volume-{VOLUME}", 3),
+]
 
 
-def test_a_device_may_have_several_tags_and_each_once() -> None:
+def test_a_rule_finds_its_device() -> None:
+    for rule, number in RULES:
+        assert roles(WHOLE, f"{rule}=a=b") == {number: ["a=b"]}, rule
     assert roles(WHOLE, "nic:vnet0=a", "nic:net0=b", "nic:lan=a", "disk:vda=a") == {
         0: ["a", "b"],
         2: ["a"],
     }
 
 
-@pytest.mark.parametrize(
-    ("rule", "cause"),
-    [
+def test_a_rule_for_no_device_is_refused_with_the_known_ones() -> None:
+    for rule, cause in (
         ("nic:vnet9=a", f"no such device. Known devices: nic mac:{MAC}1 target:vnet0"),
         ("nic:target:net0=a", "no such device"),
         ("disk:vnet0=a", "no such device. Known devices: disk serial:root-1 target:vda"),
-    ],
-)
-def test_a_rule_for_no_device_is_refused_with_what_there_is(rule: str, cause: str) -> None:
+    ):
+        with pytest.raises(TagRuleError) as caught:
+            devices(WHOLE, rule)
+        assert rule in str(caught.value)
+        assert cause in str(caught.value)
     with pytest.raises(TagRuleError) as caught:
-        devices(WHOLE, rule)
-    assert rule in str(caught.value)
-    assert cause in str(caught.value)
+        devices(domain(interface(1, "<target dev='a&#10;b'/>")), "nic:x=y")
+    assert str(caught.value).isprintable()
 
 
 def test_a_rule_for_two_devices_is_refused_with_both() -> None:
@@ -335,23 +304,14 @@ def test_a_tag_for_two_devices_is_refused() -> None:
     assert caught.value.path == "devices[1].tags[0]"
 
 
-def test_a_name_with_controls_does_not_reach_an_error_as_it_is() -> None:
-    with pytest.raises(TagRuleError) as caught:
-        devices(domain(interface(1, "<target dev='a&#10;b'/>")), "nic:x=y")
-    assert str(caught.value).isprintable()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_text_that_is_no_rule_is_refused() -> None:
+    for text in (
         *("", "nic", "nic:", "nic:=a", "nic:x", "nic:x=", "cat:x=a", "nic=a:b", "NIC:x=a"),
         *("nic:mac:=a", "nic:x=a,b", "nic:x=a/b", "nic:x=a\n", f"nic:x={'a' * 61}"),
-    ],
-)
-def test_what_is_no_rule_is_refused(text: str) -> None:
-    with pytest.raises(TagRuleError) as caught:
-        TagRule.parse(text)
-    assert str(caught.value).isprintable()
+    ):
+        with pytest.raises(TagRuleError) as caught:
+            TagRule.parse(text)
+        assert str(caught.value).isprintable()
 
 
 def test_a_value_that_looks_like_a_key_can_be_named() -> None:
@@ -371,20 +331,12 @@ def test_a_rule_is_written_as_it_is_read(kind: str, value: str, tag: str) -> Non
     assert TagRule.parse(str(rule)) == rule
 
 
-@pytest.mark.parametrize(
-    "xml",
-    [
-        "",
-        "<network/>",
-        "<domain/>",
-        f"<domain><uuid>{A}x</uuid></domain>",
-        f"<!DOCTYPE d [<!ENTITY a 'ha'>]><domain><uuid>{A}</uuid></domain>",
-        "<domain>" + "<a>" * 70,
-    ],
-)
-def test_what_is_no_domain_is_refused(xml: str) -> None:
-    with pytest.raises(DomainError):
-        read_domain(xml.encode())
+def test_a_text_that_is_no_domain_is_refused() -> None:
+    entity = f"<!DOCTYPE d [<!ENTITY a 'ha'>]><domain><uuid>{A}</uuid></domain>"
+    wrong = f"<domain><uuid>{A}x</uuid></domain>"
+    for xml in ("", "<network/>", "<domain/>", wrong, entity, "<domain>" + "<a>" * 70):
+        with pytest.raises(DomainError):
+            read_domain(xml.encode())
 
 
 def test_a_file_is_read_in_the_encoding_that_it_declares() -> None:
