@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -200,18 +199,10 @@ def test_chunks_without_sense_are_read_as_h11_reads_them(pieces: list[bytes]) ->
     check(test_http1.chunked(b"".join(pieces)))
 
 
-@pytest.mark.parametrize("raw", TABLE)
-def test_what_the_table_has_is_read_as_h11_reads_it(raw: bytes) -> None:
-    check(raw)
-
-
-def test_what_the_fuzzer_has_kept_is_read_as_h11_reads_it() -> None:
-    kept = sorted(CORPUS.iterdir())
+def test_the_table_and_the_fuzzers_corpus_are_read_as_h11_reads_them() -> None:
+    kept = [path.read_bytes() for path in CORPUS.iterdir()]
     assert len(kept) > 100
-    for path in kept:
-        check(path.read_bytes())
-
-
-def test_a_body_at_its_limit_is_read_as_h11_reads_it() -> None:
+    for raw in (*TABLE, *kept):
+        check(raw)
     head = test_http1.get(b"Content-Length: %d\r\n" % BODY_MAX)
     assert len(check(head + b"x" * BODY_MAX)[0].body) == BODY_MAX
