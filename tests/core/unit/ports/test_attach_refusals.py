@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dfmeta.exceptions import (
     AttachDriverError,
     AttachError,
@@ -16,51 +14,32 @@ from dfmeta.ports import attach_refusals as refusals
 SECRET = "port 5b7e94c9 of the network 066a2caf"
 
 
-def refused(status: int, kind: str = "") -> SourceError:
-    return SourceError(source="neutron", cause=SECRET, status=status, kind=kind)
-
-
-@pytest.mark.parametrize(
-    ("status", "kind", "made", "cause"),
-    [
-        (409, "SubPortMtuGreaterThanTrunkPortMtu", AttachNetworkError, "larger MTU"),
-        (409, "MacAddressInUse", AttachNetworkError, "the MAC is in use"),
-        (409, "OverQuota", AttachQuotaError, "quota of ports"),
-        (400, "InvalidIpForSubnet", AttachNetworkError, "not one of the network"),
-        (409, "PortInUse", AttachDriverError, "refuses the port"),
-        (404, "SecurityGroupNotFound", AttachDriverError, "refuses the port"),
-        (400, "", AttachDriverError, "refuses the port"),
-    ],
-)
-def test_it_is_about_one_attachment(
-    status: int, kind: str, made: type[AttachError], cause: str
-) -> None:
-    error = refusals.of(refused(status, kind))
-    assert type(error) is made
-    assert cause in str(error.cause)
-    assert not error.fields.get("whole")
-    assert SECRET not in error.line
-
-
-@pytest.mark.parametrize(
-    ("status", "kind", "cause"),
-    [
-        (404, "TrunkNotFound", "no parent of a trunk"),
-        (409, "TrunkInErrorState", "the status ERROR"),
-        (409, "TrunkDisabled", "switched off"),
-        (0, "", "Neutron does not answer"),
-        (500, "HTTPInternalServerError", "Neutron does not answer"),
-        (503, "", "Neutron does not answer"),
-        (401, "", "refuses the account"),
-        (403, "PolicyNotAuthorized", "refuses the account"),
-    ],
-)
-def test_it_is_about_all_attachments_of_the_request(status: int, kind: str, cause: str) -> None:
-    error = refusals.of(refused(status, kind))
-    assert type(error) is AttachDriverError
-    assert cause in str(error.cause)
-    assert error.fields["whole"]
-    assert SECRET not in error.line
+def test_a_refusal_is_about_one_attachment_or_the_whole_request() -> None:
+    driver = AttachDriverError
+    table: list[tuple[int, str, type[AttachError], str, bool]] = [
+        (409, "SubPortMtuGreaterThanTrunkPortMtu", AttachNetworkError, "larger MTU", False),
+        (409, "MacAddressInUse", AttachNetworkError, "the MAC is in use", False),
+        (409, "OverQuota", AttachQuotaError, "quota of ports", False),
+        (400, "InvalidIpForSubnet", AttachNetworkError, "not one of the network", False),
+        (409, "PortInUse", driver, "refuses the port", False),
+        (404, "SecurityGroupNotFound", driver, "refuses the port", False),
+        (400, "", driver, "refuses the port", False),
+        (404, "TrunkNotFound", driver, "no parent of a trunk", True),
+        (409, "TrunkInErrorState", driver, "the status ERROR", True),
+        (409, "TrunkDisabled", driver, "switched off", True),
+        (0, "", driver, "Neutron does not answer", True),
+        (500, "HTTPInternalServerError", driver, "Neutron does not answer", True),
+        (503, "", driver, "Neutron does not answer", True),
+        (401, "", driver, "refuses the account", True),
+        (403, "PolicyNotAuthorized", driver, "refuses the account", True),
+    ]
+    for status, kind, made, cause, whole in table:
+        failure = SourceError(source="neutron", cause=SECRET, status=status, kind=kind)
+        error = refusals.of(failure)
+        assert type(error) is made, kind
+        assert cause in str(error.cause), kind
+        assert bool(error.fields.get("whole")) is whole, kind
+        assert SECRET not in error.line
 
 
 def test_an_error_without_a_status_is_no_answer() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dfmeta.ports.attach_entries import claims_of
 from dfmeta.ports.attach_wired import WiredState
 from dfmeta.ports.one_change import PortRow, Rows
@@ -18,9 +16,8 @@ STATE = WiredState(
 )
 
 
-@pytest.mark.parametrize(
-    ("parent", "attachment", "port_id", "vid", "whole"),
-    [
+def test_an_attachment_works_by_its_row_or_an_entry() -> None:
+    for parent, attachment, port_id, vid, whole in (
         ("trunk", INSTANCE, "p1", 100, True),
         ("trunk", INSTANCE, "p9", 100, False),
         ("trunk", OTHER_INSTANCE, "p1", 100, False),
@@ -30,12 +27,8 @@ STATE = WiredState(
         ("vm", INSTANCE, "p1", 7, True),
         ("vm", INSTANCE, "p2", 8, False),
         ("away", INSTANCE, "p1", 100, False),
-    ],
-)
-def test_an_attachment_works_by_its_row_or_an_entry(
-    parent: str, attachment: str, port_id: str, vid: int, *, whole: bool
-) -> None:
-    assert STATE.works(parent, attachment, port_id, vid) == whole
+    ):
+        assert STATE.works(parent, attachment, port_id, vid) == whole, (parent, port_id, vid)
 
 
 def test_entries_of_others_and_those_that_are_over() -> None:

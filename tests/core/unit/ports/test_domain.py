@@ -56,47 +56,31 @@ def test_a_vhost_user_port_is_called_after_its_socket() -> None:
     assert parse(text.encode()).nics == (Nic(dev="vhu0"),)
 
 
-@pytest.mark.parametrize(
-    ("data", "cause"),
-    [
-        (b"", "no element"),
-        (b"<domain/>", "no domain/uuid"),
-        (f"<network><uuid>{A}</uuid></network>".encode(), "root element is network"),
-        (f"<domstatus><uuid>{A}</uuid></domstatus>".encode(), "no domain/uuid"),
-        (f"<domain><uuid>{A}x</uuid></domain>".encode(), "no domain/uuid"),
-        (BOMB.encode(), "document type"),
-        (OUTSIDE.encode(), "document type"),
-        (b"<domain>" + b"<a>" * 70, "deeper"),
-        (b" " * (SIZE_MAX + 1), "larger"),
-        (b"<?xml version='1.0' encoding='nonsense'?><domain/>", "encoding"),
-        (definition(A)[:-20].encode(), "no element"),
-    ],
-)
-def test_what_is_no_domain_is_refused(data: bytes, cause: str) -> None:
-    with pytest.raises(DomainError) as caught:
-        parse(data)
-    assert cause in str(caught.value) or "not well-formed" in str(caught.value)
+NO_DOMAINS = [
+    (b"", "no element"),
+    (b"<domain/>", "no domain/uuid"),
+    (f"<network><uuid>{A}</uuid></network>".encode(), "root element is network"),
+    (f"<domstatus><uuid>{A}</uuid></domstatus>".encode(), "no domain/uuid"),
+    (f"<domain><uuid>{A}x</uuid></domain>".encode(), "no domain/uuid"),
+    (BOMB.encode(), "document type"),
+    (OUTSIDE.encode(), "document type"),
+    (b"<domain>" + b"<a>" * 70, "deeper"),
+    (b" " * (SIZE_MAX + 1), "larger"),
+    (b"<?xml version='1.0' encoding='nonsense'?><domain/>", "encoding"),
+    (definition(A)[:-20].encode(), "no element"),
+]
+
+
+def test_bytes_that_are_no_domain_are_refused() -> None:
+    for data, cause in NO_DOMAINS:
+        with pytest.raises(DomainError) as caught:
+            parse(data)
+        assert cause in str(caught.value) or "not well-formed" in str(caught.value), data[:60]
 
 
 def test_no_project_that_could_not_stand_in_a_header_is_taken() -> None:
     text = definition(A, project="a&#10;X-Instance-ID: b")
     assert parse(text.encode()).project_id == ""
-
-
-@given(
-    st.one_of(
-        st.binary(max_size=300),
-        st.text(max_size=300).map(lambda t: t.encode("utf-8", "surrogatepass")),
-    )
-)
-def test_any_bytes_give_values_or_nothing(data: bytes) -> None:
-    for candidate in (data, f"<domain><uuid>{A}</uuid>".encode() + data + b"</domain>"):
-        try:
-            domain = parse(candidate)
-        except DomainError:
-            continue
-        assert domain.instance_id
-        assert domain.name.isprintable()
 
 
 @given(st.integers(0, 600), st.binary(min_size=1, max_size=4))
@@ -108,6 +92,7 @@ def test_a_damaged_file_gives_values_or_nothing(place: int, junk: bytes) -> None
     except DomainError:
         return
     assert domain.instance_id
+    assert domain.name.isprintable()
 
 
 def running(instance: str, *nics: Nic) -> Domain:

@@ -54,16 +54,18 @@ def test_a_project_of_its_own_comes_first_and_an_unverified_subport_gets_none() 
     assert World().put(guessed).project_id == "q"
 
 
-def test_the_order_does_not_matter_and_a_parents_change_is_followed() -> None:
+def test_a_change_and_the_end_of_a_parent_are_followed() -> None:
     world = World()
     assert world.put(NAMED).project_id == ""
     assert world.put(VM).project_id == "p"
     assert world.put(replace(VM, project_id="q")).project_id == "q"
     world.stage.forget(VM.id)
     assert world.ports["sub"].project_id == ""
-    world.stage.forget(NAMED.id)
-    world.put(VM, replace(NAMED, row="x"), NAMED)
-    assert world.ports["x"].project_id == "p"
+    # Neither a subport nor the parent of another trunk is its parent.
+    world.put(replace(VM, kind=PortKind.SUBPORT), NAMED)
+    assert world.ports["sub"].project_id == ""
+    world.put(replace(VM, name="tpi-2"), replace(NAMED, parent=""))
+    assert world.ports["sub"].project_id == ""
 
 
 def test_with_parent_a_subport_is_its_vm() -> None:
@@ -88,14 +90,6 @@ def test_a_subport_whose_tags_reach_the_bridge_has_its_parents_row() -> None:
     assert world.ports["sub"].project_id == "p"
     world.stage.forget(sub.id)
     assert world.put(replace(NAMED, parent="tap1")).project_id == "p"
-
-
-def test_a_subport_is_no_parent_and_another_trunks_parent_is_not_its_own() -> None:
-    world = World()
-    world.put(replace(VM, kind=PortKind.SUBPORT), NAMED)
-    assert world.ports["sub"].project_id == ""
-    world.put(replace(VM, name="tpi-2"), replace(NAMED, parent=""))
-    assert world.ports["sub"].project_id == ""
 
 
 ANY = st.builds(
