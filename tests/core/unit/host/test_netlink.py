@@ -1,0 +1,488 @@
+"""The host's side of the packet path is what was asked for, and the rest of the host stays."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyroute2.netlink.exceptions import NetlinkError
+from pyroute2.netlink.rtnl.fibmsg import fibmsg
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.ndmsg import ndmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from dfmeta.exceptions import HostError
+from dfmeta.flows.family import IPV4, IPV6
+from dfmeta.flows.key import NEXT_HOP6
+from dfmeta.host import ipv6, netlink, netlink_socket
+from dfmeta.host.netlink import HostSide, Wanted, has_next_hop
+from dfmeta.host.rtnetlink import Rtnetlink
+
+TAP, OTHER = 5, 6
+"""Indices of tap-metadata and of another device."""
+DEVICES = {"tap-metadata": TAP, "eth0": OTHER}
+MAC = "02:64:66:6d:65:01"
+WANTED = Wanted("tap-metadata", IPv4Address("169.254.169.254"), 2)
+WANTED6 = Wanted("tap-metadata", IPv6Address("fd00::1"), 2, IPV6, NEXT_HOP6)
+MAIN = replace(WANTED, network=IPv4Network("198.18.0.0/15"))
+MAIN6 = replace(WANTED6, network=IPv6Network("fd00:1::/64"))
+CLASSES = {16: ifinfmsg, 20: ifaddrmsg, 24: rtmsg, 28: ndmsg, 32: fibmsg}
+NAMES = {20: "address", 24: "route", 28: "neighbour", 32: "rule"}
+KEYS = {
+    20: ("family", "index", "prefixlen", "IFA_ADDRESS"),
+    24: ("family", "RTA_TABLE", "RTA_DST", "dst_len"),
+    28: ("family", "ifindex", "NDA_DST"),
+    32: ("family", "FRA_PRIORITY", "FRA_SRC", "src_len", "FRA_OIFNAME", "FRA_TABLE"),
+}
+VALUES = {
+    20: ("IFA_FLAGS",),
+    24: ("RTA_OIF", "RTA_GATEWAY", "flags"),
+    28: ("NDA_LLADDR", "state"),
+    32: (),
+}
+MISSING = {20: errno.EADDRNOTAVAIL, 24: errno.ESRCH, 28: errno.ENOENT, 32: errno.ENOENT}
+Object = tuple[Any, ...]
+
+
+class Kernel:
+    """The kernel's end of the routing socket: its objects are in the order of ``KEYS``."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[Object, Object]] = {name: {} for name in NAMES.values()}
+        self.up = {"tap-metadata": False}
+        self.addresses4 = {IPv4Address("192.0.2.1")}
+        self.refused: dict[str, int] = {}
+        """Name and command of a request → error."""
+        self.changes: list[str] = []
+        self._answer = b""
+
+    def send(self, request: bytes) -> None:
+        _length, number, flags, sequence, _port = struct.unpack_from("=IHHII", request)
+        kind, command = number & ~3, number & 3
+        message = CLASSES[kind](request)
+        message.decode()
+        try:
+            found = self._do(kind, command, flags, message)
+            parts = [framed(kind, bytes(one.data)[16:], sequence) for one in found]
+            self._answer = b"".join(parts) + framed(2, struct.pack("=i", 0), sequence)
+        except NetlinkError as error:
+            self._answer = framed(2, struct.pack("=i", -error.code), sequence)
+
+    def recv(self, _size: int) -> bytes:
+        return self._answer
+
+    def bind(self, _address: object) -> None:
+        pass
+
+    def setsockopt(self, *_option: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def add(self, name: str, *key: Any, value: Object = ()) -> None:
+        """Have an object of another program."""
+        self.objects[name][key] = value
+
+    def state(self) -> dict[str, dict[Object, Object]]:
+        return {name: dict(objects) for name, objects in self.objects.items()}
+
+    def _do(self, kind: int, command: int, flags: int, message: Any) -> list[Any]:
+        if kind == 16:
+            self._refuse("link", "")
+            assert (message["index"], message["change"]) == (TAP, 1)
+            self.up["tap-metadata"] = message["flags"] == 1
+            return []
+        name, objects = NAMES[kind], self.objects[NAMES[kind]]
+        key, value = fields(message, KEYS[kind]), fields(message, VALUES[kind])
+        if command == 2:
+            return self._read(kind, message, key)
+        self._refuse(name, ("add", "del")[command])
+        old = objects.get(key)
+        if command == 1:
+            gateway = kind == 24 and old is not None and old[0] != message.get_attr("RTA_OIF")
+            if old is None or gateway:
+                raise NetlinkError(MISSING[kind])
+            del objects[key]
+        elif old is not None and flags & 0x200:
+            raise NetlinkError(errno.EEXIST)
+        else:
+            assert flags & 0x400
+            objects[key] = value
+        self.changes.append(f"{('add', 'del')[command]} {name}")
+        return []
+
+    def _read(self, kind: int, message: Any, key: Object) -> list[Any]:
+        objects = self.objects[NAMES[kind]]
+        self._refuse(NAMES[kind], "get")
+        if kind == 28:
+            if key not in objects:
+                raise NetlinkError(errno.ENOENT)
+            return [encoded(kind, key, objects[key])]
+        found = [item for item in objects.items() if item[0][0] == message["family"]]
+        if kind == 24:
+            found = [item for item in found if item[0][1] == message.get_attr("RTA_TABLE")]
+            if not found:
+                raise NetlinkError(errno.ENOENT)
+            found = [item for item in found if item[1][0] == message.get_attr("RTA_OIF")]
+        return [encoded(kind, *item) for item in found]
+
+    def _refuse(self, name: str, command: str) -> None:
+        code = self.refused.get(f"{command} {name}".strip())
+        if code is not None:
+            raise NetlinkError(code)
+
+
+def framed(kind: int, body: bytes, number: int) -> bytes:
+    return struct.pack("=IHHII", 16 + len(body), kind, 2, number, 7) + body
+
+
+def fields(message: Any, names: tuple[str, ...]) -> Object:
+    return tuple(message.get_attr(name) if name.isupper() else message[name] for name in names)
+
+
+def encoded(kind: int, key: Object, value: Object) -> Any:
+    message = CLASSES[kind]()
+    attributes = []
+    for name, part in zip((*KEYS[kind], *VALUES[kind]), (*key, *value), strict=True):
+        if not name.isupper():
+            message[name] = part
+        elif part is not None:
+            attributes.append((name, part))
+    message["attrs"] = attributes
+    message.encode()
+    return message
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Kernel:
+    made = Kernel()
+    # Objects of other programs that look like dfmeta's.
+    for family, address in ((2, "10.0.0.1"), (10, "fd01::1")):
+        made.add("rule", family, 32766, None, 0, None, 254)
+        made.add("rule", family, 32765, None, 0, "eth0", 7)
+        made.add("rule", family, 32764, address, 32 if family == 2 else 128, None, 7)
+        made.add("route", family, 254, None, 0, value=(OTHER, address, 0))
+        made.add("address", family, OTHER, 64, address, value=(None,))
+        made.add("neighbour", family, OTHER, address, value=(MAC, 2))
+    held = tmp_path / "if_inet6"
+    held.write_text(
+        "fe800000000000000000000000000001 05 40 20 80 tap-metadata\n"
+        "fe800000000000000000000000000002 06 40 20 80 eth0\n"
+        "fd000000000000000000000000000003 05 40 00 80 tap-metadata\n"
+    )
+    monkeypatch.setattr(netlink_socket, "_open", lambda _protocol: made)
+    monkeypatch.setattr(socket, "if_nametoindex", index_of)
+    monkeypatch.setattr(netlink, "is_up", lambda device: made.up[device])
+    monkeypatch.setattr(netlink, "held_addresses", lambda: made.addresses4)
+    monkeypatch.setattr(ipv6, "_ADDRESSES", held)
+    monkeypatch.setattr(ipv6, "SYSCTL", tmp_path)
+    return made
+
+
+def index_of(device: str) -> int:
+    if device not in DEVICES:
+        raise OSError(errno.ENODEV, "no such device")
+    return DEVICES[device]
+
+
+def objects_of(wanted: Wanted) -> dict[str, dict[Object, Object]]:
+    """Return what the kernel has of dfmeta for a wanted state."""
+    family, address, table = wanted.family, str(wanted.address), wanted.table
+    route: Object = (table, None, 0)
+    rules = [
+        (family.af, 32764, address, family.bits, None, table),
+        (family.af, 32765, None, 0, wanted.device, table),
+    ]
+    if wanted.network is not None:
+        route = (254, str(wanted.network.network_address), wanted.network.prefixlen)
+        rules = []
+    flags = 0x202 if family is IPV6 else None
+    return {
+        "address": {(family.af, TAP, family.bits, address): (flags,)},
+        "neighbour": {(family.af, TAP, wanted.next_hop): (MAC, 0x80)},
+        "route": {(family.af, *route): (TAP, wanted.next_hop, 4)},
+        "rule": dict.fromkeys(rules, ()),
+    }
+
+
+def both(first: dict[str, dict[Object, Object]], other: dict[str, Any]) -> dict[str, Any]:
+    return {name: {**objects, **other[name]} for name, objects in first.items()}
+
+
+def steps(wanted: Wanted) -> list[str]:
+    """Return the descriptions of all changes, without that of the device's state."""
+    prefix = "" if wanted.family is IPV4 else "IPv6 "
+    rules = [f"{prefix}rule 32764", f"{prefix}rule 32765"] if wanted.network is None else []
+    return [
+        f"address {wanted.address}/{wanted.family.bits}",
+        f"neighbour {wanted.next_hop}",
+        f"{prefix}route in table {2 if wanted.network is None else 254}",
+        *rules,
+    ]
+
+
+@pytest.fixture(params=[WANTED, WANTED6, MAIN, MAIN6], ids=["4", "6", "main4", "main6"])
+def wanted(request: pytest.FixtureRequest) -> Wanted:
+    return request.param
+
+
+@pytest.fixture
+def generated(kernel: Kernel) -> Iterator[None]:
+    """Have the addresses that the kernel generates for devices that come up."""
+    for index in (TAP, OTHER):
+        kernel.add("address", 10, index, 64, f"fe80::{index - 4}", value=(None,))
+    return iter(())
+
+
+def test_missing_objects_are_made_and_a_second_check_changes_nothing(
+    kernel: Kernel, wanted: Wanted
+) -> None:
+    others, side = kernel.state(), HostSide(wanted)
+    assert side.ensure() == ["up", *steps(wanted)]
+    assert kernel.state() == both(others, objects_of(wanted))
+    assert kernel.up["tap-metadata"]
+    kernel.changes.clear()
+    assert side.ensure() == []
+    assert kernel.changes == []
+
+
+@pytest.mark.parametrize("name", ["address", "neighbour", "route", "rule"])
+def test_a_removed_object_is_made_again(kernel: Kernel, wanted: Wanted, name: str) -> None:
+    side = HostSide(wanted)
+    side.ensure()
+    complete = kernel.state()
+    for key in objects_of(wanted)[name]:
+        del kernel.objects[name][key]
+        (step,) = side.ensure()
+        assert step in steps(wanted)
+        assert name in step
+        assert kernel.state() == complete
+
+
+def test_objects_with_other_contents_are_replaced(kernel: Kernel, wanted: Wanted) -> None:
+    side = HostSide(wanted)
+    side.ensure()
+    complete = kernel.state()
+    for name, former in (
+        ("neighbour", ("02:00:00:00:00:07", 0x80)),
+        ("neighbour", (MAC, 4)),
+        ("route", (TAP, None, 0)),
+    ):
+        (key,) = objects_of(wanted)[name]
+        kernel.objects[name][key] = former
+        (step,) = side.ensure()
+        assert name in step
+        assert kernel.state() == complete, former
+
+
+def test_the_route_of_another_device_in_the_main_table_stays(kernel: Kernel) -> None:
+    for wanted in (MAIN, MAIN6):
+        (key,) = objects_of(wanted)["route"]
+        kernel.add("route", *key, value=(OTHER, None, 0))
+        with pytest.raises(HostError) as caught:
+            HostSide(wanted).ensure()
+        assert f"the host has another route to {wanted.network}" in str(caught.value)
+        assert f"`ip route show {wanted.network}`" in caught.value.remedy
+        assert kernel.objects["route"][key] == (OTHER, None, 0)
+
+
+def test_a_generated_address_of_the_device_is_removed(kernel: Kernel, generated: None) -> None:
+    del generated
+    assert "no address fe80::1" in HostSide(WANTED6).ensure()
+    assert [key[-1] for key in kernel.objects["address"] if key[2] == 64] == [
+        "10.0.0.1",
+        "fd01::1",
+        "fe80::2",
+    ]
+
+
+def test_version_4_leaves_generated_addresses(kernel: Kernel, generated: None) -> None:
+    del generated
+    HostSide(WANTED).ensure()
+    assert (10, TAP, 64, "fe80::1") in kernel.objects["address"]
+
+
+def test_addresses_are_those_of_the_host_in_one_family(kernel: Kernel) -> None:
+    for wanted, addresses in (
+        (WANTED, kernel.addresses4),
+        (WANTED6, {IPv6Address(text) for text in ("fe80::1", "fe80::2", "fd00::3")}),
+    ):
+        side = HostSide(wanted)
+        assert side.addresses() == {wanted.address}, "before the first check"
+        side.ensure()
+        assert side.addresses() == addresses
+
+
+def test_removal_leaves_the_rest_of_the_host(kernel: Kernel, wanted: Wanted) -> None:
+    others, side = kernel.state(), HostSide(wanted)
+    side.ensure()
+    kept = {name: objects_of(wanted)[name] for name in ("address", "neighbour")}
+    prefix = "" if wanted.family is IPV4 else "IPv6 "
+    removed = [f"{prefix}rule 32764", f"{prefix}rule 32765"] if wanted.network is None else []
+    removed.append(f"{prefix}route in table {wanted.route_table}")
+    assert side.remove() == removed
+    assert kernel.state() == both(others, kept | {"route": {}, "rule": {}})
+    with_device = [f"neighbour {wanted.next_hop}", f"address {wanted.address}"]
+    assert side.remove(device_stays=True) == with_device
+    assert kernel.state() == others
+    assert side.remove(device_stays=True) == []
+
+
+def test_removal_takes_the_rules_of_an_earlier_table_and_address(kernel: Kernel) -> None:
+    for wanted, former in ((WANTED, "169.254.0.9"), (WANTED6, "fd00::9")):
+        others = kernel.state()
+        af, bits = wanted.family.af, wanted.family.bits
+        kernel.add("rule", af, 32765, None, 0, "tap-metadata", 300)
+        kernel.add("rule", af, 32764, former, bits, None, 300)
+        kernel.add("rule", af, 32764, str(wanted.address), bits, None, 2)
+        others["rule"][af, 32764, former, bits - 8, None, 300] = ()
+        others["rule"][af, 1, former, bits, None, 300] = ()
+        others["rule"][af, 1, None, 0, "tap-metadata", 300] = ()
+        others["rule"][af, 32764, str(wanted.address), bits, None, 3] = ()
+        kernel.objects["rule"].update(others["rule"])
+        names = [step.removeprefix("IPv6 ") for step in HostSide(wanted).remove()]
+        assert names == ["rule 32764", "rule 32764", "rule 32765"], "the one with the table is last"
+        assert kernel.state() == others
+
+
+def test_without_its_device_only_rules_are_left_to_remove(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    HostSide(WANTED).ensure()
+    monkeypatch.delitem(DEVICES, "tap-metadata")
+    assert HostSide(WANTED).remove(device_stays=True) == ["rule 32764", "rule 32765"]
+    with pytest.raises(HostError, match="there is no such device"):
+        HostSide(WANTED).ensure()
+
+
+def test_a_kernel_without_version_6_has_nothing_to_remove(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    HostSide(WANTED6).ensure()
+    HostSide(WANTED).ensure()
+    monkeypatch.setattr(ipv6, "SYSCTL", tmp_path / "none")
+    kernel.changes.clear()
+    assert HostSide(WANTED6).remove() == []
+    assert kernel.changes == []
+    assert HostSide(WANTED).remove() == ["rule 32764", "rule 32765", "route in table 2"]
+
+
+def test_undo_removes_what_the_side_has_made(kernel: Kernel, wanted: Wanted) -> None:
+    others, side = kernel.state(), HostSide(wanted)
+    made = side.ensure()
+    assert side.undo() == made[::-1]
+    assert kernel.state() == others
+    assert not kernel.up["tap-metadata"]
+    assert side.undo() == []
+
+
+def test_undo_leaves_what_was_there_before(kernel: Kernel, wanted: Wanted) -> None:
+    HostSide(wanted).ensure()
+    complete, side = kernel.state(), HostSide(wanted)
+    assert side.ensure() == []
+    assert side.undo() == []
+    assert kernel.state() == complete
+    (key,) = objects_of(wanted)["route"]
+    del kernel.objects["route"][key]
+    side.ensure()
+    # The kernel takes the route of an address along.
+    del kernel.objects["route"][key]
+    assert side.undo() == []
+
+
+def test_a_former_configuration_leaves_what_the_new_one_needs(kernel: Kernel) -> None:
+    for wanted in (WANTED, WANTED6):
+        prefix = "" if wanted.family is IPV4 else "IPv6 "
+        address = type(wanted.address)(int(wanted.address) + 7)
+        for former, removed in (
+            (wanted, []),
+            (
+                replace(wanted, table=300),
+                [f"{prefix}rule 32764", f"{prefix}rule 32765", f"{prefix}route in 300"],
+            ),
+            (
+                replace(wanted, address=address),
+                [f"{prefix}rule 32764", f"address {address}"],
+            ),
+            (MAIN if wanted is WANTED else MAIN6, [f"{prefix}route in 254"]),
+        ):
+            others = kernel.state()
+            HostSide(former).ensure()
+            HostSide(wanted).ensure()
+            assert HostSide(wanted).remove_former(former) == removed
+            assert kernel.state() == both(others, objects_of(wanted))
+            kernel.objects = others
+
+
+def test_of_a_former_device_only_its_rule_is_left(kernel: Kernel) -> None:
+    former = replace(WANTED, device="gone")
+    kernel.add("rule", 2, 32765, None, 0, "gone", 2)
+    HostSide(WANTED).ensure()
+    complete = kernel.state()
+    assert HostSide(WANTED).remove_former(former) == ["rule 32765"]
+    del complete["rule"][2, 32765, None, 0, "gone", 2]
+    assert kernel.state() == complete
+
+
+def test_a_refusal_names_the_object(kernel: Kernel) -> None:
+    for request, error in (
+        ("link", "up"),
+        ("add address", "address 169.254.169.254/32"),
+        ("add neighbour", "neighbour 128.0.0.0"),
+        ("add route", "route in table 2"),
+        ("add rule", "rule 32764"),
+        ("get neighbour", "reading the network configuration"),
+        ("get route", "reading the network configuration"),
+    ):
+        kernel.refused = {request: errno.EPERM}
+        with pytest.raises(HostError) as caught:
+            HostSide(WANTED).ensure()
+        assert error in str(caught.value), request
+        kernel.refused = {}
+    kernel.refused = {"add route": errno.EPERM}
+    with pytest.raises(HostError) as caught:
+        HostSide(MAIN).ensure()
+    assert "another route" not in str(caught.value)
+
+
+def test_a_removal_that_the_kernel_refuses_is_no_removal(kernel: Kernel) -> None:
+    HostSide(WANTED).ensure()
+    for code in (errno.ENOENT, errno.ESRCH, errno.EADDRNOTAVAIL, errno.ENODEV):
+        names = ("rule", "route", "neighbour", "address")
+        kernel.refused = {f"del {name}": code for name in names}
+        assert HostSide(WANTED).remove(device_stays=True) == [], "it is gone already"
+    for name in names:
+        kernel.refused = {f"del {name}": errno.EPERM}
+        with pytest.raises(HostError, match=name):
+            HostSide(WANTED).remove(device_stays=True)
+
+
+def test_a_host_without_a_routing_socket_is_an_error(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del kernel
+
+    def refuse(_protocol: int) -> socket.socket:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(netlink_socket, "_open", refuse)
+    for call in (HostSide(WANTED).ensure, HostSide(WANTED).remove, HostSide(WANTED).undo):
+        with pytest.raises(HostError, match="reading the network configuration"):
+            call()
+
+
+def test_a_next_hop_that_cannot_be_read_is_an_error(kernel: Kernel) -> None:
+    with Rtnetlink() as ipr:
+        assert not has_next_hop(ipr, TAP)
+        kernel.refused = {"get neighbour": errno.ENODEV}
+        with pytest.raises(NetlinkError):
+            has_next_hop(ipr, TAP)
