@@ -1,31 +1,49 @@
-"""Fixtures: haproxy itself on loopback, and a runtime interface without a haproxy."""
+"""Plans, and a haproxy that a test drives: its runtime interface and its process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
 import eventlet
-import pytest
-from eventlet.green import socket as green_socket
+from eventlet.event import Event
 
 from dfmeta.exceptions import HaproxyError
-from dfmeta.proxy.haproxy.plan import NovaServer, Plan
-from dfmeta.proxy.haproxy.process import Process, Secrets
+from dfmeta.proxy.haproxy.plan import Descriptors, NovaServer, Plan
+from dfmeta.proxy.haproxy.process import Secrets
 from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.haproxy.runtime import Changes, Rows
-from tests.core.unit.support import until
-from tests.core.unit.upstream import Upstream
-from tests.harness.agent import HAPROXY
+from dfmeta.proxy.limits import Limits
+from dfmeta.runtime import clock
 
-NO_SECRETS = Secrets()
-PROGRAM = Program(binary=str(HAPROXY), user="nobody")
-HERE = "127.0.0.1"
-"""Source address of a guest on loopback."""
-HOSTS = ("169.254.169.254", "a")
-"""Values of the Host header that the tests' plans take for plain."""
 GET = b"GET /latest/meta-data HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"
+FOUR = NovaServer(
+    host="nova.example", authority="nova.example:8775", address=ip_address("192.0.2.1"), port=8775
+)
+SIX = replace(FOUR, address=ip_address("2001:db8::1"))
+OTHER = replace(FOUR, host="other.example", authority="other.example:1", port=1)
+NUMERIC = replace(SIX, host="2001:db8::1", authority="[2001:db8::1]:8775")
+PLANS = {
+    "plain": Plan(servers=(FOUR,), handover="h"),
+    "no server": Plan(servers=(), handover="h"),
+    "both families": Plan(servers=(FOUR, SIX), handover="h"),
+    "several hosts": Plan(servers=(FOUR, SIX, OTHER), several=True, handover="h"),
+    "several hosts, an address": Plan(servers=(FOUR, NUMERIC), several=True, handover="h"),
+    "tls": Plan(servers=(FOUR, SIX), tls=True, handover="h"),
+    "tls, several hosts": Plan(servers=(FOUR, OTHER), several=True, tls=True, handover="h"),
+    "tls, insecure": Plan(servers=(FOUR,), tls=True, insecure=True, handover="h"),
+    "forwarded": Plan(servers=(FOUR,), refuse_forwarded=True, handover="h"),
+    "debug": Plan(servers=(FOUR,), debug=True, handover="h"),
+    "subports": Plan(servers=(FOUR,), network_data_subports=True, handover="h"),
+    "503": Plan(servers=(FOUR,), timeout_answer="503", handover="h"),
+    "close": Plan(servers=(FOUR,), timeout_answer="close", handover="h"),
+    "no keepalive": Plan(servers=(FOUR,), limits=Limits(keepalive_timeout=0), handover="h"),
+    "large": Plan(servers=(FOUR,), threads=2, maxconn=65536, hold_timeout=0, handover="n" * 40),
+}
+GIVEN = Descriptors(listeners=(3,), cli=4, log=5, map=6, away=7)
 
 
 def value(*, instance: str = "instance", incarnation: int = 1, epoch: int = 1) -> str:
@@ -34,161 +52,152 @@ def value(*, instance: str = "instance", incarnation: int = 1, epoch: int = 1) -
     return f"13.0.{incarnation}|{claim}|10.0.0.5|project|{instance}|signature"
 
 
-def server(upstream: Upstream) -> NovaServer:
-    """The same server, for a plan."""
-    host = upstream.host
-    return NovaServer(
-        host=host.host, authority=host.authority, address=ip_address(host.host), port=host.port
-    )
-
-
-class Loopback:
-    """A haproxy with a listener on loopback, whose guests are in the map by hand."""
-
-    def __init__(
-        self, plan: Plan, secrets: Secrets = NO_SECRETS, *, program: Program = PROGRAM
-    ) -> None:
-        self.lines: list[str] = []
-        self._listener = eventlet.listen((HERE, 0))
-        self.process = Process(
-            program, plan, secrets, listeners=[self._listener], told=self.lines.append
-        )
-        self.runtime, self.map = self.process.runtime, self.process.map
-        self._present: dict[str, str] = {}
-
-    def ready(self) -> Loopback:
-        """Wait until it answers."""
-        self.process.wait_ready()
-        return self
-
-    def checked(self) -> Loopback:
-        """Wait until it has found all hosts of Nova to be up."""
-
-        def states() -> list[str]:
-            rows = [row for row in self.runtime.statistics() if row.get("check_status")]
-            return [row["status"] for row in rows]
-
-        until(lambda: states() and set(states()) == {"UP"}, "the checks")
-        return self
-
-    def put(self, entry: str | None, key: str = HERE) -> None:
-        """Change the entry of an address."""
-        self.runtime.change(self.map, self._present, {key: entry})
-        if entry is None:
-            del self._present[key]
-        else:
-            self._present[key] = entry
-
-    def connect(self) -> Any:
-        """A guest's connection."""
-        guest = green_socket.create_connection(self._listener.getsockname())
-        guest.settimeout(30)
-        return guest
-
-    def ask(self, request: bytes = GET, guest: Any = None) -> bytes:
-        """Return the first bytes of an answer; empty: the connection ended without one."""
-        guest = guest or self.connect()
-        guest.sendall(request)
-        try:
-            return bytes(guest.recv(65536))
-        except ConnectionResetError:
-            return b""
-
-    def end(self) -> None:
-        """Kill it if it runs, and take everything away."""
-        self.process.kill()
-        self.process.close()
-        self._listener.close()
-
-
-@pytest.fixture
-def loopback() -> Iterator[Callable[..., Loopback]]:
-    """Starts haproxies that end with the test."""
-    made: list[Loopback] = []
-
-    def start(*servers: NovaServer, program: Program = PROGRAM, **of_plan: Any) -> Loopback:
-        plan = Plan(servers=servers, **{"handover": "dfmeta-none", "hosts": HOSTS} | of_plan)
-        made.append(Loopback(plan, program=program))
-        return made[-1].ready()
-
-    yield start
-    for one in made:
-        one.end()
-
-
-@pytest.fixture
-def one(loopback: Callable[..., Loopback]) -> Loopback:
-    """A haproxy without any host of Nova."""
-    return loopback()
-
-
-class Asked:
+class FakeRuntime:
     """A runtime interface without a haproxy: a dictionary is its map."""
 
     def __init__(self) -> None:
-        self.there: dict[str, str] = {}
+        self.map: dict[str, str] = {}
         self.done: list[tuple[str, dict[str, str | None]]] = []
         """Changes and replacements in their order."""
         self.fails = False
+        self.refuses: set[str] = set()
+        """Methods that fail."""
+        self.hangs: float | None = None
+        """Seconds beyond its limit after which a command ends without an answer."""
         self.gate: Any = None
-        """An event that changes wait for."""
+        """An event that answers wait for."""
         self.tables: dict[str, Rows] = {}
         self.rows: list[dict[str, str]] = []
         self.asked: list[str] = []
+        self.closed = Event()
+
+    def ask(self, command: str, *, timeout: float = 2.0) -> str:
+        self.asked.append(command)
+        if self.hangs is not None:
+            eventlet.sleep(timeout + self.hangs)
+        self._answer("ask", waits=False)
+        return "2.6.12\n"
 
     def change(self, _name: str, before: Mapping[str, str], changes: Changes) -> None:
-        assert before == self.there, "the mirror should be what is there"
+        assert before == self.map, "the mirror should be the map"
         self.put(_name, before, changes)
 
     def put(self, _name: str, _before: Mapping[str, str], changes: Changes) -> None:
         """Change it, whatever it was taken for."""
-        self._wait()
+        self._answer("change")
         self.done.append(("change", dict(changes)))
         for key, entry in changes.items():
             if entry is None:
-                self.there.pop(key, None)
+                self.map.pop(key, None)
             else:
-                self.there[key] = entry
+                self.map[key] = entry
 
     def set_at_once(self, _name: str, keys: list[str], entry: str, *, timeout: float) -> None:
         assert timeout < 1, "the daemon waits for it"
-        if self.fails:
-            raise HaproxyError(cause="it is away")
+        self._answer("set_at_once", waits=False)
         self.done.append(("at once", dict.fromkeys(keys, entry)))
-        self.there.update((key, entry) for key in keys if key in self.there)
+        self.map.update((key, entry) for key in keys if key in self.map)
 
     def replace(self, _name: str, entries: Mapping[str, str]) -> None:
-        self._wait()
+        self._answer("replace")
         self.done.append(("replace", dict(entries)))
-        self.there = dict(entries)
+        self.map = dict(entries)
 
     def entries(self, _name: str) -> dict[str, str]:
-        self._wait()
-        return dict(self.there)
+        self._answer("entries")
+        return dict(self.map)
 
     def statistics(self) -> list[dict[str, str]]:
-        self._wait()
+        self._answer("statistics")
         return self.rows
 
     def table(self, name: str, condition: str = "") -> Rows:
-        self._wait()
+        self._answer("table")
         self.asked.append(f"{name} {condition}".strip())
         return self.tables.get(name, {})
 
     def rows_at_once(self, name: str, keys: list[str], *, timeout: float) -> Rows:
         assert timeout < 1, "the daemon waits for it"
-        self._wait()
+        self._answer("rows_at_once")
         self.asked += keys
         return {key: row for key, row in self.tables.get(name, {}).items() if key in keys}
 
-    def _wait(self) -> None:
-        if self.gate is not None:
+    def close(self) -> None:
+        if not self.closed.ready():
+            self.closed.send()
+
+    def _answer(self, kind: str, *, waits: bool = True) -> None:
+        if self.gate is not None and waits:
             self.gate.wait()
-        if self.fails:
+        if self.fails or kind in self.refuses or self.hangs is not None:
             raise HaproxyError(cause="it is away")
 
 
-def wait_ended(process: Process) -> int | None:
-    """Return the exit status of a process, when it has ended."""
-    until(lambda: not process.running, "the end of haproxy")
-    return process.status
+_PIDS = itertools.count(1000)
+
+
+class FakeProcess:
+    """A haproxy without a process: a test ends it."""
+
+    def __init__(
+        self,
+        program: Program,
+        plan: Plan,
+        secrets: Secrets,
+        *,
+        listeners: Sequence[Any],
+        told: Any,
+        fault: str = "",
+    ) -> None:
+        self.program, self.plan, self.secrets, self.told = program, plan, secrets, told
+        self.runtime = FakeRuntime()
+        self.map, self.pid, self.began = "m", next(_PIDS), clock.now()
+        self.status: int | None = None
+        self.left = False
+        self._fault, self._end = fault, Event()
+        assert listeners
+        self.connections(0)
+
+    @property
+    def running(self) -> bool:
+        return self.status is None
+
+    def runs(self, *parts: Any) -> bool:
+        return (self.program, self.plan, self.secrets) == parts
+
+    def wait_ready(self) -> None:
+        if self._fault:
+            self.end(1)
+            raise HaproxyError(cause=self._fault)
+
+    def wait(self) -> None:
+        self._end.wait()
+
+    def leave(self) -> None:
+        self.left = True
+        eventlet.spawn_n(self._leave)
+
+    def _leave(self) -> None:
+        # haproxy ends when its last connection does, which is the runtime interface's.
+        self.runtime.closed.wait()
+        self.end(0)
+
+    def kill(self) -> None:
+        self.end(-9)
+
+    def close(self) -> None:
+        self.runtime.close()
+
+    def end(self, status: int) -> None:
+        """End it, if it runs."""
+        if self.status is None:
+            self.status = status
+            self._end.send()
+
+    def connections(self, count: int) -> None:
+        """Give it that many connections of guests."""
+        self.runtime.rows = [{"pxname": "guests", "svname": "FRONTEND", "scur": str(count)}]
+
+    def instances(self) -> list[str]:
+        """Instances in its map."""
+        return [entry.split("|")[4] for entry in self.runtime.map.values()]

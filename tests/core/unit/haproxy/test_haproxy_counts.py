@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,9 +16,9 @@ from dfmeta.proxy.haproxy.counts import Counts, connections
 from dfmeta.proxy.haproxy.entries import claim_token, port_token
 from dfmeta.proxy.recent import RECENT
 from dfmeta.registry import Claim, Registry
-from tests.core.unit.haproxy.support import Asked, Loopback, server, value
-from tests.core.unit.support import OTHER_INSTANCE, address, claim_of, port, until
-from tests.core.unit.upstream import Upstream
+from dfmeta.runtime import clock
+from tests.core.unit.haproxy.support import FakeRuntime
+from tests.core.unit.support import OTHER_INSTANCE, address, claim_of, port
 
 HERE = Endpoint(13)
 PID, NEXT = 100, 101
@@ -31,7 +30,7 @@ class World:
     def __init__(self) -> None:
         self.registry = Registry()
         self.counts = Counts(self.registry)
-        self.runtime: Any = Asked()
+        self.runtime: Any = FakeRuntime()
         self.come()
 
     def come(self, instance: str | None = None) -> None:
@@ -89,28 +88,29 @@ class Grown:
 # Lines about failed requests
 
 
-@pytest.mark.parametrize(
-    ("status", "state", "counts", "failure"),
-    [
-        (404, "--", [0, 0, 1, 0, 0], (404, "ec2", "absent")),
-        (403, "--", [0, 0, 1, 0, 0], (403, "ec2", "")),
-        (500, "--", [0, 0, 0, 1, 0], (500, "ec2", "")),
-        (503, "SC", [0, 0, 0, 0, 1], (0, "ec2", "timeout")),
-        (504, "sH", [0, 0, 0, 0, 1], (0, "ec2", "timeout")),
-        (502, "SH", [0, 0, 0, 0, 1], (0, "ec2", "timeout")),
-        (503, "--", [0, 0, 0, 1, 0], (503, "ec2", "")),
-    ],
-)
-def test_a_failed_request_is_its_guests(
-    world: World, status: int, state: str, counts: list[int], failure: tuple[int, str, str]
-) -> None:
-    world.line(status, state)
-    one = world.asked()
-    assert one.counts == counts
-    assert [(fault.status, fault.path, fault.why) for fault in one.failures()] == [failure]
+FAILURES = [
+    (404, "--", [0, 0, 1, 0, 0], (404, "ec2", "absent")),
+    (403, "--", [0, 0, 1, 0, 0], (403, "ec2", "")),
+    (500, "--", [0, 0, 0, 1, 0], (500, "ec2", "")),
+    (503, "SC", [0, 0, 0, 0, 1], (0, "ec2", "timeout")),
+    (504, "sH", [0, 0, 0, 0, 1], (0, "ec2", "timeout")),
+    (502, "SH", [0, 0, 0, 0, 1], (0, "ec2", "timeout")),
+    (503, "--", [0, 0, 0, 1, 0], (503, "ec2", "")),
+]
 
 
-def test_a_request_that_nova_does_not_answer_is_counted_as_it_was_ended(world: World) -> None:
+def test_failed_request_is_its_guests() -> None:
+    for status, state, counts, failure in FAILURES:
+        RECENT.take()
+        world = World()
+        world.line(status, state)
+        asked = world.asked()
+        assert asked.counts == counts, (status, state)
+        faults = [(fault.status, fault.path, fault.why) for fault in asked.failures()]
+        assert faults == [failure], (status, state)
+
+
+def test_request_that_nova_does_not_answer_is_counted_as_it_was_ended(world: World) -> None:
     answered = Grown(metrics.REQUESTS, "5xx", "dfmeta")
     closed = Grown(metrics.CLOSED, "timeout")
     world.line(504, "sH", backend=NOVA)
@@ -120,68 +120,46 @@ def test_a_request_that_nova_does_not_answer_is_counted_as_it_was_ended(world: W
     assert (answered(), closed()) == (1, 1)
 
 
-def test_an_answer_of_novas_that_is_too_large_counts_as_none(world: World) -> None:
+def test_answer_of_novas_that_is_too_large_counts_as_none(world: World) -> None:
     answered = Grown(metrics.REQUESTS, "5xx", "dfmeta")
     world.line(503, "PH", backend=NOVA)
     assert answered() == 1
     assert [fault.status for fault in world.asked().failures()] == [503]
 
 
-@pytest.mark.parametrize(
-    ("status", "reason"), [(400, "malformed"), (422, "malformed"), (408, "header_timeout")]
-)
-def test_a_request_that_haproxy_cannot_read_is_refused(
-    world: World, status: int, reason: str
-) -> None:
-    refused, answered = Grown(metrics.REFUSED, reason), Grown(metrics.REQUESTS, "4xx", "dfmeta")
-    world.line(status, "PR--", "<BADREQ>", backend="guests")
-    assert (refused(), answered()) == (1, 1)
-    assert [fault.why for fault in world.asked().failures()] == [reason]
-
-
-def test_a_refusal_is_counted_where_the_guest_is_not_known(world: World) -> None:
+def test_request_that_haproxy_cannot_read_is_refused(world: World) -> None:
+    for status, reason in ((400, "malformed"), (422, "malformed"), (408, "header_timeout")):
+        refused, answered = Grown(metrics.REFUSED, reason), Grown(metrics.REQUESTS, "4xx", "dfmeta")
+        world.line(status, "PR--", "<BADREQ>", backend="guests")
+        assert (refused(), answered()) == (1, 1)
+        assert world.asked().failures()[-1].why == reason
     refused = Grown(metrics.REFUSED, "malformed")
     world.counts.failed("- 400 PR-- guests <BADREQ>")
-    assert refused() == 1
+    assert refused() == 1, "the guest is not known"
 
 
-def test_an_answer_for_a_guest_that_has_changed_is_counted_as_that(world: World) -> None:
+def test_answer_for_a_guest_that_has_changed_is_counted_as_that(world: World) -> None:
     grown = Grown(metrics.CLOSED, "changed")
     world.line(500, "PH")
     assert grown() == 1
     assert world.asked() is None
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "nonsense",
-        "- 404 -- nova /a",
-        "{claim} 404 --",
-        "{claim} 404 -- nova /a b",
-        "{claim}.1 404 -- nova /a",
-        "13.0.99.0.1 404 -- nova /a",
-        "14.0.1.0.1 404 -- nova /a",
-        "{claim} 200 -- nova /a",
-        "{claim} -1 CR nova /a",
-    ],
+SILENT = (
+    *("", "nonsense", "- 404 -- nova /a", "{claim} 404 --", "{claim} 404 -- nova /a b"),
+    *("{claim}.1 404 -- nova /a", "13.0.99.0.1 404 -- nova /a", "14.0.1.0.1 404 -- nova /a"),
+    *("{claim} 200 -- nova /a", "{claim} -1 CR nova /a", "{claim}0 404 -- nova /a"),
 )
-def test_a_line_that_says_nothing_of_a_present_guest_is_dropped(world: World, line: str) -> None:
-    world.counts.failed(line.format(claim=world.claim))
-    assert len(RECENT) == 0
 
 
-def test_a_line_about_an_address_that_the_guest_has_lost_is_dropped(world: World) -> None:
-    world.counts.failed(f"{world.claim}0 404 -- nova /a")
-    assert len(RECENT) == 0
-
-
-def test_a_line_about_the_guest_before_is_not_the_next_guests(world: World) -> None:
+def test_line_that_says_nothing_of_a_present_guest_is_dropped(world: World) -> None:
     before = world.claim
+    for line in SILENT:
+        world.counts.failed(line.format(claim=before))
+        assert len(RECENT) == 0, line
     world.come(OTHER_INSTANCE)
     world.counts.failed(f"{before} 404 -- nova /a")
-    assert len(RECENT) == 0
+    assert len(RECENT) == 0, "it is about the guest before"
 
 
 # Counters
@@ -199,7 +177,7 @@ def test_only_the_difference_to_the_last_reading_counts(world: World) -> None:
     assert world.runtime.asked[:2] == said
 
 
-def test_a_counter_that_starts_again_counts_from_nothing(world: World) -> None:
+def test_counter_that_starts_again_counts_from_nothing(world: World) -> None:
     for count, total in ((3, 3), (1, 4), (2, 5)):
         world.set(OF_ADDRESS, gpc0=count)
         world.read()
@@ -218,7 +196,7 @@ def test_each_process_has_counters_of_its_own(world: World) -> None:
     assert world.asked().counts[0] == 9
 
 
-def test_the_counts_of_the_guest_before_are_not_the_next_guests(world: World) -> None:
+def test_counts_of_the_guest_before_are_not_the_next_guests(world: World) -> None:
     world.set(OF_ADDRESS, gpc0=3)
     world.set(OF_PORT, conn_cnt=2)
     world.come(OTHER_INSTANCE)
@@ -249,7 +227,7 @@ def test_accepted_connections_are_also_read_alone_and_counted_once(world: World)
     assert ACCEPTED.of(HERE, world.incarnation) == 2
 
 
-def test_a_row_that_no_guest_can_have_is_passed_over(world: World) -> None:
+def test_row_that_no_guest_can_have_is_passed_over(world: World) -> None:
     odd = {"x": {"gpc0": 1, "conn_cnt": 1, "conn_cur": 1}}
     world.runtime.tables = {OF_ADDRESS: odd, OF_PORT: odd}
     world.note()
@@ -257,7 +235,7 @@ def test_a_row_that_no_guest_can_have_is_passed_over(world: World) -> None:
     assert len(ACCEPTED.take()) == 0
 
 
-def test_a_row_that_haproxy_has_forgotten_leaves_nothing(world: World) -> None:
+def test_row_that_haproxy_has_forgotten_leaves_nothing(world: World) -> None:
     world.set(OF_ADDRESS, conn_cur=1, gpc0=3, exp=600_000)
     world.set(OF_PORT, conn_cnt=2)
     world.note()
@@ -265,7 +243,9 @@ def test_a_row_that_haproxy_has_forgotten_leaves_nothing(world: World) -> None:
     world.runtime.tables = {}
     world.note()
     assert world.slot().connections == 0
-    assert not world.counts._read
+    world.set(OF_ADDRESS, gpc0=3)
+    world.read()
+    assert world.asked().counts[0] == 6, "it counts from nothing"
 
 
 def test_novas_own_503_is_no_fault_of_the_connection(
@@ -300,7 +280,7 @@ def test_totals_are_under_dfmetas_names(world: World) -> None:
     assert metrics.CONNECTIONS._value.get() == 0
 
 
-def test_a_haproxy_that_does_not_answer_is_no_failure(world: World) -> None:
+def test_haproxy_that_does_not_answer_is_no_failure(world: World) -> None:
     world.runtime.fails = True
     with pytest.raises(HaproxyError):
         world.read()
@@ -309,7 +289,7 @@ def test_a_haproxy_that_does_not_answer_is_no_failure(world: World) -> None:
     assert world.slot().connections == 0
 
 
-def test_an_answer_that_indicates_a_fault_is_remarked_upon(world: World) -> None:
+def test_answer_that_indicates_a_fault_is_remarked_upon(world: World) -> None:
     said = []
 
     def remark(claim: Claim, status: int) -> str:
@@ -345,29 +325,26 @@ def test_each_request_is_logged_with_debug_as_the_other_engine_logs_it(
     assert world.asked().counts == [0, 0, 1, 0, 0], "successes are counted by haproxy itself"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "GET 1 2 3 4",
-        "GET 1 2 3 4 5.0.1.0.2 200 ---- nova /of-another-guest",
-        "GET 1 2 3 4 {claim} 200 ----",
-        "<BADREQ> 1 2 3 4 {claim} 400 PR-- guests <BADREQ>",
-        "GET 1 2 3 4 {claim} 504 sH-- nova /a",
-    ],
+UNLOGGED = (
+    *("", "GET 1 2 3 4", "GET 1 2 3 4 5.0.1.0.2 200 ---- nova /of-another-guest"),
+    *("GET 1 2 3 4 {claim} 200 ----", "<BADREQ> 1 2 3 4 {claim} 400 PR-- guests <BADREQ>"),
+    "GET 1 2 3 4 {claim} 504 sH-- nova /a",
 )
-def test_a_line_about_no_answer_of_a_known_guest_is_not_logged(
-    world: World, caplog: pytest.LogCaptureFixture, line: str
+
+
+def test_line_about_no_answer_of_a_known_guest_is_not_logged(
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="dfmeta.proxy.access")
-    world.counts.request(line.format(claim=world.claim))
-    assert "ms, including" not in caplog.text
+    for line in UNLOGGED:
+        world.counts.request(line.format(claim=world.claim))
+        assert "ms, including" not in caplog.text, line
 
 
 # Connections of slots
 
 
-def test_a_slot_with_an_open_connection_is_not_idle(world: World) -> None:
+def test_slot_with_an_open_connection_is_not_idle(world: World) -> None:
     world.set(OF_ADDRESS, conn_cur=2, exp=FORGET * 1000)
     world.note()
     world.note()
@@ -377,16 +354,13 @@ def test_a_slot_with_an_open_connection_is_not_idle(world: World) -> None:
     assert world.slot().connections == 0
 
 
-def test_the_time_of_the_last_use_is_that_of_the_row(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dfmeta.proxy.haproxy.counts.time.monotonic", lambda: 1000.0)
+def test_time_of_the_last_use_is_that_of_the_row(world: World) -> None:
     world.set(OF_ADDRESS, conn_cur=0, exp=(FORGET - 10) * 1000)
     world.note()
-    assert world.slot().last_used == 990.0
+    assert clock.now() - world.slot().last_used == pytest.approx(10.0)
 
 
-def test_a_row_of_an_earlier_connection_does_not_end_the_wait_for_the_next(world: World) -> None:
+def test_row_of_an_earlier_connection_does_not_end_the_wait_for_the_next(world: World) -> None:
     expected = world.slot().expected_until
     assert expected > 0
     world.set(OF_ADDRESS, conn_cur=0, exp=1000)
@@ -397,7 +371,7 @@ def test_a_row_of_an_earlier_connection_does_not_end_the_wait_for_the_next(world
     assert world.slot().expected_until == 0
 
 
-def test_a_look_asks_for_the_addresses_of_one_port(world: World) -> None:
+def test_look_asks_for_the_addresses_of_one_port(world: World) -> None:
     world.set(OF_ADDRESS, conn_cur=1, exp=FORGET * 1000)
     world.counts.look(PID, world.runtime, HERE)
     assert world.runtime.asked == [world.claim]
@@ -418,76 +392,20 @@ def test_connections_of_two_processes_are_added_and_end_with_theirs(world: World
     assert world.slot().connections == 0
 
 
-def test_the_registry_looks_before_it_takes_an_address_away() -> None:
+def test_registry_looks_before_it_takes_an_address_away_and_keeps_one_with_a_connection() -> None:
     looked: list[Endpoint] = []
-    registry = Registry(look=looked.append, clock=lambda: 0.0)
-    registry.set_port(port(13))
-    slots = registry.keys.slots(4)
-    for number in range(len(slots)):
-        assert registry.learn(HERE, address(f"10.0.1.{number}"), float(number)) is not None
-    assert looked == []
-    assert registry.learn(HERE, address("10.0.2.1"), 100.0) is not None
-    assert looked == [HERE]
 
-
-def test_an_address_with_a_connection_that_a_look_finds_is_kept() -> None:
     def look(endpoint: Endpoint) -> None:
-        oldest = min(registry.slots(endpoint).items(), key=lambda one: one[1].last_used)
+        looked.append(endpoint)
+        oldest = min(registry.slots(endpoint).items(), key=lambda slot: slot[1].last_used)
         registry.count_connections(endpoint, oldest[0], oldest[1].epoch, 1, 0.0)
 
     registry = Registry(look=look, clock=lambda: 0.0)
     registry.set_port(port(13))
     for number in range(len(registry.keys.slots(4))):
-        registry.learn(HERE, address(f"10.0.1.{number}"), float(number))
+        assert registry.learn(HERE, address(f"10.0.1.{number}"), float(number)) is not None
+    assert looked == []
     learned = registry.learn(HERE, address("10.0.2.1"), 100.0)
     assert learned is not None
     assert learned.displaced == address("10.0.1.1")
-
-
-# With haproxy itself
-
-
-def test_haproxy_writes_a_line_for_each_request_with_debug(
-    world: World,
-    loopback: Callable[..., Loopback],
-    upstream: Upstream,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.DEBUG, logger="dfmeta.proxy.access")
-    one = loopback(server(upstream), debug=True)
-    one.put("|".join([world.port, world.claim, *value().split("|")[2:]]))
-    assert one.ask().startswith(b"HTTP/1.1 200")
-    until(lambda: one.lines, "the line about it")
-    world.counts.request(one.lines[0])
-    assert " GET /latest/meta-data: 200, " in caplog.text
-    quiet = loopback(server(upstream))
-    quiet.put(value())
-    assert quiet.ask().startswith(b"HTTP/1.1 200")
-    assert quiet.lines == []
-
-
-def test_the_counters_of_haproxy_are_read(
-    world: World, loopback: Callable[..., Loopback], upstream: Upstream
-) -> None:
-    one = loopback(server(upstream))
-    fields = value().split("|")
-    fields[:2] = [world.port, world.claim]
-    one.put("|".join(fields))
-    guest = one.connect()
-    assert one.ask(guest=guest).startswith(b"HTTP/1.1 200")
-    pid, runtime = one.process.pid, one.runtime
-    world.counts.look(pid, runtime, HERE)
-    assert world.slot().connections == 1
-    world.counts.note_all(pid, runtime)
-    assert world.slot().connections == 1
-    assert world.asked().counts[0] == 1
-    assert ACCEPTED.of(HERE, world.incarnation) == 1
-    upstream.script = lambda _asked: b"HTTP/1.1 404 A\r\nContent-Length: 0\r\n\r\n"
-    assert one.ask(guest=guest).startswith(b"HTTP/1.1 404")
-    until(lambda: one.lines, "the line about it")
-    world.counts.failed(one.lines[0])
-    assert world.asked().counts == [1, 0, 1, 0, 0]
-    guest.close()
-    until(lambda: connections(runtime) == 0, "the end of the connection")
-    world.counts.look(pid, runtime, HERE)
-    assert world.slot().connections == 0
+    assert looked == [HERE]

@@ -6,11 +6,12 @@ import hashlib
 import hmac
 import os
 import resource
-import shutil
 import socket
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,27 +21,35 @@ from oslo_config import cfg
 from dfmeta.exceptions import ConfigError, StartError
 from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy.haproxy.plan import NovaServer
-from dfmeta.proxy.haproxy.program import Program
 from dfmeta.registry import Registry
 from dfmeta.wiring import haproxy, haproxy_program
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT, Load, address, port
-from tests.harness import netns
-from tests.harness.agent import HAPROXY
 from tests.harness.certificates import Authority
 
+pytestmark = pytest.mark.filterwarnings("ignore:Zero threads in tpool")
 HERE = Endpoint(13)
 SECRET = "DEFAULT__metadata_proxy_shared_secret"
+Conf = Callable[..., cfg.ConfigOpts]
 
 
 @pytest.fixture
-def conf(load: Load) -> Callable[..., cfg.ConfigOpts]:
+def binary(tmp_path: Path) -> Path:
+    """A program that may be run; the fixture ``says`` has what it says."""
+    path = tmp_path / "haproxy"
+    path.touch(0o755)
+    return path
+
+
+@pytest.fixture
+def conf(load: Load, binary: Path, says: list[Any]) -> Conf:
     """Loads a configuration with the engine haproxy."""
+    del says
 
     def build(**options: object) -> cfg.ConfigOpts:
         usual = {
             "engine": "haproxy",
             "backend": "nova",
-            "haproxy__binary": HAPROXY,
+            "haproxy__binary": binary,
             SECRET: "a secret",
         }
         return load(**usual | options)
@@ -48,144 +57,82 @@ def conf(load: Load) -> Callable[..., cfg.ConfigOpts]:
     return build
 
 
+@pytest.fixture
+def says(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the program says last, or how its run fails; and commands that ran before it."""
+    answers: list[Any] = ["HAProxy version 3.0.1 2024/06/10\nFeature list : +LUA -QUIC"]
+
+    def run(command: list[str], **_options: Any) -> Any:
+        answers.insert(0, command)
+        if isinstance(answers[-1], Exception):
+            raise answers[-1]
+        return SimpleNamespace(stdout=answers[-1])
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return answers
+
+
 # Options
 
 
-@pytest.mark.parametrize(
-    ("options", "option", "cause"),
-    [
+def test_options_that_do_not_go_together_are_named(conf: Conf) -> None:
+    for options, option, cause in (
         ({"backend": "store"}, "[df_metadata] engine", "haproxy can only ask Nova"),
         ({"proxy_workers": 2}, "[df_metadata] proxy_workers", "workers belong to engine = wsgi"),
         ({"haproxy__user": "no-such-user"}, "[haproxy] user", "there is no such user"),
         ({"haproxy__user": "root"}, "[haproxy] user", "it is root"),
-    ],
-)
-def test_options_that_do_not_go_together_are_named(
-    conf: Callable[..., cfg.ConfigOpts], options: dict[str, object], option: str, cause: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        conf(**options)
-    assert caught.value.option == option
-    assert cause in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("option", "wrong"),
-    [("threads", 0), ("threads", 65), ("maxconn", 63), ("maxconn", 65537)],
-)
-def test_a_number_out_of_its_range_is_named(
-    conf: Callable[..., cfg.ConfigOpts], option: str, wrong: int
-) -> None:
-    with pytest.raises(ConfigError, match=option):
-        conf(**{f"haproxy__{option}": wrong})
+    ):
+        with pytest.raises(ConfigError) as caught:
+            conf(**options)
+        assert caught.value.option == option, options
+        assert cause in str(caught.value), options
+    for option, wrong in (("threads", 0), ("threads", 65), ("maxconn", 63), ("maxconn", 65537)):
+        with pytest.raises(ConfigError, match=option):
+            conf(**{f"haproxy__{option}": wrong})
 
 
 # The program
 
 
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that the user of haproxy may enter."""
-    folder = netns.temporary_folder("haproxy")
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def stand_in(open_folder: Path) -> Callable[[str], Path]:
-    """Writes a program that prints a text."""
-
-    def write(text: str, status: int = 0) -> Path:
-        path = open_folder / "stand-in"
-        path.write_text(f"#!/bin/sh\necho '{text}'\nexit {status}\n")
-        path.chmod(0o755)
-        return path
-
-    return write
-
-
-def test_the_real_program_is_found(conf: Callable[..., cfg.ConfigOpts]) -> None:
-    found = haproxy_program.program(conf())
-    assert found.lua
-    assert (found.binary, found.user) == (str(HAPROXY), "nobody")
-    told = haproxy_program.version(found)
-    assert told is not None
-    assert told.number >= haproxy_program.OLDEST
-    assert found.version == told.version
-    assert found.version.startswith("{}.{}.".format(*told.number))
-
-
-def test_a_name_is_searched_for_in_the_usual_folders(
-    conf: Callable[..., cfg.ConfigOpts],
-    stand_in: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
+def test_program_is_found_in_the_usual_folders_and_asked_as_its_user(
+    conf: Conf, binary: Path, says: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = stand_in("HAProxy version 3.0.1 2024/06/10")
-    monkeypatch.setattr(haproxy_program, "FOLDERS", (str(path.parent),))
-    found = haproxy_program.program(conf(haproxy__binary="stand-in"))
-    assert (found.binary, found.lua) == (str(path), False)
+    monkeypatch.setattr(haproxy_program, "FOLDERS", (str(binary.parent),))
+    monkeypatch.setenv("PATH", "/nonexistent")
+    found = haproxy_program.program(conf(haproxy__binary="haproxy"))
+    assert (found.binary, found.user) == (str(binary), "nobody")
+    assert (found.version, found.lua) == ("3.0.1", True)
+    assert says[0][3:] == ["nobody", "64", str(os.getpid()), str(binary), "-vv"]
+    says[-1] = "HAProxy version 2.6.0\nFeature list : -LUA"
+    found = haproxy_program.program(conf(haproxy__binary="haproxy"))
+    assert (found.version, found.lua) == ("2.6.0", False)
 
 
-def test_a_missing_program_is_named_with_its_package(
-    conf: Callable[..., cfg.ConfigOpts],
-) -> None:
+def test_program_that_cannot_be_used_is_named_with_its_package(conf: Conf, says: list[Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         haproxy_program.program(conf(haproxy__binary="/no/such/haproxy"))
-    said = str(caught.value)
     assert caught.value.option == "[haproxy] binary"
-    assert "there is no such program" in said
-    assert "Install the package haproxy, version 2.6 or later" in said
+    assert "there is no such program" in str(caught.value)
+    assert "Install the package haproxy, version 2.6 or later" in str(caught.value)
+    none = "is not haproxy, or does not run as user nobody"
+    for said, cause in (
+        ("HAProxy version 2.5.14 2023/05/02", "has version 2.5.14"),
+        ("HAProxy version 1.8", "has version 1.8"),
+        ("HA-Proxy version 1.6.3 2015/12/25", none),
+        ("nginx version: 1.22", none),
+        (subprocess.CalledProcessError(1, "haproxy"), none),
+        (subprocess.TimeoutExpired("haproxy", 10), none),
+        (PermissionError(), none),
+        (UnicodeDecodeError("ascii", b"x", 0, 1, "odd"), none),
+    ):
+        says[-1] = said
+        with pytest.raises(ConfigError) as caught:
+            haproxy_program.program(conf())
+        assert caught.value.option == "[haproxy] binary", said
+        assert cause in str(caught.value), said
 
 
-@pytest.mark.parametrize(
-    ("text", "status", "cause"),
-    [
-        ("HAProxy version 2.5.14 2023/05/02", 0, "has version 2.5.14"),
-        ("HAProxy version 1.8", 0, "has version 1.8"),
-        ("HA-Proxy version 1.6.3 2015/12/25", 0, "is not haproxy, or does not run"),
-        ("nginx version: 1.22", 0, "is not haproxy, or does not run"),
-        ("HAProxy version 2.6.1", 1, "is not haproxy, or does not run"),
-        ("\N{LATIN SMALL LETTER A WITH DIAERESIS}", 0, "is not haproxy, or does not run"),
-    ],
-)
-def test_a_program_that_cannot_be_used_is_named(
-    conf: Callable[..., cfg.ConfigOpts],
-    stand_in: Callable[..., Path],
-    text: str,
-    status: int,
-    cause: str,
-) -> None:
-    path = stand_in(text, status)
-    with pytest.raises(ConfigError) as caught:
-        haproxy_program.program(conf(haproxy__binary=path))
-    assert caught.value.option == "[haproxy] binary"
-    assert cause in str(caught.value)
-
-
-def test_a_program_that_does_not_end_has_no_version(
-    open_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = open_folder / "hangs"
-    path.write_text("#!/bin/sh\nexec sleep 60\n")
-    path.chmod(0o755)
-    monkeypatch.setattr(haproxy_program, "_ASKED", 0.5)
-    assert haproxy_program.version(Program(binary=str(path), user="nobody")) is None
-
-
-def test_a_program_that_only_root_may_run_is_named(
-    conf: Callable[..., cfg.ConfigOpts], stand_in: Callable[..., Path]
-) -> None:
-    path = stand_in("HAProxy version 3.0.1 2024/06/10")
-    assert haproxy_program.program(conf(haproxy__binary=path)).version == "3.0.1"
-    path.chmod(0o700)
-    with pytest.raises(ConfigError, match="does not run as user nobody"):
-        haproxy_program.program(conf(haproxy__binary=path))
-
-
-def test_more_connections_than_files_are_named(
-    conf: Callable[..., cfg.ConfigOpts], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_connections_than_files_are_named(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"now": (1024, 9000)}
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: limits["now"])
     haproxy.setup(conf(), Registry())
@@ -200,7 +147,7 @@ def test_more_connections_than_files_are_named(
 # The plan
 
 
-def test_the_plan_follows_the_options(conf: Callable[..., cfg.ConfigOpts]) -> None:
+def test_plan_follows_the_options(conf: Conf) -> None:
     plan = haproxy.plan(
         conf(
             hold_timeout=5,
@@ -236,8 +183,8 @@ def resolver(*found: str) -> Callable[..., list[Any]]:
     return getaddrinfo
 
 
-def test_a_name_has_all_its_addresses_but_those_of_a_zone(
-    conf: Callable[..., cfg.ConfigOpts], monkeypatch: pytest.MonkeyPatch
+def test_name_has_all_its_addresses_but_those_of_a_zone(
+    conf: Conf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         green_socket, "getaddrinfo", resolver("192.0.2.1", "fe80::1%eth0", "2001:db8::1")
@@ -248,9 +195,7 @@ def test_a_name_has_all_its_addresses_but_those_of_a_zone(
     assert not plan.several
 
 
-def test_a_name_that_is_unknown_has_no_server(
-    conf: Callable[..., cfg.ConfigOpts], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_name_that_is_unknown_has_no_server(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_args: object) -> Any:
         raise socket.gaierror(-2, "Name or service not known")
 
@@ -258,8 +203,8 @@ def test_a_name_that_is_unknown_has_no_server(
     assert haproxy.plan(conf(DEFAULT__nova_metadata_host="nova.example"), "").servers == ()
 
 
-def test_a_host_without_a_name_is_not_asked_over_tls(
-    conf: Callable[..., cfg.ConfigOpts], monkeypatch: pytest.MonkeyPatch
+def test_host_without_a_name_is_not_asked_over_tls(
+    conf: Conf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(green_socket, "getaddrinfo", resolver("192.0.2.1"))
     plan = haproxy.plan(
@@ -279,9 +224,7 @@ def test_a_host_without_a_name_is_not_asked_over_tls(
 # Certificates
 
 
-def test_files_for_tls_are_read_once(
-    conf: Callable[..., cfg.ConfigOpts], authority: Authority
-) -> None:
+def test_files_for_tls_are_read_once(conf: Conf, authority: Authority) -> None:
     pair = authority.issue("client")
     tls = {
         "DEFAULT__nova_metadata_protocol": "https",
@@ -298,8 +241,8 @@ def test_files_for_tls_are_read_once(
     assert (system.secrets.ca, system.secrets.cert) == (b"", b"")
 
 
-def test_a_file_that_has_gone_since_is_named(
-    conf: Callable[..., cfg.ConfigOpts], authority: Authority, tmp_path: Path
+def test_file_that_has_gone_since_is_named(
+    conf: Conf, authority: Authority, tmp_path: Path
 ) -> None:
     copy = tmp_path / "ca.pem"
     copy.write_bytes(authority.certificate.read_bytes())
@@ -319,7 +262,7 @@ def plain(conf: cfg.ConfigOpts, *, version: int = 4, **identity: str) -> bool:
 
 
 def test_requests_that_may_be_delayed_are_the_daemons(
-    conf: Callable[..., cfg.ConfigOpts],
+    conf: Conf,
 ) -> None:
     group = "metadata_rate_limiting__"
     limited = conf(**{f"{group}rate_limit_enabled": True, f"{group}ip_versions": 4})
@@ -328,31 +271,22 @@ def test_requests_that_may_be_delayed_are_the_daemons(
     assert plain(conf(), version=4)
 
 
-@pytest.mark.parametrize(
-    ("mode", "here", "there"),
-    [("optional", True, True), ("required", False, False), ("off", True, True)],
-)
-def test_requests_that_need_a_token_are_the_daemons(
-    conf: Callable[..., cfg.ConfigOpts], mode: str, here: bool, there: bool
-) -> None:
-    loaded = conf(store__http_tokens=mode)
-    assert (plain(loaded), plain(loaded, instance_id=OTHER_INSTANCE)) == (here, there)
-
-
-def test_the_token_mode_of_one_instance_counts_before_that_of_all(
-    conf: Callable[..., cfg.ConfigOpts],
-) -> None:
+def test_requests_that_need_a_token_are_the_daemons(conf: Conf) -> None:
+    for mode, others in (("optional", True), ("required", False), ("off", True)):
+        loaded = conf(store__http_tokens=mode)
+        both = plain(loaded), plain(loaded, instance_id=OTHER_INSTANCE)
+        assert both == (others, others), mode
     loaded = conf(store__http_tokens_of=f"{INSTANCE}:required")
     assert not plain(loaded)
     assert not plain(loaded, instance_id=INSTANCE.upper())
     assert plain(loaded, instance_id=OTHER_INSTANCE)
 
 
-def test_a_guest_without_a_project_is_the_daemons(conf: Callable[..., cfg.ConfigOpts]) -> None:
+def test_guest_without_a_project_is_the_daemons(conf: Conf) -> None:
     assert not plain(conf(), project_id="")
 
 
-def test_entries_are_signed_as_nova_expects(conf: Callable[..., cfg.ConfigOpts]) -> None:
+def test_entries_are_signed_as_nova_expects(conf: Conf) -> None:
     registry = Registry()
     registry.set_port(port(13))
     registry.learn(HERE, address(), 0)

@@ -1,0 +1,8 @@
+"""Fixtures of the tests with haproxy itself."""
+
+from __future__ import annotations
+
+from tests.core.unit.conftest import authority, books, load, upstream, upstreams, vital
+from tests.host.haproxy.support import known, loopback
+
+__all__ = ["authority", "books", "known", "load", "loopback", "upstream", "upstreams", "vital"]

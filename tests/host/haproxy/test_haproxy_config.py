@@ -1,0 +1,490 @@
+"""haproxy should accept each configuration, and follow it for guests that ask."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import eventlet
+import pytest
+
+from dfmeta.proxy.haproxy import process as process_module
+from dfmeta.proxy.haproxy.config import IN_DOUBT, render, waiting
+from dfmeta.proxy.haproxy.plain import (
+    REPEATED,
+    USUAL_NAMES,
+    USUAL_NETWORK_DATA,
+    USUAL_OPENSTACK,
+    USUAL_TARGETS,
+)
+from dfmeta.proxy.haproxy.plan import Descriptors, Plan
+from dfmeta.proxy.http1 import HeadLimits
+from dfmeta.proxy.limits import Limits
+from tests.core.unit.haproxy.support import PLANS, value
+from tests.core.unit.support import until
+from tests.core.unit.upstream import OK as ANSWER
+from tests.core.unit.upstream import Asked, Upstream, hang
+from tests.harness.agent import HAPROXY
+from tests.harness.certificates import Authority
+from tests.harness.netns import ROOT
+from tests.host.haproxy.support import HERE, OK, PROGRAM, Loopback, server
+
+Known = Callable[..., Loopback]
+TARGETS = (*USUAL_TARGETS, *USUAL_OPENSTACK, USUAL_NETWORK_DATA)
+BEYOND = 256
+"""Bytes by which a request may be larger than the daemon allows, as the page says."""
+
+
+class Files:
+    """Descriptors as a process of haproxy inherits them."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._all: list[int] = []
+        pair = authority.issue("client")
+        listener = eventlet.listen((HERE, 0))
+        link, self._link = socket.socketpair()
+        self.given = Descriptors(
+            listeners=(self._keep(os.dup(listener.fileno())),),
+            cli=self._keep(link.detach()),
+            log=self._file(b""),
+            map=self._file(b""),
+            away=self._file(b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\n\r\n"),
+            ca=self._file(authority.certificate.read_bytes()),
+            cert=self._file(pair.certificate.read_bytes() + pair.key.read_bytes()),
+        )
+        listener.close()
+
+    def _keep(self, descriptor: int) -> int:
+        self._all.append(descriptor)
+        return descriptor
+
+    def _file(self, content: bytes) -> int:
+        descriptor = self._keep(os.memfd_create("test"))
+        os.write(descriptor, content)
+        return descriptor
+
+    def check(self, plan: Plan, given: Descriptors, *, lua: bool = True) -> str:
+        """What haproxy says of the configuration; empty: it accepts it."""
+        if lua:
+            text = waiting(plan, given).encode("ascii")
+            given = replace(given, waiting=self._file(text))
+        configuration = self._file(render(plan, given).encode("ascii"))
+        result = subprocess.run(
+            [HAPROXY, "-c", "-f", f"/proc/self/fd/{configuration}"],
+            pass_fds=self._all,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return result.stderr if result.stderr or not result.returncode else str(result.returncode)
+
+    def close(self) -> None:
+        self._link.close()
+        for descriptor in self._all:
+            os.close(descriptor)
+
+
+@pytest.fixture
+def files(authority: Authority) -> Iterator[Files]:
+    made = Files(authority)
+    yield made
+    made.close()
+
+
+def test_haproxy_accepts_each_plan_without_a_warning(files: Files) -> None:
+    for name, plan in PLANS.items():
+        assert files.check(plan, files.given) == "", name
+    assert files.check(PLANS["plain"], files.given, lua=False) == ""
+    assert files.check(PLANS["tls"], replace(files.given, ca=None, cert=None)) == ""
+    assert "ALERT" in files.check(PLANS["tls"], replace(files.given, ca=files.given.map))
+
+
+def request(line: str = "GET /latest HTTP/1.1", *headers: str) -> bytes:
+    return "\r\n".join([line, "Host: 169.254.169.254", *headers, "", ""]).encode()
+
+
+def test_nova_gets_the_guest_of_the_map_and_no_header_of_the_guest(
+    known: Known, upstream: Upstream
+) -> None:
+    answer = known().ask(
+        request(
+            "GET /openstack/latest/meta_data.json HTTP/1.1",
+            "X-Instance-ID: forged",
+            "x-instance-id-signature: forged",
+            "X_Tenant_ID: forged",
+            "X-Forwarded-For: 10.9.9.9",
+            "Forwarded: for=10.9.9.9",
+            "Cookie: a=b",
+            "Accept: application/json",
+        )
+    )
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    (asked,) = upstream.asked
+    assert asked.line == "GET /openstack/latest/meta_data.json HTTP/1.1"
+    assert sorted((name.lower(), text) for name, text in asked.headers) == [
+        ("accept", "application/json"),
+        ("accept-encoding", "identity"),
+        ("host", upstream.host.authority),
+        ("user-agent", "dfmeta"),
+        ("x-forwarded-for", "10.0.0.5"),
+        ("x-instance-id", "instance"),
+        ("x-instance-id-signature", "signature"),
+        ("x-tenant-id", "project"),
+    ]
+
+
+ODD = [
+    request("POST /openstack/latest/password HTTP/1.1", "Content-Length: 0"),
+    request("PUT /latest/api/token HTTP/1.1"),
+    request("GET /a?b HTTP/1.1"),
+    request("GET /%61 HTTP/1.1"),
+    request("GET //a HTTP/1.1"),
+    request("GET http://a/b HTTP/1.1"),
+    request("GET / HTTP/1.1"),
+    request("GET /healthz HTTP/1.1"),
+    request("GET /api/v1 HTTP/1.1"),
+    request("GET /latest HTTP/3.7"),
+    request("GET /latest HTTP/1.1", "Content-Length: 0"),
+    request("GET /latest HTTP/1.1", "Transfer-Encoding: chunked") + b"0\r\n\r\n",
+    request("GET /latest HTTP/1.1", "Expect: 100-continue"),
+    request("GET /latest HTTP/1.1", "X-AWS-EC2-Metadata-Token: a"),
+    request("GET /latest HTTP/1.1", "Accept: a", "Accept: b"),
+    request("GET /latest HTTP/1.1", *[f"A{number}: b" for number in range(25)]),
+    request("GET /latest HTTP/1.1", f"A: {'b' * 8000}"),
+    request(f"GET /{'a' * 1600} HTTP/1.1"),
+    b"GET /latest HTTP/1.1\r\n\r\n",
+    b"GET /latest HTTP/1.1\r\nHost: a b\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+]
+
+
+def with_target(target: str) -> list[bytes]:
+    """The requests that have another reason than their target, with that target."""
+    changed = [odd.replace(b"/latest ", target.encode() + b" ") for odd in ODD]
+    return [odd for odd in changed if odd not in ODD]
+
+
+def test_request_that_is_not_plain_never_reaches_nova(known: Known, upstream: Upstream) -> None:
+    haproxy = known()
+    for odd in [*ODD, *with_target(USUAL_TARGETS[-1]), *with_target(USUAL_OPENSTACK[0])]:
+        with haproxy.connect() as guest:
+            assert not haproxy.ask(odd, guest).startswith(OK), odd
+        assert upstream.asked == [], odd
+    assert haproxy.ask().startswith(OK)
+
+
+@pytest.mark.parametrize("target", [USUAL_TARGETS[-1], USUAL_OPENSTACK[0]])
+def test_request_after_a_plain_one_is_judged_by_its_own_headers(
+    known: Known, upstream: Upstream, target: str
+) -> None:
+    haproxy = known()
+    plain = request(f"GET {target} HTTP/1.1", "User-Agent: a", "Accept: b")
+    with_nul = [
+        plain[:place] + b"\0" + plain[place + 1 :]
+        for place in range(plain.index(b"\r\n") + 2, len(plain) - 4)
+    ]
+    for odd in [*ODD, *with_target(target), *with_nul]:
+        upstream.asked.clear()
+        with haproxy.connect() as guest:
+            for _ in range(2):
+                assert haproxy.ask(plain, guest).startswith(OK), odd
+            assert not haproxy.ask(odd, guest).startswith(OK), odd
+        assert len(upstream.asked) == 2, odd
+
+
+def test_headers_of_any_length_may_come_again(known: Known, upstream: Upstream) -> None:
+    haproxy = known()
+    for length in (1, REPEATED, 4000):
+        with haproxy.connect() as guest:
+            for letter in "aab":
+                again = request(
+                    f"GET {USUAL_TARGETS[-1]} HTTP/1.1", f"User-Agent: {letter * length}"
+                )
+                assert haproxy.ask(again, guest).startswith(OK), length
+    assert len(upstream.asked) == 9
+
+
+def largest(limits: HeadLimits, *, beyond: int) -> bytes:
+    """A request whose line, headers and number of headers are just allowed, and more bytes."""
+    line = f"GET /{'a' * (limits.request_line - len('GET / HTTP/1.1'))} HTTP/1.1"
+    short = [f"A{number}: b" for number in range(limits.lines - 2)]
+    without = len(request(line, *short, "B: ")) - len(f"{line}\r\n\r\n")
+    return request(line, *short, f"B: {'b' * (limits.header - without + beyond)}")
+
+
+def test_daemon_gets_all_that_it_allows_and_a_little_more(known: Known) -> None:
+    page = (ROOT / "doc/source/haproxy.rst").read_text(encoding="utf-8")
+    assert f"larger by more than {BEYOND} bytes" in " ".join(page.split())
+    for limits in (HeadLimits(), HeadLimits(request_line=256, header=1024)):
+        haproxy = known(limits=Limits(head=limits))
+        whole = largest(limits, beyond=0)
+        assert len(whole) == limits.request_line + limits.header + len("\r\n\r\n")
+        assert whole.count(b": ") == limits.lines
+        for beyond in (0, 1, BEYOND):
+            # Here no daemon is there to answer.
+            assert haproxy.ask(largest(limits, beyond=beyond)) == b"", beyond
+        assert haproxy.ask(largest(limits, beyond=9000)).startswith(b"HTTP/1.1 400 ")
+
+
+def test_usual_requests_are_plain_by_the_other_rules_too(known: Known, upstream: Upstream) -> None:
+    """A usual target with an unusual header, and usual headers with an unusual target."""
+    haproxy = known()
+    asked = [request(f"GET {target} HTTP/1.1", "A: b") for target in TARGETS]
+    for names in USUAL_NAMES:
+        values = {"host": "169.254.169.254", "connection": "keep-alive"}
+        lines = [f"{name}: {values.get(name, 'a')}" for name in names.split(",")]
+        asked.append("\r\n".join(["GET /a HTTP/1.1", *lines, "", ""]).encode())
+    for each in asked:
+        assert haproxy.ask(each).startswith(OK), each
+    assert len(upstream.asked) == len(asked)
+
+
+def test_forwarded_request_is_plain_only_where_the_operator_lets_it_pass(
+    known: Known, upstream: Upstream
+) -> None:
+    strict, usual = known(refuse_forwarded=True), known()
+    for header in ("X-Forwarded-For: a", "x_forwarded_for: a", "Via: a", "FORWARDED: a"):
+        forwarded = request("GET /a HTTP/1.1", "A: b", header)
+        assert strict.ask(forwarded) == b""
+        assert upstream.asked == []
+        assert usual.ask(forwarded).startswith(OK)
+        upstream.asked.clear()
+
+
+NETWORK_DATA = "/openstack/2018-08-27/network_data.json"
+
+
+def test_daemon_is_asked_for_the_network_of_vms_if_it_completes_it(
+    known: Known, upstream: Upstream
+) -> None:
+    completing, usual = known(network_data_subports=True), known()
+    for method, path in itertools.product(("GET", "HEAD"), (NETWORK_DATA, USUAL_NETWORK_DATA)):
+        guest = completing.connect()
+        assert completing.ask(request(f"GET {USUAL_OPENSTACK[0]} HTTP/1.1"), guest).startswith(OK)
+        # Here no daemon is there to be asked.
+        assert completing.ask(request(f"{method} {path} HTTP/1.1")) == b""
+        assert completing.ask(request(f"{method} {path} HTTP/1.1"), guest) == b""
+    assert [asked.line for asked in upstream.asked] == [f"GET {USUAL_OPENSTACK[0]} HTTP/1.1"] * 4
+    others = ("meta_data.json", "Network_data.json", "network_data.json/", "network_data.jso")
+    for path in [
+        *(NETWORK_DATA.replace("network_data.json", other) for other in others),
+        NETWORK_DATA.replace("openstack", "OpenStack"),
+    ]:
+        assert completing.ask(request(f"GET {path} HTTP/1.1")).startswith(OK), path
+    assert usual.ask(request(f"GET {NETWORK_DATA} HTTP/1.1")).startswith(OK)
+
+
+def test_connection_is_one_guests_for_as_long_as_it_lives(known: Known, upstream: Upstream) -> None:
+    haproxy = known()
+    guest = haproxy.connect()
+    assert haproxy.ask(guest=guest).startswith(OK)
+    haproxy.put(value(incarnation=2))
+    haproxy.ask(guest=guest)
+    assert len(upstream.asked) == 1
+    assert haproxy.ask().startswith(OK)
+    assert len(upstream.asked) == 2
+
+
+def test_connection_stays_open_unless_keepalive_is_off(known: Known) -> None:
+    for timeout, ends in ((0, True), (15, False)):
+        haproxy = known(limits=Limits(keepalive_timeout=timeout))
+        guest = haproxy.connect()
+        first = haproxy.ask(guest=guest)
+        assert (b"connection: close" in first) == ends
+        assert haproxy.ask(guest=guest).startswith(OK) != ends
+
+
+def test_nova_that_hangs_is_answered_for_as_timeout_answer_says(
+    known: Known, upstream: Upstream
+) -> None:
+    upstream.script = hang
+    # The limit itself is met by each request.
+    for answer, *statuses in (
+        ("auto", [b"503"], []),
+        ("503", [b"503"], [b"503"]),
+        ("close", [], []),
+    ):
+        for path, status in zip(("/latest", "/openstack/latest/user_data"), statuses, strict=True):
+            haproxy = known(timeout_answer=answer, hold_timeout=0.1)
+            reply = haproxy.ask(request(f"GET {path} HTTP/1.1"))
+            assert reply.split(b" ")[1:2] == status, (answer, path)
+            token, code, state, _backend, asked = haproxy.line().split(" ")
+            assert (token, code, state[0], asked) == ("13.0.1.0.1", "504", "s", path)
+
+
+def test_lines_are_written_about_failed_requests_alone_and_not_too_many(
+    known: Known, upstream: Upstream
+) -> None:
+    answers = itertools.chain([200, 404], itertools.repeat(403))
+
+    def refuse(_asked: Asked) -> bytes:
+        return f"HTTP/1.1 {next(answers)} A\r\nContent-Length: 0\r\n\r\n".encode()
+
+    upstream.script = refuse
+    haproxy = known()
+    guest = haproxy.connect()
+    for _ in range(40):
+        assert haproxy.ask(guest=guest)
+    until(lambda: len(haproxy.lines) > 10, "lines")
+    assert haproxy.lines[0].startswith("13.0.1.0.1 404 ---- nova /latest/meta-data")
+    assert len(haproxy.lines) < 30
+
+
+def test_changed_guest_gets_no_answer_and_has_a_line(known: Known, upstream: Upstream) -> None:
+    haproxy = known()
+
+    def change(_asked: Asked) -> bytes:
+        haproxy.put(None)
+        return b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret"
+
+    upstream.script = change
+    assert haproxy.ask() == b""
+    assert haproxy.line().startswith("13.0.1.0.1 500 P")
+
+
+def test_request_that_haproxy_does_not_understand_has_a_line(
+    known: Known, upstream: Upstream
+) -> None:
+    for sent, status in (
+        (b"G(T / HTTP/1.1\r\n\r\n", "400"),
+        (request("POST /a HTTP/1.1", "Transfer-Encoding: gzip, chunked"), "422"),
+        (request("GET /latest HTTP/1.1", "A: b")[:-2], "408"),
+    ):
+        # The limit itself is met by the request alone that does not end.
+        haproxy = known(limits=Limits(header_timeout=0.3 if status == "408" else 30))
+        assert haproxy.ask(sent).startswith(f"HTTP/1.1 {status} ".encode())
+        token, code, _state, _backend, path = haproxy.line().split(" ")
+        assert (token, code, path) == ("13.0.1.0.1", status, "<BADREQ>")
+    assert upstream.asked == []
+    # The limit of a connection that sends nothing.
+    assert known(limits=Limits(header_timeout=0.1)).connect().recv(100) == b""
+
+
+def test_headers_of_one_hop_do_not_reach_the_guest(known: Known, upstream: Upstream) -> None:
+    upstream.script = lambda _asked: (
+        b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5\r\nProxy-Connection: a\r\nTrailer: a\r\n"
+        b"Server: a\r\nX-A: 1\r\nContent-Length: 0\r\n\r\n"
+    )
+    head = known().ask().lower()
+    assert head.startswith(b"http/1.1 200 ok\r\nx-a: 1\r\ncontent-length: 0\r\n")
+    assert len(head.splitlines()) == 4
+
+
+def test_answer_that_is_too_large_is_503(known: Known, upstream: Upstream) -> None:
+    for length, status in ((16 << 20, b"200"), ((16 << 20) + 1, b"503")):
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length
+        upstream.script = lambda _asked, answer=answer: answer
+        assert known().ask().split(b" ")[1] == status
+
+
+# While the number of a port is in doubt
+
+
+@pytest.fixture
+def doubted(upstream: Upstream) -> Callable[[Loopback], Any]:
+    """Asks, and puts the guest in doubt while Nova has its request; returns the pending answer
+    when haproxy has it."""
+
+    def ask(haproxy: Loopback) -> Any:
+        def doubt(_asked: Asked) -> bytes:
+            haproxy.put(IN_DOUBT)
+            return ANSWER
+
+        upstream.script = doubt
+        pending = eventlet.spawn(haproxy.ask)
+
+        def answered() -> bool:
+            return any(row.get("hrsp_2xx") == "1" for row in haproxy.runtime.statistics())
+
+        until(answered, "Nova's answer")
+        return pending
+
+    return ask
+
+
+def test_answer_waits_while_its_guest_is_in_doubt(
+    known: Known, doubted: Callable[[Loopback], Any]
+) -> None:
+    haproxy = known()
+    pending = doubted(haproxy)
+    haproxy.put(value())
+    assert pending.wait().startswith(b"HTTP/1.1 200 OK")
+    assert haproxy.lines == []
+
+
+def test_answer_does_not_leave_after_a_doubt_that_another_guest_ends(
+    known: Known, doubted: Callable[[Loopback], Any]
+) -> None:
+    for entry in (value(incarnation=2), value(epoch=2), None):
+        haproxy = known()
+        pending = doubted(haproxy)
+        haproxy.put(entry)
+        assert pending.wait() == b"", entry
+        assert haproxy.line().startswith("13.0.1.0.1 500 P")
+
+
+def test_answer_does_not_leave_while_its_guest_is_in_doubt(
+    known: Known, doubted: Callable[[Loopback], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert doubted(known(program=replace(PROGRAM, lua=False))).wait() == b"", "it does not wait"
+
+    def briefly(plan: Plan, given: Descriptors) -> str:
+        return waiting(replace(plan, hold_timeout=0.1), given)
+
+    monkeypatch.setattr(process_module, "waiting", briefly)
+    assert doubted(known()).wait() == b""
+
+
+def test_requests_of_a_guest_in_doubt_are_the_daemons(known: Known, upstream: Upstream) -> None:
+    haproxy = known()
+    kept = haproxy.connect()
+    assert haproxy.ask(guest=kept).startswith(OK)
+    haproxy.put(IN_DOUBT)
+    new = haproxy.connect()
+    # haproxy accepts connections in their order, and both before the next change of its map.
+    assert haproxy.ask(guest=kept) == b""
+    haproxy.put(value())
+    assert haproxy.ask(guest=new) == b"", "the connection began in doubt"
+    assert len(upstream.asked) == 1
+    assert haproxy.ask().startswith(OK)
+
+
+# Several hosts
+
+
+def test_host_that_does_not_answer_in_time_rests(
+    loopback: Known, upstreams: Callable[..., Upstream]
+) -> None:
+    hosts = [upstreams(hang), upstreams(hang), upstreams()]
+    # Each host has one second, and the last one answers at once.
+    haproxy = loopback(*map(server, hosts), several=True, hold_timeout=2.0).checked()
+    haproxy.put(value())
+    for _ in range(3):
+        assert haproxy.ask().startswith(OK)
+    assert [len(host.asked) for host in hosts] == [1, 1, 3]
+
+
+def test_no_host_is_tried_for_ever_if_none_answers_in_time(
+    loopback: Known, upstreams: Callable[..., Upstream]
+) -> None:
+    hosts = [upstreams(hang), upstreams(hang)]
+    haproxy = loopback(*map(server, hosts), several=True, hold_timeout=0.2).checked()
+    haproxy.put(value())
+    assert haproxy.ask().startswith(b"HTTP/1.1 503")
+    until(lambda: sum(len(host.asked) for host in hosts) == 3, "all tries")
+
+
+def test_another_host_is_asked_where_one_does_not_speak_http(
+    loopback: Known, upstream: Upstream, upstreams: Callable[..., Upstream]
+) -> None:
+    upstream.script = lambda _asked: b"SSH-2.0-a\r\n"
+    other = upstreams()
+    haproxy = loopback(server(upstream), server(other), several=True).checked()
+    haproxy.put(value())
+    assert haproxy.ask().startswith(b"HTTP/1.1 200 OK")
+    assert (len(upstream.asked), len(other.asked)) == (1, 1)

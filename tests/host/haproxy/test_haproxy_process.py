@@ -1,0 +1,265 @@
+"""haproxy should have what it needs and nothing else, tell what it counts, and be no loss."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import eventlet
+import pytest
+from eventlet.event import Event
+
+from dfmeta.exceptions import HaproxyError
+from dfmeta.guest_counts import ACCEPTED
+from dfmeta.model import Endpoint
+from dfmeta.proxy.haproxy import process as process_module
+from dfmeta.proxy.haproxy.config import OF_ADDRESS, OF_PORT
+from dfmeta.proxy.haproxy.counts import Counts, connections
+from dfmeta.proxy.haproxy.entries import Entries
+from dfmeta.proxy.haproxy.process import Secrets
+from dfmeta.proxy.haproxy.program import Program
+from dfmeta.proxy.haproxy.runtime import COMMANDS, REQUEST
+from dfmeta.proxy.http1 import HeadLimits
+from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.recent import RECENT
+from dfmeta.registry import Registry
+from tests.core.unit.haproxy.support import FOUR, value
+from tests.core.unit.support import address, port, until
+from tests.core.unit.upstream import OK as ANSWER
+from tests.core.unit.upstream import Upstream, server_context
+from tests.harness.certificates import Authority
+from tests.host.haproxy.support import HERE, OK, Loopback, server, wait_ended
+
+Start = Callable[..., Loopback]
+GUEST = Endpoint(13)
+
+
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+# Its start and its end
+
+
+def test_process_ends_and_leaves_no_descriptor(loopback: Start) -> None:
+    eventlet.sleep(0)  # the hub has a descriptor
+    before = descriptors()
+    haproxy = loopback()
+    waiting = eventlet.spawn(haproxy.process.wait)
+    haproxy.process.kill()
+    waiting.wait()
+    assert haproxy.process.status == -signal.SIGKILL
+    haproxy.connect().close()  # the listener stays
+    haproxy.process.kill()
+    haproxy.process.wait()
+    with pytest.raises(HaproxyError, match="ended at its start with status -9"):
+        haproxy.process.wait_ready()
+    for ask in (haproxy.process.runtime.ask, haproxy.process.runtime.ask_at_once):
+        with pytest.raises(HaproxyError, match="runtime interface failed"):
+            ask("show version", timeout=30)
+    with pytest.raises(HaproxyError, match="runtime interface failed"):
+        haproxy.process.runtime.hold()
+    haproxy.process.leave()
+    haproxy.end()
+    until(lambda: descriptors() <= before, "the end of the readers")
+
+
+def test_process_that_does_not_start_says_why(
+    loopback: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(HaproxyError, match="it ended at its start with status 1"):
+        loopback(FOUR, tls=True, secrets=Secrets(ca=b"no certificate"))
+    until(lambda: "haproxy: config : " in caplog.text, "haproxy's own lines")
+    with pytest.raises(HaproxyError, match="it ended at its start with status 1"):
+        loopback(program=Program(binary="/bin/false", user="nobody"))
+
+
+def test_process_that_does_not_answer_is_killed_where_it_should_leave(
+    loopback: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limits are met by the process alone that is stopped."""
+    process = loopback().process
+    os.kill(process.pid, signal.SIGSTOP)
+    for ask in (process.runtime.ask, process.runtime.ask_at_once):
+        with pytest.raises(HaproxyError, match="runtime interface failed"):
+            ask("show version", timeout=0.05)
+    monkeypatch.setattr(process_module, "READY_TIMEOUT", 0.02)
+    with pytest.raises(HaproxyError, match=r"did not answer within 0\.02 s"):
+        process.wait_ready()
+    monkeypatch.setattr("dfmeta.proxy.haproxy.runtime.TIMEOUT", 0.02)
+    process.leave()
+    assert wait_ended(process) == -signal.SIGKILL
+    assert "it is killed" in caplog.text
+
+
+# TLS
+
+
+@pytest.fixture
+def tls(
+    loopback: Start, upstreams: Callable[..., Upstream], authority: Authority
+) -> Callable[..., tuple[bytes, Upstream]]:
+    """Asks once over TLS, with a certificate that Nova requires."""
+    client = authority.issue("client")
+    cert = client.certificate.read_bytes() + b"\n" + client.key.read_bytes()
+
+    def ask(name: str, *, ca: Authority | None, insecure: bool = False) -> tuple[bytes, Upstream]:
+        context = server_context(authority.issue(name), authority.certificate)
+        upstream = upstreams(lambda _asked: ANSWER, context=context)
+        nova = replace(server(upstream), host="nova.example")
+        secrets = Secrets(ca=ca.certificate.read_bytes() if ca else b"", cert=cert)
+        haproxy = loopback(nova, secrets=secrets, tls=True, insecure=insecure)
+        haproxy.put(value())
+        return haproxy.ask(), upstream
+
+    return ask
+
+
+def test_nova_is_asked_over_tls_with_a_certificate_from_memory_and_an_impostor_is_not(
+    tls: Callable[..., tuple[bytes, Upstream]], authority: Authority, tmp_path: Path
+) -> None:
+    answer, upstream = tls("nova.example", ca=authority)
+    assert answer.startswith(OK)
+    assert upstream.asked[0].header("X-Instance-ID") == ["instance"]
+    for name, ca in (
+        ("other.example", authority),
+        ("nova.example", Authority(tmp_path, "stranger")),
+    ):
+        answer, upstream = tls(name, ca=ca)
+        assert not answer.startswith(OK)
+        assert upstream.asked == []
+    answer, _upstream = tls("other.example", ca=None, insecure=True)
+    assert answer.startswith(OK), "where the operator says so"
+
+
+# The runtime interface
+
+
+def many(count: int) -> dict[str, str]:
+    return {f"240.0.{number >> 8}.{number & 255}": value() for number in range(count)}
+
+
+def test_entries_are_added_set_deleted_and_replaced(loopback: Start) -> None:
+    haproxy = loopback()
+    runtime, name = haproxy.runtime, haproxy.map
+    haproxy.put("a|b")
+    haproxy.put("c|d", "fd00::1")
+    assert runtime.entries(name) == {HERE: "a|b", "fd00::1": "c|d"}
+    haproxy.put("e")
+    assert runtime.entries(name) == {HERE: "e", "fd00::1": "c|d"}
+    haproxy.put(None)
+    assert runtime.entries(name) == {"fd00::1": "c|d"}
+    runtime.set_at_once(name, ["fd00::1", HERE], "?", timeout=30)
+    assert runtime.entries(name) == {"fd00::1": "?"}, "an address without an entry gets none"
+    entries = many(500)
+    assert sum(map(len, entries.values())) > 2 * REQUEST
+    runtime.replace(name, entries)
+    assert runtime.entries(name) == entries
+    runtime.replace(name, {})
+    assert runtime.entries(name) == {}
+    runtime.change(name, {}, {HERE: None})
+    with pytest.raises(HaproxyError, match="did not change its map: 'entry not found"):
+        runtime.change(name, {HERE: "a"}, {HERE: "b"})
+    with pytest.raises(HaproxyError, match="map"):
+        runtime.entries("/none")
+    with pytest.raises(HaproxyError, match="did not prepare"):
+        runtime.replace("/none", {})
+    with pytest.raises(HaproxyError, match="table"):
+        runtime.table("none")
+
+
+def test_all_entries_fit_into_the_buffers_of_the_smallest_limits(loopback: Start) -> None:
+    haproxy = loopback(limits=Limits(head=HeadLimits(request_line=256, header=512)))
+    entries = dict.fromkeys(many(2 * COMMANDS + 1), value(instance="a" * 120))
+    haproxy.runtime.replace(haproxy.map, entries)
+    assert haproxy.runtime.entries(haproxy.map) == entries
+    others = dict.fromkeys(entries, value(instance="b" * 120))
+    haproxy.runtime.change(haproxy.map, entries, dict(others))
+    assert haproxy.runtime.entries(haproxy.map) == others
+    haproxy.runtime.change(haproxy.map, others, dict.fromkeys(others))
+    assert haproxy.runtime.entries(haproxy.map) == {}
+
+
+def test_map_and_counts_of_a_process_that_leaves_are_kept_until_its_last_request(
+    loopback: Start, upstream: Upstream
+) -> None:
+    gate = Event()
+    haproxy = loopback(server(upstream))
+    haproxy.put(value())
+    assert haproxy.ask().startswith(OK)
+    upstream.script = lambda _asked: gate.wait() or ANSWER
+    answer = eventlet.spawn(haproxy.ask)
+    until(lambda: len(upstream.asked) == 2, "the request")
+    haproxy.process.leave()
+    # haproxy empties the stick-tables of its proxies every second while it ends.
+    eventlet.sleep(1.2)
+    assert haproxy.runtime.table(OF_ADDRESS)["13.0.1.0.1"]["gpc0"] == 1
+    haproxy.put(value(incarnation=2))
+    haproxy.put("a|b", "fd00::1")
+    assert haproxy.runtime.entries(haproxy.map) == {HERE: value(incarnation=2), "fd00::1": "a|b"}
+    with pytest.raises(HaproxyError, match="about to end"):
+        haproxy.runtime.replace(haproxy.map, {})
+    with pytest.raises(HaproxyError, match="about to end"):
+        haproxy.runtime.rows_at_once(OF_PORT, ["13.0.1"], timeout=30)
+    gate.send()
+    assert answer.wait() == b"", "the answer was for the guest before"
+    haproxy.runtime.close()
+    assert wait_ended(haproxy.process) == 0
+
+
+# Its counters
+
+
+@pytest.fixture
+def counted() -> tuple[Registry, Counts, dict[str, str]]:
+    """A guest at port 13, its counts, and its entry."""
+    registry = Registry()
+    registry.set_port(port(13))
+    registry.learn(GUEST, address(), 0)
+    entries = Entries(registry, lambda _one: "signed", lambda *_one: True)
+    ((_endpoint, news),) = entries.news([GUEST], True)
+    return registry, Counts(registry), news
+
+
+def test_counters_and_lines_are_those_of_the_guest(
+    counted: Any, loopback: Start, upstream: Upstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="dfmeta.proxy.access")
+    registry, counts, news = counted
+    (entry,) = news.values()
+    (slot,) = registry.slots(GUEST).values()
+    identity = registry.identity(GUEST)
+    haproxy = loopback(server(upstream))
+    haproxy.put(entry)
+    guest = haproxy.connect()
+    assert haproxy.ask(guest=guest).startswith(OK)
+    pid, runtime = haproxy.process.pid, haproxy.runtime
+    counts.look(pid, runtime, GUEST)
+    assert slot.connections == 1
+    counts.note_all(pid, runtime)
+    answers = RECENT.of(GUEST, identity.incarnation)
+    assert (slot.connections, answers.counts[0]) == (1, 1)
+    assert ACCEPTED.of(GUEST, identity.incarnation) == 1
+    assert runtime.table(OF_PORT, "data.conn_cnt gt 1") == {}
+    rows = {(row["pxname"], row["svname"]): row for row in runtime.statistics()}
+    assert rows["guests", "FRONTEND"]["scur"] == "1"
+    assert rows["nova", "BACKEND"]["hrsp_2xx"] == "1"
+    assert haproxy.lines == []
+    upstream.script = lambda _asked: b"HTTP/1.1 404 A\r\nContent-Length: 0\r\n\r\n"
+    assert haproxy.ask(guest=guest).startswith(b"HTTP/1.1 404")
+    counts.failed(haproxy.line())
+    assert answers.counts == [1, 0, 1, 0, 0]
+    guest.close()
+    until(lambda: connections(runtime) == 0, "the end of the connection")
+    counts.look(pid, runtime, GUEST)
+    assert slot.connections == 0
+    debug = loopback(server(upstream), debug=True)
+    debug.put(entry)
+    assert debug.ask().startswith(b"HTTP/1.1 404")
+    counts.request(debug.line())
+    assert " GET /latest/meta-data: 404, " in caplog.text
