@@ -107,6 +107,8 @@ def lint(outcome: Outcome) -> None:
     outcome.check("shellcheck", ["shellcheck", "--external-sources", *_scripts()])
     outcome.check("ruff check", ["ruff", "check", "--quiet", "."])
     outcome.check("ruff format", ["ruff", "format", "--quiet", "--check", "."])
+    pages = ["-W", "--keep-going", "-q", "-b", "dummy", "-d", ".cache/pages", "doc/source"]
+    outcome.check("pages", ["sphinx-build", *pages, ".cache/pages"])
     typed = ["dfmeta", "tests/harness", "tests/host/selftest", "tests/soak/real"]
     programs = [str(one) for one in sorted((ROOT / "tools").glob("*.py"))]
     options = ["--no-error-summary", "--explicit-package-bases"]

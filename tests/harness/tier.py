@@ -37,7 +37,6 @@ _FORBIDDEN: Final = frozenset(
         "os.system",
         "pty.spawn",
         "subprocess.Popen",
-        "time.sleep",
     }
 )
 """Events of sys.audit (Python's table of audit events)."""
@@ -112,10 +111,20 @@ class _Guard:
         self.running = False
         self.uses: list[str] = []
         sys.addaudithook(self._hear)
+        # Python has an event of it from 3.13 on.
+        self._sleep = time.sleep
+        time.sleep = self._pause
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self.running and self.tier == "core" and event in _FORBIDDEN:
-            use = f"{event} {arguments[0] if arguments else ''}"
+        if event in _FORBIDDEN:
+            self._refuse(f"{event} {arguments[0] if arguments else ''}")
+
+    def _pause(self, seconds: float) -> None:
+        self._refuse("time.sleep")
+        self._sleep(seconds)
+
+    def _refuse(self, use: str) -> None:
+        if self.running and self.tier == "core":
             self.uses.append(use)
             raise TierError(f"a test of core may not use {use}")
 
