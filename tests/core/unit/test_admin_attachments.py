@@ -84,47 +84,36 @@ def test_the_comparison_is_made_at_once(engine: Engine, caplog: pytest.LogCaptur
     assert "Attachments: compared for an operator: 1 removed, 2 waiting" in caplog.messages
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [
+def test_another_method_is_405_and_another_path_404(engine: Engine) -> None:
+    for method, path, allowed in (
         ("POST", "/attachments", "GET, HEAD"),
         ("GET", "/attachments/gc", "POST"),
         ("GET", f"/attachments/{ONE}", "DELETE"),
-    ],
-)
-def test_another_method_is_405(engine: Engine, method: str, path: str, allowed: str) -> None:
-    response = ask(engine, path, method)
-    assert (response.status_int, response.headers["Allow"]) == (405, allowed)
+    ):
+        response = ask(engine, path, method)
+        assert (response.status_int, response.headers["Allow"]) == (405, allowed)
+    for path in ("/attachments/", "/attachments/1", f"/attachments/{ONE}/x"):
+        assert ask(engine, path, "DELETE").status_int == 404, path
     assert engine.deleted == []
 
 
-@pytest.mark.parametrize("path", ["/attachments/", "/attachments/1", f"/attachments/{ONE}/x"])
-def test_another_path_is_404(engine: Engine, path: str) -> None:
-    assert ask(engine, path, "DELETE").status_int == 404
+def test_other_hosts_and_web_pages_are_refused(engine: Engine) -> None:
+    others = {SAME_HOST: False}, {"HTTP_HOST": "evil.example"}, {"HTTP_ORIGIN": "http://x"}
+    for environ in others:
+        for method, path in (("GET", ""), ("DELETE", f"/{ONE}"), ("POST", "/gc")):
+            assert ask(engine, f"/attachments{path}", method, **environ).status_int == 403, environ
+    disconnected = ask(engine, f"/attachments/{ONE}", "DELETE", **{ENDS: ()})
+    assert disconnected.status_int == 403
     assert engine.deleted == []
 
 
-@pytest.mark.parametrize(
-    "environ", [{SAME_HOST: False}, {"HTTP_HOST": "evil.example"}, {"HTTP_ORIGIN": "http://x"}]
-)
-def test_others_are_refused(engine: Engine, environ: dict[str, Any]) -> None:
-    for method, path in (("GET", ""), ("DELETE", f"/{ONE}"), ("POST", "/gc")):
-        assert ask(engine, f"/attachments{path}", method, **environ).status_int == 403
-    assert engine.deleted == []
-
-
-@pytest.mark.parametrize("user", [OTHER_USER, None])
-def test_other_users_of_the_host_may_look_alone(engine: Engine, user: int | None) -> None:
-    assert ask(engine, "/attachments", user=user).json == ROWS
-    for method, path in (("DELETE", f"/{ONE}"), ("POST", "/gc")):
-        response = ask(engine, f"/attachments{path}", method, user=user)
-        assert response.status_int == 403
-        assert "as root" in response.json["message"]
-    assert engine.deleted == []
-
-
-def test_a_client_that_has_disconnected_changes_nothing(engine: Engine) -> None:
-    assert ask(engine, f"/attachments/{ONE}", "DELETE", **{ENDS: ()}).status_int == 403
+def test_other_users_of_the_host_may_only_read(engine: Engine) -> None:
+    for user in (OTHER_USER, None):
+        assert ask(engine, "/attachments", user=user).json == ROWS
+        for method, path in (("DELETE", f"/{ONE}"), ("POST", "/gc")):
+            response = ask(engine, f"/attachments{path}", method, user=user)
+            assert response.status_int == 403
+            assert "as root" in response.json["message"]
     assert engine.deleted == []
 
 
@@ -134,13 +123,10 @@ def test_the_daemons_own_user_may_change(engine: Engine, monkeypatch: pytest.Mon
     assert response.status_int == 204
 
 
-def test_attachments_that_are_off_are_404_with_the_remedy() -> None:
+def test_attachments_that_are_off_or_away_are_named_with_the_cause(engine: Engine) -> None:
     response = ask(None, "/attachments")
     assert response.status_int == 404
     assert "[attachments] enabled" in response.json["message"]
-
-
-def test_a_database_that_is_away_is_503_with_the_cause(engine: Engine) -> None:
     engine.error = AttachDriverError(cause="the database of attachments does not answer")
     response = ask(engine, "/attachments")
     assert response.status_int == 503
