@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, SupportsIndex
 
 import eventlet
 import pytest
@@ -119,7 +119,7 @@ class _Guard:
         if event in _FORBIDDEN:
             self._refuse(f"{event} {arguments[0] if arguments else ''}")
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, seconds: float | SupportsIndex) -> None:
         self._refuse("time.sleep")
         self._sleep(seconds)
 
