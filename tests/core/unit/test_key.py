@@ -89,6 +89,14 @@ def test_a_key_is_in_the_range_of_its_version_alone(endpoint: Endpoint, slot: in
     assert IN_PORT.covers(key)
     assert slot in IN_PORT.slots(key.version)
     assert OTHER.covers(key) is (key.version == 4)
+    assert key in IN_PORT.network(key.version)
+
+
+def test_the_network_of_all_keys_is_that_of_its_version() -> None:
+    assert [str(OTHER.network(version)) for version in (4, 6)] == [
+        "128.0.0.0/1",
+        "fd12:3456:789a:1::/64",
+    ]
 
 
 @pytest.mark.parametrize("keys", [IN_PORT, OTHER])
