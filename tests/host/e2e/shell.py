@@ -176,6 +176,7 @@ class Shell:
         usual = UNPACKED / "usr/bin"
         script(folder / "ovs-ofctl", str(usual / "ovs-ofctl"))
         script(folder / "nft", str(UNPACKED / "usr/sbin/nft"))
+        script(folder / "ethtool", "/usr/sbin/ethtool")
         script(
             folder / "ovs-vsctl", str(usual / "ovs-vsctl"), f"--db={self.switch.ovsdb_connection}"
         )

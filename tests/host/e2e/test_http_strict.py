@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterator
 from itertools import product
 
@@ -205,13 +204,6 @@ def test_a_request_in_the_body_of_another_is_its_body(
     assert seen(nova) == [("POST", PASSWORD.decode()), ("GET", "/openstack")] * 2
 
 
-def test_a_body_of_a_get_is_read_and_goes_nowhere(nova: RecordingNova, guest: Guest) -> None:
-    data = get(b"/openstack", b"Content-Length: %d" % len(SMUGGLED)) + SMUGGLED
-    assert statuses(guest, data + get(b"/openstack/", b"Connection: close")) == [200, 200]
-    assert seen(nova) == [("GET", "/openstack"), ("GET", "/openstack/")]
-    assert [request.body for request in nova.requests()] == [b"", b""]
-
-
 def test_requests_that_come_at_once_are_answered_in_order(
     nova: RecordingNova, guest: Guest
 ) -> None:
@@ -226,38 +218,6 @@ def test_requests_that_come_at_once_are_answered_in_order(
         *(path.decode() for path in paths[4:]),
         "/openstack",
     ]
-
-
-def test_a_request_that_comes_in_pieces_is_one_request(nova: RecordingNova, guest: Guest) -> None:
-    with open_connection(guest) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in get(META_DATA.encode(), b"Connection: close"):
-            connection.sendall(bytes([byte]))
-        answer = read_all(connection)
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert seen(nova) == [("GET", META_DATA)]
-
-
-def test_a_connection_is_kept_as_its_guest_asks(nova: RecordingNova, guest: Guest) -> None:
-    for version, option, kept in (
-        (b"1.1", b"", True),
-        (b"1.1", b"close", False),
-        (b"1.1", b"Keep-Alive, CLOSE", False),
-        (b"1.0", b"", False),
-        (b"1.0", b"keep-alive", True),
-        (b"1.0", b"keep-alive, close", False),
-    ):
-        row = (version, option)
-        nova.clear()
-        lines = [b"Connection: " + option] if option else []
-        data = get(b"/openstack", *lines, version=version)
-        first, *more = answers(guest, data + get(b"/openstack/", b"Connection: close"))
-        assert first.startswith(b"HTTP/1.1 200"), row
-        assert (b"\r\nconnection: close\r\n" in first.lower()) is not kept, row
-        expected = kept and version == b"1.0"
-        assert (b"\r\nconnection: keep-alive\r\n" in first.lower()) is expected, row
-        assert [one.split()[1] for one in more] == [b"200"] * kept, row
-        assert len(nova.requests()) == 1 + kept, row
 
 
 def test_a_guest_that_asks_for_leave_gets_it_before_it_sends_its_password(
@@ -275,19 +235,6 @@ def test_a_guest_that_asks_for_leave_gets_it_before_it_sends_its_password(
     assert nova.password(guest.instance_id) == b"s3cret"
     (request,) = nova.requests()
     assert request.header("Expect") is None
-
-
-def test_a_head_has_no_body_and_does_not_confuse_what_follows(
-    nova: RecordingNova, guest: Guest
-) -> None:
-    head = get(META_DATA.encode()).replace(b"GET", b"HEAD", 1)
-    same = get(META_DATA.encode(), b"Connection: close")
-    first, second = answers(guest, head + same)
-    assert first.endswith(b"\r\n\r\n")
-    length = re.search(rb"\r\ncontent-length: \d+\r\n", second.lower())
-    assert length is not None
-    assert length[0] in first.lower()
-    assert seen(nova) == [("HEAD", META_DATA), ("GET", META_DATA)]
 
 
 TOO_LARGE = {

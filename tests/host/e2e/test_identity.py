@@ -228,15 +228,3 @@ def test_a_port_is_provisioned_as_soon_as_it_has_a_number(
     guest.forget_neighbours()
     reply = guest.curl(PATH)
     assert (reply.status, reply.text) == (200, "moving")
-
-
-def test_a_restart_keeps_the_addresses_of_guests_that_libvirt_names(
-    make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova, folder: Path
-) -> None:
-    agent = make_agent(nova_options("ovsdb,libvirt", folder))
-    guest = anonymous(make_guest, "kept")
-    define(folder, guest, known_to(nova, "kept"))
-    assert guest.curl(PATH).text == "kept"
-    agent.restart()
-    assert "Kept 1 addresses" in agent.log()
-    assert guest.curl(PATH).text == "kept"

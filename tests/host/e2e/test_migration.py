@@ -11,7 +11,6 @@ import pytest
 
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, Guest, Ids
-from tests.harness.nursery import as_installed
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e.support import put, read_answer
@@ -44,7 +43,7 @@ def old_server(make_guest: MakeGuest) -> Iterator[Guest]:
         accepting.start()
         yield place
         listener.shutdown(socket.SHUT_RDWR)
-        accepting.join(5)
+        accepting.join()
 
 
 def answer(connection: socket.socket) -> None:
@@ -85,8 +84,7 @@ def test_guests_go_over_with_the_loss_of_a_request_under_way_at_most_and_come_ba
         kept.sendall(REQUEST)
         assert read_answer(kept) == OLD
         asking = [guest.start_many(MANY, path=PATH, interval=INTERVAL) for guest in guests]
-        with as_installed():
-            agent.start()
+        agent.start()
         for guest in guests:
             own = guest.name.encode()
             wait_for(lambda guest=guest, own=own: says(guest) == own, "the daemon's answers")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 
 from dfmeta.store.db.repository import Repository
-from tests.harness.agent import Agent, Options
+from tests.harness.agent import HAPROXY, Agent, Options
 from tests.harness.cloudinit import Booting
 from tests.harness.fixtures import MakeAgent
 from tests.harness.guest import Guest, uuid_of
@@ -23,17 +21,18 @@ from tests.harness.poll import wait_for
 from tests.harness.trunk import Container, Trunk
 from tests.host.e2e import shared
 from tests.host.e2e.support import NOVA_OPTIONS, project_ids, put_nova
-from tests.host.e2e.test_haproxy import OPTIONS as HAPROXY_OPTIONS
-from tests.host.e2e.test_haproxy import by_daemon
 
 PATH = "/openstack/latest/network_data.json"
 VIDS = (100, 200)
 MTU = 1442
 ENGINES: dict[str, Options] = {
-    "store": {"df_metadata": {"proxy_workers": 0}},
-    "store, worker": {"df_metadata": {"proxy_workers": 1}},
+    "store": {},
     "nova, worker": {**NOVA_OPTIONS, "df_metadata": {"backend": "nova", "proxy_workers": 1}},
-    "nova, haproxy": HAPROXY_OPTIONS,
+    "nova, haproxy": {
+        **NOVA_OPTIONS,
+        "df_metadata": {"backend": "nova", "engine": "haproxy", "proxy_workers": 0},
+        "haproxy": {"binary": HAPROXY},
+    },
 }
 TAGGED, TAGGED_MAC = 300, "fa:16:3f:00:03:00"
 
@@ -171,35 +170,6 @@ def test_a_vm_is_told_its_subports_and_no_other_guest_is(
     trunk.remove(7)
     know_all(vm, len(VIDS))
     assert vm.curl(PATH, headers=[known]).status == same
-
-
-def test_haproxy_hands_this_file_over_until_a_reload_switches_it_off(
-    make_agent: MakeAgent, nova: RecordingNova, trunk: Trunk
-) -> None:
-    vm = trunk.guest
-    agent = make_agent(ENGINES["nova, haproxy"])
-    put(agent, nova, vm)
-    know_all(vm, len(VIDS))
-    before = by_daemon(agent)
-    assert len(vids(vm)) == len(VIDS)
-    assert by_daemon(agent) == before + 1
-    packed = gzip.compress(b"{}")
-    top = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n"
-    nova.fault(raw=top.encode() + packed)
-    reply = vm.curl(PATH)
-    assert (reply.body, reply.header("Content-Encoding")) == (packed, "gzip")
-    nova.mend()
-    agent.configure({"df_metadata": {"network_data_subports": False}})
-    agent.signal(signal.SIGHUP)
-
-    def is_haproxys() -> bool:
-        before = by_daemon(agent)
-        assert vm.curl(PATH).status == 200
-        return by_daemon(agent) == before
-
-    # The new process takes over once it is ready.
-    wait_for(is_haproxys, "haproxy to answer")
-    assert json.loads(vm.curl(PATH).body) == document(vm)
 
 
 def test_an_unmodified_cloud_init_makes_a_device_of_each(

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import socket
-import struct
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -29,8 +26,6 @@ OURS = "cookie=0x64666d65"
 CONTROLLER = "tcp:127.0.0.1:6633"
 TABLES = {0, 23, 24, 60, 71, 72, 73, 81, 82, 91, 92, 93, 94}
 """Those of the openvswitch firewall driver that have flows, among others."""
-SPOOFING = {24, 25}
-"""Tables of the spoofing protection without it; in 25 nothing stands with it."""
 PORTS = {"tap-metadata", META_BRIDGE, "int-br-meta", "phy-br-meta", "tap-meta"}
 """Ports of ours, with either identity scheme."""
 UNANSWERED = {
@@ -39,8 +34,6 @@ UNANSWERED = {
     "TimeoutError: timed out",
 }
 """Errors of a request that gets no answer. Refused connections are not among them."""
-PACKETS = 3
-"""Thousands a second, of a guest that Neutron limits."""
 INTERVAL = 0.04
 """Seconds between the requests of a guest; a fault may last many of them."""
 UNDER_WAY = 20
@@ -102,7 +95,6 @@ def world(host: OpenvSwitch) -> Iterator[World]:
         tell_of_twins(neutron, twins)
         for guest in friends:
             neutron.put(guest, network="common", vlan=201, groups=(OPEN,))
-        stack.enter_context(name_server(neutron))
         neutron.start()
         neutron.clean_up()
         before, errors = neutrons(host), neutron.errors()
@@ -125,30 +117,6 @@ neutron, agent = shared.neutron_of_world, shared.agent_of_world
 
 
 pytestmark = [pytest.mark.usefixtures("neutron", "agent"), pytest.mark.early]
-
-
-@contextlib.contextmanager
-def name_server(neutron: NeutronAgent) -> Iterator[None]:
-    """Answers all that Neutron forwards, each query with its bytes in reverse.
-
-    Neutron forwards DHCP requests as well, and waits long for an answer to each.
-    """
-
-    def serve() -> None:
-        query = b"the first"
-        while query:
-            query, client = server.recvfrom(1500)
-            server.sendto(query[::-1], client)
-
-    with neutron.host.namespace.open_socket(kind=socket.SOCK_DGRAM) as server:
-        server.bind(neutron.upstream)
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield
-        finally:
-            server.sendto(b"", neutron.upstream)
-            thread.join()
 
 
 def make_twins(host: OpenvSwitch, stack: ExitStack) -> tuple[Guest, Guest]:
@@ -293,40 +261,6 @@ def test_guests_whose_groups_allow_nothing_get_their_own(world: World) -> None:
         asks_own(guest, host=OPENSTACK6)
 
 
-def test_a_solicitation_for_the_service_goes_back_to_its_port_alone(world: World) -> None:
-    """Neutron's DHCP namespaces have that address as well, for isolated networks."""
-    frames = [frame for guest in world.guests for frame in solicitations(guest)]
-    for frame, line in zip(frames, actions(world.host, frames), strict=True):
-        port = re.findall(r"^icmp6,in_port=(\d+),", frame)[0]
-        output = re.sub(r"set\(.*?\)\)|recirc\w*", "", line)
-        assert re.findall(r"(?<![\w=.:])\d+(?![\w.:=])", output) == [datapath_port(world, port)]
-
-
-def solicitations(guest: Guest) -> list[str]:
-    """Multicast and unicast, for the address of the service."""
-    source = f"icmp6,in_port={guest.ofport},dl_src={guest.mac},ipv6_src={guest.link_local}"
-    target = "nd_target=fe80::a9fe:a9fe"
-    kind = f"nw_ttl=255,icmpv6_type=135,icmpv6_code=0,{target},nd_sll={guest.mac}"
-    return [
-        f"{source},dl_dst=33:33:ff:fe:a9:fe,ipv6_dst=ff02::1:fffe:a9fe,{kind}",
-        f"{source},dl_dst=02:64:66:6d:65:fe,ipv6_dst=fe80::a9fe:a9fe,{kind}",
-    ]
-
-
-def datapath_port(world: World, ofport: str) -> str:
-    """The number that the datapath has for a port."""
-    shown = world.host.appctl("dpif/show")
-    return re.findall(rf"^\s+\S+ {ofport}/(\d+):", shown, re.MULTILINE)[0]
-
-
-def test_spoofing_protection_does_not_keep_a_guest_from_its_own(world: World) -> None:
-    """Neutron lets no ARP out with an address that is not the port's."""
-    guest = world.twins[0]
-    guest.add_address("169.254.8.15/16")
-    guest.forget_neighbours()
-    asks_own(guest, source="169.254.8.15")
-
-
 def actions(host: OpenvSwitch, frames: list[str]) -> list[str]:
     """What the switch would do with each of them; a number that each trace draws anew is cut."""
     return [
@@ -397,68 +331,6 @@ def test_what_is_neutrons_stays_as_it_was(world: World) -> None:
     assert neutrons(world.host) == world.before
 
 
-def dhcp_discover(guest: Guest, transaction: int) -> bytes:
-    """RFC 2131: a message that looks for a server, with the fields that matter."""
-    head = struct.pack("!4B2I", 1, 1, 6, 0, transaction, 0)
-    hardware = bytes.fromhex(guest.mac.replace(":", ""))
-    return head + bytes(16) + hardware.ljust(16, b"\0") + bytes(192) + DHCP_DISCOVER
-
-
-DHCP_DISCOVER = bytes.fromhex("63825363 350101 ff")
-"""The magic cookie, DHCPDISCOVER, the end."""
-
-
-def answer_to(client: socket.socket, question: bytes, server: tuple[str, int]) -> bytes:
-    """Asked again each second, as a user of UDP does."""
-    client.settimeout(1)
-    for _ in range(10):
-        client.sendto(question, server)
-        with contextlib.suppress(TimeoutError):
-            return client.recv(1500)
-    raise TimeoutError(f"no answer of {server}")
-
-
-def test_neutrons_dhcp_answers(world: World) -> None:
-    """Its packet-ins reach it, and us they do not."""
-    before = world.agent.metric("dfmeta_packet_ins_total")
-    for number, guest in enumerate(world.guests, 0x4000):
-        with guest.namespace.open_socket(kind=socket.SOCK_DGRAM) as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, guest.device.encode())
-            client.bind(("", 68))
-            offer = answer_to(client, dhcp_discover(guest, number), ("255.255.255.255", 67))
-        assert struct.unpack("!I", offer[4:8]) == (number,)
-        assert socket.inet_ntoa(offer[16:20]) == guest.ip
-    assert world.agent.metric("dfmeta_packet_ins_total") == before
-
-
-def test_neutrons_dns_on_our_address_answers(world: World) -> None:
-    for guest in world.guests:
-        # Neutron takes the padding of a short frame for a part of the query.
-        query = f"the question of the {guest.name} guest".encode()
-        with guest.namespace.open_socket(kind=socket.SOCK_DGRAM) as client:
-            assert answer_to(client, query, (METADATA_IP, 53)) == query[::-1]
-
-
-def test_a_port_that_its_owner_switches_off_is_not_served_until_it_is_on_again(
-    world: World,
-) -> None:
-    guest = world.friends[0]
-    world.neutron.change(guest, up=False)
-    wait_for(lambda: tag(guest) == DEAD_VLAN, "Neutron to put the port on the dead VLAN")
-    wait_for(lambda: state(world.agent, guest) == "dead", "the daemon to notice")
-    assert guest.curl(PATH, timeout=1).status == 0
-    world.neutron.change(guest, up=True)
-    wait_for(lambda: tag(guest) != DEAD_VLAN, "Neutron to wire the port again")
-    guest.forget_neighbours()
-    asks_own(guest)
-
-
-def state(agent: Agent, guest: Guest) -> str:
-    """What the daemon says of a port."""
-    return next(row["state"] for row in agent.admin("/ports").json() if row["port"] == guest.port)
-
-
 def without_cookies(flows: Counter[str]) -> Counter[str]:
     """Neutron draws them anew at each start."""
     return Counter(re.sub("cookie=0x[0-9a-f]+", "", flow) for flow in flows.elements())
@@ -478,96 +350,3 @@ def test_neutron_starts_anew_and_deletes_what_has_another_cookie(world: World) -
     assert without_cookies(neutrons(world.host).flows) == neutrons_own
     for guest in world.guests:
         asks_own(guest)
-
-
-def neutron_takes_our_meter(world: World, guest: Guest) -> None:
-    """It draws its numbers blindly, changes a meter that it finds there, and uses it."""
-    flows = [flow for flow in world.host.flows(match=f"in_port={guest.ofport}") if OURS in flow]
-    number = min(number for flow in flows for number in used_meters(flow))
-    # Where Neutron keeps the number of a port's meter.
-    key = f"other_config:pps_{guest.ids.iface_id}_egress"
-    world.host.vsctl("set", "Port", guest.port, f"{key}={number}")
-    world.neutron.change(guest, packet_rate=PACKETS)
-    wait_for(lambda: limited(world.host), "Neutron to take the meter")
-    assert meters(world.host)[number] == PACKETS * 1000
-
-
-def limited(host: OpenvSwitch) -> list[str]:
-    """Flows by which Neutron limits what guests send."""
-    return [flow for flow in host.flows(match="table=58") if used_meters(flow)]
-
-
-def test_neutron_takes_our_meter_for_its_own_and_deletes_it(world: World) -> None:
-    guest = world.friends[1]
-    asks_own(guest)
-    everything = own_flows(world.host)
-    neutron_takes_our_meter(world, guest)
-    asks_own(guest)
-    world.neutron.change(guest, packet_rate=0)
-    wait_for(lambda: not limited(world.host), "Neutron to delete it")
-    wait_for(lambda: own_flows(world.host) == everything, "our flows to be back")
-    guest.add_address("10.0.0.77/24")
-    guest.forget_neighbours()
-    for source in ("", "10.0.0.77"):
-        asks_own(guest, source=source)
-
-
-def test_neutron_keeps_a_meter_that_it_has_taken_through_our_clean_up(world: World) -> None:
-    guest = world.friends[0]
-    neutron_takes_our_meter(world, guest)
-    world.agent.stop()
-    try:
-        assert world.agent.run("--cleanup").returncode == 0
-        assert own_flows(world.host) == 0
-        (limit,) = limited(world.host)
-        assert [meters(world.host)[number] for number in used_meters(limit)] == [PACKETS * 1000]
-    finally:
-        world.agent.start()
-    asks_own(guest)
-    world.neutron.change(guest, packet_rate=0)
-    wait_for(lambda: not limited(world.host), "Neutron to delete it")
-
-
-def test_without_its_firewall_too(world: World) -> None:
-    """ARP and MAC spoofing protection stand in tables of their own then."""
-    world.neutron.configure({"SECURITYGROUP": {"firewall_driver": "noop"}})
-    world.neutron.restart()
-    world.neutron.clean_up()
-    assert tables(world.host) >= SPOOFING
-    for guest in world.guests:
-        asks_own(guest)
-        asks_own(guest, host=OPENSTACK6)
-    world.twins[1].add_address("169.254.8.16/16")
-    asks_own(world.twins[1], source="169.254.8.16")
-
-
-def test_all_flows_go_at_its_first_start_and_when_vswitchd_is_restarted() -> None:
-    """drop_flows_on_start, and before that the bridge gets its first controller."""
-    with ExitStack() as stack:
-        host = stack.enter_context(OpenvSwitch(bridges=(BRIDGE, OUTSIDE)))
-        twins = make_twins(host, stack)
-        agent = stack.enter_context(Agent(host)).start()
-        for guest in twins:
-            put(agent, guest, hostname=guest.name)
-            asks_own(guest)
-        everything = own_flows(host)
-        neutron = stack.enter_context(NeutronAgent(host, {"AGENT": {"drop_flows_on_start": True}}))
-        tell_of_twins(neutron, twins)
-        before = added(agent)
-        with asking(requests(agent), twins):
-            neutron.start()
-            neutron.clean_up()
-            wait_for(lambda: own_flows(host) == everything, "our flows to be back")
-        assert added(agent) - before >= everything
-        before = added(agent)
-        with asking(requests(agent), twins):
-            with neutron.rewiring():
-                host.kill("ovs-vswitchd")
-                host.start("ovs-vswitchd")
-            wait_for(lambda: own_flows(host) == everything, "our flows to be back")
-        assert added(agent) - before >= everything
-        # Not as it was: Neutron forgets to translate VLANs then, without us as well.
-        assert tables(host) >= TABLES
-        for guest in twins:
-            asks_own(guest)
-        agent.stop()

@@ -41,12 +41,13 @@ def guest(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Guest:
     return one
 
 
-@pytest.mark.parametrize("status", [400, 403, 404, 409, 410, 429, 500, 501, 502, 504])
-def test_a_status_of_novas_passes(nova: RecordingNova, guest: Guest, status: int) -> None:
-    nova.fault(status=status)
-    reply = guest.curl(META_DATA)
-    assert (reply.status, reply.body) == (status, b"fault\n")
-    assert len(nova.requests()) == 1
+def test_a_status_of_novas_passes(nova: RecordingNova, guest: Guest) -> None:
+    for number, status in enumerate((400, 403, 404, 409, 410, 429, 500, 501, 502, 504), 1):
+        nova.mend()
+        nova.fault(status=status)
+        reply = guest.curl(META_DATA)
+        assert (reply.status, reply.body) == (status, b"fault\n")
+        assert len(nova.requests()) == number
 
 
 def test_binary_user_data_passes_byte_for_byte(nova: RecordingNova, guest: Guest) -> None:
@@ -60,67 +61,56 @@ def test_binary_user_data_passes_byte_for_byte(nova: RecordingNova, guest: Guest
         assert reply.header("Transfer-Encoding") == ""
 
 
-def test_types_of_bodies_pass_as_nova_says_them(guest: Guest) -> None:
-    network = guest.curl("/openstack/latest/network_data.json")
-    assert network.header("Content-Type") == "text/plain; charset=UTF-8"
-    assert b'"id": "tap"' in network.body
-    assert guest.curl(META_DATA).header("Content-Type") == "application/json"
+ANSWERS: list[tuple[str, bytes, dict[str, list[str]], bytes]] = [
+    (
+        "GET",
+        b"200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x00\xff",
+        {"Content-Encoding": ["gzip"], "Content-Type": [], "Content-Length": ["4"]},
+        b"\x1f\x8b\x00\xff",
+    ),
+    (
+        "GET",
+        b"200 OK\r\nX-A: 1, 2\r\nX-B: 3\r\nX-A: 4\r\nConnection: close, X-B\r\n\r\n\xffend",
+        {"X-A": ["1, 2", "4"], "X-B": [], "Content-Length": ["4"]},
+        b"\xffend",
+    ),
+    (
+        "GET",
+        b"200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n\x00a\r\n1\r\n\n\r\n0\r\n\r\n",
+        {"Transfer-Encoding": [], "Content-Length": ["3"]},
+        b"\x00a\n",
+    ),
+    ("GET", b"204 No Content\r\nX-A: 1\r\n\r\n", {"X-A": ["1"], "Content-Length": []}, b""),
+    ("GET", b"304 Not Modified\r\nETag: a\r\n\r\n", {"Etag": ["a"]}, b""),
+    ("HEAD", b"200 OK\r\n\r\n", {"Content-Length": [], "Content-Type": []}, b""),
+    ("HEAD", b"200 OK\r\nContent-Length: 7\r\n\r\n", {"Content-Length": ["7"]}, b""),
+    (
+        "GET",
+        b"403 Forbidden\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\n<p>",
+        {"Content-Type": ["text/html"]},
+        b"<p>",
+    ),
+]
+"""Method, Nova's answer, headers of the guest's answer, and its body."""
 
 
-@pytest.mark.parametrize(
-    ("method", "answer", "headers", "body"),
-    [
-        (
-            "GET",
-            b"200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x00\xff",
-            {"Content-Encoding": ["gzip"], "Content-Type": [], "Content-Length": ["4"]},
-            b"\x1f\x8b\x00\xff",
-        ),
-        (
-            "GET",
-            b"200 OK\r\nX-A: 1, 2\r\nX-B: 3\r\nX-A: 4\r\nConnection: close, X-B\r\n\r\n\xffend",
-            {"X-A": ["1, 2", "4"], "X-B": [], "Content-Length": ["4"]},
-            b"\xffend",
-        ),
-        (
-            "GET",
-            b"200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n\x00a\r\n1\r\n\n\r\n0\r\n\r\n",
-            {"Transfer-Encoding": [], "Content-Length": ["3"]},
-            b"\x00a\n",
-        ),
-        ("GET", b"204 No Content\r\nX-A: 1\r\n\r\n", {"X-A": ["1"], "Content-Length": []}, b""),
-        ("GET", b"304 Not Modified\r\nETag: a\r\n\r\n", {"Etag": ["a"]}, b""),
-        ("HEAD", b"200 OK\r\n\r\n", {"Content-Length": [], "Content-Type": []}, b""),
-        ("HEAD", b"200 OK\r\nContent-Length: 7\r\n\r\n", {"Content-Length": ["7"]}, b""),
-        (
-            "GET",
-            b"403 Forbidden\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\n<p>",
-            {"Content-Type": ["text/html"]},
-            b"<p>",
-        ),
-    ],
-    ids=["packed", "repeated", "chunked", "204", "304", "HEAD", "HEAD with a length", "403"],
-)
-def test_an_answer_reaches_the_guest_as_it_is(
-    nova: RecordingNova,
-    guest: Guest,
-    method: str,
-    answer: bytes,
-    headers: dict[str, list[str]],
-    body: bytes,
-) -> None:
-    nova.fault(raw=b"HTTP/1.1 " + answer)
-    with open_connection(guest) as connection:
-        request = f"{method} {META_DATA} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        connection.sendall(request.encode())
-        top, _end, rest = read_all(connection).partition(b"\r\n\r\n")
-    status, *lines = top.decode("latin-1").split("\r\n")
-    assert status.split()[1].encode() == answer[:3]
-    pairs = [line.split(": ", 1) for line in lines]
-    for wanted, values in headers.items():
-        assert [value for name, value in pairs if name.title() == wanted] == values, wanted
-    assert rest == body
-    assert len(nova.requests()) == 1
+def test_an_answer_reaches_the_guest_as_it_is(nova: RecordingNova, guest: Guest) -> None:
+    for method, answer, headers, body in ANSWERS:
+        nova.mend()
+        nova.clear()
+        nova.fault(raw=b"HTTP/1.1 " + answer)
+        with open_connection(guest) as connection:
+            request = f"{method} {META_DATA} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            connection.sendall(request.encode())
+            top, _end, rest = read_all(connection).partition(b"\r\n\r\n")
+        status, *lines = top.decode("latin-1").split("\r\n")
+        assert status.split()[1].encode() == answer[:3]
+        pairs = [line.split(": ", 1) for line in lines]
+        for wanted, values in headers.items():
+            got = [value for name, value in pairs if name.title() == wanted]
+            assert got == values, (answer, wanted)
+        assert rest == body, answer
+        assert len(nova.requests()) == 1, answer
 
 
 AMBIGUOUS = {
@@ -131,22 +121,16 @@ AMBIGUOUS = {
 }
 
 
-@pytest.mark.parametrize("name", AMBIGUOUS)
-def test_an_answer_that_is_ambiguous_or_too_large_reaches_nobody(
-    nova: RecordingNova, guest: Guest, name: str
+def test_an_answer_that_is_ambiguous_or_too_large_reaches_no_guest(
+    nova: RecordingNova, guest: Guest
 ) -> None:
-    nova.fault(raw=b"HTTP/1.1 200 OK\r\n" + AMBIGUOUS[name])
-    reply = guest.curl("/openstack")
-    assert reply.status == BEHAVIOUR.forwards.get(name, 503)
-    assert len(nova.requests()) == 1
-    nova.mend()
-    asks_own(guest)
-
-
-def test_an_empty_body_is_a_whole_answer(guest: Guest) -> None:
-    reply = guest.curl(PASSWORD)
-    assert (reply.status, reply.body, reply.exit_code) == (200, b"", 0)
-    assert reply.header("Content-Length") == "0"
+    for name, answer in AMBIGUOUS.items():
+        nova.clear()
+        nova.fault(raw=b"HTTP/1.1 200 OK\r\n" + answer)
+        assert guest.curl("/openstack").status == BEHAVIOUR.forwards.get(name, 503), name
+        assert len(nova.requests()) == 1, name
+        nova.mend()
+        asks_own(guest)
 
 
 @pytest.mark.parametrize("how", ["length", "chunked"])
@@ -168,11 +152,6 @@ def test_a_password_reaches_nova_with_its_length(
     assert guest.curl(PASSWORD, data=b"again").status == 409
     assert guest.curl(PASSWORD).body == password
     assert password.decode("latin-1") not in agent.log()
-
-
-def test_a_password_that_is_too_long_gets_novas_400(nova: RecordingNova, guest: Guest) -> None:
-    assert guest.curl(PASSWORD, data=b"x" * 1021).status == 400
-    assert len(nova.requests()) == 1
 
 
 def test_other_methods_do_not_reach_nova(nova: RecordingNova, guest: Guest) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from tests.core.flows.frames import arp, ethernet, ipv4, ipv6, neighbour, tagged, tcp, udp
 from tests.harness.agent import Agent
-from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, Guest, Ids
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
@@ -52,8 +51,6 @@ HEARD_IN = {
 """VLAN → where a frame to a stranger arrives, unless it came in there."""
 AT_ONCE = 32
 """Frames that wait for ovs-vswitchd at a time: a queue that is full drops some."""
-PATIENCE = 30
-"""Seconds for a frame to arrive, on a machine that has much else to do."""
 _source_ports = itertools.count(50_000)
 UNSERVED = {"dead", "uplink"}
 """Whose questions to the service are nothing to dfmeta: not guests', or switched off."""
@@ -340,18 +337,6 @@ def net(request: pytest.FixtureRequest) -> Iterator[Net]:
         yield one
 
 
-def test_a_comparison_waits_for_the_slowest_place(net: Net) -> None:
-    sent = {"neighbour": net.traffic("neighbour")}
-    prompt = net.run(sent)
-    device = net.ports["uplink"].port
-    shaped = f"qdisc add dev {device} root tbf rate 256kbit burst {MTU + 100} limit 4m"
-    net.host.namespace.run(["tc", *shaped.split()])
-    try:
-        assert differences(prompt, net.run(sent)) == []
-    finally:
-        net.host.namespace.run(["tc", "qdisc", "del", "dev", device, "root"])
-
-
 def test_it_arrives_where_it_would_without_dfmeta(net: Net) -> None:
     """As the same bytes, on every port of the bridge; and nothing of it on tap-metadata."""
     sent = {name: net.traffic(name) for name in net.ports}
@@ -373,74 +358,3 @@ def test_it_arrives_where_it_would_without_dfmeta(net: Net) -> None:
 def differences(before: Arrivals, now: Arrivals) -> list[tuple[str, str, str]]:
     """What arrives otherwise, or not, or where it did not."""
     return sorted(what for what in before.keys() | now.keys() if before.get(what) != now.get(what))
-
-
-def test_who_has_those_addresses_answers_as_before(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    """The service's address at other ports (Neutron's DNS), and keys, which are the internet's."""
-    agent = make_agent()
-    guest, other = make_guest("guest"), make_guest("other", address="10.0.0.6/24")
-    key = SIDE.key(other.ofport)
-    nobodys = Ids(attached_mac=False)
-    dns = make_guest("dns", address=f"{METADATA_IP}/30", route="none", ids=nobodys)
-    far = make_guest("far", address=f"{STRANGE}/24", route="none", ids=nobodys)
-    router = make_guest("router", address="10.0.0.7/24", ids=nobodys)
-    far.add_address(f"{key}/32")
-    for one in (dns, far):
-        one.add_route(f"10.0.0.0/24 dev {one.device}")
-    for one in (guest, other):
-        put(agent, one)
-        asks_own(one)
-        # dfmeta answers ARP for the service's address.
-        one.add_route(f"{SIDE.key(0)}/8 dev {one.device}")
-        known = f"{METADATA_IP} lladdr {dns.mac} dev {one.device} nud permanent"
-        one.namespace.ip(f"neigh replace {known}")
-    wanted = [
-        *((dns, METADATA_IP, port) for port in sorted({53, 79, 81, 443, PROXY_PORT} - {80})),
-        *((far, STRANGE, port) for port in sorted({53, 80, PROXY_PORT})),
-        *((far, key, port) for port in sorted({53, 80, PROXY_PORT})),
-        *((other, other.ip, port) for port in (53, 80)),
-    ]
-    unanswered = [
-        (address, port)
-        for server, address, port in wanted
-        if not (
-            reaches_by_tcp(guest, server, address, port)
-            and reaches_by_udp(guest, server, address, port)
-        )
-    ]
-    assert unanswered == []
-    assert all(guest.ping(address) for address in (METADATA_IP, STRANGE, key, other.ip))
-    assert reaches_by_udp(guest, dns, METADATA_IP, 80)
-    # Frames of others reach the owner of the address, and by ARP.
-    assert reaches_by_tcp(router, dns, METADATA_IP, 80)
-    asks_own(guest)
-    asks_own(other)
-
-
-def reaches_by_tcp(client: Guest, server: Guest, address: str, port: int) -> bool:
-    """Whether a connection to the *server* is made, and what is said on it heard."""
-    with server.namespace.open_socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.settimeout(5)
-        listener.bind((address, port))
-        listener.listen()
-        with client.namespace.connect(address, port) as there, listener.accept()[0] as here:
-            here.sendall(b"heard")
-            return there.recv(5) == b"heard"
-
-
-def reaches_by_udp(client: Guest, server: Guest, address: str, port: int) -> bool:
-    """Whether a datagram to the *server* arrives, and its answer."""
-    with (
-        server.namespace.open_socket(kind=socket.SOCK_DGRAM) as here,
-        client.namespace.open_socket(kind=socket.SOCK_DGRAM) as there,
-    ):
-        here.settimeout(5)
-        there.settimeout(5)
-        here.bind((address, port))
-        there.sendto(b"question", (address, port))
-        question, source = here.recvfrom(100)
-        here.sendto(question[::-1], source)
-        return there.recvfrom(100) == (question[::-1], (address, port))

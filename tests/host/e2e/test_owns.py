@@ -20,8 +20,6 @@ from tests.harness.poll import wait_for
 from tests.host.e2e.shell import Shell
 from tests.host.e2e.support import asks_own, put
 
-pytestmark = pytest.mark.installed
-
 PAGE = (ROOT / "doc/source/owns.rst").read_text(encoding="utf-8")
 STEPS = [step for one in blocks(PAGE) if one.kind == "console" for step in steps(one.text)]
 SHOWN = {" ".join(line.split()) for step in STEPS for line in step.shown}
@@ -173,13 +171,12 @@ def came(seen: Seen) -> View:
     return differ(seen.before, seen.running)
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.command.replace("/", " "))
-def test_a_command_prints_what_the_page_shows(seen: Seen, step: Step) -> None:
-    assert difference(step.shown, seen.printed[step.command]) == ""
-
-
-def test_every_command_of_the_page_was_typed(seen: Seen) -> None:
+def test_the_pages_commands_print_its_lines(seen: Seen) -> None:
+    for step in STEPS:
+        assert difference(step.shown, seen.printed[step.command]) == "", step.command
     assert untyped("owns", seen.printed) == []
+    shown = {line.split()[-1] for line in SHOWN if line.startswith("-rw")}
+    assert seen.files == shown
 
 
 def test_nothing_of_another_kind_is_there(came: View) -> None:
@@ -229,14 +226,14 @@ def test_every_flow_has_the_pages_cookie_and_no_other_changes(seen: Seen, came: 
     assert len(came["flows"]) == sum(map(int, counts))
 
 
-@pytest.mark.parametrize("table", ["Port", "Interface"])
-def test_the_port_is_as_the_page_shows_it_and_else_as_any_other(came: View, table: str) -> None:
-    (step,) = [one for one in STEPS if f"list {table} " in one.command]
-    shown = {line.partition(":")[0].strip() for line in step.shown}
-    columns = {one.partition(" ")[2] for one in came[table] if one.startswith(f"{TAP} ")}
-    assert len(columns) == len(came[table])
-    others = {one for one in columns if not one.startswith((*shown, *OF_A_DEVICE))}
-    assert {one.partition(" ")[2] for one in others} <= DEFAULTS
+def test_the_port_is_as_the_page_shows_it_and_else_as_any_other(came: View) -> None:
+    for table in ("Port", "Interface"):
+        (step,) = [one for one in STEPS if f"list {table} " in one.command]
+        shown = {line.partition(":")[0].strip() for line in step.shown}
+        columns = {one.partition(" ")[2] for one in came[table] if one.startswith(f"{TAP} ")}
+        assert len(columns) == len(came[table])
+        others = {one for one in columns if not one.startswith((*shown, *OF_A_DEVICE))}
+        assert {one.partition(" ")[2] for one in others} <= DEFAULTS
 
 
 def test_at_its_end_only_what_the_page_says_goes(seen: Seen) -> None:
@@ -248,8 +245,3 @@ def test_at_its_end_only_what_the_page_says_goes(seen: Seen) -> None:
 
 def test_after_a_clean_up_the_host_is_as_it_was(seen: Seen) -> None:
     assert differ(seen.before, seen.cleaned) == {}
-
-
-def test_the_files_of_the_page_are_left(seen: Seen) -> None:
-    shown = {line.split()[-1] for line in SHOWN if line.startswith("-rw")}
-    assert seen.files == shown

@@ -3,13 +3,9 @@ frames behind the switch is named by doctor and by readiness, and the guest's cu
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
-import os
 import re
-import struct
-import time
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from dfmeta.inspect.offload import DRIVER
 from tests.core.docs.typed import commands, page
-from tests.core.flows.frames import ethernet, ipv4, tcp
 from tests.harness.agent import Agent
-from tests.harness.guest import METADATA_IP, Guest, uuid_of
-from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
+from tests.harness.guest import METADATA_IP, Guest
+from tests.harness.ovs import UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.programs import path_with
 from tests.harness.scheme import SIDE
 from tests.host.e2e.support import PROXY_PORT, put
 
@@ -31,35 +26,21 @@ pytestmark = pytest.mark.early
 
 NFT = UNPACKED / "usr/sbin/nft"
 TAP = SIDE.tap
-SECONDS = 2
-WOKEN = 36
-"""Wake-ups of an idle daemon in a second; it has half of them."""
-TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
-"""linux/if_tun.h."""
 SYN_RECV = "03"
 """The state in /proc/net/tcp (Linux, tcp_states.h)."""
-HOOKS = {
-    "prerouting": (
-        "add table inet f; add chain inet f c { type filter hook prerouting priority -300; }; "
-        f"add rule inet f c tcp dport {PROXY_PORT} drop"
-    ),
-    "input": (
-        "add table inet f; add chain inet f c { type filter hook input priority 0; }; "
-        f"add rule inet f c tcp dport {PROXY_PORT} drop"
-    ),
-    "output": (
-        "add table inet f; add chain inet f c { type filter hook output priority 0; }; "
-        f"add rule inet f c ip saddr {SIDE.ip} drop"
-    ),
-    "reject": (
-        "add table inet f; add chain inet f c { type filter hook input priority 0; }; "
-        f"add rule inet f c tcp dport {PROXY_PORT} reject with tcp reset"
-    ),
-    "netdev": (
+ETHTOOL = "/usr/sbin/ethtool"
+CHAIN = "add table inet f; add chain inet f c { type filter hook input priority 0; }; "
+"""A filter at which the product looks where nft is installed."""
+INPUT = f"{CHAIN} add rule inet f c tcp dport {PROXY_PORT}"
+FILTERS = {
+    f"{INPUT} drop": ("does not answer", "drops"),
+    f"{INPUT} reject with tcp reset": ("refuses", "rejects"),
+    (
         "add table netdev f; add chain netdev f c { type filter hook ingress device "
         f'"{TAP}" priority 0; policy drop; }}'
-    ),
+    ): ("does not answer", ""),
 }
+"""Commands of nft, the probe's word, and what the chain does; empty: no look at it shows that."""
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +54,7 @@ def served() -> Iterator[tuple[OpenvSwitch, Agent, Guest]]:
 
 
 def path_line(agent: Agent) -> dict[str, Any]:
-    done = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
-    (found,) = [line for line in json.loads(done.stdout) if line["check"] == "path"]
-    assert (done.returncode == 0) <= (found["status"] == "ok")
-    return dict(found)
+    return doctor_line(agent, "path")
 
 
 def reaches(guest: Guest) -> bool:
@@ -92,55 +70,43 @@ def down(agent: Agent) -> list[str]:
     return list(document.get("missing", ()))
 
 
-@pytest.mark.parametrize("hook", HOOKS)
-def test_a_packet_filter_in_any_hook_is_found(
-    served: tuple[OpenvSwitch, Agent, Guest], hook: str
-) -> None:
-    host, agent, guest = served
-    assert reaches(guest)
-    host.namespace.run([str(NFT), HOOKS[hook]])
-    try:
-        line = path_line(agent)
-        assert line["status"] == "wrong"
-        word = "refuses" if hook == "reject" else "does not answer"
-        assert word in line["text"]
-        assert "nft list ruleset" in line["remedy"]
-        assert not reaches(guest)
-        traced = agent.ctl("trace", guest.port, check=False)
-        assert (traced.returncode, word in traced.stdout.splitlines()[-1]) == (1, True)
-        # One failure may be a packet that was lost; the next one makes it so.
-        wait_for(lambda: down(agent) == ["path"], "readiness to say so")
-    finally:
-        host.namespace.run([str(NFT), "flush ruleset"])
+@pytest.fixture
+def unfiltered(served: tuple[OpenvSwitch, Agent, Guest]) -> Iterator[None]:
+    """Provide a host that has no filter after the test, and is ready then."""
+    host, agent, _guest = served
+    yield
+    host.namespace.run([str(NFT), "flush ruleset"])
     wait_for(lambda: not down(agent), "readiness to be back")
 
 
-def test_an_idle_daemon_sleeps(served: tuple[OpenvSwitch, Agent, Guest]) -> None:
-    _host, agent, guest = served
-    assert reaches(guest)
-
-    def woken() -> int:
-        """How often its threads have been woken so far (proc(5), status)."""
-        lines = [
-            line
-            for task in Path(f"/proc/{agent.pid}/task").iterdir()
-            for line in (task / "status").read_text().splitlines()
-        ]
-        return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
-
-    def idles() -> bool:
-        begun, before = time.monotonic(), woken()
-        wait_for(lambda: time.monotonic() > begun + SECONDS, "it to be idle")
-        return woken() - before < WOKEN * SECONDS
-
-    # What the tests before have begun may still go on.
-    wait_for(idles, f"fewer than {WOKEN} wake-ups a second")
-
-
-def test_a_path_that_works_is_ok(served: tuple[OpenvSwitch, Agent, Guest]) -> None:
-    _host, agent, guest = served
+@pytest.mark.usefixtures("unfiltered")
+@pytest.mark.parametrize("has_nft", [False, True], ids=["without nft", "with nft"])
+def test_a_packet_filter_is_found(
+    served: tuple[OpenvSwitch, Agent, Guest], monkeypatch: pytest.MonkeyPatch, has_nft: bool
+) -> None:
+    host, agent, guest = served
     assert reaches(guest)
     assert path_line(agent)["status"] == "ok"
+    with path_with(*([NFT] if has_nft else [])) as path:
+        monkeypatch.setenv("PATH", path)
+        for command, (word, verb) in FILTERS.items():
+            host.namespace.run([str(NFT), command])
+            line = path_line(agent)
+            assert (line["status"], word in line["text"]) == ("wrong", True), command
+            assert "nft list ruleset" in line["remedy"]
+            assert not reaches(guest)
+            traced = agent.ctl("trace", guest.port, check=False)
+            end = traced.stdout.splitlines()[-1]
+            if has_nft and verb:
+                assert f"nftables' chain inet f c {verb} TCP to port {PROXY_PORT}" in end
+                assert "`nft insert rule inet f c" in end
+            else:
+                assert word in end, command
+            assert traced.returncode == 1
+            # One failure may be a packet that was lost; the next one makes it so.
+            wait_for(lambda: down(agent) == ["path"], "readiness to be down")
+            host.namespace.run([str(NFT), "flush ruleset"])
+            wait_for(lambda: not down(agent), "readiness to be back")
 
 
 def test_a_probe_leaves_no_connection_behind(served: tuple[OpenvSwitch, Agent, Guest]) -> None:
@@ -161,7 +127,7 @@ def test_a_probe_leaves_no_connection_behind(served: tuple[OpenvSwitch, Agent, G
 
 def test_readiness_is_not_up_before_the_path_is_proved(host: OpenvSwitch) -> None:
     with Agent(host) as agent:
-        host.namespace.run([str(NFT), HOOKS["prerouting"]])
+        host.namespace.run([str(NFT), next(iter(FILTERS))])
         agent.start(wait=False)
         said = "path: guests' SYNs do not reach the proxy: the host does not answer"
         wait_for(lambda: said in agent.stderr.read_text(), "the log")
@@ -169,6 +135,14 @@ def test_readiness_is_not_up_before_the_path_is_proved(host: OpenvSwitch) -> Non
         host.namespace.run([str(NFT), "flush ruleset"])
         wait_for(lambda: agent.admin("/healthz/readiness").status == 200, "readiness")
         wait_for(lambda: "path is UP again" in agent.stderr.read_text(), "the log")
+
+
+@contextlib.contextmanager
+def asking(guest: Guest) -> Iterator[None]:
+    """Let the guest try to connect all the time."""
+    with guest.namespace.spawn(["curl", f"http://{METADATA_IP}/"]) as curl:
+        yield
+        curl.kill()
 
 
 def no_connection(agent: Agent, port: str) -> str:
@@ -210,79 +184,34 @@ def test_a_guest_that_leaves_out_checksums_is_named(
     host, agent, _guest = served
     with Guest(host, "web1") as guest:
         put(agent, guest)
-        guest.namespace.run(["ethtool", "-K", guest.device, "tx", "on"])
-        curl = guest.namespace.spawn(["curl", "-m", "8", f"http://{METADATA_IP}/"])
-        try:
+        guest.namespace.run([ETHTOOL, "-K", guest.device, "tx", "on"])
+        with asking(guest):
             cause = no_connection(agent, guest.port)
-            assert "TcpInCsumErrors" in cause
-            assert "on its own end of the device" in cause
-            assert "<driver" not in cause, "a namespace is behind a veth pair"
-            assert path_line(agent)["status"] == "ok", "the host itself is well"
-        finally:
-            curl.kill()
-            curl.wait()
-        guest.namespace.run(["ethtool", "-K", guest.device, "tx", "off"])
+        assert "TcpInCsumErrors" in cause
+        assert "on its own end of the device" in cause
+        assert "<driver" not in cause, "a namespace is behind a veth pair"
+        assert path_line(agent)["status"] == "ok", "the host itself is well"
+        guest.namespace.run([ETHTOOL, "-K", guest.device, "tx", "off"])
         well_again(agent, guest)
 
 
-def test_a_virtio_card_that_leaves_out_checksums_is_named_with_its_element(
+def test_a_filter_that_drops_one_guest_names_where(
     served: tuple[OpenvSwitch, Agent, Guest],
-) -> None:
-    """As QEMU sends what a guest's kernel has left to the card: by a tap device, unfinished."""
-    host, agent, _guest = served
-    mac, address = "fa:16:3e:77:00:01", "10.0.0.77"
-    packet = ipv4(tcp(dst=METADATA_IP, src=address), dst=METADATA_IP, src=address)
-    syn = bytearray(ethernet(packet, dst="ff:ff:ff:ff:ff:ff", src=mac))
-    syn[50] ^= 0xFF  # of the TCP checksum
-    with host.namespace.inside():
-        opened = os.open("/dev/net/tun", os.O_RDWR)
-    with os.fdopen(opened, "r+b", buffering=0) as card:
-        fcntl.ioctl(card, TUNSETIFF, struct.pack("16sH22x", b"vnet7", IFF_TAP | IFF_NO_PI))
-        host.namespace.ip("link set vnet7 up")
-        ids = f"external_ids:vm-uuid={uuid_of('vnet7')}"
-        host.vsctl("add-port", BRIDGE, "vnet7", "--", "set", "Interface", "vnet7", ids)
-        try:
-            wait_for(lambda: "vnet7" in agent.admin("/ports").text, "the port")
-
-            def silent() -> bool:
-                card.write(bytes(syn))
-                return state(agent, "vnet7")[0] == "no connection"
-
-            wait_for(silent, "the state of the port", interval=0.5)
-            cause = no_connection(agent, "vnet7")
-            assert "TcpInCsumErrors" in cause
-            assert "`<driver>` with csum='off'" in cause
-            line = doctor_line(agent, "ports")
-            assert f"for a virtual machine, `{DRIVER}` in" in line["remedy"]
-            assert "ethtool" not in line["remedy"]
-            assert ET.fromstring(DRIVER).tag == "driver"
-        finally:
-            host.vsctl("del-port", BRIDGE, "vnet7")
-
-
-@pytest.mark.parametrize(("where", "word"), [("host", "behind the switch"), ("guest", "SYN-ACKs")])
-def test_a_filter_that_drops_one_guest_is_told_from_others(
-    served: tuple[OpenvSwitch, Agent, Guest], where: str, word: str
 ) -> None:
     host, agent, _guest = served
     with Guest(host, "web2") as guest:
         put(agent, guest)
         assert reaches(guest)
         wait_for(lambda: state(agent, guest.port)[0] == "served", "the port")
-        place, rule = {
-            "host": (host.namespace, f"ip saddr {key(agent, guest.port)} drop"),
-            "guest": (guest.namespace, "tcp sport 80 drop"),
-        }[where]
-        chain = "add table inet f; add chain inet f c { type filter hook input priority 0; }; "
-        place.run([str(NFT), f"{chain}; add rule inet f c {rule}"])
-        curl = guest.namespace.spawn(["curl", "-m", "12", f"http://{METADATA_IP}/"])
-        try:
-            assert word in no_connection(agent, guest.port)
-        finally:
-            curl.kill()
-            curl.wait()
+        for place, rule, word in (
+            (host.namespace, f"ip saddr {key(agent, guest.port)} drop", "behind the switch"),
+            (guest.namespace, "tcp sport 80 drop", "SYN-ACKs"),
+        ):
+            place.run([str(NFT), f"{CHAIN} add rule inet f c {rule}"])
+            with asking(guest):
+                assert word in no_connection(agent, guest.port)
             place.run([str(NFT), "flush ruleset"])
-        well_again(agent, guest)
+            well_again(agent, guest)
 
 
 def key(agent: Agent, port: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
@@ -15,7 +14,6 @@ from tests.harness import netns
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, uuid_of
-from tests.harness.nursery import as_installed
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e.support import META_DATA, Attempt, Capture, asks_own, put, uuid_in
@@ -54,8 +52,7 @@ def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
         agent.restart()
     else:
         agent.kill()
-        with as_installed():
-            agent.start()
+        agent.start()
     after = listed(host)
     assert after.keys() == before.keys()
     for flow, (duration, packets) in after.items():
@@ -74,14 +71,14 @@ def test_an_idle_connection_of_before_cannot_ask_after_a_restart(
 ) -> None:
     """What the kernel still has of it is reset; the guest's next connection is served."""
     attempt = Attempt(guest)
-    assert attempt.connected_after(5) is not None
+    assert attempt.connected_after() is not None
     agent.kill()
     agent.start()
     attempt.close()
     asks_own(guest)
 
 
-def test_an_instance_that_changed_while_nobody_looked_gets_its_own(
+def test_an_instance_that_changed_while_no_daemon_ran_gets_its_own(
     host: OpenvSwitch, agent: Agent, guest: Guest
 ) -> None:
     agent.stop()
@@ -96,7 +93,7 @@ def test_an_instance_that_changed_while_nobody_looked_gets_its_own(
     assert agent.metric("dfmeta_packet_ins_total", outcome="learned") == 1
 
 
-def test_a_port_that_went_while_nobody_looked_has_no_flows(
+def test_a_port_that_went_while_no_daemon_ran_has_no_flows(
     host: OpenvSwitch, agent: Agent, guest: Guest
 ) -> None:
     number = guest.ofport
@@ -106,21 +103,6 @@ def test_a_port_that_went_while_nobody_looked_has_no_flows(
     assert [flow for flow in listed(host) if f"in_port={number}," in flow] == []
     assert [flow for flow in listed(host) if f"output:{number}" in flow] == []
     assert "meter=" not in host.ofctl("dump-meters", BRIDGE)
-
-
-def test_an_ephemeral_port_is_remembered(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
-    agent = make_agent({"df_metadata": {"port": 0, "identity_scheme": "in_port"}})
-    first = proxy_port(agent)
-    guest = make_guest()
-    put(agent, guest)
-    asks_own(guest)
-    agent.restart()
-    assert proxy_port(agent) == first
-    agent.kill()
-    agent.start()
-    assert proxy_port(agent) == first
-    asks_own(guest)
-    assert agent.metric("dfmeta_packet_ins_total") == 0
 
 
 def test_a_remembered_port_that_is_taken_gives_way_to_another(
@@ -243,54 +225,48 @@ def cleaned(cleaned_once: Cleaned) -> Iterator[Cleaned]:
     cleaned_once.host.namespace.setting(arp_ignore, before)
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
 def test_cleanup_leaves_bridge_and_host_as_they_were(
-    furnished: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, end: str
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
+    furnish(host)
     guest = make_guest("one", route="gateway")
     make_guest("two")
-    before = Everything(furnished)
+    before = Everything(host)
     agent = make_agent()
     put(agent, guest)
     asks_own(guest)
-    assert Everything(furnished) != before
-    agent.stop() if end == "stop" else agent.kill()
+    assert Everything(host) != before
+    agent.kill()
     agent.clean_up()
-    before.check(Everything(furnished))
+    before.check(Everything(host))
     agent.clean_up()
-    before.check(Everything(furnished))
+    before.check(Everything(host))
     agent.start()
     asks_own(guest)
 
 
-def test_cleanup_on_a_host_without_dfmeta_changes_nothing(
-    furnished: OpenvSwitch, make_agent: MakeAgent
-) -> None:
-    before = Everything(furnished)
-    make_agent(start=False).clean_up()
-    before.check(Everything(furnished))
-
-
-CHANGES: dict[str, object] = {
-    "hook_priority": 400,
-    "table_base": 120,
-    "classification_table": 3,
-    "metadata_interface": "tap-other",
-    "route_table": 9,
-    "host_ip": "169.254.1.1",
-    "ip": "169.254.1.2",
-    "port": 18081,
+CHANGES: dict[str, dict[str, object]] = {
+    "tables": {"hook_priority": 400, "table_base": 120, "classification_table": 3},
+    "host": {
+        "metadata_interface": "tap-other",
+        "route_table": 9,
+        "host_ip": "169.254.1.1",
+        "ip": "169.254.1.2",
+        "port": 18081,
+    },
 }
 """Options that say where dfmeta puts what is its own, and other values than their defaults."""
 
 
-@pytest.mark.parametrize("way", ["made with it", "changed since", "changed for the last start"])
-@pytest.mark.parametrize("option", CHANGES)
-def test_cleanup_finds_all_whatever_the_option_was(cleaned: Cleaned, option: str, way: str) -> None:
+@pytest.mark.parametrize("way", ["made with them", "changed since", "changed for the last start"])
+@pytest.mark.parametrize("scope", ["tables", "host"])
+def test_cleanup_finds_all_whatever_the_options_were(
+    cleaned: Cleaned, scope: str, way: str
+) -> None:
     """Without the state, unless that is what knows of two values."""
     host, before = cleaned.host, cleaned.before
-    changed = {"df_metadata": {option: CHANGES[option]}}
-    with Agent(host, changed if way == "made with it" else None) as agent:
+    changed = {"df_metadata": CHANGES[scope]}
+    with Agent(host, changed if way == "made with them" else None) as agent:
         agent.start()
         assert "meter=131" in host.ofctl("dump-meters", BRIDGE), "a guest's"
         agent.stop()
@@ -298,13 +274,11 @@ def test_cleanup_finds_all_whatever_the_option_was(cleaned: Cleaned, option: str
         if way == "changed for the last start":
             agent.start()
             agent.stop()
-            agent.clean_up()
-            before.check(Everything(host))
-            return
-        (agent.state_path / "state.json").unlink()
+        else:
+            (agent.state_path / "state.json").unlink()
         agent.clean_up()
-        # What arp_ignore was before is in the state alone.
-        before.check(Everything(host), but="sysctls")
+        # Without the state the value of arp_ignore from before is not known.
+        before.check(Everything(host), but="" if way.endswith("start") else "sysctls")
 
 
 def test_cleanup_beside_a_running_daemon_refuses(
@@ -318,14 +292,3 @@ def test_cleanup_beside_a_running_daemon_refuses(
     before.check(Everything(host))
     assert agent.running
     asks_own(guest)
-
-
-def test_cleanup_without_open_vswitch_says_so(host: OpenvSwitch, make_agent: MakeAgent) -> None:
-    agent = make_agent({"df_metadata": {"startup_timeout": 0.5}}, start=False)
-    host.kill("ovsdb-server")
-    done: subprocess.CompletedProcess[str] = agent.run("--cleanup")
-    assert done.returncode == 2
-    line = done.stderr.splitlines()[-1]
-    assert host.ovsdb_connection in line
-    assert "run --cleanup again" in line
-    assert "Traceback" not in done.stderr

@@ -8,7 +8,6 @@ import hmac
 import json
 import re
 import signal
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,12 +23,10 @@ from tests.harness.poll import wait_for
 from tests.host.e2e.support import (
     KEY,
     META_DATA,
-    NOVA_OPTIONS,
     PROJECT,
     Capture,
     open_connection,
     project_ids,
-    put,
     put_nova,
     read_all,
 )
@@ -223,33 +220,6 @@ def test_nothing_secret_is_told_where_nova_answers(
     day.reload("Not reloaded", metadata_proxy_shared_secret=SECRET, nova_metadata_port="soon")
     day.reload("Reloaded", nova_metadata_port=None)
     assert day.curl("/latest/user-data").body == USER_DATA
-    day.restart()
-    assert day.curl("/latest/user-data").body == USER_DATA
-    day.assert_discreet()
-
-
-def test_nothing_secret_is_told_where_the_store_answers(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, cloud_init: StartBoot
-) -> None:
-    agent = make_agent({"DEFAULT": {**NOVA_OPTIONS["DEFAULT"], "debug": True}})
-    guest = make_guest("web", ids=project_ids("web"))
-    user_data = agent.folder / "user-data"
-    user_data.write_bytes(USER_DATA)
-    put(agent, guest, "--ssh-key", KEY, "--user-data", str(user_data), "--meta", f"a={MARK}")
-    day = Day(agent, guest)
-    day.boot(host, cloud_init)
-    day.morning()
-    day.hostile()
-
-    with sqlite3.connect(agent.state_path / "store.db") as store:
-        (document,) = store.execute("SELECT metadata FROM records").fetchone()
-        store.execute("UPDATE records SET metadata = ?", (MARK,))
-    assert day.curl("/latest/user-data").status == 503
-    with store:
-        store.execute("UPDATE records SET metadata = ?", (document,))
-    store.close()
-    assert day.curl("/latest/user-data").body == USER_DATA
-    day.reload("Reloaded", metadata_proxy_shared_secret=ANOTHER_SECRET)
     day.restart()
     assert day.curl("/latest/user-data").body == USER_DATA
     day.assert_discreet()

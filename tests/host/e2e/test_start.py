@@ -1,11 +1,10 @@
-"""Starting: what is missing is waited for, what is wrong is one line, and all of it can be seen."""
+"""Starting, reloading and ending: one clear line for each fault, and no request lost."""
 
 from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
-from typing import Any
+import signal
 
 import pytest
 
@@ -14,30 +13,27 @@ from tests.harness.agent import Agent, Answer
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, Ids, uuid_of
 from tests.harness.neutron import Neutron
-from tests.harness.nova import RecordingNova
+from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
-from tests.host.e2e.support import asks_own, project_ids, put, put_nova
+from tests.host.e2e.support import (
+    META_DATA,
+    NOVA_OPTIONS,
+    asks_own,
+    project_ids,
+    put,
+    put_nova,
+    served,
+)
 
 pytestmark = pytest.mark.early
-installed = pytest.mark.installed
 
 REMEDIES = ("Give ", "Name ", "Set ", "Correct ", "Remove ", "Stop ", "Create", "Start ", "Check ")
-WRONG: list[tuple[str, str, Any]] = [
-    ("df_metadata", "hold_timeout", "soon"),
-    ("df_metadata", "integration_bridge", "br/int"),
-    ("df_metadata", "state_path", "/dev/null/folder"),
-    ("DEFAULT", "nova_metadata_host", "nova one"),
-    ("DEFAULT", "auth_ca_cert", "/no/such/file"),
-    ("DEFAULT", "nova_client_cert", "/dev/null"),
-    ("store", "connection", "nonsense"),
-]
-"""One of each way to find a value wrong; tests/core/unit/test_conf.py has every option."""
 
 
-def check_line(agent: Agent, *words: str, arguments: tuple[str, ...] = ()) -> str:
-    done = agent.run(*arguments, timeout=30)
+def check_line(agent: Agent, *words: str) -> None:
+    done = agent.run()
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     line = done.stderr.splitlines()[-1]
@@ -45,31 +41,16 @@ def check_line(agent: Agent, *words: str, arguments: tuple[str, ...] = ()) -> st
     for word in words:
         assert word in line
     assert any(remedy in line for remedy in REMEDIES)
-    return line
 
 
-@pytest.mark.parametrize(("group", "option", "value"), WRONG)
-def test_a_wrong_value_is_one_clear_line_and_exit_2(
-    make_agent: MakeAgent, group: str, option: str, value: object
-) -> None:
-    agent = make_agent({group: {option: value}}, start=False)
-    shown = "nova_client_priv_key" if option == "nova_client_cert" else str(value)
-    line = check_line(agent, shown if group != "store" else "connection")
-    assert option in line or shown in line
-    assert f"[{group}]" in line
-
-
-@installed
-def test_backend_nova_without_a_secret_is_one_clear_line(make_agent: MakeAgent) -> None:
-    agent = make_agent({"df_metadata": {"backend": "nova"}}, start=False)
-    check_line(agent, "[DEFAULT] metadata_proxy_shared_secret", "nova.conf")
-
-
-@pytest.mark.parametrize("text", ["[df_metadata\nport = 1\n", "[df_metadata]\nno equals sign\n"])
-def test_a_file_that_cannot_be_parsed_is_one_clear_line(make_agent: MakeAgent, text: str) -> None:
-    agent = make_agent(start=False)
-    agent.config_file.write_text(text)
-    check_line(agent, str(agent.config_file))
+def test_a_wrong_value_is_one_clear_line_and_exit_2(make_agent: MakeAgent) -> None:
+    for group, option, value in (
+        ("df_metadata", "hold_timeout", "soon"),
+        ("df_metadata", "state_path", "/dev/null/folder"),
+        ("DEFAULT", "auth_ca_cert", "/no/such/file"),
+    ):
+        agent = make_agent({group: {option: value}}, start=False)
+        check_line(agent, f"[{group}]", value)
 
 
 def test_an_admin_listener_that_is_taken_is_one_clear_line(
@@ -79,9 +60,6 @@ def test_an_admin_listener_that_is_taken_is_one_clear_line(
         taken.bind(("127.0.0.1", 9697))
         taken.listen()
         check_line(make_agent(start=False), "[df_metadata] admin_listen", "127.0.0.1:9697")
-
-
-# Waiting
 
 
 def answer(agent: Agent) -> Answer | None:
@@ -114,25 +92,6 @@ def test_an_absent_ovsdb_is_waited_for(
     asks_own(guest)
 
 
-@pytest.fixture
-def bare_host() -> Iterator[OpenvSwitch]:
-    with OpenvSwitch(bridges=()) as switch:
-        yield switch
-
-
-def test_an_absent_bridge_is_waited_for(bare_host: OpenvSwitch) -> None:
-    with Agent(bare_host) as agent:
-        agent.start(wait=False)
-        wait_for(lambda: "ovsdb" not in missing(agent), "OVSDB to be read")
-        assert missing(agent) == ["bridge", "flows", "proxy"]
-        bare_host.add_bridge(BRIDGE)
-        agent.wait_ready()
-        with Guest(bare_host, "late") as guest:
-            put(agent, guest)
-            asks_own(guest)
-        agent.stop()
-
-
 def test_a_device_that_is_removed_during_the_start_is_made_again(
     host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
@@ -156,12 +115,6 @@ def test_a_device_that_is_removed_during_the_start_is_made_again(
         agent.stop()
 
 
-def test_after_startup_timeout_an_absent_ovsdb_is_one_clear_line(bare_host: OpenvSwitch) -> None:
-    bare_host.kill("ovsdb-server")
-    with Agent(bare_host, {"df_metadata": {"startup_timeout": 0.5}}) as agent:
-        check_line(agent, bare_host.ovsdb_connection, "[df_metadata] ovsdb_connection")
-
-
 def test_after_startup_timeout_a_switch_that_is_away_is_one_clear_line(host: OpenvSwitch) -> None:
     host.kill("ovs-vswitchd")
     # Time enough to come to where it waits for the switch.
@@ -169,10 +122,6 @@ def test_after_startup_timeout_a_switch_that_is_away_is_one_clear_line(host: Ope
         check_line(agent, "ovs-vswitchd")
 
 
-# What can be seen
-
-
-@installed
 def test_the_admin_listener_tells_health_version_and_metrics(make_agent: MakeAgent) -> None:
     agent = make_agent(start=False).start(wait=False)
     assert missing(agent)
@@ -207,3 +156,146 @@ def test_nothing_of_the_admin_listener_is_there_for_guests(
         assert guest.curl(path).status == 404, path
     assert nova.requests() == []
     asks_own(guest)
+
+
+@pytest.fixture
+def guest(nova_agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Guest:
+    one = make_guest("one", ids=project_ids("one"))
+    put_nova(nova, one)
+    asks_own(one)
+    nova.clear()
+    return one
+
+
+def test_a_running_request_is_answered_before_the_end(
+    nova_agent: Agent, nova: RecordingNova, guest: Guest
+) -> None:
+    nova.fault(held=True)
+    batch = guest.start_many(1)
+    wait_for(nova.requests, "the request to reach Nova")
+    nova_agent.signal(signal.SIGTERM)
+    wait_for(lambda: "dfmeta-agent ends" in nova_agent.log(), "the end to begin")
+    nova.mend()
+    (sample,) = batch.samples()
+    assert (sample.status, sample.error) == (200, "")
+    assert nova_agent.wait() == 0
+
+
+def test_a_held_request_is_closed_and_the_daemon_ends_within_five_seconds(
+    nova_agent: Agent, nova: RecordingNova, guest: Guest
+) -> None:
+    nova_agent.configure({"df_metadata": {"hold_timeout": 30}})
+    nova_agent.signal(signal.SIGHUP)
+    wait_for(lambda: "Reloaded" in nova_agent.log(), "the new hold_timeout")
+    nova.fault(held=True)
+    batch = guest.start_many(1)
+    wait_for(nova.requests, "the request to reach Nova")
+    # Below hold_timeout.
+    nova_agent.stop(5)
+    (sample,) = batch.samples()
+    assert sample.status == 0
+    assert "timed out" not in sample.error
+    nova.mend()
+
+
+def test_sigterm_before_it_is_ready_ends_it_with_0(make_agent: MakeAgent) -> None:
+    agent = make_agent({"df_metadata": {"integration_bridge": "br-none"}}, start=False)
+    agent.start(wait=False)
+    wait_for(lambda: "starts" in agent.log(), "the daemon to start")
+    agent.stop()
+
+
+def test_sighup_reloads_and_keeps_what_is_in_force_when_a_value_is_wrong(
+    make_agent: MakeAgent, nova: RecordingNova, make_guest: MakeGuest
+) -> None:
+    agent = make_agent(
+        {**NOVA_OPTIONS, "DEFAULT": {"metadata_proxy_shared_secret": "another secret"}}
+    )
+    guest = make_guest("one", ids=project_ids("one"))
+    put_nova(nova, guest)
+    assert guest.curl(META_DATA).status == 403
+
+    agent.configure({"DEFAULT": {"metadata_proxy_shared_secret": SECRET}})
+    agent.signal(signal.SIGHUP)
+    wait_for(lambda: guest.curl(META_DATA).status == 200, "the new secret to be used")
+
+    agent.configure(
+        {
+            "DEFAULT": {"metadata_proxy_shared_secret": "wrong again"},
+            "df_metadata": {"hold_timeout": "soon"},
+        }
+    )
+    agent.signal(signal.SIGHUP)
+    wait_for(lambda: "Not reloaded" in agent.log(), "the daemon to refuse")
+    line = next(line for line in agent.log().splitlines() if "Not reloaded" in line)
+    assert "[df_metadata] hold_timeout" in line
+    assert "'soon'" in line
+    asks_own(guest)
+
+    agent.configure(
+        {
+            "DEFAULT": {"metadata_proxy_shared_secret": SECRET},
+            "df_metadata": {"hold_timeout": 0.3},
+        }
+    )
+    reloads = agent.log().count("Reloaded")
+    agent.signal(signal.SIGHUP)
+    wait_for(lambda: agent.log().count("Reloaded") > reloads, "the new hold_timeout")
+    nova.away()
+    assert guest.curl("/").status == 503
+    assert SECRET not in agent.log()
+    assert "Traceback" not in agent.log()
+
+
+DOWN, UP = "Readiness has been DOWN", "is UP again"
+
+
+def lines(agent: Agent, text: str) -> list[str]:
+    return [line for line in agent.log().splitlines() if text in line]
+
+
+def test_a_bridge_that_refuses_openflow_13_is_one_line_with_the_remedy(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    agent = make_agent()
+    assert lines(agent, DOWN) == []
+    host.vsctl("set", "Bridge", BRIDGE, "protocols=OpenFlow10")
+    wait_for(lambda: not agent.ready(), "readiness to go")
+    wait_for(lambda: lines(agent, DOWN), "the line on readiness")
+    (line,) = lines(agent, "OpenFlow 1.3")
+    command = line.partition("Enable it: ")[2].split()
+    assert command[:4] == ["ovs-vsctl", "add", "Bridge", BRIDGE]
+    assert "unsupported version" not in agent.log()
+    host.vsctl(*command[1:6])
+    agent.wait_ready()
+    guest = make_guest("one")
+    put(agent, guest)
+    asks_own(guest)
+    wait_for(lambda: len(lines(agent, UP)) == len(lines(agent, DOWN)), "the end in the log")
+
+
+def test_the_end_of_the_switch_is_no_removal_of_flows_in_the_log(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    """A switch that ends removes its flows and tells of that, and blames no other program."""
+    agent = make_agent()
+    guest = make_guest("one")
+    put(agent, guest)
+    asks_own(guest)
+    removed, gone = "were removed", f"The connection to {BRIDGE} was lost"
+    for times, ends in enumerate(((), ("--cleanup",)), start=1):
+        host.appctl("exit", *ends)
+        wait_for(lambda times=times: len(lines(agent, gone)) == times, "the line")
+        wait_for(lambda: not host.running("ovs-vswitchd"), "the switch to end")
+        host.start("ovs-vswitchd")
+        wait_for(lambda: served(guest), "the guest to be served")
+    agent.wait_ready()
+    log = agent.log()
+    assert lines(agent, removed) == []
+    assert lines(agent, "was reassigned") == lines(agent, "Cannot read the numbers") == []
+    assert lines(agent, ": None") == []
+    host.ofctl("del-flows", BRIDGE, "table=0")
+    wait_for(lambda: lines(agent, removed), "the line on the removal")
+    (line,) = lines(agent, removed)
+    assert f"Flows of dfmeta {removed} from {BRIDGE}; installing them again" in line
+    assert lines(agent, gone) == [one for one in log.splitlines() if gone in one]

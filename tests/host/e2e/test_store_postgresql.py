@@ -46,20 +46,6 @@ def test_a_database_that_goes_is_said_to_be_missing_and_comes_back_by_itself(
     assert uuid_in(guest.curl(META_DATA).body) == guest.instance_id
 
 
-def test_a_database_that_hangs_does_not_keep_the_daemon(
-    agent: Agent, guest: Guest, server: Postgres
-) -> None:
-    assert guest.curl(META_DATA).status == 200
-    server.pause()
-    assert agent.admin("/healthz").status == 200
-    answer = agent.admin("/healthz/readiness")
-    assert (answer.status, answer.json()["missing"]) == (503, ["store"])
-    assert guest.curl("/latest/meta-data/instance-id").status == 503
-    server.resume()
-    wait_for(lambda: agent.admin("/healthz/readiness").status == 200, "the store to be back")
-    assert uuid_in(guest.curl(META_DATA).body) == guest.instance_id
-
-
 def test_a_daemon_whose_database_is_away_at_the_start_waits_for_it(
     server: Postgres, make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from dfmeta.guest import tag_devices
-from tests.harness.netns import Namespace, end
-from tests.harness.poll import wait_for
 from tests.harness.sysfs import MAC, PCI, Machine
 from tests.harness.udev import RULES, Udev
 
@@ -82,14 +80,6 @@ def test_interfaces_have_their_roles_in_udevs_database(udev: Udev) -> None:
     assert ".rules:" not in udev.log()
 
 
-def test_an_interface_that_comes_later_has_its_role_at_once(udev: Udev) -> None:
-    tag(udev, [nic("lan", mac=MAC)])
-    udev.namespace.ip("link del eth0")
-    udev.namespace.ip(f"link add late address {MAC} type veth peer name peer2")
-    udev.run(["udevadm", "settle", "--timeout=10"])
-    assert roles(udev.properties("/sys/class/net/late")) == ["lan"]
-
-
 def test_what_comes_later_on_top_of_an_interface_has_not_its_role(udev: Udev) -> None:
     """A bridge has the MAC of the first that is added to it."""
     tag(udev, [nic("lan", mac=MAC)])
@@ -106,14 +96,6 @@ def test_what_comes_later_on_top_of_an_interface_has_not_its_role(udev: Udev) ->
     }
     for name in there:
         assert udev.read(f"/sys/class/net/{name}/address") == f"{MAC}\n"
-
-
-def test_roles_go_with_the_devices_of_the_document(udev: Udev) -> None:
-    tag(udev, [nic("lan", mac=MAC)])
-    assert udev.read(FILE)
-    assert tag(udev, []) == ""
-    assert udev.read(FILE) == ""
-    assert roles(udev.properties("/sys/class/net/eth0")) == []
 
 
 def test_a_disk_of_this_machine_has_its_link(udev: Udev) -> None:
@@ -145,12 +127,6 @@ def test_no_hostile_tag_does_anything_but_be_a_tag(machine: Machine) -> None:
         assert udev.run(["sh", "-c", "ls /run /dev"]).stdout.count("owned") == 0
 
 
-def test_a_dry_run_leaves_all_as_it_is(udev: Udev) -> None:
-    tag(udev, [nic("lan", mac=MAC)], "--dry-run")
-    assert udev.read(FILE) == ""
-    assert roles(udev.properties("/sys/class/net/eth0")) == []
-
-
 def test_a_config_drive_is_found_by_its_label_and_mounted_for_it(udev: Udev) -> None:
     tree = udev.folder / "tree" / "openstack" / "latest"
     tree.mkdir(parents=True)
@@ -165,31 +141,6 @@ def test_a_config_drive_is_found_by_its_label_and_mounted_for_it(udev: Udev) -> 
     assert roles(udev.properties("/sys/class/net/eth0")) == ["lan"]
     assert "/tmp/dfmeta-tag-devices" not in udev.read("/proc/self/mounts")
     assert not list(Path("/tmp").glob("dfmeta-tag-devices*"))
-
-
-def test_the_service_is_found_over_ipv6_where_there_is_no_ipv4(udev: Udev) -> None:
-    tree = udev.folder / "tree" / "openstack" / "latest"
-    tree.mkdir(parents=True)
-    (tree / "meta_data.json").write_text(json.dumps({"devices": [nic("lan", mac=MAC)]}))
-    serve = [INTERPRETER, "-m", "http.server", "--directory", str(udev.folder / "tree")]
-    with Namespace("service") as service:
-        for namespace in (service, udev.namespace):
-            namespace.sysctl(**{"net.ipv6.conf.default.accept_dad": 0})
-        udev.namespace.ip(
-            "link del eth1",
-            f"link add eth1 type veth peer name service netns {service.name}",
-            "link set eth1 up",
-        )
-        service.ip("addr add fe80::a9fe:a9fe/64 dev service", "link set service up")
-        process = service.spawn([*serve, "--bind", "fe80::a9fe:a9fe%service", "80"])
-        try:
-            sockets = ["ss", "--listening", "--tcp", "--numeric", "--no-header"]
-            wait_for(lambda: service.run(sockets).stdout, "the service")
-            done = udev.run([*PROGRAM, "--source", "service"])
-        finally:
-            end(process)
-    assert done.stderr == ""
-    assert roles(udev.properties("/sys/class/net/eth0")) == ["lan"]
 
 
 # Buses that this machine has not: udev reads a sysfs that looks like theirs.
@@ -246,63 +197,3 @@ def test_a_disk_on_each_bus_has_its_role_and_its_partitions_have_links(
     assert roles(part) == []
     assert part["DEVLINKS"] == "/dev/disk/by-role/db-part2"
     assert not {"DFMETA_TAGS", "DEVLINKS", "TAGS"} & (other.keys() | other_part.keys())
-
-
-@pytest.mark.parametrize(
-    ("path", "members"),
-    [
-        (f"{PCI}:02.0/virtio0/net/ens2", {"bus": "pci", "address": "0000:00:02.0"}),
-        (f"{PCI}:02.0/0000:01:00.0/net/ens2", {"bus": "pci", "address": "0000:01:00.0"}),
-        (f"{PCI}:06.0/usb1/1-2/1-2:1.0/net/usb0", {"bus": "usb", "address": "1:2"}),
-        ("vif-1/net/eth1", {"bus": "xen", "address": "1"}),
-    ],
-)
-def test_an_interface_on_each_bus_has_its_role(
-    machine: Machine, path: str, members: dict[str, str]
-) -> None:
-    machine.nic(path, MAC)
-    machine.nic(f"{PCI}:03.0/virtio1/net/ens3", MAC)
-    with Udev(sysfs=machine.root) as udev:
-        assert tag(udev, [nic("lan", **members)], "--output", FILE) == ""
-        properties, complaints = udev.test(f"/sys/devices/{path}")
-        other, _ = udev.test(f"/sys/devices/{PCI}:03.0/virtio1/net/ens3")
-    assert complaints == []
-    assert roles(properties) == ["lan"]
-    assert roles(other) == []
-
-
-@pytest.mark.parametrize("sort", ["vlan", "bond", "bridge"])
-def test_a_type_of_interface_that_rests_on_others_has_not_their_role(
-    machine: Machine, sort: str
-) -> None:
-    machine.nic("virtual/net/eth0", MAC)
-    with Udev(sysfs=machine.root) as udev:
-        assert tag(udev, [nic("lan", mac=MAC)], "--output", FILE) == ""
-        folder = machine.nic("virtual/net/above", MAC)
-        with (folder / "uevent").open("a") as uevent:
-            uevent.write(f"DEVTYPE={sort}\n")
-        above, complaints = udev.test("/sys/devices/virtual/net/above")
-        below, _ = udev.test("/sys/devices/virtual/net/eth0")
-    assert complaints == []
-    assert (roles(above), roles(below)) == ([], ["lan"])
-
-
-def test_a_slot_that_has_another_disk_since_does_not_keep_the_role(machine: Machine) -> None:
-    path, members = BUSES["virtio"]
-    folder = machine.disk(path, serial="old")
-    with Udev(sysfs=machine.root) as udev:
-        tag(udev, [disk("db", **members)], "--output", FILE)
-        assert roles(udev.test(f"/sys/devices/{path}")[0]) == ["db"]
-        (folder / "serial").write_text("new")
-        assert roles(udev.test(f"/sys/devices/{path}")[0]) == []
-
-
-def test_rules_hold_when_another_boot_counts_hosts_otherwise(machine: Machine) -> None:
-    machine.scsi_host(f"{PCI}:05.0/virtio2/host6")
-    first, members = BUSES["virtio-scsi"]
-    machine.disk(first)
-    second = f"{PCI}:05.0/virtio7/host9/target9:0:0/9:0:0:1/block/sdq"
-    with Udev(sysfs=machine.root) as udev:
-        assert tag(udev, [disk("db", **members)], "--output", FILE) == ""
-        machine.disk(second)
-        assert roles(udev.test(f"/sys/devices/{second}")[0]) == ["db"]

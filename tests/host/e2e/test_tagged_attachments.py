@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dfmeta.store.db.repository import Repository
-from tests.harness.container import KEY, Container, declare
+from tests.harness.container import Container, declare
 from tests.harness.guest import Guest, uuid_of
 from tests.harness.poll import wait_for
 from tests.harness.vm_api import allowed
@@ -151,25 +151,6 @@ def test_a_killed_daemon_brings_the_list_in_order(world: TaggedWorld) -> None:
         assert {it["vid"] for it in world.entries()} == {98, one["vid"], gone["vid"]}
 
 
-def test_a_request_that_a_kill_breaks_off_is_finished(world: TaggedWorld) -> None:
-    with allowed(world.vm.namespace) as connection:
-        body = json.dumps(NETWORK)
-        head = f"X-dfmeta-token: {connection.token}\r\nContent-Length: {len(body)}"
-        request = f"PUT /dfmeta/v1/attachments/c1/eth0 HTTP/1.1\r\nHost: m\r\n{head}\r\n\r\n{body}"
-        connection.socket.sendall(request.encode())
-        wait_for(lambda: len(world.ours()) == 1, "the port")
-        world.agent.kill()
-    world.agent.start()
-    asks_own(world.vm)
-    wait_for(lambda: len(world.entries()) == 1, "the entry")
-    (entry,), (port,) = world.entries(), world.ours()
-    assert entry["port_id"] == port
-    one = made(world, "c1")
-    assert (one["id"], one["port_id"]) == (entry["attachment"], port)
-    with container(world, one) as first:
-        asks_own(first)
-
-
 def test_an_operators_entry_stands(world: TaggedWorld) -> None:
     one = made(world, "c1")
     declare(world.vm, *world.entries(), {"vid": one["vid"] + 1})
@@ -196,16 +177,3 @@ def test_an_operators_entry_stands(world: TaggedWorld) -> None:
         world.agent.ctl("attachment", "gc")
         wait_for(lambda: meta_data(first).get("uuid") == one["id"], "its own record")
         assert [it["status"] for it in doctor(world, "attachments")] == ["ok"]
-
-
-def test_a_cleanup_removes_the_entries_and_a_start_writes_them(world: TaggedWorld) -> None:
-    one = made(world, "c1")
-    before = world.entries()
-    with container(world, one) as first:
-        world.agent.stop()
-        world.agent.clean_up()
-        printed = world.host.vsctl("get", "Interface", world.vm.port, "external_ids")
-        assert KEY not in printed
-        world.agent.start()
-        wait_for(lambda: world.entries() == before, "the entry")
-        wait_for(partial(meta_data, first), "its record")

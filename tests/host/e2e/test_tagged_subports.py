@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from tests.core.flows.frames import ethernet, ipv4, tagged, tcp
 from tests.harness.agent import Agent
 from tests.harness.container import Container, declare
 from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest, Sample, uuid_of
-from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
 from tests.harness.trunk import Trunk
@@ -104,27 +104,6 @@ def _all_are_served(request: pytest.FixtureRequest) -> Iterator[None]:
         asks_own(one)
 
 
-def restarts(agent: Agent) -> None:
-    agent.stop()
-    agent.start()
-
-
-def is_killed(agent: Agent) -> None:
-    agent.kill()
-    agent.start()
-
-
-def loses_its_flows(agent: Agent) -> None:
-    agent.host.ofctl("del-flows", BRIDGE)
-    agent.host.ofctl("add-flow", BRIDGE, "priority=0,actions=NORMAL")
-    agent.wait_ready()
-
-
-def sees_vswitchd_restart(agent: Agent) -> None:
-    agent.host.restart("ovs-vswitchd")
-    agent.wait_ready()
-
-
 def answers(samples: list[Sample], guest: Guest) -> list[Sample]:
     """The requests that were answered, each of them with the guest's own document."""
     found = [one for one in samples if one.status]
@@ -137,17 +116,6 @@ def test_each_guest_gets_its_own_over_both_versions_of_ip(site: Site) -> None:
         for one in (*site.containers.values(), *site.vms[: 2 if address != EC2_6 else 0]):
             asks_own(one, host=address)
     assert site.vms[0].ping(site.vms[1].ip)
-
-
-def test_a_parent_with_another_openflow_number_keeps_its_containers(
-    host: OpenvSwitch, site: Site
-) -> None:
-    vm, one = site.vms[1], site[1, 300]
-    asks_own(one)
-    host.vsctl("set", "Interface", vm.port, "ofport_request=77")
-    wait_for(lambda: vm.ofport == 77, "the number")
-    wait_for(lambda: one.curl("/", timeout=1).status, "the container to be served")
-    assert any("in_port=77,dl_vlan=300" in flow for flow in host.flows())
 
 
 def packet(frame: bytes) -> bytes:
@@ -255,30 +223,6 @@ def test_entries_come_go_and_change_while_others_ask(agent: Agent, site: Site) -
     for one, batch in batches.items():
         samples = batch.finish()
         assert len(answers(samples, one)) == len(samples) > 10
-
-
-@pytest.mark.parametrize(
-    "happens",
-    [restarts, is_killed, loses_its_flows, sees_vswitchd_restart],
-    ids=lambda f: f.__name__,
-)
-def test_no_request_of_a_container_fails_when_the_daemon(
-    agent: Agent, site: Site, happens: Callable[[Agent], None]
-) -> None:
-    asking = (site[0, 1], site[0, 300], site[1, 300], site[2, 300])
-    for one in asking:
-        asks_own(one)
-    batches = {one: one.start_many(100_000, 1, timeout=20) for one in asking}
-    happens(agent)
-    for one in asking:
-        asks_own(one)
-    for one, batch in batches.items():
-        samples = batch.finish()
-        lost = [sample.error for sample in samples if not sample.status]
-        assert answers(samples, one)
-        # A request that is being answered when the process is killed breaks off.
-        assert len(lost) <= (happens is is_killed), lost
-        assert not any("refused" in error for error in lost)
 
 
 def test_flows_and_traces_name_the_parent_and_the_vlan(agent: Agent, site: Site) -> None:

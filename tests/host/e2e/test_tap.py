@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Iterator
 
@@ -18,13 +17,11 @@ from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
 from tests.host.e2e import shared
-from tests.host.e2e.support import META_DATA, PROXY_PORT, Attempt, Capture, asks_own, put, uuid_in
+from tests.host.e2e.support import PROXY_PORT, Attempt, Capture, asks_own, put
 
 TAP = SIDE.tap
 STRANGE = SIDE.key(99 << 8 | 99)
 """A key that no guest has."""
-BROADCAST = "ff:ff:ff:ff:ff:ff"
-_COUNTERS = re.compile(r"\b(duration|n_packets|n_bytes|idle_age|hard_age)=[^ ,]+, ?")
 FOREIGN = [
     "cookie=0x99,table=0,priority=300,udp,nw_dst=192.0.2.1,actions=drop",
     "cookie=0x99,table=0,priority=400,tcp,nw_dst=192.0.2.1,actions=drop",
@@ -140,26 +137,6 @@ def test_what_is_tagged_is_not_answered(host: OpenvSwitch, agent: Agent, guest: 
     assert "NORMAL" in host.trace(flow)
 
 
-@pytest.mark.parametrize(
-    "packet",
-    [
-        f"udp,nw_dst={METADATA_IP},udp_dst=53",
-        f"tcp,nw_dst={METADATA_IP},tp_dst=53",
-        f"tcp,nw_dst={METADATA_IP},tp_dst=443",
-        f"icmp,nw_dst={METADATA_IP}",
-        "tcp,nw_dst=192.0.2.80,tp_dst=80",
-        "arp,arp_op=1,arp_tpa=10.0.0.1",
-    ],
-)
-def test_other_traffic_of_a_guest_goes_its_normal_way(
-    host: OpenvSwitch, agent: Agent, guest: Guest, packet: str
-) -> None:
-    put_in = f"in_port={guest.ofport},dl_src={guest.mac},dl_dst={BROADCAST},{packet}"
-    trace = host.trace(put_in)
-    assert "NORMAL" in trace
-    assert "goto_table" not in trace
-
-
 def test_nothing_but_answers_leaves_it(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     asks_own(guest)
     number = host.ofport(TAP)
@@ -177,62 +154,6 @@ def test_nothing_but_answers_leaves_it(host: OpenvSwitch, agent: Agent, guest: G
         f"in_port={number},ipv6",
     ):
         assert "Datapath actions: drop" in host.trace(packet, bridge=SIDE.bridge), packet
-
-
-def test_guests_reach_each_other_and_foreign_flows_stay(
-    host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest
-) -> None:
-    other = make_guest("other", address="10.0.0.6/24")
-    put(agent, other)
-
-    def foreign() -> list[str]:
-        return [_COUNTERS.sub("", flow) for flow in host.flows() if "=0x64666d65" not in flow]
-
-    before = foreign()
-    assert len(before) == len(FOREIGN) + 1
-    assert guest.ping(other.ip, count=3)
-    asks_own(guest)
-    asks_own(other)
-    assert other.ping(guest.ip, count=3)
-    guest.del_port()
-    guest.plug()
-    asks_own(guest)
-    assert foreign() == before
-    assert uuid_in(other.curl(META_DATA).body) == other.instance_id
-
-
-def test_it_is_as_neutron_and_the_kernel_need_it(host: OpenvSwitch, agent: Agent) -> None:
-    (port,) = [row for row in host.records("Port") if row["name"] == TAP]
-    (row,) = [row for row in host.records("Interface") if row["name"] == TAP]
-    assert (port["tag"], port["vlan_mode"]) == (4095, "dot1q-tunnel")
-    assert row["external_ids"]["skip_cleanup"] == "true"
-    assert "iface-id" not in row["external_ids"]
-    assert row["external_ids"]["dfmeta"]
-    assert row["mac"] == row["mac_in_use"]
-    assert f"{SIDE.ip}/32" in host.namespace.ip(f"addr show dev {TAP}")
-    hop = SIDE.keys.next_hop(4)
-    route = host.namespace.ip(f"route show table {SIDE.table} dev {TAP}")
-    assert route.startswith(f"{SIDE.routes[4]} via {hop}")
-    assert "onlink" in route
-    neighbour = host.namespace.ip(f"neigh show dev {TAP} nud permanent")
-    assert neighbour.startswith(f"{hop} lladdr {NEXT_HOP_MAC}")
-    rules = host.namespace.ip("rule")
-    for selector in (f"from {METADATA_IP}", f"from all oif {TAP}"):
-        assert (f"{selector} lookup 2" in rules) == bool(SIDE.rules)
-
-
-def test_a_number_that_ovsdb_has_lost_comes_back(
-    host: OpenvSwitch, agent: Agent, guest: Guest, make_guest: MakeGuest
-) -> None:
-    """Open vSwitch may leave the number and the error of an earlier change, though it works."""
-    asks_own(guest)
-    host.vsctl("set", "Interface", TAP, "ofport=-1", wait=False)
-    wait_for(lambda: not agent.ready(), "the number to be missed")
-    asks_own(guest)
-    agent.wait_ready()
-    late = make_guest("late")
-    put(agent, late)
-    asks_own(late)
 
 
 @pytest.mark.parametrize("rp_filter", [0, 1, 2])

@@ -85,17 +85,6 @@ def test_a_token_is_issued_and_opens_its_guests_metadata(guest: Guest) -> None:
     asks_own(guest)
 
 
-@pytest.mark.parametrize("ttl", ["0", "21601", "-1", "", "ten", "1.5", "60, 60", "0x10", "१"])
-def test_a_ttl_that_is_none_is_400(guest: Guest, ttl: str) -> None:
-    assert ask(guest, ttl).status == 400
-
-
-def test_without_a_ttl_or_with_two_it_is_400(guest: Guest) -> None:
-    assert guest.curl(TOKEN, "-X", "PUT").status == 400
-    assert ask(guest, "60", (TTL.lower(), "60")).status == 400
-    assert guest.curl(TOKEN, "-X", "PUT", headers=[(TTL.replace("-", "_"), "60")]).status == 400
-
-
 @pytest.mark.parametrize(("name", "value"), PASSED_ON)
 def test_a_proxy_gets_no_token_for_whom_it_serves(guest: Guest, name: str, value: str) -> None:
     # curl leaves a header out that has no value, unless it ends with a semicolon.
@@ -104,37 +93,6 @@ def test_a_proxy_gets_no_token_for_whom_it_serves(guest: Guest, name: str, value
     assert (reply.status, reply.header(TTL)) == (403, "")
     # What needs no token is answered, by default.
     assert guest.curl(NAME, "-H", header).status == 200
-
-
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE", "OPTIONS"])
-def test_other_methods_get_no_token(guest: Guest, method: str) -> None:
-    options = ["--head"] if method == "HEAD" else ["-X", method]
-    reply = guest.curl(TOKEN, *options, headers=[(TTL, "60")])
-    assert (reply.status, reply.header("Allow")) == (405, "PUT")
-
-
-@pytest.mark.parametrize(
-    "path", ["/latest/api/token/", "//latest//api/token", "/latest/%61pi/token"]
-)
-def test_the_path_of_tokens_has_many_spellings_and_one_meaning(guest: Guest, path: str) -> None:
-    assert guest.curl(path, "-X", "PUT", headers=[(TTL, "60")]).status == 200
-    assert guest.curl(path).status == 405
-
-
-def test_a_token_that_is_wrong_is_401_even_where_none_is_needed(guest: Guest) -> None:
-    token = issue(guest)
-    other = "B" if token[-1] == "A" else "A"
-    for wrong in (
-        "no-token",
-        token[:-1] + other,
-        token + "=",
-        token.swapcase(),
-        f"{token},{token}",
-    ):
-        assert_refused(show(guest, wrong))
-    assert_refused(guest.curl(NAME, headers=[(HEADER, token), (HEADER.lower(), token)]))
-    for path in EVERY_TREE:
-        assert_refused(show(guest, "no-token", path))
 
 
 def test_a_token_of_another_guest_is_401(agent: Agent, guest: Guest) -> None:
@@ -169,23 +127,6 @@ def test_a_record_may_require_a_token_or_have_none(agent: Agent, changing: Guest
     assert show(changing, "no-token").status == 200
     put(agent, changing, "--http-tokens", "default")
     assert_refused(show(changing, "no-token"))
-
-
-def test_a_guest_without_a_record_gets_no_token(agent: Agent) -> None:
-    with Guest(agent.host, "unknown") as unknown:
-        assert ask(unknown, "60").status == 404
-
-
-def test_a_token_outlives_the_daemon(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
-    daemon = make_agent({"store": {"http_tokens": "required"}})
-    guest = make_guest("one")
-    put(daemon, guest)
-    token = issue(guest, 600)
-    assert_refused(guest.curl(NAME))
-    daemon.restart()
-    assert show(guest, token).text == "one.example.org"
-    assert_refused(guest.curl(NAME))
-    assert (daemon.state_path / "token.key").stat().st_mode & 0o777 == 0o600
 
 
 def test_tokens_are_the_daemons_own_business_where_nova_answers(

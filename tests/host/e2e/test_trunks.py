@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -132,15 +131,6 @@ def test_the_ports_are_listed_with_their_kinds(agent: Agent, vms: list[Vm]) -> N
     assert "KIND" in table
 
 
-def test_neutrons_rewrite_of_the_vms_row_changes_nothing(agent: Agent, vms: list[Vm]) -> None:
-    before = rows(agent)
-    vms[0].trunk.write_metadata()
-    asks_own(vms[0].guest)
-    assert {name: row["instance"] for name, row in rows(agent).items()} == {
-        name: row["instance"] for name, row in before.items()
-    }
-
-
 @pytest.mark.parametrize("service", FAMILIES, ids=["ipv4", "ipv6"])
 def test_a_subport_without_an_instance_gets_404_and_never_its_vms(
     host: OpenvSwitch, agent: Agent, vms: list[Vm], service: str
@@ -231,67 +221,6 @@ def test_subports_are_added_listed_and_deleted(agent: Agent, vms: list[Vm]) -> N
     wait_served(agent, vms[0])
 
 
-def test_an_entry_without_a_subport_is_said(agent: Agent, vms: list[Vm]) -> None:
-    trunk = vms[0].trunk
-    done = agent.ctl("subport", "add", trunk.inner, "--vid", "300", "--instance", uuid_of("x"))
-    assert done.stderr == f"The trunk of {trunk.inner} has no subport with VID 300 yet.\n"
-    (row,) = (
-        one
-        for one in json.loads(agent.ctl("subport", "list", "--format", "json").stdout)
-        if one["fault"]
-    )
-    assert (row["vid"], row["port"], row["fault"]) == (
-        *(300, None, "the trunk has no subport with this VID"),
-    )
-    found = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
-    (line,) = [one for one in found if one["check"] == "trunks"]
-    assert f"entries without a subport on the trunk: {trunk.inner} (VID 300)" in line["text"]
-    agent.ctl("subport", "delete", trunk.inner, "--vid", "300")
-    found = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
-    (line,) = [one for one in found if one["check"] == "trunks"]
-    assert line["text"] == "2 trunks with 4 subports, 4 of them with an instance"
-
-
-def test_what_subport_cannot_do_is_one_line(host: OpenvSwitch, agent: Agent, vms: list[Vm]) -> None:
-    trunk = vms[0].trunk
-    subport = trunk.subports[0]
-
-    def fails(*words: str) -> str:
-        done = agent.ctl("subport", *words, check=False)
-        assert done.returncode in {1, 2}, done
-        return done.stderr.splitlines()[-1]
-
-    add = ("add", trunk.inner, "--vid", "7")
-    assert "instance_id is not a UUID" in fails(*add, "--instance", "web")
-    assert "mac is not of the form" in fails(*add, "--mac", "web")
-    assert "4095 is not in the range" in fails("add", trunk.inner, "--vid", "4095")
-    assert "Missing option '--vid'" in fails("add", trunk.inner)
-    assert "no port of br-int has the name" in fails("add", "nowhere", "--vid", "7")
-    said = fails("add", subport.inner, "--vid", "7")
-    assert f"{subport.inner} is a subport of {trunk.inner}, with VID {subport.vid}. Give" in said
-    host.vsctl("set", "Interface", trunk.inner, "external_ids:dfmeta-subports=odd")
-    said = fails(*add)
-    assert f"{trunk.inner}: it is not JSON" in said
-    assert said.endswith("[subport-list]")
-    assert f"ovs-vsctl remove Interface {trunk.inner} external_ids dfmeta-subports" in said
-    host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
-
-
-def test_many_commands_at_once_lose_no_entry(agent: Agent, vms: list[Vm]) -> None:
-    """Each of them reads the list, and writes it only if no other one has changed it meanwhile."""
-    trunk = vms[1].trunk
-    vids = range(1000, 1004)
-    with ThreadPoolExecutor(len(vids)) as pool:
-        done = pool.map(
-            lambda vid: agent.ctl("subport", "add", trunk.inner, "--vid", str(vid), timeout=90),
-            vids,
-        )
-        assert [one.returncode for one in done] == [0] * len(vids)
-    listed = json.loads(agent.ctl("subport", "list", trunk.inner, "--format", "json").stdout)
-    assert {row["vid"] for row in listed} == {*vids, *VIDS}
-    trunk.guest.host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
-
-
 def test_the_vms_interface_may_come_last_and_change_its_instance(
     host: OpenvSwitch, agent: Agent
 ) -> None:
@@ -314,29 +243,6 @@ def test_the_vms_interface_may_come_last_and_change_its_instance(
         wait_for(lambda: trunk.inner not in rows(agent), "the trunk to be gone")
 
 
-def test_a_trace_finds_a_parent_by_each_of_its_names(agent: Agent, vms: list[Vm]) -> None:
-    trunk = vms[0].trunk
-    for name in (trunk.guest.port, trunk.guest.instance_id):
-        done = agent.ctl("trace", name, check=False)
-        assert done.returncode == 0, done.stdout
-        assert trunk.inner in done.stdout
-    assert agent.ctl("trace", trunk.subports[0].port_id).returncode == 0
-
-
-def test_other_patch_ports_are_no_guests(agent: Agent, host: OpenvSwitch, vms: list[Vm]) -> None:
-    before = len(agent.admin("/ports").json())
-    host.add_bridge("br-ex")
-    host.vsctl(
-        *("add-port", "br-int", "int-br-ex", "--", "set", "Interface", "int-br-ex", "type=patch"),
-        *("options:peer=phy-br-ex", "--", "add-port", "br-ex", "phy-br-ex", "--", "set"),
-        *("Interface", "phy-br-ex", "type=patch", "options:peer=int-br-ex"),
-    )
-    with Guest(host, "after", address="10.0.0.10/24") as after:
-        put(agent, after)
-        asks_own(after)
-        assert len(agent.admin("/ports").json()) == before + 1
-
-
 def failures(batches: dict[Guest, Batch]) -> Counter[str]:
     """Wait for the requests; return what went wrong, by guest and kind."""
     return Counter(
@@ -354,22 +260,6 @@ def start_all(vms: list[Vm], count: int) -> dict[Guest, Batch]:
         one: one.start_many(count, path=NAME, host=FAMILIES[number % 2], timeout=20)
         for number, one in enumerate(everyone)
     }
-
-
-def test_subports_come_change_and_go_beside_guests_at_work(agent: Agent, vms: list[Vm]) -> None:
-    batches = start_all(vms, 300)
-    trunk = vms[0].trunk
-    for vid in range(300, 312):
-        trunk.add(vid)
-        listed = json.dumps(json.dumps([{"vid": vid, "instance_id": uuid_of(str(vid))}]))
-        trunk.guest.host.vsctl(
-            "set", "Interface", trunk.inner, f"external_ids:dfmeta-subports={listed}"
-        )
-        trunk.remove(vid)
-    trunk.guest.host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
-    assert failures(batches) == Counter()
-    wait_for(lambda: len(trunk.subports) == len(VIDS), "the changes")
-    wait_served(agent, *vms)
 
 
 @pytest.mark.parametrize("way", ["restart", "kill", "vswitchd"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 import subprocess
 from collections.abc import Iterator
 
@@ -119,26 +118,3 @@ def test_the_way_back_and_forth_as_it_is_described(central: Central) -> None:
     # Addresses are what 0002 has no place for.
     assert ask(central.namespace, PLACE, HOSTNAME).status == 404
     central.stop()
-
-
-@pytest.mark.parametrize("who", ["dfmeta-store", "dfmeta-agent"])
-def test_a_newer_schema_is_one_clear_line_and_exit_2(
-    central: Central, host: OpenvSwitch, who: str
-) -> None:
-    central.push(ONE, "one")
-    with sqlite3.connect(central.url.removeprefix("sqlite:///")) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    connection.close()
-    if who == "dfmeta-store":
-        central.start(wait=False)
-        status, log = central.wait(10), central.log()
-    else:
-        with Agent(host, {"store": {"connection": central.url}}) as agent:
-            done = agent.run()
-        status, log = done.returncode, done.stderr
-    assert status == 2
-    line = log.splitlines()[-1]
-    assert "the database has schema 9999, this version of dfmeta knows up to 0004" in line
-    assert "Install the newer dfmeta that wrote it, or restore a backup" in line
-    assert "Traceback" not in log
-    assert database.schema_of(central.url) == "9999"

@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import Guest, Ids, uuid_of
+from tests.harness.guest import Guest, uuid_of
 from tests.harness.nova import SECRET, RecordingNova
-from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.scheme import SIDE
 from tests.host.e2e.support import (
     META_DATA,
     NOVA_OPTIONS,
@@ -184,37 +180,6 @@ def test_a_worker_that_hangs_is_replaced_without_a_new_guest(
     assert agent.metric("dfmeta_packet_ins_total") == syns, "no first SYN was needed"
 
 
-def test_one_of_two_that_hangs_stops_nobody(agent: Agent, guest: Guest) -> None:
-    hanging = workers(agent)[0]
-    os.kill(hanging, signal.SIGSTOP)
-    polls = 0
-
-    def gone() -> bool:
-        nonlocal polls
-        if hanging not in workers(agent):
-            return True
-        assert agent.ready(), "the other one serves"
-        asks_own(guest)
-        polls += 1
-        return False
-
-    wait_for(gone, "the one that hangs to be ended", interval=0.05)
-    assert polls
-    wait_for(lambda: len(workers(agent)) == 2, "two workers again")
-    assert lost(agent, "hangs") == 1
-    asks_own(guest)
-
-
-def test_a_worker_that_hangs_and_was_replaced_goes_away(agent: Agent, guest: Guest) -> None:
-    before = workers(agent)
-    os.kill(before[0], signal.SIGSTOP)
-    agent.signal(signal.SIGHUP)
-    wait_for(lambda: not set(workers(agent)) & set(before), "both to be gone")
-    wait_for(lambda: len(workers(agent)) == 2, "two workers")
-    assert agent.log().count("it is killed") == 1
-    asks_own(guest)
-
-
 def test_a_worker_that_was_late_answers_nobody_by_what_it_knew(
     make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
@@ -267,20 +232,6 @@ def test_another_instance_on_the_port_gets_its_own_over_kept_connections_and_new
         assert answer == b""
 
 
-def test_a_kept_connection_goes_on_over_a_device_that_was_made_anew(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
-    with open_connection(guest) as kept:
-        kept.settimeout(10)
-        kept.sendall(REQUEST)
-        assert guest.instance_id.encode() in read_answer(kept)
-        host.vsctl("del-port", SIDE.bridge, SIDE.tap)
-        wait_for(lambda: agent.log().count(f"Configured {SIDE.tap}: ") == 2, "the repair")
-        wait_for(agent.ready, "the daemon to be ready")
-        kept.sendall(REQUEST)
-        assert guest.instance_id.encode() in read_answer(kept)
-
-
 def test_a_daemon_that_is_killed_takes_its_workers_with_it(agent: Agent, guest: Guest) -> None:
     mine = workers(agent)
     agent.kill()
@@ -301,40 +252,6 @@ def test_sighup_has_others_take_over_and_no_request_is_lost(agent: Agent, guest:
     assert guest.curl(META_DATA, *many).status == 431
 
 
-def test_sighup_upon_sighup_neither_adds_workers_nor_loses_one(agent: Agent, guest: Guest) -> None:
-    most, until = 0, time.monotonic() + 3
-    while time.monotonic() < until:
-        agent.signal(signal.SIGHUP)
-        most = max(most, len(workers(agent)))
-    # Two, their successors, and those before, which still end their running requests.
-    assert most <= 6
-    agent.configure({"guest_limits": {"header_lines_max": 8}})
-    agent.signal(signal.SIGHUP)
-    many = [option for n in range(9) for option in ("-H", f"X-{n}: 1")]
-    wait_for(lambda: guest.curl(META_DATA, *many).status == 431, "the last one to be in force")
-    wait_for(lambda: len(workers(agent)) == 2, "the others to have ended")
-    assert "[guest_limits] header_lines_max" in agent.log()
-    assert "Traceback" not in agent.log()
-    asks_own(guest)
-
-
-def test_what_workers_count_is_in_the_metrics_and_outlives_them(agent: Agent, guest: Guest) -> None:
-    def are_answered(count: int) -> None:
-        # A worker that does not answer in time is left out of a reading.
-        wait_for(lambda: agent.metric("dfmeta_requests_total", status="2xx") == count, "the counts")
-
-    are_answered(1)
-    for _ in range(3):
-        asks_own(guest)
-    are_answered(4)
-    before = workers(agent)
-    agent.signal(signal.SIGHUP)
-    wait_for(lambda: not set(workers(agent)) & set(before), "the workers to be others")
-    are_answered(4)
-    asks_own(guest)
-    are_answered(5)
-
-
 def test_rates_are_a_ports_over_all_workers(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
     rates = {
         "rate_limit_enabled": True,
@@ -352,43 +269,3 @@ def test_rates_are_a_ports_over_all_workers(make_agent: MakeAgent, make_guest: M
     assert sorted(statuses) == [200] * 4 + [429] * 8
     wait_for(lambda: "429" in agent.log(), "the log to say so")
     assert agent.log().count("refused with 429") == 1, "once, whichever worker has met it"
-
-
-def test_a_password_is_kept_by_the_daemon(agent: Agent, guest: Guest) -> None:
-    path = "/openstack/latest/password"
-    assert guest.curl(path, data=b"cipher").status == 200
-    assert guest.curl(path).body == b"cipher"
-    assert guest.curl(path, data=b"again").status == 409
-
-
-def test_guests_whose_instance_is_not_known_yet_wait_for_it(
-    agent: Agent, make_guest: MakeGuest
-) -> None:
-    late = make_guest("late", ids=Ids(iface_id=uuid_of("port late"), vm_uuid=""))
-    instance = uuid_of("instance late")
-    agent.put(instance, "late")
-    batch = late.start_many(1, path=META_DATA, timeout=10)
-    wait_for(lambda: agent.metric("dfmeta_held_syns") == 1, "its SYN to be held")
-    late.set_external_ids(**{"vm-uuid": instance})
-    (sample,) = batch.samples()
-    assert (sample.status, uuid_in(sample.body)) == (200, instance)
-
-
-def test_a_guest_that_reads_large_user_data_stops_nobody(
-    make_agent: MakeAgent, make_guest: MakeGuest, tmp_path: Path
-) -> None:
-    """The daemon reads the store for its workers: 16 MiB cross their pipe for each request."""
-    agent = make_agent({"df_metadata": {"proxy_workers": 2}})
-    greedy, other = make_guest("greedy", address="10.0.0.5/24"), make_guest("other")
-    content = tmp_path / "user-data"
-    content.write_bytes(os.urandom(16 << 20))
-    put(agent, greedy, "--user-data", str(content))
-    put(agent, other)
-    with ThreadPoolExecutor(6) as pool:
-        reading = [pool.submit(greedy.curl, "/latest/user-data", timeout=30) for _ in range(6)]
-        batch = other.start_many(1_000_000, path=META_DATA, interval=0.03)
-        for one in reading:
-            assert one.result().body == content.read_bytes()
-    samples = batch.finish()
-    assert len(samples) > 10
-    assert {(one.status, uuid_in(one.body)) for one in samples} == {(200, other.instance_id)}

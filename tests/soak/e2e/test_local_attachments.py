@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from tests.harness.guest import OPENSTACK6, Guest
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e import shared
-from tests.host.e2e.support import asks_own, failures
+from tests.host.e2e.support import asks_own
 from tests.host.ovs import vms as in_ovsdb
 
 RED, BLUE = 100, 200
@@ -189,37 +188,6 @@ def test_a_vlan_without_an_attachment_reaches_nothing(site: Site) -> None:
         for one in (*others, site.vms[0].containers[RED]):
             assert not stray.ping(one.ip, timeout=SOON)
         assert stray.curl("/latest/meta-data/", timeout=SOON).status == 0
-
-
-def test_attachments_come_and_go_beside_guests_at_work(site: Site) -> None:
-    everyone = [one for vm in site.vms for one in (vm.guest, *in_use(vm))]
-    batches = {one: one.start_many(40, path="/latest/meta-data/hostname") for one in everyone}
-    for vid in range(400, 410):
-        wanted = [in_ovsdb.attachment(vm.parent, vid) for vm in site.vms]
-        for vm, one in zip(site.vms, wanted, strict=True):
-            site.driver.make(vm.parent, [one])
-        site.driver.remove(wanted)
-    assert failures({one: batch.samples() for one, batch in batches.items()}) == Counter()
-
-
-def in_use(vm: Vm) -> list[Container]:
-    return [vm.containers[vid] for vid in NETWORK_OF]
-
-
-def test_y_cleanup_leaves_trunks_and_attachments(site: Site) -> None:
-    """The VMs' and the containers' own traffic passes through them."""
-    site.agent.stop()
-    before = in_ovsdb.rows(site.host)
-    site.agent.clean_up()
-    after = in_ovsdb.rows(site.host)
-    removed = before.keys() - after.keys()
-    assert removed == {"tap-metadata"}
-    assert after == {name: row for name, row in before.items() if name not in removed}
-    for vid in (0, RED, BLUE):
-        first, second = (vm.containers.get(vid, vm.guest) for vm in site.vms)
-        assert first.ping(second.ip)
-    site.agent.start()
-    wait_for(lambda: set(site.states().values()) == {"served"}, "all to be served")
 
 
 def test_z_all_is_put_back_as_it_was(site: Site) -> None:

@@ -15,7 +15,7 @@ from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e import shared
 from tests.host.e2e.support import failures
-from tests.host.e2e.test_faults import NORMAL, Busy
+from tests.host.e2e.test_faults import Busy
 from tests.host.e2e.test_meta_ip import OPTIONS, row
 
 COOKIE = "cookie=0x64666d65"
@@ -55,15 +55,6 @@ def delete_flows_of_br_meta(host: OpenvSwitch) -> None:
     host.ofctl("del-flows", META)
 
 
-def delete_answers_of_br_meta(host: OpenvSwitch) -> None:
-    host.ofctl("del-flows", META, "table=91")
-
-
-def delete_flows_of_br_int(host: OpenvSwitch) -> None:
-    host.ofctl("del-flows", "br-int")
-    host.ofctl("add-flow", "br-int", NORMAL)
-
-
 def delete_br_meta(host: OpenvSwitch) -> None:
     host.vsctl("del-br", META)
 
@@ -81,17 +72,9 @@ def change_the_patch(host: OpenvSwitch) -> None:
     host.vsctl("set-fail-mode", META, "standalone")
 
 
-def delete_host_side(host: OpenvSwitch) -> None:
-    host.namespace.ip("addr flush dev tap-meta")
-
-
 def delete_route(host: OpenvSwitch) -> None:
     host.namespace.ip("route del 240.0.0.0/16")
     host.namespace.ip("route del fd00:a9fe:a9fe:a9fe::/64", six=True)
-
-
-def set_link_down(host: OpenvSwitch) -> None:
-    host.namespace.ip("link set tap-meta down")
 
 
 def kill_vswitchd(host: OpenvSwitch) -> None:
@@ -108,15 +91,11 @@ def kill_ovsdb(host: OpenvSwitch) -> None:
     "fault",
     [
         delete_flows_of_br_meta,
-        delete_answers_of_br_meta,
-        delete_flows_of_br_int,
         delete_br_meta,
         delete_tap_meta,
         delete_the_patch,
         change_the_patch,
-        delete_host_side,
         delete_route,
-        set_link_down,
         kill_vswitchd,
         kill_ovsdb,
     ],

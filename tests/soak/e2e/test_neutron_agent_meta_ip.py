@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,8 +25,6 @@ from tests.host.e2e.test_neutron_agent import (
     requests,
     tell_of_twins,
 )
-
-MAPPINGS = f"physnet:{OUTSIDE}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +81,6 @@ def second_bridge(host: OpenvSwitch) -> tuple[list[str], list[Any], list[str]]:
     return sorted(host.ports(META_BRIDGE)), settings, others
 
 
-def mappings(agent: Agent) -> list[dict[str, Any]]:
-    """Lines of doctor about other programs on the second bridge."""
-    command = ("doctor", "--format", "json", "--root", str(agent.folder))
-    lines = json.loads(agent.ctl(*command, check=False).stdout)
-    return [line for line in lines if line["check"] == "meta-mappings"]
-
-
 def test_what_is_neutrons_stays_as_it_was(world: World, agent: Agent) -> None:
     all_ask(world)
     assert neutrons(world.host) == world.before
@@ -114,28 +103,4 @@ def test_a_restart_of_neutrons_agent_leaves_the_second_bridge_and_guests_are_ser
         neutron.restart()
         neutron.clean_up()
     assert second_bridge(world.host) == before
-    all_ask(world)
-
-
-def test_doctor_says_that_neutrons_agent_has_the_second_bridge_in_its_mappings(
-    world: World, neutron: NeutronAgent, agent: Agent
-) -> None:
-    (line,) = mappings(agent)
-    assert line["status"] == "ok"
-    neutron.configure({"OVS": {"bridge_mappings": f"{MAPPINGS},meta:{META_BRIDGE}"}})
-    neutron.restart()
-    neutron.clean_up()
-    (line,) = mappings(agent)
-    assert line["status"] == "warning"
-    assert "as Neutron's agent has on each bridge of its bridge_mappings" in line["text"]
-    all_ask(world)
-    neutron.configure({"OVS": {"bridge_mappings": MAPPINGS}})
-    neutron.restart()
-    neutron.clean_up()
-    program, *arguments = shlex.split(line["remedy"].split("`")[1])
-    assert program == "ovs-ofctl"
-    world.host.ofctl(*arguments)
-    assert second_bridge(world.host)[2] == []
-    (line,) = mappings(agent)
-    assert line["status"] == "ok"
     all_ask(world)

@@ -130,16 +130,6 @@ def test_neutron_away_and_back(world: World, vm: Guest) -> None:
         made(connection, "new")
 
 
-def test_a_port_that_the_agent_does_not_connect_is_undone(world: World, vm: Guest) -> None:
-    with world.link.paused(), allowed(vm.namespace) as connection:
-        reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
-        assert (reply.status, json.loads(reply.body)["error"]) == (503, "driver")
-        assert "has not connected the port" in world.agent.log()
-        assert (listed(connection), world.ours()) == ([], [])
-    with allowed(vm.namespace) as connection:
-        made(connection, "c1")
-
-
 def test_a_killed_daemon_goes_on(world: World, vm: Guest) -> None:
     with allowed(vm.namespace) as connection:
         token, body = connection.token, json.dumps(NETWORK)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from tests.harness.poll import wait_for
 from tests.host.e2e.support import (
     META_DATA,
     asks_own,
-    cpu_seconds,
     descriptors,
     put,
     resident,
@@ -47,12 +45,6 @@ AT_ONCE = 4
 """Requests of the greedy guest that are answered at a time: the work is in each large answer."""
 GIVEN_UP = 3 * AT_ONCE
 LARGE_PATH = "/openstack/latest/user_data"
-NETWORK_PATH = "/nocloud/network-config"
-CARDS = 16
-ANSWERS = 500
-"""Of the daemon, over which the time of one is measured."""
-TIMES = 4
-"""How much more CPU time than the usual answer one may take that a guest makes costly."""
 
 
 class Scene:
@@ -158,20 +150,6 @@ def test_a_guest_that_sends_slowly_keeps_nobody_waiting_but_itself(
     scene.assert_given_back()
 
 
-def test_connections_that_come_and_go_as_fast_as_can_be_are_nobody_elses(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    scene = Scene(make_agent(), make_guest)
-    with Greedy(scene.greedy, "churn", wanted=WANTED) as greedy:
-        with scene.others_notice_nothing():
-            late = make_guest("late", address="10.0.0.7/24")
-            put(scene.agent, late)
-            asks_own(late)
-            scene.assert_bounded()
-        assert greedy.finish().opened > 10 * WANTED
-    scene.assert_given_back()
-
-
 def test_a_large_document_that_nobody_reads_is_kept_a_few_times_and_not_for_long(
     make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
@@ -195,41 +173,3 @@ def test_a_large_document_that_nobody_reads_is_kept_a_few_times_and_not_for_long
         assert greedy.finish().ended > 0
     # malloc(3) gives back only what is at the end; the rest is there for the next ones.
     scene.assert_given_back(memory=kept)
-
-
-def cpu_of(scene: Scene, kind: Kind, *, path: str) -> float:
-    """CPU seconds of the daemon for each request of a guest that asks again and again."""
-
-    def answers() -> float:
-        return sum(
-            value
-            for name, value in scene.agent.metrics().items()
-            if name.startswith("dfmeta_requests_total")
-        )
-
-    wanted = Limits().connections_per_port
-    with Greedy(scene.greedy, kind, wanted=wanted, path=path) as greedy:
-        first = answers()
-        wait_for(lambda: answers() > first, "the flood to come up")
-        before, cpu = answers(), cpu_seconds(scene.agent)
-        with scene.others_notice_nothing():
-            wait_for(lambda: answers() >= before + ANSWERS, "answers")
-        spent, count = cpu_seconds(scene.agent) - cpu, answers() - before
-        greedy.finish()
-    sys.stdout.write(f"{kind}: {1000 * spent / count:.2f} ms of CPU time for each answer\n")
-    return spent / count
-
-
-def test_a_request_that_is_made_costly_costs_about_as_much_as_another(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    scene = Scene(make_agent(), make_guest)
-    document = scene.agent.folder / "document.json"
-    cards = {f"eth{n}": {"addresses": [f"192.0.2.{n}/24"], "mtu": 1500} for n in range(CARDS)}
-    document.write_text(json.dumps({"network_config": {"version": 2, "ethernets": cards}}))
-    put(scene.agent, scene.greedy, "--json", str(document))
-    usual = cpu_of(scene, "asks", path=NETWORK_PATH)
-    assert cpu_of(scene, "spellings", path=NETWORK_PATH) < TIMES * usual
-    # Each is refused, which takes a connection of its own.
-    assert cpu_of(scene, "chunks", path=NETWORK_PATH) < 2 * TIMES * usual
-    assert scene.agent.metric("dfmeta_refused_requests_total", reason="chunks") > 0

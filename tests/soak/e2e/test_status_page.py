@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.harness.agent import ADMIN_PORT, Agent, ask
+from tests.harness.agent import ADMIN_PORT, Agent
 from tests.harness.browser import DESKTOP, PHONE, Browser
-from tests.harness.central import GUEST_PORT, Central
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
-from tests.harness.netns import Namespace
-from tests.harness.nova import SECRET, RecordingNova
+from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
-from tests.harness.poll import wait_for
-from tests.host.e2e.support import NOVA_OPTIONS, asks_own, project_ids, put, put_nova
+from tests.host.e2e.support import asks_own, project_ids, put, put_nova
 
 PAGE = f"http://127.0.0.1:{ADMIN_PORT}/"
 GUESTS = "#guests tbody tr"
-TWO_WORKERS = {**NOVA_OPTIONS, "df_metadata": {"backend": "nova", "proxy_workers": 2}}
 SECRET_PATH = "/openstack/latest/secret-name?secret-token=1"
 
 
@@ -45,12 +40,6 @@ def three(make_guest: MakeGuest, nova: RecordingNova, agent: Agent) -> tuple[Gue
     nova.mend()
     assert agent.admin("/").status == 200
     return guests[0], guests[1], guests[2]
-
-
-def row_of(agent: Agent, guest: Guest) -> dict[str, Any]:
-    """What GET /ports has of a guest."""
-    found: list[dict[str, Any]] = agent.admin("/ports").json()
-    return next(row for row in found if row["port"] == guest.port)
 
 
 def test_a_browser_without_javascript_finds_the_guest_that_fails(
@@ -122,39 +111,3 @@ def test_a_filter_that_is_being_typed_is_kept_and_the_result_loads_itself_anew(
     seen = browser.open(PAGE, ".tiles dd", window=PHONE)
     assert seen.title.startswith("Ready, no guest fails")
     assert seen.texts[:5] == ("2", "2", "0", "0", "0")
-
-
-def test_workers_have_the_record_with_the_daemon_and_it_goes_with_the_port(
-    nova: RecordingNova, make_guest: MakeGuest, make_agent: MakeAgent
-) -> None:
-    agent = make_agent(TWO_WORKERS)
-    alpha, beta, _gamma = three(make_guest, nova, agent)
-    failed = row_of(agent, beta)
-    assert failed["requests"]["2xx"] == 1
-    assert failed["requests"]["4xx"] == 1
-    assert failed["requests"]["last_status"] == 403
-    last = failed["last_failure"]
-    assert (last["status"], last["path"], last["failing"]) == (403, "openstack", True)
-    assert row_of(agent, alpha)["last_failure"] is None
-    # In no worker and nowhere else is anything of what the guest asked for.
-    text = agent.admin("/").text + agent.admin("/ports").text
-    assert "secret-name" not in text
-    assert "secret-token" not in text
-    assert SECRET not in text
-    beta.del_port()
-    wait_for(lambda: beta.instance_id not in agent.admin("/").text, "the port to be gone")
-
-
-def test_a_store_that_many_hosts_share_has_a_page_as_well() -> None:
-    with Namespace("store") as namespace, Central(namespace=namespace) as central:
-        central.start()
-        assert ask(namespace, ("::1", GUEST_PORT), "/openstack").status == 404
-        with Browser(namespace) as browser:
-            seen = browser.open(PAGE, "header, #failures li", window=PHONE)
-        head, failure = seen.texts
-        assert "dfmeta-store" in head
-        assert re.search(r"Records\s+0\b", head)
-        assert "404 to openstack: ::1" in failure
-        assert max(seen.widths) == PHONE[0]
-        assert (seen.requests, seen.complaints) == ((PAGE,), ())
-        central.stop()
