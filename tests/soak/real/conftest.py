@@ -9,11 +9,12 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.harness import emulators, images, libvirt_images, netns
-from tests.harness.images import Disk
-from tests.harness.libvirt import Libvirt
-from tests.harness.machine import Machine
+from tests.harness import netns
+from tests.soak.real import emulators, images, libvirt_images
 from tests.soak.real.domains import ADDRESSES, CONFIGURATION
+from tests.soak.real.images import Disk
+from tests.soak.real.libvirt import Libvirt
+from tests.soak.real.machine import Machine
 from tests.soak.real.node import Node
 
 DISTRIBUTION = os.environ.get("DFMETA_TEST_DISTRIBUTION", images.USUAL.name)

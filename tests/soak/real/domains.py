@@ -11,8 +11,8 @@ from typing import Any
 
 from tests.core.docs.typed import page
 from tests.harness.console import blocks
-from tests.harness.libvirt import Libvirt
 from tests.harness.poll import wait_for
+from tests.soak.real.libvirt import Libvirt
 
 BOOT = 600
 """Seconds from the start of a guest to the end of its cloud-init, on a busy machine."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tests.harness.guest import METADATA_IP, Sample, uuid_of
-from tests.harness.machine import Machine
+from tests.soak.real.machine import Machine
 
 READY = 900
 """Seconds in which the daemon has to be ready, on a busy machine that is emulated."""

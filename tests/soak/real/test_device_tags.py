@@ -13,9 +13,9 @@ from textwrap import dedent
 import pytest
 
 from tests.core.docs.typed import page
-from tests.harness.libvirt import Libvirt
 from tests.harness.poll import wait_for
 from tests.soak.real.domains import BOOT, KEY, another, reports, user_data, wait_reports
+from tests.soak.real.libvirt import Libvirt
 
 pytestmark = pytest.mark.long
 

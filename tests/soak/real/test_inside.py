@@ -9,7 +9,7 @@ import shlex
 
 import pytest
 
-from tests.harness.machine import Machine
+from tests.soak.real.machine import Machine
 
 PATIENCE = 8
 COMMAND = (

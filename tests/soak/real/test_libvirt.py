@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.harness.libvirt import Libvirt
 from tests.harness.poll import wait_for
 from tests.soak.real.domains import (
     BOOT,
@@ -22,6 +21,7 @@ from tests.soak.real.domains import (
     user_data,
     wait_reports,
 )
+from tests.soak.real.libvirt import Libvirt
 
 pytestmark = pytest.mark.long
 

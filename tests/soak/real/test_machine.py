@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from tests.harness import netns
-from tests.harness.images import Disk
-from tests.harness.machine import Machine
 from tests.harness.poll import wait_for
+from tests.soak.real.images import Disk
+from tests.soak.real.machine import Machine
 
 PORT = 8123
 SERVER = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(PORT)]

@@ -1,6 +1,6 @@
 """Virtual machines, and ssh into them.
 
-:mod:`tests.harness.emulators` runs them. A machine is in a namespace of its own and reaches nothing
+:mod:`tests.soak.real.emulators` runs them. A machine is in a namespace of its own and reaches nothing
 outside of it; everything is removed when the creating process ends.
 """
 
@@ -14,10 +14,10 @@ from typing import Self
 
 from tests.harness import netns
 from tests.harness.closing import Closing
-from tests.harness.emulators import Boot
-from tests.harness.images import Disk
 from tests.harness.netns import CommandError
 from tests.harness.poll import wait_for
+from tests.soak.real.emulators import Boot
+from tests.soak.real.images import Disk
 
 BOOT_TIMEOUT = 900
 """Maximum seconds from the start of the emulator to the first command, on a busy machine."""

@@ -17,8 +17,8 @@ from xml.etree import ElementTree
 from dfmeta.inspect.offload import DRIVER
 from tests.harness import netns
 from tests.harness.closing import Closing
-from tests.harness.libvirt_images import GuestDisk
 from tests.harness.poll import wait_for
+from tests.soak.real.libvirt_images import GuestDisk
 
 START = 120
 """Maximum seconds until a program of the host answers, on a busy machine."""
@@ -84,7 +84,7 @@ class Libvirt(Closing):
     """
 
     def __init__(self, tree: Path, guest: GuestDisk) -> None:
-        """:param tree: the result of :func:`tests.harness.libvirt_images.host`."""
+        """:param tree: the result of :func:`tests.soak.real.libvirt_images.host`."""
         self.tree = tree
         self._guest = guest
         self._stack = contextlib.ExitStack()

@@ -1,6 +1,6 @@
 """The root file system of a libvirt host, and the disk of its guests.
 
-The host is not a virtual machine: its programs run in a chroot (:mod:`tests.harness.libvirt`). A
+The host is not a virtual machine: its programs run in a chroot (:mod:`tests.soak.real.libvirt`). A
 guest is a virtual machine, with the distribution's cloud-init.
 """
 
@@ -10,8 +10,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.harness.emulators import kernel_of
-from tests.harness.images import (
+from tests.harness.netns import run
+from tests.soak.real.emulators import kernel_of
+from tests.soak.real.images import (
     BUILD_TIMEOUT,
     Distribution,
     bootstrap,
@@ -24,7 +25,6 @@ from tests.harness.images import (
     requirements,
     wheel_of_checkout,
 )
-from tests.harness.netns import run
 
 _RELEASE = "dfmeta"
 """Name of the virtual environment below /opt."""

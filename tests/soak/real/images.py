@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.harness.emulators import Emulator
 from tests.harness.netns import ROOT, CommandError, run
+from tests.soak.real.emulators import Emulator
 
 CACHE = ROOT / ".cache" / "real"
 SIZE = "6G"
