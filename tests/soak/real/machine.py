@@ -1,6 +1,7 @@
 """Virtual machines, and ssh into them.
 
-:mod:`tests.soak.real.emulators` runs them. A machine is in a namespace of its own and reaches nothing
+:mod:`tests.soak.real.emulators` runs them. A machine is in a namespace of its own and reaches
+nothing
 outside of it; everything is removed when the creating process ends.
 """
 
