@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
-import eventlet
 import pytest
-from eventlet.event import Event
-from eventlet.hubs import get_hub
 
 from dfmeta import metrics
 from dfmeta.model import Answer, GuestRequest, HttpHost, Identity
 from dfmeta.proxy.nova import backend as nova
 from dfmeta.proxy.nova.backend import NovaBackend, NovaSettings
+from dfmeta.runtime import clock
 from tests.core.unit.support import AMPLE, INSTANCE, PROJECT
-from tests.core.unit.upstream import Asked, Upstream
+from tests.core.unit.upstream import Upstream
 
 SECRET = b"a secret"
 IDENTITY = Identity(INSTANCE, PROJECT, "port-1", "tap1", incarnation=1)
 SIGNATURE = hmac.new(SECRET, INSTANCE.encode(), hashlib.sha256).hexdigest()
 PASSWORD = GuestRequest("POST", "/openstack/latest/password", body=b"cipher", guest_ip="10.0.0.5")
-SHORT = 0.3
-"""Seconds of a request whose time is to run out."""
 
 
 @pytest.fixture
@@ -52,7 +46,6 @@ def upstream(upstreams: Callable[..., Upstream]) -> Upstream:
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., NovaBackend]]:
     """Makes the backend for some servers; options as :class:`NovaSettings` has them."""
-    monkeypatch.setattr(nova, "RETRY_PAUSE", 0.01)
     monkeypatch.setattr(nova, "REST", 1000.0)
     made: list[NovaBackend] = []
 
@@ -66,32 +59,6 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., NovaBacke
         one.close()
 
 
-class Patience:
-    """The times that the backend gives its tries: each is over when a test says so."""
-
-    def __init__(self) -> None:
-        self.given: list[float] = []
-        self._tries: list[tuple[Any, Any]] = []
-
-    def timeout(self, seconds: float, exception: bool) -> Any:
-        """Stand for :class:`eventlet.Timeout`."""
-        self.given.append(seconds)
-        made = eventlet.Timeout(2 * AMPLE, exception)
-        self._tries.append((made, eventlet.getcurrent()))
-        return made
-
-    def end(self, number: int = -1) -> None:
-        """Have the time of a try be over, of the latest one unless another is named."""
-        made, trying = self._tries[number]
-        get_hub().schedule_call_global(0, trying.throw, made)
-
-    def hang(self, _asked: Asked) -> bytes:
-        """Never answer: the time of a try is over as soon as its request has come."""
-        self.end()
-        Event().wait()
-        raise AssertionError("this event is never sent")
-
-
 @pytest.fixture
 def one_round(monkeypatch: pytest.MonkeyPatch, backend: object) -> None:
     """Have each server be tried once: there is no time for the pause before the next round."""
@@ -100,13 +67,8 @@ def one_round(monkeypatch: pytest.MonkeyPatch, backend: object) -> None:
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch, one_round: None) -> Patience:
-    """Ends the time of tries, of which there is one for each server."""
-    del one_round
-    made = Patience()
-    stand_in = SimpleNamespace(Timeout=made.timeout, sleep=eventlet.sleep)
-    monkeypatch.setattr(nova, "eventlet", stand_in)
-    return made
+def patience(one_round: None) -> None:
+    """As ``one_round``."""
 
 
 def get(path: str = "/openstack/latest/meta_data.json", **fields: Any) -> GuestRequest:
@@ -118,8 +80,7 @@ def ask(
     backend: NovaBackend, request: GuestRequest | None = None, seconds: float = AMPLE
 ) -> Answer:
     """Ask as the guest of these tests."""
-    deadline = time.monotonic() + seconds
-    return backend.answer(request or get(), IDENTITY, deadline=deadline)
+    return backend.answer(request or get(), IDENTITY, deadline=clock.now() + seconds)
 
 
 def nowhere() -> HttpHost:

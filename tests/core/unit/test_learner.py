@@ -7,7 +7,6 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import metrics
 from dfmeta.apps.learner import HELD_IN_ALL, HELD_PER_PORT, SETTLE, Held, Holds
-from dfmeta.exceptions import NotConnectedError
 from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS6
 from dfmeta.model import Endpoint, PortId
 from dfmeta.packets import parse_syn
@@ -116,24 +115,6 @@ def test_without_a_connection_a_syn_is_lost_and_nothing_breaks(rig: Rig) -> None
     assert rig.switch.packet_outs() == []
 
 
-def test_a_syn_whose_flows_cannot_be_sent_is_lost_and_nothing_breaks(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(_endpoint: Endpoint) -> None:
-        raise NotConnectedError(bridge="br-int")
-
-    monkeypatch.setattr(rig.reconciler, "apply", lost)
-    send(rig, syn())
-    assert rig.switch.packet_outs() == []
-
-
-def test_a_connection_that_is_lost_meanwhile_loses_the_syn(rig: Rig) -> None:
-    rig.switch.silent = True
-    send(rig, syn())
-    rig.disconnect()
-    assert rig.switch.packet_outs() == []
-
-
 def test_a_syn_of_a_port_that_went_meanwhile_is_not_released(rig: Rig) -> None:
     rig.switch.silent = True
     send(rig, syn())
@@ -157,18 +138,6 @@ def test_what_is_not_answered_is_counted(rig: Rig, frame: bytes, ofport: int, ou
     send(rig, frame, ofport)
     assert packet_ins(outcome) == before + 1
     assert rig.switch.sent == []
-
-
-def test_an_eighth_address_is_dropped_while_all_have_connections(rig: Rig) -> None:
-    for number in range(7):
-        send(rig, syn(f"10.0.1.{number}"))
-    for claim in map(rig.registry.claim, _keys(rig)):
-        assert claim is not None
-        rig.registry.opened(claim, 0)
-    before = packet_ins("no_slot")
-    send(rig, syn("10.0.1.7"))
-    assert packet_ins("no_slot") == before + 1
-    assert len(rig.switch.packet_outs()) == 7
 
 
 def test_a_syn_in_the_place_of_another_address_waits_for_the_datapath_too(rig: Rig) -> None:
@@ -202,23 +171,6 @@ def test_an_address_keeps_its_slot_until_its_syn_is_sent_on(rig: Rig) -> None:
     assert len(rig.switch.packet_outs()) == 8
 
 
-def test_an_address_whose_syn_is_not_sent_on_gives_way_as_well(rig: Rig) -> None:
-    rig.switch.model.refuse = lambda _mod: (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
-    for number in range(7):
-        send(rig, syn(f"10.0.1.{number}"))
-    assert rig.switch.packet_outs() == []
-    rig.now += EXPECTED
-    before = packet_ins("no_slot")
-    send(rig, syn("10.0.1.7"))
-    assert packet_ins("no_slot") == before
-
-
-def _keys(rig: Rig) -> list[object]:
-    from dfmeta.flows.key import IN_PORT
-
-    return [IN_PORT.key_of(HERE, slot) for slot in rig.registry.slots(HERE)]
-
-
 def test_what_waits_too_long_is_given_up(waiting: Rig) -> None:
     send(waiting, syn())
     waiting.now += waiting.hold_timeout + 0.1
@@ -229,36 +181,12 @@ def test_what_waits_too_long_is_given_up(waiting: Rig) -> None:
     assert waiting.switch.packet_outs() == []
 
 
-def test_what_was_not_given_up_in_time_is_not_released_either(waiting: Rig) -> None:
-    send(waiting, syn())
-    waiting.now += waiting.hold_timeout
-    waiting.registry.set_port(port())
-    let_hub_run()
-    assert waiting.switch.packet_outs() == []
-    assert waiting.registry.take_wait(HERE, 40000) == 0.0
-
-
-def test_a_change_that_brings_no_instance_keeps_what_waits(waiting: Rig) -> None:
-    send(waiting, syn())
-    waiting.registry.set_port(port(instance="", project="another"))
-    let_hub_run()
-    assert len(waiting.learner.holds) == 1
-
-
 def test_another_ports_instance_releases_nothing(waiting: Rig) -> None:
     send(waiting, syn())
     waiting.registry.set_port(port(14, name="tap2"))
     let_hub_run()
     assert waiting.switch.packet_outs() == []
     assert len(waiting.learner.holds) == 1
-
-
-def test_the_gauge_shows_how_many_wait(waiting: Rig) -> None:
-    send(waiting, syn(source_port=1))
-    send(waiting, syn(source_port=2))
-    assert metrics.REGISTRY.get_sample_value("dfmeta_held_syns") == 2
-    waiting.registry.set_port(port())
-    assert metrics.REGISTRY.get_sample_value("dfmeta_held_syns") == 0
 
 
 def test_a_port_keeps_the_newest_of_its_syns() -> None:
@@ -279,14 +207,6 @@ def test_a_repeated_syn_replaces_the_one_before_and_keeps_its_time() -> None:
         (2, 6.0, b""),
         (1, 5.0, b"new"),
     ]
-
-
-def test_a_flooding_port_takes_no_room_from_another() -> None:
-    holds = Holds()
-    holds.put(held(7, endpoint=Endpoint(14)))
-    for number in range(5000):
-        holds.put(held(number % 60000))
-    assert ports_of(holds, Endpoint(14)) == [7]
 
 
 def test_the_oldest_gives_way_when_all_room_is_taken() -> None:

@@ -22,27 +22,23 @@ def test_a_second_daemon_on_a_bridge_is_refused_and_told_which(ovsdb: str) -> No
         assert str(caught.value.fields["lock"]).startswith("@dfmeta-agent ")
 
 
-def test_a_lock_ends_with_its_holder(ovsdb: str) -> None:
-    for _ in range(2):
-        with BridgeLock(ovsdb, "br-int"):
-            pass
-
-
-def test_a_lock_ends_with_an_error_of_its_holder(ovsdb: str) -> None:
+def test_lock_ends_with_its_holder(ovsdb: str) -> None:
     with pytest.raises(RuntimeError), BridgeLock(ovsdb, "br-int"):
         raise RuntimeError
     with BridgeLock(ovsdb, "br-int"):
         pass
 
 
-def test_another_bridge_is_another_lock(ovsdb: str) -> None:
-    with BridgeLock(ovsdb, "br-int"), BridgeLock(ovsdb, "br-ex"):
-        pass
-
-
-def test_another_database_is_another_lock() -> None:
-    with BridgeLock("unix:/a.sock", "br-int"), BridgeLock("tcp:127.0.0.1:6640", "br-int"):
-        pass
+def test_another_bridge_or_database_is_another_lock(ovsdb: str) -> None:
+    long = f"unix:/{'x' * 120}/db.sock"
+    for one, other in (
+        ((ovsdb, "br-int"), (ovsdb, "br-ex")),
+        (("unix:/a.sock", "br-int"), ("tcp:127.0.0.1:6640", "br-int")),
+        ((long, "br-int"), (long, "br-ex")),
+        ((f"unix:/{'ü' * 60}/db.sock", "br-int"), (ovsdb, "br-int")),
+    ):
+        with BridgeLock(*one), BridgeLock(*other):
+            pass
 
 
 def test_one_database_by_two_names_is_one_lock(tmp_path: Path) -> None:
@@ -51,14 +47,3 @@ def test_one_database_by_two_names_is_one_lock(tmp_path: Path) -> None:
     one, other = f"unix:{tmp_path}/run/db.sock", f"unix:{tmp_path}/link/../link/db.sock"
     with BridgeLock(one, "br-int"), pytest.raises(AlreadyRunningError):
         BridgeLock(other, "br-int").__enter__()
-
-
-def test_two_bridges_of_a_database_with_a_long_path_are_two_locks() -> None:
-    ovsdb = f"unix:/{'x' * 120}/db.sock"
-    with BridgeLock(ovsdb, "br-int"), BridgeLock(ovsdb, "br-ex"):
-        pass
-
-
-def test_a_path_that_is_not_ascii_can_be_locked() -> None:
-    with BridgeLock(f"unix:/{'ü' * 60}/db.sock", "br-int"):
-        pass

@@ -17,10 +17,9 @@ from dfmeta.flows.desired import Guest
 from dfmeta.flows.entry import Entry
 from dfmeta.flows.flow import Flow, PopVlan, PushVlan, SetField, Value, flow
 from dfmeta.flows.key import IN_PORT, SLOT6, InPortKeys
-from dfmeta.flows.meta_bridge import NEEDED, MetaTap
+from dfmeta.flows.meta_bridge import NEEDED
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import (
-    BR_INT,
     BR_META,
     AnyPurpose,
     Layout,
@@ -29,9 +28,9 @@ from dfmeta.flows.pipeline import (
     Purpose,
     cookie_of,
 )
-from dfmeta.flows.reading import NONE, FlowAddress, read_address, read_service
+from dfmeta.flows.reading import NONE, FlowAddress, read_address
 from dfmeta.flows.wire import Wire
-from dfmeta.model import Endpoint, GuestAddress, NextHop
+from dfmeta.model import Endpoint
 from tests.core.unit.support import SERVICE6, TAP6, address, address6, guests
 from tests.flowsim import Switch, stats
 from tests.harness.examples import examples
@@ -100,18 +99,6 @@ def test_every_flow_is_one_of_its_bridges_pipeline_and_has_a_place_of_its_own(
         assert {one.purpose for one in flows} <= set(LAYOUTS[bridge].pipeline.purposes)
         assert len({one.match_key for one in flows}) == len(flows)
         assert all(one.meter is None for one in flows)
-
-
-def test_every_purpose_of_the_second_bridge_has_a_flow() -> None:
-    flows = both_bridges(Guest(HERE, None, KNOWN), scheme())["br-meta"]
-    assert {one.purpose for one in flows} == set(BR_META.purposes)
-
-
-def test_the_host_asks_the_integration_bridge_for_nothing() -> None:
-    guest = Guest(HERE, None, KNOWN, next_hops=(NextHop("10.0.0.2"),))
-    flows = both_bridges(guest, scheme())["br-int"]
-    missing = set(BR_INT.purposes) - {one.purpose for one in flows}
-    assert missing == {Purpose.KEY_ARP, Purpose.KEY_ND}
 
 
 @pytest.mark.parametrize("number", KNOWN)
@@ -314,17 +301,6 @@ def test_a_damaged_flow_of_the_second_bridge_serves_nobody(value: Value) -> None
         assert (read.endpoint, read.slot) == (None, None)
 
 
-def test_the_address_of_the_service_is_read() -> None:
-    keys = scheme()
-    found: dict[AnyPurpose, set[str]] = {}
-    for one in both_bridges(Guest(HERE, None, KNOWN), keys)["br-meta"]:
-        found.setdefault(one.purpose, set()).add(read_service(one))
-    assert found.pop(MetaPurpose.META_TO_PROXY) == {TAP6.guest_ip, *SERVICE6}
-    # The first IPv6 address is the probe's, the second that of the guest.
-    assert found.pop(MetaPurpose.META_REPLY) == {TAP6.guest_ip, *SERVICE6}
-    assert all(seen == {""} for seen in found.values())
-
-
 # Flows of the other scheme, after a change of the option
 
 
@@ -351,17 +327,3 @@ def test_a_flow_of_the_other_scheme_has_no_slot() -> None:
 def test_a_bare_flow_of_any_purpose_serves_nobody() -> None:
     for purpose in (*Purpose, *MetaPurpose):
         assert read_address(Flow(purpose, ()), scheme()) == FlowAddress()
-
-
-def test_an_address_is_the_guests_own() -> None:
-    assert read_address(of("br-int", Purpose.ADDRESS), scheme()).address == GuestAddress(
-        address().mac, address().ip
-    )
-
-
-def test_a_tap_names_the_versions_that_guests_can_use() -> None:
-    keys = scheme()
-    plain: MetaTap = meta_tap_of(keys, ())
-    assert [family.version for family, _ips in plain.services()] == [4]
-    both = [(family.version, ips) for family, ips in meta_tap_of(keys).services()]
-    assert both == [(4, (TAP6.guest_ip,)), (6, SERVICE6)]

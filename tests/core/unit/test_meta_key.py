@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import KeyRangeError
-from dfmeta.flows.key import IN_PORT, PREFIX6, Keys
-from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.model import Endpoint
 from tests.harness.examples import examples
 from tests.harness.meta import BASE_MAC, CIDR, meta_keys
@@ -20,11 +19,6 @@ SMALL = IPv4Network("192.0.2.16/28")
 HERE, THERE = Endpoint(13), Endpoint(14)
 NUMBERS = st.integers(2, SIZE - 2) | st.integers(SIZE + 2, 2 * SIZE - 2)
 FEW = settings(deadline=None, max_examples=examples(50))
-
-
-def everything(keys: MetaKeys) -> list[int]:
-    """All numbers of guests."""
-    return [*keys.slots(4), *keys.slots(6)]
 
 
 @pytest.mark.parametrize(
@@ -57,16 +51,6 @@ def test_a_number_comes_back_from_its_meta_ip_and_from_its_meta_mac(number: int)
     assert keys.parse(key) == keys.labelled(keys.label(number)) == (HERE, number)
 
 
-def test_no_two_numbers_share_a_meta_ip_or_a_meta_mac() -> None:
-    keys = meta_keys(SMALL)
-    numbers = everything(keys)
-    assert len(numbers) == 2 * (SMALL.num_addresses - 3)
-    assert len({keys.key_of(HERE, number) for number in numbers}) == len(numbers)
-    taken = {keys.label(number) for number in numbers}
-    taken |= {keys.label(1), keys.probe_label(4), keys.probe_label(6)}
-    assert len(taken) == len(numbers) + 3
-
-
 @pytest.mark.parametrize("cidr", [SMALL, CIDR, IPv4Network("192.0.2.8/29")], ids=str)
 @pytest.mark.parametrize("version", [4, 6])
 def test_what_the_host_itself_uses_is_no_guests(cidr: IPv4Network, version: int) -> None:
@@ -83,14 +67,6 @@ def test_what_the_host_itself_uses_is_no_guests(cidr: IPv4Network, version: int)
     assert keys.labelled(keys.probe_label(version)) is None
     assert keys.labelled(keys.label(1)) is None
     assert keys.labelled(BASE_MAC) is None
-
-
-def test_the_network_and_the_broadcast_address_are_no_guests() -> None:
-    keys = meta_keys(SMALL)
-    found = {keys.key_of(HERE, number) for number in keys.slots(4)}
-    assert not found & {SMALL.network_address, SMALL[1], SMALL.broadcast_address}
-    assert keys.gateway(4) == str(SMALL[1])
-    assert keys.gateway(6) == str(PREFIX6[1])
 
 
 @pytest.mark.parametrize(
@@ -149,10 +125,3 @@ def test_the_key_of_a_port_needs_no_label() -> None:
     scheme.own(HERE, 3)
     scheme.disown(HERE, 3)
     assert scheme.parse(scheme.key_of(THERE, 3)) == (THERE, 3)
-
-
-@pytest.mark.parametrize("version", [4, 6])
-def test_an_endpoint_may_use_a_few_addresses_at_a_time(version: int) -> None:
-    keys = meta_keys()
-    assert 0 < keys.most(version) < len(keys.slots(version))
-    assert keys.network(version) == (CIDR if version == 4 else PREFIX6)

@@ -99,13 +99,6 @@ def test_a_second_bridge_that_goes_and_comes_is_noticed() -> None:
     assert host.read([meta, *meta.ports])[0] == whole
 
 
-def test_without_the_integration_bridge_nothing_is_sound() -> None:
-    host = Host()
-    host.home = None
-    found, _asked = host.read()
-    assert (found.patch_int, found.sound) == (None, False)
-
-
 def test_a_bond_is_not_the_port_of_that_name() -> None:
     host = Host()
     host.tap.interfaces.append(interface("bonded"))

@@ -28,8 +28,6 @@ from tests.core.unit.support import (
     syn,
 )
 
-SOON = 0.01
-
 
 def event(kind: int, body: bytes, xid: int = 1) -> Any:
     raw = struct.pack("!BBHI", ofp.OFP_VERSION, kind, 8 + len(body), xid) + body
@@ -107,7 +105,7 @@ def test_an_error_is_told_to_who_waits(app: MetadataApp, rig: Rig, body: bytes, 
     let_hub_run()
     app.error(over(rig, event(ofp.OFPT_ERROR, body + bytes(8), xid=rig.switch.sent[-1].xid)))
     with pytest.raises(SwitchError, match=text):
-        pending.wait(SOON)
+        pending.wait(1.0)
 
 
 def multipart(kind: int, body: bytes, *, xid: int, more: bool = False) -> Any:
@@ -123,7 +121,7 @@ def test_a_dump_comes_in_parts(app: MetadataApp, rig: Rig) -> None:
     app.multipart_reply(over(rig, multipart(ofp.OFPMP_FLOW, entry, xid=xid, more=True)))
     assert not pending.finished
     app.multipart_reply(over(rig, multipart(ofp.OFPMP_FLOW, entry * 2, xid=xid)))
-    assert len(pending.wait(SOON)) == 3
+    assert len(pending.wait(1.0)) == 3
 
 
 def test_no_handler_ever_waits(app: MetadataApp, rig: Rig) -> None:

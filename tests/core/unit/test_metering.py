@@ -42,12 +42,6 @@ def test_a_meters_setting_reads_as_os_ken_reads_it(
     assert ours.rate == (limits[0] if alike else 0)
 
 
-@pytest.mark.parametrize(("flags", "rate"), [(ofp.OFPMF_PKTPS, 50), (ofp.OFPMF_KBPS, 0)])
-def test_a_limit_of_kilobits_is_no_rate_of_packets(flags: int, rate: int) -> None:
-    data = bytearray(config(65536, flags | ofp.OFPMF_BURST, [(ofp.OFPMBT_DROP, 50, 50)]))
-    assert MeterConfig.parser(data, 0).rate == rate
-
-
 @given(number=NUMBERS, flows=NUMBERS, bands=st.lists(st.tuples(COUNTS, COUNTS), max_size=3))
 def test_a_meters_counters_read_as_os_ken_reads_them(
     number: int, flows: int, bands: list[tuple[int, int]]

@@ -10,7 +10,6 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.meters import LEFT_OVER, Meters
-from dfmeta.exceptions import SwitchError
 from dfmeta.flows.metering import FIRST_IDS, LAST_ID
 from dfmeta.flows.pipeline import BR_INT, RATES, Purpose
 from dfmeta.model import Endpoint, PortId
@@ -64,13 +63,6 @@ def test_a_port_gets_a_meter_before_its_flows(rig: Rig) -> None:
     assert opening.meter == ALL
     kinds = rig.switch.kinds()
     assert kinds.index(ofp.OFPT_METER_MOD) < len(kinds) - 1
-
-
-def test_a_port_that_goes_takes_its_meter_along(rig: Rig) -> None:
-    add(rig)
-    rig.registry.remove_port(PortId("row-of-tap13"))
-    let_hub_run()
-    assert rig.switch.meters == {}
 
 
 def uses(rig: Rig, meter: int) -> None:
@@ -141,27 +133,6 @@ def test_a_port_that_is_back_before_the_answer_gets_other_meters(rig: Rig) -> No
     rig.reconciler.reconcile()
     let_hub_run()
     assert rig.switch.meters == others
-
-
-def test_flows_of_an_old_dump_bring_no_meter_back_that_is_leaving(rig: Rig) -> None:
-    add(rig)
-    uses(rig, OWN)
-    rig.registry.remove_port(PortId("row-of-tap13"))
-    let_hub_run()
-    rig.meters.learn(rig.channel, {(HERE, Purpose.SYN): OWN})
-    assert rig.meters.ids(Purpose.SYN) == {}
-
-
-def test_what_is_not_answered_is_asked_again_after_a_reconnect(rig: Rig) -> None:
-    add(rig)
-    rig.switch.silent = True
-    rig.registry.remove_port(PortId("row-of-tap13"))
-    let_hub_run()
-    rig.disconnect()
-    rig.switch.silent = False
-    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
-    rig.connect()
-    assert rig.switch.meters == {}
 
 
 def test_a_meter_made_and_left_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> None:
@@ -236,14 +207,6 @@ def test_a_switch_without_meters_is_served_without(caplog: pytest.LogCaptureFixt
     assert caplog.text.count("has no meters") == 1
 
 
-def test_a_meter_that_somebody_removed_is_made_again(rig: Rig) -> None:
-    add(rig)
-    rig.switch.meters.clear()
-    rig.reconciler.reconcile()
-    let_hub_run()
-    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
-
-
 def test_a_meter_that_somebody_changed_is_nobodys_of_ours(rig: Rig) -> None:
     add(rig)
     rig.switch.meters[OWN] = 9
@@ -276,14 +239,6 @@ def test_meters_that_our_flows_use_are_found_without_a_memory(rig: Rig) -> None:
     assert again.switch.flow_mods() == []
 
 
-def test_meters_of_ports_that_went_during_a_restart_are_removed(rig: Rig) -> None:
-    add(rig)
-    again = Rig(remembered=memory_of(rig.meters))
-    again.switch.meters = dict(rig.switch.meters) | {7: 5}
-    again.connect()
-    assert again.switch.meters == {7: 5}
-
-
 def test_meters_are_kept_over_a_reconnect(rig: Rig) -> None:
     add(rig)
     rig.disconnect()
@@ -292,21 +247,6 @@ def test_meters_are_kept_over_a_reconnect(rig: Rig) -> None:
     assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
     mods = [one for one in rig.switch.sent if one.kind == ofp.OFPT_METER_MOD]
     assert len(mods) == 2
-
-
-def test_a_meter_released_without_a_connection_is_forgotten(rig: Rig) -> None:
-    add(rig)
-    rig.disconnect()
-    rig.registry.remove_port(PortId("row-of-tap13"))
-    rig.meters.release(rig.channel, HERE)
-    rig.connect()
-    assert rig.switch.meters == {}
-
-
-def test_drawing_stays_in_our_range_whatever_is_taken() -> None:
-    meters = Meters()
-    meters._foreign = set(range(FIRST_ID, LAST_ID))
-    assert meters._draw((Endpoint(5), Purpose.SYN)) == LAST_ID
 
 
 def test_a_bridge_with_other_rates_has_meters_of_those(rig: Rig) -> None:
@@ -336,35 +276,6 @@ def test_cleanup_takes_remembered_meters_and_those_that_our_flows_use(rig: Rig) 
     assert cleanup.switch.meters == {OWN: 4321, 7: SYN_RATE}
 
 
-def test_a_dump_of_meters_that_is_refused_leaves_what_was_known(rig: Rig) -> None:
-    add(rig)
-    rig.switch.model.has_meters = False
-    rig.meters.learn(rig.channel, {})
-    assert rig.meters.ids(Purpose.SYN) == {HERE: OWN}
-    rig.switch.model.has_meters = True
-    rig.meters.learn(rig.channel, {})
-    assert rig.meters.of(rig.channel, HERE, Purpose.SYN) == OWN
-
-
-def test_a_lost_connection_is_no_collision(rig: Rig) -> None:
-    rig.switch.silent = True
-    rig.registry.set_port(port())
-    let_hub_run()
-    rig.disconnect()
-    assert rig.meters.ids(Purpose.SYN) == {HERE: OWN}
-    assert issubclass(SwitchError, Exception)
-
-
-def test_a_meter_made_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> None:
-    running = dumping_meters(rig)
-    add(rig)
-    while not running.dead:
-        rig.switch.speak()
-    rig.reconciler.reconcile()
-    let_hub_run()
-    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
-
-
 # Left over
 
 
@@ -391,27 +302,6 @@ def test_a_deletion_that_is_lost_with_the_connection_is_sent_again(rig: Rig) -> 
     rig.disconnect()
     assert lost
     rig.switch.silent, rig.switch.model.refuse = False, lambda _mod: None
-    assert rig.switch.meters
-    rig.connect()
-    assert rig.switch.meters == {}
-
-
-def test_a_deletion_that_finds_no_connection_is_sent_on_the_next(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer that a meter is unused may be the last on its connection."""
-    add(rig)
-    asks = rig.meters.unused
-
-    def last_answer(*args: object) -> list[int]:
-        found = asks(*args)  # type: ignore[arg-type]
-        rig.controller.disconnected(rig.switch)
-        return found
-
-    monkeypatch.setattr(rig.meters, "unused", last_answer)
-    rig.registry.remove_port(PortId("row-of-tap13"))
-    let_hub_run()
-    monkeypatch.undo()
     assert rig.switch.meters
     rig.connect()
     assert rig.switch.meters == {}

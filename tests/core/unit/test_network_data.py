@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.model import Answer, GuestRequest
-from dfmeta.proxy.network_data import SIZE_MAX, Vlan, completed, is_file, whole, with_vlans
+from dfmeta.proxy.network_data import SIZE_MAX, Vlan, completed, is_file, with_vlans
 from dfmeta.store.guest.etags import etag_of, tagged
 from tests.harness.examples import examples
 
@@ -94,11 +94,6 @@ def test_a_vm_may_have_a_vlan_id_on_two_trunks() -> None:
         ("dfsub200", "tap1", ONE),
         ("dfsub100-tap2", "tap2", TWO),
     ]
-
-
-def test_a_trunk_may_have_all_vlan_ids() -> None:
-    links = completed_document(NOVA, *(Vlan(ONE, vid, SUB) for vid in range(1, 4095)))["links"][2:]
-    assert [one["vlan_id"] for one in links] == [*range(1, 4095)]
 
 
 @pytest.mark.parametrize("vlan_id", [100, "100"])
@@ -253,12 +248,6 @@ def test_only_complete_links_are_added_once_and_nothing_else_changes(
 )
 def test_the_file_has_one_spelling(path: str, *, yes: bool) -> None:
     assert is_file(path) == yes
-
-
-def test_the_whole_document_is_asked_for() -> None:
-    headers = {"if-none-match": "*", "accept": "a"}
-    asked = whole(GuestRequest("HEAD", PATH, headers=headers, guest_ip="10.0.0.5"))
-    assert asked == GuestRequest("GET", PATH, headers={"accept": "a"}, guest_ip="10.0.0.5")
 
 
 BODY = json.dumps(NOVA).encode()

@@ -137,13 +137,6 @@ def test_two_ports_that_change_numbers_are_served_once_ovsdb_says_so_too(rig: Ri
     assert entering(rig) == flows
 
 
-def test_a_port_whose_number_is_said_to_be_its_own_stays_as_it_is(rig: Rig) -> None:
-    say(rig, ofp.OFPPR_ADD, 13, b"tap1")
-    identity = rig.registry.identity(HERE)
-    say(rig, ofp.OFPPR_MODIFY, 13, b"tap1")
-    assert rig.registry.identity(HERE) is identity
-
-
 ANEW = {
     "deleted": [(ofp.OFPPR_DELETE, b"tap1", bytes(6))],
     "added": [(ofp.OFPPR_ADD, b"tap1", bytes(6))],
@@ -250,15 +243,6 @@ def test_while_ovsdb_does_not_answer_it_is_said_which_port_waits(
     assert caplog.text == ""
 
 
-def test_ovsdb_is_asked_nothing_about_what_does_not_change(rig: Rig, ovsdb: Ovsdb) -> None:
-    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
-    assert rig.controller.numbers.ask()
-    asked = ovsdb.asked
-    say(rig, ofp.OFPPR_MODIFY, 13, b"tap1")
-    assert rig.controller.numbers.ask()
-    assert ovsdb.asked == asked
-
-
 def test_a_name_too_long_for_openflow_is_known_by_its_devices_mac_as_well() -> None:
     rig = Rig()
     long = replace(port(name="vhost-user-of-a-guest"), device_mac="02:00:00:00:00:01")
@@ -294,15 +278,6 @@ def test_a_list_takes_the_place_of_what_was_known(
     rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
     assert rig.controller.numbers.ask()
     assert set(served(rig)) == {13, 14}
-
-
-def test_a_list_without_a_connection_is_no_further_line(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
-    rig.disconnect()
-    caplog.clear()
-    assert not rig.controller.numbers.ask()
-    assert caplog.text == "", "the end of the connection is a line already"
 
 
 def read(rig: Rig, kind: int, body: bytes) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import webob
-from eventlet.greenpool import GreenPool
 from oslo_config import cfg
 
 import dfmeta.conf
@@ -83,12 +82,6 @@ def test_no_secret_is_told_in_clear(load: Load, options: dict[str, str], hidden:
     text = json.dumps(told(conf))
     assert hidden not in text
     assert text.count('"digest": "') == 1
-
-
-def test_a_database_that_is_a_file_and_an_empty_secret_are_no_secrets(load: Load) -> None:
-    found = rows(load(state_path="/var/lib/one"))
-    assert found["[store] connection"]["value"] == "sqlite:////var/lib/one/store.db"
-    assert found["[DEFAULT] metadata_proxy_shared_secret"]["value"] == ""
 
 
 def test_a_digest_takes_memory_and_differs_from_process_to_process() -> None:
@@ -229,14 +222,6 @@ def test_digests_are_made_apart_and_once_for_each_configuration(load: Load) -> N
     assert len(made) == 2
     assert second["digest"] == first["digest"]
     assert second != first
-
-
-def test_requests_at_once_share_the_digests(load: Load) -> None:
-    conf = load(DEFAULT__metadata_proxy_shared_secret=SECRET)
-    options = Options(lambda: conf)
-    pool = GreenPool()
-    one, two = (pool.spawn(options.document) for _ in range(2))
-    assert one.wait() is two.wait()
 
 
 def ask(environ: dict[str, Any], **headers: str) -> webob.Response:

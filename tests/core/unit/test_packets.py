@@ -55,10 +55,6 @@ def test_a_built_syn_reads_as_what_it_was_built_of(
     )
 
 
-def test_a_priority_tag_is_no_vlan() -> None:
-    assert parse_syn(syn(vid=0)).vid == 0
-
-
 @pytest.mark.parametrize("bits", [0x02, 0x02 | 0xC0], ids=["plain", "ECE and CWR"])
 def test_a_guest_with_ecn_sends_a_syn_too(bits: int) -> None:
     assert parse_syn(syn(bits=bits)).source_port == 40000
@@ -128,7 +124,3 @@ def test_each_cut_of_a_syn_names_the_layer_that_is_cut() -> None:
         layers.append(caught.value.fields["layer"])
     expected = ["Ethernet"] * 2 + ["802.1Q"] * 2 + ["IPv4"] * 2 + ["TCP"] * 2
     assert layers == expected
-
-
-def test_data_behind_the_header_is_not_looked_at() -> None:
-    assert parse_syn(syn() + b"GET / HTTP/1.1\r\n") == parse_syn(syn())

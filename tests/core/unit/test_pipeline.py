@@ -12,7 +12,6 @@ from dfmeta.flows.pipeline import (
     BR_META,
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
-    COOKIE_VERSION,
     METER_OF,
     TABLES,
     TABLES_TAKEN,
@@ -24,7 +23,6 @@ from dfmeta.flows.pipeline import (
     Stage,
     cookie_of,
     is_ours,
-    present,
     purpose_of,
 )
 
@@ -86,25 +84,6 @@ def test_every_table_of_ours_drops_what_nothing_else_matches(layout: Layout) -> 
         assert min(mine) == 0
 
 
-@pytest.mark.parametrize("purpose", list(Purpose))
-def test_a_cookie_says_what_a_flow_is(purpose: Purpose) -> None:
-    cookie = cookie_of(purpose)
-    assert cookie < 1 << 64
-    assert is_ours(cookie)
-    assert purpose_of(cookie) is purpose
-
-
-def test_no_two_purposes_share_a_cookie() -> None:
-    assert len({cookie_of(purpose) for purpose in Purpose}) == len(Purpose)
-
-
-@pytest.mark.parametrize("purpose", list(Purpose))
-def test_a_cookie_of_another_version_is_ours_but_has_no_purpose(purpose: Purpose) -> None:
-    cookie = cookie_of(purpose) ^ COOKIE_VERSION << 24 | (COOKIE_VERSION + 1) << 24
-    assert is_ours(cookie)
-    assert purpose_of(cookie) is None
-
-
 def test_a_cookie_with_the_stage_of_another_table_has_no_purpose() -> None:
     assert purpose_of(cookie_of(Purpose.REPLY) ^ 1 << 16) is None
 
@@ -131,18 +110,3 @@ def test_a_layout_takes_the_options_numbers() -> None:
     assert [layout.stage(number) for number in (7, 60, 61, 62, 63)] == list(Stage)
     assert layout.stage(0) is None
     assert layout.priority(Purpose.GUEST_ARP) == layout.priority(Purpose.FROM_TAP) == 500
-
-
-def test_a_known_address_comes_before_a_first_syn_and_both_before_the_drop() -> None:
-    order = [Purpose.ADDRESS, Purpose.SYN, Purpose.SERVICE_DROP]
-    numbers = [LAYOUT.priority(purpose) for purpose in order]
-    assert numbers == sorted(numbers, reverse=True)
-    assert LAYOUT.priority(Purpose.REPLY) > LAYOUT.priority(Purpose.REPLY_DROP)
-
-
-@pytest.mark.parametrize("version", [0, COOKIE_VERSION, COOKIE_VERSION + 1, 255])
-def test_what_a_cookie_of_another_version_would_be_today_can_be_told(version: int) -> None:
-    for purpose in Purpose:
-        cookie = cookie_of(purpose) & ~(0xFF << 24) | version << 24
-        assert is_ours(cookie)
-        assert purpose_of(present(cookie)) is purpose

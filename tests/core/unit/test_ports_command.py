@@ -99,15 +99,6 @@ def test_a_subport_has_its_container_and_its_network(monkeypatch: pytest.MonkeyP
     assert asked == ["/attachments"] * 3
 
 
-def test_a_host_without_subports_is_not_asked_for_attachments(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
-    monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: [row()])
-    monkeypatch.setattr(ports_command, "ask_agent", None)
-    assert CliRunner().invoke(ports).exit_code == 0
-
-
 def test_failing_are_those_that_are_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         row("well"),

@@ -57,32 +57,10 @@ def world() -> World:
     return World()
 
 
-def test_nothing_is_limited_unless_it_is_asked_for() -> None:
-    world = World(RateSettings())
-    assert set(world.ask_at_once(1000)) == {Verdict()}
-
-
-def test_what_the_rates_allow_passes_at_once(world: World) -> None:
-    assert set(world.ask_at_once(10)) == {Verdict()}
-    assert world.ask().delay == pytest.approx(1.0)
-
-
 def test_a_crawl_is_slowed_to_the_rate_and_never_refused(world: World) -> None:
     verdicts = world.ask_in_turn(CRAWL)
     assert [one.delay for one in verdicts] == pytest.approx([0.0] * 10 + [1.0] * 18)
     assert not any(one.refuse for one in verdicts)
-
-
-def test_a_crawl_at_a_low_rate_is_delayed_by_no_more_than_the_most() -> None:
-    verdicts = World(SLOW).ask_in_turn(CRAWL)
-    assert [one.delay for one in verdicts] == [0.0] + [2.0] * 27
-    assert not any(one.refuse for one in verdicts)
-
-
-def test_a_serial_client_that_never_stops_is_slowed_and_not_refused(world: World) -> None:
-    began = world.now
-    assert not any(one.refuse for one in world.ask_in_turn(5000))
-    assert world.now - began == pytest.approx(4990)
 
 
 def test_who_asks_for_too_much_at_once_is_refused(world: World) -> None:
@@ -119,13 +97,6 @@ def test_the_narrower_of_two_windows_decides() -> None:
     assert [one.delay for one in world.ask_at_once(4)] == pytest.approx([0, 0, 0, 1 / 3])
     world = World(replace(ON, base=Window(3, 1.0), burst=Window(100, 10.0)))
     assert [one.delay for one in world.ask_at_once(4)] == pytest.approx([0, 0, 0, 1 / 3])
-
-
-def test_without_tolerance_a_request_still_waits_for_its_token() -> None:
-    world = World(replace(ON, tolerated=0))
-    verdicts = world.ask_at_once(13)
-    assert [one.delay for one in verdicts[10:12]] == pytest.approx([1, 2])
-    assert verdicts[12].refuse
 
 
 def test_ip_versions_count_together_where_both_are_limited() -> None:
@@ -173,16 +144,6 @@ def test_ports_at_rest_are_forgotten() -> None:
     assert len(world.limiter._ports) <= 10
 
 
-def test_many_ports_at_once_are_forgotten_as_others_ask(world: World) -> None:
-    for number in range(1, 1001):
-        world.ask(Endpoint(number))
-    assert len(world.limiter._ports) == 1000
-    world.now += 60
-    for _ in range(500):
-        world.ask(THERE)
-    assert len(world.limiter._ports) <= 2
-
-
 def test_a_clock_that_goes_back_and_forth_earns_nothing(world: World) -> None:
     world.ask_at_once(10)
     for _ in range(100):
@@ -213,15 +174,6 @@ def test_no_more_are_taken_in_any_time_than_the_windows_allow(
             for last in range(first, len(taken)):
                 most = window.queries + rate * (taken[last] - since + NOTHING) + settings.tolerated
                 assert last - first + 1 <= most + 0.001
-
-
-@given(SETTINGS.filter(lambda one: one.delay_max >= 0.5), st.integers(0, 70))
-def test_no_serial_client_is_refused_within_what_is_tolerated(
-    settings: RateSettings, crawl: int
-) -> None:
-    least = min(settings.base.queries, settings.burst.queries)
-    verdicts = World(settings).ask_in_turn(min(crawl, settings.tolerated + least))
-    assert not any(one.refuse for one in verdicts)
 
 
 @given(SETTINGS)

@@ -53,34 +53,6 @@ def test_a_flow_is_read_back_as_it_was_built(guest: Guest, keys: InPortKeys) -> 
             assert read.key == str(keys.key_of(guest.endpoint, read.slot))
 
 
-@settings(deadline=None, max_examples=examples(16))
-@given(GUESTS)
-def test_all_addresses_of_a_guest_are_found_in_its_flows(guest: Guest) -> None:
-    found = {}
-    for flow in guest_flows(guest, TAP6):
-        if flow.purpose is Purpose.ADDRESS:
-            read = read_address(flow)
-            found[read.slot] = read.address
-    assert found == guest.addresses
-
-
-def test_only_flows_of_an_address_have_a_key() -> None:
-    keyed = {flow.purpose for flow in guest_flows(Guest(HERE, None, {1: address()}), TAP)}
-    keyed = {p for p in keyed if p in (Purpose.ADDRESS, Purpose.REPLY, Purpose.KEY_ARP)}
-    assert len(keyed) == 3
-    for purpose in keyed:
-        assert read_address(of(purpose)).key == str(IN_PORT.key_of(HERE, 1))
-    (syn,) = [f for f in guest_flows(Guest(HERE, None), TAP) if f.purpose is Purpose.SYN]
-    assert read_address(syn) == FlowAddress(HERE)
-
-
-def test_a_key_of_another_prefix_is_no_key() -> None:
-    read = read_address(of(Purpose.REPLY, 6), OTHER_KEYS)
-    assert (read.endpoint, read.slot) == (None, None)
-    read = read_address(of(Purpose.ADDRESS, 6), OTHER_KEYS)
-    assert (read.endpoint, read.slot) == (HERE, None)
-
-
 @pytest.mark.parametrize("purpose", [Purpose.ADDRESS, Purpose.REPLY])
 def test_an_ipv6_address_without_a_service_is_none(purpose: Purpose) -> None:
     flow = of(purpose, 6)
@@ -127,13 +99,6 @@ def test_the_service_and_the_version_of_a_flow_are_read() -> None:
 def test_a_reply_to_what_is_no_key_serves_no_endpoint(key: str) -> None:
     read = read_address(with_match(of(Purpose.REPLY), "ipv4_dst", key))
     assert (read.endpoint, read.key, read.slot) == (None, key, None)
-
-
-def test_the_key_of_another_endpoint_gives_no_slot() -> None:
-    flow = with_match(of(Purpose.ADDRESS), "in_port", 14)
-    read = read_address(flow)
-    assert (read.endpoint, read.slot) == (Endpoint(14), None)
-    assert read.key == str(IN_PORT.key_of(HERE, 1))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from dfmeta.proxy.recent import (
     CLOSED,
     KINDS_KEPT,
     OWN,
-    REASON_MAX,
     REASONS,
     Asked,
     Recent,
@@ -61,18 +60,6 @@ def test_requests_are_counted_by_class_with_the_last(world: World) -> None:
     assert (one.last_status, one.last_at) == (999, 1007)
 
 
-def test_a_guest_fails_until_it_is_answered_well(world: World) -> None:
-    world.note(200)
-    assert not world.of().failing
-    world.note(503)
-    assert world.of().failing
-    world.note(404)
-    assert world.of().failing
-    world.note(200)
-    assert not world.of().failing
-    assert [one.status for one in world.of().failures()] == [503]
-
-
 @pytest.mark.parametrize("status", [404, 405, 409])
 def test_what_cloud_init_only_tries_is_no_failure(world: World, status: int) -> None:
     world.note(200)
@@ -114,21 +101,6 @@ def test_a_guest_that_was_served_does_not_fail_by_an_odd_request(
     assert world.of().counts[2] == 1
 
 
-@pytest.mark.parametrize("why", sorted(OWN))
-def test_by_what_is_no_request_no_guest_fails(world: World, why: str) -> None:
-    world.note(400, "", REASONS[why])
-    assert not world.of().failing
-    assert [one.own for one in world.of().failures()] == [True]
-
-
-@pytest.mark.parametrize("why", ["token", "rate", "forwarded"])
-def test_a_guest_that_a_rule_has_refused_all_fails(world: World, why: str) -> None:
-    world.note(403, reason=REASONS[why])
-    assert world.of().failing
-    world.note(200)
-    assert not world.of().failing
-
-
 @pytest.mark.parametrize("path", ["/latest/api/token", "/latest//api/%74oken", "/", ""])
 def test_a_token_and_a_list_of_versions_are_nothing_that_a_guest_needs(
     world: World, path: str
@@ -168,16 +140,6 @@ def test_a_failure_that_repeats_is_one(world: World) -> None:
         (503, 2, 1003),
         (CLOSED, 1, 1002),
     ]
-
-
-def test_a_guest_that_fails_in_many_ways_takes_no_more_room_than_others(world: World) -> None:
-    for number in range(50):
-        world.note(500, reason="x" * 1000 + str(number))
-        world.note(400 + number % 3, reason=str(number))
-    failures = world.of().failures()
-    assert len(failures) == KINDS_KEPT
-    assert failures[0].at == world.now
-    assert max(len(one.reason) for one in failures) <= REASON_MAX
 
 
 def test_another_guest_of_the_port_begins_anew(world: World) -> None:

@@ -74,17 +74,6 @@ def test_a_start_puts_in_what_should_be(rig: Rig) -> None:
     assert rig.reconciler.flow_count() == len(rig.switch.flows) == FIXED_FLOWS + PORT_FLOWS
 
 
-def test_it_is_busy_while_a_reconcile_is_under_way(rig: Rig) -> None:
-    assert not rig.reconciler.busy
-    rig.switch.silent = True
-    running = eventlet.spawn(rig.reconciler.reconcile)
-    let_hub_run()
-    assert rig.reconciler.busy
-    while not running.dead:
-        rig.switch.speak()
-    assert not rig.reconciler.busy
-
-
 def test_a_new_address_takes_three_flows_the_way_back_first(rig: Rig) -> None:
     rig.switch.sent.clear()
     learn(rig)
@@ -93,14 +82,6 @@ def test_a_new_address_takes_three_flows_the_way_back_first(rig: Rig) -> None:
     purposes = [one.flow.purpose for one in found if one is not None and one.flow is not None]
     assert purposes == [Purpose.KEY_ARP, Purpose.REPLY, Purpose.ADDRESS]
     assert rig.flows() == wanted(rig)
-
-
-def test_nothing_is_sent_when_nothing_has_changed(rig: Rig) -> None:
-    learn(rig)
-    rig.switch.sent.clear()
-    assert rig.reconciler.apply(HERE) is None
-    let_hub_run()
-    assert rig.switch.sent == []
 
 
 def test_a_port_behind_a_tag_changes_no_flow_of_the_port_itself(rig: Rig) -> None:
@@ -130,15 +111,6 @@ def test_a_port_that_goes_leaves_nothing_and_its_way_in_goes_first(rig: Rig) -> 
     assert {mod.command for mod in rig.switch.flow_mods()} == {ofp.OFPFC_DELETE_STRICT}
 
 
-def test_strays_that_lead_to_the_proxy_go_first(rig: Rig) -> None:
-    for flow in guest_flows(Guest(Endpoint(99), None, {0: address()}), TAP):
-        rig.switch.place(as_mod(rig, flow))
-    rig.switch.sent.clear()
-    rig.reconciler.reconcile()
-    tables = [mod.table_id for mod in rig.switch.flow_mods()]
-    assert tables == sorted(tables)
-
-
 def test_addresses_are_adopted_once_and_never_again(rig: Rig) -> None:
     learn(rig)
     kept = rig.switch.flows
@@ -163,16 +135,6 @@ def test_an_address_flow_with_a_source_that_is_no_key_is_removed(rig: Rig, key: 
     again.connect()
     assert again.registry.slots(HERE) == {}
     assert again.flows() == wanted(again)
-
-
-def test_without_a_tap_nothing_is_sent() -> None:
-    rig = Rig()
-    rig.registry.set_port(port())
-    rig.connect(tap=None)
-    assert rig.reconciler.reconcile() == 0
-    assert rig.reconciler.apply(HERE) is None
-    assert rig.switch.flows == []
-    assert not rig.reconciler.confirmed
 
 
 def test_a_refused_reconcile_is_not_confirmed_and_comes_right_later() -> None:
@@ -203,15 +165,6 @@ def test_a_part_that_is_not_confirmed_raises_doubt(rig: Rig) -> None:
     assert rig.flows() == wanted(rig)
 
 
-def test_one_port_that_the_switch_refuses_does_not_stop_the_others(rig: Rig) -> None:
-    rig.switch.model.refuse = lambda mod: NO_ROOM if _in_port(mod) == 66 else None
-    rig.registry.set_port(port(66, name="odd"))
-    rig.registry.set_port(port(14, name="tap2"))
-    let_hub_run()
-    served = {one.field("in_port") for one in rig.flows() if one.purpose is Purpose.GUEST_HTTP}
-    assert served == {13, 14}
-
-
 def test_one_port_that_the_switch_refuses_does_not_stop_the_others_of_a_reconcile(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -232,32 +185,6 @@ def test_one_port_that_the_switch_refuses_does_not_stop_the_others_of_a_reconcil
 
 def _in_port(mod: object) -> object:
     return dict(mod.match.items()).get("in_port") if hasattr(mod, "match") else None
-
-
-def test_many_flows_go_in_several_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconciler_module, "BATCH", 5)
-    rig = Rig()
-    for ofport in range(1, 8):
-        rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
-    rig.connect()
-    barriers = rig.switch.kinds().count(ofp.OFPT_BARRIER_REQUEST)
-    bundles = (FIXED_FLOWS + 7 * PORT_FLOWS + 4) // 5
-    assert barriers == 7 * 2 + bundles, "one for each meter, and one for each bundle"
-    assert rig.flows() == wanted(rig)
-
-
-def test_what_comes_during_a_reconcile_is_not_lost(rig: Rig) -> None:
-    import eventlet
-
-    rig.switch.silent = True
-    running = eventlet.spawn(rig.reconciler.reconcile)
-    let_hub_run()
-    rig.registry.set_port(port(14, name="tap2"))
-    learn(rig)
-    while not running.dead:
-        rig.switch.speak()
-    assert rig.flows() == wanted(rig)
-    assert rig.reconciler.flow_count() == len(rig.switch.flows)
 
 
 @pytest.mark.parametrize("metered", [False, True])
@@ -320,47 +247,6 @@ def looking_in(monkeypatch: pytest.MonkeyPatch, look: Callable[[], object]) -> l
 
     monkeypatch.setattr(reconciler_module, "Turns", make)
     return made
-
-
-def test_a_reconcile_of_many_ports_gives_way_at_least_once_for_each(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made = looking_in(monkeypatch, lambda: None)
-    rig = crowd(30).connect()
-    assert made[-1].gave >= 30
-    assert rig.flows() == wanted(rig)
-    assert rig.reconciler.reconcile() == 0
-    # Reading the dump gives way as well.
-    assert made[-1].gave >= 30 * (1 + PORT_FLOWS)
-
-
-def test_no_more_bundles_are_under_way_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = crowd(40)
-
-    def fall_silent() -> None:
-        rig.switch.silent = True
-
-    looking_in(monkeypatch, fall_silent)
-    sent: list[Pending] = []
-    commit = rig.channel.commit
-
-    def watched(mods: Iterable[object], what: str, *, bundle: bool = True) -> Pending:
-        pending = commit(mods, what, bundle=bundle)
-        if what == "the reconciled flows":
-            sent.append(pending)
-        return pending
-
-    monkeypatch.setattr(rig.channel, "commit", watched)
-    rig.controller.set_tap(TAP)
-    rig.controller.connected(rig.switch)
-    running = eventlet.spawn(rig.reconciler.reconcile)
-    let_hub_run()
-    assert len(sent) == reconciler_module.UNCONFIRMED + 1
-    while not running.dead:
-        rig.switch.speak()
-        assert sum(not one.finished for one in sent) <= reconciler_module.UNCONFIRMED + 1
-    assert len(sent) > 40
-    assert rig.flows() == wanted(rig)
 
 
 def changes(rig: Rig) -> Iterator[Callable[[], object]]:
@@ -435,18 +321,6 @@ def test_a_reconcile_whose_connection_is_made_anew_meanwhile_is_given_up(
     assert rig.flows() == wanted(rig)
 
 
-def test_a_doubt_in_the_middle_of_a_reconcile_outlives_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = crowd(3).connect()
-    looking_in(monkeypatch, rig.controller.doubt)
-    rig.reconciler.reconcile()
-    assert not rig.controller.ready
-    monkeypatch.undo()
-    rig.reconciler.reconcile()
-    assert rig.controller.ready
-
-
 def test_a_refused_flow_that_an_event_has_overtaken_is_not_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -491,15 +365,6 @@ def test_one_ports_change_touches_that_port_alone(
     assert len(rig.switch.flow_mods()) == 2 * PORT_FLOWS
     assert len(rig.switch.sent) == 28, "with their meters, two questions for each, and barriers"
     assert rig.registry.take_changed() >= {Endpoint(13)}
-
-
-def test_a_comparison_that_finds_nothing_keeps_what_it_had(rig: Rig) -> None:
-    learn(rig)
-    before = rig.reconciler._sent[HERE]
-    flows = list(before.values())
-    rig.reconciler.reconcile()
-    assert rig.reconciler._sent[HERE] is before
-    assert all(one is other for one, other in zip(before.values(), flows, strict=True))
 
 
 def test_each_purposes_flows_are_counted_as_they_come_and_go(rig: Rig) -> None:

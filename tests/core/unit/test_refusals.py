@@ -27,10 +27,6 @@ def world() -> World:
     return World()
 
 
-def test_the_first_ones_cost_nothing(world: World) -> None:
-    assert world.pauses(ONE, AT_ONCE) == [0.0] * AT_ONCE
-
-
 def test_further_ones_come_one_after_the_other(world: World) -> None:
     world.pauses(ONE, AT_ONCE)
     assert world.pauses(ONE, 3) == pytest.approx([n / PER_SECOND for n in (1, 2, 3)])
@@ -44,12 +40,6 @@ def test_another_port_does_not_wait(world: World) -> None:
 def test_no_place_is_kept_for_longer_than_a_moment(world: World) -> None:
     pauses = world.pauses(ONE, 1000)
     assert max(pauses) == pauses[-1] == LONGEST
-
-
-def test_a_flood_that_has_ended_is_soon_forgotten(world: World) -> None:
-    world.pauses(ONE, 1000)
-    world.now += LONGEST + AT_ONCE / PER_SECOND
-    assert world.pauses(ONE, AT_ONCE) == [0.0] * AT_ONCE
 
 
 def test_the_next_guest_of_a_port_begins_anew(world: World) -> None:

@@ -276,10 +276,6 @@ class Ports(RuleBasedStateMachine):
         self.registry.closed(claim, self.now)
         self.open.remove(claim)
 
-    @rule(source_port=st.integers(1, 65535))
-    def note_wait(self, source_port: int) -> None:
-        self.registry.note_wait(HERE, source_port, 1.0)
-
     @invariant()
     def a_claim_holds_only_for_the_port_that_it_was_made_for(self) -> None:
         for claim, behind in self.unverified:
@@ -352,14 +348,6 @@ TestPorts = Ports.TestCase
 TestPorts.settings = settings(deadline=None, max_examples=examples(26), stateful_step_count=40)
 
 
-def test_a_claim_says_who_is_behind_the_key(registry: Registry) -> None:
-    learned(registry, 0)
-    claim = claimed(registry)
-    assert claim.identity.instance_id == INSTANCE
-    assert claim.identity.port_id == "port-tap1"
-    assert (claim.endpoint, claim.slot, claim.address) == (HERE, 0, ADDRESSES[0])
-
-
 @pytest.mark.parametrize(
     "peer", ["10.0.0.1", "128.0.0.14", "144.0.0.13", "128.5.0.13", "224.0.0.1"]
 )
@@ -370,14 +358,6 @@ def test_an_address_that_is_no_key_in_use_is_nobody(registry: Registry, peer: st
 
 def test_slots_are_given_in_order_without_the_multicast_one(registry: Registry) -> None:
     assert [learned(registry, n).slot for n in range(7)] == [0, 1, 2, 3, 4, 5, 7]
-
-
-def test_sixteen_ipv6_addresses_have_slots_of_their_own(registry: Registry) -> None:
-    found = [registry.learn(HERE, one, now) for now, one in enumerate(ADDRESSES6)]
-    assert all(found)
-    slots = [one.slot for one in found if one is not None]
-    assert slots == [*SLOTS6, *SLOTS6[:4]], "the longest idle one gives way"
-    assert [one.displaced for one in found if one is not None][-4:] == ADDRESSES6[:4]
 
 
 def test_one_version_takes_no_slot_of_the_other(registry: Registry) -> None:
@@ -391,30 +371,6 @@ def test_one_version_takes_no_slot_of_the_other(registry: Registry) -> None:
     assert [registry.count_addresses(version) for version in (4, 6)] == [7, 16]
     new = learned(registry, 7, now=99)
     assert (new.slot, new.displaced) == (0, ADDRESSES[0]), "though IPv6 was idle for less"
-
-
-def test_an_ipv6_address_has_a_slot_for_each_address_of_the_service(registry: Registry) -> None:
-    found = [registry.learn(HERE, address6(service=one), 0) for one in (*SERVICE6, SERVICE6[0])]
-    assert [one.slot for one in found if one is not None] == [SLOT6 + 1, SLOT6 + 2, SLOT6 + 1]
-    claim = registry.claim(IN_PORT.key_of(HERE, SLOT6 + 2))
-    assert claim is not None
-    assert claim.address == address6(service=SERVICE6[1])
-
-
-def test_resting_slots_of_one_version_do_not_delay_the_other(registry: Registry) -> None:
-    registry.learn(HERE, ADDRESSES6[0], 0)
-    registry.set_port(port(instance=OTHER_INSTANCE))
-    six = registry.learn(HERE, ADDRESSES6[1], 0)
-    assert six is not None
-    assert six.slot == SLOT6 + 2
-    assert learned(registry, 0).slot == 0
-
-
-def test_an_address_keeps_the_slot_that_it_has(registry: Registry) -> None:
-    first, again = learned(registry, 0), learned(registry, 0)
-    assert (first.slot, first.new, first.displaced) == (0, True, None)
-    assert again == replace(first, new=False)
-    assert registry.has_slot(HERE, first)
 
 
 def test_the_longest_idle_address_gives_way_and_its_claims_end(registry: Registry) -> None:
@@ -443,13 +399,6 @@ def test_an_address_whose_connection_is_expected_does_not_give_way(registry: Reg
     assert registry.learn(HERE, ADDRESSES[7], now=EXPECTED * 0.9) is not None
     assert registry.has_slot(HERE, first), "its connection is still expected"
     assert not registry.has_slot(HERE, others[0])
-
-
-def test_an_address_that_never_connects_gives_way_later(registry: Registry) -> None:
-    for number in range(7):
-        learned(registry, number)
-    assert registry.learn(HERE, ADDRESSES[7], now=EXPECTED * 0.9) is None
-    assert registry.learn(HERE, ADDRESSES[7], now=EXPECTED) is not None
 
 
 def test_addresses_give_way_only_so_often(registry: Registry) -> None:
@@ -493,14 +442,6 @@ def test_an_address_with_an_open_connection_does_not_give_way(registry: Registry
     assert learned(registry, 7, now=23).slot == SLOTS[3]
 
 
-def test_a_key_that_the_host_itself_has_is_never_given_and_not_adopted() -> None:
-    own = {IN_PORT.key_of(HERE, 0), IN_PORT.key_of(HERE, 2)}
-    registry = Registry(lambda: own)
-    registry.set_port(port())
-    assert not registry.adopt(HERE, 0, ADDRESSES[0], 0.0)
-    assert [learned(registry, n).slot for n in range(5)] == [1, 3, 4, 5, 7]
-
-
 def test_an_address_found_on_the_switch_is_adopted_once(registry: Registry) -> None:
     assert registry.adopt(HERE, 5, ADDRESSES[0], 0.0)
     assert not registry.adopt(HERE, 5, ADDRESSES[1], 0.0)
@@ -508,15 +449,6 @@ def test_an_address_found_on_the_switch_is_adopted_once(registry: Registry) -> N
     assert not registry.adopt(Endpoint(99), 0, ADDRESSES[1], 0.0)
     found = learned(registry, 0)
     assert (found.slot, found.new) == (5, False)
-
-
-def test_a_port_without_an_instance_gives_no_slot() -> None:
-    registry = Registry()
-    registry.set_port(port(instance=""))
-    assert registry.endpoints() == [HERE]
-    assert registry.learn(HERE, ADDRESSES[0], 0.0) is None
-    assert not registry.adopt(HERE, 0, ADDRESSES[0], 0.0)
-    assert registry.claim(IN_PORT.key_of(HERE, 0)) is None
 
 
 @pytest.mark.parametrize(
@@ -546,22 +478,6 @@ def test_no_claim_holds_after_its_port_has_changed(
     assert registry.holds(claimed(registry, slot))
 
 
-def test_a_project_that_becomes_known_is_the_same_guests(registry: Registry) -> None:
-    registry.set_port(port(project="", name="new", ofport=14))
-    learned(registry, 0, at=Endpoint(14))
-    claim = claimed(registry, at=Endpoint(14))
-    heard: list[Endpoint] = []
-    registry.subscribe(heard.append)
-    registry.set_port(port(project="p1", name="new", ofport=14))
-    assert registry.holds(claim)
-    assert heard == [Endpoint(14)]
-    current = registry.current(claim)
-    assert current is not None
-    assert (current.project_id, claim.identity.project_id) == ("p1", "")
-    registry.set_port(port(project="", name="new", ofport=14))
-    assert registry.current(claim) is None
-
-
 def test_where_a_fact_came_from_makes_no_difference(registry: Registry) -> None:
     learned(registry, 0)
     claim = claimed(registry)
@@ -580,32 +496,6 @@ def test_of_two_rows_with_one_number_the_later_is_served(registry: Registry) -> 
     assert registry.holds(claim)
     rows = {one.name: slots for one, slots in registry}
     assert set(rows["later"]) == {0}
-
-
-def test_the_row_that_gave_way_is_served_again_when_the_other_is_gone(registry: Registry) -> None:
-    registry.set_port(port(name="later", instance=OTHER_INSTANCE))
-    registry.remove_port(PortId("row-of-later"))
-    identity = registry.identity(HERE)
-    assert identity is not None
-    assert identity.instance_id == INSTANCE
-
-
-def test_listeners_hear_of_an_endpoint_after_the_change(registry: Registry) -> None:
-    heard: list[tuple[Endpoint, str | None]] = []
-
-    def listener(endpoint: Endpoint) -> None:
-        identity = registry.identity(endpoint)
-        heard.append((endpoint, identity.instance_id if identity else None))
-
-    registry.subscribe(listener)
-    registry.set_port(port(14))
-    registry.remove_port(PortId("row-of-tap1"))
-    registry.remove_port(PortId("row-of-tap1"))
-    assert sorted(heard[:2], key=lambda one: one[0].ofport) == [
-        (HERE, None),
-        (Endpoint(14), INSTANCE),
-    ]
-    assert heard[2:] == [(Endpoint(14), None)]
 
 
 def test_flows_follow_a_change_before_connections_end_whichever_subscribed_first(
@@ -684,40 +574,6 @@ def test_two_ports_of_one_row_are_served_side_by_side(registry: Registry, behind
     assert {HERE, there} <= registry.take_changed()
 
 
-@pytest.mark.parametrize("gone", [0, 100])
-def test_a_port_that_goes_leaves_the_other_of_its_row(
-    registry: Registry, behind: Port, gone: int
-) -> None:
-    registry.set_port(behind)
-    left = Endpoint(13, 100 - gone)
-    learned(registry, 0, at=left)
-    claim = claimed(registry, at=left)
-    told: list[Endpoint] = []
-    registry.subscribe(told.append)
-    registry.remove_port(PortId(behind.row, gone))
-    assert told == [Endpoint(13, gone)]
-    assert registry.endpoints() == [left]
-    assert registry.holds(claim)
-    registry.remove_port(PortId(behind.row, 100 - gone))
-    assert (registry.endpoints(), registry.ports()) == ([], [])
-    assert not registry.holds(claim)
-    assert list(registry._contenders) == []
-    assert registry._contenders.with_number(13) == [Endpoint(13)]
-
-
-def test_a_change_of_one_port_of_a_row_is_none_of_the_other(
-    registry: Registry, behind: Port
-) -> None:
-    registry.set_port(behind)
-    learned(registry, 0)
-    claim = claimed(registry)
-    registry.set_port(replace(behind, instance_id=INSTANCE))
-    registry.set_port(replace(behind, fault="odd"))
-    assert registry.holds(claim)
-    assert [one.fault for one in registry.ports()] == ["", "odd"]
-    assert registry.endpoints() == [HERE]
-
-
 def test_a_device_under_a_number_is_that_of_all_its_ports(behind: Port) -> None:
     asked: list[int] = []
     registry = Registry(ask=lambda: asked.append(1) or len(asked))
@@ -743,35 +599,6 @@ def test_a_device_under_a_number_is_that_of_all_its_ports(behind: Port) -> None:
     assert registry.endpoints() == []
 
 
-def test_of_a_vlan_the_later_row_is_served_as_of_a_number(registry: Registry, behind: Port) -> None:
-    registry.set_port(behind)
-    registry.set_port(later := replace(behind, row="row-of-later", name="later"))
-    assert registry.port_at(Endpoint(13, 100)) == later
-    assert registry.port_at(HERE) == port()
-    registry.remove_port(later.id)
-    assert registry.port_at(Endpoint(13, 100)) == behind
-
-
-def test_a_count_of_connections_outlives_no_slot(registry: Registry) -> None:
-    learned(registry, 0)
-    claim = claimed(registry)
-    registry.opened(claim, 1)
-    registry.set_port(port(instance=OTHER_INSTANCE))
-    slot = learned(registry, 0).slot
-    registry.closed(claim, 2)
-    assert registry.slots(HERE)[slot].connections == 0
-
-
-def test_a_key_of_the_guest_before_rests_for_a_while(registry: Registry, clock: Clock) -> None:
-    for number in range(2):
-        learned(registry, number)
-    registry.set_port(port(instance=OTHER_INSTANCE))
-    assert learned(registry, 5).slot == 2
-    assert learned(registry, 6).slot == 3
-    clock.now += REST
-    assert learned(registry, 7).slot == 0
-
-
 def test_when_all_keys_rest_the_one_that_did_longest_is_given(
     registry: Registry, clock: Clock
 ) -> None:
@@ -787,12 +614,6 @@ def test_when_all_keys_rest_the_one_that_did_longest_is_given(
 def test_keys_that_another_guest_had_before_a_restart_rest_too(registry: Registry) -> None:
     registry.rest(HERE, [0, 1])
     assert learned(registry, 0).slot == 2
-
-
-def test_keys_of_a_row_that_another_takes_the_number_from_rest(registry: Registry) -> None:
-    learned(registry, 0)
-    registry.set_port(port(name="later", instance=OTHER_INSTANCE))
-    assert learned(registry, 0).slot == 1
 
 
 def test_the_version_grows_with_what_the_state_file_remembers(registry: Registry) -> None:
@@ -824,13 +645,6 @@ def test_the_version_grows_with_what_the_state_file_remembers(registry: Registry
     assert grown()
     registry.remove_port(PortId("row-of-tap1"))
     assert not grown()
-
-
-def test_a_wait_is_given_back_once(registry: Registry) -> None:
-    registry.note_wait(HERE, 40000, 2.5)
-    assert registry.take_wait(HERE, 40001) == 0.0
-    assert registry.take_wait(HERE, 40000) == 2.5
-    assert registry.take_wait(HERE, 40000) == 0.0
 
 
 def test_waits_are_bounded_and_the_oldest_goes_first(registry: Registry) -> None:
@@ -882,14 +696,3 @@ def test_numbers_whose_port_or_slots_have_changed_are_told_once(registry: Regist
     registry.remove_port(PortId("row-of-tap2"))
     registry.touch(Endpoint(20))
     assert registry.take_changed() == {Endpoint(14), Endpoint(20)}
-
-
-def test_who_holds_a_number_is_who_is_served_under_it(registry: Registry) -> None:
-    registry.set_port(port(13))
-    learned(registry, 0)
-    held = registry.holder(Endpoint(13))
-    assert held is not None
-    assert (held[0], list(held[1])) == (port(13), [0])
-    registry.set_port(port(14, name="tap2", instance=""))
-    registry.set_port(port(15, name="tap3", dead=True))
-    assert [registry.holder(Endpoint(number)) for number in (12, 14, 15)] == [None] * 3

@@ -10,7 +10,7 @@ import pytest
 from oslo_config import cfg
 
 from dfmeta.conf import daemons
-from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE, Changes
+from dfmeta.conf.daemons import AGENT, READS, STORE, Changes
 from dfmeta.exceptions import ConfigError
 from dfmeta.store.auth.edit import Grant, add, new_token
 from dfmeta.store.db.repository import Repository
@@ -44,19 +44,8 @@ def said(caplog: pytest.LogCaptureFixture, changes: Changes) -> list[tuple[str, 
 # Which options
 
 
-@pytest.mark.parametrize("daemon", [AGENT, STORE])
-def test_what_is_reloaded_is_read(daemon: str) -> None:
-    assert RELOADED[daemon] < READS[daemon] <= daemons.EVERY
-
-
 def test_every_option_is_read_by_a_daemon() -> None:
     assert READS[AGENT] | READS[STORE] == daemons.EVERY
-
-
-@pytest.mark.parametrize("daemon", [AGENT, STORE])
-def test_what_is_open_or_built_once_needs_a_restart(daemon: str) -> None:
-    for name in (("df_metadata", "admin_listen"), ("store", "connection")):
-        assert name in READS[daemon] - RELOADED[daemon]
 
 
 # What is kept
@@ -130,13 +119,6 @@ def test_names_are_logged_and_no_value(load: Load, caplog: pytest.LogCaptureFixt
     ]
 
 
-def test_a_reload_that_changes_nothing_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    nothing = Changes((), ())
-    assert said(caplog, nothing) == [
-        ("INFO", "Reloaded, and no option that can be reloaded has changed")
-    ]
-
-
 # The admin API
 
 
@@ -188,8 +170,3 @@ def test_what_is_wrong_changes_nothing(load: Load, repository: Repository, tmp_p
         with pytest.raises(ConfigError):
             api.prepare(conf)
         assert Client(api).get(PATH).status_int == 401
-
-
-def test_an_api_that_was_not_there_at_the_start_answers(load: Load, tmp_path: Path) -> None:
-    conf = load(state_path=tmp_path)
-    assert reloaded(StoreApi(conf), conf).push("metadata", metadata={}).status_int == 200

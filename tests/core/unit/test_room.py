@@ -20,18 +20,6 @@ def room(limits: Limits = FEW, *loud: str) -> Room[str]:
     return Room(limits, quiet=lambda one: one not in loud)
 
 
-def test_what_a_port_may_have_is_served_and_the_next_waits() -> None:
-    places = room()
-    assert [places.enter(HERE, one).decision for one in "ab"] == [Decision.SERVED] * 2
-    entry = places.enter(HERE, "c")
-    assert (entry.decision, entry.limit, entry.close) == (
-        Decision.WAITS,
-        "connections_per_port",
-        (),
-    )
-    assert (places.waits(HERE, "c"), places.waits(HERE, "a")) == (True, False)
-
-
 def test_who_waits_is_served_in_its_turn() -> None:
     places = room()
     for one in "abcd":
@@ -52,14 +40,6 @@ def test_no_more_wait_than_may() -> None:
     assert places.leave(HERE, "e") is None, "it never was in"
 
 
-def test_another_port_has_its_own_places() -> None:
-    places = room()
-    for one in "abcde":
-        places.enter(HERE, one)
-    assert places.enter(THERE, "x").decision is Decision.SERVED
-    assert places.of(THERE) == ["x"]
-
-
 def test_an_idle_connection_gives_way_to_a_new_one_of_its_port() -> None:
     places = room()
     places.enter(HERE, "a")
@@ -73,15 +53,6 @@ def test_an_idle_connection_gives_way_to_a_new_one_of_its_port() -> None:
     assert places.leave(HERE, "b") == "c"
 
 
-def test_an_idle_connection_that_has_been_asked_again_stays() -> None:
-    places = room()
-    places.enter(HERE, "a")
-    places.idle(HERE, "a")
-    places.busy(HERE, "a")
-    places.enter(HERE, "b")
-    assert places.enter(HERE, "c").close == ()
-
-
 def test_an_idle_connection_on_which_something_has_come_stays() -> None:
     places = room(FEW, "a")
     for one in "ab":
@@ -91,14 +62,6 @@ def test_an_idle_connection_on_which_something_has_come_stays() -> None:
     assert places.enter(HERE, "d").close == ()
 
 
-def test_an_idle_connection_gives_way_once() -> None:
-    places = room()
-    for one in "ab":
-        places.enter(HERE, one)
-        places.idle(HERE, one)
-    assert [places.enter(HERE, one).close for one in "cde"] == [("a",), ("b",), ()]
-
-
 def test_when_all_is_taken_somebodys_idle_connection_gives_way() -> None:
     places = room(replace(FEW, connections=2))
     places.enter(HERE, "a")
@@ -106,15 +69,6 @@ def test_when_all_is_taken_somebodys_idle_connection_gives_way() -> None:
     places.idle(HERE, "b")
     entry = places.enter(THERE, "x")
     assert (entry.decision, entry.limit, entry.close) == (Decision.SERVED, "connections", ("b",))
-
-
-def test_when_all_is_taken_and_one_is_the_ports_own_it_is_enough() -> None:
-    places = room(replace(FEW, connections=2))
-    for one in "ab":
-        places.enter(HERE, one)
-        places.idle(HERE, one)
-    entry = places.enter(HERE, "c")
-    assert (entry.decision, entry.close) == (Decision.WAITS, ("a",))
 
 
 def test_without_an_idle_one_the_greediest_port_loses_one_that_waits() -> None:
@@ -135,31 +89,12 @@ def test_who_has_as_many_that_wait_as_the_greediest_is_refused_itself() -> None:
     assert (entry.decision, entry.limit, entry.gone) == (Decision.REFUSED, "connections", None)
 
 
-def test_with_nobody_waiting_the_new_one_is_refused() -> None:
-    places = room(replace(FEW, connections=1))
-    places.enter(HERE, "a")
-    assert places.enter(THERE, "x").decision is Decision.REFUSED
-    assert list(places) == ["a"]
-
-
-def test_without_any_place_at_all_the_first_is_refused() -> None:
-    assert room(replace(FEW, connections=0)).enter(HERE, "a").decision is Decision.REFUSED
-
-
 def test_limits_that_are_raised_hold_from_the_next_on() -> None:
     places = room()
     for one in "abc":
         places.enter(HERE, one)
     places.limits = replace(FEW, connections_per_port=4)
     assert places.enter(HERE, "d").decision is Decision.SERVED
-
-
-def test_what_nobody_knows_is_no_matter() -> None:
-    places = room()
-    places.idle(HERE, "a")
-    places.busy(HERE, "a")
-    assert places.leave(HERE, "a") is None
-    assert (places.of(HERE), places.waits(HERE, "a"), list(places)) == ([], False, [])
 
 
 @given(

@@ -66,12 +66,6 @@ def test_the_first_piece_of_each_port_is_done_at_once(world: World) -> None:
     assert world.by_round() == [[ONE, TWO, THREE]]
 
 
-def test_what_a_port_has_besides_is_done_one_in_a_round_when_it_takes_long(world: World) -> None:
-    world.work(ONE, ONE, ONE, seconds=SHARE)
-    let_hub_run()
-    assert world.by_round() == [[ONE], [ONE], [ONE]]
-
-
 def test_ports_take_turns_however_much_one_has(world: World) -> None:
     world.work(*[ONE] * 5, *[TWO] * 2, THREE, seconds=SHARE)
     let_hub_run()
@@ -108,22 +102,6 @@ def test_a_port_that_has_not_rested_waits_where_another_has_gone(world: World) -
     world.work(TWO, ONE, seconds=SHARE)
     let_hub_run()
     assert world.by_round() == [[ONE], [TWO], [ONE]]
-
-
-def test_who_is_alone_goes_at_once_in_each_round(world: World) -> None:
-    for _ in range(3):
-        world.work(ONE, seconds=SHARE)
-        eventlet.sleep(0)
-        eventlet.sleep(0)
-    assert world.order == [ONE] * 3
-    assert not world.rounds._waiting
-
-
-def test_ports_that_have_rested_take_no_memory(world: World) -> None:
-    for number in range(100):
-        world.work(Endpoint(number + 1), seconds=REST / 10)
-        let_hub_run()
-    assert len(world.rounds._seen) < 20
 
 
 def test_what_is_killed_as_it_waits_keeps_no_other_from_its_turn(world: World) -> None:

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from dfmeta.cli.gather import _known
-from dfmeta.cmd.rows import port_rows, service_row
+from dfmeta.cmd.rows import port_rows
 from dfmeta.flows.key import IN_PORT, PREFIX6
 from dfmeta.flows.meta_key import MetaKeys
-from dfmeta.host_wide import allotment_of
 from dfmeta.model import Endpoint
 from dfmeta.proxy.recent import REASONS, Recent
 from dfmeta.registry import Registry
@@ -24,8 +22,6 @@ from tests.core.unit.support import (
     OTHER_INSTANCE,
     PROJECT,
     SERVICE6,
-    TAP,
-    TAP6,
     address,
     address6,
     claim_of,
@@ -70,22 +66,6 @@ def test_a_served_port_shows_its_keys_and_who_is_there() -> None:
     assert json.loads(json.dumps(row)) == row
 
 
-def test_with_meta_ips_a_port_and_each_address_have_a_meta_mac() -> None:
-    keys = MetaKeys(IPv4Network("240.0.0.0/28"), PREFIX6, "fa:16:ee:00:00:00")
-    registry = Registry(keys=keys, allotment=allotment_of(keys, frozenset))
-    registry.set_port(port())
-    registry.unwritten()
-    registry.learn(Endpoint(13), address(), 0)
-    registry.learn(Endpoint(13), address6(), 0)
-    (row,) = port_rows(registry)
-    assert (row["key"], row["meta_mac"]) == ("240.0.0.2", "fa:16:ee:00:00:02")
-    assert row["key6"] == str(PREFIX6[2])
-    assert [(one["key"], one["meta_mac"], one["ip"]) for one in row["addresses"]] == [
-        ("240.0.0.2", "fa:16:ee:00:00:02", "10.0.0.5"),
-        (f"{PREFIX6[2]}", "fa:16:ee:00:00:12", GUEST_IP6),
-    ]
-
-
 def test_an_ipv6_address_has_the_slot_of_its_key_and_the_service_that_it_uses() -> None:
     registry = Registry()
     registry.set_port(port())
@@ -120,28 +100,6 @@ def test_a_number_of_the_host_is_shown_as_its_number_within_the_range() -> None:
         (4, "240.0.0.4", "10.0.0.6"),
         (3, "fd00:a9fe:a9fe:a9fe::3", GUEST_IP6),
     ]
-
-
-@pytest.mark.parametrize("meta", [False, True])
-def test_a_listing_is_read_with_the_slots_that_the_registry_has(meta: bool) -> None:
-    of_meta = MetaKeys(IPv4Network("240.0.0.0/28"), PREFIX6, "fa:16:ee:00:00:00")
-    registry = Registry(keys=of_meta if meta else IN_PORT)
-    registry.set_port(port())
-    for one in (address(), address("10.0.0.6"), address6(), address6(service=SERVICE6[1])):
-        registry.learn(Endpoint(13), one, 0)
-    (row,) = port_rows(registry)
-    there = MetaKeys(of_meta.cidr, PREFIX6, "fa:16:ee:00:00:00") if meta else IN_PORT
-    slots = registry.slots(Endpoint(13))
-    assert _known(row, there).addresses == {n: slot.address for n, slot in slots.items()}
-    with pytest.raises(ValueError, match="is not a key"):
-        _known(row | {"addresses": [row["addresses"][0] | {"key": "10.0.0.1"}]}, there)
-
-
-def test_the_addresses_of_the_service_are_those_that_the_flows_have() -> None:
-    ip = "169.254.169.254"
-    assert service_row(None) == {"ip": None, "ip6": [], "ip6_fault": ""}
-    assert service_row(TAP, "no IPv6") == {"ip": ip, "ip6": [], "ip6_fault": "no IPv6"}
-    assert service_row(TAP6) == {"ip": ip, "ip6": list(SERVICE6), "ip6_fault": ""}
 
 
 def test_ports_that_are_not_served_say_why_and_come_in_order() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
@@ -32,6 +31,7 @@ from tests.core.unit.support import (
     port,
     until,
 )
+from tests.harness.tier import CLOCK
 
 GET = b"GET /a HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"
 FEW = Limits(connections_per_port=2, waiting_per_port=1, requests_per_port=2)
@@ -112,27 +112,24 @@ def answer(sock: Any) -> bytes:
     return data.partition(b"\r\n\r\n")[2]
 
 
-def is_closed(sock: Any, seconds: float = AMPLE) -> bool:
+def is_closed(sock: Any) -> bool:
     """Whether the server closes or resets it, without a byte."""
-    sock.settimeout(seconds)
-    try:
-        return bool(sock.recv(1) == b"")
-    except TimeoutError:
-        return False
-    finally:
-        sock.settimeout(AMPLE)
+    return bool(sock.recv(1) == b"")
 
 
 def stays_open(sock: Any) -> bool:
     """Whether the server neither closes it nor says anything, for a while."""
-    return not is_closed(sock, 0.5)
+    with eventlet.Timeout(1.0, False):
+        sock.recv(1)
+        return False
+    return True
 
 
 def test_a_guest_is_answered_as_whom_its_port_says(world: World) -> None:
     assert [ask(world.connect(ofport)) for ofport in (1, 2)] == [b"tap1", b"tap2"]
 
 
-def test_whoever_is_nobody_gets_no_answer(world: World) -> None:
+def test_unknown_peer_gets_no_answer(world: World) -> None:
     before = closed("unknown_peer")
     for peer in (
         "10.0.0.1",
@@ -176,23 +173,6 @@ def test_both_versions_of_ip_share_what_a_port_has(world: World) -> None:
     assert ask(world.connect(2)) == b"tap2"
     for sock in silent:
         sock.close()
-
-
-def test_a_listener_for_each_version_is_served_and_closed_at_the_end() -> None:
-    listeners = [Listener(), Listener()]
-    world = World()
-    server = GuestServer(
-        listeners, "lo", world.registry, world._answer, hold_timeout=5.0, limits=FEW
-    )
-    server.start()
-    keys = [str(IN_PORT.key_of(Endpoint(ofport), 0)) for ofport in (1, 2)]
-    found = [one.connect(key) for one, key in zip(listeners, keys, strict=True)]
-    assert [ask(sock) for sock in found] == [b"tap1", b"tap2"]
-    assert server.port == listeners[0].getsockname()[1]
-    for one in (server, world.server):
-        one.stop(0.0)
-    let_hub_run()
-    assert [one.fileno() for one in listeners] == [-1, -1]
 
 
 def test_an_idle_connection_gives_way_to_a_new_one_of_its_port(world: World) -> None:
@@ -291,9 +271,7 @@ def test_a_port_with_many_requests_does_not_keep_a_guest_that_comes_anew_waiting
 
     def slow(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         answered.append(environ["dfmeta.exchange"].claim.identity.port_name)
-        until = time.thread_time() + 2 * SHARE
-        while time.thread_time() < until:
-            pass
+        CLOCK.advance(2 * SHARE)
         return [*plain(environ, start_response)]
 
     world.server.application = slow
@@ -322,9 +300,7 @@ def test_a_port_that_is_refused_too_often_waits_for_its_next_connections() -> No
     following = world.connect()
     following.sendall(GET)
     assert ask(world.connect(2)) == b"tap2"
-    with eventlet.Timeout(0.05, False):
-        following.recv(1)
-        pytest.fail("its port has a place too many")
+    assert stays_open(following)
     world.server.stop(0.0)
 
 
@@ -340,32 +316,10 @@ def test_when_a_port_changes_its_connections_end_and_nobody_elses(world: World) 
     world.wait(1)
 
 
-def test_what_is_learnt_of_a_port_ends_no_connection(world: World) -> None:
-    world.registry.set_port(port(1, name="tap1", project=""))
-    learned = world.registry.learn(Endpoint(1), address(), 0)
-    assert learned is not None
-    sock = world.connect(slot=learned.slot)
-    assert ask(sock) == b"tap1"
-    world.registry.set_port(port(1, name="tap1", project="p"))
-    assert ask(sock) == b"tap1"
-
-
 def test_an_error_of_accept_is_survived(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.listener.error = OSError(24, "Too many open files")
     assert ask(world.connect()) == b"tap1"
     assert "Cannot accept a connection" in caplog.text
-
-
-def test_a_defect_in_accepting_costs_one_connection(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(world.registry, "claim", lambda _peer: 1 / 0)
-        before = closed("defect")
-        assert is_closed(world.connect())
-    assert closed("defect") == before + 1
-    assert "Traceback" in caplog.text
-    assert ask(world.connect()) == b"tap1"
 
 
 def test_a_defect_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
@@ -401,14 +355,6 @@ def test_open_connections_are_counted_and_keep_their_slot(world: World) -> None:
         "the server to see their ends",
     )
     assert world.registry.slots(Endpoint(1))[0].connections == 0
-
-
-def test_limits_may_be_replaced_while_guests_are_served(world: World) -> None:
-    kept = [world.connect() for _ in range(2)]
-    let_hub_run()
-    world.server.limits = replace(FEW, connections_per_port=3)
-    assert ask(world.connect()) == b"tap1"
-    assert [ask(sock) for sock in kept] == [b"tap1"] * 2
 
 
 def test_at_the_end_idle_connections_are_closed_and_running_requests_answered() -> None:

@@ -65,15 +65,6 @@ def test_ipv6s_settings_come_before_the_device_is_up(kernel: Kernel, sides: Host
     assert sides.undo() == ["undo 6", "undo 4"], "the device, which IPv4 has brought up, is last"
 
 
-def test_without_ipv6_in_the_configuration_none_is_asked_for(kernel: Kernel) -> None:
-    kernel.lack = OFF
-    alone = HostSides(WANTED)
-    assert alone.look() == ([], False)
-    assert [*alone.ensure(), *alone.undo()] == kernel.calls == ["ensure 4", "undo 4"]
-    assert (alone.serves_ipv6, alone.ipv6_fault) == (False, "")
-    assert alone.addresses() == {WANTED.address}
-
-
 def test_a_host_without_ipv6_is_told_once_and_when_it_has_it_again(
     kernel: Kernel, sides: HostSides, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -117,13 +108,6 @@ def test_flows_stay_while_a_device_is_made_anew(kernel: Kernel, sides: HostSides
     kernel.refused.clear()
     sides.ensure()
     assert (sides.serves_ipv6, sides.ipv6_fault) == (True, "")
-
-
-def test_a_refusal_for_ipv4_is_an_error(kernel: Kernel, sides: HostSides) -> None:
-    kernel.refused["ensure 4"] = "no"
-    with pytest.raises(HostError):
-        sides.ensure()
-    assert "ensure 6" not in kernel.calls
 
 
 def test_a_former_ipv6_goes_where_there_is_none_now(kernel: Kernel, sides: HostSides) -> None:
@@ -194,10 +178,3 @@ def test_the_setting_that_prevents_ipv6_is_named(
     assert booted.cause == "the kernel has no IPv6: it was booted with ipv6.disable=1"
     assert "boot again" in booted.remedy
     assert "modprobe" not in booted.remedy, "it would succeed and change nothing"
-
-
-def test_a_kernel_without_ipv6_holds_no_address(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(ipv6, "_ADDRESSES", tmp_path / "none")
-    assert list(ipv6.held()) == []

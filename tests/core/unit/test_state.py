@@ -66,10 +66,6 @@ def test_a_state_comes_back_as_it_was_saved(tmp_path: Path, state: State) -> Non
     assert StateFile(tmp_path).load() == state
 
 
-def test_without_a_file_there_is_no_memory(tmp_path: Path) -> None:
-    assert StateFile(tmp_path).load() == State()
-
-
 def test_a_folder_is_made_for_the_daemon_alone(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     StateFile(folder).save(State(port=5))
@@ -81,12 +77,6 @@ def test_a_folder_is_made_for_the_daemon_alone(tmp_path: Path) -> None:
 def test_a_state_of_an_earlier_version_has_nothing_of_what_came_later(tmp_path: Path) -> None:
     assert not {"host", "listener6", "resting"} & set(GOOD)
     assert write(tmp_path, json.dumps(GOOD)).load() == State(port=7, listener=4711)
-
-
-def test_a_state_of_before_ipv6_has_no_ipv6_address(tmp_path: Path) -> None:
-    host = {"device": "tap-metadata", "address": "169.254.169.254", "table": 2}
-    state = write(tmp_path, json.dumps(GOOD | {"host": host})).load()
-    assert state.host == HostMemory("tap-metadata", "169.254.169.254", 2, "")
 
 
 def test_members_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> None:
@@ -158,11 +148,6 @@ def test_a_file_that_makes_no_sense_is_no_memory(
     assert "starting with an empty state" in caplog.text
 
 
-def test_bytes_that_are_no_text_are_no_memory(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"\xff\xfe{}")
-    assert StateFile(tmp_path).load() == State()
-
-
 def test_a_save_that_fails_is_logged_and_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -191,15 +176,6 @@ def test_a_folder_that_cannot_be_made_stops_the_start_and_names_it(tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(StartError, match=r"state_path = .*/file/folder.* Name a directory"):
         StateFile(tmp_path / "file" / "folder")
-
-
-def test_a_folder_that_cannot_be_written_stops_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The tests run as root, whom no mode stops.
-    monkeypatch.setattr("dfmeta.state.os.access", lambda _path, _mode: False)
-    with pytest.raises(StartError, match="Permission denied"):
-        StateFile(tmp_path)
 
 
 def test_a_disk_that_is_mounted_for_reading_alone_is_named_as_that(

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import itertools
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from ipaddress import IPv4Address, IPv6Address
@@ -18,8 +17,8 @@ import pytest
 
 from dfmeta import metrics
 from dfmeta.admin import troubles
-from dfmeta.admin.page import FILTER_MAX, StatusPage, parse
-from dfmeta.admin.status import FAILURES_SHOWN, SHOWN, STATES, Query, Status, render, style_hash
+from dfmeta.admin.page import FILTER_MAX, StatusPage
+from dfmeta.admin.status import FAILURES_SHOWN, SHOWN, Query, Status, render, style_hash
 from dfmeta.cmd.rows import service_row
 from dfmeta.cmd.status_page import (
     NAMES_ASKED,
@@ -34,7 +33,6 @@ from dfmeta.model import Endpoint, Identity, Peer, PortState
 from dfmeta.proxy.recent import Recent
 from dfmeta.registry import Claim
 from dfmeta.store.db.repository import Repository
-from tests.core.docs.declared import declared
 from tests.core.unit.support import (
     GUEST_IP6,
     GUEST_MAC,
@@ -227,12 +225,6 @@ def test_what_anybody_named_is_text_and_no_markup() -> None:
     assert seen.all("input")[0]["value"] == HOSTILE
 
 
-def test_a_host_without_a_guest_says_so() -> None:
-    seen = see()
-    assert "There is no guest's port on the bridge." in seen.text
-    assert seen.guests == []
-
-
 def test_a_thousand_ports_show_those_that_matter() -> None:
     rows = [row(number) for number in range(1, 1001)]
     rows[700]["last_failure"] = failure()
@@ -264,10 +256,6 @@ def test_a_thousand_ports_show_those_that_matter() -> None:
 def test_a_guest_is_found_by_what_people_know_of_it(wanted: str) -> None:
     other = row(4, instance="", instance_name="x", addresses=[], key=None)
     assert see(row(3), other, query=Query(port=wanted)).guests == ["web-3"]
-
-
-def test_an_ipv6_address_is_shown_with_the_service_that_it_uses() -> None:
-    assert f"{GUEST_IP6} {GUEST_MAC} to {SERVICE6[0]}, slot 1" in " ".join(see(row(3)).text.split())
 
 
 def test_the_addresses_that_are_served_are_among_the_facts(load: Load) -> None:
@@ -347,17 +335,6 @@ def test_the_page_of_a_store_has_its_records_and_no_ports(tmp_path: Path) -> Non
     assert not [one for one in seen.all("section") if one["id"] == "guests"]
 
 
-def test_the_counts_of_guests_add_up() -> None:
-    rows = [row(number, last_failure=failure()) for number in range(1, 32)]
-    rows += [row(32), row(33, last_failure=failure(failing=False))]
-    rows += [row(34, state="broken"), row(35, state="no project"), row(36, state="dead")]
-    rows += [row(37, state="no connection")]
-    seen = see(*rows)
-    figures = ("Guests' ports37", "of them served2", "failing32", "not served2", "switched off1")
-    assert "\n".join(figures) in seen.text
-    assert "32 guests fail" in seen.text
-
-
 def test_a_guest_that_harmed_itself_alone_is_served() -> None:
     own = failure(own=True, failing=False, status=414, reason="too long", remedy="")
     page = render(status(row(3, last_failure=own)), Query())
@@ -415,13 +392,6 @@ def test_a_page_that_loads_itself_anew_has_nothing_to_type_into() -> None:
     assert [one["name"] for one in seen.all("select")] == ["state", "refresh"]
 
 
-def test_it_loads_itself_anew_unless_told_not_to() -> None:
-    refreshing = [{"http-equiv": "refresh", "content": "7"}]
-    found = see(query=Query(refresh=7)).all("meta")
-    assert [one for one in found if "http-equiv" in one] == refreshing
-    assert not [one for one in see(query=Query(refresh=0)).all("meta") if "http-equiv" in one]
-
-
 def test_it_asks_for_nothing_but_itself() -> None:
     seen = see(row(last_failure=failure()))
     for tag, attributes in seen.elements:
@@ -448,14 +418,6 @@ def test_what_is_above_what_is_well_is_a_sign_of_trouble() -> None:
     assert sign.trouble.means in see(samples=samples).text
     samples["dfmeta_hub_longest_stall_seconds", ()] = 1.4
     assert [one.value for one in troubles.signs(samples)] == [4.0, 1.4]
-
-
-def test_every_sign_of_trouble_is_a_figure_that_there_is() -> None:
-    shown = {one.shown: one.values for one in declared()}
-    for one in troubles.TROUBLES:
-        for label, value in one.labels.items():
-            assert value in shown[one.name][label], one
-        assert one.name in shown
 
 
 # Over HTTP
@@ -531,18 +493,6 @@ def test_what_makes_no_sense_is_refused_in_words(fields: str) -> None:
     response = ask(f"/?{fields}")
     assert response.status == "400 Bad Request"
     assert re.match("400: (refresh|state|port|what is asked for) ", response.text)
-
-
-@pytest.mark.parametrize(
-    ("fields", "query"),
-    [
-        ({}, Query()),
-        ({"refresh": "0"}, Query(refresh=0)),
-        ({"port": " tap1 ", "state": STATES[0], "x": "y"}, Query("tap1", STATES[0])),
-    ],
-)
-def test_a_query_is_read(fields: Mapping[str, str], query: Query) -> None:
-    assert parse(fields) == query
 
 
 def test_a_row_of_a_trunk_has_its_kind_and_a_row_of_another_port_has_none() -> None:

@@ -53,10 +53,6 @@ def test_a_vm_has_the_subports_of_all_its_ports() -> None:
     assert told(subport()) == []
 
 
-def test_a_vm_is_not_told_its_attachments() -> None:
-    assert told(PARENT, subport(), subport(200, attached="a")) == [VLAN]
-
-
 def test_another_vm_has_none_of_them() -> None:
     assert told(PARENT, subport(), identity=replace(IDENTITY, instance_id=OTHER_INSTANCE)) == []
     assert told(replace(PARENT, kind=PortKind.PORT), subport()) == []
@@ -176,8 +172,3 @@ def test_any_other_request_passes(request_: GuestRequest, vlans: list[Vlan]) -> 
     world = World(*vlans)
     assert world.ask(request_).body == BODY
     assert world.inner.asked == [request_]
-
-
-def test_name_and_remarks_are_the_backends() -> None:
-    world = World()
-    assert (world.outer.name, world.outer.remark(Answer(403))) == ("nova", "remark on 403")

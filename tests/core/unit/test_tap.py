@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dfmeta.cmd import tap
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import HostError
 from dfmeta.flows.key import InPortKeys
@@ -18,7 +17,7 @@ from dfmeta.host.netlink import Wanted
 from dfmeta.host.sides import HostSides
 from dfmeta.ports.bridge_reader import Bridge, TapPort, Update
 from dfmeta.state import HostMemory, State
-from tests.core.unit.support import Clock
+from tests.harness.tier import CLOCK
 
 BRIDGE = Bridge(1, controllers=0)
 THERE = Update(True, BRIDGE, TapPort(9, "02:64:66:6d:65:fe", ours=True, marked=True))
@@ -77,11 +76,6 @@ def look(keeper: Any, update: Update = THERE) -> bool:
     return bool(keeper.look_after(watcher, update))
 
 
-def test_it_is_in_place_from_the_first_look_on_and_during_those_that_follow(keeper: Any) -> None:
-    assert [look(keeper) for _ in range(3)] == [True, True, True]
-    assert keeper.seen == [False, True, True]
-
-
 def test_a_look_that_fails_takes_it_away_until_one_succeeds(keeper: Any) -> None:
     look(keeper)
     keeper.host.refuses = True
@@ -129,14 +123,6 @@ def test_the_look_before_the_first_report_of_ovsdb_counts_if_it_succeeds(
     assert keeper.seen == [False] * (1 + refuses)
 
 
-def test_it_is_read_again_without_that_after_a_while(keeper: Any) -> None:
-    look(keeper)
-    keeper._changes = SimpleNamespace(take=lambda _index: False)
-    keeper._next_look = keeper._next_full_look = 0.0
-    assert keeper.look_after(SimpleNamespace(), THERE)
-    assert len(keeper.seen) == 2
-
-
 @pytest.mark.parametrize("update", [NO_NUMBER, Update(True, BRIDGE, None)])
 def test_it_is_not_in_place_without_a_port(keeper: Any, update: Update) -> None:
     look(keeper)
@@ -146,25 +132,18 @@ def test_it_is_not_in_place_without_a_port(keeper: Any, update: Update) -> None:
 
 
 def test_a_number_that_stays_away_is_asked_for_now_and_then(
-    keeper: Any, monkeypatch: pytest.MonkeyPatch
+    keeper: Any,
 ) -> None:
-    clock = Clock()
-    monkeypatch.setattr(tap, "time", SimpleNamespace(monotonic=clock))
     requests = []
     for seconds in (0, 0.5, 1.6, 1, 1.5):
-        clock.now += seconds
+        CLOCK.advance(seconds)
         assert not look(keeper, NO_NUMBER)
         requests.append(len(keeper.requests))
     assert requests == [0, 0, 1, 1, 2]
     assert look(keeper)
-    clock.now += 60
+    CLOCK.advance(60)
     look(keeper, NO_NUMBER)
     assert len(keeper.requests) == 2
-
-
-def test_what_was_in_place_stays_so_while_ovsdb_is_away(keeper: Any) -> None:
-    look(keeper)
-    assert look(keeper, Update(connected=False))
 
 
 # IPv6
@@ -273,12 +252,3 @@ def test_arp_ignore_is_put_back_where_the_start_has_raised_it(
     undone(keeper)
     assert restored == [0]
     assert keeper._state.arp_ignore == 0
-
-
-def test_what_cannot_be_undone_is_said(keeper: Any, caplog: pytest.LogCaptureFixture) -> None:
-    def refuse() -> list[str]:
-        raise HostError(what="rule", device="lo", cause="no")
-
-    keeper.host = SimpleNamespace(undo=refuse)
-    keeper.undo(Calls(), Calls())
-    assert "could not be removed" in caplog.text

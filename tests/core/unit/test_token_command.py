@@ -128,17 +128,6 @@ def test_a_wrong_argument_is_named_and_makes_nothing(
     assert not tokens.exists()
 
 
-def test_a_name_that_is_taken_stays_as_it_is(run: Run) -> None:
-    run("create", "--scope", "read", "--name", "ci")
-    result = run("create", "--scope", "write", "--name", "ci")
-    assert "another token has this name" in one_line(result, 2)
-    assert [row["scopes"] for row in rows(run)] == [["read"]]
-
-
-def test_a_token_that_is_not_there_cannot_be_revoked(run: Run) -> None:
-    assert "no token named ci" in one_line(run("revoke", "ci"), 1)
-
-
 def test_a_file_that_others_may_read_is_refused(run: Run, tokens: Path) -> None:
     run("create", "--scope", "read")
     tokens.chmod(0o644)

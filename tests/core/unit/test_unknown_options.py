@@ -71,14 +71,6 @@ def test_what_is_right_or_another_services_is_not(tmp_path: Path, text: str) -> 
     assert told(tmp_path, text) == []
 
 
-def test_each_file_is_looked_at_and_named(tmp_path: Path) -> None:
-    first, second = "[store]\nec2_tre = a", "[df_metadata]\nprt = 1"
-    assert [what for what, _do in told(tmp_path, first, second)] == [
-        "[store] ec2_tre",
-        "[df_metadata] prt",
-    ]
-
-
 def test_a_line_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "dfmeta.conf"
     file.write_text("[df_metadata]\nprt = 1")

@@ -16,26 +16,23 @@ from eventlet.green import socket
 
 from dfmeta.exceptions import (
     BackendError,
-    BackendTimeoutError,
     BackendUnreachableError,
-    StartError,
 )
 from dfmeta.model import HttpHost
 from dfmeta.proxy.nova import backend as nova
 from dfmeta.proxy.nova import upstream as connections
-from dfmeta.proxy.nova.request import NovaSettings
+from dfmeta.runtime import clock
 from tests.core.unit.nova_support import (
     PASSWORD,
     SECRET,
     SIGNATURE,
     Counted,
-    Patience,
     answering,
     ask,
     nowhere,
 )
 from tests.core.unit.support import until
-from tests.core.unit.upstream import OK, Asked, Upstream, close, server_context
+from tests.core.unit.upstream import OK, Asked, Upstream, close, hang, server_context
 from tests.harness.certificates import Authority
 
 
@@ -46,6 +43,48 @@ def listening() -> Iterator[Any]:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
         yield sock
+
+
+@pytest.fixture
+def secure(upstreams: Any, authority: Authority) -> Callable[..., Upstream]:
+    """Servers for 127.0.0.1, localhost and ::1 that want a certificate of their clients."""
+
+    def start(*args: Any, **options: Any) -> Upstream:
+        pair = authority.issue("localhost", "127.0.0.1", "::1")
+        context = server_context(pair, authority.certificate)
+        return upstreams(*args, context=context, **options)  # type: ignore[no-any-return]  # a fixture
+
+    return start
+
+
+@pytest.fixture
+def trusting(backend: Any, authority: Authority) -> Callable[..., Any]:
+    """Backends that trust the authority and show a certificate of it."""
+    pair = authority.issue("compute-1")
+
+    def build(*hosts: Upstream | HttpHost, **options: Any) -> Any:
+        return backend(
+            *hosts,
+            **{
+                "protocol": "https",
+                "ca_cert": str(authority.certificate),
+                "client_cert": str(pair.certificate),
+                "client_key": str(pair.key),
+                **options,
+            },
+        )
+
+    return build
+
+
+Pair = tuple[Callable[..., Upstream], Callable[..., Any]]
+
+
+@pytest.fixture(params=["http", "https"])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    """Servers, and backends that trust them: without TLS or over TLS."""
+    names = ("upstreams", "backend") if request.param == "http" else ("secure", "trusting")
+    return tuple(map(request.getfixturevalue, names))  # type: ignore[return-value]  # two of them
 
 
 def heard(asking: nova.NovaBackend) -> None:
@@ -78,27 +117,22 @@ def test_a_connection_has_no_delay(upstream: Upstream, backend: Any) -> None:
     assert connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_a_kept_connection_that_was_closed_is_not_used(upstream: Upstream, backend: Any) -> None:
-    asking = backend(upstream)
+@pytest.mark.parametrize("how", ["closed", "stray"])
+def test_kept_connection_that_has_ended_or_has_news_is_not_used(pair: Pair, how: str) -> None:
+    start, build = pair
+    there = start()
+    asking = build(there)
     ask(asking)
-    upstream.connections[0].shutdown(real_socket.SHUT_WR)
+    if how == "closed":
+        there.connections[0].shutdown(real_socket.SHUT_RDWR)
+    else:
+        there.connections[0].sendall(answering("200 OK", b"for another guest"))
     heard(asking)
     counted, retries = Counted("connections"), Counted("retries")
-    assert ask(asking).status == 200
-    assert len(upstream.connections) == 2
+    assert ask(asking).body == b"{}"
+    assert len(there.connections) == 2
     assert counted.grown() == {"stale": 1, "opened": 1}
     assert retries.grown() == {}
-
-
-def test_a_kept_connection_over_which_something_came_is_not_used(
-    upstream: Upstream, backend: Any
-) -> None:
-    asking = backend(upstream)
-    ask(asking)
-    upstream.connections[0].sendall(answering("200 OK", b"for somebody else"))
-    heard(asking)
-    assert ask(asking).body == b"{}"
-    assert len(upstream.connections) == 2
 
 
 def test_what_follows_an_answer_ends_its_connection(upstream: Upstream, backend: Any) -> None:
@@ -108,46 +142,47 @@ def test_what_follows_an_answer_ends_its_connection(upstream: Upstream, backend:
     assert len(upstream.connections) == 3
 
 
-@pytest.mark.parametrize("head", ["HTTP/1.0 200 OK", "HTTP/1.1 200 OK\r\nConnection: close"])
-def test_a_connection_is_not_kept_where_the_server_does_not(
-    upstream: Upstream, backend: Any, head: str
-) -> None:
-    upstream.script = lambda _asked: f"{head}\r\nContent-Length: 2\r\n\r\n{{}}".encode()
-    asking = backend(upstream)
-    for _ in range(2):
-        assert ask(asking).body == b"{}"
-    assert len(upstream.connections) == 2
-
-
-def test_a_kept_connection_that_dies_of_a_request_costs_no_pause(
-    upstream: Upstream, backend: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nova, "RETRY_PAUSE", 60.0)
-    asking = backend(upstream)
+def test_kept_connection_that_dies_of_a_request_costs_no_pause(pair: Pair) -> None:
+    start, build = pair
+    there = start()
+    asking = build(there)
     ask(asking)
-    upstream.script = lambda _asked: OK if len(upstream.connections) == 2 else None
-    retries = Counted("retries")
+
+    def script(_asked: Asked) -> bytes | None:
+        if len(there.connections) == 2:
+            return OK
+        there.connections[-1].shutdown(real_socket.SHUT_RDWR)
+        return None
+
+    there.script = script
+    retries, begun = Counted("retries"), clock.now()
     assert ask(asking).status == 200
-    assert len(upstream.asked) == 3
+    assert clock.now() == begun
+    assert len(there.asked) == 3
     assert retries.grown() == {"stale": 1}
 
 
+@pytest.mark.usefixtures("one_round")
 def test_a_new_connection_that_dies_of_a_request_is_a_failure(
-    upstream: Upstream, backend: Any, monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, backend: Any
 ) -> None:
-    monkeypatch.setattr(nova, "RETRY_PAUSE", 60.0)
     upstream.script = close
     with pytest.raises(BackendUnreachableError, match="closed the connection without an answer"):
         ask(backend(upstream))
     assert len(upstream.asked) == 1
 
 
-def test_a_password_never_goes_over_a_kept_connection(upstream: Upstream, backend: Any) -> None:
-    asking = backend(upstream)
-    ask(asking)
+def test_get_goes_over_a_kept_connection_and_a_password_does_not(pair: Pair) -> None:
+    start, build = pair
+    there = start()
+    asking = build(there)
+    for _ in range(3):
+        assert ask(asking).body == b"{}"
+    assert len(there.connections) == 1
     for _ in range(2):
         ask(asking, PASSWORD)
-    assert len(upstream.connections) == 3
+    assert len(there.connections) == 3
+    assert [asked.body for asked in there.asked] == [b""] * 3 + [b"cipher"] * 2
 
 
 def test_a_server_that_answers_before_it_has_read_is_heard(upstreams: Any, backend: Any) -> None:
@@ -208,30 +243,6 @@ def test_what_was_said_is_heard_where_sending_fails(listening: Any) -> None:
         assert (exchange.reply.status, exchange.reply.body) == (503, b"later")
 
 
-def test_retries_are_counted_by_their_reason(
-    upstreams: Any, backend: Any, patience: Patience
-) -> None:
-    retries, counted = Counted("retries"), Counted("connections")
-    assert ask(backend(nowhere(), upstreams())).status == 200
-    assert ask(backend(upstreams(patience.hang), upstreams())).status == 200
-    assert retries.grown() == {"unreachable": 1, "timeout": 1}
-    assert counted.grown() == {"failed": 1, "opened": 3}
-
-
-@pytest.mark.usefixtures("one_round")
-def test_a_host_that_answers_rests_no_more(upstreams: Any, backend: Any) -> None:
-    first, second = upstreams(close), upstreams(close)
-    asking = backend(first, second)
-    with pytest.raises(BackendError):
-        ask(asking)
-    second.script = lambda _asked: OK
-    ask(asking)
-    tries = len(first.asked)
-    for _ in range(3):
-        ask(asking)
-    assert len(first.asked) == tries
-
-
 def test_why_a_host_rests_is_told_once_with_what_to_do(
     upstreams: Any, backend: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -248,24 +259,19 @@ def test_why_a_host_rests_is_told_once_with_what_to_do(
     assert SIGNATURE not in said
 
 
-def test_an_error_says_what_to_do(upstreams: Any, backend: Any, patience: Patience) -> None:
+@pytest.mark.usefixtures("one_round")
+def test_error_has_a_remedy(upstreams: Any, backend: Any) -> None:
     for where, remedy in (
         (nowhere(), "Check that Nova's metadata API listens there"),
         (HttpHost("nova..example", 8775), "to a name that this host can resolve"),
         (upstreams(close), "Read its log"),
         (upstreams(greeting=b"\x15\x03\x01\x00\x02\x02\x46"), "nova_metadata_protocol = https"),
-        (upstreams(patience.hang), "Read its log"),
+        (upstreams(hang), "Read its log"),
     ):
         with pytest.raises(BackendError) as caught:
             ask(backend(where))
         assert remedy in caught.value.remedy
         assert caught.value.remedy not in str(caught.value)
-
-
-def test_without_tls_an_ipv6_address_serves_as_well(upstreams: Any, backend: Any) -> None:
-    there = upstreams(address="::1")
-    assert ask(backend(there)).status == 200
-    assert there.asked[0].header("Host") == [f"[::1]:{there.host.port}"]
 
 
 def test_a_zone_of_an_address_stays_at_home() -> None:
@@ -274,69 +280,6 @@ def test_a_zone_of_an_address_stays_at_home() -> None:
 
 
 # TLS
-
-
-@pytest.fixture
-def secure(upstreams: Any, authority: Authority) -> Callable[..., Upstream]:
-    """Servers for 127.0.0.1, localhost and ::1 that want a certificate of their clients."""
-
-    def start(*args: Any, **options: Any) -> Upstream:
-        pair = authority.issue("localhost", "127.0.0.1", "::1")
-        context = server_context(pair, authority.certificate)
-        return upstreams(*args, context=context, **options)  # type: ignore[no-any-return]  # a fixture
-
-    return start
-
-
-@pytest.fixture
-def trusting(backend: Any, authority: Authority) -> Callable[..., Any]:
-    """Backends that trust the authority and show a certificate of it."""
-    pair = authority.issue("compute-1")
-
-    def build(*hosts: Upstream | HttpHost, **options: Any) -> Any:
-        return backend(
-            *hosts,
-            **{
-                "protocol": "https",
-                "ca_cert": str(authority.certificate),
-                "client_cert": str(pair.certificate),
-                "client_key": str(pair.key),
-                **options,
-            },
-        )
-
-    return build
-
-
-def test_over_tls_connections_are_kept_too(secure: Any, trusting: Any) -> None:
-    there = secure()
-    asking = trusting(there)
-    for _ in range(3):
-        assert ask(asking).body == b"{}"
-    ask(asking, PASSWORD)
-    assert len(there.connections) == 2
-    assert [asked.body for asked in there.asked] == [b"", b"", b"", b"cipher"]
-
-
-def test_over_tls_a_large_body_comes_whole(secure: Any, trusting: Any) -> None:
-    body = bytes(range(256)) * 4096
-    assert ask(trusting(secure(lambda _asked: answering("200 OK", body)))).body == body
-
-
-@pytest.mark.parametrize("how", ["closed", "stray"])
-def test_over_tls_a_kept_connection_is_looked_at_first(
-    secure: Any, trusting: Any, how: str
-) -> None:
-    there = secure()
-    asking = trusting(there)
-    ask(asking)
-    if how == "closed":
-        there.connections[0].shutdown(real_socket.SHUT_RDWR)
-    else:
-        there.connections[0].sendall(OK)
-    heard(asking)
-    assert ask(asking).body == b"{}"
-    assert len(there.connections) == 2
 
 
 def test_over_tls_an_ipv6_address_and_a_name_serve(secure: Any, trusting: Any) -> None:
@@ -358,25 +301,6 @@ def test_over_tls_an_end_without_the_closing_alert_is_no_end(secure: Any, trusti
 
     there.script = script
     assert ask(trusting(there)).body == b"as far as it c"
-    assert len(there.asked) == 3
-
-
-def test_over_tls_a_kept_connection_that_dies_of_a_request_costs_no_pause(
-    secure: Any, trusting: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = secure()
-    asking = trusting(there)
-    monkeypatch.setattr(nova, "RETRY_PAUSE", 60.0)
-    ask(asking)
-
-    def script(_asked: Asked) -> bytes | None:
-        if len(there.connections) == 2:
-            return OK
-        there.connections[-1].shutdown(real_socket.SHUT_RDWR)
-        return None
-
-    there.script = script
-    assert ask(asking).status == 200
     assert len(there.asked) == 3
 
 
@@ -420,59 +344,26 @@ def test_a_certificate_has_to_be_in_time_and_for_the_host(
 
 
 @pytest.mark.usefixtures("one_round")
-def test_a_client_without_a_certificate_is_told_so(secure: Any, trusting: Any) -> None:
-    there = secure()
-    with pytest.raises(BackendUnreachableError, match="CERTIFICATE_REQUIRED") as caught:
-        ask(trusting(there, client_cert=None, client_key=None))
-    assert caught.value.remedy.startswith("Set nova_client_cert and nova_client_priv_key")
-    assert there.asked == []
-
-
-@pytest.mark.usefixtures("one_round")
-def test_a_server_that_speaks_no_tls_is_told_from_others(upstreams: Any, trusting: Any) -> None:
-    plain = upstreams(greeting=b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    with pytest.raises(BackendUnreachableError, match="TLS: ") as caught:
-        ask(trusting(plain))
-    assert "nova_metadata_protocol = http" in caught.value.remedy
-
-
-def test_a_handshake_that_hangs_costs_one_request_its_time(
-    listening: Any, secure: Any, trusting: Any, patience: Patience
+def test_handshake_that_hangs_costs_one_request_its_time(
+    listening: Any, secure: Any, trusting: Any
 ) -> None:
     there = secure()
-    stuck = trusting(host_of(listening))
-    asking = eventlet.spawn(ask, stuck)
+    asking = eventlet.spawn(ask, trusting(host_of(listening)))
     with listening.accept()[0] as served:
         until(lambda: served.recv(1, real_socket.MSG_PEEK), "the client's hello")
         assert ask(trusting(there)).status == 200
         assert not asking.dead
-        patience.end(0)
         with pytest.raises(BackendUnreachableError, match="no connection within") as caught:
             asking.wait()
     assert "no firewall" in caught.value.remedy
 
 
-def test_a_password_that_waited_for_a_handshake_goes_to_the_next_host(
-    listening: Any, secure: Any, trusting: Any, patience: Patience
+def test_password_that_waited_for_a_handshake_goes_to_the_next_host(
+    listening: Any, secure: Any, trusting: Any
 ) -> None:
     there = secure()
     asking = eventlet.spawn(ask, trusting(host_of(listening), there), PASSWORD)
     with listening.accept()[0] as served:
         until(lambda: served.recv(1, real_socket.MSG_PEEK), "the client's hello")
-        patience.end()
         assert asking.wait().status == 200
     assert [asked.body for asked in there.asked] == [b"cipher"]
-
-
-def test_a_password_that_was_sent_over_tls_is_not_sent_again(secure: Any, trusting: Any) -> None:
-    first, second = secure(close), secure()
-    with pytest.raises(BackendTimeoutError):
-        ask(trusting(first, second), PASSWORD)
-    assert (len(first.asked), len(second.asked)) == (1, 0)
-
-
-def test_files_that_vanish_before_they_are_read_are_named(tmp_path: Any) -> None:
-    with pytest.raises(StartError, match="auth_ca_cert"):
-        nova.NovaBackend(
-            NovaSettings((), b"", protocol="https", ca_cert=str(tmp_path / "gone.pem"))
-        )

@@ -25,15 +25,3 @@ def test_the_end_of_the_last_connection_is_reported_late_with_its_time() -> None
     now = 14.0
     use.review()
     assert told[2:] == [(ONE, False, 12.0)], "the other one still has a connection"
-
-
-def test_connections_one_after_the_other_are_reported_once() -> None:
-    told: list[bool] = []
-    use = Use(lambda _slot, *, used, at: told.append(used))
-    for _ in range(5):
-        use.count(ONE, 1)
-        use.count(ONE, -1)
-        use.review()
-    assert told == [True]
-    use.review()
-    assert told == [True, False]

@@ -46,16 +46,6 @@ def test_os_vifs_port_is_served() -> None:
     assert port.sources == {"instance_id": "ovsdb"}
 
 
-def test_libvirts_port_without_nova_is_served() -> None:
-    port = port_of(external_ids=ids(vm_uuid=None, vm_id=INSTANCE))
-    assert port.state is PortState.SERVED
-    assert port.instance_id == INSTANCE
-
-
-def test_an_instance_alone_makes_a_guests_port() -> None:
-    assert port_of(external_ids={"vm-id": INSTANCE}).state is PortState.SERVED
-
-
 def test_of_two_names_of_an_instance_novas_counts() -> None:
     port = port_of(external_ids=ids(vm_id=OTHER_INSTANCE))
     assert port.instance_id == INSTANCE
@@ -97,11 +87,6 @@ def test_without_a_meta_ip_of_dfmetas_own_that_of_metadata_path_counts(ip: str) 
     found = port_of(external_ids=written, other_config=PROVIDER).meta
     assert found == MetaIds("240.0.7.7", "fa:16:ee:12:34:56", META.ip6)
     assert port_of(external_ids=written).meta == MetaIds(ip6=META.ip6)
-
-
-def test_an_invalid_meta_address_is_kept_as_it_is_and_is_no_fault() -> None:
-    port = port_of(external_ids=NOVA | {IDS.ip: "nonsense"})
-    assert (port.meta.ip, port.state) == ("nonsense", PortState.SERVED)
 
 
 def test_a_mac_is_lower_case() -> None:
@@ -167,10 +152,6 @@ def test_an_uplink_or_a_port_of_the_host_is_no_guests(external_ids: dict[str, st
     assert vifs(row(external_ids=external_ids)) == ()
 
 
-def test_an_agents_port_is_no_guests() -> None:
-    assert vifs(row(type="internal", external_ids=ids(vm_uuid=None))) == ()
-
-
 @pytest.mark.parametrize(
     ("tag", "vlan_mode", "state"),
     [
@@ -210,10 +191,6 @@ def test_a_fault_names_the_key_that_is_at_fault_and_is_short() -> None:
     assert fault.startswith("external_ids:vm-uuid='xxx")
     assert fault.endswith("x'... is not a UUID")
     assert len(fault) < 128
-
-
-def test_an_odd_mac_is_no_fault() -> None:
-    assert port_of(external_ids=ids(attached_mac="nonsense")).state is PortState.SERVED
 
 
 @settings(deadline=None, max_examples=examples(33))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,8 +25,6 @@ from dfmeta.exceptions import StartError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.health import Health
 from dfmeta.hub import ThreadEndedError, Vital
-from dfmeta.ports.bridge_reader import Update
-from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.ports.resolver import Resolver
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.server import GuestServer
@@ -48,15 +45,6 @@ def ended(vital: Vital) -> str:
 
 
 # The mechanism
-
-
-def test_nothing_is_said_while_all_run(vital: Vital) -> None:
-    thread = vital.spawn("one", eventlet.sleep, 1000)
-    let_hub_run()
-    vital.check()
-    assert vital.alive
-    thread.kill()
-    assert vital.alive, "who kills it means it"
 
 
 @pytest.mark.parametrize(
@@ -84,16 +72,6 @@ def test_a_thread_that_ends_is_named_with_its_cause(
     assert ("ZeroDivisionError" in caplog.text) == (function is broken), "with its traceback"
 
 
-def test_the_first_end_is_the_cause_and_all_are_logged(
-    vital: Vital, caplog: pytest.LogCaptureFixture
-) -> None:
-    vital.spawn("one", broken)
-    vital.spawn("two", broken)
-    let_hub_run()
-    assert "'one'" in ended(vital)
-    assert "'two'" in caplog.text
-
-
 def test_what_may_return_fails_by_an_exception_alone(vital: Vital) -> None:
     vital.spawn("one", lambda: None, may_return=True)
     let_hub_run()
@@ -111,13 +89,6 @@ def test_threads_may_end_with_the_process(vital: Vital, caplog: pytest.LogCaptur
     let_hub_run()
     assert "a defect" in caplog.text
     vital.check()
-
-
-def test_the_end_of_an_os_thread_counts(vital: Vital) -> None:
-    thread = threading.Thread(target=vital.guard("one", broken))
-    thread.start()
-    assert "'one'" in ended(vital)
-    thread.join()
 
 
 def test_a_thread_that_nothing_refers_to_is_not_collected(vital: Vital) -> None:
@@ -310,16 +281,6 @@ def test_the_end_of_one_of_os_kens_event_loops_is_the_daemons(
     assert f"'os-ken's {app.name}'" in ended(vital).replace('"', "'")
 
 
-def test_the_end_of_the_sender_is_the_daemons(
-    vital: Vital, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    channel, datapath = Channel("br-int", Layout()), Datapath()
-    monkeypatch.setattr(datapath, "send", broken)
-    channel.attach(datapath)
-    channel.post([channel.wire.barrier()])
-    assert "'OpenFlow sender'" in ended(vital)
-
-
 def test_the_end_of_a_connection_ends_its_sender_and_nothing_else(vital: Vital) -> None:
     channel, datapath = Channel("br-int", Layout()), Datapath()
     channel.attach(datapath)
@@ -327,24 +288,6 @@ def test_the_end_of_a_connection_ends_its_sender_and_nothing_else(vital: Vital) 
     channel.detach(datapath)
     let_hub_run()
     assert vital.alive
-
-
-@pytest.mark.parametrize(
-    ("method", "thread"),
-    [("_deliver", "delivery of OVSDB's changes"), ("_tell", "OVSDB session")],
-)
-def test_the_end_of_what_reads_ovsdb_is_the_daemons(
-    vital: Vital, monkeypatch: pytest.MonkeyPatch, method: str, thread: str
-) -> None:
-    watcher = OvsdbWatcher("unix:/none", "br-int", "tap", deliver=lambda _update: None)
-    monkeypatch.setattr(watcher, method, broken)
-    watcher.start()
-    watcher._updates.append(Update(connected=True))
-    try:
-        assert thread in ended(vital)
-    finally:
-        watcher.stop()
-        until(lambda: not watcher._thread.is_alive(), "OVSDB's thread to end")
 
 
 def test_the_end_of_a_source_that_is_asked_again_is_the_daemons(
@@ -369,18 +312,6 @@ def test_the_end_of_the_guests_listener_is_the_daemons(
     server.start()
     with eventlet.connect(sock.getsockname()):
         assert "guests' listener" in ended(vital)
-
-
-def test_a_guests_listener_that_is_stopped_is_no_failure(vital: Vital) -> None:
-    sock = eventlet.listen(("127.0.0.1", 0))
-    server = GuestServer(
-        [sock], "", Registry(), lambda *_args: [], hold_timeout=1.0, limits=Limits()
-    )
-    server.start()
-    let_hub_run()
-    server.stop(0.0)
-    let_hub_run()
-    assert vital.alive
 
 
 @pytest.mark.parametrize(
