@@ -63,33 +63,9 @@ def world() -> World:
     return one
 
 
-def test_what_the_daemon_has_said_is_taken_in_before_each_answer(world: World) -> None:
-    late: list[bool] = []
-
-    def catch_up() -> None:
-        late.append(True)
-        world.tell()
-
-    mirror = world.mirror = Mirror(world._count, catch_up)
-    world.registry.touch(HERE)
-    claim = mirror.claim(IN_PORT.key_of(HERE, 0))
-    assert claim == world.registry.claim(IN_PORT.key_of(HERE, 0))
-    assert claim is not None
-    assert mirror.holds(claim)
-    world.registry.set_port(port(instance=OTHER_INSTANCE))
-    assert not mirror.holds(claim)
-    assert mirror.claim(IN_PORT.key_of(HERE, 0)) is None
-    world.learn()
-    successor = world.registry.slots(HERE)
-    assert mirror.claim(IN_PORT.key_of(HERE, next(iter(successor)))) is not None
-    assert late
-
-
-@pytest.mark.parametrize(
-    "peer", ["10.0.0.1", str(IN_PORT.key_of(Endpoint(14), 0)), str(IN_PORT.key_of(HERE, 1))]
-)
-def test_whoever_the_registry_does_not_know_is_nobody(world: World, peer: str) -> None:
-    assert world.mirror.claim(IPv4Address(peer)) is None
+def test_an_unknown_peer_has_no_claim(world: World) -> None:
+    for key in (IPv4Address("10.0.0.1"), IN_PORT.key_of(Endpoint(14), 0), IN_PORT.key_of(HERE, 1)):
+        assert world.mirror.claim(key) is None
 
 
 def test_a_key_of_ipv6_is_claimed_with_the_address_that_the_guest_uses(world: World) -> None:
@@ -124,14 +100,6 @@ def test_a_claim_ends_with_its_guest(world: World) -> None:
     assert world.mirror.claim(IN_PORT.key_of(HERE, 0)) is None
 
 
-def test_what_is_learnt_besides_ends_nothing(world: World) -> None:
-    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
-    assert claim is not None
-    world.learn("10.0.0.6")
-    world.tell()
-    assert (world.mirror.holds(claim), world.gone) == (True, [])
-
-
 def test_a_project_or_a_name_that_becomes_known_is_seen_by_the_claims_there_are() -> None:
     world = World()
     world.registry.set_port(port(project=""))
@@ -145,37 +113,29 @@ def test_a_project_or_a_name_that_becomes_known_is_seen_by_the_claims_there_are(
         assert world.mirror.current(claim) == replace(claim.identity, **known)
 
 
-def test_a_doubt_ends_no_claim_and_lets_no_answer_go(world: World) -> None:
-    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
-    assert claim is not None
-    world.registry.set_devices({13: Device(b"tap1")}, gap=True)
-    world.tell()
-    assert (world.mirror.holds(claim), world.mirror.certain(HERE), world.gone) == (False, False, [])
-    world.registry.answered(world.asked)
-    world.tell()
-    assert (world.mirror.holds(claim), world.mirror.certain(HERE), world.gone) == (True, True, [])
-
-
-def test_a_doubt_that_the_pipe_still_has_is_seen_before_an_answer(world: World) -> None:
+def test_news_in_the_pipe_count_before_an_answer(world: World) -> None:
     mirror = world.mirror = Mirror(world._count, world.tell)
+    mirror.subscribe(world.gone.append)
     world.registry.touch(HERE)
-    assert mirror.certain(HERE)
-    world.registry.set_devices({13: Device(b"tap1")}, gap=True)
-    assert not mirror.certain(HERE)
-    world.registry.answered(world.asked)
-    assert mirror.certain(HERE)
-
-
-def test_connections_are_counted(world: World) -> None:
-    claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
+    claim = mirror.claim(IN_PORT.key_of(HERE, 0))
+    assert claim == world.registry.claim(IN_PORT.key_of(HERE, 0))
     assert claim is not None
-    world.mirror.opened(claim, 0)
-    world.mirror.opened(claim, 0)
-    world.mirror.closed(claim, 0)
+    assert mirror.certain(HERE)
+    world.learn("10.0.0.6")
+    assert (mirror.holds(claim), world.gone) == (True, [])
+    world.registry.set_devices({13: Device(b"tap1")}, gap=True)
+    assert (mirror.holds(claim), mirror.certain(HERE), world.gone) == (False, False, [])
+    world.registry.answered(world.asked)
+    assert (mirror.holds(claim), mirror.certain(HERE), world.gone) == (True, True, [])
+    for change in (1, 1, -1):
+        (mirror.opened if change > 0 else mirror.closed)(claim, 0)
     assert world.counted == {(HERE, 0): 1}
+    world.registry.set_port(port(instance=OTHER_INSTANCE))
+    assert not mirror.holds(claim)
+    assert mirror.claim(IN_PORT.key_of(HERE, 0)) is None
 
 
-def test_how_long_a_syn_waited_is_told_and_given_once(world: World) -> None:
+def test_the_wait_of_a_syn_is_given_once(world: World) -> None:
     world.registry.note_wait(HERE, 1234, 2.5)
     world.tell()
     assert world.registry.take_wait(HERE, 1234) == 0.0, "the workers have it"
@@ -291,7 +251,7 @@ class OfTheHost:
         self.now += REST
 
 
-def test_the_owner_of_a_number_is_known_though_the_pipe_still_has_it() -> None:
+def test_the_owner_of_a_number_in_the_pipe_is_known() -> None:
     world = OfTheHost()
     world.registry.set_port(port())
     key = world.key(world.learn(13))
@@ -304,7 +264,7 @@ def test_the_owner_of_a_number_is_known_though_the_pipe_still_has_it() -> None:
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_a_number_that_another_port_got_is_that_ones_whatever_is_told_first(
+def test_a_number_is_its_latest_ports_in_any_order_of_news(
     backwards: bool,
 ) -> None:
     world = OfTheHost()
