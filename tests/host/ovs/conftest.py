@@ -9,7 +9,10 @@ os.environ["OSKEN_HUB_TYPE"] = "eventlet"
 
 from tests.harness.ovs import OpenvSwitch
 from tests.host.ovs import vms
+from tests.host.ovs.neutron_world import engines, server, vm, whole, world
 from tests.host.ovs.switch import add_ports
+
+__all__ = ["engines", "server", "vm", "whole", "world"]
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,13 @@
-"""As :mod:`tests.host.ovs.test_differential`, with IPv6 and neighbour discovery."""
+"""IPv6 and neighbour discovery that tests of this tier make up."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any
 
-import pytest
 from hypothesis import strategies as st
-from os_ken.ofproto import ofproto_v1_3_parser as parser
 
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.desired import Guest
 from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS, SLOTS6
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress
@@ -38,9 +34,7 @@ from tests.host.ovs.made_up import (
     IN_PORTS,
     MACS,
     TAP_MAC,
-    Frames,
     State,
-    cases,
     endpoints,
     flag_sets,
     macs,
@@ -51,16 +45,11 @@ from tests.host.ovs.made_up import (
     tags,
     tcp_ports,
 )
-from tests.host.ovs.pair import METERS, SYN_METERS, Pair, bare_flow, own_pair
+from tests.host.ovs.pair import METERS, SYN_METERS
 from tests.host.ovs.switch import GUESTS, TAP_PORT
 
 HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
 
-
-pair = own_pair
-
-
-# What is made up
 
 GUEST_IPS = ["fd12:3456::5", "fe80::f816:3eff:fe00:5"]
 IPS = [*GUEST_IPS, *SERVICE6, HOST_IP6, "::", "::1", "ff02::1", solicited_node(SERVICE6[0])]
@@ -247,59 +236,3 @@ def likely(draw: st.DrawFn, state: State) -> tuple[int, bytes]:
     if kind % 2:
         return sender(TAP_PORT, frame)
     return guest.endpoint.ofport, draw(of_endpoint(guest.endpoint, frame))
-
-
-def test_the_model_and_open_vswitch_agree_on_every_frame_in_every_state(pair: Pair) -> None:
-    pair.agree_on(cases(states(), likely, frames))
-
-
-def test_they_agree_on_all_types_and_codes_of_icmpv6(pair: Pair) -> None:
-    """All types and three of the codes, with and without the sender's MAC."""
-    pair.install([*fixed_flows(TAP), *guest_flows(Guest(Endpoint(1), METERS[1]), TAP)])
-    sent, ends = Frames(), {"dst": SERVICE6[0], "src": GUEST_IPS[0]}
-    body = bytes(4) + IPv6Address(SERVICE6[0]).packed
-    for kind in range(256):
-        for code in (0, 1, 255):
-            for options in (b"", link_layer(1, MACS[0])):
-                message = icmpv6(body + options, kind=kind, code=code, **ends)
-                packet = ipv6(message, proto=58, **ends)
-                sent.append((1, ethernet(packet, dst=TAP_MAC, src=MACS[0], kind=0x86DD)))
-    assert pair.compare(sent) == {"controller": 1, "back": 1, "untouched": 256 * 6 - 2}
-
-
-TAP = Tap(TAP_PORT, TAP_MAC, 9775, ip6=HOST_IP6, guest_ip6=SERVICE6)
-ICMPV6: Mapping[str, int] = {"eth_type": 0x86DD, "ip_proto": 58}
-NS = {**ICMPV6, "icmpv6_type": 135, "icmpv6_code": 0}
-MAC_SET = parser.OFPActionSetField(ipv6_nd_tll=MACS[0])
-
-
-@pytest.mark.parametrize(
-    ("match", "actions"),
-    [
-        pytest.param({"eth_type": 0x0800, "ipv6_dst": "::1"}, [], id="IPv6 in IPv4"),
-        pytest.param({"eth_type": 0x86DD, "ipv4_dst": "10.0.0.1"}, [], id="IPv4 in IPv6"),
-        pytest.param({"eth_type": 0x0800, "ip_proto": 58, "icmpv6_type": 135}, [], id="in IPv4"),
-        pytest.param({**ICMPV6, "ipv6_nd_target": "::1"}, [], id="a target without a type"),
-        pytest.param(
-            {**ICMPV6, "icmpv6_type": 133, "ipv6_nd_target": "::1"}, [], id="a router's target"
-        ),
-        pytest.param(
-            {**NS, "icmpv6_type": 136, "ipv6_nd_sll": MACS[0]}, [], id="an advertisement's source"
-        ),
-        pytest.param({**NS, "ipv6_nd_tll": MACS[0]}, [], id="a solicitation's target"),
-        pytest.param(NS, [MAC_SET], id="a MAC set in a solicitation"),
-        pytest.param(
-            NS,
-            [parser.OFPActionSetField(icmpv6_type=136), MAC_SET],
-            id="a MAC set in what has become an advertisement",
-        ),
-        pytest.param(ICMPV6, [parser.OFPActionSetField(nd_reserved=0)], id="flags of anything"),
-        pytest.param(
-            {"eth_type": 0x86DD}, [parser.OFPActionSetField(icmpv6_type=1)], id="a type of anything"
-        ),
-    ],
-)
-def test_what_the_model_raises_on_open_vswitch_refuses(
-    pair: Pair, match: dict[str, Any], actions: list[Any]
-) -> None:
-    pair.refuse(bare_flow(pair.wire, actions, match=match))

@@ -1,0 +1,545 @@
+"""The driver ``neutron`` should leave nothing behind, whatever happens to its requests."""
+
+from __future__ import annotations
+
+import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+
+from dfmeta.attach.engine import Engine, Settings
+from dfmeta.attach.model import Found, Network, Parent, State
+from dfmeta.exceptions import (
+    AttachDriverError,
+    AttachNetworkError,
+    AttachQuotaError,
+)
+from dfmeta.ports import attach_wired, neutron_trunks
+from dfmeta.ports.attach_networks import Chosen
+from dfmeta.ports.attach_wired import WiredPorts
+from dfmeta.ports.subport_list import KEY
+from dfmeta.store.db.attachments import Attachments
+from tests.harness.neutron_api import PROJECT
+from tests.harness.ovs import BRIDGE
+from tests.harness.poll import wait_for
+from tests.harness.trunk import Subport
+from tests.host.ovs import vms
+from tests.host.ovs.neutron_world import (
+    GATEWAY,
+    INSTANCE,
+    SUBNET,
+    CrashError,
+    Engines,
+    LostError,
+    World,
+    one_of,
+    trunk_of,
+    wanted,
+)
+
+
+def test_many_are_few_requests(world: World, vm: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neutron_trunks, "AT_ONCE", 6)
+    api = world.api()
+    driver = world.driver(vm, api=api)
+    assert driver.ready(vm) == ""
+    many = [wanted(vm, vid) for vid in range(100, 110)]
+    names = driver.make(vm, many)
+    assert api.changes == ["POST ports", "POST ports", "PUT add_subports"]
+    assert world.server.subports(trunk_of(world, vm)) == {names[one.id]: one.vid for one in many}
+    driver.remove([replace(one, port_id=names[one.id]) for one in many])
+    assert api.changes.count("PUT remove_subports") == 1
+    assert world.ours() == []
+
+
+@pytest.mark.parametrize("step", range(1, 5))
+def test_a_lost_answer_leaves_no_second_port(world: World, vm: Parent, step: int) -> None:
+    """The steps are before and after the creation, and before and after the addition."""
+    one = wanted(vm, 100)
+    api = world.api()
+    driver = world.driver(vm, api=api)
+    assert driver.ready(vm) == ""
+    api.left, api.error = step, LostError
+    with pytest.raises(AttachDriverError, match="Neutron does not answer") as caught:
+        driver.make(vm, [one])
+    assert caught.value.fields["whole"]
+    again = world.driver(vm)
+    if step == 3:
+        # The port is on no trunk.
+        lost = Found(id=one.id, parent=vm.port_id, vid=0, whole=False, shared=True)
+        assert again.found() == [lost]
+    names = again.make(vm, [replace(one, state=State.MADE)])
+    assert world.ours() == list(names.values())
+    assert again.found() == [Found(id=one.id, parent=vm.port_id, vid=100, shared=True)]
+    # The same without the knowledge that it is a repetition.
+    assert world.driver(vm).make(vm, [one]) == names
+    api = world.api()
+    one = replace(one, port_id=names[one.id])
+    api.left, api.error = step, LostError
+    with pytest.raises(AttachDriverError, match="Neutron does not answer"):
+        world.driver(vm, api=api).remove([one])
+    world.driver(vm).remove([one])
+    assert (world.ours(), world.server.subports(trunk_of(world, vm))) == ([], {})
+
+
+def test_vlan_ids_of_others_are_found_and_refused(world: World, vm: Parent) -> None:
+    other = world.server.create("port", network_id=world.pods.network_id)["id"]
+    body = {"sub_ports": [{"port_id": other, "segmentation_type": "vlan", "segmentation_id": 100}]}
+    trunk = trunk_of(world, vm)
+    assert world.server.ask("PUT", f"trunks/{trunk}/add_subports", body).status == 200
+    driver = world.driver(vm)
+    assert driver.found() == [Found(id="", parent=vm.port_id, vid=100)]
+    pair = [wanted(vm, 100), wanted(vm, 101)]
+    for those in (pair, pair[:1]):
+        with pytest.raises(AttachDriverError, match="the VLAN id 100 is in use") as caught:
+            driver.make(vm, those)
+        assert (caught.value.fields["taken"], "whole" in caught.value.fields) == (True, False)
+    assert list(driver.make(vm, pair[1:])) == [pair[1].id]
+    driver.remove(pair)
+    assert world.server.subports(trunk) == {other: 100}
+    assert world.ours() == []
+
+
+def test_a_refusal_says_why(world: World, vm: Parent) -> None:
+    driver = world.driver(vm)
+    one, two = wanted(vm, 100), wanted(vm, 101)
+    driver.make(vm, [one])
+    with pytest.raises(AttachNetworkError, match="the MAC is in use"):
+        driver.make(vm, [replace(two, mac=one.mac)])
+    with pytest.raises(AttachNetworkError, match="the address is not one of the network"):
+        driver.make(vm, [replace(two, ip=IPv4Address("10.99.0.1"))])
+    quota = f"quotas/{PROJECT}"
+    limit = len(world.server.ports(project_id=PROJECT))
+    assert world.server.ask("PUT", quota, {"quota": {"port": limit}}).status == 200
+    with pytest.raises(AttachQuotaError, match="quota of ports"):
+        driver.make(vm, [two])
+    assert world.server.ask("DELETE", quota).status == 204
+    with pytest.raises(AttachDriverError, match="'blue' is no longer configured"):
+        driver.make(vm, [replace(two, network="blue")])
+    narrow, _subnet = world.server.network("narrow", "10.50.0.0/24", mtu=1400)
+    small, trunk = world.vm("tap2", network=narrow["id"])
+    with pytest.raises(AttachNetworkError, match="larger MTU") as caught:
+        driver.make(small, [wanted(small, 100)])
+    assert caught.value.status == 422
+    driver.remove([wanted(small, 100), one])
+    assert (world.ours(), world.server.subports(trunk)) == ([], {})
+
+
+def test_an_address_of_another_port_is_refused_and_remembered(world: World, vm: Parent) -> None:
+    driver = world.driver(vm)
+    one = wanted(vm, 100)
+    networks = driver._networks
+    assert one.ip not in networks["red"].taken
+    address = {"subnet_id": world.pods.subnet_id, "ip_address": str(one.ip)}
+    world.server.create("port", network_id=world.pods.network_id, fixed_ips=[address])
+    with pytest.raises(AttachDriverError, match="the address is in use") as caught:
+        driver.make(vm, [one])
+    assert caught.value.fields["taken"]
+    assert networks["red"].taken == {one.ip}
+    assert world.ours() == []
+
+
+def test_a_port_with_a_foreign_description_is_not_used(world: World, vm: Parent) -> None:
+    one = wanted(vm, 100)
+    strange = world.server.create(
+        "port",
+        network_id=world.pods.network_id,
+        description=f"dfmeta:{one.id}",
+        project_id="another",
+    )["id"]
+    names = world.driver(vm).make(vm, [replace(one, state=State.MADE)])
+    assert strange not in names.values()
+
+
+def test_a_parent_that_is_not_ready_is_told_why(world: World, vm: Parent) -> None:
+    port = world.server.create("port", network_id=world.vms_network)["id"]
+    plain = vms.parent("tap9", port, "")
+    trunk = trunk_of(world, vm)
+    for parent, change, cause in (
+        (plain, lambda: None, "the VM's port is no parent of a trunk in Neutron"),
+        (vm, lambda: _switch(world, trunk, up=False), "is switched off in Neutron"),
+        (vm, lambda: world.server.set_status("trunks", trunk, "ERROR"), "has the status ERROR"),
+    ):
+        _switch(world, trunk, up=True)
+        before = world.driver(vm)
+        assert before.ready(vm) == ""
+        change()
+        driver = world.driver(vm)
+        assert cause in driver.ready(parent)
+        with pytest.raises(AttachDriverError, match=cause):
+            driver.make(parent, [wanted(parent, 100)])
+        if parent is vm:
+            # It was ready a moment ago.
+            with pytest.raises(AttachDriverError, match=cause):
+                before.make(vm, [wanted(vm, 100)])
+            before.remove([wanted(vm, 100)])
+    assert world.ours() == []
+
+
+def _switch(world: World, trunk: str, *, up: bool) -> None:
+    body = {"trunk": {"admin_state_up": up}}
+    assert world.server.ask("PUT", f"trunks/{trunk}", body).status == 200
+
+
+def test_only_this_hosts_vms_are_found(world: World, vm: Parent) -> None:
+    moving, _trunk = world.vm("tap2", host="compute-2")
+    remote, _other = world.vm("tap3", host="compute-2")
+    driver = world.driver(vm, moving)
+    for parent in (vm, moving, remote):
+        driver.make(parent, [wanted(parent, 100)])
+    # Another tenant's port with the name and the description of a container's.
+    world.server.create(
+        "port",
+        network_id=world.pods.network_id,
+        project_id="another",
+        name=f"dfmeta:{vm.port_id}",
+        description=f"dfmeta:{INSTANCE}",
+    )
+    assert {(one.parent, one.removable) for one in driver.found()} == {
+        (vm.port_id, True),
+        (moving.port_id, False),
+    }
+
+
+def test_ports_of_a_deleted_trunk_are_removed(world: World, vm: Parent) -> None:
+    driver = world.driver(vm)
+    those = [wanted(vm, vid) for vid in (100, 101)]
+    names = driver.make(vm, those)
+    world.server.delete_trunk(vm.port_id)
+    driver.remove([replace(one, port_id=names[one.id]) for one in those])
+    assert world.ours() == []
+
+
+def test_a_subport_that_others_have_removed_is_made_again(world: World, vm: Parent) -> None:
+    driver, trunk = world.driver(vm), trunk_of(world, vm)
+    those = [wanted(vm, vid) for vid in (100, 101)]
+    names = driver.make(vm, those)
+    body = {"sub_ports": [{"port_id": names[those[0].id]}]}
+    assert world.server.ask("PUT", f"trunks/{trunk}/remove_subports", body).status == 200
+    assert [one.id for one in driver.found() if not one.whole] == [those[0].id]
+    active = [replace(one, port_id=names[one.id], state=State.ACTIVE) for one in those]
+    assert driver.make(vm, active) == names
+    assert world.server.subports(trunk) == {names[one.id]: one.vid for one in those}
+    assert world.server.ask("PUT", f"trunks/{trunk}/remove_subports", body).status == 200
+    driver.remove(active)
+    assert world.ours() == []
+
+
+def test_a_row_that_the_agent_made_anew_is_marked_again(world: World, vm: Parent) -> None:
+    driver = world.driver(vm)
+    one = wanted(vm, 100, instance_id=INSTANCE)
+    (port_id,) = driver.make(vm, [one]).values()
+    inner = Subport(port_id, 100).inner
+    before = vms.rows(world.host)[inner]["external_ids"]
+    for key in ("dfmeta-attachment", "dfmeta-instance"):
+        world.host.vsctl("remove", "Interface", inner, "external_ids", key)
+    assert [it.whole for it in driver.found()] == [False]
+    driver.make(vm, [replace(one, port_id=port_id, state=State.ACTIVE)])
+    assert vms.rows(world.host)[inner]["external_ids"] == before
+
+
+def test_an_agent_that_connects_nothing_is_said(
+    world: World, vm: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach_wired, "WAIT", 0.3)
+    driver = world.driver(vm)
+    with world.agent.paused():
+        with pytest.raises(AttachDriverError, match="has not connected the port") as caught:
+            driver.make(vm, [wanted(vm, 100), wanted(vm, 101)])
+        assert caught.value.fields["whole"]
+        driver.remove([wanted(vm, 100), wanted(vm, 101)])
+    assert world.ours() == []
+    away = WiredPorts("unix:/nowhere", BRIDGE, lambda _ports: {})
+    for call in (away.state, lambda: away.wait(vm, {"x": wanted(vm, 100)})):
+        with pytest.raises(AttachDriverError, match="Open vSwitch does not answer"):
+            call()
+
+
+def test_without_a_trunks_bridge_the_status_of_the_port_counts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OVN has no row for a subport, and no agent that would change the status here."""
+    monkeypatch.setattr(attach_wired, "WAIT", 0.3)
+    monkeypatch.setattr(attach_wired, "POLL_STATUS", 0.05)
+    vm = world.tagged("tap1")
+    driver = world.driver(vm)
+    one = wanted(vm, 100, instance_id=INSTANCE)
+    with pytest.raises(AttachDriverError, match="has not connected the port"):
+        driver.make(vm, [one])
+    assert world.entries(vm) == []
+    (made,) = world.ours()
+    lost = Found(id=one.id, parent=vm.port_id, vid=100, whole=False, shared=True)
+    assert driver.found() == [lost]
+    world.server.set_status("ports", made, "ACTIVE")
+    assert driver.make(vm, [one]) == {one.id: made}
+    its = {"port_id": made, "instance_id": INSTANCE, "mac": one.mac}
+    assert world.entries(vm) == [{"vid": 100, **its, "attachment": one.id}]
+    assert driver.found() == [replace(lost, whole=True)]
+    # A program has removed the list.
+    world.host.vsctl("remove", "Interface", "tap1", "external_ids", KEY)
+    assert driver.found() == [lost]
+    active = replace(one, port_id=made, state=State.ACTIVE)
+    driver.make(vm, [active])
+    assert driver.found() == [replace(lost, whole=True)]
+    driver.remove([active])
+    assert (world.entries(vm), world.ours(), driver.found()) == ([], [], [])
+
+
+@pytest.mark.usefixtures("ovn")
+def test_a_removal_ends_the_entry_although_neutron_is_away(world: World) -> None:
+    vm, api = world.tagged("tap1"), world.api()
+    driver, one = world.driver(vm, api=api), wanted(vm, 100)
+    one = replace(one, port_id=driver.make(vm, [one])[one.id])
+    api.left, api.error = 1, LostError
+    with pytest.raises(AttachDriverError, match="Neutron does not answer"):
+        driver.remove([one])
+    assert (world.entries(vm), len(world.ours())) == ([], 1)
+    world.driver(vm).remove([one])
+    assert world.ours() == []
+
+
+def test_networks_are_as_neutron_has_them(
+    world: World, vm: Parent, caplog: pytest.LogCaptureFixture
+) -> None:
+    del vm
+    network, subnet = world.server.network("plain", "10.60.0.0/24", gateway_ip=None, mtu=1450)
+    _six, subnet6 = world.server.network("six", "fd00:60::/64", ip_version=6)
+    nowhere = "22222222-3333-4444-5555-666666666666"
+    driver = world.driver(
+        plain=Chosen(network["id"], subnet["id"]),
+        gone=Chosen(nowhere, subnet["id"]),
+        mixed=Chosen(network["id"], world.pods.subnet_id),
+        six=Chosen(subnet6["network_id"], subnet6["id"]),
+    )
+    networks = driver._networks
+    with caplog.at_level(logging.WARNING):
+        networks.refresh()
+        networks.refresh()
+    assert {name: networks[name] for name in networks} == {
+        "red": Network(name="red", subnet=SUBNET, gateway=GATEWAY, dns=("192.0.2.53",)),
+        "plain": Network(name="plain", subnet=IPv4Network("10.60.0.0/24"), mtu=1450),
+    }
+    assert len(networks) == 2
+    lines = [one for one in caplog.messages if "get no attachments to" in one]
+    for name, option, cause in (
+        ("gone", "neutron_network", "Neutron does not know it"),
+        ("mixed", "neutron_subnet", "it is no subnet of neutron_network"),
+        ("six", "neutron_subnet", "it is no subnet of IPv4"),
+    ):
+        (line,) = (one for one in lines if f"[attachment_network:{name}]" in one)
+        assert option in line
+        assert cause in line
+        with pytest.raises(AttachDriverError, match="has not told the network"):
+            networks.get(name)
+    assert networks.get("none") is None
+    networks.choose({"red": world.pods})
+    assert list(networks) == ["red"]
+
+
+def test_values_of_others_are_skipped(engines: Engines, vm: Parent) -> None:
+    """The VLAN ids 2 to 4 and the first addresses are others', and nothing has told it."""
+    world, engine = engines.world, engines.start()
+    engine.status(vm)
+    assert list(engine._networks) == []
+    first, _new = engine.attach(vm, one_of(0))
+    assert first.vid == 2
+
+    def another(ip: IPv4Address) -> str:
+        """Give an address to a port that is not a container's; return its id."""
+        fixed = [{"subnet_id": world.pods.subnet_id, "ip_address": str(ip)}]
+        values = {"network_id": world.pods.network_id, "fixed_ips": fixed}
+        return str(world.server.create("port", **values)["id"])
+
+    others = [another(first.ip + number) for number in (1, 2)]
+    entries = [
+        {"port_id": port, "segmentation_type": "vlan", "segmentation_id": vid}
+        for vid, port in enumerate(others, 3)
+    ]
+    path = f"trunks/{trunk_of(world, vm)}/add_subports"
+    assert world.server.ask("PUT", path, {"sub_ports": entries}).status == 200
+    made, _new = engine.attach(vm, one_of(1))
+    assert made.vid == 5
+    assert made.ip > first.ip + 2
+    another(made.ip + 1)
+    last, _new = engine.attach(vm, one_of(2))
+    assert last.ip == made.ip + 2
+    assert len(world.ours()) == 3
+    with pytest.raises(AttachNetworkError):
+        engine.attach(vm, one_of(3, ip=made.ip + 1))
+    engine.tidy()
+    assert engine.status(vm).used == 3
+
+
+def test_neutron_away_and_back(engines: Engines, vm: Parent) -> None:
+    world, engine = engines.world, engines.start()
+    kept, _new = engine.attach(vm, one_of(1))
+    engine.attach(vm, one_of(2))
+    world.server.stop()
+    try:
+        with pytest.raises(AttachDriverError, match="Neutron does not answer"):
+            engine.attach(vm, one_of(3))
+        assert engine.status(vm).cause == "Neutron does not answer"
+        engine.detach(vm, "c2", "eth0", gone=True)
+        assert [one.container for one in engine.listed(vm)] == ["c1"]
+        assert engine.attach(vm, one_of(1)) == (kept, False)
+        engine.tidy()
+        assert {one.state for one in engine.everything()} == {State.ACTIVE, State.LEAVING}
+        # A process that starts now knows neither networks nor trunks.
+        late = engines.start()
+        with pytest.raises(AttachDriverError, match="Neutron has not told the network 'red'"):
+            late.attach(vm, one_of(4))
+        assert late.status(vm).networks == ()
+    finally:
+        world.server.start()
+
+    def tidied() -> bool:
+        engine.tidy()
+        return [one.state for one in engine.everything()] == [State.ACTIVE]
+
+    wait_for(tidied, "the removal")
+    engines.check(engine)
+    engine.attach(vm, one_of(3))
+    engines.check(engine)
+
+
+def test_a_switch_that_is_late_undoes_the_addition(
+    engines: Engines, vm: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engines.start()
+    monkeypatch.setattr(attach_wired, "WAIT", 0.3)
+    with engines.world.agent.paused():
+        with pytest.raises(AttachDriverError, match="has not connected"):
+            engine.attach(vm, one_of())
+        assert (engine.everything(), engines.world.ours()) == ([], [])
+    monkeypatch.undo()
+    engine.attach(vm, one_of())
+    engines.check(engine)
+
+
+@pytest.mark.parametrize("action", ["attach", "detach"])
+@pytest.mark.parametrize("form", ["bridge", "tags"])
+@pytest.mark.usefixtures("ovn")
+def test_a_process_that_ends_at_any_step_leaves_nothing(
+    engines: Engines, vm: Parent, action: str, form: str
+) -> None:
+    if form == "tags":
+        vm = engines.world.tagged("tap2")
+        engines.parents = (vm,)
+    for step in range(1, 12):
+        api = engines.world.api()
+        engine = engines.start(api)
+        engine.status(vm)
+        engine._networks.get("red")
+        if action == "detach":
+            engine.attach(vm, one_of())
+        api.left = step
+        try:
+            if action == "attach":
+                engine.attach(vm, one_of())
+            else:
+                engine.detach(vm, "c1", "eth0", gone=True)
+        except CrashError:
+            ended = True
+        else:
+            ended = False
+        after = engines.start()
+        after.resume()
+        engines.check(after)
+        after.detach(vm, "c1", "eth0", gone=True)
+        assert (after.everything(), engines.world.ours()) == ([], [])
+        if not ended:
+            assert step > 4
+            return
+    raise AssertionError("the action has more steps")
+
+
+@pytest.mark.usefixtures("ovn")
+def test_the_list_of_a_vm_is_brought_in_order(engines: Engines, vm: Parent) -> None:
+    """With entries of an operator, of attachments that are over, and without one that is there."""
+    world, vm = engines.world, engines.world.tagged("tap2")
+    engines.parents = (vm,)
+    engine = engines.start()
+    one, _new = engine.attach(vm, one_of(1))
+    (own,) = world.entries(vm)
+    others = [{"vid": one.vid + 1}, {"vid": one.vid + 2, "instance_id": "odd"}]
+    stray = {"vid": 99, "attachment": INSTANCE}
+    listed = json.dumps(json.dumps([*others, stray]))
+    world.host.vsctl("set", "Interface", vm.port_name, f"external_ids:{KEY}={listed}")
+    engine.tidy()
+    assert world.entries(vm) == [*others, own]
+    # The VLAN ids of the operator's entries are left out, also by a process that does not know.
+    assert engine.attach(vm, one_of(2))[0].vid == one.vid + 3
+    engine.detach(vm, "c2", "eth0", gone=True)
+    world.host.vsctl("remove", "Interface", vm.port_name, "external_ids", KEY)
+    taken = json.dumps(json.dumps([{"vid": one.vid + 4}]))
+    world.host.vsctl("set", "Interface", vm.port_name, f"external_ids:{KEY}={taken}")
+    assert engine.attach(vm, one_of(3))[0].vid == one.vid + 5
+    engine.detach(vm, "c3", "eth0", gone=True)
+    engine.tidy()
+    assert world.entries(vm) == [{"vid": one.vid + 4}, own]
+    # An operator's entry for the attachment's own VLAN id stands until it is removed.
+    other = json.dumps(json.dumps([{"vid": one.vid}]))
+    world.host.vsctl("set", "Interface", vm.port_name, f"external_ids:{KEY}={other}")
+    engine.tidy()
+    assert world.entries(vm) == [{"vid": one.vid}]
+    assert engine.attach(vm, one_of(1)) == (one, False)
+    world.host.vsctl("remove", "Interface", vm.port_name, "external_ids", KEY)
+    engine.tidy()
+    engines.check(engine)
+
+
+def test_ports_without_a_row_are_removed(engines: Engines, vm: Parent) -> None:
+    world = engines.world
+    world.driver(vm).make(vm, [wanted(vm, 100)])
+    engine = engines.start()
+    engine.tidy()
+    assert world.ours() == []
+    # Those of a VM that is bound to another host stay.
+    world.driver(vm).make(vm, [wanted(vm, 100)])
+    world.server.bind(vm.port_id, "compute-2")
+    engine.tidy()
+    assert len(world.ours()) == 1
+
+
+def test_a_row_of_another_host_keeps_its_port(engines: Engines, vm: Parent) -> None:
+    engine = engines.start()
+    engine.attach(vm, one_of())
+    driver = engines.world.driver(vm)
+    other = Engine(
+        Attachments(engines.database),
+        driver,
+        driver._networks,
+        Settings(),
+        host="host-2",
+        clock=lambda: engines.now,
+        name=str,
+    )
+    other.tidy()
+    engines.check(engine)
+
+
+def test_many_at_once_get_an_attachment_each(
+    engines: Engines, vm: Parent, soak: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neutron takes a third of a second for each, or more; with ``--soak`` there are 50."""
+    monkeypatch.setattr(neutron_trunks, "TIMEOUT", 120.0)
+    count, engine = min(12 * soak, 50), engines.start()
+    with ThreadPoolExecutor(count) as pool:
+        made = list(pool.map(lambda number: engine.attach(vm, one_of(number))[0], range(count)))
+    for values in ({one.vid for one in made}, {one.ip for one in made}):
+        assert len(values) == count
+    engines.check(engine)
+    assert {one.port_id for one in made} == {one.port_id for one in engine.everything()}
+    again, new = engine.attach(vm, one_of(7))
+    assert (again, new) == (made[7], False)
+    with ThreadPoolExecutor(10) as pool:
+        list(
+            pool.map(
+                lambda number: engine.detach(vm, f"c{number}", "eth0", gone=True), range(count)
+            )
+        )
+    assert engine.everything() == []
+    assert engines.world.ours() == []
