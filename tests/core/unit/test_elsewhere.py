@@ -34,39 +34,29 @@ def test_any_other_error_ends_no_start() -> None:
     refuse_elsewhere(OvsdbError(connection=OVSDB, cause="slow"), SimpleNamespace(), ARGV)
 
 
-@pytest.mark.parametrize("case", [IN_PORT, META_IP])
-def test_a_port_of_another_program_has_to_be_deleted(case: tuple[str, str, str]) -> None:
-    scheme, tap, bridge = case
-    said = refusal(*case, owner=None)
-    assert f"{tap} is a port of {bridge}, and dfmeta did not create it" in said
-    assert f"ovs-vsctl del-port {bridge} {tap}" in said
-    assert ("metadata_interface" in said) == (scheme == "in_port")
-
-
-def test_a_patch_port_of_another_program_has_to_be_deleted_or_gets_another_name() -> None:
-    said = refusal("meta_ip", "int-br-meta", "br-ex", owner=None)
-    assert "Set another [df_metadata] meta_bridge, or delete the port: ovs-vsctl del-port" in said
+def test_a_port_of_another_program_has_to_be_deleted_or_gets_another_name() -> None:
+    for scheme, tap, bridge in (IN_PORT, META_IP):
+        text = refusal(scheme, tap, bridge, owner=None)
+        assert f"{tap} is a port of {bridge}, and dfmeta did not create it" in text
+        assert f"ovs-vsctl del-port {bridge} {tap}" in text
+        assert ("metadata_interface" in text) == (scheme == "in_port")
+    text = refusal("meta_ip", "int-br-meta", "br-ex", owner=None)
+    assert "Set another [df_metadata] meta_bridge, or delete the port: ovs-vsctl del-port" in text
 
 
 def test_another_programs_port_on_the_own_bridge_is_not_one_of_another_daemon() -> None:
     with BridgeLock(OVSDB, "br-int"):
-        said = refusal("meta_ip", "tap-meta", "br-int", owner=None)
-    assert "tap-meta is a port of br-int, and dfmeta did not create it" in said
+        text = refusal("meta_ip", "tap-meta", "br-int", owner=None)
+    assert "tap-meta is a port of br-int, and dfmeta did not create it" in text
 
 
-@pytest.mark.parametrize("case", [IN_PORT, META_IP])
-def test_leftovers_of_another_integration_bridge_have_to_be_cleaned_up_there(
-    case: tuple[str, str, str],
-) -> None:
-    said = refusal(*case, owner="br-old")
-    assert "dfmeta has served before" in said
+def test_leftovers_have_to_be_cleaned_up_where_no_daemon_serves_them() -> None:
     command = "OS_DF_METADATA__INTEGRATION_BRIDGE=br-old dfmeta-agent --config-file 'one two'"
-    assert f"{command} --cleanup" in said
-
-
-@pytest.mark.parametrize("case", [IN_PORT, META_IP])
-def test_a_port_that_another_daemon_serves_is_not_touched(case: tuple[str, str, str]) -> None:
-    with BridgeLock(OVSDB, "br-old"):
-        said = refusal(*case, owner="br-old")
-    assert "another dfmeta-agent serves" in said
-    assert ("identity_scheme = in_port" in said) == (case == META_IP)
+    for case in (IN_PORT, META_IP):
+        text = refusal(*case, owner="br-old")
+        assert "dfmeta has served before" in text
+        assert f"{command} --cleanup" in text
+        with BridgeLock(OVSDB, "br-old"):
+            text = refusal(*case, owner="br-old")
+        assert "another dfmeta-agent serves" in text
+        assert ("identity_scheme = in_port" in text) == (case == META_IP)

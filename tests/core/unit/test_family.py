@@ -68,19 +68,19 @@ class Asked:
         return []
 
 
-@pytest.mark.parametrize(
-    ("family", "af", "zero"),
-    [(IPV4, socket.AF_INET, IPv4Address(0)), (IPV6, socket.AF_INET6, IPv6Address(0))],
-)
-def test_a_familys_numbers_are_the_kernels(
-    family: Family, af: int, zero: IPv4Address | IPv6Address
+FAMILY = pytest.mark.parametrize("family", FAMILIES, ids=lambda one: f"IPv{one.version}")
+
+
+@FAMILY
+def test_a_familys_numbers_are_the_kernels_and_its_flows_match_its_own_fields(
+    family: Family,
 ) -> None:
+    af, zero = {
+        IPV4: (socket.AF_INET, IPv4Address(0)),
+        IPV6: (socket.AF_INET6, IPv6Address(0)),
+    }[family]
     assert (family.af, family.bits, family.version) == (af, zero.max_prefixlen, zero.version)
     assert family_of(zero.version) is family
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_familys_flows_match_its_own_fields(family: Family) -> None:
     service = TAP6.service(family.version)
     key = TAP6.keys.probe_key(family.version)
     request = family.guest_request(Endpoint(13), TAP6.mac, service.guest_ips[0])
@@ -95,7 +95,7 @@ def test_a_familys_flows_match_its_own_fields(family: Family) -> None:
     assert first_syn(Endpoint(13), family, meter=None).field(family.source) is None
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda one: f"IPv{one.version}")
+@FAMILY
 def test_the_hosts_side_is_of_its_family_alone(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:

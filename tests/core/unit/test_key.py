@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from itertools import product
 
 import pytest
 from hypothesis import example, given, settings
@@ -28,22 +29,14 @@ ALL_SLOTS = (*SLOTS, *SLOTS6)
 OTHER = InPortKeys(IPv6Network("fd12:3456:789a:1::/64"))
 
 
-@pytest.mark.parametrize(("ofport", "key"), [(13, "128.0.0.13"), (1058, "128.0.4.34")])
-def test_an_untagged_first_address_has_the_specifications_key(ofport: int, key: str) -> None:
-    assert str(IN_PORT.key_of(Endpoint(ofport), 0)) == key
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "slot", "key"),
-    [
-        (Endpoint(13), 1, "fd00:a9fe:a9fe:a9fe:1:0:0:d"),
-        (Endpoint(0xFEFF, 100), 16, "fd00:a9fe:a9fe:a9fe:10:64:0:feff"),
-    ],
-)
-def test_an_ipv6_key_has_slot_vid_and_ofport_in_its_interface_id(
-    endpoint: Endpoint, slot: int, key: str
-) -> None:
-    assert IN_PORT.key_of(endpoint, SLOT6 + slot) == IPv6Address(key)
+def test_a_key_has_the_specifications_form() -> None:
+    for endpoint, slot, key in (
+        (Endpoint(13), 0, "128.0.0.13"),
+        (Endpoint(1058), 0, "128.0.4.34"),
+        (Endpoint(13), SLOT6 + 1, "fd00:a9fe:a9fe:a9fe:1:0:0:d"),
+        (Endpoint(0xFEFF, 100), SLOT6 + 16, "fd00:a9fe:a9fe:a9fe:10:64:0:feff"),
+    ):
+        assert IN_PORT.key_of(endpoint, slot) == ip_address(key)
 
 
 @settings(deadline=None)
@@ -51,8 +44,18 @@ def test_an_ipv6_key_has_slot_vid_and_ofport_in_its_interface_id(
 @example(Endpoint(1), 0)
 @example(Endpoint(OFPORT_MAX, VID_MAX), 7)
 @example(Endpoint(OFPORT_MAX, VID_MAX), SLOT6 + 16)
-def test_an_endpoint_and_a_slot_come_back_from_their_key(endpoint: Endpoint, slot: int) -> None:
-    assert IN_PORT.parse(IN_PORT.key_of(endpoint, slot)) == (endpoint, slot)
+def test_a_key_is_a_source_that_linux_accepts_of_one_endpoint_and_slot(
+    endpoint: Endpoint, slot: int
+) -> None:
+    key = IN_PORT.key_of(endpoint, slot)
+    assert IN_PORT.parse(key) == (endpoint, slot)
+    assert (key.is_multicast, key.is_loopback, key.is_link_local) == (False, False, False)
+    assert key != IPv4Address("255.255.255.255")
+    assert IN_PORT.covers(key)
+    assert OTHER.covers(key) is (key.version == 4)
+    assert slot in IN_PORT.slots(key.version)
+    assert key in IN_PORT.network(key.version)
+    assert (IN_PORT.number_of(key), IN_PORT.shown(slot)) == (slot, slot_in_key(slot))
 
 
 @settings(deadline=None)
@@ -72,26 +75,6 @@ def test_an_address_is_the_key_that_it_stands_for_or_none_at_all(
     assert IN_PORT.key_of(endpoint, slot) == address
 
 
-@settings(deadline=None)
-@given(ENDPOINTS, st.sampled_from(ALL_SLOTS))
-def test_a_key_is_a_source_that_linux_accepts(endpoint: Endpoint, slot: int) -> None:
-    key = IN_PORT.key_of(endpoint, slot)
-    assert not key.is_multicast
-    assert not key.is_loopback
-    assert not key.is_link_local
-    assert key != IPv4Address("255.255.255.255")
-
-
-@settings(deadline=None)
-@given(ENDPOINTS, st.sampled_from(ALL_SLOTS))
-def test_a_key_is_in_the_range_of_its_version_alone(endpoint: Endpoint, slot: int) -> None:
-    key = IN_PORT.key_of(endpoint, slot)
-    assert IN_PORT.covers(key)
-    assert slot in IN_PORT.slots(key.version)
-    assert OTHER.covers(key) is (key.version == 4)
-    assert key in IN_PORT.network(key.version)
-
-
 def test_the_network_of_all_keys_is_that_of_its_version() -> None:
     assert [str(OTHER.network(version)) for version in (4, 6)] == [
         "128.0.0.0/1",
@@ -99,15 +82,14 @@ def test_the_network_of_all_keys_is_that_of_its_version() -> None:
     ]
 
 
-@pytest.mark.parametrize("keys", [IN_PORT, OTHER])
-@pytest.mark.parametrize("version", [4, 6])
-def test_what_the_host_itself_uses_is_no_guests_key(keys: InPortKeys, version: int) -> None:
-    assert keys.covers(ip_address(keys.probe_key(version)))
-    for text in (keys.next_hop(version), keys.probe_key(version)):
-        address = ip_address(text)
-        assert address.version == version
-        with pytest.raises(KeyRangeError):
-            keys.parse(address)
+def test_the_hosts_own_keys_are_no_guests() -> None:
+    for keys, version in product((IN_PORT, OTHER), (4, 6)):
+        assert keys.covers(ip_address(keys.probe_key(version)))
+        for text in (keys.next_hop(version), keys.probe_key(version)):
+            address = ip_address(text)
+            assert address.version == version
+            with pytest.raises(KeyRangeError):
+                keys.parse(address)
 
 
 def test_the_slots_of_an_endpoint_have_numbers_of_their_own() -> None:
@@ -116,75 +98,35 @@ def test_the_slots_of_an_endpoint_have_numbers_of_their_own() -> None:
     assert [slot_in_key(slot) for slot in SLOTS6] == list(range(1, 17))
 
 
-@settings(deadline=None)
-@given(ENDPOINTS, st.sampled_from(ALL_SLOTS))
-def test_a_key_tells_its_slot_and_a_listing_shows_the_one_of_its_version(
-    endpoint: Endpoint, slot: int
-) -> None:
-    assert IN_PORT.number_of(IN_PORT.key_of(endpoint, slot)) == slot
-    assert IN_PORT.shown(slot) == slot_in_key(slot)
-
-
-@pytest.mark.parametrize("text", ["10.0.0.1", "128.0.0.0", "224.0.0.13", "fd12::1"])
-def test_what_is_no_key_has_no_slot(text: str) -> None:
-    assert IN_PORT.number_of(ip_address(text)) is None
-
-
 def test_the_prefix_of_another_host_gives_other_keys() -> None:
     assert OTHER.key_of(Endpoint(13), SLOT6 + 1) == IPv6Address("fd12:3456:789a:1:1:0:0:d")
     with pytest.raises(KeyRangeError, match="is not in fd12:3456:789a:1::/64"):
         OTHER.parse(IN_PORT.key_of(Endpoint(13), SLOT6 + 1))
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "slot"),
-    [
-        (Endpoint(0), 0),
-        (Endpoint(-1), 0),
-        (Endpoint(OFPORT_MAX + 1), 0),
-        (Endpoint(0xFFFE), 0),
-        (Endpoint(1, -1), 0),
-        (Endpoint(1, VID_MAX + 1), 0),
-        (Endpoint(1), 6),
-        (Endpoint(1), 8),
-        (Endpoint(1), -1),
-        (Endpoint(1), SLOT6),
-        (Endpoint(1), SLOT6 + 17),
-        (Endpoint(0), SLOT6 + 1),
-        (Endpoint(OFPORT_MAX + 1), SLOT6 + 1),
+def test_an_endpoint_or_slot_out_of_range_has_no_key() -> None:
+    for endpoint, slot in (
+        *((Endpoint(ofport), 0) for ofport in (0, -1, OFPORT_MAX + 1, 0xFFFE)),
+        *((Endpoint(1, vid), 0) for vid in (-1, VID_MAX + 1)),
+        *((Endpoint(1), slot) for slot in (6, 8, -1, SLOT6, SLOT6 + 17)),
+        *((Endpoint(0), SLOT6 + 1), (Endpoint(OFPORT_MAX + 1), SLOT6 + 1)),
         (Endpoint(1, VID_MAX + 1), SLOT6 + 1),
-    ],
-)
-def test_what_cannot_be_a_source_address_has_no_key(endpoint: Endpoint, slot: int) -> None:
-    with pytest.raises(KeyRangeError) as caught:
-        IN_PORT.key_of(endpoint, slot)
-    assert caught.value.fields["ofport"] == endpoint.ofport
-    assert caught.value.fields["slot"] == slot
+    ):
+        with pytest.raises(KeyRangeError) as caught:
+            IN_PORT.key_of(endpoint, slot)
+        assert caught.value.fields["ofport"] == endpoint.ofport
+        assert caught.value.fields["slot"] == slot
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["10.0.0.5", "127.255.255.255", "224.0.0.13", "239.1.0.1", "128.0.0.0", "143.255.0.1"],
-)
-def test_an_address_that_no_endpoint_has_is_no_key(address: str) -> None:
-    with pytest.raises(KeyRangeError):
-        IN_PORT.parse(IPv4Address(address))
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "::ffff:128.0.0.13",
-        "2001:db8::8000:d",
-        "::128.0.0.13",
-        "fd00:a9fe:a9fe:a9fe::d",
-        "fd00:a9fe:a9fe:a9fe:11:0:0:d",
-        "fd00:a9fe:a9fe:a9fe:1:1000:0:d",
-        "fd00:a9fe:a9fe:a9fe:1:0:1:d",
-        "fd00:a9fe:a9fe:a9ff:1:0:0:d",
-        "fe80:ffff:a9fe:a9fe:1:0:0:d",
-    ],
-)
-def test_an_ipv6_address_that_no_endpoint_has_is_no_key(address: str) -> None:
-    with pytest.raises(KeyRangeError):
-        IN_PORT.parse(IPv6Address(address))
+def test_an_address_that_no_endpoint_has_is_no_key() -> None:
+    for text in (
+        *("10.0.0.5", "127.255.255.255", "224.0.0.13", "239.1.0.1", "128.0.0.0", "143.255.0.1"),
+        *("::ffff:128.0.0.13", "2001:db8::8000:d", "::128.0.0.13", "fd00:a9fe:a9fe:a9fe::d"),
+        *("fd00:a9fe:a9fe:a9fe:11:0:0:d", "fd00:a9fe:a9fe:a9fe:1:1000:0:d"),
+        *("fd00:a9fe:a9fe:a9fe:1:0:1:d", "fd00:a9fe:a9ff:a9ff:1:0:0:d"),
+        *("fd00:a9fe:a9fe:a9ff:1:0:0:d", "fe80:ffff:a9fe:a9fe:1:0:0:d", "fd12::1"),
+    ):
+        address = ip_address(text)
+        with pytest.raises(KeyRangeError):
+            IN_PORT.parse(address)
+        assert IN_PORT.number_of(address) is None, text
