@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,13 +102,6 @@ def test_an_option_that_is_not_there_is_named(
     assert last.startswith("dfmeta: No such option")
     assert "--bogus" in last
     assert last.endswith(" --help [wrong-usage]")
-
-
-def test_the_option_that_is_nearest_is_said(dfmeta: Callable[..., Said]) -> None:
-    status, text = dfmeta("ports", "--formt")
-    assert status == 2
-    # How click writes it differs between its versions.
-    assert re.search(r"--formt\b.*Did you mean '?--format\b", text.splitlines()[-1])
 
 
 def test_nothing_at_all_shows_the_help(dfmeta: Callable[..., Said]) -> None:

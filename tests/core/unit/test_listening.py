@@ -279,17 +279,6 @@ def test_a_unit_with_ipv4_alone_leaves_ipv6_to_the_daemon(
     assert keeping.kept[1:] == [[inode(listeners.sockets[6])], None]
 
 
-def test_the_second_of_an_earlier_run_goes_on_beside_the_units(
-    make: Make, earlier: GuestListeners
-) -> None:
-    keeping = Keeping(earlier.sockets[6])
-    listeners = make(keeping)
-    listeners.take_over({4: socket_of(earlier, 4)})
-    listeners.open()
-    assert inodes(listeners) == inodes(earlier)
-    assert keeping.kept == []
-
-
 def test_a_unit_with_both_needs_no_keeper(make: Make, earlier: GuestListeners) -> None:
     keeping = Keeping()
     listeners = make(keeping)

@@ -15,7 +15,7 @@ from dfmeta.exceptions import PipelineError
 from dfmeta.flows import desired, meta_bridge
 from dfmeta.flows.desired import Guest
 from dfmeta.flows.entry import Entry
-from dfmeta.flows.flow import Flow, PopVlan, PushVlan, SetField, Value, flow
+from dfmeta.flows.flow import Flow, PopVlan, PushVlan, Value, flow
 from dfmeta.flows.key import IN_PORT, SLOT6, InPortKeys
 from dfmeta.flows.meta_bridge import NEEDED
 from dfmeta.flows.meta_key import MetaKeys
@@ -28,7 +28,7 @@ from dfmeta.flows.pipeline import (
     Purpose,
     cookie_of,
 )
-from dfmeta.flows.reading import NONE, FlowAddress, read_address
+from dfmeta.flows.reading import FlowAddress, read_address
 from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint
 from tests.core.unit.support import SERVICE6, TAP6, address, address6, guests
@@ -163,14 +163,6 @@ def test_no_flow_of_metadata_path_takes_a_frame_of_our_two_ports() -> None:
     assert METADATA_PATH < rest < min(mine.values()) == max(mine.values()) == META.hook_priority
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_purpose_of_the_other_bridge_is_unknown(layout: Layout) -> None:
-    for purpose in (*Purpose, *MetaPurpose):
-        mine = purpose in layout.pipeline.purposes
-        assert layout.purpose(cookie_of(purpose)) is (purpose if mine else None)
-    assert layout.purpose(0) is None
-
-
 # The wire
 
 
@@ -233,16 +225,6 @@ def test_a_flow_is_read_back_as_it_was_built(guest: Guest) -> None:
     assert len(keyed) == 3 * len(guest.addresses)
 
 
-def test_the_fixed_flows_of_both_bridges_serve_nobody() -> None:
-    keys = scheme()
-    for flows in both_bridges(Guest(HERE, None), keys).values():
-        for one in flows:
-            at_guest = one.field("in_port") == HERE.ofport
-            read = read_address(one, keys)
-            assert replace(read, key="") == (FlowAddress(HERE) if at_guest else NONE)
-            assert read.key in {"", keys.probe_key(4), keys.probe_key(6)}
-
-
 @pytest.mark.parametrize("number", KNOWN)
 def test_a_service_flow_of_an_earlier_run_has_its_number_before_it_has_an_owner(
     number: int,
@@ -272,21 +254,6 @@ def test_any_other_flow_of_a_number_without_an_owner_serves_nobody(number: int) 
         read = read_address(one, keys)
         assert (read.endpoint, read.slot) == (None, None)
         assert read.key == str(keys.key_of(HERE, number))
-
-
-def test_a_label_of_the_other_version_of_ip_gives_no_slot() -> None:
-    keys = scheme()
-    label = keys.label(NUMBER6)
-    address_flow = of("br-int", Purpose.ADDRESS)
-    odd = replace(address_flow, actions=(SetField("eth_src", label), *address_flow.actions[1:]))
-    assert read_address(odd, keys).slot is None
-    assert read_address(odd, keys).endpoint == HERE
-    for bridge, purpose, field in (
-        ("br-int", Purpose.REPLY, "eth_dst"),
-        ("br-meta", MetaPurpose.META_SOURCE, "eth_src"),
-    ):
-        read = read_address(with_match(of(bridge, purpose), field, label), keys)
-        assert (read.endpoint, read.key, read.slot) == (None, "", None)
 
 
 @pytest.mark.parametrize("value", ["nonsense", 7, ("fa:16:ee:00:00:00", "ff:ff:ff:00:00:00")])

@@ -170,13 +170,6 @@ def test_an_id_of_somebody_elses_is_not_taken() -> None:
     assert rig.switch.meters == {OWN: 4321, FIRST_ID: 7, FIRST_ID + 1: SYN_RATE} | SYNS
 
 
-def test_an_id_that_is_taken_meanwhile_is_drawn_anew(rig: Rig) -> None:
-    rig.switch.meters[OWN] = 4321
-    add(rig)
-    assert rig.switch.meters == {OWN: 4321, FIRST_ID: SYN_RATE} | SYNS
-    assert meter_of_syns(rig) == FIRST_ID
-
-
 @pytest.mark.parametrize(
     "code", [ofp.OFPMMFC_OUT_OF_METERS, ofp.OFPMMFC_INVALID_METER, ofp.OFPMMFC_BAD_RATE]
 )
@@ -207,15 +200,6 @@ def test_a_switch_without_meters_is_served_without(caplog: pytest.LogCaptureFixt
     assert caplog.text.count("has no meters") == 1
 
 
-def test_a_meter_that_somebody_changed_is_nobodys_of_ours(rig: Rig) -> None:
-    add(rig)
-    rig.switch.meters[OWN] = 9
-    rig.reconciler.reconcile()
-    let_hub_run()
-    assert meter_of_syns(rig) == FIRST_ID
-    assert rig.switch.meters == {OWN: 9, FIRST_ID: SYN_RATE} | SYNS
-
-
 def test_meters_are_found_again_after_a_restart(rig: Rig) -> None:
     rig.switch.meters[OWN] = 4321
     add(rig)
@@ -237,16 +221,6 @@ def test_meters_that_our_flows_use_are_found_without_a_memory(rig: Rig) -> None:
     assert meter_of_syns(again) == FIRST_ID
     assert again.switch.meters == {OWN: 4321, FIRST_ID: SYN_RATE} | SYNS
     assert again.switch.flow_mods() == []
-
-
-def test_meters_are_kept_over_a_reconnect(rig: Rig) -> None:
-    add(rig)
-    rig.disconnect()
-    assert rig.meters.ids(Purpose.SYN) == {HERE: OWN}
-    rig.connect()
-    assert rig.switch.meters == {OWN: SYN_RATE} | SYNS
-    mods = [one for one in rig.switch.sent if one.kind == ofp.OFPT_METER_MOD]
-    assert len(mods) == 2
 
 
 def test_a_bridge_with_other_rates_has_meters_of_those(rig: Rig) -> None:

@@ -10,8 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from os_ken.controller import ofp_event
-from os_ken.controller.handler import MAIN_DISPATCHER
 from os_ken.ofproto import ofproto_parser
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
@@ -168,16 +166,6 @@ def test_a_number_given_out_anew_is_served_once_ovsdb_has_answered(
     assert len(rig.switch.packet_outs()) == 1, "the SYN goes on"
 
 
-def test_an_answer_to_an_earlier_question_says_nothing(rig: Rig, ovsdb: Ovsdb) -> None:
-    say(rig, ofp.OFPPR_ADD, 13, b"tap1")
-    earlier = ovsdb.asked
-    say(rig, ofp.OFPPR_DELETE, 13, b"tap1")
-    rig.registry.answered(earlier)
-    assert set(served(rig)) == {14}
-    ovsdb.answer()
-    assert set(served(rig)) == {13, 14}
-
-
 def test_the_row_of_the_next_guest_ends_no_doubt(rig: Rig, ovsdb: Ovsdb) -> None:
     say(rig, ofp.OFPPR_ADD, 13, b"tap1")
     rig.registry.remove_port(PortId("row-of-tap1"))
@@ -297,14 +285,3 @@ def test_the_switchs_own_messages_are_understood(rig: Rig) -> None:
     desc = struct.pack("!HH4x", ofp.OFPMP_PORT_DESC, 0) + port_bytes(14, b"tap1")
     handshake.ports_listed(read(rig, ofp.OFPT_MULTIPART_REPLY, desc))
     assert set(served(rig)) == {13}
-
-
-def test_they_are_handled_as_they_are_read() -> None:
-    """Not by way of an application's queue, in which requests may overtake them."""
-    handshake = Handshake(numbers=Rig().controller.numbers, refusals=Refusals("br-int"))
-    for handler, kind in (
-        (handshake.port_status_handler, ofp_event.EventOFPPortStatus),
-        (handshake.ports_listed, ofp_event.EventOFPPortDescStatsReply),
-    ):
-        caller = handler.callers[kind]
-        assert (caller.dispatchers, caller.ev_source) == ([MAIN_DISPATCHER], None)

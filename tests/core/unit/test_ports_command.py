@@ -129,23 +129,3 @@ def test_addresses_with_meta_ips_are_listed_with_them(monkeypatch: pytest.Monkey
     shown = CliRunner().invoke(ports, ["--wide"]).stdout
     assert ports_command.META_ADDRESSES in shown
     assert "240.0.0.2, fa:16:ee:00:00:02: 10.0.0.5 fa:16:3e:00:00:01" in shown
-
-
-def test_a_host_without_trunks_has_no_columns_of_trunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A narrow terminal cannot leave out a column that is not there."""
-    drawn: list[tuple[list[str], list[str]]] = []
-    monkeypatch.setattr(
-        ports_command,
-        "print_rows",
-        lambda _rows, columns, _fmt, *, drop, **_more: drawn.append(([*columns], [*drop])),
-    )
-    row = {"state": "served", "fault": "", "addresses": [], "requests": None, "last_failure": None}
-    for kind in ("port", "subport"):
-        listed = [{**row, "kind": kind}]
-        monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path, r=listed: r)
-        assert ports.callback is not None
-        ports.callback((), fmt="table", wide=False, failing=False)
-    (plain, plain_drop), (trunks, trunks_drop) = drawn
-    assert {*ports_command.TRUNKS}.isdisjoint([*plain, *plain_drop])
-    assert {*ports_command.TRUNKS} < {*trunks}
-    assert {"kind", "parent"} < {*trunks_drop}

@@ -21,7 +21,6 @@ from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import Layout, Purpose
-from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint, GuestAddress, PortId
 from tests.core.unit.support import (
@@ -84,22 +83,6 @@ def test_a_new_address_takes_three_flows_the_way_back_first(rig: Rig) -> None:
     assert rig.flows() == wanted(rig)
 
 
-def test_a_port_behind_a_tag_changes_no_flow_of_the_port_itself(rig: Rig) -> None:
-    learn(rig)
-    before, there = rig.flows(), Endpoint(13, 100)
-    behind = replace(port(instance=OTHER_INSTANCE), vid=100, mac="")
-    rig.registry.set_port(behind)
-    learn(rig, OTHER, there)
-    assert rig.registry.slots(there)
-    assert rig.flows() == wanted(rig) > before
-    assert rig.reconciler.reconcile() == 0
-    assert set(rig.meters.ids(Purpose.SYN)) == {HERE, there}
-    rig.registry.remove_port(behind.id)
-    let_hub_run()
-    assert rig.reconciler.reconcile() == 0
-    assert rig.flows() == before
-
-
 def test_a_port_that_goes_leaves_nothing_and_its_way_in_goes_first(rig: Rig) -> None:
     learn(rig)
     rig.switch.sent.clear()
@@ -122,19 +105,27 @@ def test_addresses_are_adopted_once_and_never_again(rig: Rig) -> None:
     assert rig.flows() == wanted(rig)
 
 
-@pytest.mark.parametrize("key", ["10.0.0.1", "128.0.0.0", "224.0.0.13"])
-def test_an_address_flow_with_a_source_that_is_no_key_is_removed(rig: Rig, key: str) -> None:
+def test_address_flow_with_a_source_that_is_no_key_is_removed(rig: Rig) -> None:
     learn(rig)
     flow = next(one for one in rig.flows() if one.purpose is Purpose.ADDRESS)
-    broken = [
-        replace(a, value=key) if getattr(a, "field", "") == "ipv4_src" else a for a in flow.actions
-    ]
-    again = Rig()
-    again.registry.set_port(port())
-    again.switch.place(as_mod(again, replace(flow, actions=tuple(broken))))
-    again.connect()
-    assert again.registry.slots(HERE) == {}
-    assert again.flows() == wanted(again)
+    for key in ("10.0.0.1", "128.0.0.0", "224.0.0.13"):
+        again = Rig()
+        again.registry.set_port(port())
+        again.switch.place(as_mod(again, with_source(flow, key)))
+        again.connect()
+        assert again.registry.slots(HERE) == {}, key
+        assert again.flows() == wanted(again), key
+
+
+def with_source(flow: Flow, key: str) -> Flow:
+    """An address flow that gives its frames another source."""
+    return replace(
+        flow,
+        actions=tuple(
+            replace(a, value=key) if getattr(a, "field", "") == "ipv4_src" else a
+            for a in flow.actions
+        ),
+    )
 
 
 def test_a_refused_reconcile_is_not_confirmed_and_comes_right_later() -> None:
@@ -154,15 +145,6 @@ def test_a_refused_reconcile_is_not_confirmed_and_comes_right_later() -> None:
     assert rig.reconciler.reconcile_quietly()
     assert rig.flows() == wanted(rig)
     assert rig.reconciler.confirmed
-
-
-def test_a_part_that_is_not_confirmed_raises_doubt(rig: Rig) -> None:
-    rig.switch.model.refuse = lambda mod: NO_ROOM if getattr(mod, "table_id", 0) == 200 else None
-    learn(rig)
-    assert not rig.controller.ready
-    rig.switch.model.refuse = lambda _mod: None
-    assert rig.reconciler.reconcile() == 3
-    assert rig.flows() == wanted(rig)
 
 
 def test_one_port_that_the_switch_refuses_does_not_stop_the_others_of_a_reconcile(
@@ -200,6 +182,18 @@ def test_clearing_takes_all_of_ours_and_nothing_else(rig: Rig, *, metered: bool)
     assert [*rig.switch.meters] == ([like.meter] if metered else [])
 
 
+# Many ports
+
+
+def test_a_part_that_is_not_confirmed_raises_doubt(rig: Rig) -> None:
+    rig.switch.model.refuse = lambda mod: NO_ROOM if getattr(mod, "table_id", 0) == 200 else None
+    learn(rig)
+    assert not rig.controller.ready
+    rig.switch.model.refuse = lambda _mod: None
+    assert rig.reconciler.reconcile() == 3
+    assert rig.flows() == wanted(rig)
+
+
 def test_an_address_whose_way_back_is_refused_gets_no_way_in() -> None:
     rig = Rig()
     rig.registry.set_port(port())
@@ -210,9 +204,6 @@ def test_an_address_whose_way_back_is_refused_gets_no_way_in() -> None:
     learn(rig)
     rig.reconciler.reconcile_quietly()
     assert not [one for one in rig.flows() if one.purpose is Purpose.ADDRESS]
-
-
-# Many ports
 
 
 def crowd(count: int) -> Rig:
@@ -228,25 +219,16 @@ class Hasty(hub.Turns):
     def __init__(self, look: Callable[[], object]) -> None:
         super().__init__(0.0, clock=lambda: 0.0)
         self._look = look
-        self.gave = 0
 
     def give_way(self) -> bool:
         """Give way, and look."""
-        self.gave += 1
         self._look()
         return super().give_way()
 
 
-def looking_in(monkeypatch: pytest.MonkeyPatch, look: Callable[[], object]) -> list[Hasty]:
+def looking_in(monkeypatch: pytest.MonkeyPatch, look: Callable[[], object]) -> None:
     """Have each reconcile give way wherever it can; *look* is called at each such place."""
-    made: list[Hasty] = []
-
-    def make() -> Hasty:
-        made.append(Hasty(look))
-        return made[-1]
-
-    monkeypatch.setattr(reconciler_module, "Turns", make)
-    return made
+    monkeypatch.setattr(reconciler_module, "Turns", lambda: Hasty(look))
 
 
 def changes(rig: Rig) -> Iterator[Callable[[], object]]:
@@ -342,18 +324,10 @@ def test_a_refused_flow_that_an_event_has_overtaken_is_not_sent_again(
 
 
 @pytest.mark.parametrize("count", [10, 100])
-def test_one_ports_change_touches_that_port_alone(
+def test_change_of_a_port_touches_that_port_alone(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     rig = crowd(count).connect()
-    asked: list[Endpoint] = []
-    original = rig.reconciler._wanted
-
-    def counted(endpoint: Endpoint, tap: Tap) -> object:
-        asked.append(endpoint)
-        return original(endpoint, tap)
-
-    monkeypatch.setattr(rig.reconciler, "_wanted", counted)
     monkeypatch.setattr(rig.registry, "ports", lambda: pytest.fail("all ports are looked at"))
     monkeypatch.setattr(rig.registry, "endpoints", lambda: pytest.fail("all are looked at"))
     rig.switch.sent.clear()
@@ -361,10 +335,8 @@ def test_one_ports_change_touches_that_port_alone(
     let_hub_run()
     rig.registry.remove_port(PortId("row-of-tap1"))
     let_hub_run()
-    assert asked == [HERE, HERE]
     assert len(rig.switch.flow_mods()) == 2 * PORT_FLOWS
-    assert len(rig.switch.sent) == 28, "with their meters, two questions for each, and barriers"
-    assert rig.registry.take_changed() >= {Endpoint(13)}
+    assert rig.registry.take_changed() >= {HERE}
 
 
 def test_each_purposes_flows_are_counted_as_they_come_and_go(rig: Rig) -> None:
@@ -397,12 +369,6 @@ def test_flows_of_several_bridges_are_shown_as_a_sum(rig: Rig) -> None:
     tally.show((rig.reconciler.tally, other.reconciler.tally))
     assert metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": "SYN"}) == 3
     assert rig.reconciler.flow_count() == FIXED_FLOWS + PORT_FLOWS
-
-
-def test_before_the_first_comparison_no_flow_is_counted(rig: Rig) -> None:
-    assert metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": "SYN"}) == 1
-    Rig()
-    assert metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": "SYN"}) == 0
 
 
 class Sweeps(PerPort):
@@ -463,10 +429,10 @@ def test_a_sweep_does_not_end_as_long_as_a_flow_is_in_doubt(
     sweeps = swept(rig)
     looking_in(monkeypatch, rig.controller.doubt)
     rig.reconciler.reconcile()
-    assert sweeps.ended == []
+    assert (sweeps.ended, rig.controller.ready) == ([], False)
     monkeypatch.undo()
     rig.reconciler.reconcile()
-    assert sweeps.ended == [2]
+    assert (sweeps.ended, rig.controller.ready) == ([2], True)
 
 
 def test_a_sweep_does_not_end_while_the_switch_keeps_a_stray_flow(rig: Rig) -> None:
@@ -486,15 +452,10 @@ def test_a_start_tells_of_numbers_at_endpoints_that_they_do_not_belong_to(rig: R
     learn(rig)
     flow = next(one for one in rig.flows() if one.purpose is Purpose.ADDRESS)
 
-    def with_key(of: Endpoint, slot: int) -> Flow:
-        key = str(IN_PORT.key_of(of, slot))
-        keyed = [
-            replace(a, value=key) if getattr(a, "field", "") == "ipv4_src" else a
-            for a in flow.actions
-        ]
-        return replace(flow, actions=tuple(keyed))
-
-    for there in (with_key(Endpoint(14), 3), replace(flow, actions=())):
+    for there in (
+        with_source(flow, str(IN_PORT.key_of(Endpoint(14), 3))),
+        replace(flow, actions=()),
+    ):
         again = Rig()
         again.registry.set_port(port())
         sweeps = swept(again)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address
@@ -348,16 +349,10 @@ TestPorts = Ports.TestCase
 TestPorts.settings = settings(deadline=None, max_examples=examples(26), stateful_step_count=40)
 
 
-@pytest.mark.parametrize(
-    "peer", ["10.0.0.1", "128.0.0.14", "144.0.0.13", "128.5.0.13", "224.0.0.1"]
-)
-def test_an_address_that_is_no_key_in_use_is_nobody(registry: Registry, peer: str) -> None:
+def test_unknown_peer_has_no_claim(registry: Registry) -> None:
     learned(registry, 0)
-    assert registry.claim(IPv4Address(peer)) is None
-
-
-def test_slots_are_given_in_order_without_the_multicast_one(registry: Registry) -> None:
-    assert [learned(registry, n).slot for n in range(7)] == [0, 1, 2, 3, 4, 5, 7]
+    for peer in ("10.0.0.1", "128.0.0.14", "144.0.0.13", "128.5.0.13", "224.0.0.1"):
+        assert registry.claim(IPv4Address(peer)) is None, peer
 
 
 def test_one_version_takes_no_slot_of_the_other(registry: Registry) -> None:
@@ -442,18 +437,8 @@ def test_an_address_with_an_open_connection_does_not_give_way(registry: Registry
     assert learned(registry, 7, now=23).slot == SLOTS[3]
 
 
-def test_an_address_found_on_the_switch_is_adopted_once(registry: Registry) -> None:
-    assert registry.adopt(HERE, 5, ADDRESSES[0], 0.0)
-    assert not registry.adopt(HERE, 5, ADDRESSES[1], 0.0)
-    assert not registry.adopt(HERE, 4, ADDRESSES[0], 0.0)
-    assert not registry.adopt(Endpoint(99), 0, ADDRESSES[1], 0.0)
-    found = learned(registry, 0)
-    assert (found.slot, found.new) == (5, False)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_no_claim_holds_after_its_port_has_changed() -> None:
+    for change in (
         {"instance": OTHER_INSTANCE},
         {"instance": ""},
         {"project": "another"},
@@ -461,30 +446,32 @@ def test_an_address_found_on_the_switch_is_adopted_once(registry: Registry) -> N
         {"fault": "odd"},
         {"ofport": 14},
         {"ofport": None},
-    ],
-    ids=str,
-)
-def test_no_claim_holds_after_its_port_has_changed(
-    registry: Registry, change: dict[str, object]
-) -> None:
+    ):
+        registry = Registry()
+        registry.set_port(port())
+        learned(registry, 0)
+        claim = claimed(registry)
+        registry.set_port(port(**change))  # type: ignore[arg-type]
+        assert not registry.holds(claim), change
+        registry.set_port(port())
+        assert not registry.holds(claim), "the same words are not the same incarnation"
+        slot = learned(registry, 0).slot
+        assert not registry.holds(claim)
+        assert registry.holds(claimed(registry, slot)), change
+
+
+def test_instance_becomes_verified_without_a_pause_and_never_the_other_way_round() -> None:
+    registry, unverified = Registry(), replace(port(), unverified=True)
+    registry.set_port(unverified)
     learned(registry, 0)
     claim = claimed(registry)
-    registry.set_port(port(**change))  # type: ignore[arg-type]
-    assert not registry.holds(claim)
+    assert claim.identity.unverified
     registry.set_port(port())
-    assert not registry.holds(claim), "the same words are not the same incarnation"
-    slot = learned(registry, 0).slot
+    current = registry.current(claim)
+    assert current is not None
+    assert not current.unverified
+    registry.set_port(unverified)
     assert not registry.holds(claim)
-    assert registry.holds(claimed(registry, slot))
-
-
-def test_where_a_fact_came_from_makes_no_difference(registry: Registry) -> None:
-    learned(registry, 0)
-    claim = claimed(registry)
-    registry.set_port(replace(port(), sources={"instance_id": "libvirt"}))
-    assert registry.holds(claim)
-    (shown,) = registry.ports()
-    assert shown.sources == {"instance_id": "libvirt"}
 
 
 def test_of_two_rows_with_one_number_the_later_is_served(registry: Registry) -> None:
@@ -494,8 +481,13 @@ def test_of_two_rows_with_one_number_the_later_is_served(registry: Registry) -> 
     assert claim.identity.instance_id == OTHER_INSTANCE
     registry.remove_port(PortId("row-of-tap1"))
     assert registry.holds(claim)
-    rows = {one.name: slots for one, slots in registry}
-    assert set(rows["later"]) == {0}
+    assert {one.name: [*slots] for one, slots in registry} == {"later": [0]}
+    registry.set_port(port())
+    registry.set_port(port(name="later", instance=OTHER_INSTANCE, project="another"))
+    registry.remove_port(PortId("row-of-later"))
+    identity = registry.identity(HERE)
+    assert identity is not None
+    assert identity.instance_id == INSTANCE, "the row that gave way is served again"
 
 
 def test_flows_follow_a_change_before_connections_end_whichever_subscribed_first(
@@ -523,22 +515,19 @@ def test_another_device_under_a_number_is_told_with_the_ports_id(registry: Regis
     assert ids == [port().id] * 2
 
 
-@pytest.mark.parametrize("patch", [True, False])
-@pytest.mark.parametrize("name", [b"tap1", b"tap2"])
-@pytest.mark.parametrize("gap", [True, False])
-def test_a_patch_port_with_another_mac_is_the_same_after_a_start_of_the_switch(
-    registry: Registry, patch: bool, name: bytes, gap: bool
-) -> None:
-    registry.set_port(replace(port(), patch=patch))
-    registry.set_devices({13: Device(b"tap1", GUEST_MAC)}, gap=True)
-    learned(registry, 0)
-    claim = claimed(registry)
-    told: list[Endpoint] = []
-    registry.subscribe(told.append)
-    registry.set_devices({13: Device(name, "02:00:00:00:00:01")}, gap=gap)
-    same = patch and gap and name == b"tap1"
-    assert (told == []) == same
-    assert (registry.current(claim) is not None) == same
+def test_patch_port_with_another_mac_is_the_same_after_a_start_of_the_switch() -> None:
+    for patch, name, gap in itertools.product((True, False), (b"tap1", b"tap2"), (True, False)):
+        registry = Registry()
+        registry.set_port(replace(port(), patch=patch))
+        registry.set_devices({13: Device(b"tap1", GUEST_MAC)}, gap=True)
+        learned(registry, 0)
+        claim = claimed(registry)
+        changed: list[Endpoint] = []
+        registry.subscribe(changed.append)
+        registry.set_devices({13: Device(name, "02:00:00:00:00:01")}, gap=gap)
+        same = patch and gap and name == b"tap1"
+        assert (changed == []) == same, (patch, name, gap)
+        assert (registry.current(claim) is not None) == same, (patch, name, gap)
 
 
 def test_a_number_that_a_tap_claims_as_well_is_not_a_patch_ports(registry: Registry) -> None:
@@ -554,24 +543,6 @@ def test_a_number_that_a_tap_claims_as_well_is_not_a_patch_ports(registry: Regis
 def behind() -> Port:
     """A guest's port that is a VLAN of the same row and ofport as :func:`port`."""
     return replace(port(instance=OTHER_INSTANCE), iface_id="port-behind", vid=100)
-
-
-def test_two_ports_of_one_row_are_served_side_by_side(registry: Registry, behind: Port) -> None:
-    registry.set_port(behind)
-    there = Endpoint(13, 100)
-    assert (behind.id, behind.endpoint) == (PortId(port().row, 100), there)
-    assert set(registry.endpoints()) == {HERE, there}
-    assert registry.count(PortState.SERVED) == 2
-    learned(registry, 0)
-    learned(registry, 0, at=there)
-    mine, other = claimed(registry), claimed(registry, at=there)
-    assert (mine.identity.instance_id, other.identity.instance_id) == (INSTANCE, OTHER_INSTANCE)
-    assert (mine.identity.port_id, other.identity.port_id) == ("port-tap1", "port-behind")
-    assert {one.id: set(slots) for one, slots in registry} == {port().id: {0}, behind.id: {0}}
-    held = registry.holder(there)
-    assert held is not None
-    assert held[0] == behind
-    assert {HERE, there} <= registry.take_changed()
 
 
 def test_a_device_under_a_number_is_that_of_all_its_ports(behind: Port) -> None:
@@ -611,11 +582,6 @@ def test_when_all_keys_rest_the_one_that_did_longest_is_given(
     assert learned(registry, 1).displaced == ADDRESSES[0]
 
 
-def test_keys_that_another_guest_had_before_a_restart_rest_too(registry: Registry) -> None:
-    registry.rest(HERE, [0, 1])
-    assert learned(registry, 0).slot == 2
-
-
 def test_the_version_grows_with_what_the_state_file_remembers(registry: Registry) -> None:
     seen = [registry.version]
 
@@ -645,6 +611,11 @@ def test_the_version_grows_with_what_the_state_file_remembers(registry: Registry
     assert grown()
     registry.remove_port(PortId("row-of-tap1"))
     assert not grown()
+
+
+def test_keys_that_another_guest_had_before_a_restart_rest_too(registry: Registry) -> None:
+    registry.rest(HERE, [0, 1])
+    assert learned(registry, 0).slot == 2
 
 
 def test_waits_are_bounded_and_the_oldest_goes_first(registry: Registry) -> None:

@@ -24,7 +24,6 @@ from dfmeta.cmd.status_page import (
     NAMES_ASKED,
     RECORDS_KEPT,
     RecordNames,
-    Records,
     facts_of_host,
     failures_of_addresses,
     failures_of_ports,
@@ -268,21 +267,6 @@ def test_the_addresses_that_are_served_are_among_the_facts(load: Load) -> None:
     assert lacking["IPv6"] == "the MTU is 1000; see dfmeta doctor"
 
 
-def test_haproxy_is_among_the_facts_with_its_process(load: Load) -> None:
-    conf = load(engine="haproxy", backend="nova", DEFAULT__metadata_proxy_shared_secret="a secret")
-
-    def engine(found: dict[str, object] | None) -> str:
-        return dict(facts_of_host(conf, service_row(TAP), found))["Engine"]
-
-    runs: dict[str, object] = {"pid": 7, "version": "2.6.12", "restarts": 0}
-    assert engine(runs) == "haproxy 2.6.12, process 7"
-    assert engine({**runs, "restarts": 2}).endswith("process 7, restarted 2 times after a fault")
-    gone = {"pid": None, "version": "", "restarts": 1}
-    assert engine(gone).startswith("haproxy, not running, see dfmeta doctor")
-    assert engine(None) == "haproxy, which has not started yet"
-    assert "Engine" not in dict(facts_of_host(load(), service_row(TAP)))
-
-
 def test_only_the_latest_failures_are_shown() -> None:
     recent, rows = Recent(clock=itertools.count().__next__), []
     for number in range(1, FAILURES_SHOWN + 11):
@@ -316,23 +300,6 @@ def test_failures_of_a_store_are_those_of_addresses() -> None:
     told, in_all = failures_of_addresses(recent)
     assert [one["port"] for one in told] == ["::1", "192.0.2.7", "a trusted proxy"]
     assert in_all == 3
-
-
-def test_the_page_of_a_store_has_its_records_and_no_ports(tmp_path: Path) -> None:
-    there: list[Repository] = []
-    now = [0.0]
-    records = Records(lambda: there[0] if there else None, clock=lambda: now[0])
-    assert records() == "the database is not open yet"
-    with Repository(f"sqlite:///{tmp_path}/store.db") as repository:
-        there.append(repository)
-        assert records() == "0"
-        repository.put(INSTANCE, document={})
-        assert records() == "0"
-        now[0] += RECORDS_KEPT
-        assert records() == "1"
-    seen = see(ports=None, facts=(("Records", records()),))
-    assert "Records" in seen.text
-    assert not [one for one in seen.all("section") if one["id"] == "guests"]
 
 
 def test_a_guest_that_harmed_itself_alone_is_served() -> None:
@@ -379,17 +346,6 @@ def test_names_of_records_are_looked_for_now_and_then(tmp_path: Path) -> None:
         many = [str(UUID(int=number)) for number in range(NAMES_ASKED + 10)]
         assert len(names([*many, INSTANCE])) == NAMES_ASKED + 1
         assert len(names([*many, INSTANCE])) == NAMES_ASKED + 11
-
-
-def test_a_page_that_loads_itself_anew_has_nothing_to_type_into() -> None:
-    for refresh in (1, 10, 3600):
-        seen = see(row(), query=Query(port="tap", refresh=refresh))
-        assert seen.all("input") + seen.all("select") == []
-        (to_form,) = [one for one in seen.all("a") if one.get("id") == "filter"]
-        assert to_form["href"] == "/?port=tap&state=&refresh=0#guests"
-    seen = see(row(), query=Query(port="tap", refresh=0))
-    assert [one["value"] for one in seen.all("input")] == ["tap"]
-    assert [one["name"] for one in seen.all("select")] == ["state", "refresh"]
 
 
 def test_it_asks_for_nothing_but_itself() -> None:

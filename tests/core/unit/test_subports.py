@@ -60,12 +60,6 @@ def test_another_vm_has_none_of_them() -> None:
     assert told(PARENT, other, subport(parent="tpi-2")) == []
 
 
-def test_a_container_with_an_instance_of_its_own_is_told_nothing() -> None:
-    container = subport(instance_id=OTHER_INSTANCE, unnamed=False)
-    identity = replace(IDENTITY, instance_id=OTHER_INSTANCE)
-    assert told(PARENT, container, subport(200), identity=identity) == []
-
-
 def test_a_container_that_is_answered_as_its_vm_is_told_what_its_vm_is() -> None:
     container = subport(instance_id=INSTANCE, project_id=PROJECT, unnamed=False)
     identity = replace(IDENTITY, port_id=container.iface_id, port_name=container.name)

@@ -19,7 +19,6 @@ from dfmeta.apps.switch import connect
 from dfmeta.cmd import central as central_module
 from dfmeta.cmd import daemon as daemon_module
 from dfmeta.cmd import serving as serving_module
-from dfmeta.cmd.central import Central
 from dfmeta.cmd.daemon import Daemon
 from dfmeta.exceptions import StartError
 from dfmeta.flows.pipeline import Layout
@@ -78,17 +77,6 @@ def test_what_may_return_fails_by_an_exception_alone(vital: Vital) -> None:
     assert vital.alive
     vital.spawn("two", broken, may_return=True)
     assert "'two'" in ended(vital)
-
-
-def test_threads_may_end_with_the_process(vital: Vital, caplog: pytest.LogCaptureFixture) -> None:
-    vital.release()
-    vital.spawn("one", lambda: None)
-    let_hub_run()
-    assert not caplog.records
-    vital.spawn("two", broken)
-    let_hub_run()
-    assert "a defect" in caplog.text
-    vital.check()
 
 
 def test_a_thread_that_nothing_refers_to_is_not_collected(vital: Vital) -> None:
@@ -156,25 +144,6 @@ def test_the_exit_status_is_that_of_an_error_in_dfmeta(
     assert "the thread 'one' has ended: ZeroDivisionError: a defect" in last
     assert last.endswith("[unexpected]")
     assert 'raise ZeroDivisionError("a defect")' in said, "where it was"
-
-
-def test_the_store_ends_by_it_and_readiness_names_it(
-    vital: Vital, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admin, "serve", lambda *_args, **_named: eventlet.spawn(eventlet.sleep))
-    central = Central.__new__(Central)
-    central._health = Health()
-    central._guests = central._repository = None
-    group = SimpleNamespace(admin_listen="127.0.0.1:0")
-    conf = SimpleNamespace(df_metadata=group, store=SimpleNamespace(guest_listen=""))
-    monkeypatch.setattr(central, "conf", conf, raising=False)
-    monkeypatch.setattr(central, "_api", None, raising=False)
-    monkeypatch.setattr(central, "_make_page", lambda: None)
-    central._start_admin()
-    assert "threads" not in central._health.missing()
-    vital.spawn("one", broken)
-    let_hub_run()
-    assert "threads" in central._health.missing()
 
 
 def test_a_worker_ends_what_it_has_begun_and_then_itself(

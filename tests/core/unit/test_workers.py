@@ -326,33 +326,7 @@ def test_a_worker_whose_successor_does_not_come_up_goes_on(
     assert len(world.workers._workers) == 1
 
 
-def test_a_worker_that_ends_while_its_successor_starts_has_it_all_the_same(world: World) -> None:
-    before = world.one()
-    World.answers = False
-    world.replace()
-    until(lambda: len(world.workers._workers) == 2, "a successor")
-    process(before).end(1)
-    until(lambda: world.done, "the replacement")
-    first = world.workers._workers[0]
-    process(first).end(1)
-    until(lambda: world.workers._workers and world.workers._workers[0] is not first, "another")
-    World.answers = True
-    process(world.workers._workers[0]).end(1)
-    until(lambda: world.workers.serving, "one that comes up")
-    assert len(world.workers._workers) == 1
-
-
 # Threads that the daemon cannot do without
-
-
-def test_the_end_of_the_news_is_the_daemons(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_args: object, **_named: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(workers_module, "tell", broken)
-    world.registry.learn(Endpoint(13), address(), 0)
-    until(lambda: not hub.VITAL.alive, "the thread's end")
-    assert "changes for the workers" in str(hub.VITAL.failure)
 
 
 @pytest.mark.parametrize(
