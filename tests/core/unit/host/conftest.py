@@ -1,0 +1,5 @@
+"""The model kernel is a fixture of all tests below."""
+
+from tests.core.unit.host.kernel import kernel
+
+__all__ = ["kernel"]
