@@ -194,7 +194,7 @@ def test_the_model_and_open_vswitch_agree(pair: Pair, layout: Layout, fates: set
     seen, second = Counter[str](), layout is SECOND
     pair.wire = Wire(layout)
 
-    @settings(quick, max_examples=examples(25))
+    @settings(quick, max_examples=examples(8))
     @given(data=st.data())
     def agree(data: st.DataObject) -> None:
         state = data.draw(states(second))
@@ -207,17 +207,17 @@ def test_the_model_and_open_vswitch_agree(pair: Pair, layout: Layout, fates: set
     _both_dumps_read_the_same(pair, second=second)
 
 
-@pytest.mark.parametrize("length", [0, 1, 2, 229])
 def test_a_question_whose_option_has_a_wrong_length_is_answered_as_in_the_model(
-    pair: Pair, length: int
+    pair: Pair,
 ) -> None:
     pair.wire = Wire(SECOND)
     state = _one_guest(second=True)
     pair.install(state.flows())
-    frame = _question(str(KEYS.key_of(Endpoint(1), NUMBERS6[0])), state.meta.mac)
-    assert frame[-8:-6] == bytes((1, 1))
-    frame = frame[:-7] + bytes((length,)) + frame[-6:]
-    assert pair.compare([(TAP_PORT, frame)]) == {"back": 1}
+    question = _question(str(KEYS.key_of(Endpoint(1), NUMBERS6[0])), state.meta.mac)
+    assert question[-8:-6] == bytes((1, 1))
+    for length in (0, 1, 2, 229):
+        frame = question[:-7] + bytes((length,)) + question[-6:]
+        assert pair.compare([(TAP_PORT, frame)]) == {"back": 1}, length
 
 
 def _both_dumps_read_the_same(pair: Pair, *, second: bool) -> None:
@@ -328,13 +328,6 @@ def test_a_real_patch_carries_each_guests_packets_and_answers(
         assert back.endswith(f",{bridges.ports[f'p{ofport}']}")
         assert GUEST_MAC in back
         assert "vlan" not in back
-
-
-def test_the_patch_ports_vlan_keeps_floods_of_guests_out(bridges: Bridges) -> None:
-    for frame in (Host(1).question("10.0.0.9"), Host6(1).solicit("fd12:3456::9")):
-        flooded = bridges.actions(BRIDGE, 1, frame).split(",")
-        assert bridges.ports["p2"] in flooded
-        assert bridges.ports["tap-meta"] not in flooded
 
 
 def test_nothing_of_tap_meta_but_answers_leaves_br_meta(bridges: Bridges) -> None:
