@@ -1,24 +1,113 @@
-"""A real cloud-init boots from the daemon."""
+"""A real cloud-init boots: one data source and version of IP each, of the store and of Nova."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
 
-from tests.harness import nursery
+import pytest
+
+from dfmeta.store.db.repository import Repository
 from tests.harness.agent import Agent
-from tests.harness.cloudinit import Booting
+from tests.harness.cloudinit import RECENT, RECENT_WITHOUT_ZONES, Boot, Booting, Mode, Release
 from tests.harness.fixtures import MakeGuest
+from tests.harness.guest import EC2_6, OPENSTACK6, Guest
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
-from tests.host.e2e.support import KEY, Capture, project_ids, put_nova
+from tests.host.e2e import shared
+from tests.host.e2e.support import (
+    KEY,
+    NOVA_OPTIONS,
+    Capture,
+    packets,
+    project_ids,
+    put_nova,
+)
 
 StartBoot = Callable[..., Booting]
+MakeGuest6 = Callable[..., Guest]
+
+OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDtmDuGK3tzmR4o/7QENvMOitBvsO8uN4Z1WblfVWyAg a/b=c"
 RAN = "/run/ran-on"
+VENDOR_RAN = "/run/vendor-ran"
 USER_DATA = f"#!/bin/sh\nhostname > {RAN}\n"
+VENDOR_DATA = f"#cloud-config\nruncmd:\n- [touch, {VENDOR_RAN}]\n"
+ZONE = "da11"
+ULA = "fd12:3456::5"
+SOURCES: dict[Mode, str] = {"NoCloud": "NoCloudNet", "OpenStack": "OpenStack", "Ec2": "Ec2"}
+"""Mode → name of the data source in cloud-init's results."""
 CRAWL = 28
 """Connections of cloud-init's OpenStack data source for an instance with a key."""
 STALL = 2
 """SYNs that are sent again at most, after 1 s and 3 s, while the machine stands still once."""
+CANNOT_CONNECT = 7
+"""curl's exit status for an address without a route."""
+
+host, agent = shared.host, shared.agent_with()
+
+
+@pytest.fixture
+def guest(agent: Agent) -> Iterator[Guest]:
+    """A guest with an id of its own, which has no record."""
+    with Guest(agent.host, "web") as one:
+        yield one
+
+
+def document(guest: Guest) -> dict[str, Any]:
+    """What another program might push of a guest."""
+    return {
+        "hostname": f"{guest.name}.example.org",
+        "facility": ZONE,
+        "ssh_keys": [KEY, {"label": "a/b=c", "key": OTHER_KEY}],
+        "instance_tags": {"role": "web"},
+        "vendor_data": VENDOR_DATA,
+        "network": {"addresses": [{"address": "10.0.0.5", "public": False}]},
+    }
+
+
+def push(agent: Agent, guest: Guest, members: dict[str, Any], userdata: bytes | None) -> None:
+    """Put a record into the daemon's database."""
+    with closing(Repository(f"sqlite:///{agent.state_path}/store.db")) as repository:
+        repository.put(guest.instance_id, document=members, userdata=userdata)
+
+
+def check(boot: Boot, guest: Guest, mode: str) -> None:
+    assert boot.errors == [], boot.output + boot.log
+    assert boot.datasource == SOURCES[mode]
+    assert boot.instance_id == guest.instance_id
+    assert boot.hostname.partition(".")[0] == guest.name
+    # It writes them in no order.
+    assert sorted(boot.authorized_keys.splitlines()) == sorted([KEY, OTHER_KEY])
+    assert boot.instance_data["v1"]["availability_zone"] == ZONE
+    # In EC2 mode it misses AWS' own tree of networks.
+    assert [one for one in boot.warnings if "Metadata 'network' key" not in one] == []
+
+
+@pytest.mark.parametrize("mode", ["NoCloud", "Ec2"])
+def test_a_guest_boots_with_all_that_its_document_has(
+    agent: Agent, guest: Guest, cloud_init: StartBoot, mode: str
+) -> None:
+    push(agent, guest, document(guest), USER_DATA.encode())
+    boot = cloud_init(guest, mode=mode, files=[RAN, VENDOR_RAN]).finish()
+    check(boot, guest, mode)
+    assert boot.user_data == USER_DATA.encode()
+    assert boot.files[RAN].strip().partition(".")[0] == guest.name
+    # EC2 has no vendor data.
+    assert (VENDOR_RAN in boot.files) == (mode != "Ec2")
+
+
+@pytest.fixture
+def nova_agent(host: OpenvSwitch, agent: Agent, nova: RecordingNova) -> Iterator[Agent]:
+    """The daemon with Nova, whose answer was asked for by no guest yet."""
+    del nova
+    agent.stop()
+    with Agent(host, NOVA_OPTIONS) as one:
+        yield one.start()
+        one.stop()
+    agent.start()
 
 
 def test_a_whole_crawl_is_one_packet_in(
@@ -30,7 +119,7 @@ def test_a_whole_crawl_is_one_packet_in(
 ) -> None:
     guest = make_guest("web", ids=project_ids("web"))
     put_nova(nova, guest, keys={"key-1": KEY}, user_data=USER_DATA.encode())
-    with Capture(host.namespace, guest.port) as capture, nursery.as_installed():
+    with Capture(host.namespace, guest.port) as capture:
         boot = cloud_init(guest, files=[RAN]).finish()
         syns = capture.syns()
     assert boot.errors == [], boot.output + boot.log
@@ -42,9 +131,93 @@ def test_a_whole_crawl_is_one_packet_in(
     connections = {syn.source_port for syn in syns}
     assert len(connections) == CRAWL
     # They come one after the other, so that a machine that stands still delays one of them.
-    again = len(syns) - CRAWL
+    again = packets(syns) - CRAWL
     assert again <= STALL
     assert len(nova.requests()) == CRAWL
     assert 1 <= nova_agent.metric("dfmeta_packet_ins_total") <= 1 + again
     # The way to Nova is kept open, unlike the guest's.
     assert nova.accepted() == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way of an IPv6-only guest to its metadata."""
+
+    mode: Mode
+    service: str
+    """Host of the URL by which the guest finds the service."""
+    address6: tuple[str, ...] = ()
+    """Addresses besides the link-local one."""
+    release: Release = RECENT
+    built_in: bool = False
+    """Whether cloud-init knows the URL itself."""
+    since: tuple[int, int] = (24, 2)
+    """The cloud-init that it needs; of the distribution's own, any will do."""
+
+    def boot(self, start: StartBoot, guest: Guest, **more: Any) -> Booting:
+        """Begin a boot of the guest."""
+        url = "" if self.built_in else f"http://{self.service}"
+        return start(guest, mode=self.mode, url=url, release=self.release, **more)
+
+
+BUILT_IN = Way(mode="OpenStack", service=OPENSTACK6, built_in=True)
+WAYS = {
+    "OpenStack": BUILT_IN,
+    "NoCloud": Way(mode="NoCloud", service=OPENSTACK6),
+    "Ec2": Way(
+        mode="Ec2",
+        service=EC2_6,
+        address6=(f"{ULA}/64",),
+        release=RECENT_WITHOUT_ZONES,
+        built_in=True,
+    ),
+}
+
+
+@pytest.fixture
+def make_guest6(make_guest: MakeGuest) -> MakeGuest6:
+    """A function that makes guests without IPv4."""
+
+    def make(name: str, *address6: str, mac: str = "") -> Guest:
+        guest = make_guest(name, address6=address6, mac=mac)
+        guest.drop_ipv4()
+        assert guest.curl().exit_code == CANNOT_CONNECT
+        return guest
+
+    return make
+
+
+def put6(agent: Agent, guest: Guest, **members: object) -> None:
+    """Put a record with a key and user data, and these members."""
+    document = {"hostname": f"{guest.name}.example.org", "ssh_keys": [KEY], **members}
+    push(agent, guest, document, USER_DATA.encode())
+
+
+def check6(boot: Boot, guest: Guest, way: Way) -> None:
+    assert boot.errors == [], boot.output + boot.log
+    release = re.search(r"Cloud-init v\. (\d+)\.(\d+)", boot.output)
+    assert release
+    assert tuple(map(int, release.groups())) >= way.since
+    assert f"Read from http://{way.service}/" in boot.log
+    assert boot.datasource == SOURCES[way.mode]
+    assert boot.instance_id == guest.instance_id
+    assert boot.hostname.partition(".")[0] == guest.name
+    assert boot.authorized_keys.splitlines() == [KEY]
+    assert boot.user_data == USER_DATA.encode()
+    assert boot.files[RAN].strip().partition(".")[0] == guest.name
+    # No request was late, and no SYN was lost.
+    assert set(re.findall(r"Read from http://\S+ \(.*\) after (\d+) attempts", boot.log)) == {"1"}
+    counter = guest.namespace.run(["nstat", "-asz", "TcpExtTCPSynRetrans"]).stdout.splitlines()[-1]
+    assert counter.split()[:2] == ["TcpExtTCPSynRetrans", "0"]
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_an_ipv6_only_guest_boots_with_its_record(
+    agent: Agent, make_guest6: MakeGuest6, cloud_init: StartBoot, name: str
+) -> None:
+    way = WAYS[name]
+    guest = make_guest6("six", *way.address6)
+    put6(agent, guest)
+    before = agent.metric("dfmeta_packet_ins_total", outcome="learned")
+    check6(way.boot(cloud_init, guest, files=[RAN]).finish(), guest, way)
+    assert agent.metric("dfmeta_packet_ins_total", outcome="learned") == before + 1
