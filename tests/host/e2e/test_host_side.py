@@ -1,48 +1,37 @@
-"""tap-metadata's host side should be put back, at the same cost however large the host is."""
+"""The host side of tap-metadata is put back for both versions of IP, at one cost on any host."""
 
 from __future__ import annotations
 
+import re
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from ipaddress import IPv4Address
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 import pytest
 from pyroute2.netlink import nlmsg_base
 
 from dfmeta.exceptions import HostError
+from dfmeta.flows.family import IPV6
+from dfmeta.flows.key import NEXT_HOP6, NEXT_HOP_MAC
+from dfmeta.host import ipv6
 from dfmeta.host.changes import Changes
-from dfmeta.host.conntrack import read_conntrack
 from dfmeta.host.device import disable_tx_checksum, driver_of, held_addresses
-from dfmeta.host.host_facts import read_host
+from dfmeta.host.host_facts import HostFacts, read_host
 from dfmeta.host.netlink import HostSide, Wanted
-from dfmeta.inspect import checks_limits
-from dfmeta.inspect.finding import Status
 from tests.harness.guest import METADATA_IP
 from tests.harness.netns import Namespace
-from tests.harness.ovs import UNPACKED
 from tests.harness.poll import wait_for
 
+ETHTOOL = shutil.which("ethtool")
 DEVICE = "tap-metadata"
-RULE_FROM = f"rule add from {METADATA_IP} lookup 2 pref 32764"
-ALL = [
-    "up",
-    f"address {METADATA_IP}/32",
-    "neighbour 128.0.0.0",
-    "route in table 2",
-    "rule 32764",
-    "rule 32765",
-]
+KNOB = f"net.ipv6.conf.{DEVICE}"
+HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
+KEY6 = "fd00:a9fe:a9fe:a9fe:1:0:0:7"
 MANY = 150
-TRACKED = (
-    "add table ip t; add chain ip t o { type filter hook output priority 0; }; "
-    "add rule ip t o ct state new accept; "
-    "add chain ip t i { type filter hook input priority 0; policy drop; }"
-)
-"""A packet filter that has the kernel track what leaves, and lets nothing of it in."""
-FURTHER = 1000
-"""Connections above the room of the table."""
 LARGE: dict[str, Callable[[int], str]] = {
     "routes": lambda n: f"route add 198.18.{n}.0/24 via 10.0.0.2 dev up0",
     "rules": lambda n: f"rule add from 198.18.{n}.0/24 lookup 77 pref 1000",
@@ -52,37 +41,139 @@ LARGE: dict[str, Callable[[int], str]] = {
 }
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A version of IP.
+
+    :ivar steps: what is done on a host that has none of it.
+    :ivar removals: what another program does, and the steps that put it back.
+    """
+
+    wanted: Wanted
+    steps: tuple[str, ...]
+    removals: tuple[tuple[str, slice], ...]
+
+    @property
+    def ip(self) -> str:
+        """The address of the device."""
+        return str(self.wanted.address)
+
+    def read(self) -> HostFacts:
+        """What doctor reads of it."""
+        return read_host(DEVICE, self.ip, table=2, family=self.wanted.family)
+
+
+KINDS = {
+    4: Kind(
+        Wanted(DEVICE, IPv4Address(METADATA_IP), 2),
+        (
+            "up",
+            f"address {METADATA_IP}/32",
+            "neighbour 128.0.0.0",
+            "route in table 2",
+            "rule 32764",
+            "rule 32765",
+        ),
+        (
+            # With a device's last address the kernel takes its neighbours and routes.
+            (f"addr del {METADATA_IP}/32 dev {DEVICE}", slice(1, 4)),
+            (f"neigh del 128.0.0.0 dev {DEVICE}", slice(2, 3)),
+            (f"neigh change 128.0.0.0 dev {DEVICE} lladdr 02:00:00:00:00:02", slice(2, 3)),
+            (f"neigh change 128.0.0.0 dev {DEVICE} nud reachable", slice(2, 3)),
+            ("route flush table 2", slice(3, 4)),
+            (f"route replace default dev {DEVICE} table 2", slice(3, 4)),
+            ("rule del pref 32764", slice(4, 5)),
+            ("rule del pref 32765", slice(5, 6)),
+        ),
+    ),
+    6: Kind(
+        Wanted(DEVICE, IPv6Address(HOST_IP6), 2, IPV6, NEXT_HOP6),
+        (
+            "accept_ra 0",
+            "addr_gen_mode 1",
+            "up",
+            f"address {HOST_IP6}/128",
+            f"neighbour {NEXT_HOP6}",
+            "IPv6 route in table 2",
+            "IPv6 rule 32764",
+            "IPv6 rule 32765",
+        ),
+        (
+            (f"addr flush dev {DEVICE}", slice(3, 4)),
+            (f"-6 addr del {HOST_IP6}/128 dev {DEVICE}", slice(3, 4)),
+            (f"link set {DEVICE} down", slice(2, 6)),
+            (f"-6 neigh del {NEXT_HOP6} dev {DEVICE}", slice(4, 5)),
+            (f"-6 neigh change {NEXT_HOP6} dev {DEVICE} lladdr 02:00:00:00:00:02", slice(4, 5)),
+            ("-6 route flush table 2", slice(5, 6)),
+            (f"-6 route replace default dev {DEVICE} table 2 metric 1024", slice(5, 6)),
+            ("-6 rule del pref 32764", slice(6, 7)),
+            ("-6 rule del pref 32765", slice(7, 8)),
+        ),
+    ),
+}
+FOUR, SIX = KINDS[4], KINDS[6]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
 @pytest.fixture
 def host() -> Iterator[Namespace]:
     with Namespace("side") as namespace:
         # Else the end of duplicate address detection, seconds later, is a change as well.
-        namespace.setting("net/ipv6/conf/default/disable_ipv6", "1")
+        namespace.setting("net/ipv6/conf/default/accept_dad", "0")
         for name in (DEVICE, "up0"):
             namespace.ip(f"link add {name} type veth peer name of-{name[:9]}")
-        namespace.ip("addr add 10.0.0.1/8 dev up0", "link set up0 up", "link set of-up0 up")
+            namespace.ip(f"link set of-{name[:9]} up")
+        namespace.ip("addr add 10.0.0.1/8 dev up0", "link set up0 up")
+        # A host that sends all unique local addresses elsewhere, the keys among them.
+        ip(namespace, "-6 route add fd00::/8 dev up0", "-6 route add default dev up0")
         yield namespace
 
 
 @pytest.fixture
-def side(host: Namespace) -> HostSide:
-    made = HostSide(Wanted(DEVICE, IPv4Address(METADATA_IP), 2))
-    assert ensure(host, made) == ALL
+def side(host: Namespace, kind: Kind) -> HostSide:
+    made = HostSide(kind.wanted)
+    assert ensure(host, made) == [*kind.steps]
     return made
 
 
 @pytest.fixture
-def take(host: Namespace, side: HostSide) -> Iterator[Callable[[], bool]]:
+def side4(host: Namespace) -> HostSide:
+    made = HostSide(FOUR.wanted)
+    assert ensure(host, made) == [*FOUR.steps]
+    return made
+
+
+@pytest.fixture
+def side6(host: Namespace) -> HostSide:
+    made = HostSide(SIX.wanted)
+    assert ensure(host, made) == [*SIX.steps]
+    return made
+
+
+@pytest.fixture
+def take(host: Namespace) -> Iterator[Callable[[], bool]]:
     """Takes the changes of that host, which has become quiet."""
-    del side
     with closing(Changes(table=2)) as changes:
         with host.inside():
             index = socket.if_nametoindex(DEVICE)
             assert changes.take(index), "what was before is not known"
-        # The kernel tells of the carrier, which the peer's end lacks, up to a second late.
-        shown = f"link show {DEVICE}"
-        wait_for(lambda: "state LOWERLAYERDOWN" in host.ip(shown), "the device's carrier")
-        wait_for(lambda: not changes.take(index), "what the device's start still brings")
+
+        def quiet() -> bool:
+            return not changes.take(index)
+
+        # The kernel tells of the carrier up to a second late.
+        wait_for(lambda: "state UP" in host.ip(f"link show {DEVICE}"), "the carrier")
+        wait_for(quiet, "what the device's start still brings")
         yield lambda: changes.take(index)
+
+
+def ip(host: Namespace, *lines: str, check: bool = True) -> str:
+    """What ip(8) prints for each line; a batch takes no ``-6``."""
+    return "".join(host.run(["ip", *line.split()], check=check).stdout for line in lines)
 
 
 def ensure(host: Namespace, side: HostSide) -> list[str]:
@@ -90,116 +181,67 @@ def ensure(host: Namespace, side: HostSide) -> list[str]:
         return side.ensure()
 
 
-@pytest.mark.parametrize("kind", LARGE)
-def test_a_look_reads_as_much_on_a_large_host(
-    host: Namespace, side: HostSide, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[Any] = []
-    decode = nlmsg_base.decode
-
-    def count(message: Any) -> None:
-        read.append(message)
-        decode(message)
-
-    assert ensure(host, side) == []
-    monkeypatch.setattr(nlmsg_base, "decode", count)
-    assert ensure(host, side) == []
-    before, read[:] = len(read), []
-    host.ip(*map(LARGE[kind], range(MANY)))
-    assert ensure(host, side) == []
-    assert len(read) == before > 0
+def addresses6(host: Namespace) -> list[str]:
+    return re.findall(r"inet6 (\S+)", ip(host, f"-6 address show dev {DEVICE}"))
 
 
-@pytest.mark.parametrize(
-    ("removal", "done"),
-    [
-        # With a device's last address the kernel takes its neighbours and routes.
-        (f"addr del {METADATA_IP}/32 dev {DEVICE}", ALL[1:4]),
-        (f"neigh del 128.0.0.0 dev {DEVICE}", ALL[2:3]),
-        (f"neigh change 128.0.0.0 dev {DEVICE} lladdr 02:00:00:00:00:02", ALL[2:3]),
-        (f"neigh change 128.0.0.0 dev {DEVICE} nud reachable", ALL[2:3]),
-        ("route flush table 2", ALL[3:4]),
-        (f"route replace default dev {DEVICE} table 2", ALL[3:4]),
-        ("rule del pref 32764", ALL[4:5]),
-        ("rule del pref 32765", ALL[5:6]),
-    ],
-)
-def test_what_others_remove_is_put_back(
-    host: Namespace, side: HostSide, removal: str, done: list[str]
-) -> None:
-    host.ip(removal)
-    assert ensure(host, side) == done
-    assert ensure(host, side) == []
-    with host.inside():
-        found = read_host(DEVICE, METADATA_IP, table=2)
-    assert (found.up, found.route, found.neighbour, found.way_back) == (True, True, True, DEVICE)
-    assert all(rule.there for rule in found.rules)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "link set tap-metadata down",
-        "link del tap-metadata",
-        f"addr del {METADATA_IP}/32 dev tap-metadata",
-        "addr add 10.9.9.9/32 dev up0",
-        "neigh del 128.0.0.0 dev tap-metadata",
-        "route flush table 2",
-        "rule del pref 32764",
-        "rule del pref 32765",
-    ],
-)
-def test_the_kernel_tells_of_each_change(
-    host: Namespace, side: HostSide, take: Callable[[], bool], change: str
+def test_a_removal_by_another_program_is_noticed_and_put_back(
+    host: Namespace, side: HostSide, kind: Kind, take: Callable[[], bool]
 ) -> None:
     assert ensure(host, side) == []
     assert not take(), "a look that has nothing to do is no change"
-    host.ip(change)
-    assert take()
-    assert not take()
+    for removal, steps in kind.removals:
+        ip(host, removal)
+        assert take(), removal
+        assert ensure(host, side) == [*kind.steps[steps]], removal
+        assert ensure(host, side) == [], removal
+        with host.inside():
+            found = kind.read()
+        assert (found.up, found.route, found.neighbour) == (True, True, True), removal
+        assert found.way_back == DEVICE, removal
+        assert all(rule.there for rule in found.rules), removal
+        wait_for(lambda: not take(), "what the repair brings")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "link set up0 down",
+def test_a_change_of_another_part_is_none(
+    host: Namespace, side4: HostSide, take: Callable[[], bool]
+) -> None:
+    del side4
+    for change in (
         "link add one type veth peer name two; link del one",
         "neigh add 10.0.1.1 lladdr 02:00:00:00:00:01 dev up0",
         "route add 198.18.0.0/24 via 10.0.0.2 dev up0",
         "route add 198.18.0.0/24 via 10.0.0.2 dev up0 table 3",
         "route add 198.18.0.0/24 via 10.0.0.2 dev up0 table 1002",
         "addr add fe80::7/64 dev up0 nodad",
-    ],
-)
-def test_changes_of_others_do_not_count(
-    host: Namespace, take: Callable[[], bool], change: str
-) -> None:
-    host.sysctl(**{"net.ipv6.conf.up0.disable_ipv6": 0})
-    take()
-    host.ip(*change.split("; "))
-    assert not take()
-    host.ip("rule add from 198.18.0.0/24 lookup 77 pref 1000")
-    assert take()
+        "link set up0 down",
+    ):
+        host.ip(*change.split("; "))
+        assert not take(), change
+    for change in (
+        "rule add from 198.17.0.0/24 lookup 77 pref 1000",
+        "addr add 10.9.9.9/32 dev up0",
+        # More than the socket holds are one.
+        "; ".join(LARGE["rules"](n) for n in range(MANY)),
+        f"link del {DEVICE}",
+    ):
+        host.ip(*change.split("; "))
+        assert take(), change
+        assert not take(), change
 
 
-@pytest.mark.parametrize(("table", "other"), [(2, 3), (254, 2), (1002, 2)])
-def test_the_routes_of_one_table_count(host: Namespace, table: int, other: int) -> None:
-    with closing(Changes(table)) as changes:
-        with host.inside():
-            index = socket.if_nametoindex(DEVICE)
-            assert changes.take(index)
-        host.ip(f"route add 198.18.0.0/24 via 10.0.0.2 dev up0 table {other}")
-        assert not changes.take(index)
-        host.ip(f"route add 198.18.0.0/24 via 10.0.0.2 dev up0 table {table}")
-        assert changes.take(index)
-
-
-def test_another_index_is_a_change_and_its_messages_count(
-    host: Namespace, take: Callable[[], bool]
-) -> None:
-    assert not take()
-    with closing(Changes(table=2)) as changes, host.inside():
+def test_changes_are_those_of_one_table_and_one_device(host: Namespace) -> None:
+    with host.inside():
         first, second = (socket.if_nametoindex(name) for name in (DEVICE, "up0"))
+    for table, other in ((2, 3), (254, 2), (1002, 2)):
+        with closing(Changes(table)) as changes:
+            with host.inside():
+                assert changes.take(first)
+            host.ip(f"route add 198.18.{table % 99}.0/24 via 10.0.0.2 dev up0 table {other}")
+            assert not changes.take(first), table
+            host.ip(f"route add 198.18.{table % 99}.0/24 via 10.0.0.2 dev up0 table {table}")
+            assert changes.take(first), table
+    with closing(Changes(table=2)) as changes, host.inside():
         assert [changes.take(index) for index in (first, first, second, second)] == [
             *(True, False, True, False)
         ]
@@ -209,114 +251,175 @@ def test_another_index_is_a_change_and_its_messages_count(
         assert not changes.take(second)
 
 
-def test_more_changes_than_the_socket_holds_are_one(
-    host: Namespace, take: Callable[[], bool]
+def test_a_look_reads_as_much_on_a_large_host(
+    host: Namespace, side4: HostSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host.ip(*(LARGE["rules"](n) for n in range(MANY)))
-    assert take()
-    assert not take()
+    read: list[Any] = []
+    decode = nlmsg_base.decode
+
+    def count(message: Any) -> None:
+        read.append(message)
+        decode(message)
+
+    assert ensure(host, side4) == []
+    monkeypatch.setattr(nlmsg_base, "decode", count)
+    assert ensure(host, side4) == []
+    before = len(read)
+    for kind, line in LARGE.items():
+        read.clear()
+        host.ip(*map(line, range(MANY)))
+        assert ensure(host, side4) == [], kind
+        assert len(read) == before > 0, kind
 
 
-def test_all_of_it_is_put_back_with_the_device(host: Namespace, side: HostSide) -> None:
+def test_all_of_it_is_put_back_with_the_device(host: Namespace, side4: HostSide) -> None:
     host.ip(f"link set {DEVICE} down")
     # The kernel takes the route and the next hop along; the address and the rules stay.
-    assert ensure(host, side) == ["up", "neighbour 128.0.0.0", "route in table 2"]
+    assert ensure(host, side4) == ["up", "neighbour 128.0.0.0", "route in table 2"]
     host.ip(f"link del {DEVICE}")
     with pytest.raises(HostError, match="there is no such device"):
-        ensure(host, side)
+        ensure(host, side4)
     host.ip(f"link add {DEVICE} type veth peer name of-tap")
-    assert ensure(host, side) == ALL[:4]
-
-
-def test_a_route_of_anothers_table_is_none_of_ours(host: Namespace, side: HostSide) -> None:
+    assert ensure(host, side4) == [*FOUR.steps[:4]]
+    # A route of another table is none, and an operator's rule is taken for dfmeta's.
     host.ip("route flush table 2", f"route add default via 128.0.0.0 dev {DEVICE} onlink table 3")
-    assert ensure(host, side) == ["route in table 2"]
-
-
-def test_a_rule_that_an_operator_has_made_is_taken_for_it(host: Namespace, side: HostSide) -> None:
-    host.ip("rule del pref 32764", RULE_FROM)
-    assert ensure(host, side) == []
+    assert ensure(host, side4) == ["route in table 2"]
+    host.ip("rule del pref 32764", f"rule add from {METADATA_IP} lookup 2 pref 32764")
+    assert ensure(host, side4) == []
     assert host.ip("rule").count(METADATA_IP) == 1
 
 
-def test_removal_leaves_none_of_it_and_all_else(host: Namespace, side: HostSide) -> None:
-    host.ip("rule add from 198.18.0.0/24 lookup 2 pref 32764", f"{RULE_FROM} protocol static")
-    with host.inside():
-        assert side.remove() == ["rule 32764", "rule 32764", "rule 32765", "route in table 2"]
-        assert side.remove() == []
-    assert METADATA_IP not in host.ip("rule")
-    assert "198.18.0.0/24" in host.ip("rule")
-    host.ip(f"link del {DEVICE}")
-    with host.inside():
-        assert side.remove() == []
-
-
-@pytest.mark.parametrize("lost", ["at once", "after a look at its routes"])
-def test_a_device_that_goes_during_the_removal_is_no_fault(
-    host: Namespace, side: HostSide, monkeypatch: pytest.MonkeyPatch, lost: str
+def test_removal_leaves_none_of_it_and_all_else(
+    host: Namespace, side: HostSide, kind: Kind
 ) -> None:
-    """As tap-meta does, which Open vSwitch removes a moment after its row."""
+    six = kind is SIX
+    family, other = ("-6 ", "2001:db8::/32") if six else ("", "198.18.0.0/24")
+    label = "IPv6 " if six else ""
+    ip(host, f"{family}rule add from {other} lookup 2 pref 32764")
+    # An earlier configuration's address, or the same rule of an operator's.
+    former = "from fd00::77 lookup 2" if six else f"from {kind.ip} lookup 2 protocol static"
+    ip(host, f"{family}rule add {former} pref 32764")
     with host.inside():
-        index = socket.if_nametoindex(DEVICE)
+        assert side.remove() == [
+            *[f"{label}rule 32764"] * 2,
+            f"{label}rule 32765",
+            f"{label}route in table 2",
+        ]
+        assert side.remove() == []
+    left = ip(host, f"{family}rule")
+    assert other in left
+    assert kind.ip not in left
+    assert "fd00::77" not in left
+    with host.inside():
+        assert len(side.remove(device_stays=True)) == 2
+        assert side.remove(device_stays=True) == []
     host.ip(f"link del {DEVICE}")
-    monkeypatch.setattr(socket, "if_nametoindex", lambda _name: index)
-    if lost != "at once":
-        monkeypatch.setattr(HostSide, "_routes", lambda *_args: [side.wanted.next_hop])
     with host.inside():
-        assert side.remove(device_stays=True) == ["rule 32764", "rule 32765"]
+        assert side.remove() == []
 
 
-def test_the_hosts_addresses_are_those_of_all_its_devices(host: Namespace, side: HostSide) -> None:
+def test_a_failed_start_takes_back_what_it_has_added(host: Namespace, side6: HostSide) -> None:
+    with host.inside():
+        side6.undo()
+    assert addresses6(host) == []
+    assert "32764" not in ip(host, "-6 rule")
+    assert ip(host, "-6 route show table 2", check=False) == ""
+
+
+def test_the_hosts_addresses_are_those_of_all_its_devices(
+    host: Namespace, side: HostSide, kind: Kind
+) -> None:
+    more = (
+        ["::1", "fd00::5", KEY6]
+        if kind is SIX
+        else ["127.0.0.1", "10.0.0.1", "10.1.1.1", "128.0.0.8", "128.0.0.9"]
+    )
     host.ip("link set up0 down", "addr add 128.0.0.9/32 dev up0", "addr add 10.1.1.1/8 dev lo")
     host.ip("addr add 128.0.0.8/32 dev lo label lo:1")
+    ip(host, "-6 addr add fd00::5/64 dev lo", f"-6 addr add {KEY6}/128 dev lo")
     ensure(host, side)
-    known = {"127.0.0.1", "10.0.0.1", "10.1.1.1", "128.0.0.8", "128.0.0.9", METADATA_IP}
-    assert side.addresses() == set(map(IPv4Address, known))
-    host.ip("addr del 128.0.0.9/32 dev up0")
+    assert {*map(ip_address, more), side.wanted.address} <= side.addresses()
     host.ip(*(f"addr add 198.19.0.{n}/32 dev lo" for n in range(200)))
     with host.inside():
-        assert len(held_addresses()) == len(known) - 1 + 200
+        assert len(held_addresses()) >= len(more) + 200
 
 
-def test_checksum_offload_is_turned_off_again_and_said_once(host: Namespace) -> None:
+def test_checksum_offload_is_turned_off_again(host: Namespace) -> None:
+    assert ETHTOOL is not None
     for _ in range(2):
-        host.run(["ethtool", "-K", DEVICE, "tx", "on"])
+        host.run([ETHTOOL, "-K", DEVICE, "tx", "on"])
         with host.inside():
+            assert FOUR.read().tx_checksum
             assert disable_tx_checksum(DEVICE)
             assert not disable_tx_checksum(DEVICE)
-    assert "tx-checksumming: off" in host.run(["ethtool", "-k", DEVICE]).stdout
-
-
-def test_the_driver_of_a_device_is_told(host: Namespace) -> None:
+            assert not FOUR.read().tx_checksum
     host.ip("tuntap add tap0 mode tap")
     with host.inside():
+        with pytest.raises(HostError, match="TX checksum"):
+            disable_tx_checksum("nothing0")
         assert [driver_of(name) for name in (DEVICE, "tap0", "lo", "none0")] == [
             *("veth", "tun", "", ""),
         ]
 
 
-def test_offload_of_a_device_that_is_gone_is_an_error(host: Namespace) -> None:
-    with host.inside(), pytest.raises(HostError, match="TX checksum"):
-        disable_tx_checksum("nothing0")
+# What IPv6 alone has
 
 
-def test_a_table_of_conntrack_that_is_full_is_told_from_one_that_is_used(host: Namespace) -> None:
-    host.run([str(UNPACKED / "usr/sbin/nft"), TRACKED])
-    with host.inside():
-        before = read_conntrack("127.0.1.1", 9)
-        assert (before.count, before.guests, before.evicted) == (0, 0, 0)
-        assert before.room, "this machine sets no limit: it has no table to fill"
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-            for sent in range(before.room + FURTHER):
-                net, port = divmod(sent, 65_535)
-                sender.sendto(b"", (f"127.0.{net >> 8}.{net & 255}", port + 1))
-                if sent == FURTHER:
-                    used = read_conntrack("127.0.0.0", 9)
-        full = read_conntrack("127.0.0.0", 9)
-    assert (used.count, used.guests, used.evicted, used.dropped) == (FURTHER + 1, 0, 0, 0)
-    assert checks_limits.conntrack(used, rate=1000).status is Status.OK
-    assert full.evicted > 0
-    finding = checks_limits.conntrack(full, rate=1000)
-    assert finding.status is Status.WRONG
-    assert f"{full.count} of {full.room} entries of conntrack are taken" in finding.text
-    assert f"{full.evicted} unanswered connections were evicted" in finding.text
+def test_the_device_has_one_address_at_once_and_answers_to_keys_leave_by_it(
+    host: Namespace, side6: HostSide
+) -> None:
+    del side6
+    assert addresses6(host) == [f"{HOST_IP6}/128"]
+    shown = ip(host, f"-6 address show dev {DEVICE}")
+    assert "nodad noprefixroute" in shown
+    assert "tentative" not in shown
+    with host.inside(), socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+        sock.bind((HOST_IP6, 0))
+        for slot in range(1, 9):
+            sock.sendto(b"", (f"fd00:a9fe:a9fe:a9fe:{slot}:0:0:9", 9))
+    entries = ip(host, f"-6 neighbour show dev {DEVICE}").split("\n")
+    assert [line for line in entries if "fd00:" in line] == []
+    assert f"{NEXT_HOP6} lladdr {NEXT_HOP_MAC} PERMANENT" in " ".join(entries)
+
+
+def test_generated_addresses_and_other_settings_are_put_right(host: Namespace) -> None:
+    # The device was up before its settings were made.
+    ip(host, f"link set {DEVICE} up")
+    wait_for(lambda: addresses6(host), "the kernel to generate an address")
+    (generated,) = addresses6(host)
+    side = HostSide(SIX.wanted)
+    assert f"no address {generated.partition('/')[0]}" in ensure(host, side)
+    assert addresses6(host) == [f"{HOST_IP6}/128"]
+    assert ensure(host, side) == []
+    host.sysctl(**{f"{KNOB}.accept_ra": 2, f"{KNOB}.addr_gen_mode": 0})
+    done = ensure(host, side)
+    assert done[:2] == [*SIX.steps[:2]]
+    assert [one for one in done[2:] if not one.startswith("no address fe80::")] == []
+    assert addresses6(host) == [f"{HOST_IP6}/128"]
+
+
+def test_ipv6_that_is_switched_off_and_on_is_named_and_put_back(
+    host: Namespace, side6: HostSide
+) -> None:
+    def lack() -> str:
+        with host.inside():
+            found = ipv6.lack_of(DEVICE)
+        return found.cause if found is not None else ""
+
+    for off in (f"{KNOB}.disable_ipv6", "net.ipv6.conf.all.disable_ipv6"):
+        host.sysctl(**{off: 1})
+        assert lack() == f"{KNOB}.disable_ipv6 is 1"
+        with pytest.raises(HostError):
+            ensure(host, side6)
+        host.sysctl(**{off: 0})
+        assert lack() == ""
+        assert ensure(host, side6) == [*SIX.steps[3:6]], off
+    ip(host, f"link set {DEVICE} mtu 1279")
+    assert "is 1279" in lack()
+    ip(host, f"link set {DEVICE} mtu 1280")
+    assert lack() == ""
+    # The kernel has made everything anew, with its defaults.
+    done = ensure(host, side6)
+    steps = [one for one in done if not one.startswith("no address")]
+    assert steps == [*SIX.steps[:2], *SIX.steps[3:6]]
+    assert addresses6(host) == [f"{HOST_IP6}/128"]
