@@ -15,13 +15,11 @@ from tests.core.flows.frames import (
     link_layer,
     multicast_mac,
     neighbour,
-    part,
     solicited_node,
     tcp,
     udp,
 )
 from tests.harness.guest import OPENSTACK6, Guest
-from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
 from tests.host.e2e import shared, support
 from tests.host.e2e.support import PROXY_PORT, Capture, source_of
@@ -47,11 +45,6 @@ class Net(shared.Net):
         """A SYN of the hostile guest."""
         packet = ipv6(tcp(dst=to, src=source, dport=dport), dst=to, src=source)
         return ethernet(packet, dst=self.tap_mac, src=mac or self.bad.mac, kind=KIND)
-
-    def addresses(self, guest: Guest) -> set[str]:
-        """The addresses of the guest that have a slot."""
-        (row,) = [row for row in self.agent.admin("/ports").json() if row["port"] == guest.port]
-        return {one["ip"] for one in row["addresses"]}
 
 
 net = shared.net_of(Net)
@@ -134,45 +127,6 @@ def test_forged_neighbour_discovery(net: Net) -> None:
 
 
 @pytest.mark.usefixtures("arrived")
-def test_sources_that_no_guest_may_have_get_no_slot(net: Net) -> None:
-    before = net.addresses(net.bad)
-    malformed = net.agent.metric("dfmeta_packet_ins_total", outcome="malformed")
-    forbidden = [
-        "::",
-        "::1",
-        "ff02::1",
-        "::ffff:10.0.0.66",
-        SERVICE,
-        OTHER_SERVICE,
-        HOST_IP6,
-        net.key(net.good),
-        net.key(net.bad),
-    ]
-    net.bad.send_frames(*(net.syn(source) for source in forbidden))
-    wait_for(
-        lambda: (
-            net.agent.metric("dfmeta_packet_ins_total", outcome="malformed")
-            == malformed + len(forbidden)
-        ),
-        "the SYNs",
-    )
-    assert net.addresses(net.bad) == before
-
-
-def test_another_guests_addresses_are_the_ports_own(net: Net, arrived: Capture) -> None:
-    net.bad.send_frames(
-        net.syn(net.good.link_local), net.syn(net.good.link_local, mac=net.good.mac)
-    )
-    wait_for(lambda: net.good.link_local in net.addresses(net.bad), "the slot")
-    asks_own(net.good)
-    frames = [data for _, data in arrived.frames() if data[12:14] == KIND.to_bytes(2, "big")]
-    sources = {source_of(data) for data in frames} - SIDE.probes
-    rows = net.agent.admin("/ports").json()
-    askers = {row["port"] for row in rows for one in row["addresses"] if one["key"] in sources}
-    assert askers == {net.bad.port, net.good.port}
-
-
-@pytest.mark.usefixtures("arrived")
 def test_the_host_is_not_reached(net: Net) -> None:
     host_link_local = "fe80::64:66ff:fe6d:65fe"
     targets = (HOST_IP6, host_link_local, net.key(net.good), net.key(net.bad), ALL_NODES)
@@ -193,18 +147,3 @@ def test_the_host_is_not_reached(net: Net) -> None:
     for port in {PROXY_PORT, 22, 443} - {80}:
         frames.append(net.syn(net.bad.link_local, dport=port))
     net.bad.send_frames(*frames)
-
-
-@pytest.mark.usefixtures("arrived")
-def test_first_fragments_are_dropped_and_counted(net: Net) -> None:
-    source = net.bad.link_local
-    segment = tcp(dst=SERVICE, src=source)
-    packet = ipv6(segment, dst=SERVICE, src=source, headers=[part(0x0001)])
-    net.bad.send_frames(ethernet(packet, dst=net.tap_mac, src=net.bad.mac, kind=KIND))
-
-    def dropped() -> bool:
-        flows = [flow for flow in net.host.flows() if "ipv6_dst=fe80::a9fe:a9fe" in flow]
-        fragments = [flow for flow in flows if "nw_frag" in flow or "ip_frag" in flow]
-        return any(f"in_port={net.bad.ofport}" in one and "n_packets=1" in one for one in fragments)
-
-    wait_for(dropped, "the fragment to be counted")

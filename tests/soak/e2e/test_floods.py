@@ -1,0 +1,104 @@
+"""Floods of SYNs and of ARP cost no other guest its answer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from dfmeta.flows.key import SLOTS, SLOTS6
+from tests.core.flows.frames import arp, ethernet
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import METADATA_IP
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.poll import wait_for
+from tests.host.e2e import test_hostile_packets as packets
+from tests.host.e2e.support import Capture, asks_own, put, resident, served, uuid_in
+from tests.host.e2e.test_hostile_packets import ARP, BROADCAST, NAME, Net, Watched
+
+RATE = 20_000
+"""SYNs a second of a flood."""
+FLOOD = 5000
+"""Questions by ARP."""
+
+net = packets.net
+
+
+def ours(host: OpenvSwitch) -> int:
+    """How many flows of dfmeta there are."""
+    return sum("cookie=0x64666d65" in flow for flow in host.flows())
+
+
+def counted(host: OpenvSwitch, agent: Agent, *, reason: str) -> float:
+    """What has been dropped for that reason, with the counters of this moment."""
+    before = agent.metric("dfmeta_reconciles_total", result="changed")
+    host.ofctl("del-flows", BRIDGE, "cookie=0x64666d6501020006/-1")
+    wait_for(
+        lambda: agent.metric("dfmeta_reconciles_total", result="changed") > before,
+        "the flows to be compared",
+    )
+    return agent.metric("dfmeta_dropped_packets_total", reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reasons"),
+    [
+        ("own", ["syn_rate"]),
+        ("forged", ["syn_rate", "first_syn_rate"]),
+        ("forged6", ["syn_rate", "first_syn_rate"]),
+    ],
+    ids=["one address", "forged addresses", "forged IPv6 addresses"],
+)
+def test_a_flood_of_syns_keeps_no_other_guest_from_its_answer(
+    host: OpenvSwitch,
+    make_agent: MakeAgent,
+    make_guest: MakeGuest,
+    kind: Literal["own", "forged", "forged6"],
+    reasons: list[str],
+) -> None:
+    agent = make_agent()
+    flooding, other, late = (
+        make_guest(name, address=f"10.0.0.{number}/24")
+        for number, name in enumerate(("flooding", "other", "late"), 5)
+    )
+    for guest in (flooding, other, late):
+        put(agent, guest)
+    for guest in (flooding, other):
+        asks_own(guest)
+    before, memory = ours(host), resident(agent)
+    with flooding.flood(kind, rate=RATE, seconds=60) as flood:
+        samples = other.http_many(200, 2)
+        # One whose address is not known yet needs the controller meanwhile.
+        samples += late.http_many(20)
+        assert flood.end() >= RATE
+    assert [sample.error for sample in samples if sample.status != 200] == []
+    assert {uuid_in(one.body) for one in samples[:200]} == {other.instance_id}
+    assert {uuid_in(one.body) for one in samples[200:]} == {late.instance_id}
+    taken = len(SLOTS6 if kind == "forged6" else SLOTS)
+    assert ours(host) <= before + 3 * taken + 3, "an address each, and all slots of the flood"
+    assert resident(agent) < memory + 16 * 1024
+    wait_for(lambda: served(flooding), "the flooding guest to be served again")
+    assert all(counted(host, agent, reason=reason) > 0 for reason in reasons)
+
+
+def test_a_flood_of_arp_is_answered_on_its_own_port_alone(net: Net) -> None:
+    question = arp(op=1, sha=net.bad.mac, spa=net.bad.ip, tpa=METADATA_IP)
+    frame = ethernet(question, dst=BROADCAST, src=net.bad.mac, kind=ARP)
+    before = net.packet_ins()
+    with (
+        Watched(net),
+        Capture(net.bad.namespace, net.bad.device, arriving=True) as answers,
+        Capture(net.good.namespace, net.good.device, arriving=True) as heard,
+    ):
+        batch = net.good.start_many(50, path=NAME)
+        net.bad.send_frames(*[frame] * FLOOD)
+        assert {(one.status, one.body) for one in batch.samples()} == {(200, b"good.example.org")}
+        asks_own(net.bad)
+        answered = [data for _, data in answers.frames() if data[12:14] == b"\x08\x06"]
+        assert len(answered) > FLOOD / 10
+        claims = {(data[20:22], data[22:28].hex(":"), data[28:32]) for data in answered}
+        assert claims == {(b"\0\2", net.tap_mac, bytes([169, 254, 169, 254]))}
+        # No other guest has heard of it.
+        assert [data for _, data in heard.frames() if data[:6] == b"\xff" * 6] == []
+    assert net.packet_ins() == before
