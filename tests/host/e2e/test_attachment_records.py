@@ -6,13 +6,12 @@ import contextlib
 import functools
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from dfmeta.store.db.repository import Repository
 from tests.harness.agent import Agent, Options
 from tests.harness.container import Container
 from tests.harness.guest import Guest, uuid_of
@@ -21,10 +20,8 @@ from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.vm_api import allowed, is_ready
 from tests.host.e2e import shared
-from tests.host.e2e.support import META_DATA, asks_own, project_ids, put_nova
+from tests.host.e2e.support import META_DATA, asks_own, project_ids, put, put_nova
 
-NETWORK_DATA = "/openstack/latest/network_data.json"
-PASSWORD = "/openstack/latest/password"
 VMS = ("vm1", "vm2")
 OPTIONS: Options = {
     "attachments": {
@@ -99,8 +96,8 @@ def site_with(
             address = f"10.0.0.{number}/24"
             vm = stack.enter_context(Guest(host, name, address=address, ids=project_ids(name)))
             vms.append(vm)
-            with closing(Repository(f"sqlite:///{agent.state_path}/store.db")) as records:
-                records.put(vm.instance_id, document=document(vm), userdata=b"secret of the VM")
+            if options.get("df_metadata", {}).get("backend") != "nova":
+                put(agent, vm)
             if nova is not None:
                 put_nova(nova, vm)
             asks_own(vm)
@@ -111,13 +108,6 @@ def site_with(
         for vm in vms:
             agent.ctl("trunk", "disable", f"tpi-{vm.ids.iface_id}"[:15])
         agent.stop()
-
-
-def document(vm: Guest) -> dict[str, Any]:
-    link = {"id": "tap0", "type": "ovs", "mtu": 1500, "ethernet_mac_address": vm.mac}
-    network = {"id": "network0", "type": "ipv4_dhcp", "link": "tap0", "network_id": "n"}
-    told = {"links": [link], "networks": [network], "services": []}
-    return {"hostname": vm.name, "network_data": told}
 
 
 @pytest.fixture(scope="module")
@@ -131,39 +121,6 @@ def meta_data(guest: Guest) -> dict[str, Any]:
     reply = guest.curl(META_DATA)
     assert reply.status == 200, reply
     return dict(json.loads(reply.body))
-
-
-def test_each_container_has_a_record_of_its_own(site: Site) -> None:
-    one, other = site.vms
-    before, network = meta_data(one), json.loads(one.curl(NETWORK_DATA).body)
-    with (
-        site.container(one, "c1", labels=LABELS) as first,
-        site.container(one, "c2") as second,
-        site.container(other, "c1", labels={"K8S_POD_NAME": "web"}) as third,
-    ):
-        for guest in (one, other, first, second, third):
-            asks_own(guest)
-        found = meta_data(first)
-        assert (found["hostname"], found["name"]) == ("web-1-a", "Web_1.a")
-        assert found["meta"] == LABELS
-        assert found["project_id"] == one.ids.project_id
-        ec2 = first.curl("/latest/meta-data/tags/instance/K8S_POD_UID")
-        assert (ec2.status, ec2.text) == (200, "u-1")
-        assert first.curl("/latest/meta-data/local-ipv4").text == first.ip
-        assert [meta_data(it)["hostname"] for it in (second, third)] == ["c2", "web"]
-        told = json.loads(first.curl(NETWORK_DATA).body)
-        assert [it["ethernet_mac_address"] for it in told["links"]] == [first.mac]
-        assert told["networks"][0]["ip_address"] == first.ip
-        seeds = {meta_data(it)["random_seed"] for it in (one, other, first, second, third)}
-        assert len(seeds) == 5
-        # Nothing of the VM's record, and no password that would outlive the container.
-        assert first.curl("/openstack/latest/user_data").status == 404
-        assert first.curl("/latest/user-data").status == 404
-        assert first.curl(PASSWORD, "-X", "POST", "-d", "p").status == 404
-        # The VM has what it had, and its attachments are none of its devices.
-        assert meta_data(one) == before
-        assert json.loads(one.curl(NETWORK_DATA).body) == network
-        assert one.curl("/latest/user-data").text == "secret of the VM"
 
 
 def test_no_guest_reads_the_record_of_anothers_container(site: Site) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dfmeta.guest import cni
-from tests.harness.attach_api import Handler, says, sends, waits
+from tests.harness.attach_api import Handler, says, sends
 from tests.harness.netns import Namespace, spawn, tx_off
 from tests.harness.poll import PATIENCE, wait_for
 from tests.harness.program import Program
@@ -108,25 +108,24 @@ def test_the_body_has_what_the_runtime_said(vm: Vm, netns: Namespace) -> None:
     vm.call("DEL", "c1")
 
 
-@pytest.mark.parametrize("version", cni.VERSIONS)
-def test_the_result_has_the_form_of_the_version(vm: Vm, netns: Namespace, version: str) -> None:
+def test_the_result_has_the_form_of_the_version(vm: Vm, netns: Namespace) -> None:
     before = {
         "interfaces": [{"name": "lo"}],
         "ips": [],
         "routes": [{"dst": "192.0.2.0/24"}],
         "dns": {},
     }
-    status, result = vm.call("ADD", "c1", path(netns), cniVersion=version, prevResult=before)
-    assert status == 0, result
-    assert result["cniVersion"] == version
-    assert [one["name"] for one in result["interfaces"]][:2] == ["lo", "eth0"]
-    assert ("mtu" in result["interfaces"][1]) == (version == "1.1.0")
-    (ip,) = result["ips"]
-    assert ip["interface"] == 1
-    assert ip.get("version") == ("4" if version < "1" else None)
-    assert result["routes"][0] == {"dst": "192.0.2.0/24"}
-    assert result["dns"] == {"nameservers": ["192.0.2.53"]}
-    vm.call("DEL", "c1", path(netns))
+    for version in cni.VERSIONS:
+        status, result = vm.call("ADD", "c1", path(netns), cniVersion=version, prevResult=before)
+        assert (status, result["cniVersion"]) == (0, version), result
+        assert [one["name"] for one in result["interfaces"]][:2] == ["lo", "eth0"], version
+        assert ("mtu" in result["interfaces"][1]) == (version == "1.1.0")
+        (ip,) = result["ips"]
+        assert ip["interface"] == 1, version
+        assert ip.get("version") == ("4" if version < "1" else None)
+        assert result["routes"][0] == {"dst": "192.0.2.0/24"}, version
+        assert result["dns"] == {"nameservers": ["192.0.2.53"]}, version
+        vm.call("DEL", "c1", path(netns))
 
 
 def test_routes_can_be_left_out(vm: Vm, netns: Namespace) -> None:
@@ -147,98 +146,113 @@ def test_routes_can_be_left_out(vm: Vm, netns: Namespace) -> None:
         assert vm.call("DEL", "c1", "", ifname=ifname) == (0, None)
 
 
-def test_a_device_that_is_there_is_refused_before_the_host_is_asked(
-    vm: Vm, netns: Namespace
-) -> None:
+def test_a_vid_that_another_port_has_is_avoided_three_times(vm: Vm, netns: Namespace) -> None:
+    # The port of a container before a reboot is replaced.
+    mark = "external_ids:dfmeta-cni=gone/eth0"
+    vm.switch.vsctl("add-port", BRIDGE, "dfc0", "tag=100", mark, wait=False)
+    assert vm.call("ADD", "c1", path(netns))[0] == 0
+    assert "dfc0" not in vm.switch.ports(BRIDGE)
+    assert vm.service.attachments["c1", "eth0"]["vid"] == 100
+    vm.call("DEL", "c1", path(netns))
+    busy = {f"busy{vid}": vid for vid in (100, 101, 102)}
+    try:
+        for number, (port, vid) in enumerate(busy.items(), 1):
+            vm.service.reset()
+            tag = (f"tag={vid}", "--", "set", "Interface", port)
+            vm.switch.vsctl("add-port", BRIDGE, port, *tag, "type=internal")
+            status, answer = vm.call("ADD", "c1", path(netns))
+            if number == len(busy):
+                assert (status, answer["code"]) == (1, cni.LATER)
+                assert vm.service.attachments == {}
+                return
+            assert vm.service.attachments["c1", "eth0"]["vid"] == vid + 1, answer
+            assert vm.service.bodies[-1]["avoid"] == [*busy.values()][:number]
+            vm.call("DEL", "c1", path(netns))
+    finally:
+        for port in busy:
+            vm.switch.vsctl("--if-exists", "del-port", port)
+
+
+FAILED: tuple[tuple[dict[str, object], int, str], ...] = (
+    ({"network": "wide"}, cni.MTU, "9000"),
+    ({"mtu": 1501}, cni.CONFIGURATION, "1500"),
+    ({"bridge": "missing"}, cni.CONFIGURATION, "missing"),
+    ({"db": "unix:/nothing"}, cni.IO, "/nothing"),
+    ({"parent": "nic9"}, cni.CONFIGURATION, "nic9"),
+    ({"network": "unknown"}, cni.CONFIGURATION, "422"),
+    ({"endpoint": "169.254.169.254:81", "timeout": 1}, cni.LATER, "away"),
+)
+"""Keys of a configuration → the code of the error, and a word of it."""
+REFUSALS = {
+    400: cni.CONFIGURATION,
+    403: cni.REFUSED,
+    404: cni.REFUSED,
+    409: cni.CONFLICT,
+    413: cni.CONFIGURATION,
+    422: cni.CONFIGURATION,
+    429: cni.LATER,
+    500: cni.LATER,
+    503: cni.LATER,
+    507: cni.EXHAUSTED,
+}
+"""Status of the host → the code of the error."""
+GARBAGE = (
+    b"SSH-2.0-x\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\n\r\ntoken",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na\nb",
+    b"x" * (cni.MAX_HEAD + 70000),
+)
+WRONG: tuple[dict[str, object], ...] = (
+    {"vid": 4095},
+    {"vid": True},
+    {"mac": "x"},
+    {"mtu": "1500"},
+    {"ips": []},
+    {"ips": [{"address": "10.0.0.1/33"}]},
+    {"ips": [{"address": "10.0.0.1/8", "gateway": "x"}]},
+    {"routes": [{"dst": "x"}]},
+    {"dns": [1]},
+    {"parent_mac": "x"},
+)
+"""Members of an attachment that cannot be."""
+
+
+def test_an_add_that_fails_has_its_code_and_leaves_nothing(vm: Vm, netns: Namespace) -> None:
+    for keys, code, word in FAILED:
+        status, error = vm.call("ADD", "c1", path(netns), **keys)
+        assert (status, error["code"]) == (1, code), (keys, error)
+        assert word in error["msg"], keys
+        assert error["details"], keys
+        assert vm.service.attachments == {}, keys
+    for refusal, code in REFUSALS.items():
+        document = {"error": "some", "message": "The host said so."}
+        vm.service.faults.append(says(refusal, document, Retry_After="100"))
+        status, error = vm.call("ADD", "c1", path(netns))
+        assert (status, error["code"]) == (1, code), (refusal, error)
+        assert str(refusal) in error["msg"]
+        assert error["details"].startswith("The host said so. "), refusal
+    for raw in GARBAGE:
+        vm.service.faults.append(sends(raw))
+        status, error = vm.call("ADD", "c1", path(netns))
+        assert (status, error["code"]) == (1, cni.DECODE), raw[:80]
+    for change in WRONG:
+        one = {"vid": 100, "mac": PARENT_MAC, "ips": [{"address": "10.0.0.1/8"}], **change}
+        vm.service.faults.extend([gives_token, says(201, one)])
+        status, error = vm.call("ADD", "c1", path(netns))
+        assert (status, error["code"]) == (1, cni.DECODE), change
+        # What cannot be used is given back.
+        given_back = ("DELETE", "/dfmeta/v1/attachments/c1/eth0?link=gone")
+        assert vm.service.requests[-1] == given_back, change
+    assert vm.traces() == NOTHING
+    assert "eth0" not in netns.ip("link show")
+    requests = len(vm.service.requests)
     netns.ip("link add eth0 type veth peer name other")
     status, error = vm.call("ADD", "c1", path(netns))
     assert (status, error["code"]) == (1, cni.ENVIRONMENT)
-    assert not vm.service.requests
+    assert len(vm.service.requests) == requests, "the host is not asked in vain"
     assert "eth0" in netns.ip("link show")
-
-
-def test_a_taken_vid_is_avoided(vm: Vm, netns: Namespace) -> None:
-    vm.switch.vsctl(
-        "add-port", BRIDGE, "busy", "tag=100", "--", "set", "Interface", "busy", "type=internal"
-    )
-    try:
-        assert vm.call("ADD", "c1", path(netns))[0] == 0
-        assert vm.service.attachments["c1", "eth0"]["vid"] == 101
-        assert vm.service.bodies[-1]["avoid"] == [100]
-    finally:
-        vm.switch.vsctl("del-port", "busy")
-    vm.call("DEL", "c1")
-
-
-def test_after_three_taken_vids_it_gives_up(vm: Vm, netns: Namespace) -> None:
-    for vid in (100, 101, 102):
-        vm.switch.vsctl(
-            "add-port",
-            BRIDGE,
-            f"busy{vid}",
-            f"tag={vid}",
-            "--",
-            "set",
-            "Interface",
-            f"busy{vid}",
-            "type=internal",
-        )
-    try:
-        status, error = vm.call("ADD", "c1", path(netns))
-        assert (status, error["code"]) == (1, cni.LATER)
-        assert vm.service.attachments == {}
-        assert len(vm.service.bodies) == 4
-    finally:
-        for vid in (100, 101, 102):
-            vm.switch.vsctl("del-port", f"busy{vid}")
-
-
-def test_the_port_of_a_container_before_a_reboot_is_replaced(vm: Vm, netns: Namespace) -> None:
-    old = vm.switch
-    old.vsctl(
-        "add-port", BRIDGE, "dfc0", "tag=100", "external_ids:dfmeta-cni=gone/eth0", wait=False
-    )
-    assert vm.call("ADD", "c1", path(netns))[0] == 0
-    assert "dfc0" not in old.ports(BRIDGE)
-    assert vm.service.attachments["c1", "eth0"]["vid"] == 100
-    vm.call("DEL", "c1")
-
-
-@pytest.mark.parametrize(
-    ("keys", "code", "word"),
-    [
-        ({"network": "wide"}, cni.MTU, "9000"),
-        ({"mtu": 1501}, cni.CONFIGURATION, "1500"),
-        ({"bridge": "missing"}, cni.CONFIGURATION, "missing"),
-        ({"db": "unix:/nothing"}, cni.IO, "/nothing"),
-        ({"parent": "nic9"}, cni.CONFIGURATION, "nic9"),
-        ({"network": "unknown"}, cni.CONFIGURATION, "422"),
-        ({"endpoint": "169.254.169.254:81", "timeout": 1}, cni.LATER, "away"),
-    ],
-)
-def test_a_failed_add_leaves_nothing(
-    vm: Vm, netns: Namespace, keys: dict[str, object], code: int, word: str
-) -> None:
-    status, error = vm.call("ADD", "c1", path(netns), **keys)
-    assert (status, error["code"]) == (1, code), error
-    assert word in error["msg"]
-    assert error["details"]
-    assert vm.service.attachments == {}
-    assert vm.traces() == NOTHING
-    assert "eth0" not in netns.ip("link show")
-
-
-def test_a_kernel_without_vlan_devices_is_told_and_undone(vm: Vm, netns: Namespace) -> None:
-    status, error = vm.call("ADD", "c1", path(netns), link="vlan", bridge=None)
-    assert (status, error["code"]) == (1, cni.IO)
-    assert "8021q" in error["details"]
-    assert vm.service.attachments == {}
-    assert vm.call("DEL", "c1", path(netns), link="vlan") == (0, None)
-    assert vm.service.gone[-1] == "link=gone"
-    assert vm.call("DEL", "c1", "", link="vlan") == (0, None)
-    assert vm.service.gone[-1] == ""
-    assert vm.call("DEL", "c1", "/run/netns/none", link="vlan") == (0, None)
-    assert vm.service.gone[-1] == ""
 
 
 def test_del_of_an_old_sandbox_does_not_touch_the_new_one(vm: Vm, netns: Namespace) -> None:
@@ -289,84 +303,6 @@ def test_a_busy_or_failing_service_is_asked_again(vm: Vm, netns: Namespace) -> N
     vm.call("DEL", "c1")
 
 
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
-        (400, cni.CONFIGURATION),
-        (403, cni.REFUSED),
-        (404, cni.REFUSED),
-        (409, cni.CONFLICT),
-        (413, cni.CONFIGURATION),
-        (422, cni.CONFIGURATION),
-        (429, cni.LATER),
-        (500, cni.LATER),
-        (503, cni.LATER),
-        (507, cni.EXHAUSTED),
-    ],
-)
-def test_a_refusal_of_the_host_has_its_code(
-    vm: Vm, netns: Namespace, status: int, code: int
-) -> None:
-    document = {"error": "some", "message": "The host said so."}
-    vm.service.faults.append(says(status, document, Retry_After="100"))
-    done, error = vm.call("ADD", "c1", path(netns))
-    assert (done, error["code"]) == (1, code)
-    assert str(status) in error["msg"]
-    assert error["details"].startswith("The host said so. ")
-    assert vm.traces() == NOTHING
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"SSH-2.0-x\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n\r\ntoken",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na\nb",
-        b"x" * (cni.MAX_HEAD + 70000),
-    ],
-)
-def test_garbage_is_code_6(vm: Vm, netns: Namespace, raw: bytes) -> None:
-    vm.service.faults.append(sends(raw))
-    status, error = vm.call("ADD", "c1", path(netns))
-    assert (status, error["code"]) == (1, cni.DECODE)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"vid": 4095},
-        {"vid": True},
-        {"mac": "x"},
-        {"mtu": "1500"},
-        {"ips": []},
-        {"ips": [{"address": "10.0.0.1/33"}]},
-        {"ips": [{"address": "10.0.0.1/8", "gateway": "x"}]},
-        {"routes": [{"dst": "x"}]},
-        {"dns": [1]},
-        {"parent_mac": "x"},
-    ],
-)
-def test_a_wrong_answer_is_code_6_and_given_back(
-    vm: Vm, netns: Namespace, change: dict[str, object]
-) -> None:
-    one = {"vid": 100, "mac": PARENT_MAC, "ips": [{"address": "10.0.0.1/8"}], **change}
-    vm.service.faults.extend([gives_token, says(201, one)])
-    status, error = vm.call("ADD", "c1", path(netns))
-    assert (status, error["code"]) == (1, cni.DECODE)
-    assert vm.service.requests[-1] == ("DELETE", "/dfmeta/v1/attachments/c1/eth0?link=gone")
-
-
-def test_a_slow_service_is_waited_for_within_the_timeout(vm: Vm, netns: Namespace) -> None:
-    vm.service.faults.append(waits(0.5))
-    assert vm.call("ADD", "c1", path(netns))[0] == 0
-    vm.call("DEL", "c1")
-    vm.service.faults.append(waits(3))
-    status, error = vm.call("ADD", "c1", path(netns), timeout=1)
-    assert (status, error["code"]) == (1, cni.LATER)
-
-
 def test_a_host_that_is_away_is_code_11(vm: Vm, netns: Namespace) -> None:
     away = {"endpoint": "[::1]:1", "timeout": 1}
     result = {"interfaces": [{"name": "eth0", "sandbox": "x", "mac": PARENT_MAC}]}
@@ -375,11 +311,6 @@ def test_a_host_that_is_away_is_code_11(vm: Vm, netns: Namespace) -> None:
     lists = {"cni.dev/valid-attachments": []}
     assert vm.call("GC", **lists, **away)[1]["code"] == cni.LATER
     assert vm.call("STATUS", **away)[1]["code"] == cni.UNAVAILABLE
-
-
-def test_del_succeeds_where_attachments_are_no_longer_allowed(vm: Vm) -> None:
-    vm.service.faults.append(says(404, {"error": "not_found", "message": "x"}))
-    assert vm.call("DEL", "c1") == (0, None)
 
 
 def test_check_names_each_difference(vm: Vm, netns: Namespace) -> None:
@@ -401,21 +332,12 @@ def test_check_names_each_difference(vm: Vm, netns: Namespace) -> None:
     assert code() == (cni.DIFFERENT, "there is no device eth0")
     assert vm.call("CHECK", "c1", "/run/netns/no", prevResult=result)[1]["code"] == cni.ENVIRONMENT
     assert vm.call("CHECK", "c1", path(netns))[1]["code"] == cni.CONFIGURATION
+    one = vm.service.attachments["c1", "eth0"]
+    for state in ("wanted", "made"):
+        one["state"] = state
+        assert code()[0] == cni.LATER, state
     vm.call("DEL", "c1")
     assert code()[0] == cni.UNKNOWN
-
-
-def test_check_while_the_host_makes_the_port_is_code_11(vm: Vm, netns: Namespace) -> None:
-    _status, result = vm.call("ADD", "c1", path(netns))
-    one = vm.service.attachments["c1", "eth0"]
-    for state, wrong in (("wanted", cni.LATER), ("made", cni.LATER), ("active", None)):
-        one["state"] = state
-        _status, error = vm.call("CHECK", "c1", path(netns), prevResult=result)
-        assert (error and error["code"]) == wrong, error
-    vm.service.faults.append(says(503, {"error": "driver", "message": "x"}, Retry_After="100"))
-    _status, error = vm.call("CHECK", "c1", path(netns), prevResult=result)
-    assert error["code"] == cni.LATER
-    vm.call("DEL", "c1", path(netns))
 
 
 def test_gc_removes_what_no_list_names(vm: Vm) -> None:
@@ -449,35 +371,9 @@ def test_status(vm: Vm) -> None:
     assert vm.call("STATUS")[1]["code"] == cni.UNAVAILABLE
     vm.service.faults.append(says(404, None))
     assert vm.call("STATUS")[1]["code"] == cni.UNAVAILABLE
-
-
-def test_the_kernel_takes_the_messages_with_another_kind(vm: Vm, netns: Namespace) -> None:
-    """The kernels of test machines have macvlan: the rest of the message is that of a VLAN."""
-    with vm.inside.inside():
-        here = cni.Netlink()
-        parent = here.link("eth0")
-    assert parent is not None
-    descriptor = cni.open_netns(path(netns))
-    there = cni.Netlink(descriptor)
-    message = cni.device() + cni.described("net1", "02:00:00:00:00:07", 1400, descriptor)
-    message += cni.attribute(5, cni._u32(parent.index))
-    message += cni.kind_of("macvlan", cni.attribute(1, cni._u32(4)))
-    here.make(message)
-    assert here.link("net1") is None
-    made = there.link("net1")
-    assert made is not None
-    assert (made.mac, made.mtu, made.kind) == ("02:00:00:00:00:07", 1400, "macvlan")
-    with pytest.raises(FileExistsError):
-        here.make(message)
-    there.address(made, bytes([10, 0, 0, 1]), 24)
-    there.up(made)
-    there.route(made, (bytes(4), 0), bytes([10, 0, 0, 2]))
-    assert "default via 10.0.0.2 dev net1" in netns.ip("route show")
-    assert there.addresses(made) >= {(bytes([10, 0, 0, 1]), 24)}
-    there.remove(made)
-    there.remove(made)
-    for one in (here, there):
-        one._socket.close()
+    # Attachments are no longer allowed, and a container has to end all the same.
+    vm.service.faults.append(says(404, {"error": "not_found", "message": "x"}))
+    assert vm.call("DEL", "c1") == (0, None)
 
 
 def options(vm: Vm, **more: str) -> dict[str, object]:
@@ -560,40 +456,27 @@ def test_dockerd_gets_a_device_and_its_routes(vm: Vm, tmp_path: Path) -> None:
         assert docker.call("CreateEndpoint")["Err"].startswith("the network is unknown")
 
 
-@pytest.mark.parametrize("verb", ["CreateNetwork", "DeleteNetwork"])
-def test_endpoints_that_a_killed_dockerd_has_forgotten_are_deleted(
-    vm: Vm, tmp_path: Path, verb: str
-) -> None:
+def test_endpoints_that_dockerd_has_forgotten_are_deleted(vm: Vm, tmp_path: Path) -> None:
     with Driver(vm, tmp_path) as docker:
-        for network in ("n1", "n2"):
-            assert docker.call("CreateNetwork", NetworkID=network, Options=options(vm)) == {}
-            docker.call("CreateEndpoint", NetworkID=network, EndpointID=f"of-{network}")
-        assert len(vm.traces()[0]) == 2
-        assert docker.call(verb, Options=options(vm)) == {}
-        assert [one["container"] for one in vm.service.attachments.values()] == ["of-n2"]
-        assert len(vm.traces()[0]) == 1
-        assert docker.call("DeleteNetwork", NetworkID="n2") == {}
-        assert vm.service.attachments == {}
-        assert docker.call("DeleteNetwork") == {}
+        for verb in ("CreateNetwork", "DeleteNetwork"):
+            for network in ("n1", "n2"):
+                assert docker.call("CreateNetwork", NetworkID=network, Options=options(vm)) == {}
+                docker.call("CreateEndpoint", NetworkID=network, EndpointID=f"of-{network}")
+            assert len(vm.traces()[0]) == 2
+            assert docker.call(verb, Options=options(vm)) == {}
+            assert [one["container"] for one in vm.service.attachments.values()] == ["of-n2"]
+            assert len(vm.traces()[0]) == 1
+            assert docker.call("DeleteNetwork", NetworkID="n2") == {}
+            assert vm.service.attachments == {}
+        for network, more, error in (
+            ("n1", {"network": ""}, "network has to be"),
+            ("n1", {"mtu": "large"}, "mtu has to be"),
+            ("n1", {"metadataRoute": "perhaps"}, "metadataRoute has to be"),
+            ("../n1", {}, "NetworkID has not its form"),
+        ):
+            answer = docker.call("CreateNetwork", NetworkID=network, Options=options(vm, **more))
+            assert answer["Err"].startswith(error), (network, more)
     assert [*(tmp_path / "state").iterdir()] == []
-
-
-@pytest.mark.parametrize(
-    ("network", "more", "error"),
-    [
-        ("n1", {"network": ""}, "network has to be"),
-        ("n1", {"mtu": "large"}, "mtu has to be"),
-        ("n1", {"metadataRoute": "perhaps"}, "metadataRoute has to be"),
-        ("../n1", {}, "NetworkID has not its form"),
-    ],
-)
-def test_a_network_of_docker_with_wrong_options_is_not_made(
-    vm: Vm, tmp_path: Path, network: str, more: dict[str, str], error: str
-) -> None:
-    with Driver(vm, tmp_path) as docker:
-        answer = docker.call("CreateNetwork", NetworkID=network, Options=options(vm, **more))
-        assert answer["Err"].startswith(error)
-    assert [one.name for one in tmp_path.rglob("n1*")] == []
 
 
 def test_the_driver_ends_at_sigterm_as_the_first_process_of_a_container() -> None:

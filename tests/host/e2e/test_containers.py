@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dfmeta.guest import cni
+from dfmeta.ports.attachments import names_of
 from tests.harness.agent import Agent
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
@@ -123,6 +124,16 @@ def test_operators_list_and_delete_attachments_and_other_users_may_not(
             {name: one[name] for name in shown} for one in vm.attachments()
         ]
         one, other = [row["id"] for row in rows]
+        ports = {
+            row["port"]: row for row in json.loads(agent.ctl("ports", "--format", "json").stdout)
+        }
+        inner, _outer = names_of(one)
+        assert (ports[inner]["attachment"], ports[inner]["network"]) == (one, "red")
+        assert {"first", "second", None} == {row["container"] for row in ports.values()}
+        doctor = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
+        (line,) = [it for it in json.loads(doctor.stdout) if it["check"] == "attachments"]
+        assert line["status"] == "ok"
+        assert line["text"].startswith("2 attachments of 1 VMs")
         url = f"http://127.0.0.1:9697/attachments/{one}"
         curl = ["curl", "--silent", "--request", "DELETE", "--write-out", "%{http_code}", url]
         user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]

@@ -6,8 +6,7 @@ One host with a daemon that has been stopped serves them all: doctor asks by its
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.harness import neutron as neutron_harness
@@ -143,11 +142,6 @@ def test_guests_in_a_wrong_project_and_without_one_are_named(
         put_nova(nova, guest)
     moved.set_external_ids(project_id="0" * 32)
     agent = make_agent(NOVA_OPTIONS)
-    # No guest has sent a request yet, and doctor asks Nova itself.
-    line = only(examine(agent, tmp_path), "nova-guests", "wrong")
-    assert "for 1 of 2 queried guests, of 2 with a project" in line["text"]
-    assert f"{moved.port} (instance {moved.instance_id}, project {'0' * 32})" in line["text"]
-
     asks_own(good)
     assert moved.curl(META_DATA).status == 404
     # Only the request that waits in vain is to wait for a short time.
@@ -173,12 +167,8 @@ def test_guests_in_a_wrong_project_and_without_one_are_named(
 
     failing = agent.ctl("ports", "--failing").stdout.splitlines()[1:]
     assert sorted(line.split()[0] for line in failing) == sorted([moved.port, stranger.port])
-    for port, status, words in (
-        (stranger.port, 1, "Stops at the proxy (no project): no identity source gives its project"),
-        (moved.port, 0, "the guest gets an answer, and fails: 404 (Nova has no such instance"),
-    ):
-        trace = agent.ctl("trace", port, check=False)
-        assert (trace.returncode, words in trace.stdout) == (status, True), trace.stdout
+    trace = agent.ctl("trace", stranger.port, check=False).stdout
+    assert "Stops at the proxy (no project): no identity source gives its project" in trace
 
     moved.set_external_ids(project_id=PROJECT)
     stranger.set_external_ids(project_id=PROJECT)
@@ -187,31 +177,6 @@ def test_guests_in_a_wrong_project_and_without_one_are_named(
         wait_for(lambda guest=guest: guest.curl(META_DATA).status == 200, "the project")
     found = examine(agent, tmp_path)
     assert status_of(found, "guests") == status_of(found, "nova-guests") == {"ok"}
-
-
-def test_a_database_of_another_schema_and_one_that_cannot_be_read(ward: Ward) -> None:
-    path = ward.agent.state_path / "store.db"
-    content = path.read_bytes()
-    before = sorted(ward.agent.state_path.iterdir())
-    assert "this dfmeta's own" in only(ward.lines(), "store-schema", "ok")["text"]
-    assert sorted(ward.agent.state_path.iterdir()) == before
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    path.chmod(0o644)
-    found = ward.lines()
-    line = only(found, "store-schema", "wrong")
-    assert "the schema is 9999, made by a newer dfmeta" in line["text"]
-    assert "`dfmeta store schema --to 0004`" in line["remedy"]
-    assert f"`chmod 600 {path}`" in only(found, "store-files", "wrong")["remedy"]
-    path.write_bytes(b"not a database, " * 500)
-    line = ward.wrong("store")
-    assert f"{path} cannot be read: file is not a database" in line["text"]
-    for name in ward.agent.state_path.glob("store.db*"):
-        name.unlink()
-    assert "does not exist yet" in only(ward.lines(), "store", "ok")["text"]
-    assert not path.exists()
-    path.write_bytes(content)
-    path.chmod(0o600)
 
 
 def test_postgresql_the_store_of_lookups_and_tokens_are_read(

@@ -235,47 +235,20 @@ def no_route(stage: Stage) -> Iterator[None]:
     yield
 
 
-@contextmanager
-def not_found(stage: Stage) -> Iterator[None]:
-    """An instance without a record."""
-    guest = stage.guest("unknown")
-    assert guest.curl("/latest/meta-data/").status == 404
-    yield
+def _answered(
+    name: str, status: int, path: str = "/latest/meta-data/", *options: str, **record: Any
+) -> Breakage:
+    """A guest whose request has that status, with a record if there are members of one."""
 
+    @contextmanager
+    def breakage(stage: Stage) -> Iterator[None]:
+        guest = stage.guest(name)
+        if record:
+            stage.put(guest, **{key: value for key, value in record.items() if value is not None})
+        assert guest.curl(path, *options).status == status
+        yield
 
-@contextmanager
-def one_path(stage: Stage) -> Iterator[None]:
-    """A record without user-data."""
-    guest = stage.guest("bare")
-    stage.put(guest)
-    assert guest.curl("/latest/meta-data/").status == 200
-    assert guest.curl("/latest/user-data").status == 404
-    yield
-
-
-@contextmanager
-def forwarded(stage: Stage) -> Iterator[None]:
-    """A proxy in the guest passes its request on."""
-    guest = stage.guest("proxied")
-    assert guest.curl("/", headers=[("X-Forwarded-For", "10.0.0.7")]).status == 403
-    yield
-
-
-@contextmanager
-def no_token(stage: Stage) -> Iterator[None]:
-    """Tokens are required, and the guest has none."""
-    guest = stage.guest("tokenless")
-    stage.put(guest, http_tokens="required")
-    assert guest.curl("/latest/meta-data/").status == 401
-    yield
-
-
-@contextmanager
-def malformed(stage: Stage) -> Iterator[None]:
-    """A request that is not in origin form."""
-    guest = stage.guest("strange")
-    assert guest.curl("/", "--request-target", f"http://{METADATA_IP}/").status == 400
-    yield
+    return breakage
 
 
 @contextmanager
@@ -350,15 +323,6 @@ def another(stage: Stage) -> Iterator[None]:
 
 
 @contextmanager
-def no_user_data(stage: Stage) -> Iterator[None]:
-    """A record without user-data, as a client that waits for it sees it."""
-    guest = stage.guest("idle")
-    stage.put(guest)
-    assert guest.curl("/openstack/latest/user_data").status == 404
-    yield
-
-
-@contextmanager
 def no_key(stage: Stage) -> Iterator[None]:
     """A record without a key."""
     guest = stage.guest("locked")
@@ -400,11 +364,15 @@ def wrong_option(stage: Stage) -> Iterator[None]:
     stage.agent.configure({"df_metadata": {"hold_timeout": None}})
 
 
-@contextmanager
-def runs_already(stage: Stage) -> Iterator[None]:
-    """A second daemon."""
-    stage.guest("any")
-    yield
+def _with_guest(name: str) -> Breakage:
+    """A host in order, with one guest more."""
+
+    @contextmanager
+    def breakage(stage: Stage) -> Iterator[None]:
+        stage.guest(name)
+        yield
+
+    return breakage
 
 
 @contextmanager
@@ -431,13 +399,6 @@ def push_refused(stage: Stage) -> Iterator[None]:
 
 
 @contextmanager
-def push_wrong(stage: Stage) -> Iterator[None]:
-    """A push that is no record."""
-    stage.guest("pushed")
-    yield
-
-
-@contextmanager
 def push_large(stage: Stage) -> Iterator[None]:
     """A push above max_body."""
     stage.guest("pushed")
@@ -449,9 +410,7 @@ def push_large(stage: Stage) -> Iterator[None]:
 @contextmanager
 def nova_secret(stage: Stage) -> Iterator[None]:
     """Nova has another secret."""
-    nova = _nova(stage)
-    guest = stage.guest("signed", ids=project_ids("signed"))
-    put_nova(nova, guest)
+    nova, guest = _guest_of_nova(stage, "signed")
     stage.reload({"DEFAULT": {"metadata_proxy_shared_secret": "another"}})
     assert guest.curl(META_DATA).status == 403
     yield
@@ -462,9 +421,7 @@ def nova_secret(stage: Stage) -> Iterator[None]:
 @contextmanager
 def secret_not_reloaded(stage: Stage) -> Iterator[None]:
     """The secret is right in the file, and the daemon has the wrong one that was there before."""
-    nova = _nova(stage)
-    guest = stage.guest("late", ids=project_ids("late"))
-    put_nova(nova, guest)
+    nova, guest = _guest_of_nova(stage, "late")
     stage.reload({"DEFAULT": {"metadata_proxy_shared_secret": "mistyped"}})
     stage.agent.configure({"DEFAULT": {"metadata_proxy_shared_secret": nova.secret}})
     assert guest.curl(META_DATA).status == 403
@@ -476,9 +433,7 @@ def secret_not_reloaded(stage: Stage) -> Iterator[None]:
 @contextmanager
 def nova_project(stage: Stage) -> Iterator[None]:
     """The project is another than the instance's."""
-    nova = _nova(stage)
-    guest = stage.guest("moved", ids=project_ids("moved"))
-    put_nova(nova, guest)
+    _, guest = _guest_of_nova(stage, "moved")
     guest.set_external_ids(project_id="0" * 32)
     wait_for(lambda: guest.curl(META_DATA).status == 404, "Nova to refuse the project")
     yield
@@ -487,9 +442,7 @@ def nova_project(stage: Stage) -> Iterator[None]:
 @contextmanager
 def nova_away(stage: Stage) -> Iterator[None]:
     """Nova does not listen."""
-    nova = _nova(stage)
-    guest = stage.guest("left", ids=project_ids("left"))
-    put_nova(nova, guest)
+    nova, guest = _guest_of_nova(stage, "left")
     stage.reload({"df_metadata": {"hold_timeout": 0.4}})
     nova.away()
     assert guest.curl("/latest/meta-data/").status == 503
@@ -510,9 +463,12 @@ def no_project(stage: Stage) -> Iterator[None]:
     stage.reload({"df_metadata": {"hold_timeout": None}})
 
 
-def _nova(stage: Stage) -> RecordingNova:
+def _guest_of_nova(stage: Stage, name: str) -> tuple[RecordingNova, Guest]:
+    """Nova, and a guest of its with a project."""
     assert stage.nova is not None
-    return stage.nova
+    guest = stage.guest(name, ids=project_ids(name))
+    put_nova(stage.nova, guest)
+    return stage.nova, guest
 
 
 @contextmanager
@@ -557,11 +513,11 @@ OF_STORE: Mapping[str, Breakage] = {
     "daemon-away": daemon_away,
     "many-connections": many_connections,
     "dead-port": no_route,
-    "no-record": not_found,
-    "no-such-part": one_path,
-    "forwarded": forwarded,
-    "no-token": no_token,
-    "malformed": malformed,
+    "no-record": _answered("unknown", 404),
+    "no-such-part": _answered("bare", 404, "/latest/user-data", userdata=None),
+    "forwarded": _answered("proxied", 403, "/", "-H", "X-Forwarded-For: 10.0.0.7"),
+    "no-token": _answered("tokenless", 401, http_tokens="required"),
+    "malformed": _answered("strange", 400, "/", "--request-target", f"http://{METADATA_IP}/"),
     "too-often": too_often,
     "upstream-away": upstream_away,
     "closed": closed,
@@ -569,16 +525,16 @@ OF_STORE: Mapping[str, Breakage] = {
     "look-up": looked_up,
     "slow-backend": slow,
     "another-instance": another,
-    "no-user-data": no_user_data,
+    "no-user-data": _answered("idle", 404, "/openstack/latest/user_data", userdata=None),
     "no-key": no_key,
     "password-set": password_set,
     "flows-gone": flows_gone,
     "wrong-option": wrong_option,
-    "runs-already": runs_already,
+    "runs-already": _with_guest("any"),
     "not-ready": not_ready,
     "push-401": push_refused,
     "push-403": push_refused,
-    "push-400": push_wrong,
+    "push-400": _with_guest("pushed"),
     "push-413": push_large,
 }
 """Name of the block on the page → what breaks a host with a store so."""

@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ import pytest
 
 from tests.harness.agent import Agent, Options
 from tests.harness.guest import Guest, Ids, uuid_of
-from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.vm_api import allowed, is_ready, status_of
+from tests.harness.vm_api import allowed, is_ready
 
 HOSTS = 3
 EACH = 15
@@ -43,18 +43,14 @@ class Host:
         """Its Open vSwitch."""
         return self.agent.host
 
-    def plugged(self, name: str) -> Guest:
-        """Return a VM that may have attachments, without a trunk."""
+    def vm(self, name: str) -> Guest:
+        """Return a VM that may have attachments, with a trunk."""
         ids = Ids(
             iface_id=uuid_of(f"port {name}"),
             vm_uuid=uuid_of(f"instance {name}"),
             extra={"dfmeta-attachments": "true"},
         )
-        return Guest(self.switch, name, address="10.0.0.5/24", ids=ids)
-
-    def vm(self, name: str) -> Guest:
-        """Return a VM with a trunk."""
-        guest = self.plugged(name)
+        guest = Guest(self.switch, name, address="10.0.0.5/24", ids=ids)
         self.agent.ctl("trunk", "enable", guest.port)
         wait_for(lambda: is_ready(guest.namespace), "the VM to be ready")
         return guest
@@ -128,38 +124,6 @@ def vm(host: Host, its_vm: Guest) -> Iterator[Guest]:
     wait_for(lambda: only_first(host), "all other attachments to go")
 
 
-def add(guest: Guest) -> None:
-    attach(guest, "c1")
-
-
-def delete(guest: Guest) -> None:
-    detach(guest, "c1")
-
-
-@pytest.mark.parametrize(
-    ("act", "state"), [(add, "made"), (delete, "leaving")], ids=["made", "leaving"]
-)
-def test_a_daemon_that_is_killed_in_a_state_goes_on_from_it(
-    host: Host, vm: Guest, act: Callable[[Guest], None], state: str
-) -> None:
-    if act is delete:
-        attach(vm, "c1")
-    with ThreadPoolExecutor(1) as pool:
-        with host.switch.paused("ovsdb-server"):
-            running = pool.submit(act, vm)
-            wait_for(lambda: states(host.agent).get("c1") == state, f"the state {state}")
-            host.agent.kill()
-        host.agent.start()
-        if act is delete:
-            running.exception()  # its connection was lost; the work goes on without it
-            wait_for(lambda: "c1" not in states(host.agent), "the row to go")
-            return
-        running.result()
-    wait_for(lambda: states(host.agent)["c1"] == "active", "the state active")
-    assert len(host.tags()) == 2
-    detach(vm, "c1")
-
-
 def test_daemons_that_are_killed_at_any_moment_leak_and_double_nothing(
     host: Host, vm: Guest
 ) -> None:
@@ -199,24 +163,6 @@ def test_many_come_and_go_and_none_is_doubled_or_left(host: Host, vm: Guest, soa
     with ThreadPoolExecutor(WORKERS) as pool:
         assert sum(pool.map(cycles, range(WORKERS))) == WORKERS * CYCLES * soak
     wait_for(lambda: only_first(host), "the last ones to go")
-
-
-def test_a_vm_is_told_nothing_of_the_host(host: Host, vm: Guest) -> None:
-    def said(guest: Guest) -> str:
-        with allowed(guest.namespace) as connection:
-            reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
-            assert reply.status == 503, reply
-            return reply.text + connection.ask("GET", "/status").text
-
-    with host.plugged("without") as without:
-        wait_for(lambda: status_of(without.namespace), "an answer")
-        told = said(without)
-        with host.switch.paused("ovsdb-server"):
-            told += said(vm)
-    ours = (BRIDGE, vm.port, without.port, "tbr-", "tpi-", "spi-", "unix", "OVSDB", ".sock")
-    assert not any(name in told for name in ours), told
-    assert f"{without.port} is not on a trunk" in host.agent.log()
-    assert "OVSDB does not do its part" in host.agent.log()
 
 
 @pytest.fixture
