@@ -122,6 +122,7 @@ class _Recorder:
         """Path → number of its first mark, and its statements."""
         self.reached: defaultdict[str, set[int]] = defaultdict(set)
         self.failed: set[str] = set()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         spec = importlib.util.find_spec(PACKAGE)
         assert spec is not None
         assert spec.origin is not None
@@ -135,9 +136,13 @@ class _Recorder:
         if not path.is_relative_to(self._root / PACKAGE):
             return self._get_code(loader, name)
         tree = ast.parse(path.read_bytes())
-        parts = statements(tree, self._used)
-        self._modules[str(path.relative_to(self._root))] = self._used, parts
-        self._used += len(parts)
+        key = str(path.relative_to(self._root))
+        # A module that is imported again has the same marks.
+        begin = self._modules[key][0] if key in self._modules else self._used
+        parts = statements(tree, begin)
+        if key not in self._modules:
+            self._modules[key] = begin, parts
+            self._used += len(parts)
         return compile(tree, str(path), "exec", dont_inherit=True)
 
     def take(self, test: str) -> None:
@@ -159,7 +164,12 @@ class _Recorder:
                 own[names[place]].append(mark - begins[place])
             tests[test] = own
         modules = {path: parts for path, (_, parts) in self._modules.items()}
-        written = {"modules": modules, "tests": tests, "failed": sorted(self.failed)}
+        written = {
+            "modules": modules,
+            "tests": tests,
+            "failed": sorted(self.failed),
+            "seconds": self.seconds,
+        }
         Path(folder, f"{os.getpid()}.json").write_text(json.dumps(written))
 
 
@@ -193,9 +203,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note a failed test."""
-    if _RECORDER is not None and report.failed:
-        _RECORDER.failed.add(function_of(report.nodeid))
+    """Note whether a test has failed, and its time."""
+    test = function_of(report.nodeid)
+    # xdist's workers send their reports to a process that runs no test.
+    if _RECORDER is not None and not hasattr(report, "node"):
+        _RECORDER.seconds[test] += report.duration
+        if report.failed:
+            _RECORDER.failed.add(test)
 
 
 def pytest_unconfigure() -> None:
@@ -212,12 +226,14 @@ class Reached(NamedTuple):
     tests: dict[str, list[set[str]]]
     """Path of a module → for each statement the tests that reach it, or :data:`IMPORT`."""
     failed: set[str]
-    """Tests that failed in one of the processes."""
+    """Tests that failed."""
+    seconds: dict[str, float]
+    """Test → time of all its parameters together."""
 
 
 def read(folder: Path) -> Reached:
     """Return what the processes have written to a folder."""
-    reached = Reached({}, {}, set())
+    reached = Reached({}, {}, set(), {})
     for file in folder.glob("*.json"):
         written = json.loads(file.read_text())
         for path, parts in written["modules"].items():
@@ -231,6 +247,8 @@ def read(folder: Path) -> Reached:
                     for mark in marks:
                         reached.tests[path][mark].add(test)
         reached.failed.update(written["failed"])
+        for test, seconds in written["seconds"].items():
+            reached.seconds[test] = reached.seconds.get(test, 0) + seconds
     return reached
 
 
