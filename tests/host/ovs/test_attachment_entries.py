@@ -119,11 +119,8 @@ def test_an_entry_of_an_operator_stands(host: OpenvSwitch, vm: Parent, entries: 
         assert (caught.value.fields["taken"], "whole" in caught.value.fields) == (True, False)
     entries.remove({one.id})
     assert listed(host) == [{"vid": 100}]
-
-
-def test_a_list_that_cannot_be_read_stands(host: OpenvSwitch, vm: Parent, entries: Entries) -> None:
+    # So does a list that cannot be read.
     write(host, "odd")
-    one = vms.attachment(vm, 100)
     with pytest.raises(AttachDriverError, match="tap1: it is not JSON") as caught:
         entries.write(vm, ports(one))
     assert caught.value.fields["whole"]
@@ -134,25 +131,16 @@ def test_a_list_that_cannot_be_read_stands(host: OpenvSwitch, vm: Parent, entrie
 def test_the_row_must_be_that_of_the_vm(host: OpenvSwitch, vm: Parent, entries: Entries) -> None:
     one = vms.attachment(vm, 100)
     host.add_bridge("br-other")
-    host.vsctl(
-        "add-port",
-        "br-other",
-        "tap8",
-        "--",
-        "set",
-        "Interface",
-        "tap8",
-        f'external_ids:iface-id="{vm.port_id}"',
-        wait=False,
-    )
-    for wrong in (
-        replace(vm, port_name="tap7"),
-        replace(vm, port_name="tap8"),
-        replace(vm, port_id=INSTANCE),
-    ):
+    its = ("set", "Interface", "tap8", f'external_ids:iface-id="{vm.port_id}"')
+    host.vsctl("add-port", "br-other", "tap8", "--", *its, wait=False)
+    for change in ({"port_name": "tap7"}, {"port_name": "tap8"}, {"port_id": INSTANCE}):
         with pytest.raises(AttachDriverError, match="is not on br-int"):
-            entries.write(wrong, ports(one))
+            entries.write(replace(vm, **change), ports(one))
     assert listed(host) == []
+    away = Entries("unix:/nowhere", BRIDGE)
+    for call in (lambda: away.write(vm, ports(one)), lambda: away.remove({INSTANCE})):
+        with pytest.raises(AttachDriverError, match="Open vSwitch does not answer"):
+            call()
 
 
 def test_the_state_has_the_lists_where_tags_reach_the_bridge(
@@ -183,13 +171,3 @@ def test_the_state_has_the_lists_where_tags_reach_the_bridge(
         assert state.works(vm.port_id, name, port_id, vid) == whole
     assert (state.others(vm.port_id), state.others(INSTANCE)) == ({101}, set())
     assert state.left({one.id}) == {gone.id: (vm.port_id, 102)}
-
-
-def test_a_switch_that_is_away_is_said(vm: Parent) -> None:
-    away = Entries("unix:/nowhere", BRIDGE)
-    for call in (
-        lambda: away.write(vm, ports(vms.attachment(vm, 100))),
-        lambda: away.remove({INSTANCE}),
-    ):
-        with pytest.raises(AttachDriverError, match="Open vSwitch does not answer"):
-            call()

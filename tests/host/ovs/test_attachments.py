@@ -91,8 +91,8 @@ def test_both_ends_of_attachments_are_made_and_removed(
     driver.remove([])
 
 
-def test_a_hundred_are_one_transaction(
-    driver: LocalDriver, parent: Parent, monkeypatch: pytest.MonkeyPatch
+def test_a_hundred_are_one_transaction_of_all_or_none(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = list[int]()
     original = one_change._transact
@@ -103,60 +103,42 @@ def test_a_hundred_are_one_transaction(
 
     monkeypatch.setattr(one_change, "_transact", transact)
     monkeypatch.setattr(attachments, "ASK_AGAIN", 60.0)
+    before = vms.rows(host)
     wanted = [vms.attachment(parent, vid) for vid in range(100, 200)]
-    driver.make(parent, wanted)
-    driver.make(parent, wanted)
+    wrong = vms.attachment(parent, 200, network="blue")
+    with pytest.raises(AttachDriverError, match="the network blue is not configured"):
+        driver.make(parent, [*wanted, wrong])
+    assert vms.rows(host) == before
+    for _again in range(2):
+        driver.make(parent, wanted)
     assert len(sent) == 1
     assert {one.vid for one in driver.found()} == {one.vid for one in wanted}
     driver.remove(wanted)
-    assert len(sent) == 2
-    assert driver.found() == []
+    assert (len(sent), driver.found()) == (2, [])
 
 
-def test_all_or_none(host: OpenvSwitch, driver: LocalDriver, parent: Parent) -> None:
-    before = vms.rows(host)
-    wrong = vms.attachment(parent, 101, network="blue")
-    with pytest.raises(AttachDriverError, match="the network blue is not configured"):
-        driver.make(parent, [vms.attachment(parent, 100), wrong])
-    assert vms.rows(host) == before
-
-
-@pytest.mark.parametrize("gone", [0, 1])
 def test_half_a_pair_is_found_repaired_and_removed(
-    host: OpenvSwitch, driver: LocalDriver, parent: Parent, gone: int
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent
 ) -> None:
     before = vms.rows(host)
     one, other = (vms.attachment(parent, vid) for vid in (100, 200))
-    driver.make(parent, [one, other])
-    whole = vms.rows(host)
-    host.vsctl("del-port", names_of(one.id)[gone])
-    half = Found(id=one.id, parent="", vid=100 if gone == 0 else 0)
-    assert {found.id: found for found in driver.found()} == {
-        one.id: half,
-        other.id: found_of(other),
-    }
-    driver.make(parent, [one])
-    assert vms.rows(host) == whole
-    host.vsctl("del-port", names_of(one.id)[gone])
-    driver.remove([one, other])
-    assert vms.rows(host) == before
+    for gone in (0, 1):
+        driver.make(parent, [one, other])
+        whole = vms.rows(host)
+        host.vsctl("del-port", names_of(one.id)[gone])
+        half = Found(id=one.id, parent="", vid=100 if gone == 0 else 0)
+        assert {found.id: found for found in driver.found()} == {
+            one.id: half,
+            other.id: found_of(other),
+        }
+        driver.make(parent, [one])
+        assert vms.rows(host) == whole
+        host.vsctl("del-port", names_of(one.id)[gone])
+        driver.remove([one, other])
+        assert vms.rows(host) == before
 
 
-def test_a_port_of_another_name_is_not_an_attachment(
-    host: OpenvSwitch, driver: LocalDriver, parent: Parent
-) -> None:
-    one = vms.attachment(parent, 100)
-    driver.make(parent, [one])
-    copied = f"external_ids:dfmeta-attachment={one.id}"
-    host.vsctl("add-port", BRIDGE, "copy", "--", "set", "Interface", "copy", copied)
-    assert driver.found() == [found_of(one)]
-    driver.remove([one])
-    assert driver.found() == []
-    assert "copy" in vms.rows(host)
-    host.vsctl("del-port", "copy")
-
-
-def test_changed_columns_are_corrected_and_keys_of_others_stay(
+def test_changed_ports_are_corrected_and_those_of_others_stay(
     host: OpenvSwitch, driver: LocalDriver, parent: Parent
 ) -> None:
     one = vms.attachment(parent, 100)
@@ -172,6 +154,21 @@ def test_changed_columns_are_corrected_and_keys_of_others_stay(
     there = vms.rows(host)
     assert there[inner]["external_ids"].pop("other") == "1"
     assert there == whole
+    # An end on a former trunk is moved.
+    host.vsctl("remove", "Interface", inner, "external_ids", "other")
+    host.vsctl("add-br", "tbr-old", "--", "del-port", outer, "--", "add-port", "tbr-old", outer)
+    ids = (f'external_ids:dfmeta-attachment="{one.id}"', f"options:peer={inner}")
+    host.vsctl("set", "Interface", outer, "type=patch", *ids)
+    driver.make(parent, [one])
+    host.vsctl("del-br", "tbr-old")
+    assert vms.rows(host) == whole
+    # A port of another name is no attachment.
+    copied = f"external_ids:dfmeta-attachment={one.id}"
+    host.vsctl("add-port", BRIDGE, "copy", "--", "set", "Interface", "copy", copied)
+    assert driver.found() == [found_of(one)]
+    driver.remove([one])
+    assert driver.found() == []
+    assert "copy" in vms.rows(host)
 
 
 def test_ports_of_a_deleted_trunk_are_removed(
@@ -184,21 +181,6 @@ def test_ports_of_a_deleted_trunk_are_removed(
     assert "not on a trunk" in driver.ready(parent)
     driver.remove(wanted)
     assert set(vms.rows(host)) == {BRIDGE, parent.port_name}
-
-
-def test_an_end_on_a_former_trunk_is_moved(
-    host: OpenvSwitch, driver: LocalDriver, parent: Parent
-) -> None:
-    one = vms.attachment(parent, 100)
-    inner, outer = names_of(one.id)
-    driver.make(parent, [one])
-    whole = vms.rows(host)
-    host.vsctl("add-br", "tbr-old", "--", "del-port", outer, "--", "add-port", "tbr-old", outer)
-    ids = (f'external_ids:dfmeta-attachment="{one.id}"', f"options:peer={inner}")
-    host.vsctl("set", "Interface", outer, "type=patch", *ids)
-    driver.make(parent, [one])
-    host.vsctl("del-br", "tbr-old")
-    assert vms.rows(host) == whole
 
 
 def test_vlan_ids_and_names_of_others_are_named(

@@ -96,7 +96,7 @@ def make_trunk(host: OpenvSwitch, *vids: int) -> None:
 
 def test_a_command_and_the_daemon_read_a_trunk_alike(host: OpenvSwitch, watch: Watch) -> None:
     make_trunk(host, 100, 200)
-    until(lambda: watch.of("tpi-1").state is PortState.SERVED, "the parent", timeout=30)
+    until(lambda: watch.of("tpi-1").state is PortState.SERVED, "the parent")
     listed = json.dumps(json.dumps([Entry(100, instance_id=OTHER_INSTANCE).members()]))
     host.vsctl("set", "Interface", "tpi-1", f"external_ids:{KEY}={listed}", wait=False)
     until(lambda: watch.of("spi-100").instance_id == OTHER_INSTANCE, "the entry")
@@ -121,11 +121,11 @@ def test_two_hundred_subports_come_and_go_in_one_transaction(
 ) -> None:
     vids = range(100, 300)
     make_trunk(host, *vids)
-    until(lambda: len(watch.ports) == len(vids) + 1, "all ports", timeout=60)
+    until(lambda: len(watch.ports) == len(vids) + 1, "all ports")
     until(lambda: all(watch.of(f"spi-{vid}").segmentation_id == vid for vid in vids), "the VIDs")
     words = [word for vid in vids for word in ("--", "del-port", f"spi-{vid}")]
     host.vsctl(*words[1:], wait=False)
-    until(lambda: len(watch.ports) == 1, "the parent alone", timeout=60)
+    until(lambda: len(watch.ports) == 1, "the parent alone")
 
 
 def test_the_removal_of_lists_leaves_the_keys_of_others(host: OpenvSwitch, watch: Watch) -> None:

@@ -11,7 +11,6 @@ from dfmeta.exceptions import OvsdbError, UsageError
 from dfmeta.ports import one_change, trunk_bridge
 from dfmeta.ports.ovsdb_facts import read_snapshot
 from dfmeta.ports.trunk_bridge import disable, enable, names_of
-from tests.harness.guest import uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.ovs import vms
 
@@ -26,8 +25,13 @@ def off(host: OpenvSwitch, name: str) -> trunk_bridge.Change:
     return disable(host.ovsdb_connection, BRIDGE, name)
 
 
-@pytest.mark.parametrize("words", [(), ("tag=7",), ("tag=7", "vlan_mode=access"), ("tag=0",)])
-def test_a_move_and_its_reverse_leave_no_trace(host: OpenvSwitch, words: tuple[str, ...]) -> None:
+def test_a_move_and_its_reverse_leave_no_trace(host: OpenvSwitch) -> None:
+    for words in ((), ("tag=7",), ("tag=7", "vlan_mode=access"), ("tag=0",)):
+        moved_and_back(host, words)
+        vms.clear(host)
+
+
+def moved_and_back(host: OpenvSwitch, words: tuple[str, ...]) -> None:
     vm = vms.plug(host, "tap1", *words)
     host.vsctl("set", "Interface", "tap1", NEXT_HOPS, "external_ids:other=1")
     vms.plug(host, "tap2", tag=9)
@@ -81,43 +85,34 @@ def test_dfmeta_reads_the_vm_behind_its_trunk(host: OpenvSwitch) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("ids", "words", "said"),
-    [
+def test_a_port_that_can_have_no_trunk_is_refused(host: OpenvSwitch) -> None:
+    table: list[tuple[dict[str, str], tuple[str, ...], str]] = [
         ({"vm_uuid": ""}, (), "is no VM's port"),
         ({"iface_id": ""}, (), "has no external_ids:iface-id"),
         ({"dfmeta_subports": "[]"}, (), "whose tags reach br-int"),
         ({}, ("vlan_mode=native-untagged",), "carries VLANs of br-int"),
         ({}, ("trunks=5",), "carries VLANs of br-int"),
         ({}, ("other_config:net_uuid=x",), "other_config:net_uuid of the port tap1, of Neutron"),
-    ],
-)
-def test_a_port_that_can_have_no_trunk_is_refused(
-    host: OpenvSwitch, ids: dict[str, str], words: tuple[str, ...], said: str
-) -> None:
-    vms.plug(host, "tap1", *words, **ids)
-    before = vms.rows(host)
-    with pytest.raises(UsageError, match=said) as caught:
-        on(host, "tap1")
-    assert caught.value.remedy
-    assert vms.rows(host) == before
-
-
-def test_hosts_of_neutron_and_of_ovn_are_refused(host: OpenvSwitch) -> None:
+    ]
+    for ids, words, cause in table:
+        vms.plug(host, "tap1", *words, **ids)
+        before = vms.rows(host)
+        with pytest.raises(UsageError, match=cause) as caught:
+            on(host, "tap1")
+        assert caught.value.remedy
+        assert vms.rows(host) == before
+        vms.clear(host)
     vms.plug(host, "tap1")
+    host.vsctl("set", "Interface", "tap1", "type=internal")
+    with pytest.raises(UsageError, match="type internal: Open vSwitch would delete its device"):
+        on(host, "tap1")
+    host.vsctl("set", "Interface", "tap1", "type=system")
     host.vsctl("set", "Open_vSwitch", ".", "external_ids:ovn-remote=tcp:192.0.2.1:6642")
     with pytest.raises(UsageError, match="external_ids:ovn-remote of Open_vSwitch, of OVN"):
         on(host, "tap1")
     host.vsctl("remove", "Open_vSwitch", ".", "external_ids", "ovn-remote")
     host.vsctl("add-port", BRIDGE, "patch-tun", "--", "set", "Interface", "patch-tun", "type=patch")
     with pytest.raises(UsageError, match="the port patch-tun, of Neutron's agent"):
-        on(host, "tap1")
-
-
-def test_an_internal_port_keeps_its_device(host: OpenvSwitch) -> None:
-    vms.plug(host, "tap1")
-    host.vsctl("set", "Interface", "tap1", "type=internal")
-    with pytest.raises(UsageError, match="type internal: Open vSwitch would delete its device"):
         on(host, "tap1")
 
 
@@ -217,36 +212,21 @@ def test_a_change_of_the_vms_row_meanwhile_is_read_again(
     host: OpenvSwitch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vm = vms.plug(host, "tap1", tag=7)
-    original, changes = one_change.read, iter(["tag=8", ""])
-
-    def read(remote: str, **options: bool) -> one_change.Rows:
-        found = original(remote, **options)
-        if word := next(changes):
-            host.vsctl("set", "Port", "tap1", word)
-        return found
-
-    monkeypatch.setattr(one_change, "read", read)
-    on(host, "tap1")
-    monkeypatch.undo()
-    assert vms.rows(host)[vm.port_name]["port tag"] == 8
-
-
-def test_a_port_that_always_changes_and_an_ovsdb_away_are_errors(
-    host: OpenvSwitch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vms.plug(host, "tap1")
-    original = one_change.read
+    original, changes = one_change.read, [f"external_ids:other={n}" for n in range(3)]
     monkeypatch.setattr(one_change, "PAUSE", 0.0)
     monkeypatch.setattr(one_change, "TRIES", 3)
 
     def read(remote: str, **options: bool) -> one_change.Rows:
         found = original(remote, **options)
-        host.vsctl("set", "Interface", "tap1", f"external_ids:other={uuid_of(str(found))}")
+        if changes:
+            host.vsctl("set", "Port", "tap1", "tag=8")
+            host.vsctl("set", "Interface", "tap1", changes.pop())
         return found
 
     monkeypatch.setattr(one_change, "read", read)
     with pytest.raises(OvsdbError, match="all the time"):
         on(host, "tap1")
-    monkeypatch.undo()
+    assert on(host, "tap1").changed
+    assert vms.rows(host)[vm.port_name]["port tag"] == 8
     with pytest.raises(OvsdbError):
         enable("unix:/nowhere", BRIDGE, "tap1")
