@@ -13,7 +13,6 @@ from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import EC2_6, OPENSTACK6, Guest, Reply
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
-from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
 from tests.host.e2e import shared
 from tests.host.e2e.support import (
@@ -64,10 +63,6 @@ def slots(agent: Agent, guest: Guest) -> list[tuple[str, str]]:
     return [(one["key"], one["ip"]) for one in known_addresses(agent, guest)]
 
 
-def connections(agent: Agent, guest: Guest) -> int:
-    return sum(one["connections"] for one in known_addresses(agent, guest))
-
-
 def packet_ins(agent: Agent, **labels: str) -> float:
     return agent.metric("dfmeta_packet_ins_total", **labels)
 
@@ -110,26 +105,6 @@ def test_twins_with_the_same_mac_and_addresses_get_their_own(
         samples = batch.samples()
         assert [sample.error for sample in samples if sample.error] == []
         assert {uuid_in(sample.body) for sample in samples} == {twin.instance_id}
-
-
-def test_sixteen_addresses_in_turn_keep_their_slots(agent: Agent, guest: Guest) -> None:
-    addresses = [f"fd12:3456::1:{number:x}" for number in range(1, 17)]
-    guest.add_address6(*(f"{address}/64" for address in addresses))
-    before = packet_ins(agent, outcome="learned")
-    for _ in range(2):
-        for address in addresses:
-            asks_from(guest, address, EC2_6)
-    assert packet_ins(agent, outcome="learned") - before == 16
-    assert {ip for _key, ip in slots(agent, guest)} == set(addresses)
-    # Workers report the end of connections a moment late.
-    wait_for(lambda: not connections(agent, guest), "the end of all connections")
-    extra = "fd12:3456::1:11"
-    guest.add_address6(f"{extra}/64")
-    asks_from(guest, extra, EC2_6)
-    known = {ip for _key, ip in slots(agent, guest)}
-    assert extra in known
-    (gone,) = set(addresses) - known
-    assert gone == addresses[0], "the longest idle one"
 
 
 def test_a_host_header_may_have_a_zone(guest: Guest) -> None:

@@ -66,7 +66,7 @@ def test_a_start_by_another_name_of_the_database_takes_the_listener_over(
 
 
 @pytest.mark.parametrize("change", ["symlink", "state"])
-def test_cleanup_ends_the_holder_whatever_has_changed_since(
+def test_cleanup_ends_the_holder_after_a_change_of_options(
     host: OpenvSwitch, agent: Agent, guest: Guest, change: str
 ) -> None:
     agent.stop()

@@ -247,23 +247,6 @@ def test_a_route_of_another_program_is_not_replaced(
     assert "br-meta" not in host.vsctl("list-br").split(), "a failed start leaves nothing"
 
 
-def test_a_range_that_is_full_harms_nobody(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    guests = [make_guest(f"guest{n}", address=f"10.0.0.{n}/24") for n in range(11, 16)]
-    agent = make_agent({**OPTIONS, "METADATA": {"provider_cidr": "240.0.0.0/29"}})
-    for guest in guests:
-        asks(agent, guest)
-    late = make_guest("late", address="10.0.0.99/24")
-    put(agent, late)
-    assert is_unanswered(late)
-    wait_for(lambda: f"Port {late.port} is not served: no Meta IP" in agent.log(), "the line")
-    without = 'dfmeta_ports{state="no meta ip"}'
-    wait_for(lambda: agent.metrics()[without] == 1, "the review of the ports")
-    for guest in guests:
-        asks(agent, guest)
-
-
 def test_the_addresses_of_metadata_path_are_taken_over_where_they_are_sound(
     host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:

@@ -33,7 +33,7 @@ def answered(guest: Guest) -> bool:
     return guest.curl(PATH).status == 200
 
 
-def test_nova_is_found_by_its_name_whatever_becomes_of_the_nameservers(
+def test_nova_is_resolved_again_when_nameservers_or_its_address_change(
     host: OpenvSwitch, resolv: Resolv, make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
     options: Options = {

@@ -122,7 +122,7 @@ def know_all(guest: Guest, count: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_vm_is_told_its_subports_and_no_other_guest_is(
+def test_network_data_lists_the_subports_of_its_vm_alone(
     make_agent: MakeAgent,
     nova: RecordingNova,
     trunk: Trunk,

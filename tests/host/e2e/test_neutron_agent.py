@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.agent import Agent
+from tests.harness.agent import Agent, Options
 from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Sample
 from tests.harness.neutron_agent import DEAD_VLAN, OPEN, OUTSIDE, NeutronAgent
 from tests.harness.ovs import BRIDGE, OpenvSwitch
@@ -75,17 +75,11 @@ class World:
         return (*self.twins, *self.friends)
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[OpenvSwitch]:
-    """A compute node with a bridge of the physical network."""
-    with OpenvSwitch(bridges=(BRIDGE, OUTSIDE)) as switch:
-        yield switch
-
-
-@pytest.fixture(scope="module")
-def world(host: OpenvSwitch) -> Iterator[World]:
-    """Neutron first, and when all is as it wants it, dfmeta."""
+@contextlib.contextmanager
+def world_with(options: Options | None = None) -> Iterator[World]:
+    """Start Neutron, and when all is as it wants it, dfmeta."""
     with ExitStack() as stack:
+        host = stack.enter_context(OpenvSwitch(bridges=(BRIDGE, OUTSIDE)))
         twins = make_twins(host, stack)
         friends = (
             stack.enter_context(Guest(host, "third", address="10.0.0.8/24")),
@@ -98,7 +92,7 @@ def world(host: OpenvSwitch) -> Iterator[World]:
         neutron.start()
         neutron.clean_up()
         before, errors = neutrons(host), neutron.errors()
-        agent = stack.enter_context(Agent(host)).start()
+        agent = stack.enter_context(Agent(host, options)).start()
         for guest in (*twins, *friends):
             put(agent, guest, hostname=guest.name)
         yield World(
@@ -111,6 +105,19 @@ def world(host: OpenvSwitch) -> Iterator[World]:
             errors=errors,
         )
         agent.stop()
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """Provide a compute node with both agents."""
+    with world_with() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def host(world: World) -> OpenvSwitch:
+    """Provide that compute node."""
+    return world.host
 
 
 neutron, agent = shared.neutron_of_world, shared.agent_of_world
@@ -312,7 +319,7 @@ def strangers6(guest: Guest, other: Guest, frame: str) -> list[str]:
     ]
 
 
-def test_what_is_neutrons_stays_as_it_was(world: World) -> None:
+def test_neutrons_state_is_unchanged_by_start_and_cleanup(world: World) -> None:
     frames = strangers(world)
     beside = actions(world.host, frames)
     assert len(beside) >= len(frames)
@@ -336,7 +343,7 @@ def without_cookies(flows: Counter[str]) -> Counter[str]:
     return Counter(re.sub("cookie=0x[0-9a-f]+", "", flow) for flow in flows.elements())
 
 
-def test_neutron_starts_anew_and_deletes_what_has_another_cookie(world: World) -> None:
+def test_flows_return_after_neutrons_restart_has_deleted_them(world: World) -> None:
     for guest in world.guests:
         asks_own(guest)
     hooks, everything = own_hooks(world.host), own_flows(world.host)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
 
-from tests.core.flows.frames import arp, ethernet
 from tests.harness import neutron as neutron_harness
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
@@ -128,31 +126,6 @@ def test_flows_follow_the_key_while_the_guest_stays(
     # The same guest all the time: its address has kept its slot.
     kept = row(agent, guest)["addresses"]
     assert [(one["slot"], one["ip"]) for one in kept] == [(s["slot"], s["ip"]) for s in slots]
-
-
-def test_a_guests_own_address_and_its_probes_get_no_answer(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    guest = routed(make_guest, f"{HOP}={HOP_MAC},10.0.0.5={OTHER_MAC}")
-    agent = make_agent()
-    put(agent, guest)
-    assert reaches(guest)
-    wait_for(lambda: set(flows(agent)) == {HOP}, "the guest's own address to be left out")
-    (line,) = doctor(agent)
-    assert "10.0.0.5: it is the address of the guest itself" in line["text"]
-
-    def answered() -> int:
-        return int(flows(agent)[HOP]["packets"])
-
-    def ask(sender: str) -> None:
-        packet = arp(op=1, sha=guest.mac, spa=sender, tpa=HOP)
-        guest.send_frames(ethernet(packet, dst="ff:ff:ff:ff:ff:ff", src=guest.mac, kind=0x0806))
-
-    before = answered()
-    ask("0.0.0.0")
-    ask(str(IPv4Address(guest.ip)))
-    wait_for(lambda: answered() > before, "the request to be answered")
-    assert answered() == before + 1
 
 
 def known_to(neutron: Neutron, guest: Guest) -> None:

@@ -97,7 +97,7 @@ def all_get_own(*guests: Guest) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["at once", "over a restart"])
-def test_numbers_that_change_before_ovsdb_tells_of_it(
+def test_port_numbers_that_change_before_ovsdb_reports_them(
     host: OpenvSwitch, agent: Agent, relay: Relay, twins: tuple[Guest, Guest], restarted: bool
 ) -> None:
     relay.hold()
@@ -111,31 +111,6 @@ def test_numbers_that_change_before_ovsdb_tells_of_it(
     assert [gets_own(guest) for guest in twins] == [False, False]
     relay.let_go()
     all_get_own(*twins)
-
-
-def test_a_number_that_is_free_after_a_restart_is_the_next_guests(
-    host: OpenvSwitch,
-    agent: Agent,
-    relay: Relay,
-    twins: tuple[Guest, Guest],
-    make_guest: MakeGuest,
-) -> None:
-    """ovs-vswitchd forgets at a restart which numbers rest."""
-    before = known(agent, make_guest("before", mac=MAC))
-    after = known(agent, make_guest("after", mac=MAC, plug=False))
-    all_get_own(before)
-    number = before.ofport
-    relay.hold()
-    before.del_port()
-    host.stop("ovs-vswitchd")
-    restart(host)
-    wait_for(agent.ready, "the daemon to be connected to the switch again")
-    after.plug(ofport_request=number)
-    assert after.ofport == number
-    assert not gets_own(after)
-    relay.let_go()
-    all_get_own(after, *twins)
-    assert before.curl(PATH, timeout=PATIENCE).body == b""
 
 
 def test_a_kept_connection_is_of_no_use_to_the_next_guest_with_the_number(

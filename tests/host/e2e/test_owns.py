@@ -179,7 +179,7 @@ def test_the_pages_commands_print_its_lines(seen: Seen) -> None:
     assert seen.files == shown
 
 
-def test_nothing_of_another_kind_is_there(came: View) -> None:
+def test_the_host_has_no_object_of_another_kind(came: View) -> None:
     assert came.keys() == {
         *("rules", "routes", "addresses", "neighbours", "sysctls", "sockets", "processes"),
         *("flows", "meters", "Port", "Interface"),

@@ -81,7 +81,7 @@ def unfiltered(served: tuple[OpenvSwitch, Agent, Guest]) -> Iterator[None]:
 
 @pytest.mark.usefixtures("unfiltered")
 @pytest.mark.parametrize("has_nft", [False, True], ids=["without nft", "with nft"])
-def test_a_packet_filter_is_found(
+def test_a_packet_filter_is_named_with_its_remedy(
     served: tuple[OpenvSwitch, Agent, Guest], monkeypatch: pytest.MonkeyPatch, has_nft: bool
 ) -> None:
     host, agent, guest = served

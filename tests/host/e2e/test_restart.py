@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import netns
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import META_DATA, Attempt, Capture, asks_own, put, uuid_in
+from tests.host.e2e.support import FIXED_FLOWS, META_DATA, Attempt, Capture, asks_own, put, uuid_in
 
 pytestmark = pytest.mark.early
 
@@ -35,10 +34,6 @@ def listed(host: OpenvSwitch) -> dict[str, tuple[float, int]]:
         assert packets is not None
         found[_COUNTERS.sub("", flow)] = (float(duration[1]), int(packets[1]))
     return found
-
-
-def proxy_port(agent: Agent) -> int:
-    return int(re.findall(r"on tap-\w+ port (\d+)", agent.log())[-1])
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
@@ -105,78 +100,46 @@ def test_a_port_that_went_while_no_daemon_ran_has_no_flows(
     assert "meter=" not in host.ofctl("dump-meters", BRIDGE)
 
 
-def test_a_remembered_port_that_is_taken_gives_way_to_another(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    agent = make_agent({"df_metadata": {"port": 0, "identity_scheme": "in_port"}})
-    guest = make_guest()
-    put(agent, guest)
-    first = proxy_port(agent)
-    agent.stop()
-    # The listener outlives the daemon, so that nobody can take its port; now it is let go.
-    assert agent.run("--cleanup").returncode == 0
-    with host.namespace.open_socket() as taken:
-        taken.bind(("0.0.0.0", first))
-        taken.listen()
-        agent.start()
-        assert proxy_port(agent) != first
-        asks_own(guest)
-
-
 # --cleanup
 
 
-def said(host: OpenvSwitch, *words: str) -> str:
-    return netns.run(["ip", "-netns", host.namespace.name, *words]).stdout
+def outline(host: OpenvSwitch) -> dict[str, object]:
+    """Return bridge and host, as far as dfmeta could have changed them."""
 
+    def ip(*words: str) -> str:
+        return host.namespace.run(["ip", *words]).stdout
 
-def names(host: OpenvSwitch) -> list[str]:
-    return sorted(line.split(": ")[1] for line in said(host, "-o", "link").splitlines())
-
-
-class Everything:
-    """Bridge and host, as far as dfmeta could have changed them."""
-
-    def __init__(self, host: OpenvSwitch) -> None:
-        self.flows = sorted(_COUNTERS.sub("", flow) for flow in host.flows())
-        self.meters = host.ofctl("dump-meters", BRIDGE).splitlines()[1:]
-        self.groups = host.ofctl("dump-groups", BRIDGE).splitlines()[1:]
-        self.bridges = host.records(
-            *("Bridge", "name", "ports", "controller", "protocols", "fail_mode"),
-            *("other_config", "external_ids"),
-        )
-        self.ports = host.records(
-            *("Port", "name", "tag", "vlan_mode", "cvlans", "external_ids", "other_config"),
-        )
-        self.interfaces = host.records(
-            *("Interface", "name", "type", "ofport", "external_ids", "mac", "options"),
-        )
+    rows = {
+        "Bridge": ("ports", "controller", "protocols", "fail_mode", "other_config", "external_ids"),
+        "Port": ("tag", "vlan_mode", "cvlans", "external_ids", "other_config"),
+        "Interface": ("type", "ofport", "external_ids", "mac", "options"),
+    }
+    with host.namespace.inside():
+        sysctls = {
+            path: path.read_text()
+            for device in ("all", "lo", "default", "br-int")
+            for path in Path("/proc/sys/net/ipv4/conf", device).iterdir()
+        }
+    return {
+        "flows": sorted(_COUNTERS.sub("", flow) for flow in host.flows()),
+        "meters": host.ofctl("dump-meters", BRIDGE).splitlines()[1:],
+        "groups": host.ofctl("dump-groups", BRIDGE).splitlines()[1:],
         # OVSDB has no order of rows.
-        for rows in (self.bridges, self.ports, self.interfaces):
-            rows.sort(key=itemgetter("name"))
-        self.links = names(host)
-        self.rules = said(host, "rule")
+        **{
+            table: sorted(host.records(table, "name", *columns), key=itemgetter("name"))
+            for table, columns in rows.items()
+        },
+        "links": sorted(line.split(": ")[1] for line in ip("-o", "link").splitlines()),
+        "rules": ip("rule"),
         # Link-local routes come when the kernel has looked for a duplicate, a second or two later.
-        routes = said(host, "route", "show", "table", "all").splitlines()
-        self.routes = [line for line in routes if not re.search(r"\bf[ef][08]0::", line)]
-        self.addresses = said(host, "-4", "addr")
-        # sysctl(8) would walk through all settings of the kernel for these.
-        with host.namespace.inside():
-            self.sysctls = {
-                path: path.read_text()
-                for device in ("all", "lo", "default", "br-int")
-                for path in Path("/proc/sys/net/ipv4/conf", device).iterdir()
-            }
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Everything) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def check(self, other: Everything, *, but: str = "") -> None:
-        """One at a time, so that a difference can be read."""
-        for name, value in vars(self).items():
-            assert vars(other)[name] == value or name == but, name
+        "routes": [
+            line
+            for line in ip("route", "show", "table", "all").splitlines()
+            if not re.search(r"\bf[ef][08]0::", line)
+        ],
+        "addresses": ip("-4", "addr"),
+        "sysctls": sysctls,
+    }
 
 
 def furnish(host: OpenvSwitch) -> None:
@@ -193,19 +156,12 @@ def furnish(host: OpenvSwitch) -> None:
     )
 
 
-@pytest.fixture
-def furnished(host: OpenvSwitch) -> OpenvSwitch:
-    """A furnished host."""
-    furnish(host)
-    return host
-
-
 @dataclass(frozen=True)
 class Cleaned:
     """A furnished host with a guest, which each cleanup leaves as it was."""
 
     host: OpenvSwitch
-    before: Everything
+    before: dict[str, object]
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +169,7 @@ def cleaned_once() -> Iterator[Cleaned]:
     with OpenvSwitch() as host:
         furnish(host)
         with Guest(host, "one", route="gateway"):
-            yield Cleaned(host, Everything(host))
+            yield Cleaned(host, outline(host))
 
 
 @pytest.fixture
@@ -231,16 +187,16 @@ def test_cleanup_leaves_bridge_and_host_as_they_were(
     furnish(host)
     guest = make_guest("one", route="gateway")
     make_guest("two")
-    before = Everything(host)
+    before = outline(host)
     agent = make_agent()
     put(agent, guest)
     asks_own(guest)
-    assert Everything(host) != before
+    assert outline(host) != before
     agent.kill()
     agent.clean_up()
-    before.check(Everything(host))
+    assert outline(host) == before
     agent.clean_up()
-    before.check(Everything(host))
+    assert outline(host) == before
     agent.start()
     asks_own(guest)
 
@@ -260,7 +216,7 @@ CHANGES: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("way", ["made with them", "changed since", "changed for the last start"])
 @pytest.mark.parametrize("scope", ["tables", "host"])
-def test_cleanup_finds_all_whatever_the_options_were(
+def test_cleanup_is_complete_after_a_change_of_options(
     cleaned: Cleaned, scope: str, way: str
 ) -> None:
     """Without the state, unless that is what knows of two values."""
@@ -278,17 +234,38 @@ def test_cleanup_finds_all_whatever_the_options_were(
             (agent.state_path / "state.json").unlink()
         agent.clean_up()
         # Without the state the value of arp_ignore from before is not known.
-        before.check(Everything(host), but="" if way.endswith("start") else "sysctls")
+        kept = set() if way.endswith("start") else {"sysctls"}
+        after = outline(host)
+        assert {name for name, value in before.items() if after[name] != value} <= kept
 
 
 def test_cleanup_beside_a_running_daemon_refuses(
     host: OpenvSwitch, agent: Agent, guest: Guest
 ) -> None:
-    before = Everything(host)
+    before = outline(host)
     done = agent.run("--cleanup")
     assert done.returncode == 1
     assert "another dfmeta-agent already serves br-int" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
-    before.check(Everything(host))
+    assert outline(host) == before
     assert agent.running
     asks_own(guest)
+
+
+def test_meters_that_no_flow_uses_are_named_and_cleaned_up(
+    host: OpenvSwitch, make_agent: MakeAgent
+) -> None:
+    # As a daemon leaves them that is killed between the flows' removal and theirs.
+    agent = make_agent()
+    for number, rate in ((131229, 1000), (65693, 50)):
+        band = f"band=type=drop,rate={rate},burst_size={rate}"
+        host.ofctl("add-meter", BRIDGE, f"meter={number},pktps,burst,{band}")
+    host.ofctl("add-meter", BRIDGE, "meter=65694,kbps,burst,band=type=drop,rate=50,burst_size=50")
+    (line,) = [one for one in agent.ctl("doctor").stdout.splitlines() if "meters" in one]
+    assert line.startswith("ok")
+    assert "no flow uses the meters 65693, 131229: " in line
+    agent.stop()
+    done = agent.clean_up()
+    assert f"Removed {FIXED_FLOWS} flows and 2 meters" in done
+    assert "meter=65694 kbps" in host.ofctl("dump-meters", BRIDGE)
+    assert host.ofctl("dump-meters", BRIDGE).count("type=drop") == 1

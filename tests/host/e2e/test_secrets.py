@@ -180,7 +180,7 @@ def found_in(text: bytes, secret: bytes) -> bool:
 
 
 @pytest.mark.installed
-def test_nothing_secret_is_told_where_nova_answers(
+def test_no_secret_is_logged_or_shown_where_nova_answers(
     host: OpenvSwitch,
     make_agent: MakeAgent,
     make_guest: MakeGuest,

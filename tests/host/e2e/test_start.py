@@ -24,7 +24,6 @@ from tests.host.e2e.support import (
     project_ids,
     put,
     put_nova,
-    served,
 )
 
 pytestmark = pytest.mark.early
@@ -122,22 +121,7 @@ def test_after_startup_timeout_a_switch_that_is_away_is_one_clear_line(host: Ope
         check_line(agent, "ovs-vswitchd")
 
 
-def test_the_admin_listener_tells_health_version_and_metrics(make_agent: MakeAgent) -> None:
-    agent = make_agent(start=False).start(wait=False)
-    assert missing(agent)
-    agent.wait_ready()
-    for path in ("/healthz", "/healthz/liveness", "/healthz/readiness"):
-        seen = agent.admin(path)
-        assert (seen.status, seen.json()) == (200, {"status": "UP"})
-    assert agent.admin("/version").json()["version"]
-    metrics = agent.admin("/metrics")
-    assert ("Content-Type", "text/plain") in [(k, v[:10]) for k, v in metrics.headers]
-    assert all(name.startswith("dfmeta_") for name in agent.metrics())
-    assert agent.admin("/no/such").status == 404
-    assert agent.admin("/healthz", method="POST").status == 405
-
-
-def test_nothing_of_the_admin_listener_is_there_for_guests(
+def test_guests_reach_no_path_of_the_admin_listener(
     nova_agent: Agent, nova: RecordingNova, make_guest: MakeGuest
 ) -> None:
     guest = make_guest("curious", ids=project_ids("curious"))
@@ -198,14 +182,7 @@ def test_a_held_request_is_closed_and_the_daemon_ends_within_five_seconds(
     nova.mend()
 
 
-def test_sigterm_before_it_is_ready_ends_it_with_0(make_agent: MakeAgent) -> None:
-    agent = make_agent({"df_metadata": {"integration_bridge": "br-none"}}, start=False)
-    agent.start(wait=False)
-    wait_for(lambda: "starts" in agent.log(), "the daemon to start")
-    agent.stop()
-
-
-def test_sighup_reloads_and_keeps_what_is_in_force_when_a_value_is_wrong(
+def test_sighup_keeps_the_options_in_force_when_a_value_is_wrong(
     make_agent: MakeAgent, nova: RecordingNova, make_guest: MakeGuest
 ) -> None:
     agent = make_agent(
@@ -272,30 +249,3 @@ def test_a_bridge_that_refuses_openflow_13_is_one_line_with_the_remedy(
     put(agent, guest)
     asks_own(guest)
     wait_for(lambda: len(lines(agent, UP)) == len(lines(agent, DOWN)), "the end in the log")
-
-
-def test_the_end_of_the_switch_is_no_removal_of_flows_in_the_log(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    """A switch that ends removes its flows and tells of that, and blames no other program."""
-    agent = make_agent()
-    guest = make_guest("one")
-    put(agent, guest)
-    asks_own(guest)
-    removed, gone = "were removed", f"The connection to {BRIDGE} was lost"
-    for times, ends in enumerate(((), ("--cleanup",)), start=1):
-        host.appctl("exit", *ends)
-        wait_for(lambda times=times: len(lines(agent, gone)) == times, "the line")
-        wait_for(lambda: not host.running("ovs-vswitchd"), "the switch to end")
-        host.start("ovs-vswitchd")
-        wait_for(lambda: served(guest), "the guest to be served")
-    agent.wait_ready()
-    log = agent.log()
-    assert lines(agent, removed) == []
-    assert lines(agent, "was reassigned") == lines(agent, "Cannot read the numbers") == []
-    assert lines(agent, ": None") == []
-    host.ofctl("del-flows", BRIDGE, "table=0")
-    wait_for(lambda: lines(agent, removed), "the line on the removal")
-    (line,) = lines(agent, removed)
-    assert f"Flows of dfmeta {removed} from {BRIDGE}; installing them again" in line
-    assert lines(agent, gone) == [one for one in log.splitlines() if gone in one]

@@ -33,7 +33,7 @@ def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
     return made
 
 
-def test_a_database_that_goes_is_said_to_be_missing_and_comes_back_by_itself(
+def test_a_lost_database_is_missing_in_readiness_until_it_is_back(
     agent: Agent, guest: Guest, server: Postgres
 ) -> None:
     assert guest.curl(META_DATA).status == 200

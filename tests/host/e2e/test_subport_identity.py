@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -18,7 +17,6 @@ from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.nova_tree import Instance
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.trunk import Trunk
 from tests.host.e2e.support import META_DATA, asks_own, put, put_nova, uuid_in
 
 PROJECT = "5f0c0a52b6f44d12a8a1e1a5e5f0c0a5"
@@ -93,26 +91,17 @@ def test_nova_is_asked_for_a_containers_own_instance(
         asks_own(containers[100])
 
 
-@pytest.mark.parametrize("bridge", ["trunk", "straight"])
 def test_with_subport_identity_parent_a_container_is_its_vm(
     host: OpenvSwitch,
     make_agent: MakeAgent,
     make_guest: MakeGuest,
     make_container: Callable[[Guest, int], Container],
-    bridge: str,
 ) -> None:
     agent = make_agent({"df_metadata": {"subport_identity": "parent"}})
-    vm = make_guest("vm", plug=False)
+    vm = make_guest("vm")
     put(agent, vm)
     container = make_container(vm, 100)
-    trunk = None
-    if bridge == "trunk":
-        trunk = Trunk(vm, 100)
-        listed = json.dumps(json.dumps([container.entry()]))
-        host.vsctl("set", "Interface", trunk.inner, f"external_ids:dfmeta-subports={listed}")
-    else:
-        vm.plug()
-        declare(vm, container.entry())
+    declare(vm, container.entry())
     wait_for(lambda: row(agent, 100).get("instance") == vm.instance_id, "the subport")
     for host_name in ("169.254.169.254", OPENSTACK6):
         reply = container.curl(META_DATA, host=host_name)
@@ -120,8 +109,6 @@ def test_with_subport_identity_parent_a_container_is_its_vm(
     asks_own(vm)
     agent.stop()
     agent.clean_up()
-    ids = host.vsctl("get", "Interface", trunk.inner if trunk else vm.port, "external_ids")
+    ids = host.vsctl("get", "Interface", vm.port, "external_ids")
     assert "iface-id" in ids
     assert "dfmeta" not in ids
-    if trunk is not None:
-        trunk.close()

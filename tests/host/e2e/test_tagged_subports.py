@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -223,28 +222,3 @@ def test_entries_come_go_and_change_while_others_ask(agent: Agent, site: Site) -
     for one, batch in batches.items():
         samples = batch.finish()
         assert len(answers(samples, one)) == len(samples) > 10
-
-
-def test_flows_and_traces_name_the_parent_and_the_vlan(agent: Agent, site: Site) -> None:
-    one = site[1, 4094]
-    asks_own(one)
-    asks_own(one, host=OPENSTACK6)
-    rows = json.loads(agent.ctl("flows", "--format", "json").stdout)
-    mine = [row for row in rows if (row["port"], row["vid"]) == (one.port, one.vid)]
-    assert {row["instance"] for row in mine} == {one.instance_id}
-    assert {"guest-syn", "guest-arp", "guest-nd", "address", "reply"} <= {
-        row["purpose"] for row in mine
-    }
-    assert {row["state"] for row in rows} == {"ok"}
-    assert f"{one.port} VID {one.vid}" in agent.ctl("flows", "--wide").stdout
-    traced = agent.ctl("trace", one.port, "--vid", str(one.vid))
-    head = f"{one.port} (ofport {one.parent.ofport}, VID {one.vid}), instance {one.instance_id}"
-    assert head in traced.stdout
-    assert "subport: subport-proxy" in traced.stdout
-    assert traced.stdout.endswith("the host answered a SYN of dfmeta-agent's own.\n")
-    assert "over IPv6" not in agent.ctl("trace", one.port, "--vid", "4094", "--family", "4").stdout
-    assert f"instance {one.parent.instance_id}" in agent.ctl("trace", one.port).stdout
-    assert head in agent.ctl("trace", one.instance_id).stdout
-    done = agent.ctl("trace", one.port, "--vid", str(FREE), check=False)
-    assert done.returncode == 1
-    assert done.stdout.startswith(f"Not traced: {one.port} has no tagged subport with VID {FREE}")

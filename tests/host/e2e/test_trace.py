@@ -92,7 +92,7 @@ def test_both_versions_are_traced_and_each_alone(
     assert trace(agent, guest.port, 0, 4).splitlines()[-1] == LEADS
 
 
-def test_somebodys_flow_before_our_hooks_is_named(
+def test_a_foreign_flow_before_our_hooks_is_named(
     host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
     guest, agent = make_guest(), make_agent()
@@ -108,7 +108,7 @@ def test_somebodys_flow_before_our_hooks_is_named(
     assert "cookie 0xbad2" in end
 
 
-def test_without_the_daemon_it_ends_at_the_proxy_or_the_controller(
+def test_without_the_daemon_a_trace_ends_at_the_proxy_or_the_controller(
     make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
     known, silent = make_guest(), make_guest(address="10.0.0.6/24")

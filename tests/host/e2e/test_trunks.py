@@ -98,58 +98,30 @@ def wait_served(agent: Agent, *vms: Vm) -> None:
     )
 
 
-@pytest.mark.parametrize("service", FAMILIES, ids=["ipv4", "ipv6"])
-def test_vms_and_containers_get_their_own(vms: list[Vm], service: str) -> None:
+def test_vms_and_containers_get_their_own(vms: list[Vm]) -> None:
     """The containers have the same MAC, the same address, and VLAN ids that occur twice."""
-    for vm in vms:
-        for one in vm.everyone():
-            asks_own(one, host=service)
+    for service in FAMILIES:
+        for vm in vms:
+            for one in vm.everyone():
+                asks_own(one, host=service)
 
 
-def test_the_ports_are_listed_with_their_kinds(agent: Agent, vms: list[Vm]) -> None:
-    listed = rows(agent)
-    for vm in vms:
-        trunk = vm.trunk
-        parent = listed[trunk.inner]
-        assert (parent["kind"], parent["instance"], parent["iface_id"]) == (
-            *("trunk parent", vm.guest.instance_id, vm.guest.ids.iface_id),
-        )
-        assert parent["ofport"] == vm.guest.host.ofport(trunk.inner)
-        for subport in trunk.subports:
-            row = listed[subport.inner]
-            container = vm.containers[subport.vid]
-            assert (row["kind"], row["segmentation_id"], row["vid"], row["parent"]) == (
-                *("subport", subport.vid, 0, trunk.inner),
-            )
-            assert (row["instance"], row["iface_id"]) == (container.instance_id, subport.port_id)
-        # The interface on the trunk's bridge has a number of that bridge.
-        assert vm.guest.port not in listed
-    table = agent.ctl("ports").stdout
-    first = vms[0].trunk
-    (line,) = [one for one in table.splitlines() if one.startswith(first.subports[0].inner)]
-    assert f"subport  100  {first.inner}" in " ".join(line.split(" " * 3)).replace("   ", "  ")
-    assert "KIND" in table
-
-
-@pytest.mark.parametrize("service", FAMILIES, ids=["ipv4", "ipv6"])
 def test_a_subport_without_an_instance_gets_404_and_never_its_vms(
-    host: OpenvSwitch, agent: Agent, vms: list[Vm], service: str
+    host: OpenvSwitch, agent: Agent, vms: list[Vm]
 ) -> None:
     subport, container = vms[0].trunk.subports[0], vms[0].containers[VIDS[0]]
     host.vsctl("remove", "Interface", subport.inner, "external_ids", "dfmeta-instance")
     wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", "no instance")
-    for path in (META_DATA, "/latest/meta-data/", "/", "/nocloud/meta-data"):
-        assert container.curl(path, host=service).status == 404, path
-    assert container.curl("/latest/api/token", "-X", "PUT", host=service).status == 404
-    asks_own(vms[0].guest, host=service)
-    asks_own(vms[0].containers[VIDS[1]], host=service)
+    for service in FAMILIES:
+        for path in (META_DATA, "/latest/meta-data/", "/", "/nocloud/meta-data"):
+            assert container.curl(path, host=service).status == 404, path
+        assert container.curl("/latest/api/token", "-X", "PUT", host=service).status == 404
+        asks_own(vms[0].guest, host=service)
+        asks_own(vms[0].containers[VIDS[1]], host=service)
     assert not json.loads(agent.ctl("ports", "--failing", "--format", "json").stdout)
-    done = agent.ctl("doctor", "--format", "json", check=False)
-    texts = [one["text"] for one in json.loads(done.stdout) if one["check"] == "ports"]
-    assert any("subports without an instance, which get 404: 1" in text for text in texts)
     vms[0].name_containers()
     wait_served(agent, vms[0])
-    asks_own(container, host=service)
+    asks_own(container)
 
 
 def test_an_entry_of_the_parents_list_names_a_subport(
@@ -171,9 +143,6 @@ def test_an_entry_of_the_parents_list_names_a_subport(
     assert "instance_id is not a UUID" in fault
     agent_log = agent.log()
     assert agent_log.count(f"Port {vm.trunk.inner}: a subport is left out: ") == 1
-    done = agent.ctl("doctor", "--format", "json", check=False)
-    (found,) = [one for one in json.loads(done.stdout) if one["check"] == "trunks"]
-    assert (found["status"], fault in found["text"]) == ("wrong", True)
     host.vsctl("remove", "Interface", vm.trunk.inner, "external_ids", "dfmeta-subports")
     vm.name_containers()
     wait_served(agent, vm)
@@ -202,10 +171,6 @@ def test_subports_are_added_listed_and_deleted(agent: Agent, vms: list[Vm]) -> N
         (VIDS[1], trunk.subports[1].inner, vms[0].containers[VIDS[1]].instance_id, True),
     ]
     assert [row["mtu"] for row in listed] == [9000, None]
-    found = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
-    (line,) = [one for one in found if one["check"] == "trunks"]
-    assert line["status"] == "warning", "OVSDB has the MTU of the VM's interface"
-    assert f"{trunk.inner} (VID {VIDS[0]}: 9000, parent: 1500)" in line["text"]
     (row,) = json.loads(host.vsctl("--format=json", "list", "Interface", trunk.inner))["data"]
     assert "another program" in json.dumps(row)
     everything = json.loads(agent.ctl("subport", "list", "--format", "json").stdout)
@@ -262,7 +227,7 @@ def start_all(vms: list[Vm], count: int) -> dict[Guest, Batch]:
     }
 
 
-@pytest.mark.parametrize("way", ["restart", "kill", "vswitchd"])
+@pytest.mark.parametrize("way", ["kill", "vswitchd"])
 def test_a_restart_fails_no_request_that_is_under_way(
     host: OpenvSwitch, agent: Agent, vms: list[Vm], way: str
 ) -> None:
@@ -272,11 +237,9 @@ def test_a_restart_fails_no_request_that_is_under_way(
     wait_for(lambda: agent.metric("dfmeta_requests_total") >= enough, "requests to be under way")
     if way == "vswitchd":
         host.restart("ovs-vswitchd")
-    elif way == "kill":
+    else:
         agent.kill()
         agent.start()
-    else:
-        agent.restart()
     assert all(batch.running for batch in batches.values()), "the fault came too late to be felt"
     wrong = failures(batches)
     # A killed process loses at most the one request of each guest that it had taken.

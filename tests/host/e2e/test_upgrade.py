@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-from collections.abc import Iterator
 
 import pytest
 
-from dfmeta.store.db import database, schema
-from tests.harness import nursery
-from tests.harness.agent import Agent, ask, program
-from tests.harness.central import GUEST_PORT, Central
-from tests.harness.guest import Guest, uuid_of
-from tests.harness.netns import Namespace
+from tests.harness.agent import Agent
+from tests.harness.guest import Guest
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.e2e.support import (
     META_DATA,
@@ -25,8 +19,6 @@ from tests.host.e2e.support import (
 )
 
 COOKIE = re.compile(r"cookie=0x64666d65([0-9a-f]{2})([0-9a-f]{6})")
-HOSTNAME = "/latest/meta-data/hostname"
-PLACE = ("127.0.0.1", GUEST_PORT)
 VERSIONS = {"older": 0, "newer": 2}
 REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n".encode()
 
@@ -47,7 +39,7 @@ def rewrite(host: OpenvSwitch, version: int) -> None:
     assert versions(host) == {version}
 
 
-@pytest.mark.parametrize("which", [pytest.param("older", marks=pytest.mark.installed), "newer"])
+@pytest.mark.parametrize("which", VERSIONS)
 def test_flows_of_another_format_are_replaced_and_guests_that_keep_asking_are_answered(
     host: OpenvSwitch, agent: Agent, guest: Guest, which: str
 ) -> None:
@@ -56,7 +48,7 @@ def test_flows_of_another_format_are_replaced_and_guests_that_keep_asking_are_an
     rewrite(host, VERSIONS[which])
     with open_connection(guest) as waiting:
         waiting.sendall(REQUEST)
-        batch = guest.start_many(200, 2, timeout=10)
+        batch = guest.start_many(200, 2)
         agent.start()
         answer = read_all(waiting)
     asks_own(guest)
@@ -68,7 +60,7 @@ def test_flows_of_another_format_are_replaced_and_guests_that_keep_asking_are_an
     assert agent.metric("dfmeta_packet_ins_total") == 0, "its address was known"
 
 
-def test_cleanup_removes_what_a_newer_release_has_left(
+def test_cleanup_removes_flows_and_state_of_a_newer_release(
     host: OpenvSwitch, agent: Agent, guest: Guest
 ) -> None:
     agent.stop()
@@ -81,40 +73,3 @@ def test_cleanup_removes_what_a_newer_release_has_left(
     assert host.ports() == [guest.port]
     agent.start()
     asks_own(guest)
-
-
-# The store's schema
-
-ONE = uuid_of("instance one")
-
-
-@pytest.fixture
-def central() -> Iterator[Central]:
-    with Namespace("store") as namespace, Central(namespace=namespace) as one:
-        yield one
-
-
-def schema_command(central: Central, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [*program("dfmeta"), "store", "schema", *arguments]
-    command += ["--config-file", str(central.config_file)]
-    return nursery.run(command, namespace=central.namespace, check=False)
-
-
-def test_the_way_back_and_forth_as_it_is_described(central: Central) -> None:
-    """The release before has schema 0002; what it wrote is served by this one."""
-    central.push(ONE, "one", "127.0.0.1")
-    central.start()
-    refused = schema_command(central, "--to", "0002")
-    assert refused.returncode == 1
-    assert "another program has it open" in refused.stderr.splitlines()[-1]
-    assert "Traceback" not in refused.stderr
-    assert ask(central.namespace, PLACE, HOSTNAME).text == "one"
-    central.stop()
-    assert schema_command(central, "--to", "0002").returncode == 0
-    assert "schema 0002; this dfmeta's is 0004" in schema_command(central).stdout
-    central.start()
-    assert database.schema_of(central.url) == schema.HEAD
-    assert "one" in central.ctl("store", "get", ONE)
-    # Addresses are what 0002 has no place for.
-    assert ask(central.namespace, PLACE, HOSTNAME).status == 404
-    central.stop()

@@ -35,7 +35,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.txt")}
 
 
-def test_what_is_recorded_is_what_happens(fresh: Path) -> None:
+def test_the_recording_is_as_in_the_page(fresh: Path) -> None:
     now, then = contents(fresh), contents(RECORDED)
     assert now.keys() == then.keys()
     if now[VERSIONS] != then[VERSIONS]:

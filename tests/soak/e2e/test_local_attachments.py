@@ -158,7 +158,7 @@ def passes_full_packets(one: Guest, other: Guest) -> bool:
         return len(far.recv(65536)) == FULL
 
 
-def test_the_vms_have_what_they_had(site: Site) -> None:
+def test_vms_keep_their_connections_and_metadata(site: Site) -> None:
     """A connection between them lives on, and each still gets its own metadata."""
     near, far = site.connection
     near.send(b"still there")

@@ -21,7 +21,7 @@ from tests.host.e2e.test_meta_ip import OPTIONS, row
 COOKIE = "cookie=0x64666d65"
 META = "br-meta"
 
-Fault = Callable[[OpenvSwitch], None]
+Fault = Callable[[OpenvSwitch], object]
 
 
 host, agent = shared.host, shared.agent_with(OPTIONS)
@@ -51,57 +51,36 @@ def rows(host: OpenvSwitch) -> list[dict[str, Any]]:
     )
 
 
-def delete_flows_of_br_meta(host: OpenvSwitch) -> None:
-    host.ofctl("del-flows", META)
-
-
-def delete_br_meta(host: OpenvSwitch) -> None:
-    host.vsctl("del-br", META)
-
-
-def delete_tap_meta(host: OpenvSwitch) -> None:
-    host.vsctl("del-port", META, "tap-meta")
-
-
-def delete_the_patch(host: OpenvSwitch) -> None:
-    host.vsctl("del-port", "br-int", "int-br-meta")
-
-
 def change_the_patch(host: OpenvSwitch) -> None:
     host.vsctl("clear", "Port", "int-br-meta", "tag", "vlan_mode", "cvlans")
     host.vsctl("set-fail-mode", META, "standalone")
 
 
-def delete_route(host: OpenvSwitch) -> None:
+def delete_routes(host: OpenvSwitch) -> None:
     host.namespace.ip("route del 240.0.0.0/16")
     host.namespace.ip("route del fd00:a9fe:a9fe:a9fe::/64", six=True)
 
 
-def kill_vswitchd(host: OpenvSwitch) -> None:
-    host.kill("ovs-vswitchd")
-    host.start("ovs-vswitchd")
+def kill(host: OpenvSwitch, daemon: str) -> None:
+    host.kill(daemon)
+    host.start(daemon)
 
 
-def kill_ovsdb(host: OpenvSwitch) -> None:
-    host.kill("ovsdb-server")
-    host.start("ovsdb-server")
+FAULTS: dict[str, Fault] = {
+    "flows": lambda host: host.ofctl("del-flows", META),
+    "bridge": lambda host: host.vsctl("del-br", META),
+    "device": lambda host: host.vsctl("del-port", META, "tap-meta"),
+    "patch": lambda host: host.vsctl("del-port", "br-int", "int-br-meta"),
+    "rows of the patch": change_the_patch,
+    "routes": delete_routes,
+    "ovs-vswitchd": lambda host: kill(host, "ovs-vswitchd"),
+    "ovsdb-server": lambda host: kill(host, "ovsdb-server"),
+}
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        delete_flows_of_br_meta,
-        delete_br_meta,
-        delete_tap_meta,
-        delete_the_patch,
-        change_the_patch,
-        delete_route,
-        kill_vswitchd,
-        kill_ovsdb,
-    ],
-)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_guests_see_a_pause_at_worst(
-    host: OpenvSwitch, agent: Agent, busy: Busy, fault: Fault
+    host: OpenvSwitch, agent: Agent, busy: Busy, fault: str
 ) -> None:
     flows, written = ours(host), rows(host)
 
@@ -109,11 +88,10 @@ def test_guests_see_a_pause_at_worst(
         return rows(host) == written and agent.ready() and ours(host) == flows
 
     def through() -> None:
-        fault(host)
+        FAULTS[fault](host)
         wait_for(is_repaired, "rows and flows to be back")
 
-    samples = busy.through(through)
-    assert failures(samples) == Counter()
+    assert failures(busy.through(through)) == Counter()
 
 
 def test_a_restart_fails_no_request(agent: Agent, busy: Busy) -> None:

@@ -76,7 +76,7 @@ class World:
 
     def asking(self, *, unanswered: int = 0) -> contextlib.AbstractContextManager[None]:
         """See :func:`tests.host.e2e.test_neutron_agent.asking`."""
-        return asking(self.nova.received, self.guests, timeout=10, unanswered=unanswered)
+        return asking(self.nova.received, self.guests, unanswered=unanswered)
 
     def server(self) -> str:
         """Program that answers the guests now."""

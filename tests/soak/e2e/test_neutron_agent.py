@@ -1,21 +1,17 @@
-"""Beside Neutron's own agent: its DHCP and DNS, its meters, another firewall, its first start."""
+"""Beside Neutron's own agent: its meters, another firewall, Meta IPs, its first start."""
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import struct
-import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from tests.harness.agent import Agent
-from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest
+from tests.harness.guest import OPENSTACK6, Guest
 from tests.harness.neutron_agent import OUTSIDE, NeutronAgent
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import META_BRIDGE
 from tests.host.e2e import test_neutron_agent as beside
 from tests.host.e2e.support import asks_own, put
 from tests.host.e2e.test_neutron_agent import (
@@ -26,11 +22,13 @@ from tests.host.e2e.test_neutron_agent import (
     asking,
     make_twins,
     meters,
+    neutrons,
     own_flows,
     requests,
     tables,
     tell_of_twins,
     used_meters,
+    world_with,
 )
 
 host, world, neutron, agent = beside.host, beside.world, beside.neutron, beside.agent
@@ -41,77 +39,6 @@ SPOOFING = {24, 25}
 
 PACKETS = 3
 """Thousands a second, of a guest that Neutron limits."""
-
-
-@pytest.fixture
-def name_server(world: World) -> Iterator[None]:
-    """Answers all that Neutron forwards, each query with its bytes in reverse.
-
-    Neutron forwards DHCP requests as well, and waits long for an answer to each.
-    """
-
-    neutron = world.neutron
-
-    def serve() -> None:
-        query = b"the first"
-        while query:
-            query, client = server.recvfrom(1500)
-            server.sendto(query[::-1], client)
-
-    with neutron.host.namespace.open_socket(kind=socket.SOCK_DGRAM) as server:
-        server.bind(neutron.upstream)
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield
-        finally:
-            server.sendto(b"", neutron.upstream)
-            thread.join()
-
-
-def dhcp_discover(guest: Guest, transaction: int) -> bytes:
-    """RFC 2131: a message that looks for a server, with the fields that matter."""
-    head = struct.pack("!4B2I", 1, 1, 6, 0, transaction, 0)
-    hardware = bytes.fromhex(guest.mac.replace(":", ""))
-    return head + bytes(16) + hardware.ljust(16, b"\0") + bytes(192) + DHCP_DISCOVER
-
-
-DHCP_DISCOVER = bytes.fromhex("63825363 350101 ff")
-"""The magic cookie, DHCPDISCOVER, the end."""
-
-
-def answer_to(client: socket.socket, question: bytes, server: tuple[str, int]) -> bytes:
-    """Asked again each second, as a user of UDP does."""
-    client.settimeout(1)
-    for _ in range(10):
-        client.sendto(question, server)
-        with contextlib.suppress(TimeoutError):
-            return client.recv(1500)
-    raise TimeoutError(f"no answer of {server}")
-
-
-@pytest.mark.usefixtures("name_server")
-def test_neutrons_dhcp_answers(world: World) -> None:
-    """Its packet-ins reach it, and us they do not."""
-    before = world.agent.metric("dfmeta_packet_ins_total")
-    for number, guest in enumerate(world.guests, 0x4000):
-        with guest.namespace.open_socket(kind=socket.SOCK_DGRAM) as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, guest.device.encode())
-            client.bind(("", 68))
-            offer = answer_to(client, dhcp_discover(guest, number), ("255.255.255.255", 67))
-        assert struct.unpack("!I", offer[4:8]) == (number,)
-        assert socket.inet_ntoa(offer[16:20]) == guest.ip
-    assert world.agent.metric("dfmeta_packet_ins_total") == before
-
-
-@pytest.mark.usefixtures("name_server")
-def test_neutrons_dns_on_our_address_answers(world: World) -> None:
-    for guest in world.guests:
-        # Neutron takes the padding of a short frame for a part of the query.
-        query = f"the question of the {guest.name} guest".encode()
-        with guest.namespace.open_socket(kind=socket.SOCK_DGRAM) as client:
-            assert answer_to(client, query, (METADATA_IP, 53)) == query[::-1]
 
 
 def neutron_takes_our_meter(world: World, guest: Guest) -> None:
@@ -157,6 +84,32 @@ def test_without_its_firewall_too(world: World) -> None:
         asks_own(guest, host=OPENSTACK6)
     world.twins[1].add_address("169.254.8.16/16")
     asks_own(world.twins[1], source="169.254.8.16")
+
+
+def second_bridge(host: OpenvSwitch) -> tuple[list[str], list[object], list[str]]:
+    """Return its ports, its settings, and its flows that are not dfmeta's."""
+    (bridge,) = [row for row in host.records("Bridge") if row["name"] == META_BRIDGE]
+    settings = [bridge[name] for name in ("fail_mode", "controller", "protocols", "external_ids")]
+    others = [flow for flow in host.flows(META_BRIDGE) if OURS not in flow]
+    return sorted(host.ports(META_BRIDGE)), settings, others
+
+
+def test_meta_ips_change_nothing_of_neutrons() -> None:
+    with world_with({"df_metadata": {"identity_scheme": "meta_ip"}}) as world:
+        for guest in world.guests:
+            asks_own(guest)
+            asks_own(guest, host=OPENSTACK6)
+        assert neutrons(world.host) == world.before
+        before = second_bridge(world.host)
+        assert before[2] == []
+        with asking(requests(world.agent), world.twins):
+            world.neutron.restart()
+            world.neutron.clean_up()
+        assert second_bridge(world.host) == before
+        world.agent.stop()
+        world.agent.clean_up()
+        assert own_flows(world.host) == 0
+        world.agent.start()
 
 
 def test_all_flows_go_at_its_first_start_and_when_vswitchd_is_restarted() -> None:

@@ -152,7 +152,7 @@ def test_a_killed_daemon_goes_on(world: World, vm: Guest) -> None:
     assert world.ours() == [before]
 
 
-def test_a_vm_without_a_trunk_is_told_so(world: World) -> None:
+def test_a_vm_without_a_trunk_gets_503(world: World) -> None:
     port = world.server.create("port", network_id=world.network)["id"]
     ids = Ids(iface_id=port, vm_uuid=uuid_of("plain"), extra={"dfmeta-attachments": "true"})
     with Guest(world.host, "plain", address="10.0.0.99/24", ids=ids) as guest:

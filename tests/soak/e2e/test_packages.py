@@ -33,7 +33,7 @@ FULL = f"dfmeta-{version('dfmeta')}"
 
 def run(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+        [*map(str, command)], cwd=cwd, capture_output=True, text=True, check=False
     )
 
 
@@ -130,7 +130,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     shutil.rmtree(home)
 
 
-def test_it_has_the_commands_and_the_files(installed: Path) -> None:
+def test_the_wheel_installs_commands_and_files(installed: Path) -> None:
     assert {one.name for one in (installed / "bin").glob("dfmeta*")} == COMMANDS
     share = installed / "share/dfmeta"
     assert (share / "dfmeta.conf.sample").is_file()
@@ -146,14 +146,11 @@ def test_the_units_command_line_finds_it_by_the_path_of_the_drop_in(installed: P
     assert done.stdout.split() == [version("dfmeta")], done
 
 
-def test_the_guests_program_runs(installed: Path, tmp_path: Path) -> None:
+def test_the_guests_program_and_the_cni_plugin_run(installed: Path, tmp_path: Path) -> None:
     document = tmp_path / "meta_data.json"
     document.write_text('{"devices": []}')
     done = run_alone(installed / "bin/dfmeta-tag-devices", "--dry-run", "--file", document)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_cni_plugin_runs(installed: Path) -> None:
     done = run_alone("env", "CNI_COMMAND=VERSION", installed / "bin/dfmeta-cni")
     assert "supportedVersions" in done.stdout, done
 

@@ -47,7 +47,7 @@ def test_a_boot_above_the_rate_is_delayed_and_whole(
     assert agent.metric("dfmeta_requests_total", status="5xx") == 0
 
 
-def test_who_asks_serially_is_delayed_and_who_does_not_care_is_refused(
+def test_a_serial_guest_is_delayed_and_an_abusive_guest_is_refused(
     make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
     """Neutron's own rates; fewer are tolerated above them than by default, so that it is quick."""

@@ -130,7 +130,7 @@ def wrong(guest: Guest, samples: list[Sample]) -> Counter[str]:
         ("body", "body_timeout", 0.2),
     ],
 )
-def test_a_guest_that_sends_slowly_keeps_nobody_waiting_but_itself(
+def test_a_slow_guest_delays_itself_alone(
     make_agent: MakeAgent, make_guest: MakeGuest, kind: Kind, limit: str, seconds: float
 ) -> None:
     at_once = Limits().connections_per_port
@@ -150,7 +150,7 @@ def test_a_guest_that_sends_slowly_keeps_nobody_waiting_but_itself(
     scene.assert_given_back()
 
 
-def test_a_large_document_that_nobody_reads_is_kept_a_few_times_and_not_for_long(
+def test_an_unread_large_document_is_kept_a_few_times_and_briefly(
     make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
     # Time for more requests to come than may be answered at once, on a machine that is busy.
