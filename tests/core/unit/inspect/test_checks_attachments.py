@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import pytest
 
 from dfmeta.inspect import checks_attachments
 from dfmeta.inspect.checks_attachments import AttachmentFacts, Row
 from dfmeta.inspect.facts import Bridge, Interface, Snapshot
-from dfmeta.inspect.finding import Finding, Status
+from dfmeta.inspect.finding import Finding
 from dfmeta.model import Port
+from tests.core.unit.inspect.values import OK, UNKNOWN, WARNING, WRONG, expect
 
 NOW = 1000.0
-ONE = Row(
+ROW = Row(
     id="a1",
     port="tpi-1",
     container="c1",
@@ -25,7 +23,7 @@ ONE = Row(
     boot_id="",
     changed=0.0,
 )
-FACTS = AttachmentFacts(rows=[ONE], most=10, networks={"pods": 1400})
+FACTS = AttachmentFacts(rows=[ROW], most=10, networks={"pods": 1400})
 IFACE = {"iface-id": "p"}
 TRUNK = (Bridge("tbr-1", external_ids={"dfmeta": "trunk"}),)
 VM = (
@@ -33,6 +31,7 @@ VM = (
     Interface("tpt-1", "tbr-1", type="patch", external_ids=IFACE),
     Interface("tap1", "tbr-1", external_ids=IFACE, mtu=1500),
 )
+NAME = "c1 of tpi-1 (VID 100)"
 
 
 def ends(*ids: str) -> Sequence[Interface]:
@@ -49,92 +48,70 @@ def ends(*ids: str) -> Sequence[Interface]:
     ]
 
 
-def found(
+def line(
     facts: AttachmentFacts = FACTS, *others: Interface, ids: Sequence[str] = ("a1",)
-) -> list[Finding]:
+) -> Finding:
+    """The one line about attachments, of which these have their ports."""
     snapshot = Snapshot(bridges=TRUNK, interfaces=(*VM, *ends(*ids), *others))
-    return list(checks_attachments.attachments(facts, snapshot, "br-int", now=NOW))
+    (finding,) = checks_attachments.attachments(facts, snapshot, "br-int", now=NOW)
+    return finding
 
 
-def test_attachments_in_order_are_counted() -> None:
-    (line,) = found()
-    assert (line.status, line.text) == (Status.OK, "1 attachments of 1 VMs")
+def test_attachments_in_order_are_counted_and_faults_named() -> None:
+    first, peer = ends("a1")
+    no_ports = f"attachments without their patch ports: {NAME}"
+    nine = [f"a{number}" for number in range(9)]
+    many = replace(FACTS, rows=[replace(ROW, id=one) for one in nine])
+    large = line(replace(FACTS, networks={"pods": 1501}))
+    expect(
+        [
+            (line(), OK, "1 attachments of 1 VMs"),
+            (line(replace(FACTS, networks={"pods": 1500})), OK, ""),
+            (large, WARNING, "pods (1501, tpi-1: 1500)", "[attachment_network:pods] to 1500"),
+            (line(replace(FACTS, rows=[], networks={"pods": 1501}), ids=[]), WARNING, large.text),
+            (line(replace(many, rows=many.rows[:8]), ids=nine[:8]), OK, ""),
+            (line(many, ids=nine), WARNING, ""),
+            (
+                line(replace(FACTS, networks={})),
+                *(WARNING, f"{NAME} on pods", "[attachment_network:pods]"),
+            ),
+            (line(ids=[]), WRONG, no_ports),
+            (line(FACTS, first, ids=[]), WRONG, no_ports),
+            (line(FACTS, first, replace(peer, options={}), ids=[]), WRONG, no_ports),
+            (line(replace(FACTS, local=False), ids=[]), OK, ""),
+            (line(ids=["a1", "a9"]), WARNING, ": a9"),
+            (line(AttachmentFacts(cause="it is away")), WRONG, "it is away"),
+            (checks_attachments.silent(), UNKNOWN, ""),
+        ]
+    )
+    for facts in (FACTS, replace(FACTS, local=False)):
+        (unseen,) = checks_attachments.attachments(facts, None, "br-int", now=NOW)
+        expect([(unseen, UNKNOWN, "")])
 
 
-@pytest.mark.parametrize("state", ["wanted", "made", "leaving"])
-def test_one_that_waits_is_named_after_a_minute(state: str) -> None:
-    late = replace(FACTS, rows=[replace(ONE, state=state)])
-    (line,) = found(late)
-    assert line.status is Status.WRONG
-    assert f"c1 of tpi-1 (VID 100) is {state}" in line.text
-    fresh = replace(FACTS, rows=[replace(ONE, state=state, changed=NOW - 59)])
-    assert [one.status for one in found(fresh)] == [Status.OK]
-
-
-@pytest.mark.parametrize("count", [8, 9])
-def test_a_vm_that_has_nearly_all_is_named(count: int) -> None:
-    ids = [f"a{number}" for number in range(count)]
-    rows = [replace(ONE, id=one) for one in ids]
-    statuses = [one.status for one in found(replace(FACTS, rows=rows), ids=ids)]
-    assert statuses == ([Status.OK] if count < 9 else [Status.WARNING])
-
-
-def test_a_network_that_is_gone_is_named() -> None:
-    (line,) = found(replace(FACTS, networks={}))
-    assert line.status is Status.WARNING
-    assert "c1 of tpi-1 (VID 100) on pods" in line.text
-    assert "[attachment_network:pods]" in line.remedy
+def test_attachment_that_waits_for_a_minute_is_named() -> None:
+    for state in ("wanted", "made", "leaving", ""):
+        fresh = [replace(ROW, state=state, changed=NOW - 59)] if state else []
+        if state:
+            late = replace(FACTS, rows=[replace(ROW, state=state)])
+            expect([(line(late), WRONG, f"{NAME} is {state}")])
+            expect([(line(replace(FACTS, rows=fresh)), OK, "")])
+        # It comes or goes while doctor looks.
+        for facts in (replace(FACTS, before=fresh), replace(FACTS, rows=fresh, before=[ROW])):
+            expect([(line(facts, ids=ids), OK, "") for ids in ([], ["a1"])])
 
 
 def test_attachments_of_an_earlier_boot_are_named() -> None:
     rows = [
-        replace(ONE, boot_id="old", changed=1.0),
-        replace(ONE, id="a2", container="c2", boot_id="new", changed=2.0),
-        replace(ONE, id="a3", container="c3"),
+        replace(ROW, boot_id="old", changed=1.0),
+        replace(ROW, id="a2", container="c2", boot_id="new", changed=2.0),
+        replace(ROW, id="a3", container="c3"),
     ]
-    (line,) = found(replace(FACTS, rows=rows), ids=["a1", "a2", "a3"])
-    assert line.status is Status.WARNING
-    assert line.text.endswith(": c1 of tpi-1 (VID 100)")
-    assert "dfmeta attachment delete a1" in line.remedy
-
-
-def test_an_earlier_boot_that_leaves_is_no_fault() -> None:
-    rows = [
-        replace(ONE, boot_id="old", state="leaving", changed=NOW),
-        replace(ONE, id="a2", boot_id="new", changed=2.0),
-    ]
-    assert [one.status for one in found(replace(FACTS, rows=rows), ids=["a1", "a2"])] == [Status.OK]
-
-
-@pytest.mark.parametrize("state", ["wanted", "made", "leaving", ""])
-def test_one_that_comes_or_goes_meanwhile_is_no_fault(state: str) -> None:
-    other = [replace(ONE, state=state, changed=NOW)] if state else []
-    for facts in (replace(FACTS, before=other), replace(FACTS, rows=other, before=[ONE])):
-        for ids in ([], ["a1"]):
-            assert [one.status for one in found(facts, ids=ids)] == [Status.OK]
-
-
-def test_ports_that_are_left_where_attachments_are_off_are_named() -> None:
-    assert list(checks_attachments.left(Snapshot(interfaces=VM))) == []
-    (line,) = checks_attachments.left(Snapshot(interfaces=(*VM, *ends("a1"))))
-    assert line.status is Status.WARNING
-    assert "are left: spi-a1, spt-a1: no program" in line.text
-    assert "`ovs-vsctl del-port spi-a1`" in line.remedy
-
-
-@pytest.mark.parametrize(
-    "half", [[], ends("a1")[:1], [ends("a1")[0], replace(ends("a1")[1], options={})]]
-)
-def test_one_without_its_ports_is_named(half: Sequence[Interface]) -> None:
-    (line,) = found(FACTS, *half, ids=[])
-    assert line.status is Status.WRONG
-    assert line.text.startswith("attachments without their patch ports: c1 of tpi-1 (VID 100)")
-    assert found(replace(FACTS, local=False), *half, ids=[])[0].status is Status.OK
-
-
-def test_ports_of_no_attachment_are_named() -> None:
-    (line,) = found(ids=["a1", "a9"])
-    assert (line.status, line.text.rpartition(": ")[2]) == (Status.WARNING, "a9")
+    found = line(replace(FACTS, rows=rows), ids=["a1", "a2", "a3"])
+    expect([(found, WARNING, f": {NAME}", "dfmeta attachment delete a1")])
+    assert found.text.endswith(NAME)
+    rows = [replace(rows[0], state="leaving", changed=NOW), rows[1]]
+    expect([(line(replace(FACTS, rows=rows), ids=["a1", "a2"]), OK, "")])
 
 
 def tagged(entries: Mapping[int, str]) -> Interface:
@@ -144,55 +121,37 @@ def tagged(entries: Mapping[int, str]) -> Interface:
     return Interface("tap9", "br-int", listed_vids=tuple(entries), ports=(vm, *ports))
 
 
-@pytest.mark.parametrize(
-    ("entries", "status", "text"),
-    [
-        ({100: "a1", 7: ""}, Status.OK, "1 attachments of 1 VMs"),
-        ({7: ""}, Status.WRONG, "without an entry in the list of subports: c1 of tap9 (VID 100)"),
-        ({100: ""}, Status.WARNING, "have the VLAN ids of attachments: c1 of tap9 (VID 100)"),
-        ({100: "a1", 7: "a9"}, Status.WARNING, "that do not exist: tap9 (VID 7)"),
-    ],
-    ids=["whole", "none", "other", "stray"],
-)
-def test_entries_are_compared_where_tags_reach_the_bridge(
-    entries: Mapping[int, str], status: Status, text: str
-) -> None:
-    facts = replace(FACTS, local=False, rows=[replace(ONE, port="tap9")])
-    (line,) = found(facts, tagged(entries), ids=[])
-    assert line.status is status
-    assert text in line.text
-    # The VM is away, or another host's; or the attachment has just come.
-    assert [one.status for one in found(facts, ids=[])] == [Status.OK]
-    if text.startswith("without"):
-        assert [one.status for one in found(replace(facts, before=[]), tagged(entries))] == [
-            Status.OK
+def test_entries_are_compared_where_tags_reach_the_bridge() -> None:
+    facts = replace(FACTS, local=False, rows=[replace(ROW, port="tap9")])
+    name = "c1 of tap9 (VID 100)"
+    for entries, status, text in (
+        ({100: "a1", 7: ""}, OK, "1 attachments of 1 VMs"),
+        ({7: ""}, WRONG, f"without an entry in the list of subports: {name}"),
+        ({100: ""}, WARNING, f"have the VLAN ids of attachments: {name}"),
+        ({100: "a1", 7: "a9"}, WARNING, "that do not exist: tap9 (VID 7)"),
+    ):
+        expect([(line(facts, tagged(entries), ids=[]), status, text)])
+    expect(
+        [
+            (line(facts, ids=[]), OK, ""),  # The VM is away, or another host's.
+            (line(replace(facts, before=[]), tagged({7: ""})), OK, ""),  # It has just come.
         ]
+    )
 
 
-def test_entries_that_are_left_where_attachments_are_off_are_named() -> None:
-    assert list(checks_attachments.left(Snapshot(interfaces=(tagged({7: ""}),)))) == []
-    (line,) = checks_attachments.left(Snapshot(interfaces=(tagged({7: "", 100: "a1"}),)))
-    assert line.status is Status.WARNING
-    assert "are left: tap9 (VID 100): no program" in line.text
-    assert "`dfmeta subport delete tap9 --vid 100`" in line.remedy
-
-
-@pytest.mark.parametrize(("mtu", "status"), [(1500, Status.OK), (1501, Status.WARNING)])
-def test_a_network_with_larger_frames_than_the_vm_is_named(mtu: int, status: Status) -> None:
-    (line,) = found(replace(FACTS, networks={"pods": mtu}))
-    assert line.status is status
-    if status is Status.WARNING:
-        assert "pods (1501, tpi-1: 1500)" in line.text
-        assert "mtu in [attachment_network:pods] to 1500" in line.remedy
-        assert found(replace(FACTS, rows=[], networks={"pods": mtu}), ids=[]) == [line]
-
-
-def test_a_database_and_a_switch_that_are_away() -> None:
-    (line,) = found(AttachmentFacts(cause="the database does not answer"))
-    assert line.status is Status.WRONG
-    assert "the database does not answer" in line.text
-    lines: Any = list(checks_attachments.attachments(FACTS, None, "br-int", now=NOW))
-    assert [one.status for one in lines] == [Status.UNKNOWN]
-    facts = replace(FACTS, local=False)
-    assert list(checks_attachments.attachments(facts, None, "br-int", now=NOW)) == lines
-    assert checks_attachments.silent().status is Status.UNKNOWN
+def test_remains_are_named_where_attachments_are_off() -> None:
+    left = checks_attachments.left
+    assert list(left(Snapshot(interfaces=VM))) == []
+    assert list(left(Snapshot(interfaces=(tagged({7: ""}),)))) == []
+    (ports,) = left(Snapshot(interfaces=(*VM, *ends("a1"))))
+    (entries,) = left(Snapshot(interfaces=(tagged({7: "", 100: "a1"}),)))
+    delete = "`dfmeta subport delete tap9 --vid 100`"
+    expect(
+        [
+            (
+                *(ports, WARNING, "are left: spi-a1, spt-a1: no program"),
+                "`ovs-vsctl del-port spi-a1`",
+            ),
+            (entries, WARNING, "are left: tap9 (VID 100): no program", delete),
+        ]
+    )

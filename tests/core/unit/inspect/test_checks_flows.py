@@ -2,86 +2,73 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
-
 from dfmeta.flows.classify import guest_syn
 from dfmeta.flows.family import IPV4, IPV6
 from dfmeta.flows.flow import Value
 from dfmeta.flows.nd import bare_request
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.flows.service import first_syn
-from dfmeta.inspect import checks_meters, checks_switch, which
+from dfmeta.inspect import checks_meters, checks_switch
 from dfmeta.inspect.facts import Foreign, MeterFact, Seen
 from dfmeta.inspect.finding import Finding, Status
 from dfmeta.inspect.ledger import entries, wanted_flows
 from dfmeta.inspect.overlap import takes
 from dfmeta.model import Endpoint
-from tests.core.unit.inspect.values import ADDRESS6, IP, PORT, PORT6, SERVICE6, SETTINGS, TAP, TAP6
+from tests.core.unit.inspect.values import IP, PORT, SERVICE6, SETTINGS, TAP, TAP6
 
 NAMES = {Endpoint(1): "tap1"}
 
 
-@pytest.mark.parametrize(
-    ("match", "taken"),
-    [
-        ({}, True),
-        ({"in_port": 1}, True),
-        ({"in_port": 2}, False),
-        ({"eth_type": 0x86DD}, True),
-        ({"eth_type": 0x0800}, False),
-        ({"eth_type": 0x0806}, False),
-        ({"eth_type": 0x86DD, "ip_proto": 17}, False),
-        ({"eth_type": 0x86DD, "ip_proto": 6, "tcp_dst": 80}, True),
-        ({"eth_type": 0x86DD, "ip_proto": 6, "tcp_dst": 443}, False),
-        ({"eth_type": 0x86DD, "ipv6_dst": ("fe80::", "ffc0::")}, True),
-        ({"eth_type": 0x86DD, "ip_proto": 6, "ipv6_dst": "ff02::1"}, False),
-        ({"eth_type": 0x86DD, "ipv6_dst": "ff02::1:fffe:a9fe"}, True),
-        ({"eth_type": 0x86DD, "ipv6_dst": "ff02::1:ff00:254"}, False),
-        ({"eth_type": 0x86DD, "ipv6_src": "fe80::1"}, True),
-        ({"eth_type": 0x86DD, "ip_proto": 58}, True),
-        ({"eth_type": 0x86DD, "ip_proto": 58, "icmpv6_type": 135}, True),
-        ({"eth_type": 0x86DD, "ip_proto": 58, "icmpv6_type": 136}, False),
-        ({"icmpv6_type": 135, "ipv6_nd_target": "fe80::1"}, False),
-        ({"ip_proto": 58, "icmpv6_type": 135, "ipv6_nd_target": SERVICE6[0]}, True),
-        ({"tun_ipv6_src": "2001:db8::1"}, False),
-        ({"tun_ipv6_src": "::"}, True),
-        ({"arp_op": 1}, False),
-        ({"ipv4_dst": IP}, False),
-        ({"vlan_vid": 0x1FFF}, False),
-    ],
-)
-def test_which_matches_take_guests_packets_of_ipv6(
-    match: dict[str, int | str | tuple[str, str]], taken: bool
-) -> None:
-    assert takes(match, {Endpoint(1)}, ip=SERVICE6[0]) is taken
+TAKEN: list[dict[str, Value]] = [
+    {},
+    {"in_port": 1},
+    {"eth_type": 0x86DD},
+    {"eth_type": 0x86DD, "ip_proto": 6, "tcp_dst": 80},
+    {"eth_type": 0x86DD, "ipv6_dst": ("fe80::", "ffc0::")},
+    {"eth_type": 0x86DD, "ipv6_dst": "ff02::1:fffe:a9fe"},
+    {"eth_type": 0x86DD, "ipv6_src": "fe80::1"},
+    {"eth_type": 0x86DD, "ip_proto": 58},
+    {"eth_type": 0x86DD, "ip_proto": 58, "icmpv6_type": 135},
+    {"ip_proto": 58, "icmpv6_type": 135, "ipv6_nd_target": SERVICE6[0]},
+    {"tun_ipv6_src": "::"},
+]
+LEFT: list[dict[str, Value]] = [
+    {"in_port": 2},
+    {"eth_type": 0x0800},
+    {"eth_type": 0x0806},
+    {"eth_type": 0x86DD, "ip_proto": 17},
+    {"eth_type": 0x86DD, "ip_proto": 6, "tcp_dst": 443},
+    {"eth_type": 0x86DD, "ip_proto": 6, "ipv6_dst": "ff02::1"},
+    {"eth_type": 0x86DD, "ipv6_dst": "ff02::1:ff00:254"},
+    {"eth_type": 0x86DD, "ip_proto": 58, "icmpv6_type": 136},
+    {"icmpv6_type": 135, "ipv6_nd_target": "fe80::1"},
+    {"tun_ipv6_src": "2001:db8::1"},
+    {"arp_op": 1},
+    {"ipv4_dst": IP},
+    {"vlan_vid": 0x1FFF},
+]
+TAGGED: list[tuple[dict[str, Value], bool]] = [
+    ({"vlan_vid": 0}, False),
+    ({"vlan_vid": 0x1000 | 300}, True),
+    ({"vlan_vid": 0x1000 | 301}, False),
+    ({"vlan_vid": (0x1000, 0x1000), "in_port": 1}, True),
+    ({"vlan_tci_nxm": (0x1000 | 300, 0x1FFF)}, True),
+    ({"in_port": 2}, False),
+    ({}, True),
+]
 
 
-def test_a_flow_of_ipv6_takes_nothing_of_ipv4() -> None:
-    assert not takes({"eth_type": 0x86DD, "ip_proto": 58}, {Endpoint(1)}, ip=IP)
-    assert not takes({"ipv6_src": "fe80::1"}, {Endpoint(1)}, ip=IP)
+def test_matches_that_take_guests_packets_of_ipv6_or_of_a_tagged_subport() -> None:
+    for matches, taken in ((TAKEN, True), (LEFT, False)):
+        for match in matches:
+            assert takes(match, {Endpoint(1)}, ip=SERVICE6[0]) is taken, match
+    for match in ({"eth_type": 0x86DD, "ip_proto": 58}, {"ipv6_src": "fe80::1"}):
+        assert not takes(match, {Endpoint(1)}, ip=IP), match
+    for match, taken in TAGGED:
+        assert takes(match, {Endpoint(1, 300)}, ip=IP) is taken, match
 
 
-@pytest.mark.parametrize(
-    ("match", "taken"),
-    [
-        ({"vlan_vid": 0}, False),
-        ({"vlan_vid": 0x1000 | 300}, True),
-        ({"vlan_vid": 0x1000 | 301}, False),
-        ({"vlan_vid": (0x1000, 0x1000), "in_port": 1}, True),
-        ({"vlan_tci_nxm": (0x1000 | 300, 0x1FFF)}, True),
-        ({"in_port": 2}, False),
-        ({}, True),
-    ],
-)
-def test_a_foreign_flow_may_take_the_frames_of_a_tagged_subport(
-    match: dict[str, Value], taken: bool
-) -> None:
-    assert takes(match, {Endpoint(1, 300)}, ip=IP) is taken
-
-
-def test_a_foreign_flow_is_named_with_the_address_that_it_takes() -> None:
+def test_foreign_flow_is_named_with_the_address_that_it_takes() -> None:
     flow = Foreign(0xBAD, 300, {"eth_type": 0x86DD, "ipv6_dst": SERVICE6[1]}, "drop")
 
     def judge(*ip6: str) -> Finding:
@@ -97,7 +84,7 @@ def test_a_foreign_flow_is_named_with_the_address_that_it_takes() -> None:
         assert fine.text.endswith(text)
 
 
-def test_a_missing_flow_of_ipv6_is_named_with_the_service() -> None:
+def test_missing_flow_of_ipv6_is_named_with_the_service() -> None:
     there = [Seen(flow, 0, 0, 0) for flow in wanted_flows([PORT], TAP)]
     rows = entries(there, wanted_flows([PORT], TAP6), layout=SETTINGS.layout)
     found, *_ = checks_switch.our_flows(rows, "", bridge="br-int")
@@ -129,19 +116,3 @@ def test_flows_that_share_a_meter_are_limited_by_it() -> None:
         assert "3 first SYNs dropped, 4 SYNs dropped" in finding.text
     bare = Seen(bare_request(Endpoint(1), meter=None), 200, 100, 1)
     assert "SYNs of tap1 are not limited" in judge([*flows, bare], there).text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        str(ADDRESS6.ip),
-        "FE80::F816:3EFF:FE00:1",
-        "fe80:0:0:0:f816:3eff:fe00:0001",
-        f"{ADDRESS6.ip}%eth0",
-    ],
-)
-def test_a_port_is_named_by_an_ipv6_address_in_any_spelling(text: str) -> None:
-    other = replace(PORT, name="tap2", mac="fa:16:3e:00:00:02", instance="i2", addresses={})
-    assert which.named([PORT6, other], text) == (PORT6,)
-    assert which.named([PORT, other], text) == ()
-    assert which.named([PORT6], "fe80::f816:3eff:fe00:2") == ()

@@ -6,15 +6,13 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
-import pytest
-
 from dfmeta.cli import doctor_host
 from dfmeta.flows.family import IPV6
 from dfmeta.inspect import checks_host, checks_meta, checks_path, checks_switch
 from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.cuts import LINK_DOWN, NO_RECV, PortBits
-from dfmeta.inspect.facts import Foreign, HostFacts, Interface, Listener, Snapshot
-from dfmeta.inspect.finding import Finding, Status
+from dfmeta.inspect.facts import Bridge, Foreign, HostFacts, Interface, Listener, Snapshot
+from dfmeta.inspect.finding import Finding
 from dfmeta.model import MetaIds, PortState
 from tests.core.unit.inspect.values import (
     INODE,
@@ -25,6 +23,12 @@ from tests.core.unit.inspect.values import (
     META_PORT,
     META_SETTINGS,
     META_SNAPSHOT,
+    OK,
+    UNKNOWN,
+    WARNING,
+    WRONG,
+    expect,
+    status,
 )
 
 HOST = HostFacts(
@@ -59,13 +63,11 @@ def without(name: str) -> Snapshot:
 
 
 def faults(*findings: Finding) -> list[str]:
-    """What is wrong; a finding has a remedy if and only if it has a fault."""
-    for one in findings:
-        assert bool(one.remedy) == (one.status in (Status.WRONG, Status.WARNING))
-    return [one.text for one in findings if one.status is Status.WRONG]
+    """What is wrong."""
+    return [one.text for one in findings if status(one) is WRONG]
 
 
-def test_a_host_as_dfmeta_makes_it_has_no_fault() -> None:
+def test_host_as_dfmeta_makes_it_has_no_fault() -> None:
     found = [
         checks_meta.bridge(META_SNAPSHOT, META_SETTINGS, META),
         *checks_meta.patch(META_SNAPSHOT, META_SETTINGS, META),
@@ -84,37 +86,44 @@ def test_a_host_as_dfmeta_makes_it_has_no_fault() -> None:
     assert {"route", "way-back", "neighbour", "tap", "tap-vlan", "meta-patch-vlan"} <= {*checks}
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "cause", "text"),
-    [
-        (without("br-meta"), "", "there is no bridge br-meta"),
-        (changed("br-meta", fail_mode=""), "", "br-meta has fail_mode=standalone"),
-        (changed("br-meta", datapath_type=""), "", "br-meta has datapath_type=system and br-int"),
-        (META_SNAPSHOT, "the bridge does not speak OpenFlow 1.3", "br-meta: the bridge does not"),
-    ],
-)
-def test_the_second_bridge(snapshot: Snapshot, cause: str, text: str) -> None:
-    (found,) = faults(checks_meta.bridge(snapshot, META_SETTINGS, META, cause=cause))
-    assert found.startswith(text)
+def bridge_with(*ports: str, ours: str = "", meta: str = "", fail_mode: str = "secure") -> Finding:
+    """The finding on a second bridge of others with these ports and datapath types."""
+    bridges = (Bridge("br-int", ours), Bridge("br-meta", meta, (), fail_mode))
+    interfaces = (*(Interface(name, "br-meta") for name in ports), Interface("guest", "br-int"))
+    return checks_meta.bridge(Snapshot(bridges, interfaces), META_SETTINGS, META)
 
 
-def test_a_bridge_of_others_keeps_its_fail_mode_and_its_datapath() -> None:
-    port = Interface("eth9", "br-meta")
-    theirs = changed("br-meta", fail_mode="", external_ids={})
-    theirs = replace(theirs, interfaces=(*theirs.interfaces, port))
-    found = checks_meta.bridge(theirs, META_SETTINGS, META)
-    assert (found.status, "fail_mode=standalone, and ports of others: eth9" in found.text) == (
-        Status.OK,
-        True,
+def test_second_bridge() -> None:
+    bridge, no_openflow = checks_meta.bridge, "the bridge does not speak OpenFlow 1.3"
+    ours, uplink = ("br-meta", "tap-meta", "phy-br-meta"), "uplink"
+    other = "[df_metadata] meta_bridge to another name, or remove the ports of"
+    expect(
+        [
+            *(
+                (bridge(snapshot, META_SETTINGS, META), WRONG, text)
+                for snapshot, text in (
+                    (without("br-meta"), "there is no bridge br-meta"),
+                    (changed("br-meta", fail_mode=""), "br-meta has fail_mode=standalone"),
+                    (changed("br-meta", datapath_type=""), "has datapath_type=system and br-int"),
+                )
+            ),
+            (bridge(META_SNAPSHOT, META_SETTINGS, META, cause=no_openflow), WRONG, no_openflow),
+            (bridge_with(*ours, fail_mode=""), WRONG, "fail_mode=standalone"),
+            (bridge_with(*ours, fail_mode="standalone"), WRONG, "fail_mode=standalone"),
+            (bridge_with(*ours, uplink, fail_mode=""), OK, "fail_mode=standalone, and ports of"),
+            (bridge_with(*ours, uplink, fail_mode="standalone"), OK, "ports of others: uplink"),
+            # An empty type is the kernel's datapath.
+            (bridge_with(*ours, ours="", meta="system"), OK, ""),
+            (bridge_with(*ours, ours="system", meta=""), OK, ""),
+            (bridge_with(*ours, ours="netdev", meta="netdev"), OK, ""),
+            (bridge_with(*ours, ours="netdev", meta="other"), WRONG, ""),
+            (bridge_with(*ours, uplink, ours="netdev"), WRONG, "", other),
+        ]
     )
-    other = replace(changed("br-meta", datapath_type=""), interfaces=theirs.interfaces)
-    lost = checks_meta.bridge(other, META_SETTINGS, META)
-    assert "[df_metadata] meta_bridge to another name, or remove the ports of" in lost.remedy
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "text"),
-    [
+def test_patch_between_the_bridges() -> None:
+    for snapshot, text in (
         (without("int-br-meta"), "int-br-meta is not a port of br-int"),
         (without("phy-br-meta"), "phy-br-meta is not a port of br-meta"),
         (changed("phy-br-meta", bridge="br-ex"), "phy-br-meta is a port of br-ex, not of br-meta"),
@@ -123,14 +132,12 @@ def test_a_bridge_of_others_keeps_its_fail_mode_and_its_datapath() -> None:
         (changed("phy-br-meta", ofport=None), "Open vSwitch has given phy-br-meta no port number"),
         (changed("int-br-meta", tag=None, vlan_mode="", cvlans=()), "int-br-meta has tag=None"),
         (changed("phy-br-meta", cvlans=()), "phy-br-meta has tag=4095 vlan_mode=dot1q-tunnel cvl"),
-    ],
-)
-def test_the_patch(snapshot: Snapshot, text: str) -> None:
-    (found,) = faults(*checks_meta.patch(snapshot, META_SETTINGS, META))
-    assert found.startswith(text)
+    ):
+        (found,) = faults(*checks_meta.patch(snapshot, META_SETTINGS, META))
+        assert found.startswith(text), text
 
 
-def test_a_patch_port_from_which_the_switch_takes_no_frames() -> None:
+def test_patch_port_from_which_the_switch_takes_no_frames() -> None:
     bits = {"br-meta": {2: PortBits(config=NO_RECV, state=LINK_DOWN)}, "br-int": {3: PortBits()}}
     (found, vlan) = checks_meta.patch(META_SNAPSHOT, META_SETTINGS, META, bits)
     (text,) = faults(found, vlan)
@@ -138,25 +145,21 @@ def test_a_patch_port_from_which_the_switch_takes_no_frames() -> None:
     assert "mod-port br-meta phy-br-meta receive" in found.remedy
 
 
-@pytest.mark.parametrize(
-    ("tap", "text"),
-    [
+def test_tap_meta() -> None:
+    taps: list[tuple[dict[str, Any] | None, str]] = [
         (None, "tap-meta is not a port of br-meta"),
         ({"type": ""}, "tap-meta is not internal"),
         ({"mac_in_use": "02:00:00:00:00:01"}, "tap-meta has the MAC 02:00:00:00:00:01, not fa:16"),
         ({"ofport": None}, "Open vSwitch has given tap-meta no port number"),
-    ],
-)
-def test_tap_meta(tap: dict[str, Any] | None, text: str) -> None:
-    found: Interface | None = None
-    if tap is not None:
-        found = changed("tap-meta", **tap).interface("tap-meta", "br-meta")
-    snapshot = META_SNAPSHOT if tap is not None else without("tap-meta")
-    (fault,) = faults(*checks_switch.tap_port(found, snapshot, wanted=META_SETTINGS))
-    assert fault.startswith(text)
+    ]
+    for tap, text in taps:
+        snapshot = without("tap-meta") if tap is None else changed("tap-meta", **tap)
+        found = snapshot.interface("tap-meta", "br-meta")
+        (fault,) = faults(*checks_switch.tap_port(found, snapshot, wanted=META_SETTINGS))
+        assert fault.startswith(text), text
 
 
-def test_a_route_and_an_address_that_are_missing_have_their_commands() -> None:
+def test_route_and_an_address_that_are_missing_have_their_commands() -> None:
     bare = replace(HOST, route=False, addresses=())
     (route,) = [checks_host.route(bare, META_SETTINGS)]
     assert "`ip route add 240.0.0.0/16 via 240.0.255.255 dev tap-meta onlink`" in route.remedy
@@ -166,7 +169,7 @@ def test_a_route_and_an_address_that_are_missing_have_their_commands() -> None:
     assert len(faults(route, six, checks_host.address(bare, META_SETTINGS))) == 2 + 1
 
 
-def test_a_route_of_another_program_is_found_by_the_way_back() -> None:
+def test_route_of_another_program_is_found_by_the_way_back() -> None:
     (found,) = checks_host.way_back(replace(HOST, way_back="eth0"), META_SETTINGS)
     assert found.text == "answers to guests do not leave by tap-meta but: eth0"
     assert "no rule before that of the main table may match" in found.remedy
@@ -188,40 +191,35 @@ def test_remedies_name_the_options_of_meta_ips() -> None:
     assert "rule-" not in checks_path.path(PathFacts(cause="no"), META_SETTINGS.over(IPV6)).remedy
 
 
-@pytest.mark.parametrize(
-    ("flow", "status"),
-    [
-        (Foreign(0x1, 0, {}, "NORMAL"), Status.WARNING),
-        (Foreign(0x1, 2, {"in_port": 2}, "drop"), Status.OK),
-        (Foreign(0x1, 201, {"in_port": 2}, "goto_table:80"), Status.OK),
-        (Foreign(0x1, 300, {"in_port": 9}, "NORMAL"), Status.OK),
-        (Foreign(0x1, 300, {"in_port": 2}, "drop"), Status.WRONG),
-        (Foreign(0x1, 400, {}, "NORMAL"), Status.WRONG),
-        (Foreign(0x1, 201, {}, "drop", 80), Status.WRONG),
-        (Foreign(0x1, 202, {}, "drop", 91), Status.WRONG),
-        (Foreign(0x1, 202, {}, "drop", 7), Status.OK),
-    ],
-)
-def test_flows_of_other_programs(flow: Foreign, status: Status) -> None:
-    found = list(checks_meta.mappings(META_SNAPSHOT, (flow,), META))
-    assert [one.status for one in found] == [status]
-    faults(*found)
-    if status is not Status.OK:
-        assert "meta:br-meta from [ovs] bridge_mappings" in found[0].remedy
-        assert f'"cookie=0x1/-1,table={flow.table}"' in found[0].remedy
+def test_flows_of_other_programs_on_the_second_bridge() -> None:
+    for flow, expected in (
+        (Foreign(0x1, 0, {}, "NORMAL"), WARNING),
+        (Foreign(0x1, 2, {"in_port": 2}, "drop"), OK),
+        (Foreign(0x1, 201, {"in_port": 2}, "goto_table:80"), OK),
+        (Foreign(0x1, 300, {"in_port": 9}, "NORMAL"), OK),
+        (Foreign(0x1, 300, {"in_port": 2}, "drop"), WRONG),
+        (Foreign(0x1, 400, {}, "NORMAL"), WRONG),
+        (Foreign(0x1, 201, {}, "drop", 80), WRONG),
+        (Foreign(0x1, 202, {}, "drop", 91), WRONG),
+        (Foreign(0x1, 202, {}, "drop", 7), OK),
+    ):
+        (found,) = checks_meta.mappings(META_SNAPSHOT, (flow,), META)
+        delete = f'"cookie=0x1/-1,table={flow.table}"'
+        remedies = [] if expected is OK else ["meta:br-meta from [ovs] bridge_mappings", delete]
+        expect([(found, expected, "", *remedies)])
 
 
-def test_a_mapping_in_ovsdb_is_a_warning() -> None:
+def test_mapping_in_ovsdb_is_a_warning() -> None:
     mapped = replace(META_SNAPSHOT, external_ids={"ovn-bridge-mappings": "a:br-ex, meta:br-meta"})
     (found,) = checks_meta.mappings(mapped, (), META)
-    assert (found.status, "the network meta to br-meta" in found.text) == (Status.WARNING, True)
+    assert (found.status, "the network meta to br-meta" in found.text) == (WARNING, True)
     other = replace(
         META_SNAPSHOT, external_ids={"ovn-bridge-mappings": "a:br-ex", "x": "a:br-meta"}
     )
     (fine,) = checks_meta.mappings(other, (), META)
-    assert fine.status is Status.OK
+    assert fine.status is OK
     (unread,) = checks_meta.mappings(META_SNAPSHOT, None, META)
-    assert unread.status is Status.UNKNOWN
+    assert unread.status is UNKNOWN
 
 
 def test_ports_without_a_meta_ip_are_named() -> None:
@@ -233,28 +231,26 @@ def test_ports_without_a_meta_ip_are_named() -> None:
     (text,) = faults(checks_meta.room([replace(late, vid=7)], META_SETTINGS, running=True))
     assert text.endswith(": late (VID 7)")
     asked = checks_meta.room([META_PORT], META_SETTINGS, running=False)
-    assert asked.status is Status.UNKNOWN
+    assert asked.status is UNKNOWN
 
 
-@pytest.mark.parametrize(
-    ("stored", "text"),
-    [
+def test_meta_ips_that_ovsdb_has_not_are_named() -> None:
+    ids, six = checks_meta.ids, "fd00:a9fe:a9fe:a9fe::3"
+    for stored, text in (
         (MetaIds(), "tap1 (none, in use: 240.0.0.3)"),
         (MetaIds("240.0.0.9", META_MAC), "tap1 (240.0.0.9, in use: 240.0.0.3)"),
         (
             MetaIds(META_IP, "fa:16:ee:00:00:09", META_IP6),
             "tap1 (fa:16:ee:00:00:09, in use: fa:16:ee:00:00:03)",
         ),
-        (MetaIds(META_IP, META_MAC), "tap1 (none, in use: fd00:a9fe:a9fe:a9fe::3)"),
-        (
-            MetaIds(META_IP, META_MAC, "fd00::9"),
-            "tap1 (fd00::9, in use: fd00:a9fe:a9fe:a9fe::3)",
-        ),
-    ],
-)
-def test_meta_ips_that_ovsdb_has_not(stored: MetaIds, text: str) -> None:
-    found = checks_meta.ids([META_PORT], {"tap1": stored}, running=True)
-    assert text in faults(found)[0]
-    assert "dfmeta-meta-ip6" in found.remedy
-    assert checks_meta.ids([META_PORT], {}, running=True).status is Status.OK
-    assert checks_meta.ids([META_PORT], STORED, running=False).status is Status.UNKNOWN
+        (MetaIds(META_IP, META_MAC), f"tap1 (none, in use: {six})"),
+        (MetaIds(META_IP, META_MAC, "fd00::9"), f"tap1 (fd00::9, in use: {six})"),
+    ):
+        found = ids([META_PORT], {"tap1": stored}, running=True)
+        expect([(found, WRONG, text, "dfmeta-meta-ip6")])
+    expect(
+        [
+            (ids([META_PORT], {}, running=True), OK, ""),
+            (ids([META_PORT], STORED, running=False), UNKNOWN, ""),
+        ]
+    )

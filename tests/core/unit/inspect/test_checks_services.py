@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from dfmeta.inspect import checks_nova, checks_sources, checks_store
 from dfmeta.inspect.checks_nova import GuestFact, NovaFact
 from dfmeta.inspect.checks_sources import LibvirtFacts, NeutronFacts
 from dfmeta.inspect.checks_store import DiskFacts, LookupFacts, StoreFacts, TokenFacts
-from dfmeta.inspect.finding import Finding, Status
-from tests.core.unit.inspect.test_checks import status
-from tests.core.unit.inspect.values import INSTANCE
+from dfmeta.inspect.finding import Finding
+from tests.core.unit.inspect.values import INSTANCE, OK, UNKNOWN, WRONG, expect, status
 
 URL = "http://n:8775"
 GOOD = NovaFact("n:8775", 404, 400)
@@ -25,177 +22,150 @@ def nova(fact: NovaFact, *, real: bool = False) -> Finding:
     return checks_nova.nova(fact, URL, instance=instance, project="p" if real else "")
 
 
-def test_a_made_up_instance_that_is_not_there_shows_that_the_signature_was_taken() -> None:
-    assert status(nova(GOOD)) is Status.OK
-    assert status(nova(replace(GOOD, unsigned=0))) is Status.OK
-    assert status(nova(NovaFact("n:8775", 200), real=True)) is Status.OK
+def test_nova_is_judged_by_its_answers_with_and_without_a_signature() -> None:
+    def fact(status: int = 0, unsigned: int = 0) -> NovaFact:
+        return NovaFact("n:8775", status, unsigned)
+
+    gone = NovaFact("n:8775", cause="gone", remedy="Look")
+    off = "service_metadata_proxy is off"
+    expect(
+        [
+            # A made-up instance that is not there shows that the signature was taken.
+            (nova(GOOD), OK, ""),
+            (nova(fact(404, 0)), OK, ""),
+            (nova(fact(200), real=True), OK, ""),
+            (nova(fact(403)), WRONG, "_secret here differs", "reload dfmeta-agent"),
+            (nova(fact(404, 404)), WRONG, off, "nova-api-metadata"),
+            (nova(fact(404, 200), real=True), WRONG, off, "nova-api-metadata"),
+            (
+                nova(GOOD, real=True),
+                *(WRONG, f"has no instance {INSTANCE} in project p", "openstack server show"),
+            ),
+            (nova(fact(200)), WRONG, "answers 200", "curl"),
+            (nova(fact(400), real=True), WRONG, "drops dfmeta's headers", "curl"),
+            (nova(fact(502), real=True), WRONG, "has failed (502)", "its log"),
+            (nova(gone), WRONG, "n:8775: gone", f"curl -sv {URL}"),
+        ]
+    )
+    for known in (GOOD, fact(200)):
+        assert known.takes_signature, "only such a host says which instances Nova has"
+    for one in (fact(403), fact(404, 404), fact(404, 200), fact(500), gone):
+        assert not one.takes_signature, one
 
 
-@pytest.mark.parametrize(
-    ("fact", "real", "text", "remedy"),
-    [
-        (NovaFact("n:8775", 403), False, "_secret here differs", "reload dfmeta-agent"),
-        (NovaFact("n:8775", 404, 404), False, "service_metadata_proxy is off", "nova-api-metadata"),
-        (NovaFact("n:8775", 404, 200), True, "service_metadata_proxy is off", "nova-api-metadata"),
-        (GOOD, True, f"has no instance {INSTANCE} in project p", "openstack server show"),
-        (NovaFact("n:8775", 200), False, "answers 200", "curl"),
-        (NovaFact("n:8775", 400), True, "drops dfmeta's headers", "curl"),
-        (NovaFact("n:8775", 502), True, "has failed (502)", "its log"),
-        (NovaFact("n:8775", cause="gone", remedy="Look"), False, "n:8775: gone", f"curl -sv {URL}"),
-    ],
-    ids=["403", "off", "off-200", "project", "200", "400", "502", "away"],
-)
-def test_what_is_wrong_with_a_nova_is_said(
-    fact: NovaFact, real: bool, text: str, remedy: str
-) -> None:
-    finding = nova(fact, real=real)
-    assert status(finding) is Status.WRONG
-    assert text in finding.text
-    assert remedy in finding.remedy
+def test_guests_that_nova_does_not_have_are_named() -> None:
+    def guest(name: str, status: int) -> GuestFact:
+        return GuestFact(name, INSTANCE, "p", status)
+
+    guests, good = checks_nova.guests, [guest(f"tap{number}", 200) for number in range(8)]
+    lost = guests([*good, guest("tap8", 404), guest("tap9", 404)], of=200)
+    show = f"`openstack server show {INSTANCE} -c project_id`"
+    whole = "each of 8 queried guests, of 200 with a project"
+    expect(
+        [
+            (guests([*good, guest("tap8", 0)], of=200), OK, whole),
+            (lost, WRONG, "(404) for 2 of 10 queried guests, of 200 with", show),
+            (lost, WRONG, f"tap8 (instance {INSTANCE}, project p), tap9 ("),
+            (guests([*good, guest("tap8", 500)], of=9), WRONG, "tap8 (500)"),
+            (guests([guest("tap8", 0)], of=9), UNKNOWN, ""),
+            (guests([], of=9), UNKNOWN, ""),
+        ]
+    )
 
 
-def guest(name: str, status: int) -> GuestFact:
-    return GuestFact(name, INSTANCE, "p", status)
-
-
-def test_the_guests_that_nova_does_not_have_are_named_and_how_many_were_asked_about() -> None:
-    good = [guest(f"tap{number}", 200) for number in range(8)]
-    finding = checks_nova.guests([*good, guest("tap8", 0)], of=200)
-    assert status(finding) is Status.OK
-    assert "each of 8 queried guests, of 200 with a project" in finding.text
-    finding = checks_nova.guests([*good, guest("tap8", 404), guest("tap9", 404)], of=200)
-    assert status(finding) is Status.WRONG
-    assert "(404) for 2 of 10 queried guests, of 200 with" in finding.text
-    assert f"tap8 (instance {INSTANCE}, project p), tap9 (" in finding.text
-    assert f"`openstack server show {INSTANCE} -c project_id`" in finding.remedy
-    finding = checks_nova.guests([*good, guest("tap8", 500)], of=9)
-    assert status(finding) is Status.WRONG
-    assert "tap8 (500)" in finding.text
-    assert status(checks_nova.guests([guest("tap8", 0)], of=9)) is Status.UNKNOWN
-    assert status(checks_nova.guests([], of=9)) is Status.UNKNOWN
-
-
-def test_only_a_host_that_looks_at_the_signature_says_what_nova_has() -> None:
-    assert GOOD.takes_signature
-    assert NovaFact("n:8775", 200).takes_signature
-    for code, unsigned in ((403, 0), (404, 404), (404, 200), (500, 0)):
-        assert not NovaFact("n:8775", code, unsigned).takes_signature
-    assert not NovaFact("n:8775", cause="gone").takes_signature
-
-
-def test_libvirt_that_was_not_asked_for_may_be_missing() -> None:
-    facts = LibvirtFacts(missing=("/run/libvirt/qemu",))
-    assert status(checks_sources.libvirt(facts, wanted=False)) is Status.OK
-    assert status(checks_sources.libvirt(facts, wanted=True)) is Status.WRONG
+def test_libvirt_may_be_missing_unless_it_is_wanted() -> None:
+    missing = LibvirtFacts(missing=("/run/libvirt/qemu",))
     there = LibvirtFacts(folders=("/run/libvirt/qemu",), domains=2, active=1)
-    assert "2 domains" in checks_sources.libvirt(there, wanted=True).text
+    denied = checks_sources.libvirt(LibvirtFacts(error="/etc/q: denied"), wanted=False)
+    expect(
+        [
+            (checks_sources.libvirt(missing, wanted=False), OK, ""),
+            (checks_sources.libvirt(missing, wanted=True), WRONG, ""),
+            (checks_sources.libvirt(there, wanted=True), OK, "2 domains"),
+            (denied, WRONG, "", "`namei -l /etc/q`"),
+        ]
+    )
 
 
-def test_a_folder_of_libvirts_that_may_not_be_read_is_named_in_the_command() -> None:
-    finding = checks_sources.libvirt(LibvirtFacts(error="/etc/q: denied"), wanted=False)
-    assert status(finding) is Status.WRONG
-    assert "`namei -l /etc/q`" in finding.remedy
-
-
-def test_neutrons_ports_are_looked_for_where_nova_has_named_some() -> None:
-    assert status(checks_sources.neutron(NeutronFacts(), "h")) is Status.OK
+def test_neutrons_ports_are_those_of_this_host() -> None:
     asked = NeutronFacts(asked={"id": "tap1"})
-    assert status(checks_sources.neutron(asked, "h")) is Status.WRONG
-    # An account that sees ports and not their hosts is no fault; one of two may be migrating.
-    for seen in ({"id": ""}, {"id": "h"}, {"id": "h", "other": "else"}):
-        assert status(checks_sources.neutron(replace(asked, seen=seen), "h")) is Status.OK
-    elsewhere = checks_sources.neutron(replace(asked, seen={"id": "else"}), "h")
-    assert status(elsewhere) is Status.WRONG
-    assert "[neutron] host = else" in elsewhere.remedy
+    elsewhere = replace(asked, seen={"id": "else"})
+    expect(
+        [
+            (checks_sources.neutron(NeutronFacts(), "h"), OK, ""),
+            (checks_sources.neutron(asked, "h"), WRONG, ""),
+            # An account that sees ports and not their hosts is no fault; one may be migrating.
+            *(
+                (checks_sources.neutron(replace(asked, seen=seen), "h"), OK, "")
+                for seen in ({"id": ""}, {"id": "h"}, {"id": "h", "other": "else"})
+            ),
+            (checks_sources.neutron(elsewhere, "h"), WRONG, "", "[neutron] host = else"),
+            *(
+                (
+                    checks_sources.neutron(NeutronFacts(cause="no", status=code), "h"),
+                    WRONG,
+                    "",
+                    word,
+                )
+                for code, word in ((401, "token issue"), (403, "role add"), (0, "list"))
+            ),
+        ]
+    )
 
 
-@pytest.mark.parametrize(("code", "word"), [(401, "token issue"), (403, "role add"), (0, "list")])
-def test_how_neutron_refuses_says_what_to_do(code: int, word: str) -> None:
-    finding = checks_sources.neutron(NeutronFacts(cause="no", status=code), "h")
-    assert status(finding) is Status.WRONG
-    assert word in finding.remedy
+def test_database_of_the_store() -> None:
+    database, schema = checks_store.database, checks_store.schema
+    gone, cut = replace(STORE, there=False), replace(STORE, cut=True)
+    expect(
+        [
+            (database(STORE, running=True), OK, ""),
+            (database(SERVER, running=True), OK, ""),
+            (checks_store.files(STORE), OK, ""),
+            (database(gone, running=False), OK, ""),
+            (database(gone, running=True), WRONG, "", "store restore"),
+            (database(cut, running=True), WRONG, "truncated to 0 bytes", "store restore FILE`"),
+            (database(replace(STORE, cause="no"), running=True), WRONG, "", "sqlite3"),
+            (database(replace(SERVER, cause="no"), running=True), WRONG, "", "pg_isready"),
+            (schema(STORE, running=True), OK, ""),
+            *(
+                (schema(replace(STORE, revision=revision), running=running), expected, "")
+                for revision, running, expected in (
+                    ("0002", False, OK),
+                    (None, False, OK),
+                    ("0002", True, WRONG),
+                    (None, True, WRONG),
+                    ("0004", False, WRONG),
+                    ("0004", True, WRONG),
+                )
+            ),
+        ]
+    )
+    remedy = database(cut, running=True).remedy
+    assert remedy.startswith("restore a backup: "), "it is not begun anew"
 
 
-def test_a_database_as_it_ought_to_be() -> None:
-    findings = [
-        checks_store.database(STORE, running=True),
-        checks_store.database(SERVER, running=True),
-        checks_store.schema(STORE, running=True),
-        checks_store.files(STORE),
-    ]
-    assert {status(one) for one in findings} == {Status.OK}
+def test_store_that_ours_asks_and_tokens() -> None:
+    lookup = checks_store.lookup
+    expect([(lookup(LookupFacts("u", code)), OK, "") for code in (200, 404)])
+    expect([(lookup(LookupFacts("u", code)), WRONG, str(code)) for code in (401, 403, 302, 500)])
+    expect([(lookup(LookupFacts("u", cause="gone")), WRONG, "cannot be queried: gone")])
+    for facts, expected in (
+        (TokenFacts("/t", valid=1), OK),
+        (TokenFacts("/t", valid=1, expired=1), OK),
+        (TokenFacts("/t", expired=1), WRONG),
+        (TokenFacts("/t", there=False), WRONG),
+        (TokenFacts("/t", cause="line 1", remedy="Mend"), WRONG),
+    ):
+        assert status(checks_store.tokens(facts)) is expected, facts
 
 
-def test_a_database_that_is_gone_is_wrong_while_the_daemon_runs() -> None:
-    gone = replace(STORE, there=False)
-    assert status(checks_store.database(gone, running=False)) is Status.OK
-    assert "store restore" in checks_store.database(gone, running=True).remedy
-
-
-def test_a_database_that_is_cut_to_nothing_is_restored_and_not_begun_anew() -> None:
-    finding = checks_store.database(replace(STORE, cut=True), running=True)
-    assert status(finding) is Status.WRONG
-    assert "truncated to 0 bytes" in finding.text
-    assert finding.remedy.startswith("restore a backup: `dfmeta store restore FILE`")
-
-
-@pytest.mark.parametrize(("facts", "word"), [(STORE, "sqlite3"), (SERVER, "pg_isready")])
-def test_a_database_that_does_not_answer(facts: StoreFacts, word: str) -> None:
-    finding = checks_store.database(replace(facts, cause="no"), running=True)
-    assert status(finding) is Status.WRONG
-    assert word in finding.remedy
-
-
-@pytest.mark.parametrize(
-    ("revision", "running", "expected"),
-    [
-        ("0002", False, Status.OK),
-        (None, False, Status.OK),
-        ("0002", True, Status.WRONG),
-        (None, True, Status.WRONG),
-        ("0004", False, Status.WRONG),
-        ("0004", True, Status.WRONG),
-    ],
-)
-def test_another_schema(revision: str | None, running: bool, expected: Status) -> None:
-    finding = checks_store.schema(replace(STORE, revision=revision), running=running)
-    assert status(finding) is expected
-
-
-def test_the_answers_of_the_store_that_ours_asks() -> None:
-    for good in (200, 404):
-        assert status(checks_store.lookup(LookupFacts("u", good))) is Status.OK
-    for bad in (401, 403, 302, 500):
-        finding = checks_store.lookup(LookupFacts("u", bad))
-        assert status(finding) is Status.WRONG
-        assert str(bad) in finding.text
-    assert "cannot be queried: gone" in checks_store.lookup(LookupFacts("u", cause="gone")).text
-
-
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        (TokenFacts("/t", valid=1), Status.OK),
-        (TokenFacts("/t", valid=1, expired=1), Status.OK),
-        (TokenFacts("/t", expired=1), Status.WRONG),
-        (TokenFacts("/t", there=False), Status.WRONG),
-        (TokenFacts("/t", cause="line 1", remedy="Mend"), Status.WRONG),
-    ],
-)
-def test_tokens(facts: TokenFacts, expected: Status) -> None:
-    assert status(checks_store.tokens(facts)) is expected
-
-
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        (DiskFacts(10 << 30, 20 << 30), Status.OK),
-        (DiskFacts(10 << 30, 20 << 30, inodes=1000), Status.OK),
-        (DiskFacts(100 << 20, 20 << 30), Status.WRONG),
-        (DiskFacts(10 << 30, 20 << 30, inodes=1), Status.WRONG),
+def test_room_on_the_disk() -> None:
+    for facts, expected in (
+        (DiskFacts(10 << 30, 20 << 30), OK),
+        (DiskFacts(10 << 30, 20 << 30, inodes=1000), OK),
+        (DiskFacts(100 << 20, 20 << 30), WRONG),
+        (DiskFacts(10 << 30, 20 << 30, inodes=1), WRONG),
         # A small one of its own is not to be half empty.
-        (DiskFacts(10 << 20, 100 << 20), Status.OK),
-    ],
-)
-def test_room_on_the_disk(facts: DiskFacts, expected: Status) -> None:
-    assert status(checks_store.disk(facts, "/var/lib/dfmeta")) is expected
+        (DiskFacts(10 << 20, 100 << 20), OK),
+    ):
+        assert status(checks_store.disk(facts, "/var/lib/dfmeta")) is expected, facts

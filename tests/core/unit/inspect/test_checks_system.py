@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
-
 from dfmeta.flows.classify import guest_syn
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.inspect import checks_limits, checks_meters, checks_process, checks_system
@@ -19,10 +17,9 @@ from dfmeta.inspect.checks_system import (
     SocketUnit,
 )
 from dfmeta.inspect.facts import LimitFacts, MeterFact, Seen
-from dfmeta.inspect.finding import Finding, Status
+from dfmeta.inspect.finding import Finding
 from dfmeta.model import Endpoint
-from tests.core.unit.inspect.test_checks import status
-from tests.core.unit.inspect.values import SETTINGS
+from tests.core.unit.inspect.values import OK, SETTINGS, UNKNOWN, WRONG, expect, status
 
 ALL = sum(1 << bit for bit in CAPABILITIES.values())
 DAEMON = ProcessFacts(1, capabilities=ALL, descriptors=9000, open=50, workers=(2, 3))
@@ -30,100 +27,79 @@ VERSIONS = VersionFacts("1.0", "1.0", "ovs-vswitchd (Open vSwitch) 3.1.0", "3.11
 RATE = RATES[Purpose.GUEST_SYN]
 
 
-def without(*names: str) -> ProcessFacts:
-    return replace(DAEMON, capabilities=ALL - sum(1 << CAPABILITIES[one] for one in names))
-
-
-def states(findings: Sequence[Finding]) -> list[Status]:
-    return [status(one) for one in findings]
+def without(name: str) -> ProcessFacts:
+    return replace(DAEMON, capabilities=ALL - (1 << CAPABILITIES[name]))
 
 
 # The process
 
 
-def test_a_daemon_that_may_do_all_it_has_to() -> None:
+def test_process_of_the_daemon() -> None:
+    permissions, process = checks_process.permissions, checks_process
     sockets = [SocketFacts("/s", 0, 0, 0o700)]
-    found = [
-        *checks_process.permissions(DAEMON, sockets, workers=2),
-        checks_process.workers(DAEMON, 2),
-        checks_process.workers(DAEMON, 1),
-        checks_process.open_files(DAEMON, 8448),
-        *checks_process.versions(VERSIONS),
-    ]
-    assert set(states(found)) == {Status.OK}
-
-
-def test_a_daemon_that_cannot_be_seen_is_no_fault_of_its() -> None:
-    found = [
-        *checks_process.permissions(None, (), workers=2),
-        checks_process.workers(None, 2),
-        checks_process.open_files(None, 1),
-    ]
-    assert set(states(found)) == {Status.UNKNOWN}
-
-
-def test_what_workers_need_is_asked_for_with_workers_and_of_root_alone() -> None:
+    for finding in (
+        *permissions(DAEMON, sockets, workers=2),
+        process.workers(DAEMON, 2),
+        process.workers(DAEMON, 1),
+        process.open_files(DAEMON, 8448),
+        *process.versions(VERSIONS),
+    ):
+        assert status(finding) is OK, finding
+    for finding in (
+        *permissions(None, (), workers=2),
+        process.workers(None, 2),
+        process.open_files(None, 1),
+    ):
+        assert status(finding) is UNKNOWN, finding
     lacking = without("CAP_SETUID")
-    assert states(list(checks_process.permissions(lacking, (), workers=0)))[0] is Status.OK
-    first, _ = checks_process.permissions(lacking, (), workers=1)
-    assert status(first) is Status.WRONG
-    assert "lacks CAP_SETUID" in first.text
-    other = replace(lacking, uid=7)
-    assert states(list(checks_process.permissions(other, (), workers=1)))[0] is Status.OK
+
+    def first(daemon: ProcessFacts, workers: int) -> Finding:
+        return next(iter(permissions(daemon, (), workers=workers)))
+
+    # Workers need it, and root alone.
+    expect(
+        [
+            (first(lacking, 0), OK, ""),
+            (first(lacking, 1), WRONG, "lacks CAP_SETUID"),
+            (first(replace(lacking, uid=7), 1), OK, ""),
+            (process.workers(DAEMON, 3), WRONG, "2 of 3 workers"),
+            (process.open_files(DAEMON, 9001), WRONG, "", "LimitNOFILE=9001"),
+        ]
+    )
 
 
-@pytest.mark.parametrize(
-    ("sock", "may"),
-    [
-        (SocketFacts("/s", 7, 0, 0o200), True),
-        (SocketFacts("/s", 7, 0, 0o022), False),
-        (SocketFacts("/s", 0, 9, 0o020), True),
-        (SocketFacts("/s", 0, 9, 0o002), False),
-        (SocketFacts("/s", 0, 0, 0o002), True),
-        (SocketFacts("/s", 0, 0, 0o770), False),
-    ],
-)
-def test_a_socket_is_open_to_its_owner_its_group_or_all(sock: SocketFacts, may: bool) -> None:
+def test_socket_is_open_to_its_owner_its_group_or_all() -> None:
     daemon = replace(without("CAP_DAC_OVERRIDE"), uid=7, groups=(9,))
-    _, finding = checks_process.permissions(daemon, [sock], workers=0)
-    assert status(finding) is (Status.OK if may else Status.WRONG)
+    for sock, expected in (
+        (SocketFacts("/s", 7, 0, 0o200), OK),
+        (SocketFacts("/s", 7, 0, 0o022), WRONG),
+        (SocketFacts("/s", 0, 9, 0o020), OK),
+        (SocketFacts("/s", 0, 9, 0o002), WRONG),
+        (SocketFacts("/s", 0, 0, 0o002), OK),
+        (SocketFacts("/s", 0, 0, 0o770), WRONG),
+    ):
+        _, finding = checks_process.permissions(daemon, [sock], workers=0)
+        assert status(finding) is expected, sock
 
 
-def test_too_few_workers_and_too_few_descriptors() -> None:
-    assert "2 of 3 workers" in checks_process.workers(DAEMON, 3).text
-    assert "LimitNOFILE=9001" in checks_process.open_files(DAEMON, 9001).remedy
-
-
-@pytest.mark.parametrize(
-    ("facts", "wrong"),
-    [
+def test_versions_that_do_not_fit() -> None:
+    for facts, wrong in (
         (replace(VERSIONS, running="0.9"), "version"),
         (replace(VERSIONS, ovs="ovs-vswitchd (Open vSwitch) 2.9.8"), "ovs-version"),
         (replace(VERSIONS, packages=(("click", "7", ">=8"),)), "packages"),
         (replace(VERSIONS, packages=(("click", "", ""),)), "packages"),
-    ],
-)
-def test_a_version_that_does_not_fit(facts: VersionFacts, wrong: str) -> None:
-    found = list(checks_process.versions(facts))
-    assert [one.check for one in found if status(one) is Status.WRONG] == [wrong]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+    ):
+        found = list(checks_process.versions(facts))
+        assert [one.check for one in found if status(one) is WRONG] == [wrong], facts
+    for text, version in (
         ("ovs-vswitchd (Open vSwitch) 3.1.0", (3, 1, 0)),
         ("ovs-vswitchd (Open vSwitch) 2.17.9-dpdk", (2, 17, 9)),
         ("", ()),
         ("something else", ()),
-    ],
-)
-def test_the_version_in_its_own_words(text: str, expected: tuple[int, ...]) -> None:
-    assert checks_process.ovs_version(text) == expected
-
-
-def test_an_open_vswitch_that_does_not_answer_has_no_version() -> None:
+    ):
+        assert checks_process.ovs_version(text) == version
     _, found, _ = checks_process.versions(replace(VERSIONS, ovs=""))
-    assert status(found) is Status.UNKNOWN
+    assert status(found) is UNKNOWN
 
 
 # Meters and limits
@@ -137,153 +113,126 @@ def meters(flows: Sequence[Seen], there: Sequence[MeterFact] | None) -> Finding:
     return checks_meters.meters(flows, there, names={Endpoint(1): "tap1"}, wanted=SETTINGS)
 
 
-def test_meters_count_what_they_have_dropped() -> None:
-    finding = meters([seen(1, 5)], [MeterFact(5, RATE, 7, 1), MeterFact(6, 1, 100, 1)])
-    assert status(finding) is Status.OK
-    assert "0 first SYNs dropped, 7 SYNs dropped" in finding.text
-    assert status(meters([], [])) is Status.OK
-    assert status(meters([Seen(None, 9, 0, 1)], [])) is Status.OK
-
-
-@pytest.mark.parametrize("flows", [[], [seen(1, 5)]])
-def test_meters_that_no_flow_uses_are_named(flows: list[Seen]) -> None:
+def test_meters_count_drops_and_guests_without_one_are_named() -> None:
+    counted = meters([seen(1, 5)], [MeterFact(5, RATE, 7, 1), MeterFact(6, 1, 100, 1)])
+    expect(
+        [
+            (counted, OK, "0 first SYNs dropped, 7 SYNs dropped"),
+            (meters([], []), OK, ""),
+            (meters([Seen(None, 9, 0, 1)], []), OK, ""),
+            (meters([seen(1, None)], ()), WRONG, "SYNs of tap1 are not limited"),
+            (meters([seen(1, 5)], ()), WRONG, "SYNs of tap1 are not limited"),
+            (meters([seen(2, None)], ()), WRONG, "SYNs of a removed port are not limited"),
+            (meters([seen(1, 5)], (MeterFact(5, 3, 0, 1),)), WRONG, "changed dfmeta's meters: 5"),
+            (meters([seen(1, 5)], None), WRONG, "has no meters"),
+        ]
+    )
     others = [MeterFact(7, RATE, 0, 0), MeterFact(65537, RATE, 0, 1), MeterFact(65538, 4321, 0, 0)]
     there = [MeterFact(5, RATE, 7, 1), *others]
-    assert "no flow uses" not in meters(flows, there).text
-    found = meters(flows, [*there, MeterFact(131229, RATE, 0, 0), MeterFact(65693, RATE, 0, 0)])
-    assert status(found) is Status.OK
-    assert "no flow uses the meters 65693, 131229: " in found.text
+    unused = [*there, MeterFact(131229, RATE, 0, 0), MeterFact(65693, RATE, 0, 0)]
+    for flows in ([], [seen(1, 5)]):
+        assert "no flow uses" not in meters(flows, there).text
+        expect([(meters(flows, unused), OK, "no flow uses the meters 65693, 131229: ")])
 
 
-@pytest.mark.parametrize(
-    ("flows", "there", "text"),
-    [
-        ([seen(1, None)], (), "SYNs of tap1 are not limited"),
-        ([seen(1, 5)], (), "SYNs of tap1 are not limited"),
-        ([seen(2, None)], (), "SYNs of a removed port are not limited"),
-        ([seen(1, 5)], (MeterFact(5, 3, 0, 1),), "changed dfmeta's meters: 5"),
-        ([seen(1, 5)], None, "has no meters"),
-    ],
-)
-def test_guests_that_are_not_limited(
-    flows: Sequence[Seen], there: Sequence[MeterFact] | None, text: str
-) -> None:
-    finding = meters(flows, there)
-    assert status(finding) is Status.WRONG
-    assert text in finding.text
-
-
-def test_the_neighbour_table() -> None:
-    assert status(checks_limits.neighbours(LimitFacts())) is Status.OK
+def test_limits_of_the_host() -> None:
+    neighbours, ports = checks_limits.neighbours, checks_limits.local_ports
     room = LimitFacts(neighbours=899, neighbours_max=1000)
-    assert status(checks_limits.neighbours(room)) is Status.OK
-    full = checks_limits.neighbours(replace(room, neighbours=900))
-    assert status(full) is Status.WRONG
-    assert "gc_thresh3=2000" in full.remedy
-
-
-def test_ports_of_connections_to_the_backend() -> None:
-    assert status(checks_limits.local_ports(LimitFacts(), needed=4096)) is Status.OK
-    few = checks_limits.local_ports(LimitFacts(local_ports=100), needed=4096)
-    assert status(few) is Status.WRONG
+    expect(
+        [
+            (neighbours(LimitFacts()), OK, ""),
+            (neighbours(room), OK, ""),
+            (neighbours(replace(room, neighbours=900)), WRONG, "", "gc_thresh3=2000"),
+            (ports(LimitFacts(), needed=4096), OK, ""),
+            (ports(LimitFacts(local_ports=100), needed=4096), WRONG, ""),
+        ]
+    )
 
 
 # The system
 
 
-def test_dates_of_others_are_compared_with_the_clock() -> None:
-    assert checks_system.skew("Thu, 01 Jan 1970 00:02:00 GMT", 100.0) == 20.0
-    assert checks_system.skew("Thu, 01 Jan 1970 00:02:00 -0000", 100.0) == 20.0
-    assert checks_system.skew("yesterday", 100.0) is None
-    assert checks_system.skew("", 100.0) is None
-
-
-@pytest.mark.parametrize(
-    ("facts", "needs", "expected"),
-    [
-        (ClockFacts(True), ("a",), Status.OK),
-        (ClockFacts(True, [("n", 59.0)]), ("a",), Status.OK),
-        (ClockFacts(True, [("n", 61.0)]), (), Status.WRONG),
-        (ClockFacts(False, [("n", -61.0)]), (), Status.WRONG),
-        (ClockFacts(False, [("n", 1.0)]), ("a",), Status.OK),
-        (ClockFacts(False), ("a",), Status.WRONG),
-        (ClockFacts(False), (), Status.OK),
-        (ClockFacts(None), ("a",), Status.UNKNOWN),
-    ],
-)
-def test_a_clock_is_wrong_where_that_does_harm(
-    facts: ClockFacts, needs: Sequence[str], expected: Status
-) -> None:
-    (finding,) = checks_system.clock(facts, needs)
-    assert status(finding) is expected
-
-
-def test_who_is_ahead_is_said() -> None:
+def test_clock_is_wrong_where_that_does_harm() -> None:
+    for text, skew in (
+        ("Thu, 01 Jan 1970 00:02:00 GMT", 20.0),
+        ("Thu, 01 Jan 1970 00:02:00 -0000", 20.0),
+        ("yesterday", None),
+        ("", None),
+    ):
+        assert checks_system.skew(text, 100.0) == skew
+    for facts, needs, expected in (
+        (ClockFacts(True), ("a",), OK),
+        (ClockFacts(True, [("n", 59.0)]), ("a",), OK),
+        (ClockFacts(True, [("n", 61.0)]), (), WRONG),
+        (ClockFacts(False, [("n", -61.0)]), (), WRONG),
+        (ClockFacts(False, [("n", 1.0)]), ("a",), OK),
+        (ClockFacts(False), ("a",), WRONG),
+        (ClockFacts(False), (), OK),
+        (ClockFacts(None), ("a",), UNKNOWN),
+    ):
+        (finding,) = checks_system.clock(facts, needs)
+        assert status(finding) is expected, facts
     ahead, behind = checks_system.clock(ClockFacts(True, [("n", -90.0), ("m", 90.0)]), ())
     assert "of n are 90 s apart (this host's is ahead)" in ahead.text
     assert "of m are 90 s apart (this host's is behind)" in behind.text
 
 
-def test_networkd_is_wrong_while_it_runs_and_removes_something() -> None:
-    on = ("ManageForeignRoutes",)
-    assert status(checks_system.networkd(NetworkdFacts(False, on), SETTINGS)) is Status.OK
-    assert status(checks_system.networkd(NetworkdFacts(True), SETTINGS)) is Status.OK
-    finding = checks_system.networkd(NetworkdFacts(True, on), SETTINGS)
-    assert status(finding) is Status.WRONG
-    assert "[Network]\\nManageForeignRoutes=no\\n" in finding.remedy
+def test_networkd_is_wrong_while_it_runs_and_removes_routes_or_rules() -> None:
+    networkd, on = checks_system.networkd, ("ManageForeignRoutes",)
+    no = "[Network]\\nManageForeignRoutes=no\\n"
+    expect(
+        [
+            (networkd(NetworkdFacts(False, on), SETTINGS), OK, ""),
+            (networkd(NetworkdFacts(True), SETTINGS), OK, ""),
+            (networkd(NetworkdFacts(True, on), SETTINGS), WRONG, "", no),
+        ]
+    )
 
 
-@pytest.mark.parametrize(
-    "facts", [CloudFacts(dmi="OpenStack"), CloudFacts(source="Ec2"), CloudFacts(route="eth0")]
-)
-def test_a_clouds_guest_needs_the_address_itself(facts: CloudFacts) -> None:
-    assert status(checks_system.cloud(facts, SETTINGS)) is Status.WRONG
+def test_guest_of_a_cloud_needs_the_address_itself() -> None:
     elsewhere = replace(SETTINGS, host_ip="169.254.169.253")
-    assert status(checks_system.cloud(facts, elsewhere)) is Status.OK
-    assert status(checks_system.cloud(CloudFacts(), SETTINGS)) is Status.OK
+    for facts in (CloudFacts(dmi="OpenStack"), CloudFacts(source="Ec2"), CloudFacts(route="eth0")):
+        assert status(checks_system.cloud(facts, SETTINGS)) is WRONG, facts
+        assert status(checks_system.cloud(facts, elsewhere)) is OK, facts
+    assert status(checks_system.cloud(CloudFacts(), SETTINGS)) is OK
 
 
 def test_files_with_secrets_are_for_their_owner_and_group() -> None:
-    files = [SecretFile("/etc/a b", "secret", 0o640)]
-    assert status(checks_system.secret_files(files)) is Status.OK
-    assert status(checks_system.secret_files([])) is Status.OK
-    finding = checks_system.secret_files([*files, replace(files[0], mode=0o604)])
-    assert status(finding) is Status.WRONG
-    assert "`chmod o-rwx '/etc/a b'`" in finding.remedy
-    finding = checks_system.secret_files([replace(files[0], uid=65534, strange=True)])
-    assert status(finding) is Status.WRONG
-    assert "/etc/a b (secret, user 65534)" in finding.text
-    assert "`chown root: '/etc/a b'`" in finding.remedy
+    file, secret_files = SecretFile("/etc/a b", "secret", 0o640), checks_system.secret_files
+    strange = secret_files([replace(file, uid=65534, strange=True)])
+    expect(
+        [
+            (secret_files([file]), OK, ""),
+            (secret_files([]), OK, ""),
+            (
+                secret_files([file, replace(file, mode=0o604)]),
+                WRONG,
+                "",
+                "`chmod o-rwx '/etc/a b'`",
+            ),
+            (strange, WRONG, "/etc/a b (secret, user 65534)", "`chown root: '/etc/a b'`"),
+        ]
+    )
 
 
-# systemd's socket units
+def test_socket_units_are_active_where_they_are_enabled() -> None:
+    admin, guests = "dfmeta-agent-admin.socket", "dfmeta-agent-guests.socket"
 
+    def sockets(*states: bool | None) -> Finding:
+        units = zip((admin, guests), states, strict=False)
+        return checks_system.sockets([SocketUnit(name, state) for name, state in units])
 
-def units(*states: bool | None) -> list[SocketUnit]:
-    names = ("dfmeta-agent-admin.socket", "dfmeta-agent-guests.socket")
-    return [SocketUnit(name, state) for name, state in zip(names, states, strict=False)]
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        ([], Status.OK),
-        (units(True), Status.OK),
-        (units(True, True), Status.OK),
-        (units(True, None), Status.UNKNOWN),
-        (units(None, False), Status.WRONG),
-        (units(False, True), Status.WRONG),
-        (units(False, False), Status.WRONG),
-    ],
-)
-def test_socket_units(found: list[SocketUnit], expected: Status) -> None:
-    assert status(checks_system.sockets(found)) is expected
-
-
-def test_an_inactive_socket_unit_is_named_with_the_commands_that_start_it() -> None:
-    finding = checks_system.sockets(units(True, False))
-    assert finding.text.startswith("dfmeta-agent-guests.socket is enabled and inactive: ")
-    assert finding.remedy is not None
-    stop, start = finding.remedy.split("`")[1].split(" && ")
-    assert stop == "systemctl stop dfmeta-agent.service"
-    assert start == "systemctl start dfmeta-agent-guests.socket dfmeta-agent.service"
+    commands = f"`systemctl stop dfmeta-agent.service && systemctl start {guests} dfmeta-agent"
+    inactive = sockets(True, False)
+    expect(
+        [
+            (sockets(), OK, ""),
+            (sockets(True), OK, ""),
+            (sockets(True, True), OK, ""),
+            (sockets(True, None), UNKNOWN, ""),
+            (sockets(None, False), WRONG, ""),
+            (sockets(False, True), WRONG, ""),
+            (sockets(False, False), WRONG, ""),
+            (inactive, WRONG, f"{guests} is enabled and inactive: ", commands),
+        ]
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address
 from typing import Any
@@ -22,8 +23,10 @@ from dfmeta.inspect.facts import (
     Settings,
     Snapshot,
 )
+from dfmeta.inspect.finding import Finding, Status
 from dfmeta.model import TAP_MAC, TAP_VLAN, Endpoint, GuestAddress, MetaNames, PortState
 
+OK, WRONG, WARNING, UNKNOWN = Status.OK, Status.WRONG, Status.WARNING, Status.UNKNOWN
 IP = "169.254.169.254"
 INODE = 4711
 SETTINGS = Settings(
@@ -113,3 +116,18 @@ META_SNAPSHOT = Snapshot(
         _unflooded("tap-meta", "br-meta", "internal", 1, mac_in_use=META_NAMES.mac),
     ),
 )
+
+
+def status(finding: Finding) -> Status:
+    """Of a finding; a fault has a remedy, and nothing else has."""
+    assert bool(finding.remedy) == (finding.status in (WRONG, WARNING)), finding
+    return finding.status
+
+
+def expect(rows: Iterable[tuple[Finding, Status, *tuple[str, ...]]]) -> None:
+    """Compare findings with their status, a part of their text, and parts of their remedy."""
+    for finding, wanted, text, *remedies in rows:
+        assert status(finding) is wanted, finding
+        assert text in finding.text, finding
+        for remedy in remedies:
+            assert remedy in finding.remedy, finding
