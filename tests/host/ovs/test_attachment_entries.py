@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +11,9 @@ import pytest
 
 from dfmeta.attach.model import Attachment, Parent
 from dfmeta.exceptions import AttachDriverError
-from dfmeta.ports import subport_list, subport_writer
 from dfmeta.ports.attach_entries import Entries
 from dfmeta.ports.attach_wired import WiredPorts
-from dfmeta.ports.subport_list import KEY, Claim, Entry
+from dfmeta.ports.subport_list import KEY, Claim
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.ovs import vms
 
@@ -83,31 +81,6 @@ def test_entries_come_and_go_beside_those_of_others(
     entries.remove({two.id})
     entries.remove(set())
     assert vms.rows(host)["tap1"]["external_ids"] == before
-
-
-def test_many_writers_at_once_lose_nothing(host: OpenvSwitch, vm: Parent, entries: Entries) -> None:
-    (row,) = (
-        one["_uuid"] for one in host.records("Interface", "_uuid", "name") if one["name"] == "tap1"
-    )
-    gone = vms.attachment(vm, 50)
-    entries.write(vm, ports(gone))
-
-    def operator(vid: int) -> None:
-        subport_writer.change_list(
-            host.ovsdb_connection, row, lambda text: subport_list.with_entry(text, Entry(vid))
-        )
-
-    def attach(vid: int) -> None:
-        entries.write(vm, ports(vms.attachment(vm, vid)))
-
-    works: list[Callable[[], object]] = [lambda: entries.remove({gone.id})]
-    works += [lambda vid=vid: operator(vid) for vid in range(1, 5)]
-    works += [lambda vid=vid: attach(vid) for vid in range(100, 107)]
-    with ThreadPoolExecutor(len(works)) as pool:
-        for done in [pool.submit(one) for one in works]:
-            done.result()
-    assert sorted(one["vid"] for one in listed(host)) == [*range(1, 5), *range(100, 107)]
-    assert "iface-id" in vms.rows(host)["tap1"]["external_ids"]
 
 
 def test_an_entry_of_an_operator_stands(host: OpenvSwitch, vm: Parent, entries: Entries) -> None:

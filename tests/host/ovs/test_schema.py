@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import ovs.json
 import pytest
 from ovsdbapp.backend.ovs_idl import idlutils
 
@@ -42,14 +41,6 @@ def test_the_part_of_the_schema_is_that_of_ovsdbapp(shared_host: OpenvSwitch) ->
     # An index of columns that are left out is left out.
     kept = described(schema_helper(shared_host.ovsdb_connection, {"Interface": ("ofport",)}))
     assert kept["Interface"][1] == []
-
-
-def test_the_whole_schema_is_not_read_by_characters(
-    shared_host: OpenvSwitch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ovs.json, "PARSER", ovs.json.PARSER_PY)
-    monkeypatch.setattr(ovs.json, "Parser", lambda: pytest.fail("the package's parser"))
-    assert schema_helper(shared_host.ovsdb_connection, COLUMNS)
 
 
 def test_a_column_that_the_server_has_not_is_an_error(shared_host: OpenvSwitch) -> None:

@@ -116,18 +116,6 @@ def test_a_command_and_the_daemon_read_a_trunk_alike(host: OpenvSwitch, watch: W
     assert watch.of("spi-100").parent == ""
 
 
-def test_two_hundred_subports_come_and_go_in_one_transaction(
-    host: OpenvSwitch, watch: Watch
-) -> None:
-    vids = range(100, 300)
-    make_trunk(host, *vids)
-    until(lambda: len(watch.ports) == len(vids) + 1, "all ports")
-    until(lambda: all(watch.of(f"spi-{vid}").segmentation_id == vid for vid in vids), "the VIDs")
-    words = [word for vid in vids for word in ("--", "del-port", f"spi-{vid}")]
-    host.vsctl(*words[1:], wait=False)
-    until(lambda: len(watch.ports) == 1, "the parent alone")
-
-
 def test_the_removal_of_lists_leaves_the_keys_of_others(host: OpenvSwitch, watch: Watch) -> None:
     make_trunk(host, 100)
     ids = (f'external_ids:{KEY}="[]"', "external_ids:dfmeta-instance=x")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-
 import pytest
 
 from dfmeta.exceptions import OvsdbError, UsageError
@@ -194,18 +191,6 @@ def test_a_trunk_with_subports_or_a_list_of_them_stays(host: OpenvSwitch) -> Non
         off(host, "tap1")
     host.vsctl("remove", "Interface", vm.port_name, "external_ids", "dfmeta-subports")
     assert off(host, "tap1").changed
-
-
-def test_many_commands_at_once_make_one_trunk(host: OpenvSwitch) -> None:
-    for number in range(4):
-        vms.plug(host, f"tap{number}", tag=number + 1)
-    before = vms.rows(host)
-    names = [f"tap{number % 4}" for number in range(16)]
-    for command in (on, off):
-        with ThreadPoolExecutor(len(names)) as pool:
-            done = list(pool.map(partial(command, host), names))
-        assert sorted(one.interface for one in done if one.changed) == sorted(set(names))
-    assert vms.rows(host) == before
 
 
 def test_a_change_of_the_vms_row_meanwhile_is_read_again(

@@ -10,7 +10,6 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from dfmeta.attach.engine import Engine, Settings
 from dfmeta.attach.model import Found, Network, Parent, State
 from dfmeta.exceptions import (
     AttachDriverError,
@@ -21,7 +20,6 @@ from dfmeta.ports import attach_wired, neutron_trunks
 from dfmeta.ports.attach_networks import Chosen
 from dfmeta.ports.attach_wired import WiredPorts
 from dfmeta.ports.subport_list import KEY
-from dfmeta.store.db.attachments import Attachments
 from tests.harness.neutron_api import PROJECT
 from tests.harness.ovs import BRIDGE
 from tests.harness.poll import wait_for
@@ -405,20 +403,6 @@ def test_neutron_away_and_back(engines: Engines, vm: Parent) -> None:
     engines.check(engine)
 
 
-def test_a_switch_that_is_late_undoes_the_addition(
-    engines: Engines, vm: Parent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engines.start()
-    monkeypatch.setattr(attach_wired, "WAIT", 0.3)
-    with engines.world.agent.paused():
-        with pytest.raises(AttachDriverError, match="has not connected"):
-            engine.attach(vm, one_of())
-        assert (engine.everything(), engines.world.ours()) == ([], [])
-    monkeypatch.undo()
-    engine.attach(vm, one_of())
-    engines.check(engine)
-
-
 @pytest.mark.parametrize("action", ["attach", "detach"])
 @pytest.mark.parametrize("form", ["bridge", "tags"])
 @pytest.mark.usefixtures("ovn")
@@ -502,23 +486,6 @@ def test_ports_without_a_row_are_removed(engines: Engines, vm: Parent) -> None:
     world.server.bind(vm.port_id, "compute-2")
     engine.tidy()
     assert len(world.ours()) == 1
-
-
-def test_a_row_of_another_host_keeps_its_port(engines: Engines, vm: Parent) -> None:
-    engine = engines.start()
-    engine.attach(vm, one_of())
-    driver = engines.world.driver(vm)
-    other = Engine(
-        Attachments(engines.database),
-        driver,
-        driver._networks,
-        Settings(),
-        host="host-2",
-        clock=lambda: engines.now,
-        name=str,
-    )
-    other.tidy()
-    engines.check(engine)
 
 
 def test_many_at_once_get_an_attachment_each(
