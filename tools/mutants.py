@@ -85,6 +85,8 @@ class Core:
 
     def failures(self, tests: Sequence[str], mutant: Mutant | None = None) -> list[str]:
         """Return the tests that fail; with a mutant, only the first."""
+        if not tests:
+            return []
         environment = os.environ | {"PYTHONPATH": str(ROOT / "tools")}
         options = ["-n0", "--timeout=60"]
         if mutant is not None:
@@ -105,8 +107,13 @@ class Core:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return ["(time limit)"]
-        if process.returncode == _WRONG_USE and "not found: " in output:
-            raise SystemExit(output)
+        gone = {
+            one
+            for one in tests
+            if re.search(rf"not found: .*{re.escape(one)}$", output, re.MULTILINE)
+        }
+        if process.returncode == _WRONG_USE and gone:  # since the map was made
+            return self.failures([one for one in tests if one not in gone], mutant)
         return _FAILED.findall(output) or ["(no report)"] * (process.returncode != 0)
 
     def _make(self, folder: Path) -> None:
@@ -209,7 +216,7 @@ def main() -> None:
             results = list(pool.map(core.judge, mutants))
         # A test that fails without a mutant as well has killed none.
         killers = sorted({one.killer for one in results if "::" in one.killer})
-        _report(results, core.failures(killers) if killers else [])
+        _report(results, core.failures(killers))
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class Mutant(NamedTuple):
         return hashlib.sha256("\t".join(map(str, (_SEED, *self))).encode()).hexdigest()
 
 
-def _mutants(file: str, tree: ast.Module) -> Iterator[tuple[Mutant, int]]:
+def mutants_of(file: str, tree: ast.Module) -> Iterator[tuple[Mutant, int]]:
     """Yield the mutants of a module and their lines; meanwhile the tree is the mutant's."""
     seen: Counter[tuple[str, ...]] = Counter()
     for function, body, place, one in _statements(tree, ""):
@@ -188,7 +188,7 @@ def listed(root: Path, number: int, only: str = "") -> list[Mutant]:
     for path in sorted((root / "dfmeta").rglob("*.py")):
         file, text = str(path.relative_to(root)), path.read_text()
         if not file.startswith(_EXCLUDED) and only in file:
-            candidates.extend(mutant for mutant, _ in _mutants(file, ast.parse(text)))
+            candidates.extend(mutant for mutant, _ in mutants_of(file, ast.parse(text)))
             room[file] = 1 + text.count("\n") // _LINES
     chosen: dict[tuple[str, str], Mutant] = {}
     for mutant in sorted(candidates, key=lambda one: one.rank):
@@ -201,7 +201,7 @@ def listed(root: Path, number: int, only: str = "") -> list[Mutant]:
 def change(mutant: Mutant, source: bytes) -> tuple[ast.Module, int] | None:
     """Return the mutant's module and line; None if the module has no such statement."""
     tree = ast.parse(source)
-    for one, line in _mutants(mutant.file, tree):
+    for one, line in mutants_of(mutant.file, tree):
         if one == mutant:
             return ast.fix_missing_locations(tree), line
     return None
