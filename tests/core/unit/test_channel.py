@@ -69,17 +69,20 @@ def test_messages_that_the_switch_has_sent_are_unread_until_they_are_read(
 
 
 def test_a_batch_is_a_bundle_with_a_barrier_behind_it(channel: Channel, datapath: Datapath) -> None:
-    channel.commit(mods(channel), "the fixed flows")
-    let_hub_run()
     experimenter = [ofp.OFPT_EXPERIMENTER] * (len(FLOWS) + 2)
-    assert datapath.kinds() == [*experimenter, ofp.OFPT_BARRIER_REQUEST]
-    assert len(datapath.flow_mods()) == len(FLOWS)
-
-
-def test_a_batch_goes_out_in_one_write(channel: Channel, datapath: Datapath) -> None:
-    channel.commit(mods(channel), "the fixed flows")
-    let_hub_run()
-    assert datapath.writes == 1
+    meter = channel.wire.add_meter(5, 50)
+    for batch, bundle, kinds in (
+        (mods(channel), True, experimenter),
+        ([], True, []),
+        ([meter], False, [ofp.OFPT_METER_MOD]),
+    ):
+        datapath.sent, datapath.writes = [], 0
+        pending = channel.commit(batch, "a batch", bundle=bundle)
+        let_hub_run()
+        assert datapath.kinds() == [*kinds, ofp.OFPT_BARRIER_REQUEST]
+        assert datapath.writes == 1
+        channel.barrier_reply(datapath.sent[-1].xid)
+        assert pending.wait(SOON) == []
 
 
 def test_no_two_messages_share_an_xid_and_no_two_bundles_a_number(
@@ -103,20 +106,6 @@ def test_xids_start_again_after_the_highest(channel: Channel, datapath: Datapath
     assert [one.xid for one in datapath.sent] == [MAX_XID, 1]
 
 
-def test_an_empty_batch_is_a_barrier(channel: Channel, datapath: Datapath) -> None:
-    pending = channel.commit([], "nothing")
-    let_hub_run()
-    assert datapath.kinds() == [ofp.OFPT_BARRIER_REQUEST]
-    channel.barrier_reply(datapath.sent[-1].xid)
-    assert pending.wait(SOON) == []
-
-
-def test_meters_go_out_as_they_are(channel: Channel, datapath: Datapath) -> None:
-    channel.commit([channel.wire.add_meter(5, 50)], "meter 5", bundle=False)
-    let_hub_run()
-    assert datapath.kinds() == [ofp.OFPT_METER_MOD, ofp.OFPT_BARRIER_REQUEST]
-
-
 def test_a_batch_is_confirmed_by_its_own_barrier_alone(
     channel: Channel, datapath: Datapath
 ) -> None:
@@ -132,7 +121,7 @@ def test_a_batch_is_confirmed_by_its_own_barrier_alone(
     assert not second.finished
 
 
-def test_any_number_may_wait_for_one_batch(channel: Channel, datapath: Datapath) -> None:
+def test_several_threads_may_wait_for_one_batch(channel: Channel, datapath: Datapath) -> None:
     pending = channel.commit(mods(channel), "the fixed flows")
     waiting = [eventlet.spawn(pending.wait, 5) for _ in range(3)]
     let_hub_run()
@@ -163,7 +152,7 @@ def test_a_refused_request_fails_at_once(channel: Channel, datapath: Datapath) -
         pending.wait(SOON)
 
 
-def test_an_error_for_nobody_is_nobodys(channel: Channel, datapath: Datapath) -> None:
+def test_an_error_with_an_unknown_xid_is_not_taken(channel: Channel, datapath: Datapath) -> None:
     pending = channel.commit(mods(channel), "the fixed flows")
     let_hub_run()
     assert not channel.error(0xDEAD, *REFUSED)
@@ -194,7 +183,9 @@ def test_a_silent_switch_is_a_timeout_that_names_the_batch(
     assert pending.wait(SOON) == []
 
 
-def test_what_is_under_way_fails_with_its_connection(channel: Channel, datapath: Datapath) -> None:
+def test_requests_under_way_fail_with_their_connection(
+    channel: Channel, datapath: Datapath
+) -> None:
     batch = channel.commit(mods(channel), "the fixed flows")
     request = channel.request(channel.wire.dump(), "the dump of flows")
     waiting = eventlet.spawn(pytest.raises, NotConnectedError, batch.wait, 5)
@@ -249,14 +240,11 @@ def test_a_connection_that_takes_no_more_ends_its_sender(channel: Channel) -> No
     channel.detach(full)
 
 
-@pytest.mark.parametrize(
-    ("kind", "code", "text"),
-    [
+def test_an_error_is_named() -> None:
+    for kind, code, text in (
         (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL, "OFPFMFC_TABLE_FULL"),
         (ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_METER_EXISTS, "OFPMMFC_METER_EXISTS"),
         (ofp.OFPET_EXPERIMENTER, 2305, "experimenter error 2305"),
         (12345, 6789, "12345"),
-    ],
-)
-def test_an_error_is_named(kind: int, code: int, text: str) -> None:
-    assert text in error_text(kind, code)
+    ):
+        assert text in error_text(kind, code)

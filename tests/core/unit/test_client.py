@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -15,15 +16,15 @@ from dfmeta.exceptions import NotRunningError
 from tests.harness.closing import serving
 
 
-@pytest.fixture(params=[b"[" * 100_000, b'{"status": ' * 100_000, b"<html>", b"\xff", b""])
-def stranger(request: pytest.FixtureRequest) -> Iterator[cfg.ConfigOpts]:
+@contextlib.contextmanager
+def stranger(content: bytes) -> Iterator[cfg.ConfigOpts]:
     """A configuration whose admin listener is another program's."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(request.param)
+            self.wfile.write(content)
 
         def log_message(self, *_args: object) -> None:
             pass
@@ -35,8 +36,10 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[cfg.ConfigOpts]:
         yield conf
 
 
-def test_an_answer_that_is_no_json_is_another_program_s(stranger: cfg.ConfigOpts) -> None:
-    with pytest.raises(NotRunningError, match="is not JSON"):
-        ask_agent(stranger, "/ports")
-    assert daemon_facts(stranger).cause == "its answer is not dfmeta-agent's"
-    assert daemon_version(stranger) == ""
+def test_an_answer_without_json_is_another_program_s() -> None:
+    for content in (b"[" * 100_000, b'{"status": ' * 100_000, b"<html>", b"\xff", b""):
+        with stranger(content) as conf:
+            with pytest.raises(NotRunningError, match="is not JSON"):
+                ask_agent(conf, "/ports")
+            assert daemon_facts(conf).cause == "its answer is not dfmeta-agent's"
+            assert daemon_version(conf) == ""

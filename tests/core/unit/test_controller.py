@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
+from copy import copy
 
 import eventlet
 import pytest
@@ -13,6 +14,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from dfmeta import metrics
 from dfmeta.apps import driver as driver_module
 from dfmeta.apps.removals import LATE, Removals
+from dfmeta.exceptions import NotConnectedError
 from dfmeta.flows.desired import fixed_flows
 from dfmeta.flows.pipeline import BR_INT, Purpose
 from dfmeta.model import Endpoint, PortId
@@ -27,6 +29,7 @@ from tests.core.unit.support import (
     let_hub_run,
     port,
     removed_of,
+    syn,
     until,
 )
 
@@ -60,36 +63,34 @@ def hook(rig: Rig) -> object:
     return next(mod for mod in rig.switch.dump() if mod.cookie & 0xFFFF == Purpose.GUEST_HTTP)
 
 
-@pytest.mark.parametrize("reads", [True, False], ids=["in its turn", "too slowly"])
-def test_the_thread_that_reads_gets_its_turn_first(rig: Rig, reads: bool) -> None:
-    ours, theirs = socket.socketpair()
-    with contextlib.closing(ours), contextlib.closing(theirs):
-        rig.switch.socket = ours
-        rig.controller.heed()
-        theirs.send(b"a message")
-        heard: list[bytes] = []
-        if reads:
-            eventlet.spawn_n(lambda: heard.append(ours.recv(64)))
-        rig.controller.heed()
-        assert heard == [b"a message"] * reads
+def test_the_thread_that_reads_the_switch_gets_its_turn_first(rig: Rig) -> None:
+    for reads in (True, False):
+        switch, theirs = socket.socketpair()
+        with contextlib.closing(switch), contextlib.closing(theirs):
+            rig.switch.socket = switch
+            rig.controller.heed()
+            theirs.send(b"a message")
+            heard: list[bytes] = []
+            if reads:
+                eventlet.spawn_n(lambda to, sock: to.append(sock.recv(64)), heard, switch)
+            rig.controller.heed()
+            assert heard == [b"a message"] * reads
 
 
-def test_a_foreign_datapath_is_refused_and_closed(caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig()
+def test_a_foreign_datapath_is_refused_and_closed(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     stranger = Datapath(number=0xBAD)
     rig.controller.connected(stranger)
     assert stranger.closed
-    assert not rig.channel.connected
     assert stranger.sent == []
     assert "0000000000000bad" in caplog.text
     rig.controller.disconnected(stranger)
-    assert not rig.channel.connected
-
-
-def test_a_foreign_datapath_does_not_take_the_place_of_ours(rig: Rig) -> None:
-    rig.controller.connected(Datapath(number=0xBAD))
-    assert rig.controller.ready
     assert rig.channel.connected
+    assert rig.controller.ready
+    unconnected = Rig()
+    unconnected.controller.connected(stranger)
+    assert not unconnected.channel.connected
 
 
 def test_while_the_bridges_id_is_not_known_a_connection_is_taken() -> None:
@@ -102,35 +103,37 @@ def test_while_the_bridges_id_is_not_known_a_connection_is_taken() -> None:
     rig.controller.disconnected(unknown)
 
 
-def test_a_connection_first_says_who_we_are_and_what_we_want() -> None:
+def test_a_connection_begins_with_its_settings_and_is_ready_after_the_flows() -> None:
     rig = Rig()
+    assert not rig.controller.ready
     rig.controller.connected(rig.switch)
     let_hub_run()
     assert rig.switch.kinds() == [ofp.OFPT_EXPERIMENTER, ofp.OFPT_SET_ASYNC]
     assert metrics.REGISTRY.get_sample_value("dfmeta_switch_connected") == 1
-    rig.disconnect()
-    assert metrics.REGISTRY.get_sample_value("dfmeta_switch_connected") == 0
-
-
-def test_it_is_ready_once_every_flow_is_confirmed() -> None:
-    rig = Rig()
-    assert not rig.controller.ready
-    rig.controller.connected(rig.switch)
     assert not rig.controller.ready
     rig.connect()
     assert rig.controller.ready
     rig.disconnect()
     assert not rig.controller.ready
+    assert metrics.REGISTRY.get_sample_value("dfmeta_switch_connected") == 0
 
 
-def test_the_hook_of_the_tap_raises_doubt_too(rig: Rig) -> None:
+def test_doubt_is_raised_by_a_removed_hook_alone(rig: Rig) -> None:
+    rig.registry.learn(HERE, address(), 0)
+    rig.registry.set_port(port(instance=OTHER_INSTANCE))
+    let_hub_run()
+    for change in ({"cookie": 0x1234}, {"priority": 7}):
+        mod = copy(hook(rig))
+        vars(mod).update(change)
+        rig.controller.flow_removed(removed_of(mod))
+        assert rig.controller.ready, change
     mods = rig.switch.dump()
     from_tap = next(mod for mod in mods if mod.cookie & 0xFFFF == Purpose.FROM_TAP)
     rig.controller.flow_removed(removed_of(from_tap))
     assert not rig.controller.ready
 
 
-def test_a_hook_that_we_removed_raises_none(rig: Rig) -> None:
+def test_a_removal_of_dfmeta_raises_no_doubt(rig: Rig) -> None:
     heard = []
     rig.switch.removed = lambda message: (
         heard.append(message),
@@ -142,7 +145,7 @@ def test_a_hook_that_we_removed_raises_none(rig: Rig) -> None:
     assert rig.controller.ready
 
 
-def test_a_removal_of_ours_that_is_told_late_is_not_anothers(
+def test_a_late_notice_of_dfmetas_removal_raises_no_doubt(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The port is back by then, and its flows with it."""
@@ -195,34 +198,10 @@ def test_a_removal_that_found_no_flow_hides_anothers_for_a_moment_alone() -> Non
     assert removals._sent == {}
 
 
-def test_a_changed_guest_raises_no_doubt(rig: Rig) -> None:
-    rig.registry.learn(HERE, address(), 0)
-    rig.registry.set_port(port(instance=OTHER_INSTANCE))
-    let_hub_run()
-    assert rig.controller.ready
-
-
-@pytest.mark.parametrize("change", [{"cookie": 0x1234}, {"priority": 7}], ids=str)
-def test_a_flow_that_is_not_expected_raises_none(rig: Rig, change: dict[str, int]) -> None:
-    from copy import copy
-
-    mod = copy(hook(rig))
-    for name, value in change.items():
-        setattr(mod, name, value)
-    rig.controller.flow_removed(removed_of(mod))
-    assert rig.controller.ready
-
-
 def test_a_removed_flow_without_a_connection_is_left_to_the_next_one(rig: Rig) -> None:
     message = removed_of(hook(rig))
     rig.disconnect()
     rig.controller.flow_removed(message)
-
-
-def test_many_doubts_are_one(rig: Rig) -> None:
-    for _ in range(5):
-        rig.controller.doubt()
-    assert rig.controller._doubts.qsize() == 1
 
 
 def test_the_same_tap_again_raises_no_doubt(rig: Rig) -> None:
@@ -235,17 +214,11 @@ def test_the_same_tap_again_raises_no_doubt(rig: Rig) -> None:
 def test_a_change_that_cannot_be_sent_is_left_to_the_next_reconcile(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dfmeta.exceptions import NotConnectedError
-
     def lost(_endpoint: Endpoint) -> None:
         raise NotConnectedError(bridge="br-int")
 
     monkeypatch.setattr(rig.reconciler, "apply", lost)
     rig.registry.remove_port(PortId("row-of-tap1"))
-
-
-def test_the_watch_reconciles_a_new_connection(reconciled: Rig) -> None:
-    assert len(reconciled.switch.flows) == FIXED_FLOWS + PORT_FLOWS
 
 
 def test_the_watch_puts_back_what_is_lost_without_a_word(reconciled: Rig) -> None:
@@ -293,15 +266,13 @@ def test_the_watch_outlives_a_lost_connection_in_the_middle_of_a_count(
 
 
 def test_the_watch_gives_up_syns_that_waited_too_long(watching: Rig) -> None:
-    from tests.core.unit.support import syn
-
     watching.registry.set_port(port(instance=""))
     watching.learner.packet_in(13, syn())
     watching.now += 100
     until(lambda: not len(watching.learner.holds), "the SYN to be given up")
 
 
-def test_what_is_sent_while_the_flows_are_counted_is_not_missed(rig: Rig) -> None:
+def test_changes_while_the_flows_are_counted_are_not_missing(rig: Rig) -> None:
     rig.switch.silent = True
     looks = eventlet.spawn(rig.controller._looks_right)
     let_hub_run()

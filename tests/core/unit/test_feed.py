@@ -49,12 +49,6 @@ class World:
         return new, list(endpoints)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "SETTLE_TIMEOUT", 0.02)
-    monkeypatch.setattr(feed_module, "POLL", 0.001)
-
-
 def test_settling_tells_every_follower_once_of_each_endpoint_in_its_order() -> None:
     world = World(Follower(), Follower())
     world.registry.set_port(port(14))
