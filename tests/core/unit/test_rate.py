@@ -144,15 +144,6 @@ def test_ports_at_rest_are_forgotten() -> None:
     assert len(world.limiter._ports) <= 10
 
 
-def test_a_clock_that_goes_back_and_forth_earns_nothing(world: World) -> None:
-    world.ask_at_once(10)
-    for _ in range(100):
-        world.now -= 5
-        assert world.ask().delay > 0 or world.ask().refuse
-        world.now += 5
-    assert world.ask().refuse
-
-
 @given(SETTINGS, st.lists(st.tuples(STEPS, st.integers(1, 50)), max_size=30))
 def test_no_more_are_taken_in_any_time_than_the_windows_allow(
     settings: RateSettings, asked: list[tuple[float, int]]

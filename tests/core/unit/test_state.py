@@ -86,27 +86,24 @@ def test_members_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> No
     assert state.host == HostMemory("x", "10.0.0.1", 2)
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
+def test_side_of_the_host_that_cannot_be_is_no_memory(tmp_path: Path) -> None:
+    for host in (
         5,
         {},
         {"device": "x", "address": "10.0.0", "table": 2},
         {"device": "x", "address": "10.0.0.1", "table": 2, "address6": "fd00::x"},
-    ],
-)
-def test_a_hosts_side_that_cannot_be_is_no_memory(tmp_path: Path, host: object) -> None:
-    assert write(tmp_path, json.dumps(GOOD | {"host": host})).load() == State()
+    ):
+        assert write(tmp_path, json.dumps(GOOD | {"host": host})).load() == State(), host
 
 
-@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1, "x"])
-def test_a_file_of_another_format_is_no_memory_and_one_line_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, version: object
+def test_file_of_another_format_is_no_memory_and_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = write(tmp_path, json.dumps(GOOD | {"version": version}))
-    assert file.load() == State()
-    (record,) = caplog.records
-    assert f"it has format {version!r}, this dfmeta knows {VERSION}" in record.getMessage()
+    for version in (VERSION - 1, VERSION + 1, "x"):
+        caplog.clear()
+        assert write(tmp_path, json.dumps(GOOD | {"version": version})).load() == State()
+        (record,) = caplog.records
+        assert f"it has format {version!r}, this dfmeta knows {VERSION}" in record.getMessage()
 
 
 def test_a_file_of_before_guests_had_a_meter_of_their_own_is_read(
@@ -119,33 +116,28 @@ def test_a_file_of_before_guests_had_a_meter_of_their_own_is_read(
     assert caplog.records == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "\x00",
-        "nonsense",
-        "[]",
-        "null",
-        '{"version": 1}',
-        json.dumps(GOOD | {"port": "x"}),
-        json.dumps(GOOD | {"holders": []}),
-        json.dumps(GOOD | {"resting": 5}),
-        json.dumps(GOOD | {"resting": ["x"]}),
-        json.dumps(GOOD | {"holders": {"x": {}}}),
-        json.dumps(GOOD | {"holders": {"1": ["a"]}}),
-        json.dumps(GOOD | {"holders": {"1": {"port_id": "a", "instance_id": "b", "slots": 5}}}),
-        json.dumps(GOOD | {"meters": {"1": None}}),
-        json.dumps(GOOD)[:-5],
-        json.dumps(GOOD | {"port": float("inf")}),
-        pytest.param("[" * 100_000, id="depth"),
-    ],
-)
-def test_a_file_that_makes_no_sense_is_no_memory(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+def test_file_that_makes_no_sense_is_no_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert write(tmp_path, text).load() == State()
-    assert "starting with an empty state" in caplog.text
+    one = {"port_id": "a", "instance_id": "b", "slots": 5}
+    texts = ["", "\x00", "nonsense", "[]", "null", '{"version": 1}', json.dumps(GOOD)[:-5]]
+    for odd in (
+        {"port": "x"},
+        {"port": float("inf")},
+        {"holders": []},
+        {"holders": {"x": {}}},
+        {"holders": {"1": ["a"]}},
+        {"holders": {"1": one}},
+        {"resting": 5},
+        {"resting": ["x"]},
+        {"meters": {"1": None}},
+    ):
+        texts.append(json.dumps(GOOD | odd))
+    for text in (*texts, "[" * 100_000, "\udcff\udcfe{}"):
+        caplog.clear()
+        (tmp_path / FILE).write_bytes(text.encode(errors="surrogateescape"))
+        assert StateFile(tmp_path).load() == State(), text[:80]
+        assert "starting with an empty state" in caplog.text, text[:80]
 
 
 def test_a_save_that_fails_is_logged_and_tried_again(

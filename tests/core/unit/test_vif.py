@@ -46,14 +46,12 @@ def test_os_vifs_port_is_served() -> None:
     assert port.sources == {"instance_id": "ovsdb"}
 
 
-def test_of_two_names_of_an_instance_novas_counts() -> None:
-    port = port_of(external_ids=ids(vm_id=OTHER_INSTANCE))
-    assert port.instance_id == INSTANCE
-
-
-def test_an_empty_vm_uuid_leaves_it_to_vm_id() -> None:
-    port = port_of(external_ids=ids(vm_uuid=" ", vm_id=INSTANCE))
-    assert port.instance_id == INSTANCE
+def test_instance_is_of_vm_uuid_and_else_of_vm_id() -> None:
+    assert port_of(external_ids=ids(vm_id=OTHER_INSTANCE)).instance_id == INSTANCE
+    for empty in (None, " "):
+        port = port_of(external_ids=ids(vm_uuid=empty, vm_id=INSTANCE))
+        assert (port.instance_id, port.state) == (INSTANCE, PortState.SERVED)
+    assert port_of(external_ids={"vm-id": INSTANCE}).state is PortState.SERVED
 
 
 def test_a_project_that_somebody_set_is_taken() -> None:
@@ -62,11 +60,12 @@ def test_a_project_that_somebody_set_is_taken() -> None:
     assert port.sources == {"instance_id": "ovsdb", "project_id": "ovsdb"}
 
 
-@pytest.mark.parametrize(
-    "written", [INSTANCE.upper(), f"{{{INSTANCE}}}", INSTANCE.replace("-", ""), f" {INSTANCE}\n"]
-)
-def test_an_instance_is_read_into_the_one_form_that_all_know(written: str) -> None:
-    assert port_of(external_ids=ids(vm_uuid=written)).instance_id == INSTANCE
+def test_instance_is_read_into_the_canonical_form() -> None:
+    for written in (
+        *(INSTANCE.upper(), f"{{{INSTANCE}}}", INSTANCE.replace("-", "")),
+        f" {INSTANCE}\n",
+    ):
+        assert port_of(external_ids=ids(vm_uuid=written)).instance_id == INSTANCE, written
 
 
 META = MetaIds("240.0.0.5", "fa:16:ee:00:00:05", "fd00:a9fe:a9fe:a9fe::5")
@@ -99,9 +98,12 @@ def test_a_vif_whose_instance_is_not_known_yet_is_waited_for() -> None:
     assert port.endpoint == Endpoint(5)
 
 
-@pytest.mark.parametrize("kind", ["patch", "vxlan", "gre", "geneve", "erspan", "bareudp", "dpdk"])
-def test_a_tunnel_or_a_patch_port_is_no_guests(kind: str) -> None:
-    assert vifs(row(type=kind)) == ()
+def test_type_of_an_interface_decides_whether_a_guest_can_be_behind_it() -> None:
+    for kind in ("patch", "vxlan", "gre", "geneve", "erspan", "bareudp", "dpdk"):
+        assert vifs(row(type=kind)) == (), kind
+    for kind in ("", "system", "tap", "internal", "dpdkvhostuserclient", "afxdp"):
+        assert port_of(type=kind).state is PortState.SERVED, kind
+    assert vifs(row(type="internal", external_ids=ids(vm_uuid=None))) == (), "an agent's"
 
 
 @pytest.mark.parametrize(
@@ -132,56 +134,39 @@ def test_a_devices_mac_is_of_use_where_its_name_is_too_long_for_openflow() -> No
     assert long.device_mac == "02:00:00:00:00:ab"
 
 
-@pytest.mark.parametrize("kind", ["", "system", "tap", "internal", "dpdkvhostuserclient", "afxdp"])
-def test_a_type_that_a_guest_can_be_behind_is_one(kind: str) -> None:
-    assert port_of(type=kind).state is PortState.SERVED
-
-
-@pytest.mark.parametrize(
-    "external_ids",
-    [
+def test_uplink_or_port_of_the_host_is_no_guests() -> None:
+    for external_ids in (
         {},
         {"iface-id": "port-1"},
         {"attached-mac": GUEST_MAC},
         {"iface-id": "", "attached-mac": GUEST_MAC},
         {"skip_cleanup": "true"},
-    ],
-    ids=str,
-)
-def test_an_uplink_or_a_port_of_the_host_is_no_guests(external_ids: dict[str, str]) -> None:
-    assert vifs(row(external_ids=external_ids)) == ()
+    ):
+        assert vifs(row(external_ids=external_ids)) == (), external_ids
 
 
-@pytest.mark.parametrize(
-    ("tag", "vlan_mode", "state"),
-    [
+def test_dead_port_is_not_served_and_an_isolated_one_is() -> None:
+    for tag, vlan_mode, state in (
         ((), (), PortState.SERVED),
         ((5,), (), PortState.SERVED),
         ((4095,), (), PortState.DEAD),
         ((4095,), ("access",), PortState.DEAD),
         ((4095,), ("trunk",), PortState.SERVED),
-    ],
-)
-def test_a_dead_port_is_not_served_and_an_isolated_one_is(
-    tag: tuple[int, ...], vlan_mode: tuple[str, ...], state: PortState
-) -> None:
-    assert port_of(tag=tag, vlan_mode=vlan_mode).state is state
+    ):
+        assert port_of(tag=tag, vlan_mode=vlan_mode).state is state, (tag, vlan_mode)
 
 
-@pytest.mark.parametrize("ofport", [(), (-1,), (0,), (65534,), (OFPORT_MAX + 1,), (5, 6)])
-def test_a_port_without_a_usable_number_has_no_endpoint(ofport: tuple[int, ...]) -> None:
-    port = port_of(ofport=ofport)
-    assert port.state is PortState.NO_OFPORT
-    assert port.endpoint is None
+def test_port_without_a_usable_number_has_no_endpoint() -> None:
+    for ofport in ((), (-1,), (0,), (65534,), (OFPORT_MAX + 1,), (5, 6)):
+        port = port_of(ofport=ofport)
+        assert (port.state, port.endpoint) == (PortState.NO_OFPORT, None), ofport
 
 
-@pytest.mark.parametrize("written", ["web-1", "0", INSTANCE + "0", "ü", "\0"])
-def test_an_instance_that_is_no_uuid_is_a_fault_that_names_it(written: str) -> None:
-    port = port_of(external_ids=ids(vm_uuid=written))
-    assert port.state is PortState.BROKEN
-    assert port.endpoint is None
-    assert port.instance_id == ""
-    assert repr(written) in port.fault
+def test_instance_that_is_no_uuid_is_a_fault_that_names_it() -> None:
+    for written in ("web-1", "0", INSTANCE + "0", "ü", "\0"):
+        port = port_of(external_ids=ids(vm_uuid=written))
+        assert (port.state, port.endpoint, port.instance_id) == (PortState.BROKEN, None, "")
+        assert repr(written) in port.fault
 
 
 def test_a_fault_names_the_key_that_is_at_fault_and_is_short() -> None:

@@ -1,0 +1,333 @@
+"""The guests' listeners should have one port, outlive the daemon, and need no address there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dfmeta.cmd import listening
+from dfmeta.cmd.listening import GuestListeners
+from dfmeta.exceptions import StartError
+from dfmeta.proxy import sockets
+from dfmeta.proxy.limits import SYN_ACK_RETRIES
+from dfmeta.proxy.sockets import confined, has_ipv6, index_of
+from dfmeta.state import State
+
+NOT_OURS = "fd00:a9fe:a9fe:a9fe::a9fe"
+"""An address that no device has."""
+
+NUMBERS = range(21000, 21100)
+
+
+def group(**options: object) -> Any:
+    """The options ``[df_metadata]``."""
+    common = {"metadata_interface": "lo", "host_ip": "127.0.0.1", "host_ip6": "::1"}
+    return SimpleNamespace(**{**common, "ip6": ["fe80::a9fe:a9fe"], "port": 0, **options})
+
+
+class Keeping:
+    """Keeps nothing; has what an earlier run left, and notes what it is to keep."""
+
+    def __init__(self, *left: socket.socket) -> None:
+        self.left = [os.dup(sock.fileno()) for sock in left]
+        self.kept: list[list[int] | None] = []
+        """Inodes of each call; None: dropped."""
+
+    def take(self) -> list[int]:
+        return self.left
+
+    def keep(self, fds: Sequence[int]) -> None:
+        self.kept.append([os.fstat(fd).st_ino for fd in fds])
+
+    def look_after(self, fds: Sequence[int]) -> None:
+        self.keep(fds)
+
+    def drop(self) -> None:
+        self.kept.append(None)
+
+
+Make = Callable[..., GuestListeners]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Makes listeners, which are closed after the test."""
+    monkeypatch.setattr(listening, "HOLDER_END", 0.0)
+    made: list[GuestListeners] = []
+
+    def make(keeping: Keeping, state: State | None = None, **options: object) -> GuestListeners:
+        made.append(GuestListeners(group(**options), state or State(), keeping))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for sock in one.sockets.values():
+            sock.close()
+
+
+def inode(sock: Any) -> int:
+    return os.fstat(sock.fileno()).st_ino
+
+
+def inodes(listeners: GuestListeners) -> list[int]:
+    return [inode(sock) for sock in listeners.sockets.values()]
+
+
+def numbers(listeners: GuestListeners) -> set[int]:
+    return {sock.getsockname()[1] for sock in listeners.sockets.values()}
+
+
+@pytest.fixture
+def earlier(make: Make) -> GuestListeners:
+    """The listeners of an earlier run."""
+    one = make(Keeping())
+    one.open()
+    return one
+
+
+def port_of(listeners: GuestListeners) -> int:
+    (number,) = numbers(listeners)
+    return number
+
+
+def test_both_are_opened_at_one_port_and_kept(make: Make) -> None:
+    keeping = Keeping()
+    listeners = make(keeping)
+    listeners.open()
+    assert list(listeners.sockets) == [4, 6]
+    assert [sock.getsockname()[0] for sock in listeners.sockets.values()] == ["127.0.0.1", "::1"]
+    assert len(numbers(listeners)) == 1
+    assert keeping.kept == [inodes(listeners)]
+    for sock in listeners.sockets.values():
+        assert confined(sock)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT) == SYN_ACK_RETRIES
+    assert listeners.sockets[6].family == socket.AF_INET6
+    assert listeners.sockets[6].getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY) == 1
+    listeners.open()
+    assert len(keeping.kept) == 1, "there is nothing left to do"
+
+
+def test_a_device_that_does_not_exist_is_waited_for(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeping = Keeping()
+    listeners = make(keeping)
+    for later in ("at once", "after both were opened"):
+        with monkeypatch.context() as patched:
+            module = listening if later != "at once" else sockets
+            patched.setattr(module, "index_of", lambda _device: index_of("dfm-none"))
+            with pytest.raises(OSError, match="No such device") as caught:
+                listeners.open()
+        assert caught.value.errno == errno.ENODEV
+        assert len(listeners.sockets) == (0 if later == "at once" else 2)
+    listeners.open()
+    assert all(confined(sock) for sock in listeners.sockets.values())
+    assert keeping.kept == [inodes(listeners)]
+
+
+@pytest.mark.parametrize("how", ["not configured", "not in the kernel"])
+def test_without_ipv6_there_is_one(make: Make, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    if how == "not in the kernel":
+        monkeypatch.setattr(listening, "has_ipv6", lambda: False)
+    keeping = Keeping()
+    listeners = make(keeping, ip6=[] if how == "not configured" else ["fe80::a9fe:a9fe"])
+    listeners.open()
+    assert list(listeners.sockets) == [4]
+    assert keeping.kept == [inodes(listeners)]
+
+
+def test_a_kernel_without_ipv6_says_so_and_other_errors_are_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert has_ipv6()
+    number = errno.EAFNOSUPPORT
+
+    def refuse(*_args: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(sockets.socket, "socket", refuse)
+    assert not has_ipv6()
+    number = errno.EMFILE
+    with pytest.raises(OSError, match="Too many open files"):
+        has_ipv6()
+
+
+def taken() -> socket.socket:
+    """A listener at a port that no program has at ::1 or 127.0.0.1, below those of connections."""
+    for number in NUMBERS:
+        with contextlib.suppress(OSError):
+            socket.create_server(("127.0.0.1", number)).close()
+            return socket.create_server(("::1", number), family=socket.AF_INET6)
+    raise AssertionError("every port is taken")
+
+
+def test_another_program_at_the_port_for_ipv6_is_one_clear_line(make: Make) -> None:
+    with taken() as other:
+        number = other.getsockname()[1]
+        listeners = make(Keeping(), port=number)
+        with pytest.raises(
+            StartError, match=rf"cannot listen on \[::1\]:{number} on lo: "
+        ) as raised:
+            listeners.open()
+        assert "[df_metadata] port" in str(raised.value)
+
+
+def test_without_a_configured_port_both_move_to_one_that_is_free(make: Make) -> None:
+    keeping = Keeping()
+    with taken() as other:
+        number = other.getsockname()[1]
+        listeners = make(keeping, State(port=number))
+        listeners.open()
+        assert len(numbers(listeners)) == 1
+        assert number not in numbers(listeners)
+    assert keeping.kept == [inodes(listeners)]
+
+
+# An earlier run
+
+
+def test_both_are_taken_over_and_keep_room_for_others(make: Make, earlier: GuestListeners) -> None:
+    """Else what is half open stays for the kernel's default, a minute."""
+    for sock in earlier.sockets.values():
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, SYN_ACK_RETRIES + 1)
+    keeping = Keeping(*reversed(earlier.sockets.values()))
+    listeners = make(keeping, State(port=port_of(earlier)))
+    listeners.open()
+    assert inodes(listeners) == inodes(earlier)
+    assert listeners.sockets[6].family == socket.AF_INET6
+    assert keeping.kept == [], "they are kept already"
+    for sock in listeners.sockets.values():
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT) == SYN_ACK_RETRIES
+
+
+def test_the_one_of_a_release_without_ipv6_gets_its_second(
+    make: Make, earlier: GuestListeners
+) -> None:
+    keeping = Keeping(earlier.sockets[4])
+    number = port_of(earlier)
+    earlier.sockets[6].close()
+    listeners = make(keeping, port=number)
+    listeners.open()
+    assert inode(listeners.sockets[4]) == inode(earlier.sockets[4])
+    assert numbers(listeners) == {number}
+    assert keeping.kept == [inodes(listeners)]
+    listeners.undo()
+    assert keeping.kept[1:] == [[inode(earlier.sockets[4])]], "only the second one was made"
+
+
+def test_one_that_is_not_configured_any_more_is_closed(make: Make, earlier: GuestListeners) -> None:
+    keeping = Keeping(*earlier.sockets.values())
+    listeners = make(keeping, port=port_of(earlier), ip6=[])
+    listeners.open()
+    assert inodes(listeners) == [inode(earlier.sockets[4])]
+    assert keeping.kept == [inodes(listeners)]
+
+
+def test_those_at_another_place_are_closed(
+    make: Make, earlier: GuestListeners, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    keeping = Keeping(*earlier.sockets.values())
+    listeners = make(keeping, State(port=port_of(earlier)), host_ip6=NOT_OURS)
+    listeners.open()
+    assert inode(listeners.sockets[4]) == inode(earlier.sockets[4])
+    assert listeners.sockets[6].getsockname()[0] == NOT_OURS
+    assert keeping.kept == [inodes(listeners)]
+    listeners.close_former()
+    assert f"Closed the listener of an earlier run at [::1]:{port_of(earlier)}" in caplog.text
+
+
+def test_those_at_another_place_neither_accept_nor_refuse_guests_until_flows_are_exchanged(
+    make: Make, earlier: GuestListeners
+) -> None:
+    place = earlier.sockets[4].getsockname()
+    listeners = make(Keeping(*earlier.sockets.values()), host_ip="127.0.0.2")
+    with socket.create_connection(place) as waits:
+        # The last part of its handshake may be on its way.
+        select.select([earlier.sockets[4].fileno()], [], [])
+        listeners.open()
+        with pytest.raises(ConnectionResetError):
+            waits.recv(1)
+    assert not accepts(earlier.sockets[4], wait=False)
+    listeners.close_former()
+
+
+# A service manager
+
+
+def test_a_unit_with_ipv4_alone_leaves_ipv6_to_the_daemon(
+    make: Make, earlier: GuestListeners
+) -> None:
+    keeping = Keeping()
+    number = port_of(earlier)
+    earlier.sockets[6].close()
+    listeners = make(keeping)
+    listeners.take_over({4: socket_of(earlier, 4)})
+    listeners.open()
+    assert numbers(listeners) == {number}
+    assert keeping.kept == [[inode(listeners.sockets[6])]]
+    listeners.look_after()
+    listeners.undo()
+    assert keeping.kept[1:] == [[inode(listeners.sockets[6])], None]
+
+
+def test_a_unit_with_both_needs_no_keeper(make: Make, earlier: GuestListeners) -> None:
+    keeping = Keeping()
+    listeners = make(keeping)
+    listeners.take_over({version: socket_of(earlier, version) for version in (6, 4)})
+    listeners.open()
+    assert inodes(listeners) == inodes(earlier)
+    assert keeping.kept == [None]
+    listeners.look_after()
+    listeners.undo()
+    assert keeping.kept == [None]
+
+
+def test_listeners_of_a_unit_with_two_ports_are_refused(make: Make) -> None:
+    both = [make(Keeping()), make(Keeping())]
+    for one in both:
+        one.open()
+    places = [both[0].sockets[4].getsockname()[1], both[1].sockets[6].getsockname()[1]]
+    with pytest.raises(StartError, match=r"127\.0\.0\.1:{}, \[::1\]:{}".format(*places)):
+        make(Keeping()).take_over({4: socket_of(both[0], 4), 6: socket_of(both[1], 6)})
+
+
+def socket_of(listeners: GuestListeners, version: int) -> Any:
+    """A socket of the same listener, as another process has it."""
+    return listening.green(os.dup(listeners.sockets[version].fileno()))
+
+
+# The device
+
+
+def test_both_follow_a_device_that_is_created_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listeners = make(Keeping())
+    real = socket.if_nametoindex("lo")
+    assert listeners.follow() == (real, False), "there is none yet"
+    listeners.open()
+    assert listeners.follow() == (real, False)
+    for index, reachable in ((real + 1000, False), (real, True)):
+        monkeypatch.setattr(listening.socket, "if_nametoindex", lambda _name, found=index: found)
+        assert listeners.follow() == (index, True)
+        for sock in listeners.sockets.values():
+            assert accepts(sock, wait=reachable) is reachable
+
+
+def accepts(listener: Any, *, wait: bool) -> bool:
+    """Whether the kernel has answered a SYN to the listener; if *wait*, it will."""
+    with socket.socket(listener.family) as guest:
+        guest.setblocking(False)
+        guest.connect_ex(listener.getsockname()[:2])
+        poller = select.poll()
+        poller.register(guest, select.POLLOUT)
+        return bool(poller.poll(None if wait else 0))
