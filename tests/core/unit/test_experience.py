@@ -62,7 +62,7 @@ def test_what_the_switch_counts_late_belongs_to_the_connections_before() -> None
     assert rig.look(PERSISTENCE), "behind the lag they count"
 
 
-def test_connections_between_two_readings_far_apart_are_no_report() -> None:
+def test_connections_between_two_distant_readings_are_no_report() -> None:
     # Thousands of ports, or a slow host: the flows are read every few seconds, and a guest's
     # connections are seen before its SYNs.
     rig = Rig()
