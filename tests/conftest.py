@@ -6,7 +6,6 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.harness import measured
 from tests.harness.examples import FIXED, USUAL, examples
 
 # Their assertions, too, show what they compared.
@@ -31,8 +30,6 @@ settings.register_profile(
 )
 settings.load_profile("usual")
 
-measured.begin()
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
@@ -51,11 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the markers.
-
-    ``early``: a module that takes so long that others would wait for it at the end. ``installed``:
-    the start of the program itself is tested.
-    """
+    """Declare the marker: a module that takes long begins before the others, which end with it."""
     config.addinivalue_line("markers", "early: begins before the others")
     config.addinivalue_line("markers", "installed: starts each program as it is installed")
 
@@ -63,11 +56,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Bring what is marked as early to the front."""
     items.sort(key=lambda item: item.get_closest_marker("early") is None)
-
-
-def pytest_unconfigure() -> None:
-    """Keep the coverage, if it is measured."""
-    measured.save()
 
 
 @pytest.fixture
