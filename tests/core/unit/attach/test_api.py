@@ -142,20 +142,23 @@ def test_an_unprivileged_port_is_403_with_any_token(side: Side) -> None:
 
 
 def test_a_request_that_a_proxy_passed_on_is_403(side: Side) -> None:
-    assert error(side.ask("PUT", "/token", forwarded=True)) == (403, "forwarded")
-    assert error(side.ask("PUT", PATH, BODY, forwarded=True)) == (403, "forwarded")
+    for path in ("/token", PATH):
+        assert error(side.ask("PUT", path, BODY, forwarded=True)) == (403, "forwarded")
 
 
 # Paths
 
 
-def test_a_path_that_does_not_exist_is_404(side: Side) -> None:
+def test_an_unknown_path_query_or_method_is_refused(side: Side) -> None:
     absent = "/attachments/c1", "/attachments/c1/eth0/x", "/token/x", "/../status"
     for path in ("", "/", "/no", *absent):
         assert error(side.ask("GET", path)) == (404, "not_found"), path
-
-
-def test_another_method_is_405(side: Side) -> None:
+    for method, path in (
+        ("GET", "/status?x"),
+        ("PUT", f"{PATH}?link=gone"),
+        ("DELETE", f"{PATH}?link=no"),
+    ):
+        assert error(side.ask(method, path, BODY)) == (400, "bad_request"), path
     for method, path, allowed in (
         ("GET", "/token", "PUT"),
         ("POST", "/status", "GET, HEAD"),
@@ -182,15 +185,6 @@ def test_a_name_that_neither_cni_nor_the_kernel_takes_is_400(side: Side) -> None
     assert not side.engine.asked
 
 
-def test_an_unknown_query_is_400(side: Side) -> None:
-    for method, path in (
-        ("GET", "/status?x"),
-        ("PUT", f"{PATH}?link=gone"),
-        ("DELETE", f"{PATH}?link=no"),
-    ):
-        assert error(side.ask(method, path, BODY)) == (400, "bad_request"), path
-
-
 # Requests
 
 
@@ -208,12 +202,6 @@ def test_a_new_attachment_is_201_and_the_same_again_200(side: Side) -> None:
     answer = side.ask("PUT", PATH, BODY)
     assert (answer.status, read(answer)) == (201, DOCUMENT)
     side.engine.new = False
-    assert side.ask("PUT", PATH, BODY).status == 200
-    ((wanted,), _again) = side.engine.asked
-    assert wanted == Wanted(container="c1", ifname="eth0", network="pods")
-
-
-def test_all_that_a_request_may_want_reaches_the_engine(side: Side) -> None:
     body = {
         "network": "pods",
         "boot_id": BOOT.upper(),
@@ -223,12 +211,11 @@ def test_all_that_a_request_may_want_reaches_the_engine(side: Side) -> None:
         "owner": "cni",
         "labels": {"pod": "web"},
     }
-    assert side.ask("PUT", PATH, body).status == 201
-    ((wanted,),) = side.engine.asked
-    assert wanted == Wanted(
-        container="c1",
-        ifname="eth0",
-        network="pods",
+    assert side.ask("PUT", PATH, body).status == 200
+    ((bare,), (whole,)) = side.engine.asked
+    assert bare == Wanted(container="c1", ifname="eth0", network="pods")
+    assert whole == replace(
+        bare,
         boot_id=BOOT,
         mac="fa:16:3e:00:00:09",
         ip=IPv4Address("10.20.0.9"),
@@ -280,14 +267,12 @@ def test_a_wrong_body_is_400(side: Side) -> None:
     assert not side.engine.asked
 
 
-def test_one_and_all_are_found(side: Side) -> None:
+def test_one_and_all_are_returned(side: Side) -> None:
     assert read(side.ask("GET", PATH)) == DOCUMENT
     assert read(side.ask("HEAD", PATH)) == DOCUMENT
     assert read(side.ask("GET", "/attachments/")) == {"attachments": [DOCUMENT]}
     assert error(side.ask("GET", "/attachments/c2/eth0")) == (404, "not_found")
-
-
-def test_a_network_without_gateway_gives_no_route(side: Side) -> None:
+    # A network without a gateway has no route, and one that was removed no MTU.
     side.engine.there = [replace(ONE, network="bare"), replace(ONE, network="removed")]
     bare, removed = read(side.ask("GET", "/attachments"))["attachments"]
     assert (bare["ips"], bare["routes"], bare["dns"]) == ([{"address": "10.20.0.5/24"}], [], {})

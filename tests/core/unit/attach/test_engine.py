@@ -55,14 +55,6 @@ def test_an_attachment_stands_when_it_is_returned(world: World) -> None:
     world.check()
 
 
-def test_a_repeated_request_gives_the_same(world: World) -> None:
-    first = world.attach()
-    calls = list(world.plane.calls)
-    again, created = world.engine.attach(VM, wanted(mac="02:00:00:00:00:01", ip=None))
-    assert (again, created) == (first, False)
-    assert world.plane.calls == calls
-
-
 REFUSED_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"network": "none"}, "there is no network 'none'"),
     ({"ip": IPv4Address("10.1.0.1")}, "10.1.0.1 is not an address for a container"),
@@ -158,30 +150,35 @@ def test_vids_of_others_are_neither_given_nor_free(database: Breaking) -> None:
     assert [name for name, _count in world.plane.calls] == ["make", "make"]
 
 
-def test_quota(database: Breaking) -> None:
+def test_quota_and_rate(database: Breaking) -> None:
     world = World(database, quota=2)
-    world.attach("c1")
-    world.attach("c2")
-    with pytest.raises(AttachQuotaError, match="the VM has 2 of 2 attachments") as raised:
-        world.attach("c3")
-    assert raised.value.status == 429
-    world.attach("c1")
-    world.attach("c3", parent=OTHER)
+    for error, limits in (
+        ("the VM has 2 of 2 attachments", {"quota": 2}),
+        ("more than 2 new attachments in a second", {"rate": 2}),
+    ):
+        world = World(database, **limits)
+        world.attach("c1")
+        world.attach("c2")
+        with pytest.raises(AttachQuotaError, match=error) as raised:
+            world.attach("c3")
+        assert raised.value.status == 429
+        world.attach("c1")
+        world.attach("c3", parent=OTHER)
+    world.now += 0.5
+    world.attach("c3")
+    world.plane.unready = "no trunk bridge"
+    world.detach("c3")
     status = world.engine.status(VM)
-    assert (status.used, status.free, status.quota) == (2, 0, 2)
+    assert (status.used, status.free, status.quota) == (2, 254, 256)
+    assert (status.ready, status.cause) == (False, "no trunk bridge")
     assert [one.name for one in status.networks] == ["blue", "tiny"]
 
 
-def test_the_rate_of_new_attachments(database: Breaking) -> None:
-    world = World(database, rate=2)
-    world.attach("c1")
-    world.attach("c2")
-    with pytest.raises(AttachQuotaError, match="more than 2 new attachments in a second"):
-        world.attach("c3")
-    world.attach("c1")
-    world.attach("c3", parent=OTHER)
-    world.now += 0.5
-    world.attach("c3")
+def test_a_vm_without_a_trunk_gets_no_attachment(world: World) -> None:
+    world.plane.unready = "no trunk bridge"
+    with pytest.raises(AttachDriverError, match="no trunk bridge"):
+        world.attach()
+    assert world.engine.everything() == []
 
 
 def test_another_boot_frees_what_the_one_before_had(database: Breaking) -> None:
@@ -196,9 +193,13 @@ def test_another_boot_frees_what_the_one_before_had(database: Breaking) -> None:
     world.check()
 
 
-def test_detaching_twice_or_what_was_not_there(world: World) -> None:
+def test_a_repeated_request_gives_the_same(world: World) -> None:
     world.detach()
-    world.attach()
+    first = world.attach()
+    calls = list(world.plane.calls)
+    again, created = world.engine.attach(VM, wanted(mac="02:00:00:00:00:01", ip=None))
+    assert (again, created) == (first, False)
+    assert world.plane.calls == calls
     world.detach()
     world.detach()
     assert world.engine.get(VM, "c1", "eth0") is None
@@ -241,37 +242,6 @@ def test_collecting_and_detaching_while_the_data_plane_is_away(world: World) -> 
     world.plane.away = False
     world.engine.tidy()
     world.check_nothing_leaked()
-
-
-def test_a_failed_attachment_is_undone(world: World) -> None:
-    world.plane.refused = lambda one: one.container == "bad"
-    with pytest.raises(AttachDriverError, match="refused"):
-        world.attach("bad")
-    assert world.engine.everything() == []
-    assert world.attach("good").vid == 3
-    world.check()
-
-
-def test_an_answer_that_is_lost_leaves_nothing_behind(world: World) -> None:
-    world.plane.lost_answer = True
-    with pytest.raises(AttachDriverError, match="the answer is lost"):
-        world.attach()
-    world.check()
-    one = world.attach()
-    world.plane.lost_answer = True
-    world.detach()
-    assert [row.id for row in world.engine.everything()] == [one.id]
-    world.engine.tidy()
-    world.check_nothing_leaked()
-
-
-def test_a_vm_without_a_trunk(world: World) -> None:
-    world.plane.unready = "no trunk bridge"
-    with pytest.raises(AttachDriverError, match="no trunk bridge"):
-        world.attach()
-    status = world.engine.status(VM)
-    assert (status.ready, status.cause) == (False, "no trunk bridge")
-    assert world.engine.everything() == []
 
 
 def test_a_database_that_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,8 +352,7 @@ def test_a_data_plane_can_name_the_ports(world: World) -> None:
     world.start(name=str)
     one = world.attach()
     assert one.port_id == f"port of {one.id}"
-    assert world.engine.everything() == [one]
-    assert world.attach() == one
+    assert (world.engine.everything(), world.attach()) == ([one], one)
 
 
 def test_a_port_that_another_host_needs_stays(world: World) -> None:
@@ -472,16 +441,6 @@ def test_a_program_error_of_the_driver_releases_the_others(
     world.check()
 
 
-def test_add_and_delete_many_times_leaks_nothing(world: World) -> None:
-    vids = set()
-    for number in range(60):
-        vids.add(world.attach(f"c{number}").vid)
-        world.detach(f"c{number}", gone=number % 2 == 0)
-        world.now += 0.1
-    assert len(vids) == 60
-    world.check_nothing_leaked()
-
-
 def test_an_operator_sees_all_and_deletes_one(world: World) -> None:
     one, two = world.attach("c1"), world.attach("c2", parent=OTHER)
     assert [(row["id"], row["port"], row["ip"], row["state"]) for row in world.engine.report()] == [
@@ -492,16 +451,12 @@ def test_an_operator_sees_all_and_deletes_one(world: World) -> None:
     assert not world.engine.dismiss(one.id)
     assert world.engine.everything() == [two]
     world.check()
-
-
-def test_an_attachment_of_another_host_leaves_there(world: World) -> None:
-    one = world.attach()
+    # One of another host leaves there.
     here = world.engine
-    there = world.start("host-2", Plane())
-    assert there.dismiss(one.id)
-    assert [row.state for row in there.everything()] == [State.LEAVING]
+    assert world.start("host-2", Plane()).dismiss(two.id)
+    assert [row.state for row in here.everything()] == [State.LEAVING]
     here.tidy()
-    assert there.everything() == []
+    assert here.everything() == []
 
 
 def test_a_comparison_on_request_tells_its_result(world: World) -> None:

@@ -101,14 +101,6 @@ def test_without_instances_there_is_no_record(database: Breaking) -> None:
         assert records_of(world).get(name) is None
 
 
-def test_a_record_ends_at_once_also_while_the_data_plane_is_away(world: World) -> None:
-    one = world.attach()
-    world.plane.away = True
-    world.detach()
-    assert [row.state for row in world.engine.everything()] == [State.LEAVING]
-    assert records_of(world).get(one.id) is None
-
-
 @pytest.mark.parametrize("story", STORIES)
 def test_the_records_are_those_of_the_attachments_that_stand(
     database: Breaking, story: str
