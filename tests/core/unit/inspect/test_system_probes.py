@@ -5,25 +5,17 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
-from contextlib import ExitStack, closing
+from contextlib import closing
 from ipaddress import ip_address
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
-from pyroute2.netlink.exceptions import NetlinkError
 
 from dfmeta.exceptions import ConfigError
-from dfmeta.host import listeners
-from dfmeta.host.listeners import client_user, listener_at, listeners_of, program_of
+from dfmeta.host import system
+from dfmeta.host.listeners import client_user, listener_at
 from dfmeta.host.process import read_process, read_sockets
-from dfmeta.host.system import (
-    own_route,
-    read_clock,
-    read_cloud,
-    read_networkd,
-    read_sockets_enabled,
-)
+from dfmeta.host.system import read_cloud, read_networkd, read_sockets_enabled
 from dfmeta.inspect.checks_system import SETTINGS as MANAGED
 from dfmeta.store.db.database_facts import look
 from dfmeta.store.db.repository import Repository
@@ -42,54 +34,53 @@ def write(root: Path, name: str, text: str) -> None:
 # systemd-networkd
 
 
-@pytest.mark.parametrize(
-    ("files", "managed"),
-    [
-        ({}, MANAGED),
-        ({"etc/systemd/networkd.conf": f"[Network]\n{RULES}=no\n"}, (ROUTES,)),
-        ({"etc/systemd/networkd.conf": f"[Network]\n#{RULES}=no\n; {ROUTES}=no\n"}, MANAGED),
-        ({"etc/systemd/networkd.conf": f"[DHCPv4]\n{RULES}=no\n"}, MANAGED),
-        ({"etc/systemd/networkd.conf": f"[Network]\n {ROUTES} = off \n{RULES}=maybe\n"}, (RULES,)),
-        # The first main file counts alone.
-        (
-            {
-                "etc/systemd/networkd.conf": "[Network]\n",
-                "usr/lib/systemd/networkd.conf": f"[Network]\n{RULES}=no\n",
-            },
-            MANAGED,
-        ),
-        # A drop-in overrides it wherever it is, and a later one an earlier.
-        (
-            {
-                "etc/systemd/networkd.conf": f"[Network]\n{RULES}=yes\n",
-                "usr/lib/systemd/networkd.conf.d/10-a.conf": f"[Network]\n{RULES}=no\n",
-            },
-            (ROUTES,),
-        ),
-        (
-            {
-                "usr/lib/systemd/networkd.conf.d/20-b.conf": f"[Network]\n{RULES}=yes\n",
-                "etc/systemd/networkd.conf.d/10-a.conf": f"[Network]\n{RULES}=no\n{ROUTES}=no\n",
-            },
-            (RULES,),
-        ),
-        # Of two of one name, /etc's counts, and hides the other.
-        (
-            {
-                "usr/lib/systemd/networkd.conf.d/10-a.conf": f"[Network]\n{RULES}=no\n",
-                "run/systemd/networkd.conf.d/10-a.conf": f"[Network]\n{ROUTES}=no\n",
-                "etc/systemd/networkd.conf.d/10-a.conf": "",
-            },
-            MANAGED,
-        ),
-    ],
-)
-def test_networkds_files_are_read_in_its_own_order(
-    tmp_path: Path, files: dict[str, str], managed: tuple[str, ...]
-) -> None:
-    for name, text in files.items():
-        write(tmp_path, name, text)
-    assert read_networkd(tmp_path).managed == managed
+NETWORKD: list[tuple[dict[str, str], tuple[str, ...]]] = [
+    ({}, MANAGED),
+    ({"etc/systemd/networkd.conf": f"[Network]\n{RULES}=no\n"}, (ROUTES,)),
+    ({"etc/systemd/networkd.conf": f"[Network]\n#{RULES}=no\n; {ROUTES}=no\n"}, MANAGED),
+    ({"etc/systemd/networkd.conf": f"[DHCPv4]\n{RULES}=no\n"}, MANAGED),
+    ({"etc/systemd/networkd.conf": f"[Network]\n {ROUTES} = off \n{RULES}=maybe\n"}, (RULES,)),
+    # The first main file counts alone.
+    (
+        {
+            "etc/systemd/networkd.conf": "[Network]\n",
+            "usr/lib/systemd/networkd.conf": f"[Network]\n{RULES}=no\n",
+        },
+        MANAGED,
+    ),
+    # A drop-in overrides it wherever it is, and a later one an earlier.
+    (
+        {
+            "etc/systemd/networkd.conf": f"[Network]\n{RULES}=yes\n",
+            "usr/lib/systemd/networkd.conf.d/10-a.conf": f"[Network]\n{RULES}=no\n",
+        },
+        (ROUTES,),
+    ),
+    (
+        {
+            "usr/lib/systemd/networkd.conf.d/20-b.conf": f"[Network]\n{RULES}=yes\n",
+            "etc/systemd/networkd.conf.d/10-a.conf": f"[Network]\n{RULES}=no\n{ROUTES}=no\n",
+        },
+        (RULES,),
+    ),
+    # Of two of one name, /etc's counts, and hides the other.
+    (
+        {
+            "usr/lib/systemd/networkd.conf.d/10-a.conf": f"[Network]\n{RULES}=no\n",
+            "run/systemd/networkd.conf.d/10-a.conf": f"[Network]\n{ROUTES}=no\n",
+            "etc/systemd/networkd.conf.d/10-a.conf": "",
+        },
+        MANAGED,
+    ),
+]
+
+
+def test_files_of_networkd_are_read_in_its_own_order(tmp_path: Path) -> None:
+    for number, (files, managed) in enumerate(NETWORKD):
+        root = tmp_path / str(number)
+        for name, text in files.items():
+            write(root, name, text)
+        assert read_networkd(root).managed == managed, files
 
 
 def test_networkd_runs_when_its_process_does_and_not_for_what_it_has_left(tmp_path: Path) -> None:
@@ -104,47 +95,29 @@ def test_networkd_runs_when_its_process_does_and_not_for_what_it_has_left(tmp_pa
 # The host's own cloud
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "cloud"),
-    [
-        ("sys_vendor", "OpenStack Foundation\n", "OpenStack"),
-        ("product_name", "OpenStack Compute\n", "OpenStack"),
-        ("sys_vendor", "Amazon EC2\n", "Amazon EC2"),
-        ("product_name", "Google Compute Engine\n", "Google"),
-        ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77\n", "Azure"),
-        ("sys_vendor", "QEMU\n", ""),
-        ("sys_vendor", "Dell Inc.\n", ""),
-    ],
-)
-def test_who_made_the_machine_says_whose_guest_it_is(
-    tmp_path: Path, name: str, text: str, cloud: str
-) -> None:
-    write(tmp_path, f"sys/class/dmi/id/{name}", text)
-    assert read_cloud(tmp_path, "").dmi == cloud
-
-
-@pytest.mark.parametrize(
-    ("text", "source"),
-    [
-        ("datasource_list: [ OpenStack, None ]\n", "OpenStack"),
-        ("datasource_list: [ NoCloud, None ]\n", ""),
-        ("datasource_list: [ NoCloud, Ec2, OpenStack, None ]\n", ""),
-        ("other: x\n", ""),
-    ],
-)
-def test_cloud_inits_data_source_says_it_where_there_is_one(
-    tmp_path: Path, text: str, source: str
-) -> None:
-    write(tmp_path, "run/cloud-init/cloud.cfg", text)
-    assert read_cloud(tmp_path, "").source == source
-
-
-def test_a_route_that_nobody_has_made_is_none() -> None:
-    assert own_route("203.0.113.77", but="lo") == ""
-
-
-def test_the_kernel_says_how_the_clock_is() -> None:
-    assert read_clock() in (True, False)
+def test_cloud_of_the_host_is_named_by_its_maker_and_by_cloud_init(tmp_path: Path) -> None:
+    for number, (name, text, cloud) in enumerate(
+        (
+            ("sys_vendor", "OpenStack Foundation", "OpenStack"),
+            ("product_name", "OpenStack Compute", "OpenStack"),
+            ("sys_vendor", "Amazon EC2", "Amazon EC2"),
+            ("product_name", "Google Compute Engine", "Google"),
+            ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77", "Azure"),
+            ("sys_vendor", "QEMU", ""),
+            ("sys_vendor", "Dell Inc.", ""),
+        )
+    ):
+        root = tmp_path / str(number)
+        write(root, f"sys/class/dmi/id/{name}", f"{text}\n")
+        assert read_cloud(root, "").dmi == cloud, text
+    for text, source in (
+        ("datasource_list: [ OpenStack, None ]", "OpenStack"),
+        ("datasource_list: [ NoCloud, None ]", ""),
+        ("datasource_list: [ NoCloud, Ec2, OpenStack, None ]", ""),
+        ("other: x", ""),
+    ):
+        write(tmp_path, "run/cloud-init/cloud.cfg", f"{text}\n")
+        assert read_cloud(tmp_path, "").source == source, text
 
 
 # The daemon's process
@@ -183,13 +156,10 @@ def test_the_process_is_found_by_the_lock_that_it_holds(tmp_path: Path) -> None:
     assert not found.can("CAP_SETUID")
     assert read_process("another", proc=tmp_path) is None
     assert read_process(lock, proc=tmp_path / "none") is None
-
-
-def test_sockets_that_are_gone_are_left_out(tmp_path: Path) -> None:
     write(tmp_path, "a", "")
     (tmp_path / "a").chmod(0o640)
-    (found,) = read_sockets([str(tmp_path / "a"), str(tmp_path / "b")])
-    assert (found.path, found.mode, found.uid) == (str(tmp_path / "a"), 0o640, os.getuid())
+    (file,) = read_sockets([str(tmp_path / "a"), str(tmp_path / "gone")])
+    assert (file.path, file.mode, file.uid) == (str(tmp_path / "a"), 0o640, os.getuid())
 
 
 # The store's file
@@ -228,55 +198,10 @@ def test_a_database_without_a_schema_or_none_at_all(tmp_path: Path) -> None:
     assert look(f"sqlite:///{tmp_path}").cause == "it is not a regular file"
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "nonsense", "mysql://h/d", "sqlite:///a?b=c"])
-def test_a_url_that_names_no_database_is_named(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"\[store\] connection"):
-        look(url)
-
-
-def _no_list(_family: int) -> NoReturn:
-    raise NetlinkError(2, "no handler of the kernel")
-
-
-@pytest.mark.parametrize("asked", [True, False])
-@pytest.mark.parametrize(
-    ("family", "own"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
-)
-def test_who_listens_at_a_place(
-    monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily, own: str, *, asked: bool
-) -> None:
-    if not asked:
-        monkeypatch.setattr(listeners, "listening", _no_list)
-    with socket.socket(family) as listening, socket.socket(family) as bound:
-        listening.bind((own, 0))
-        listening.listen()
-        bound.bind((own, 0))
-        host = f"[{own}]" if ":" in own else own
-        found = listener_at(f"{host}:{listening.getsockname()[1]}")
-        assert found is not None
-        assert (str(found.address), found.uid) == (own, os.geteuid())
-        assert found.address_and_port == f"{host}:{listening.getsockname()[1]}"
-        assert found in listeners_of(os.getpid())
-        assert program_of(found.inode).endswith(f", pid {os.getpid()}")
-        assert listener_at(f"{host}:{bound.getsockname()[1]}") is None
-
-
-def test_the_kernels_list_has_all_listeners_that_proc_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than one answer of the kernel has room for."""
-    inodes = set()
-    with ExitStack() as stack:
-        for number in range(400):
-            one = stack.enter_context(socket.socket((socket.AF_INET, socket.AF_INET6)[number % 2]))
-            one.bind(("", 0))
-            one.listen()
-            if number % 3 == 0:
-                os.fchown(one.fileno(), USER, USER)
-            inodes.add(os.fstat(one.fileno()).st_ino)
-        asked = {one for one in listeners.tcp_listeners() if one.inode in inodes}
-        monkeypatch.setattr(listeners, "listening", _no_list)
-        assert asked == {one for one in listeners.tcp_listeners() if one.inode in inodes}
-    assert len(asked) == 400
-    assert sum(one.uid == USER for one in asked) == 134
+def test_url_that_names_no_database_is_named() -> None:
+    for url in ("sqlite://", "nonsense", "mysql://h/d", "sqlite:///a?b=c"):
+        with pytest.raises(ConfigError, match=r"\[store\] connection"):
+            look(url)
 
 
 def test_a_listener_of_the_very_address_comes_before_one_of_all(tmp_path: Path) -> None:
@@ -293,72 +218,33 @@ def test_a_listener_of_the_very_address_comes_before_one_of_all(tmp_path: Path) 
     assert listener_at("no.such.name.invalid:9697", proc=tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    ("family", "own", "other"),
-    [
-        (socket.AF_INET, "127.0.0.1", "127.0.0.1"),
-        (socket.AF_INET6, "::1", "::1"),
-        (socket.AF_INET6, "::", "::ffff:127.0.0.1"),
-    ],
-)
-def test_the_user_of_a_client(family: socket.AddressFamily, own: str, other: str) -> None:
-    with socket.socket(family) as listening:
-        if own == "::":
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listening.bind((own, 0))
-        listening.listen()
-        client = socket.socket(family)
-        with closing(client):
-            os.fchown(client.fileno(), USER, USER)
-            client.connect((other, listening.getsockname()[1]))
-            taken, _address = listening.accept()
-            places = [
-                (ip_address(name.removeprefix("::ffff:")), number)
-                for name, number, *_rest in (taken.getpeername(), taken.getsockname())
-            ]
-            with closing(taken):
-                assert client_user(*places) == USER
-                assert client_user(*reversed(places)) == os.geteuid()
-                client.close()
-                assert client_user(*places) is None, "a socket that is closed is root's for Linux"
-
-
-@pytest.mark.parametrize(
-    ("second", "user"), [(f"{USER} 0 0", None), ("0 0 0", None), ("0 0 11", 0)]
-)
 def test_a_client_that_closes_its_socket_meanwhile_is_not_known(
-    monkeypatch: pytest.MonkeyPatch, second: str, user: int | None
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kernel reads the user and the inode one after the other."""
     rest = "0100007F:25E2 0100007F:25E1 01 00000000:00000000 00:00000000 00000000"
-    texts = iter(["heading\n 0: " + f"{rest} {one}\n" for one in ("0 0 11", second)])
-    monkeypatch.setattr(Path, "read_text", lambda file: next(texts) if file.name == "tcp" else "")
     ends = ((ip_address("127.0.0.1"), 0x25E2), (ip_address("127.0.0.1"), 0x25E1))
-    assert client_user(*ends) == user
+    for second, user in ((f"{USER} 0 0", None), ("0 0 0", None), ("0 0 11", 0)):
+        texts = iter([f"heading\n 0: {rest} {one}\n" for one in ("0 0 11", second)])
+        monkeypatch.setattr(
+            Path,
+            "read_text",
+            lambda file, texts=texts: next(texts) if file.name == "tcp" else "",
+        )
+        assert client_user(*ends) == user, second
 
 
 # systemd's socket units
 
 
-@pytest.mark.parametrize(
-    ("program", "state"),
-    [("echo active", True), ("echo inactive", False), ("exit 1", None), ("", None)],
-)
-def test_socket_units_that_are_enabled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, state: bool | None
+def test_socket_units_are_those_that_are_enabled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert read_sockets_enabled(tmp_path) == ()
     wants = tmp_path / "etc/systemd/system/sockets.target.wants"
     wants.mkdir(parents=True)
     for name in ("dfmeta-agent-guests.socket", "dfmeta-store-guests.socket", "ssh.socket"):
         (wants / name).symlink_to(f"/etc/systemd/system/{name}")
-    if program:
-        path = tmp_path / "bin/systemctl"
-        write(tmp_path, "bin/systemctl", f"#!/bin/sh\n{program}\n")
-        path.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    (one,) = read_sockets_enabled(tmp_path)
-    assert (one.name, one.active) == ("dfmeta-agent-guests.socket", state)
-
-
-def test_a_host_without_socket_units(tmp_path: Path) -> None:
-    assert read_sockets_enabled(tmp_path) == ()
+    monkeypatch.setattr(system, "active", lambda unit: unit == "dfmeta-agent-guests.socket")
+    (unit,) = read_sockets_enabled(tmp_path)
+    assert (unit.name, unit.active) == ("dfmeta-agent-guests.socket", True)

@@ -1,0 +1,103 @@
+"""What the kernel says of sockets, routes and the clock, and calls of doctor in threads."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from contextlib import ExitStack, closing
+from ipaddress import ip_address
+from typing import NoReturn
+
+import pytest
+from pyroute2.netlink.exceptions import NetlinkError
+
+from dfmeta.cli.later import Later
+from dfmeta.host import listeners
+from dfmeta.host.listeners import client_user, listener_at, listeners_of, program_of
+from dfmeta.host.system import own_route, read_clock
+
+USER = 65534
+
+
+def _no_list(_family: int) -> NoReturn:
+    raise NetlinkError(2, "no handler of the kernel")
+
+
+def test_route_and_clock_of_the_kernel_are_read() -> None:
+    assert own_route("203.0.113.77", but="lo") == ""
+    assert read_clock() in (True, False)
+
+
+def test_listener_at_a_place_is_found_with_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    for asked in (True, False):
+        if not asked:
+            monkeypatch.setattr(listeners, "listening", _no_list)
+        for family, own in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            with socket.socket(family) as listening, socket.socket(family) as bound:
+                listening.bind((own, 0))
+                listening.listen()
+                bound.bind((own, 0))
+                host = f"[{own}]" if ":" in own else own
+                found = listener_at(f"{host}:{listening.getsockname()[1]}")
+                assert found is not None
+                assert (str(found.address), found.uid) == (own, os.geteuid())
+                assert found.address_and_port == f"{host}:{listening.getsockname()[1]}"
+                assert found in listeners_of(os.getpid())
+                assert program_of(found.inode).endswith(f", pid {os.getpid()}")
+                assert listener_at(f"{host}:{bound.getsockname()[1]}") is None
+
+
+def test_list_of_the_kernel_has_all_listeners_that_proc_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More than one answer of the kernel has room for."""
+    inodes = set()
+    with ExitStack() as stack:
+        for number in range(400):
+            one = stack.enter_context(socket.socket((socket.AF_INET, socket.AF_INET6)[number % 2]))
+            one.bind(("", 0))
+            one.listen()
+            if number % 3 == 0:
+                os.fchown(one.fileno(), USER, USER)
+            inodes.add(os.fstat(one.fileno()).st_ino)
+        asked = {one for one in listeners.tcp_listeners() if one.inode in inodes}
+        monkeypatch.setattr(listeners, "listening", _no_list)
+        assert asked == {one for one in listeners.tcp_listeners() if one.inode in inodes}
+    assert len(asked) == 400
+    assert sum(one.uid == USER for one in asked) == 134
+
+
+def test_user_of_a_client_is_known_while_its_socket_is_open() -> None:
+    for family, own, other in (
+        (socket.AF_INET, "127.0.0.1", "127.0.0.1"),
+        (socket.AF_INET6, "::1", "::1"),
+        (socket.AF_INET6, "::", "::ffff:127.0.0.1"),
+    ):
+        with socket.socket(family) as listening, closing(socket.socket(family)) as client:
+            if own == "::":
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listening.bind((own, 0))
+            listening.listen()
+            os.fchown(client.fileno(), USER, USER)
+            client.connect((other, listening.getsockname()[1]))
+            taken, _address = listening.accept()
+            places = [
+                (ip_address(name.removeprefix("::ffff:")), number)
+                for name, number, *_rest in (taken.getpeername(), taken.getsockname())
+            ]
+            with closing(taken):
+                assert client_user(*places) == USER
+                assert client_user(*reversed(places)) == os.geteuid()
+                client.close()
+                assert client_user(*places) is None, "a socket that is closed is root's for Linux"
+
+
+def test_late_answer_is_none_and_an_error_is_raised() -> None:
+    go_on = threading.Event()
+    late = Later(lambda: go_on.wait())
+    assert late.get(0.0) is None
+    go_on.set()
+    assert late.get(60) is True
+    with pytest.raises(ZeroDivisionError):
+        Later(lambda: 1 // 0).get(60)
