@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.core.docs.typed import commands, page
 from tests.harness.agent import Agent
 from tests.harness.guest import METADATA_IP, Guest
 from tests.harness.ovs import UNPACKED, OpenvSwitch
@@ -223,37 +221,3 @@ def doctor_line(agent: Agent, check: str) -> dict[str, Any]:
     done = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
     (found,) = [line for line in json.loads(done.stdout) if line["check"] == check]
     return dict(found)
-
-
-def test_guests_connections_are_tracked_unless_the_operators_rule_leaves_them_out(
-    served: tuple[OpenvSwitch, Agent, Guest],
-) -> None:
-    """As doc/source/doctor.rst has the rule, beside a filter that goes by connections."""
-    host, agent, guest = served
-    notrack, back = (one for one in commands(page("doctor")) if one.startswith("nft "))
-    known = (
-        "add table inet f; add chain inet f c { type filter hook input priority 0; policy drop; }; "
-        "add rule inet f c ct state established accept; "
-        f'add rule inet f c iifname "{TAP}" tcp dport {PROXY_PORT} accept; '
-        "add rule inet f c iifname lo accept"
-    )
-
-    def types(command: str) -> None:
-        host.namespace.run(["sh", "-euc", f"PATH={NFT.parent}:$PATH; {command}"])
-
-    try:
-        types(notrack.replace("tap-metadata", TAP))
-        host.namespace.run([str(NFT), known])
-        assert reaches(guest)
-        line = doctor_line(agent, "conntrack")
-        assert line["status"] == "ok"
-        assert "the host does not track" in line["text"] or ", 0 of them by" in line["text"]
-        types(back)
-        assert reaches(guest)
-        line = doctor_line(agent, "conntrack")
-        assert line["status"] == "ok", "its connections stay for two minutes, and that is no fault"
-        tracked = re.search(r", (\d+) of them by connections to the proxy", line["text"])
-        assert tracked is not None, line
-        assert int(tracked[1]) > 0
-    finally:
-        host.namespace.run([str(NFT), "flush ruleset"])

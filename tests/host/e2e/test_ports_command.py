@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 
-from tests.harness.agent import program
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Ids, uuid_of
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.tty import on_terminal
 from tests.host.e2e.support import PROJECT, asks_own, project_ids, put
 
 
@@ -56,19 +54,3 @@ def test_ports_shows_every_guest_port_as_a_table_and_as_json(
         assert text in line
     assert "is not a UUID" in table
     assert nobody.port not in table.split()
-
-
-def test_a_terminal_shows_each_identifier_whole(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    agent = make_agent()
-    served = make_guest("served", ids=project_ids("served"))
-    put(agent, served)
-    asks_own(served)
-    for width in (80, 120):
-        command = [*program("dfmeta"), "ports", "--config-file", str(agent.config_file)]
-        shown = on_terminal(command, columns=width, namespace=host.namespace).text.splitlines()
-        (line,) = (one for one in shown if one.startswith(served.port))
-        assert served.instance_id in line
-        assert "served" in line
-        assert max(map(len, shown)) <= width

@@ -11,8 +11,6 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.harness.agent import Agent
 from tests.harness.cloudinit import Booting
 from tests.harness.fixtures import MakeAgent, MakeGuest
@@ -179,7 +177,6 @@ def found_in(text: bytes, secret: bytes) -> bool:
     return any(piece in text for piece in pieces(secret))
 
 
-@pytest.mark.installed
 def test_no_secret_is_logged_or_shown_where_nova_answers(
     host: OpenvSwitch,
     make_agent: MakeAgent,

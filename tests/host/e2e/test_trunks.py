@@ -157,12 +157,8 @@ def test_subports_are_added_listed_and_deleted(agent: Agent, vms: list[Vm]) -> N
     other = json.dumps(json.dumps([{"vid": VIDS[1], "of": "another program"}]))
     host.vsctl("set", "Interface", trunk.inner, f"external_ids:dfmeta-subports={other}")
     add = ("subport", "add", "--vid", str(VIDS[0]), "--instance", container.instance_id)
-    for name in (trunk.guest.port, trunk.guest.ids.iface_id):
-        done = agent.ctl(*add, name, "--mac", MAC, "--project", "p9", "--mtu", "9000")
-        assert done.stdout == (
-            f"{trunk.inner}, VID {VIDS[0]}: instance {container.instance_id}\n"
-        ), done
-        assert done.stderr == ""
+    done = agent.ctl(*add, trunk.guest.port, "--mac", MAC, "--project", "p9", "--mtu", "9000")
+    assert done.stdout == f"{trunk.inner}, VID {VIDS[0]}: instance {container.instance_id}\n"
     wait_served(agent, vms[0])
     asks_own(container)
     listed = json.loads(agent.ctl("subport", "list", trunk.inner, "--format", "json").stdout)
@@ -173,14 +169,9 @@ def test_subports_are_added_listed_and_deleted(agent: Agent, vms: list[Vm]) -> N
     assert [row["mtu"] for row in listed] == [9000, None]
     (row,) = json.loads(host.vsctl("--format=json", "list", "Interface", trunk.inner))["data"]
     assert "another program" in json.dumps(row)
-    everything = json.loads(agent.ctl("subport", "list", "--format", "json").stdout)
-    assert len(everything) == len(vms) * len(VIDS)
     delete = ("subport", "delete", trunk.inner, "--vid", str(VIDS[0]))
     assert agent.ctl(*delete).stdout == f"{trunk.inner}, VID {VIDS[0]}: deleted\n"
     wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", "no instance")
-    again = agent.ctl(*delete, check=False)
-    assert again.returncode == 2
-    assert f"{trunk.inner} has no entry of VID {VIDS[0]}. `dfmeta subport list" in again.stderr
     host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
     vms[0].name_containers()
     wait_served(agent, vms[0])

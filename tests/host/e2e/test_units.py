@@ -18,8 +18,6 @@ from tests.harness.netns import ROOT, Namespace
 from tests.harness.poll import wait_for
 from tests.host.e2e.support import asks_own, children, put, status_of
 
-pytestmark = pytest.mark.installed
-
 UNITS = ROOT / "etc/systemd"
 HEADROOM = 8
 """How often what a small host takes fits into MemoryMax=."""
