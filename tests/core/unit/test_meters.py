@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.apps.meters import LEFT_OVER, Meters
-from dfmeta.flows.metering import FIRST_IDS, LAST_ID
-from dfmeta.flows.pipeline import BR_INT, RATES, Purpose
+from dfmeta.apps.meters import LEFT_OVER
+from dfmeta.flows.metering import FIRST_IDS
+from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.model import Endpoint, PortId
 from tests.core.flows.world import memory_of
 from tests.core.unit.support import OTHER_INSTANCE, MeterMod, Rig, let_hub_run, port
@@ -221,20 +220,6 @@ def test_meters_that_our_flows_use_are_found_without_a_memory(rig: Rig) -> None:
     assert meter_of_syns(again) == FIRST_ID
     assert again.switch.meters == {OWN: 4321, FIRST_ID: SYN_RATE} | SYNS
     assert again.switch.flow_mods() == []
-
-
-def test_a_bridge_with_other_rates_has_meters_of_those(rig: Rig) -> None:
-    other = replace(BR_INT, rates={Purpose.SYN: 7, Purpose.GUEST_SYN: 70})
-    meters = Meters(pipeline=other)
-    rig.switch.meters = {LAST_ID: SYN_RATE, LAST_ID - 1: 7}
-    meters.learn(rig.channel, {})
-    assert set(meters._stray) == {LAST_ID - 1}, "a meter of another rate is not one of ours"
-    numbers = [meters.of(rig.channel, HERE, purpose) for purpose in other.rates]
-    let_hub_run()
-    assert [rig.switch.meters[number or 0] for number in numbers] == [7, 70]
-    meters.release(rig.channel, HERE)
-    let_hub_run()
-    assert rig.switch.meters == {LAST_ID: SYN_RATE, LAST_ID - 1: 7}
 
 
 def test_cleanup_takes_remembered_meters_and_those_that_our_flows_use(rig: Rig) -> None:

@@ -135,7 +135,7 @@ def test_an_id_that_is_taken_is_not_given_again() -> None:
     ],
     ids=str,
 )
-def test_without_the_one_link_below_nothing_is_completed_document(links: list[Any]) -> None:
+def test_document_without_the_link_below_is_left(links: list[Any]) -> None:
     document = json.dumps(nova() | {"links": links}).encode()
     assert with_vlans(document, [VLAN]) == document
 

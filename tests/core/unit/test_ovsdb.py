@@ -106,32 +106,23 @@ def test_a_bridges_datapath_id_is_a_number(datapath_id: list[str], number: int |
         assert bridge_reader._read_bridge(row).userspace is (kind == "netdev")
 
 
-def test_a_tap_as_it_should_be_is_ours() -> None:
-    read = bridge_reader._read_tap(tap_port(), tap_row())
-    assert read == TapPort(9, mac=TAP_MAC, ours=True, marked=True)
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [{"tag": []}, {"tag": [5]}, {"vlan_mode": []}, {"vlan_mode": ["access"]}, {"cvlans": []}],
-    ids=str,
-)
-def test_a_tap_that_something_could_be_flooded_to_is_marked_but_not_in_order(
-    columns: dict[str, Any],
-) -> None:
-    read = bridge_reader._read_tap(tap_port(**columns), tap_row())
-    assert (read.ours, read.marked) == (False, True)
-
-
-def test_somebody_elses_port_of_that_name_is_not_marked() -> None:
-    read = bridge_reader._read_tap(tap_port(), tap_row(external_ids={}))
-    assert (read.ours, read.marked) == (False, False)
-
-
-@pytest.mark.parametrize("ofport", [[], [-1], [0]])
-def test_a_tap_without_a_number_has_none(ofport: list[int]) -> None:
-    read = bridge_reader._read_tap(tap_port(), tap_row(ofport=ofport, mac_in_use=[]))
-    assert (read.ofport, read.mac) == (None, "")
+def test_tap_is_ours_by_its_mark_and_in_order_by_its_vlan() -> None:
+    sound = TapPort(9, mac=TAP_MAC, ours=True, marked=True)
+    assert bridge_reader._read_tap(tap_port(), tap_row()) == sound
+    for columns in (
+        {"tag": []},
+        {"tag": [5]},
+        {"vlan_mode": []},
+        {"vlan_mode": ["access"]},
+        {"cvlans": []},
+    ):
+        read = bridge_reader._read_tap(tap_port(**columns), tap_row())
+        assert (read.ours, read.marked) == (False, True), columns
+    foreign = bridge_reader._read_tap(tap_port(), tap_row(external_ids={}))
+    assert (foreign.ours, foreign.marked) == (False, False)
+    for ofport in ([], [-1], [0]):
+        read = bridge_reader._read_tap(tap_port(), tap_row(ofport=ofport, mac_in_use=[]))
+        assert (read.ofport, read.mac) == (None, ""), ofport
 
 
 def test_what_was_read_before_an_exception_is_told_after_it(
@@ -288,27 +279,6 @@ def with_vlans(monkeypatch: pytest.MonkeyPatch, *vids: int) -> None:
         return tuple(replace(one, vid=vid) for one in vif.vifs(row, lead) for vid in vids)
 
     monkeypatch.setattr(bridge_reader, "vifs", many)
-
-
-def test_a_row_may_have_several_ports(
-    watcher: OvsdbWatcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row, other = port_row(interface("tap1")), port_row(interface("tap2", ofport=[6]))
-    bridge = bridge_row(row, other)
-    with_vlans(monkeypatch, 0, 100)
-    update = watcher._reader.read(idl(bridge))
-    endpoints = [(5, 0), (5, 100), (6, 0), (6, 100)]
-    assert [port.endpoint for port in update.changed] == endpoints
-
-    with_vlans(monkeypatch, 0, 200)
-    update = watcher._reader.read(idl(bridge), row.interfaces)
-    assert [port.id for port in update.changed] == [PortId("uuid-of-tap1", 200)]
-    assert update.gone == (PortId("uuid-of-tap1", 100),)
-
-    row.interfaces[0].ofport = [7]
-    update = watcher._reader.read(idl(bridge), row.interfaces)
-    assert [port.endpoint for port in update.changed] == [(7, 0), (7, 200)]
-    assert update.gone == ()
 
 
 @pytest.mark.parametrize("goes", ["port", "interface", "guest"])

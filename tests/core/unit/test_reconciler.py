@@ -14,7 +14,6 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from dfmeta import hub, metrics
 from dfmeta.allotment import PerPort
 from dfmeta.apps import reconciler as reconciler_module
-from dfmeta.apps import tally
 from dfmeta.apps.channel import Pending
 from dfmeta.exceptions import NotConnectedError, SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
@@ -359,16 +358,6 @@ def test_each_purposes_flows_are_counted_as_they_come_and_go(rig: Rig) -> None:
     let_hub_run()
     assert shown() == there()
     assert shown()[Purpose.ADDRESS] == 0
-
-
-def test_flows_of_several_bridges_are_shown_as_a_sum(rig: Rig) -> None:
-    other = Rig()
-    other.registry.set_port(port(14))
-    other.registry.set_port(port(15, name="tap2"))
-    other.connect()
-    tally.show((rig.reconciler.tally, other.reconciler.tally))
-    assert metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": "SYN"}) == 3
-    assert rig.reconciler.flow_count() == FIXED_FLOWS + PORT_FLOWS
 
 
 class Sweeps(PerPort):

@@ -190,14 +190,3 @@ def test_a_list_that_changed_meanwhile_is_read_again(kernel: Callable[..., Kerne
     kernel(*(answer(3, 0x12, code=0, of=number) for number in range(1, 6)))
     with Rtnetlink() as one, pytest.raises(InterruptedError):
         one.rules(V6)
-
-
-def test_the_kernel_itself_answers() -> None:
-    index = socket.if_nametoindex("lo")
-    with Rtnetlink() as one:
-        assert {0, 32766} <= {rule.get_attr("FRA_PRIORITY") or 0 for rule in one.rules(V4)}
-        local = one.route("list", oif=index, table=255, family=V4)
-        assert "127.0.0.1" in {found.get_attr("RTA_DST") for found in local}
-        with pytest.raises(NetlinkError) as caught:
-            one.neigh("get", ifindex=index, dst="192.0.2.1", family=V4)
-    assert caught.value.code == errno.ENOENT

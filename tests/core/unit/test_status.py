@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import pytest
+import webob
 
 from dfmeta import metrics
 from dfmeta.admin import troubles
 from dfmeta.admin.page import FILTER_MAX, StatusPage
-from dfmeta.admin.status import FAILURES_SHOWN, SHOWN, Query, Status, render, style_hash
+from dfmeta.admin.status import SHOWN, Query, Status, render, style_hash
 from dfmeta.cmd.rows import service_row
 from dfmeta.cmd.status_page import (
     NAMES_ASKED,
@@ -171,23 +171,19 @@ def test_who_fails_comes_first_the_latest_before_the_others() -> None:
         assert words in seen.text
 
 
-@pytest.mark.parametrize(
-    ("rows", "values", "verdict"),
-    [
+def test_verdict_is_the_worst_of_all() -> None:
+    missing = {"missing": ["ovsdb"]}
+    for rows, values, verdict in (
         ([row()], {}, "Ready, no guest fails"),
         ([], {}, "Ready, no guest fails"),
         ([row(last_failure=failure())], {}, "1 guest fails"),
         ([row(last_failure=failure(failing=False))], {}, "Ready, no guest fails"),
         ([row(state="broken", fault="odd")], {}, "1 port is not served"),
-        ([row(last_failure=failure())], {"missing": ["ovsdb"]}, "Not ready: ovsdb missing"),
+        ([row(last_failure=failure())], missing, "Not ready: ovsdb missing"),
         ([], {"ports": None}, "Ready"),
-    ],
-)
-def test_the_verdict_is_the_worst_there_is(
-    rows: list[dict[str, Any]], values: dict[str, Any], verdict: str
-) -> None:
-    page = render(status(*rows, **values), Query())
-    assert re.search(rf"<title>{re.escape(verdict)} · compute1", page)
+    ):
+        page = render(status(*rows, **values), Query())
+        assert re.search(rf"<title>{re.escape(verdict)} · compute1", page), verdict
 
 
 def test_what_anybody_named_is_text_and_no_markup() -> None:
@@ -236,25 +232,13 @@ def test_a_thousand_ports_show_those_that_matter() -> None:
     assert "No port matches the filter." in see(*rows, query=Query(port="nobody")).text
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        "tap3",
-        "web-3",
-        INSTANCE[:9],
-        "10.0.0.5",
-        "128.0.0.3",
-        "PORT-3",
-        GUEST_IP6,
-        "FD12:3456:0:0:0::5",
-        f"{GUEST_IP6}%eth0",
-        "fd00:a9fe:a9fe:a9fe:1:0:0:3",
-        "fd12:3456",
-    ],
-)
-def test_a_guest_is_found_by_what_people_know_of_it(wanted: str) -> None:
+def test_filter_finds_a_guest_by_its_names_and_addresses() -> None:
     other = row(4, instance="", instance_name="x", addresses=[], key=None)
-    assert see(row(3), other, query=Query(port=wanted)).guests == ["web-3"]
+    for wanted in (
+        *("tap3", "web-3", INSTANCE[:9], "10.0.0.5", "128.0.0.3", "PORT-3", GUEST_IP6),
+        *("FD12:3456:0:0:0::5", f"{GUEST_IP6}%eth0", "fd00:a9fe:a9fe:a9fe:1:0:0:3", "fd12:3456"),
+    ):
+        assert see(row(3), other, query=Query(port=wanted)).guests == ["web-3"], wanted
 
 
 def test_the_addresses_that_are_served_are_among_the_facts(load: Load) -> None:
@@ -265,22 +249,6 @@ def test_the_addresses_that_are_served_are_among_the_facts(load: Load) -> None:
     assert dict(facts_of_host(conf, service_row(None)))["Service"] == "none yet"
     lacking = dict(facts_of_host(conf, service_row(TAP, "the MTU is 1000")))
     assert lacking["IPv6"] == "the MTU is 1000; see dfmeta doctor"
-
-
-def test_only_the_latest_failures_are_shown() -> None:
-    recent, rows = Recent(clock=itertools.count().__next__), []
-    for number in range(1, FAILURES_SHOWN + 11):
-        identity = Identity(INSTANCE, PROJECT, "port", "tap", 1)
-        claim = Claim(identity, Endpoint(number), 0, 1, address())
-        recent.answered(claim, 503, "/", "it is away")
-        rows.append(row(number))
-    told, in_all = failures_of_ports(rows, recent)
-    assert [one["port"] for one in told[:2]] == [f"tap{in_all}", f"tap{in_all - 1}"]
-    assert len(told) == FAILURES_SHOWN
-    seen = see(failures=told, failures_in_all=in_all)
-    assert "and 10 more" in seen.text
-    assert failures_of_ports(rows[:5], recent)[1] == 5
-    assert failures_of_ports([row(1, requests=None)], recent) == ([], 0)
 
 
 def test_a_failure_is_shown_at_the_port_of_its_vlan() -> None:
@@ -379,47 +347,29 @@ def test_what_is_above_what_is_well_is_a_sign_of_trouble() -> None:
 # Over HTTP
 
 
-def page(listen: str = "127.0.0.1:9697") -> StatusPage:
-    return StatusPage(listen, lambda query: f"<p>{query.refresh}</p>")
-
-
 def ask(url: str = "/", host: str | None = "127.0.0.1:9697", listen: str = "127.0.0.1:9697") -> Any:
-    import webob
-
     request = webob.Request.blank(url)
     if host is None:
         del request.environ["HTTP_HOST"]
     else:
         request.environ["HTTP_HOST"] = host
-    return page(listen)(request)
+    return StatusPage(listen, lambda query: f"<p>{query.refresh}</p>")(request)
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        "127.0.0.1:9697",
-        "localhost",
-        "LOCALHOST:80",
-        "[::1]:9697",
-        "192.0.2.7",
-        "admin.example",
-        None,
-    ],
-)
-def test_it_is_there_by_an_address_and_by_its_own_name(host: str | None) -> None:
-    assert ask(host=host, listen="admin.example:9697").status_int == 200
-
-
-@pytest.mark.parametrize(
-    "host",
-    ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:9697", "[evil]", "a b", "@",
-     "127.0.0.1:9697@evil.example", "evil.example:127", "<b>\r\nx", "1.2.3.4.5"],
-)  # fmt: skip
-def test_a_name_that_somebody_else_has_led_here_gets_nothing(host: str) -> None:
-    response = ask(host=host)
-    assert response.status == "421 Misdirected Request"
-    assert response.content_type == "text/plain"
-    assert "localhost" in response.text
+def test_page_is_served_by_an_address_or_its_own_name_and_no_other_name() -> None:
+    for host in (
+        *("127.0.0.1:9697", "localhost", "LOCALHOST:80", "[::1]:9697", "192.0.2.7"),
+        *("admin.example", None),
+    ):
+        assert ask(host=host, listen="admin.example:9697").status_int == 200, host
+    for host in (
+        *("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:9697", "[evil]", "a b"),
+        *("@", "127.0.0.1:9697@evil.example", "evil.example:127", "<b>\r\nx", "1.2.3.4.5"),
+    ):
+        response = ask(host=host)
+        assert response.status == "421 Misdirected Request", host
+        assert response.content_type == "text/plain"
+        assert "localhost" in response.text
 
 
 def test_it_can_be_framed_stored_and_guessed_at_by_nobody() -> None:
@@ -432,30 +382,11 @@ def test_it_can_be_framed_stored_and_guessed_at_by_nobody() -> None:
         assert response.headers["Cache-Control"] == "no-store"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        "refresh=-1",
-        "refresh=3601",
-        "refresh=1e3",
-        "refresh=٣",
-        "refresh=",
-        "state=odd",
-        "port=%ff",
-        f"port={'x' * (FILTER_MAX + 1)}",
-    ],
-)
-def test_what_makes_no_sense_is_refused_in_words(fields: str) -> None:
-    response = ask(f"/?{fields}")
-    assert response.status == "400 Bad Request"
-    assert re.match("400: (refresh|state|port|what is asked for) ", response.text)
-
-
-def test_a_row_of_a_trunk_has_its_kind_and_a_row_of_another_port_has_none() -> None:
-    subport = row(3, kind="subport", segmentation_id=100, parent="tpi-1")
-    tagged = row(4, kind="subport", segmentation_id=200, parent="tap4")
-    page = render(status(subport, tagged, row(5, kind="trunk parent"), row(6)), Query())
-    assert "<p>subport, VID 100 of <bdi>tpi-1</bdi></p>" in page
-    assert "<p>subport, VID 200</p>" in page
-    assert "<p>trunk parent</p>" in page
-    assert page.count("<p>subport") + page.count("<p>trunk") == 3
+def test_malformed_query_is_refused_with_its_field() -> None:
+    for fields in (
+        *("refresh=-1", "refresh=3601", "refresh=1e3", "refresh=٣", "refresh=", "state=odd"),
+        *("port=%ff", f"port={'x' * (FILTER_MAX + 1)}"),
+    ):
+        response = ask(f"/?{fields}")
+        assert response.status == "400 Bad Request", fields
+        assert re.match("400: (refresh|state|port|what is asked for) ", response.text)

@@ -109,14 +109,6 @@ def test_a_request_leaves_in_one_piece(listening: Any, backend: Any) -> None:
     assert piece.endswith(b"\r\n\r\ncipher")
 
 
-def test_a_connection_has_no_delay(upstream: Upstream, backend: Any) -> None:
-    asking = backend(upstream)
-    ask(asking)
-    (client,) = asking._servers[0]._pool
-    (connection,) = client.connections.values()
-    assert connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
 @pytest.mark.parametrize("how", ["closed", "stray"])
 def test_kept_connection_that_has_ended_or_has_news_is_not_used(pair: Pair, how: str) -> None:
     start, build = pair

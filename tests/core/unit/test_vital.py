@@ -79,28 +79,6 @@ def test_what_may_return_fails_by_an_exception_alone(vital: Vital) -> None:
     assert "'two'" in ended(vital)
 
 
-def test_a_thread_that_nothing_refers_to_is_not_collected(vital: Vital) -> None:
-    import gc
-
-    woken: list[bool] = []
-
-    def wait() -> None:
-        event = eventlet.event.Event()
-        events.append(id(event))
-        event.wait()
-        woken.append(True)
-
-    events: list[int] = []
-    vital.spawn("one", wait)
-    let_hub_run()
-    gc.collect()
-    let_hub_run()
-    assert events
-    assert len(vital._running) == 1
-    for thread in list(vital._running):
-        thread.kill()
-
-
 # The observers
 
 
