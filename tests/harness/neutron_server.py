@@ -132,7 +132,8 @@ class Handler(BaseHTTPRequestHandler):
         fault = self.server.fault
         if fault.get("service") not in (service, "both"):
             return False
-        time.sleep(fault.get("delay", 0.0))
+        if delay := fault.get("delay"):
+            time.sleep(delay)
         if fault.get("close"):
             self.close_connection = True
             return True

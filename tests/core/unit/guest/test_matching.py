@@ -101,12 +101,17 @@ def test_a_scsi_controller_is_counted_without_ata_and_usb(
     assert found(machine, [wanted], said) == {"sdc": ["db"]}
 
 
-def test_a_scsi_controller_without_disks_counts(machine: Machine, said: list[str]) -> None:
+def test_a_scsi_controller_without_disks_counts_and_numbers_are_hexadecimal(
+    machine: Machine, said: list[str]
+) -> None:
     machine.scsi_host(f"{PCI}:04.0/virtio1/host6")
     machine.scsi_host(f"{HBA}/host7")
-    machine.disk(f"{HBA}/host7/target7:0:0/7:0:0:1/block/sda")
+    for lun, name in ((1, "sda"), (10, "sdb"), (16, "sdc")):
+        machine.disk(f"{HBA}/host7/target7:0:0/7:0:0:{lun}/block/{name}")
     assert found(machine, [disk("db", bus="scsi", address="0:0:0:1")], said) == {}
-    assert found(machine, [disk("db", bus="scsi", address="1:0:0:1")], said) == {"sda": ["db"]}
+    for lun, name in (("1", "sda"), ("a", "sdb"), ("10", "sdc")):
+        wanted = disk("db", bus="scsi", address=f"1:0:0:{lun}")
+        assert found(machine, [wanted], said) == {name: ["db"]}, lun
 
 
 def test_of_two_readings_of_a_scsi_address_a_hypervisors_is_taken_unless_the_serial_is_anothers(
@@ -133,14 +138,6 @@ def test_linux_number_of_a_scsi_host_gives_way_to_a_controller_without_the_disk(
     machine.disk(f"{PCI}:04.0/virtio1/host1/target1:0:0/1:0:0:0/block/sda")
     machine.scsi_host(f"{HBA}/host2")
     assert found(machine, [disk("db", bus="scsi", address="1:0:0:0")], said) == {}
-
-
-def test_a_scsi_address_is_hexadecimal_and_linux_decimal(machine: Machine, said: list[str]) -> None:
-    machine.scsi_host(f"{HBA}/host0")
-    machine.disk(f"{HBA}/host0/target0:0:0/0:0:0:10/block/sda")
-    machine.disk(f"{HBA}/host0/target0:0:0/0:0:0:16/block/sdb")
-    assert found(machine, [disk("x", bus="scsi", address="0:0:0:a")], said) == {"sda": ["x"]}
-    assert found(machine, [disk("x", bus="scsi", address="0:0:0:10")], said) == {"sdb": ["x"]}
 
 
 # USB, IDE, Xen
@@ -333,27 +330,17 @@ def test_no_name_mac_or_serial_takes_a_device_that_another_has_by_address(
     assert found(machine, gone, said) == {"eth0": ["name", "mac"], "vda": ["path", "serial"]}
 
 
-def test_a_mac_that_two_devices_of_the_document_have_tells_nothing(
-    machine: Machine, said: list[str]
-) -> None:
-    machine.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
-    assert found(machine, [nic("a", mac=MAC), nic("b", mac=MAC)], said) == {}
-    assert len(said) == 2
-    assert found(machine, [nic("a", mac=MAC)], said) == {"eth0": ["a"]}
-
-
-def test_a_mac_that_two_interfaces_have_tells_nothing(machine: Machine, said: list[str]) -> None:
-    machine.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
-    machine.nic(f"{PCI}:03.0/virtio1/net/eth1", MAC)
-    assert found(machine, [nic("a", mac=MAC)], said) == {}
-    assert "'eth0', 'eth1' match" in said[0]
-
-
-def test_what_rests_on_an_interface_is_not_taken_for_it(machine: Machine, said: list[str]) -> None:
+def test_a_mac_of_two_devices_finds_none_of_them(machine: Machine, said: list[str]) -> None:
     machine.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
     machine.nic("virtual/net/bond0", MAC, lower="eth0")
     machine.nic("virtual/net/lo", MAC)
-    assert found(machine, [nic("a", mac=MAC)], said) == {"eth0": ["a"]}
+    assert found(machine, [nic("a", mac=MAC), nic("b", mac=MAC)], said) == {}
+    assert len(said) == 2
+    assert found(machine, [nic("a", mac=MAC)], said) == {"eth0": ["a"]}, "bond0 rests on it"
+    said.clear()
+    machine.nic(f"{PCI}:03.0/virtio1/net/eth1", MAC)
+    assert found(machine, [nic("a", mac=MAC)], said) == {}
+    assert "'eth0', 'eth1' match" in said[0]
 
 
 def test_two_ports_of_one_function_are_told_apart_by_mac(machine: Machine, said: list[str]) -> None:
@@ -370,9 +357,7 @@ def test_a_disk_of_another_serial_is_another_disk(machine: Machine, said: list[s
     at = disk("db", bus="pci", address="0000:00:07.0", path="/dev/vda", serial="old")
     assert found(machine, [at], said) == {}
     assert said == ["disk 'pci' '0000:00:07.0' 'vda' 'old': not found"]
-
-
-def test_a_usb_disk_has_the_serial_of_its_device(machine: Machine, said: list[str]) -> None:
+    # A USB disk has the serial of its device.
     machine.disk(f"{XHCI}/usb1/1-2/1-2:1.0/host8/target8:0:0/8:0:0:0/block/sda")
     machine.put(f"{XHCI}/usb1/1-2/serial", "stick-1\n")
     assert found(machine, [disk("x", serial="stick-1")], said) == {"sda": ["x"]}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import eventlet
@@ -18,7 +16,6 @@ from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM
 from dfmeta.ports.neutron_api import NeutronApi, Row
 from dfmeta.ports.next_hop_list import MOST
 from dfmeta.ports.next_hops import FRESH, PLACE, UNKNOWN, NextHops
-from tests.core.unit.support import let_hub_run
 from tests.harness import neutron as harness
 
 MAC = "fa:16:3e:00:00:02"
@@ -197,25 +194,20 @@ def test_many_ports_take_few_calls(world: World) -> None:
     ]
 
 
-def test_a_port_that_is_gone_is_forgotten(world: World) -> None:
-    world.hops.put(port())
-    world.hops.round()
-    world.hops.forget(port().id)
-    assert world.ports == {}
-    world.now += FRESH
-    assert world.hops.round() == float("inf")
-    assert world.api.calls == ["1 ids", "1 networks"]
-
-
-def test_while_neutron_is_away_the_known_ones_stay(world: World) -> None:
+def test_known_next_hops_stay_while_neutron_is_away_and_go_with_their_port(world: World) -> None:
     world.hops.put(port())
     world.hops.round()
     world.now += FRESH
     world.api.fault = SourceError(source="neutron", cause="gone")
-    world.hops.put(replace(port(2), iface_id=uuid(1)))
     with pytest.raises(SourceError):
         world.hops.round()
     assert world.of() == (HOP,)
+    world.api.fault = None
+    world.hops.forget(port().id)
+    assert world.ports == {}
+    calls = list(world.api.calls)
+    assert world.hops.round() == float("inf")
+    assert world.api.calls == calls
 
 
 def test_an_answer_that_takes_too_long_is_a_failure(world: World) -> None:
@@ -230,63 +222,43 @@ def test_an_answer_that_takes_too_long_is_a_failure(world: World) -> None:
     assert caught.value is mine
 
 
-# The loop
-
-
-@pytest.fixture
-def running(world: World) -> Iterator[World]:
-    """The finder as it runs."""
-    world.hops.start()
-    yield world
-    hub.VITAL.release()
-
-
-def until(condition: Callable[[], object]) -> None:
-    with eventlet.Timeout(60):
-        while not condition():
-            eventlet.sleep(0.05)
-
-
-def test_a_new_port_is_asked_about_at_once(running: World) -> None:
-    let_hub_run()
-    running.hops.put(port())
-    until(lambda: running.of() == (HOP,))
-    running.api.networks[2] = NETWORK
-    running.hops.put(port(2))
-    until(lambda: running.of(2) == (HOP,))
-
-
 @pytest.mark.parametrize(
-    ("fault", "cause", "message", "most"),
+    ("fault", "cause", "message"),
     [
         (
             SourceError(source="neutron", cause="gone"),
             "source",
             "Neutron does not give the guest next hops (gone); known ones stay",
-            1,
         ),
-        (KeyError("defect"), "defect", "The query for the guest next hops failed; retrying", 100),
+        (KeyError("defect"), "defect", "The query for the guest next hops failed; retrying"),
     ],
 )
-def test_after_a_failure_neutron_is_asked_again_and_the_log_tells_it(
-    running: World,
+def test_a_new_port_is_asked_about_at_once_and_again_after_a_failure(
+    world: World,
     caplog: pytest.LogCaptureFixture,
     fault: Exception,
     cause: Any,
     message: str,
-    most: int,
 ) -> None:
     failed = metrics.NEUTRON_ROUNDS_FAILED.labels(cause)
     before = failed._value.get()
-    running.api.fault = fault
-    with caplog.at_level(logging.WARNING, rounds.LOG.name):
-        running.hops.put(port())
-        until(lambda: len(running.api.calls) > 3)
-        assert running.of() is None
-        running.api.fault = None
-        until(lambda: running.of() == (HOP,))
-    assert 1 <= caplog.messages.count(message) <= most
-    assert failed._value.get() >= before + 3
+    world.hops.start()
+    eventlet.sleep(0)
+    world.hops.put(port())
+    eventlet.sleep(0.01)
+    assert world.of() == (HOP,)
+    world.api.fault = fault
+    world.api.networks[2] = NETWORK
+    world.hops.put(port(2))
+    # The pauses grow up to the longest.
+    eventlet.sleep(sum(rounds.RETRY))
+    assert world.of(2) is None
+    assert message in caplog.messages
+    assert failed._value.get() >= before + 2
+    world.api.fault = None
+    eventlet.sleep(2 * rounds.RETRY[1])
+    assert world.of(2) == (HOP,)
+    hub.VITAL.release()
 
 
 def test_neutron_is_asked_for_the_dhcp_ports_of_networks() -> None:

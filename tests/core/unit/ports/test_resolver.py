@@ -141,47 +141,47 @@ def test_the_first_wins_and_the_others_fill_in() -> None:
     until(lambda: world.port.instance_id == "o")
 
 
-def test_what_was_said_of_a_device_does_not_hold_for_the_next() -> None:
-    world = World(["ovsdb", "a"], a := Fake("a").says("i", "p"))
-    world.resolver.update(ROW)
-    until(lambda: world.port.project_id)
-    a.says("j", "q")
-    world.resolver.renew(PortId("r"))
-    assert world.port.instance_id == "", "before the source has answered"
-    until(lambda: world.port.project_id)
-    assert (world.port.instance_id, world.port.project_id) == ("j", "q")
-
-
 def test_an_answer_about_the_device_of_before_is_dropped() -> None:
     late: Event = Event()
     world = World(["ovsdb", "a"], a := Fake("a").waits(late))
     world.resolver.update(ROW)
     until(lambda: a.asked)
-    a.says("j")
+    a.says("j", "q")
     world.resolver.renew(PortId("r"))
-    until(lambda: world.port.instance_id)
-    late.send(Ownership("i"))
-    before = count("a", "late")
-    until(lambda: count("a", "late") > before)
-    assert world.port.instance_id == "j"
-
-
-def test_what_ovsdb_says_of_a_row_outlives_its_device() -> None:
-    world = World(["ovsdb", "a"], a := Fake("a").says("", "p", "n"))
-    world.resolver.update(replace(ROW, instance_id="i"))
     until(lambda: world.port.project_id)
-    said = len(world.history)
+    before = count("a", "late")
+    late.send(Ownership("i"))
+    until(lambda: count("a", "late") > before)
+    assert (world.port.instance_id, world.port.project_id) == ("j", "q")
+    a.waits(Event())
+    world.resolver.renew(PortId("r"))
+    assert world.port.instance_id == "", "before the source has answered"
+
+
+def test_an_instance_that_ovsdb_names_outlives_its_device_and_a_move() -> None:
+    world = World(["ovsdb", "a"], a := Fake("a").says("", "p", "n"))
+    row = replace(ROW, instance_id="i")
+    world.resolver.update(row)
+    until(lambda: world.port.project_id)
+    deliveries = len(world.history)
     world.resolver.renew(PortId("r"))
     world.resolver.renew(PortId("another row"))
-    assert (len(world.history), len(a.asked)) == (said, 1)
+    assert (len(world.history), len(a.asked)) == (deliveries, 1)
+    world.resolver.update(replace(row, ofport=9, mac="x"))
+    assert (world.port.project_id, len(a.asked)) == ("p", 1)
 
 
-def test_a_source_that_speaks_of_another_instance_is_not_believed() -> None:
+def test_a_conflict_or_a_defect_costs_its_answer_alone(caplog: pytest.LogCaptureFixture) -> None:
     world = World(["ovsdb", "a"], Fake("a").says("other", "p"))
     before = count("a", "conflict")
     world.resolver.update(replace(ROW, instance_id="i"))
     until(lambda: count("a", "conflict") > before)
     assert world.port.project_id == ""
+    (a := Fake("a")).answer = lambda _question: {}["defect"]
+    world = World(["a", "b"], a, Fake("b").says("i", "p"))
+    world.resolver.update(ROW)
+    until(lambda: world.port.project_id == "p")
+    assert "Identity source a failed" in caplog.text
 
 
 def test_it_is_asked_again_while_it_knows_nothing() -> None:
@@ -208,18 +208,6 @@ def test_a_source_that_fails_rests_and_holds_up_no_other() -> None:
     CLOCK.advance(module.REST_FIRST)
     world.resolver.update(replace(ROW, row="t", mac="other"))
     until(lambda: world.ports["t"].instance_id == "j")
-
-
-def test_a_defect_costs_its_question_alone(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(_question: Question) -> Ownership:
-        raise KeyError("x")
-
-    a = Fake("a")
-    a.answer = broken
-    world = World(["a", "b"], a, Fake("b").says("i", "p"))
-    world.resolver.update(ROW)
-    until(lambda: world.port.project_id == "p")
-    assert "Identity source a failed" in caplog.text
 
 
 def test_an_answer_for_a_port_that_has_changed_or_is_gone_is_dropped() -> None:
@@ -249,8 +237,7 @@ def test_ports_of_one_row_are_asked_about_apart() -> None:
     world.resolver.forget(ROW.id)
     gate.send(Ownership("i", "p"))
     until(lambda: world.port.instance_id == "i")
-    named = {port.id for port in world.history if port.instance_id}
-    assert named == {behind.id}, "an answer for a port that is gone is dropped"
+    assert {port.id for port in world.history if port.instance_id} == {behind.id}
     asked = len(a.asked)
     world.resolver.renew(ROW.id)
     world.resolver.renew(behind.id)
@@ -283,40 +270,16 @@ def test_a_number_that_comes_later_changes_nothing() -> None:
     world.resolver.update(ROW)
     assert (world.port.ofport, world.port.instance_id) == (1, "i")
     assert len(a.asked) == 1
-
-
-def test_an_instance_that_ovsdb_names_keeps_its_project_through_a_move() -> None:
-    world = World(["ovsdb", "a"], Fake("a").says("i", "p", "n"))
-    row = replace(ROW, instance_id="i")
-    world.resolver.update(row)
-    until(lambda: world.port.project_id)
-    world.resolver.update(replace(row, ofport=9, mac="x"))
-    assert world.port.project_id == "p"
-
-
-def test_an_odd_port_is_handed_on_and_nobody_is_asked() -> None:
-    world = World(["ovsdb", "a"], a := Fake("a"))
-    world.resolver.update(replace(ROW, fault="odd"))
+    # An odd port is delivered, and no source is asked about it.
+    world.resolver.update(replace(ROW, row="s", fault="odd"))
     assert world.resolver.settled()
-    assert (world.port.fault, a.asked) == ("odd", [])
+    assert (world.ports["s"].fault, len(a.asked)) == ("odd", 1)
 
 
 def neutron() -> Fake:
     fake = Fake("neutron", gives=frozenset({INSTANCE, PORT_PROJECT}))
     fake.unverified = True
     return fake
-
-
-def test_a_ports_project_is_taken_at_once_where_nothing_else_gives_one() -> None:
-    store = Fake("store", gives=frozenset({PROJECT}))
-    store.by_instance = True
-    world = World(["neutron", "store"], neutron().says("i", port_project="p"), store)
-    world.resolver.update(ROW)
-    until(lambda: world.port.project_id == "p")
-    assert world.port.sources[PROJECT] == "neutron (port)"
-    assert world.port.unverified
-    # By an instance that is only claimed nobody's project is looked up.
-    assert not store.asked
 
 
 def test_a_ports_project_gives_way_to_the_instances() -> None:
@@ -492,9 +455,15 @@ def test_a_subport_is_unnamed_only_when_all_sources_have_answered() -> None:
     until(lambda: world.port.state is PortState.SERVED)
 
 
-def test_an_instance_that_only_neutron_names_for_a_subport_is_unverified() -> None:
-    world = World(["ovsdb", "neutron"], neutron().says("i", port_project="p"))
-    world.resolver.update(SUBPORT)
-    until(lambda: world.port.project_id == "p")
-    assert (world.port.instance_id, world.port.unverified) == ("i", True)
-    assert not world.port.unnamed
+def test_an_instance_that_only_neutron_names_is_unverified() -> None:
+    store = Fake("store", gives=frozenset({PROJECT}))
+    store.by_instance = True
+    for row, names in ((ROW, ["neutron", "store"]), (SUBPORT, ["ovsdb", "neutron", "store"])):
+        world = World(names, neutron().says("i", port_project="p"), store)
+        world.resolver.update(row)
+        eventlet.sleep(module.PORT_PROJECT_AFTER + 1)
+        assert (world.port.instance_id, world.port.project_id) == ("i", "p")
+        assert world.port.sources[PROJECT] == "neutron (port)"
+        assert (world.port.unverified, world.port.unnamed) == (True, False)
+        # By an instance that is only claimed no project is looked up.
+        assert not store.asked
