@@ -154,16 +154,9 @@ def syn(
 
     :param of_ip: further fields of the IPv4 header.
     """
-    frame = packet.Packet()
-    frame.add_protocol(
-        ethernet.ethernet("02:64:66:6d:65:fe", mac, 0x8100 if vid is not None else 0x0800)
-    )
-    if vid is not None:
-        frame.add_protocol(vlan.vlan(vid=vid, pcp=5, ethertype=0x0800))
-    frame.add_protocol(ipv4.ipv4(src=ip, dst="169.254.169.254", **{"proto": 6} | of_ip))
-    frame.add_protocol(tcp.tcp(source_port, 80, seq=1, bits=bits))
-    frame.serialize()
-    return bytes(frame.data)
+    head = ipv4.ipv4(src=ip, dst="169.254.169.254", **{"proto": 6} | of_ip)
+    tag = [] if vid is None else [vlan.vlan(vid=vid, pcp=5, ethertype=0x0800)]
+    return _frame(mac, 0x8100 if tag else 0x0800, *tag, head, tcp.tcp(source_port, 80, bits=bits))
 
 
 def syn6(
@@ -173,13 +166,9 @@ def syn6(
     service: str = SERVICE6[0],
     source_port: int = 40000,
 ) -> bytes:
-    """A SYN over IPv6 to the service, as os-ken's packet library writes it."""
-    frame = packet.Packet()
-    frame.add_protocol(ethernet.ethernet("02:64:66:6d:65:fe", mac, 0x86DD))
-    frame.add_protocol(ipv6.ipv6(src=ip, dst=service, nxt=6))
-    frame.add_protocol(tcp.tcp(source_port, 80, seq=1, bits=0x02))
-    frame.serialize()
-    return bytes(frame.data)
+    """A SYN over IPv6 to the service."""
+    head = ipv6.ipv6(src=ip, dst=service, nxt=6)
+    return _frame(mac, 0x86DD, head, tcp.tcp(source_port, 80, bits=0x02))
 
 
 def solicit(
@@ -189,16 +178,17 @@ def solicit(
     option: bool = True,
     kind: int = icmpv6.ND_NEIGHBOR_SOLICIT,
 ) -> bytes:
-    """A unicast neighbour solicitation.
-
-    :param option: with the source link-layer address.
-    """
+    """A unicast neighbour solicitation, with the source link-layer address as *option*."""
     sender = icmpv6.nd_option_sla(hw_src=GUEST_MAC) if option else None
+    head = ipv6.ipv6(src=source, dst=target, nxt=58, hop_limit=255)
+    message = icmpv6.icmpv6(type_=kind, data=icmpv6.nd_neighbor(0, target, sender))
+    return _frame(GUEST_MAC, 0x86DD, head, message)
+
+
+def _frame(mac: str, ethertype: int, *headers: Any) -> bytes:
     frame = packet.Packet()
-    frame.add_protocol(ethernet.ethernet("02:64:66:6d:65:fe", GUEST_MAC, 0x86DD))
-    frame.add_protocol(ipv6.ipv6(src=source, dst=target, nxt=58, hop_limit=255))
-    message = icmpv6.nd_neighbor(0, target, sender)
-    frame.add_protocol(icmpv6.icmpv6(type_=kind, data=message))
+    for one in (ethernet.ethernet(TAP.mac, mac, ethertype), *headers):
+        frame.add_protocol(one)
     frame.serialize()
     return bytes(frame.data)
 
@@ -410,19 +400,19 @@ def stats_of(mod: Any, *, packets: int = 0, octets: int = 0) -> Any:
     return ofp_parser.OFPFlowStats.parser(stats_bytes(mod, packets=packets, octets=octets), 0)
 
 
-def port_desc(
-    number: int, name: bytes, mac: bytes = bytes(6), *, config: int = 0, state: int = 0
-) -> Any:
-    """What the switch says of a port, read from bytes."""
-    data = port_bytes(number, name, mac, config=config, state=state)
-    return ofp_parser.OFPPort.parser(data, 0)
-
-
 def port_bytes(
     number: int, name: bytes, mac: bytes = bytes(6), *, config: int = 0, state: int = 0
 ) -> bytes:
-    """The same, as it stands in messages."""
+    """A port's description by the switch."""
     return struct.pack(ofp.OFP_PORT_PACK_STR, number, mac, name, config, state, *[0] * 6)
+
+
+def port_desc(
+    number: int, name: bytes, mac: bytes = bytes(6), *, config: int = 0, state: int = 0
+) -> Any:
+    """The same, as os-ken reads it."""
+    data = port_bytes(number, name, mac, config=config, state=state)
+    return ofp_parser.OFPPort.parser(data, 0)
 
 
 def removed_of(mod: Any, reason: int = ofp.OFPRR_DELETE) -> Any:

@@ -15,16 +15,12 @@ from bench.direct import counter
 from bench.load import parse
 from bench.store_targets import FORWARDING, SQLITE
 from bench.storm import whole
-from bench.tables import Table, restructured, tables
+from bench.tables import tables
 from bench.targets import (
-    COMPARED,
     HAPROXY,
-    HAPROXY_ALONE,
     IN_PROCESS,
-    IPV6,
     NEUTRON,
     TWO_WORKERS,
-    pair_name,
     ratio,
     targets,
 )
@@ -116,30 +112,6 @@ def test_a_target_is_met_by_its_bound_alone() -> None:
     assert rates[0].wanted == "at least 2.5, aim 4"
 
 
-def test_ipv6_is_compared_with_ipv4_in_each_round() -> None:
-    # A single round in which the machine was busy with something else is not the result.
-    run = report(
-        **{
-            IN_PROCESS: {**cell(100), "rates": [100, 100, 50]},
-            IPV6: {**cell(100), "rates": [96, 10, 49]},
-        }
-    )
-    found = [one for one in targets(run) if "IPv4" in one.name]
-    assert [(one.value, one.bound, one.met) for one in found] == [(0.96, 0.95, True)] * 2
-
-
-def test_the_engine_haproxy_is_compared_with_peers_of_one_thread() -> None:
-    ratios = {
-        pair_name(mine, other): {"new 32": [2.0, 9.0, bound], "keep-alive 32": [bound - 0.1]}
-        for mine, other, bound in COMPARED
-    }
-    found = [one for one in targets({"engine": {"ratios": ratios}}) if "1 thread's" in one.name]
-    assert [(one.value, one.bound, one.met) for one in found] == [
-        *((2.0, 1.0, True), (0.9, 1.0, False)),
-        *((2.0, 1.5, True), (1.4, 1.5, False)),
-    ]
-
-
 class Turns:
     """Each of two proxies is asked under a load; the rates are given."""
 
@@ -169,30 +141,10 @@ def test_each_turn_gives_a_ratio_whichever_proxy_is_first(monkeypatch: pytest.Mo
     assert found["proxies"]["b"]["new 32"]["rate"] == 2.0
 
 
-def test_haproxys_memory_and_the_time_of_a_change_have_targets() -> None:
-    times = {"p50": 1.0, "p99": 5.1, "longest": 9.0}
-    run = {
-        "memory": {HAPROXY_ALONE: {"0": 15.0, "1000": 24.0}},
-        "map": {"10 entries, add": times, "5,000 entries, add": times},
-    }
-    assert [(one.value, one.bound, one.met) for one in targets(run)] == [
-        (24.0, 25.0, True),
-        (5.1, 5.0, False),
-    ]
-
-
 def test_a_proxy_that_was_not_measured_with_a_number_of_guests_has_a_dash() -> None:
     (table,) = tables({"memory": {"dfmeta": {"0": 80.0}, "haproxy": {"0": 15.0, "5000": 20.4}}})
     assert table.columns == ("MB with guests", "0", "5,000")
     assert table.rows == [("dfmeta", "80", "-"), ("haproxy", "15", "20")]
-
-
-def test_a_table_is_written_as_docutils_reads_it() -> None:
-    table = Table(title="Memory", columns=("MB", "0"), rows=[("dfmeta", "80")])
-    assert restructured(table) == (
-        ".. list-table:: Memory\n   :header-rows: 1\n\n"
-        "   * - MB\n     - 0\n   * - dfmeta\n     - 80\n"
-    )
 
 
 def reads(**rates: list[float]) -> dict[str, Any]:
@@ -210,11 +162,3 @@ def test_a_ratio_to_forwarding_is_the_median_of_the_rounds() -> None:
     # One round in which the machine was busy with something else moves nothing.
     run = reads(**{FORWARDING: [100, 10, 100], SQLITE: [200, 180, 160]})
     assert store_targets.ratio(run, SQLITE, "meta_data.json", "new 32") == 2.0
-
-
-def test_the_store_is_wanted_faster_than_forwarding() -> None:
-    found = list(store_targets.targets(reads(**{FORWARDING: [100], SQLITE: [149]})))
-    assert [one.met for one in found] == [False, False, True]
-    assert all("kept connections" in one.name for one in found[:-1])
-    assert found[0].wanted == "at least 1.5, aim 2"
-    assert found[-1].name == "failed requests in total"
