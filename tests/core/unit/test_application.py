@@ -105,6 +105,7 @@ class World:
         self.tokens = Tokens(bytes(32))
         self.hops: list[int] = []
         self.news: list[Callable[[], object]] = []
+        self.at_turn: Callable[[], object] = lambda: None
         self.application = Application(
             self.registry,
             self.backend,
@@ -133,6 +134,10 @@ class World:
     ) -> Given:
         given: list[Any] = []
 
+        def turn(_deadline: float) -> bool:
+            self.at_turn()
+            return not late
+
         def start_response(status: str, headers: list[tuple[str, str]]) -> None:
             given.extend([status, headers])
 
@@ -144,7 +149,7 @@ class World:
                 method, path, query=query, headers=named, body=body, guest_ip="10.0.0.5"
             ),
             deadline=clock.now() + seconds,
-            turn=lambda _deadline: not late,
+            turn=turn,
             read=(lambda _most: b"") if unread is None else unread.read,
             limit_hops=self.hops.append,
         )
@@ -314,42 +319,63 @@ def test_a_guest_whose_project_comes_meanwhile_is_answered() -> None:
     assert identity.project_id == "p1"
 
 
-def in_doubt(world: World) -> None:
-    """Have the number of the guest's port be in doubt: question 1 is not answered."""
-    world.registry.set_devices({HERE.ofport: Device(b"tap1")}, gap=True)
+class Unread:
+    """A body that has not come yet."""
+
+    def __init__(self, content: bytes, seconds: float = 0.0) -> None:
+        self.asked = 0
+        self.meanwhile: Callable[[], object] = lambda: None
+        self._content, self._seconds = content, seconds
+
+    def read(self, _most: int) -> bytes:
+        self.asked += 1
+        self.meanwhile()
+        eventlet.sleep(self._seconds)
+        return self._content
 
 
-def test_an_answer_waits_while_its_number_is_in_doubt() -> None:
-    world = World(ask=lambda: 1)
-    world.backend.meanwhile = lambda: in_doubt(world)
-    asking = eventlet.spawn(world.ask)
-    let_hub_run()
+class Doubtful(World):
+    """The number of the guest's port is in doubt from a moment on; question 1 decides."""
+
+    def __init__(self, moment: str) -> None:
+        super().__init__(ask=lambda: 1)
+        unread = Unread(b"cipher")
+        match moment:
+            case "news":
+                self.news = [self.doubt]
+            case "body":
+                unread.meanwhile = self.doubt
+            case "turn":
+                self.at_turn = self.doubt
+            case "answer":
+                self.backend.meanwhile = self.doubt
+        self.asking = eventlet.spawn(
+            self.ask, PASSWORD, "POST", unread=unread, content_length="6", seconds=10
+        )
+        eventlet.sleep(5)
+        assert len(self.backend.asked) == (moment == "answer"), moment
+        assert not self.asking.dead
+
+    def doubt(self) -> None:
+        self.registry.set_devices({HERE.ofport: Device(b"tap1")}, gap=True)
+
+
+@pytest.mark.parametrize("moment", ["news", "body", "turn", "answer"])
+def test_a_request_waits_while_the_number_of_its_port_is_in_doubt(moment: str) -> None:
+    world = Doubtful(moment)
+    world.registry.answered(1)
+    assert world.asking.wait().status == 200
     assert len(world.backend.asked) == 1
-    assert not asking.dead
-    world.registry.answered(1)
-    assert asking.wait().status == 200
-
-
-@pytest.mark.parametrize("meanwhile", [False, True], ids=["before", "meanwhile"])
-def test_a_request_whose_number_stays_in_doubt_gets_no_answer(meanwhile: bool) -> None:
-    world = World(ask=lambda: 1)
-    if meanwhile:
-        world.backend.meanwhile = lambda: in_doubt(world)
-    else:
-        in_doubt(world)
     with pytest.raises(Abandoned) as abandoned:
-        world.ask(seconds=0.1)
+        Doubtful(moment).asking.wait()
     assert abandoned.value.reason == "timeout"
-
-
-def test_the_switchs_latest_messages_count_before_the_backend_is_asked() -> None:
-    world = World(ask=lambda: 1)
-    world.news = [lambda: in_doubt(world)]
-    asking = eventlet.spawn(world.ask)
-    let_hub_run()
-    assert world.backend.asked == []
+    world = Doubtful(moment)
+    world.registry.set_port(port(instance=OTHER_INSTANCE))
     world.registry.answered(1)
-    assert asking.wait().status == 200
+    with pytest.raises(Abandoned) as abandoned:
+        world.asking.wait()
+    assert abandoned.value.reason == "changed"
+    assert len(world.backend.asked) == (moment == "answer")
 
 
 def test_the_switchs_latest_messages_count_before_the_answer_leaves() -> None:
@@ -362,18 +388,6 @@ def test_the_switchs_latest_messages_count_before_the_answer_leaves() -> None:
     assert len(world.backend.asked) == 1
 
 
-def test_a_request_whose_port_has_another_guest_gets_no_answer() -> None:
-    world = World(ask=lambda: 1)
-    in_doubt(world)
-    asking = eventlet.spawn(world.ask)
-    let_hub_run()
-    world.registry.set_port(port(instance=OTHER_INSTANCE))
-    world.registry.answered(1)
-    with pytest.raises(Abandoned):
-        asking.wait()
-    assert world.backend.asked == []
-
-
 def test_a_guest_that_changes_while_it_waits_for_its_project_is_abandoned() -> None:
     world = World("", needs_project=True)
     asking = eventlet.spawn(pytest.raises, Abandoned, world.ask)
@@ -383,55 +397,12 @@ def test_a_guest_that_changes_while_it_waits_for_its_project_is_abandoned() -> N
     assert world.backend.asked == []
 
 
-class Unread:
-    """A body that has not come yet."""
-
-    def __init__(self, content: bytes, seconds: float = 0.0) -> None:
-        self.asked = self.most = 0
-        self._content, self._seconds = content, seconds
-
-    def read(self, most: int) -> bytes:
-        self.asked += 1
-        self.most = most
-        eventlet.sleep(self._seconds)
-        return self._content
-
-
 def test_a_body_is_read_before_the_backend_is_asked(world: World) -> None:
     unread = Unread(b"cipher")
     assert world.ask(PASSWORD, "POST", unread=unread, content_length="6").status == 200
     assert world.backend.asked[0][0].body == b"cipher"
     assert world.ask(PASSWORD, "POST", unread=unread, transfer_encoding="chunked").status == 200
     assert unread.asked == 2
-
-
-def test_a_doubt_that_comes_with_the_body_keeps_it_from_the_backend() -> None:
-    world = World(ask=lambda: 1)
-
-    class Doubtful(Unread):
-        def read(self, most: int) -> bytes:
-            in_doubt(world)
-            return super().read(most)
-
-    body = Doubtful(b"cipher")
-    asking = eventlet.spawn(world.ask, PASSWORD, "POST", unread=body, content_length="6")
-    let_hub_run()
-    assert (body.asked, world.backend.asked) == (1, [])
-    world.registry.answered(1)
-    assert asking.wait().status == 200
-    assert len(world.backend.asked) == 1
-
-
-def test_a_doubt_that_comes_with_the_requests_turn_keeps_it_from_the_backend() -> None:
-    world = World("", needs_project=True, ask=lambda: 1)
-    asking = eventlet.spawn(world.ask)
-    let_hub_run()
-    in_doubt(world)
-    world.registry.set_port(port(project="p1"))
-    eventlet.sleep(AMPLE / 2)
-    assert world.backend.asked == []
-    world.registry.answered(1)
-    assert asking.wait().status == 200
 
 
 def test_the_time_that_a_body_takes_is_none_of_the_request(world: World) -> None:
