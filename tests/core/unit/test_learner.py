@@ -17,7 +17,6 @@ from tests.core.unit.support import (
     TAP6,
     Rig,
     address,
-    address6,
     let_hub_run,
     packet_ins,
     port,
@@ -189,14 +188,6 @@ def test_another_ports_instance_releases_nothing(waiting: Rig) -> None:
     assert len(waiting.learner.holds) == 1
 
 
-def test_a_port_keeps_the_newest_of_its_syns() -> None:
-    holds = Holds()
-    for number in range(HELD_PER_PORT + 2):
-        holds.put(held(number))
-    assert len(holds) == HELD_PER_PORT
-    assert ports_of(holds) == [2, 3, 4, 5]
-
-
 def test_a_repeated_syn_replaces_the_one_before_and_keeps_its_time() -> None:
     holds = Holds()
     holds.put(held(1, since=5.0, frame=b"old"))
@@ -261,22 +252,6 @@ def rig6() -> Rig:
     rig = Rig()
     rig.registry.set_port(port())
     return rig.connect(tap=TAP6)
-
-
-def test_a_first_syn_over_ipv6_gets_a_slot_of_its_own_for_each_service(rig6: Rig) -> None:
-    for service in SERVICE6:
-        send(rig6, syn6(service=service))
-    send(rig6, syn())
-    slots = {number: slot.address for number, slot in rig6.registry.slots(HERE).items()}
-    assert slots == {
-        0: address(),
-        SLOT6 + 1: address6(),
-        SLOT6 + 2: address6(service=SERVICE6[1]),
-    }
-    assert [one.frame for one in rig6.switch.packet_outs()] == [
-        *(syn6(service=service) for service in SERVICE6),
-        syn(),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from dfmeta.model import Endpoint, PortId
 from tests.core.flows.world import memory_of
 from tests.core.unit.support import OTHER_INSTANCE, MeterMod, Rig, let_hub_run, port
 
-HERE = Endpoint(13)
 FIRST_ID, SYN_RATE = FIRST_IDS[Purpose.SYN], RATES[Purpose.SYN]
 OWN = FIRST_ID + 13
 ALL = FIRST_IDS[Purpose.GUEST_SYN] + 13

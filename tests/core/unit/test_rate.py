@@ -92,13 +92,6 @@ def test_refused_requests_are_not_held_against_a_guest_that_hammers(world: World
     assert taken == pytest.approx(44 + 100, abs=1)
 
 
-def test_the_narrower_of_two_windows_decides() -> None:
-    world = World(replace(ON, base=Window(100, 10.0), burst=Window(3, 1.0)))
-    assert [one.delay for one in world.ask_at_once(4)] == pytest.approx([0, 0, 0, 1 / 3])
-    world = World(replace(ON, base=Window(3, 1.0), burst=Window(100, 10.0)))
-    assert [one.delay for one in world.ask_at_once(4)] == pytest.approx([0, 0, 0, 1 / 3])
-
-
 def test_ip_versions_count_together_where_both_are_limited() -> None:
     world = World(replace(ON, ip_versions=frozenset({4, 6})))
     for version in (4, 6) * 5:

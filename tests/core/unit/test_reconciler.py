@@ -168,19 +168,6 @@ def _in_port(mod: object) -> object:
     return dict(mod.match.items()).get("in_port") if hasattr(mod, "match") else None
 
 
-@pytest.mark.parametrize("metered", [False, True])
-def test_clearing_takes_all_of_ours_and_nothing_else(rig: Rig, *, metered: bool) -> None:
-    learn(rig)
-    like = next(one for one in rig.flows() if (one.meter is not None) is metered)
-    foreign = rig.switch.place(as_mod(rig, like, cookie=0x1234, priority=5))
-    count = len(rig.flows())
-    # Open vSwitch deletes the flows that use a meter together with it.
-    assert rig.reconciler.clear() == (count, 2 - metered)
-    assert rig.reconciler.clear() == (0, 0)
-    assert rig.switch.flows == [foreign]
-    assert [*rig.switch.meters] == ([like.meter] if metered else [])
-
-
 # Many ports
 
 

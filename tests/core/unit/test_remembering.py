@@ -102,13 +102,3 @@ def test_a_number_of_the_host_is_kept_for_the_same_guest_alone(tmp_path: Path) -
         assert number(registry, Endpoint(14)) not in (2, 3)
         mine = {number(registry, HERE, ip) for ip in ("10.0.0.5", "10.0.0.6")}
         assert mine == {2, 3} if instance == INSTANCE else not mine & {2, 3}
-
-
-def test_a_port_has_no_number_of_the_host_to_remember_without_such_a_scheme(
-    tmp_path: Path,
-) -> None:
-    registry, memory = registry_of(port()), Memory(tmp_path)
-    registry.learn(HERE, address(), 0.0)
-    registry.remove_port(port().id)
-    memory.save(Listeners(18080, 1), registry, Meters())
-    assert Memory(tmp_path).state.resting == []

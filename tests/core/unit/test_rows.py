@@ -213,12 +213,3 @@ def test_what_a_guest_does_to_itself_is_shown_as_such() -> None:
     assert (last["own"], last["failing"], last["failing_since"]) == (True, False, None)
     assert last["remedy"] == ""
     assert row["requests"]["4xx"] == 1
-
-
-def test_of_two_rows_with_one_number_only_the_served_one_has_addresses() -> None:
-    registry = Registry()
-    registry.set_port(port(name="earlier"))
-    registry.set_port(port(name="later"))
-    registry.learn(Endpoint(13), address(), 0)
-    counts = {row["port"]: len(row["addresses"]) for row in port_rows(registry)}
-    assert counts == {"earlier": 0, "later": 1}

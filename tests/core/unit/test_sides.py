@@ -145,17 +145,6 @@ def test_settings_that_differ_are_put_in_force_once(conf: Path) -> None:
     assert settle("nowhere") == []
 
 
-def test_a_setting_that_cannot_be_written_is_named(
-    conf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_path: Path, _text: str) -> int:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(Path, "write_text", refuse)
-    with pytest.raises(HostError, match=r"accept_ra .*lo.*Read-only file system"):
-        settle("lo")
-
-
 def test_the_setting_that_prevents_ipv6_is_named(
     conf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -196,17 +196,3 @@ def test_saving_only_what_has_changed_saves_all(
         state.meters.update(other.meters)
         file.save(state, changed)
         assert StateFile(tmp_path).load() == state
-
-
-@pytest.mark.parametrize("count", [10, 1000])
-def test_only_what_has_changed_is_put_into_words(tmp_path: Path, count: int) -> None:
-    state = State(holders={Endpoint(n): Holder("p", "i", (0,)) for n in range(1, count + 1)})
-    file = StateFile(tmp_path)
-    turns: list[None] = []
-    file.save(state, give_way=lambda: turns.append(None))
-    assert len(turns) == count, "and others run in between"
-    turns.clear()
-    state.holders[Endpoint(3)] = Holder("p", "other")
-    file.save(state, {Endpoint(3), Endpoint(5)}, give_way=lambda: turns.append(None))
-    assert len(turns) == 2 * 3, "for each of holders and two kinds of meters"
-    assert StateFile(tmp_path).load() == state

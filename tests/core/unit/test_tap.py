@@ -99,30 +99,6 @@ def test_the_kernels_side_is_read_again_when_the_kernel_tells_of_a_change(keeper
     assert looks == [1, 2, 2]
 
 
-def test_a_report_of_ovsdb_does_not_have_it_read_again(keeper: Any) -> None:
-    look(keeper)
-    told = [False, True]
-    keeper._changes = SimpleNamespace(take=lambda _index: told.pop())
-    for reads in (2, 2):
-        keeper.look_now()
-        assert keeper.look_after(SimpleNamespace(), THERE)
-        assert len(keeper.seen) == reads
-    assert told == [], "the kernel was asked for changes each time"
-
-
-@pytest.mark.parametrize("refuses", [False, True])
-def test_the_look_before_the_first_report_of_ovsdb_counts_if_it_succeeds(
-    keeper: Any, refuses: bool
-) -> None:
-    keeper.listeners = SimpleNamespace(open_now=lambda: None, follow=lambda: (1, False))
-    keeper.host.refuses = refuses
-    keeper.listen_early()
-    keeper.host.refuses = False
-    keeper._next_look = 0.0
-    assert keeper.look_after(SimpleNamespace(), THERE)
-    assert keeper.seen == [False] * (1 + refuses)
-
-
 @pytest.mark.parametrize("update", [NO_NUMBER, Update(True, BRIDGE, None)])
 def test_it_is_not_in_place_without_a_port(keeper: Any, update: Update) -> None:
     look(keeper)

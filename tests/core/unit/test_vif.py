@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from dfmeta.model import OFPORT_MAX, Endpoint, MetaIds, Port, PortKind, PortState
 from dfmeta.ports.meta_ids import IDS, PROVIDER_IDS
+from dfmeta.ports.trunks import Lead, side_of
 from dfmeta.ports.vif import InterfaceRow, vifs
 from tests.core.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE
 from tests.harness.examples import examples
@@ -200,3 +202,54 @@ def test_whatever_a_row_holds_it_is_a_guests_port_or_none(
         if port.state is PortState.SERVED:
             assert port.endpoint is not None
             assert len(port.instance_id) == 36
+
+
+# Attachments
+
+KEY = "dfmeta-attachments"
+SUBPORT_IDS = ids(vm_uuid=None)
+
+
+def test_key_of_a_tap_allows_attachments_only_if_it_is_true() -> None:
+    before = port_of()
+    for value, allowed in (("true", True), (" true ", True), ("True", False), ("", False)):
+        port = port_of(external_ids=NOVA | {KEY: value})
+        assert port.attachments == allowed, value
+        # It does not concern the guest's identity.
+        assert before.with_notes_of(port) == port
+
+
+def test_a_trunks_parent_has_the_key_of_its_own_row_or_of_the_tap() -> None:
+    row = InterfaceRow("u", "tpi-1", type="patch", external_ids=SUBPORT_IDS)
+    tap = side_of("tap1", "tbr", "", options={}, external_ids={**NOVA, KEY: "true"}, tag=())
+    plain = side_of("tap1", "tbr", "", options={}, external_ids=NOVA, tag=())
+    assert vifs(row, Lead(vm=tap))[0].attachments
+    assert not vifs(row, Lead(vm=plain))[0].attachments
+    own = InterfaceRow("u", "tpi-1", type="patch", external_ids={**SUBPORT_IDS, KEY: "true"})
+    assert vifs(own, Lead(vm=plain))[0].attachments
+
+
+def test_a_subport_never_has_it() -> None:
+    row = InterfaceRow("u", "spi-1", type="patch", external_ids={**SUBPORT_IDS, KEY: "true"})
+    assert not any(port.attachments for port in vifs(row, Lead(vid=7)))
+
+
+def test_the_subport_of_an_attachment_is_known_by_its_row() -> None:
+    written = {**SUBPORT_IDS, "dfmeta-attachment": "a"}
+    (plain,) = vifs(InterfaceRow("u", "spi-1", type="patch", external_ids=SUBPORT_IDS), Lead(vid=7))
+    (ours,) = vifs(InterfaceRow("u", "spi-1", type="patch", external_ids=written), Lead(vid=7))
+    assert (plain.attached, ours.attached) == ("", "a")
+    # It does not concern the guest's identity.
+    assert plain.with_notes_of(ours) == ours
+    # A VM with such a key stays a VM.
+    (vm,) = vifs(InterfaceRow("u", "tap1", external_ids={**NOVA, "dfmeta-attachment": "a"}))
+    assert not vm.attached
+
+
+def test_the_subport_of_an_attachment_is_known_by_its_entry() -> None:
+    """Where tags reach the bridge it has no row."""
+    attachment = "22222222-3333-4444-5555-666666666666"
+    listed = json.dumps([{"vid": 7, "attachment": attachment}, {"vid": 8}])
+    written = {**NOVA, "dfmeta-subports": listed}
+    found = {one.vid: one.attached for one in vifs(InterfaceRow("u", "tap1", external_ids=written))}
+    assert found == {0: "", 7: attachment, 8: ""}
