@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from os_ken.ofproto import ofproto_parser
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
+from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import CONTROLLER_ID, Layout
@@ -109,12 +112,30 @@ class Pair:
         assert fates.keys() == {"controller", "proxy", "guest", "back", "untouched", "dropped"}
         assert fates.total() >= 400
 
+    def read_alike(self, flows: Sequence[Flow]) -> None:
+        """Have these flows; a dump of either has to read as them."""
+        self.install(flows)
+        data, last = encode(self.wire, [self.wire.dump()], 1)
+        self.answers.clear()
+        self.model.feed(data)
+        for answers in (self.answers, self.connection.exchange(data, last)):
+            entries = [entry for one in answers[:-1] for entry in _parsed(one).body]
+            found = [one.flow for one in map(self.wire.found, entries) if one is not None]
+            assert len(found) == len(flows)
+            assert set(found) == set(flows)
+
     def refuse(self, mod: Any, name: str) -> None:
         """Open vSwitch has to refuse *mod* with an error, and the model to raise."""
         data, last = encode(self.wire, [mod], 1)
         assert self.connection.exchange(data, last)[0][1] == ofp.OFPT_ERROR, name
         with pytest.raises(NotModelled):
             self.model.feed(data)
+
+
+def _parsed(message: bytes) -> Any:
+    """Parse a message as os-ken does."""
+    head = struct.unpack_from("!BBHI", message)
+    return ofproto_parser.msg(ProtocolDesc(version=ofp.OFP_VERSION), *head, message)
 
 
 def _visible(flow: str, frame: bytes) -> str:

@@ -281,16 +281,6 @@ def test_a_port_that_goes_takes_its_meters_along_however_often(bridge: OpenvSwit
         assert set(app.found()) == app.wanted()
 
 
-def test_first_syns_that_come_together_all_reach_the_controller(bridge: OpenvSwitch) -> None:
-    """The meter is there for floods; a guest's containers may well start in the same moment."""
-    with Wired(bridge) as app:
-        endpoint = app.plug(1)
-        app.confirmed()
-        for number in range(len(SLOTS)):
-            app.inject(1, Host(1, ip=f"10.0.{number}.5").segment())
-        until(lambda: len(app.registry.slots(endpoint)) == len(SLOTS), "all addresses")
-
-
 # Bytes on the wire
 
 

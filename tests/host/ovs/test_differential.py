@@ -6,16 +6,13 @@ Open vSwitch's own reading of the frame is compared with the fields that it woul
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import pytest
-from os_ken.ofproto import ofproto_parser
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
-from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
@@ -31,7 +28,7 @@ from tests.host.ovs.made_up import MACS, TAP_MAC, Frames, cases
 from tests.host.ovs.made_up4 import HOST_IP, IPS
 from tests.host.ovs.made_up6 import GUEST_IPS, HOST_IP6
 from tests.host.ovs.pair import METERS, Pair, bare_flow, own_pair
-from tests.host.ovs.switch import GUESTS, TAP_PORT, encode
+from tests.host.ovs.switch import GUESTS, TAP_PORT
 
 pair = own_pair
 TAP6 = Tap(TAP_PORT, TAP_MAC, 9775, ip6=HOST_IP6, guest_ip6=SERVICE6)
@@ -129,22 +126,7 @@ def test_deletions_take_the_same_flows_away(pair: Pair) -> None:
 
 
 def test_a_dump_of_either_reads_the_same(pair: Pair) -> None:
-    flows = three_guests()
-    pair.install(flows)
-    data, last = encode(pair.wire, [pair.wire.dump()], 1)
-    pair.answers.clear()
-    pair.model.feed(data)
-    for answers in (pair.answers, pair.connection.exchange(data, last)):
-        entries = [entry for one in answers[:-1] for entry in read(one).body]
-        found = [one.flow for one in map(pair.wire.found, entries) if one is not None]
-        assert len(found) == len(flows)
-        assert set(found) == set(flows)
-
-
-def read(message: bytes) -> Any:
-    """Parse a message as os-ken does."""
-    head = struct.unpack_from("!BBHI", message)
-    return ofproto_parser.msg(ProtocolDesc(version=ofp.OFP_VERSION), *head, message)
+    pair.read_alike(three_guests())
 
 
 def three_guests() -> list[Flow]:

@@ -1,11 +1,8 @@
-"""The flows of Meta IPs on real bridges: as in the model, and through a real patch."""
+"""The flows of Meta IPs on a real bridge, as in the model."""
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -17,11 +14,10 @@ from dfmeta.flows import desired, meta_bridge
 from dfmeta.flows.desired import Guest
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.meta_bridge import MetaTap
-from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import BR_META, METADATA_IP, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
-from dfmeta.model import TAP_MAC, TAP_VLAN, Endpoint, GuestAddress
+from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
 from tests.core.flows.frames import (
     arp,
     ethernet,
@@ -33,27 +29,20 @@ from tests.core.flows.frames import (
     tagged,
     tcp,
 )
-from tests.core.flows.world import Host, Host6
 from tests.harness.examples import examples
 from tests.harness.meta import (
-    PATCH_INT,
-    PATCH_META,
     PORT,
     SERVICE6,
-    TAP_META,
     VLAN,
     meta_keys,
     meta_tap_of,
     patch_of,
 )
-from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.ovs.made_up import flag_sets, macs, of_endpoint, overwritten, quick
 from tests.host.ovs.pair import METERS, SYN_METERS, Pair, shared_pair
-from tests.host.ovs.switch import GUESTS, TAP_PORT, Connection, encode
-from tests.host.ovs.test_differential import read
+from tests.host.ovs.switch import GUESTS, TAP_PORT
 
 pair = shared_pair
-META_BRIDGE = "br-meta"
 SECOND = Layout(pipeline=BR_META)
 KEYS = meta_keys()
 IP, IP6 = "10.0.0.5", "fd12:3456::5"
@@ -204,7 +193,7 @@ def test_the_model_and_open_vswitch_agree(pair: Pair, layout: Layout, fates: set
 
     agree()
     assert seen.keys() >= fates, seen
-    _both_dumps_read_the_same(pair, second=second)
+    pair.read_alike(_one_guest(second=second).flows())
 
 
 def test_a_question_whose_option_has_a_wrong_length_is_answered_as_in_the_model(
@@ -220,19 +209,6 @@ def test_a_question_whose_option_has_a_wrong_length_is_answered_as_in_the_model(
         assert pair.compare([(TAP_PORT, frame)]) == {"back": 1}, length
 
 
-def _both_dumps_read_the_same(pair: Pair, *, second: bool) -> None:
-    flows = _one_guest(second=second).flows()
-    pair.install(flows)
-    data, last = encode(pair.wire, [pair.wire.dump()], 1)
-    pair.answers.clear()
-    pair.model.feed(data)
-    for answers in (pair.answers, pair.connection.exchange(data, last)):
-        entries = [entry for one in answers[:-1] for entry in read(one).body]
-        found = [one.flow for one in map(pair.wire.found, entries) if one is not None]
-        assert len(found) == len(flows)
-        assert set(found) == set(flows)
-
-
 def _one_guest(*, second: bool) -> State:
     """A guest with an address of each version of IP."""
     known = {
@@ -242,99 +218,3 @@ def _one_guest(*, second: bool) -> State:
     tap = replace(patch_of(KEYS), ofport=TAP_PORT)
     meta = replace(meta_tap_of(KEYS), ofport=TAP_PORT, patch=PATCH)
     return State(second, tap, meta, (Guest(Endpoint(1), METERS[1], known, SYN_METERS[1]),))
-
-
-# Two real bridges
-
-
-@dataclass(frozen=True)
-class Bridges:
-    """br-int with two guests, the patch, and br-meta with tap-meta."""
-
-    host: OpenvSwitch
-    keys: MetaKeys
-    ports: dict[str, str]
-    """Name of a port → its number in the datapath."""
-
-    def actions(self, bridge: str, in_port: int, frame: bytes) -> str:
-        """What the datapath would do with *frame*."""
-        text = self.host.appctl("ofproto/trace", bridge, f"in_port={in_port}", frame.hex())
-        (actions,) = re.findall(r"^Datapath actions: (.*)$", text, re.MULTILINE)
-        return str(actions)
-
-
-@pytest.fixture
-def bridges(shared_host: OpenvSwitch) -> Iterator[Bridges]:
-    """Two guests of the same MAC and addresses on two real bridges."""
-    tag, mode, (inner,) = TAP_VLAN
-    vlan = f"tag={tag} vlan_mode={mode} cvlans={inner}".split()
-    shared_host.add_bridge(META_BRIDGE, fail_mode="secure")
-    with contextlib.ExitStack() as stack:
-        stack.callback(shared_host.vsctl, "--if-exists", "del-br", META_BRIDGE)
-        for bridge, port, more in (
-            (BRIDGE, "p1", ["type=internal", "ofport_request=1"]),
-            (BRIDGE, "p2", ["type=internal", "ofport_request=2"]),
-            (BRIDGE, "int-meta", _patch("phy-meta", PATCH_INT)),
-            (META_BRIDGE, "phy-meta", _patch("int-meta", PATCH_META)),
-            (META_BRIDGE, "tap-meta", ["type=internal", f"ofport_request={TAP_META}"]),
-        ):
-            own = vlan if port == "int-meta" else []
-            shared_host.vsctl("add-port", bridge, port, *own, "--", "set", "Interface", port, *more)
-        shown = shared_host.appctl("dpif/show")
-        ports = dict(re.findall(r"^\s+(\S+) \d+/(\d+):", shown, re.MULTILINE))
-        keys = meta_keys()
-        _install(shared_host, keys)
-        yield Bridges(shared_host, keys, ports)
-
-
-def _patch(peer: str, ofport: int) -> list[str]:
-    return ["type=patch", f"options:peer={peer}", f"ofport_request={ofport}"]
-
-
-def _install(host: OpenvSwitch, keys: MetaKeys) -> None:
-    guests = tuple(
-        Guest(
-            Endpoint(ofport),
-            None,
-            {
-                NUMBERS[at]: GuestAddress(GUEST_MAC, IPv4Address(IP)),
-                NUMBERS6[at]: GuestAddress(GUEST_MAC, IPv6Address(IP6), IPv6Address(SERVICE6[0])),
-            },
-        )
-        for at, ofport in enumerate((1, 2))
-    )
-    for second, bridge in ((False, BRIDGE), (True, META_BRIDGE)):
-        wire = Wire(SECOND if second else Layout())
-        state = State(second, patch_of(keys), meta_tap_of(keys), guests)
-        with Connection(host, bridge) as connection:
-            data, last = encode(wire, map(wire.add, state.flows()))
-            answers = connection.exchange(data, last)
-            assert len(answers) == 1, answers
-
-
-@pytest.mark.parametrize("version", [4, 6])
-def test_a_real_patch_carries_each_guests_packets_and_answers(
-    bridges: Bridges, version: int
-) -> None:
-    numbers = NUMBERS if version == 4 else NUMBERS6
-    src, dst = (IP, METADATA_IP) if version == 4 else (IP6, SERVICE6[0])
-    for number, ofport in zip(numbers, (1, 2), strict=False):
-        key = str(bridges.keys.key_of(Endpoint(ofport), number))
-        towards = bridges.actions(BRIDGE, ofport, _tcp(src, dst, GUEST_MAC))
-        assert towards.endswith(f",{bridges.ports['tap-meta']}")
-        assert f"src={key}" in towards
-        answer = _tcp(bridges.keys.gateway(version), key, TAP_MAC, sport=PORT, flags=0x12)
-        back = bridges.actions(META_BRIDGE, TAP_META, answer)
-        assert back.endswith(f",{bridges.ports[f'p{ofport}']}")
-        assert GUEST_MAC in back
-        assert "vlan" not in back
-
-
-def test_nothing_of_tap_meta_but_answers_leaves_br_meta(bridges: Bridges) -> None:
-    own = bridges.keys.label(1)
-    for frame in (
-        Host(1, bridges.keys.gateway(4), own).question("10.0.0.9"),
-        Host6(1, bridges.keys.gateway(6), own).advertise(bridges.keys.gateway(6)),
-        _tcp("10.0.0.1", IP, own),
-    ):
-        assert bridges.actions(META_BRIDGE, TAP_META, frame) == "drop"

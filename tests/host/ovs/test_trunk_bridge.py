@@ -6,7 +6,6 @@ import pytest
 
 from dfmeta.exceptions import OvsdbError, UsageError
 from dfmeta.ports import one_change, trunk_bridge
-from dfmeta.ports.ovsdb_facts import read_snapshot
 from dfmeta.ports.trunk_bridge import disable, enable, names_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.ovs import vms
@@ -66,20 +65,6 @@ def moved_and_back(host: OpenvSwitch, words: tuple[str, ...]) -> None:
     assert (vms.rows(host), vms.bridges(host)) == (before, bridges)
     assert off(host, "tap1") == trunk_bridge.Change(False, "tap1", "", "")
     assert (vms.rows(host), vms.bridges(host)) == (before, bridges)
-
-
-def test_dfmeta_reads_the_vm_behind_its_trunk(host: OpenvSwitch) -> None:
-    vm = vms.plug(host, "tap1", tag=7, project_id="p1")
-    on(host, "tap1")
-    (port,) = (
-        one
-        for found in read_snapshot(host.ovsdb_connection).interfaces
-        for one in found.ports
-        if found.bridge == BRIDGE
-    )
-    assert (port.name, port.iface_id, port.instance_id, port.project_id, port.kind.value) == (
-        *(vm.port_name, vm.port_id, vm.instance_id, "p1", "trunk parent"),
-    )
 
 
 def test_a_port_that_can_have_no_trunk_is_refused(host: OpenvSwitch) -> None:
