@@ -12,56 +12,43 @@ from dfmeta.cli import gather
 from dfmeta.exceptions import NotRunningError
 from dfmeta.flows.family import IPV6
 from dfmeta.inspect.checks_path import PathFacts, path
-from dfmeta.inspect.finding import Status
-from tests.core.unit.inspect.values import SERVICE6, SETTINGS, TAP6
+from tests.core.unit.inspect.values import OK, SERVICE6, SETTINGS, TAP6, UNKNOWN, WRONG, expect
 
 
-@pytest.mark.parametrize(
-    ("facts", "status", "word"),
-    [
-        (None, Status.UNKNOWN, "does not run"),
-        (PathFacts(asked=False, cause="not connected"), Status.UNKNOWN, "not connected"),
-        (PathFacts(answered=True, seconds=0.0012), Status.OK, "in 1.2 ms"),
-        (PathFacts(answered=True, whole=False), Status.WRONG, "incomplete TCP checksum"),
-        (PathFacts(cause="the host is silent"), Status.WRONG, "the host is silent"),
-    ],
-)
-def test_a_probe_is_judged(facts: PathFacts | None, status: Status, word: str) -> None:
-    found = path(facts, SETTINGS)
-    assert (found.check, found.status) == ("path", status)
-    assert word in found.text
-    assert bool(found.remedy) == (status is Status.WRONG)
-
-
-@pytest.mark.parametrize("ip6", [(), ("fe80::a9fe:a9fe",)])
-def test_no_probe_is_sent_by_a_switch_that_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, ip6: tuple[str, ...]
-) -> None:
-    """That it has no answer would show nothing about the host."""
-    answers = {"/service": {"ip6": ip6}}
-    monkeypatch.setattr(gather, "ask_agent", lambda _conf, place: answers[place])
-    facts = gather.path_facts(cfg.ConfigOpts(), silent=True)
-    assert bool(facts.ip6) == bool(ip6)
-    for one, wanted in ((facts, SETTINGS), (facts.ip6, SETTINGS.over(IPV6))):
-        if one is not None:
-            found = path(one, wanted)
-            assert (found.status, found.remedy) == (Status.UNKNOWN, "")
-            assert "the switch, which sends the SYN, does not answer" in found.text
-            assert found.text.endswith("see the line openflow")
-
-
-def test_a_probe_over_ipv6_has_a_line_of_its_own() -> None:
+def test_probe_is_judged_for_each_version() -> None:
     wanted = replace(SETTINGS, ip6=SERVICE6, host_ip6=TAP6.ip6).over(IPV6)
-    found = path(PathFacts(answered=True), wanted)
-    assert (found.check, found.status) == ("path-ipv6", Status.OK)
-    assert "[fd00:a9fe:a9fe:a9fe::a9fe]:18080" in found.text
-    found = path(PathFacts(cause="the host is silent"), wanted)
-    assert "firewall-ipv6 name" in found.remedy
-    assert "`ip6tables-save`" in found.remedy
-    assert "rp_filter" not in found.remedy
+    silent = PathFacts(cause="the host is silent")
+    six = path(silent, wanted)
+    expect(
+        [
+            (path(None, SETTINGS), UNKNOWN, "does not run"),
+            (path(PathFacts(asked=False, cause="not connected"), SETTINGS), UNKNOWN, "not connect"),
+            (path(PathFacts(answered=True, seconds=0.0012), SETTINGS), OK, "in 1.2 ms"),
+            (path(PathFacts(answered=True, whole=False), SETTINGS), WRONG, "incomplete TCP checks"),
+            (path(silent, SETTINGS), WRONG, "the host is silent"),
+            (path(PathFacts(answered=True), wanted), OK, "[fd00:a9fe:a9fe:a9fe::a9fe]:18080"),
+            (six, WRONG, "the host is silent", "firewall-ipv6 name", "`ip6tables-save`"),
+        ]
+    )
+    assert [path(silent, one).check for one in (SETTINGS, wanted)] == ["path", "path-ipv6"]
+    assert "rp_filter" not in six.remedy
 
 
-def test_the_results_of_both_versions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_probe_is_sent_by_a_switch_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it has no answer would show nothing about the host."""
+    for ip6 in ((), ("fe80::a9fe:a9fe",)):
+        answers = {"/service": {"ip6": ip6}}
+        monkeypatch.setattr(gather, "ask_agent", lambda _conf, place, found=answers: found[place])
+        facts = gather.path_facts(cfg.ConfigOpts(), silent=True)
+        assert bool(facts.ip6) == bool(ip6)
+        for one, wanted in ((facts, SETTINGS), (facts.ip6, SETTINGS.over(IPV6))):
+            if one is not None:
+                text = "the switch, which sends the SYN, does not answer"
+                expect([(path(one, wanted), UNKNOWN, text)])
+                assert path(one, wanted).text.endswith("see the line openflow")
+
+
+def test_results_of_both_versions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     one: dict[str, Any] = {
         "sent": True,
         "answered": True,

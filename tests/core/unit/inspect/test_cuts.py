@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.cli.gather import with_cuts
@@ -34,63 +33,48 @@ def test_the_bits_are_openflows() -> None:
     assert found == PortBits(NO_FWD, LINK_DOWN, HIDDEN)
 
 
-@pytest.mark.parametrize(
-    ("bits", "cause", "remedy"),
-    [
+def test_bits_that_cut_a_port_off_have_a_cause_and_a_remedy() -> None:
+    for bits, cause, remedy in (
         (PortBits(PORT_DOWN, LINK_DOWN, MAC), DOWN, f"`{MODIFY} up`, or `ip link set tap1 up`"),
         (PortBits(0, LINK_DOWN, MAC), NO_LINK, "start the guest"),
         (PortBits(NO_RECV, ofp.OFPPS_LIVE, MAC), IN, f"`{MODIFY} receive`"),
         (PortBits(NO_FWD, ofp.OFPPS_LIVE, MAC), OUT, f"`{MODIFY} forward`"),
         (
-            PortBits(NO_FWD | NO_RECV, 0, MAC),
-            f"{IN}, and {OUT}",
+            *(PortBits(NO_FWD | NO_RECV, 0, MAC), f"{IN}, and {OUT}"),
             f"`{MODIFY} receive`, and `{MODIFY} forward`",
         ),
         # A vhost-user port has no MAC; its link is down while no guest has it open.
         (PortBits(0, LINK_DOWN, HIDDEN), NO_LINK, "start the guest"),
         (PortBits(PORT_DOWN | NO_RECV, LINK_DOWN, HIDDEN), IN, f"`{MODIFY} receive`"),
-    ],
-)
-def test_what_cuts_a_port_off(bits: PortBits, cause: str, remedy: str) -> None:
-    found = cut_of(bits, "tap1", bridge="br-int")
-    assert found is not None
-    assert found.cause == cause
-    assert found.remedy.startswith(remedy)
-    assert str(found) == f"{found.cause}: {found.remedy}"
-
-
-@pytest.mark.parametrize(
-    "bits",
-    [
+    ):
+        found = cut_of(bits, "tap1", bridge="br-int")
+        assert found is not None, bits
+        assert found.cause == cause, bits
+        assert found.remedy.startswith(remedy), bits
+        assert str(found) == f"{found.cause}: {found.remedy}"
+    for fine in (
         None,
         PortBits(0, ofp.OFPPS_LIVE, MAC),
         PortBits(ofp.OFPPC_NO_PACKET_IN, ofp.OFPPS_LIVE, MAC),
         # In another network namespace.
         PortBits(PORT_DOWN, LINK_DOWN, HIDDEN),
-    ],
-)
-def test_what_cuts_no_port_off(bits: PortBits | None) -> None:
-    assert cut_of(bits, "tap1", bridge="br-int") is None
+    ):
+        assert cut_of(fine, "tap1", bridge="br-int") is None, fine
+    both = PortBits(PORT_DOWN | NO_FWD, LINK_DOWN, MAC)
+    assert both.of_switch() == PortBits(NO_FWD, 0, MAC), "the others are the device's"
 
 
-def test_the_switchs_own_bits_are_told_apart_from_the_devices() -> None:
-    bits = PortBits(PORT_DOWN | NO_FWD, LINK_DOWN, MAC)
-    assert bits.of_switch() == PortBits(NO_FWD, 0, MAC)
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
+def test_port_that_would_be_served_is_cut_off_by_the_switch() -> None:
+    off = PortBits(NO_RECV, 0, MAC)
+    for before, after in (
         (PortState.SERVED, PortState.CUT_OFF),
         (PortState.NO_CONNECTION, PortState.CUT_OFF),
         (PortState.NO_INSTANCE, PortState.NO_INSTANCE),
         (PortState.DEAD, PortState.DEAD),
-    ],
-)
-def test_a_known_port_is_given_what_the_switch_says(before: PortState, after: PortState) -> None:
-    port = replace(PORT, state=before)
-    (found,) = with_cuts([port], {1: PortBits(NO_RECV, 0, MAC)}, "br-int")
-    assert found.state is after
-    assert found.cut is not None
-    assert found.fault == (str(found.cut) if after is PortState.CUT_OFF else "")
-    assert with_cuts([port], {2: PortBits(NO_RECV, 0, MAC)}, "br-int") == (port,)
+    ):
+        port = replace(PORT, state=before)
+        (found,) = with_cuts([port], {1: off}, "br-int")
+        assert found.state is after
+        assert found.cut is not None
+        assert found.fault == (str(found.cut) if after is PortState.CUT_OFF else "")
+        assert with_cuts([port], {2: off}, "br-int") == (port,)

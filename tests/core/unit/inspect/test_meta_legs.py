@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dfmeta.flows.pipeline import BR_META, Layout, MetaPurpose
 from dfmeta.inspect import legs, meta_legs
 from dfmeta.inspect.meta_legs import Beyond
@@ -16,81 +14,10 @@ from tests.core.unit.inspect.values import (
     META_PORT,
     META_TAP,
     TAP_TO_META,
+    recorded,
 )
 
-THERE = """\
-Flow: tcp,in_port=1,vlan_tci=0x0000,dl_src=fa:16:3e:00:00:01,dl_dst=02:00:00:00:00:01,\
-nw_src=10.0.0.5,nw_dst=169.254.169.254,nw_ttl=64,tp_src=49152,tp_dst=80,tcp_flags=syn
-
-bridge("br-int")
-----------------
- 0. tcp,in_port=1,nw_dst=169.254.169.254,tp_dst=80,tcp_flags=+syn, priority 300, \
-cookie 0x64666d650101000a
-    goto_table:200
-200. tcp,in_port=1,dl_src=fa:16:3e:00:00:01,nw_src=10.0.0.5, priority 200, \
-cookie 0x64666d6501020005
-    set_field:fa:16:ee:00:00:03->eth_src
-    output:3
-
-bridge("br-meta")
------------------
- 0. tcp,in_port=2, priority 300, cookie 0x64666d6501210041
-    goto_table:80
-80. tcp,dl_src=fa:16:ee:00:00:03, priority 200, cookie 0x64666d6501220046
-    set_field:240.0.0.3->ip_src
-    goto_table:87
-87. tcp,nw_dst=169.254.169.254,tp_dst=80, priority 200, cookie 0x64666d6501230048
-    set_field:fa:16:ee:00:00:01->eth_dst
-    output:1
-
-Final flow: tcp,in_port=1,vlan_tci=0x0000,dl_src=fa:16:ee:00:00:03,dl_dst=02:00:00:00:00:01,\
-nw_src=10.0.0.5,nw_dst=169.254.169.254,nw_ttl=64,tp_src=49152,tp_dst=80,tcp_flags=syn
-Megaflow: recirc_id=0
-"""
-ON_META = """\
-Flow: tcp,in_port=2,vlan_tci=0x0000,dl_src=fa:16:ee:00:00:03,dl_dst=02:00:00:00:00:01,\
-nw_src=10.0.0.5,nw_dst=169.254.169.254,tp_src=49152,tp_dst=80,tcp_flags=syn
-
-bridge("br-meta")
------------------
- 0. tcp,in_port=2, priority 300, cookie 0x64666d6501210041
-    goto_table:80
-80. tcp,dl_src=fa:16:ee:00:00:03, priority 200, cookie 0x64666d6501220046
-    set_field:240.0.0.3->ip_src
-    goto_table:87
-87. tcp,nw_dst=169.254.169.254,tp_dst=80, priority 200, cookie 0x64666d6501230048
-    set_field:fa:16:ee:00:00:01->eth_dst
-    output:1
-
-Final flow: tcp,in_port=2,vlan_tci=0x0000,dl_src=fa:16:ee:00:00:03,dl_dst=fa:16:ee:00:00:01,\
-nw_src=240.0.0.3,nw_dst=240.0.0.1,tp_src=49152,tp_dst=80,tcp_flags=syn
-"""
-BACK = """\
-Flow: tcp,in_port=1,vlan_tci=0x0000,dl_src=fa:16:ee:00:00:01,dl_dst=02:64:66:6d:65:01,\
-nw_src=240.0.0.1,nw_dst=240.0.0.3,tp_src=80,tp_dst=49152,tcp_flags=syn|ack
-
-bridge("br-meta")
------------------
- 0. tcp,in_port=1, priority 300, cookie 0x64666d6501210042
-    push_vlan:0x8100
-    set_field:4097->vlan_vid
-    goto_table:91
-91. tcp,dl_vlan=1,nw_src=240.0.0.1,nw_dst=240.0.0.3,tp_src=80, priority 200, \
-cookie 0x64666d650125004d
-    pop_vlan
-    set_field:fa:16:ee:00:00:03->eth_dst
-    output:2
-
-bridge("br-int")
-----------------
- 0. in_port=3, priority 300, cookie 0x64666d6501010003
-    goto_table:201
-201. tcp,dl_dst=fa:16:ee:00:00:03, priority 200, cookie 0x64666d6501030007
-    output:1
-
-Final flow: tcp,in_port=1,vlan_tci=0x0000,dl_src=fa:16:ee:00:00:01,dl_dst=fa:16:ee:00:00:03,\
-nw_src=169.254.169.254,nw_dst=240.0.0.3,tp_src=80,tp_dst=49152,tcp_flags=syn|ack
-"""
+THERE, ON_META, BACK = recorded("meta-there"), recorded("meta-beyond"), recorded("meta-back")
 NO_FLOW = """\
 bridge("br-meta")
 -----------------
@@ -121,7 +48,7 @@ def test_each_bridge_has_its_part_of_the_path() -> None:
     assert meta_legs.not_crossed(found.first, **ENDS).startswith("stops at the patch port int-br-")
 
 
-def test_the_integration_bridge_writes_the_meta_mac() -> None:
+def test_integration_bridge_writes_the_meta_mac() -> None:
     def judged(text: str) -> str:
         return legs.there(
             parse(text).first, META_PORT, tap=TAP_TO_META, layout=Layout(), label=META_MAC
@@ -136,7 +63,7 @@ def test_the_integration_bridge_writes_the_meta_mac() -> None:
     assert "dl_src is fa:16:ee:00:00:04 and should be fa:16:ee:00:00:03" in judged(other)
 
 
-def test_a_syn_reaches_tap_meta() -> None:
+def test_syn_reaches_tap_meta() -> None:
     leg = BEYOND.there(parse(ON_META))
     assert leg.stop == ""
     assert [step.split(",")[0] for step in leg.steps] == [
@@ -159,25 +86,20 @@ def cut(text: str, table: int) -> str:
     return "\n".join(kept)
 
 
-@pytest.mark.parametrize(
-    ("text", "stop"),
-    [
-        (NO_FLOW, "meta classification table: the meta-from-patch flow is missing"),
-        (
-            cut(ON_META, 80),
-            "meta source table: the meta-source flow of the Meta MAC fa:16:ee:00:00",
-        ),
+def test_syn_that_a_table_of_the_second_bridge_stops() -> None:
+    mac, missing = "the Meta MAC fa:16:ee:00:00", "flow is missing"
+    for text, stop in (
+        (NO_FLOW, f"meta classification table: the meta-from-patch {missing}"),
+        (cut(ON_META, 80), f"meta source table: the meta-source flow of {mac}"),
         (
             cut(ON_META, 87),
             "meta proxy table: the meta-to-proxy flow to 169.254.169.254 is missing",
         ),
-    ],
-)
-def test_a_syn_that_does_not(text: str, stop: str) -> None:
-    assert BEYOND.there(parse(text)).stop.startswith(f"on br-meta: stops in the {stop}")
+    ):
+        assert BEYOND.there(parse(text)).stop.startswith(f"on br-meta: stops in the {stop}")
 
 
-def test_a_flow_of_another_program_and_one_that_leads_elsewhere() -> None:
+def test_flow_of_another_program_and_one_that_leads_elsewhere() -> None:
     strange = ON_META.replace("priority 200, cookie 0x64666d6501220046", "priority 201, cookie 0x7")
     assert "another program's flow (cookie 0x7, priority 201" in BEYOND.there(parse(strange)).stop
     astray = ON_META.replace("    output:1", "    output:5")
@@ -189,7 +111,7 @@ def test_a_flow_of_another_program_and_one_that_leads_elsewhere() -> None:
     assert "nw_src is 240.0.0.4 and should be 240.0.0.3" in BEYOND.there(parse(other)).stop
 
 
-def test_an_answer_reaches_the_patch() -> None:
+def test_answer_reaches_the_patch() -> None:
     found = parse(BACK)
     leg = BEYOND.back(found.on("br-meta"))
     assert (leg.stop, len(leg.steps)) == ("", 2)
@@ -207,7 +129,7 @@ def test_an_answer_reaches_the_patch() -> None:
     assert BEYOND.back(tagged.on("br-meta")).stop.endswith("it leaves with a VLAN tag")
 
 
-def test_the_packets_are_those_of_a_guest() -> None:
+def test_packets_are_those_of_a_guest() -> None:
     assert BEYOND.syn(ADDRESS).startswith(
         "tcp,in_port=2,dl_src=fa:16:ee:00:00:03,dl_dst=02:00:00:00:00:01,nw_src=10.0.0.5,nw_dst=169"
     )

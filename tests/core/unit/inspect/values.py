@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address
+from pathlib import Path
 from typing import Any
 
 from dfmeta.flows.key import PREFIX6, SLOT6
@@ -131,3 +132,9 @@ def expect(rows: Iterable[tuple[Finding, Status, *tuple[str, ...]]]) -> None:
         assert text in finding.text, finding
         for remedy in remedies:
             assert remedy in finding.remedy, finding
+
+
+def recorded(name: str) -> str:
+    """What ofproto/trace printed."""
+    folder = Path(__file__).resolve().parents[3] / "data/traces"
+    return (folder / f"{name}.txt").read_text(encoding="ascii")
