@@ -70,10 +70,10 @@ def test_503_where_cloud_init_can_bear_it_and_no_answer_where_it_asks_again(
         reply = guest.curl(path)
         assert (reply.status, reply.body, reply.exit_code) == (0, b"", EMPTY_REPLY), path
     nova.mend()
-    for fault in ({"held": True}, {"close": True}):
-        nova.fault(**fault)
-        assert guest.curl(BEARABLE[0]).status == 503, fault
-        assert guest.curl(RETRIED[0]).exit_code == EMPTY_REPLY, fault
+    for closes in (False, True):
+        nova.fault(held=not closes, close=closes)
+        assert guest.curl(BEARABLE[0]).status == 503, closes
+        assert guest.curl(RETRIED[0]).exit_code == EMPTY_REPLY, closes
         nova.mend()
     asks_own(guest)
 

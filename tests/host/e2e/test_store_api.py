@@ -86,6 +86,10 @@ METADATA = (
 )
 
 
+def await_questions(store: OtherStore, count: int) -> None:
+    wait_for(lambda: len(store.asked) >= count, "the question")
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_known_metadata_is_read_beside_an_upstream_that_is_stuck(
     host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, workers: int
@@ -106,7 +110,7 @@ def test_known_metadata_is_read_beside_an_upstream_that_is_stuck(
         agent.put(pushed.instance_id, "pushed")
         for number, guest in enumerate((pushed, fetched), 1):
             batch = guest.start_many(1, path="/latest/user-data")
-            wait_for(lambda number=number: len(store.asked) >= number, "the question")
+            await_questions(store, number)
             for path in METADATA:
                 assert guest.curl(path).status == 200, path
             assert json.loads(guest.curl("/metadata").body)["hostname"] == guest.name

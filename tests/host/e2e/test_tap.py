@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 
 from dfmeta.flows.key import NEXT_HOP_MAC
 from dfmeta.model import TAP_MAC
@@ -43,6 +44,10 @@ def test_no_tenants_broadcast_is_flooded_to_it(
         for name, address in (("asking", "10.0.0.5/24"), ("other", "10.0.0.6/24"))
     )
     mac = bytes.fromhex(asking.mac.replace(":", ""))
+
+    def flooded(capture: Capture) -> list[bytes]:
+        return [data for _, data in capture.frames() if data[6:12] == mac]
+
     for columns in ("", "tag=1", "tag=1 vlan_mode=native-untagged trunks=1,2", "tag=4095"):
         for one in (asking, other):
             if columns:
@@ -51,12 +56,12 @@ def test_no_tenants_broadcast_is_flooded_to_it(
             asking.forget_neighbours()
             asks_for(asking, "10.0.0.99")
             wait_for(
-                lambda heard=heard: any(data[6:12] == mac for _, data in heard.frames()),
+                partial(flooded, heard),
                 "the broadcast to reach the other guest",
             )
             # What has come to tap-metadata by now has come behind it.
             asks_own(guest)
-            assert [data for _, data in tap.frames() if data[6:12] == mac] == [], columns
+            assert flooded(tap) == [], columns
 
 
 def test_a_guest_cannot_reach_another_port_of_the_host_through_it(

@@ -66,8 +66,8 @@ def vms(host: OpenvSwitch, agent: Agent) -> Iterator[list[Vm]]:
                 address, mac = f"10.9.0.{number}{place}/24", f"fa:16:3f:00:0{number}:0{place}"
                 one = Container(guest, vid, address=address, mac=mac)
                 vm.containers[vid] = stack.enter_context(one)
-            for one in (guest, *vm.containers.values()):
-                put(agent, one)
+            for owner in (guest, *vm.containers.values()):
+                put(agent, owner)
             asks_own(guest)
             made.append(vm)
         yield made

@@ -59,7 +59,7 @@ def test_a_serial_guest_is_delayed_and_an_abusive_guest_is_refused(
     try:
         assert counts(serial.http_many(BASE + 2, path=META_DATA)) == {200: BASE + 2}
         assert delayed(agent) > 0
-        reply = wait_for(lambda: refusal(abuser), 30, "the abuser to be refused")
+        reply = wait_for(lambda: refusal(abuser), "the abuser to be refused")
         # Below the rate, at the same time.
         samples = other.http_many(BASE, path=META_DATA)
         assert counts(samples) == {200: BASE}
