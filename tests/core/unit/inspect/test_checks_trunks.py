@@ -10,7 +10,7 @@ from dfmeta.inspect import checks_daemon, checks_trunks
 from dfmeta.inspect.facts import Interface, KnownPort, Snapshot
 from dfmeta.inspect.finding import Finding, Status
 from dfmeta.model import Port, PortKind, PortState
-from tests.core.unit.inspect.values import SETTINGS
+from tests.core.unit.inspect.values import OK, SETTINGS, WARNING, WRONG, expect
 from tests.core.unit.support import INSTANCE
 
 PARENT = KnownPort("tpi-1", 1, PortState.SERVED, instance=INSTANCE, kind=PortKind.PARENT)
@@ -30,32 +30,25 @@ def found(ports: Sequence[KnownPort], *vids: int) -> list[Finding]:
     return list(checks_trunks.trunks(ports, snapshot, "br-int"))
 
 
-def test_a_host_without_trunks_has_no_line() -> None:
-    assert found([replace(PARENT, kind=PortKind.PORT)], 100) == []
-
-
-def test_a_trunk_in_order_is_counted() -> None:
-    (line,) = found([PARENT, SUBPORT, replace(SUBPORT, name="x", instance="")], 100)
-    assert (line.status, line.text) == (
-        *(Status.OK, "1 trunks with 2 subports, 1 of them with an instance"),
+def test_trunks_are_counted_and_entries_without_a_subport_named() -> None:
+    parent = replace(PARENT, kind=PortKind.PORT)
+    assert found([parent], 100) == []
+    subports = [SUBPORT, replace(SUBPORT, name="x", instance="")]
+    (whole,) = found([PARENT, *subports], 100)
+    (odd,) = found([replace(parent, subport_faults=("odd",))])
+    entry = "entries without a subport on the trunk: tpi-1 (VID 100)"
+    remedies = ("dfmeta subport delete tpi-1 --vid 100", "segmentation-id=100")
+    expect(
+        [
+            (whole, OK, "1 trunks with 2 subports, 1 of them with an instance"),
+            (odd, WRONG, "tpi-1 (odd)", "dfmeta subport add tpi-1 --vid <VID>"),
+            (found([PARENT], 100)[0], WRONG, entry, *remedies),
+            (found([PARENT, replace(SUBPORT, parent="tpi-2")], 100)[0], WRONG, entry, *remedies),
+        ]
     )
-
-
-def test_an_entry_without_a_subport_is_named() -> None:
-    for ports in ([PARENT], [PARENT, replace(SUBPORT, parent="tpi-2")]):
-        line = found(ports, 100)[0]
-        assert line.status is Status.WRONG
-        assert line.text == "entries without a subport on the trunk: tpi-1 (VID 100)"
-        assert "dfmeta subport delete tpi-1 --vid 100" in line.remedy
-        assert "segmentation-id=100" in line.remedy
-
-
-def test_a_subport_without_a_trunk_is_named() -> None:
     for loose in (replace(SUBPORT, segmentation_id=0), replace(SUBPORT, parent="")):
         (line,) = found([PARENT, loose])
-        assert line.status is Status.WRONG
-        assert "spi-1 (iface-id s)" in line.text
-        assert "ovs-vsctl del-port spi-1" in line.remedy
+        expect([(line, WRONG, "spi-1 (iface-id s)", "ovs-vsctl del-port spi-1")])
 
 
 def patched(**fields: Any) -> list[Finding]:
@@ -81,40 +74,33 @@ def patched(**fields: Any) -> list[Finding]:
     return list(checks_trunks.trunks([PARENT, SUBPORT], snapshot, "br-int"))
 
 
-def test_a_patch_of_a_parent_that_leads_nowhere_is_named() -> None:
-    assert [one.status for one in patched()] == [Status.OK]
-    for options, peer in (({"peer": "gone"}, "gone"), ({}, "not set")):
-        (line,) = patched(options=options)
-        assert (line.status, f"nowhere: tpi-1 (peer {peer})" in line.text) == (Status.WRONG, True)
-        assert "ovs-vsctl del-port tpi-1" in line.remedy
-    assert [one.status for one in patched(options={}, type="")] == [Status.OK], "no patch"
+def test_patch_ports_of_a_parent() -> None:
+    untagged = "without a local VLAN: tpi-1: where br-int forwards with"
+    larger = "of their parent: tpi-1 (VID 100: 1501, parent: 1500): larger"
+    add = "`dfmeta subport add tpi-1 --vid 100 --mtu 1500`"
+    rows: list[tuple[dict[str, Any], Status, *tuple[str, ...]]] = [
+        ({}, OK, ""),
+        ({"options": {"peer": "gone"}}, WRONG, "tpi-1 (peer gone)", "ovs-vsctl del-port tpi-1"),
+        ({"options": {}}, WRONG, "nowhere: tpi-1 (peer not set)", "ovs-vsctl del-port tpi-1"),
+        ({"options": {}, "type": ""}, OK, ""),
+        ({"tag": None, "vlan_mode": ""}, WARNING, untagged, "ovs-vsctl set Port tpi-1 tag="),
+        ({"tag": None, "vlan_mode": "trunk"}, WARNING, untagged),
+        ({"tag": None, "vlan_mode": "access"}, OK, ""),
+        ({"tag": None, "type": ""}, OK, ""),
+        *(({"mtu": mtu}, OK, "") for mtu in (0, 1442, 1500)),
+        ({"mtu": 1501}, WARNING, larger, add),
+        ({"mtu": 9000, "type": ""}, OK, ""),  # not known
+        ({"mtu": 9000, "external_ids": {}}, OK, ""),  # no VM
+    ]
+    for fields, *judgement in rows:
+        (line,) = patched(**fields)
+        expect([(line, *judgement)])
 
 
-def test_a_parent_that_carries_its_tags_to_other_ports_is_named() -> None:
-    for mode in ("", "trunk"):
-        (line,) = patched(tag=None, vlan_mode=mode)
-        assert line.status is Status.WARNING
-        assert "without a local VLAN: tpi-1: where br-int forwards with" in line.text
-        assert "ovs-vsctl set Port tpi-1 tag=" in line.remedy
-    for fields in ({"vlan_mode": "access"}, {"type": ""}):
-        assert [one.status for one in patched(tag=None, **fields)] == [Status.OK]
-
-
-def test_a_subport_with_a_larger_mtu_than_its_parent_is_named() -> None:
-    for mtu in (0, 1442, 1500):
-        assert [one.status for one in patched(mtu=mtu)] == [Status.OK]
-    (line,) = patched(mtu=1501)
-    assert line.status is Status.WARNING
-    assert "of their parent: tpi-1 (VID 100: 1501, parent: 1500): larger" in line.text
-    assert "`dfmeta subport add tpi-1 --vid 100 --mtu 1500`" in line.remedy
-    assert [one.status for one in patched(mtu=9000, type="")] == [Status.OK], "not known"
-    assert [one.status for one in patched(mtu=9000, external_ids={})] == [Status.OK], "no VM"
-
-
-def test_an_mtu_behind_a_vm_on_the_bridge_is_compared_with_its_interface() -> None:
+def test_mtu_behind_a_vm_on_the_bridge_is_compared_with_its_interface() -> None:
     vm = Port("tap1", "row", 1, kind=PortKind.PARENT)
     behind = replace(vm, vid=100, kind=PortKind.SUBPORT, segmentation_id=100, parent="tap1")
-    for mtu, status in ((1442, Status.OK), (1443, Status.WARNING)):
+    for mtu, status in ((1442, OK), (1443, WARNING)):
         ports = (vm, replace(behind, mtu=mtu), replace(behind, vid=7, parent="", mtu=9000))
         snapshot = Snapshot(interfaces=(Interface("tap1", "br-int", mtu=1442, ports=ports),))
         known = [replace(PARENT, name="tap1"), replace(SUBPORT, name="tap1", parent="tap1")]
@@ -122,20 +108,14 @@ def test_an_mtu_behind_a_vm_on_the_bridge_is_compared_with_its_interface() -> No
         assert line.status is status
 
 
-def test_a_wrong_entry_is_shown_with_its_cause() -> None:
-    (line,) = found([replace(PARENT, kind=PortKind.PORT, subport_faults=("odd",))])
-    assert (line.status, "tpi-1 (odd)" in line.text) == (Status.WRONG, True)
-    assert "dfmeta subport add tpi-1 --vid <VID>" in line.remedy
-
-
-def test_a_parent_without_its_vm_leads_to_the_trunks_bridge() -> None:
+def test_parent_without_its_vm_leads_to_the_trunks_bridge() -> None:
     lost = replace(PARENT, state=PortState.NO_INSTANCE, instance="", iface_id="p")
     plain = replace(lost, name="tap1", kind=PortKind.PORT)
     snapshot = Snapshot(
         interfaces=(Interface("tpi-1", "br-int", type="patch"), Interface("tap1", "br-int"))
     )
     lines = list(checks_daemon.ports([lost, plain], SETTINGS, running=True, snapshot=snapshot))
-    assert [line.status for line in lines] == [Status.WRONG] * 2
+    assert [line.status for line in lines] == [WRONG] * 2
     assert lines[0].text.startswith("no instance is known for tap1")
     assert "trunk parents: tpi-1 (iface-id p)" in lines[1].text
     assert "ovs-vsctl find Interface external_ids:iface-id=p" in lines[1].remedy

@@ -15,12 +15,11 @@ from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose, cookie_of
 from dfmeta.inspect import legs
 from dfmeta.inspect.checks_next_hops import next_hops
 from dfmeta.inspect.facts import Interface, KnownPort, Seen, Snapshot
-from dfmeta.inspect.finding import Finding, Status
 from dfmeta.inspect.ledger import State, entries, wanted_flows
 from dfmeta.inspect.tracing import parse
 from dfmeta.model import NextHop, Port
 from tests.core.unit.inspect.test_trace_command import Switch, switch, told
-from tests.core.unit.inspect.values import ADDRESS, PORT, TAP
+from tests.core.unit.inspect.values import ADDRESS, OK, PORT, TAP, UNKNOWN, WRONG, expect
 
 __all__ = ["switch"]  # a fixture
 
@@ -49,22 +48,19 @@ OTHER = 'bridge("br-int")\n 0. priority 0\n    NORMAL\n\nFinal flow: unchanged\n
 # Trace
 
 
-@pytest.mark.parametrize(
-    ("text", "hop", "stop"),
-    [
+def test_answer_to_a_guests_request_is_judged() -> None:
+    for text, hop, stop in (
         (answer(HOP, MAC), HOP, ""),
         (answer(BARE, TAP.mac), BARE, ""),
         (answer(HOP, TAP.mac), HOP, f"arp_sha is {TAP.mac} and should be {MAC}"),
         (answer(HOP, MAC, back="drop"), HOP, "the answer does not leave at tap1"),
         (OTHER, HOP, "the guest-next-hop flow is missing"),
-    ],
-)
-def test_the_answer_to_a_guests_request_is_judged(text: str, hop: NextHop, stop: str) -> None:
-    found = legs.next_hop(parse(text), PORT, hop=hop, tap=TAP, layout=LAYOUT)
-    assert stop in found.stop
-    assert found.stop.startswith(f"guest next hop {hop.ip}: " if stop else "")
-    assert bool(found.stop) is bool(stop)
-    assert len(found.steps) == 1
+    ):
+        found = legs.next_hop(parse(text), PORT, hop=hop, tap=TAP, layout=LAYOUT)
+        assert stop in found.stop
+        assert found.stop.startswith(f"guest next hop {hop.ip}: " if stop else "")
+        assert bool(found.stop) is bool(stop)
+        assert len(found.steps) == 1
 
 
 class Answering(Switch):
@@ -78,23 +74,22 @@ class Answering(Switch):
         return super().trace(bridge, packet)
 
 
-@pytest.mark.parametrize("known", [True, False])
 def test_trace_follows_the_request_for_each_next_hop(
     switch: Callable[..., Switch],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    known: bool,
 ) -> None:
     switch()
-    made = Answering()
-    monkeypatch.setattr("dfmeta.cli.trace_command.Vswitchd", lambda _folder: made)
-    port = WITH if known else replace(WITH, addresses={})
-    _stop, lines = told(capsys, port, (4,), ip6=())
-    assert sum(line.startswith("  finds  classification: guest-next-hop") for line in lines) == 2
-    asked = [one for one in made.asked if one.startswith("arp")]
-    assert [f"arp_spa=10.0.0.3,arp_tpa={HOP.ip}," in one for one in asked] == [True, False]
-    _stop, lines = told(capsys, port, (6,))
-    assert not [line for line in lines if "guest-next-hop" in line]
+    for port in (WITH, replace(WITH, addresses={})):
+        made = Answering()
+        monkeypatch.setattr("dfmeta.cli.trace_command.Vswitchd", lambda _folder, made=made: made)
+        _stop, lines = told(capsys, port, (4,), ip6=())
+        found = [line for line in lines if "classification: guest-next-hop" in line]
+        assert [line.startswith("  finds") for line in found] == [True, True]
+        asked = [packet for packet in made.asked if packet.startswith("arp")]
+        assert [f"arp_spa=10.0.0.3,arp_tpa={HOP.ip}," in one for one in asked] == [True, False]
+        _stop, lines = told(capsys, port, (6,))
+        assert not [line for line in lines if "guest-next-hop" in line]
 
 
 # Listings
@@ -124,26 +119,25 @@ def test_flows_of_next_hops_are_wanted_and_named() -> None:
     assert [one.next_hop for one in other if one.state is State.DIFFERS] == [HOP.ip]
 
 
-def test_the_table_has_them_in_the_column_of_addresses(
+def test_table_has_them_in_the_column_of_addresses(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    rows = tuple(
-        replace(one, bridge="br-int")
-        for one in entries(seen(WITH), wanted_flows([WITH], TAP), layout=LAYOUT)
-    )
-    monkeypatch.setattr(
-        flows_command, "compare", lambda *_args, **_more: Compared((WITH,), rows, {}, {})
-    )
-    monkeypatch.setattr(flows_command, "read_meters", lambda *_args: ())
-    monkeypatch.setattr(flows_command, "read_snapshot", lambda _remote: Snapshot())
-    monkeypatch.setattr(flows_command, "take_over", lambda _conf: None)
-    monkeypatch.setattr(flows_command, "say", lambda _taken: None)
+    rows = entries(seen(WITH), wanted_flows([WITH], TAP), layout=LAYOUT, bridge="br-int")
+    for name, value in {
+        "compare": Compared((WITH,), tuple(rows), {}, {}),
+        "read_meters": (),
+        "read_snapshot": Snapshot(),
+        "take_over": None,
+        "say": None,
+    }.items():
+        monkeypatch.setattr(flows_command, name, lambda *_args, value=value, **_more: value)
     file = tmp_path / "dfmeta.conf"
     file.touch()
-    done = CliRunner().invoke(flows_command.flows, ["--config-file", str(file), "--wide"])
-    (line,) = [one for one in done.output.splitlines() if HOP.ip in one]
+    options = ["--config-file", str(file)]
+    wide = CliRunner().invoke(flows_command.flows, [*options, "--wide"]).output
+    (line,) = [one for one in wide.splitlines() if HOP.ip in one]
     assert "guest-next-hop" in line
-    done = CliRunner().invoke(flows_command.flows, ["--config-file", str(file), "--format", "json"])
+    done = CliRunner().invoke(flows_command.flows, [*options, "--format", "json"])
     assert f'"next_hop": "{HOP.ip}"' in done.output
 
 
@@ -157,32 +151,22 @@ def test_without_the_daemon_a_port_has_those_of_its_row() -> None:
 # Doctor
 
 
-def checked(*ports: KnownPort) -> list[Finding]:
-    return list(next_hops(ports))
-
-
-def test_without_any_there_is_no_line() -> None:
-    assert checked(PORT, replace(PORT, name="tap2")) == []
-
-
-def test_they_are_counted_with_those_without_a_mac() -> None:
-    (found,) = checked(WITH, PORT)
-    assert (found.check, found.status) == ("next-hops", Status.OK)
-    assert "1 ports have 2 guest next hops, 1 of them with tap-metadata's MAC" in found.text
-    (found,) = checked(replace(PORT, next_hops=(HOP,)))
-    assert "MAC" not in found.text
-
-
-def test_those_that_are_left_out_are_wrong() -> None:
+def test_next_hops_are_counted_and_those_that_are_left_out_are_wrong() -> None:
     fault = f"external_ids:dfmeta-next-hops has '{METADATA_IP}': it is the address of the service"
-    (found,) = checked(replace(WITH, next_hop_faults=(fault,)))
-    assert found.status is Status.WRONG
-    assert f"tap1 ({fault})" in found.text
-    assert "ovs-vsctl set Interface tap1" in found.remedy
-
-
-def test_those_that_neutron_has_not_given_are_unknown() -> None:
     late = replace(PORT, name="tap2", next_hops=None)
-    unknown, fine = checked(WITH, late)
-    assert (unknown.status, fine.status) == (Status.UNKNOWN, Status.OK)
-    assert "tap2" in unknown.text
+    assert list(next_hops([PORT, replace(PORT, name="tap2")])) == []
+    (counted,) = next_hops([WITH, PORT])
+    (whole,) = next_hops([replace(PORT, next_hops=(HOP,))])
+    (odd,) = next_hops([replace(WITH, next_hop_faults=(fault,))])
+    unknown, fine = next_hops([WITH, late])
+    both = "1 ports have 2 guest next hops, 1 of them with tap-metadata's MAC"
+    expect(
+        [
+            (counted, OK, both),
+            (odd, WRONG, f"tap1 ({fault})", "ovs-vsctl set Interface tap1"),
+            (unknown, UNKNOWN, "tap2"),
+            (fine, OK, ""),
+        ]
+    )
+    assert counted.check == "next-hops"
+    assert "MAC" not in whole.text

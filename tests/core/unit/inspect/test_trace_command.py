@@ -24,18 +24,26 @@ from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.cuts import PortBits
 from dfmeta.inspect.facts import Interface, KnownPort, Seen, Snapshot
 from dfmeta.model import Port, PortState
-from tests.core.unit.inspect.test_tracing import BACK, BACK6, SOLICITED, THERE, THERE6
-from tests.core.unit.inspect.values import ADDRESS6, INSTANCE, PORT, PORT6, SERVICE6, SETTINGS, TAP6
+from tests.core.unit.inspect.values import (
+    ADDRESS6,
+    INSTANCE,
+    PORT,
+    PORT6,
+    SERVICE6,
+    SETTINGS,
+    TAP6,
+    recorded,
+)
 
 EC2 = replace(ADDRESS6, service=IPv6Address(SERVICE6[1]))
 WANTED = replace(SETTINGS, ip6=SERVICE6, host_ip6=TAP6.ip6)
 SNAPSHOT = Snapshot(
     interfaces=(Interface("tap-metadata", "br-int", ofport=TAP6.ofport, mac_in_use=TAP6.mac),)
 )
+THERE, THERE6, SOLICITED = (recorded(name) for name in ("there", "there6", "solicited"))
 AFTER, AFTER6 = (
     text.replace("0x64666d650101000a", "0x64666d6501010001") for text in (THERE, THERE6)
 )
-SYN, SYN6 = "tcp,in_port=1,", "tcp6,in_port=1,"
 
 
 class Switch:
@@ -49,8 +57,8 @@ class Switch:
             "there6": THERE6,
             "after": AFTER,
             "after6": AFTER6,
-            "back": BACK,
-            "back6": BACK6,
+            "back": recorded("back"),
+            "back6": recorded("back6"),
         } | changed
 
     def trace(self, _bridge: str, packet: str) -> str:
@@ -102,8 +110,12 @@ KEY4 = "10.0.0.5 fa:16:3e:00:00:01, key 128.0.0.1"
 KEY6 = f"{ADDRESS6.ip} fa:16:3e:00:00:01, key fd00:a9fe:a9fe:a9fe:1::1, to {SERVICE6[0]}"
 
 
-def test_both_versions_are_told(
-    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
+Make = Callable[..., Switch]
+Capture = pytest.CaptureFixture[str]
+
+
+def test_both_versions_are_traced_or_the_one_that_is_asked_for(
+    switch: Make, capsys: Capture
 ) -> None:
     switch()
     stop, lines = told(capsys, PORT6, (4, 6))
@@ -116,29 +128,20 @@ def test_both_versions_are_told(
         "  finds  metadata service: guest-nd-answer",
         "  finds  neighbour discovery: service-nd",
     ]
-
-
-@pytest.mark.parametrize(("version", "head"), [(4, KEY4), (6, KEY6)])
-def test_one_version_is_told_alone(
-    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str], version: int, head: str
-) -> None:
-    made = switch()
-    _stop, lines = told(capsys, PORT6, (version,))
-    assert heads(lines) == [head]
-    assert all(packet.startswith(("tcp6", "icmp6")) for packet in made.asked) is (version == 6)
-
-
-def test_without_ipv6_it_is_not_told(
-    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
-) -> None:
+    for version, head in ((4, KEY4), (6, KEY6)):
+        made = switch()
+        _stop, lines = told(capsys, PORT6, (version,))
+        assert heads(lines) == [head]
+        of6 = [packet.startswith(("tcp6", "icmp6")) for packet in made.asked]
+        assert all(of6) is (version == 6)
     made = switch()
     stop, lines = told(capsys, PORT, (4, 6), ip6=())
     assert (stop, heads(lines), lines[-1]) == ("", [KEY4], LEADS)
     assert len(made.asked) == 3
 
 
-def test_each_address_of_the_service_that_the_guest_uses_is_told(
-    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
+def test_each_address_of_the_service_that_the_guest_uses_is_traced(
+    switch: Make, capsys: Capture
 ) -> None:
     made = switch()
     port = replace(PORT, addresses={SLOT6 + 4: EC2, SLOT6 + 2: ADDRESS6, SLOT6 + 7: EC2})
@@ -148,25 +151,19 @@ def test_each_address_of_the_service_that_the_guest_uses_is_told(
         f"fd00:a9fe:a9fe:a9fe:4::1, to {SERVICE6[1]}",
     ]
     assert sum(f"nd_target={SERVICE6[1]}" in packet for packet in made.asked) == 1
-
-
-def test_a_guest_that_has_used_no_address_is_traced_to_the_first_one(
-    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
-) -> None:
     to_controller = THERE6[: THERE6.index("200. ")] + (
         "200. tcp6,in_port=1, priority 100, cookie 0x64666d6501020004\n    controller(id=53758)\n"
         "\nFinal flow: unchanged\n"
     )
     made = switch(there6=to_controller)
     stop, lines = told(capsys, replace(PORT, addresses={}), (6,))
-    assert stop == ""
-    assert heads(lines) == [f"no address known yet, to {SERVICE6[0]}"]
+    assert (stop, heads(lines)) == ("", [f"no address known yet, to {SERVICE6[0]}"])
     assert all(ADDRESS6.mac in packet for packet in made.asked)
     assert "ipv6_dst=fd00:a9fe:a9fe:a9fe:1::1" in made.asked[-1], "the key of the first slot"
 
 
-def test_a_fault_of_one_version_is_named_with_it_in_the_last_line(
-    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
+def test_fault_of_one_version_is_named_with_it_in_the_last_line(
+    switch: Make, capsys: Capture
 ) -> None:
     switch(icmp6=SOLICITED.replace("    IN_PORT\n", ""))
     stop, lines = told(capsys, PORT6, (4, 6))
@@ -176,11 +173,7 @@ def test_a_fault_of_one_version_is_named_with_it_in_the_last_line(
     stop, lines = told(capsys, PORT6, (6,))
     assert (stop, lines[-1]) == (fault, f"N{fault[1:]}.")
     assert not [line for line in lines if line.startswith("  end")]
-
-
-def test_of_different_faults_the_last_line_has_the_one_of_ipv4(
-    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
-) -> None:
+    # Of different faults, the last line has the one of IPv4.
     switch(there=THERE.replace("output:9", "output:8"), icmp6="")
     stop, lines = told(capsys, PORT6, (4, 6))
     assert stop.startswith("its flow does not lead to tap-metadata's port")
@@ -190,9 +183,7 @@ def test_of_different_faults_the_last_line_has_the_one_of_ipv4(
     assert second.startswith("  end    neighbour discovery: does not reach")
 
 
-def test_a_fault_of_the_port_is_told_once(
-    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fault_of_the_port_is_named_once(switch: Make, capsys: Capture) -> None:
     switch()
     stop, lines = told(capsys, PORT6, (4, 6), running=False, path=None)
     assert stop.startswith("stops at the proxy: dfmeta-agent does not run")
@@ -201,9 +192,7 @@ def test_a_fault_of_the_port_is_told_once(
     assert told(capsys, broken, (4, 6))[1] == ["Not traced: tap1 is broken: a fault."]
 
 
-def test_the_probe_is_that_of_the_version(
-    switch: Callable[..., Switch], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_probe_is_that_of_the_version(switch: Make, capsys: Capture) -> None:
     switch()
     failed = PathFacts(answered=True, ip6=PathFacts(answered=False, cause="no answer"))
     stop, _lines = told(capsys, PORT6, (4, 6), path=failed)
@@ -215,25 +204,20 @@ def test_the_probe_is_that_of_the_version(
     assert "  probe  not probed: guests are served over IPv4 only" in lines
 
 
-@pytest.mark.parametrize(
-    ("wanted", "running", "cause"),
-    [
-        (SETTINGS, True, "[df_metadata] ip6 is empty, so guests are served over IPv4 only"),
-        (WANTED, True, "dfmeta-agent serves guests over IPv4 only on this host"),
-        (WANTED, False, "dfmeta-agent does not run, and the switch has no flows of it for IPv6"),
-    ],
-)
-def test_ipv6_that_is_not_served_is_not_traced(
-    monkeypatch: pytest.MonkeyPatch, wanted: Any, running: bool, cause: str
-) -> None:
-    known = replace(scene(ip6=()), wanted=wanted, running=running)
+def test_ipv6_that_is_not_served_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_command, "load_config", lambda _files: None)
     monkeypatch.setattr(trace_command, "take_over", lambda _conf: None)
     monkeypatch.setattr(trace_command, "say", lambda _in_force: None)
-    monkeypatch.setattr(trace_command, "look", lambda _conf: known)
-    done = CliRunner().invoke(trace, ["tap1", "--family", "6"])
-    assert done.exit_code == 1
-    assert done.stdout.startswith(f"Not traced: {cause}")
+    for wanted, running, cause in (
+        (SETTINGS, True, "[df_metadata] ip6 is empty, so guests are served over IPv4 only"),
+        (WANTED, True, "dfmeta-agent serves guests over IPv4 only on this host"),
+        (WANTED, False, "dfmeta-agent does not run, and the switch has no flows of it for IPv6"),
+    ):
+        known = replace(scene(ip6=()), wanted=wanted, running=running)
+        monkeypatch.setattr(trace_command, "look", lambda _conf, known=known: known)
+        done = CliRunner().invoke(trace, ["tap1", "--family", "6"])
+        assert done.exit_code == 1
+        assert done.stdout.startswith(f"Not traced: {cause}")
 
 
 def test_without_the_daemon_addresses_and_services_are_those_of_the_flows(
@@ -264,5 +248,4 @@ def test_without_the_daemon_addresses_and_services_are_those_of_the_flows(
 
 
 def fail(_path: Path, _layout: Layout) -> None:
-
     raise SwitchError(what="the bridge", cause="gone")
