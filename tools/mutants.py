@@ -32,8 +32,8 @@ from tools import mutation
 from tools.mutation import Mutant
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-_FUNCTIONS, _SECONDS = 60, 8.0
-"""Most test functions for a mutant, and about the most time that they may take without it."""
+_FUNCTIONS, _SECONDS = 60, 40.0
+"""Most test functions for a mutant, and about the most time of the CPU that they may take."""
 _LIMIT: Final = 150
 """Seconds after which a mutant counts as killed."""
 _FOLDERS: Final = (("tests/core/unit", "tests/core/flows"), ("tests/unit", "tests/flows"))
@@ -169,22 +169,29 @@ def _checkout(commit: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", root], check=True)
 
 
-def _report(results: Iterable[Result], doubtful: Iterable[str]) -> None:
-    """Print the mutants that survive, and the share that does not."""
-    counts: Counter[str] = Counter()
+def _show(one: Result) -> None:
+    mutant = one.mutant
+    print(f"{one.state}: {mutant.file}:{one.line} {mutant.function} ({mutant.kind}) {one.killer}")
+    print(f"    - {mutant.before}\n    + {mutant.after}", flush=True)
+
+
+def _judge(core: Core, mutants: Iterable[Mutant]) -> Iterator[Result]:
+    """Yield the result of each mutant, and print those that are not killed."""
+    with ThreadPoolExecutor(2) as pool:
+        results = []
+        for one in pool.map(core.judge, mutants):
+            results.append(one)
+            if one.state != "killed":
+                _show(one)
+    # A test that fails without a mutant as well has killed none.
+    failures = core.failures(sorted({one.killer for one in results if "::" in one.killer}))
     for one in results:
-        state = "doubtful" if one.state == "killed" and one.killer in doubtful else one.state
-        counts[state] += 1
-        if state != "killed":
-            mutant = one.mutant
-            print(
-                f"{state}: {mutant.file}:{one.line} {mutant.function} ({mutant.kind}) {one.killer}"
-            )
-            print(f"    - {mutant.before}\n    + {mutant.after}")
-    reached = counts["killed"] + counts["survived"]
-    print(", ".join(f"{state} {number}" for state, number in counts.most_common()))
-    for of, number in (("all", reached + counts["not reached"]), ("those reached", reached)):
-        print(f"{100 * counts['killed'] / max(number, 1):.1f} % of {of} ({number}) are killed")
+        if one.state == "killed" and one.killer in failures:
+            doubtful = one._replace(state="doubtful")
+            _show(doubtful)
+            yield doubtful
+        else:
+            yield one
 
 
 def main() -> None:
@@ -212,11 +219,11 @@ def main() -> None:
         folder = given.map or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(exist_ok=True)
         core = Core(root, folder)
-        with ThreadPoolExecutor(2) as pool:
-            results = list(pool.map(core.judge, mutants))
-        # A test that fails without a mutant as well has killed none.
-        killers = sorted({one.killer for one in results if "::" in one.killer})
-        _report(results, core.failures(killers))
+        counts = Counter(one.state for one in _judge(core, mutants))
+    reached = counts["killed"] + counts["survived"]
+    print(", ".join(f"{state} {number}" for state, number in counts.most_common()))
+    for of, number in (("all", reached + counts["not reached"]), ("those reached", reached)):
+        print(f"{100 * counts['killed'] / max(number, 1):.1f} % of {of} ({number}) are killed")
 
 
 if __name__ == "__main__":

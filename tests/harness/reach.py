@@ -18,6 +18,7 @@ import json
 import os
 import re
 import sys
+import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -195,21 +196,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Note what a test reaches."""
     if _RECORDER is None:
         return (yield)
+    test, begin = function_of(item.nodeid), time.process_time()
     _RECORDER.take(IMPORT)
     try:
         return (yield)
     finally:
-        _RECORDER.take(function_of(item.nodeid))
+        _RECORDER.take(test)
+        _RECORDER.seconds[test] += time.process_time() - begin
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note whether a test has failed, and its time."""
-    test = function_of(report.nodeid)
-    # xdist's workers send their reports to a process that runs no test.
-    if _RECORDER is not None and not hasattr(report, "node"):
-        _RECORDER.seconds[test] += report.duration
-        if report.failed:
-            _RECORDER.failed.add(test)
+    """Note a failed test."""
+    if _RECORDER is not None and report.failed:
+        _RECORDER.failed.add(function_of(report.nodeid))
 
 
 def pytest_unconfigure() -> None:
@@ -228,7 +227,7 @@ class Reached(NamedTuple):
     failed: set[str]
     """Tests that failed."""
     seconds: dict[str, float]
-    """Test → time of all its parameters together."""
+    """Test → its seconds of the CPU, of all parameters together."""
 
 
 def read(folder: Path) -> Reached:
