@@ -96,11 +96,11 @@ def test_interfaces_with_hardware_below_are_asked_first(
         folder = machine.nic(f"virtual/net/{name}")
         if name != "br0":
             (folder / "device").mkdir()
-    away: dict[str, list[Any]] = {IPV4: [OSError()]}
-    away |= {IPV6[:-4] + one: [OSError()] for one in ("eth0", "eth1")}
-    hosts, ask = asked(machine, monkeypatch, away | {IPV6[:-4] + "br0": [200]})
+    order = [IPV4, *(IPV6[:-4] + name for name in ("eth0", "eth1", "br0"))]
+    answers: dict[str, list[Any]] = {host: [OSError()] for host in order[:-1]}
+    hosts, ask = asked(machine, monkeypatch, answers | {order[-1]: [200]})
     assert ask() == RAW
-    assert hosts == [IPV4, *(IPV6[:-4] + name for name in ("eth0", "eth1", "br0"))]
+    assert hosts == order
 
 
 def test_a_deadline_bounds_all_requests_and_pauses(

@@ -80,15 +80,7 @@ def test_an_output_is_readable_by_all_and_udev_is_left_alone(
     assert udevadm.calls == []
 
 
-def test_rules_go_when_there_are_no_devices_any_more(run: Run, tmp_path: Path) -> None:
-    output = tmp_path / "out.rules"
-    assert run("--output", str(output)) == 0
-    assert run("--output", str(output), devices=[]) == 0
-    assert not output.exists()
-    assert run("--output", str(output), devices=None) == 0
-
-
-def test_rules_stay_when_there_is_no_document(
+def test_rules_go_without_devices_and_stay_without_a_document(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "out.rules"
@@ -99,48 +91,47 @@ def test_rules_stay_when_there_is_no_document(
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"dfmeta-tag-devices: {tmp_path}/away: No such file or directory"
     )
+    for devices in ([], None):
+        assert run("--output", str(output), devices=devices) == 0
+        assert not output.exists()
 
 
-@pytest.mark.parametrize("devices", [(NIC,), ()])
-def test_a_file_of_somebody_else_stays(run: Run, tmp_path: Path, devices: object) -> None:
-    output = tmp_path / "out.rules"
-    output.write_text('KERNEL=="x", NAME="y"\n')
-    assert run("--output", str(output), devices=devices) == 1
-    assert output.read_text() == 'KERNEL=="x", NAME="y"\n'
+def test_an_output_that_dfmeta_has_not_written_stays(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As root, /dev/null would be a file; a link to it is an administrator's refusal of rules."""
+    other, link, pipe, folder = (tmp_path / name for name in ("other", "link", "pipe", "folder"))
+    other.write_text('KERNEL=="x", NAME="y"\n')
+    link.symlink_to("/dev/null")
+    os.mkfifo(pipe)
+    folder.mkdir()
+    before = {path: path.lstat() for path in tmp_path.iterdir()}
+    for output in (other, link, pipe, folder):
+        for devices in ((NIC,), ()):
+            assert run("--output", str(output), devices=devices) == 1
+            assert "Name another file with --output" in capsys.readouterr().err
+    (tmp_path / "meta_data.json").unlink()
+    assert {path: path.lstat() for path in tmp_path.iterdir()} == before
+    assert other.read_text() == 'KERNEL=="x", NAME="y"\n'
 
 
-def test_a_link_is_not_replaced(run: Run, tmp_path: Path) -> None:
-    """A link to /dev/null is how an administrator says: not these rules."""
-    output = tmp_path / "out.rules"
-    output.symlink_to("/dev/null")
-    assert run("--output", str(output)) == 1
-    assert os.readlink(output) == "/dev/null"
-
-
-@pytest.mark.parametrize("words", [("--file", ""), ("--output", "")])
 def test_an_empty_name_of_a_file_is_not_taken_for_none(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str]
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tag_devices, "RULES", str(tmp_path / "90.rules"))
     monkeypatch.setattr(tag_devices, "find_drive", lambda: pytest.fail("looked elsewhere"))
     monkeypatch.setattr(tag_devices, "from_service", lambda *_: pytest.fail("looked elsewhere"))
     monkeypatch.chdir(tmp_path / "sys")
-    before = sorted(tmp_path.iterdir())
-    assert run(*words) == 1
-    assert [one for one in sorted(tmp_path.iterdir()) if one.name != "meta_data.json"] == before
+    before = {*tmp_path.iterdir(), tmp_path / "meta_data.json"}
+    for option in ("--file", "--output"):
+        assert run(option, "") == 1
+    assert {*tmp_path.iterdir()} == before
 
 
-def test_a_write_that_fails_leaves_nothing_behind(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "out.rules").mkdir()
-    before = sorted(tmp_path.iterdir())
-    assert run("--output", str(tmp_path / "out.rules")) == 1
-    assert [one for one in sorted(tmp_path.iterdir()) if one.name != "meta_data.json"] == before
-
-
-@pytest.mark.parametrize("file", ["/dev/zero", "/", "fifo"])
-def test_what_is_no_file_is_not_read(run: Run, tmp_path: Path, file: str) -> None:
+def test_an_input_that_is_no_file_is_not_read(run: Run, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    assert run("--dry-run", "--file", str(tmp_path / file)) == 1
+    for file in ("/dev/zero", "/", str(tmp_path / "fifo")):
+        assert run("--dry-run", "--file", file) == 1
 
 
 def test_udev_is_told_of_the_subsystems_that_have_rules_or_had_some(
@@ -179,16 +170,3 @@ def test_an_udev_that_does_not_answer_is_told(
         error = f"dfmeta-tag-devices: udevadm {step} failed: the rules apply from"
         assert capsys.readouterr().err.startswith(error)
         assert udevadm.calls[-1].startswith(step)
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
-def test_what_is_no_file_is_not_replaced(
-    run: Run, tmp_path: Path, make: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As root, /dev/null would be a file afterwards."""
-    output = tmp_path / "out.rules"
-    make(output)
-    before = output.stat().st_mode
-    assert run("--output", str(output)) == 1
-    assert output.stat().st_mode == before
-    assert "it is unchanged. Name another file with --output" in capsys.readouterr().err

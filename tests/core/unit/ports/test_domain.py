@@ -37,20 +37,15 @@ def test_novas_names_are_read_from_a_definition() -> None:
     assert parse(text.encode()) == Domain(A, False, "web & db", PROJECT, nics, "instance-00000001")
 
 
-def test_a_status_says_that_the_domain_is_active() -> None:
-    domain = parse(status(definition(A, project=PROJECT)).encode())
-    assert (domain.active, domain.instance_id, domain.project_id) == (True, A, PROJECT)
-
-
 def test_the_older_namespace_counts_and_a_foreign_one_does_not() -> None:
     older = definition(A, project=PROJECT, nova=NOVA.replace("1.1", "1.0"))
     foreign = definition(A, project=PROJECT, name="x", nova="http://example.org/")
     assert parse(older.encode()).project_id == PROJECT
     assert parse(foreign.encode()).found.project_id == ""
     assert parse(foreign.encode()).name == "instance-00000001"
-
-
-def test_a_vhost_user_port_is_called_after_its_socket() -> None:
+    active = parse(status(definition(A, project=PROJECT)).encode())
+    assert (active.active, active.instance_id, active.project_id) == (True, A, PROJECT)
+    # A vhost-user port is called after its socket.
     nic = "<interface type='vhostuser'><source type='unix' path='/run/vhu0'/></interface>"
     text = f"<domain><uuid>{A}</uuid><devices>{nic}</devices></domain>"
     assert parse(text.encode()).nics == (Nic(dev="vhu0"),)
@@ -106,15 +101,11 @@ def test_the_ports_id_decides() -> None:
     assert match(PORT, [other]) is None
 
 
-def test_a_definition_does_not_say_who_is_on_a_port() -> None:
+def test_a_domain_is_on_its_port_while_it_runs_and_not_on_a_vlan_behind_it() -> None:
     domain = running(A, Nic(MAC, "tap0", PORT_ID))
+    assert match(PORT, [domain]) is not None
     assert match(PORT, [replace(domain, active=False)]) is None
-
-
-def test_a_domain_is_not_on_a_vlan_behind_its_port() -> None:
-    domains = [running(A, Nic(MAC, "tap0", PORT_ID))]
-    assert match(PORT, domains) is not None
-    assert match(replace(PORT, vid=100), domains) is None
+    assert match(replace(PORT, vid=100), [domain]) is None
     assert match(replace(PORT, vid=100, iface_id=""), [running(A, Nic(MAC, "tap0"))]) is None
 
 

@@ -41,28 +41,19 @@ def test_each_value_is_the_first_that_is_about_the_same_instance(
     given_answers: list[SourceAnswer], port_project: bool
 ) -> None:
     port = merge(ROW, given_answers, port_project=port_project)
-    instances = [a.found.instance_id for a in given_answers if a.found.instance_id]
-    assert port.instance_id == (instances[0] if instances else "")
-    known = ""
-    expected = dict.fromkeys(FIELDS, "")
+    known = next((a.found.instance_id for a in given_answers if a.found.instance_id), "")
+    expected, first = dict.fromkeys(FIELDS, ""), ""
     for answer in given_answers:
-        named = answer.found.instance_id
-        if known and named and named != known:
+        if first and answer.found.instance_id not in ("", first):
             continue
-        known = known or named
+        first = first or answer.found.instance_id
         for name in FIELDS:
             expected[name] = expected[name] or getattr(answer.found, name)
-    assert (port.instance_id, port.instance_name) == (expected[FIELDS[0]], expected[FIELDS[2]])
+    assert port.instance_id == known == expected[FIELDS[0]]
+    assert port.instance_name == expected[FIELDS[2]]
     if expected["project_id"] or not port_project:
         assert port.project_id == expected["project_id"]
     assert set(port.sources) == {name for name in FIELDS if getattr(port, name)}
-
-
-@given(answers)
-def test_an_instance_is_claimed_unless_the_host_names_it_too(
-    given_answers: list[SourceAnswer],
-) -> None:
-    port = merge(ROW, given_answers)
     hosts = {a.found.instance_id for a in given_answers if not a.unverified}
     assert port.unverified == (bool(port.instance_id) and port.instance_id not in hosts)
     assert Question(port, 0.0).proven == (bool(port.instance_id) and not port.unverified)

@@ -205,21 +205,20 @@ def test_a_subport_has_the_instance_of_its_own_row(ovsdb: Ovsdb) -> None:
 
 def test_a_subport_has_the_instance_of_its_entry_unless_its_row_has_one(ovsdb: Ovsdb) -> None:
     ovsdb.read()
-    listed = json.dumps(
-        [{"vid": 100, "instance_id": INSTANCE, "project_id": "project", "mtu": 1442}]
-    )
-    ovsdb.change("tpi-1", external_ids=PORT | {KEY: listed})
+    entry = {"vid": 100, "instance_id": INSTANCE, "project_id": "project", "mtu": 1442}
+    ovsdb.change("tpi-1", external_ids=PORT | {KEY: json.dumps([entry])})
     ports = ovsdb.read()
     assert (ports["tpi-1"].mtu, ports["spi-1"].mtu) == (0, 1442)
-    assert (ports["spi-1"].instance_id, ports["spi-1"].project_id) == (INSTANCE, "project")
     assert len(ovsdb.known) == 2, "its tags do not reach the bridge"
     ids = ovsdb.interface("spi-1").external_ids
-    ovsdb.change("spi-1", external_ids=ids | {INSTANCE_KEY: OTHER_INSTANCE})
-    subport = ovsdb.read()["spi-1"]
-    assert (subport.instance_id, subport.project_id) == (OTHER_INSTANCE, "")
-    ovsdb.change("spi-1", external_ids=ids | {INSTANCE_KEY: INSTANCE.upper()})
-    subport = ovsdb.read()["spi-1"]
-    assert (subport.instance_id, subport.project_id) == (INSTANCE, "project")
+    for own, expected in (
+        ({}, (INSTANCE, "project")),
+        ({INSTANCE_KEY: OTHER_INSTANCE}, (OTHER_INSTANCE, "")),
+        ({INSTANCE_KEY: INSTANCE.upper()}, (INSTANCE, "project")),
+    ):
+        ovsdb.change("spi-1", external_ids=ids | own)
+        subport = ovsdb.read()["spi-1"]
+        assert (subport.instance_id, subport.project_id) == expected
     ovsdb.change("spi-1", external_ids=ids)
     ovsdb.port_row("spt-1").tag = [200]
     ovsdb.changes.append(ovsdb.port_row("spt-1"))
