@@ -163,11 +163,7 @@ def lost(reason: str) -> float:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BEAT", "END_TIMEOUT", "PAUSE_MIN", "PAUSE_MAX", "POLL"):
-        monkeypatch.setattr(workers_module, name, 0.005)
-    # A busy machine is late all the time: those that are about it say when.
-    monkeypatch.setattr(workers_module, "LATE", 1000.0)
+def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers_module, "Worker", OneWorker)
 
 
@@ -219,14 +215,11 @@ def test_a_worker_that_answers_late_lives(world: World, monkeypatch: pytest.Monk
     assert world.one() is before
 
 
-def test_round_that_the_daemon_was_late_in_does_not_count(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers_module, "LATE", 50.0)
+def test_round_that_the_daemon_was_late_in_does_not_count(world: World) -> None:
     before = world.one()
     process(before).answers = False
     for _ in range(10 * workers_module.HANGS):
-        eventlet.spawn(CLOCK.advance, 100.0)
+        CLOCK.advance(workers_module.BEAT + 2 * workers_module.LATE)
         let_hub_run()
     assert not before.silent
     assert world.one() is before
@@ -257,15 +250,12 @@ def test_a_worker_that_has_no_room_for_the_news_is_ended_before_the_guest_goes_o
     until(lambda: world.serving() and world.one() is not worker, "another one")
 
 
-def test_a_worker_that_does_not_come_up_is_ended(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers_module, "START_TIMEOUT", 0.02)
+def test_a_worker_that_does_not_come_up_is_ended(world: World) -> None:
     count = lost("start")
     World.answers = False
     process(world.one()).end(1)
-    until(lambda: lost("start") >= count + 2, "two that do not come up")
-    monkeypatch.setattr(workers_module, "START_TIMEOUT", 30.0)
+    CLOCK.advance(workers_module.START_TIMEOUT)
+    until(lambda: lost("start") > count, "it to be given up")
     World.answers = True
     until(lambda: world.workers.serving, "one that does")
 
@@ -286,15 +276,12 @@ def test_what_a_worker_says_and_is_not_to_be_read_costs_it_alone(
 # Replacement
 
 
-def test_a_replaced_worker_that_does_not_end_is_ended(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers_module, "DRAIN", 0.01)
-    monkeypatch.setattr(workers_module, "OVERTIME", 0.01)
+def test_a_replaced_worker_that_does_not_end_is_ended(world: World) -> None:
     before, count = world.one(), lost("stays")
     process(before).ends = False
     world.replace()
     until(lambda: world.done, "the replacement")
+    CLOCK.advance(workers_module.DRAIN + workers_module.OVERTIME)
     until(lambda: before not in world.workers._workers, "its end")
     assert before.process.returncode == -9
     assert lost("stays") == count + 1
@@ -302,10 +289,8 @@ def test_a_replaced_worker_that_does_not_end_is_ended(
 
 @pytest.mark.parametrize("how", ["dies", "is not started", "is silent"])
 def test_a_worker_whose_successor_does_not_come_up_goes_on(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+    world: World, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    # One that dies is met alive before.
-    monkeypatch.setattr(workers_module, "START_TIMEOUT", 30.0 if how == "dies" else 0.02)
     before = world.one()
     World.fails = how == "is not started"
     World.answers = False
@@ -313,13 +298,14 @@ def test_a_worker_whose_successor_does_not_come_up_goes_on(
     if how == "dies":
         until(lambda: len(world.workers._workers) == 2, "a successor")
         process(world.workers._workers[1]).end(1)
+    let_hub_run()
+    CLOCK.advance(workers_module.START_TIMEOUT)
     until(lambda: not world.workers._replacing, "the replacement to be given up")
     assert world.one() is before
     assert "continues with the old configuration" in caplog.text
     assert not world.done
     # It is kept as before, and the next replacement is another one.
     World.fails, World.answers = False, True
-    monkeypatch.setattr(workers_module, "START_TIMEOUT", 30.0)
     world.replace()
     until(lambda: world.done, "the next replacement")
     until(lambda: before not in world.workers._workers, "its end")
