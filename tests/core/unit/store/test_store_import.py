@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pty
-import re
 import sqlite3
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
 import pytest
-from click.testing import Result
 
 from dfmeta.cli import store_import
 from dfmeta.store.api.seeds import Seed
 from dfmeta.store.db.repository import Repository
+from tests.core.unit.store.support import Run
 from tests.core.unit.support import OTHER_INSTANCE
 from tests.harness import domains as libvirt
-from tests.harness.poll import wait_for
 
-Run = Callable[..., Result]
-PROGRESS = "dfmeta: importing "
-"""Beginning of a line that a slow import prints every few seconds."""
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHdlYi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4u key-1"
 
 
 def write_seed(folder: Path, **files: str) -> Path:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name.replace("_", "-")).write_text(text)
     return folder
@@ -101,22 +90,19 @@ def test_a_folder_of_seeds_is_a_record_for_each(
     assert found[OTHER_INSTANCE] == {"is": {}, "userdata": None, "at": ()}
 
 
-@pytest.mark.parametrize(
-    ("meta_data", "why"),
-    [
+def test_a_folder_that_is_a_seed_says_itself_whose_it_is(
+    run: Run, tmp_path: Path, domains: Path
+) -> None:
+    for meta_data, why in [
         (f"instance-id: {OTHER_INSTANCE}\n", "its instance-id"),
         ("instance-id: web1\n", "its instance-id"),
         ("instance-id: iid-1\nlocal-hostname: web1\n", "its local-hostname"),
-    ],
-)
-def test_a_folder_that_is_a_seed_says_itself_whose_it_is(
-    run: Run, tmp_path: Path, domains: Path, meta_data: str, why: str
-) -> None:
-    libvirt.write(domains, "web1", libvirt.definition(OTHER_INSTANCE, domain="web1"))
-    seed = write_seed(tmp_path / "seed", meta_data=meta_data)
-    result = run("import", str(seed))
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"{seed}: {OTHER_INSTANCE}, by {why}: ")
+    ]:
+        libvirt.write(domains, "web1", libvirt.definition(OTHER_INSTANCE, domain="web1"))
+        seed = write_seed(tmp_path / "seed", meta_data=meta_data)
+        result = run("import", str(seed))
+        assert (result.exit_code, result.stderr) == (0, ""), meta_data
+        assert result.stdout.startswith(f"{seed}: {OTHER_INSTANCE}, by {why}: "), meta_data
 
 
 def test_a_folder_may_have_the_name_of_a_record(run: Run, url: str, tmp_path: Path) -> None:
@@ -181,107 +167,88 @@ def test_what_is_wrong_with_seeds_is_named_and_the_rest_goes_on(
     assert list(records(url)) == [instance_id]
 
 
-# Lines
-
-
-@pytest.mark.parametrize("odd", ["a link", "a pipe"])
-def test_a_seed_of_another_user_cannot_bring_a_file_of_ours(
-    run: Run, url: str, tmp_path: Path, instance_id: str, odd: str
-) -> None:
-    (tmp_path / "ours").write_text("secret")
-    seed = tmp_path / "seeds" / instance_id
-    write_seed(seed, meta_data="")
-    if odd == "a link":
-        (seed / "vendor-data").symlink_to(tmp_path / "ours")
-    else:
-        os.mkfifo(seed / "vendor-data")
-    result = run("import", str(tmp_path / "seeds"))
-    assert result.exit_code == 1
-    assert "secret" not in result.output
-    with Repository(url) as repository:
-        assert repository.get(instance_id) is None
-
-
-def test_a_link_that_changes_meanwhile_gives_no_instance_what_is_another_s(
+def test_a_seed_cannot_contain_files_of_another_user(
     run: Run, url: str, tmp_path: Path, instance_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = write_seed(tmp_path / "ours" / "not-theirs", meta_data="", user_data="secret")
-    theirs = write_seed(tmp_path / "theirs" / instance_id, meta_data="")
-    link = tmp_path / "seeds" / "web1"
+    (tmp_path / "ours").write_text("secret")
+    seed = write_seed(tmp_path / "seeds" / instance_id, meta_data="local-hostname: a\n")
+    (tmp_path / "link").symlink_to(seed)
+    taken = run("import", str(tmp_path / "link"))
+    assert (taken.exit_code, taken.stderr) == (0, ""), "by the directory's own name"
+    assert records(url)[instance_id]["is"] == {"hostname": "a"}
+    run("delete", instance_id)
+    for make in (lambda file: file.symlink_to(tmp_path / "ours"), os.mkfifo):
+        make(seed / "vendor-data")
+        result = run("import", str(tmp_path / "seeds"))
+        assert result.exit_code == 1
+        assert "secret" not in result.output
+        assert records(url) == {}
+        (seed / "vendor-data").unlink()
+    ours = write_seed(tmp_path / "not-theirs", meta_data="", user_data="secret")
+    link = tmp_path / "more" / "web1"
     link.parent.mkdir()
     link.symlink_to(ours)
     parse = store_import.parse_seed
 
     def parse_late(files: Mapping[str, bytes]) -> Seed:
         link.unlink()
-        link.symlink_to(theirs)
+        link.symlink_to(seed)
         return parse(files)
 
     monkeypatch.setattr(store_import, "parse_seed", parse_late)
-    result = run("import", str(tmp_path / "seeds"))
+    result = run("import", str(tmp_path / "more"))
     assert result.exit_code == 1
     assert f"{link}: neither its directory's name nor its instance-id" in result.stderr
-    assert records(url) == {}
+    assert records(url) == {}, "a link that changes meanwhile"
 
 
-def test_a_folder_is_known_by_its_own_name_and_not_by_a_link_s(
+# Lines
+
+
+def test_an_item_that_would_grow_without_bound_costs_itself_alone(
     run: Run, url: str, tmp_path: Path, instance_id: str
 ) -> None:
-    seed = write_seed(tmp_path / "seeds" / instance_id, meta_data="local-hostname: a\n")
-    (tmp_path / "link").symlink_to(seed)
-    result = run("import", str(tmp_path / "link"))
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert records(url)[instance_id]["is"] == {"hostname": "a"}
-
-
-LAUGHS = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))
-BOMB = f"a0: &a0 [k]\n{LAUGHS}"
-
-
-@pytest.mark.parametrize(
-    ("bomb", "cause"),
-    [
-        ({"meta_data": f"{BOMB}public-keys: *a9\n"}, "meta-data: it is not YAML: more than 100000"),
-        ({"user_data": "", "network_config": BOMB}, "network-config: it is not YAML: more than"),
-    ],
-)
-def test_a_seed_that_would_grow_without_bound_costs_itself_alone(
-    run: Run, url: str, tmp_path: Path, instance_id: str, bomb: dict[str, str], cause: str
-) -> None:
+    laughs = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))
+    bomb = f"a0: &a0 [k]\n{laughs}"
     seeds = tmp_path / "seeds"
-    write_seed(seeds / OTHER_INSTANCE, **bomb)
+    write_seed(seeds / OTHER_INSTANCE, user_data="", network_config=bomb)
     write_seed(seeds / instance_id, meta_data="local-hostname: a\n")
     line = {"id": OTHER_INSTANCE, "metadata": {"n": 1}}
     deep = '{"id": "' + OTHER_INSTANCE + '", "metadata": ' + "[" * 100_000
     long = '{"id": "' + OTHER_INSTANCE + '", "metadata": {"n": ' + "1" * 5000 + "}}"
     lines = write_lines(tmp_path / "r.jsonl", deep, long, "\\udcff", line)
     result = run("import", str(seeds), str(lines))
-    causes = [one for one in result.stderr.splitlines() if not one.startswith(PROGRESS)]
-    assert causes[0].startswith(f"dfmeta: {seeds}/{OTHER_INSTANCE}: {cause}")
+    causes = result.stderr.splitlines()
+    expected = "network-config: it is not YAML: more than"
+    assert causes[0].startswith(f"dfmeta: {seeds}/{OTHER_INSTANCE}: {expected}")
     assert causes[1] == f"dfmeta: {lines}:1: it is nested too deeply"
     assert causes[2] == f"dfmeta: {lines}:2: a number in it has more digits than can be read"
     assert causes[3].startswith(f"dfmeta: {lines}:3: it is not JSON")
     assert causes[4].startswith("dfmeta: store: 4 items not imported. ")
     assert (result.exit_code, len(causes)) == (1, 5)
     assert result.stdout.splitlines()[-1] == "imported: 1 seeds, 1 lines"
-    assert [records(url)[one]["is"] for one in (instance_id, OTHER_INSTANCE)] == [
-        {"hostname": "a"},
-        {"n": 1},
-    ]
+    assert records(url)[instance_id]["is"] == {"hostname": "a"}
+    assert records(url)[OTHER_INSTANCE]["is"] == {"n": 1}
 
 
-def test_either_database_is_imported_into(
-    config: Path, run: Run, database_url: str, tmp_path: Path, instance_id: str
+def test_an_old_line_is_counted_and_a_long_one_passed_over(
+    run: Run, config: Path, tmp_path: Path, instance_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config.write_text(f"[store]\nconnection = {database_url}\n")
-    seed = write_seed(tmp_path / instance_id, meta_data="local-hostname: a\n", user_data="u")
-    line = {"id": OTHER_INSTANCE, "ipAddresses": ["10.0.0.5"], "metadata": {"n": 1}}
-    result = run("import", str(seed), str(write_lines(tmp_path / "r.jsonl", line, line)))
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert records(database_url) == {
-        instance_id: {"is": {"hostname": "a"}, "userdata": b"u", "at": ()},
-        OTHER_INSTANCE: {"is": {"n": 1}, "userdata": None, "at": ("10.0.0.5/32",)},
-    }
+    lines = [
+        {"id": instance_id, "metadata": {"updated_at": f"2026-01-0{day}T00:00:00Z"}}
+        for day in (2, 1, 3)
+    ]
+    file = write_lines(tmp_path / "records.jsonl", *lines, {**lines[0], "x": "x" * 250})
+    monkeypatch.setattr(store_import, "LINE_MAX", 200)
+    result = run("import", str(file))
+    expected = "imported: 0 seeds, 3 lines, 1 of them older than the store's records\n"
+    assert result.stdout == expected
+    assert result.stderr.startswith(f"dfmeta: {file}:4: it has more than 200 bytes\n")
+    config.write_text(f"[store]\nconnection = sqlite:///{tmp_path}\n")
+    result = run("import", str(file))
+    assert result.exit_code == 1
+    assert "not a regular file" in result.stderr, "a database that fails ends the import"
+    assert "imported" not in result.stdout
 
 
 def test_lines_are_bodies_of_the_admin_api(
@@ -356,18 +323,6 @@ def test_a_line_that_the_store_refuses_takes_no_other_with_it(
     assert found[OTHER_INSTANCE]["userdata"] is None, "neither half of it"
 
 
-def test_what_is_older_than_what_is_there_is_counted(
-    run: Run, tmp_path: Path, instance_id: str
-) -> None:
-    lines = [
-        {"id": instance_id, "metadata": {"updated_at": f"2026-01-0{day}T00:00:00Z"}}
-        for day in (2, 1, 3)
-    ]
-    file = write_lines(tmp_path / "records.jsonl", *lines)
-    expected = "imported: 0 seeds, 3 lines, 1 of them older than the store's records\n"
-    assert run("import", str(file)).stdout == expected
-
-
 def test_a_dry_run_reads_everything_and_writes_nothing(
     run: Run, url: str, tmp_path: Path, instance_id: str
 ) -> None:
@@ -381,133 +336,3 @@ def test_a_dry_run_reads_everything_and_writes_nothing(
     ]
     assert f"{file}:2: " in result.stderr
     assert not Path(url.removeprefix("sqlite:///")).exists()
-
-
-def test_a_database_that_fails_ends_the_import(
-    config: Path, run: Run, tmp_path: Path, instance_id: str
-) -> None:
-    (tmp_path / "folder").mkdir()
-    config.write_text(f"[store]\nconnection = sqlite:///{tmp_path}/folder\n")
-    result = run(
-        "import", str(write_lines(tmp_path / "r.jsonl", {"id": instance_id, "metadata": {}}))
-    )
-    assert result.exit_code == 1
-    assert "not a regular file" in result.stderr
-    assert "imported" not in result.stdout
-
-
-def test_a_line_that_is_too_long_is_named_and_passed_over(
-    run: Run, url: str, tmp_path: Path, instance_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_import, "LINE_MAX", 100)
-    body = {"id": instance_id, "metadata": {}}
-    file = write_lines(tmp_path / "r.jsonl", {**body, "x": "x" * 250}, body)
-    result = run("import", str(file))
-    assert result.stderr.startswith(f"dfmeta: {file}:1: it has more than 100 bytes\n")
-    assert result.stdout == "imported: 0 seeds, 1 lines\n"
-
-
-def test_on_a_terminal_a_bar_is_shown_and_what_is_said_stays_whole(config: Path, url: str) -> None:
-    main, terminal = pty.openpty()
-    shown: list[bytes] = []
-    reader = threading.Thread(target=read_all, args=(main, shown))
-    reader.start()
-    try:
-        with importing(config, terminal) as (process, feed):
-            wait_for(lambda: "100 bytes" in text_of(shown), "the bar")
-            feed.write(b"{\n")
-            feed.close()
-            status = process.wait(30)
-            printed = process.stdout.read() if process.stdout else b""
-    finally:
-        os.close(terminal)
-        reader.join(10)
-        os.close(main)
-    assert (status, printed) == (1, b"imported: 0 seeds, 100 lines\n")
-    assert "importing -" in text_of(shown)
-    assert "not imported" in text_of(shown)
-    assert len(records(url)) == 100
-
-
-def test_in_a_pipe_a_line_says_how_far_it_is(
-    config: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DFMETA_TEST_LINES", "0.2")
-    said, write = os.pipe()
-    with importing(config, write) as (process, feed):
-        os.close(write)
-        with os.fdopen(said) as lines:
-            # On a busy machine, to open the store takes long enough for a line as well.
-            first = next(line for line in lines if "opening the store" not in line)
-            feed.close()
-            assert process.wait(30) == 0
-            rest = lines.readlines()
-    assert re.fullmatch(r"dfmeta: importing -: [0-9,]+ bytes, [0-9,]+ a second\n", first)
-    assert all(line.startswith("dfmeta: importing -: ") for line in rest)
-    assert len(records(url)) == 100
-
-
-def test_what_is_done_at_once_shows_nothing(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A busy machine takes more than a second for it.
-    monkeypatch.setenv("DFMETA_TEST_BEGIN", "60")
-    file = write_lines(tmp_path / "r.jsonl", {"id": OTHER_INSTANCE, "metadata": {}})
-    main, terminal = pty.openpty()
-    line = [*PROGRAM, "--config-file", str(config), str(file)]
-    try:
-        subprocess.run(line, stderr=terminal, stdout=subprocess.DEVNULL, timeout=60, check=True)
-        os.set_blocking(main, False)
-        with pytest.raises(BlockingIOError):
-            os.read(main, 1)
-    finally:
-        os.close(terminal)
-        os.close(main)
-
-
-PROGRAM = (
-    sys.executable,
-    "-c",
-    (
-        "import os; from dfmeta.cli import progress; from dfmeta.cli.ctl import main; "
-        "progress.LINES = float(os.environ.get('DFMETA_TEST_LINES', 5)); "
-        "progress.BEGIN = float(os.environ.get('DFMETA_TEST_BEGIN', 1)); main()"
-    ),
-    "store",
-    "import",
-)
-
-
-@contextlib.contextmanager
-def importing(config: Path, stderr: int) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    """An import of a hundred lines from a pipe that stays open."""
-    process = subprocess.Popen(
-        [*PROGRAM, "--config-file", str(config), "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
-    )
-    assert process.stdin is not None
-    with process:
-        for number in range(100):
-            one = f"00000000-0000-0000-0000-{number:012}"
-            process.stdin.write(b"%s\n" % json.dumps({"id": one, "metadata": {}}).encode())
-        process.stdin.flush()
-        yield process, process.stdin
-
-
-def text_of(shown: list[bytes]) -> str:
-    """What a terminal shows, without its colours."""
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(shown).decode())
-    # However many bytes a hundred lines have.
-    return re.sub(r"[0-9,]+ bytes", "100 bytes", text)
-
-
-def read_all(descriptor: int, shown: list[bytes]) -> None:
-    """Read a terminal until its other side is closed."""
-    try:
-        while data := os.read(descriptor, 65536):
-            shown.append(data)
-    except OSError:
-        return

@@ -1,22 +1,28 @@
-"""Asks the admin API: in this process, or over a socket from a server of its own."""
+"""Asks the admin API in this process: its application, or a server on the hub."""
 
 from __future__ import annotations
 
 import json
-import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import eventlet
 import webob
+from eventlet.green import socket
 
+from dfmeta.admin.listener import AdminApplication, serve
 from dfmeta.exceptions import Forbidden, Unauthorized
+from dfmeta.health import Health
 from dfmeta.store.api.admin import AdminApi, Gate, Refresh, at_once
 from dfmeta.store.auth import caller as auth
 from dfmeta.store.auth.caller import Authorizer
 from dfmeta.store.db.repository import Repository
+from tests.core.unit.support import INSTANCE
 
-INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
+__all__ = ["INSTANCE"]
+
 OTHER = "7a1f0c9b-1d01-4a55-9d0e-6f1c2b5e3a44"
 ENVELOPE = "application/vnd.dfmeta.record+json"
 MAX_BODY = 1 << 20
@@ -81,11 +87,27 @@ class Client:
         return self.ask("POST", f"/device-{kind}", body)
 
 
+@contextmanager
+def served(repository: Repository) -> Iterator[int]:
+    """Serve the API on the hub as a daemon does; yield the port."""
+    listener = eventlet.listen(("127.0.0.1", 0))
+    application = AdminApplication(Health(), list, {}, api=make_api(repository))
+    server = serve("", application, sock=listener)
+    yield listener.getsockname()[1]
+    server.stop(0)
+
+
+def connected(port: int, sent: bytes) -> socket.socket:
+    """Return a connection on which these bytes have been sent."""
+    sock = socket.create_connection(("127.0.0.1", port))
+    sock.sendall(sent)
+    return sock
+
+
 def exchange(port: int, sent: bytes) -> bytes:
-    """Send bytes to a server of this host and return all that it answers until it hangs up."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as sock:
-        sock.sendall(sent)
-        received = b""
+    """Send bytes and return all that the server answers until it closes the connection."""
+    received = b""
+    with connected(port, sent) as sock:
         while piece := sock.recv(65536):
             received += piece
     return received

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,9 @@ from hypothesis import strategies as st
 
 from dfmeta.exceptions import RecordError
 from dfmeta.store.api import checks
+from tests.core.unit.store.support import named
+
+Check = Callable[[str, Any], object]
 
 
 def blob(*strings: bytes) -> str:
@@ -27,43 +32,58 @@ SECURITY_KEY = (
 )
 
 
-@pytest.mark.parametrize("text", ["", "a", "web-1", "Web1.example.org", "1", "a" * 63])
-def test_host_names(text: str) -> None:
-    assert checks.hostname("--hostname", text) == text
+def test_a_value_is_taken_as_it_is() -> None:
+    for text in ("", "a", "web-1", "Web1.example.org", "1", "a" * 63):
+        assert checks.hostname("--hostname", text) == text, text
+    for text in ("", "My Web #1", "é", "x" * 255):
+        assert checks.text_value("--name", text) == text, text
+    for text, item in (("a=b", ("a", "b")), ("a=", ("a", "")), ("a=b=c", ("a", "b=c"))):
+        assert checks.meta_item("--meta", text) == item, text
+    for line in (ED25519, RSA, SECURITY_KEY, f"{RSA} a comment / of = all kinds"):
+        assert checks.ssh_keys("--ssh-key", f"  {line}\r\n") == [line], line
+    keys = f"# mine\n\n{ED25519} a\n{RSA} b\n"
+    assert checks.ssh_keys("--ssh-key", keys, name="@f") == [f"{ED25519} a", f"{RSA} b"]
+    assert checks.ssh_keys("--ssh-key", "") == []
+    addresses = ["192.0.2.7", "", "10.1.2.3/28", "2001:db8::9", "::ffff:192.0.2.9"]
+    networks = ["192.0.2.7/32", "10.1.2.0/28", "2001:db8::9/128", "192.0.2.9/32"]
+    assert [str(one) for one in checks.networks("--address", addresses)] == networks
+    for text in ("#!/bin/sh\n", "#cloud-config\na: 1\n", "#include\n", "Content-Type: text/x\n"):
+        assert checks.vendor_data("o", text.encode(), name="f") == text, text
+    assert checks.vendor_data("o", b' {"a": 1}', name="f") == {"a": 1}
+    for text in ("version: 2\n", '{"version": 1, "config": []}', "network: {}\n"):
+        assert checks.network_config("o", text.encode(), name="f") == text, text
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["-a", "a-", "a_b", "a b", "a..b", ".", "a.", "a" * 64, ".".join(["a" * 60] * 5), "é", "a\n"],
-)
-def test_what_is_no_host_name_is_refused(text: str) -> None:
-    with pytest.raises(RecordError, match=r"--hostname = .*host name.*Use letters"):
-        checks.hostname("--hostname", text)
+def refused(check: Check, cause: str, *values: object) -> None:
+    for value in values:
+        with named(value), pytest.raises(RecordError, match=cause) as caught:
+            check("--option", value)
+        assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize("text", ["", "My Web #1", "é", "x" * 255])
-def test_text(text: str) -> None:
-    assert checks.text_value("--name", text) == text
-
-
-@pytest.mark.parametrize("text", ["a\nb", "\0", "\udcff", "x" * 256, "\x1b[2J"])
-def test_text_that_is_not_one_short_line_is_refused(text: str) -> None:
-    with pytest.raises(RecordError, match=r"--name = .*Use ") as caught:
-        checks.text_value("--name", text)
-    assert str(caught.value).isprintable()
-
-
-@pytest.mark.parametrize(
-    ("text", "item"), [("a=b", ("a", "b")), ("a=", ("a", "")), ("a=b=c", ("a", "b=c"))]
-)
-def test_meta(text: str, item: tuple[str, str]) -> None:
-    assert checks.meta_item("--meta", text) == item
-
-
-@pytest.mark.parametrize("text", ["", "a", "=b", "a=\0", "\0=b"])
-def test_what_is_not_key_value_is_refused(text: str) -> None:
-    with pytest.raises(RecordError, match=r"--meta = "):
-        checks.meta_item("--meta", text)
+def test_a_value_that_cannot_be_stored_is_refused_with_a_remedy() -> None:
+    host = ["-a", "a-", "a_b", "a b", "a..b", ".", "a.", "a" * 64, ".".join(["a" * 60] * 5), "é"]
+    refused(checks.hostname, "--option = .*host name.*Use letters", *host, "a\n")
+    refused(checks.text_value, "--option = .*Use ", "a\nb", "\0", "\udcff", "x" * 256, "\x1b[2J")
+    refused(checks.meta_item, "--option = ", "", "a", "=b", "a=\0", "\0=b")
+    refused(checks.networks, "--option = ", ["10.0.0"], ["fe80::1%eth0"], ["10.0.0.0/33"], ["x"])
+    empty = partial(checks.ssh_keys, name="@f")
+    refused(empty, "'@f' is wrong: it contains no key", "# nothing\n")
+    config = partial(checks.network_config, name="f")
+    refused(config, "--option = 'f'", b"", b"- a", b"a: [", b"a: !!python/name:os x", b"\xff")
+    vendor = partial(checks.vendor_data, name="f")
+    for content, cause in (
+        (b"packages: [vim]\n", "first line"),
+        (b"#cloud-config\n- a\n", "not a mapping"),
+        (b"#cloud-config\na: [\n", "not YAML"),
+        (b"#cloud-config\n", "not a mapping"),
+        (b'{"a": NaN}', "NaN"),
+        (b'{"a": 1', "not JSON"),
+        (b"#!/bin/sh\0", "NUL"),
+        (b"\x1f\x8b", "not UTF-8"),
+        (b"", "first line"),
+    ):
+        refused(vendor, cause, content)
 
 
 def test_userdata_that_is_too_large_is_refused_without_repeating_it() -> None:
@@ -73,25 +93,8 @@ def test_userdata_that_is_too_large_is_refused_without_repeating_it() -> None:
         checks.userdata("--user-data", content, name="f")
 
 
-@pytest.mark.parametrize("line", [ED25519, RSA, SECURITY_KEY, f"{RSA} a comment / of = all kinds"])
-def test_ssh_keys(line: str) -> None:
-    assert checks.ssh_keys("--ssh-key", f"  {line}\r\n") == [line]
-
-
-def test_a_file_of_keys() -> None:
-    text = f"# mine\n\n{ED25519} a\n{RSA} b\n"
-    assert checks.ssh_keys("--ssh-key", text, name="@f") == [f"{ED25519} a", f"{RSA} b"]
-
-
-def test_an_empty_key_is_no_key_but_an_empty_file_is_a_mistake() -> None:
-    assert checks.ssh_keys("--ssh-key", "") == []
-    with pytest.raises(RecordError, match="'@f' is wrong: it contains no key"):
-        checks.ssh_keys("--ssh-key", "# nothing\n", name="@f")
-
-
-@pytest.mark.parametrize(
-    ("line", "cause"),
-    [
+def test_what_is_no_public_key_is_refused() -> None:
+    for line, cause in [
         ("me@host", "does not begin with a type"),
         ("ssh-ed25519", "not the base64"),
         (ED25519[:-6], "not the base64"),
@@ -104,11 +107,12 @@ def test_an_empty_key_is_no_key_but_an_empty_file_is_a_mistake() -> None:
         (f"{RSA} \x1b[2J", "control characters"),
         (f"{RSA} \udcff", "control characters"),
         ("-----BEGIN OPENSSH PRIVATE KEY-----", "private key"),
-    ],
-)
-def test_what_is_no_public_key_is_refused(line: str, cause: str) -> None:
-    with pytest.raises(RecordError, match=f"--ssh-key = .*{cause}.*Give a line of a .pub file"):
-        checks.ssh_keys("--ssh-key", line)
+    ]:
+        with (
+            named(line),
+            pytest.raises(RecordError, match=f"--ssh-key = .*{cause}.*Give a line of a .pub file"),
+        ):
+            checks.ssh_keys("--ssh-key", line)
 
 
 def test_a_private_key_is_not_repeated() -> None:
@@ -140,65 +144,8 @@ def test_any_text_is_taken_or_refused(text: str) -> None:
             call()
 
 
-# Addresses and files
-
-
-def test_an_address_is_a_network_with_its_host_bits_masked() -> None:
-    texts = ["192.0.2.7", "", "10.1.2.3/28", "2001:db8::9", "::ffff:192.0.2.9"]
-    assert [str(one) for one in checks.networks("--address", texts)] == [
-        "192.0.2.7/32",
-        "10.1.2.0/28",
-        "2001:db8::9/128",
-        "192.0.2.9/32",
-    ]
-    assert checks.networks("--address", [""]) == []
-
-
-@pytest.mark.parametrize("text", ["10.0.0", "fe80::1%eth0", "10.0.0.0/33", "x"])
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(RecordError, match="--address = "):
-        checks.networks("--address", [text])
-
-
-def test_vendor_data_is_an_object_or_a_text_that_says_what_it_is() -> None:
-    for text in ("#!/bin/sh\n", "#cloud-config\na: 1\n", "#include\n", "Content-Type: text/x\n"):
-        assert checks.vendor_data("o", text.encode(), name="f") == text
-    assert checks.vendor_data("o", b' {"a": 1}', name="f") == {"a": 1}
-
-
-@pytest.mark.parametrize(
-    ("content", "cause"),
-    [
-        (b"packages: [vim]\n", "first line"),
-        (b"#cloud-config\n- a\n", "not a mapping"),
-        (b"#cloud-config\na: [\n", "not YAML"),
-        (b"#cloud-config\n", "not a mapping"),
-        (b'{"a": NaN}', "NaN"),
-        (b'{"a": 1', "not JSON"),
-        (b"#!/bin/sh\0", "NUL"),
-        (b"\x1f\x8b", "not UTF-8"),
-        (b"", "first line"),
-    ],
-)
-def test_vendor_data_that_cloud_init_would_drop_is_refused(content: bytes, cause: str) -> None:
-    with pytest.raises(RecordError, match=cause):
-        checks.vendor_data("--vendor-data", content, name="f")
-
-
-@pytest.mark.parametrize("text", ["version: 2\n", '{"version": 1, "config": []}', "network: {}\n"])
-def test_a_network_config_is_kept_as_it_is_written(text: str) -> None:
-    assert checks.network_config("o", text.encode(), name="f") == text
-
-
-@pytest.mark.parametrize("content", [b"", b"- a", b"a: [", b"a: !!python/name:os x", b"\xff"])
-def test_a_network_config_that_is_no_mapping_is_refused(content: bytes) -> None:
-    with pytest.raises(RecordError, match="--network-config = 'f'"):
-        checks.network_config("--network-config", content, name="f")
-
-
-@pytest.mark.parametrize(
-    ("content", "cause"),
-    [
+def test_a_document_that_cannot_be_stored_is_refused() -> None:
+    for content, cause in [
         (b"[]", "not a JSON object"),
         (b'{"a": 1} {', "Extra data"),
         (b'{"a": {"b": 1, "b": 2}}', "same name"),
@@ -211,12 +158,11 @@ def test_a_network_config_that_is_no_mapping_is_refused(content: bytes) -> None:
         (b'{"a": ' + b"9" * 5000 + b"}", "digits"),
         (b'{"a": "\xff"}', "UTF-8"),
         (b"", "not JSON"),
-    ],
-)
-def test_a_document_that_cannot_be_stored_is_refused(content: bytes, cause: str) -> None:
-    with pytest.raises(RecordError, match=cause) as caught:
-        checks.document("--json", content, name="f")
-    assert len(str(caught.value)) < 300
+    ]:
+        with named(content):
+            with pytest.raises(RecordError, match=cause) as caught:
+                checks.document("--json", content, name="f")
+            assert len(str(caught.value)) < 300
 
 
 def test_a_document_is_what_it_says() -> None:

@@ -1,22 +1,31 @@
-"""Nothing that a client sends should make the API fail, wait or take one thing for another."""
+"""No bytes of a client should make the API fail, wait or confuse two requests."""
 
 from __future__ import annotations
 
 import io
 import json
-import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from eventlet.green import socket
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dfmeta.exceptions import BadRequestError
+from dfmeta.exceptions import ApiError, BadRequestError
+from dfmeta.store.api.bodies import read_body
 from dfmeta.store.db.repository import Repository
-from tests.core.unit.store.api.server import ApiServer, Connection
-from tests.core.unit.store.api.support import INSTANCE, MAX_BODY, OTHER, Client, exchange, make_api
+from tests.core.unit.store.api.support import (
+    INSTANCE,
+    MAX_BODY,
+    OTHER,
+    Client,
+    connected,
+    exchange,
+    make_api,
+    served,
+)
+from tests.core.unit.store.support import named
 from tests.harness.examples import examples
 
 GOOD = json.dumps(
@@ -27,6 +36,9 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=6,
 )
+LATIN = st.text(st.characters(max_codepoint=0xFF), max_size=20)
+LIMIT = 10
+FULL = b"0123456789"
 
 
 def members(**changed: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
@@ -58,11 +70,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield Client(make_api(repository))
 
 
-@settings(
-    max_examples=examples(170),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=examples(170), deadline=None, suppress_health_check=[*HealthCheck])
 @given(body=MALFORMED)
 @example(body=GOOD.replace(b'"metadata"', b'"id"'))
 @example(body=b"9" * 5000)
@@ -76,9 +84,9 @@ def test_a_malformed_body_is_the_clients_fault(client: Client, body: bytes) -> N
 @settings(max_examples=examples(70), deadline=None)
 @given(
     method=st.sampled_from(["GET", "HEAD", "POST", "DELETE", "PUT", "BREW"]),
-    path=st.text(st.characters(max_codepoint=0xFF), max_size=20),
-    query=st.text(st.characters(max_codepoint=0xFF), max_size=20),
-    headers=st.text(st.characters(max_codepoint=0xFF), max_size=20),
+    path=LATIN,
+    query=LATIN,
+    headers=LATIN,
 )
 def test_no_request_makes_the_server_fail(
     client: Client, method: str, path: str, query: str, headers: str
@@ -99,16 +107,71 @@ def test_no_request_makes_the_server_fail(
         assert statuses[0] < "500"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(f"sqlite:///{tmp_path_factory.mktemp('served')}/store.db") as served:
-        yield served
-        assert served.complaints() == ""
+# Reading a body
 
 
-def post(*headers: str, body: bytes = b"", path: str = "/device-metadata") -> bytes:
-    head = "".join(f"{line}\r\n" for line in (f"POST {path} HTTP/1.1", "Host: x", *headers))
-    return head.encode("latin-1") + b"\r\n" + body
+class Failing:
+    """The input of a body that the server refuses."""
+
+    def __init__(self, status: int, reason: Any) -> None:
+        self._error = BadRequestError(status=status, reason=reason, cause="its own words")
+
+    def read(self, _size: int) -> bytes:
+        raise self._error
+
+
+def environ_of(content: bytes | Failing, **more: str) -> dict[str, Any]:
+    return {"wsgi.input": io.BytesIO(content) if isinstance(content, bytes) else content, **more}
+
+
+def test_a_body_of_the_limit_is_read_whole() -> None:
+    for content, more in (
+        (FULL, {"CONTENT_LENGTH": "10"}),
+        (FULL + b" and the next request", {"CONTENT_LENGTH": "10"}),
+        (FULL, {"HTTP_TRANSFER_ENCODING": "chunked"}),
+    ):
+        assert read_body(environ_of(content, **more), LIMIT) == FULL, (content, more)
+    assert read_body(environ_of(b"the next request"), LIMIT) == b""
+
+
+def test_a_body_that_cannot_be_read_is_refused_in_words_of_the_api(client: Client) -> None:
+    invalid = "invalid request body"
+    for content, length, status, words in (
+        (FULL + b"a", "11", 413, "request body over 10 bytes"),
+        (b"012345678", "10", 400, invalid),
+        (b"0", "+1", 400, invalid),
+        (b"0", "9" * 19, 400, invalid),
+        (Failing(400, "chunks"), "", 413, "the request body has too many chunks"),
+        (Failing(413, "body"), "", 413, "request body over 10 bytes"),
+        (Failing(400, "malformed"), "", 400, invalid),
+        (Failing(408, "body_timeout"), "", 408, "the request body did not come"),
+        (Failing(503, "body"), "", 503, "too many large bodies at once"),
+    ):
+        more = {"CONTENT_LENGTH": length} if length else {}
+        with named(words, status), pytest.raises(ApiError) as caught:
+            read_body(environ_of(content, **more), LIMIT)
+        assert (caught.value.status, caught.value.message) == (status, words)
+    statuses: list[str] = []
+    environ = environ_of(
+        Failing(408, "body_timeout"), REQUEST_METHOD="POST", PATH_INFO="/device-metadata"
+    )
+    (body,) = client.application(environ, lambda status, _headers: statuses.append(status[:3]))
+    assert (statuses, json.loads(body)) == (["408"], {"message": "the request body did not come"})
+
+
+# Over a socket
+
+
+@pytest.fixture
+def port(repository: Repository, capsys: pytest.CaptureFixture[str]) -> Iterator[int]:
+    with served(repository) as port:
+        yield port
+    assert capsys.readouterr().err == ""
+
+
+def post(*headers: str, body: bytes = b"") -> bytes:
+    lines = ("POST /device-metadata HTTP/1.1", "Host: x", *headers)
+    return "".join(f"{line}\r\n" for line in lines).encode("latin-1") + b"\r\n" + body
 
 
 def chunked(body: bytes, *, size: int = 60_000) -> bytes:
@@ -116,125 +179,47 @@ def chunked(body: bytes, *, size: int = 60_000) -> bytes:
     return b"".join(b"%x\r\n%s\r\n" % (len(one), one) for one in pieces) + b"0\r\n\r\n"
 
 
-def status_of(answer: bytes) -> int:
-    return int(answer.split(b" ", 2)[1])
+def padded(size: int) -> bytes:
+    return GOOD[:-1] + b" " * (size - len(GOOD)) + b"}"
 
 
-CLOSE = "Connection: close"
-CHUNKED = "Transfer-Encoding: chunked"
+def test_a_body_over_the_limit_is_413_to_a_client_that_sends_it_all(port: int) -> None:
+    for size in (MAX_BODY + 1, 2_000_000):
+        body = padded(size)
+        for sent in (
+            post(f"Content-Length: {size}", body=body),
+            post("Transfer-Encoding: chunked", body=chunked(body)),
+        ):
+            first, _, rest = exchange(port, sent).partition(b'bytes"}')
+            assert first.startswith(b"HTTP/1.1 413 "), sent[:80]
+            assert first.endswith(b'{"message":"request body over 1048576 '), sent[:80]
+            assert rest == b"", sent[:80]
+    taken = post("Connection: close", f"Content-Length: {MAX_BODY}", body=padded(MAX_BODY))
+    assert exchange(port, taken).startswith(b"HTTP/1.1 200 ")
 
 
-@pytest.mark.parametrize("size", [MAX_BODY + 1, 2_000_000])
-@pytest.mark.parametrize("how", ["length", "chunks"])
-def test_a_body_over_the_limit_is_413_to_whoever_sends_all_of_it(
-    server: ApiServer, size: int, how: str
-) -> None:
-    body = GOOD[:-1] + b" " * (size - len(GOOD)) + b"}"
-    length = f"Content-Length: {size}"
-    sent = post(length, body=body) if how == "length" else post(CHUNKED, body=chunked(body))
-    first, _, rest = exchange(server.port, sent).partition(b'bytes"}')
-    assert first.startswith(b"HTTP/1.1 413 ")
-    assert first.endswith(b'{"message":"request body over 1048576 ')
-    assert rest == b""
+def test_413_does_not_wait_for_an_announced_body(port: int) -> None:
+    for headers in (
+        (f"Content-Length: {MAX_BODY + 1}",),
+        (f"Content-Length: {10**15}",),
+        (f"Content-Length: {MAX_BODY + 1}", "Expect: 100-continue"),
+    ):
+        with connected(port, post(*headers)) as sock:
+            assert sock.recv(65536).startswith(b"HTTP/1.1 413 "), headers
 
 
-def test_a_body_of_just_the_limit_is_taken(server: ApiServer) -> None:
-    body = GOOD[:-1] + b" " * (MAX_BODY - len(GOOD)) + b"}"
-    answer = exchange(server.port, post(CLOSE, f"Content-Length: {MAX_BODY}", body=body))
-    assert status_of(answer) == 200
+def test_a_client_that_sends_without_end_is_disconnected(port: int) -> None:
+    with (
+        connected(port, post(f"Content-Length: {10**15}")) as sock,
+        pytest.raises(ConnectionError),
+    ):
+        sock.sendall(bytes(32 * MAX_BODY))
 
 
-def test_413_does_not_wait_for_what_is_announced(server: ApiServer) -> None:
-    for header in (f"Content-Length: {MAX_BODY + 1}", f"Content-Length: {10**15}"):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
-            sock.sendall(post(header))
-            assert sock.recv(65536).startswith(b"HTTP/1.1 413 ")
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
-        sock.sendall(post(f"Content-Length: {MAX_BODY + 1}", "Expect: 100-continue"))
-        assert sock.recv(65536).startswith(b"HTTP/1.1 413 ")
-
-
-def test_whoever_goes_on_sending_is_hung_up_on(server: ApiServer) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
-        sock.sendall(post(f"Content-Length: {10**15}"))
-        with pytest.raises(ConnectionError):
-            sock.sendall(bytes(32 * MAX_BODY))
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        ("Content-Length: -1",),
-        ("Content-Length: " + "9" * 5000,),
-        ("Content-Length: 5", CHUNKED),
-        ("Transfer-Encoding: gzip, chunked",),
-    ],
-    ids=lambda headers: headers[0][:30],
-)
-@pytest.mark.parametrize("path", ["/device-metadata", f"/device-metadata/refresh/{INSTANCE}"])
-def test_a_body_whose_end_is_not_clear_is_refused_and_nothing_follows_it(
-    server: ApiServer, headers: tuple[str, ...], path: str
-) -> None:
-    behind = b"GET /device-metadata/smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
-    answer = exchange(server.port, post(*headers, body=behind, path=path))
-    assert status_of(answer) == 400
-    assert answer.count(b"\r\n\r\n") == 1
-
-
-def test_a_body_that_ends_early_is_not_stored(server: ApiServer) -> None:
+def test_a_body_that_ends_early_is_not_stored(port: int, repository: Repository) -> None:
     good = GOOD.replace(INSTANCE.encode(), OTHER.encode())
     for body in (b"", good[:20], good):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
-            sock.sendall(post(f"Content-Length: {len(good) + 1}", body=body))
+        with connected(port, post(f"Content-Length: {len(good) + 1}", body=body)) as sock:
             sock.shutdown(socket.SHUT_WR)
-            assert status_of(sock.recv(65536)) == 400
-    with Connection(server.port) as connection:
-        assert connection.ask("GET", f"/device-metadata/{OTHER}")[0] == 404
-
-
-@pytest.mark.parametrize(
-    ("status", "message"),
-    [
-        (400, "invalid request body"),
-        (408, "the request body did not come"),
-        (413, f"request body over {MAX_BODY} bytes"),
-        (503, "too many large bodies at once"),
-    ],
-)
-def test_a_body_that_the_server_gives_up_is_refused_in_the_apis_words(
-    client: Client, status: int, message: str
-) -> None:
-    class Broken(io.RawIOBase):
-        def read(self, size: int = -1) -> bytes:
-            raise BadRequestError(status=status, reason="malformed", cause="x")
-
-    told: list[str] = []
-    environ = {
-        "REQUEST_METHOD": "POST",
-        "PATH_INFO": "/device-metadata",
-        "CONTENT_LENGTH": "100",
-        "wsgi.input": Broken(),
-    }
-    (body,) = client.application(environ, lambda status, _headers: told.append(status[:3]))
-    assert told == [str(status)]
-    assert json.loads(body) == {"message": message}
-
-
-def test_a_broken_request_line_breaks_nothing(server: ApiServer) -> None:
-    for line in (b"\r\n\r\n", b"x\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\r\n\r\n"):
-        exchange(server.port, line)
-    with Connection(server.port) as connection:
-        assert connection.ask("GET", "/healthz")[0] == 200
-
-
-def test_many_at_once_are_each_answered(server: ApiServer) -> None:
-    def push(number: int) -> int:
-        with Connection(server.port) as connection:
-            one = f"00000000-0000-4000-8000-{number:012x}"
-            status, _ = connection.ask("POST", "/device-userdata", {"id": one, "userdata": one})
-            got = connection.ask("GET", f"/device-userdata/{one}")
-            assert got == (200, one.encode())
-            return status
-
-    with ThreadPoolExecutor(16) as pool:
-        assert set(pool.map(push, range(64))) == {200}
+            assert sock.recv(65536).startswith(b"HTTP/1.1 400 "), body
+    assert repository.get(OTHER) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
 from ipaddress import ip_network
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from dfmeta.store.api.seeds import body_of, parse_line, parse_seed
 from dfmeta.store.db.record import KEEP, Kind, dump_document
+from tests.core.unit.store.support import named
 from tests.core.unit.support import INSTANCE
 
 META_DATA = """\
@@ -65,27 +65,21 @@ def test_a_seed_may_lack_everything_but_a_file() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("keys", "lines"),
-    [
+def test_keys_come_in_each_form_that_cloud_init_takes() -> None:
+    for keys, lines in [
         ("a b", ["a b"]),
         ("a b\n\nc d\n", ["a b", "c d"]),
         (["a", "b\n"], ["a", "b"]),
         ({"k": "a", "l": ["b", "c"]}, ["a", "b", "c"]),
         ({"0": {"openssh-key": "a"}}, ["a"]),
         (7, None),
-    ],
-)
-def test_keys_come_in_each_form_that_cloud_init_takes(
-    keys: object, lines: list[str] | None
-) -> None:
-    content = json.dumps({"public-keys": keys}).encode()
-    assert parse_seed({"meta-data": content}).document.get("ssh_keys") == lines
+    ]:
+        content = json.dumps({"public-keys": keys}).encode()
+        assert parse_seed({"meta-data": content}).document.get("ssh_keys") == lines, keys
 
 
-@pytest.mark.parametrize(
-    ("files", "cause"),
-    [
+def test_an_invalid_seed_is_refused_with_its_cause() -> None:
+    for files, cause in [
         ({"meta-data": b"- a"}, "meta-data: it is not a mapping"),
         ({"meta-data": b"a: ["}, "meta-data: it is not YAML"),
         ({"meta-data": b"a: b: c"}, "meta-data: it is not YAML: .* in line 1"),
@@ -99,16 +93,9 @@ def test_keys_come_in_each_form_that_cloud_init_takes(
         ({"meta-data": b'local-hostname: "\\0"'}, "meta-data: a string in it contains NUL"),
         ({"user-data": b"", "vendor-data": b"\xff"}, "vendor-data: it is not UTF-8"),
         ({"user-data": b"", "network-config": b"[]"}, "network-config: it is not a mapping"),
-    ],
-)
-def test_what_is_wrong_with_a_seed_is_named(files: Mapping[str, bytes], cause: str) -> None:
-    with pytest.raises(ValueError, match=cause):
-        parse_seed(files)
-
-
-def test_what_stands_in_several_places_is_a_copy_in_each() -> None:
-    seed = parse_seed({"meta-data": b"public-keys: &k [a, b]\nmeta: {x: *k, y: *k}\n"})
-    assert seed.document == {"ssh_keys": ["a", "b"], "meta": {"x": ["a", "b"], "y": ["a", "b"]}}
+    ]:
+        with named(files), pytest.raises(ValueError, match=cause):
+            parse_seed(files)
 
 
 @given(st.binary() | st.text().map(str.encode))
@@ -133,32 +120,25 @@ def test_a_line_is_a_body_of_the_admin_api() -> None:
     (push,) = parse_line(line(id=INSTANCE.upper(), metadata='{"a": 1}'))
     assert (push.record_id, push.content, push.networks) == (INSTANCE, {"a": 1}, ())
     assert push.http_tokens is KEEP
-
-
-@pytest.mark.parametrize(
-    ("members", "content"),
-    [
-        ({"userdata": "é"}, "é".encode()),
-        ({"userdata": "YQ==", "userdata_encoding": "plain"}, b"YQ=="),
-        ({"userdata": "YWFh\nYWFh\r\n", "userdata_encoding": "base64"}, b"aaaaaa"),
-        ({"userdata": "a", "userdata_encoding": None}, b"a"),
-        ({"userdata": None}, b""),
-    ],
-)
-def test_userdata_comes_in_its_encoding(members: dict[str, object], content: bytes) -> None:
-    (push,) = parse_line(line(**members))
-    assert (push.kind, push.content) == (Kind.USERDATA, content)
-
-
-def test_a_line_may_have_both_halves() -> None:
     pushes = parse_line(line(metadata={}, userdata="u", ipAddresses=["10.0.0.1"]))
     assert [push.kind for push in pushes] == [Kind.METADATA, Kind.USERDATA]
     assert len({push.networks for push in pushes}) == 1
 
 
-@pytest.mark.parametrize(
-    ("content", "cause"),
-    [
+def test_userdata_comes_in_its_encoding() -> None:
+    for members, content in [
+        ({"userdata": "é"}, "é".encode()),
+        ({"userdata": "YQ==", "userdata_encoding": "plain"}, b"YQ=="),
+        ({"userdata": "YWFh\nYWFh\r\n", "userdata_encoding": "base64"}, b"aaaaaa"),
+        ({"userdata": "a", "userdata_encoding": None}, b"a"),
+        ({"userdata": None}, b""),
+    ]:
+        (push,) = parse_line(line(**members))
+        assert (push.kind, push.content) == (Kind.USERDATA, content), members
+
+
+def test_an_invalid_line_is_refused_with_its_cause() -> None:
+    for content, cause in [
         (b"[]", "not a JSON object"),
         (b"{", "not JSON"),
         (b'{"id": 1, "metadata": {}}', "its id"),
@@ -178,26 +158,15 @@ def test_a_line_may_have_both_halves() -> None:
         (line(metadata={}, ipAddresses=[7]), r"ipAddresses\[0\]"),
         (line(metadata={}, http_tokens="always"), "http_tokens"),
         (line(metadata={}, http_tokens=[]), "http_tokens"),
-    ],
-)
-def test_what_is_wrong_with_a_line_is_said(content: bytes, cause: str) -> None:
-    with pytest.raises(ValueError, match=cause):
-        parse_line(content)
+    ]:
+        with named(content), pytest.raises(ValueError, match=cause):
+            parse_line(content)
 
 
-@given(st.binary())
-def test_any_line_is_taken_or_refused(content: bytes) -> None:
-    with pytest.raises(ValueError, match=r"\bits? "):
-        parse_line(content)
-
-
-@pytest.mark.parametrize(
-    "given_line",
-    [
+def test_a_push_becomes_the_body_that_it_came_from() -> None:
+    for given_line in [
         line(metadata={"a": "é"}, ipAddresses=["10.0.0.0/24"], http_tokens="off"),
         line(userdata=base64.b64encode(bytes(range(256))).decode(), userdata_encoding="base64"),
-    ],
-)
-def test_a_push_becomes_the_body_that_it_came_from(given_line: bytes) -> None:
-    (push,) = parse_line(given_line)
-    assert parse_line(json.dumps(body_of(push)).encode()) == [push]
+    ]:
+        (push,) = parse_line(given_line)
+        assert parse_line(json.dumps(body_of(push)).encode()) == [push], given_line

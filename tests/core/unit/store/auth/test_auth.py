@@ -1,4 +1,4 @@
-"""A client without a valid token should get an error, and nothing else should happen."""
+"""A request without a valid token and scope should get an error and nothing else."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from dfmeta.store.auth.caller import (
     bearer_token,
 )
 from dfmeta.store.auth.tokens import StaticToken, TokenFile, format_line, hash_token
+from tests.core.unit.store.support import named
 
 TOKEN = "dfm_a-token-that-is-in-the-file"
 
 
 class Known:
-    """Knows some tokens, and notes what it was asked."""
+    """Knows some tokens, and notes those that it was asked for."""
 
     def __init__(self, **tokens: str) -> None:
         self.tokens = tokens
@@ -36,45 +37,34 @@ class Known:
         return None if known is None else Client(f"token {token}", frozenset(known.split()))
 
 
-@pytest.mark.parametrize("header", [None, "", " ", "\t"])
-def test_without_a_token_the_answer_names_the_format(header: str | None) -> None:
-    with pytest.raises(Unauthorized) as caught:
-        Authorizer(Known()).authorize(header, ("read",))
-    assert caught.value.message == MISSING
-    assert 'expected format: "Bearer token"' in MISSING
+def test_a_header_without_a_valid_token_is_refused_in_its_words() -> None:
+    assert INVALID == "invalid auth token"
+    assert all('expected format: "Bearer token"' in text for text in (MISSING, MALFORMED))
+    for message, headers in (
+        (MISSING, [None, "", " ", "\t"]),
+        (MALFORMED, ["Bearer", "Bearer ", "Basic dTpw", "token", "Bearertoken", "Bearer\ttoken"]),
+        (MALFORMED, [" x y"]),
+        (INVALID, ["Bearer wrong", "Bearer a b", "Bearer t\xf6ken", "bearer ="]),
+        (INVALID, ["Bearer " + "a" * 16385]),
+    ):
+        for header in headers:
+            with named(header), pytest.raises(Unauthorized) as caught:
+                Authorizer(Known(token="read")).authorize(header, ("read",))
+            assert caught.value.message == message, header
 
 
-@pytest.mark.parametrize(
-    "header", ["Bearer", "Bearer ", "Basic dTpw", "token", "Bearertoken", "Bearer\ttoken", " x y"]
-)
-def test_another_kind_of_header_is_told_the_format(header: str) -> None:
-    with pytest.raises(Unauthorized) as caught:
+def test_a_token_passes_however_the_scheme_is_written() -> None:
+    for header in ("Bearer token", "bearer token", "BEARER   token ", " Bearer token"):
+        assert bearer_token(header) == "token", header
         Authorizer(Known(token="read")).authorize(header, ("read",))
-    assert caught.value.message == MALFORMED
-    assert 'expected format: "Bearer token"' in MALFORMED
 
 
-@pytest.mark.parametrize(
-    "header", ["Bearer wrong", "Bearer a b", "Bearer t\xf6ken", "Bearer " + "a" * 16385, "bearer ="]
-)
-def test_a_token_that_nobody_knows_is_refused(header: str) -> None:
-    with pytest.raises(Unauthorized) as caught:
-        Authorizer(Known(token="read")).authorize(header, ("read",))
-    assert caught.value.message == INVALID == "invalid auth token"
-
-
-@pytest.mark.parametrize(
-    "header", ["Bearer token", "bearer token", "BEARER   token ", " Bearer token"]
-)
-def test_a_token_passes_however_the_scheme_is_written(header: str) -> None:
-    assert bearer_token(header) == "token"
-    Authorizer(Known(token="read")).authorize(header, ("read",))
-
-
-def test_any_one_of_the_accepted_scopes_is_enough() -> None:
+def test_any_accepted_scope_is_enough_as_a_whole_word() -> None:
     for scope in scopes.accepted("upsert", "metadata"):
         authorizer = Authorizer(Known(token=scope))
         authorizer.authorize("Bearer token", scopes.accepted("upsert", "metadata"))
+    with pytest.raises(Forbidden):
+        Authorizer(Known(token="rea reads READ")).authorize("Bearer token", ("read",))
 
 
 def test_a_missing_scope_is_named() -> None:
@@ -87,18 +77,23 @@ def test_a_missing_scope_is_named() -> None:
     )
 
 
-def test_a_scope_is_a_whole_word() -> None:
-    with pytest.raises(Forbidden):
-        Authorizer(Known(token="rea reads READ")).authorize("Bearer token", ("read",))
-
-
-def test_the_first_that_knows_a_token_decides() -> None:
+def test_the_first_verifier_that_knows_a_token_decides() -> None:
     first, second = Known(a="read"), Known(a="write", b="write")
     authorizer = Authorizer(first, second)
     with pytest.raises(Forbidden):
         authorizer.authorize("Bearer a", ("write",))
     authorizer.authorize("Bearer b", ("write",))
     assert (first.asked, second.asked) == (["a", "b"], ["b"])
+
+
+def test_an_operation_accepts_the_scopes_of_the_original() -> None:
+    for kind in scopes.KINDS:
+        upsert = ("write", "create", "update", f"metadata:create:{kind}", f"metadata:update:{kind}")
+        assert scopes.accepted("upsert", kind) == upsert
+        assert scopes.accepted("read", kind) == ("read", f"metadata:read:{kind}")
+        assert scopes.accepted("delete", kind) == ("write", "delete", f"metadata:delete:{kind}")
+    assert len(scopes.known()) == len(set(scopes.known())) == 13
+    assert scopes.known()[:5] == ("write", "create", "update", "read", "delete")
 
 
 HEADERS = st.one_of(
@@ -120,7 +115,7 @@ def one_token(tmp_path: Path) -> TokenFile:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(header=HEADERS)
-def test_no_header_does_anything_but_be_refused(header: str | None, one_token: TokenFile) -> None:
+def test_any_header_is_refused(header: str | None, one_token: TokenFile) -> None:
     with pytest.raises(Unauthorized) as caught:
         Authorizer(one_token).authorize(header, ("read",))
     assert caught.value.message in (MISSING, MALFORMED, INVALID)

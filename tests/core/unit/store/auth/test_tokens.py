@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,8 @@ from dfmeta.store.auth.tokens import (
     parse,
     read_tokens,
 )
+from tests.core.unit.store.support import named
+from tests.harness.tier import CLOCK
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 READ = Grant(("read",), NOW)
@@ -101,19 +102,20 @@ def test_a_change_is_noticed_without_a_restart(path: Path) -> None:
     assert scopes(file, "b") is None
 
 
-@pytest.mark.parametrize("broken", ["not JSON\n", "{}\n", "\xff"])
 def test_a_broken_file_keeps_the_former_tokens_and_is_complained_of_once(
-    write: Write, broken: str, caplog: pytest.LogCaptureFixture
+    write: Write, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = TokenFile(write(line("a", "a")))
-    path = write("", 0o600)
-    path.write_bytes(line("a", "a").encode() + broken.encode("latin-1"))
-    assert [scopes(file, "a") for _ in range(3)] == [{"read"}] * 3
-    complaints = [one for one in caplog.records if one.levelno == logging.WARNING]
-    assert len(complaints) == 1
-    assert str(path) in complaints[0].getMessage()
-    write(line("b", "b"))
-    assert (scopes(file, "a"), scopes(file, "b")) == (None, {"read"})
+    for broken in ["not JSON\n", "{}\n", "\xff"]:
+        file = TokenFile(write(line("a", "a")))
+        path = write("", 0o600)
+        path.write_bytes(line("a", "a").encode() + broken.encode("latin-1"))
+        assert [scopes(file, "a") for _ in range(3)] == [{"read"}] * 3, broken
+        complaints = [one for one in caplog.records if one.levelno == logging.WARNING]
+        assert len(complaints) == 1, broken
+        assert str(path) in complaints[0].getMessage(), broken
+        write(line("b", "b"))
+        assert (scopes(file, "a"), scopes(file, "b")) == (None, {"read"}), broken
+        caplog.clear()
 
 
 def test_a_file_that_others_may_read_is_refused_with_a_remedy(write: Write) -> None:
@@ -136,13 +138,13 @@ def test_rights_that_are_given_later_add_nothing(write: Write) -> None:
 
 
 def test_a_token_ends_at_its_time(path: Path) -> None:
-    now = NOW.timestamp()
-    auth_edit.add(path, Grant(("read",), NOW, expires=NOW + timedelta(seconds=60)), "a")
-    file = TokenFile(path, clock=lambda: now)
+    end = datetime.fromtimestamp(CLOCK.wall() + 60, UTC)
+    auth_edit.add(path, Grant(("read",), NOW, expires=end), "a")
+    file = TokenFile(path)
     assert scopes(file, "a") == {"read"}
-    now += 59.9
+    CLOCK.advance(59)
     assert scopes(file, "a") == {"read"}
-    now += 0.1
+    CLOCK.advance(1)
     assert scopes(file, "a") is None
 
 
@@ -150,9 +152,8 @@ def sound(**members: object) -> str:
     return json.dumps({"name": "a", "sha256": "0" * 64, "scopes": ["read"], **members})
 
 
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
+def test_a_wrong_line_is_named_with_what_is_wrong(path: Path) -> None:
+    for text, cause in [
         ("nonsense", "not JSON"),
         ("[1]", "not a JSON object"),
         ("[" * 100_000, "not JSON"),
@@ -172,13 +173,12 @@ def sound(**members: object) -> str:
         (sound(expires="9999-12-31T23:59:59-24:00"), "expires is not a time"),
         (sound() + "\n" + sound(sha256="1" * 64), "line 2: a line above has the same name"),
         (sound() + "\n" + sound(name="b"), "line 2: a line above has the same name or the same"),
-    ],
-)
-def test_a_wrong_line_is_named_with_what_is_wrong(text: str, cause: str, path: Path) -> None:
-    with pytest.raises(TokenFileError, match=cause) as caught:
-        parse(text, path)
-    assert "line " in str(caught.value)
-    assert "0000" not in str(caught.value)
+    ]:
+        with named(text):
+            with pytest.raises(TokenFileError, match=cause) as caught:
+                parse(text, path)
+            assert "line " in str(caught.value)
+            assert "0000" not in str(caught.value)
 
 
 def test_what_an_operator_writes_by_hand_is_read(path: Path) -> None:
@@ -213,12 +213,19 @@ def test_others_lines_stay_as_they_are(write: Write) -> None:
     assert not auth_edit.remove(path, "c")
 
 
-def test_a_file_that_is_made_is_its_owners_alone(tmp_path: Path) -> None:
+def test_a_new_file_is_its_owners_alone_and_a_broken_one_stays(tmp_path: Path) -> None:
     path = tmp_path / "state" / "tokens"
     auth_edit.add(path, READ, "a")
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert [one.name for one in path.parent.iterdir()] == ["tokens"]
+    with pytest.raises(TokenFileError, match="cannot be written"):
+        auth_edit.add(path / "tokens", READ, "a")
+    path.write_text("broken\n")
+    for change in (lambda: auth_edit.add(path, READ, "a"), lambda: auth_edit.remove(path, "a")):
+        with pytest.raises(TokenFileError, match="line 1"):
+            change()
+    assert path.read_text() == "broken\n"
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
@@ -243,34 +250,3 @@ def test_a_name_is_given_and_free(path: Path) -> None:
         with pytest.raises(RecordError, match="--name"):
             auth_edit.add(path, Grant(("read",), NOW, name=name), "e")
         assert path.read_text() == before
-
-
-def test_nothing_is_written_into_a_broken_file(write: Write) -> None:
-    path = write("broken\n")
-    for change in (lambda: auth_edit.add(path, READ, "a"), lambda: auth_edit.remove(path, "a")):
-        with pytest.raises(TokenFileError, match="line 1"):
-            change()
-    assert path.read_text() == "broken\n"
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(TokenFileError, match="cannot be written"):
-        auth_edit.add(tmp_path / "file" / "tokens", READ, "a")
-
-
-def _add_some(path: Path, start: int) -> None:
-    for number in range(start, start + 10):
-        auth_edit.add(path, READ, f"token {number}")
-
-
-def test_writers_at_once_lose_nobodys_token(path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_add_some, args=(path, 10 * n)) for n in range(4)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert [writer.exitcode for writer in writers] == [0] * 4
-    file = TokenFile(path)
-    assert all(scopes(file, f"token {number}") for number in range(40))

@@ -1,4 +1,4 @@
-"""What is remembered of a record should be what would be made of it, and nobody else's."""
+"""Cached answers of a record should be those that would be made of it, and no other record's."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import pytest
 from dfmeta.exceptions import StoreError
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.store.db.record import Record
-from dfmeta.store.guest import answers, documents
+from dfmeta.store.guest import answers
 from dfmeta.store.guest.answers import Answers
 from dfmeta.store.guest.dialects import Settings
 from dfmeta.store.guest.paths import split_path
+from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
 
-ID = "5a9c2b1e-0f3d-4c6b-8a7e-1d2c3b4a5f60"
-OTHER_ID = "5a9c2b1e-0f3d-4c6b-8a7e-1d2c3b4a5f61"
 MOMENT = datetime(2026, 1, 2, tzinfo=UTC)
 RECORD = Record(
-    id=ID,
+    id=INSTANCE,
     seed=b"seed",
     created_at=MOMENT,
     updated_at=MOMENT,
@@ -35,20 +34,6 @@ def kept() -> Answers:
     return Answers(Settings())
 
 
-@pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
-    """Records whose documents have been read, in their order."""
-    found: list[Record] = []
-    read = documents.from_record
-
-    def from_record(record: Record) -> documents.Document:
-        found.append(record)
-        return read(record)
-
-    monkeypatch.setattr(documents, "from_record", from_record)
-    return found
-
-
 def ask(kept: Answers, record: Record, path: str, **headers: str) -> Answer | None:
     segments = split_path(path)
     assert segments is not None
@@ -61,69 +46,37 @@ def made(kept: Answers, record: Record) -> int:
     return len(kept._of(record).answers)
 
 
-@pytest.mark.parametrize(
-    "path", [HOSTNAME, META_DATA, "/latest/user-data", "/metadata", "/nocloud/"]
-)
-def test_what_is_remembered_is_what_was_made(kept: Answers, path: str) -> None:
-    first = ask(kept, RECORD, path)
-    assert first == ask(Answers(Settings()), RECORD, path)
-    assert ask(kept, RECORD, path) is first
-
-
-def test_a_document_is_read_once_for_all_that_is_asked_of_it(
-    kept: Answers, parsed: list[Record]
-) -> None:
-    for path in ("/latest/none", "/latest/none", HOSTNAME, META_DATA, META_DATA):
-        ask(kept, RECORD, path)
-    assert parsed == [RECORD]
-
-
-def test_an_equal_record_is_as_good_as_the_same(kept: Answers, parsed: list[Record]) -> None:
-    first = ask(kept, RECORD, HOSTNAME)
-    assert ask(kept, replace(RECORD), HOSTNAME) is first
-    assert parsed == [RECORD]
-
-
-def test_a_record_that_has_changed_is_answered_anew(kept: Answers) -> None:
-    ask(kept, RECORD, HOSTNAME)
-    changed = replace(RECORD, metadata='{"hostname": "two"}')
-    assert (ask(kept, changed, HOSTNAME) or Answer(0)).body == b"two"
-    assert (ask(kept, RECORD, HOSTNAME) or Answer(0)).body == b"one"
-
-
-def test_a_record_of_another_instance_is_answered_from_itself(kept: Answers) -> None:
-    other = replace(RECORD, id=OTHER_ID, metadata='{"hostname": "two"}')
-    for record, name in ((RECORD, b"one"), (other, b"two"), (RECORD, b"one")):
-        assert (ask(kept, record, HOSTNAME) or Answer(0)).body == name
-
-
-def test_a_remembered_answer_is_a_304_for_who_has_it_alone(kept: Answers) -> None:
-    first = ask(kept, RECORD, META_DATA)
-    assert first is not None
-    etag = dict(first.headers)["ETag"]
-    conditional = ask(kept, RECORD, META_DATA, if_none_match=etag)
-    assert conditional == Answer(304, content_type="", headers=first.headers)
-    assert ask(kept, RECORD, META_DATA, if_none_match='"another"') is first
-    assert ask(kept, RECORD, META_DATA) is first
-
-
-def test_a_path_that_is_spelt_in_many_ways_is_made_and_remembered_once(kept: Answers) -> None:
+def test_an_answer_is_made_once_for_equal_records_and_all_spellings(kept: Answers) -> None:
+    for path in (HOSTNAME, META_DATA, "/latest/user-data", "/metadata", "/nocloud/"):
+        first = ask(kept, RECORD, path)
+        assert first == ask(Answers(Settings()), RECORD, path), path
+        assert ask(kept, replace(RECORD), path) is first, path
     first = ask(kept, RECORD, "/latest/meta-data")
-    assert first is not None
+    count = made(kept, RECORD)
     for number in range(50):
         slashes = "/" * number
         for path in (f"/{slashes}latest/meta-data/", f"/latest/meta%2Ddata/{slashes}"):
             assert ask(kept, RECORD, path) is first
-    assert made(kept, RECORD) == 1
-
-
-def test_what_is_not_there_takes_no_memory(kept: Answers) -> None:
-    for number in range(50):
         assert ask(kept, RECORD, f"/latest/{number}") is None
-    assert made(kept, RECORD) == 0
+    assert made(kept, RECORD) == count, "a 404 takes no memory"
 
 
-def test_answers_beyond_their_room_are_made_each_time(kept: Answers) -> None:
+def test_each_record_and_each_version_has_its_own_answers(kept: Answers) -> None:
+    other = replace(RECORD, id=OTHER_INSTANCE, metadata='{"hostname": "two"}')
+    changed = replace(RECORD, metadata='{"hostname": "three"}')
+    for record, name in ((RECORD, b"one"), (other, b"two"), (changed, b"three"), (RECORD, b"one")):
+        assert (ask(kept, record, HOSTNAME) or Answer(0)).body == name
+
+
+def test_a_cached_answer_is_a_304_to_a_guest_that_has_it(kept: Answers) -> None:
+    first = ask(kept, RECORD, META_DATA)
+    assert first is not None
+    conditional = ask(kept, RECORD, META_DATA, if_none_match=dict(first.headers)["ETag"])
+    assert conditional == Answer(304, content_type="", headers=first.headers)
+    assert ask(kept, RECORD, META_DATA, if_none_match='"another"') is first
+
+
+def test_answers_beyond_the_limit_are_made_each_time(kept: Answers) -> None:
     large = replace(RECORD, metadata=f'{{"meta": {{"a": "{"b" * (answers.ANSWERS // 2)}"}}}}')
     paths = [f"/openstack/{version}/meta_data.json" for version in ("2012-08-10", "latest")]
     for path in [*paths, *paths]:
@@ -131,8 +84,7 @@ def test_answers_beyond_their_room_are_made_each_time(kept: Answers) -> None:
     assert made(kept, large) == 1
 
 
-def test_a_record_that_is_no_object_is_an_error_each_time(kept: Answers) -> None:
-    broken = replace(RECORD, metadata="[]")
+def test_a_document_that_is_no_object_is_an_error_each_time(kept: Answers) -> None:
     for _ in range(2):
         with pytest.raises(StoreError):
-            ask(kept, broken, HOSTNAME)
+            ask(kept, replace(RECORD, metadata="[]"), HOSTNAME)

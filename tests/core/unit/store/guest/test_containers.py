@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +16,7 @@ from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import defaults
 from dfmeta.store.guest.backend import StoreBackend
 from dfmeta.store.guest.need import Need
+from tests.core.unit.store.support import Ask
 from tests.core.unit.support import OTHER_INSTANCE
 from tests.harness.records import push
 
@@ -25,8 +25,6 @@ PASSWORD = "/openstack/latest/password"
 USERDATA = "/latest/user-data"
 HOST = "kvm1"
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
-
-Ask = Callable[..., Answer]
 
 
 @pytest.fixture

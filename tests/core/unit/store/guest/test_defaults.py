@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,16 +15,13 @@ from dfmeta.store.db.record import Record, dump_document
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import defaults
 from dfmeta.store.guest.backend import StoreBackend
-from tests.core.unit.store.conftest import said
+from tests.core.unit.store.support import KEY, Ask, Sql, http_tokens
 from tests.core.unit.support import OTHER_INSTANCE
 
 HOST = "KVM1"
-KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHdlYi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4u key-1"
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 META_DATA = "/openstack/latest/meta_data.json"
 PASSWORD = "/openstack/latest/password"
-
-Ask = Callable[..., Answer]
 
 
 def layer(record_id: str, document: dict[str, object] | None, **values: object) -> Record:
@@ -39,10 +35,6 @@ def merged(*layers: Record, name: str = "Web 1", instance: str = OTHER_INSTANCE)
     record = defaults.merged(layers, instance, instance_name=name, project_id="p")
     assert record is not None
     return record
-
-
-def document(record: Record) -> dict[str, object]:
-    return dict(json.loads(record.metadata or "null"))
 
 
 @pytest.fixture
@@ -64,6 +56,10 @@ def asked(backend: StoreBackend, guest: Identity) -> Ask:
     return ask
 
 
+def members(record: Record) -> dict[str, object]:
+    return dict(json.loads(record.metadata or "null"))
+
+
 def test_the_ids_are_those_of_the_host_and_the_project() -> None:
     assert defaults.layers(host="KVM1.example.org", project_id="") == (
         "default:*",
@@ -78,7 +74,7 @@ def test_the_more_special_one_comes_first_member_by_member() -> None:
         layer("b", {"meta": {"b": "2"}, "availability_zone": "z"}, userdata=b"b"),
         layer("c", {"ssh_keys": ["3"]}, userdata=None, http_tokens="required"),
     )
-    assert document(record) == {
+    assert members(record) == {
         "name": "all",
         "hostname": "web-1",
         "ssh_keys": ["3"],
@@ -86,17 +82,18 @@ def test_the_more_special_one_comes_first_member_by_member() -> None:
         "availability_zone": "z",
     }
     assert (record.userdata, record.http_tokens, record.project_id) == (b"b", "required", "p")
-
-
-def test_a_userdata_that_is_empty_takes_the_place_of_a_more_general_one() -> None:
     assert merged(layer("a", {}, userdata=b"a"), layer("b", None, userdata=b"")).userdata == b""
+    for layers in ([], [layer("a", None)]):
+        assert defaults.merged(layers, "i", instance_name="n", project_id="") is None
+    with pytest.raises(StoreError, match="document of record b"):
+        merged(layer("a", {}), layer("b", {}, metadata="[]"))
 
 
 def test_the_host_name_is_the_given_one_or_made_of_the_name() -> None:
-    assert document(merged(layer("a", {"hostname": "given"})))["hostname"] == "given"
-    assert document(merged(layer("a", {}))) == {"name": "Web 1", "hostname": "web-1"}
-    assert document(merged(layer("a", {}), name="!")) == {"name": "!"}
-    assert document(merged(layer("a", {}), name="")) == {}
+    assert members(merged(layer("a", {"hostname": "given"})))["hostname"] == "given"
+    assert members(merged(layer("a", {}))) == {"name": "Web 1", "hostname": "web-1"}
+    assert members(merged(layer("a", {}), name="!")) == {"name": "!"}
+    assert members(merged(layer("a", {}), name="")) == {}
 
 
 def test_the_seed_stays_and_is_each_instances_own() -> None:
@@ -108,17 +105,6 @@ def test_the_seed_stays_and_is_each_instances_own() -> None:
     assert seed != merged(special).seed
     assert merged(later, special).updated_at == later.updated_at
     assert general.seed not in seed
-
-
-def test_without_defaults_there_is_none() -> None:
-    nothing = layer("a", None)
-    for found in ([], [nothing]):
-        assert defaults.merged(found, "i", instance_name="n", project_id="") is None
-
-
-def test_a_default_that_is_no_object_is_an_error() -> None:
-    with pytest.raises(StoreError, match="document of record b"):
-        merged(layer("a", {}), layer("b", {}, metadata="[]"))
 
 
 # As guests get them
@@ -154,11 +140,24 @@ def test_a_record_of_its_own_takes_nothing_from_the_defaults(
     assert asked("/latest/user-data").body == b"all"
 
 
+def test_the_mode_of_tokens_may_come_from_the_defaults(
+    repository: Repository, backend: StoreBackend, guest: Identity
+) -> None:
+    assert http_tokens(backend, guest) is None
+    repository.put(defaults.EVERYWHERE, document={})
+    assert http_tokens(backend, guest) == ""
+    repository.put(defaults.EVERYWHERE, http_tokens="required")
+    assert http_tokens(backend, guest) == "required"
+
+
 def test_defaults_are_an_option(repository: Repository, guest: Identity) -> None:
     repository.put(defaults.EVERYWHERE, userdata=b"all")
     without = StoreBackend(repository)
     assert without.open(GuestRequest("GET", "/latest/user-data"), guest).answer().status == 404
-    assert said(without, guest) is None
+    assert http_tokens(without, guest) is None
+    repository.set_password(guest.instance_id, b"secret", seed=b"s" * 32)
+    assert without.open(GuestRequest("GET", PASSWORD), guest).answer().status == 404
+    assert http_tokens(without, guest) is None, "a password alone is no record"
 
 
 def test_a_claimed_instance_gets_no_defaults(
@@ -168,7 +167,7 @@ def test_a_claimed_instance_gets_no_defaults(
     repository.put(defaults.of_project("p"), userdata=b"project")
     assert asked("/latest/user-data", unverified=True).status == 404
     assert asked(PASSWORD, "POST", b"secret", unverified=True).status == 404
-    assert said(backend, replace(guest, unverified=True)) is None
+    assert http_tokens(backend, replace(guest, unverified=True)) is None
 
 
 def test_a_password_is_kept_and_nothing_else_is_made(
@@ -190,27 +189,8 @@ def test_a_password_is_kept_and_nothing_else_is_made(
     assert asked(PASSWORD).body == b"first"
 
 
-def test_a_record_that_keeps_a_password_alone_is_none(
-    repository: Repository, guest: Identity, instance_id: str
-) -> None:
-    repository.set_password(instance_id, b"secret", seed=b"s" * 32)
-    without = StoreBackend(repository)
-    assert without.open(GuestRequest("GET", PASSWORD), guest).answer().status == 404
-    assert said(without, guest) is None
-
-
-def test_the_word_on_tokens_comes_from_the_defaults_too(
-    repository: Repository, backend: StoreBackend, guest: Identity
-) -> None:
-    assert said(backend, guest) is None
-    repository.put(defaults.EVERYWHERE, document={})
-    assert said(backend, guest) == ""
-    repository.put(defaults.EVERYWHERE, http_tokens="required")
-    assert said(backend, guest) == "required"
-
-
 def test_a_broken_default_is_not_a_404(
-    repository: Repository, asked: Ask, sql: Callable[[str], None], instance_id: str
+    repository: Repository, asked: Ask, sql: Sql, instance_id: str
 ) -> None:
     repository.put(defaults.EVERYWHERE, document={})
     sql("UPDATE records SET metadata = '['")
@@ -218,15 +198,3 @@ def test_a_broken_default_is_not_a_404(
         asked(META_DATA)
     repository.put(instance_id, document={})
     assert asked(META_DATA).status == 200, "an instance with a record does not depend on it"
-
-
-def test_defaults_are_not_listed_among_instances(repository: Repository, instance_id: str) -> None:
-    repository.put(instance_id)
-    for one in (defaults.EVERYWHERE, defaults.of_host("a"), defaults.of_project("p")):
-        repository.put(one)
-    assert [record.id for record in repository.list()] == [instance_id]
-    assert [record.id for record in repository.list(defaults=True)] == [
-        "default:*",
-        "default:host:a",
-        "default:project:p",
-    ]

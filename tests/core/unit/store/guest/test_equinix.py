@@ -1,4 +1,4 @@
-"""Equinix Metal's guests should get what they are used to, from what other programs push."""
+"""Guests of Equinix Metal should get its paths, from the documents that other programs push."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.store.db.repository import Repository
-from dfmeta.store.guest.backend import StoreBackend
-from dfmeta.store.guest.dialects import Settings
+from dfmeta.model import Answer
 from tests.core.unit.store.guest.crawling import asker
 
 KEYS = ["ssh-ed25519 AAAA a/b=c", "ssh-rsa BBBB"]
@@ -44,6 +41,27 @@ ALWAYS = [
     *("instance-id", "hostname", "iqn", "plan", "facility", "tags", "operating-system"),
     "public-keys",
 ]
+ITEMS = {
+    "instance-id": DOCUMENT["id"],
+    "hostname": "metadata-example-01",
+    "iqn": DOCUMENT["iqn"],
+    "plan": "c3.medium.x86",
+    "facility": "da11",
+    "tags": "worker\na b",
+    "operating-system": "slug\ndistro\nversion\nlicense-activation\nimage-tag",
+    "operating-system/slug": "ubuntu_20_04",
+    "operating-system/distro": "ubuntu",
+    "operating-system/version": "20.04",
+    "operating-system/license-activation": "state",
+    "operating-system/license-activation/state": "unlicensed",
+    "operating-system/image-tag": "31853a2b",
+    "public-keys": "\n".join(KEYS),
+    "spot": "termination-time",
+    "spot/termination-time": "2022-02-25T18:55:11Z",
+    "public-ipv4": "40.91.78.229\n40.91.78.231",
+    "public-ipv6": "2001:0db8:8583:0000::9",
+    "local-ipv4": "10.70.17.9",
+}
 TEMPLATES = {
     "api_url": "https://metadata.example.org",
     "phone_home_url": "https://{{.facility}}.phone.home/phone-home",
@@ -51,10 +69,7 @@ TEMPLATES = {
 }
 NOT_FOUND = (404, b'{"message":"resource not found"}', "application/json")
 TREE = "/2009-04-04/meta-data"
-
-
-SETTINGS: dict[str, Any] = {"ec2_tree": "equinix", "templates": TEMPLATES}
-equinix = partial(asker, **SETTINGS)
+equinix = partial(asker, ec2_tree="equinix", templates=TEMPLATES)
 KNOWN = equinix(DOCUMENT)
 
 
@@ -67,16 +82,9 @@ def lines(answer: Answer) -> list[str]:
     return answer.body.decode().split("\n")
 
 
-# /metadata and /userdata
-
-
 @pytest.mark.parametrize("path", ["/metadata", "/metadata/", "/api/v1/metadata"])
-def test_metadata_is_the_document_with_what_the_templates_add(
-    repository: Repository, identity: Identity, instance_id: str, path: str
-) -> None:
-    repository.put(instance_id, document=DOCUMENT)
-    backend = StoreBackend(repository, Settings(**SETTINGS))
-    answer = backend.open(GuestRequest("GET", path), identity).answer()
+def test_metadata_is_the_document_and_the_members_of_the_templates(path: str) -> None:
+    answer = KNOWN(path)
     assert (answer.status, answer.content_type) == (200, "application/json")
     assert json.loads(answer.body) == {
         **DOCUMENT,
@@ -84,132 +92,72 @@ def test_metadata_is_the_document_with_what_the_templates_add(
         "phone_home_url": "https://da11.phone.home/phone-home",
         "user_state_url": "https://ubuntu_20_04/events",
     }
+    assert json.loads(equinix({"api_url": "mine"})(path).body) == {"api_url": "mine"}
 
 
-def test_a_member_that_is_there_is_not_made() -> None:
-    answer = equinix({"api_url": "mine"})("/metadata")
-    assert json.loads(answer.body) == {"api_url": "mine"}
+def test_the_text_of_a_document_stays_as_it_was_written() -> None:
+    for text in ('{"a": 1e999, "b": 1.0, "a": 2}', ' {"é" :"\\ud800"}\n', "{ }", "{}"):
+        assert asker(text)("/metadata").body == text.strip().encode(), text
+        added = equinix(text)("/metadata").body.decode()
+        assert added.startswith(text.strip()[:-1]), text
+        assert json.loads(added) == {**json.loads(text), "api_url": TEMPLATES["api_url"]}, text
 
 
-@pytest.mark.parametrize(
-    "written", ['{"a": 1e999, "b": 1.0, "a": 2}', ' {"é" :"\\ud800"}\n', "{ }", "{}"]
-)
-def test_what_was_written_is_not_written_anew(written: str) -> None:
-    assert asker(written)("/metadata").body == written.strip().encode()
-    added = equinix(written)("/metadata").body.decode()
-    assert added.startswith(written.strip()[:-1])
-    assert json.loads(added) == {**json.loads(written), "api_url": "https://metadata.example.org"}
+def test_userdata_is_raw() -> None:
+    for path in ("/userdata", "/userdata/", "/api/v1/userdata"):
+        for userdata in (b"\x1f\x8b\0\xff", b""):
+            assert parts(equinix({}, userdata=userdata)(path)) == (200, userdata, "text/plain")
 
 
-@pytest.mark.parametrize("path", ["/userdata", "/userdata/", "/api/v1/userdata"])
-@pytest.mark.parametrize("userdata", [b"\x1f\x8b\0\xff", b""], ids=["bytes", "empty"])
-def test_userdata_is_raw(path: str, userdata: bytes) -> None:
-    assert parts(equinix({}, userdata=userdata)(path)) == (200, userdata, "text/plain")
-
-
-@pytest.mark.parametrize("path", ["/metadata", "/userdata", "/api/v1/metadata", TREE])
-def test_a_guest_without_a_record_is_told_so_in_json(path: str) -> None:
-    assert parts(equinix(None)(path)) == NOT_FOUND
-
-
-def test_a_guest_with_userdata_alone_has_no_metadata() -> None:
+def test_an_absent_half_is_404_in_json() -> None:
+    for path in ("/metadata", "/userdata", "/api/v1/metadata", TREE):
+        assert parts(equinix(None)(path)) == NOT_FOUND, path
+    for path in ("/userdata", "/2009-04-04/user-data"):
+        assert parts(KNOWN(path)) == NOT_FOUND, path
+    assert lines(KNOWN("/2009-04-04")) == ["meta-data/"]
     guest, ask = equinix(None, userdata=b"x"), asker(None, userdata=b"x")
-    assert parts(guest("/metadata")) == NOT_FOUND
-    assert parts(guest(TREE)) == NOT_FOUND
+    assert parts(guest("/metadata")) == parts(guest(TREE)) == NOT_FOUND
     assert lines(guest("/2009-04-04")) == ["user-data"]
     assert guest("/userdata").body == b"x"
     for path in ("/latest/meta-data/instance-id", "/openstack", "/nocloud", "/latest"):
-        assert ask(path).status == 200
+        assert ask(path).status == 200, path
     assert parts(ask("/metadata")) == NOT_FOUND
 
 
-def test_a_guest_without_userdata_has_none() -> None:
-    assert parts(KNOWN("/userdata")) == NOT_FOUND
-    assert parts(KNOWN("/2009-04-04/user-data")) == NOT_FOUND
-    assert lines(KNOWN("/2009-04-04")) == ["meta-data/"]
-
-
-# The tree
-
-
-@pytest.mark.parametrize("path", [TREE, f"{TREE}/"])
-def test_the_tree_lists_the_items_in_their_order(path: str) -> None:
+def test_the_tree_has_the_items_of_the_document_in_their_order() -> None:
     optional = ["spot", "public-ipv4", "public-ipv6", "local-ipv4"]
-    assert lines(KNOWN(path)) == ALWAYS + optional
-    assert KNOWN(path).content_type.startswith("text/plain")
-
-
-@pytest.mark.parametrize(
-    ("item", "body"),
-    [
-        ("instance-id", "cc40301c-4038-4011-af55-6eae3ba60246"),
-        ("hostname", "metadata-example-01"),
-        ("iqn", "iqn.2022-02.net.packet:device.cc40301c"),
-        ("plan", "c3.medium.x86"),
-        ("facility", "da11"),
-        ("tags", "worker\na b"),
-        ("operating-system", "slug\ndistro\nversion\nlicense-activation\nimage-tag"),
-        ("operating-system/slug", "ubuntu_20_04"),
-        ("operating-system/distro", "ubuntu"),
-        ("operating-system/version", "20.04"),
-        ("operating-system/license-activation", "state"),
-        ("operating-system/license-activation/state", "unlicensed"),
-        ("operating-system/image-tag", "31853a2b"),
-        ("public-keys", "\n".join(KEYS)),
-        ("spot", "termination-time"),
-        ("spot/termination-time", "2022-02-25T18:55:11Z"),
-        ("public-ipv4", "40.91.78.229\n40.91.78.231"),
-        ("public-ipv6", "2001:0db8:8583:0000::9"),
-        ("local-ipv4", "10.70.17.9"),
-    ],
-)
-@pytest.mark.parametrize("end", ["", "/"])
-def test_an_item_says_what_the_document_says(item: str, body: str, end: str) -> None:
-    found = KNOWN(f"{TREE}/{item}{end}")
-    assert (found.status, found.body.decode()) == (200, body)
-
-
-@pytest.mark.parametrize("document", [{}, {"network": {"addresses": []}, "spot": None}])
-def test_an_empty_document_has_every_item_that_is_always_listed(
-    document: dict[str, object],
-) -> None:
-    guest = equinix(document)
-    assert lines(guest(TREE)) == ALWAYS
-    for item in ALWAYS:
-        expected = b"slug\ndistro\nversion\nlicense-activation\nimage-tag"
-        body = expected if item == "operating-system" else b""
-        assert (guest(f"{TREE}/{item}").status, guest(f"{TREE}/{item}").body) == (200, body)
-    assert guest(f"{TREE}/operating-system/license-activation").body == b"state"
-    for item in ("spot", "spot/termination-time", "public-ipv4", "public-ipv6", "local-ipv4"):
-        assert parts(guest(f"{TREE}/{item}")) == NOT_FOUND
-
-
-@pytest.mark.parametrize(
-    "item",
-    [
+    assert KNOWN(TREE).content_type.startswith("text/plain")
+    for end in ("", "/"):
+        assert lines(KNOWN(f"{TREE}{end}")) == ALWAYS + optional
+        for item, body in ITEMS.items():
+            answer = KNOWN(f"{TREE}/{item}{end}")
+            assert (answer.status, answer.body.decode()) == (200, body), item
+    for item in (
         *("operating-systemslug", "operating-system/slugx", "spottermination-time", "host"),
-        *(
-            "instance-id/x",
-            "public-keys/0",
-            "public-keys/0/openssh-key",
-            "local-hostname",
-            "spot/x",
-        ),
-    ],
-)
-def test_what_only_begins_as_an_item_is_not_there(item: str) -> None:
-    assert parts(KNOWN(f"{TREE}/{item}")) == NOT_FOUND
+        *("instance-id/x", "public-keys/0", "public-keys/0/openssh-key", "local-hostname"),
+        "spot/x",
+    ):
+        assert parts(KNOWN(f"{TREE}/{item}")) == NOT_FOUND, item
 
 
-def test_the_other_versions_stay_what_cloud_init_crawls() -> None:
+def test_an_empty_document_has_every_item_that_is_always_listed() -> None:
+    for document in ({}, {"network": {"addresses": []}, "spot": None}):
+        guest = equinix(document)
+        assert lines(guest(TREE)) == ALWAYS
+        for item in ALWAYS:
+            body = ITEMS[item].encode() if item == "operating-system" else b""
+            assert (guest(f"{TREE}/{item}").status, guest(f"{TREE}/{item}").body) == (200, body)
+        assert guest(f"{TREE}/operating-system/license-activation").body == b"state"
+        for item in ("spot", "spot/termination-time", "public-ipv4", "public-ipv6", "local-ipv4"):
+            assert parts(guest(f"{TREE}/{item}")) == NOT_FOUND, item
+
+
+def test_the_other_versions_and_the_default_are_of_cloud_init() -> None:
     guest = equinix(DOCUMENT, userdata=b"x")
     for version in ("latest", "2021-03-23"):
         assert lines(guest(f"/{version}/meta-data/public-keys/")) == ["0=a-b-c", "1=key"]
     assert lines(guest("/2009-04-04")) == ["meta-data/", "user-data"]
     assert parts(guest("/2009-04-04/user-data")) == (200, b"x", "text/plain")
-
-
-def test_by_default_the_tree_is_cloud_init_s() -> None:
     ask = asker(DOCUMENT)
     assert ask(f"{TREE}/public-keys/0/openssh-key").body.decode() == KEYS[0]
     missing = ask(f"{TREE}/iqn")

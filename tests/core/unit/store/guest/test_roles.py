@@ -7,7 +7,6 @@ from email.message import Message
 from email.mime.multipart import MIMEMultipart
 from email.mime.text import MIMEText
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,8 +32,13 @@ def parts(text: object) -> list[str]:
     return texts
 
 
-def test_a_text_and_the_program_are_two_parts_of_one_message() -> None:
+def test_the_program_is_one_more_part() -> None:
     assert parts(with_roles(OWN)) == [OWN, snippet.vendor_data()]
+    assert with_roles([OWN]) == [OWN, snippet.vendor_data()]
+    for nothing in (None, "", {}, 5):
+        assert with_roles(nothing) == snippet.vendor_data(), nothing
+    odd = "MIME-Version: 1.0\n\t\x85\x0c=\x0b\r;;:\x1c;-:=\n:=\n\n:\x1cA ="
+    assert parts(together(odd, OWN)) == [odd, OWN], "a header that cannot be written"
 
 
 def test_a_text_that_is_mime_keeps_its_parts() -> None:
@@ -49,27 +53,9 @@ def test_a_text_that_is_mime_keeps_its_parts() -> None:
     assert parts(with_roles(late)) == [late, snippet.vendor_data()]
 
 
-def test_a_header_that_cannot_be_written_makes_a_text_of_it() -> None:
-    odd = "MIME-Version: 1.0\n\t\x85\x0c=\x0b\r;;:\x1c;-:=\n:=\n\n:\x1cA ="
-    assert parts(together(odd, OWN)) == [odd, OWN]
-
-
 @given(st.text(st.characters()), st.text(st.characters()))
 def test_no_text_keeps_the_program_out(before: str, after: str) -> None:
     for text in (before, f"{before}MIME-Version: 1.0\n{after}", f"MIME-Version:{before}\n{after}"):
         message = together(text, "#!/bin/sh\n")
         assert parts(message)[-1] == "#!/bin/sh\n"
         assert message == together(text, "#!/bin/sh\n")
-
-
-def test_it_is_the_same_each_time() -> None:
-    assert with_roles(OWN) == with_roles(OWN)
-
-
-def test_a_list_gets_one_more() -> None:
-    assert with_roles([OWN]) == [OWN, snippet.vendor_data()]
-
-
-@pytest.mark.parametrize("nothing", [None, "", {}, 5])
-def test_where_there_is_nothing_the_program_is_all(nothing: object) -> None:
-    assert with_roles(nothing) == snippet.vendor_data()

@@ -1,106 +1,124 @@
-"""What the tests of upstream look-up share: an upstream, a clock, and what goes wrong."""
+"""What the tests of upstream look-up share: an upstream store in this process, and its answers."""
 
 from __future__ import annotations
 
-import time
+import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_network
-from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from dfmeta.exceptions import LookupAnswerError, LookupAwayError, StoreError
+from dfmeta.exceptions import LookupAwayError, StoreError
 from dfmeta.store.db.record import Kind, Record, parse_document
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.http import Client
+from dfmeta.store.http import Exchange, Reply
 from dfmeta.store.lookup.puller import Lifetimes, Puller
 from dfmeta.store.lookup.upstream import Patience, Upstream
-from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
+from tests.core.unit.support import INSTANCE
 from tests.harness import records
-from tests.harness.other_store import Asked, Last, OtherStore, ResetError, reply
 
-ROOT = Path(__file__).parents[5]
 ADDRESS = IPv4Address("10.1.2.3")
 METADATA = f"/device-metadata/{INSTANCE}"
 USERDATA = f"/device-userdata/{INSTANCE}"
 METADATA_OF = f"/device-metadata?ip_address={ADDRESS}"
 USERDATA_OF = f"/device-userdata?ip_address={ADDRESS}"
 SCRIPT = "#!/bin/sh\n"
+AWAY = LookupAwayError(upstream="upstream", cause="connection refused", whole=True)
+LATE = LookupAwayError(upstream="upstream", cause="no answer in time")
+
+
+def reply(content: object, *, status: int = 200, kind: str = "application/json") -> Reply:
+    """Return an answer; *content* is written as JSON unless it is bytes."""
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return Reply(status, kind, body, whole=True)
+
+
+NOT_FOUND = reply({"message": "resource not found"}, status=404)
 BROKEN = reply({"message": "internal error"}, status=500)
-ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-"""For what another store says, to which the kind of this one's database makes no difference."""
+NONSENSE = reply(b"<html>")
 
 
-class Clock:
-    """Moves when it is told to, and the time of day with it."""
+@dataclass(frozen=True)
+class Asked:
+    """A request."""
+
+    target: str
+    headers: dict[str, str]
+    body: str
+    deadline: float
+
+
+class OtherStore:
+    """Another store in the place of an HTTP client: ``answer`` returns or raises each answer."""
+
+    url = "http://upstream.example.org"
 
     def __init__(self) -> None:
-        self.ahead = 0.0
+        self.answers: dict[str, Reply] = {}
+        self.answer: Callable[[Asked], Reply | StoreError] = self.known
+        self.asked: list[Asked] = []
 
-    def __call__(self) -> float:
-        return time.monotonic() + self.ahead
+    def known(self, asked: Asked) -> Reply | StoreError:
+        """Answer from ``answers``, else 404."""
+        return self.answers.get(asked.target, NOT_FOUND)
 
-    def now(self) -> datetime:
-        return datetime.now(UTC) + timedelta(seconds=self.ahead)
+    def always(self, answer: Reply | StoreError) -> None:
+        """Give the same answer to each request."""
+        self.answer = lambda _asked: answer
+
+    def exchange(self, exchange: Exchange) -> Reply:
+        """See :class:`dfmeta.store.http.Client`."""
+        url = urlsplit(exchange.url)
+        target = f"{url.path}?{url.query}" if url.query else url.path
+        headers = {name.lower(): value for name, value in exchange.headers.items()}
+        body = (exchange.body or b"").decode()
+        asked = Asked(target, headers, body, exchange.deadline)
+        self.asked.append(asked)
+        answer = self.answer(asked)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+    def targets(self) -> list[str]:
+        """Return the targets of all requests, in their order, and forget them."""
+        targets = [asked.target for asked in self.asked]
+        self.asked.clear()
+        return targets
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store() -> Iterator[OtherStore]:
-    with OtherStore() as store:
-        yield store
+def store() -> OtherStore:
+    return OtherStore()
 
 
 Build = Callable[..., Puller]
 
 
 @pytest.fixture
-def build(repository: Repository, store: OtherStore, clock: Clock) -> Iterator[Build]:
-    pullers = []
-
+def build(repository: Repository, store: OtherStore) -> Iterator[Build]:
     def build(
-        *,
-        negative: float = 10,
-        expiry: float = 0,
-        retries: int = 0,
-        timeout: float = 60,
-        url: str = "",
+        *, negative: float = 10, expiry: float = 0, retries: int = 0, timeout: float = 60
     ) -> Puller:
-        upstream = Upstream(
-            url or store.url,
-            client=Client(),
-            patience=Patience(timeout, retries),
-            wait=lambda _try: 0.0,
-        )
-        lifetimes = Lifetimes(negative, expiry)
-        puller = Puller(repository, upstream, lifetimes=lifetimes, clock=clock, now=clock.now)
-        pullers.append(puller)
-        return puller
+        client: Any = store
+        upstream = Upstream(store.url, client=client, patience=Patience(timeout, retries))
+        return Puller(repository, upstream, lifetimes=Lifetimes(negative, expiry))
 
-    yield build
-    for puller in pullers:
-        puller.close()
+    return build
 
 
-def limit(puller: Puller, seconds: float, *, retries: int = 0) -> None:
-    """Let a puller wait so long for an answer from now on."""
-    assert puller._upstream is not None
-    puller._upstream._patience = Patience(seconds, retries)
-
-
-def metadata(hostname: str = "a", *, of: str = INSTANCE, **members: object) -> bytes:
+def metadata(hostname: str = "a", *, of: str = INSTANCE, **members: object) -> Reply:
     document = {"id": of, "hostname": hostname}
     return reply({"id": of, "ipAddresses": [f"{ADDRESS}/28"], "metadata": document, **members})
 
 
-def userdata(text: str = SCRIPT, **members: object) -> bytes:
-    return reply({"id": INSTANCE, "ipAddresses": [str(ADDRESS)], "userdata": text, **members})
+def userdata(text: str = SCRIPT, *, of: str = INSTANCE, **members: object) -> Reply:
+    return reply({"id": of, "ipAddresses": [str(ADDRESS)], "userdata": text, **members})
 
 
 def hostname(record: Record | None) -> object:
@@ -108,7 +126,17 @@ def hostname(record: Record | None) -> object:
     return parse_document(record.id, record.metadata).get("hostname")
 
 
-def push(repository: Repository, name: str, *, networks: tuple[str, ...] = ()) -> None:
+def content(record: Record | None) -> bytes | None:
+    """Return the user-data of a record that exists."""
+    assert record is not None
+    return record.userdata
+
+
+def numbered(number: int) -> str:
+    return f"6f1c2b5e-3a44-4a55-9d0e-{number:012x}"
+
+
+def push(repository: Repository, name: str, *networks: str) -> None:
     records.push(
         repository,
         Kind.METADATA,
@@ -116,27 +144,3 @@ def push(repository: Repository, name: str, *, networks: tuple[str, ...] = ()) -
         content={"hostname": name},
         networks=[ip_network(one) for one in networks],
     )
-
-
-def slow(store: OtherStore) -> Callable[[Asked], Iterator[bytes]]:
-    return lambda _asked: store.trickle(b"", b"H")
-
-
-def resets(_asked: Asked) -> bytes:
-    raise ResetError
-
-
-FAULTS: dict[str, tuple[Callable[[OtherStore], Any], type[StoreError]]] = {
-    "slow": (slow, LookupAwayError),
-    "reset": (lambda _: resets, LookupAwayError),
-    "half a body": (lambda _: lambda _asked: Last(metadata()[:-5]), LookupAwayError),
-    "no answer": (lambda _: lambda _asked: Last(b""), LookupAwayError),
-    "500": (lambda _: lambda _asked: BROKEN, LookupAwayError),
-    "429": (lambda _: lambda _asked: reply({}, status=429), LookupAwayError),
-    "403": (lambda _: lambda _asked: reply({}, status=403), LookupAnswerError),
-    "302": (lambda _: lambda _asked: reply({}, status=302), LookupAnswerError),
-    "no JSON": (lambda _: lambda _asked: reply(b"<html>"), LookupAnswerError),
-    "NaN": (lambda _: lambda _asked: reply(b'{"a": NaN}'), LookupAnswerError),
-    "not HTTP": (lambda _: lambda _asked: Last(b"220 mail\r\n"), LookupAnswerError),
-    "another id": (lambda _: lambda _asked: metadata(of=OTHER_INSTANCE), LookupAnswerError),
-}

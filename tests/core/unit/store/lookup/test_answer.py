@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from dfmeta.store.db.record import KEEP, FetchedHalf, Kind
 from dfmeta.store.http import Reply
 from dfmeta.store.lookup.answer import ENVELOPE, by_address, by_id
+from tests.core.unit.store.support import named
+from tests.core.unit.support import INSTANCE
+from tests.core.unit.support import OTHER_INSTANCE as OTHER
 
-INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
-OTHER = "0d2c8a8e-54e0-4a9d-a9b1-2f1d5c3b7e02"
 SCRIPT = "#!/bin/sh\necho hello\n"
 
 
@@ -33,14 +34,14 @@ def base64_of(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-@pytest.mark.parametrize("document", [{"a": 1}, '{"a": 1}'])
-def test_metadata_is_an_object_or_one_in_a_string(document: object) -> None:
-    found = by_address(Kind.METADATA, answer(envelope(metadata=document)))
-    networks = (ip_network("10.1.2.0/28"), ip_network("2001:db8::9"))
-    assert found == FetchedHalf(INSTANCE, {"a": 1}, networks)
-    assert found.names(ip_address("10.1.2.15"))
-    assert not found.names(ip_address("10.1.2.16"))
-    assert found.names(ip_address("2001:db8::9"))
+def test_metadata_is_an_object_or_one_in_a_string() -> None:
+    for document in [{"a": 1}, '{"a": 1}']:
+        found = by_address(Kind.METADATA, answer(envelope(metadata=document)))
+        networks = (ip_network("10.1.2.0/28"), ip_network("2001:db8::9"))
+        assert found == FetchedHalf(INSTANCE, {"a": 1}, networks), document
+        assert found.names(ip_address("10.1.2.15")), document
+        assert not found.names(ip_address("10.1.2.16")), document
+        assert found.names(ip_address("2001:db8::9")), document
 
 
 def test_an_id_is_told_apart_in_lower_case() -> None:
@@ -58,9 +59,8 @@ def test_a_record_without_addresses_names_none() -> None:
     assert not silent.names(ip_address("10.1.2.3"))
 
 
-@pytest.mark.parametrize(
-    ("members", "content"),
-    [
+def test_userdata_comes_out_as_bytes() -> None:
+    for members, content in [
         ({"userdata": SCRIPT, "userdata_encoding": "plain"}, SCRIPT.encode()),
         ({"userdata": "dXNlcg==", "userdata_encoding": "plain"}, b"dXNlcg=="),
         ({"userdata": "AP\n8=\n", "userdata_encoding": "base64"}, b"\x00\xff"),
@@ -73,10 +73,8 @@ def test_a_record_without_addresses_names_none() -> None:
         ({"userdata": ""}, b""),
         ({"userdata": None}, b""),
         ({}, b""),
-    ],
-)
-def test_userdata_comes_out_as_bytes(members: dict[str, object], content: bytes) -> None:
-    assert by_address(Kind.USERDATA, answer(envelope(**members))).content == content
+    ]:
+        assert by_address(Kind.USERDATA, answer(envelope(**members))).content == content, members
 
 
 @given(st.binary())
@@ -91,13 +89,14 @@ def test_so_does_base64_of_text_when_it_does_not(text: str) -> None:
     assert by_id(Kind.USERDATA, INSTANCE, answer(said)).content == text.encode()
 
 
-@pytest.mark.parametrize(
-    ("given", "mode"), [({}, KEEP), ({"http_tokens": None}, None), ({"http_tokens": "off"}, "off")]
-)
-def test_a_mode_of_tokens_may_come_along(given: dict[str, object], mode: object) -> None:
-    assert (
-        by_id(Kind.METADATA, INSTANCE, answer(envelope(metadata={}, **given))).http_tokens == mode
-    )
+def test_a_mode_of_tokens_may_come_along() -> None:
+    for members, mode in (
+        ({}, KEEP),
+        ({"http_tokens": None}, None),
+        ({"http_tokens": "off"}, "off"),
+    ):
+        half = by_id(Kind.METADATA, INSTANCE, answer(envelope(metadata={}, **members)))
+        assert half.http_tokens == mode, members
 
 
 def test_a_document_may_come_alone_by_id() -> None:
@@ -149,28 +148,26 @@ NONSENSE: list[object] = [
 ]
 
 
-@pytest.mark.parametrize("content", NONSENSE)
-def test_what_is_no_record_is_refused(content: object) -> None:
-    with pytest.raises(ValueError, match=r"^(it|its|one)\b"):
-        by_address(Kind.METADATA, answer(content))
-    with pytest.raises(ValueError, match=r"^(it|its|one)\b"):
-        by_id(Kind.METADATA, INSTANCE, answer(content, ENVELOPE))
+def test_what_is_no_record_is_refused() -> None:
+    for content in NONSENSE:
+        with named(content):
+            with pytest.raises(ValueError, match=r"^(it|its|one)\b"):
+                by_address(Kind.METADATA, answer(content))
+            with pytest.raises(ValueError, match=r"^(it|its|one)\b"):
+                by_id(Kind.METADATA, INSTANCE, answer(content, ENVELOPE))
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
+def test_userdata_that_is_none_is_refused() -> None:
+    for members in [
         {"userdata": 1},
         {"userdata": "a", "userdata_encoding": "gzip"},
         {"userdata": "a", "userdata_encoding": "base64"},
         {"userdata": "a", "userdata_encoding": ["plain"]},
         {"userdata": "\0", "userdata_encoding": "plain"},
         {"userdata": "a" * ((16 << 20) + 1), "userdata_encoding": "plain"},
-    ],
-)
-def test_userdata_that_is_none_is_refused(members: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"it|NaN"):
-        by_address(Kind.USERDATA, answer(envelope(**members)))
+    ]:
+        with named(members), pytest.raises(ValueError, match=r"it|NaN"):
+            by_address(Kind.USERDATA, answer(envelope(**members)))
 
 
 def test_another_record_than_the_one_asked_for_is_refused() -> None:

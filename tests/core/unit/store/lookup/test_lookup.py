@@ -1,80 +1,106 @@
-"""What is not here should be asked of upstream, and kept."""
+"""A record that is not stored should be fetched from upstream, kept, and served while it fails."""
 
 from __future__ import annotations
 
 import base64
+import logging
 from ipaddress import ip_address
 
 import pytest
 
-from dfmeta.exceptions import LookupAwayError
-from dfmeta.store import http as lookup_http
+from dfmeta import metrics
+from dfmeta.exceptions import LookupAnswerError, LookupAwayError
+from dfmeta.quiet import QUIET
 from dfmeta.store.db.record import Kind
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.need import METADATA_ALONE
-from dfmeta.wiring import lookup as from_configuration
+from dfmeta.store.http import Reply
+from dfmeta.store.lookup.memory import REST, Memory
+from dfmeta.store.lookup.puller import LATER
+from dfmeta.store.lookup.upstream import pause
 from tests.core.unit.store.lookup.support import (
     ADDRESS,
+    AWAY,
+    BROKEN,
+    LATE,
     METADATA,
     METADATA_OF,
+    NONSENSE,
+    NOT_FOUND,
     SCRIPT,
     USERDATA,
     USERDATA_OF,
+    Asked,
     Build,
-    Clock,
+    OtherStore,
+    content,
     hostname,
     metadata,
+    numbered,
     push,
+    reply,
     userdata,
 )
-from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, Load
-from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
+from tests.core.unit.store.support import named, read
+from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
+from tests.harness.tier import CLOCK
+
+FAULTS = [
+    (LATE, LookupAwayError),
+    (AWAY, LookupAwayError),
+    (BROKEN, LookupAwayError),
+    (reply({}, status=429), LookupAwayError),
+    (reply({}, status=403), LookupAnswerError),
+    (reply({}, status=302), LookupAnswerError),
+    (NONSENSE, LookupAnswerError),
+    (reply(b'{"a": NaN}'), LookupAnswerError),
+    (metadata(of=OTHER_INSTANCE), LookupAnswerError),
+]
+"""Answers that are none, and the errors that they cause."""
 
 
-def test_an_unknown_instance_is_asked_for_by_its_id(store: OtherStore, build: Build) -> None:
-    store.answers = {METADATA: metadata(), USERDATA: userdata()}
+def test_an_unknown_instance_is_fetched_by_its_id(store: OtherStore, build: Build) -> None:
+    store.answers = {METADATA: metadata(http_tokens="required"), USERDATA: userdata()}
     puller = build()
     record = puller.get(INSTANCE.upper())
-    assert hostname(record) == "a"
+    assert (hostname(record), content(record)) == ("a", SCRIPT.encode())
     assert record is not None
-    assert record.userdata == SCRIPT.encode()
+    assert record.http_tokens == "required"
     assert puller.get(INSTANCE) == record
-    assert store.targets() == [METADATA, USERDATA]
     accepted = [asked.headers["accept"] for asked in store.asked]
     assert accepted == ["application/vnd.dfmeta.record+json, application/json"] * 2
+    assert store.targets() == [METADATA, USERDATA]
     assert puller.addresses(INSTANCE) == ("10.1.2.3/32",)
 
 
-def test_an_unknown_address_is_asked_for_by_it(store: OtherStore, build: Build) -> None:
+def test_an_unknown_address_is_fetched_by_it(store: OtherStore, build: Build) -> None:
     store.answers = {METADATA_OF: metadata(), USERDATA: userdata()}
     puller = build()
     record = puller.find(ADDRESS)
     assert hostname(record) == "a"
     assert puller.find(ADDRESS) == record == puller.get(INSTANCE)
     assert store.targets() == [METADATA_OF, USERDATA]
-
-
-def test_one_that_has_userdata_alone_is_found_as_well(store: OtherStore, build: Build) -> None:
-    store.answers = {USERDATA_OF: userdata()}
-    puller = build()
-    for _ in range(2):
-        record = puller.find(ADDRESS)
-        assert record is not None
-        assert record.userdata == SCRIPT.encode()
-    assert store.targets() == [METADATA_OF, USERDATA_OF, METADATA]
-
-
-def test_an_ipv6_address_is_escaped(store: OtherStore, build: Build) -> None:
-    assert build().find(ip_address("2001:db8::9")) is None
+    assert puller.find(ip_address("2001:db8::9")) is None
     assert store.targets()[0] == "/device-metadata?ip_address=2001%3Adb8%3A%3A9"
 
 
-def test_a_path_of_upstreams_is_kept(store: OtherStore, build: Build) -> None:
-    build(url=f"{store.url}/api/v1/").get(INSTANCE, METADATA_ALONE)
+def test_an_instance_with_userdata_alone_is_found_by_its_address(
+    store: OtherStore, build: Build
+) -> None:
+    store.answers = {USERDATA_OF: userdata()}
+    puller = build()
+    for _ in range(2):
+        assert content(puller.find(ADDRESS)) == SCRIPT.encode()
+    assert store.targets() == [METADATA_OF, USERDATA_OF, METADATA]
+
+
+def test_the_path_of_the_upstream_url_is_kept(store: OtherStore, build: Build) -> None:
+    store.url = f"{OtherStore.url}/api/v1/"
+    build().get(INSTANCE, METADATA_ALONE)
     assert store.targets() == [f"/api/v1{METADATA}"]
 
 
-def test_what_has_no_uuid_is_not_asked_for(store: OtherStore, build: Build) -> None:
+def test_only_a_uuid_is_queried(store: OtherStore, build: Build) -> None:
     assert build().get("default:host") is None
     assert build().refresh(Kind.METADATA, "../secrets") is None
     assert store.asked == []
@@ -88,137 +114,109 @@ def test_an_upstream_of_the_original_is_understood(store: OtherStore, build: Bui
         USERDATA: reply({**envelope, "userdata": coded}, kind="text/plain"),
     }
     record = build().find(ADDRESS)
-    assert hostname(record) == "a"
-    assert record is not None
-    assert record.userdata == SCRIPT.encode()
+    assert (hostname(record), content(record)) == ("a", SCRIPT.encode())
 
 
-def test_one_that_gives_the_content_alone_leaves_addresses_as_they_are(
-    store: OtherStore, build: Build, repository: Repository
-) -> None:
-    push(repository, "pushed", networks=("10.1.2.3",))
-    store.answers = {USERDATA: reply(b"\x00\xff", kind="text/plain")}
-    puller = build()
-    record = puller.find(ADDRESS)
-    assert record is not None
-    assert record.userdata == b"\x00\xff"
-    assert puller.addresses(INSTANCE) == ("10.1.2.3/32",)
-
-
-def test_a_mode_of_tokens_is_kept(store: OtherStore, build: Build) -> None:
-    store.answers = {METADATA: metadata(http_tokens="required")}
-    record = build().get(INSTANCE)
-    assert record is not None
-    assert record.http_tokens == "required"
-
-
-def test_what_is_not_there_is_not_asked_for_again_for_a_while(
-    store: OtherStore, build: Build, clock: Clock
-) -> None:
+def test_an_absent_record_is_queried_again_after_its_time(store: OtherStore, build: Build) -> None:
     puller = build(negative=1000)
     for _ in range(3):
         assert puller.get(INSTANCE) is None
         assert puller.find(ADDRESS) is None
     assert sorted(store.targets()) == sorted([METADATA, USERDATA, METADATA_OF, USERDATA_OF])
     store.answers = {METADATA: metadata(), METADATA_OF: metadata()}
-    clock.ahead = 900
+    CLOCK.advance(900)
     assert puller.get(INSTANCE) is None
-    clock.ahead = 1001
+    CLOCK.advance(101)
     assert hostname(puller.get(INSTANCE)) == "a"
 
 
-def test_what_is_pushed_meanwhile_is_there(build: Build, repository: Repository) -> None:
-    puller = build()
-    assert puller.find(ADDRESS) is None
-    push(repository, "pushed", networks=("10.1.2.0/24",))
-    assert hostname(puller.find(ADDRESS)) == "pushed"
-
-
-def test_without_a_negative_cache_it_is_asked_for_each_time(
-    store: OtherStore, build: Build
-) -> None:
+def test_without_a_negative_cache_each_query_is_sent(store: OtherStore, build: Build) -> None:
     puller = build(negative=0)
     for _ in range(2):
         assert puller.get(INSTANCE, METADATA_ALONE) is None
     assert store.targets() == [METADATA, METADATA]
 
 
-@pytest.mark.parametrize("listed", [["10.1.2.4"], ["10.0.0.0/16"], [], None])
 def test_a_record_that_does_not_name_the_address_is_not_there(
-    store: OtherStore, build: Build, repository: Repository, listed: object
+    store: OtherStore, build: Build, repository: Repository
 ) -> None:
-    store.answers = {METADATA_OF: metadata(ipAddresses=listed)}
-    assert build().find(ADDRESS) is None
-    assert repository.get(INSTANCE) is None
+    for listed in (["10.1.2.4"], ["10.0.0.0/16"], [], None):
+        store.answers = {METADATA_OF: metadata(ipAddresses=listed)}
+        assert build().find(ADDRESS) is None, listed
+        assert repository.get(INSTANCE) is None, listed
 
 
-def test_what_was_pushed_is_neither_asked_for_nor_expires(
-    store: OtherStore, build: Build, clock: Clock, repository: Repository
+# Pushed records
+
+
+def test_a_pushed_half_is_neither_queried_nor_expires(
+    store: OtherStore, build: Build, repository: Repository
 ) -> None:
-    push(repository, "pushed", networks=("10.1.2.3",))
-    store.answers = {METADATA: metadata("upstream's"), METADATA_OF: metadata("upstream's")}
     puller = build(expiry=60)
+    assert puller.find(ADDRESS) is None
+    push(repository, "pushed", "10.1.2.3")
+    store.answers = {METADATA: metadata("upstream's"), METADATA_OF: metadata("upstream's")}
+    store.asked.clear()
     for _ in range(2):
         assert hostname(puller.get(INSTANCE)) == "pushed"
         assert hostname(puller.find(ADDRESS)) == "pushed"
-        clock.ahead += 61
+        CLOCK.advance(61)
     assert set(store.targets()) == {USERDATA}
 
 
-def test_its_other_half_is_asked_for_and_leaves_its_addresses(
+def test_the_other_half_of_a_pushed_record_leaves_its_addresses_and_its_mode(
     store: OtherStore, build: Build, repository: Repository
 ) -> None:
-    push(repository, "pushed", networks=("10.1.2.9",))
-    store.answers = {USERDATA: userdata(http_tokens="required")}
-    record = build().get(INSTANCE)
-    assert record is not None
-    assert record.userdata == SCRIPT.encode()
-    assert record.http_tokens is None
-    assert repository.addresses(INSTANCE) == ("10.1.2.9/32",)
+    for answer, expected in (
+        (userdata(http_tokens="required"), SCRIPT.encode()),
+        (reply(b"\x00\xff", kind="text/plain"), b"\x00\xff"),
+    ):
+        repository.delete(INSTANCE)
+        push(repository, "pushed", "10.1.2.9")
+        store.answers = {USERDATA: answer}
+        record = build().get(INSTANCE)
+        assert content(record) == expected
+        assert read(repository).http_tokens is None
+        assert repository.addresses(INSTANCE) == ("10.1.2.9/32",)
 
 
-def test_what_is_pushed_while_upstream_is_asked_stays(
+def test_a_push_during_a_query_stays(
     store: OtherStore, build: Build, repository: Repository
 ) -> None:
-    def answer(_asked: Asked) -> bytes:
-        push(repository, "pushed", networks=("10.1.2.3", "10.1.2.9"))
-        return metadata("upstream's")
+    def pushing(answer: Reply) -> None:
+        def answered(_asked: Asked) -> Reply:
+            CLOCK.advance(1)
+            push(repository, "pushed", "10.1.2.3", "10.1.2.9")
+            return answer
 
-    store.answer = answer
-    record = build().find(ADDRESS, METADATA_ALONE)
-    assert hostname(record) == "pushed"
+        store.answer = answered
+
+    pushing(metadata("upstream's"))
+    assert hostname(build().find(ADDRESS, METADATA_ALONE)) == "pushed"
     assert repository.addresses(INSTANCE) == ("10.1.2.3/32", "10.1.2.9/32")
-
-
-def test_what_is_pushed_while_upstream_is_asked_is_not_removed(
-    store: OtherStore, build: Build, clock: Clock, repository: Repository
-) -> None:
-    store.answers = {METADATA: metadata("a")}
+    push(repository, "before")
+    assert hostname(build().refresh(Kind.METADATA, INSTANCE)) == "pushed"
+    repository.delete(INSTANCE)
+    store.always(metadata("a"))
     puller = build(expiry=60)
     puller.get(INSTANCE, METADATA_ALONE)
-
-    def answer(_asked: Asked) -> bytes:
-        push(repository, "pushed")
-        return NOT_FOUND
-
-    store.answer = answer
-    clock.ahead = 61
-    assert hostname(puller.get(INSTANCE, METADATA_ALONE)) == "pushed"
+    pushing(NOT_FOUND)
+    CLOCK.advance(61)
+    assert hostname(puller.get(INSTANCE, METADATA_ALONE)) == "pushed", "it is not removed"
 
 
 def test_upstream_does_not_take_an_address_from_a_record_that_was_pushed(
     store: OtherStore, build: Build, repository: Repository
 ) -> None:
-    push(repository, "pushed", networks=("10.1.2.3", "10.1.2.4"))
+    push(repository, "pushed", "10.1.2.3", "10.1.2.4")
     answer = metadata("b", of=OTHER_INSTANCE, ipAddresses=["10.1.2.4", "10.1.2.5"])
     store.answers = {f"/device-metadata?ip_address={ADDRESS + 2}": answer}
-    puller = build()
-    assert hostname(puller.find(ADDRESS + 2)) == "b"
+    assert hostname(build().find(ADDRESS + 2)) == "b"
     assert repository.addresses(OTHER_INSTANCE) == ("10.1.2.5/32",)
     assert hostname(repository.find(ADDRESS + 1)) == "pushed"
 
 
-def test_it_does_from_one_that_was_fetched(store: OtherStore, build: Build) -> None:
+def test_upstream_moves_an_address_between_fetched_records(store: OtherStore, build: Build) -> None:
     answer = metadata("b", of=OTHER_INSTANCE, ipAddresses=["10.1.2.3", "10.1.2.5"])
     store.answers = {
         METADATA_OF: metadata("a", ipAddresses=["10.1.2.3"]),
@@ -230,10 +228,10 @@ def test_it_does_from_one_that_was_fetched(store: OtherStore, build: Build) -> N
     assert hostname(puller.find(ADDRESS)) == "b"
 
 
-def test_an_address_that_a_pushed_record_is_said_to_have_and_has_not_is_nobodys(
+def test_an_address_that_upstream_adds_to_a_pushed_record_has_no_owner(
     store: OtherStore, build: Build, repository: Repository
 ) -> None:
-    push(repository, "pushed", networks=("10.1.2.9",))
+    push(repository, "pushed", "10.1.2.9")
     store.answers = {METADATA_OF: metadata("a", ipAddresses=[str(ADDRESS)])}
     puller = build()
     for _ in range(2):
@@ -241,52 +239,270 @@ def test_an_address_that_a_pushed_record_is_said_to_have_and_has_not_is_nobodys(
     assert store.targets() == [METADATA_OF, USERDATA_OF]
 
 
-def test_nobody_is_asked_unless_it_is_configured(load: Load, repository: Repository) -> None:
-    assert from_configuration.build(load(), repository) is None
+# Failures
 
 
-def test_the_options_make_a_puller(
-    load: Load, repository: Repository, store: OtherStore, caplog: pytest.LogCaptureFixture
+def test_a_failure_is_an_error_and_no_absence(
+    store: OtherStore, build: Build, repository: Repository
 ) -> None:
-    conf = load(
-        store__lookup_base_url=store.url,
-        store__lookup_issuer=store.url,
-        store__lookup_client_id="me",
-        store__lookup_client_secret="a secret nobody may see",
-        store__lookup_scopes="read,more",
-        store__lookup_retries=0,
-    )
-    puller = from_configuration.build(conf, repository)
-    assert puller is not None
-    with pytest.raises(LookupAwayError, match="there is no token"):
+    for answer, error in FAULTS:
+        store.always(answer)
+        puller = build()
+        with named(answer), pytest.raises(error) as caught:
+            puller.get(INSTANCE)
+        assert type(caught.value) is error, answer
+        assert repository.get(INSTANCE) is None, answer
+        store.answer = store.known
+        store.answers = {METADATA: metadata()}
+        CLOCK.advance(REST)
+        assert hostname(puller.get(INSTANCE)) == "a", answer
+        repository.delete(INSTANCE)
+
+
+def test_a_temporary_failure_is_retried(store: OtherStore, build: Build) -> None:
+    answers = iter([BROKEN, LATE, metadata()])
+    store.answer = lambda _asked: next(answers)
+    assert hostname(build(retries=2).get(INSTANCE, METADATA_ALONE)) == "a"
+    for answer, error, tries in ((BROKEN, LookupAwayError, 3), (NONSENSE, LookupAnswerError, 1)):
+        store.asked.clear()
+        store.always(answer)
+        with pytest.raises(error):
+            build(retries=2).get(OTHER_INSTANCE)
+        assert len(store.asked) == tries, answer
+
+
+def test_all_tries_share_their_time(store: OtherStore, build: Build) -> None:
+    def late(asked: Asked) -> LookupAwayError:
+        CLOCK.advance(asked.deadline - CLOCK.now())
+        return LATE
+
+    store.answer = late
+    began = CLOCK.now()
+    with pytest.raises(LookupAwayError):
+        build(retries=2, timeout=1).get(INSTANCE)
+    assert len(store.asked) == 3
+    assert CLOCK.now() - began == pytest.approx(3)
+
+
+def test_pauses_between_tries_grow_and_differ() -> None:
+    for attempt, least in ((1, 0.05), (2, 0.1), (3, 0.2), (9, 0.5)):
+        pauses = {pause(attempt) for _ in range(20)}
+        assert len(pauses) > 1
+        assert all(least <= one <= 2 * least for one in pauses), attempt
+
+
+def test_a_failed_query_rests_and_others_go_on(store: OtherStore, build: Build) -> None:
+    store.answers = {METADATA: BROKEN}
+    puller = build()
+    for _ in range(5):
+        with pytest.raises(LookupAwayError, match="answers 500"):
+            puller.get(INSTANCE)
+    assert puller.get(OTHER_INSTANCE) is None
+    assert store.targets().count(METADATA) == 1
+    CLOCK.advance(REST)
+    with pytest.raises(LookupAwayError):
         puller.get(INSTANCE)
-    puller.close()
-    assert store.targets() == ["/.well-known/openid-configuration"]
-    assert "lookup_issuer is an http" in caplog.text
-    assert "a secret nobody may see" not in caplog.text
+    assert store.targets() == [METADATA]
 
 
-@pytest.mark.parametrize(
-    ("urls", "read"),
-    [
-        ({"lookup_base_url": "http://upstream.example.org"}, 0),
-        ({"lookup_base_url": "HTTPS://upstream.example.org"}, 1),
-        (
-            {
-                "lookup_base_url": "http://upstream.example.org",
-                "lookup_issuer": "https://issuer.example.org",
-                "lookup_client_id": "me",
-                "lookup_client_secret": "x",
-            },
-            1,
-        ),
-    ],
-)
-def test_no_request_waits_until_the_systems_authorities_are_read(
-    load: Load, monkeypatch: pytest.MonkeyPatch, urls: dict[str, str], read: int
+def test_an_upstream_that_fails_twice_in_a_row_rests_for_all_queries(
+    store: OtherStore, build: Build
 ) -> None:
-    reads: list[str] = []
-    monkeypatch.setattr(lookup_http, "client_context", lambda: reads.append("authorities"))
-    conf = load(**{f"store__{option}": url for option, url in urls.items()})
-    assert from_configuration.connect(conf) is not None
-    assert len(reads) == read
+    for answer, queries in ((BROKEN, 2), (AWAY, 1)):
+        store.asked.clear()
+        store.always(answer)
+        puller = build()
+        for number in range(5):
+            with pytest.raises(LookupAwayError):
+                puller.find(ip_address(f"10.0.0.{number}"))
+        assert len(store.asked) == queries, answer
+
+
+def test_a_failure_is_logged_once_in_a_while(
+    store: OtherStore, build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    store.always(reply(SCRIPT.encode(), status=500))
+    puller = build()
+    for _ in range(3):
+        with pytest.raises(LookupAwayError):
+            puller.get(INSTANCE)
+        CLOCK.advance(REST)
+    assert len(caplog.records) == 1
+    assert "answers 500" in caplog.text
+    assert SCRIPT not in caplog.text
+    CLOCK.advance(QUIET)
+    with pytest.raises(LookupAwayError):
+        puller.get(INSTANCE)
+    assert len(caplog.records) == 2
+
+
+def test_queries_are_counted_by_their_outcome(store: OtherStore, build: Build) -> None:
+    def counted() -> dict[str, float]:
+        name, get = "dfmeta_store_lookups_total", metrics.REGISTRY.get_sample_value
+        outcomes = ("found", "absent", "away", "nonsense")
+        return {one: get(name, {"outcome": one}) or 0.0 for one in outcomes}
+
+    before = counted()
+    puller = build()
+    store.answers = {METADATA: metadata(), USERDATA: BROKEN}
+    with pytest.raises(LookupAwayError):
+        puller.get(INSTANCE)
+    store.answers = {USERDATA: NONSENSE}
+    CLOCK.advance(REST)
+    with pytest.raises(LookupAnswerError):
+        puller.get(INSTANCE)
+    assert puller.find(ADDRESS + 100) is None
+    counts = {one: count - before[one] for one, count in counted().items()}
+    assert counts == {"found": 1, "absent": 2, "away": 1, "nonsense": 1}
+
+
+def test_absent_userdata_stays_absent_while_upstream_is_away(
+    store: OtherStore, build: Build
+) -> None:
+    store.answers = {METADATA: metadata()}
+    puller = build(negative=10)
+    puller.get(INSTANCE)
+    assert puller.get(OTHER_INSTANCE) is None
+    store.always(BROKEN)
+    store.asked.clear()
+    CLOCK.advance(1000)
+    for _ in range(5):
+        record = puller.get(INSTANCE)
+        assert (hostname(record), content(record)) == ("a", None)
+    assert store.targets() == [USERDATA]
+    with pytest.raises(LookupAwayError):
+        puller.get(OTHER_INSTANCE)
+
+
+def test_userdata_that_was_never_queried_is_an_error_while_upstream_is_away(
+    store: OtherStore, build: Build, repository: Repository
+) -> None:
+    push(repository, "pushed")
+    store.always(AWAY)
+    puller = build()
+    with pytest.raises(LookupAwayError):
+        puller.get(INSTANCE)
+    assert hostname(puller.get(INSTANCE, METADATA_ALONE)) == "pushed"
+
+
+# Expiry
+
+
+def test_a_fetched_half_is_fetched_again_once_it_has_expired(
+    store: OtherStore, build: Build
+) -> None:
+    store.answers = {METADATA_OF: metadata("a"), METADATA: metadata("b"), USERDATA: userdata()}
+    for expiry, first in ((6000, "a"), (0, "b")):
+        puller = build(expiry=expiry)
+        assert hostname(puller.find(ADDRESS)) == first
+        CLOCK.advance(5000)
+        assert hostname(puller.find(ADDRESS)) == first
+        CLOCK.advance(1001)
+        assert hostname(puller.find(ADDRESS)) == "b"
+    assert store.targets().count(METADATA) == 1, "without an expiry it is kept"
+
+
+def test_an_expired_record_that_upstream_no_longer_has_is_removed(
+    store: OtherStore, build: Build, repository: Repository
+) -> None:
+    store.answers = {METADATA: metadata(), USERDATA: userdata()}
+    puller = build(expiry=60)
+    puller.get(INSTANCE)
+    store.answers = {}
+    CLOCK.advance(61)
+    assert puller.find(ADDRESS) is None
+    assert repository.get(INSTANCE) is None
+    assert repository.find(ADDRESS) is None
+
+
+def test_an_address_that_has_moved_upstream_is_its_new_owners(
+    store: OtherStore, build: Build
+) -> None:
+    store.answers = {METADATA_OF: metadata("a")}
+    puller = build(expiry=60)
+    puller.find(ADDRESS)
+    store.answers = {
+        METADATA: metadata("a", ipAddresses=["10.9.9.9"]),
+        METADATA_OF: metadata("b", of=OTHER_INSTANCE),
+        f"/device-metadata/{OTHER_INSTANCE}": metadata("b", of=OTHER_INSTANCE),
+    }
+    CLOCK.advance(61)
+    record = puller.find(ADDRESS)
+    assert hostname(record) == "b"
+    assert record is not None
+    assert record.id == OTHER_INSTANCE
+
+
+def test_an_expired_record_is_served_while_upstream_fails(
+    store: OtherStore, build: Build, repository: Repository
+) -> None:
+    for answer, _error in FAULTS:
+        repository.delete(INSTANCE)
+        store.answer = store.known
+        store.answers = {METADATA: metadata("a"), USERDATA: userdata()}
+        puller = build(expiry=60)
+        puller.get(INSTANCE)
+        store.always(answer)
+        store.asked.clear()
+        CLOCK.advance(61)
+        for _ in range(5):
+            assert hostname(puller.get(INSTANCE)) == "a", answer
+            assert hostname(puller.find(ADDRESS)) == "a", answer
+        assert len(store.asked) <= 2, answer
+        store.answer = store.known
+        store.answers[METADATA] = metadata("b")
+        CLOCK.advance(LATER)
+        assert hostname(puller.get(INSTANCE)) == "b", answer
+
+
+def test_an_older_document_of_upstream_is_not_taken(store: OtherStore, build: Build) -> None:
+    def at(name: str, day: int) -> Reply:
+        document = {"hostname": name, "updated_at": f"2026-01-0{day}T00:00:00Z"}
+        return metadata(metadata=document)
+
+    store.answers = {METADATA: at("new", 2)}
+    puller = build(expiry=60)
+    puller.get(INSTANCE, METADATA_ALONE)
+    store.answers = {METADATA: at("old", 1)}
+    CLOCK.advance(61)
+    for _ in range(3):
+        assert hostname(puller.get(INSTANCE, METADATA_ALONE)) == "new"
+    assert len(store.asked) == 2
+
+
+# Refresh
+
+
+def test_a_refresh_queries_upstream_whatever_is_stored(
+    store: OtherStore, build: Build, repository: Repository
+) -> None:
+    puller = build()
+    assert puller.get(INSTANCE) is None
+    store.answers = {METADATA: metadata("a"), USERDATA: userdata()}
+    assert hostname(puller.refresh(Kind.METADATA, INSTANCE.upper())) == "a"
+    push(repository, "pushed", "10.1.2.9")
+    assert hostname(puller.refresh(Kind.METADATA, INSTANCE)) == "a"
+    assert repository.addresses(INSTANCE) == ("10.1.2.0/28",)
+    puller.refresh(Kind.USERDATA, INSTANCE)
+    push(repository, "pushed")
+    store.answers = {}
+    assert puller.refresh(Kind.METADATA, INSTANCE) is None
+    assert puller.refresh(Kind.USERDATA, INSTANCE) is None
+    assert hostname(read(repository)) == "pushed", "a pushed half stays"
+    assert read(repository).userdata is None
+    for answer, error in ((BROKEN, LookupAwayError), (NONSENSE, LookupAnswerError)):
+        store.always(answer)
+        with pytest.raises(error):
+            puller.refresh(Kind.METADATA, INSTANCE)
+
+
+def test_the_memory_is_bounded() -> None:
+    memory: Memory[str, int] = Memory(entries=3)
+    names = [numbered(number) for number in range(6)]
+    for number, name in enumerate(names[:5]):
+        memory.put(name, number)
+    assert [memory.get(name) for name in names[:5]] == [None, None, 2, 3, 4]
+    memory.put(names[2], 7)
+    memory.put(names[5], 5)
+    assert (memory.get(names[2]), memory.get(names[3])) == (7, None)

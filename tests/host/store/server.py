@@ -8,22 +8,17 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from pathlib import Path
+from subprocess import Popen
 from tempfile import TemporaryFile
 from typing import Any, Self
 
-from tests.harness import netns, nursery
-from tests.harness.closing import Closing, Process
-from tests.harness.poll import wait_for
-
-ROOT = Path(__file__).parents[5]
-_NAME = "tests.core.unit.store.api.server"
+from tests.harness import netns
+from tests.harness.closing import Closing
+from tests.harness.poll import DEADLINE, wait_for
 
 
 class ApiServer(Closing):
     """A server on a port of loopback; a context manager.
-
-    It ends with the process of the tests (see :mod:`tests.harness.nursery`).
 
     :param url: of its database.
     :param secured: it asks for tokens, see :class:`tests.core.unit.store.api.support.Tokens`.
@@ -32,7 +27,7 @@ class ApiServer(Closing):
     def __init__(self, url: str, *, secured: bool = False) -> None:
         self._arguments = [url, "secured" if secured else "open"]
         self.port = 0
-        self._process: Process | None = None
+        self._process: Popen[bytes] | None = None
         self._stderr = TemporaryFile()  # noqa: SIM115  # it lives as long as this does
 
     def __enter__(self) -> Self:
@@ -49,20 +44,12 @@ class ApiServer(Closing):
         # The listener is handed over: another test's program cannot take its port meanwhile.
         with socket.create_server(("127.0.0.1", 0)) as sock:
             self.port = sock.getsockname()[1]
-            if nursery.serves():
-                self._process = nursery.nursery("dfmeta-store").start(
-                    [__file__, *self._arguments],
-                    namespace=None,
-                    streams=(sock.fileno(), self._stderr.fileno(), self._stderr.fileno()),
-                    module=_NAME,
-                )
-            else:
-                self._process = netns.spawn(
-                    [sys.executable, "-m", _NAME, *self._arguments],
-                    cwd=ROOT,
-                    stdin=sock,
-                    stderr=self._stderr,
-                )
+            self._process = netns.spawn(
+                [sys.executable, "-m", "tests.host.store.server", *self._arguments],
+                cwd=netns.ROOT,
+                stdin=sock,
+                stderr=self._stderr,
+            )
         wait_for(self._answers, "the admin API")
 
     def kill(self) -> None:
@@ -93,7 +80,7 @@ class Connection(Closing):
 
     def __init__(self, port: int, *, headers: Mapping[str, str] | None = None) -> None:
         self._headers = dict(headers or {})
-        self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
 
     def close(self) -> None:
         """Close the connection."""

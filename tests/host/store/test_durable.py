@@ -9,7 +9,7 @@ from threading import Event
 
 from dfmeta.store.db.record import parse_document
 from dfmeta.store.db.repository import Repository
-from tests.core.unit.store.api.server import ApiServer, Connection
+from tests.host.store.server import ApiServer, Connection
 
 WRITERS = 4
 KILLS = 3

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.unit.store.api.server import ApiServer
 from tests.harness.admin_flood import SILENT, Flood, room_for
 from tests.harness.poll import wait_for
+from tests.host.store.server import ApiServer
 
 TAKEN = 1 << 20
 """Bytes of a refused request that the kernel's buffers and dfmeta take at most."""

@@ -1,0 +1,134 @@
+"""Merge patches, addresses and the cache should keep to their specifications."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfmeta.exceptions import StoreError
+from dfmeta.store.db.cache import ENTRY, Cache
+from dfmeta.store.db.networks import Address, containing, parse_address, parse_network
+from dfmeta.store.db.record import merge_patch, parse_document
+from tests.core.unit.store.support import named
+from tests.core.unit.support import INSTANCE
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+RFC_7396: list[tuple[object, dict[str, object], dict[str, object]]] = [
+    ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+    ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+    ({"a": "b"}, {"a": None}, {}),
+    ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+    ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+    ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+    (["a"], {"a": "b"}, {"a": "b"}),
+    ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+]
+"""Target, patch and result, as in appendix A."""
+
+
+def test_merge_patch_gives_the_results_of_rfc_7396() -> None:
+    for target, patch, expected in RFC_7396:
+        assert merge_patch(target, patch) == expected, (target, patch)
+
+
+@given(target=JSON, patch=st.dictionaries(st.text(), JSON))
+def test_merge_patch_is_idempotent_and_leaves_its_arguments_alone(
+    target: object, patch: dict[str, object]
+) -> None:
+    before = repr((target, patch))
+    once = merge_patch(target, patch)
+    assert merge_patch(once, patch) == once
+    assert repr((target, patch)) == before
+
+
+def test_stored_text_that_is_no_json_object_is_an_error() -> None:
+    assert parse_document(INSTANCE, None) == {}
+    for text in ("", "[]", "null", "{", '{"a": NaN}', "[" * 100_000):
+        with named(text), pytest.raises(StoreError, match=INSTANCE):
+            parse_document(INSTANCE, text)
+
+
+def test_a_network_is_canonical() -> None:
+    for text, network in (
+        ("192.0.2.7", "192.0.2.7/32"),
+        ("10.1.2.3/28", "10.1.2.0/28"),
+        ("10.1.2.3/255.255.255.240", "10.1.2.0/28"),
+        ("2001:0DB8:8583:0000::9", "2001:db8:8583::9/128"),
+        ("2001:db8::1/64", "2001:db8::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7/32"),
+        ("::ffff:192.0.2.7/124", "192.0.2.0/28"),
+        ("::ffff:0:0/96", "0.0.0.0/0"),
+        ("::/0", "::/0"),
+    ):
+        assert str(parse_network(text)) == network, text
+    assert parse_address("::ffff:192.0.2.7") == ip_address("192.0.2.7")
+
+
+def test_text_that_is_no_network_is_refused() -> None:
+    for text in ("", "host", "10.1.2", "10.1.2.3/33", "fe80::1%eth0", "1", " ::1"):
+        with named(text), pytest.raises(ValueError, match=r"address|network"):
+            parse_network(text)
+        with named(text), pytest.raises(ValueError, match=r"address"):
+            parse_address(text)
+
+
+@given(
+    st.integers(0, 2**32 - 1).map(IPv4Address)
+    | st.integers(0, 2**128 - 1).map(IPv6Address)
+    | st.builds(
+        lambda high, low: IPv6Address(high << 32 | low),
+        st.sampled_from([0, 0xFFFF, 1 << 32, 1 << 95]),
+        st.integers(0, 2**32 - 1),
+    )
+)
+def test_the_networks_of_an_address_are_written_as_they_are_stored(address: Address) -> None:
+    expected = [
+        str(ip_network((address, prefix), strict=False))
+        for prefix in range(address.max_prefixlen, -1, -1)
+    ]
+    assert containing(address) == expected
+
+
+def test_the_cache_evicts_the_least_used_value() -> None:
+    cache: Cache[int] = Cache(limit=5 * ENTRY)
+    for number in range(5):
+        cache.put(str(number), 7, number, size=0)
+    assert cache.get("0") == (7, 0)
+    cache.put("5", 7, 5, size=0)
+    assert cache.get("1") is None
+    assert cache.get("0") == (7, 0)
+
+
+def test_a_value_too_large_for_the_cache_ends_the_earlier_one() -> None:
+    cache: Cache[int] = Cache(limit=8 * ENTRY)
+    cache.put("a", 0, 1, size=0)
+    cache.put("a", 1, 2, size=2 * ENTRY)
+    assert cache.get("a") is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdefgh"), st.booleans(), st.integers(0, 9 * ENTRY)),
+    )
+)
+def test_the_cache_never_exceeds_its_limit(steps: list[tuple[str, bool, int]]) -> None:
+    cache: Cache[int] = Cache(limit=16 * ENTRY)
+    sizes: dict[str, int] = {}
+    for name, put, size in steps:
+        if put:
+            cache.put(name, 0, size, size=size)
+            sizes[name] = size + ENTRY
+        else:
+            cache.drop(name)
+        kept = [one for one in "abcdefgh" if cache.get(one) is not None]
+        assert sum(sizes[one] for one in kept) <= 16 * ENTRY
+        assert len(cache) == len(kept)
+    cache.clear()
+    assert len(cache) == 0

@@ -1,0 +1,153 @@
+"""Queries that wait for another one should share it, in threads and in a patched process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from dfmeta.store.db.record import Kind, Record
+from dfmeta.store.db.repository import Repository
+from dfmeta.store.http import Client, Reply
+from dfmeta.store.lookup.memory import Flights
+from dfmeta.store.lookup.puller import Puller
+from dfmeta.store.lookup.upstream import AT_ONCE, Patience, Upstream
+from tests.core.unit.store.lookup import support
+from tests.core.unit.store.lookup.support import METADATA, build, hostname, metadata, store
+from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
+from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
+from tests.harness.poll import wait_for
+
+__all__ = ["build", "store"]
+
+GREEN = """
+import eventlet
+eventlet.monkey_patch()
+import sys
+from dfmeta.exceptions import LookupAwayError
+from dfmeta.store.lookup.puller import Puller
+from dfmeta.store.http import Client
+from dfmeta.store.lookup.upstream import Patience, Upstream
+from dfmeta.store.guest.need import METADATA_ALONE
+from dfmeta.store.db.repository import Repository
+
+url, database, known, unknown = sys.argv[1:]
+turns = 0
+
+def turn():
+    global turns
+    while True:
+        turns += 1
+        eventlet.sleep(0.01)
+
+eventlet.spawn(turn)
+upstream = Upstream(url, client=Client(), patience=Patience(60, 0))
+puller = Puller(Repository(database), upstream)
+asking = [eventlet.spawn(puller.get, known, METADATA_ALONE) for _ in range(50)]
+print(len({one.wait().metadata for one in asking}))
+upstream._patience = Patience(0.5, 0)
+turns = 0
+try:
+    puller.get(unknown)
+except LookupAwayError as error:
+    # A hub that is kept gives no turn; upstream would trickle without end.
+    print("in time" in str(error), turns > 5)
+"""
+
+
+@pytest.fixture
+def database_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/state/store.db"
+
+
+def is_waiting(thread: threading.Thread) -> bool:
+    """Whether a thread waits for an event."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code is threading.Condition.wait.__code__
+
+
+def test_refreshes_at_once_share_one_query(store: support.OtherStore, build: support.Build) -> None:
+    go = threading.Event()
+
+    def answer(_asked: support.Asked) -> Reply:
+        go.wait()
+        return metadata()
+
+    store.answer = answer
+    puller = build()
+    records: list[Record | None] = []
+    threads = [
+        threading.Thread(target=lambda: records.append(puller.refresh(Kind.METADATA, INSTANCE)))
+        for _ in range(5)
+    ]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: sum(is_waiting(one) for one in threads) == 5, "all to wait")
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert [hostname(one) for one in records] == ["a"] * 5
+    assert len(store.asked) == 1
+
+
+class Ended(BaseException):
+    """As eventlet ends a greenthread whose time is over."""
+
+
+def test_a_waiting_caller_takes_over_from_one_that_is_ended() -> None:
+    flights = Flights()
+    results: list[str] = []
+    second = threading.Thread(target=lambda: results.append(flights.run("a", lambda: "second")))
+
+    def first() -> str:
+        second.start()
+        wait_for(lambda: is_waiting(second), "the second caller to wait")
+        raise Ended
+
+    with pytest.raises(Ended):
+        flights.run("a", first)
+    second.join()
+    assert results == ["second"]
+    assert not flights.busy("a")
+
+
+def test_a_storm_of_different_guests_is_answered_over_few_connections(
+    repository: Repository,
+) -> None:
+    def answer(asked: Asked) -> bytes:
+        path, _, address = asked.target.partition("?ip_address=")
+        if path != "/device-metadata":
+            return NOT_FOUND
+        instance = f"6f1c2b5e-3a44-4a55-9d0e-{int(address.rpartition('.')[2]):012x}"
+        return reply({"id": instance, "ipAddresses": [address], "metadata": {"hostname": address}})
+
+    with OtherStore(answer) as server, ThreadPoolExecutor(100) as pool:
+        puller = Puller(repository, Upstream(server.url, client=Client(), patience=Patience(60, 0)))
+        names = [f"10.0.0.{number}" for number in range(1, 101)]
+        records = pool.map(lambda name: puller.find(ip_address(name)), names)
+        assert [hostname(one) for one in records] == names
+        puller.close()
+        assert server.connections <= 2 * AT_ONCE
+
+
+def test_greenthreads_share_one_query_and_do_not_stop_the_hub(url: str) -> None:
+    with OtherStore() as server:
+
+        def answer(asked: Asked) -> bytes | Iterator[bytes]:
+            if asked.target == METADATA:
+                return reply({"id": INSTANCE, "ipAddresses": [], "metadata": {}})
+            return server.trickle(b"HTTP/1.1 200 OK\r\n", b"X: a\r\n")
+
+        server.answer = answer
+        command = [sys.executable, "-W", "ignore", "-c", GREEN]
+        ran = subprocess.run(
+            [*command, server.url, url, INSTANCE, OTHER_INSTANCE], capture_output=True, text=True
+        )
+        assert ran.stdout.split() == ["1", "True", "True"], ran.stderr
+        assert server.targets().count(METADATA) == 1

@@ -1,0 +1,160 @@
+"""Commands of the store on a terminal and in a pipe: progress, questions and tables."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from dfmeta.cli import common
+from dfmeta.store.db.repository import Repository
+from tests.core.unit.support import INSTANCE
+from tests.harness.agent import program
+from tests.harness.poll import wait_for
+from tests.harness.tty import on_terminal
+
+PROGRAM = (
+    sys.executable,
+    "-c",
+    (
+        "import os; from dfmeta.cli import progress; from dfmeta.cli.ctl import main; "
+        "progress.LINES = float(os.environ.get('DFMETA_TEST_LINES', 5)); "
+        "progress.BEGIN = float(os.environ.get('DFMETA_TEST_BEGIN', 1)); main()"
+    ),
+    "store",
+    "import",
+)
+
+
+@contextlib.contextmanager
+def importing(config: Path, stderr: int) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """An import of a hundred lines from a pipe that stays open."""
+    with subprocess.Popen(
+        [*PROGRAM, "--config-file", str(config), "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    ) as process:
+        assert process.stdin is not None
+        for number in range(100):
+            one = f"00000000-0000-0000-0000-{number:012}"
+            process.stdin.write(b"%s\n" % json.dumps({"id": one, "metadata": {}}).encode())
+        process.stdin.flush()
+        yield process, process.stdin
+
+
+def text_of(shown: list[bytes]) -> str:
+    """Return the text of a terminal without colours, whatever the number of bytes in it."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(shown).decode())
+    return re.sub(r"[0-9,]+ bytes", "100 bytes", text)
+
+
+def count(url: str) -> int:
+    with Repository(url) as repository:
+        return repository.count()
+
+
+def test_an_import_shows_a_bar_on_a_terminal_and_keeps_its_messages(config: Path, url: str) -> None:
+    main, terminal = pty.openpty()
+    shown: list[bytes] = []
+
+    def read_all() -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(main, 65536):
+                shown.append(data)
+
+    reader = threading.Thread(target=read_all)
+    reader.start()
+    with importing(config, terminal) as (process, feed):
+        os.close(terminal)
+        wait_for(lambda: "100 bytes" in text_of(shown), "the bar")
+        feed.write(b"{\n")
+        feed.close()
+        status = process.wait()
+        printed = process.stdout.read() if process.stdout else b""
+    reader.join()
+    os.close(main)
+    assert (status, printed) == (1, b"imported: 0 seeds, 100 lines\n")
+    assert "importing -" in text_of(shown)
+    assert "not imported" in text_of(shown)
+    assert count(url) == 100
+
+
+def test_an_import_in_a_pipe_reports_its_progress_in_lines(
+    config: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DFMETA_TEST_LINES", "0.2")
+    read, write = os.pipe()
+    with importing(config, write) as (process, feed):
+        os.close(write)
+        with os.fdopen(read) as lines:
+            # On a busy machine, to open the store takes long enough for a line as well.
+            first = next(line for line in lines if "opening the store" not in line)
+            feed.close()
+            assert process.wait() == 0
+            rest = lines.readlines()
+    assert re.fullmatch(r"dfmeta: importing -: [0-9,]+ bytes, [0-9,]+ a second\n", first)
+    assert all(line.startswith("dfmeta: importing -: ") for line in rest)
+    assert count(url) == 100
+
+
+def test_a_short_import_shows_no_bar(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DFMETA_TEST_BEGIN", "60")
+    file = tmp_path / "r.jsonl"
+    file.write_text(json.dumps({"id": INSTANCE, "metadata": {}}))
+    main, terminal = pty.openpty()
+    line = [*PROGRAM, "--config-file", str(config), str(file)]
+    subprocess.run(line, stderr=terminal, stdout=subprocess.DEVNULL, check=True)
+    os.set_blocking(main, False)
+    with pytest.raises(BlockingIOError):
+        os.read(main, 1)
+    os.close(terminal)
+    os.close(main)
+
+
+def test_delete_asks_first_on_a_terminal(url: str, config: Path) -> None:
+    line = [*program("dfmeta"), "store", "delete", INSTANCE, "--config-file", str(config)]
+    for typed, options, status in (("n\n", (), 1), ("y\n", (), 0), ("", ("--yes",), 0)):
+        with Repository(url) as repository:
+            repository.put(INSTANCE)
+        done = on_terminal([*line, *options], columns=80, typed=typed)
+        assert done.status == status, done.text
+        assert ("Delete the record of" in done.text) == bool(typed), done.text
+        assert ("Nothing was changed." in done.text) == bool(status), done.text
+        assert count(url) == status
+
+
+def test_a_table_is_drawn_on_a_terminal_and_markup_means_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    main, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        row = {"id": "i" * 36, "a": "[red]x[/red]", "b": "y" * 100}
+        common.print_rows([row], {"id": "ID", "a": "HEAD", "b": "B"}, common.TABLE)
+        monkeypatch.undo()
+        stdout.flush()
+        shown = os.read(main, 65536).decode()
+    os.close(main)
+    for text in ("HEAD", "[red]x[/red]", "i" * 36, "\u2500"):
+        assert text in shown
+    assert shown.count("y") == 100
+
+
+def test_the_libraries_of_the_store_are_loaded_for_its_commands_alone() -> None:
+    code = "import sys, dfmeta.cli.ctl; print([m for m in sys.modules if 'sqlalchemy' in m])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,96 @@
+"""Tokens of files and of issuers should hold in processes of their own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+from dfmeta.store.auth import edit
+from dfmeta.store.auth.edit import Grant
+from dfmeta.store.auth.tokens import TokenFile
+from tests.harness.certificates import Authority
+from tests.harness.issuer import Issuer, send
+
+READ = Grant(("read",), datetime(2030, 1, 31, 12, tzinfo=UTC))
+GREEN = """
+import eventlet
+eventlet.monkey_patch()
+import sys
+from dfmeta.store.auth.oidc import fetch_json
+from dfmeta.exceptions import IssuerError
+
+turns = 0
+
+def turn():
+    global turns
+    while True:
+        turns += 1
+        eventlet.sleep(0.01)
+
+eventlet.spawn(turn)
+try:
+    found = fetch_json(sys.argv[1], timeout=float(sys.argv[2]))
+except IssuerError as error:
+    found = str(error)
+print(turns, found)
+"""
+
+
+def _add_some(path: Path, start: int) -> None:
+    for number in range(start, start + 10):
+        edit.add(path, READ, f"token {number}")
+
+
+def test_processes_that_add_tokens_at_once_lose_none(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_add_some, args=(path, 10 * n)) for n in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * 4
+    file = TokenFile(path)
+    assert all(file.client(f"token {number}") for number in range(40))
+
+
+def green(url: str, timeout: float, **environment: str) -> tuple[int, str]:
+    """Fetch in a process that is patched as the daemons are: turns of others, and the document."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", GREEN, url, str(timeout)],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    turns, _, found = ran.stdout.strip().partition(" ")
+    return int(turns), found
+
+
+def test_a_slow_issuer_does_not_stop_the_hub() -> None:
+    def slow(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        # Until the client closes the connection.
+        handler.rfile.read(1)
+
+    with Issuer() as issuer:
+        issuer.answers["/x"] = slow
+        turns, found = green(f"{issuer.url}/x", 0.5)
+    assert "no answer in time" in found
+    assert turns >= 5
+
+
+def test_the_certificate_of_an_issuer_is_checked(authority: Authority) -> None:
+    with Issuer(tls=authority.issue("localhost")) as issuer:
+        issuer.answers["/x"] = lambda handler: send(handler, {"a": 1})
+        url = f"{issuer.url}/x"
+        trusted = {"SSL_CERT_FILE": str(authority.certificate)}
+        assert green(url, 30, **trusted)[1] == "{'a': 1}"
+        assert "certificate is not trusted" in green(url, 30)[1]
+        wrong = url.replace("localhost", "127.0.0.1")
+        assert "certificate is not trusted" in green(wrong, 30, **trusted)[1]
