@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from bench import engine, store_targets
+from bench import store_targets
 from bench.direct import counter
 from bench.load import parse
 from bench.store_targets import FORWARDING, SQLITE
@@ -24,19 +18,12 @@ from bench.targets import (
     ratio,
     targets,
 )
-from bench.throughput import LOADS, Cell
 
 SAID = (
     "Running 3s test @ http://169.254.169.254:18080/\n  2 threads and 32 connections\n"
     "Requests/sec:   1000.00\n"
     '{"requests": 3000, "microseconds": 2000000, "p50": 250, "p99": 4000, "max": 9000, '
     '"connect": 1, "read": 2, "write": 3, "status": 400, "timeout": 5}\n'
-)
-CELL = Cell(
-    **dict.fromkeys(("rate", "p50", "p99", "cpu", "memory", "idle"), 1.0),
-    **dict.fromkeys(("requests", "failed", "resent"), 0),
-    rates=[1.0],
-    causes={},
 )
 NETSTAT = (
     "TcpExt: SyncookiesSent TCPSynRetrans TCPOrigDataSent\n"
@@ -110,35 +97,6 @@ def test_a_target_is_met_by_its_bound_alone() -> None:
     rates = [one for one in targets(run) if "requests a second" in one.name]
     assert [(one.value, one.met) for one in rates] == [(2.5, True), (0.125, False)]
     assert rates[0].wanted == "at least 2.5, aim 4"
-
-
-class Turns:
-    """Each of two proxies is asked under a load; the rates are given."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, rates: Iterable[float]) -> None:
-        self.asked: list[str] = []
-        left = iter(rates)
-
-        def ask(direct: str, _proxy: object, _load: object, *, seconds: int) -> Cell:
-            assert seconds == engine.SECONDS
-            self.asked.append(direct)
-            return replace(CELL, rate=next(left))
-
-        monkeypatch.setattr(engine, "ask", ask)
-        places: Any = {name: (SimpleNamespace(direct=name), None) for name in "ab"}
-        self.comparison = engine.Comparison(places)
-
-
-def test_each_turn_gives_a_ratio_whichever_proxy_is_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = Turns(monkeypatch, [1.0, 2.0, 4.0, 3.0, 1.0, 0.0])
-    for swapped in (False, True, False):
-        turns.comparison.turn(("a", "b"), LOADS[1], swapped=swapped)
-    assert turns.asked == ["a", "b", "b", "a", "a", "b"]
-    found = turns.comparison.report()
-    *ratios, last = found["ratios"]["a / b"]["new 32"]
-    assert ratios == [0.5, 0.75]
-    assert math.isnan(last)
-    assert found["proxies"]["b"]["new 32"]["rate"] == 2.0
 
 
 def test_a_proxy_that_was_not_measured_with_a_number_of_guests_has_a_dash() -> None:

@@ -251,18 +251,6 @@ class OfTheHost:
         self.now += REST
 
 
-def test_the_owner_of_a_number_in_the_pipe_is_known() -> None:
-    world = OfTheHost()
-    world.registry.set_port(port())
-    key = world.key(world.learn(13))
-    claim = world.mirror.claim(key)
-    assert claim is not None
-    assert claim == world.registry.claim(key)
-    world.registry.set_port(port(instance=OTHER_INSTANCE))
-    assert world.mirror.claim(key) is None
-    assert not world.mirror.holds(claim)
-
-
 @pytest.mark.parametrize("backwards", [False, True])
 def test_a_number_is_its_latest_ports_in_any_order_of_news(
     backwards: bool,

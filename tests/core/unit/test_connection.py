@@ -19,7 +19,7 @@ from eventlet.event import Event
 from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
-from dfmeta.model import Endpoint, GuestRequest
+from dfmeta.model import GuestRequest
 from dfmeta.proxy.connection import GuestConnection, render
 from dfmeta.proxy.exchange import Abandoned, Exchange
 from dfmeta.proxy.http1 import HeadLimits
@@ -30,7 +30,6 @@ from dfmeta.registry import Registry
 from dfmeta.runtime import clock
 from tests.core.unit.support import AMPLE, claim_of, let_hub_run, port, until
 
-HERE = Endpoint(13)
 HOST = "Host: 169.254.169.254\r\n"
 GET = f"GET /a HTTP/1.1\r\n{HOST}\r\n".encode()
 PATIENT = Limits(

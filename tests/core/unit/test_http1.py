@@ -360,27 +360,6 @@ def test_a_well_formed_request_is_read() -> None:
         assert {field: getattr(head, field) for field in fields} == fields, name
 
 
-def test_a_head_is_all_that_it_says() -> None:
-    assert parse_head(CLOUD_INIT) == Head(
-        method="GET",
-        target="/openstack/2018-08-27/meta_data.json",
-        path="/openstack/2018-08-27/meta_data.json",
-        query="",
-        minor=1,
-        headers={
-            "host": "169.254.169.254",
-            "user-agent": "Cloud-Init/22.4.2",
-            "accept-encoding": "gzip, deflate",
-            "accept": "*/*",
-            "connection": "keep-alive",
-        },
-        length=0,
-        chunked=False,
-        keep_alive=True,
-        expects_continue=False,
-    )
-
-
 def test_a_malformed_request_is_refused_in_any_pieces() -> None:
     for name, head in REFUSED.items():
         assert refusal(head) == (400, "malformed"), name
