@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import os
-import socket
-import subprocess
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import eventlet
 import pytest
 
 from dfmeta.proxy.haproxy import process as process_module
-from dfmeta.proxy.haproxy.config import IN_DOUBT, render, waiting
+from dfmeta.proxy.haproxy.config import IN_DOUBT, waiting
 from dfmeta.proxy.haproxy.plain import (
     REPEATED,
     USUAL_NAMES,
@@ -23,10 +20,12 @@ from dfmeta.proxy.haproxy.plain import (
     USUAL_TARGETS,
 )
 from dfmeta.proxy.haproxy.plan import Descriptors, Plan
+from dfmeta.proxy.haproxy.process import Process, Secrets
+from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.http1 import HeadLimits
 from dfmeta.proxy.limits import Limits
 from tests.core.unit.haproxy.support import PLANS, value
-from tests.core.unit.support import until
+from tests.core.unit.support import let_hub_run, until
 from tests.core.unit.upstream import OK as ANSWER
 from tests.core.unit.upstream import Asked, Upstream, hang
 from tests.harness.agent import HAPROXY
@@ -40,68 +39,39 @@ BEYOND = 256
 """Bytes by which a request may be larger than the daemon allows, as the page says."""
 
 
-class Files:
-    """Descriptors as a process of haproxy inherits them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Program):
+    """haproxy that checks its configuration, and ends."""
 
-    def __init__(self, authority: Authority) -> None:
-        self._all: list[int] = []
-        pair = authority.issue("client")
-        listener = eventlet.listen((HERE, 0))
-        link, self._link = socket.socketpair()
-        self.given = Descriptors(
-            listeners=(self._keep(os.dup(listener.fileno())),),
-            cli=self._keep(link.detach()),
-            log=self._file(b""),
-            map=self._file(b""),
-            away=self._file(b"HTTP/1.1 503 Away\r\nContent-Length: 0\r\n\r\n"),
-            ca=self._file(authority.certificate.read_bytes()),
-            cert=self._file(pair.certificate.read_bytes() + pair.key.read_bytes()),
-        )
-        listener.close()
-
-    def _keep(self, descriptor: int) -> int:
-        self._all.append(descriptor)
-        return descriptor
-
-    def _file(self, content: bytes) -> int:
-        descriptor = self._keep(os.memfd_create("test"))
-        os.write(descriptor, content)
-        return descriptor
-
-    def check(self, plan: Plan, given: Descriptors, *, lua: bool = True) -> str:
-        """What haproxy says of the configuration; empty: it accepts it."""
-        if lua:
-            text = waiting(plan, given).encode("ascii")
-            given = replace(given, waiting=self._file(text))
-        configuration = self._file(render(plan, given).encode("ascii"))
-        result = subprocess.run(
-            [HAPROXY, "-c", "-f", f"/proc/self/fd/{configuration}"],
-            pass_fds=self._all,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return result.stderr if result.stderr or not result.returncode else str(result.returncode)
-
-    def close(self) -> None:
-        self._link.close()
-        for descriptor in self._all:
-            os.close(descriptor)
+    def command(self, *arguments: str, descriptors: int) -> list[str]:
+        del descriptors
+        return [self.binary, "-c", *arguments]
 
 
-@pytest.fixture
-def files(authority: Authority) -> Iterator[Files]:
-    made = Files(authority)
-    yield made
-    made.close()
+def test_haproxy_accepts_each_plan_without_a_warning(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = authority.issue("client")
+    cert = pair.certificate.read_bytes() + pair.key.read_bytes()
+    own = Secrets(ca=authority.certificate.read_bytes(), cert=cert)
+    checking = Check(binary=str(HAPROXY), user="nobody")
+    listener = eventlet.listen((HERE, 0))
 
+    def accepted(plan: Plan, secrets: Secrets = own, program: Program = checking) -> bool:
+        caplog.clear()
+        process = Process(program, plan, secrets, listeners=[listener], told=print)
+        process.wait()
+        let_hub_run()  # for the end of the lines
+        process.close()
+        return process.status == 0 and not caplog.records
 
-def test_haproxy_accepts_each_plan_without_a_warning(files: Files) -> None:
     for name, plan in PLANS.items():
-        assert files.check(plan, files.given) == "", name
-    assert files.check(PLANS["plain"], files.given, lua=False) == ""
-    assert files.check(PLANS["tls"], replace(files.given, ca=None, cert=None)) == ""
-    assert "ALERT" in files.check(PLANS["tls"], replace(files.given, ca=files.given.map))
+        assert accepted(plan), (name, caplog.text)
+    assert accepted(PLANS["plain"], program=replace(checking, lua=False)), caplog.text
+    assert accepted(PLANS["tls"], Secrets()), caplog.text
+    assert not accepted(PLANS["tls"], Secrets(ca=b"none"))
+    assert "config : " in caplog.text
+    listener.close()
 
 
 def request(line: str = "GET /latest HTTP/1.1", *headers: str) -> bytes:
@@ -457,34 +427,11 @@ def test_requests_of_a_guest_in_doubt_are_the_daemons(known: Known, upstream: Up
 # Several hosts
 
 
-def test_host_that_does_not_answer_in_time_rests(
-    loopback: Known, upstreams: Callable[..., Upstream]
-) -> None:
-    hosts = [upstreams(hang), upstreams(hang), upstreams()]
-    # Each host has one second, and the last one answers at once.
+def test_hosts_without_an_answer_rest(loopback: Known, upstreams: Callable[..., Upstream]) -> None:
+    hosts = [upstreams(lambda _asked: b"SSH-2.0-a\r\n"), upstreams(hang), upstreams()]
+    # Each host has one second; the first speaks no HTTP, and the last one answers at once.
     haproxy = loopback(*map(server, hosts), several=True, hold_timeout=2.0).checked()
     haproxy.put(value())
     for _ in range(3):
         assert haproxy.ask().startswith(OK)
     assert [len(host.asked) for host in hosts] == [1, 1, 3]
-
-
-def test_no_host_is_tried_for_ever_if_none_answers_in_time(
-    loopback: Known, upstreams: Callable[..., Upstream]
-) -> None:
-    hosts = [upstreams(hang), upstreams(hang)]
-    haproxy = loopback(*map(server, hosts), several=True, hold_timeout=0.2).checked()
-    haproxy.put(value())
-    assert haproxy.ask().startswith(b"HTTP/1.1 503")
-    until(lambda: sum(len(host.asked) for host in hosts) == 3, "all tries")
-
-
-def test_another_host_is_asked_where_one_does_not_speak_http(
-    loopback: Known, upstream: Upstream, upstreams: Callable[..., Upstream]
-) -> None:
-    upstream.script = lambda _asked: b"SSH-2.0-a\r\n"
-    other = upstreams()
-    haproxy = loopback(server(upstream), server(other), several=True).checked()
-    haproxy.put(value())
-    assert haproxy.ask().startswith(b"HTTP/1.1 200 OK")
-    assert (len(upstream.asked), len(other.asked)) == (1, 1)
