@@ -33,7 +33,7 @@ def dfmeta(
     return run
 
 
-def test_what_nobody_has_thought_of_is_one_line(
+def test_unexpected_error_is_one_line(
     dfmeta: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ctl.COMMANDS, "ports", ctl.Place("json", "nothing", ""))
@@ -46,7 +46,7 @@ def test_what_nobody_has_thought_of_is_one_line(
 
 
 @pytest.mark.parametrize(("value", "shown"), [("1", True), ("0", False), ("", False)])
-def test_its_traceback_is_there_for_who_asks(
+def test_traceback_is_printed_on_request(
     dfmeta: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, value: str, shown: bool
 ) -> None:
     monkeypatch.setitem(ctl.COMMANDS, "ports", ctl.Place("json", "nothing", ""))
@@ -103,7 +103,7 @@ def test_nothing_at_all_shows_the_help(dfmeta: Callable[..., Said]) -> None:
 
 
 @pytest.mark.parametrize("module", [daemon, central], ids=["agent", "store"])
-def test_a_daemon_says_an_unknown_argument_in_one_line(
+def test_daemon_names_an_unknown_argument_in_one_line(
     module: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert module.run(["--hold-timeout"]) == 2

@@ -131,7 +131,7 @@ def test_a_syn_of_a_port_that_went_meanwhile_is_not_released(rig: Rig) -> None:
         (syn(vid=7), 13, "unknown_port"),
     ],
 )
-def test_what_is_not_answered_is_counted(rig: Rig, frame: bytes, ofport: int, outcome: str) -> None:
+def test_ignored_packet_in_is_counted(rig: Rig, frame: bytes, ofport: int, outcome: str) -> None:
     before = packet_ins(outcome)
     rig.switch.sent.clear()
     send(rig, frame, ofport)
@@ -170,7 +170,7 @@ def test_an_address_keeps_its_slot_until_its_syn_is_sent_on(rig: Rig) -> None:
     assert len(rig.switch.packet_outs()) == 8
 
 
-def test_what_waits_too_long_is_given_up(waiting: Rig) -> None:
+def test_held_syn_is_given_up_after_the_hold_timeout(waiting: Rig) -> None:
     send(waiting, syn())
     waiting.now += waiting.hold_timeout + 0.1
     waiting.learner.expire()
@@ -229,7 +229,7 @@ def test_expiry_takes_those_that_wait_since_earlier() -> None:
     assert holds.expire(100.0) == 0
 
 
-def test_what_a_first_syn_takes_counts_from_its_packet_in(
+def test_seconds_of_a_first_syn_count_from_its_packet_in(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def total() -> float:

@@ -15,7 +15,7 @@ def ovsdb(tmp_path: Path) -> str:
     return f"unix:{tmp_path}/db.sock"
 
 
-def test_a_second_daemon_on_a_bridge_is_refused_and_told_which(ovsdb: str) -> None:
+def test_second_daemon_on_a_bridge_is_refused_with_the_lock(ovsdb: str) -> None:
     with BridgeLock(ovsdb, "br-int"):
         with pytest.raises(AlreadyRunningError, match="already serves br-int") as caught:
             BridgeLock(ovsdb, "br-int").__enter__()

@@ -37,7 +37,7 @@ def test_other_lines_stay_as_they_are(args: tuple[object, ...]) -> None:
     assert FORMATTER.format(record(message, *args)) == f"WARNING {args[0] if args else message}"
 
 
-def test_what_was_logged_stays_for_other_handlers_and_the_traceback_follows() -> None:
+def test_record_stays_as_it_is_and_the_traceback_follows() -> None:
     try:
         raise ERROR
     except HostError:

@@ -177,7 +177,7 @@ def dumped(wire: Wire, one: Flow) -> list[Any]:
 
 
 @pytest.mark.parametrize("bridge", LAYOUTS)
-def test_a_dump_reads_as_what_was_added(bridge: str) -> None:
+def test_dump_reads_as_the_flow_that_was_added(bridge: str) -> None:
     wire = Wire(LAYOUTS[bridge])
     for one in both_bridges(Guest(HERE, None, KNOWN), scheme())[bridge]:
         for entry in dumped(wire, one):
@@ -244,7 +244,7 @@ def test_a_service_flow_with_the_number_of_another_guest_has_no_slot(number: int
 
 
 @pytest.mark.parametrize("number", KNOWN)
-def test_any_other_flow_of_a_number_without_an_owner_serves_nobody(number: int) -> None:
+def test_other_flow_of_a_number_without_an_owner_serves_no_guest(number: int) -> None:
     keys = scheme(owned=False)
     asked = MetaPurpose.META_KEY_ARP if number == NUMBER else MetaPurpose.META_KEY_ND
     flows = [of("br-int", Purpose.REPLY, number)]
@@ -257,7 +257,7 @@ def test_any_other_flow_of_a_number_without_an_owner_serves_nobody(number: int) 
 
 
 @pytest.mark.parametrize("value", ["nonsense", 7, ("fa:16:ee:00:00:00", "ff:ff:ff:00:00:00")])
-def test_a_damaged_flow_of_the_second_bridge_serves_nobody(value: Value) -> None:
+def test_damaged_flow_of_the_second_bridge_serves_no_guest(value: Value) -> None:
     keys = scheme()
     for purpose, field in (
         (MetaPurpose.META_SOURCE, "eth_src"),
@@ -291,6 +291,6 @@ def test_a_flow_of_the_other_scheme_has_no_slot() -> None:
             assert read_address(one, IN_PORT).slot is None
 
 
-def test_a_bare_flow_of_any_purpose_serves_nobody() -> None:
+def test_bare_flow_of_any_purpose_serves_no_guest() -> None:
     for purpose in (*Purpose, *MetaPurpose):
         assert read_address(Flow(purpose, ()), scheme()) == FlowAddress()

@@ -53,7 +53,7 @@ def test_a_number_comes_back_from_its_meta_ip_and_from_its_meta_mac(number: int)
 
 @pytest.mark.parametrize("cidr", [SMALL, CIDR, IPv4Network("192.0.2.8/29")], ids=str)
 @pytest.mark.parametrize("version", [4, 6])
-def test_what_the_host_itself_uses_is_no_guests(cidr: IPv4Network, version: int) -> None:
+def test_addresses_of_the_host_are_no_guests(cidr: IPv4Network, version: int) -> None:
     keys = meta_keys(cidr)
     for text in (keys.gateway(version), keys.probe_key(version), keys.next_hop(version)):
         address = ip_address(text)
@@ -106,7 +106,7 @@ def test_a_number_without_an_owner_identifies_no_guest() -> None:
     keys.disown(HERE, 7)
 
 
-def test_a_former_owner_takes_a_number_from_nobody() -> None:
+def test_former_owner_takes_no_number_away() -> None:
     keys = meta_keys()
     keys.own(HERE, 7)
     keys.own(THERE, 7)

@@ -55,7 +55,7 @@ class Host:
         return found, rows.asked
 
 
-def test_the_numbers_of_the_second_bridge_are_told() -> None:
+def test_numbers_of_the_second_bridge_are_read() -> None:
     found, _asked = Host().read()
     assert found == MetaRows(
         datapath_id=0xAABBCCDDEEFF,

@@ -79,7 +79,7 @@ def test_a_message_over_another_connection_does_not_count(app: MetadataApp, rig:
     assert rig.controller.ready
 
 
-def test_a_connection_that_is_up_or_gone_is_told(app: MetadataApp, rig: Rig) -> None:
+def test_state_of_the_connection_reaches_the_controller(app: MetadataApp, rig: Rig) -> None:
     rig.disconnect()
     new = Datapath()
     app.state_change(SimpleNamespace(datapath=new, state=MAIN_DISPATCHER))
@@ -99,7 +99,9 @@ def test_a_connection_that_is_up_or_gone_is_told(app: MetadataApp, rig: Rig) -> 
         (struct.pack("!HHI", ofp.OFPET_EXPERIMENTER, 2308, 0x4F4E4600), "experimenter error 2308"),
     ],
 )
-def test_an_error_is_told_to_who_waits(app: MetadataApp, rig: Rig, body: bytes, text: str) -> None:
+def test_error_reaches_the_pending_request(
+    app: MetadataApp, rig: Rig, body: bytes, text: str
+) -> None:
     rig.switch.silent = True
     pending = rig.channel.request(rig.channel.wire.dump(), "the dump")
     let_hub_run()

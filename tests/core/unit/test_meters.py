@@ -159,7 +159,7 @@ def test_cleanup_leaves_a_meter_that_another_has_changed_or_uses(rig: Rig) -> No
     assert foreign(cleanup) == [0x99]
 
 
-def test_an_id_of_somebody_elses_is_not_taken() -> None:
+def test_foreign_meter_id_is_not_taken() -> None:
     rig = Rig()
     rig.switch.meters = {OWN: 4321, FIRST_ID: 7}
     rig.connect()

@@ -31,14 +31,14 @@ def written(families: list[metrics.Metric]) -> dict[tuple[str, tuple[tuple[str, 
     }
 
 
-def test_what_goes_over_the_pipe_is_what_was_counted() -> None:
+def test_counts_survive_the_pipe() -> None:
     metrics.REQUESTS.labels("2xx", "store").inc()
     sent = metrics.samples_from(json.loads(json.dumps(metrics.samples())))
     own = written(list(metrics.REGISTRY.collect()))
     assert {key: sent[key] for key in own} == own
 
 
-def test_what_a_process_that_has_ended_had_open_is_gone() -> None:
+def test_gauges_of_an_ended_process_are_gone() -> None:
     counted: metrics.Samples = {
         ("dfmeta_requests_total", (("backend", "store"), ("status", "2xx"))): 5.0,
         ("dfmeta_request_seconds_count", ()): 2.0,

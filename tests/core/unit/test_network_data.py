@@ -97,7 +97,7 @@ def test_a_vm_may_have_a_vlan_id_on_two_trunks() -> None:
 
 
 @pytest.mark.parametrize("vlan_id", [100, "100"])
-def test_a_vlan_that_the_document_has_is_not_told_twice(vlan_id: object) -> None:
+def test_vlan_of_the_document_is_not_added_twice(vlan_id: object) -> None:
     own = {**LINK, "id": "mine", "vlan_id": vlan_id, "vlan_mac_address": TWO}
     document = json.dumps(nova(own)).encode()
     assert with_vlans(document, [VLAN]) == document
@@ -253,7 +253,7 @@ def test_the_file_has_one_spelling(path: str, *, yes: bool) -> None:
 BODY = json.dumps(NOVA).encode()
 
 
-def test_a_completed_answer_keeps_its_type_and_what_still_holds() -> None:
+def test_completed_answer_keeps_its_type_and_valid_headers() -> None:
     given = (("Content-Length", "9"), ("Last-Modified", "a"), ("X-A", "1"), ("X-A", "2"))
     answer = completed(Answer(200, BODY, headers=given), [VLAN], GuestRequest("GET", PATH))
     assert answer == Answer(200, with_vlans(BODY, [VLAN]), headers=(("X-A", "1"), ("X-A", "2")))

@@ -49,7 +49,7 @@ ALLOWED = {
 }
 
 
-def test_a_request_is_signed_and_says_who_asks(upstream: Upstream, backend: Any) -> None:
+def test_request_is_signed_and_has_the_guests_identity(upstream: Upstream, backend: Any) -> None:
     answer = ask(backend(upstream), get(query="a=b&c"))
     assert (answer.status, answer.body, answer.content_type) == (200, b"{}", "application/json")
     (asked,) = upstream.asked
@@ -145,7 +145,7 @@ def test_a_password_goes_as_it_is(upstream: Upstream, backend: Any) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 301, 304, 401, 403, 404, 429, 500, 503])
-def test_what_nova_says_is_passed_on(upstream: Upstream, backend: Any, status: int) -> None:
+def test_novas_answer_is_passed_on(upstream: Upstream, backend: Any, status: int) -> None:
     body = b"" if status == 304 else b"\xfe\x00 body"
     upstream.script = lambda _asked: answering(f"{status} Whatever\r\nLocation: /x", body)
     answer = ask(backend(upstream))

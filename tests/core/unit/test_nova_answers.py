@@ -97,7 +97,7 @@ def test_an_answer_that_is_too_large_is_asked_for_once(
     assert len(upstream.asked) == 1
 
 
-def test_another_host_may_have_what_one_only_garbles(upstreams: Any, backend: Any) -> None:
+def test_malformed_answer_leads_to_the_next_host(upstreams: Any, backend: Any) -> None:
     garbling, sound = upstreams(lambda _asked: b"what?\r\n\r\n"), upstreams()
     retries = Counted("retries")
     assert ask(backend(garbling, sound)).status == 200

@@ -95,7 +95,7 @@ def claimed(rig: Rig) -> Claim:
     return claim
 
 
-def test_the_bits_of_each_port_are_those_that_the_switch_told_last(rig: Rig) -> None:
+def test_bits_of_each_port_are_the_latest_of_the_switch(rig: Rig) -> None:
     numbers = rig.controller.numbers
     numbers.listed(rig.switch, 1, [port_desc(13, b"tap1", config=NO_RECV)], more=True)
     assert numbers.bits(13) is None, "the list is not whole yet"
@@ -114,7 +114,7 @@ def test_the_bits_of_each_port_are_those_that_the_switch_told_last(rig: Rig) -> 
     assert cut_off(port(), bits=numbers.bits, bridge="br-int") == ""
 
 
-def test_two_ports_that_change_numbers_are_served_once_ovsdb_says_so_too(rig: Rig) -> None:
+def test_ports_that_swap_numbers_are_served_once_ovsdb_agrees(rig: Rig) -> None:
     before = served(rig)
     flows = entering(rig)
     assert set(flows) == {13, 14}
@@ -197,7 +197,7 @@ def test_after_a_gap_every_number_is_in_doubt_and_none_is_lost(rig: Rig, ovsdb: 
     assert flows <= rig.flows()
 
 
-def test_one_that_went_during_a_gap_is_another_one_when_it_is_back(rig: Rig, ovsdb: Ovsdb) -> None:
+def test_port_that_went_during_a_gap_is_another_when_it_is_back(rig: Rig, ovsdb: Ovsdb) -> None:
     rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
     assert rig.controller.numbers.ask()
     ovsdb.answer()
@@ -211,7 +211,7 @@ def test_one_that_went_during_a_gap_is_another_one_when_it_is_back(rig: Rig, ovs
     assert not rig.registry.holds(claim)
 
 
-def test_while_ovsdb_does_not_answer_it_is_said_which_port_waits(
+def test_port_that_waits_for_ovsdb_is_logged(
     rig: Rig, ovsdb: Ovsdb, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -246,7 +246,7 @@ def test_a_name_too_long_for_openflow_is_known_by_its_devices_mac_as_well() -> N
     assert set(served(rig)) == {13}
 
 
-def test_what_another_connection_says_is_not_heard(rig: Rig) -> None:
+def test_port_status_of_another_connection_is_ignored(rig: Rig) -> None:
     stranger = Datapath()
     numbers = rig.controller.numbers
     numbers.changed(stranger, ofp.OFPPR_ADD, port_desc(13, b"tap2"))
@@ -254,9 +254,7 @@ def test_what_another_connection_says_is_not_heard(rig: Rig) -> None:
     assert set(served(rig)) == {13, 14}
 
 
-def test_a_list_takes_the_place_of_what_was_known(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_list_replaces_the_earlier_names(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     say(rig, ofp.OFPPR_ADD, 14, b"tap1")
     rig.switch.model.names = {13: b"tap2", 1: b"tap3"}

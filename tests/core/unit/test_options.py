@@ -41,7 +41,7 @@ def rows(conf: cfg.ConfigOpts) -> dict[str, dict[str, Any]]:
     return {f"[{one['group']}] {one['option']}": one for one in told(conf)["options"]}
 
 
-def test_every_option_is_told_with_its_value(load: Load) -> None:
+def test_every_option_is_listed_with_its_value(load: Load) -> None:
     conf = load(port=18081)
     found = rows(conf)
     assert found.keys() == {daemons.shown(name) for name in daemons.EVERY}
@@ -75,7 +75,7 @@ def test_every_option_is_told_with_its_value(load: Load) -> None:
         (ACCOUNT, PASSWORD),
     ],
 )
-def test_no_secret_is_told_in_clear(load: Load, options: dict[str, str], hidden: str) -> None:
+def test_no_secret_is_listed_in_clear(load: Load, options: dict[str, str], hidden: str) -> None:
     conf = load(**options)
     if "neutron__password" in options:
         dfmeta.conf.neutron.session(conf)
@@ -102,7 +102,7 @@ def test_equal_values_are_taken_without_a_word(load: Load) -> None:
     assert values.take(again, told(conf)) == Taken()
 
 
-def test_what_differs_is_taken_and_named_by_its_remedy(load: Load) -> None:
+def test_differing_options_are_taken_and_listed_by_remedy(load: Load) -> None:
     running = told(load(port=18080, hold_timeout=8, state_path="/var/lib/one"))
     conf = load(port=18081, hold_timeout=2, state_path="/var/lib/two", ip="169.254.1.1")
     taken = values.take(conf, running)
@@ -138,7 +138,7 @@ def test_an_account_of_keystones_is_compared_where_neutron_is_asked(load: Load) 
     assert conf.neutron.username == "dfmeta"
 
 
-def test_what_no_file_changes_is_no_difference_of_the_files(
+def test_option_of_environment_or_command_line_is_no_difference(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -150,7 +150,7 @@ def test_what_no_file_changes_is_no_difference_of_the_files(
     assert conf.df_metadata.port == 18085
 
 
-def test_the_daemons_files_are_told_where_they_are_others(load: Load, tmp_path: Path) -> None:
+def test_daemons_files_are_named_where_they_differ(load: Load, tmp_path: Path) -> None:
     running = told(load(port=18080))
     own, other = tmp_path / "dfmeta.conf", tmp_path / "other.conf"
     other.write_text("")

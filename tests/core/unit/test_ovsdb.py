@@ -125,7 +125,7 @@ def test_tap_is_ours_by_its_mark_and_in_order_by_its_vlan() -> None:
         assert (read.ofport, read.mac) == (None, ""), ofport
 
 
-def test_what_was_read_before_an_exception_is_told_after_it(
+def test_changes_before_an_exception_are_delivered_after_it(
     watcher: OvsdbWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taps = [port_row(interface(f"tap{n}", ofport=[n])) for n in range(1, 5)]
@@ -306,14 +306,14 @@ def test_all_ports_of_a_row_go_with_it(
     assert registry.endpoints() == [Endpoint(6), Endpoint(6, 100), Endpoint(6, 4094)]
 
 
-def test_one_odd_port_is_told_with_its_fault_beside_the_others(watcher: OvsdbWatcher) -> None:
+def test_malformed_row_has_its_fault_beside_the_others(watcher: OvsdbWatcher) -> None:
     odd = interface("odd", ofport=[6], external_ids={"vm-uuid": "nonsense"})
     update = watcher._reader.read(idl(bridge_row(port_row(odd), port_row(interface("tap1")))))
     states = {port.name: port.state for port in update.changed}
     assert states == {"odd": PortState.BROKEN, "tap1": PortState.SERVED}
 
 
-def test_the_same_news_twice_is_told_once(watcher: OvsdbWatcher) -> None:
+def test_repeated_update_is_delivered_once(watcher: OvsdbWatcher) -> None:
     for connected in (True, True, False, False, True):
         watcher._tell(Update(connected=connected))
     assert [update.connected for update in watcher._updates] == [True, False, True]
@@ -402,7 +402,7 @@ def test_one_echo_is_under_way_whatever_is_asked(
     assert len(wire.sent) == 2
 
 
-def test_what_is_asked_while_ovsdb_is_away_is_answered_by_the_next_session(
+def test_question_without_ovsdb_is_answered_by_the_next_session(
     watcher: OvsdbWatcher, noticing: Any, wire: Wire
 ) -> None:
     watcher._tell(Update(connected=True))

@@ -69,7 +69,7 @@ def test_a_question_without_an_answer_has_an_end(ends: Ends) -> None:
     assert ends.near.ask({"what": "?"}, 0.01) is None
 
 
-def test_an_answer_that_nobody_waits_for_is_no_matter(ends: Ends) -> None:
+def test_answer_without_a_question_is_ignored(ends: Ends) -> None:
     ends.far.send({"answers": 99})
     ends.far.send({"n": 1})
     ends.wait(1)
@@ -98,7 +98,7 @@ def test_sending_stops_when_the_other_end_closes_amid_a_message(ends: Ends) -> N
 # Without waiting
 
 
-def test_what_has_come_is_handled_before_the_reader_has_its_turn(ends: Ends) -> None:
+def test_catching_up_handles_received_messages(ends: Ends) -> None:
     eventlet.sleep(0)
     ends.near.send({"n": 1})
     ends.near.send({"n": 2}, b"along")
@@ -144,7 +144,7 @@ def test_a_handler_that_catches_up_changes_no_order() -> None:
     far.catch_up()
 
 
-def test_a_handler_that_fails_closes_the_pipe_whoever_has_called_it() -> None:
+def test_handler_that_fails_closes_the_pipe() -> None:
     one, other = socket.socketpair()
     near, far = Pipe(one), Pipe(other)
 
@@ -161,7 +161,7 @@ def test_a_handler_that_fails_closes_the_pipe_whoever_has_called_it() -> None:
     near.close()
 
 
-def test_it_is_known_what_the_other_end_finds(ends: Ends) -> None:
+def test_bytes_in_the_sockets_buffer_count_as_gone(ends: Ends) -> None:
     ends.threads[0].kill()
     near = ends.near
     near.send({"n": 1})

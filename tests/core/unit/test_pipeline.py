@@ -90,7 +90,7 @@ def test_a_cookie_with_the_stage_of_another_table_has_no_purpose() -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, (1 << 64) - 1))
-def test_nobody_elses_cookie_is_ours(cookie: int) -> None:
+def test_foreign_cookie_is_not_ours(cookie: int) -> None:
     if cookie & COOKIE_PREFIX_MASK != COOKIE_PREFIX:
         assert not is_ours(cookie)
         assert purpose_of(cookie) is None

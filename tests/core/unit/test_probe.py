@@ -122,7 +122,7 @@ def test_wrong_checksum_is_in_the_result() -> None:
     assert spoilt == replace(Host(of_syns()).probe.ask(), whole=False)
 
 
-def test_what_does_not_answer_the_probe_is_no_answer() -> None:
+def test_segment_of_another_connection_is_no_answer() -> None:
     def others(segment: Segment) -> bytes:
         return back(replace(segment, sequence=segment.sequence ^ 1))
 
@@ -177,7 +177,7 @@ def test_silence_proves_nothing_where_no_flow_leads_to_the_classification_table(
     assert not host.probe.passes, "it has been answered: the flow was there"
 
 
-def test_without_a_connection_or_a_tap_it_says_so() -> None:
+def test_probe_without_a_connection_or_a_tap_has_a_cause() -> None:
     host = Host(of_syns())
     host.tap = None
     assert "tap-metadata is not in place" in host.probe.ask().cause

@@ -26,11 +26,13 @@ from dfmeta.cmd.waiting import BEGIN, EXTENSION, LINES, Waiting
     ],
     ids=["time", "rate", "rest", "grown"],
 )
-def test_a_line_says_what_is_known(work: Work, seconds: float, line: str) -> None:
+def test_line_has_rate_and_rest_as_far_as_they_are_known(
+    work: Work, seconds: float, line: str
+) -> None:
     assert line in work.line(seconds)
 
 
-def test_a_daemon_says_what_it_waits_for_every_few_seconds(
+def test_daemon_logs_the_reason_of_its_wait_every_few_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = [100.0]

@@ -63,7 +63,7 @@ def test_a_crawl_is_slowed_to_the_rate_and_never_refused(world: World) -> None:
     assert not any(one.refuse for one in verdicts)
 
 
-def test_who_asks_for_too_much_at_once_is_refused(world: World) -> None:
+def test_burst_beyond_the_tolerance_is_refused(world: World) -> None:
     verdicts = world.ask_at_once(200)
     taken = [one for one in verdicts if not one.refuse]
     # 10 at once, 2 whose tokens come within the longest delay, and those tolerated.
@@ -73,7 +73,7 @@ def test_who_asks_for_too_much_at_once_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("settings", [ON, SLOW, replace(SLOW, delay_max=0.0, tolerated=0)])
-def test_one_is_taken_again_after_the_time_that_was_named(settings: RateSettings) -> None:
+def test_request_is_taken_after_retry_after(settings: RateSettings) -> None:
     world = World(settings)
     verdicts = world.ask_at_once(200)
     assert verdicts[-1].refuse
@@ -114,7 +114,7 @@ def test_another_guest_on_the_port_begins_anew(world: World) -> None:
     assert world.ask() == Verdict()
 
 
-def test_what_was_counted_is_held_against_new_settings(world: World) -> None:
+def test_counts_hold_against_new_settings(world: World) -> None:
     world.ask_at_once(20)
     world.limiter.settings = replace(ON, base=Window(20, 10.0), burst=Window(20, 10.0))
     assert world.ask().delay == pytest.approx(0.5), "20 are used, the rate is 2 a second"

@@ -96,7 +96,7 @@ def test_the_service_and_the_version_of_a_flow_are_read() -> None:
 
 
 @pytest.mark.parametrize("key", ["10.0.0.1", "224.0.0.13", "nonsense"])
-def test_a_reply_to_what_is_no_key_serves_no_endpoint(key: str) -> None:
+def test_reply_to_an_invalid_key_serves_no_endpoint(key: str) -> None:
     read = read_address(with_match(of(Purpose.REPLY), "ipv4_dst", key))
     assert (read.endpoint, read.key, read.slot) == (None, key, None)
 

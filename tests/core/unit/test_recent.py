@@ -61,13 +61,13 @@ def test_requests_are_counted_by_class_with_the_last(world: World) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 405, 409])
-def test_what_cloud_init_only_tries_is_no_failure(world: World, status: int) -> None:
+def test_optional_request_of_cloud_init_is_no_failure(world: World, status: int) -> None:
     world.note(200)
     world.note(status)
     assert world.of().failures() == []
 
 
-def test_a_guest_that_never_found_anything_fails(world: World) -> None:
+def test_guest_without_any_success_fails(world: World) -> None:
     world.note(404, "/latest/meta-data", "store answered 404")
     world.note(404, "/openstack")
     (failure,) = world.of().failures()
@@ -152,7 +152,7 @@ def test_another_guest_of_the_port_begins_anew(world: World) -> None:
     assert len(world.recent) == 0
 
 
-def test_there_is_an_end_to_the_guests_that_are_remembered() -> None:
+def test_number_of_remembered_guests_is_bounded() -> None:
     world = World(ports=3)
     for number in range(1, 10):
         world.note(200, endpoint=Endpoint(number))
@@ -180,7 +180,7 @@ def test_of_a_path_its_kind_is_kept(path: str, kind: str) -> None:
     assert kind_of(path) == kind
 
 
-def test_what_workers_noted_adds_up_to_what_the_daemon_would_have(world: World) -> None:
+def test_records_of_workers_add_up(world: World) -> None:
     alone, first, second = world, World(), World()
     for number, status in enumerate((200, 404, 503, 403, 200, CLOSED, 503, 404)):
         for one in (alone, (first, second)[number % 2]):
@@ -194,7 +194,7 @@ def test_what_workers_noted_adds_up_to_what_the_daemon_would_have(world: World) 
     assert dict(together) == dict(alone.recent)
 
 
-def test_what_a_worker_noted_of_a_guest_that_has_gone_is_dropped(world: World) -> None:
+def test_workers_record_of_a_former_guest_is_dropped(world: World) -> None:
     world.note(503, incarnation=1)
     world.note(503, endpoint=THERE, incarnation=2)
     together = Recent()

@@ -66,7 +66,7 @@ def as_mod(rig: Rig, flow: Flow, **change: int) -> Any:
     return mod
 
 
-def test_a_start_puts_in_what_should_be(rig: Rig) -> None:
+def test_start_adds_the_wanted_flows(rig: Rig) -> None:
     assert rig.flows() == wanted(rig)
     assert rig.reconciler.confirmed
     assert rig.reconciler.flow_count() == len(rig.switch.flows) == FIXED_FLOWS + PORT_FLOWS
@@ -238,7 +238,7 @@ def learn_now(rig: Rig, endpoint: Endpoint, who: GuestAddress | None = None) -> 
 
 @pytest.mark.parametrize("every", [1, 3, 5])
 @pytest.mark.parametrize("lost", [False, True], ids=["all-there", "half-lost"])
-def test_what_changes_in_the_middle_of_a_reconcile_wins(
+def test_change_in_the_middle_of_a_reconcile_wins(
     monkeypatch: pytest.MonkeyPatch, every: int, lost: bool
 ) -> None:
     rig = crowd(10).connect()
@@ -424,7 +424,7 @@ def test_a_sweep_does_not_end_while_the_switch_keeps_a_stray_flow(rig: Rig) -> N
     assert (stray in rig.flows(), sweeps.ended) == (False, [2])
 
 
-def test_a_start_tells_of_numbers_at_endpoints_that_they_do_not_belong_to(rig: Rig) -> None:
+def test_start_reports_numbers_at_other_endpoints(rig: Rig) -> None:
     learn(rig)
     flow = next(one for one in rig.flows() if one.purpose is Purpose.ADDRESS)
 

@@ -27,7 +27,7 @@ def world() -> World:
     return World()
 
 
-def test_further_ones_come_one_after_the_other(world: World) -> None:
+def test_further_refusals_wait_in_turn(world: World) -> None:
     world.pauses(ONE, AT_ONCE)
     assert world.pauses(ONE, 3) == pytest.approx([n / PER_SECOND for n in (1, 2, 3)])
 

@@ -500,7 +500,7 @@ def test_flows_follow_a_change_before_connections_end_whichever_subscribed_first
     assert heard == [Phase.FLOWS, Phase.CONNECTIONS]
 
 
-def test_another_device_under_a_number_is_told_with_the_ports_id(registry: Registry) -> None:
+def test_replaced_device_is_reported_with_the_ports_id(registry: Registry) -> None:
     ids: list[PortId] = []
     registry.when_replaced(ids.append)
     registry.set_devices({13: Device(b"tap1"), 14: Device(b"tap2")}, gap=True)
@@ -570,9 +570,7 @@ def test_a_device_under_a_number_is_that_of_all_its_ports(behind: Port) -> None:
     assert registry.endpoints() == []
 
 
-def test_when_all_keys_rest_the_one_that_did_longest_is_given(
-    registry: Registry, clock: Clock
-) -> None:
+def test_key_that_rested_longest_is_given_when_all_rest(registry: Registry, clock: Clock) -> None:
     for number in range(7):
         registry.set_port(port(project=f"p{number}"))
         assert learned(registry, 0).slot == SLOTS[number]
@@ -582,7 +580,7 @@ def test_when_all_keys_rest_the_one_that_did_longest_is_given(
     assert learned(registry, 1).displaced == ADDRESSES[0]
 
 
-def test_the_version_grows_with_what_the_state_file_remembers(registry: Registry) -> None:
+def test_version_grows_with_the_contents_of_the_state_file(registry: Registry) -> None:
     seen = [registry.version]
 
     def grown() -> bool:
@@ -649,7 +647,7 @@ def test_ports_are_counted_by_their_state_as_they_come_change_and_go(registry: R
     assert counted() == {}
 
 
-def test_numbers_whose_port_or_slots_have_changed_are_told_once(registry: Registry) -> None:
+def test_changed_endpoints_are_reported_once(registry: Registry) -> None:
     registry.set_port(port(13))
     registry.set_port(port(14, name="tap2"))
     assert registry.take_changed() == {Endpoint(13), Endpoint(14)}

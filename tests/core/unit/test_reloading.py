@@ -51,7 +51,7 @@ def test_every_option_is_read_by_a_daemon() -> None:
 # What is kept
 
 
-def test_what_can_be_reloaded_is_taken_and_the_rest_is_kept(load: Load) -> None:
+def test_reloadable_options_are_taken_and_the_rest_is_kept(load: Load) -> None:
     running = load(hold_timeout=8, port=18080, nova_metadata_port=1)
     conf = load(hold_timeout=2, port=18081, integration_bridge="br-other")
     changes = daemons.keep_running_values(conf, running, daemon=AGENT)
@@ -72,7 +72,7 @@ def test_a_value_that_refers_to_one_that_is_kept_is_not_named(load: Load) -> Non
     assert conf.store.connection == "sqlite:////var/lib/one/store.db"
 
 
-def test_it_is_said_again_until_the_restart(load: Load) -> None:
+def test_waiting_option_is_reported_until_the_restart(load: Load) -> None:
     running = load(port=18080)
     conf = load(port=18081)
     daemons.keep_running_values(conf, running, daemon=AGENT)
@@ -81,7 +81,7 @@ def test_it_is_said_again_until_the_restart(load: Load) -> None:
     assert daemons.keep_running_values(load(port=18080), conf, daemon=AGENT) == Changes((), ())
 
 
-def test_what_a_daemon_does_not_read_is_not_looked_at(load: Load) -> None:
+def test_option_of_the_other_daemon_is_ignored(load: Load) -> None:
     conf = load(port=18081, store__guest_listen="192.0.2.1:80", store__trusted_proxies="192.0.2.9")
     assert daemons.keep_running_values(conf, load(), daemon=AGENT).waiting == (
         "[df_metadata] port",
@@ -156,7 +156,9 @@ def test_tokens_can_be_asked_for_from_now_on(
     assert api._authorizer is before
 
 
-def test_what_is_wrong_changes_nothing(load: Load, repository: Repository, tmp_path: Path) -> None:
+def test_invalid_configuration_changes_nothing(
+    load: Load, repository: Repository, tmp_path: Path
+) -> None:
     add(tmp_path / "tokens", Grant(("read",), datetime(2026, 1, 1, tzinfo=UTC)), new_token())
     everywhere = {"admin_listen": "0.0.0.0:9697"}
     api = StoreApi(load(**everywhere, store__token_file=tmp_path / "tokens"))

@@ -46,9 +46,7 @@ def unverified(code: int) -> ssl.SSLCertVerificationError:
     ],
     ids=str,
 )
-def test_a_failure_comes_with_its_cause_and_what_to_do(
-    error: Exception, cause: str, remedy: str
-) -> None:
+def test_failure_has_its_cause_and_a_remedy(error: Exception, cause: str, remedy: str) -> None:
     said, what = explain(error)
     assert cause in said
     assert remedy in what

@@ -170,7 +170,7 @@ def test_rates_are_counted_by_the_daemon(world: World) -> None:
     assert second.ask(HERE, 4).refuse, "it is the daemon's to forget"
 
 
-def test_what_is_not_limited_is_not_asked_for(world: World) -> None:
+def test_unlimited_request_needs_no_daemon(world: World) -> None:
     world.near.close()
     assert not RemoteRates(RateSettings(), world.near).ask(HERE, 4).refuse
     assert not RemoteRates(FEW, world.near).ask(HERE, 6).refuse

@@ -68,7 +68,7 @@ def test_interim_answers_are_passed_over() -> None:
     assert (reply.status, reply.headers, reply.body) == (200, (("content-length", "1"),), b"x")
 
 
-def test_some_answers_have_no_body_whatever_their_headers_say() -> None:
+def test_some_answers_have_no_body_despite_their_headers() -> None:
     for status, head in ((204, False), (304, False), (200, True), (404, True), (304, True)):
         reply = read(f"HTTP/1.1 {status} x\r\nContent-Length: 99\r\n\r\n".encode(), head=head)
         assert (reply.status, reply.body, reply.keep) == (status, b"", True)
@@ -158,7 +158,7 @@ def test_malformed_or_ambiguous_answer_is_refused() -> None:
             read(data, head=head)
 
 
-def test_a_server_that_speaks_tls_is_told_from_nonsense() -> None:
+def test_server_that_speaks_tls_is_recognized() -> None:
     with pytest.raises(UpstreamAnswerError, match="speaks TLS") as caught:
         read(b"\x15\x03\x01\x00\x02\x02\x46")
     assert "nova_metadata_protocol = https" in caught.value.remedy
@@ -301,7 +301,7 @@ BODIES = st.one_of(
 @example("HTTP/1.1 200 OK", ["Content-Length: 5\r\n"], b"abcdefgh", "GET", 3)
 @example("HTTP/1.1 200 OK", ["Transfer-Encoding: chunked\r\n"], b"3\r\nabc\r\n0\r\n\r\n", "GET", 1)
 @example("HTTP/1.1 200 OK", ["X-A: \x85y\r\n", "Etag: \xa0\r\n"], b"", "GET", 40)
-def test_whatever_is_accepted_is_what_http_client_reads(
+def test_accepted_answer_is_the_one_of_http_client(
     start: str, lines: list[str], body: bytes, method: str, size: int
 ) -> None:
     data = f"{start}\r\n{''.join(lines)}\r\n".encode("latin-1") + body

@@ -20,7 +20,7 @@ def room(limits: Limits = FEW, *loud: str) -> Room[str]:
     return Room(limits, quiet=lambda one: one not in loud)
 
 
-def test_who_waits_is_served_in_its_turn() -> None:
+def test_waiting_connections_are_served_in_turn() -> None:
     places = room()
     for one in "abcd":
         places.enter(HERE, one)
@@ -30,7 +30,7 @@ def test_who_waits_is_served_in_its_turn() -> None:
     assert places.leave(HERE, "d") is None
 
 
-def test_no_more_wait_than_may() -> None:
+def test_waiting_connections_of_a_port_are_bounded() -> None:
     places = room()
     for one in "abcd":
         places.enter(HERE, one)
@@ -62,7 +62,7 @@ def test_an_idle_connection_on_which_something_has_come_stays() -> None:
     assert places.enter(HERE, "d").close == ()
 
 
-def test_when_all_is_taken_somebodys_idle_connection_gives_way() -> None:
+def test_idle_connection_gives_way_when_all_places_are_taken() -> None:
     places = room(replace(FEW, connections=2))
     places.enter(HERE, "a")
     places.enter(HERE, "b")
@@ -81,7 +81,7 @@ def test_without_an_idle_one_the_greediest_port_loses_one_that_waits() -> None:
     assert places.leave(HERE, "d") is None
 
 
-def test_who_has_as_many_that_wait_as_the_greediest_is_refused_itself() -> None:
+def test_port_with_as_many_waiting_as_the_greediest_is_refused() -> None:
     places = room(replace(FEW, connections=4))
     for one in "abcd":
         places.enter(HERE, one)
@@ -107,7 +107,7 @@ def test_limits_that_are_raised_hold_from_the_next_on() -> None:
         max_size=200,
     )
 )
-def test_the_bounds_hold_and_nobody_waits_beside_a_free_place(
+def test_bounds_hold_and_no_connection_waits_beside_a_free_place(
     steps: list[tuple[str, int, int]],
 ) -> None:
     limits = replace(FEW, connections=9)

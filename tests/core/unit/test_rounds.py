@@ -66,13 +66,13 @@ def test_the_first_piece_of_each_port_is_done_at_once(world: World) -> None:
     assert world.by_round() == [[ONE, TWO, THREE]]
 
 
-def test_ports_take_turns_however_much_one_has(world: World) -> None:
+def test_ports_take_turns_despite_a_busy_one(world: World) -> None:
     world.work(*[ONE] * 5, *[TWO] * 2, THREE, seconds=SHARE)
     let_hub_run()
     assert world.order == [ONE, TWO, THREE, ONE, TWO, ONE, ONE, ONE]
 
 
-def test_who_comes_anew_goes_before_what_waits(world: World) -> None:
+def test_new_port_goes_before_waiting_work(world: World) -> None:
     world.work(*[ONE] * 9, seconds=SHARE)
     while len(world.done) < 3:
         eventlet.sleep(0)
@@ -104,7 +104,7 @@ def test_a_port_that_has_not_rested_waits_where_another_has_gone(world: World) -
     assert world.by_round() == [[ONE], [TWO], [ONE]]
 
 
-def test_what_is_killed_as_it_waits_keeps_no_other_from_its_turn(world: World) -> None:
+def test_killed_waiter_keeps_no_other_from_its_turn(world: World) -> None:
     threads = world.work(ONE, ONE, ONE, ONE, seconds=SHARE)
     eventlet.sleep(0)
     threads[1].kill()

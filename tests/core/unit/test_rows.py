@@ -31,7 +31,7 @@ from tests.core.unit.support import (
 # A list of ports gives way to other work, on a busy machine after each port.
 
 
-def test_a_served_port_shows_its_keys_and_who_is_there() -> None:
+def test_row_of_a_served_port_has_its_keys_and_its_guest() -> None:
     registry = Registry()
     registry.set_port(port())
     registry.learn(Endpoint(13), address(), 0)
@@ -102,7 +102,7 @@ def test_a_number_of_the_host_is_shown_as_its_number_within_the_range() -> None:
     ]
 
 
-def test_ports_that_are_not_served_say_why_and_come_in_order() -> None:
+def test_unserved_ports_have_their_reason_and_come_in_order() -> None:
     registry = Registry()
     registry.set_port(port(None, name="unnumbered"))
     registry.set_port(port(15, name="dead", dead=True))
@@ -131,7 +131,7 @@ def test_ports_of_one_number_come_in_the_order_of_their_vlans() -> None:
     assert rows[1]["key"] == str(IN_PORT.key_of(Endpoint(13, 100), 0))
 
 
-def test_a_port_shows_what_its_guest_has_asked_and_how_it_failed() -> None:
+def test_row_has_the_guests_requests_and_its_last_failure() -> None:
     registry, recent = Registry(), Recent(clock=lambda: 1_000_000_000.0)
     registry.set_port(port())
     registry.set_port(port(14, name="quiet"))
@@ -203,7 +203,7 @@ def test_a_failing_guest_has_a_remedy_by_its_reason(
     assert remedy in last["remedy"]
 
 
-def test_what_a_guest_does_to_itself_is_shown_as_such() -> None:
+def test_failure_by_the_guest_itself_is_marked() -> None:
     registry, recent = Registry(), Recent()
     registry.set_port(port())
     claim = claim_of(registry)

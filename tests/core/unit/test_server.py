@@ -125,7 +125,7 @@ def stays_open(sock: Any) -> bool:
     return True
 
 
-def test_a_guest_is_answered_as_whom_its_port_says(world: World) -> None:
+def test_guest_has_the_identity_of_its_port(world: World) -> None:
     assert [ask(world.connect(ofport)) for ofport in (1, 2)] == [b"tap1", b"tap2"]
 
 
@@ -140,7 +140,7 @@ def test_unknown_peer_gets_no_answer(world: World) -> None:
     assert closed("unknown_peer") == before + 3
 
 
-def test_what_a_port_has_too_much_waits_and_then_is_reset(world: World) -> None:
+def test_excess_connection_of_a_port_waits_and_a_further_one_is_reset(world: World) -> None:
     before = closed("too_many"), hit("connections_per_port"), hit("waiting_per_port")
     silent = [world.connect() for _ in range(2)]
     third, fourth = world.connect(), world.connect()
@@ -154,7 +154,7 @@ def test_what_a_port_has_too_much_waits_and_then_is_reset(world: World) -> None:
     assert answer(third) == b"tap1"
 
 
-def test_both_versions_of_ip_share_what_a_port_has(world: World) -> None:
+def test_both_ip_versions_share_a_ports_places(world: World) -> None:
     own = GuestAddress("fa:16:3e:00:00:01", IPv6Address("fd00::5"), IPv6Address("fe80::a9fe:a9fe"))
     learned = world.registry.learn(Endpoint(1), own, 0)
     assert learned is not None
@@ -304,7 +304,7 @@ def test_a_port_that_is_refused_too_often_waits_for_its_next_connections() -> No
     world.server.stop(0.0)
 
 
-def test_when_a_port_changes_its_connections_end_and_nobody_elses(world: World) -> None:
+def test_connections_of_a_changed_port_end_and_no_others(world: World) -> None:
     before = closed("changed")
     mine = [world.connect() for _ in range(3)]
     other = world.connect(2)
@@ -373,7 +373,7 @@ def test_at_the_end_idle_connections_are_closed_and_running_requests_answered() 
     assert is_closed(running)
 
 
-def test_at_the_end_what_is_held_is_closed_when_its_time_is_up() -> None:
+def test_stop_closes_held_requests_after_its_grace() -> None:
     world = World()
     world.gate = Event()
     held = world.connect()

@@ -65,7 +65,7 @@ def test_ipv6s_settings_come_before_the_device_is_up(kernel: Kernel, sides: Host
     assert sides.undo() == ["undo 6", "undo 4"], "the device, which IPv4 has brought up, is last"
 
 
-def test_a_host_without_ipv6_is_told_once_and_when_it_has_it_again(
+def test_lack_of_ipv6_and_its_end_are_a_line_each(
     kernel: Kernel, sides: HostSides, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -86,7 +86,7 @@ def test_a_host_without_ipv6_is_told_once_and_when_it_has_it_again(
 
 
 @pytest.mark.parametrize("refused", ["ensure 6", "settle 6"])
-def test_what_the_kernel_refuses_for_ipv6_stops_nothing_of_ipv4(
+def test_refusal_for_ipv6_leaves_ipv4_alone(
     kernel: Kernel, sides: HostSides, refused: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     kernel.refused[refused] = "no"

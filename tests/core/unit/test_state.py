@@ -74,7 +74,7 @@ def test_a_folder_is_made_for_the_daemon_alone(tmp_path: Path) -> None:
     assert [one.name for one in folder.iterdir()] == [FILE]
 
 
-def test_a_state_of_an_earlier_version_has_nothing_of_what_came_later(tmp_path: Path) -> None:
+def test_state_of_an_earlier_version_lacks_later_members(tmp_path: Path) -> None:
     assert not {"host", "listener6", "resting"} & set(GOOD)
     assert write(tmp_path, json.dumps(GOOD)).load() == State(port=7, listener=4711)
 
@@ -181,7 +181,7 @@ def test_a_disk_that_is_mounted_for_reading_alone_is_named_as_that(
 
 @IN_ONE_FOLDER
 @given(STATES, st.lists(st.tuples(ENDPOINTS, STATES), max_size=5))
-def test_saving_only_what_has_changed_saves_all(
+def test_saving_the_changes_saves_all(
     tmp_path: Path, state: State, changes: list[tuple[int, State]]
 ) -> None:
     file = StateFile(tmp_path)

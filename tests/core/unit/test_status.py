@@ -155,7 +155,7 @@ def see(*rows: dict[str, Any], query: Query | None = None, **values: Any) -> See
     return Seen(render(status(*rows, **values), query or Query()))
 
 
-def test_who_fails_comes_first_the_latest_before_the_others() -> None:
+def test_failing_guests_come_first_the_latest_before_the_others() -> None:
     rows = [
         row(1),
         row(2, state=str(PortState.DEAD)),
@@ -186,7 +186,7 @@ def test_verdict_is_the_worst_of_all() -> None:
         assert re.search(rf"<title>{re.escape(verdict)} · compute1", page), verdict
 
 
-def test_what_anybody_named_is_text_and_no_markup() -> None:
+def test_names_are_text_and_no_markup() -> None:
     address = {
         **dict.fromkeys(("key", "mac", "ip", "service"), HOSTILE),
         "slot": 0,
@@ -330,7 +330,7 @@ def test_it_asks_for_nothing_but_itself() -> None:
     assert not re.search(r"url\(|@import", style[0])
 
 
-def test_what_is_above_what_is_well_is_a_sign_of_trouble() -> None:
+def test_count_above_its_bound_is_a_sign_of_trouble() -> None:
     samples: metrics.Samples = {
         ("dfmeta_identity_lookups_total", (("outcome", "timeout"), ("source", "neutron"))): 4.0,
         ("dfmeta_identity_lookups_total", (("outcome", "found"), ("source", "neutron"))): 9.0,
@@ -372,7 +372,7 @@ def test_page_is_served_by_an_address_or_its_own_name_and_no_other_name() -> Non
         assert "localhost" in response.text
 
 
-def test_it_can_be_framed_stored_and_guessed_at_by_nobody() -> None:
+def test_page_forbids_frames_caches_and_sniffing() -> None:
     for response in (ask(), ask(host="evil.example"), ask("/?refresh=x")):
         policy = response.headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy

@@ -60,7 +60,7 @@ def test_another_vm_has_none_of_them() -> None:
     assert told(PARENT, other, subport(parent="tpi-2")) == []
 
 
-def test_a_container_that_is_answered_as_its_vm_is_told_what_its_vm_is() -> None:
+def test_container_with_its_vms_identity_has_its_vms_subports() -> None:
     container = subport(instance_id=INSTANCE, project_id=PROJECT, unnamed=False)
     identity = replace(IDENTITY, port_id=container.iface_id, port_name=container.name)
     assert told(PARENT, container, identity=identity) == told(PARENT, container) == [VLAN]

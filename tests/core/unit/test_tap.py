@@ -87,7 +87,7 @@ def test_a_look_that_fails_takes_it_away_until_one_succeeds(keeper: Any) -> None
     assert keeper.in_place
 
 
-def test_the_kernels_side_is_read_again_when_the_kernel_tells_of_a_change(keeper: Any) -> None:
+def test_side_of_the_kernel_is_read_again_after_a_change(keeper: Any) -> None:
     look(keeper)
     told = iter([False, True, False])
     keeper._changes = SimpleNamespace(take=lambda _index: next(told))
@@ -207,7 +207,7 @@ def test_a_port_that_the_start_has_made_goes_with_its_flows(keeper: Any) -> None
     assert undone(keeper) == [("withdraw",), ("undo",), ("remove_taps", "lo")]
 
 
-def test_a_port_that_was_there_stays_with_its_flows(keeper: Any) -> None:
+def test_port_of_an_earlier_run_stays_with_its_flows(keeper: Any) -> None:
     look(keeper, Update(True, BRIDGE, TapPort(9, "", ours=False, marked=True)))
     look(keeper)
     assert undone(keeper) == [("undo",)]

@@ -83,7 +83,7 @@ def test_a_token_is_shown_once_and_its_hash_never(run: Run, tokens: Path) -> Non
     assert tokens.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_list_says_what_each_token_is(run: Run) -> None:
+def test_list_has_each_tokens_scopes_and_expiry(run: Run) -> None:
     assert rows(run) == []
     run("create", "--scope", "write,delete", "--scope", "read write")
     run("create", "--scope", "read", "--name", "short", "--expires", "9999-12-31T23:59:59+01:00")

@@ -151,7 +151,7 @@ def test_nothing_may_stand_around_a_token(tokens: Tokens) -> None:
         ),
     )
 )
-def test_what_a_guest_makes_up_is_no_token(text: str) -> None:
+def test_invented_token_is_invalid(text: str) -> None:
     assert not Tokens(KEY, clock=Clock(NOW)).valid(text, ME)
 
 
@@ -290,7 +290,7 @@ def test_a_key_is_made_once_for_the_daemon_alone(tmp_path: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_key_is_made_of_what_chance_gives(tmp_path: Path) -> None:
+def test_key_is_made_of_random_bytes(tmp_path: Path) -> None:
     assert load_key(tmp_path, make=lambda count: bytes(range(count))) == bytes(range(32))
     assert load_key(tmp_path / "other") != load_key(tmp_path / "another")
 
@@ -304,7 +304,7 @@ def test_of_two_that_make_one_the_first_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o700, 0o666])
-def test_a_key_that_others_may_read_is_narrowed_and_said(
+def test_key_that_others_may_read_is_narrowed_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
 ) -> None:
     key = load_key(tmp_path)

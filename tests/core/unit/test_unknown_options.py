@@ -48,7 +48,7 @@ def told(folder: Path, *texts: str) -> list[tuple[str, str]]:
         ("[df_metdata]\nport = 1", "the group [df_metdata]", "[df_metadata]?"),
     ],
 )
-def test_a_name_that_is_misspelt_is_told_with_the_nearest(
+def test_misspelt_name_is_reported_with_the_nearest(
     tmp_path: Path, text: str, what: str, remedy: str
 ) -> None:
     ((found, do),) = told(tmp_path, text)
@@ -67,7 +67,7 @@ def test_a_name_that_is_misspelt_is_told_with_the_nearest(
     ],
     ids=["ours", "neutrons", "groups", "novas", "more"],
 )
-def test_what_is_right_or_another_services_is_not(tmp_path: Path, text: str) -> None:
+def test_valid_or_foreign_name_is_not_reported(tmp_path: Path, text: str) -> None:
     assert told(tmp_path, text) == []
 
 

@@ -127,7 +127,7 @@ def test_kept_connection_that_has_ended_or_has_news_is_not_used(pair: Pair, how:
     assert retries.grown() == {}
 
 
-def test_what_follows_an_answer_ends_its_connection(upstream: Upstream, backend: Any) -> None:
+def test_bytes_behind_an_answer_end_its_connection(upstream: Upstream, backend: Any) -> None:
     upstream.script = lambda _asked: OK + answering("200 OK", b"for somebody else")
     asking = backend(upstream)
     assert [ask(asking).body for _ in range(3)] == [b"{}"] * 3
@@ -220,7 +220,7 @@ def test_a_large_answer_leaves_others_their_turns(backend: Any, listening: Any) 
     assert turns >= 8
 
 
-def test_what_was_said_is_heard_where_sending_fails(listening: Any) -> None:
+def test_answer_is_read_where_sending_fails(listening: Any) -> None:
     client = connections.connection_type(host_of(listening), None)("")
     client.connect()
     served, _address = listening.accept()
@@ -235,7 +235,7 @@ def test_what_was_said_is_heard_where_sending_fails(listening: Any) -> None:
         assert (exchange.reply.status, exchange.reply.body) == (503, b"later")
 
 
-def test_why_a_host_rests_is_told_once_with_what_to_do(
+def test_reason_of_a_resting_host_is_logged_once_with_a_remedy(
     upstreams: Any, backend: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone = nowhere()
@@ -298,7 +298,7 @@ def test_over_tls_an_end_without_the_closing_alert_is_no_end(secure: Any, trusti
 
 @pytest.mark.usefixtures("one_round")
 @pytest.mark.parametrize("request_", [None, PASSWORD], ids=["GET", "POST"])
-def test_a_server_that_nobody_vouches_for_gets_nothing(
+def test_server_of_an_unknown_authority_gets_no_request(
     upstreams: Any, trusting: Any, tmp_path: Any, request_: Any
 ) -> None:
     pair = Authority(tmp_path, "stranger").issue("127.0.0.1")

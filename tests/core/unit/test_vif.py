@@ -56,7 +56,7 @@ def test_instance_is_of_vm_uuid_and_else_of_vm_id() -> None:
     assert port_of(external_ids={"vm-id": INSTANCE}).state is PortState.SERVED
 
 
-def test_a_project_that_somebody_set_is_taken() -> None:
+def test_project_of_the_row_is_taken() -> None:
     port = port_of(external_ids=ids(project_id="p1"))
     assert port.project_id == "p1"
     assert port.sources == {"instance_id": "ovsdb", "project_id": "ovsdb"}
@@ -188,7 +188,7 @@ def test_a_fault_names_the_key_that_is_at_fault_and_is_short() -> None:
     st.lists(st.integers(0, 4095), max_size=1),
     st.lists(st.sampled_from(["trunk", "access"]), max_size=1),
 )
-def test_whatever_a_row_holds_it_is_a_guests_port_or_none(
+def test_any_row_is_a_guests_port_or_none(
     external_ids: dict[str, str],
     other_config: dict[str, str],
     ofport: list[int],

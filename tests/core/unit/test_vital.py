@@ -71,7 +71,7 @@ def test_a_thread_that_ends_is_named_with_its_cause(
     assert ("ZeroDivisionError" in caplog.text) == (function is broken), "with its traceback"
 
 
-def test_what_may_return_fails_by_an_exception_alone(vital: Vital) -> None:
+def test_thread_that_may_return_fails_by_an_exception_alone(vital: Vital) -> None:
     vital.spawn("one", lambda: None, may_return=True)
     let_hub_run()
     assert vital.alive

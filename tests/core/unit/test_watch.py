@@ -118,7 +118,7 @@ def test_else_this_guest_alone_is_dropped(rig: Rig) -> None:
     }
 
 
-def test_without_the_switch_nothing_is_said(rig: Rig) -> None:
+def test_without_the_switch_there_is_no_cause(rig: Rig) -> None:
     rig.connected = False
     assert rig.cause() == ""
     assert rig.silence.connections(PORT) is None

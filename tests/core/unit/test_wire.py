@@ -112,7 +112,7 @@ def test_dump_reads_as_the_flow_that_was_added() -> None:
     st.ip_addresses(v=6),
     st.binary(min_size=6, max_size=6),
 )
-def test_whatever_a_guest_calls_itself_a_dump_reads_as_what_was_added(
+def test_dump_reads_as_added_for_any_address_of_a_guest(
     ofport: int, proxy_port: int, ip: IPv4Address, ip6: IPv6Address, mac: bytes
 ) -> None:
     wire = Wire(Layout())
@@ -279,7 +279,7 @@ def test_only_packet_ins_of_actions_removed_flows_and_ports_are_asked_for() -> N
     assert not masks[4] & 1 << ofp.OFPRR_IDLE_TIMEOUT
 
 
-def test_the_controller_id_is_told_as_open_vswitch_reads_it() -> None:
+def test_controller_id_is_encoded_as_open_vswitch_reads_it() -> None:
     body = sent(Wire(Layout()).set_controller_id(0xD1FE)).body
     assert (body.experimenter, body.exp_type) == (0x2320, 20)
     assert bytes(body.data) == b"\0\0\0\0\0\0\xd1\xfe"

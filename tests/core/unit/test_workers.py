@@ -260,7 +260,7 @@ def test_a_worker_that_does_not_come_up_is_ended(world: World) -> None:
     until(lambda: world.workers.serving, "one that does")
 
 
-def test_what_a_worker_says_and_is_not_to_be_read_costs_it_alone(
+def test_malformed_message_ends_its_worker_alone(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     for nonsense in ({"what": "use", "place": [1, 2], "used": True}, {"what": "?"}, {}):
@@ -323,7 +323,7 @@ def test_a_worker_whose_successor_does_not_come_up_goes_on(
         ("_watch", "watch over a worker"),
     ],
 )
-def test_the_end_of_what_keeps_workers_is_the_daemons(
+def test_end_of_a_keeper_of_workers_ends_the_daemon(
     world: World, monkeypatch: pytest.MonkeyPatch, method: str, thread: str
 ) -> None:
     def broken(*_args: object) -> None:

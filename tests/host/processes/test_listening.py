@@ -144,7 +144,7 @@ def test_without_ipv6_there_is_one(make: Make, monkeypatch: pytest.MonkeyPatch, 
     assert keeping.kept == [inodes(listeners)]
 
 
-def test_a_kernel_without_ipv6_says_so_and_other_errors_are_errors(
+def test_kernel_without_ipv6_is_noticed_and_other_errors_are_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert has_ipv6()

@@ -116,9 +116,7 @@ def test_a_name_has_no_more_threads_than_it_may(library: Library) -> None:
     assert [one.wait() for one in asking] == [["192.0.2.1"]] * 3
 
 
-def test_nobody_waits_longer_than_the_limit(
-    library: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_look_up_ends_at_the_limit(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     library.silent = True
     with pytest.raises(socket.gaierror) as caught:
         library.names("nova", seconds=0)
@@ -128,7 +126,7 @@ def test_nobody_waits_longer_than_the_limit(
         library.names("nova", seconds=LONG)
 
 
-def test_who_gives_up_keeps_the_answer_from_none_of_the_others(library: Library) -> None:
+def test_caller_that_gives_up_leaves_the_answer_to_the_others(library: Library) -> None:
     library.silent = True
     other = eventlet.spawn(library.names, "nova")
     with eventlet.Timeout(0.01, False):
@@ -195,7 +193,7 @@ def test_an_address_needs_no_thread(host: str | None, monkeypatch: pytest.Monkey
     assert names.getaddrinfo(host, 80, *options) == socket.getaddrinfo(host, 80, *options)
 
 
-def test_a_name_gives_what_the_c_library_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_gives_the_addresses_of_the_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = socket.getaddrinfo("localhost", 80, 0, socket.SOCK_STREAM)
     assert names.addresses("localhost", 80, LIMIT) == wanted
     assert names.getaddrinfo("localhost", "80", type=socket.SOCK_STREAM) == wanted
