@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import eventlet
 import eventlet.green.socket
@@ -263,8 +263,7 @@ class Listener:
         self._sock.close()
 
 
-@dataclass(frozen=True)
-class Sent:
+class Sent(NamedTuple):
     """One message to the switch, as it went over the wire."""
 
     kind: int
@@ -273,8 +272,7 @@ class Sent:
     body: Any
 
 
-@dataclass(frozen=True)
-class PacketOut:
+class PacketOut(NamedTuple):
     """The body of an OFPT_PACKET_OUT."""
 
     in_port: int
@@ -283,8 +281,7 @@ class PacketOut:
     frame: bytes
 
 
-@dataclass(frozen=True)
-class MeterMod:
+class MeterMod(NamedTuple):
     """The body of an OFPT_METER_MOD."""
 
     command: int
@@ -293,8 +290,7 @@ class MeterMod:
     rates: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Bundle:
+class Bundle(NamedTuple):
     """The body of an ONF bundle message; ``message`` where it adds one."""
 
     number: int
@@ -472,28 +468,21 @@ def _flow_mods(sent: list[Sent]) -> Iterator[tuple[int, Any]]:
 Refusal = tuple[int, int]
 
 
-class Meters(MutableMapping[int, int]):
+class Meters(dict[int, int]):
     """The meters of a model: id → packets a second."""
 
     def __init__(self, model: flowsim.Switch) -> None:
+        rates = {
+            number: struct.unpack_from("!4xI", band)[0]
+            for number, (_, band) in model.meters.items()
+        }
+        super().__init__(rates)
         self._of = model.meters
 
-    def __getitem__(self, number: int) -> int:
-        rate: int = struct.unpack_from("!4xI", self._of[number][1])[0]
-        return rate
-
     def __setitem__(self, number: int, rate: int) -> None:
+        super().__setitem__(number, rate)
         band = struct.pack("!HHII4x", ofp.OFPMBT_DROP, 16, rate, rate)
         self._of[number] = METER_FLAGS, band
-
-    def __delitem__(self, number: int) -> None:
-        del self._of[number]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._of)
-
-    def __len__(self) -> int:
-        return len(self._of)
 
 
 METER_FLAGS = ofp.OFPMF_PKTPS | ofp.OFPMF_BURST | ofp.OFPMF_STATS
@@ -560,14 +549,15 @@ class ModelSwitch(Datapath):
         self.model.flows = list(flows)
 
     @property
-    def meters(self) -> MutableMapping[int, int]:
+    def meters(self) -> dict[int, int]:
         """Id → packets a second; a mapping that is set is copied."""
         return Meters(self.model)
 
     @meters.setter
     def meters(self, meters: Mapping[int, int]) -> None:
         self.model.meters = {}
-        Meters(self.model).update(meters)
+        for number, rate in meters.items():
+            self.meters[number] = rate
 
     def send(self, data: bytes) -> bool:
         """Do what the messages say, in order."""

@@ -117,15 +117,6 @@ def test_a_change_tells_the_flows_alone_and_the_guest_stays() -> None:
     assert registry.holds(claim)
 
 
-def test_a_change_together_with_another_field_is_taken_as_well() -> None:
-    registry = Registry()
-    registry.set_port(port(project=""))
-    registry.set_port(replace(port(), next_hops=(HOP,)))
-    assert registry.next_hops(HERE) == (HOP,)
-    registry.set_port(replace(port(5), next_hops=(BARE,)))
-    assert (registry.next_hops(HERE), registry.next_hops(Endpoint(5))) == ((), (BARE,))
-
-
 def test_while_they_are_not_known_those_of_the_switch_stay() -> None:
     registry = Registry()
     registry.set_port(replace(port(), next_hops=None))

@@ -162,14 +162,6 @@ def test_of_two_rows_with_one_number_the_first_keeps_it(host: Host) -> None:
     assert (host.number(1), host.number(2)) == (9, 2)
 
 
-def test_a_number_of_the_row_that_another_guest_uses_is_not_believed(host: Host) -> None:
-    host.plug(1)
-    assert [host.number(1, last) for last in (1, 2)] == [2, 3]
-    host.plug(2, meta=ids(3))
-    assert host.first(2)[0] != str(CIDR[3])
-    assert host.claim(3) is not None
-
-
 def test_a_key_that_the_host_itself_has_is_never_given(host: Host) -> None:
     host.own = {CIDR[2], CIDR[9], PREFIX6[3], IPv4Address("10.0.0.1")}
     host.plug(1, meta=ids(9))
@@ -248,15 +240,6 @@ def test_a_vlan_behind_a_port_for_which_no_number_is_left_is_named() -> None:
     host.plug(9)
     host.registry.remove_port(idle.id)
     assert host.registry.without() == [port(9, name="tap9", instance="i9")], "its number rests"
-
-
-def test_a_vlan_whose_number_an_earlier_run_has_kept_for_it_is_not_without() -> None:
-    host = Host(IPv4Network("240.0.0.0/29"), versions=(4,))
-    host.numbers.expect(Endpoint(1, 7), [2])
-    host.registry.set_port(replace(port(1, name="tap1"), vid=7))
-    for ofport in range(2, 7):
-        host.plug(ofport)
-    assert host.registry.without() == [port(6, name="tap6", instance="i6")]
 
 
 # Further numbers
