@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench import store_targets
 from bench.direct import counter
 from bench.load import parse
-from bench.store_targets import FORWARDING, SQLITE
 from bench.storm import whole
-from bench.tables import tables
 from bench.targets import (
     HAPROXY,
     IN_PROCESS,
@@ -34,16 +31,8 @@ NETSTAT = (
 
 
 def cell(rate: float, *, p50: float = 1.0, failed: int = 0) -> dict[str, Any]:
-    return {
-        "rate": rate,
-        "p50": p50,
-        "p99": 2.0,
-        "requests": 100,
-        "failed": failed,
-        "resent": 0,
-        "cpu": 0.5,
-        "memory": 80.0,
-    }
+    kept = {"p99": 2.0, "requests": 100, "resent": 0, "cpu": 0.5, "memory": 80.0}
+    return {"rate": rate, "p50": p50, "failed": failed, **kept}
 
 
 def report(**cells: dict[str, Any]) -> dict[str, Any]:
@@ -97,26 +86,3 @@ def test_a_target_is_met_by_its_bound_alone() -> None:
     rates = [one for one in targets(run) if "requests a second" in one.name]
     assert [(one.value, one.met) for one in rates] == [(2.5, True), (0.125, False)]
     assert rates[0].wanted == "at least 2.5, aim 4"
-
-
-def test_a_proxy_that_was_not_measured_with_a_number_of_guests_has_a_dash() -> None:
-    (table,) = tables({"memory": {"dfmeta": {"0": 80.0}, "haproxy": {"0": 15.0, "5000": 20.4}}})
-    assert table.columns == ("MB with guests", "0", "5,000")
-    assert table.rows == [("dfmeta", "80", "-"), ("haproxy", "15", "20")]
-
-
-def reads(**rates: list[float]) -> dict[str, Any]:
-    """A run of bench.store in which each had the same figures with every item and load."""
-    loads = [f"{kind} {count}" for kind in ("new", "keep-alive") for count in (1, 32)]
-    cells = {name: {**cell(each[0]), "rates": each} for name, each in rates.items()}
-    return {
-        "store reads": {
-            name: {"meta_data.json": dict.fromkeys(loads, one)} for name, one in cells.items()
-        }
-    }
-
-
-def test_a_ratio_to_forwarding_is_the_median_of_the_rounds() -> None:
-    # One round in which the machine was busy with something else moves nothing.
-    run = reads(**{FORWARDING: [100, 10, 100], SQLITE: [200, 180, 160]})
-    assert store_targets.ratio(run, SQLITE, "meta_data.json", "new 32") == 2.0

@@ -221,18 +221,17 @@ def test_a_change_that_cannot_be_sent_is_left_to_the_next_reconcile(
     rig.registry.remove_port(PortId("row-of-tap1"))
 
 
-def test_the_watch_puts_back_what_is_lost_without_a_word(reconciled: Rig) -> None:
+def test_the_watch_restores_flows_that_are_lost_with_and_without_notice(reconciled: Rig) -> None:
+    all_flows = FIXED_FLOWS + PORT_FLOWS
     reconciled.switch.flows = [one for one in reconciled.switch.flows if one.table != 201]
-    until(lambda: len(reconciled.switch.flows) == FIXED_FLOWS + PORT_FLOWS, "the flows to be back")
-
-
-def test_the_watch_puts_back_a_hook_that_is_removed(reconciled: Rig) -> None:
+    until(lambda: len(reconciled.switch.flows) == all_flows, "the flows to be back")
+    until(lambda: reconciled.controller.ready, "the end of the reconcile")
     gone = hook(reconciled)
     reconciled.switch.flows = [
         one for one in reconciled.switch.flows if one.cookie & 0xFFFF != Purpose.GUEST_HTTP
     ]
     reconciled.controller.flow_removed(removed_of(gone))
-    until(lambda: len(reconciled.switch.flows) == FIXED_FLOWS + PORT_FLOWS, "the hook to be back")
+    until(lambda: len(reconciled.switch.flows) == all_flows, "the hook to be back")
 
 
 def test_the_watch_tries_again_after_a_failure(watching: Rig) -> None:
