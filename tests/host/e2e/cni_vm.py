@@ -152,7 +152,7 @@ class Vm(Runtime):
 
 def ended(process: subprocess.Popen[bytes]) -> Any:
     """Return the status of the plugin and its document; nothing may be on stderr."""
-    out, err = process.communicate(timeout=60 * netns.PATIENCE)
+    out, err = process.communicate()
     assert err == b"", err
     return process.returncode, json.loads(out) if out else None
 

@@ -109,19 +109,6 @@ def test_as_many_addresses_as_have_slots_are_all_served_at_once(agent: Agent, gu
     assert packet_ins(agent) - before <= 2 * MOST
 
 
-def test_one_address_more_takes_the_place_of_the_longest_idle(agent: Agent, guest: Guest) -> None:
-    addresses = add_addresses(guest, MOST + 1)
-    for address in addresses[:MOST]:
-        asks_from(guest, address)
-    asks_from(guest, addresses[0])
-    asks_from(guest, addresses[MOST])
-    assert set(slots(agent, guest).values()) == set(addresses) - {addresses[1]}
-    asks_from(guest, addresses[1])
-    assert set(slots(agent, guest).values()) == set(addresses) - {addresses[2]}
-    for address in addresses:
-        asks_from(guest, address)
-
-
 def test_an_address_with_an_open_connection_keeps_its_place(agent: Agent, guest: Guest) -> None:
     addresses = add_addresses(guest, MOST + 1)
     with guest.namespace.connect(METADATA_IP, 80, source=addresses[0]):

@@ -15,12 +15,11 @@ import pytest
 from tests.harness.agent import Agent, Options
 from tests.harness.container import Container
 from tests.harness.guest import Guest, uuid_of
-from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.vm_api import allowed, is_ready
 from tests.host.e2e import shared
-from tests.host.e2e.support import META_DATA, asks_own, project_ids, put, put_nova
+from tests.host.e2e.support import META_DATA, SILENCE, asks_own, project_ids, put
 
 VMS = ("vm1", "vm2")
 OPTIONS: Options = {
@@ -84,22 +83,18 @@ class Site:
         self.detach(vm, name)
 
 
-@contextlib.contextmanager
-def site_with(
-    host: OpenvSwitch, options: Options, nova: RecordingNova | None = None
-) -> Iterator[Site]:
+@pytest.fixture(scope="module")
+def site(host: OpenvSwitch) -> Iterator[Site]:
+    """Two VMs."""
     with ExitStack() as stack:
-        agent = stack.enter_context(Agent(host, options))
+        agent = stack.enter_context(Agent(host, OPTIONS))
         agent.start()
         vms = []
         for number, name in enumerate(VMS, 5):
             address = f"10.0.0.{number}/24"
             vm = stack.enter_context(Guest(host, name, address=address, ids=project_ids(name)))
             vms.append(vm)
-            if options.get("df_metadata", {}).get("backend") != "nova":
-                put(agent, vm)
-            if nova is not None:
-                put_nova(nova, vm)
+            put(agent, vm)
             asks_own(vm)
             agent.ctl("trunk", "enable", vm.port)
             asks_own(vm)
@@ -108,13 +103,6 @@ def site_with(
         for vm in vms:
             agent.ctl("trunk", "disable", f"tpi-{vm.ids.iface_id}"[:15])
         agent.stop()
-
-
-@pytest.fixture(scope="module")
-def site(host: OpenvSwitch) -> Iterator[Site]:
-    """Two VMs."""
-    with site_with(host, OPTIONS) as made:
-        yield made
 
 
 def meta_data(guest: Guest) -> dict[str, Any]:
@@ -150,7 +138,7 @@ def test_a_record_goes_with_its_attachment_and_stays_through_a_kill(site: Site) 
         site.agent.start()
         assert meta_data(container) == before
         site.detach(vm, "c1")
-        assert container.curl(META_DATA, timeout=1).status == 0
+        assert container.curl(META_DATA, timeout=SILENCE).status == 0
         # Nor does the next one with this name, address and MAC get it.
         again = site.attach(vm, "c1", ip=container.ip, mac=container.mac)
         assert again["id"] != container.instance_id

@@ -19,7 +19,7 @@ import pytest
 from dfmeta.guest import cni
 from tests.harness.attach_api import Handler, says, sends
 from tests.harness.netns import Namespace, spawn, tx_off
-from tests.harness.poll import PATIENCE, wait_for
+from tests.harness.poll import wait_for
 from tests.harness.program import Program
 from tests.host.e2e.cni_vm import BRIDGE, PARENT_MAC, Vm, path
 
@@ -489,7 +489,7 @@ def test_the_driver_ends_at_sigterm_as_the_first_process_of_a_container() -> Non
         (first,) = wait_for(lambda: children.read_text(encoding="ascii").split(), "the shell")
         wait_for(Path(f"/proc/{first}/root{cni.DOCKER}").exists, "the driver to listen")
         os.kill(int(first), signal.SIGTERM)
-        assert container.wait(20 * PATIENCE) == 0
+        assert container.wait() == 0
     finally:
         container.kill()
         container.wait()

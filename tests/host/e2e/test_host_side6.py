@@ -97,12 +97,19 @@ def over_ipv6(host: OpenvSwitch) -> bool:
     return "ipv6_dst=fd00:ec2::254" in host.ofctl("--no-stats", "dump-flows", "br-int", mine)
 
 
-def test_a_host_without_ipv6_serves_ipv4_until_it_has_it(
+def test_a_cleanup_leaves_nothing_and_a_host_without_ipv6_serves_ipv4_until_it_has_it(
     host: OpenvSwitch, agent: Agent, make_guest: MakeGuest
 ) -> None:
     """From the start on: the device comes without IPv6."""
+    assert in_place(host)
     agent.stop()
-    assert agent.run("--cleanup").returncode == 0
+    done = agent.clean_up()
+    for what in (*(f"rule {one}" for one in SIDE.rules), "route in table"):
+        assert f"Removed the IPv6 {what}" in done
+    assert "3276" not in without_main(host)
+    assert SIDE.ip6 not in ip(host.namespace, "-6 address")
+    routes = ip(host.namespace, f"-6 route show table {SIDE.table}", check=False)
+    assert SIDE.routes[6] not in routes
     default = "net.ipv6.conf.default.disable_ipv6"
     host.namespace.sysctl(**{default: 1})
     try:
@@ -149,18 +156,3 @@ def test_a_former_address_goes_and_so_does_all_when_ip6_is_empty(
 
 def without_main(host: OpenvSwitch) -> str:
     return ip(host.namespace, "-6 rule").replace("32766:", "")
-
-
-def test_cleanup_leaves_nothing_of_ipv6(host: OpenvSwitch, agent: Agent) -> None:
-    assert in_place(host)
-    agent.stop()
-    try:
-        done = agent.clean_up()
-        for what in (*(f"rule {one}" for one in SIDE.rules), "route in table"):
-            assert f"Removed the IPv6 {what}" in done
-        assert "3276" not in without_main(host)
-        assert SIDE.ip6 not in ip(host.namespace, "-6 address")
-        routes = ip(host.namespace, f"-6 route show table {SIDE.table}", check=False)
-        assert SIDE.routes[6] not in routes
-    finally:
-        agent.start()

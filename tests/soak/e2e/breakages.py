@@ -131,7 +131,7 @@ def tap_cut_off(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def no_instance(stage: Stage) -> Iterator[None]:
-    """A port whose instance nobody has named."""
+    """A port without an instance."""
     ids = Ids(iface_id=uuid_of("port nobody"), vm_uuid="")
     hangs(stage.guest("nobody", ids=ids))
     yield
@@ -139,7 +139,7 @@ def no_instance(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def foreign_flow(stage: Stage) -> Iterator[None]:
-    """Somebody's flow before the hooks."""
+    """A flow of another program before the hooks."""
     guest = stage.guest("hidden")
     flow = f"in_port={guest.ofport},ip,nw_dst={METADATA_IP}"
     stage.host.ofctl("add-flow", BRIDGE, f"cookie=0xbad,priority=400,{flow},actions=drop")
@@ -214,7 +214,7 @@ def _connecting(guest: Guest) -> int:
 
 @contextmanager
 def refused(stage: Stage) -> Iterator[None]:
-    """A port that is no guest's, and somebody else with the address."""
+    """A port that is no guest's, and another guest with the address."""
     guest = stage.guest("plain", ids=Ids(iface_id="", vm_uuid="", attached_mac=False))
     other = stage.stack.enter_context(Guest(stage.host, "other", address="10.0.0.9/24"))
     other.add_address(f"{METADATA_IP}/32")
@@ -343,7 +343,7 @@ def password_set(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def flows_gone(stage: Stage) -> Iterator[None]:
-    """Somebody has deleted all flows, as Open vSwitch's restart does."""
+    """All flows are deleted, as Open vSwitch's restart does."""
     guest = stage.guest("restarted")
     stage.put(guest)
     assert guest.curl("/latest/meta-data/").status == 200
@@ -440,27 +440,33 @@ def nova_project(stage: Stage) -> Iterator[None]:
 
 
 @contextmanager
-def nova_away(stage: Stage) -> Iterator[None]:
-    """Nova does not listen."""
-    nova, guest = _guest_of_nova(stage, "left")
+def _impatient(stage: Stage) -> Iterator[None]:
+    """Requests wait for a moment alone."""
     stage.reload({"df_metadata": {"hold_timeout": 0.4}})
-    nova.away()
-    assert guest.curl("/latest/meta-data/").status == 503
     yield
-    nova.mend()
     stage.reload({"df_metadata": {"hold_timeout": None}})
 
 
 @contextmanager
+def nova_away(stage: Stage) -> Iterator[None]:
+    """Nova does not listen."""
+    nova, guest = _guest_of_nova(stage, "left")
+    with _impatient(stage):
+        nova.away()
+        assert guest.curl("/latest/meta-data/").status == 503
+        yield
+        nova.mend()
+
+
+@contextmanager
 def no_project(stage: Stage) -> Iterator[None]:
-    """A port whose project nobody has named."""
+    """A port without a project."""
     guest = stage.guest("stranger")
-    stage.reload({"df_metadata": {"hold_timeout": 0.4}})
-    assert guest.curl("/latest/meta-data/").status == 503
-    count = "dfmeta_ports"
-    wait_for(lambda: stage.agent.metric(count, state="no project"), "the review of the ports")
-    yield
-    stage.reload({"df_metadata": {"hold_timeout": None}})
+    with _impatient(stage):
+        assert guest.curl("/latest/meta-data/").status == 503
+        count = "dfmeta_ports"
+        wait_for(lambda: stage.agent.metric(count, state="no project"), "the review of the ports")
+        yield
 
 
 def _guest_of_nova(stage: Stage, name: str) -> tuple[RecordingNova, Guest]:

@@ -12,7 +12,7 @@ from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, Sample, uuid_of
 from tests.harness.ovs import OpenvSwitch
-from tests.harness.poll import wait_for
+from tests.harness.poll import DEADLINE, wait_for
 from tests.host.e2e.support import ADDRESS_FLOWS, FIXED_FLOWS, PORT_FLOWS, failures
 
 PATH = "/latest/meta-data/hostname"
@@ -72,7 +72,9 @@ def test_fifty_ports_a_second_cost_busy_guests_nothing(
         hook = f"in_port={guest.ofport},"
         wait_for(lambda hook=hook: hook in host.ofctl("dump-flows", "br-int"), "its flows")
     before = host.ofctl("dump-flows", "br-int").count("cookie=0x64666d65")
-    batches = [guest.start_many(MANY, path=PATH, timeout=10, interval=INTERVAL) for guest in guests]
+    batches = [
+        guest.start_many(MANY, path=PATH, timeout=DEADLINE, interval=INTERVAL) for guest in guests
+    ]
     plugged = plug_and_unplug(host, SECONDS * soak)
     samples = {guest: batch.finish() for guest, batch in zip(guests, batches, strict=True)}
     assert all(len(mine) > SECONDS * soak for mine in samples.values())
@@ -108,7 +110,7 @@ def test_a_daemon_killed_at_random_moments_always_comes_back_right(
         agent.put(guest.instance_id, guest.name)
     moments = random.Random(1)
     for _round in range(KILLS * soak):
-        batches = [guest.start_many(MANY, path=PATH, timeout=20) for guest in guests]
+        batches = [guest.start_many(MANY, path=PATH, timeout=DEADLINE) for guest in guests]
         moment = time.monotonic() + moments.uniform(0, 0.8)
         wait_for(lambda moment=moment: time.monotonic() >= moment, "the moment")
         agent.kill()
@@ -118,7 +120,7 @@ def test_a_daemon_killed_at_random_moments_always_comes_back_right(
         wait_for(lambda moment=moment: time.monotonic() >= moment, "the moment")
         agent.kill()
         agent.start()
-        lasts = [guest.http_many(AFTER, path=PATH, timeout=20) for guest in guests]
+        lasts = [guest.http_many(AFTER, path=PATH, timeout=DEADLINE) for guest in guests]
         samples = {
             guest: batch.finish() + last
             for guest, batch, last in zip(guests, batches, lasts, strict=True)

@@ -34,9 +34,7 @@ def test_fifty_containers_at_once(host: OpenvSwitch, agent: Agent, vms: list[Con
     names = [f"many{number}" for number in range(MANY)]
     with ExitStack() as stack:
         pods = {name: stack.enter_context(Namespace("many")) for name in names}
-        calls = [
-            vm.start("ADD", name, path(pods[name]), network="red", timeout=60) for name in names
-        ]
+        calls = [vm.start("ADD", name, path(pods[name]), network="red") for name in names]
         results = [ended(one) for one in calls]
         assert [status for status, _result in results] == [0] * MANY, results
         # A token and an attachment each, on one connection: nothing was asked twice.
@@ -48,7 +46,7 @@ def test_fifty_containers_at_once(host: OpenvSwitch, agent: Agent, vms: list[Con
         tags = [row["tag"] for row in vm.switch.records("Port", "name", "tag") if row["tag"]]
         assert len(set(tags)) == len(tags) == MANY
         assert len(ends(host)) == 2 * MANY
-        gone = [vm.start("DEL", name, path(pods[name]), timeout=60) for name in names]
+        gone = [vm.start("DEL", name, path(pods[name])) for name in names]
         assert [ended(one) for one in gone] == [(0, None)] * MANY
     assert vm.attachments() == []
     assert vm.traces() == ([], [])

@@ -7,7 +7,6 @@ verifies signatures; :class:`tests.host.e2e.shell.Shell` stands in for pip and s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -77,10 +76,3 @@ def test_a_compute_node_prints_what_the_page_shows(operator: Compute) -> None:
         operator.read(block)
     assert untyped("first-hour-openstack", operator.typed) == []
     assert (WEB1, 200) in {(one.instance_id, one.status) for one in operator.nova.requests()}
-
-
-def test_the_page_copies_what_the_metadata_agent_has() -> None:
-    literal = re.search(r"\[neutron\]\n(.*?)\n\n", PAGE, re.DOTALL)
-    assert literal is not None
-    secret = f"metadata_proxy_shared_secret = {NOVA['metadata_proxy_shared_secret']}"
-    assert secret in literal[1]
