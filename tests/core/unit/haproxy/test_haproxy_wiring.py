@@ -186,21 +186,19 @@ def resolver(*found: str) -> Callable[..., list[Any]]:
 def test_name_has_all_its_addresses_but_those_of_a_zone(
     conf: Conf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        green_socket, "getaddrinfo", resolver("192.0.2.1", "fe80::1%eth0", "2001:db8::1")
-    )
-    plan = haproxy.plan(conf(DEFAULT__nova_metadata_host="nova.example"), "")
+    named = conf(DEFAULT__nova_metadata_host="nova.example")
+    answers = resolver("192.0.2.1", "fe80::1%eth0", "2001:db8::1")
+    monkeypatch.setattr(green_socket, "getaddrinfo", answers)
+    plan = haproxy.plan(named, "")
     assert [str(one.address) for one in plan.servers] == ["192.0.2.1", "2001:db8::1"]
     assert {one.authority for one in plan.servers} == {"nova.example:8775"}
     assert not plan.several
 
-
-def test_name_that_is_unknown_has_no_server(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_args: object) -> Any:
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(green_socket, "getaddrinfo", unknown)
-    assert haproxy.plan(conf(DEFAULT__nova_metadata_host="nova.example"), "").servers == ()
+    assert haproxy.plan(named, "").servers == ()
 
 
 def test_host_without_a_name_is_not_asked_over_tls(
@@ -224,7 +222,7 @@ def test_host_without_a_name_is_not_asked_over_tls(
 # Certificates
 
 
-def test_files_for_tls_are_read_once(conf: Conf, authority: Authority) -> None:
+def test_files_for_tls_are_read_once(conf: Conf, authority: Authority, tmp_path: Path) -> None:
     pair = authority.issue("client")
     tls = {
         "DEFAULT__nova_metadata_protocol": "https",
@@ -239,14 +237,9 @@ def test_files_for_tls_are_read_once(conf: Conf, authority: Authority) -> None:
     assert (plain.secrets.ca, plain.secrets.cert) == (b"", b"")
     system = haproxy.setup(conf(DEFAULT__nova_metadata_protocol="https"), Registry())
     assert (system.secrets.ca, system.secrets.cert) == (b"", b"")
-
-
-def test_file_that_has_gone_since_is_named(
-    conf: Conf, authority: Authority, tmp_path: Path
-) -> None:
     copy = tmp_path / "ca.pem"
-    copy.write_bytes(authority.certificate.read_bytes())
-    loaded = conf(DEFAULT__nova_metadata_protocol="https", DEFAULT__auth_ca_cert=copy)
+    copy.write_bytes(found.ca)
+    loaded = conf(**tls | {"DEFAULT__auth_ca_cert": copy})
     os.unlink(copy)
     with pytest.raises(StartError, match="certificates for Nova cannot be loaded"):
         haproxy.setup(loaded, Registry())
@@ -261,29 +254,24 @@ def plain(conf: cfg.ConfigOpts, *, version: int = 4, **identity: str) -> bool:
     return haproxy.setup(conf, Registry()).entries.plain(one, version)
 
 
-def test_requests_that_may_be_delayed_are_the_daemons(
-    conf: Conf,
-) -> None:
+def test_requests_with_limits_or_tokens_or_without_a_project_are_the_daemons(conf: Conf) -> None:
     group = "metadata_rate_limiting__"
-    limited = conf(**{f"{group}rate_limit_enabled": True, f"{group}ip_versions": 4})
-    assert not plain(limited, version=4)
-    assert plain(limited, version=6)
-    assert plain(conf(), version=4)
-
-
-def test_requests_that_need_a_token_are_the_daemons(conf: Conf) -> None:
-    for mode, others in (("optional", True), ("required", False), ("off", True)):
-        loaded = conf(store__http_tokens=mode)
-        both = plain(loaded), plain(loaded, instance_id=OTHER_INSTANCE)
-        assert both == (others, others), mode
-    loaded = conf(store__http_tokens_of=f"{INSTANCE}:required")
-    assert not plain(loaded)
-    assert not plain(loaded, instance_id=INSTANCE.upper())
-    assert plain(loaded, instance_id=OTHER_INSTANCE)
-
-
-def test_guest_without_a_project_is_the_daemons(conf: Conf) -> None:
-    assert not plain(conf(), project_id="")
+    limited = {f"{group}rate_limit_enabled": True, f"{group}ip_versions": 4}
+    of_one = {"store__http_tokens_of": f"{INSTANCE}:required"}
+    rows: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
+        ({}, {}, True),
+        ({}, {"project_id": ""}, False),
+        (limited, {"version": 4}, False),
+        (limited, {"version": 6}, True),
+        ({"store__http_tokens": "optional"}, {}, True),
+        ({"store__http_tokens": "off"}, {}, True),
+        ({"store__http_tokens": "required"}, {}, False),
+        (of_one, {}, False),
+        (of_one, {"instance_id": INSTANCE.upper()}, False),
+        (of_one, {"instance_id": OTHER_INSTANCE}, True),
+    ]
+    for options, guest, expected in rows:
+        assert plain(conf(**options), **guest) is expected, (options, guest)
 
 
 def test_entries_are_signed_as_nova_expects(conf: Conf) -> None:

@@ -13,8 +13,8 @@ from dfmeta.exceptions import KeyRangeError
 from dfmeta.flows.key import IN_PORT, SLOT6
 from dfmeta.inspect.checks_guests import ALL, KINDS, guests
 from dfmeta.inspect.facts import GuestFailure, KnownPort
-from dfmeta.inspect.finding import SHOWN, Finding, Status
-from tests.core.unit.inspect.values import PORT
+from dfmeta.inspect.finding import SHOWN, Finding
+from tests.core.unit.inspect.values import OK, PORT, UNKNOWN, WRONG, expect
 from tests.core.unit.support import GUEST_IP6, GUEST_MAC, SERVICE6, address, address6
 
 NOW = datetime(2026, 11, 22, 14, 30, tzinfo=UTC)
@@ -29,31 +29,20 @@ def judge(*ports: KnownPort, running: bool = True) -> list[Finding]:
     return list(guests(ports, NOW, running=running))
 
 
-def test_none_fails_of_those_that_have_asked() -> None:
-    (line,) = judge(port(1), port(2, asked=False), port(3, asked=False))
-    assert line.status is Status.OK
-    assert line.text == (
-        "no guest fails, of 1 that have sent requests since dfmeta-agent's start; 2 of 3 guests "
-        "have sent none"
-    )
-
-
-def test_without_the_daemon_it_is_not_known() -> None:
-    (line,) = judge(port(1, NO_RECORD), running=False)
-    assert line.status is Status.UNKNOWN
-
-
-def test_those_that_fail_are_named_with_how_and_what_to_do() -> None:
+def test_guests_that_fail_are_named_with_how_and_what_to_do() -> None:
     yesterday = replace(NO_RECORD, since=NOW - timedelta(days=1), times=1)
-    (line,) = judge(port(1), port(2, yesterday), port(3, NO_RECORD))
-    assert line.status is Status.WRONG
-    assert line.text == (
+    (fine,) = judge(port(1), port(2, asked=False), port(3, asked=False))
+    (unseen,) = judge(port(1, NO_RECORD), running=False)
+    (both,) = judge(port(1), port(2, yesterday), port(3, NO_RECORD))
+    (single,) = judge(port(3, NO_RECORD))
+    none = "no guest fails, of 1 that have sent requests since dfmeta-agent's start; 2 of 3 guests"
+    two = (
         "2 of 3 guests that have sent requests get 404 (no record): "
         "tap3 (since 14:28:00 UTC, 12 times), tap2 (since 2026-11-21 14:30:00 UTC)"
     )
-    assert line.remedy == f"`dfmeta store put x`; {ALL}"
-    (line,) = judge(port(3, NO_RECORD))
-    assert line.remedy == "`dfmeta store put x`"
+    expect([(fine, OK, f"{none} have sent none"), (unseen, UNKNOWN, ""), (both, WRONG, two)])
+    assert (both.text, both.remedy) == (two, f"`dfmeta store put x`; {ALL}")
+    assert single.remedy == "`dfmeta store put x`"
 
 
 def test_one_way_to_fail_does_not_hide_another_and_the_lines_have_an_end() -> None:
@@ -66,7 +55,7 @@ def test_one_way_to_fail_does_not_hide_another_and_the_lines_have_an_end() -> No
     *named, last = judge(*odd)
     assert len(named) == KINDS
     assert last.text == f"{50 - KINDS} of 50 guests that fail do so in {50 - KINDS} other ways"
-    assert all(line.status is Status.WRONG for line in (*named, last))
+    assert all(line.status is WRONG for line in (*named, last))
 
 
 def known(row: dict[str, Any]) -> KnownPort:

@@ -159,36 +159,32 @@ def test_tap_meta() -> None:
         assert fault.startswith(text), text
 
 
-def test_route_and_an_address_that_are_missing_have_their_commands() -> None:
-    bare = replace(HOST, route=False, addresses=())
-    (route,) = [checks_host.route(bare, META_SETTINGS)]
-    assert "`ip route add 240.0.0.0/16 via 240.0.255.255 dev tap-meta onlink`" in route.remedy
-    six = checks_host.route(bare, META_SETTINGS.over(IPV6))
-    assert "[METADATA] provider_cidr to another network" in route.remedy
-    assert "`ip -6 route add fd00:a9fe:a9fe:a9fe::/64 via " in six.remedy
-    assert len(faults(route, six, checks_host.address(bare, META_SETTINGS))) == 2 + 1
-
-
-def test_route_of_another_program_is_found_by_the_way_back() -> None:
-    (found,) = checks_host.way_back(replace(HOST, way_back="eth0"), META_SETTINGS)
-    assert found.text == "answers to guests do not leave by tap-meta but: eth0"
-    assert "no rule before that of the main table may match" in found.remedy
-    assert "`ip route show root 240.0.0.0/16`" in found.remedy
-
-
-def test_remedies_name_the_options_of_meta_ips() -> None:
+def test_remedies_are_those_of_meta_ips() -> None:
+    bare, six = replace(HOST, route=False, addresses=()), META_SETTINGS.over(IPV6)
     other = replace(HOST, listeners=(Listener(IPv4Address("240.0.0.1"), 80, INODE + 1),))
-    found = checks_host.listener(other, META_SETTINGS, running=True)
-    assert "[METADATA] host_proxy_listen_port" in found.remedy
+    (way_back,) = checks_host.way_back(replace(HOST, way_back="eth0"), META_SETTINGS)
     twice = (*HOST.addresses, ("eth0", IPv4Interface("240.0.0.1/32")))
-    lost = checks_host.address(replace(HOST, addresses=twice, way_back="eth0"), META_SETTINGS)
-    assert "[METADATA] provider_cidr to another network" in lost.remedy
-    path = checks_path.path(PathFacts(cause="no"), META_SETTINGS)
-    assert (
-        "the lines meta-patch, flows, rp_filter, route, neighbour, listener and firewall name"
-        in (path.remedy)
+    astray = replace(HOST, addresses=twice, way_back="eth0")
+    path, lines = checks_path.path, "meta-patch, flows, rp_filter, route, neighbour, listener and"
+    network = "[METADATA] provider_cidr to another network"
+    add = "`ip route add 240.0.0.0/16 via 240.0.255.255 dev tap-meta onlink`"
+    add6 = "`ip -6 route add fd00:a9fe:a9fe:a9fe::/64 via "
+    rule = "no rule before that of the main table may match"
+    expect(
+        [
+            (checks_host.route(bare, META_SETTINGS), WRONG, "", add, network),
+            (checks_host.route(bare, six), WRONG, "", add6),
+            (checks_host.address(bare, META_SETTINGS), WRONG, ""),
+            (way_back, WRONG, "by tap-meta but: eth0", rule, "`ip route show root 240.0.0.0/16`"),
+            (
+                checks_host.listener(other, META_SETTINGS, running=True),
+                *(WRONG, "", "[METADATA] host_proxy_listen_port"),
+            ),
+            (checks_host.address(astray, META_SETTINGS), WRONG, "", network),
+            (path(PathFacts(cause="no"), META_SETTINGS), WRONG, "", f"the lines {lines} firewall"),
+        ]
     )
-    assert "rule-" not in checks_path.path(PathFacts(cause="no"), META_SETTINGS.over(IPV6)).remedy
+    assert "rule-" not in path(PathFacts(cause="no"), six).remedy
 
 
 def test_flows_of_other_programs_on_the_second_bridge() -> None:
@@ -210,28 +206,29 @@ def test_flows_of_other_programs_on_the_second_bridge() -> None:
 
 
 def test_mapping_in_ovsdb_is_a_warning() -> None:
-    mapped = replace(META_SNAPSHOT, external_ids={"ovn-bridge-mappings": "a:br-ex, meta:br-meta"})
-    (found,) = checks_meta.mappings(mapped, (), META)
-    assert (found.status, "the network meta to br-meta" in found.text) == (WARNING, True)
-    other = replace(
-        META_SNAPSHOT, external_ids={"ovn-bridge-mappings": "a:br-ex", "x": "a:br-meta"}
-    )
-    (fine,) = checks_meta.mappings(other, (), META)
-    assert fine.status is OK
-    (unread,) = checks_meta.mappings(META_SNAPSHOT, None, META)
-    assert unread.status is UNKNOWN
+    for ids, flows, expected, text in (
+        ({"ovn-bridge-mappings": "a:br-ex, meta:br-meta"}, (), WARNING, "network meta to br-meta"),
+        ({"ovn-bridge-mappings": "a:br-ex", "x": "a:br-meta"}, (), OK, ""),
+        ({}, None, UNKNOWN, ""),
+    ):
+        (found,) = checks_meta.mappings(replace(META_SNAPSHOT, external_ids=ids), flows, META)
+        assert (found.status, text in found.text) == (expected, True), ids
 
 
 def test_ports_without_a_meta_ip_are_named() -> None:
+    room = checks_meta.room
     late = replace(META_PORT, name="late", state=PortState.NO_META_IP, key="", label="")
-    found = checks_meta.room([META_PORT, late], META_SETTINGS, running=True)
-    (text,) = faults(found)
-    assert text.endswith("so 1 ports have none and their guests are not served: late")
-    assert "[METADATA] provider_cidr" in found.remedy
-    (text,) = faults(checks_meta.room([replace(late, vid=7)], META_SETTINGS, running=True))
-    assert text.endswith(": late (VID 7)")
-    asked = checks_meta.room([META_PORT], META_SETTINGS, running=False)
-    assert asked.status is UNKNOWN
+    lost = "so 1 ports have none and their guests are not served: late"
+    expect(
+        [
+            (
+                room([META_PORT, late], META_SETTINGS, running=True),
+                *(WRONG, lost, "[METADATA] provider_cidr"),
+            ),
+            (room([replace(late, vid=7)], META_SETTINGS, running=True), WRONG, ": late (VID 7)"),
+            (room([META_PORT], META_SETTINGS, running=False), UNKNOWN, ""),
+        ]
+    )
 
 
 def test_meta_ips_that_ovsdb_has_not_are_named() -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from dfmeta.cli import flows_command, gather
-from dfmeta.cli.flows_command import Compared
+from dfmeta.cli import gather
 from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose, cookie_of
 from dfmeta.inspect import legs
 from dfmeta.inspect.checks_next_hops import next_hops
@@ -117,28 +114,6 @@ def test_flows_of_next_hops_are_wanted_and_named() -> None:
         layout=LAYOUT,
     )
     assert [one.next_hop for one in other if one.state is State.DIFFERS] == [HOP.ip]
-
-
-def test_table_has_them_in_the_column_of_addresses(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    rows = entries(seen(WITH), wanted_flows([WITH], TAP), layout=LAYOUT, bridge="br-int")
-    for name, value in {
-        "compare": Compared((WITH,), tuple(rows), {}, {}),
-        "read_meters": (),
-        "read_snapshot": Snapshot(),
-        "take_over": None,
-        "say": None,
-    }.items():
-        monkeypatch.setattr(flows_command, name, lambda *_args, value=value, **_more: value)
-    file = tmp_path / "dfmeta.conf"
-    file.touch()
-    options = ["--config-file", str(file)]
-    wide = CliRunner().invoke(flows_command.flows, [*options, "--wide"]).output
-    (line,) = [one for one in wide.splitlines() if HOP.ip in one]
-    assert "guest-next-hop" in line
-    done = CliRunner().invoke(flows_command.flows, [*options, "--format", "json"])
-    assert f'"next_hop": "{HOP.ip}"' in done.output
 
 
 def test_without_the_daemon_a_port_has_those_of_its_row() -> None:
