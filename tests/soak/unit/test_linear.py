@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from webob import Request
 from webob.acceptparse import create_accept_header
 
@@ -33,6 +35,7 @@ from dfmeta.store.guest.keys import keys_of, name_keys
 from dfmeta.store.guest.paths import split_path
 from dfmeta.store.guest.templates import rendered
 from dfmeta.store.strictjson import loads
+from tests.harness.examples import examples
 
 ROOT = Path(__file__).parents[3]
 Text = str | bytes
@@ -69,6 +72,11 @@ RESOLUTION: Final = 1e-6
 """Seconds, below which no time means anything."""
 LONGEST = 3
 """Characters of an example that are repeated together."""
+MORE = 12
+"""Characters by which an example may be longer than the shortest match."""
+PARSER: Final[Any] = importlib.import_module(
+    "re._parser" if hasattr(re, "_parser") else "sre_parse"
+)
 
 
 def modules() -> Iterator[tuple[Path, ast.Module]]:
@@ -178,202 +186,6 @@ def schema_patterns(schema: object) -> Iterator[str]:
         case list() | tuple():
             for value in schema:
                 yield from schema_patterns(value)
-
-
-EXAMPLES: Final[Mapping[str, tuple[Text, ...]]] = {
-    "cli/config_drive.py _VERSION": ("2018-08-27",),
-    "cli/gather.py _VERSION": ("Name: dfmeta\nVersion: 0.1.0\n",),
-    "cli/token_command.py _DURATION": ("12h",),
-    "cli/token_command.py [\\s,]+": ("a, b\t,",),
-    "conf/agent.py _OPENFLOW": (
-        "auto",
-        "unix:/a",
-        "listen:a:80",
-    ),
-    "conf/agent.py _OVSDB": (
-        "unix:/a",
-        "tcp:a:80",
-    ),
-    "admin/attachments.py _ONE": ("/attachments/11111111-2222-3333-4444-555555555555",),
-    "attach/addresses.py _UNICAST": ("fa:16:3e:00:00:01",),
-    "attach/api.py _TTL": ("12",),
-    "attach/requests.py BOOT_ID": ("6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01",),
-    "attach/requests.py CONTAINER": ("a_.-1",),
-    "attach/requests.py IFNAME": ("eth0.1",),
-    "attach/requests.py NETWORK": ("a_.-1",),
-    "conf/attachments.py _NAME": ("a_.-1",),
-    "conf/attachments.py _RANGE": ("2:4000",),
-    "conf/attachments.py _UUID": (
-        "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01",
-        "6f1c2b5e3a444a559d0e7a1f0c9b1d01",
-    ),
-    "conf/auth.py _JWKS_URL": ("https://a.b/c?d",),
-    "conf/kinds.py HTTP_URL": ("https://a.b/c/d",),
-    "conf/kinds.py _HOST_PORT": (
-        "[::1]:80",
-        "a.b:80",
-    ),
-    "conf/lookup.py _WORD": ("a!b",),
-    "conf/neutron.py _URL": ("http://a.b/c",),
-    "conf/neutron.py _WORD": ("ab",),
-    "conf/store.py _UUID": ("12345678-90ab-cdef-0123-456789abcdef",),
-    "devices/addresses.py 0x([0-9a-fA-F]{1,8})|([0-9]{1,9})": (
-        "0x1f",
-        "12",
-    ),
-    "devices/addresses.py [0-9]+:[0-9]+(\\.[0-9]+)*": ("1:2.3.4",),
-    "devices/addresses.py _XEN_DISK": ("xvda1",),
-    "devices/addresses.py _XEN_VIF": ("vif1.2",),
-    "devices/libvirt.py [0-9]{1,4}": ("12",),
-    "devices/libvirt.py _MAC": ("fa:16:3e:00:00:01",),
-    "devices/libvirt.py _PRINTABLE": ("a b",),
-    "devices/rules.py _TAG": ("a b",),
-    "devices/schema.py SCHEMA": (
-        "a b",
-        "fa:16:3e:00:00:01",
-        "0000:00:1f.a",
-        "1:2.3",
-        "1:2.3.4",
-        "1:0:a:3",
-        "1:1",
-        "12",
-        "none",
-    ),
-    "devices/splice.py _BLANKS": (" \t\n\r",),
-    "guest/cni.py _CONTAINER": ("a1_.-b",),
-    "guest/cni.py _IFNAME": ("eth0.1",),
-    "guest/cni.py _MAC": ("fa:16:3e:00:00:01",),
-    "guest/cni.py _NETWORK": ("a1_.-b",),
-    "guest/cni.py _NUMBER": (b"12",),
-    "guest/cni.py _PORT": ("169.254.169.254:80", "[fe80::1%eth0]:80"),
-    "guest/cni.py _STATUS": (b"HTTP/1.1 200 OK",),
-    "guest/cni.py _TOKEN": (b"a!",),
-    "guest/tag_devices.py (?m)^DEVTYPE=(.*)$": ("A=b\nDEVTYPE=disk\n",),
-    "guest/tag_devices.py =([0-9A-F]{2})": ("a=0Fb=A0",),
-    'guest/tag_devices.py SUBSYSTEM=="([a-z]+)"': ('SUBSYSTEM=="net", SUBSYSTEM=="a"',),
-    "guest/tag_devices.py [!-~]{1,4096}": ("a!",),
-    "guest/tag_devices.py [:.-]": ("1:2.3-4",),
-    "guest/tag_devices.py [\\[{]|[\\]}]": ("[{a}]",),
-    "guest/tag_devices.py [^A-Za-z0-9_-]|_(?=[0-9A-F]{2})": ("a.b_0Fc_",),
-    "guest/tag_devices.py [a-f]": ("12a",),
-    "guest/tag_devices.py ^/dev/": ("/dev/sda",),
-    "guest/tag_devices.py ^\\.|[^A-Za-z0-9._-]|-(?=part[0-9]+$)": (".a b-part12",),
-    "guest/tag_devices.py _ADDRESS": ("0:1f.2-3",),
-    "guest/tag_devices.py _ATA": ("ata12",),
-    "guest/tag_devices.py _MAC": ("fa:16:3e:00:00:01",),
-    "guest/tag_devices.py _NAME": ("a.1",),
-    "guest/tag_devices.py _PCI": ("0000:00:1f.a",),
-    "guest/tag_devices.py _SCSI": ("1:0:2:3",),
-    "guest/tag_devices.py _STABLE": (
-        "virtio1",
-        "host1",
-        "target1:2:3",
-        "1:2:3:4",
-        "nvme1",
-    ),
-    "guest/tag_devices.py _USB": ("1-2.3.4",),
-    "guest/tag_devices.py _VALUE": ("a/b%n",),
-    "guest/tag_devices.py _XEN": (
-        "vif-1",
-        "vbd-51712",
-    ),
-    "guest/tag_devices.py host\\d+": ("host12",),
-    "guest/tag_devices.py nvme\\d+(n\\d+)": ("nvme1n12",),
-    "guest/tag_devices.py usb\\d+": ("usb12",),
-    "host/system.py _DATASOURCES": ("a: b\ndatasource_list: [ A, B ]\n",),
-    "host/system.py _SECTION": ("[a b]",),
-    "inspect/tracing.py _BRIDGE": ('bridge("br-meta")  ',),
-    "inspect/tracing.py _MISS": ("reg0=0x1", "reg0=0x2"),
-    "inspect/tracing.py _HOP": (
-        " 0. ip,in_port=1, priority 300, cookie 0xdf ",
-        " 1. No match.",
-        "12. priority 0",
-    ),
-    "ports/sources.py _PROJECT": ("a1",),
-    "admin/listener.py _VERSION": ("; version=1.0.0",),
-    "admin/browsers.py _HOST": (
-        "[::1]:80",
-        "a.b:80",
-    ),
-    "ports/message_parser.py _TOKEN": ('{"a\\"b":[1]}', '{"a'),
-    "ports/next_hop_list.py _MAC": ("fa:16:3e:00:00:01",),
-    "ports/next_hop_list.py _SEPARATORS": ("a, b",),
-    "ports/subport_list.py _PORT_ID": ("3f1a9c22-5e0d", "x" * 255),
-    "proxy/haproxy/counts.py _LINE": ("5.0.1.0.2 404 ---- nova /a",),
-    "proxy/haproxy/entries.py _PLAIN": ("a-b.c",),
-    "proxy/haproxy/handover.py _ID": ("1795557389.0105.0.1",),
-    "proxy/haproxy/process.py _OWN_LINE": ("[ALERT]    (12) : config : a b",),
-    "proxy/haproxy/process.py _USUAL": ("Proxy nova stopped ", "Server nova/nova0 is UP, "),
-    "proxy/haproxy/runtime.py _ENTRY": ("0x5625a06be450 127.0.0.1 a|b",),
-    "proxy/haproxy/runtime.py _VERSION": ("New version created: 12\n",),
-    "proxy/http1.py _BAD_ESCAPE": ("/a%2fb%%1",),
-    "proxy/http1.py _CHUNK": (b'1f;a="b"\t',),
-    "proxy/http1.py _LENGTH": ("12",),
-    "proxy/http1.py _LITERAL": ("[fe80::1%eth0]:80", "[fe80::a9fe:a9fe%25eth0]"),
-    "proxy/http1.py _NAME": ("a.b%2d:80",),
-    "proxy/http1.py _REQUEST_LINE": ("GET /a/b?c HTTP/1.1",),
-    "proxy/http1.py _TOKEN": ("a-B",),
-    "proxy/nova/backend.py _VISIBLE": ("a1",),
-    "proxy/nova/request.py PRINTABLE": ("a b",),
-    "proxy/nova/replies.py _CHUNK": (b'1f \t;a="b"',),
-    "proxy/nova/replies.py _FIELD": ("A-b: c\té",),
-    "proxy/nova/replies.py _LENGTH": ("12",),
-    "proxy/nova/replies.py _STATUS": ("HTTP/1.1 200 All right",),
-    "admin/page.py _DIGITS": ("12",),
-    "proxy/tokens.py _TOKEN": ("a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1a-_1",),
-    "proxy/tokens.py _TTL": ("12",),
-    "proxy/application.py _ADMIN": (
-        "/api/v1/metadata/x",
-        "/healthz/a",
-        "/metrics",
-        "/version",
-        "/device-metadata/a",
-        "/records/a",
-    ),
-    "proxy/application.py _OPENSTACK_VERSION": ("//openstack//latest",),
-    "proxy/application.py _PASSWORD": ("/openstack/latest/password/",),
-    "store/auth/caller.py _TOKEN": ("a+/-==",),
-    "store/auth/tokens.py _DIGEST": (
-        "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
-    ),
-    "store/auth/tokens.py _NAME": ("a.b@c",),
-    "store/auth/tokens.py _SCOPE": ("a:b",),
-    "store/api/bodies.py _DIGITS": ("12",),
-    "store/api/checks.py _KEY_TYPE": (
-        "ssh-rsa",
-        "ecdsa-sha2-nistp256",
-        "sk-ssh-ed25519@openssh.com",
-    ),
-    "store/api/checks.py _LABEL": ("a-b1",),
-    "store/guest/documents.py [\\s_]+": ("a _b  c",),
-    "store/guest/documents.py [^a-z0-9-]": ("a!b_c",),
-    "store/guest/documents.py _TAG_KEY": ("..a_index",),
-    "store/guest/etags.py _MEMBER": (' \tW/"a"\t ,',),
-    "store/guest/keys.py [^A-Za-z0-9._@-]+": ("a b!!c",),
-    "store/lookup/answer.py UUID": ("12345678-90ab-cdef-0123-456789abcdef",),
-    "store/lookup/token.py TOKEN": ("a.b",),
-    "store/api/requests.py ADDRESSES.get(bus, '(?!)')": (
-        "0000:00:1f.a",
-        "1:2.3",
-        "1:2.3.4",
-        "1:0:a:3",
-        "1:1",
-        "12",
-        "none",
-    ),
-    "store/api/requests.py _MAC": ("fa:16:3e:00:00:01",),
-    "store/api/requests.py _UUID": ("12345678-90ab-cdef-0123-456789abcdef",),
-    "store/guest/netconfig.py [0-9]{1,6}": ("12",),
-    "store/guest/netconfig.py _MAC": ("fa:16:3e:00:00:01",),
-    "store/guest/netconfig.py _NAME": ("eth0",),
-    "store/strict.py _NAMED": ("alias 'x'", 'tag "x"'),
-    "store/strictjson.py _NO_TEXT": ("a\x00b",),
-    "store/guest/templates.py _FIELD": (" .a.b1 ",),
-    "store/api/trusted.py _ADDRESS": ("fe80::1.2",),
-    "wiring/haproxy_program.py _VERSION": ("HAProxy version 2.6.12-1",),
-}
-"""Place of an expression → texts that it matches or finds something in, with each of its
-alternatives, loops and classes in one of them."""
 
 
 def head(text: str) -> object:
@@ -512,34 +324,47 @@ def is_slow(run: Callable[[Any], object], parts: tuple[Any, Any, Any]) -> bool:
     return True
 
 
-def worst(pattern: re.Pattern[Any], method: str, examples: tuple[Text, ...]) -> str:
-    """A text that takes an expression more than linear time, or nothing."""
+def slow_text(pattern: re.Pattern[Any], method: str, example: Text) -> str:
+    """Return a text that takes an expression more than linear time, or nothing."""
 
     def run(text: Any) -> object:
         return RUN[method](pattern, text)
 
-    for example in examples:
-        for parts in adversaries(example):
-            if is_slow(run, parts):
-                return f"{method} of {parts[0]!r} + {parts[1]!r} * n + {parts[2]!r}"
+    for parts in adversaries(example):
+        if is_slow(run, parts):
+            return f"{method} of {parts[0]!r} + {parts[1]!r} * n + {parts[2]!r}"
     return ""
 
 
-def test_every_expression_has_its_examples() -> None:
-    assert {*EXAMPLES} == {*uses()}
-    for place, examples in EXAMPLES.items():
-        patterns: list[re.Pattern[Any]] = [one for one, _methods in uses()[place].values()]
-        for example in examples:
-            assert any(one.search(example) for one in patterns), (place, example)
-        for one in patterns:
-            assert any(one.search(example) for example in examples), (place, one)
+def check(pattern: re.Pattern[Any], methods: Set[str]) -> None:
+    """Look for such a text among those that are made of texts which the expression matches."""
+    least = PARSER.parse(pattern.pattern).getwidth()[0]
+    texts = st.from_regex(pattern, fullmatch=True).filter(lambda text: len(text) <= least + MORE)
+
+    @settings(
+        deadline=None,
+        max_examples=examples(8),
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=[*HealthCheck],
+    )
+    @given(texts)
+    def run(example: Text) -> None:
+        for method in sorted(methods):
+            assert not slow_text(pattern, method, example)
+
+    run()
 
 
 def test_expressions_take_time_in_proportion_to_their_input() -> None:
-    for place, examples in EXAMPLES.items():
-        for pattern, methods in uses()[place].values():
-            for method in sorted(methods):
-                assert not worst(pattern, method, examples), place
+    slow = []
+    for place, found in uses().items():
+        for pattern, methods in found.values():
+            try:
+                check(pattern, methods)
+            except AssertionError as error:
+                slow.append(f"{place}: {error}")
+    assert not slow
 
 
 def test_readers_take_time_in_proportion_to_their_input() -> None:
@@ -548,12 +373,16 @@ def test_readers_take_time_in_proportion_to_their_input() -> None:
             assert not is_slow(run, parts), (name, parts)
 
 
-def test_quadratic_expression_is_noticed() -> None:
-    for expression, method, example in (
+@pytest.mark.parametrize(
+    ("expression", "method"),
+    [
         # Entity tags, as they were once.
-        (r'[ \t]*(?:(?:W/)?("[\x21\x23-\x7e]*"))?[ \t]*(?:,|\Z)', "match", ' W/"a" ,'),
-        (r"(\{\{.*?\}\})", "split", "{{a}}"),
-        (r"//.*@", "sub", "//a@"),
-        (r"a+b", "search", "aab"),
-    ):
-        assert worst(re.compile(expression), method, (example,)), expression
+        (r'[ \t]*(?:(?:W/)?("[\x21\x23-\x7e]*"))?[ \t]*(?:,|\Z)', "match"),
+        (r"(\{\{.*?\}\})", "split"),
+        (r"//.*@", "sub"),
+        (r"a+b", "search"),
+    ],
+)
+def test_quadratic_expression_is_noticed(expression: str, method: str) -> None:
+    with pytest.raises(AssertionError):
+        check(re.compile(expression), {method})
