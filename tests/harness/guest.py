@@ -19,7 +19,7 @@ from tests.harness import netns, stand_in
 from tests.harness.closing import Closing, Process
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.ovsdb import OvsdbRefusalError
-from tests.harness.poll import PATIENCE, wait_for
+from tests.harness.poll import DEADLINE, PATIENCE, wait_for
 from tests.harness.program import Script, script
 
 METADATA_IP = "169.254.169.254"
@@ -298,7 +298,7 @@ class Guest(Closing):
         *options: str,
         host: str = METADATA_IP,
         source: str = "",
-        timeout: float = 30,
+        timeout: float = DEADLINE,
         data: bytes | None = None,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Reply:
@@ -341,7 +341,7 @@ class Guest(Closing):
         path: str = "/openstack/latest/meta_data.json",
         host: str = METADATA_IP,
         source: str = "",
-        timeout: float = 10,
+        timeout: float = DEADLINE,
         interval: float = 0,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Batch:
