@@ -298,7 +298,7 @@ class Guest(Closing):
         *options: str,
         host: str = METADATA_IP,
         source: str = "",
-        timeout: float = DEADLINE,
+        timeout: float = DEADLINE / PATIENCE,
         data: bytes | None = None,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Reply:
@@ -341,7 +341,7 @@ class Guest(Closing):
         path: str = "/openstack/latest/meta_data.json",
         host: str = METADATA_IP,
         source: str = "",
-        timeout: float = DEADLINE,
+        timeout: float = DEADLINE / PATIENCE,
         interval: float = 0,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Batch:
