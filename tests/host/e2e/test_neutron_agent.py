@@ -19,7 +19,7 @@ from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import META_BRIDGE
 from tests.host.e2e import shared
-from tests.host.e2e.support import TWIN_MAC, asks_own, failures, put
+from tests.host.e2e.support import SILENCE, TWIN_MAC, asks_own, failures, put
 
 PATH = "/latest/meta-data/hostname"
 OURS = "cookie=0x64666d65"
@@ -259,7 +259,7 @@ def test_the_bridge_is_as_neutron_has_it(world: World) -> None:
     assert all(isinstance(one, int) and one != DEAD_VLAN for one in tags)
     assert third.ping(fourth.ip)
     # Nothing of the twins' passes the firewall.
-    assert not world.twins[0].ping("10.0.0.8", timeout=0.5)
+    assert not world.twins[0].ping("10.0.0.8", timeout=SILENCE)
 
 
 def test_guests_whose_groups_allow_nothing_get_their_own(world: World) -> None:

@@ -57,7 +57,7 @@ def path_line(agent: Agent) -> dict[str, Any]:
 
 def reaches(guest: Guest) -> bool:
     try:
-        answer = guest.curl("/latest/meta-data/hostname", timeout=1.5)
+        answer = guest.curl("/latest/meta-data/hostname", timeout=SILENCE)
     except OSError:
         return False
     return answer.status == 200
@@ -88,6 +88,8 @@ def test_a_packet_filter_is_named_with_its_remedy(
     with path_with(*([NFT] if has_nft else [])) as path:
         monkeypatch.setenv("PATH", path)
         for command, (word, is_seen) in FILTERS.items():
+            if has_nft and not is_seen:
+                continue
             host.namespace.run([str(NFT), command])
             line = path_line(agent)
             assert (line["status"], word in line["text"]) == ("wrong", True), command
@@ -95,7 +97,7 @@ def test_a_packet_filter_is_named_with_its_remedy(
             assert not reaches(guest)
             traced = agent.ctl("trace", guest.port, check=False)
             end = traced.stdout.splitlines()[-1]
-            if has_nft and is_seen:
+            if has_nft:
                 assert f"nftables' chain inet f c drops TCP to port {PROXY_PORT}" in end
                 assert "`nft insert rule inet f c" in end
             else:

@@ -22,7 +22,7 @@ from tests.harness.poll import wait_for
 from tests.harness.vm_api import allowed
 from tests.host.e2e import shared
 from tests.host.e2e.neutron_vm import TaggedWorld, listed, tagged_with
-from tests.host.e2e.support import META_DATA, asks_own
+from tests.host.e2e.support import META_DATA, SILENCE, asks_own, is_unanswered
 
 NETWORK = {"network": "pods"}
 NETWORK_DATA = "/openstack/latest/network_data.json"
@@ -90,7 +90,7 @@ def container(world: TaggedWorld, one: dict[str, Any]) -> Iterator[Container]:
 
 
 def meta_data(one: Guest) -> dict[str, Any]:
-    reply = one.curl(META_DATA, timeout=2)
+    reply = one.curl(META_DATA, timeout=SILENCE)
     return dict(json.loads(reply.body)) if reply.status == 200 else {}
 
 
@@ -128,7 +128,7 @@ def test_a_container_gets_its_own_record_until_it_is_deleted(world: TaggedWorld)
         assert [row["attachment"] for row in shown] == [one["id"], two["id"]]
         detach(world, "c1")
         assert [it["attachment"] for it in world.entries()] == [two["id"]]
-        wait_for(lambda: not first.curl(META_DATA, timeout=0.5).status, "no more answers")
+        wait_for(lambda: is_unanswered(first), "no more answers")
         asks_own(second)
     assert len(world.ours()) == 1
 

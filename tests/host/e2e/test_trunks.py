@@ -213,7 +213,7 @@ def start_all(vms: list[Vm], count: int) -> dict[Guest, Batch]:
     """Let all VMs and containers ask for their names, over both versions of IP by turns."""
     everyone = [one for vm in vms for one in vm.everyone()]
     return {
-        one: one.start_many(count, path=NAME, host=FAMILIES[number % 2], timeout=20)
+        one: one.start_many(count, path=NAME, host=FAMILIES[number % 2])
         for number, one in enumerate(everyone)
     }
 

@@ -19,7 +19,7 @@ BONES = re.compile(r"0x64666d65\w+|\bO(?:FP|NF)T_\w+|Flags \[\S+\]|Datapath acti
 def record(folder: Path) -> None:
     """Run the recorder as tools/life-of-a-request does, without setting up again."""
     program = [sys.executable, str(ROOT / "tools/life_of_a_request.py"), "--output", str(folder)]
-    subprocess.run(program, check=True, timeout=120)
+    subprocess.run(program, check=True)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.harness.trunk import Subport
 from tests.harness.vm_api import Connection, allowed, is_ready, status_of
 from tests.host.e2e import shared
 from tests.host.e2e.neutron_vm import MTU, World, listed, world_with
-from tests.host.e2e.support import META_DATA, asks_own, put
+from tests.host.e2e.support import META_DATA, SILENCE, asks_own, put
 
 NETWORK = {"network": "pods"}
 
@@ -65,7 +65,7 @@ def reaches(one: Guest, other: Guest) -> bool:
         one.namespace.open_socket(socket.AF_INET, socket.SOCK_DGRAM) as near,
     ):
         far.bind((other.ip, 7001))
-        far.settimeout(1)
+        far.settimeout(SILENCE)
         near.sendto(b"hello", (other.ip, 7001))
         with suppress(TimeoutError):
             return far.recv(16) == b"hello"
