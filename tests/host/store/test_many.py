@@ -6,22 +6,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
 from dfmeta.store.db.record import Kind, Record
-from dfmeta.store.db.repository import Repository
-from dfmeta.store.http import Client, Reply
+from dfmeta.store.http import Reply
 from dfmeta.store.lookup.memory import Flights
-from dfmeta.store.lookup.puller import Puller
-from dfmeta.store.lookup.upstream import AT_ONCE, Patience, Upstream
 from tests.core.unit.store.lookup import support
 from tests.core.unit.store.lookup.support import METADATA, build, hostname, metadata, store
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
-from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
+from tests.harness.other_store import Asked, OtherStore, reply
 from tests.harness.poll import wait_for
 
 __all__ = ["build", "store"]
@@ -115,25 +110,6 @@ def test_a_waiting_caller_takes_over_from_one_that_is_ended() -> None:
     second.join()
     assert results == ["second"]
     assert not flights.busy("a")
-
-
-def test_a_storm_of_different_guests_is_answered_over_few_connections(
-    repository: Repository,
-) -> None:
-    def answer(asked: Asked) -> bytes:
-        path, _, address = asked.target.partition("?ip_address=")
-        if path != "/device-metadata":
-            return NOT_FOUND
-        instance = f"6f1c2b5e-3a44-4a55-9d0e-{int(address.rpartition('.')[2]):012x}"
-        return reply({"id": instance, "ipAddresses": [address], "metadata": {"hostname": address}})
-
-    with OtherStore(answer) as server, ThreadPoolExecutor(100) as pool:
-        puller = Puller(repository, Upstream(server.url, client=Client(), patience=Patience(60, 0)))
-        names = [f"10.0.0.{number}" for number in range(1, 101)]
-        records = pool.map(lambda name: puller.find(ip_address(name)), names)
-        assert [hostname(one) for one in records] == names
-        puller.close()
-        assert server.connections <= 2 * AT_ONCE
 
 
 def test_greenthreads_share_one_query_and_do_not_stop_the_hub(url: str) -> None:

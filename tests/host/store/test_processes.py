@@ -145,15 +145,6 @@ def test_of_passwords_set_at_once_one_is_kept(writers: list[Repository]) -> None
     assert read(writers[0]).password == b"p%d" % kept.index(True)
 
 
-def test_writers_of_members_of_one_record_lose_none(writers: list[Repository]) -> None:
-    def write(number: int) -> None:
-        for turn in range(5):
-            writers[number].put(INSTANCE, document={"meta": {f"{number}-{turn}": "x"}})
-
-    at_once(write)
-    assert len(document(writers[0])["meta"]) == 5 * WRITERS
-
-
 def test_writers_of_the_same_addresses_leave_each_one_owner(writers: list[Repository]) -> None:
     names = [f"198.51.100.{number}" for number in range(12)] + ["198.51.100.0/28", "2001:db8::/64"]
     ids = [str(uuid.UUID(int=number)) for number in range(WRITERS)]

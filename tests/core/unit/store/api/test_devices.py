@@ -91,32 +91,25 @@ def test_attaching_again_replaces_the_device_in_its_place(client: Client) -> Non
             assert attach(client, new).json == [new, other], device
 
 
-def test_an_address_comes_before_a_mac_or_a_serial(client: Client) -> None:
-    for there, new in [
-        (NIC, {**NIC, "mac": "fa:16:3e:00:00:00"}),
-        (DISK, {**DISK, "serial": "vol-9"}),
-        (BARE_NIC, {**BARE_NIC, "mac": MAC.upper(), "address": "none"}),
-        (BARE_DISK, {**BARE_DISK, "address": "none", "note": "x"}),
-    ]:
-        push(client, there)
-        assert attach(client, new).json == [new], there
-
-
-def test_another_device_and_another_view_are_added(client: Client) -> None:
-    for there, new in [
-        (IDE, XEN),
-        (NIC, {**NIC, "address": "0000:00:04.0", "tags": ["data"]}),
-        (NIC, {**DISK, "bus": "pci", "address": NIC["address"], "tags": ["mgmt"]}),
-        (BY_PATH, {**BY_PATH, "path": "/dev/sdb"}),
-        (GPU, {**GPU, "model": "y"}),
-        (GPU, {**GPU, "tags": ["render"]}),
-        (ETH0, ETH1),
-        (BARE_DISK, {**BARE_DISK, "path": "/dev/sdb"}),
-        ({"type": "disk", "bus": "pci", "tags": ["a"]}, {"type": "disk", "bus": "pci"}),
-    ]:
-        push(client, there)
+def test_a_device_is_replaced_by_its_address_and_others_are_added(client: Client) -> None:
+    for stored, new, replaced in (
+        (NIC, {**NIC, "mac": "fa:16:3e:00:00:00"}, True),
+        (DISK, {**DISK, "serial": "vol-9"}, True),
+        (BARE_NIC, {**BARE_NIC, "mac": MAC.upper(), "address": "none"}, True),
+        (BARE_DISK, {**BARE_DISK, "address": "none", "note": "x"}, True),
+        (IDE, XEN, False),
+        (NIC, {**NIC, "address": "0000:00:04.0", "tags": ["data"]}, False),
+        (NIC, {**DISK, "bus": "pci", "address": NIC["address"], "tags": ["mgmt"]}, False),
+        (BY_PATH, {**BY_PATH, "path": "/dev/sdb"}, False),
+        (GPU, {**GPU, "model": "y"}, False),
+        (GPU, {**GPU, "tags": ["render"]}, False),
+        (ETH0, ETH1, False),
+        (BARE_DISK, {**BARE_DISK, "path": "/dev/sdb"}, False),
+        ({"type": "disk", "bus": "pci", "tags": ["a"]}, {"type": "disk", "bus": "pci"}, False),
+    ):
+        push(client, stored)
         for _ in range(2):
-            assert attach(client, new).json == [there, new], there
+            assert attach(client, new).json == ([new] if replaced else [stored, new]), new
 
 
 def test_a_container_s_nics_of_one_mac_come_and_go_each_by_its_name(client: Client) -> None:
@@ -132,10 +125,7 @@ def test_a_container_s_nics_of_one_mac_come_and_go_each_by_its_name(client: Clie
 def test_a_device_that_breaks_a_rule_with_the_others_changes_nothing(client: Client) -> None:
     for device, place in [
         ({**DISK, "tags": ["a/b"]}, "devices[1].tags[0]"),
-        ({**DISK, "address": "0:0:2:2", "bus": "sata"}, "devices[1].bus"),
-        ({**NIC, "mac": "no"}, "devices[0].mac"),
         ({**NIC, "address": "0000:00:04.0"}, "devices[1].tags[0]"),
-        ({**DISK, "tags": None}, "devices[1].tags"),
         ({"type": ["nic"], "address": {"a": [1]}, "mac": 1}, "devices[1].type"),
         ({}, "devices[1]"),
     ]:

@@ -49,19 +49,6 @@ def refused(body: bytes, kind: Kind = Kind.METADATA) -> None:
     assert not caught.value.errors
 
 
-def test_devices_are_held_to_their_rules() -> None:
-    nic = {"type": "nic", "bus": "pci", "address": "0000:00:02.0", "mac": "00:11:22:33:44:55"}
-    document = {"devices": [{**nic, "tags": ["nfvfunc1"]}]}
-    assert push(metadata=document).content == document
-    assert wrong(metadata={"devices": [{**nic, "tags": ["a/b"]}]}) == [
-        "metadata.devices[0].tags[0] device"
-    ]
-    assert wrong(metadata={"devices": [{**nic, "bus": "nubus"}]}) == [
-        "metadata.devices[0].bus device"
-    ]
-    assert wrong(metadata={"devices": None}) == ["metadata.devices device"]
-
-
 def test_every_error_is_told_in_the_order_of_the_fields() -> None:
     members: dict[str, object] = {
         "ipAddresses": ["192.0.2.1", "a.b.c.d", "a:b:c:d:e:f:g:h"],

@@ -97,16 +97,13 @@ def test_an_error_repeats_no_userdata(url: str) -> None:
 
 def test_an_unusable_url_is_refused_without_its_password() -> None:
     for url in (
-        "",
-        "nonsense",
-        "sqlite://",
-        "sqlite:///:memory:",
-        "sqlite:///file:x?uri=true",
-        "mysql://user:hush@host/db",
-        "postgresql://user:hush@host",
-        "postgresql://user:hush@host/",
-        "postgresql://user:hush@host:bad/db",
-        "postgresql+psycopg2://user:hush@host/db",
+        *("", "nonsense", "sqlite://", "sqlite:///:memory:", "sqlite:///file:x?uri=true"),
+        *(
+            "mysql://user:hush@host/db",
+            "postgresql://user:hush@host",
+            "postgresql://user:hush@host/",
+        ),
+        *("postgresql://user:hush@host:bad/db", "postgresql+psycopg2://user:hush@host/db"),
     ):
         with named(url), pytest.raises(ConfigError, match="connection") as caught:
             Repository(url)

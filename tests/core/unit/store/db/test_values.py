@@ -106,13 +106,6 @@ def test_the_cache_evicts_the_least_used_value() -> None:
     assert cache.get("0") == (7, 0)
 
 
-def test_a_value_too_large_for_the_cache_ends_the_earlier_one() -> None:
-    cache: Cache[int] = Cache(limit=8 * ENTRY)
-    cache.put("a", 0, 1, size=0)
-    cache.put("a", 1, 2, size=2 * ENTRY)
-    assert cache.get("a") is None
-
-
 @given(
     st.lists(
         st.tuples(st.sampled_from("abcdefgh"), st.booleans(), st.integers(0, 9 * ENTRY)),

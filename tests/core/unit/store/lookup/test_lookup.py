@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from ipaddress import ip_address
 
@@ -94,27 +93,10 @@ def test_an_instance_with_userdata_alone_is_found_by_its_address(
     assert store.targets() == [METADATA_OF, USERDATA_OF, METADATA]
 
 
-def test_the_path_of_the_upstream_url_is_kept(store: OtherStore, build: Build) -> None:
-    store.url = f"{OtherStore.url}/api/v1/"
-    build().get(INSTANCE, METADATA_ALONE)
-    assert store.targets() == [f"/api/v1{METADATA}"]
-
-
 def test_only_a_uuid_is_queried(store: OtherStore, build: Build) -> None:
     assert build().get("default:host") is None
     assert build().refresh(Kind.METADATA, "../secrets") is None
     assert store.asked == []
-
-
-def test_an_upstream_of_the_original_is_understood(store: OtherStore, build: Build) -> None:
-    envelope = {"id": INSTANCE, "ipAddresses": [str(ADDRESS)]}
-    coded = base64.b64encode(SCRIPT.encode()).decode()
-    store.answers = {
-        METADATA_OF: reply({**envelope, "metadata": '{"hostname": "a"}'}, kind="text/plain"),
-        USERDATA: reply({**envelope, "userdata": coded}, kind="text/plain"),
-    }
-    record = build().find(ADDRESS)
-    assert (hostname(record), content(record)) == ("a", SCRIPT.encode())
 
 
 def test_an_absent_record_is_queried_again_after_its_time(store: OtherStore, build: Build) -> None:
@@ -123,18 +105,16 @@ def test_an_absent_record_is_queried_again_after_its_time(store: OtherStore, bui
         assert puller.get(INSTANCE) is None
         assert puller.find(ADDRESS) is None
     assert sorted(store.targets()) == sorted([METADATA, USERDATA, METADATA_OF, USERDATA_OF])
+    store.url = f"{OtherStore.url}/api/v1/"
+    without = build(negative=0)
+    for _ in range(2):
+        assert without.get(INSTANCE, METADATA_ALONE) is None
+    assert store.targets() == [f"/api/v1{METADATA}"] * 2, "without a cache"
     store.answers = {METADATA: metadata(), METADATA_OF: metadata()}
     CLOCK.advance(900)
     assert puller.get(INSTANCE) is None
     CLOCK.advance(101)
     assert hostname(puller.get(INSTANCE)) == "a"
-
-
-def test_without_a_negative_cache_each_query_is_sent(store: OtherStore, build: Build) -> None:
-    puller = build(negative=0)
-    for _ in range(2):
-        assert puller.get(INSTANCE, METADATA_ALONE) is None
-    assert store.targets() == [METADATA, METADATA]
 
 
 def test_a_record_that_does_not_name_the_address_is_not_there(
