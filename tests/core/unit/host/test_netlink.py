@@ -164,6 +164,18 @@ def test_version_4_leaves_generated_addresses(kernel: Kernel, generated: None) -
     assert (10, TAP, 64, "fe80::1") in kernel.objects["address"]
 
 
+def test_settings_are_made_for_version_6_alone_and_before_the_device_is_up(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "conf/tap-metadata/accept_ra"
+    file.parent.mkdir(parents=True)
+    file.write_text("1\n")
+    assert HostSide(WANTED).settle() == []
+    assert file.read_text() == "1\n"
+    assert HostSide(WANTED6).ensure() == ["accept_ra 0", "up", *steps(WANTED6)]
+    assert file.read_text() == "0\n"
+
+
 def test_addresses_are_those_of_the_host_in_one_family(kernel: Kernel) -> None:
     for wanted, addresses in (
         (WANTED, kernel.addresses4),
