@@ -7,14 +7,7 @@ from typing import Any
 from bench.direct import counter
 from bench.load import parse
 from bench.storm import whole
-from bench.targets import (
-    HAPROXY,
-    IN_PROCESS,
-    NEUTRON,
-    TWO_WORKERS,
-    ratio,
-    targets,
-)
+from bench.targets import HAPROXY, IN_PROCESS, NEUTRON, TWO_WORKERS, ratio, targets
 
 SAID = (
     "Running 3s test @ http://169.254.169.254:18080/\n  2 threads and 32 connections\n"

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, Move, Output, SetField, ToController
 from dfmeta.flows.key import SLOT6, SLOTS, SLOTS6, VID_MAX
-from dfmeta.flows.pipeline import (
-    CONTROLLER_ID,
-    PORT_IN_PORT,
-    Layout,
-    Purpose,
-    Stage,
-)
+from dfmeta.flows.pipeline import CONTROLLER_ID, PORT_IN_PORT, Layout, Purpose, Stage
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
 from tests.core.unit.support import SERVICE6, TAP6, address6
 from tests.harness.examples import examples

@@ -23,10 +23,7 @@ from tests.core.unit.support import TAP6
 
 ADDRESS, HOP = IPv4Address("169.254.169.254"), "192.0.2.7"
 ADDRESS6, HOP6 = IPv6Address("fd00::1"), "fe80::7"
-WANTED = {
-    IPV4: Wanted("lo", ADDRESS, 2, IPV4, HOP),
-    IPV6: Wanted("lo", ADDRESS6, 2, IPV6, HOP6),
-}
+WANTED = {IPV4: Wanted("lo", ADDRESS, 2, IPV4, HOP), IPV6: Wanted("lo", ADDRESS6, 2, IPV6, HOP6)}
 OTHER = {IPV4: IPv4Address("192.0.2.1"), IPV6: IPv6Address("fd00::2")}
 
 
@@ -75,10 +72,9 @@ FAMILY = pytest.mark.parametrize("family", FAMILIES, ids=lambda one: f"IPv{one.v
 def test_a_familys_numbers_are_the_kernels_and_its_flows_match_its_own_fields(
     family: Family,
 ) -> None:
-    af, zero = {
-        IPV4: (socket.AF_INET, IPv4Address(0)),
-        IPV6: (socket.AF_INET6, IPv6Address(0)),
-    }[family]
+    af, zero = {IPV4: (socket.AF_INET, IPv4Address(0)), IPV6: (socket.AF_INET6, IPv6Address(0))}[
+        family
+    ]
     assert (family.af, family.bits, family.version) == (af, zero.max_prefixlen, zero.version)
     assert family_of(zero.version) is family
     service = TAP6.service(family.version)

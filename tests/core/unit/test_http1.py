@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 
 from dfmeta.exceptions import BadRequestError
-from dfmeta.proxy.http1 import (
-    CHUNK_LINE_MAX,
-    LIMITS,
-    Body,
-    Head,
-    HeadLimits,
-    find_end,
-    parse_head,
-)
+from dfmeta.proxy.http1 import CHUNK_LINE_MAX, LIMITS, Body, Head, HeadLimits, find_end, parse_head
 
 HOST = b"Host: 169.254.169.254\r\n"
 BODY_MAX = 64
@@ -414,74 +406,52 @@ def with_header(length: int, line: bytes = b"GET / HTTP/1.1") -> bytes:
     return get(b"A: ".ljust(length - len(HOST) - 2, b"b") + b"\r\n", line=line)
 
 
-AT_LIMIT = {
-    "request line": (with_line(40), with_line(41), (414, "request_line")),
-    "header": (with_header(60), with_header(61), (431, "header")),
-    "header with the longest line": (
-        with_header(60, b"GET /" + b"a" * 26 + b" HTTP/1.1"),
-        with_header(61, b"GET /" + b"a" * 26 + b" HTTP/1.1"),
-        (431, "header"),
-    ),
-    "lines": (get(b"A:\r\n" * 2), get(b"A:\r\n" * 3), (431, "header_lines")),
-    "body": (
-        get(b"Content-Length: 64\r\n") + b"x" * 64,
-        get(b"Content-Length: 65\r\n"),
-        (413, "body"),
-    ),
-    "chunk": (
-        chunked(b"40\r\n" + b"x" * 64 + b"\r\n0\r\n\r\n"),
-        chunked(b"41\r\n"),
-        (413, "body"),
-    ),
-    "chunks": (
-        chunked(b"1\r\nx\r\n" * 64 + b"0\r\n\r\n"),
-        chunked(b"1\r\nx\r\n" * 64 + b"1\r\n"),
-        (413, "body"),
-    ),
-    "a chunk of 64 bits": (
-        chunked(b"0" * 16 + b"\r\n\r\n"),
-        chunked(b"f" * 16 + b"\r\n"),
-        (413, "body"),
-    ),
-    "extensions": (
-        chunked(b"1;" + b"a" * 59 + b"\r\nx\r\n0\r\n\r\n"),
-        chunked(b"1;" + b"a" * 59 + b"\r\nx\r\n0;\r\n\r\n"),
-        (413, "body"),
-    ),
-    "trailer": (
-        chunked(b"0\r\nA: " + b"b" * 55 + b"\r\n\r\n"),
-        chunked(b"0\r\nA: " + b"b" * 56),
-        (431, "header"),
-    ),
-    "trailers": (
-        chunked(b"0\r\nA: " + b"b" * 30 + b"\r\nA: " + b"b" * 20 + b"\r\n\r\n"),
-        chunked(b"0\r\nA: " + b"b" * 30 + b"\r\nA: " + b"b" * 21 + b"\r\n"),
-        (431, "header"),
-    ),
-    "trailers with no room for another": (
-        chunked(b"0\r\nA: " + b"b" * 55 + b"\r\n\r\n"),
-        chunked(b"0\r\nA: " + b"b" * 55 + b"\r\nA:\r\n"),
-        (431, "header"),
-    ),
-    "trailer lines": (
-        chunked(b"0\r\n" + b"A:\r\n" * 3 + b"\r\n"),
-        chunked(b"0\r\n" + b"A:\r\n" * 4),
-        (431, "header_lines"),
-    ),
+def trailers(lines: bytes) -> bytes:
+    """A request with this after its last chunk."""
+    return chunked(b"0\r\n" + lines)
+
+
+LONGEST = b"GET /" + b"a" * 26 + b" HTTP/1.1"
+FULL, TWO = b"A: " + b"b" * 55, b"A: " + b"b" * 30 + b"\r\nA: " + b"b" * 20
+"""Trailers."""
+MANY, EXTENDED = b"1\r\nx\r\n" * 64, b"1;" + b"a" * 59 + b"\r\nx\r\n"
+"""Chunks."""
+AT_LIMIT: dict[tuple[int, str], list[tuple[bytes, bytes]]] = {
+    (414, "request_line"): [(with_line(40), with_line(41))],
+    (431, "header"): [
+        (with_header(60), with_header(61)),
+        (with_header(60, LONGEST), with_header(61, LONGEST)),
+        (trailers(FULL + b"\r\n\r\n"), trailers(FULL + b"b")),
+        (trailers(FULL + b"\r\n\r\n"), trailers(FULL + b"\r\nA:\r\n")),
+        (trailers(TWO + b"\r\n\r\n"), trailers(TWO + b"b\r\n")),
+    ],
+    (431, "header_lines"): [
+        (get(b"A:\r\n" * 2), get(b"A:\r\n" * 3)),
+        (trailers(b"A:\r\n" * 3 + b"\r\n"), trailers(b"A:\r\n" * 4)),
+    ],
+    (413, "body"): [
+        (get(b"Content-Length: 64\r\n") + b"x" * 64, get(b"Content-Length: 65\r\n")),
+        (chunked(b"40\r\n" + b"x" * 64 + b"\r\n0\r\n\r\n"), chunked(b"41\r\n")),
+        (chunked(b"0" * 16 + b"\r\n\r\n"), chunked(b"f" * 16 + b"\r\n")),
+        (chunked(MANY + b"0\r\n\r\n"), chunked(MANY + b"1\r\n")),
+        (chunked(EXTENDED + b"0\r\n\r\n"), chunked(EXTENDED + b"0;\r\n\r\n")),
+    ],
 }
+"""Status and limit → requests that fit, and requests that exceed it."""
 
 
 def test_a_limit_holds_exactly() -> None:
-    for name, (fits, exceeds, how) in AT_LIMIT.items():
-        for pieces in cuts(fits):
-            assert read(pieces, SMALL) is not None, name
-        assert refusal(exceeds, SMALL) == how, name
-    for name in ("request line", "header", "lines"):
-        fits, exceeds, how = AT_LIMIT[name]
+    for how, rows in AT_LIMIT.items():
+        for fits, exceeds in rows:
+            for pieces in cuts(fits):
+                assert read(pieces, SMALL) is not None, (how, pieces)
+            assert refusal(exceeds, SMALL) == how, exceeds
+    for how in ((414, "request_line"), (431, "header"), (431, "header_lines")):
+        fits, exceeds = AT_LIMIT[how][0]
         assert parse_head(fits, SMALL).method == "GET"
         with pytest.raises(BadRequestError) as caught:
             parse_head(exceeds, SMALL)
-        assert (caught.value.status, caught.value.reason) == how, name
+        assert (caught.value.status, caught.value.reason) == how
 
 
 def test_a_body_has_a_limit_of_chunks() -> None:
