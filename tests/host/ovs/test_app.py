@@ -319,6 +319,7 @@ def datapath(bridge: OpenvSwitch, request: pytest.FixtureRequest) -> Iterator[Op
     bridge.appctl(*feature, "true")
 
 
+@pytest.mark.hypothesis  # tools/soak has more frames
 @pytest.mark.parametrize("tap", [TAP, HOST_IP_TAP], ids=["ip", "host_ip"])
 def test_what_leaves_the_switch_is_what_leaves_the_model_byte_for_byte(
     bridge: OpenvSwitch, sniffers: dict[int, socket.socket], tap: Tap
@@ -330,6 +331,7 @@ def test_what_leaves_the_switch_is_what_leaves_the_model_byte_for_byte(
         agree(app, world, sniffers, frames(hosts, tap))
 
 
+@pytest.mark.hypothesis  # tools/soak has more frames
 def test_ipv6_leaves_the_switch_as_it_leaves_the_model_byte_for_byte(
     datapath: OpenvSwitch, sniffers: dict[int, socket.socket]
 ) -> None:

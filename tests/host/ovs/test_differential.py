@@ -30,6 +30,8 @@ from tests.host.ovs.made_up6 import GUEST_IPS, HOST_IP6
 from tests.host.ovs.pair import METERS, Pair, bare_flow, own_pair
 from tests.host.ovs.switch import GUESTS, TAP_PORT
 
+# tools/soak runs them with more frames.
+pytestmark = pytest.mark.hypothesis
 pair = own_pair
 TAP6 = Tap(TAP_PORT, TAP_MAC, 9775, ip6=HOST_IP6, guest_ip6=SERVICE6)
 ICMPV6: Mapping[str, int] = {"eth_type": 0x86DD, "ip_proto": 58}

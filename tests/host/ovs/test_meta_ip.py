@@ -42,6 +42,8 @@ from tests.host.ovs.made_up import flag_sets, macs, of_endpoint, overwritten, qu
 from tests.host.ovs.pair import METERS, SYN_METERS, Pair, shared_pair
 from tests.host.ovs.switch import GUESTS, TAP_PORT
 
+# tools/soak runs them with more frames.
+pytestmark = pytest.mark.hypothesis
 pair = shared_pair
 SECOND = Layout(pipeline=BR_META)
 KEYS = meta_keys()

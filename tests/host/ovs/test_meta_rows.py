@@ -277,6 +277,7 @@ CHANGES = [
     ("del-port", NEAR),
     ("del-port", FAR),
     ("del-port", TAP),
+    ("del-port", TAP, "--", "add-bond", META, TAP, "b1", "b2"),
     ("del-br", META, "--", "add-br", META, "--", "add-port", META, TAP),
     ("del-port", TAP, "--", "add-port", BRIDGE, "other", "--", *internal("other")),
     ("clear", "Port", NEAR, "tag"),
@@ -424,13 +425,6 @@ def test_the_ports_of_neutrons_metadata_path_are_taken_over_and_stay_theirs(
     watch.ensured()
     assert watch.watcher.remove_meta() == [FAR]
     assert (host.ports(), host.ports(META)) == ([NEAR], [TAP])
-
-
-def test_a_bond_of_that_name_becomes_the_port(host: OpenvSwitch, watch: Watch) -> None:
-    add_bridge(host, META)
-    host.vsctl("add-bond", META, TAP, "b1", "b2", wait=False)
-    watch.ensured()
-    assert not {"b1", "b2"} & {one["name"] for one in host.records("Interface", "name")}
 
 
 # Removal
