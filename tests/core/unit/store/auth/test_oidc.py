@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import jwt
@@ -24,11 +25,13 @@ from dfmeta.store.auth import keys as auth_keys
 from dfmeta.store.auth.caller import INVALID, Authorizer
 from dfmeta.store.auth.keys import AWAY_PAUSE, LIFESPAN, RETRY_PAUSE, SEARCH_PAUSE, KeyCache
 from dfmeta.store.auth.oidc import (
+    ANSWER_MAX,
     LEEWAY,
     SUBJECT_SHOWN,
     OidcSettings,
     OidcVerifier,
     discover,
+    fetch_json,
     granted,
     issuer_keys,
     subject,
@@ -45,6 +48,7 @@ from tests.harness.issuer import (
     rsa_key,
     send,
     send_bytes,
+    silent_listener,
 )
 from tests.harness.tier import CLOCK
 
@@ -439,24 +443,52 @@ CLAIMS = st.dictionaries(
     st.sampled_from(["iss", "aud", "exp", "nbf", "iat", "sub", "jti", "scope", "scp", "roles"]),
     JSON,
 )
-RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@RELAXED
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(head=HEADS, claims=CLAIMS, signature=st.binary(max_size=64))
-def test_any_made_up_token_is_refused(
-    rig: Rig, head: dict[str, Any], claims: dict[str, Any], signature: bytes
+def test_any_token_is_read_or_refused(
+    issuer: Issuer, rig: Rig, head: dict[str, Any], claims: dict[str, Any], signature: bytes
 ) -> None:
     parts = (json.dumps(head).encode(), json.dumps(claims).encode(), signature)
     assert not rig.passes(".".join(_base64url(part) for part in parts))
-
-
-@RELAXED
-@given(claims=CLAIMS)
-def test_any_signed_claims_are_read_or_refused(
-    issuer: Issuer, rig: Rig, claims: dict[str, Any]
-) -> None:
     body = json.dumps(issuer.claims() | claims).encode()
     token = jwt.PyJWS().encode(body, KEY, algorithm="RS256", headers={"kid": "rsa"})
     with pytest.raises((Unauthorized, Forbidden)):
-        rig.authorizer.authorize(f"Bearer {token}", ("a scope that nobody has",))
+        rig.authorizer.authorize(f"Bearer {token}", ("a scope of no token",))
+
+
+def test_a_document_is_fetched(issuer: Issuer) -> None:
+    issuer.answers["/x"] = lambda handler: send(handler, {"a": [1, "ä"]})
+    assert fetch_json(f"{issuer.url}/x") == {"a": [1, "ä"]}
+
+
+def test_an_unusable_answer_is_an_error(issuer: Issuer) -> None:
+    def other(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"220 mail.example.org ESMTP\r\n")
+
+    document = json.dumps({"a": "a" * ANSWER_MAX}).encode()
+    issuer.answers["/long"] = lambda handler: send_bytes(handler, document)
+    issuer.answers["/other"] = other
+    with pytest.raises(IssuerError, match="more than 262144 bytes"):
+        fetch_json(f"{issuer.url}/long")
+    with pytest.raises(IssuerError, match="does not speak HTTP"):
+        fetch_json(f"{issuer.url}/other")
+    with silent_listener() as url, pytest.raises(IssuerError, match="no answer in time"):
+        fetch_json(url, timeout=0.05)
+
+
+def test_an_unusable_address_is_named() -> None:
+    for url in (
+        "http://127.0.0.1:1/",
+        "http://127.0.0.1:99999/",
+        "http://127.0.0.1:x/",
+        "http://" + "a" * 300 + "/",
+        "http://[::1/",
+        "http:///x",
+        "https://127.0.0.1:1/",
+    ):
+        with named(url), pytest.raises(IssuerError) as caught:
+            fetch_json(url)
+        assert str(caught.value).startswith(f"{url}: ")
+        assert caught.value.cause

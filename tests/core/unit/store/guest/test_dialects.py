@@ -90,26 +90,18 @@ def refuse_constant(name: str) -> None:
 
 @settings(deadline=None, max_examples=examples(50))
 @given(
-    members=DOCUMENTS, userdata=st.none() | st.binary(max_size=9), tree=st.sampled_from(EC2_TREES)
-)
-def test_each_listed_path_exists_for_any_document(
-    members: dict[str, object], userdata: bytes | None, tree: str
-) -> None:
-    check(asker(members, userdata=userdata, ec2_tree=tree), tree)
-
-
-@settings(deadline=None, max_examples=examples(50))
-@given(
     members=st.none() | DOCUMENTS,
     userdata=st.none() | st.binary(max_size=9),
     tree=st.sampled_from(EC2_TREES),
 )
-def test_an_answer_depends_on_the_needed_halves_alone(
+def test_a_listed_path_exists_and_depends_on_the_needed_halves_alone(
     members: dict[str, object] | None, userdata: bytes | None, tree: str
 ) -> None:
     if members is None and userdata is None:
         return
     whole = asker(members, userdata=userdata, ec2_tree=tree)
+    if members is not None:
+        check(whole, tree)
     listed = [path for path, _ in crawl(whole, ec2_tree=tree)]
     for path in {*listed, "/metadata", "/userdata", "/api/v1/userdata", *NEVER_LISTED}:
         needed = need(path, Settings(ec2_tree=tree))
