@@ -30,21 +30,14 @@ def passes(machine: Machine, *arguments: str) -> None:
 
 MODULES: dict[str, tuple[str, ...]] = {
     "test_twins": (),
-    "test_leaving": (),
     "test_addresses": (),
     "test_faults": (
         # It is reset there: doc/source/limits.rst, "Connections that are being established".
         "in_the_making",
     ),
-    "test_identity": (
-        # It renames a device that is up; Linux 6.1 refuses that.
-        "provisioned_as_soon",
-    ),
+    "test_identity": (),
     "test_hostile_packets": (),
-    "test_rates": (
-        # cloud-init is not installed in the machine.
-        "a_boot_above_the_rate",
-    ),
+    "test_rates": (),
 }
 """Module → parts of the names of tests that are left out."""
 
