@@ -133,6 +133,15 @@ def test_a_port_that_is_back_before_the_answer_gets_other_meters(rig: Rig) -> No
     assert rig.switch.meters == others
 
 
+def test_flows_of_an_old_dump_bring_no_leaving_meter_back(rig: Rig) -> None:
+    add(rig)
+    uses(rig, OWN)
+    rig.registry.remove_port(PortId("row-of-tap13"))
+    let_hub_run()
+    rig.meters.learn(rig.channel, {(Endpoint(13), Purpose.SYN): OWN})
+    assert rig.meters.ids(Purpose.SYN) == {}
+
+
 def test_a_meter_made_and_left_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> None:
     running = dumping_meters(rig)
     add(rig)

@@ -53,24 +53,6 @@ def test_a_flow_is_read_back_as_it_was_built(guest: Guest, keys: InPortKeys) -> 
             assert read.key == str(keys.key_of(guest.endpoint, read.slot))
 
 
-@pytest.mark.parametrize("purpose", [Purpose.ADDRESS, Purpose.REPLY])
-def test_an_ipv6_address_without_a_service_is_none(purpose: Purpose) -> None:
-    flow = of(purpose, 6)
-    bare = replace(
-        flow,
-        match=tuple(one for one in flow.match if one[0] != "ipv6_dst" or purpose is Purpose.REPLY),
-        actions=tuple(
-            one
-            for one in flow.actions
-            if not (isinstance(one, SetField) and one.field == "ipv6_src")
-            or purpose is Purpose.ADDRESS
-        ),
-    )
-    assert read_address(flow).address == address6()
-    assert read_address(bare).address is None
-    assert read_address(bare).ip == address6().ip
-
-
 def test_the_service_and_the_version_of_a_flow_are_read() -> None:
     flows = (*fixed_flows(TAP6), *guest_flows(Guest(HERE, None, {17: address6()}), TAP6))
     found: dict[Purpose, set[tuple[int | None, str]]] = {}

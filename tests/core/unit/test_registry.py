@@ -500,21 +500,6 @@ def test_flows_follow_a_change_before_connections_end_whichever_subscribed_first
     assert heard == [Phase.FLOWS, Phase.CONNECTIONS]
 
 
-def test_replaced_device_is_reported_with_the_ports_id(registry: Registry) -> None:
-    ids: list[PortId] = []
-    registry.when_replaced(ids.append)
-    registry.set_devices({13: Device(b"tap1"), 14: Device(b"tap2")}, gap=True)
-    assert ids == [], "the first list replaces nothing"
-    registry.set_device(13, None)
-    assert ids == [], "there is no device to ask about"
-    registry.set_device(13, Device(b"tap1"))
-    registry.set_device(14, Device(b"tap3"))
-    assert ids == [port().id]
-    registry.set_devices({13: Device(b"tap1", GUEST_MAC)}, gap=False)
-    registry.set_devices({13: Device(b"tap1", GUEST_MAC)}, gap=True)
-    assert ids == [port().id] * 2
-
-
 def test_patch_port_with_another_mac_is_the_same_after_a_start_of_the_switch() -> None:
     for patch, name, gap in itertools.product((True, False), (b"tap1", b"tap2"), (True, False)):
         registry = Registry()

@@ -21,7 +21,6 @@ from tests.core.unit.support import (
     INSTANCE,
     OTHER_INSTANCE,
     PROJECT,
-    SERVICE6,
     address,
     address6,
     claim_of,
@@ -64,22 +63,6 @@ def test_row_of_a_served_port_has_its_keys_and_its_guest() -> None:
     assert (row["port"], row["ofport"], row["state"]) == ("tap1", 13, "served")
     assert (row["instance"], row["project"]) == (INSTANCE, PROJECT)
     assert json.loads(json.dumps(row)) == row
-
-
-def test_an_ipv6_address_has_the_slot_of_its_key_and_the_service_that_it_uses() -> None:
-    registry = Registry()
-    registry.set_port(port())
-    registry.learn(Endpoint(13), address6(), 0)
-    registry.learn(Endpoint(13), address(), 0)
-    registry.learn(Endpoint(13), address6(service=SERVICE6[1]), 0)
-    (row,) = port_rows(registry)
-    assert (row["key"], row["key6"]) == ("128.0.0.13", "fd00:a9fe:a9fe:a9fe:1::d")
-    assert [(one["slot"], one["key"], one["ip"], one["service"]) for one in row["addresses"]] == [
-        (0, "128.0.0.13", "10.0.0.5", None),
-        (1, "fd00:a9fe:a9fe:a9fe:1::d", GUEST_IP6, SERVICE6[0]),
-        (2, "fd00:a9fe:a9fe:a9fe:2::d", GUEST_IP6, SERVICE6[1]),
-    ]
-    assert [registry.count_addresses(version) for version in (4, 6)] == [1, 2]
 
 
 def test_a_number_of_the_host_is_shown_as_its_number_within_the_range() -> None:

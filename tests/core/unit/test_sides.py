@@ -122,13 +122,6 @@ def test_a_former_ipv6_goes_where_there_is_none_now(kernel: Kernel, sides: HostS
     assert found == ["remove_former 4", "remove True 6"]
 
 
-def test_a_kernel_without_ipv6_has_nothing_to_remove(
-    kernel: Kernel, sides: HostSides, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(ipv6, "SYSCTL", tmp_path / "none")
-    assert sides.remove_former(WANTED, WANTED6) == ["remove_former 4"]
-
-
 # Settings
 
 

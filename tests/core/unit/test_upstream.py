@@ -98,17 +98,6 @@ def host_of(sock: Any) -> HttpHost:
     return HttpHost("127.0.0.1", sock.getsockname()[1])
 
 
-def test_a_request_leaves_in_one_piece(listening: Any, backend: Any) -> None:
-    """Two would cost a packet more, and the second may wait for the first's acknowledgement."""
-    asking = eventlet.spawn(ask, backend(host_of(listening)), PASSWORD)
-    with listening.accept()[0] as served:
-        piece = served.recv(65536)
-        served.sendall(OK)
-        assert asking.wait().status == 200
-    assert piece.startswith(b"POST /openstack/latest/password HTTP/1.1\r\nHost: ")
-    assert piece.endswith(b"\r\n\r\ncipher")
-
-
 @pytest.mark.parametrize("how", ["closed", "stray"])
 def test_kept_connection_that_has_ended_or_has_news_is_not_used(pair: Pair, how: str) -> None:
     start, build = pair

@@ -16,8 +16,6 @@ from dfmeta.apps import switch as switch_module
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.switch import connect
-from dfmeta.cmd import central as central_module
-from dfmeta.cmd import daemon as daemon_module
 from dfmeta.cmd import serving as serving_module
 from dfmeta.cmd.daemon import Daemon
 from dfmeta.exceptions import StartError
@@ -95,33 +93,6 @@ def test_the_daemon_ends_by_it_and_readiness_names_it(
         daemon._turn()
     with pytest.raises(ThreadEndedError):
         daemon._start.wait_for(lambda: False, lambda: StartError(cause="late", remedy="wait"))
-
-
-@pytest.mark.parametrize("module", [daemon_module, central_module], ids=lambda one: one.PROG)
-def test_the_exit_status_is_that_of_an_error_in_dfmeta(
-    vital: Vital,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    module: Any,
-) -> None:
-    vital.spawn("one", broken)
-    let_hub_run()
-    group = SimpleNamespace(ovsdb_connection="unix:/none", integration_bridge="br-none")
-    conf = SimpleNamespace(debug=False, cleanup=False, df_metadata=group)
-    runner = SimpleNamespace(run=vital.check)
-    monkeypatch.setattr(module, "_load", lambda _argv: conf)
-    monkeypatch.setattr(module, "set_up_logging", lambda **_named: None)
-    monkeypatch.setattr(module, "unknown_options", lambda _conf: ())
-    for name in ("Daemon", "Central"):
-        monkeypatch.setattr(module, name, lambda *_args: runner, raising=False)
-    monkeypatch.setattr(module, "BridgeLock", lambda *_args: eventlet.Timeout(None), raising=False)
-    assert module.run([]) == 1
-    said = capsys.readouterr().err
-    last = said.splitlines()[-1]
-    assert last.startswith(f"{module.PROG}: ThreadEndedError in ")
-    assert "the thread 'one' has ended: ZeroDivisionError: a defect" in last
-    assert last.endswith("[unexpected]")
-    assert 'raise ZeroDivisionError("a defect")' in said, "where it was"
 
 
 def test_a_worker_ends_what_it_has_begun_and_then_itself(
