@@ -85,6 +85,8 @@ def test_a_flood_of_syns_keeps_no_other_guest_from_its_answer(
 def test_a_flood_of_arp_is_answered_on_its_own_port_alone(net: Net) -> None:
     question = arp(op=1, sha=net.bad.mac, spa=net.bad.ip, tpa=METADATA_IP)
     frame = ethernet(question, dst=BROADCAST, src=net.bad.mac, kind=ARP)
+    for guest in (net.bad, net.good):
+        asks_own(guest)
     before = net.packet_ins()
     with (
         Watched(net),
