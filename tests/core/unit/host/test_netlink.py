@@ -288,13 +288,13 @@ def test_a_former_configuration_leaves_what_the_new_one_needs(kernel: Kernel) ->
             kernel.objects = others
 
 
-def test_of_a_former_device_only_its_rule_is_left(kernel: Kernel) -> None:
-    former = replace(WANTED, device="gone")
-    kernel.add("rule", 2, 32765, None, 0, "gone", 2)
+def test_of_a_former_device_only_rules_are_left(kernel: Kernel) -> None:
+    former = replace(WANTED, device="gone", address=IPv4Address("169.254.0.9"))
     HostSide(WANTED).ensure()
+    kernel.add("address", 2, TAP, 32, "169.254.0.9", value=(None,))
     complete = kernel.state()
+    kernel.add("rule", 2, 32765, None, 0, "gone", 2)
     assert HostSide(WANTED).remove_former(former) == ["rule 32765"]
-    del complete["rule"][2, 32765, None, 0, "gone", 2]
     assert kernel.state() == complete
 
 
