@@ -76,8 +76,10 @@ def test_fifty_ports_a_second_cost_busy_guests_nothing(
         guest.start_many(MANY, path=PATH, timeout=DEADLINE, interval=INTERVAL) for guest in guests
     ]
     plugged = plug_and_unplug(host, SECONDS * soak)
+    # A busy machine may plug them before it has answered many.
+    enough = SECONDS * soak
+    wait_for(lambda: all(batch.answered > enough for batch in batches), "answers to each guest")
     samples = {guest: batch.finish() for guest, batch in zip(guests, batches, strict=True)}
-    assert all(len(mine) > SECONDS * soak for mine in samples.values())
     assert plugged == RATE * SECONDS * soak
     assert failures(samples) == Counter()
     for guest, mine in samples.items():
