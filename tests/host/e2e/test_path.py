@@ -15,7 +15,7 @@ import pytest
 from tests.harness.agent import Agent
 from tests.harness.guest import Guest
 from tests.harness.ovs import UNPACKED, OpenvSwitch
-from tests.harness.poll import wait_for
+from tests.harness.poll import DEADLINE, wait_for
 from tests.harness.programs import path_with
 from tests.harness.scheme import SIDE
 from tests.host.e2e.support import PROXY_PORT, SILENCE, put
@@ -55,12 +55,8 @@ def path_line(agent: Agent) -> dict[str, Any]:
     return doctor_line(agent, "path")
 
 
-def reaches(guest: Guest) -> bool:
-    try:
-        answer = guest.curl("/latest/meta-data/hostname", timeout=SILENCE)
-    except OSError:
-        return False
-    return answer.status == 200
+def reaches(guest: Guest, *, timeout: float = DEADLINE) -> bool:
+    return guest.curl("/latest/meta-data/hostname", timeout=timeout).status == 200
 
 
 def down(agent: Agent) -> list[str]:
@@ -71,10 +67,12 @@ def down(agent: Agent) -> list[str]:
 @pytest.fixture
 def unfiltered(served: tuple[OpenvSwitch, Agent, Guest]) -> Iterator[None]:
     """Provide a host that has no filter after the test, and is ready then."""
-    host, agent, _guest = served
+    host, agent, guest = served
     yield
     host.namespace.run([str(NFT), "flush ruleset"])
     wait_for(lambda: not down(agent), "readiness to be back")
+    # Its port is no longer in the state "no connection".
+    assert reaches(guest)
 
 
 @pytest.mark.usefixtures("unfiltered")
@@ -94,7 +92,7 @@ def test_a_packet_filter_is_named_with_its_remedy(
             line = path_line(agent)
             assert (line["status"], word in line["text"]) == ("wrong", True), command
             assert "nft list ruleset" in line["remedy"]
-            assert not reaches(guest)
+            assert not reaches(guest, timeout=SILENCE)
             traced = agent.ctl("trace", guest.port, check=False)
             end = traced.stdout.splitlines()[-1]
             if has_nft:
@@ -141,8 +139,10 @@ def test_readiness_is_not_up_before_the_path_is_proved(host: OpenvSwitch) -> Non
 def asking(guest: Guest) -> Iterator[None]:
     """Let the guest begin a connection again and again."""
     batch = guest.start_many(1_000_000, timeout=SILENCE)
-    yield
-    batch.stop()
+    try:
+        yield
+    finally:
+        batch.stop()
 
 
 def no_connection(agent: Agent, port: str) -> str:
