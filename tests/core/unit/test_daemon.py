@@ -29,13 +29,12 @@ def late() -> StartError:
     return StartError(cause="it is late", remedy="wait")
 
 
-def test_a_condition_that_does_not_come_in_time_ends_the_start(start: Start) -> None:
+def test_a_condition_is_waited_for_until_the_time_is_over(start: Start) -> None:
+    assert start.wait_for(lambda: True, late), "at the last moment"
     with pytest.raises(StartError, match="it is late"):
         start.wait_for(lambda: False, late)
-
-
-def test_a_condition_that_comes_at_the_last_moment_does_not(start: Start) -> None:
-    assert start.wait_for(lambda: True, late)
+    start._ending = lambda: True
+    assert not start.wait_for(lambda: False, late, busy=lambda: True)
 
 
 def test_a_switch_that_takes_flows_is_waited_for_beyond_the_time(start: Start) -> None:
@@ -45,11 +44,6 @@ def test_a_switch_that_takes_flows_is_waited_for_beyond_the_time(start: Start) -
     with pytest.raises(StartError, match="it is late"):
         start.wait_for(lambda: False, late, busy=lambda: next(turns))
     assert list(turns) == []
-
-
-def test_a_process_that_is_to_end_waits_for_nothing(start: Start) -> None:
-    start._ending = lambda: True
-    assert not start.wait_for(lambda: False, late, busy=lambda: True)
 
 
 # The store's API, with a backend that changes
@@ -66,17 +60,10 @@ def mounting() -> AgentAdmin:
 def test_the_stores_api_comes_with_the_store_and_goes_with_it(
     mounting: AgentAdmin, load: Load, tmp_path: Path
 ) -> None:
-    store = load(state_path=tmp_path)
-    nova = load(
-        state_path=tmp_path, backend="nova", DEFAULT__metadata_proxy_shared_secret="a secret"
-    )
-    for conf, there in ((nova, False), (store, True), (nova, False), (store, True)):
+    secret = {"backend": "nova", "DEFAULT__metadata_proxy_shared_secret": "a secret"}
+    store, nova = load(state_path=tmp_path), load(state_path=tmp_path, **secret)
+    mounting.prepare(store)
+    assert mounting.application.api is None, "prepared and not used"
+    for conf, mounted in ((nova, False), (store, True), (nova, False), (store, True)):
         mounting.prepare(conf)()
-        assert (mounting.application.api is not None) == there
-
-
-def test_what_is_prepared_and_not_used_changes_nothing(
-    mounting: AgentAdmin, load: Load, tmp_path: Path
-) -> None:
-    mounting.prepare(load(state_path=tmp_path))
-    assert mounting.application.api is None
+        assert (mounting.application.api is not None) == mounted

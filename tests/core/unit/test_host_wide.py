@@ -609,13 +609,6 @@ def test_numbers_that_are_kept_and_not_used_are_free_in_the_end(host: Host) -> N
     assert (host.first(1), host.first(2)) == (ids(2), ids(3))
 
 
-def test_a_row_has_its_number_though_that_is_kept_for_its_guest(host: Host) -> None:
-    host.numbers.expect(Endpoint(1), [5])
-    host.plug(2, meta=ids(5))
-    host.plug(1, meta=ids(5))
-    assert (host.first(1)[0], host.first(2)[0]) == (str(CIDR[5]), str(CIDR[2]))
-
-
 def test_a_number_that_is_kept_for_one_guest_and_another_ports_by_its_row_is_not_given_twice(
     host: Host,
 ) -> None:

@@ -168,9 +168,6 @@ def test_each_spelling_of_a_database_gives_one_name_to_lock_and_holder(tmp_path:
             found: Any = keeper(group(ovsdb_connection=ovsdb), State(), {})
             names.add((found.name, lock_name(ovsdb, "br-int")))
         assert len(names) == 1, spellings
-
-
-def test_another_port_or_host_of_a_database_has_another_name() -> None:
     ovsdbs = ("tcp:127.0.0.1:6640", "tcp:127.0.0.1:6641", "tcp:127.0.0.2:6640", "tcp:[::1]:6640")
     assert len({lock_name(one, "br-int") for one in ovsdbs}) == len(ovsdbs)
 
