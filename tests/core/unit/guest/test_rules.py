@@ -356,6 +356,7 @@ def test_any_document_gives_rules_of_the_strict_form_or_an_error(
 
 @given(st.text(min_size=1), st.text(min_size=1))
 @example("db-part1", "db-part1x")
+@example("a b", "a_20b")
 @example("a=20b", "a_20b")
 def test_no_two_tags_become_the_same(first: str, second: str) -> None:
     made = []

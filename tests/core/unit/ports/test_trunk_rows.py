@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from ovs.db.data import Atom
 from ovs.db.types import UuidType
 
@@ -353,6 +353,14 @@ class Changes(RuleBasedStateMachine):
         self.ovsdb.changes = self.ovsdb.changes[::order]
         self.ovsdb.read()
         assert self.ovsdb.known == self.ovsdb.anew()
+
+    @invariant()
+    def nothing_is_left_over(self) -> None:
+        """What is kept of rows that are gone would grow as long as the daemon runs."""
+        if not self.ovsdb.changes:
+            trunks = self.ovsdb.reader._trunks
+            assert {row for rows in trunks._followers.values() for row in rows} == {*trunks._keys}
+            assert all(trunks._followers.values())
 
 
 TestChanges = Changes.TestCase
