@@ -108,6 +108,14 @@ def test_options_have_their_lines() -> None:
     assert "use_backend nova_closes if openstack" in render(PLANS["plain"], GIVEN)
 
 
+def test_nova_without_an_answer_is_answered_as_the_backend_is_for() -> None:
+    text = render(PLANS["plain"], GIVEN)
+    for name, file in (("nova", "/proc/self/fd/7"), ("nova_closes", "/dev/null")):
+        backend = text[text.index(f"backend {name}\n") :]
+        for status in (502, 503, 504):
+            assert f"    errorfile {status} {file}\n" in backend[: backend.index("balance")], status
+
+
 def test_counts_of_guests_belong_to_no_proxy() -> None:
     """haproxy empties the stick-tables of its proxies every second while it ends."""
     text = render(PLANS["plain"], GIVEN)

@@ -243,6 +243,7 @@ def test_totals_are_under_dfmetas_names(world: World) -> None:
     failed = Grown(metrics.BACKEND_CONNECTIONS, "failed")
     opened = Grown(metrics.BACKEND_CONNECTIONS, "opened")
     too_many = Grown(metrics.CLOSED, "too_many")
+    waiting = Grown(metrics.LIMITS, "waiting_per_port")
     world.runtime.rows = [
         {"pxname": "guests", "svname": "FRONTEND", "scur": "4", "dcon": "6"},
         {"pxname": "nova", "svname": "BACKEND", "hrsp_2xx": "14", "hrsp_4xx": ""},
@@ -254,7 +255,7 @@ def test_totals_are_under_dfmetas_names(world: World) -> None:
     ]
     world.read()
     world.read()
-    assert (well(), failed(), opened(), too_many()) == (7, 1, 3, 6)
+    assert (well(), failed(), opened(), too_many(), waiting()) == (7, 1, 3, 6, 6)
     assert metrics.CONNECTIONS._value.get() == 4
     assert connections(world.runtime) == 4
     world.counts.ended(PID)

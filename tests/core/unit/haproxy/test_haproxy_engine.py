@@ -288,7 +288,9 @@ def test_start_that_fails_is_tried_again_after_longer_and_longer_pauses(
     idle.fault = ""
     eventlet.sleep(5)
     assert idle.engine.serving
+    idle.count(idle.process, 1)
     eventlet.sleep(6)
+    assert idle.answers() == 1, "they are counted again"
     before = len(idle.attempts)
     idle.process.end(1)
     eventlet.sleep(0.06)

@@ -139,6 +139,8 @@ def test_lines_are_read_in_pieces_and_only_the_end_of_a_long_one_is_kept(
     os.close(writing)
     eventlet.spawn(process_module._read_lines, reading, got.append).wait()
     assert got == ["one", "two", "89abcdef", "\N{REPLACEMENT CHARACTER}"]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(reading)
 
 
 # The program that becomes haproxy

@@ -172,6 +172,7 @@ def test_plan_follows_the_options(conf: Conf) -> None:
     assert not plan.tls
     assert (plan.hold_timeout, plan.timeout_answer, plan.refuse_forwarded) == (5, "close", True)
     assert (plan.threads, plan.maxconn, plan.handover) == (2, 128, "a name")
+    assert plan.hosts[:3] == ("169.254.169.254", "169.254.169.254:80", "[fe80::a9fe:a9fe]")
     assert plan.network_data_subports
     assert not haproxy.plan(conf(network_data_subports=False), "a").network_data_subports
 

@@ -204,7 +204,10 @@ def test_probe_is_that_of_the_version(switch: Make, capsys: Capture) -> None:
     assert "  probe  not probed: guests are served over IPv4 only" in lines
 
 
-def test_ipv6_that_is_not_served_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ipv6_that_is_not_served_is_not_traced(
+    switch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch()
     monkeypatch.setattr(trace_command, "load_config", lambda _files: None)
     monkeypatch.setattr(trace_command, "take_over", lambda _conf: None)
     monkeypatch.setattr(trace_command, "say", lambda _in_force: None)
@@ -218,6 +221,8 @@ def test_ipv6_that_is_not_served_is_not_traced(monkeypatch: pytest.MonkeyPatch) 
         done = CliRunner().invoke(trace, ["tap1", "--family", "6"])
         assert done.exit_code == 1
         assert done.stdout.startswith(f"Not traced: {cause}")
+        for options in ([], ["--family", "4"]):
+            assert KEY4 in CliRunner().invoke(trace, ["tap1", *options]).stdout, cause
 
 
 def test_without_the_daemon_addresses_and_services_are_those_of_the_flows(
