@@ -9,10 +9,11 @@ from threading import Event
 
 from dfmeta.store.db.record import parse_document
 from dfmeta.store.db.repository import Repository
+from tests.harness.poll import DEADLINE
 from tests.host.store.server import ApiServer, Connection
 
 WRITERS = 4
-KILLS = 3
+KILLS = 2
 BEFORE = 25
 """Answers of each writer after which the server is killed."""
 PADDING = "x" * 20_000
@@ -71,10 +72,10 @@ def test_kill_9_in_the_middle_of_writes_loses_nothing_acknowledged(database_url:
                 pool.submit(push_until_killed, server.port, writer, turns[writer], enough[writer])
                 for writer in range(WRITERS)
             ]
-            assert all(event.wait(60) for event in enough)
+            assert all(event.wait(DEADLINE) for event in enough)
             server.kill()
             for writer, future in enumerate(running):
-                answered, sent = future.result(60)
+                answered, sent = future.result(DEADLINE)
                 assert answered >= turns[writer] + BEFORE
                 turns[writer] = check(database_url, writer, answered, sent)
         assert server.complaints() == ""

@@ -127,7 +127,7 @@ def test_a_short_import_shows_no_bar(
 
 def test_delete_asks_first_on_a_terminal(url: str, config: Path) -> None:
     line = [*program("dfmeta"), "store", "delete", INSTANCE, "--config-file", str(config)]
-    for typed, options, status in (("n\n", (), 1), ("y\n", (), 0), ("", ("--yes",), 0)):
+    for typed, options, status in (("n\n", (), 1), ("", ("--yes",), 0)):
         with Repository(url) as repository:
             repository.put(INSTANCE)
         done = on_terminal([*line, *options], columns=80, typed=typed)

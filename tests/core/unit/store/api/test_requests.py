@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import ApiError
@@ -16,6 +16,7 @@ from dfmeta.store import strictjson
 from dfmeta.store.api.requests import ADDRESSES_MAX, Push, parse_id, parse_push, parse_query
 from dfmeta.store.db.record import KEEP, Kind, dump_document
 from tests.core.unit.support import INSTANCE
+from tests.harness.examples import examples
 
 GOOD: dict[str, dict[str, Any]] = {
     Kind.METADATA: {"id": INSTANCE, "metadata": {"hostname": "web1"}},
@@ -201,6 +202,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=examples(30), deadline=None)
 @given(st.dictionaries(st.text("xyz"), JSON))
 def test_what_is_json_comes_out_as_it_went_in(document: dict[str, Any]) -> None:
     for ascii_only in (True, False):
