@@ -104,7 +104,8 @@ def world_with(options: Options | None = None) -> Iterator[World]:
             before=before,
             errors=errors,
         )
-        agent.stop()
+        if agent.running:
+            agent.stop()
 
 
 @pytest.fixture(scope="module")

@@ -109,7 +109,6 @@ def test_meta_ips_change_nothing_of_neutrons() -> None:
         world.agent.stop()
         world.agent.clean_up()
         assert own_flows(world.host) == 0
-        world.agent.start()
 
 
 def test_all_flows_go_at_its_first_start_and_when_vswitchd_is_restarted() -> None:
