@@ -21,10 +21,11 @@ import pytest
 
 from dfmeta.proxy.tokens import TOKEN_HEADER
 from tests.harness.agent import Agent, program
-from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import METADATA_IP, Guest
 from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.host.e2e import shared
 from tests.host.e2e.support import asks_own, end_holders, put
 
 TAP = "tap-metadata"
@@ -46,6 +47,9 @@ def _programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host with nft and an empty packet filter."""
     pretend_nft(tmp_path, {"nftables": []})
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+host, agent = shared.host, shared.agent_with()
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +144,9 @@ def run_dfmeta(agent: Agent, remedy: str, **placeholders: str) -> None:
 
 
 def test_a_working_host_has_a_line_for_each_check_and_all_are_ok(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+    agent: Agent, make_guest: MakeGuest
 ) -> None:
-    guest, agent = make_guest(), make_agent()
+    guest = make_guest()
     put(agent, guest)
     asks_own(guest)
     status, found = examine(agent)
@@ -243,9 +247,9 @@ def test_a_user_who_may_not_look_is_told_to_run_it_as_root(
 
 
 def test_a_guest_that_fails_is_named_until_the_remedy_has_it_served(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+    agent: Agent, make_guest: MakeGuest
 ) -> None:
-    agent, served, failing = make_agent(), make_guest("served"), make_guest("failing")
+    served, failing = make_guest("served"), make_guest("failing")
     make_guest("quiet")
     put(agent, served)
     asks_own(served)
@@ -272,10 +276,7 @@ def test_a_guest_that_fails_is_named_until_the_remedy_has_it_served(
     assert re.search(r"  200, \d+ (s|min) ago$", agent.ctl("ports").stdout, re.MULTILINE)
 
 
-def test_a_daemon_that_hangs_or_has_ended_is_named(
-    host: OpenvSwitch, make_agent: MakeAgent
-) -> None:
-    agent = make_agent()
+def test_a_daemon_that_hangs_or_has_ended_is_named(host: OpenvSwitch, agent: Agent) -> None:
     agent.signal(signal.SIGSTOP)
     wrong(agent, "daemon", "timed out")
     agent.signal(signal.SIGCONT)
@@ -303,9 +304,8 @@ def test_a_daemon_that_hangs_or_has_ended_is_named(
 
 
 def test_a_part_of_open_vswitch_that_is_away_is_named_alone(
-    host: OpenvSwitch, make_agent: MakeAgent
+    host: OpenvSwitch, agent: Agent
 ) -> None:
-    agent = make_agent()
     host.stop("ovsdb-server")
     wait_for(lambda: not agent.ready(), "the daemon to notice")
     _, found = examine(agent)
@@ -327,8 +327,7 @@ def test_a_part_of_open_vswitch_that_is_away_is_named_alone(
     wait_for(lambda: examine(agent)[0] == 0, "everything to be ok again")
 
 
-def test_the_bridge_and_tap_are_gone(host: OpenvSwitch, make_agent: MakeAgent) -> None:
-    agent = make_agent()
+def test_the_bridge_and_tap_are_gone(host: OpenvSwitch, agent: Agent) -> None:
     agent.stop()
     host.vsctl("del-br", BRIDGE)
     _, found = examine(agent)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import pytest
 
@@ -20,9 +19,7 @@ from tests.host.e2e.support import (
     ADDRESS_FLOWS,
     FIXED_FLOWS,
     PORT_FLOWS,
-    asks_own,
     failures,
-    put,
 )
 
 PATH = "/latest/meta-data/hostname"
@@ -40,7 +37,7 @@ NORMAL = "priority=0,actions=NORMAL"
 
 Fault = Callable[[OpenvSwitch, Agent], None]
 
-agent_of_world = shared.agent_of_world
+host, agent = shared.host, shared.agent_with()
 
 
 class Busy:
@@ -53,7 +50,7 @@ class Busy:
         for guest in self.guests:
             agent.put(guest.instance_id, guest.name)
         # Both are known before the fault: on a busy machine one may start late.
-        self._ask_once()
+        self.ask_once()
 
     def through(
         self, fault: Callable[[], None], *, interval: float = INTERVAL
@@ -85,10 +82,11 @@ class Busy:
         for guest, batch in batches:
             samples[guest] += batch.finish()
         # Also the one that the others have not waited for.
-        self._ask_once()
+        self.ask_once()
         return samples
 
-    def _ask_once(self) -> None:
+    def ask_once(self) -> None:
+        """Have each guest ask once over each version of IP."""
         for guest in self.guests:
             assert all(guest.curl(PATH, host=host).text == guest.name for host in SERVICES)
 
@@ -103,28 +101,11 @@ def await_answers(batches: Sequence[Batch], more: int) -> None:
     wait_for(lambda: answered() >= before + more, f"{more} requests to be answered")
 
 
-@pytest.fixture
-def busy(agent: Agent, make_guest: MakeGuest) -> Busy:
-    """Two busy guests."""
-    return Busy(agent, make_guest)
-
-
-@dataclass(frozen=True)
-class World:
-    """A host with a daemon and two busy guests, which outlives its faults."""
-
-    host: OpenvSwitch
-    agent: Agent
-    busy: Busy
-
-
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    """Provide the one of all faults that guests see a pause of at worst."""
-    with OpenvSwitch() as host, Agent(host) as agent, ExitStack() as guests:
-        agent.start()
-        yield World(host, agent, Busy(agent, MakeGuest(host, guests)))
-        agent.stop()
+def busy(host: OpenvSwitch, agent: Agent) -> Iterator[Busy]:
+    """Two busy guests, which outlive all faults."""
+    with ExitStack() as guests:
+        yield Busy(agent, MakeGuest(host, guests))
 
 
 def delete_all_flows(host: OpenvSwitch, agent: Agent) -> None:
@@ -208,16 +189,17 @@ def await_repair(host: OpenvSwitch, agent: Agent) -> None:
         kill_ovsdb,
     ],
 )
-@pytest.mark.usefixtures("agent_of_world")
-def test_guests_see_a_pause_at_worst(world: World, fault: Fault) -> None:
-    pauses_at_worst(world, fault)
+def test_guests_see_a_pause_at_worst(
+    host: OpenvSwitch, agent: Agent, busy: Busy, fault: Fault
+) -> None:
+    pauses_at_worst(host, agent, busy, fault)
 
 
-def pauses_at_worst(world: World, fault: Fault) -> None:
+def pauses_at_worst(host: OpenvSwitch, agent: Agent, busy: Busy, fault: Fault) -> None:
     """Assert that all requests around a fault are answered."""
     # Nothing of the fault before is left.
-    await_repair(world.host, world.agent)
-    samples = world.busy.through(lambda: fault(world.host, world.agent))
+    await_repair(host, agent)
+    samples = busy.through(lambda: fault(host, agent))
     assert failures(samples) == Counter()
 
 
@@ -249,24 +231,7 @@ def test_a_killed_daemon_loses_what_was_in_it_and_nothing_new(agent: Agent, busy
     assert not any("refused" in kind or "ANOTHER" in kind for kind in wrong), wrong
 
 
-def test_rows_removed_while_ovsdb_is_away_are_noticed(
-    host: OpenvSwitch, agent: Agent, busy: Busy
-) -> None:
-    gone, stays = busy.guests
-    assert gone.curl(PATH).text == gone.name
-    host.kill("ovsdb-server")
-    wait_for(lambda: not agent.ready(), "the daemon to notice")
-    # Straight into the database file, as a back-up that is put back would change it.
-    host.edit_database("Interface", gone.port, external_ids=["map", []])
-    host.start("ovsdb-server")
-    wait_for(lambda: agent.ready(), "the daemon to be ready")
-    ports = {row["port"] for row in agent.admin("/ports").json()}
-    assert ports == {stays.port}
-
-
-def test_a_second_daemon_ends_and_disturbs_no_guest(
-    host: OpenvSwitch, agent: Agent, busy: Busy, make_agent: MakeAgent
-) -> None:
+def test_a_second_daemon_ends_and_disturbs_no_guest(busy: Busy, make_agent: MakeAgent) -> None:
     second = make_agent({"df_metadata": {"admin_listen": "127.0.0.1:9698"}}, start=False)
 
     def start_second() -> None:
@@ -281,12 +246,10 @@ def test_a_second_daemon_ends_and_disturbs_no_guest(
 
 
 def test_a_connection_in_the_making_outlives_the_tap(
-    host: OpenvSwitch, agent: Agent, make_guest: MakeGuest
+    host: OpenvSwitch, agent: Agent, busy: Busy
 ) -> None:
     """Answered and not yet established, when the device goes and another comes."""
-    guest = make_guest()
-    put(agent, guest)
-    asks_own(guest)
+    guest = busy.guests[0]
     after_its_syn = f"tcp,in_port={guest.ofport},tcp_flags=-syn"
     host.ofctl("add-flow", "br-int", f"priority=400,{after_its_syn},actions=drop")
     with guest.namespace.open_socket() as connection:
@@ -302,3 +265,22 @@ def test_a_connection_in_the_making_outlives_the_tap(
         answer = connection.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 200")
     assert answer.partition(b"\r\n\r\n")[2].decode().startswith(guest.name)
+
+
+def test_rows_removed_while_ovsdb_is_away_are_noticed(
+    host: OpenvSwitch, agent: Agent, busy: Busy
+) -> None:
+    gone, stays = busy.guests
+    assert gone.curl(PATH).text == gone.name
+    host.kill("ovsdb-server")
+    wait_for(lambda: not agent.ready(), "the daemon to notice")
+    # Straight into the database file, as a back-up that is put back would change it.
+    host.edit_database("Interface", gone.port, external_ids=["map", []])
+    host.start("ovsdb-server")
+    wait_for(lambda: agent.ready(), "the daemon to be ready")
+    ports = {row["port"] for row in agent.admin("/ports").json()}
+    assert ports == {stays.port}
+    gone.del_port()
+    gone.plug()
+    wait_for(lambda: len(agent.admin("/ports").json()) == len(busy.guests), "the port")
+    busy.ask_once()

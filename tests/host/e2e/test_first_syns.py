@@ -57,7 +57,7 @@ def have_hooks(host: OpenvSwitch, guests: list[Guest]) -> Callable[[], bool]:
 
 
 def check_prompt(guest: Guest, attempt: Attempt, capture: Capture) -> None:
-    connected = attempt.connected_after(5)
+    connected = attempt.connected_after()
     syns = [one for one in capture.syns() if one.source_port == attempt.port]
     assert connected is not None, f"{guest.name} is not answered at all"
     assert not syns[0].is_repeated, f"{guest.name} had to ask again: {connected:.3f} s"
@@ -190,7 +190,7 @@ def check_stream(
     mark = seen if fresh else log_time(agent, "Connected to") + SETTLED
     late = []
     for guest, attempt in attempts:
-        connected = attempt.connected_after(5)
+        connected = attempt.connected_after()
         syns = [s for s in captures[guest].syns() if s.source_port == attempt.port]
         if attempt.started >= mark and (connected is None or syns[0].is_repeated):
             sent = [syn.time - mark for syn in syns]

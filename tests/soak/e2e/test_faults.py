@@ -16,13 +16,12 @@ from tests.host.e2e.test_faults import (
     NORMAL,
     Busy,
     Fault,
-    World,
     await_repair,
     has_route,
     pauses_at_worst,
 )
 
-world, busy = faults.world, faults.busy
+host, agent, busy = faults.host, faults.agent, faults.busy
 
 
 def delete_table_zero(host: OpenvSwitch, agent: Agent) -> None:
@@ -57,8 +56,10 @@ def set_link_down(host: OpenvSwitch, agent: Agent) -> None:
 @pytest.mark.parametrize(
     "fault", [delete_table_zero, delete_reply_flows, set_and_delete_controller, set_link_down]
 )
-def test_guests_see_a_pause_at_worst(world: World, fault: Fault) -> None:
-    pauses_at_worst(world, fault)
+def test_guests_see_a_pause_at_worst(
+    host: OpenvSwitch, agent: Agent, busy: Busy, fault: Fault
+) -> None:
+    pauses_at_worst(host, agent, busy, fault)
 
 
 def test_the_holder_of_the_listener_is_replaced_when_it_dies(agent: Agent, busy: Busy) -> None:
