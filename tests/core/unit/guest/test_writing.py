@@ -99,10 +99,11 @@ def test_rules_go_without_devices_and_stay_without_a_document(
 def test_an_output_that_dfmeta_has_not_written_stays(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As root, /dev/null would be a file; a link to it is an administrator's refusal of rules."""
+    """A link, such as one to /dev/null, is how an administrator says: not these rules."""
     other, link, pipe, folder = (tmp_path / name for name in ("other", "link", "pipe", "folder"))
     other.write_text('KERNEL=="x", NAME="y"\n')
-    link.symlink_to("/dev/null")
+    (tmp_path / "rules").write_text(tag_devices.MARK)
+    link.symlink_to("rules")
     os.mkfifo(pipe)
     folder.mkdir()
     before = {path: path.lstat() for path in tmp_path.iterdir()}

@@ -59,6 +59,8 @@ def test_a_change_and_the_end_of_a_parent_are_followed() -> None:
     assert world.put(NAMED).project_id == ""
     assert world.put(VM).project_id == "p"
     assert world.put(replace(VM, project_id="q")).project_id == "q"
+    assert world.put(replace(VM, name="tpi-2")).project_id == "", "it is the parent of others"
+    assert world.put(VM).project_id == "p"
     world.stage.forget(VM.id)
     assert world.ports["sub"].project_id == ""
     # Neither a subport nor the parent of another trunk is its parent.
