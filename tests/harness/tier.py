@@ -134,18 +134,18 @@ class _Guard:
             return
         self.tier = tier
         if tier == "core":
+            # Its threads end on the hub that they began with. Calls in threads are made at once here.
+            tpool.killall()
+            tpool._nthreads, tpool._setup_already = 0, True
             clock.use(CLOCK)
             use_hub(VirtualHub)
-            # Calls that other threads make elsewhere are made at once.
-            tpool.killall()
-            tpool._nthreads = 0
         else:
             if not self.hidden:
                 self.hidden = True
                 programs.hide()
             clock.use()
             use_hub()
-            tpool._nthreads = 20
+            tpool._nthreads, tpool._setup_already = 20, False
 
 
 _GUARD: Final = _Guard()

@@ -19,7 +19,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import eventlet  # noqa: F401
     import webob  # noqa: F401
-    from eventlet import tpool
 
 import dfmeta.conf
 from dfmeta import hub
@@ -39,12 +38,6 @@ def vital(monkeypatch: pytest.MonkeyPatch) -> hub.Vital:
     fresh = hub.Vital()
     monkeypatch.setattr(hub, "VITAL", fresh)
     return fresh
-
-
-@pytest.fixture(autouse=True)
-def direct_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep eventlet from a warning that it has no threads (:mod:`tests.harness.tier`)."""
-    monkeypatch.setattr(tpool, "_setup_already", True)
 
 
 @pytest.fixture(autouse=True)
