@@ -134,7 +134,7 @@ class _Guard:
             return
         self.tier = tier
         if tier == "core":
-            # Its threads end on the hub that they began with. Calls in threads are made at once here.
+            # Threads end on the hub that they began with. Their calls are made at once here.
             tpool.killall()
             tpool._nthreads, tpool._setup_already = 0, True
             clock.use(CLOCK)
