@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
@@ -40,6 +43,13 @@ def ports_of(holds: Holds, endpoint: Endpoint = HERE) -> list[int]:
 def send(rig: Rig, frame: bytes, ofport: int = 13) -> None:
     rig.learner.packet_in(ofport, frame)
     let_hub_run()
+
+
+@pytest.fixture
+def rig(rig: Rig) -> Iterator[Rig]:
+    """Ends with its connection, and so does whatever waits for the switch."""
+    yield rig
+    rig.disconnect()
 
 
 @pytest.fixture
@@ -84,11 +94,10 @@ def test_a_syn_before_the_first_reconcile_is_not_released_before_its_flows() -> 
     let_hub_run()
     send(rig, syn())
     assert rig.switch.packet_outs() == []
+    rig.disconnect()
 
 
 def test_a_syn_whose_flows_a_reconcile_is_sending_waits_for_them(rig: Rig) -> None:
-    import eventlet
-
     rig.disconnect()
     rig.switch = rig.make_switch()
     rig.registry.learn(HERE, address(), 0)

@@ -135,3 +135,4 @@ def test_no_handler_ever_waits(app: MetadataApp, rig: Rig) -> None:
                 over(rig, packet_in(syn(source_port=number), cookie=cookie_of(Purpose.SYN)))
             )
     assert rig.reconciler.tap == TAP
+    rig.disconnect()
