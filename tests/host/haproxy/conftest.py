@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.core.unit.conftest import authority, books, load, upstream, upstreams, vital
+from tests.core.unit.conftest import authority, books, upstream, upstreams, vital
 from tests.host.haproxy.support import known, loopback
 
-__all__ = ["authority", "books", "known", "load", "loopback", "upstream", "upstreams", "vital"]
+__all__ = ["authority", "books", "known", "loopback", "upstream", "upstreams", "vital"]
