@@ -19,9 +19,10 @@ from eventlet.event import Event
 from dfmeta import metrics
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.model import Endpoint
+from dfmeta.numbering import Device
 from dfmeta.proxy.engine import Terms
 from dfmeta.proxy.haproxy import engine as engine_module
-from dfmeta.proxy.haproxy.config import FORGET, OF_ADDRESS, OF_PORT
+from dfmeta.proxy.haproxy.config import FORGET, IN_DOUBT, OF_ADDRESS, OF_PORT
 from dfmeta.proxy.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.haproxy.entries import Entries
 from dfmeta.proxy.haproxy.plan import Plan
@@ -35,6 +36,7 @@ from tests.core.unit.haproxy.support import FOUR, OTHER, SIX, FakeProcess
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, let_hub_run, port
 
 GUEST = Endpoint(13)
+DEVICES = {13: Device(b"tap1")}
 CHECKS = 31
 """Seconds within which the map is compared, and Nova's names are resolved."""
 
@@ -43,7 +45,10 @@ class World:
     """A guest, and the engine with fakes of its processes."""
 
     def __init__(self) -> None:
-        self.registry = Registry()
+        questions = itertools.count(1)
+        self.registry = Registry(ask=lambda: next(questions))
+        self.registry.set_devices(DEVICES, gap=False)
+        self.registry.answered(1)
         self.come()
         self.plain, self.secrets = True, Secrets()
         self.program = Program(binary="/haproxy", user="nobody", version="2.6.1")
@@ -172,6 +177,17 @@ def test_changes_reach_the_map_without_a_wait_as_well(world: World) -> None:
     world.registry.remove_port(port(13).id)
     let_hub_run()
     assert world.process.runtime.map == {}
+
+
+def test_guest_in_doubt_is_withdrawn_at_once_and_no_other(world: World) -> None:
+    done = world.process.runtime.done
+    assert [kind for kind, _entries in done] == ["change"]
+    world.registry.set_devices(DEVICES, gap=True)
+    assert set(world.process.runtime.map.values()) == {IN_DOUBT}, "before any other greenthread"
+    assert done[-1][0] == "at once"
+    world.registry.answered(2)
+    let_hub_run()
+    assert world.process.instances() == [OTHER_INSTANCE]
 
 
 def test_process_with_a_late_refused_or_other_map_is_replaced(

@@ -201,6 +201,9 @@ def test_filters_of_the_host_are_those_that_its_programs_print(outputs: dict[str
     assert starts() == ["input"]
     outputs["iptables"] = PRINTED
     assert starts() == ["INPUT", "input"]
+    kept = json.dumps(ruleset(family="ip", name="INPUT"))
+    outputs["nft"] = kept
+    assert starts() == ["INPUT"], "iptables' own chain is no other"
     for text in ("no JSON", "[" * 100_000):
         outputs["nft"] = text
         assert starts() == ["INPUT"]
