@@ -12,7 +12,8 @@ import pytest
 from dfmeta import metrics
 from dfmeta.model import Answer, GuestRequest, HttpHost, Identity
 from dfmeta.proxy.nova import backend as nova
-from dfmeta.proxy.nova.backend import NovaBackend, NovaSettings
+from dfmeta.proxy.nova.backend import NovaBackend
+from dfmeta.proxy.nova.request import NovaSettings
 from dfmeta.runtime import clock
 from tests.core.unit.support import AMPLE, INSTANCE, PROJECT
 from tests.core.unit.upstream import Upstream

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from dfmeta.exceptions import StartError
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.proxy.nova.backend import NovaBackend, NovaSettings
+from dfmeta.proxy.nova.backend import NovaBackend
+from dfmeta.proxy.nova.request import NovaSettings
 from dfmeta.proxy.tokens import (
     KEY_BYTES,
     KEY_FILE,

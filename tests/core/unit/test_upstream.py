@@ -84,7 +84,7 @@ Pair = tuple[Callable[..., Upstream], Callable[..., Any]]
 def pair(request: pytest.FixtureRequest) -> Pair:
     """Servers, and backends that trust them: without TLS or over TLS."""
     names = ("upstreams", "backend") if request.param == "http" else ("secure", "trusting")
-    return tuple(map(request.getfixturevalue, names))  # type: ignore[return-value]  # two of them
+    return tuple(map(request.getfixturevalue, names))
 
 
 def heard(asking: nova.NovaBackend) -> None:
