@@ -14,7 +14,7 @@ from dfmeta.guest import cni, tag_devices
 from tests.core.docs import typed
 from tests.harness.agent import Agent
 from tests.harness.cloudinit import OWN, RECENT_WITHOUT_ZONES
-from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import EC2_6, OPENSTACK6, Guest
 from tests.harness.udev import Udev
 from tests.host.e2e import test_cloudinit as boots
@@ -211,7 +211,7 @@ PROGRAM, LIST = "/opt/cni/bin/dfmeta-cni", "/etc/cni/net.d/10-dfmeta.conflist"
 
 @pytest.mark.parametrize("mode", ["NoCloud", "OpenStack"])
 def test_the_vendor_data_of_the_page_installs_the_plugin(
-    make_agent: MakeAgent,
+    agent: Agent,
     make_guest: MakeGuest,
     cloud_init: StartBoot,
     tmp_path: Path,
@@ -224,7 +224,7 @@ def test_the_vendor_data_of_the_page_installs_the_plugin(
     shutil.copy(cni.__file__, tmp_path / "cni.py")
     (tmp_path / "10-dfmeta.conflist").write_text(config, encoding="ascii")
     subprocess.run(["sh", "-euc", script], cwd=tmp_path, check=True)
-    agent, guest = make_agent(), make_guest(mode.lower())
+    guest = make_guest(mode.lower())
     put_hostname(agent, guest)
     words = command.replace("INSTANCE", guest.instance_id).replace(
         "vendor-data vendor-data", f"vendor-data {tmp_path}/vendor-data"
