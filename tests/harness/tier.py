@@ -11,6 +11,7 @@ Tests of the other tiers have the kernel's clock, eventlet's own hub and a PATH 
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Generator
@@ -21,6 +22,7 @@ import eventlet
 import pytest
 from eventlet import tpool
 from eventlet.hubs import epolls, use_hub
+from eventlet.hubs.timer import Timer
 
 from dfmeta.runtime import clock
 from tests.harness import programs
@@ -84,6 +86,12 @@ class VirtualHub(epolls.Hub):  # type: ignore[misc]  # eventlet is untyped
 
     def __init__(self) -> None:
         super().__init__(clock=CLOCK.now)
+        self._numbers = itertools.count()
+
+    def add_timer(self, timer: Timer) -> object:
+        """Have timers of one instant, of which there are many here, expire in their order."""
+        timer.number = next(self._numbers)
+        return super().add_timer(timer)
 
     def wait(self, seconds: float | None = None) -> None:
         """Handle events, or else let *seconds* pass."""
@@ -100,6 +108,14 @@ class VirtualHub(epolls.Hub):  # type: ignore[misc]  # eventlet is untyped
             if not ready:
                 CLOCK.advance(seconds)
         return ready
+
+
+def _is_before(one: Timer, other: Timer) -> bool:
+    return bool(getattr(one, "number", 0) < getattr(other, "number", 0))
+
+
+# eventlet compares timers of one instant by their addresses in memory.
+Timer.__lt__ = _is_before
 
 
 class _Guard:

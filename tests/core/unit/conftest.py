@@ -24,11 +24,11 @@ import dfmeta.conf
 from dfmeta import hub
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.proxy.recent import RECENT
-from tests.core.unit.nova_support import backend, one_round, patience, upstream, upstreams
+from tests.core.unit.nova_support import backend, one_round, upstream, upstreams
 from tests.core.unit.support import Load, Rig, port
 from tests.harness.certificates import Authority
 
-__all__ = ["backend", "one_round", "patience", "upstream", "upstreams"]
+__all__ = ["backend", "one_round", "upstream", "upstreams"]
 """Fixtures that all tests of units may use."""
 
 

@@ -67,11 +67,6 @@ def one_round(monkeypatch: pytest.MonkeyPatch, backend: object) -> None:
     monkeypatch.setattr(nova, "RETRY_PAUSE", 1000.0)
 
 
-@pytest.fixture
-def patience(one_round: None) -> None:
-    """As ``one_round``."""
-
-
 def get(path: str = "/openstack/latest/meta_data.json", **fields: Any) -> GuestRequest:
     """A guest's request for its metadata."""
     return GuestRequest("GET", path, guest_ip="10.0.0.5", **fields)
