@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -28,6 +29,7 @@ from tests.host.e2e.support import asks_own, put
 PAGE = page("containers")
 BRIDGE = "br-containers"
 CONTAINERS = ("c1", "c2", "c3")
+ETHTOOL = shutil.which("ethtool")
 ECHO = Path(netns.__file__).with_name("echo.py")
 PING = f"""#!/bin/sh
 {sys.executable} -IS {ECHO} "$3" "$2" 5 || exit 1
@@ -101,7 +103,8 @@ class Host(Shell):
         if "CNI_COMMAND=ADD" in command:
             # The userspace datapath completes no checksums.
             (own,) = (one for one in self.own.values() if one in command)
-            netns.run(["ip", "netns", "exec", own, "ethtool", "-K", "eth0", "tx", "off"])
+            assert ETHTOOL is not None
+            netns.run(["ip", "netns", "exec", own, ETHTOOL, "-K", "eth0", "tx", "off"])
         return printed
 
     def read_json(self, text: str, caption: str) -> None:
