@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import socket
 from collections.abc import Iterator
 
@@ -14,7 +13,6 @@ import pytest
 from dfmeta.cmd.activation import ADMIN_OPTION as OPTION
 from dfmeta.cmd.activation import activated, activated_guests
 from dfmeta.exceptions import StartError
-from dfmeta.proxy.sockets import confine, confined, silence
 
 
 @pytest.fixture
@@ -148,30 +146,3 @@ def test_a_listener_for_ipv6_at_another_place_is_refused(pair: dict[int, socket.
     port = pair[6].getsockname()[1]
     with pytest.raises(StartError, match=rf"passes guests at \[::1\]:{port}, and .*host_ip6:port"):
         activated_guests("guests", places(pair, six="[fd00::1]:0"), environ=passing(1))
-
-
-def test_a_filter_resets_earlier_connections_and_drops_later_ones(
-    listener: socket.socket,
-) -> None:
-    class Green:
-        """As eventlet's: the plain socket is inside."""
-
-        fd = listener
-        setsockopt = listener.setsockopt
-
-    listener.setblocking(False)
-    assert not confined(listener)
-    with socket.create_connection(listener.getsockname()) as early:
-        # What it is connected to may not be there to be accepted yet.
-        assert select.select([listener], [], [])[0]
-        assert silence(Green()) == 1
-        with pytest.raises(ConnectionResetError):
-            early.recv(1)
-    assert confined(listener)
-    with socket.socket() as late:
-        late.setblocking(False)
-        # Refused or established, it would be ready for writing.
-        late.connect_ex(listener.getsockname())
-        assert select.select([], [late], [], 0) == ([], [], [])
-    confine(listener, socket.if_nametoindex("lo"))
-    socket.create_connection(listener.getsockname()).close()

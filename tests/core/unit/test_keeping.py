@@ -15,7 +15,6 @@ import pytest
 from dfmeta.cmd import activation
 from dfmeta.cmd.holding import HolderKeeper, Terms
 from dfmeta.cmd.keeping import FD_NAMES, SystemdKeeper, keeper, notify
-from dfmeta.cmd.tap import TapKeeper
 from dfmeta.flows.key import PREFIX6
 from dfmeta.state import State
 from dfmeta.wiring.lock import lock_name
@@ -170,21 +169,3 @@ def test_each_spelling_of_a_database_gives_one_name_to_lock_and_holder(tmp_path:
         assert len(names) == 1, spellings
     ovsdbs = ("tcp:127.0.0.1:6640", "tcp:127.0.0.1:6641", "tcp:127.0.0.2:6640", "tcp:[::1]:6640")
     assert len({lock_name(one, "br-int") for one in ovsdbs}) == len(ovsdbs)
-
-
-def test_a_port_that_is_free_a_moment_later_is_taken(listener: socket.socket) -> None:
-    looks: list[int] = []
-
-    def take() -> list[int]:
-        looks.append(1)
-        if len(looks) == 3:
-            listener.close()
-        return []
-
-    port = listener.getsockname()[1]
-    keeper: Any = SimpleNamespace(take=take, keep=lambda _fds: None)
-    tap = TapKeeper(group(port=port), State(), keeper)
-    tap.listeners.open()
-    assert tap.listeners.sockets[4].getsockname()[1] == port
-    tap.listeners.sockets[4].close()
-    assert len(looks) == 3

@@ -26,7 +26,6 @@ from dfmeta.wiring import haproxy, haproxy_program
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT, Load, address, port
 from tests.harness.certificates import Authority
 
-pytestmark = pytest.mark.filterwarnings("ignore:Zero threads in tpool")
 HERE = Endpoint(13)
 SECRET = "DEFAULT__metadata_proxy_shared_secret"
 Conf = Callable[..., cfg.ConfigOpts]

@@ -20,7 +20,6 @@ from tests.harness.tier import CLOCK
 
 A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 B = "7a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
-pytestmark = pytest.mark.filterwarnings("ignore:Zero threads in tpool")
 PORT = Port(name="tap0", row="r", ofport=1, iface_id="port", mac="m")
 
 
