@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from tests.core.docs.test_migrate import OF_NEUTRON, rows
-from tests.harness.neutron_agent import PYTHON
+from tests.host.neutron.agent import PYTHON
 
 
 def test_tables_have_every_option_of_neutron_with_its_default() -> None:

@@ -39,7 +39,7 @@ def test_dfmeta_store_reads_the_options_that_the_page_lists(tmp_path: Path) -> N
             wait_for(lambda: "Reloaded" in log.read_text(), "the store to reload")
         finally:
             process.send_signal(signal.SIGTERM)
-            printed, _ = process.communicate(timeout=20)
+            printed, _ = process.communicate()
     assert process.returncode == 0, log.read_text()
     seen = {(group, name) for group, name in json.loads(printed)} & EVERY
     # A daemon without ports asks for no project, whatever the backend.

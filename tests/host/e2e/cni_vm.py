@@ -12,10 +12,10 @@ from typing import Any
 
 from dfmeta.guest import cni
 from tests.harness import netns
-from tests.harness.attach_api import ADDRESS, Service
 from tests.harness.closing import Closing
 from tests.harness.netns import Namespace
 from tests.harness.ovs import OpenvSwitch
+from tests.host.e2e.attach_api import ADDRESS, Service
 
 PARENT_MAC = "fa:16:3e:0a:00:01"
 BRIDGE, TRUNK, NETWORK = "gbr", "tbr", "nbr"

@@ -15,14 +15,14 @@ from typing import Any
 from tests.harness.agent import Agent, Options
 from tests.harness.container import KEY
 from tests.harness.guest import Guest, Ids, uuid_of
-from tests.harness.neutron_agent import OPEN, OUTSIDE, NeutronAgent
-from tests.harness.neutron_api import HOST, NeutronServer
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.trunk import Trunk
-from tests.harness.trunk_agent import Link, Ovn
 from tests.harness.vm_api import Connection, is_ready
 from tests.host.e2e.support import asks_own, put
+from tests.host.neutron.agent import OPEN, OUTSIDE, NeutronAgent
+from tests.host.neutron.api import HOST, NeutronServer
+from tests.host.neutron.trunk_agent import Link, Ovn
 
 INSTANCE = uuid_of("instance with containers")
 MTU = 1400

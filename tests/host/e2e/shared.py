@@ -16,11 +16,11 @@ from dfmeta.model import TAP_MAC
 from tests.harness.agent import Agent, Options
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import Guest
-from tests.harness.neutron_agent import NeutronAgent
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.scheme import SIDE, Side
 from tests.host.e2e.support import NOVA_OPTIONS, project_ids, put, put_nova
+from tests.host.neutron.agent import NeutronAgent
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from dfmeta.guest import cni
-from tests.harness.attach_api import Handler, says, sends
 from tests.harness.netns import Namespace, spawn, tx_off
 from tests.harness.poll import wait_for
 from tests.harness.program import Program
+from tests.host.e2e.attach_api import Handler, says, sends
 from tests.host.e2e.cni_vm import BRIDGE, PARENT_MAC, Vm, path
 
 NOTHING: tuple[list[str], list[str]] = ([], [])

@@ -6,11 +6,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.harness import defective
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import DEADLINE, wait_for
+from tests.host.e2e import defective
 from tests.host.e2e.support import META_DATA, asks_own, open_connection, put, uuid_in
 
 MANY = 1_000_000

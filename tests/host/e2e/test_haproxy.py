@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import sandbox
 from tests.harness.agent import HAPROXY, Agent, Options
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import Guest, uuid_of
@@ -25,7 +24,7 @@ from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
-from tests.host.e2e import shared
+from tests.host.e2e import sandbox, shared
 from tests.host.e2e.support import (
     META_DATA,
     SILENCE,

@@ -10,10 +10,10 @@ import pytest
 from tests.harness.agent import Options
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
-from tests.harness.nameserver import Nameserver, Resolv
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.host.e2e.nameserver import Nameserver, Resolv
 from tests.host.e2e.support import NOVA_OPTIONS, project_ids, put_nova
 
 NAME = "nova.example"

@@ -14,12 +14,12 @@ import pytest
 
 from tests.harness.agent import Agent, Options
 from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Sample
-from tests.harness.neutron_agent import DEAD_VLAN, OPEN, OUTSIDE, NeutronAgent
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import META_BRIDGE
 from tests.host.e2e import shared
 from tests.host.e2e.support import SILENCE, TWIN_MAC, asks_own, failures, put
+from tests.host.neutron.agent import DEAD_VLAN, OPEN, OUTSIDE, NeutronAgent
 
 PATH = "/latest/meta-data/hostname"
 OURS = "cookie=0x64666d65"

@@ -14,8 +14,8 @@ from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import METADATA_IP, Guest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.relay import Relay
 from tests.host.e2e import shared
+from tests.host.e2e.relay import Relay
 from tests.host.e2e.support import Capture, open_connection, read_answer
 
 PATH = "/latest/meta-data/hostname"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import sandbox
 from tests.harness.activator import Activator
 from tests.harness.agent import ask, program
 from tests.harness.central import Central
@@ -16,6 +15,7 @@ from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, uuid_of
 from tests.harness.netns import ROOT, Namespace
 from tests.harness.poll import wait_for
+from tests.host.e2e import sandbox
 from tests.host.e2e.support import asks_own, children, put, status_of
 
 UNITS = ROOT / "etc/systemd"

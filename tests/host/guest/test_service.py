@@ -11,6 +11,7 @@ import pytest
 from eventlet.patcher import original
 
 from dfmeta.guest import tag_devices
+from tests.harness.poll import DEADLINE
 
 RAW = b'{"devices": [{"type": "nic", "bus": "none", "devname": "eth0", "tags": ["lan"]}]}'
 Seen = list[tuple[str, str, dict[str, str]]]
@@ -48,7 +49,7 @@ class Service:
     def ask(self) -> tuple[int, bytes]:
         """What the program gets."""
         with listening(self._talk, connections=len(self._answers)) as port:
-            return tag_devices.request("127.0.0.1", port, timeout=30)
+            return tag_devices.request("127.0.0.1", port, timeout=DEADLINE)
 
     def _talk(self, peer: Any) -> None:
         head = b""

@@ -33,6 +33,7 @@ from tests.core.unit.support import address, port, until
 from tests.core.unit.upstream import OK as ANSWER
 from tests.core.unit.upstream import Upstream, server_context
 from tests.harness.certificates import Authority
+from tests.harness.poll import DEADLINE
 from tests.host.haproxy.support import HERE, OK, Loopback, server, wait_ended
 
 Start = Callable[..., Loopback]
@@ -61,7 +62,7 @@ def test_process_ends_and_leaves_no_descriptor(loopback: Start) -> None:
         haproxy.process.wait_ready()
     for ask in (haproxy.process.runtime.ask, haproxy.process.runtime.ask_at_once):
         with pytest.raises(HaproxyError, match="runtime interface failed"):
-            ask("show version", timeout=30)
+            ask("show version", timeout=DEADLINE)
     with pytest.raises(HaproxyError, match="runtime interface failed"):
         haproxy.process.runtime.hold()
     haproxy.process.leave()
@@ -154,7 +155,7 @@ def test_entries_are_added_set_deleted_and_replaced(loopback: Start) -> None:
     assert runtime.entries(name) == {HERE: "e", "fd00::1": "c|d"}
     haproxy.put(None)
     assert runtime.entries(name) == {"fd00::1": "c|d"}
-    runtime.set_at_once(name, ["fd00::1", HERE], "?", timeout=30)
+    runtime.set_at_once(name, ["fd00::1", HERE], "?", timeout=DEADLINE)
     assert runtime.entries(name) == {"fd00::1": "?"}, "an address without an entry gets none"
     entries = many(500)
     assert sum(map(len, entries.values())) > 2 * REQUEST
@@ -205,7 +206,7 @@ def test_map_and_counts_of_a_process_that_leaves_are_kept_until_its_last_request
     with pytest.raises(HaproxyError, match="about to end"):
         haproxy.runtime.replace(haproxy.map, {})
     with pytest.raises(HaproxyError, match="about to end"):
-        haproxy.runtime.rows_at_once(OF_PORT, ["13.0.1"], timeout=30)
+        haproxy.runtime.rows_at_once(OF_PORT, ["13.0.1"], timeout=DEADLINE)
     gate.send()
     assert answer.wait() == b"", "the answer was for the guest before"
     haproxy.runtime.close()

@@ -26,10 +26,10 @@ from dfmeta.ports.subport_list import KEY
 from dfmeta.ports.trunk_bridge import enable
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
-from tests.harness.neutron_api import HOST, NeutronServer
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.trunk_agent import TrunkAgent
+from tests.host.neutron.api import HOST, NeutronServer
+from tests.host.neutron.trunk_agent import TrunkAgent
 from tests.host.ovs import vms
 
 SUBNET = IPv4Network("10.9.0.0/16")

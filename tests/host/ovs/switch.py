@@ -15,6 +15,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.flows.wire import Wire
 from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.poll import DEADLINE
 
 GUESTS = (1, 2, 3)
 ELSEWHERE = 8
@@ -41,7 +42,7 @@ class Connection:
 
     def __init__(self, host: OpenvSwitch, bridge: str = BRIDGE) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(10)
+        self._socket.settimeout(DEADLINE)
         self._socket.connect(str(host.mgmt_socket(bridge)))
         self._socket.sendall(_HEADER.pack(ofp.OFP_VERSION, ofp.OFPT_HELLO, 8, 0))
         assert self._receive()[1] == ofp.OFPT_HELLO
@@ -122,7 +123,7 @@ class Tracer:
     def __init__(self, host: OpenvSwitch, ports: dict[int, int]) -> None:
         self._ports = ports
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(10)
+        self._socket.settimeout(DEADLINE)
         self._socket.connect(str(host.rundir / "ovs-vswitchd.ctl"))
 
     def __enter__(self) -> Tracer:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dfmeta.attach.model import Found, Parent, State
-from tests.harness.neutron_api import PROJECT
 from tests.harness.trunk import Subport
+from tests.host.neutron.api import PROJECT
 from tests.host.ovs import vms
 from tests.host.ovs.neutron_world import INSTANCE, Engines, World, one_of, trunk_of, wanted
 

@@ -11,6 +11,7 @@ import pytest
 
 from dfmeta import hub
 from tests.core.unit.support import until
+from tests.harness.poll import DEADLINE
 
 
 @pytest.mark.parametrize("ringer", ["thread", "signal"])
@@ -34,7 +35,7 @@ def test_a_bell_wakes_from_other_threads_and_on_signals(ringer: str) -> None:
     thread.start()
     eventlet.spawn_n(waits.set)
     try:
-        assert bell.wait(60)
+        assert bell.wait(DEADLINE)
     finally:
         signal.set_wakeup_fd(wakeup)
         signal.signal(signal.SIGUSR1, before)

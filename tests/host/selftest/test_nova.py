@@ -48,7 +48,7 @@ def headers(nova: RecordingNova, **changes: str | None) -> list[tuple[str, str]]
 
 
 def ask(guest: Guest, path: str, *options: str, sent: list[tuple[str, str]]) -> Reply:
-    return guest.curl(path, *options, host=f"{ADDRESS}:8775", headers=sent, timeout=5)
+    return guest.curl(path, *options, host=f"{ADDRESS}:8775", headers=sent)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.admin_flood import SILENT, Flood, room_for
 from tests.harness.poll import DEADLINE, wait_for
+from tests.host.store.admin_flood import SILENT, Flood, room_for
 from tests.host.store.server import ApiServer
 
 TAKEN = 1 << 20

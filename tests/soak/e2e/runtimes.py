@@ -159,7 +159,7 @@ class Runtime(Closing):
 
     def run(self, *words: str, stdin: str | None = None) -> str:
         """Run a command to its end; return its output."""
-        return netns.run(self.command(*words), stdin=stdin, timeout=60).stdout
+        return netns.run(self.command(*words), stdin=stdin).stdout
 
     def _spawn(self, name: str, *words: str) -> None:
         with open(self.folder / "log" / name, "wb") as log:
@@ -305,7 +305,7 @@ class Containerd(Runtime):
     def remove(self, name: str) -> None:
         """See :class:`Runtime`."""
         self.run("ctr", "task", "kill", "--signal", "KILL", name)
-        self._running.pop(name).wait(60)
+        self._running.pop(name).wait()
 
 
 class Dockerd(Runtime):
@@ -398,5 +398,5 @@ class SwarmNode(Dockerd):
         server = self.run(*there, "ss", "-lunH", "src", "127.0.0.11").split()[3]
         asked = ["/bin/busybox", "nslookup", "-type=a", host, server]
         command = self.command("docker", "exec", name, *asked)
-        answer = netns.run(command, check=False, timeout=60).stdout
+        answer = netns.run(command, check=False).stdout
         return set(re.findall(r"^Address: ([0-9.]+)$", answer, re.MULTILINE))
