@@ -42,12 +42,12 @@ from bench.tables import Table, number, print_tables
 from tests.harness.agent import Agent, Options
 from tests.harness.guest import Guest, Ids, uuid_of
 from tests.harness.netns import Namespace
-from tests.harness.neutron_api import PROJECT
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.vm_api import allowed
 from tests.host.e2e.cni_vm import Vm, path
 from tests.host.e2e.neutron_vm import World, world_with
+from tests.host.neutron.api import PROJECT
 
 PLUGINS = UNPACKED / "usr/lib/cni"
 SINGLE, AT_ONCE = 100, 100

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import pytest
 
 from tests.harness import netns
-from tests.harness.admin_flood import KINDS
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.netns import ROOT
 from tests.host.e2e.support import META_DATA, asks_own, put, resident, uuid_in
+from tests.host.store.admin_flood import KINDS
 
 ASKED = 20
 """Requests of a known guest meanwhile."""
@@ -27,7 +27,7 @@ GROWN = 150 * MEBIBYTE
 @contextmanager
 def flooded(agent: Agent, kind: str) -> Iterator[None]:
     """Flood the admin listener as user nobody until the block ends."""
-    command = [sys.executable, "-m", "tests.harness.admin_flood", kind, "9697"]
+    command = [sys.executable, "-m", "tests.host.store.admin_flood", kind, "9697"]
     process = agent.host.namespace.spawn(command, cwd=ROOT, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:

@@ -17,12 +17,12 @@ from tests.harness import domains as libvirt
 from tests.harness.console import blocks
 from tests.harness.guest import Guest, Ids, uuid_of
 from tests.harness.netns import ROOT
-from tests.harness.neutron_agent import OUTSIDE, NeutronAgent
 from tests.harness.nova import RecordingNova
 from tests.harness.nova_tree import Instance
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.e2e.shell import Shell, options
 from tests.host.e2e.support import PROJECT
+from tests.host.neutron.agent import OUTSIDE, NeutronAgent
 
 PAGE = (ROOT / "doc/source/first-hour-openstack.rst").read_text(encoding="utf-8")
 WEB1 = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"

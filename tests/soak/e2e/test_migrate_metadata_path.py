@@ -17,7 +17,6 @@ import pytest
 
 from tests.harness.agent import Agent
 from tests.harness.guest import Guest, Ids, uuid_of
-from tests.harness.neutron_agent import OUTSIDE, NeutronAgent
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
@@ -25,6 +24,7 @@ from tests.harness.scheme import META_BRIDGE
 from tests.host.e2e import shared
 from tests.host.e2e.support import NOVA_OPTIONS, TWIN_MAC, put_nova
 from tests.host.e2e.test_neutron_agent import UNDER_WAY, asking
+from tests.host.neutron.agent import OUTSIDE, NeutronAgent
 
 pytestmark = pytest.mark.early
 

@@ -8,7 +8,6 @@ import pytest
 
 from tests.harness.agent import Agent
 from tests.harness.guest import OPENSTACK6, Guest
-from tests.harness.neutron_agent import OUTSIDE, NeutronAgent
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import META_BRIDGE
@@ -30,6 +29,7 @@ from tests.host.e2e.test_neutron_agent import (
     used_meters,
     world_with,
 )
+from tests.host.neutron.agent import OUTSIDE, NeutronAgent
 
 host, world, neutron, agent = beside.host, beside.world, beside.neutron, beside.agent
 pytestmark = [pytest.mark.usefixtures("neutron", "agent"), pytest.mark.early]

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness.agent import ADMIN_PORT, Agent
-from tests.harness.browser import DESKTOP, PHONE, Browser
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.host.e2e.support import asks_own, project_ids, put, put_nova
+from tests.soak.e2e.browser import DESKTOP, PHONE, Browser
 
 PAGE = f"http://127.0.0.1:{ADMIN_PORT}/"
 GUESTS = "#guests tbody tr"

@@ -20,10 +20,10 @@ from dfmeta.ports import attach_wired, neutron_trunks
 from dfmeta.ports.attach_networks import Chosen
 from dfmeta.ports.attach_wired import WiredPorts
 from dfmeta.ports.subport_list import KEY
-from tests.harness.neutron_api import PROJECT
 from tests.harness.ovs import BRIDGE
 from tests.harness.poll import wait_for
 from tests.harness.trunk import Subport
+from tests.host.neutron.api import PROJECT
 from tests.host.ovs import vms
 from tests.host.ovs.neutron_world import (
     GATEWAY,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import time
 from typing import Any
 
 from playwright.sync_api import Browser, Error, Page, sync_playwright
@@ -61,10 +60,8 @@ class View:
 
     def await_change(self, selector: str, timeout: float) -> None:
         """Wait until the texts of the elements are not those of the last answer any more."""
-        until = time.monotonic() + timeout
         while self.look(selector)["texts"] == self._texts:
-            left = until - time.monotonic()
-            self.page.wait_for_event("load", timeout=max(left, 0.001) * 1000)
+            self.page.wait_for_event("load", timeout=timeout * 1000)
 
     def look(self, selector: str) -> dict[str, Any]:
         """Return the content of the page; read it again if it was being reloaded."""

@@ -18,7 +18,7 @@ DESKTOP = (1360, 900)
 """Width and height of a window, in CSS pixels."""
 START_TIMEOUT = 60.0
 _PROGRAM = "browser_program.py"
-_BROWSERS = Path(__file__).parents[2] / ".cache/browsers"
+_BROWSERS = netns.ROOT / ".cache/browsers"
 """Directory of the Chromium that tools/setup.sh installs if the distribution has no package."""
 
 
@@ -71,7 +71,7 @@ class Browser(Closing):
             self._process.wait(START_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(START_TIMEOUT)
         self._process.stdout.close()
 
     def open(
@@ -103,7 +103,7 @@ class Browser(Closing):
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the browser ended with {self._process.wait(10)}")
+            raise RuntimeError(f"the browser ended with {self._process.wait(START_TIMEOUT)}")
         found: dict[str, Any] = json.loads(line)
         for name, value in found.items():
             found[name] = tuple(value) if isinstance(value, list) else value
