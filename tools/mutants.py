@@ -159,6 +159,7 @@ def _checkout(commit: str) -> Iterator[Path]:
     """Have the files of a commit in a folder, with the libraries and programs of this one."""
     git = ("git", "-C", str(ROOT), "worktree")
     with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # for programs that tests start as another user
         root = Path(folder, "dfmeta")
         subprocess.run([*git, "add", "--quiet", "--detach", root, commit], check=True)
         try:
