@@ -19,8 +19,8 @@ from dfmeta.flows.flow import Action, Flow
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import BR_META, METADATA_IP, METADATA_PORT, Layout
 from dfmeta.flows.wire import Wire
-from dfmeta.model import Endpoint, GuestAddress
-from tests.core.flows.frames import Frame, ends_of, ethernet, ipv4, ipv6, mac, tcp
+from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
+from tests.core.flows.frames import Frame, ends_of, ethernet, ipv4, ipv6, mac, sums_are_right, tcp
 from tests.core.flows.world import Host, Host6
 from tests.flowsim import Switch
 from tests.harness.meta import (
@@ -62,18 +62,16 @@ LABELS = [KEYS.label(number) for guest in (A, B) for number in guest.addresses]
 """Their Meta MACs."""
 
 
-def own_keys(guest: Guest) -> set[str]:
-    """The Meta IPs of a guest."""
-    return {str(KEYS.key_of(guest.endpoint, number)) for number in guest.addresses}
+def own_keys(guest: Guest) -> list[str]:
+    """The Meta IPs of a guest, in the order of :func:`requests`."""
+    return [str(KEYS.key_of(guest.endpoint, number)) for number in guest.addresses]
 
 
-def requests(ofport: int) -> Iterator[tuple[Host | Host6, str, bytes]]:
+def requests(ofport: int) -> list[tuple[Host, str, bytes]]:
     """Each of a twin's addresses, the service's that it asks, and its SYN."""
-    host = Host(ofport, IP, MAC)
-    yield host, METADATA_IP, host.segment()
-    host6 = Host6(ofport, IP6, MAC)
-    for service in SERVICE6:
-        yield host6, service, host6.segment(dst=service)
+    host, host6 = Host(ofport, IP, MAC), Host6(ofport, IP6, MAC)
+    ways = [(host, METADATA_IP), *((host6, service) for service in SERVICE6)]
+    return [(one, service, one.segment(dst=service)) for one, service in ways]
 
 
 @dataclass(frozen=True)
@@ -136,10 +134,24 @@ class Bridges:
         released, switch.released = switch.released, []
         return [left for out in released for left in self._after("br-int", out.port, out.frame)]
 
-    def answer(self, arrived: bytes, **changes: Any) -> bytes:
-        """Return the listener's answer to a packet that arrived on tap-meta."""
-        frame = Frame(TAP_META, arrived)
-        return self.host_frame(ends_of(frame)["src"], dport=frame["tcp_src"], **changes)
+    def from_host(self, frame: bytes) -> list[Left]:
+        """Let a frame of the host come in at tap-meta."""
+        return self.receive(TAP_META, frame, bridge="br-meta")
+
+    def answered(self, arrived: Left) -> list[Left]:
+        """Let the listener answer a packet that has arrived on tap-meta."""
+        frame = Frame(TAP_META, arrived.frame)
+        return self.from_host(self.host_frame(ends_of(frame)["src"], dport=frame["tcp_src"]))
+
+    def assert_served(self, host: Host, service: str, key: str) -> None:
+        """A SYN reaches the listener with that Meta IP, and its answer the guest that sent it."""
+        (arrived,) = self.receive(host.ofport, host.segment(dst=service))
+        assert source_on_tap(arrived) == key
+        (back,) = self.answered(arrived)
+        assert is_answer(back, host, service)
+        for left in (arrived, back):
+            assert sums_are_right(left.frame)
+        assert mac(Frame(0, back.frame)["eth_src"]) == TAP_MAC
 
     def host_frame(
         self, key: str, *, src: str = "", sport: int = PORT, dport: int = 40000, flags: int = 0x12
@@ -190,7 +202,7 @@ def source_on_tap(left: Left) -> str:
     return source
 
 
-def is_answer(left: Left, host: Host | Host6, service: str) -> bool:
+def is_answer(left: Left, host: Host, service: str) -> bool:
     """Return whether a frame is an answer of *service* to that guest, at its own port."""
     frame = Frame(0, left.frame)
     return (

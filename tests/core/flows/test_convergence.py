@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from ipaddress import IPv6Address, ip_address
-from typing import Any
 from unittest import mock
 
 from hypothesis import HealthCheck, settings
@@ -22,15 +21,12 @@ from tests.core.flows.world import (
     SERVICE6,
     TAP,
     TAP6,
-    App,
     Host,
     Host6,
-    Link,
     World,
     memory_of,
     settle,
 )
-from tests.flowsim import Switch
 from tests.harness.examples import examples
 
 PORTS = (1, 2, 3)
@@ -142,35 +138,20 @@ class Life(RuleBasedStateMachine):
         """The connection is lost and made anew."""
         self.world.controller.disconnected(self.world.link)
         settle()
-        self._connect(self.world.switch)
+        self.world.attach(self.world.switch)
 
     @rule()
     def switch_restarts(self) -> None:
         """The switch comes back with nothing."""
         self.world.controller.disconnected(self.world.link)
         settle()
-        self.world.link = Link(self.world._write)
-        self.world.switch = Switch(range(1, 10), self.world.link.deliver)
-        self.world.normal()
-        self.world.connect(self.world.link)
+        self.world.attach()
 
     @rule(kept=st.booleans())
     def daemon_restarts(self, kept: bool) -> None:
         """Another process takes over, with or without the memory of the one before."""
-        before = self.world
-        before.channel.detach(before.link)
-        settle()
-        after = World.__new__(World)
-        App.__init__(
-            after,
-            tap=before.tap,
-            adopts=lambda _one: kept,
-            meters=memory_of(before.meters) if kept else {},
-        )
-        for port in before.registry.ports():
-            after.registry.set_port(port)
-        self.world = after
-        self._connect(before.switch)
+        memory = memory_of(self.world.meters) if kept else {}
+        self.world = self.world.restarted(adopts=lambda _one: kept, meters=memory)
 
     @rule(which=st.integers(0, 40))
     def somebody_deletes_a_flow(self, which: int) -> None:
@@ -184,7 +165,7 @@ class Life(RuleBasedStateMachine):
         """And with them the flows that use them."""
         wire = self.world.channel.wire
         for meter in list(self.world.switch.meters):
-            self._send(wire.remove_meter(meter))
+            self.world.send(wire.remove_meter(meter))
 
     @invariant()
     def the_flows_are_those_that_should_be(self) -> None:
@@ -198,18 +179,6 @@ class Life(RuleBasedStateMachine):
         assert world.switch.flow_mods == sent
         ours = {one for numbers in memory_of(world.meters).values() for one in numbers.values()}
         assert set(world.switch.meters) == ours
-
-    def _connect(self, switch: Switch) -> None:
-        self.world.switch = switch
-        self.world.link = Link(self.world._write)
-        switch._deliver = self.world.link.deliver
-        self.world.connect(self.world.link)
-
-    def _send(self, message: Any) -> None:
-        message.set_xid(0)
-        message.serialize()
-        self.world.switch.feed(bytes(message.buf))
-        settle()
 
     def _there(self) -> set[Flow | None]:
         channel = self.world.channel

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.flows import desired
 from dfmeta.flows.desired import Guest
 from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.flows.service import towards_proxy
-from dfmeta.model import TAP_MAC, Endpoint
+from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
 from tests.core.flows.bridges import (
+    FOREIGN,
     IP,
     IP6,
     KEYS,
     KNOWN,
+    LABELS,
     MAC,
     SIZE,
     A,
@@ -40,19 +46,17 @@ from tests.core.flows.frames import (
     mac,
     multicast_mac,
     neighbour,
-    solicited_node,
     sums_are_right,
+    tagged,
+    tcp,
     udp,
 )
-from tests.core.flows.world import BROADCAST, Host, Host6
-from tests.harness.meta import (
-    CIDR,
-    PATCH_INT,
-    PATCH_META,
-    SERVICE6,
-    TAP_META,
-    VLAN,
-)
+from tests.core.flows.world import BROADCAST, GATEWAY_MAC, Host, Host6
+from tests.harness.examples import examples
+from tests.harness.meta import CIDR, PATCH_INT, PATCH_META, PORT, SERVICE6, TAP_META, VLAN
+
+GONE = [("br-int", ofp.OFPP_NORMAL)]
+"""What becomes of a frame that is none of dfmeta's."""
 
 
 @pytest.fixture(scope="module")
@@ -61,44 +65,36 @@ def bridges() -> Bridges:
     return Bridges([A, B])
 
 
+def places(lefts: list[Left]) -> list[tuple[str, int]]:
+    """Where frames have left."""
+    return [(one.bridge, one.port) for one in lefts]
+
+
 # Known guests
 
 
-def test_twins_of_one_network_each_get_their_own_answers(bridges: Bridges) -> None:
+def test_twins_of_one_network_are_different_clients_and_get_their_own_answers(
+    bridges: Bridges,
+) -> None:
+    assert len({*own_keys(A), *own_keys(B)}) == 6
     for guest in (A, B):
-        for host, service, syn in requests(guest.endpoint.ofport):
-            (arrived,) = bridges.receive(guest.endpoint.ofport, syn)
-            assert source_on_tap(arrived) in own_keys(guest)
-            assert sums_are_right(arrived.frame)
-            (back,) = bridges.receive(TAP_META, bridges.answer(arrived.frame), bridge="br-meta")
-            assert is_answer(back, host, service)
-            assert mac(Frame(0, back.frame)["eth_src"]) == TAP_MAC
-            assert sums_are_right(back.frame)
+        for (host, service, _syn), key in zip(
+            requests(guest.endpoint.ofport), own_keys(guest), strict=True
+        ):
+            bridges.assert_served(host, service, key)
 
 
-def test_the_twins_are_different_clients_of_the_proxy(bridges: Bridges) -> None:
-    found = {
-        source_on_tap(left)
-        for guest in (A, B)
-        for _host, _service, syn in requests(guest.endpoint.ofport)
-        for left in bridges.receive(guest.endpoint.ofport, syn)
-    }
-    assert found == own_keys(A) | own_keys(B)
-    assert len(found) == 6
-
-
-@pytest.mark.parametrize("flags", [0x02, 0xC2, 0x10, 0x11, 0x04, 0x18])
-def test_all_tcp_of_a_known_address_takes_its_way(bridges: Bridges, flags: int) -> None:
-    (left,) = bridges.receive(1, Host(1, IP, MAC).segment(flags=flags))
-    assert source_on_tap(left) in own_keys(A)
-    assert Frame(0, left.frame)["tcp_flags"] == flags
+def test_all_tcp_of_a_known_address_takes_its_way(bridges: Bridges) -> None:
+    for flags in (0x02, 0xC2, 0x10, 0x11, 0x04, 0x18):
+        (left,) = bridges.receive(1, Host(1, IP, MAC).segment(flags=flags))
+        assert source_on_tap(left) in own_keys(A), flags
+        assert Frame(0, left.frame)["tcp_flags"] == flags
 
 
 def test_a_first_syn_goes_to_the_controller_and_then_the_way_that_later_ones_go() -> None:
     bridges = Bridges([replace(A, addresses={})])
     for host, _service, syn in requests(1):
-        (held,) = bridges.receive(1, syn)
-        assert (held.bridge, held.port) == ("br-int", ofp.OFPP_CONTROLLER)
+        assert places(bridges.receive(1, syn)) == [("br-int", ofp.OFPP_CONTROLLER)]
         assert bridges.receive(1, host.segment(flags=0x10)) == []
     bridges.install("br-int", desired.guest_flows(A, bridges.patch))
     bridges.install("br-meta", bridges.way(A))
@@ -119,14 +115,11 @@ def test_with_the_flows_of_one_bridge_gone_nothing_reaches_the_port_and_its_twin
     else:
         bridges.remove("br-meta", bridges.way(A))
     for left in arrived:
-        assert bridges.receive(TAP_META, bridges.answer(left.frame), bridge="br-meta") == []
+        assert bridges.answered(left) == []
     for _host, _service, syn in requests(1):
-        for left in bridges.receive(1, syn):
-            assert (left.bridge, left.port) == ("br-int", ofp.OFPP_NORMAL)
-    for host, service, syn in requests(2):
-        (left,) = bridges.receive(2, syn)
-        (back,) = bridges.receive(TAP_META, bridges.answer(left.frame), bridge="br-meta")
-        assert is_answer(back, host, service)
+        assert places(bridges.receive(1, syn)) == (GONE if bridge == "br-int" else [])
+    for (host, service, _syn), key in zip(requests(2), own_keys(B), strict=True):
+        bridges.assert_served(host, service, key)
 
 
 def test_a_number_that_another_port_gets_serves_that_port_alone() -> None:
@@ -136,43 +129,34 @@ def test_a_number_that_another_port_gets_serves_that_port_alone() -> None:
     bridges.install("br-int", desired.guest_flows(heir, bridges.patch))
     bridges.install("br-meta", bridges.way(heir))
     for key in own_keys(A):
-        (back,) = bridges.receive(TAP_META, bridges.host_frame(key), bridge="br-meta")
-        assert (back.bridge, back.port) == ("br-int", 3)
+        assert places(bridges.from_host(bridges.host_frame(key))) == [("br-int", 3)]
 
 
 def test_without_ipv6_a_guest_is_served_over_ipv4_alone() -> None:
     bridges = Bridges([replace(A, addresses={7: KNOWN})], ip6=())
-    for host, _service, syn in requests(1):
-        (left,) = bridges.receive(1, syn)
-        if isinstance(host, Host6):
-            assert (left.bridge, left.port) == ("br-int", ofp.OFPP_NORMAL)
-        else:
-            assert source_on_tap(left) in own_keys(A)
+    (host, service, _syn), *over_ipv6 = requests(1)
+    bridges.assert_served(host, service, own_keys(A)[0])
+    for *_, syn in over_ipv6:
+        assert places(bridges.receive(1, syn)) == GONE
+
+
+def test_numbers_at_both_ends_of_the_range_lead_each_guest_to_its_own_answers() -> None:
+    numbers = {1: 2, 2: SIZE - 2}
+    guests = [Guest(Endpoint(port), None, {number: KNOWN}) for port, number in numbers.items()]
+    bridges = Bridges(guests)
+    for ofport, number in numbers.items():
+        bridges.assert_served(Host(ofport, IP, MAC), METADATA_IP, str(CIDR[number]))
 
 
 # The host
 
 
-def solicitation(bridges: Bridges, target: str) -> bytes:
-    """The host's neighbour solicitation on tap-meta."""
-    dst = solicited_node(target)
-    src = bridges.keys.gateway(6)
-    message = neighbour(
-        135, target=target, dst=dst, src=src, options=link_layer(1, bridges.tap.mac)
-    )
-    packet = ipv6(message, dst=dst, src=src, proto=58)
-    return ethernet(packet, dst=multicast_mac(dst), src=bridges.tap.mac, kind=0x86DD)
-
-
-def question(bridges: Bridges, target: str, op: int = 1) -> bytes:
-    """The host's ARP packet on tap-meta."""
-    packet = arp(op=op, sha=bridges.tap.mac, spa=bridges.keys.gateway(4), tpa=target)
-    return ethernet(packet, dst=BROADCAST, src=bridges.tap.mac, kind=0x0806)
-
-
-def from_host(bridges: Bridges, frame: bytes) -> list[Left]:
-    """Let a frame of the host come in at tap-meta."""
-    return bridges.receive(TAP_META, frame, bridge="br-meta")
+def asked(bridges: Bridges, target: str, *, op: int = 1) -> bytes:
+    """The host's neighbour request on tap-meta."""
+    source = bridges.tap.mac
+    if ":" in target:
+        return Host6(TAP_META, bridges.keys.gateway(6), source).solicit(target)
+    return Host(TAP_META, bridges.keys.gateway(4), source).question(target, op=op)
 
 
 def test_the_host_learns_the_meta_mac_of_a_meta_ip_and_guests_hear_nothing(
@@ -181,30 +165,24 @@ def test_the_host_learns_the_meta_mac_of_a_meta_ip_and_guests_hear_nothing(
     for guest in (A, B):
         for number in guest.addresses:
             key = str(KEYS.key_of(guest.endpoint, number))
-            ipv6 = number > SIZE
-            frame = solicitation(bridges, key) if ipv6 else question(bridges, key)
-            (reply,) = from_host(bridges, frame)
+            (reply,) = bridges.from_host(asked(bridges, key))
             assert (reply.bridge, reply.port) == ("br-meta", TAP_META)
             seen = Frame(0, reply.frame)
-            found = seen["ipv6_nd_tll" if ipv6 else "arp_sha"]
+            found = seen["ipv6_nd_tll" if ":" in key else "arp_sha"]
             assert mac(found) == mac(seen["eth_src"]) == KEYS.label(number)
             assert mac(seen["eth_dst"]) == bridges.tap.mac
 
 
-@pytest.mark.parametrize("target", [str(CIDR[9]), str(CIDR[1]), IP, METADATA_IP])
-def test_requests_for_other_addresses_reach_nobody(bridges: Bridges, target: str) -> None:
-    assert from_host(bridges, question(bridges, target)) == []
-    assert from_host(bridges, question(bridges, str(CIDR[7]), op=2)) == []
+def test_requests_for_other_addresses_are_dropped(bridges: Bridges) -> None:
+    others = [str(CIDR[9]), str(CIDR[1]), IP, METADATA_IP]
+    others += ["fd00:a9fe:a9fe:a9fe::9", IP6, SERVICE6[0], "fe80::1"]
+    for target in others:
+        assert bridges.from_host(asked(bridges, target)) == [], target
+    assert bridges.from_host(asked(bridges, str(CIDR[7]), op=2)) == []
 
 
-@pytest.mark.parametrize("target", ["fd00:a9fe:a9fe:a9fe::9", IP6, SERVICE6[0], "fe80::1"])
-def test_solicitations_for_other_addresses_reach_nobody(bridges: Bridges, target: str) -> None:
-    assert from_host(bridges, solicitation(bridges, target)) == []
-
-
-def host_noise() -> Iterator[bytes]:
+def host_noise(bridges: Bridges) -> Iterator[bytes]:
     """What a kernel sends by itself on a device that is up, and what a program might."""
-    bridges = Bridges([])
     source, gateway, gateway6 = bridges.tap.mac, bridges.keys.gateway(4), bridges.keys.gateway(6)
     yield ethernet(b"\0" * 46, dst=BROADCAST, src=source, kind=0x88CC)
     for dst in (str(CIDR[-1]), "255.255.255.255", "224.0.0.22", str(CIDR[7]), IP):
@@ -222,22 +200,22 @@ def host_noise() -> Iterator[bytes]:
     for key in (str(CIDR[7]), "fd00:a9fe:a9fe:a9fe::7"):
         good = bridges.host_frame(key)
         for vlan in (VLAN, 0, 1):
-            yield good[:12] + b"\x81\x00" + vlan.to_bytes(2, "big") + good[12:]
+            yield tagged(good, vlan)
         yield bridges.host_frame(key, sport=80)
         yield bridges.host_frame(key, src="198.51.100.1" if ":" not in key else "2001:db8::1")
     for key in (str(CIDR[9]), str(CIDR[1]), str(CIDR[-1]), IP, IP6, SERVICE6[0]):
         yield bridges.host_frame(key)
 
 
-@pytest.mark.parametrize("frame", [*host_noise()], ids=lambda frame: frame.hex()[:60])
-def test_what_the_host_sends_besides_answers_reaches_nobody(bridges: Bridges, frame: bytes) -> None:
-    assert from_host(bridges, frame) == []
+def test_frames_of_the_host_besides_answers_are_dropped(bridges: Bridges) -> None:
+    for frame in host_noise(bridges):
+        assert bridges.from_host(frame) == [], frame.hex()
 
 
 def test_an_answer_does_not_go_by_the_hosts_neighbour_table(bridges: Bridges) -> None:
     good = bridges.host_frame(str(CIDR[7]))
     for wrong in (KEYS.label(17), MAC, BROADCAST):
-        (left,) = from_host(bridges, bytes.fromhex(wrong.replace(":", "")) + good[6:])
+        (left,) = bridges.from_host(bytes.fromhex(wrong.replace(":", "")) + good[6:])
         assert is_answer(left, Host(1, IP, MAC), METADATA_IP)
 
 
@@ -248,27 +226,193 @@ def test_an_answer_does_not_go_by_the_hosts_neighbour_table(bridges: Bridges) ->
 def test_the_daemons_own_syn_reaches_the_listener_and_its_answer_the_controller(
     bridges: Bridges, version: int
 ) -> None:
-    host = Host(PATCH_INT, mac=KEYS.probe_label(4))
-    syn = host.segment()
-    if version == 6:
-        syn = Host6(PATCH_INT, mac=KEYS.probe_label(6)).segment()
+    syn = (Host if version == 4 else Host6)(PATCH_INT, mac=KEYS.probe_label(version)).segment()
     (arrived,) = bridges.receive(PATCH_META, syn, bridge="br-meta")
     assert source_on_tap(arrived) == KEYS.probe_key(version)
-    (back,) = from_host(bridges, bridges.answer(arrived.frame))
+    (back,) = bridges.answered(arrived)
     assert (back.bridge, back.port) == ("br-int", ofp.OFPP_CONTROLLER)
     assert sums_are_right(back.frame)
 
 
-def test_a_whole_range_of_numbers_leads_each_guest_to_its_own_answers() -> None:
-    numbers = [2, SIZE - 2]
-    guests = [
-        Guest(Endpoint(port), None, {number: KNOWN})
-        for port, number in zip((1, 2), numbers, strict=True)
-    ]
-    bridges = Bridges(guests)
-    for guest, number in zip(guests, numbers, strict=True):
-        ofport = guest.endpoint.ofport
-        (left,) = bridges.receive(ofport, Host(ofport, IP, MAC).segment())
-        assert source_on_tap(left) == str(CIDR[number])
-        (back,) = from_host(bridges, bridges.answer(left.frame))
-        assert is_answer(back, Host(ofport, IP, MAC), METADATA_IP)
+# Forged frames
+
+MACS = [MAC, GATEWAY_MAC, TAP_MAC, KEYS.label(1), *LABELS, KEYS.label(0), KEYS.label(9)]
+IPS = [IP, "10.0.0.6", METADATA_IP, *(str(CIDR[n]) for n in (0, 1, 7, 9, 17, -1))]
+IPS6 = [IP6, *SERVICE6, KEYS.gateway(6), KEYS.probe_key(6), "fe80::5"]
+IPS6 += [one for one in (*own_keys(A), *own_keys(B)) if ":" in one]
+macs = st.sampled_from([MAC, MAC, *MACS])
+ips, ips6 = st.sampled_from([IP, IP, *IPS]), st.sampled_from([IP6, IP6, *IPS6])
+tag_lists: st.SearchStrategy[list[int]] = st.just([]) | st.lists(
+    st.sampled_from([VLAN, 1, 0, 0x2001]), max_size=2
+)
+few = settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
+
+
+@st.composite
+def forged(draw: st.DrawFn) -> bytes:
+    """A frame that a guest might send to pass for its twin, the gateway or the host."""
+    tags, ends = draw(tag_lists), {"dst": draw(macs), "src": draw(macs)}
+    kind = draw(st.sampled_from(["tcp", "tcp", "tcp6", "tcp6", "arp", "nd", "udp"]))
+    ports = {"dport": draw(st.sampled_from([80, PORT])), "sport": draw(st.sampled_from([PORT, 80]))}
+    if kind == "arp":
+        packet = arp(
+            op=draw(st.sampled_from([1, 2])),
+            sha=draw(macs),
+            spa=draw(st.sampled_from(IPS)),
+            tpa=draw(st.sampled_from(IPS)),
+        )
+        return ethernet(packet, kind=0x0806, tags=tags, **ends)
+    if kind in ("tcp", "udp"):
+        src, dst = draw(ips), draw(st.sampled_from([METADATA_IP, METADATA_IP, *IPS]))
+        flags = draw(st.sampled_from([0x02, 0x10, 0x12, 0x18]))
+        segment = (
+            tcp(dst=dst, src=src, flags=flags, **ports) if kind == "tcp" else udp(b"", **ports)
+        )
+        packet = ipv4(segment, dst=dst, src=src, proto=6 if kind == "tcp" else 17)
+        return ethernet(packet, tags=tags, **ends)
+    src, dst = draw(ips6), draw(st.sampled_from([*SERVICE6, *IPS6]))
+    if kind == "tcp6":
+        packet = ipv6(tcp(dst=dst, src=src, **ports), dst=dst, src=src)
+    else:
+        message = neighbour(
+            draw(st.sampled_from([135, 136])),
+            target=draw(st.sampled_from(IPS6)),
+            dst=dst,
+            src=src,
+            options=link_layer(draw(st.sampled_from([1, 2])), draw(macs)),
+        )
+        packet = ipv6(message, dst=dst, src=src, proto=58)
+    return ethernet(packet, kind=0x86DD, tags=tags, **ends)
+
+
+HONEST = [
+    *(syn for *_, syn in requests(1)),
+    Host(1, IP, MAC).question(),
+    Host6(1, IP6, MAC).solicit(),
+    Host(1, "10.0.0.6", MAC).segment(),
+    Host(1, IP, MAC).segment(dport=443),
+]
+"""Frames of a guest, one at least for each fate that they can have."""
+forgeries = st.lists(st.sampled_from(HONEST) | forged(), min_size=10, max_size=30)
+
+
+def test_whatever_a_guest_makes_up_reaches_the_proxy_as_its_own_or_not_at_all(
+    bridges: Bridges,
+) -> None:
+    fates = Counter[str]()
+
+    @few
+    @given(sent=forgeries, guest=st.sampled_from([A, B]))
+    def hold(sent: list[bytes], guest: Guest) -> None:
+        fate = {
+            guest.endpoint.ofport: "back",
+            ofp.OFPP_CONTROLLER: "controller",
+            ofp.OFPP_NORMAL: "untouched",
+        }
+        for frame in sent:
+            for left in bridges.receive(guest.endpoint.ofport, frame):
+                if (left.bridge, left.port) == ("br-meta", TAP_META):
+                    assert source_on_tap(left) in own_keys(guest)
+                    fates["proxy"] += 1
+                else:
+                    assert left.bridge == "br-int"
+                    fates[fate[left.port]] += 1
+
+    hold()
+    assert fates.keys() == {"proxy", "back", "controller", "untouched"}
+
+
+def test_frames_that_br_int_itself_floods_to_the_patch_are_dropped(bridges: Bridges) -> None:
+    """The patch port's VLAN keeps them out; without it, br-meta drops them."""
+
+    @few
+    @given(sent=forgeries)
+    def hold(sent: list[bytes]) -> None:
+        for frame in sent:
+            for out in bridges.receive(1, frame):
+                if out.port == ofp.OFPP_NORMAL:
+                    assert bridges.receive(PATCH_META, out.frame, bridge="br-meta") == []
+
+    hold()
+
+
+def test_a_guest_that_calls_itself_a_meta_mac_or_meta_ip_has_its_own() -> None:
+    claims = [(one, IP) for one in {*LABELS, KEYS.label(1), KEYS.label(0), TAP_MAC}]
+    claims += [(MAC, one) for one in (str(CIDR[17]), str(CIDR[1]), str(CIDR[0]), METADATA_IP)]
+    for claimed_mac, claimed_ip in claims:
+        host = Host(1, claimed_ip, claimed_mac)
+        known = GuestAddress(claimed_mac, IPv4Address(claimed_ip))
+        bridges = Bridges([replace(A, addresses={7: known}), B])
+        bridges.assert_served(host, METADATA_IP, str(CIDR[7]))
+        bridges = Bridges([replace(A, addresses={}), B])
+        lefts = bridges.receive(1, host.segment())
+        assert places(lefts) == [("br-int", ofp.OFPP_CONTROLLER)], (claimed_mac, claimed_ip)
+
+
+def test_tagged_frames_are_not_served(bridges: Bridges) -> None:
+    for tags in ([VLAN], [0], [1], [VLAN, 1]):
+        for sender in (Host(1, IP, MAC), Host6(1, IP6, MAC)):
+            assert places(bridges.receive(1, sender.segment(tags=tags))) == GONE, tags
+        for label in LABELS:
+            frame = Host(1, IP, label).segment(tags=tags)
+            assert bridges.receive(PATCH_META, frame, bridge="br-meta") == []
+
+
+def test_a_guests_request_for_the_service_s_mac_is_answered_on_br_int(bridges: Bridges) -> None:
+    (reply,) = bridges.receive(1, Host(1, IP, MAC).question())
+    assert (reply.bridge, reply.port) == ("br-int", 1)
+    assert mac(Frame(0, reply.frame)["arp_sha"]) == TAP_MAC
+    for service in SERVICE6:
+        (reply,) = bridges.receive(1, Host6(1, IP6, MAC).solicit(service))
+        assert (reply.bridge, reply.port) == ("br-int", 1)
+        assert mac(Frame(0, reply.frame)["ipv6_nd_tll"]) == TAP_MAC
+
+
+# Others on br-meta
+
+
+def test_frames_of_a_port_of_others_go_br_metas_own_way(bridges: Bridges) -> None:
+    @few
+    @given(sent=forgeries)
+    def hold(sent: list[bytes]) -> None:
+        for frame in sent:
+            (left,) = bridges.receive(FOREIGN, frame, bridge="br-meta")
+            assert left == Left("br-meta", ofp.OFPP_NORMAL, frame)
+
+    hold()
+
+
+# Made up worlds
+
+hosts = st.tuples(
+    st.sampled_from((1, 2)),
+    st.one_of(
+        st.builds(GuestAddress, macs, st.sampled_from(IPS).map(IPv4Address)),
+        st.builds(
+            GuestAddress,
+            macs,
+            st.sampled_from(IPS6).map(IPv6Address),
+            st.sampled_from(SERVICE6).map(IPv6Address),
+        ),
+    ),
+)
+
+
+@settings(few, max_examples=examples(10))
+@given(
+    known=st.lists(hosts, min_size=1, max_size=10, unique=True),
+    order=st.permutations(range(2, 12)),
+)
+def test_an_answer_never_leaves_on_another_port_than_its_request_came_in_on(
+    known: list[tuple[int, GuestAddress]], order: list[int]
+) -> None:
+    addresses: dict[int, dict[int, GuestAddress]] = {1: {}, 2: {}}
+    for number, (ofport, one) in zip(order, known, strict=False):
+        addresses[ofport][number + (SIZE if one.ip.version == 6 else 0)] = one
+    bridges = Bridges(Guest(Endpoint(port), None, mine) for port, mine in addresses.items())
+    for ofport, mine in addresses.items():
+        for number, one in mine.items():
+            host = (Host6 if one.service else Host)(ofport, str(one.ip), one.mac)
+            service = str(one.service or METADATA_IP)
+            key = str(bridges.keys.key_of(Endpoint(ofport), number))
+            bridges.assert_served(host, service, key)

@@ -9,10 +9,9 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.flows.pipeline import METADATA_IP
-from dfmeta.flows.service import Tap
 from dfmeta.model import NextHop
 from tests.core.flows.frames import Frame, arp, ethernet, mac
-from tests.core.flows.world import BROADCAST, TAP, TAP6, Host, Link, World, memory_of
+from tests.core.flows.world import TAP, TAP6, Host, World, untouched
 from tests.flowsim import Out
 
 MAC = "fa:16:3e:dd:00:02"
@@ -21,8 +20,7 @@ HOP, BARE = NextHop("10.0.0.2", MAC), NextHop("10.0.0.3")
 
 @pytest.fixture(params=[TAP, replace(TAP, ip="169.254.1.1"), TAP6])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    tap: Tap = request.param
-    with World(tap=tap) as one:
+    with World(tap=request.param) as one:
         one.plug(1, next_hops=(HOP, BARE))
         one.plug(2)
         yield one
@@ -44,42 +42,29 @@ def answered(world: World, frame: bytes, ofport: int = 1) -> str:
     return mac(answer["arp_sha"])
 
 
-def test_it_is_answered_with_the_dhcp_ports_mac_or_the_services(world: World) -> None:
+def test_request_is_answered_with_the_dhcp_ports_mac_or_the_services(world: World) -> None:
     guest = Host(1)
     assert answered(world, guest.question(HOP.ip)) == MAC
     assert answered(world, guest.question(BARE.ip)) == world.tap.mac
     assert answered(world, guest.question(METADATA_IP)) == world.tap.mac
+    unicast = arp(op=1, sha=guest.mac, spa=guest.ip, tpa=HOP.ip)
+    assert answered(world, ethernet(unicast, dst=MAC, src=guest.mac, kind=0x0806)) == MAC
+    assert world.introduce(guest).port == world.tap.ofport
+    assert answered(world, guest.question(HOP.ip)) == MAC
 
 
-def test_a_request_to_one_host_is_answered_too(world: World) -> None:
+def test_all_other_arp_is_left_to_the_bridge(world: World) -> None:
     guest = Host(1)
-    packet = arp(op=1, sha=guest.mac, spa=guest.ip, tpa=HOP.ip)
-    assert answered(world, ethernet(packet, dst=MAC, src=guest.mac, kind=0x0806)) == MAC
-
-
-@pytest.mark.parametrize("ofport", [2, 3, TAP.ofport - 1])
-def test_other_ports_are_not_answered(world: World, ofport: int) -> None:
-    assert answered(world, Host(ofport).question(HOP.ip), ofport) == ""
-
-
-def test_a_probe_for_a_duplicate_is_left_to_the_bridge(world: World) -> None:
-    packet = arp(op=1, sha=Host(1).mac, spa="0.0.0.0", tpa=HOP.ip)
-    assert answered(world, ethernet(packet, dst=BROADCAST, src=Host(1).mac, kind=0x0806)) == ""
-
-
-@pytest.mark.parametrize(("op", "tags"), [(2, []), (3, []), (1, [7])])
-def test_only_untagged_requests_are_answered(world: World, op: int, tags: list[int]) -> None:
-    frame = Host(1).question(HOP.ip, op=op, tags=tags)
-    assert world.receive(1, frame) == [Out(ofp.OFPP_NORMAL, frame)]
-
-
-def test_other_addresses_are_not_answered(world: World) -> None:
-    assert answered(world, Host(1).question("10.0.0.1")) == ""
-
-
-def test_the_first_syn_follows_and_is_served(world: World) -> None:
-    assert world.introduce(Host(1)).port == world.tap.ofport
-    assert answered(world, Host(1).question(HOP.ip)) == MAC
+    for name, frame in {
+        "a probe for a duplicate": Host(1, ip="0.0.0.0").question(HOP.ip),
+        "a reply": guest.question(HOP.ip, op=2),
+        "RARP's opcode": guest.question(HOP.ip, op=3),
+        "tagged": guest.question(HOP.ip, tags=[7]),
+        "another address": guest.question("10.0.0.1"),
+    }.items():
+        assert untouched(world, 1, frame), name
+    for ofport in (2, 3, TAP.ofport - 1):
+        assert untouched(world, ofport, Host(ofport).question(HOP.ip)), ofport
 
 
 def test_the_announcement_of_a_guest_that_uses_the_address_is_not_answered(world: World) -> None:
@@ -104,22 +89,13 @@ def test_flows_follow_the_port(world: World) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_restarted_app_sends_nothing_whether_or_not_it_knows_them_already(
+def test_a_restarted_app_adopts_the_flows_of_next_hops_known_or_not(
     world: World, known: bool
 ) -> None:
     world.introduce(Host(1))
     sent, flows = world.switch.flow_mods, len(world.switch.flows)
-    again = World.__new__(World)
-    super(World, again).__init__(tap=world.tap, meters=memory_of(world.meters))
-    for port in world.registry.ports():
-        unknown = port if known else replace(port, next_hops=None)
-        again.registry.set_port(unknown)
-    again.switch = world.switch
-    world.channel.detach(world.link)
-    link = Link(world.switch.feed)
-    world.switch._deliver = link.deliver
-    again.connect(link)
-    assert again.reconciler.reconcile() == 0
-    assert (world.switch.flow_mods, len(world.switch.flows)) == (sent, flows)
-    assert answered(world, Host(1).question(HOP.ip)) == MAC
-    again.channel.detach(link)
+    ports = [one if known else replace(one, next_hops=None) for one in world.registry.ports()]
+    with world.restarted(ports=ports) as again:
+        assert again.reconciler.reconcile() == 0
+        assert (again.switch.flow_mods, len(again.switch.flows)) == (sent, flows)
+        assert answered(again, Host(1).question(HOP.ip)) == MAC

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import (
     Layout,
     MetaPurpose,
@@ -19,18 +18,18 @@ from dfmeta.flows.pipeline import (
 )
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint
-from tests.core.flows.frames import Frame, address, address6
+from tests.core.flows.frames import Frame, ends_of
 from tests.core.flows.world import (
     SERVICE6,
     TAP,
     TAP6,
     Host,
     Host6,
-    Link,
     World,
-    memory_of,
+    host,
+    key_of,
     settle,
-    tap_frame,
+    versions,
 )
 from tests.flowsim import Switch
 
@@ -66,77 +65,32 @@ def busy(world: World) -> None:
     world.plug(3, instance="")
 
 
-@pytest.mark.parametrize("tap", [TAP, TAP6])
-def test_a_second_reconcile_sends_nothing(tap: Tap) -> None:
+@pytest.mark.parametrize("tap", [TAP, replace(TAP, ip="169.254.1.1"), TAP6])
+def test_a_restarted_app_adopts_the_switch_as_it_is_and_sends_nothing(tap: Tap) -> None:
     with World(tap=tap) as world:
         busy(world)
         before, sent = picture(world.switch), world.switch.flow_mods
         assert world.reconciler.reconcile() == 0
-        assert world.switch.flow_mods == sent
-        assert picture(world.switch) == before
-
-
-@pytest.mark.parametrize("tap", [TAP, replace(TAP, ip="169.254.1.1"), TAP6])
-def test_a_restarted_app_adopts_what_is_there_and_sends_nothing(tap: Tap) -> None:
-    with World(tap=tap) as world:
-        busy(world)
-        before, sent = picture(world.switch), world.switch.flow_mods
-        slots = world.registry.slots(world.plug(2))
-        again = World.__new__(World)
-        super(World, again).__init__(tap=tap, meters=memory_of(world.meters))
-        for port in world.registry.ports():
-            again.registry.set_port(port)
-        again.switch = world.switch
-        world.channel.detach(world.link)
-        link = Link(world.switch.feed)
-        world.switch._deliver = link.deliver
-        again.connect(link)
-        assert again.reconciler.reconcile() == 0
-        assert world.switch.flow_mods == sent
-        assert picture(world.switch) == before
-        adopted = again.registry.slots(world.plug(2))
-        assert {n: s.address for n, s in adopted.items()} == {
-            n: s.address for n, s in slots.items()
-        }
-        again.channel.detach(link)
+        assert (picture(world.switch), world.switch.flow_mods) == (before, sent)
+        slots = {n: one.address for n, one in world.registry.slots(Endpoint(2)).items()}
+        with world.restarted() as again:
+            assert again.reconciler.reconcile() == 0
+            assert (picture(again.switch), again.switch.flow_mods) == (before, sent)
+            adopted = again.registry.slots(Endpoint(2))
+            assert {n: one.address for n, one in adopted.items()} == slots
 
 
 def test_a_restarted_app_removes_the_addresses_of_an_instance_that_has_changed() -> None:
     with World() as world:
         busy(world)
-        world.channel.detach(world.link)
-        again = World.__new__(World)
-        super(World, again).__init__(
-            meters=memory_of(world.meters), adopts=lambda one: one.ofport != 1
-        )
-        for port in world.registry.ports():
-            again.registry.set_port(port)
-        again.switch = world.switch
-        link = Link(world.switch.feed)
-        world.switch._deliver = link.deliver
-        again.connect(link)
-        (out,) = world.switch.receive(1, Host(1).segment())
-        assert out.port == ofp.OFPP_CONTROLLER
-        (out,) = world.switch.receive(2, Host(2).segment())
-        assert out.port == TAP.ofport
-        settle()
-        assert again.registry.slots(Endpoint(1))
-        assert 0 not in again.registry.slots(Endpoint(1)), "the key of the guest before rests"
-        again.channel.detach(link)
-
-
-def test_removing_a_port_takes_away_its_ipv6_as_well() -> None:
-    with World(tap=TAP6) as world:
-        world.plug(1)
-        world.introduce(Host6(1))
-        before = picture(world.switch)
-        world.plug(2)
-        for service in SERVICE6:
-            world.introduce(Host6(2), dst=service)
-        assert picture(world.switch) != before
-        world.unplug(2)
-        assert picture(world.switch) == before
-        assert world.reconciler.reconcile() == 0
+        with world.restarted(adopts=lambda one: one.ofport != 1) as again:
+            (out,) = again.switch.receive(1, Host(1).segment())
+            assert out.port == ofp.OFPP_CONTROLLER
+            (out,) = again.switch.receive(2, Host(2).segment())
+            assert out.port == TAP.ofport
+            settle()
+            assert again.registry.slots(Endpoint(1))
+            assert 0 not in again.registry.slots(Endpoint(1)), "the key of the guest before rests"
 
 
 def test_ipv6_flows_go_with_the_hosts_ipv6_and_come_back_with_it() -> None:
@@ -167,20 +121,24 @@ def test_ipv6_on_a_switch_that_had_none_leaves_what_is_there() -> None:
         assert world.introduce(Host6(1)).port == TAP.ofport
 
 
-def test_removing_a_port_takes_away_exactly_what_adding_it_put_in(world: World) -> None:
-    world.plug(1)
-    world.introduce(Host(1))
-    world.foreign(table_id=0, priority=300, match={"in_port": 4}, cookie=OUTPUT)
-    world.foreign(table_id=201, priority=200, match={"in_port": 4}, cookie=OUTPUT)
-    before = picture(world.switch)
-    world.plug(2)
-    world.introduce(Host(2, ip="10.0.0.1"), dport=80)
-    for n in range(2, 8):
-        world.introduce(Host(2, ip=f"10.0.0.{n}"))
-    assert picture(world.switch) != before
-    world.unplug(2)
-    assert picture(world.switch) == before
-    assert world.reconciler.reconcile() == 0
+def test_removing_a_port_takes_away_exactly_what_adding_it_put_in() -> None:
+    with World(tap=TAP6) as world:
+        world.plug(1)
+        world.introduce(Host(1))
+        world.introduce(Host6(1))
+        for table, priority in ((0, 300), (201, 200)):
+            place = {"table_id": table, "priority": priority}
+            world.foreign(match={"in_port": 4}, cookie=OUTPUT, **place)
+        before = picture(world.switch)
+        world.plug(2)
+        for n in range(1, 8):
+            world.introduce(Host(2, ip=f"10.0.0.{n}"))
+        for service in SERVICE6:
+            world.introduce(Host6(2), dst=service)
+        assert picture(world.switch) != before
+        world.unplug(2)
+        assert picture(world.switch) == before
+        assert world.reconciler.reconcile() == 0
 
 
 @pytest.mark.parametrize("tap", [TAP, TAP6])
@@ -219,23 +177,19 @@ def test_a_flow_of_ours_that_somebody_has_changed_is_made_right(world: World) ->
     assert picture(world.switch) == before
 
 
-def test_flows_of_an_older_format_and_strays_are_removed(world: World) -> None:
+def test_strays_and_flows_of_an_older_format_or_of_the_other_bridge_are_removed(
+    world: World,
+) -> None:
     world.plug(1)
     before = picture(world.switch)
     old = next(one for one in world.switch.flows if one.table == 0 and is_ours(one.cookie))
-    world.foreign(cookie=old.cookie ^ 0x03000000, table_id=9, priority=7, match={"in_port": 4})
-    world.foreign(cookie=old.cookie, table_id=0, priority=300, match={"in_port": 4})
-    assert world.reconciler.reconcile() == 2
-    assert picture(world.switch) == before
-
-
-def test_a_flow_with_a_cookie_of_the_other_bridge_is_removed(world: World) -> None:
-    world.plug(1)
-    before = picture(world.switch)
-    for table, purpose in ((0, MetaPurpose.META_FROM_TAP), (80, MetaPurpose.META_SOURCE)):
-        place = {"cookie": cookie_of(purpose), "table_id": table, "priority": 200}
+    strays = [(old.cookie ^ 0x03000000, 9, 7), (old.cookie, 0, 300)]
+    strays.append((cookie_of(MetaPurpose.META_FROM_TAP), 0, 200))
+    strays.append((cookie_of(MetaPurpose.META_SOURCE), 80, 200))
+    for cookie, table, priority in strays:
+        place = {"cookie": cookie, "table_id": table, "priority": priority}
         world.foreign(match={"in_port": 4}, flags=ofp.OFPFF_SEND_FLOW_REM, **place)
-    assert world.reconciler.reconcile() == 2
+    assert world.reconciler.reconcile() == len(strays)
     assert picture(world.switch) == before
 
 
@@ -266,9 +220,7 @@ def test_a_removed_hook_makes_the_controller_doubt(world: World) -> None:
     mod = parser.OFPFlowMod(
         world.link, command=ofp.OFPFC_DELETE, out_port=ofp.OFPP_ANY, out_group=ofp.OFPG_ANY
     )
-    mod.set_xid(0)
-    mod.serialize()
-    world.switch.feed(bytes(mod.buf))
+    world.send(mod)
     ready.append(world.controller.ready)
     gone = [one for one in before if is_ours(one.cookie) and one not in world.switch.flows]
     assert world.reconciler.reconcile() == len(gone) > 0
@@ -289,7 +241,7 @@ def test_a_new_proxy_port_moves_every_flow_that_leads_there(world: World) -> Non
     world.reconciler.reconcile()
     (out,) = world.switch.receive(1, Host(1).segment())
     assert Frame(0, out.frame)["tcp_dst"] == 9999
-    (back,) = world.switch.receive(TAP.ofport, world.answer(out.frame))
+    (back,) = world.answered(out)
     assert back.port == 1
     assert world.reconciler.reconcile() == 0
 
@@ -303,15 +255,11 @@ def test_tables_and_priorities_follow_the_layout() -> None:
         assert world.reconciler.reconcile() == 0
 
 
-# Meters
-
-
 def test_a_meter_that_somebody_has_taken_away_comes_back_with_its_flow(world: World) -> None:
     busy(world)
     before = picture(world.switch)
-    world.channel.post(
-        [world.channel.wire.remove_meter(world.meters.ids(Purpose.SYN)[Endpoint(1)])]
-    )
+    meter = world.meters.ids(Purpose.SYN)[Endpoint(1)]
+    world.channel.post([world.channel.wire.remove_meter(meter)])
     settle()
     assert picture(world.switch) != before
     world.reconciler.reconcile()
@@ -322,31 +270,32 @@ def test_a_meter_that_somebody_has_taken_away_comes_back_with_its_flow(world: Wo
 # Ports that change hands
 
 
+@versions
 def test_another_instance_on_a_port_starts_without_the_addresses_of_the_first(
-    world: World,
+    version: int,
 ) -> None:
-    endpoint = world.plug(1)
+    with World(tap=TAP6) as world:
+        endpoint = world.plug(1)
+        guest = host(version)
+        released = world.introduce(guest)
+        world.plug(1, instance="instance-2")
+        assert world.registry.slots(endpoint) == {}
+        assert world.answered(released) == []
+        later = world.introduce(guest)
+        keys = [ends_of(Frame(0, one.frame))["src"] for one in (released, later)]
+        assert keys[0] != keys[1], "the key of the guest before rests"
+        (back,) = world.answered(later)
+        assert back.port == 1
+
+
+def test_number_of_a_port_that_another_row_takes_over_starts_anew(world: World) -> None:
+    world.plug(1)
     released = world.introduce(Host(1))
     world.plug(1, instance="instance-2", row="row-other")
     world.unplug(1)
-    world.plug(1, instance="instance-2")
-    assert world.registry.slots(endpoint) == {}
+    assert world.answered(released) == []
     (out,) = world.switch.receive(1, Host(1).segment())
     assert out.port == ofp.OFPP_CONTROLLER
-    assert world.switch.receive(TAP.ofport, world.answer(released.frame)) == []
-
-
-def test_another_instance_starts_without_the_ipv6_addresses_of_the_first() -> None:
-    with World(tap=TAP6) as world:
-        endpoint = world.plug(1)
-        released = world.introduce(Host6(1))
-        world.plug(1, instance="instance-2")
-        assert world.registry.slots(endpoint) == {}
-        assert world.switch.receive(TAP.ofport, world.answer(released.frame)) == []
-        key = Frame(0, world.introduce(Host6(1)).frame)["ipv6_src"]
-        assert key != Frame(0, released.frame)["ipv6_src"]  # the first one's slot rests
-        (out,) = world.switch.receive(TAP.ofport, tap_frame(TAP6, address6(key)))
-        assert out.port == 1
 
 
 def test_a_connection_that_is_lost_is_taken_up_again_with_the_difference_alone(
@@ -375,5 +324,5 @@ def test_a_moved_port_takes_its_flows_along(world: World) -> None:
     moved = world.plug(5, row="row-1")
     assert world.registry.endpoints() == [moved]
     released = world.introduce(Host(5))
-    assert address(Frame(0, released.frame)["ipv4_src"]) == str(IN_PORT.key_of(moved, 0))
+    assert ends_of(Frame(0, released.frame))["src"] == key_of(moved, 4)
     assert all(one.match.get("in_port") != (1, 0xFFFFFFFF) for one in world.switch.flows)

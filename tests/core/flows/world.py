@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import eventlet
+import pytest
 from os_ken.ofproto import ofproto_parser
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
@@ -20,6 +21,7 @@ from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import MetadataApp
 from dfmeta.apps.meters import Memory, Meters
+from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import METADATA_IP, METADATA_PORT, RATES, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.hub import Turns
@@ -47,29 +49,34 @@ SERVICE6 = ("fe80::a9fe:a9fe", "fd00:ec2::254")
 TAP6 = replace(TAP, ip6="fd00:a9fe:a9fe:a9fe::a9fe", guest_ip6=SERVICE6)
 GATEWAY_MAC = "fa:16:3e:99:99:99"
 BROADCAST = "ff:ff:ff:ff:ff:ff"
+versions = pytest.mark.parametrize("version", [4, 6])
+"""For a test that holds over either version of IP."""
 TURNS = 12
 """More than the longest chain of threads from a message sent to what its answer sets off."""
 
 
 class Host:
-    """One guest's network stack: makes the frames that it would send."""
+    """One guest's network stack: makes the frames that it would send, here over IPv4."""
 
-    def __init__(self, ofport: int, ip: str = "10.0.0.5", mac: str = "fa:16:3e:00:00:05") -> None:
-        self.ofport, self.ip, self.mac = ofport, ip, mac
+    version, service, usual_ip = 4, METADATA_IP, "10.0.0.5"
+
+    def __init__(self, ofport: int, ip: str = "", mac: str = "fa:16:3e:00:00:05") -> None:
+        self.ofport, self.ip, self.mac = ofport, ip or self.usual_ip, mac
 
     def segment(
         self,
         *,
-        flags: int = 2,
-        dport: int = 80,
-        sport: int = 40000,
-        dst: str = METADATA_IP,
+        dst: str = "",
+        headers: Iterable[tuple[int, bytes]] = (),
         tags: Iterable[int] = (),
+        **fields: int,
     ) -> bytes:
-        """A TCP segment to the service, a SYN unless *flags* say otherwise."""
-        payload = tcp(dst=dst, src=self.ip, dport=dport, sport=sport, flags=flags)
-        packet = ipv4(payload, dst=dst, src=self.ip)
-        return ethernet(packet, dst=GATEWAY_MAC, src=self.mac, tags=tags)
+        """A TCP segment to the service, a SYN to port 80 unless *fields* say otherwise."""
+        ends = {"dst": dst or self.service, "src": self.ip}
+        payload = tcp(**fields, **ends)  # type: ignore[arg-type]
+        if self.version == 4:
+            return self.packet(ipv4(payload, **ends), tags=tags)
+        return self.packet(ipv6(payload, headers=headers, **ends), tags=tags)
 
     def question(
         self, target: str = METADATA_IP, *, op: int = 1, tags: Iterable[int] = ()
@@ -78,28 +85,20 @@ class Host:
         packet = arp(op=op, sha=self.mac, spa=self.ip, tpa=target)
         return ethernet(packet, dst=BROADCAST, src=self.mac, kind=0x0806, tags=tags)
 
+    def request(self, *, tags: Iterable[int] = ()) -> bytes:
+        """Its request for the service's MAC."""
+        return self.question(tags=tags)
 
-class Host6:
-    """One guest's IPv6: makes the frames that it would send."""
+    def packet(self, packet: bytes, *, mac: str = GATEWAY_MAC, tags: Iterable[int] = ()) -> bytes:
+        """A frame with any packet of its version of IP."""
+        kind = 0x0800 if self.version == 4 else 0x86DD
+        return ethernet(packet, dst=mac, src=self.mac, kind=kind, tags=tags)
 
-    def __init__(
-        self, ofport: int, ip: str = "fd12:3456::5", mac: str = "fa:16:3e:00:00:05"
-    ) -> None:
-        self.ofport, self.ip, self.mac = ofport, ip, mac
 
-    def segment(
-        self,
-        *,
-        flags: int = 2,
-        dport: int = 80,
-        sport: int = 40000,
-        dst: str = SERVICE6[0],
-        headers: Iterable[tuple[int, bytes]] = (),
-        tags: Iterable[int] = (),
-    ) -> bytes:
-        """A TCP segment to the service, a SYN unless *flags* say otherwise."""
-        payload = tcp(dst=dst, src=self.ip, dport=dport, sport=sport, flags=flags)
-        return self.packet(ipv6(payload, dst=dst, src=self.ip, headers=headers), tags=tags)
+class Host6(Host):
+    """The same guest's IPv6."""
+
+    version, service, usual_ip = 6, SERVICE6[0], "fd12:3456::5"
 
     def solicit(
         self,
@@ -118,6 +117,9 @@ class Host6:
         mac = GATEWAY_MAC if to else multicast_mac(dst)
         return self.packet(packet, mac=mac, tags=tags)
 
+    def request(self, *, tags: Iterable[int] = ()) -> bytes:
+        return self.solicit(tags=tags)
+
     def advertise(
         self, target: str = SERVICE6[0], *, dst: str = "ff02::1", flags: int = 0x60000000
     ) -> bytes:
@@ -128,9 +130,17 @@ class Host6:
             ipv6(message, dst=dst, src=self.ip, proto=58), mac=multicast_mac("ff02::1")
         )
 
-    def packet(self, packet: bytes, *, mac: str = GATEWAY_MAC, tags: Iterable[int] = ()) -> bytes:
-        """A frame with any IPv6 packet."""
-        return ethernet(packet, dst=mac, src=self.mac, kind=0x86DD, tags=tags)
+
+def host(version: int, ofport: int = 1, **more: str) -> Host:
+    """A guest's network stack of a version of IP, with the same addresses each time."""
+    return (Host if version == 4 else Host6)(ofport, **more)
+
+
+def key_of(endpoint: Endpoint | int, version: int, place: int = 0) -> str:
+    """The key of one of an endpoint's slots for a version of IP, the first unless *place* says."""
+    if isinstance(endpoint, int):
+        endpoint = Endpoint(endpoint)
+    return str(IN_PORT.key_of(endpoint, IN_PORT.slots(version)[place]))
 
 
 class Link:
@@ -238,12 +248,13 @@ class App:
 class World(App):
     """The app on the model, with ports 1 to 9 (9 is tap-metadata) and the flow NORMAL."""
 
-    def __init__(self, **more: Any) -> None:
+    def __init__(
+        self, *, switch: Switch | None = None, ports: Iterable[Port] = (), **more: Any
+    ) -> None:
         super().__init__(**more)
-        self.link = Link(self._write)
-        self.switch = Switch(range(1, 10), self.link.deliver)
-        self.normal()
-        self.connect(self.link)
+        for port in ports:
+            self.registry.set_port(port)
+        self.attach(switch)
 
     def __enter__(self) -> Self:
         return self
@@ -252,8 +263,21 @@ class World(App):
         self.channel.detach(self.link)
         settle()
 
-    def _write(self, data: bytes) -> None:
-        self.switch.feed(data)
+    def attach(self, switch: Switch | None = None) -> None:
+        """Connect to a switch: the one given, or a new one with the flow NORMAL alone."""
+        self.link = Link(lambda data: self.switch.feed(data))
+        self.switch = switch or Switch(range(1, 10), self.link.deliver)
+        self.switch._deliver = self.link.deliver
+        if switch is None:
+            self.normal()
+        self.connect(self.link)
+
+    def restarted(self, **more: Any) -> World:
+        """Have another process take over the switch; it remembers the meters unless *more* says."""
+        self.channel.detach(self.link)
+        settle()
+        kept = {"tap": self.tap, "meters": memory_of(self.meters), "ports": self.registry.ports()}
+        return World(switch=self.switch, **kept | more)
 
     def normal(self) -> None:
         """Put in what a bridge has of itself: everything goes the bridge's own way."""
@@ -267,9 +291,14 @@ class World(App):
         mod = parser.OFPFlowMod(
             self.link, match=parser.OFPMatch(**match), instructions=[step], **fields
         )
-        mod.set_xid(0)
-        mod.serialize()
-        self.switch.feed(bytes(mod.buf))
+        self.send(mod)
+
+    def send(self, message: Any) -> None:
+        """Have somebody else send the switch a message."""
+        message.set_xid(0)
+        message.serialize()
+        self.switch.feed(bytes(message.buf))
+        settle()
 
     def receive(self, ofport: int, frame: bytes) -> list[Out]:
         """Let *frame* come in; the app takes its packet-in, if any, and what follows is done."""
@@ -277,7 +306,15 @@ class World(App):
         settle()
         return outs
 
-    def introduce(self, host: Host | Host6, **segment: Any) -> Out:
+    def answered(self, arrived: Out) -> list[Out]:
+        """Let the host's kernel answer a frame that has arrived at the proxy."""
+        frame = Frame(self.tap.ofport, arrived.frame)
+        key, port = ends_of(frame)["src"], frame["tcp_src"]
+        return self.receive(
+            self.tap.ofport, tap_frame(self.tap, key, sport=self.tap.port, dport=port)
+        )
+
+    def introduce(self, host: Host, **segment: Any) -> Out:
         """Send a first SYN of *host*; give back what the app has released of it."""
         before = len(self.switch.released)
         self.receive(host.ofport, host.segment(**segment))
@@ -297,18 +334,8 @@ class World(App):
             self.link.deliver(message)
         settle()
 
-    def answer(self, arrived: bytes, *, tap: Tap | None = None) -> bytes:
-        """What the host's kernel answers to a SYN that it found on tap-metadata."""
-        return reply_to(arrived, tap or self.tap)
 
-
-def reply_to(arrived: bytes, tap: Tap) -> bytes:
-    """Turn a SYN that arrived on tap-metadata into the kernel's SYN-ACK."""
-    frame = Frame(tap.ofport, arrived)
-    return tap_frame(tap, ends_of(frame)["src"], sport=tap.port, dport=frame["tcp_src"])
-
-
-def assert_is_for_the_proxy(out: Out, guest: Host | Host6, *, key: str, tap: Tap = TAP6) -> None:
+def assert_is_for_the_proxy(out: Out, guest: Host, *, key: str, tap: Tap = TAP6) -> None:
     """A guest's frame leaves for the proxy with this key, and nothing else of it has changed."""
     frame = Frame(guest.ofport, out.frame)
     assert out.port == tap.ofport
@@ -318,13 +345,12 @@ def assert_is_for_the_proxy(out: Out, guest: Host | Host6, *, key: str, tap: Tap
     assert sums_are_right(out.frame)
 
 
-def assert_is_an_answer(out: Out, guest: Host | Host6, *, service: str = "") -> None:
+def assert_is_an_answer(out: Out, guest: Host, *, service: str = "") -> None:
     """A frame leaves at a guest's port as the service's answer to it."""
     frame = Frame(guest.ofport, out.frame)
-    service = service or (METADATA_IP if isinstance(guest, Host) else SERVICE6[0])
     assert out.port == guest.ofport
     assert (mac(frame["eth_dst"]), mac(frame["eth_src"])) == (guest.mac, TAP.mac)
-    assert ends_of(frame) == {"src": service, "dst": guest.ip}
+    assert ends_of(frame) == {"src": service or guest.service, "dst": guest.ip}
     assert (frame["tcp_src"], frame["tcp_dst"]) == (METADATA_PORT, 40000)
     assert sums_are_right(out.frame)
 
