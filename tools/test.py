@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -222,12 +223,14 @@ def _git(*arguments: str, check: bool = True) -> str:
 def everything(outcome: Outcome) -> None:
     """Run all checks and tests, and write the map of core."""
     started = time.monotonic()
-    lint(outcome)
+    checks = Thread(target=lint, args=[outcome])
+    checks.start()
     REACH.mkdir(parents=True, exist_ok=True)
     for old in REACH.iterdir():
         old.unlink()
     os.environ[reach.FOLDER] = str(REACH)
     core(outcome)
+    checks.join()
     del os.environ[reach.FOLDER]
     REACH_COMMIT.write_text(_git("rev-parse", "HEAD"), encoding="ascii")
     subprocess.run([sys.executable, "-m", "tests.harness.reach", str(REACH)], cwd=ROOT, check=False)
