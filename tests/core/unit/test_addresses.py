@@ -204,24 +204,6 @@ def test_a_malformed_list_is_refused_and_the_next_request_is_answered(
     assert world.looked == 2
 
 
-def test_trusted_proxies_may_change(world: World) -> None:
-    sock = world.listener.connect(PROXY)
-    send(sock, HOSTNAME, forwarded("10.0.0.1"))
-    assert Reply(sock).body == b"one"
-    world.addresses.trusted = TrustedProxies()
-    send(sock, HOSTNAME, forwarded("10.0.0.1"))
-    assert Reply(sock).status == 404
-
-
-def test_an_address_that_has_moved_gets_its_new_record(world: World) -> None:
-    sock = world.listener.connect("10.0.0.1")
-    send(sock, HOSTNAME)
-    assert Reply(sock).body == b"one"
-    world.push(OTHER_INSTANCE, "two", ["10.0.0.1"])
-    send(sock, HOSTNAME)
-    assert Reply(sock).body == b"two"
-
-
 # Limits
 
 

@@ -14,10 +14,7 @@ import pytest
 
 from dfmeta import metrics
 from dfmeta.admin import server as admin_server
-from dfmeta.admin.listener import AdminApplication
 from dfmeta.admin.server import LIMITS, AdminServer
-from dfmeta.exceptions import BadRequestError
-from dfmeta.health import Health
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.sockets import keep_room
 from tests.core.unit.support import AMPLE, Listener, until
@@ -130,19 +127,6 @@ def test_a_defect_is_500_in_json_and_one_line_with_its_traceback(
         assert record.levelno == logging.ERROR
         assert f"GET '{path}' of the admin listener failed" in record.getMessage()
         assert "Traceback" in record.getMessage()
-
-
-def test_a_defect_of_a_listing_or_of_the_metrics_is_500(caplog: pytest.LogCaptureFixture) -> None:
-    def defective() -> Any:
-        raise KeyError("a defect")
-
-    world = World(application=AdminApplication(Health(), defective, {"/ports": defective}))
-    for path in ("/ports", "/metrics"):
-        answer = world.ask(request(path, CLOSE))
-        assert answer.startswith(b"HTTP/1.1 500 ")
-        assert json.loads(answer.rpartition(b"\r\n\r\n")[2]) == {"message": "internal server error"}
-    assert "KeyError" in caplog.text
-    world.server.stop(0.0)
 
 
 def test_a_malformed_request_is_refused_in_json(world: World) -> None:
@@ -318,14 +302,3 @@ def test_at_the_end_silent_connections_are_closed_and_requests_answered() -> Non
     gate.send()
     assert rest(running).endswith(b"x")
     stopping.wait()
-
-
-def test_a_refusal_of_the_application_is_answered_by_the_server() -> None:
-    def application(_environ: dict[str, Any], _start_response: Any) -> list[bytes]:
-        raise BadRequestError(status=400, reason="malformed", cause="it is no body")
-
-    world = World(application=application)
-    answer = world.ask(request("/"))
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert json.loads(answer.rpartition(b"\r\n\r\n")[2]) == {"message": "it is no body"}
-    world.server.stop(0.0)

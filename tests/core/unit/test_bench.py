@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.direct import counter
 from bench.load import parse
-from bench.storm import whole
-from bench.targets import HAPROXY, IN_PROCESS, NEUTRON, TWO_WORKERS, ratio, targets
+from bench.targets import HAPROXY, IN_PROCESS, NEUTRON, TWO_WORKERS, targets
 
 SAID = (
     "Running 3s test @ http://169.254.169.254:18080/\n  2 threads and 32 connections\n"
     "Requests/sec:   1000.00\n"
     '{"requests": 3000, "microseconds": 2000000, "p50": 250, "p99": 4000, "max": 9000, '
     '"connect": 1, "read": 2, "write": 3, "status": 400, "timeout": 5}\n'
-)
-NETSTAT = (
-    "TcpExt: SyncookiesSent TCPSynRetrans TCPOrigDataSent\n"
-    "TcpExt: 7 12 900\n"
-    "IpExt: InNoRoutes InOctets\n"
-    "IpExt: 1 2\n"
 )
 
 
@@ -39,28 +31,6 @@ def test_the_generators_figures_are_read_behind_its_own_report() -> None:
     assert (outcome.requests, outcome.seconds) == (3000, 2.0)
     assert (outcome.p50, outcome.p99) == (0.25, 4.0)
     assert (outcome.failed, outcome.causes["status"], outcome.rate) == (411, 400, 1300)
-
-
-def test_a_counter_is_found_by_its_name() -> None:
-    assert counter(NETSTAT, "TcpExt", "TCPSynRetrans") == 12
-    assert counter(NETSTAT, "IpExt", "InOctets") == 2
-
-
-def test_an_answer_is_whole_when_its_body_is() -> None:
-    for answer, expected in (
-        (b"", False),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n", False),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na", False),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nab", True),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", True),
-    ):
-        assert whole(answer) is expected, answer
-
-
-def test_a_ratio_is_a_multiple_of_the_others_figure() -> None:
-    run = report(**{IN_PROCESS: cell(200, p50=3.0), HAPROXY: cell(1000, p50=1.5)})
-    assert ratio(run, IN_PROCESS, HAPROXY) == 0.2
-    assert ratio(run, IN_PROCESS, HAPROXY, of="p50") == 2.0
 
 
 def test_a_target_is_missed_by_a_single_failed_request() -> None:

@@ -121,15 +121,6 @@ def test_a_batch_is_confirmed_by_its_own_barrier_alone(
     assert not second.finished
 
 
-def test_several_threads_may_wait_for_one_batch(channel: Channel, datapath: Datapath) -> None:
-    pending = channel.commit(mods(channel), "the fixed flows")
-    waiting = [eventlet.spawn(pending.wait, 5) for _ in range(3)]
-    let_hub_run()
-    channel.barrier_reply(datapath.sent[-1].xid)
-    assert [one.wait() for one in waiting] == [[], [], []]
-    channel.barrier_reply(datapath.sent[-1].xid)
-
-
 def test_a_refusal_of_any_part_is_the_batchs_error_once_it_is_done(
     channel: Channel, datapath: Datapath
 ) -> None:

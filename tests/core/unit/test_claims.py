@@ -251,30 +251,6 @@ class OfTheHost:
         self.now += REST
 
 
-@pytest.mark.parametrize("backwards", [False, True])
-def test_a_number_is_its_latest_ports_in_any_order_of_news(
-    backwards: bool,
-) -> None:
-    world = OfTheHost()
-    for ofport in (1, 2):
-        world.registry.set_port(port(ofport, name=f"tap{ofport}"))
-    before = world.mirror.claim(world.key(world.learn(1)))
-    assert before is not None
-    world.registry.remove_port(PortId("row-of-tap1"))
-    world.rested()
-    numbers = {world.learn(2, last) for last in range(8)}
-    for ofport in (3, 4, 5, 6, 7):
-        world.registry.set_port(port(ofport, name=f"tap{ofport}"))
-        numbers.add(world.learn(ofport))
-    assert before.slot in numbers
-    world.tell(backwards=backwards)
-    after = world.mirror.claim(world.key(before.slot))
-    assert after is not None
-    assert after == world.registry.claim(world.key(before.slot))
-    assert after.endpoint != before.endpoint
-    assert not world.mirror.holds(before)
-
-
 class FollowingOfTheHost(RuleBasedStateMachine):
     """Whatever happens, and whatever is told first, both say the same of every number."""
 

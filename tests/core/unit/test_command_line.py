@@ -11,6 +11,7 @@ import click
 import pytest
 
 from dfmeta.cli import ctl
+from dfmeta.cli.common import SENTENCE
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
 
@@ -106,3 +107,11 @@ def test_the_configuration_is_named_before_and_after_the_command(
         assert status == 0
         assert INSTANCE in out, words
         assert OTHER_INSTANCE not in out, "a later file overrides an earlier one"
+
+
+def test_the_list_of_commands_has_the_sentence_of_each() -> None:
+    context = click.Context(ctl.cli)
+    for name, place in ctl.COMMANDS.items():
+        command = ctl.cli.get_command(context, name)
+        assert command is not None
+        assert command.get_short_help_str(limit=SENTENCE) == place.sentence

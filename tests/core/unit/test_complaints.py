@@ -16,17 +16,6 @@ AWAY = "%s: Nova is away: see nova_metadata_host"
 LOGGER = logging.getLogger("tests.complaints")
 
 
-class Text:
-    """Notes when it is put into words."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def __str__(self) -> str:
-        self.asked += 1
-        return "a%sguest"
-
-
 class World:
     """Complaints, their clock and what was logged."""
 
@@ -89,16 +78,6 @@ def test_another_guest_on_the_port_begins_anew(world: World) -> None:
     assert world.logged() == ["i1: Nova is away: see nova_metadata_host"]
 
 
-def test_arguments_of_a_line_that_is_not_logged_are_not_formatted(world: World) -> None:
-    guest = Text()
-    world.complaints.about(HERE, "away", AWAY, guest)
-    assert world.logged() == ["a%sguest: Nova is away: see nova_metadata_host"]
-    before = guest.asked
-    for _ in range(5):
-        world.complaints.about(HERE, "away", AWAY, guest)
-    assert guest.asked == before
-
-
 def test_a_count_leaves_the_arguments_as_they_are(world: World) -> None:
     for _ in range(2):
         world.complaints.about(HERE, "away", "%(name)s is away", {"name": "100%"})
@@ -108,16 +87,6 @@ def test_a_count_leaves_the_arguments_as_they_are(world: World) -> None:
         "100% is away",
         "100% is away (and 1 more like it since it was last logged)",
     ]
-
-
-def test_a_complaint_has_its_level_and_its_place(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.complain()
-    world.complaints.about(HERE, "odd", "odd", level=logging.ERROR)
-    assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.ERROR]
-    assert caplog.records[1].funcName == "test_a_complaint_has_its_level_and_its_place"
-    assert caplog.records[1].name == LOGGER.name
 
 
 def test_no_more_ports_are_remembered_than_there_is_room_for(

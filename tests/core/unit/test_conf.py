@@ -160,15 +160,13 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
         "engine": ("nginx",),
         "proxy_workers": ("-1", "auto"),
         "proxy_worker_user": ("no such user", "root"),
-        "refuse_forwarded": ("perhaps",),
-        "network_data_subports": ("perhaps",),
         "timeout_answer": ("504",),
         "startup_timeout": ("-1",),
         "listener_keep": ("0", "86401"),
         "admin_listen": ("9697", "127.0.0.1:0", "127.0.0.1:70000", "::1:9697"),
         "state_path": ("relative/path", "$nothing"),
         "identity_sources": ("ovsdb,xen", "ovsdb,ovsdb", ""),
-        "libvirt_xml_path": ("run/libvirt", ""),
+        "libvirt_xml_path": ("run/libvirt", "/run,etc,/srv", ""),
     },
     "METADATA": {
         "provider_cidr": (
@@ -180,7 +178,6 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
         "host_proxy_listen_port": ("0", "65536"),
     },
     "attachments": {
-        "enabled": ("perhaps",),
         "driver": ("ovn",),
         "allow": ("not an id",),
         "vid_range": ("2", "0:10", "10:2", "2:4095"),
@@ -190,7 +187,6 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
         "rest_unknown": ("-1",),
         "grace": ("-1",),
         "gc_min_age": ("-1",),
-        "connection": ("$nothing",),
     },
     "haproxy": {
         "binary": ("two words",),
@@ -199,26 +195,19 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
         "user": ("no such user", "root"),
     },
     "DEFAULT": {
-        "debug": ("perhaps",),
         "auth_ca_cert": ("/nonexistent/ca.pem",),
         "nova_metadata_host": ("nova-1,,nova-2", "http://nova", "nova:99999"),
         "nova_metadata_port": ("0",),
         "nova_metadata_protocol": ("ftp",),
-        "nova_metadata_insecure": ("perhaps",),
-        "nova_client_cert": ("$nothing",),
-        "nova_client_priv_key": ("$nothing",),
         "metadata_proxy_shared_secret": (f"{SECRET} $nothing",),
     },
     "neutron": {
         "host": ("a b",),
         "timeout": ("0",),
-        "region_name": ("$nothing",),
         "valid_interfaces": ("inside", ""),
         "endpoint_override": ("neutron:9696",),
         "cafile": ("/nonexistent/ca.pem",),
-        "insecure": ("perhaps",),
         "certfile": ("/nonexistent/cert.pem",),
-        "keyfile": ("$nothing",),
     },
     "guest_limits": {
         "request_line_max": ("255",),
@@ -235,7 +224,6 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
         "requests_per_port": ("0",),
     },
     "metadata_rate_limiting": {
-        "rate_limit_enabled": ("perhaps",),
         "ip_versions": ("5", "4,six", ""),
         "base_window_duration": ("0",),
         "base_query_rate_limit": ("0",),
@@ -245,12 +233,8 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
         "tolerated_queries": ("-1",),
     },
     "store": {
-        "connection": ("$nothing",),
         "http_tokens": ("always",),
         "ec2_tree": ("hegel",),
-        "api_url": ("$nothing",),
-        "phone_home_url": ("$nothing",),
-        "user_state_url": ("$nothing",),
         "http_tokens_of": (
             *("required", "web1:required", f"{INSTANCE}:always", f"{{{INSTANCE}}}:off"),
         ),
@@ -260,7 +244,6 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
             *("login.example.org", "ftp://login.example.org"),
             *("https://user:password@login.example.org", "https://login.example.org/?tenant=1"),
         ),
-        "oidc_audience": ("$nothing",),
         "oidc_jwks_url": ("/etc/keys.json",),
         "oidc_roles_claim": ("...", "the roles"),
         "lookup_base_url": (
@@ -277,24 +260,27 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
         "lookup_client_id": ("ä",),
         "lookup_client_secret": ("ä",),
         "lookup_audience": ("ä",),
-        "lookup_scopes": ('a"b',),
-        "defaults": ("perhaps",),
+        "lookup_scopes": ('a"b', "read,,write"),
         "guest_listen": ("192.0.2.1", ":80", "192.0.2.1:0", "[::]:65536", "2001:db8::1:80"),
         "trusted_proxies": ("proxy.example.org", "10.0.0.0/33", "fe80::1%eth0", "10.0.0.1:80"),
     },
 }
-"""Group → option → wrong values."""
+"""Group → option → wrong values; the others have :func:`wrong_values`."""
+
+
+def wrong_values(option: cfg.Opt) -> tuple[str, ...]:
+    return ("perhaps",) if isinstance(option, cfg.BoolOpt) else ("$nothing",)
 
 
 def test_a_wrong_value_is_named_with_its_option_and_a_remedy(load: Load) -> None:
-    options = registered()
     rows = [
-        (group, name, value)
-        for group, names in BAD.items()
-        for name, values in names.items()
-        for value in values
+        (group, option, value)
+        for group, options in registered().items()
+        for option in options.values()
+        for value in BAD[group].get(option.name, wrong_values(option))
     ]
-    for group, name, value in rows:
+    for group, option, value in rows:
+        name = option.name
         try:
             load(**{f"{group}__{name}": value})
         except ConfigError as error:
@@ -309,7 +295,7 @@ def test_a_wrong_value_is_named_with_its_option_and_a_remedy(load: Load) -> None
         named = (
             [one.strip() for one in value.split(",")] if name == "nova_metadata_host" else [value]
         )
-        assert str(fields["value"]) in (["(secret)"] if options[group][name].secret else named)
+        assert str(fields["value"]) in (["(secret)"] if option.secret else named)
 
 
 def test_a_worker_gets_the_configuration_as_the_daemon_has_it(load: Load) -> None:
@@ -324,12 +310,6 @@ def test_a_worker_gets_the_configuration_as_the_daemon_has_it(load: Load) -> Non
     values = dfmeta.conf.freeze(given)
     assert dfmeta.conf.freeze(dfmeta.conf.thaw(json.loads(json.dumps(values)))) == values
     assert values["DEFAULT"]["metadata_proxy_shared_secret"] == SECRET
-
-
-def test_every_option_has_a_wrong_value_in_these_tests() -> None:
-    assert {group: options.keys() for group, options in registered().items()} == {
-        group: options.keys() for group, options in BAD.items()
-    }
 
 
 TOGETHER: list[tuple[dict[str, object], str]] = [
@@ -434,24 +414,6 @@ def test_a_list_of_hosts_is_read(load: Load) -> None:
         conf = load(DEFAULT__nova_metadata_host=text)
         assert nova.hosts(conf) == [HttpHost(*host) for host in hosts]
     assert [host.authority for host in nova.hosts(conf)] == ["[2001:db8::1]:80"]
-
-
-def test_what_an_option_may_list_is_said(load: Load) -> None:
-    with pytest.raises(ConfigError, match=r"choices\. Give some of 4, 6, with commas") as caught:
-        load(metadata_rate_limiting__ip_versions="4,5")
-    assert "OrderedDict" not in str(caught.value)
-
-
-def test_the_wrong_one_of_several_values_is_named(load: Load) -> None:
-    for option, value, wrong in (
-        ("identity_sources", "ovsdb,xen,store", "there is no source 'xen'"),
-        ("libvirt_xml_path", "/run,etc,/srv", "'etc' is not an absolute path"),
-        ("store__trusted_proxies", "::1, 10.0.0.0/33", "'10.0.0.0/33' is not an address"),
-        ("store__lookup_scopes", "read,,write", "'' is not a scope"),
-    ):
-        with pytest.raises(ConfigError) as caught:
-            load(**{option: value})
-        assert wrong in str(caught.value.fields["cause"])
 
 
 def test_an_instance_has_one_token_mode_of_its_own(load: Load) -> None:

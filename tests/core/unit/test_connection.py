@@ -20,7 +20,7 @@ from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
 from dfmeta.model import GuestRequest
-from dfmeta.proxy.connection import GuestConnection, render
+from dfmeta.proxy.connection import GuestConnection
 from dfmeta.proxy.exchange import Abandoned, Exchange
 from dfmeta.proxy.http1 import HeadLimits
 from dfmeta.proxy.limits import Limits
@@ -265,19 +265,6 @@ def test_a_request_above_a_limit_is_refused_and_counted() -> None:
         assert statuses(guest.rest()) == [status], limit
         assert counted(metrics.LIMITS, limit) == before + 1
         assert (clock.now() - begun >= AMPLE) == (status == 408)
-        guest.close()
-
-
-def test_limits_are_those_that_were_given() -> None:
-    line, lines = HeadLimits(request_line=20), HeadLimits(header=60, lines=2)
-    for limits, sent, status in (
-        ({"head": line}, get("/this/is/too/long"), 414),
-        ({"head": lines}, get("/a", "a: b", "c: d"), 431),
-        ({"body": 3}, get("/a", "Content-Length: 4"), 413),
-    ):
-        guest = Guest(Server(replace(PATIENT, **limits)))
-        guest.send(sent)
-        assert statuses(guest.rest()) == [status]
         guest.close()
 
 
@@ -571,7 +558,3 @@ def test_the_environment_is_that_of_wsgi() -> None:
     }
     assert {key: seen.get(key) for key in wanted} == wanted
     guest.close()
-
-
-def test_an_http_1_1_answer_on_a_kept_connection_has_no_connection_header() -> None:
-    assert b"Connection" not in render("200 OK", [], minor=1, keep=True)

@@ -133,18 +133,6 @@ def test_doubt_is_raised_by_a_removed_hook_alone(rig: Rig) -> None:
     assert not rig.controller.ready
 
 
-def test_a_removal_of_dfmeta_raises_no_doubt(rig: Rig) -> None:
-    heard = []
-    rig.switch.removed = lambda message: (
-        heard.append(message),
-        rig.controller.flow_removed(message),
-    )
-    rig.registry.remove_port(PortId("row-of-tap1"))
-    let_hub_run()
-    assert len(heard) == PORT_FLOWS - 1, "all but the one in the service table"
-    assert rig.controller.ready
-
-
 def test_a_late_notice_of_dfmetas_removal_raises_no_doubt(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:

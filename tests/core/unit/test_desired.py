@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dfmeta.flows.classify import guest_syn
 from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
+from dfmeta.flows.family import IPV4, IPV6, family_of
 from dfmeta.flows.flow import Flow, Move, Output, SetField, ToController
 from dfmeta.flows.key import SLOT6, SLOTS, SLOTS6, VID_MAX
 from dfmeta.flows.pipeline import CONTROLLER_ID, PORT_IN_PORT, Layout, Purpose, Stage
+from dfmeta.flows.service import first_syn
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
 from tests.core.unit.support import SERVICE6, TAP6, address6
 from tests.harness.examples import examples
@@ -124,3 +128,22 @@ def test_syns_of_both_versions_share_the_meter_of_the_port() -> None:
     flows = by_purpose(guest_flows(Guest(Endpoint(13), 77, syn_meter=78), TAP6), Purpose.GUEST_SYN)
     assert len(flows) == 3
     assert {flow.meter for flow in flows} == {78}
+
+
+def test_a_familys_numbers_are_the_kernels_and_its_flows_match_its_own_fields() -> None:
+    for family, af, bits, version in (
+        (IPV4, socket.AF_INET, 32, 4),
+        (IPV6, socket.AF_INET6, 128, 6),
+    ):
+        assert (family.af, family.bits, family.version) == (af, bits, version)
+        assert family_of(version) is family
+        ip, key = TAP6.service(version).guest_ips[0], TAP6.keys.probe_key(version)
+        request = family.guest_request(Endpoint(13), TAP6.mac, ip)
+        assert request.field(family.asked) == ip
+        assert (request.field("in_port"), request.field("vlan_vid")) == (13, 0)
+        answer = family.key_request(key, TAP6.mac)
+        assert answer.field(family.asked) == key
+        assert answer.actions[-1] == Output(PORT_IN_PORT)
+        syn = guest_syn(Endpoint(13), ip, family, meter=None)
+        assert (syn.field(family.destination), syn.field("eth_type")) == (ip, family.eth_type)
+        assert first_syn(Endpoint(13), family, meter=None).field(family.source) is None

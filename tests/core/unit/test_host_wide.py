@@ -13,7 +13,7 @@ from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.host_wide import RESERVE, SEARCH_PAUSE, HostWide, allotment_of
 from dfmeta.model import Endpoint, MetaIds, Port, PortId
 from dfmeta.registry import REST, Claim, Phase, Registry
-from dfmeta.slots import EXPECTED, Learned
+from dfmeta.slots import Guest, Learned
 from tests.core.unit.support import OTHER_INSTANCE, address, address6, first_numbers, port
 
 CIDR = IPv4Network("240.0.0.0/28")
@@ -154,75 +154,12 @@ def test_a_meta_ip_out_of_the_guests_range_is_not_believed() -> None:
         assert host.first(1) == ids(2), meta
 
 
-def test_of_two_rows_with_one_number_the_first_keeps_it(host: Host) -> None:
-    host.plug(1, meta=ids(9))
-    host.plug(2, meta=ids(9))
-    assert (host.first(1), host.first(2)) == (ids(9), ids(2))
-    assert set(host.registry.unwritten()) == {"row-of-tap2"}
-    assert (host.number(1), host.number(2)) == (9, 2)
-
-
 def test_a_key_that_the_host_itself_has_is_never_given(host: Host) -> None:
     host.own = {CIDR[2], CIDR[9], PREFIX6[3], IPv4Address("10.0.0.1")}
     host.plug(1, meta=ids(9))
     assert host.first(1) == MetaIds(str(CIDR[3]), "fa:16:ee:00:00:03", str(PREFIX6[9]))
     host.own.add(CIDR[3])
     assert host.number(1) == 4, "though its first number is another one"
-
-
-def test_a_later_change_of_the_row_changes_nothing(host: Host) -> None:
-    host.plug(1)
-    host.plug(2, meta=ids(3))
-    host.registry.unwritten()
-    claim = host.claim(host.number(1))
-    assert claim is not None
-    told: list[Endpoint] = []
-    host.registry.subscribe(told.append)
-    for forged in (MetaIds(), ids(3), ids(9), MetaIds("x", "y", "z")):
-        new = host.plug(1, meta=forged)
-        assert host.first(1) == ids(2)
-        assert host.registry.unwritten() == {"row-of-tap1": ids(2)}
-        assert host.registry.holds(claim)
-        assert host.registry.port_at(Endpoint(1)) == new
-    host.plug(1, meta=ids(2))
-    assert host.registry.unwritten() == {}
-    assert told == [], "no guest notices"
-    assert host.claim(3) is None
-
-
-def test_a_port_that_is_renumbered_keeps_its_first_number(host: Host) -> None:
-    moved = host.plug(1)
-    host.registry.unwritten()
-    host.registry.set_port(replace(moved, ofport=7))
-    assert (host.first(1), host.keys.owners[2]) == (ids(2), Endpoint(7))
-    host.registry.set_port(replace(moved, ofport=None))
-    assert (host.first(1), 2 in host.keys.owners) == (ids(2), False)
-    host.registry.set_port(moved)
-    assert host.number(1) == 2
-
-
-def test_of_two_rows_with_one_endpoint_the_one_that_is_served_owns_its_number(host: Host) -> None:
-    host.plug(1)
-    later = replace(port(1, name="later"), meta=ids(9))
-    host.registry.set_port(later)
-    assert host.firsts() == {"row-of-later": ids(9)}
-    assert (host.number(1), host.keys.owners) == (9, {9: Endpoint(1), SIZE + 9: Endpoint(1)})
-    host.registry.remove_port(later.id)
-    assert (host.first(1), host.number(1)) == (ids(2), 2)
-    assert 9 not in host.keys.owners
-
-
-def test_a_vlan_behind_a_port_has_no_number_of_its_own_in_the_row(host: Host) -> None:
-    behind = replace(port(1, name="tap1"), vid=100)
-    host.registry.set_port(behind)
-    assert (host.firsts(), host.registry.without()) == ({}, [])
-    there = Endpoint(1, 100)
-    found = host.registry.learn(there, address(), host.now)
-    assert found is not None
-    assert host.keys.owners == {found.slot: there}
-    host.registry.remove_port(behind.id)
-    assert host.keys.owners == {}
-    assert host.numbers.resting() == [found.slot]
 
 
 def test_a_vlan_behind_a_port_for_which_no_number_is_left_is_named() -> None:
@@ -303,17 +240,6 @@ def test_a_number_rests_from_the_end_of_a_sweep_that_began_after_its_guest_had_l
     assert host.numbers.resting() == [number], "frames of such flows may be under way"
     host.now += 1
     assert host.numbers.resting() == []
-
-
-def test_a_number_that_rests_has_no_claim(host: Host) -> None:
-    host.plug(1)
-    numbers = [host.number(1, last) for last in (1, 2)]
-    host.plug(1, instance=OTHER_INSTANCE)
-    assert [host.claim(number) for number in numbers] == [None, None]
-    assert set(host.keys.owners) == {2, SIZE + 2}, "the first number stays the port's"
-    host.unplug(1)
-    assert host.keys.owners == {}
-    assert [host.claim(number) for number in numbers] == [None, None]
 
 
 def test_the_next_guest_of_a_port_gets_another_number_while_the_first_one_rests(
@@ -454,53 +380,6 @@ def test_an_address_with_a_connection_or_the_last_one_of_a_guest_does_not_give_w
     assert len(host.registry.slots(Endpoint(2))) == 4, "numbers that rest are on their way"
 
 
-def test_a_guest_keeps_one_address_though_its_first_number_rests(host: Host) -> None:
-    for ofport in (1, 2):
-        host.plug(ofport)
-    host.registry.unwritten()
-    host.number(1)
-    host.plug(1, instance=OTHER_INSTANCE)
-    assert [host.number(1, last) for last in (1, 2)] == [4, 5]
-    for ofport in range(3, 14):
-        host.plug(ofport)
-    for _ in range(3):
-        assert len(host.registry.without()) == 2
-        assert host.registry.slots(Endpoint(1)).keys() == {5}, "one of two, the longest idle"
-        host.now += SEARCH_PAUSE
-
-
-def test_an_address_whose_connection_is_expected_does_not_give_way(host: Host) -> None:
-    full(host)
-    for endpoint in (Endpoint(1), Endpoint(2)):
-        for number, slot in host.registry.slots(endpoint).items():
-            host.registry.expect(endpoint, Learned(number, new=False, epoch=slot.epoch), host.now)
-    host.plug(4)
-    assert len(host.registry.without()) == 1
-    assert len(host.registry.slots(Endpoint(1))) == 8
-    host.now += EXPECTED + SEARCH_PAUSE
-    assert len(host.registry.without()) == 1
-    assert len(host.registry.slots(Endpoint(1))) == 7
-
-
-def test_a_full_range_harms_no_guest_that_has_its_number(host: Host) -> None:
-    for ofport in range(1, 14):
-        host.plug(ofport)
-    host.registry.unwritten()
-    numbers = [host.number(ofport) for ofport in range(1, 14)]
-    claims = [host.claim(number) for number in numbers]
-    waiting = [host.plug(ofport) for ofport in range(20, 25)]
-    for ofport in range(20, 25):
-        assert host.learn(ofport) is None
-    assert host.registry.without() == waiting
-    assert all(claim is not None and host.registry.holds(claim) for claim in claims)
-    assert [host.number(ofport) for ofport in range(1, 14)] == numbers
-    assert (
-        not {f"row-of-tap{ofport}" for ofport in range(20, 25)} & host.registry.unwritten().keys()
-    )
-    host.unplug(21)
-    assert host.registry.without() == [one for one in waiting if one.ofport != 21]
-
-
 # After a restart
 
 
@@ -561,18 +440,6 @@ def test_a_flow_of_an_endpoint_without_a_guest_makes_its_number_rest(host: Host)
     assert host.numbers.resting() == [5, 6, 7]
 
 
-def test_numbers_that_rested_before_a_restart_rest_anew(host: Host) -> None:
-    host.plug(1)
-    host.number(1)
-    host.unplug(1)
-    before, host = host, host.again()
-    host.registry.rest(None, before.numbers.resting())
-    host.plug(2)
-    assert host.number(2) == 3
-    host.rested()
-    assert host.numbers.resting() == []
-
-
 def test_numbers_of_a_guest_whose_flows_are_lost_are_kept_for_it(host: Host) -> None:
     host.plug(1, meta=ids(2))
     host.plug(2)
@@ -609,12 +476,41 @@ def test_numbers_that_are_kept_and_not_used_are_free_in_the_end(host: Host) -> N
     assert (host.first(1), host.first(2)) == (ids(2), ids(3))
 
 
-def test_a_number_that_is_kept_for_one_guest_and_another_ports_by_its_row_is_not_given_twice(
-    host: Host,
-) -> None:
-    host.plug(2, meta=ids(5))
-    host.numbers.expect(Endpoint(1), [5])
-    host.plug(1, meta=ids(5))
-    assert (host.first(1)[0], host.first(2)[0]) == (str(CIDR[2]), str(CIDR[5]))
-    assert not host.registry.adopt(Endpoint(1), 5, address(), host.now)
-    assert host.number(2) == 3, "the number rests now"
+# Keys that contain their endpoint need no number of the host
+
+HERE = Endpoint(13)
+
+
+def test_there_are_no_numbers_of_the_host() -> None:
+    registry = Registry()
+    registry.set_port(port())
+    registry.learn(HERE, address(), 0.0)
+    assert isinstance(registry.allotment, PerPort)
+    assert (registry.unwritten(), registry.without()) == ({}, [])
+    assert registry.port_at(HERE) == port()
+    assert port().meta == MetaIds()
+
+
+def test_a_flow_with_the_key_of_another_endpoint_concerns_no_guest() -> None:
+    registry = Registry()
+    registry.set_port(port())
+    learned = registry.learn(HERE, address(), 0.0)
+    assert learned is not None
+    registry.mistrust(Endpoint(14), learned.slot)
+    assert registry.has_slot(HERE, learned)
+
+
+def test_a_slot_rests_at_its_endpoint_alone() -> None:
+    now = 0.0
+    slots = PerPort(IN_PORT, tuple, lambda: now)
+    here, there = (Guest(port(one.ofport), one, None) for one in (HERE, Endpoint(14)))
+    slots.rest(None, [0, 1])
+    slots.expect(HERE, [0])
+    assert slots.pick(here, 4) == 0
+    slots.drop(here, 0)
+    assert (slots.pick(here, 4), slots.pick(there, 4)) == (1, 0)
+    assert slots.resting() == []
+    slots.end_sweep(slots.begin_sweep())
+    assert slots.pick(here, 4) == 1, "a sweep changes nothing"
+    now = REST
+    assert slots.pick(here, 4) == 0
