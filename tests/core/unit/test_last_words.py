@@ -83,25 +83,6 @@ def command_lines(
             yield (*before, name)
 
 
-def test_every_command_names_an_unknown_option(dfmeta: Callable[..., Said]) -> None:
-    for words in command_lines():
-        status, text = dfmeta(*words, "--bogus")
-        assert status == 2, words
-        usage, last = text.splitlines()
-        assert usage.startswith(" ".join(("Usage: dfmeta", *words)))
-        assert last.startswith("dfmeta: No such option")
-        assert "--bogus" in last
-        assert last.endswith(" --help [wrong-usage]"), words
-
-
-def test_nothing_at_all_shows_the_help(dfmeta: Callable[..., Said]) -> None:
-    status, said = dfmeta()
-    assert status == 2
-    assert "Commands:" in said
-    assert "..." not in said.partition("Commands:")[2]
-    assert "[wrong-usage]" not in said
-
-
 @pytest.mark.parametrize("module", [daemon, central], ids=["agent", "store"])
 def test_daemon_names_an_unknown_argument_in_one_line(
     module: Any, capsys: pytest.CaptureFixture[str]

@@ -8,15 +8,13 @@ import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta import metrics
 from dfmeta.apps.learner import HELD_IN_ALL, HELD_PER_PORT, SETTLE, Held, Holds
-from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS6
+from dfmeta.flows.key import IN_PORT, SLOT6
 from dfmeta.model import Endpoint, PortId
 from dfmeta.packets import parse_syn
 from dfmeta.slots import EXPECTED
 from tests.core.unit.support import (
     SERVICE6,
-    TAP,
     TAP6,
     Rig,
     address,
@@ -86,17 +84,6 @@ def test_a_syn_of_a_known_address_goes_on_at_once(rig: Rig) -> None:
     assert packet_ins("known") == before + 1
 
 
-def test_a_syn_before_the_first_reconcile_is_not_released_before_its_flows() -> None:
-    rig = Rig()
-    rig.registry.set_port(port())
-    rig.controller.set_tap(TAP)
-    rig.controller.connected(rig.switch)
-    let_hub_run()
-    send(rig, syn())
-    assert rig.switch.packet_outs() == []
-    rig.disconnect()
-
-
 def test_a_syn_whose_flows_a_reconcile_is_sending_waits_for_them(rig: Rig) -> None:
     rig.disconnect()
     rig.switch = rig.make_switch()
@@ -114,13 +101,6 @@ def let_hub_run_until_settling(rig: Rig) -> None:
     rig.channel.barrier_reply = lambda xid: None  # type: ignore[method-assign]
     let_hub_run()
     rig.channel.barrier_reply = answer  # type: ignore[method-assign]
-
-
-def test_without_a_connection_a_syn_is_lost_and_nothing_breaks(rig: Rig) -> None:
-    rig.disconnect()
-    send(rig, syn())
-    assert rig.registry.slots(HERE)[0].address == address()
-    assert rig.switch.packet_outs() == []
 
 
 def test_a_syn_of_a_port_that_went_meanwhile_is_not_released(rig: Rig) -> None:
@@ -189,14 +169,6 @@ def test_held_syn_is_given_up_after_the_hold_timeout(waiting: Rig) -> None:
     assert waiting.switch.packet_outs() == []
 
 
-def test_another_ports_instance_releases_nothing(waiting: Rig) -> None:
-    send(waiting, syn())
-    waiting.registry.set_port(port(14, name="tap2"))
-    let_hub_run()
-    assert waiting.switch.packet_outs() == []
-    assert len(waiting.learner.holds) == 1
-
-
 def test_a_repeated_syn_replaces_the_one_before_and_keeps_its_time() -> None:
     holds = Holds()
     holds.put(held(1, since=5.0, frame=b"old"))
@@ -238,24 +210,6 @@ def test_expiry_takes_those_that_wait_since_earlier() -> None:
     assert holds.expire(100.0) == 0
 
 
-def test_seconds_of_a_first_syn_count_from_its_packet_in(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def total() -> float:
-        return metrics.REGISTRY.get_sample_value("dfmeta_first_syn_seconds_sum") or 0.0
-
-    apply = rig.reconciler.apply
-
-    def takes_half_a_second(endpoint: Endpoint) -> None:
-        rig.now += 0.5
-        apply(endpoint)
-
-    monkeypatch.setattr(rig.reconciler, "apply", takes_half_a_second)
-    before = total()
-    send(rig, syn())
-    assert total() == pytest.approx(before + 0.5)
-
-
 @pytest.fixture
 def rig6() -> Rig:
     rig = Rig()
@@ -285,15 +239,3 @@ def test_a_source_or_a_service_that_does_not_exist_gets_no_slot(
     assert rig6.registry.slots(HERE) == {}
     assert rig6.switch.packet_outs() == []
     assert packet_ins("malformed") == before + 1
-
-
-def test_sixteen_addresses_over_ipv6_leave_those_over_ipv4_alone(rig6: Rig) -> None:
-    send(rig6, syn())
-    for number in range(20):
-        rig6.now += EXPECTED
-        send(rig6, syn6(f"fd12:3456::{number + 1:x}"))
-    slots = rig6.registry.slots(HERE)
-    assert slots[0].address == address()
-    assert set(slots) == {0, *SLOTS6}
-    known = {str(slot.address.ip) for number, slot in slots.items() if number}
-    assert known == {f"fd12:3456::{number + 1:x}" for number in range(4, 20)}, "longest idle gone"

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dfmeta.cmd.logs import NamingFormatter
-from dfmeta.exceptions import HostError, NotConnectedError
+from dfmeta.exceptions import HostError
 
 ERROR = HostError(what="route add", device="tap-metadata", cause="Operation not permitted")
 FORMATTER = NamingFormatter("%(levelname)s %(message)s")
@@ -23,12 +23,6 @@ def record(message: str, *args: object, exc_info: object = None) -> logging.LogR
 def test_an_error_in_a_line_is_named() -> None:
     line = FORMATTER.format(record("Not restored: %s; again in %d s", ERROR, 2))
     assert line == f"WARNING Not restored: {ERROR}; again in 2 s [{ERROR.name}]"
-
-
-def test_the_last_of_several_is_named() -> None:
-    other = NotConnectedError(bridge="br-int")
-    line = FORMATTER.format(record("%s, after %s", ERROR, other))
-    assert line.endswith(f"[{other.name}]")
 
 
 @pytest.mark.parametrize("args", [(), ("50 % [x]",), (OSError("gone"),)])

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from os_ken.ofproto.ofproto_v1_3_parser import OFPFlowStats
 
 from dfmeta.apps.drops import BY_FLOW
-from dfmeta.exceptions import PipelineError
 from dfmeta.flows import desired, meta_bridge
 from dfmeta.flows.desired import Guest
 from dfmeta.flows.entry import Entry
-from dfmeta.flows.flow import Flow, PopVlan, PushVlan, Value, flow
+from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.key import IN_PORT, SLOT6, InPortKeys
 from dfmeta.flows.meta_bridge import NEEDED
 from dfmeta.flows.meta_key import MetaKeys
@@ -28,7 +27,7 @@ from dfmeta.flows.pipeline import (
     Purpose,
     cookie_of,
 )
-from dfmeta.flows.reading import FlowAddress, read_address
+from dfmeta.flows.reading import read_address
 from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint
 from tests.core.unit.support import SERVICE6, TAP6, address, address6, guests
@@ -115,15 +114,6 @@ def test_an_address_has_its_way_back_before_its_way_in(number: int) -> None:
     ]
 
 
-def test_without_ipv6_there_is_no_flow_of_it() -> None:
-    keys = scheme()
-    plain = {one.match_key for one in meta_bridge.fixed_flows(meta_tap_of(keys, ()))}
-    both = {one.match_key for one in meta_bridge.fixed_flows(meta_tap_of(keys))}
-    assert plain < both
-    for _purpose, match in plain:
-        assert ("eth_type", 0x86DD) not in match
-
-
 def test_every_drop_of_guests_and_answers_is_needed_and_has_a_reason() -> None:
     keys = scheme()
     drops = {
@@ -134,14 +124,6 @@ def test_every_drop_of_guests_and_answers_is_needed_and_has_a_reason() -> None:
     drops -= {MetaPurpose.META_NEIGHBOURS_DROP}
     assert drops < NEEDED
     assert drops == {one for one in BY_FLOW if one in BR_META.purposes}
-
-
-def test_a_tag_is_changed_only_where_the_table_declares_it() -> None:
-    for act in (PushVlan(), PopVlan()):
-        with pytest.raises(PipelineError, match=r"meta proxy.*may not push or pop"):
-            flow(MetaPurpose.META_TO_PROXY, {}, actions=[act], pipeline=BR_META)
-        built = flow(MetaPurpose.META_REPLY, {}, actions=[act], pipeline=BR_META)
-        assert built.actions == (act,)
 
 
 # The declaration
@@ -289,8 +271,3 @@ def test_a_flow_of_the_other_scheme_has_no_slot() -> None:
     for flows in both_bridges(Guest(HERE, None, KNOWN), keys).values():
         for one in flows:
             assert read_address(one, IN_PORT).slot is None
-
-
-def test_bare_flow_of_any_purpose_serves_no_guest() -> None:
-    for purpose in (*Purpose, *MetaPurpose):
-        assert read_address(Flow(purpose, ()), scheme()) == FlowAddress()

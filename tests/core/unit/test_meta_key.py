@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
+from ipaddress import IPv4Network, ip_address
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import KeyRangeError
-from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.model import Endpoint
 from tests.harness.examples import examples
 from tests.harness.meta import BASE_MAC, CIDR, meta_keys
@@ -84,16 +83,6 @@ def test_an_address_of_no_number_is_no_key(text: str) -> None:
         keys.parse(ip_address(text))
 
 
-@settings(deadline=None, max_examples=examples(50))
-@given(
-    st.integers(0, 0xFFFFFFFF).map(IPv4Address) | st.integers(0, (1 << 128) - 1).map(IPv6Address)
-)
-def test_an_address_is_the_key_of_its_number_or_of_none(address: IPv4Address | IPv6Address) -> None:
-    keys = meta_keys()
-    number = keys.number_of(address)
-    assert number is None or keys.key_of(HERE, number) == address
-
-
 def test_a_number_without_an_owner_identifies_no_guest() -> None:
     keys = meta_keys()
     with pytest.raises(KeyRangeError):
@@ -112,13 +101,3 @@ def test_former_owner_takes_no_number_away() -> None:
     keys.own(THERE, 7)
     keys.disown(HERE, 7)
     assert keys.parse(CIDR[7]) == (THERE, 7)
-
-
-def test_the_key_of_a_port_needs_no_label() -> None:
-    scheme: Keys = IN_PORT
-    assert scheme.label(3) is None
-    assert scheme.probe_label(4) is scheme.probe_label(6) is None
-    assert scheme.labelled("fa:16:ee:00:00:02") is None
-    scheme.own(HERE, 3)
-    scheme.disown(HERE, 3)
-    assert scheme.parse(scheme.key_of(THERE, 3)) == (THERE, 3)

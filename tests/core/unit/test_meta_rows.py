@@ -90,15 +90,6 @@ def test_a_patch_port_that_goes_and_comes_is_noticed() -> None:
     assert (found.patch_int, found.sound) == (9, True)
 
 
-def test_a_second_bridge_that_goes_and_comes_is_noticed() -> None:
-    host = Host()
-    whole, _asked = host.read()
-    meta, host.meta = host.meta, None
-    assert host.read([meta, *meta.ports])[0] == MetaRows(patch_int=5)
-    host.meta = meta
-    assert host.read([meta, *meta.ports])[0] == whole
-
-
 def test_a_bond_is_not_the_port_of_that_name() -> None:
     host = Host()
     host.tap.interfaces.append(interface("bonded"))

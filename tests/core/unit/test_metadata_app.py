@@ -6,20 +6,17 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
-import eventlet
 import pytest
 from os_ken.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
-from dfmeta.apps.channel import CONFIRM_TIMEOUT
 from dfmeta.apps.metadata import MetadataApp
 from dfmeta.exceptions import SwitchError
 from dfmeta.flows.pipeline import Purpose, cookie_of
 from dfmeta.model import Endpoint
 from tests import flowsim
 from tests.core.unit.support import (
-    TAP,
     Datapath,
     Rig,
     let_hub_run,
@@ -124,15 +121,3 @@ def test_a_dump_comes_in_parts(app: MetadataApp, rig: Rig) -> None:
     assert not pending.finished
     app.multipart_reply(over(rig, multipart(ofp.OFPMP_FLOW, entry * 2, xid=xid)))
     assert len(pending.wait(1.0)) == 3
-
-
-def test_no_handler_ever_waits(app: MetadataApp, rig: Rig) -> None:
-    rig.switch.silent = True
-    # Less than the time after which a confirmation is given up.
-    with eventlet.Timeout(CONFIRM_TIMEOUT / 2):
-        for number in range(200):
-            app.packet_in(
-                over(rig, packet_in(syn(source_port=number), cookie=cookie_of(Purpose.SYN)))
-            )
-    assert rig.reconciler.tap == TAP
-    rig.disconnect()

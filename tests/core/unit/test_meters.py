@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
@@ -13,7 +10,7 @@ from dfmeta.flows.metering import FIRST_IDS
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.model import Endpoint, PortId
 from tests.core.flows.world import memory_of
-from tests.core.unit.support import OTHER_INSTANCE, MeterMod, Rig, let_hub_run, port
+from tests.core.unit.support import MeterMod, Rig, let_hub_run, port
 
 FIRST_ID, SYN_RATE = FIRST_IDS[Purpose.SYN], RATES[Purpose.SYN]
 OWN = FIRST_ID + 13
@@ -39,18 +36,6 @@ def meter_of_syns(rig: Rig, ofport: int = 13) -> int | None:
 def add(rig: Rig, ofport: int = 13) -> None:
     rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
     let_hub_run()
-
-
-def dumping_meters(rig: Rig) -> Any:
-    """The thread of a reconcile that waits for the dump of meters; the switch is silent."""
-    rig.switch.silent = True
-    running = eventlet.spawn(rig.reconciler.reconcile)
-    let_hub_run()
-    flows_only, rig.switch._late = rig.switch._late, []
-    for answer in flows_only:
-        answer()
-    let_hub_run()
-    return running
 
 
 def test_a_port_gets_a_meter_before_its_flows(rig: Rig) -> None:
@@ -105,18 +90,6 @@ def test_a_meter_that_another_has_changed_and_not_used_yet_stays(rig: Rig) -> No
     assert rig.switch.meters == {OWN: 4321, FIRST_ID: SYN_RATE} | SYNS
 
 
-def test_a_meter_goes_once_another_uses_it_no_more(rig: Rig) -> None:
-    add(rig)
-    uses(rig, OWN)
-    rig.registry.remove_port(PortId("row-of-tap13"))
-    let_hub_run()
-    assert rig.switch.meters == {OWN: SYN_RATE}
-    rig.switch.flows.clear()
-    rig.reconciler.reconcile()
-    let_hub_run()
-    assert rig.switch.meters == {}
-
-
 def test_a_port_that_is_back_before_the_answer_gets_other_meters(rig: Rig) -> None:
     """The removal of the first ones may be under way, and would take its new flows along."""
     add(rig)
@@ -140,32 +113,6 @@ def test_flows_of_an_old_dump_bring_no_leaving_meter_back(rig: Rig) -> None:
     let_hub_run()
     rig.meters.learn(rig.channel, {(Endpoint(13), Purpose.SYN): OWN})
     assert rig.meters.ids(Purpose.SYN) == {}
-
-
-def test_a_meter_made_and_left_during_a_dump_of_meters_is_not_left_behind(rig: Rig) -> None:
-    running = dumping_meters(rig)
-    add(rig)
-    rig.registry.remove_port(PortId("row-of-tap13"))
-    while not running.dead:
-        rig.switch.speak()
-    let_hub_run()
-    rig.reconciler.reconcile()
-    let_hub_run()
-    assert rig.switch.meters == {}
-
-
-def test_cleanup_leaves_a_meter_that_another_has_changed_or_uses(rig: Rig) -> None:
-    add(rig)
-    add(rig, 14)
-    rig.switch.meters[OWN] = 4321
-    uses(rig, OWN + 1)
-    cleanup = Rig(remembered=memory_of(rig.meters))
-    cleanup.switch.meters, cleanup.switch.flows = rig.switch.meters, rig.switch.flows
-    cleanup.connect(tap=None)
-    _flows, meters = cleanup.reconciler.clear()
-    assert meters == 2
-    assert cleanup.switch.meters == {OWN: 4321, OWN + 1: SYN_RATE}
-    assert foreign(cleanup) == [0x99]
 
 
 def test_foreign_meter_id_is_not_taken() -> None:
@@ -252,47 +199,6 @@ def pass_a_check(rig: Rig) -> None:
     rig.now += LEFT_OVER
 
 
-def test_a_deletion_that_is_lost_with_the_connection_is_sent_again(rig: Rig) -> None:
-    add(rig)
-    lost = []
-
-    def lose(mod: object) -> tuple[int, int] | None:
-        if isinstance(mod, MeterMod) and mod.command == ofp.OFPMC_DELETE:
-            lost.append(mod)
-            rig.switch.silent = True
-            return ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN
-        return None
-
-    rig.switch.model.refuse = lose
-    rig.registry.remove_port(PortId("row-of-tap13"))
-    let_hub_run()
-    rig.disconnect()
-    assert lost
-    rig.switch.silent, rig.switch.model.refuse = False, lambda _mod: None
-    assert rig.switch.meters
-    rig.connect()
-    assert rig.switch.meters == {}
-
-
-def test_a_port_that_changes_between_a_reconnect_and_its_reconcile_leaves_no_meter(
-    rig: Rig,
-) -> None:
-    """What the switch has is not known there: the number of before is taken, another is drawn."""
-    add(rig)
-    rig.disconnect()
-    rig.controller.connected(rig.switch)
-    rig.registry.set_port(port(13, name="tap13", instance=OTHER_INSTANCE))
-    let_hub_run()
-    rig.reconciler.reconcile()
-    let_hub_run()
-    assert sorted(rig.switch.meters.values()) == sorted(RATES.values())
-    rig.registry.remove_port(PortId("row-of-tap13"))
-    let_hub_run()
-    rig.reconciler.reconcile()
-    let_hub_run()
-    assert rig.switch.meters == {}
-
-
 def test_meters_of_a_daemon_that_was_killed_before_it_deleted_them_go(rig: Rig) -> None:
     """Its memory does not have them any more, and no flow uses them."""
     rig.switch.meters = {OWN: SYN_RATE} | SYNS | {FIRST_ID - 1: SYN_RATE, FIRST_ID + 1: 4321}
@@ -301,16 +207,6 @@ def test_meters_of_a_daemon_that_was_killed_before_it_deleted_them_go(rig: Rig) 
     assert rig.switch.meters == {OWN: SYN_RATE} | SYNS | others
     pass_a_check(rig)
     assert rig.switch.meters == others
-
-
-def test_a_meter_of_our_form_that_another_uses_by_then_stays(rig: Rig) -> None:
-    rig.switch.meters = {OWN: SYN_RATE}
-    pass_a_check(rig)
-    uses(rig, OWN)
-    pass_a_check(rig)
-    pass_a_check(rig)
-    assert rig.switch.meters == {OWN: SYN_RATE}
-    assert foreign(rig) == [0x99]
 
 
 def test_cleanup_takes_meters_that_no_flow_and_no_memory_names(rig: Rig) -> None:

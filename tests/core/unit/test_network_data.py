@@ -140,13 +140,6 @@ def test_document_without_the_link_below_is_left(links: list[Any]) -> None:
     assert with_vlans(document, [VLAN]) == document
 
 
-def test_a_member_of_a_bond_is_no_link_below() -> None:
-    bond = {"id": "b", "type": "bond", "ethernet_mac_address": ONE, "bond_links": ["tap2"]}
-    document = nova({**bond, "bond_links": ["tap1"]})
-    assert completed_document(document, VLAN) == document
-    assert len(completed_document(nova(bond), VLAN)["links"]) == 4
-
-
 @pytest.mark.parametrize(
     "document",
     [

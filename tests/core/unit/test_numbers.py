@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import logging
-import struct
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from os_ken.ofproto import ofproto_parser
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.apps.dial import Refusals
-from dfmeta.apps.metadata import Handshake
 from dfmeta.apps.numbers import SILENT
 from dfmeta.cmd.watch import cut_off
 from dfmeta.flows.key import IN_PORT
@@ -28,7 +22,6 @@ from tests.core.unit.support import (
     claim_of,
     let_hub_run,
     port,
-    port_bytes,
     port_desc,
     syn,
 )
@@ -264,22 +257,3 @@ def test_list_replaces_the_earlier_names(rig: Rig, caplog: pytest.LogCaptureFixt
     rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
     assert rig.controller.numbers.ask()
     assert set(served(rig)) == {13, 14}
-
-
-def read(rig: Rig, kind: int, body: bytes) -> Any:
-    """An event as os-ken makes it of the switch's bytes."""
-    raw = struct.pack("!BBHI", ofp.OFP_VERSION, kind, 8 + len(body), 1) + body
-    version, kind, length, xid = struct.unpack_from("!BBHI", raw)
-    message = ofproto_parser.msg(rig.switch, version, kind, length, xid, bytearray(raw))
-    return SimpleNamespace(msg=message)
-
-
-def test_the_switchs_own_messages_are_understood(rig: Rig) -> None:
-    handshake = Handshake(numbers=rig.controller.numbers, refusals=Refusals("br-int"))
-    other = port_bytes(13, b"tap2")
-    status = read(rig, ofp.OFPT_PORT_STATUS, struct.pack("!B7x", ofp.OFPPR_ADD) + other)
-    handshake.port_status_handler(status)
-    assert set(served(rig)) == {14}
-    desc = struct.pack("!HH4x", ofp.OFPMP_PORT_DESC, 0) + port_bytes(14, b"tap1")
-    handshake.ports_listed(read(rig, ofp.OFPT_MULTIPART_REPLY, desc))
-    assert set(served(rig)) == {13}

@@ -125,19 +125,6 @@ def test_a_secret_that_differs_stays_the_files(load: Load) -> None:
     assert conf.metadata_proxy_shared_secret == "another"
 
 
-def test_an_account_of_keystones_is_compared_where_neutron_is_asked(load: Load) -> None:
-    running = load(**ACCOUNT)
-    dfmeta.conf.neutron.session(running)
-    document = told(running)
-    conf = load(**(ACCOUNT | {"neutron__password": "another", "neutron__username": "other"}))
-    taken = values.take(conf, document)
-    assert taken.restart == ["[neutron] username", "[neutron] password"] or taken.restart == [
-        "[neutron] password",
-        "[neutron] username",
-    ]
-    assert conf.neutron.username == "dfmeta"
-
-
 def test_option_of_environment_or_command_line_is_no_difference(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,21 +150,6 @@ def test_daemons_files_are_named_where_they_differ(load: Load, tmp_path: Path) -
     assert taken(own, other).files is None
     other.write_text("[df_metadata]\nport = 18081\n")
     assert taken(own, other).files == (str(own),)
-
-
-def test_an_option_that_one_of_both_does_not_know_is_passed_over(load: Load) -> None:
-    document = told(load())
-    document["options"] = [
-        {
-            "group": "df_metadata",
-            "option": "to_come",
-            "value": 1,
-            "changed_by": "reload",
-            "given_by": "files",
-        },
-        *document["options"][:5],
-    ]
-    assert values.take(load(), document) == Taken()
 
 
 def test_malformed_document_is_refused(load: Load) -> None:

@@ -8,18 +8,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import ovs.json
 import pytest
 from ovs.db.data import Atom
 from ovs.db.idl import Idl
 from ovs.db.types import UuidType
 from ovs.jsonrpc import Message
 
-from dfmeta.model import TAP_MAC, Endpoint, Port, PortId, PortState
+from dfmeta.model import TAP_MAC, Endpoint, Port, PortId
 from dfmeta.ports import bridge_reader, vif
 from dfmeta.ports.bridge_reader import Bridge, TapPort, Update
 from dfmeta.ports.idl import Noticing
-from dfmeta.ports.message_parser import MessageParser
 from dfmeta.ports.ovsdb import OvsdbWatcher
 from dfmeta.ports.trunks import Lead
 from dfmeta.registry import Registry
@@ -215,20 +213,6 @@ def test_a_change_of_one_port_reads_that_port_alone(watcher: OvsdbWatcher, other
     assert counting.asked == 3
 
 
-def test_the_tap_comes_goes_and_moves(watcher: OvsdbWatcher) -> None:
-    bridge = bridge_row(port_row(interface("tap1")))
-    assert watcher._reader.read(idl(bridge)).tap is None
-    tap = tap_port(interfaces=[tap_row()])
-    bridge.ports.append(tap)
-    assert watcher._reader.read(idl(bridge), [bridge, tap]).tap is not None
-    tap.interfaces[0].ofport = [12]
-    update = watcher._reader.read(idl(bridge), tap.interfaces)
-    assert update.tap is not None
-    assert update.tap.ofport == 12
-    bridge.ports.remove(tap)
-    assert watcher._reader.read(idl(bridge), [bridge, tap]).tap is None
-
-
 def test_without_the_bridge_all_its_ports_are_gone(watcher: OvsdbWatcher) -> None:
     watcher._reader.read(idl(bridge_row(port_row(interface("tap1")))))
     update = watcher._reader.read(idl())
@@ -306,13 +290,6 @@ def test_all_ports_of_a_row_go_with_it(
     assert registry.endpoints() == [Endpoint(6), Endpoint(6, 100), Endpoint(6, 4094)]
 
 
-def test_malformed_row_has_its_fault_beside_the_others(watcher: OvsdbWatcher) -> None:
-    odd = interface("odd", ofport=[6], external_ids={"vm-uuid": "nonsense"})
-    update = watcher._reader.read(idl(bridge_row(port_row(odd), port_row(interface("tap1")))))
-    states = {port.name: port.state for port in update.changed}
-    assert states == {"odd": PortState.BROKEN, "tap1": PortState.SERVED}
-
-
 def test_repeated_update_is_delivered_once(watcher: OvsdbWatcher) -> None:
     for connected in (True, True, False, False, True):
         watcher._tell(Update(connected=connected))
@@ -359,21 +336,6 @@ def noticing(monkeypatch: pytest.MonkeyPatch, wire: Wire) -> Any:
     made = Noticing("unix:/none", None)
     made.run = lambda: [None for _ in iter(made._session.recv, None)]
     return made
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes"), [(ovs.json.PARSER_PY, True), (ovs.json.PARSER_C, False)]
-)
-def test_a_message_is_parsed_by_the_parser_of_ovs_only_if_it_is_quick(
-    noticing: Any, wire: Wire, monkeypatch: pytest.MonkeyPatch, kind: str, changes: bool
-) -> None:
-    monkeypatch.setattr(ovs.json, "PARSER", kind)
-    wire.rpc = SimpleNamespace(parser=None)
-    noticing.run()
-    assert isinstance(wire.rpc.parser, MessageParser) is changes
-    begun = wire.rpc.parser
-    noticing.run()
-    assert wire.rpc.parser is begun, "a part of a message has come"
 
 
 def answers(watcher: OvsdbWatcher) -> list[int]:

@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.flows.metering import FIRST_IDS
 from dfmeta.flows.pipeline import (
     BR_INT,
     BR_META,
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
-    METER_OF,
     TABLES,
     TABLES_TAKEN,
     Layout,
@@ -39,20 +37,6 @@ def test_every_purpose_and_every_stage_is_declared() -> None:
         assert {one.stage for one in pipeline.purposes.values()} == set(pipeline.tables)
         assert set(pipeline.tables) == set(stages)
         assert all(table.why.endswith(".") for table in pipeline.tables.values())
-
-
-def test_each_metered_purpose_has_a_rate_of_its_own_and_numbers_of_its_own() -> None:
-    assert set(BR_INT.rates) <= set(BR_INT.purposes)
-    assert len(set(BR_INT.rates.values())) == len(BR_INT.rates)
-    assert set(BR_INT.rates) <= set(FIRST_IDS)
-    assert len(set(FIRST_IDS.values())) == len(FIRST_IDS)
-
-
-def test_a_shared_meter_is_of_a_purpose_with_a_rate() -> None:
-    for purpose, other in METER_OF.items():
-        assert purpose not in BR_INT.rates
-        assert other in BR_INT.rates
-        assert BR_INT.stage(purpose) is BR_INT.stage(other)
 
 
 def test_a_register_is_set_and_read_in_one_table_alone() -> None:

@@ -118,14 +118,3 @@ def test_failing_are_those_that_are_not_well(monkeypatch: pytest.MonkeyPatch) ->
     table = CliRunner().invoke(ports, ["--failing"]).stdout.splitlines()
     assert table[0].endswith("LAST ANSWER")
     assert len(table) == 4
-
-
-def test_addresses_with_meta_ips_are_listed_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = {"slot": 2, "key": "240.0.0.2", "ip": "10.0.0.5", "mac": "fa:16:3e:00:00:01"}
-    rows = [row(key="240.0.0.2", meta_mac="fa:16:ee:00:00:02", addresses=[])]
-    rows[0]["addresses"] = [{**one, "meta_mac": "fa:16:ee:00:00:02", "service": None}]
-    monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
-    monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
-    shown = CliRunner().invoke(ports, ["--wide"]).stdout
-    assert ports_command.META_ADDRESSES in shown
-    assert "240.0.0.2, fa:16:ee:00:00:02: 10.0.0.5 fa:16:3e:00:00:01" in shown

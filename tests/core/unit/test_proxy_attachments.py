@@ -203,17 +203,6 @@ def test_a_guest_that_changes_while_the_engine_works_gets_no_answer(world: World
     assert world.local.of_worker(HERE, world.claim.identity.incarnation, request, 700) is None
 
 
-def test_a_defect_costs_one_request(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    token = world.token()
-    with monkeypatch.context() as broken:
-        broken.setattr(world.engine, "listed", None)
-        assert world.ask("GET", "/dfmeta/v1/attachments", x_dfmeta_token=token)[0] == 500
-    assert "Report this" in caplog.text
-    assert world.ask("GET", "/dfmeta/v1/attachments", x_dfmeta_token=token)[0] == 200
-
-
 def test_worker_whose_daemon_is_silent_answers_503() -> None:
     one, _other = socket.socketpair()
     silent = RemoteAttachments(Pipe(one), quota=10)

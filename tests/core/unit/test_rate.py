@@ -14,8 +14,6 @@ from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict, Window
 HERE, THERE = Endpoint(13), Endpoint(14)
 ON = RateSettings(enabled=True)
 SLOW = replace(ON, base=Window(1, 10.0), burst=Window(1, 10.0))
-CRAWL = 28
-"""Connections of cloud-init on OpenStack."""
 NOTHING = 1e-6
 
 WINDOWS = st.builds(Window, st.integers(1, 30), st.integers(1, 60).map(float))
@@ -57,12 +55,6 @@ def world() -> World:
     return World()
 
 
-def test_a_crawl_is_slowed_to_the_rate_and_never_refused(world: World) -> None:
-    verdicts = world.ask_in_turn(CRAWL)
-    assert [one.delay for one in verdicts] == pytest.approx([0.0] * 10 + [1.0] * 18)
-    assert not any(one.refuse for one in verdicts)
-
-
 def test_burst_beyond_the_tolerance_is_refused(world: World) -> None:
     verdicts = world.ask_at_once(200)
     taken = [one for one in verdicts if not one.refuse]
@@ -82,14 +74,6 @@ def test_request_is_taken_after_retry_after(settings: RateSettings) -> None:
         assert world.ask().refuse
     world.now += 1
     assert not world.ask().refuse
-
-
-def test_refused_requests_are_not_held_against_a_guest_that_hammers(world: World) -> None:
-    taken = 0
-    for _ in range(10_000):
-        taken += not world.ask().refuse
-        world.now += 0.01
-    assert taken == pytest.approx(44 + 100, abs=1)
 
 
 def test_ip_versions_count_together_where_both_are_limited() -> None:
@@ -158,15 +142,6 @@ def test_no_more_are_taken_in_any_time_than_the_windows_allow(
             for last in range(first, len(taken)):
                 most = window.queries + rate * (taken[last] - since + NOTHING) + settings.tolerated
                 assert last - first + 1 <= most + 0.001
-
-
-@given(SETTINGS)
-def test_no_serial_client_is_refused_at_all_where_its_token_comes_in_time(
-    settings: RateSettings,
-) -> None:
-    longest = max(one.seconds / one.queries for one in (settings.base, settings.burst))
-    world = World(replace(settings, delay_max=longest))
-    assert not any(one.refuse for one in world.ask_in_turn(150))
 
 
 @given(SETTINGS, st.lists(st.tuples(STEPS, st.booleans()), max_size=100))

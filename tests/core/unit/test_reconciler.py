@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,10 @@ import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta import hub, metrics
+from dfmeta import hub
 from dfmeta.allotment import PerPort
 from dfmeta.apps import reconciler as reconciler_module
-from dfmeta.apps.channel import Pending
-from dfmeta.exceptions import NotConnectedError, SwitchError
+from dfmeta.exceptions import SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import IN_PORT
@@ -91,17 +90,6 @@ def test_a_port_that_goes_leaves_nothing_and_its_way_in_goes_first(rig: Rig) -> 
     tables = [mod.table_id for mod in rig.switch.flow_mods()]
     assert tables == sorted(tables)
     assert {mod.command for mod in rig.switch.flow_mods()} == {ofp.OFPFC_DELETE_STRICT}
-
-
-def test_addresses_are_adopted_once_and_never_again(rig: Rig) -> None:
-    learn(rig)
-    kept = rig.switch.flows
-    rig.registry.set_port(port(instance=OTHER_INSTANCE))
-    let_hub_run()
-    rig.switch.flows = kept
-    rig.reconciler.reconcile()
-    assert rig.registry.slots(HERE) == {}
-    assert rig.flows() == wanted(rig)
 
 
 def test_address_flow_with_a_source_that_is_no_key_is_removed(rig: Rig) -> None:
@@ -266,87 +254,6 @@ def test_change_in_the_middle_of_a_reconcile_wins(
     assert rig.reconciler.reconcile() == 0
 
 
-def test_a_reconcile_whose_connection_is_made_anew_meanwhile_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = crowd(10).connect()
-    again = rig.make_switch()
-    places = itertools.count()
-
-    def look() -> None:
-        if next(places) == 10 * PORT_FLOWS + 12:
-            rig.controller.disconnected(rig.switch)
-            rig.switch = again
-            rig.controller.connected(again)
-
-    looking_in(monkeypatch, look)
-    with pytest.raises(NotConnectedError):
-        rig.reconciler.reconcile()
-    assert not rig.controller.ready
-    monkeypatch.undo()
-    rig.reconciler.reconcile()
-    assert rig.controller.ready
-    assert rig.flows() == wanted(rig)
-
-
-def test_a_refused_flow_that_an_event_has_overtaken_is_not_sent_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = crowd(3)
-    rig.switch.model.refuse = lambda mod: NO_ROOM if _in_port(mod) == 101 else None
-    # The bundle of all three is refused; before they are sent one by one the last is unplugged.
-    commit = rig.channel.commit
-
-    def watched(mods: Iterable[object], what: str, *, bundle: bool = True) -> Pending:
-        if what.startswith("a flow of table"):
-            rig.registry.remove_port(PortId("row-of-tap102"))
-        return commit(mods, what, bundle=bundle)
-
-    monkeypatch.setattr(rig.channel, "commit", watched)
-    rig.connect()
-    there: set[Any] = wanted(rig)
-    assert rig.flows() == {flow for flow in there if flow.field("in_port") != 101}
-    assert rig.reconciler.flow_count() == len(rig.switch.flows)
-
-
-@pytest.mark.parametrize("count", [10, 100])
-def test_change_of_a_port_touches_that_port_alone(
-    monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    rig = crowd(count).connect()
-    monkeypatch.setattr(rig.registry, "ports", lambda: pytest.fail("all ports are looked at"))
-    monkeypatch.setattr(rig.registry, "endpoints", lambda: pytest.fail("all are looked at"))
-    rig.switch.sent.clear()
-    rig.registry.set_port(port(13))
-    let_hub_run()
-    rig.registry.remove_port(PortId("row-of-tap1"))
-    let_hub_run()
-    assert len(rig.switch.flow_mods()) == 2 * PORT_FLOWS
-    assert rig.registry.take_changed() >= {HERE}
-
-
-def test_each_purposes_flows_are_counted_as_they_come_and_go(rig: Rig) -> None:
-    def shown() -> dict[Purpose, float | None]:
-        return {
-            one: metrics.REGISTRY.get_sample_value("dfmeta_flows", {"purpose": one.name})
-            for one in Purpose
-        }
-
-    def there() -> dict[Purpose, float]:
-        flows = [one for one in rig.flows() if isinstance(one, Flow)]
-        return {one: sum(flow.purpose is one for flow in flows) for one in Purpose}
-
-    learn(rig)
-    assert shown() == there()
-    assert shown()[Purpose.ADDRESS] == 1
-    rig.reconciler.reconcile()
-    assert shown() == there()
-    rig.registry.remove_port(PortId("row-of-tap1"))
-    let_hub_run()
-    assert shown() == there()
-    assert shown()[Purpose.ADDRESS] == 0
-
-
 class Sweeps(PerPort):
     """An allotment that notes what the reconciler says of sweeps and of stray flows."""
 
@@ -384,31 +291,6 @@ def test_a_sweep_ends_when_the_switch_has_confirmed_it(rig: Rig) -> None:
     assert sweeps.ended == [1]
     rig.reconciler.reconcile()
     assert (sweeps.begun, sweeps.ended) == ([1, 2], [1, 2])
-
-
-def test_a_sweep_does_not_end_with_a_connection(rig: Rig) -> None:
-    sweeps = swept(rig)
-    rig.switch.silent = True
-    running = eventlet.spawn(rig.reconciler.reconcile_quietly)
-    let_hub_run()
-    rig.disconnect()
-    assert running.wait() is False
-    assert (sweeps.begun, sweeps.ended) == ([1], [])
-    assert rig.reconciler.reconcile() == 0
-    assert sweeps.begun == [1], "without a connection there is nothing to compare"
-
-
-def test_a_sweep_does_not_end_as_long_as_a_flow_is_in_doubt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = crowd(3).connect()
-    sweeps = swept(rig)
-    looking_in(monkeypatch, rig.controller.doubt)
-    rig.reconciler.reconcile()
-    assert (sweeps.ended, rig.controller.ready) == ([], False)
-    monkeypatch.undo()
-    rig.reconciler.reconcile()
-    assert (sweeps.ended, rig.controller.ready) == ([2], True)
 
 
 def test_a_sweep_does_not_end_while_the_switch_keeps_a_stray_flow(rig: Rig) -> None:

@@ -368,17 +368,6 @@ def test_one_version_takes_no_slot_of_the_other(registry: Registry) -> None:
     assert (new.slot, new.displaced) == (0, ADDRESSES[0]), "though IPv6 was idle for less"
 
 
-def test_the_longest_idle_address_gives_way_and_its_claims_end(registry: Registry) -> None:
-    for number in range(7):
-        learned(registry, number, now=number)
-    learned(registry, 0, now=10)
-    victim = claimed(registry, 1)
-    new = learned(registry, 7, now=11)
-    assert (new.slot, new.new, new.displaced) == (1, True, ADDRESSES[1])
-    assert not registry.holds(victim)
-    assert claimed(registry, 1).address == ADDRESSES[7]
-
-
 def accepted(registry: Registry, found: Learned, now: float = 0.0) -> Learned:
     """A connection of that address has been accepted, and has ended."""
     for change in (1, -1):
@@ -412,29 +401,6 @@ def test_addresses_give_way_only_so_often(registry: Registry) -> None:
     assert made_up(201, 100.0 + pause) is None
     later = [made_up(number, 1000.0) for number in range(60)]
     assert sum(one is not None for one in later) == DISPLACED_AT_ONCE
-
-
-def test_an_address_that_gave_way_or_went_has_its_slot_no_more(registry: Registry) -> None:
-    first = learned(registry, 0)
-    for number in range(1, 8):
-        learned(registry, number, now=number)
-    assert not registry.has_slot(HERE, first)
-    last = learned(registry, 7, now=9)
-    assert registry.has_slot(HERE, last)
-    registry.set_port(port(instance=OTHER_INSTANCE))
-    assert not registry.has_slot(HERE, last)
-    assert not registry.has_slot(Endpoint(99), last)
-
-
-def test_an_address_with_an_open_connection_does_not_give_way(registry: Registry) -> None:
-    for number in range(7):
-        learned(registry, number, now=number)
-    claims = [claimed(registry, slot) for slot in SLOTS]
-    for claim in claims:
-        registry.opened(claim, 20)
-    assert registry.learn(HERE, ADDRESSES[7], 21) is None
-    registry.closed(claims[3], 22)
-    assert learned(registry, 7, now=23).slot == SLOTS[3]
 
 
 def test_no_claim_holds_after_its_port_has_changed() -> None:

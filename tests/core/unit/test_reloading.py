@@ -20,13 +20,6 @@ from tests.core.unit.support import Load
 
 PATH = f"/device-metadata/{INSTANCE}"
 SECRET = "a secret nobody may see"
-ACCOUNT = {
-    "df_metadata__identity_sources": "neutron",
-    "neutron__auth_type": "password",
-    "neutron__auth_url": "http://192.0.2.10:5000",
-    "neutron__username": "dfmeta",
-    "neutron__password": SECRET,
-}
 
 
 @pytest.fixture
@@ -72,15 +65,6 @@ def test_a_value_that_refers_to_one_that_is_kept_is_not_named(load: Load) -> Non
     assert conf.store.connection == "sqlite:////var/lib/one/store.db"
 
 
-def test_waiting_option_is_reported_until_the_restart(load: Load) -> None:
-    running = load(port=18080)
-    conf = load(port=18081)
-    daemons.keep_running_values(conf, running, daemon=AGENT)
-    again = daemons.keep_running_values(load(port=18081), conf, daemon=AGENT)
-    assert again.waiting == ("[df_metadata] port",)
-    assert daemons.keep_running_values(load(port=18080), conf, daemon=AGENT) == Changes((), ())
-
-
 def test_option_of_the_other_daemon_is_ignored(load: Load) -> None:
     conf = load(port=18081, store__guest_listen="192.0.2.1:80", store__trusted_proxies="192.0.2.9")
     assert daemons.keep_running_values(conf, load(), daemon=AGENT).waiting == (
@@ -90,19 +74,6 @@ def test_option_of_the_other_daemon_is_ignored(load: Load) -> None:
     assert daemons.keep_running_values(conf, load(), daemon=STORE) == Changes(
         taken=("[store] trusted_proxies",), waiting=("[store] guest_listen",)
     )
-
-
-def test_neutrons_account_needs_a_restart(load: Load) -> None:
-    first = load(**ACCOUNT)
-    daemons.neutron.session(first)
-    assert daemons.keep_running_values(load(**ACCOUNT), first, daemon=AGENT) == Changes((), ())
-    conf = load(**{**ACCOUNT, "neutron__password": "another"})
-    changes = daemons.keep_running_values(conf, first, daemon=AGENT)
-    assert changes == Changes(taken=(), waiting=("[neutron] password",))
-    assert conf.neutron.password == SECRET
-    conf = load(**{**ACCOUNT, "neutron__auth_type": "token", "neutron__token": SECRET})
-    waiting = daemons.keep_running_values(conf, first, daemon=AGENT).waiting
-    assert {"[neutron] auth_type", "[neutron] token"} <= set(waiting)
 
 
 # What is said
@@ -126,16 +97,6 @@ def reloaded(api: StoreApi, conf: cfg.ConfigOpts) -> Client:
     """What asks it once another configuration is in force."""
     api.prepare(conf)()
     return Client(api)
-
-
-def test_the_size_of_bodies_changes(load: Load, repository: Repository) -> None:
-    api = StoreApi(load())
-    api.open(repository)
-    assert Client(api).push("metadata", metadata={"x": "x" * 2048}).status_int == 200
-    client = reloaded(api, load(store__max_body=2048))
-    assert client.push("metadata", metadata={"x": "x" * 2048}).status_int == 413
-    assert client.push("metadata", metadata={"x": "a"}).status_int == 200
-    assert client.get(PATH).json == {"x": "a"}
 
 
 def test_tokens_can_be_asked_for_from_now_on(

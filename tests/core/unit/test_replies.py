@@ -310,19 +310,3 @@ def test_accepted_answer_is_the_one_of_http_client(
     except (UpstreamAnswerError, UpstreamLostError):
         return
     assert (reply.status, list(reply.headers), reply.body) == oracle(data, method)
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(st.lists(st.binary(min_size=1, max_size=20), max_size=5), st.integers(1, 30))
-def test_a_chunked_body_comes_as_it_was_cut(parts: list[bytes], size: int) -> None:
-    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
-    reply = read(CHUNKED + chunks + b"0\r\n\r\n", size)
-    assert (reply.body, reply.keep) == (b"".join(parts), True)
-
-
-@settings(max_examples=examples(170), deadline=None)
-@given(st.binary(max_size=60), st.integers(1, 10))
-def test_no_bytes_do_anything_but_be_read_or_refused(data: bytes, size: int) -> None:
-    for prefix in (b"", OK, CHUNKED, OK + b"Content-Length: 7\r\n\r\n"):
-        with contextlib.suppress(UpstreamAnswerError, UpstreamLostError):
-            assert read(prefix + data, size).status == 200

@@ -72,15 +72,6 @@ def test_ports_take_turns_despite_a_busy_one(world: World) -> None:
     assert world.order == [ONE, TWO, THREE, ONE, TWO, ONE, ONE, ONE]
 
 
-def test_new_port_goes_before_waiting_work(world: World) -> None:
-    world.work(*[ONE] * 9, seconds=SHARE)
-    while len(world.done) < 3:
-        eventlet.sleep(0)
-    world.work(TWO, seconds=SHARE)
-    let_hub_run()
-    assert TWO in world.order[3:5]
-
-
 def test_a_round_has_room_for_much_that_is_small(world: World) -> None:
     world.work(*[ONE] * 21, seconds=SHARE / 10)
     let_hub_run()
@@ -110,17 +101,3 @@ def test_killed_waiter_keeps_no_other_from_its_turn(world: World) -> None:
     threads[1].kill()
     let_hub_run()
     assert world.order == [ONE] * 3
-
-
-def test_a_piece_that_fails_keeps_no_other_from_its_turn(world: World) -> None:
-    def fail() -> None:
-        world.rounds.turn(ONE)
-        raise ValueError("it fails")
-
-    world.work(ONE, seconds=SHARE)
-    failing = eventlet.spawn(fail)
-    world.work(ONE, TWO, seconds=SHARE)
-    let_hub_run()
-    assert sorted(world.order) == [ONE, ONE, TWO]
-    with pytest.raises(ValueError, match="it fails"):
-        failing.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -102,18 +101,6 @@ def test_unserved_ports_have_their_reason_and_come_in_order() -> None:
     assert rows[1]["fault"] == "odd"
 
 
-def test_ports_of_one_number_come_in_the_order_of_their_vlans() -> None:
-    registry = Registry()
-    registry.set_port(replace(port(instance=OTHER_INSTANCE), vid=100))
-    registry.set_port(port())
-    registry.learn(Endpoint(13, 100), address(), 0)
-    rows = port_rows(registry)
-    assert [(row["ofport"], row["vid"]) for row in rows] == [(13, 0), (13, 100)]
-    assert [row["instance"] for row in rows] == [INSTANCE, OTHER_INSTANCE]
-    assert [len(row["addresses"]) for row in rows] == [0, 1]
-    assert rows[1]["key"] == str(IN_PORT.key_of(Endpoint(13, 100), 0))
-
-
 def test_row_has_the_guests_requests_and_its_last_failure() -> None:
     registry, recent = Registry(), Recent(clock=lambda: 1_000_000_000.0)
     registry.set_port(port())
@@ -184,15 +171,3 @@ def test_a_failing_guest_has_a_remedy_by_its_reason(
     last = failing(status, reason, backend=backend)
     assert last["brief"].startswith(brief)
     assert remedy in last["remedy"]
-
-
-def test_failure_by_the_guest_itself_is_marked() -> None:
-    registry, recent = Registry(), Recent()
-    registry.set_port(port())
-    claim = claim_of(registry)
-    recent.answered(claim, 414, "", REASONS["request_line"])
-    (row,) = port_rows(registry, recent)
-    last = row["last_failure"]
-    assert (last["own"], last["failing"], last["failing_since"]) == (True, False, None)
-    assert last["remedy"] == ""
-    assert row["requests"]["4xx"] == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import eventlet
@@ -15,10 +14,9 @@ from eventlet.event import Event
 
 from dfmeta import metrics
 from dfmeta.flows.key import IN_PORT
-from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.model import Endpoint
 from dfmeta.proxy import connection
 from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.rounds import SHARE
 from dfmeta.proxy.server import GuestServer
 from dfmeta.registry import Registry
 from tests.core.unit.support import (
@@ -31,7 +29,6 @@ from tests.core.unit.support import (
     port,
     until,
 )
-from tests.harness.tier import CLOCK
 
 GET = b"GET /a HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"
 FEW = Limits(connections_per_port=2, waiting_per_port=1, requests_per_port=2)
@@ -154,27 +151,6 @@ def test_excess_connection_of_a_port_waits_and_a_further_one_is_reset(world: Wor
     assert answer(third) == b"tap1"
 
 
-def test_both_ip_versions_share_a_ports_places(world: World) -> None:
-    own = GuestAddress("fa:16:3e:00:00:01", IPv6Address("fd00::5"), IPv6Address("fe80::a9fe:a9fe"))
-    learned = world.registry.learn(Endpoint(1), own, 0)
-    assert learned is not None
-    four, six = world.connect(), world.connect(slot=learned.slot)
-    assert [ask(four), ask(six)] == [b"tap1", b"tap1"]
-    (first, second) = world.server._room
-    assert world.server.slots(first) is world.server.slots(second), "one set of requests"
-    assert {type(one.claim.address.ip) for one in (first, second)} == {IPv4Address, IPv6Address}
-    # Both wait for another request; a third one has its place of either version.
-    silent = [world.connect(slot=slot) for slot in (learned.slot, 0)]
-    let_hub_run()
-    assert [is_closed(four), is_closed(six)] == [True, True]
-    third, fourth = world.connect(slot=learned.slot), world.connect()
-    assert is_closed(fourth), "two are open, one waits"
-    assert stays_open(third)
-    assert ask(world.connect(2)) == b"tap2"
-    for sock in silent:
-        sock.close()
-
-
 def test_an_idle_connection_gives_way_to_a_new_one_of_its_port(world: World) -> None:
     kept = [world.connect() for _ in range(2)]
     assert [ask(sock) for sock in kept] == [b"tap1", b"tap1"]
@@ -263,32 +239,6 @@ def test_no_more_requests_of_a_port_run_at_a_time_than_may() -> None:
     world.server.stop(0.0)
 
 
-def test_a_port_with_many_requests_does_not_keep_a_guest_that_comes_anew_waiting() -> None:
-    many = 8
-    world = World(Limits(connections_per_port=many), ports=3)
-    answered: list[str] = []
-    plain = world.server.application
-
-    def slow(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        answered.append(environ["dfmeta.exchange"].claim.identity.port_name)
-        CLOCK.advance(2 * SHARE)
-        return [*plain(environ, start_response)]
-
-    world.server.application = slow
-    greedy = [world.connect(1 + number % 2) for number in range(2 * many)]
-    world.wait(2 * many)
-    for guest in greedy:
-        guest.sendall(GET * 10)
-    while len(answered) < 2 * many:
-        eventlet.sleep(0)
-    # It connects, its connection is accepted, it asks: each takes some rounds.
-    before = len(answered)
-    assert before < 10 * many, "most of the others' requests wait yet"
-    assert ask(world.connect(3)) == b"tap3"
-    assert answered.index("tap3") - before < 2 * many
-    world.server.stop(0.0)
-
-
 def test_a_port_that_is_refused_too_often_waits_for_its_next_connections() -> None:
     world = World(Limits(connections_per_port=1))
     refused = world.connect()
@@ -341,20 +291,6 @@ def test_a_defect_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None
     let_hub_run()
     assert world.registry.slots(Endpoint(1))[0].connections == 1
     world.server.stop(0.0)
-
-
-def test_open_connections_are_counted_and_keep_their_slot(world: World) -> None:
-    kept = [world.connect() for _ in range(3)]
-    world.wait(3)
-    assert metrics.REGISTRY.get_sample_value("dfmeta_open_connections") == 3
-    assert world.registry.slots(Endpoint(1))[0].connections == 3
-    for sock in kept:
-        sock.close()
-    until(
-        lambda: metrics.REGISTRY.get_sample_value("dfmeta_open_connections") == 0,
-        "the server to see their ends",
-    )
-    assert world.registry.slots(Endpoint(1))[0].connections == 0
 
 
 def test_at_the_end_idle_connections_are_closed_and_running_requests_answered() -> None:

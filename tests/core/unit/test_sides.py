@@ -99,11 +99,6 @@ def test_refusal_for_ipv6_leaves_ipv4_alone(
         assert record.levelno == logging.WARNING
 
 
-def test_a_host_without_a_side_for_ipv6_looks_for_nothing(kernel: Kernel) -> None:
-    assert HostSides(WANTED).look() == ([], False)
-    assert kernel.calls == []
-
-
 def test_flows_stay_while_a_device_is_made_anew(kernel: Kernel, sides: HostSides) -> None:
     sides.ensure()
     kernel.refused["ensure 6"] = "there is no such device"

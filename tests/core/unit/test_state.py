@@ -79,13 +79,6 @@ def test_state_of_an_earlier_version_lacks_later_members(tmp_path: Path) -> None
     assert write(tmp_path, json.dumps(GOOD)).load() == State(port=7, listener=4711)
 
 
-def test_members_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> None:
-    """As the version before IPv6 passes over IPv6's."""
-    host = {"device": "x", "address": "10.0.0.1", "table": 2, "later": "y"}
-    state = write(tmp_path, json.dumps(GOOD | {"host": host, "later": 1})).load()
-    assert state.host == HostMemory("x", "10.0.0.1", 2)
-
-
 def test_side_of_the_host_that_cannot_be_is_no_memory(tmp_path: Path) -> None:
     for host in (
         5,
@@ -104,16 +97,6 @@ def test_file_of_another_format_is_no_memory_and_one_line(
         assert write(tmp_path, json.dumps(GOOD | {"version": version})).load() == State()
         (record,) = caplog.records
         assert f"it has format {version!r}, this dfmeta knows {VERSION}" in record.getMessage()
-
-
-def test_a_file_of_before_guests_had_a_meter_of_their_own_is_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    old = GOOD | {"holders": {"3": {"port_id": "p", "instance_id": "i", "slots": [0]}}}
-    assert "syn_meters" not in old
-    file = write(tmp_path, json.dumps(old | {"meters": {"3": 7}}))
-    assert file.load() == State(7, 4711, {Endpoint(3): Holder("p", "i", (0,))}, {Endpoint(3): 7})
-    assert caplog.records == []
 
 
 def test_file_that_makes_no_sense_is_no_memory(

@@ -19,12 +19,10 @@ from dfmeta import metrics
 from dfmeta.admin import troubles
 from dfmeta.admin.page import FILTER_MAX, StatusPage
 from dfmeta.admin.status import SHOWN, Query, Status, render, style_hash
-from dfmeta.cmd.rows import service_row
 from dfmeta.cmd.status_page import (
     NAMES_ASKED,
     RECORDS_KEPT,
     RecordNames,
-    facts_of_host,
     failures_of_addresses,
     failures_of_ports,
 )
@@ -38,9 +36,6 @@ from tests.core.unit.support import (
     INSTANCE,
     PROJECT,
     SERVICE6,
-    TAP,
-    TAP6,
-    Load,
     address,
 )
 
@@ -241,16 +236,6 @@ def test_filter_finds_a_guest_by_its_names_and_addresses() -> None:
         assert see(row(3), other, query=Query(port=wanted)).guests == ["web-3"], wanted
 
 
-def test_the_addresses_that_are_served_are_among_the_facts(load: Load) -> None:
-    conf = load()
-    facts = dict(facts_of_host(conf, service_row(TAP6)))
-    assert facts["Service"] == f"169.254.169.254, {', '.join(SERVICE6)}"
-    assert "IPv6" not in facts
-    assert dict(facts_of_host(conf, service_row(None)))["Service"] == "none yet"
-    lacking = dict(facts_of_host(conf, service_row(TAP, "the MTU is 1000")))
-    assert lacking["IPv6"] == "the MTU is 1000; see dfmeta doctor"
-
-
 def test_a_failure_is_shown_at_the_port_of_its_vlan() -> None:
     recent = Recent(clock=itertools.count().__next__)
     identity = Identity(INSTANCE, PROJECT, "port", "tap", 1)
@@ -268,35 +253,6 @@ def test_failures_of_a_store_are_those_of_addresses() -> None:
     told, in_all = failures_of_addresses(recent)
     assert [one["port"] for one in told] == ["::1", "192.0.2.7", "a trusted proxy"]
     assert in_all == 3
-
-
-def test_a_guest_that_harmed_itself_alone_is_served() -> None:
-    own = failure(own=True, failing=False, status=414, reason="too long", remedy="")
-    page = render(status(row(3, last_failure=own)), Query())
-    assert "<title>Ready, no guest fails" in page
-    seen = Seen(page)
-    assert "too long (caused by the guest itself)" in seen.text
-    assert "failed earlier" not in seen.text
-    assert see(row(3, last_failure=own), query=Query(state="failed earlier")).guests == []
-
-
-def test_each_reason_has_its_command_and_trouble_stands_above_the_guests() -> None:
-    told = {**failure(), "port": "tap3", "instance": INSTANCE, "name": "web1"}
-    page = render(status(row(3, last_failure=failure(60)), failures=[told]), Query())
-    assert page.count('<p class="remedy"><code>mend it</code> &lt;at once&gt;</p>') == 2
-    assert "failing for 1 min" in page
-    places = [page.index(f'<section id="{one}"') for one in ("trouble", "failures", "guests")]
-    assert places == sorted(places)
-    assert "<b><bdi>web1</bdi></b>" in page
-
-
-def test_the_name_of_a_record_stands_beside_the_id_and_finds_the_guest() -> None:
-    bare = row(3, instance_name="", record_name="db.example.org")
-    assert see(bare, row(4)).guests == ["db.example.org", "web-4"]
-    assert INSTANCE in see(bare).text
-    named = row(5, record_name="mail.example.org")
-    assert "record: mail.example.org" in see(named).text
-    assert see(named, bare, query=Query(port="MAIL.")).guests == ["web-5"]
 
 
 def test_names_of_records_are_looked_for_now_and_then(tmp_path: Path) -> None:

@@ -128,13 +128,6 @@ def test_a_wrong_argument_is_named_and_makes_nothing(
     assert not tokens.exists()
 
 
-def test_a_file_that_others_may_read_is_refused(run: Run, tokens: Path) -> None:
-    run("create", "--scope", "read")
-    tokens.chmod(0o644)
-    for command in (("create", "--scope", "read"), ("list",), ("revoke", "token-1")):
-        assert f"chmod 600 {tokens}" in one_line(run(*command), 1)
-
-
 @pytest.mark.parametrize("command", [("create", "--scope", "read"), ("list",), ("revoke", "x")])
 def test_without_a_file_in_the_configuration_the_option_is_named(
     run: Run, config: Path, command: tuple[str, ...]

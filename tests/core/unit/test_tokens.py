@@ -261,16 +261,6 @@ def test_disabled_tokens_make_no_difference(tokens: Tokens) -> None:
         assert refused(tokens, TOKEN_PATH, method, mode=TokenMode.OFF, **{TTL: "60"}).status == 404
 
 
-def test_expired_token_is_401_and_not_repeated(tokens: Tokens, clock: Clock) -> None:
-    token = put(tokens, "5").body
-    for mode in ON:
-        assert ask(tokens, mode=mode, **{HEADER: token.decode()}) is None
-    clock.now += 6
-    for mode in ON:
-        answer = refused(tokens, "/", mode=mode, **{HEADER: token.decode()})
-        assert (answer.status, token in answer.body) == (401, False)
-
-
 def test_nova_leaves_tokens_to_the_configuration() -> None:
     view = NovaBackend(NovaSettings((), b"s")).open(
         GuestRequest("GET", "/latest"), ME, deadline=0.0, goes_on=lambda _said: True

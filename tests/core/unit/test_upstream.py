@@ -15,7 +15,6 @@ import pytest
 from eventlet.green import socket
 
 from dfmeta.exceptions import (
-    BackendError,
     BackendUnreachableError,
 )
 from dfmeta.model import HttpHost
@@ -32,7 +31,7 @@ from tests.core.unit.nova_support import (
     nowhere,
 )
 from tests.core.unit.support import until
-from tests.core.unit.upstream import OK, Asked, Upstream, close, hang, server_context
+from tests.core.unit.upstream import OK, Asked, Upstream, close, server_context
 from tests.harness.certificates import Authority
 
 
@@ -166,12 +165,6 @@ def test_get_goes_over_a_kept_connection_and_a_password_does_not(pair: Pair) -> 
     assert [asked.body for asked in there.asked] == [b""] * 3 + [b"cipher"] * 2
 
 
-def test_a_server_that_answers_before_it_has_read_is_heard(upstreams: Any, backend: Any) -> None:
-    busy = upstreams(greeting=answering("503 Busy\r\nConnection: close", b"later"))
-    answer = ask(backend(busy))
-    assert (answer.status, answer.body) == (503, b"later")
-
-
 def test_a_reset_is_not_the_end_of_a_body(upstream: Upstream, backend: Any) -> None:
     linger = struct.pack("ii", 1, 0)
 
@@ -185,28 +178,6 @@ def test_a_reset_is_not_the_end_of_a_body(upstream: Upstream, backend: Any) -> N
     upstream.script = script
     assert ask(backend(upstream)).body == b"as far as it c"
     assert len(upstream.asked) == 3
-
-
-def test_a_large_answer_leaves_others_their_turns(backend: Any, listening: Any) -> None:
-    """All of it is there before it is read, so that nothing would make its reader wait."""
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
-    body = b"x" * (1 << 20)
-    turns = 0
-
-    def take_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            eventlet.sleep(0)
-
-    asking = eventlet.spawn(ask, backend(host_of(listening)))
-    with listening.accept()[0] as served:
-        served.recv(65536)
-        served.sendall(answering("200 OK", body))
-        others = eventlet.spawn(take_turns)
-        assert asking.wait().body == body
-        others.kill()
-    assert turns >= 8
 
 
 def test_answer_is_read_where_sending_fails(listening: Any) -> None:
@@ -238,21 +209,6 @@ def test_reason_of_a_resting_host_is_logged_once_with_a_remedy(
     assert "nova_metadata_host" in said
     assert SECRET.decode() not in said
     assert SIGNATURE not in said
-
-
-@pytest.mark.usefixtures("one_round")
-def test_error_has_a_remedy(upstreams: Any, backend: Any) -> None:
-    for where, remedy in (
-        (nowhere(), "Check that Nova's metadata API listens there"),
-        (HttpHost("nova..example", 8775), "to a name that this host can resolve"),
-        (upstreams(close), "Read its log"),
-        (upstreams(greeting=b"\x15\x03\x01\x00\x02\x02\x46"), "nova_metadata_protocol = https"),
-        (upstreams(hang), "Read its log"),
-    ):
-        with pytest.raises(BackendError) as caught:
-            ask(backend(where))
-        assert remedy in caught.value.remedy
-        assert caught.value.remedy not in str(caught.value)
 
 
 def test_a_zone_of_an_address_stays_at_home() -> None:

@@ -56,12 +56,6 @@ def test_instance_is_of_vm_uuid_and_else_of_vm_id() -> None:
     assert port_of(external_ids={"vm-id": INSTANCE}).state is PortState.SERVED
 
 
-def test_project_of_the_row_is_taken() -> None:
-    port = port_of(external_ids=ids(project_id="p1"))
-    assert port.project_id == "p1"
-    assert port.sources == {"instance_id": "ovsdb", "project_id": "ovsdb"}
-
-
 def test_instance_is_read_into_the_canonical_form() -> None:
     for written in (
         *(INSTANCE.upper(), f"{{{INSTANCE}}}", INSTANCE.replace("-", "")),
@@ -88,10 +82,6 @@ def test_without_a_meta_ip_of_dfmetas_own_that_of_metadata_path_counts(ip: str) 
     found = port_of(external_ids=written, other_config=PROVIDER).meta
     assert found == MetaIds("240.0.7.7", "fa:16:ee:12:34:56", META.ip6)
     assert port_of(external_ids=written).meta == MetaIds(ip6=META.ip6)
-
-
-def test_a_mac_is_lower_case() -> None:
-    assert port_of(external_ids=ids(attached_mac=GUEST_MAC.upper())).mac == GUEST_MAC
 
 
 def test_a_vif_whose_instance_is_not_known_yet_is_waited_for() -> None:
@@ -169,15 +159,6 @@ def test_instance_that_is_no_uuid_is_a_fault_that_names_it() -> None:
         port = port_of(external_ids=ids(vm_uuid=written))
         assert (port.state, port.endpoint, port.instance_id) == (PortState.BROKEN, None, "")
         assert repr(written) in port.fault
-
-
-def test_a_fault_names_the_key_that_is_at_fault_and_is_short() -> None:
-    long = "x" * 10_000
-    assert port_of(external_ids={"vm-id": "web"}).fault.startswith("external_ids:vm-id='web' ")
-    fault = port_of(external_ids={"vm-id": "web", "vm-uuid": long}).fault
-    assert fault.startswith("external_ids:vm-uuid='xxx")
-    assert fault.endswith("x'... is not a UUID")
-    assert len(fault) < 128
 
 
 @settings(deadline=None, max_examples=examples(33))

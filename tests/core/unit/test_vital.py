@@ -177,17 +177,6 @@ def test_the_end_of_the_connection_to_the_switch_is_the_daemons(
     assert f"'{thread}'" in ended(vital)
 
 
-def test_the_end_of_the_watch_over_the_flows_is_the_daemons(
-    vital: Vital, monkeypatch: pytest.MonkeyPatch, manager: Manager
-) -> None:
-    del manager
-    controller = make_controller()
-    monkeypatch.setattr(controller.learner, "expire", broken)
-    monkeypatch.setattr("dfmeta.apps.driver.CHECK_INTERVAL", 0.001)
-    connect(controller, "unix:/none/br-int.mgmt", "unix:/none/db.sock")
-    assert "'watch over the flows'" in ended(vital)
-
-
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_end_of_one_of_os_kens_event_loops_is_the_daemons(
     vital: Vital, manager: Manager, number: int

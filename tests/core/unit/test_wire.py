@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
-from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
@@ -43,7 +39,6 @@ from tests.core.unit.support import (
     stats_of,
     unpack,
 )
-from tests.harness.examples import examples
 
 ELSEWHERE = Tap(ofport=7, mac=TAP.mac, port=8080, ip="192.0.2.1", guest_ip="169.254.169.254")
 HOPS = (NextHop("10.0.0.2", "fa:16:3e:00:00:02"), NextHop("192.0.2.2"))
@@ -102,24 +97,6 @@ def test_dump_reads_as_the_flow_that_was_added() -> None:
         assert (found.flow, found.former, found.read) == (flow, None, flow)
         assert (found.packets, found.bytes) == (3, 180), flow
         assert found.cookie == cookie_of(flow.purpose), flow
-
-
-@settings(deadline=None, max_examples=examples(16))
-@given(
-    st.integers(1, OFPORT_MAX),
-    st.integers(1, 65535),
-    st.ip_addresses(v=4),
-    st.ip_addresses(v=6),
-    st.binary(min_size=6, max_size=6),
-)
-def test_dump_reads_as_added_for_any_address_of_a_guest(
-    ofport: int, proxy_port: int, ip: IPv4Address, ip6: IPv6Address, mac: bytes
-) -> None:
-    wire = Wire(Layout())
-    tap = replace(TAP6, port=proxy_port, ip="192.0.2.1")
-    known = {0: address(str(ip), mac.hex(":")), SLOT6 + 1: address6(str(ip6), mac.hex(":"))}
-    for flow in guest_flows(Guest(Endpoint(ofport), 0x10000 + ofport, known), tap):
-        assert as_found(wire, stats_of(sent(wire.add(flow)).body)).flow == flow
 
 
 def test_added_flow_has_its_declared_place() -> None:

@@ -172,11 +172,6 @@ def world() -> Iterator[World]:
     yield from running(1)
 
 
-@pytest.fixture
-def two() -> Iterator[World]:
-    yield from running(2)
-
-
 def running(count: int) -> Iterator[World]:
     one = World(count)
     yield one
@@ -223,17 +218,6 @@ def test_round_that_the_daemon_was_late_in_does_not_count(world: World) -> None:
         let_hub_run()
     assert not before.silent
     assert world.one() is before
-
-
-def test_guests_are_served_while_one_of_two_hangs(
-    two: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers_module, "HANGS", 1_000_000)
-    hanging, other = two.serving()
-    process(hanging).stop()
-    until(lambda: hanging.silent and two.workers.serving, "it alone to be missed")
-    process(other).stop()
-    until(lambda: not two.workers.serving, "both to be missed")
 
 
 def test_a_worker_that_has_no_room_for_the_news_is_ended_before_the_guest_goes_on(
