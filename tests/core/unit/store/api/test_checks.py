@@ -35,7 +35,7 @@ SECURITY_KEY = (
 def test_a_value_is_taken_as_it_is() -> None:
     for text in ("", "a", "web-1", "Web1.example.org", "1", "a" * 63):
         assert checks.hostname("--hostname", text) == text, text
-    for text in ("", "My Web #1", "é", "x" * 255):
+    for text in ("", "My Web #1é", "x" * 255):
         assert checks.text_value("--name", text) == text, text
     for text, item in (("a=b", ("a", "b")), ("a=", ("a", "")), ("a=b=c", ("a", "b=c"))):
         assert checks.meta_item("--meta", text) == item, text
@@ -86,13 +86,6 @@ def test_a_value_that_cannot_be_stored_is_refused_with_a_remedy() -> None:
         refused(vendor, cause, content)
 
 
-def test_userdata_that_is_too_large_is_refused_without_repeating_it() -> None:
-    content = b"h" * (checks.USERDATA_MAX + 1)
-    assert checks.userdata("--user-data", content[:-1], name="f") == content[:-1]
-    with pytest.raises(RecordError, match=r"--user-data = 'f' is wrong: it has more than"):
-        checks.userdata("--user-data", content, name="f")
-
-
 def test_what_is_no_public_key_is_refused() -> None:
     for line, cause in [
         ("me@host", "does not begin with a type"),
@@ -101,10 +94,8 @@ def test_what_is_no_public_key_is_refused() -> None:
         (f"ssh-rsa {blob(b'ssh-ed25519', b'k')}", "not the base64"),
         (f"ssh-rsa {blob(b'ssh-rsa')}", "not the base64"),
         (f"ssh-rsa {blob(b'ssh-rsa', b'')}", "not the base64"),
-        ("ssh-rsa AAA", "not the base64"),
         ("ssh-rsa é", "not the base64"),
         (f'command="x" {RSA}', "does not begin with a type"),
-        (f"{RSA} \x1b[2J", "control characters"),
         (f"{RSA} \udcff", "control characters"),
         ("-----BEGIN OPENSSH PRIVATE KEY-----", "private key"),
     ]:
@@ -124,20 +115,19 @@ def test_a_private_key_is_not_repeated() -> None:
         checks.ssh_keys("--ssh-key", text, name="@id_rsa")
 
 
+TEXTS: list[Any] = [checks.hostname, checks.text_value, checks.meta_item, checks.ssh_keys]
+FILES: list[Any] = [checks.document, checks.vendor_data, checks.network_config]
+
+
 @given(st.text())
 def test_any_text_is_taken_or_refused(text: str) -> None:
+    content = text.encode("utf-8", "surrogatepass")
     calls: list[Callable[[], object]] = [
-        lambda: checks.hostname("o", text),
-        lambda: checks.text_value("o", text),
-        lambda: checks.meta_item("o", text),
+        *(lambda check=check: check("o", text) for check in TEXTS),
+        *(lambda check=check: check("o", content, name="f") for check in FILES),
         lambda: checks.networks("o", [text]),
-        lambda: checks.document("o", text.encode("utf-8", "surrogatepass"), name="f"),
-        lambda: checks.vendor_data(
-            "o", f"#cloud-config\n{text}".encode("utf-8", "replace"), name="f"
-        ),
-        lambda: checks.network_config("o", text.encode("utf-8", "replace"), name="f"),
-        lambda: checks.ssh_keys("o", text),
         lambda: checks.ssh_keys("o", f"ssh-rsa {text}"),
+        lambda: checks.vendor_data("o", b"#cloud-config\n" + content, name="f"),
     ]
     for call in calls:
         with contextlib.suppress(RecordError):
@@ -147,14 +137,7 @@ def test_any_text_is_taken_or_refused(text: str) -> None:
 def test_a_document_that_cannot_be_stored_is_refused() -> None:
     for content, cause in [
         (b"[]", "not a JSON object"),
-        (b'{"a": 1} {', "Extra data"),
         (b'{"a": {"b": 1, "b": 2}}', "same name"),
-        (b'{"a": Infinity}', "Infinity"),
-        (b'{"a": 1e999}', "too large"),
-        (b'{"a": "\\ud800"}', "surrogate"),
-        (b'{"\\u0000": 1}', "NUL"),
-        (b'{"a":' * 100_000, "deep"),
-        (b'{"a":' * 101 + b"1" + b"}" * 101, "deep"),
         (b'{"a": ' + b"9" * 5000 + b"}", "digits"),
         (b'{"a": "\xff"}', "UTF-8"),
         (b"", "not JSON"),
@@ -163,10 +146,8 @@ def test_a_document_that_cannot_be_stored_is_refused() -> None:
             with pytest.raises(RecordError, match=cause) as caught:
                 checks.document("--json", content, name="f")
             assert len(str(caught.value)) < 300
-
-
-def test_a_document_is_what_it_says() -> None:
-    deep = b'{"a":' * 100 + b"1" + b"}" * 100
-    assert checks.document("--json", deep, name="f")
-    content = '\ufeff{"a": [1.5, "é", null], "b": {}}'.encode()
-    assert checks.document("--json", content, name="f") == {"a": [1.5, "é", None], "b": {}}
+    assert checks.document("--json", '\ufeff{"a": "é"}'.encode(), name="f") == {"a": "é"}
+    userdata = b"h" * (checks.USERDATA_MAX + 1)
+    assert checks.userdata("--user-data", userdata[:-1], name="f") == userdata[:-1]
+    with pytest.raises(RecordError, match=r"--user-data = 'f' is wrong: it has more than"):
+        checks.userdata("--user-data", userdata, name="f")

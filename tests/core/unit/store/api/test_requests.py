@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dfmeta.exceptions import ApiError
 from dfmeta.store import strictjson
-from dfmeta.store.api.requests import ADDRESSES_MAX, Push, parse_id, parse_push, parse_query
+from dfmeta.store.api.requests import ADDRESSES_MAX, Push, parse_push
 from dfmeta.store.db.record import KEEP, Kind, dump_document
 from tests.core.unit.support import INSTANCE
 from tests.harness.examples import examples
@@ -74,16 +74,14 @@ def rejects(error: str, values: Iterable[object], kind: Kind = Kind.METADATA, **
 
 
 def test_a_value_of_the_wrong_kind_is_refused() -> None:
-    uuid = (f"{{{INSTANCE}}}", f"urn:uuid:{INSTANCE}", f"{INSTANCE} ", f"{INSTANCE}\n")
-    other = ("web1", INSTANCE.replace("-", ""), INSTANCE.replace("6", "\uff16"))
+    uuid = (f"{{{INSTANCE}}}", f"{INSTANCE}\n", INSTANCE.replace("-", ""))
+    other = (INSTANCE.replace("6", "\uff16"),)
     rejects("id required", ["", None])
     rejects("id required", ["", None], Kind.USERDATA)
     rejects("id uuid", [*uuid, *other, 5, True, [INSTANCE], {}])
-    texts = ("[]", "null", '"{}"', "{", "{} {}", '{"a":1,"a":2}', '{"a":NaN}', "\ufeff{}")
-    hidden = ('{"a":"\\u0000"}', '{"a":"\\ud800"}', '{"a":1e999}', '{"a":' * 200 + "1" + "}" * 200)
     rejects("metadata required", ["", None])
-    rejects("metadata json", [*texts, *hidden, 5, [], True])
-    codes = ("A", "AAA", "A A=", "AA==AA==", "=", "AA-_", "ü", "AAAA\tAAAA")
+    rejects("metadata json", ["[]", "null", "{", '{"a":1,"a":2}', "\ufeff{}", 5, [], True])
+    codes = ("A", "A A=", "AA==AA==", "AA-_", "ü", "AAAA\tAAAA")
     rejects("userdata base64", codes, Kind.USERDATA, userdata_encoding="base64")
     encodings = ("", "Base64", "gzip", 5, [], {}, False)
     rejects("userdata_encoding oneof", encodings, Kind.USERDATA)
@@ -97,45 +95,18 @@ def test_a_value_of_the_wrong_kind_is_refused() -> None:
     rejects("http_tokens oneof", ["always", "", 5, [], {}, True])
 
 
-def test_an_id_is_stored_in_lower_case() -> None:
-    assert push(id=INSTANCE.upper()).record_id == INSTANCE
-    assert parse_id(INSTANCE.upper()) == INSTANCE
-    assert parse_id("refresh") is None
-
-
-def test_metadata_is_an_object_or_a_string_that_holds_one() -> None:
+def test_a_good_value_is_stored_in_its_canonical_form() -> None:
+    assert push(id=INSTANCE.upper(), colour="red").record_id == INSTANCE
     document = {"tags": ["ü"], "n": 1.5, "deep": {"null": None}}
-    assert push(metadata=document).content == document
-    assert push(metadata=json.dumps(document)).content == document
-    assert push(metadata=" {}\n").content == {}
-
-
-def test_userdata_is_plain_unless_it_says_otherwise() -> None:
-    text = "#cloud-config\nü: [1]\n"
-    for encoding in ("plain", None):
-        assert push(Kind.USERDATA, userdata=text, userdata_encoding=encoding).content == (
-            text.encode()
-        )
-    assert push(Kind.USERDATA, userdata="AAAA").content == b"AAAA"
-
-
-def test_base64_may_have_line_breaks() -> None:
+    assert push(metadata=document).content == push(metadata=json.dumps(document)).content
     content = bytes(range(256))
-    for text in (
-        base64.b64encode(content).decode(),
-        base64.encodebytes(content).decode(),
-        base64.encodebytes(content).decode().replace("\n", "\r\n"),
-    ):
-        assert push(Kind.USERDATA, userdata=text, userdata_encoding="base64").content == content
-
-
-def test_addresses_are_folded_masked_and_in_their_order() -> None:
-    given = ["2001:db8::9", "10.1.2.9/28", "192.0.2.7", "10.1.2.0/28", "::ffff:192.0.2.7"]
-    assert [str(one) for one in push(ipAddresses=given).networks] == [
-        "2001:db8::9/128",
-        "10.1.2.0/28",
-        "192.0.2.7/32",
-    ]
+    for text in (base64.b64encode(content), base64.encodebytes(content).replace(b"\n", b"\r\n")):
+        members = {"userdata": text.decode(), "userdata_encoding": "base64"}
+        assert push(Kind.USERDATA, **members).content == content
+    assert push(Kind.USERDATA, userdata="AAAA", userdata_encoding=None).content == b"AAAA"
+    given = ["2001:db8::9", "10.1.2.9/28", "10.1.2.0/28", "::ffff:192.0.2.7"]
+    folded = ["2001:db8::9/128", "10.1.2.0/28", "192.0.2.7/32"]
+    assert [str(one) for one in push(ipAddresses=given).networks] == folded
 
 
 def test_an_absent_member_has_its_default() -> None:
@@ -149,47 +120,36 @@ def test_an_absent_member_has_its_default() -> None:
             assert push(kind, http_tokens=value).http_tokens == value
 
 
-def test_unknown_members_are_ignored() -> None:
-    assert push(colour="red", userdata=5).content == GOOD[Kind.METADATA]["metadata"]
-
-
-BROKEN = [
-    b"", b" ", b"null", b"[]", b"5", b'"x"', b"{", b"{}{}", b"{} x", b"{'id':1}", b'{"id":1,}',
-    b'{"id":"a","id":"a"}', b'{"x":{"a":1,"a":1}}', b'{"x":NaN}', b'{"x":Infinity}',
-    b'{"x":-Infinity}', b'{"x":1e999}', b'{"x":"\\ud800"}', b'{"\\udfff":1}', b'{"x":"\\u0000"}',
-    b'{"x":"\\\\\\u0000"}', b'{"x":"a\0b"}', b'{"x":"\n"}', b'{"x":"\\x"}', b'{"x":01}',
-    b'{"x":"\xff"}',
-    b'{"x":"\xed\xa0\x80"}', b"\xef\xbb\xbf{}", '{"id":"x"}'.encode("utf-16"), b"\x1f\x8b\x08",
-    b'{"x":' + b"9" * 5000 + b"}", b'{"x":' + b"[" * 100_000, b'{"x":' * 100_000,
-    b"[" * 100_000 + b"]" * 100_000, b'{"x":' + b"[" * 120 + b"]" * 120 + b"}",
-]  # fmt: skip
-
-
-def test_what_readers_could_read_in_two_ways_is_refused() -> None:
-    for body in BROKEN:
-        refused(body)
-        refused(body, Kind.USERDATA)
-
-
 def nested(depth: int) -> bytes:
     return b'{"a":' * (depth - 1) + b"{}" + b"}" * (depth - 1)
 
 
-def test_depth_is_bounded_the_same_wherever_it_is_read() -> None:
-    document = strictjson.loads(nested(strictjson.DEPTH_MAX))
-    assert dump_document(document).encode() == nested(strictjson.DEPTH_MAX)
-    with pytest.raises(ValueError, match="nested too deeply"):
-        strictjson.loads(nested(strictjson.DEPTH_MAX + 1))
+def test_what_readers_could_read_in_two_ways_is_refused() -> None:
+    for body in (
+        *(b"", b"null", b"[]", b"{", b"{} x", b'{"id":"a","id":"a"}', b'{"x":{"a":1,"a":1}}'),
+        *(b'{"x":NaN}', b'{"x":-Infinity}', b'{"x":1e999}', b'{"x":"\\ud800"}', b'{"\\udfff":1}'),
+        *(
+            b'{"x":"\\u0000"}',
+            b'{"x":"\\\\\\u0000"}',
+            b'{"x":"a\0b"}',
+            b'{"x":"\xff"}',
+            b'{"x":01}',
+        ),
+        *(b'{"x":"\xed\xa0\x80"}', b"\xef\xbb\xbf{}", '{"id":"x"}'.encode("utf-16")),
+        *(
+            b'{"x":' + b"9" * 5000 + b"}",
+            b'{"x":' + b"[" * 100_000,
+            b"[" * 100_000 + b"]" * 100_000,
+        ),
+        nested(strictjson.DEPTH_MAX + 1),
+    ):
+        refused(body)
+        refused(body, Kind.USERDATA)
+    deepest = strictjson.loads(nested(strictjson.DEPTH_MAX))
+    assert dump_document(deepest).encode() == nested(strictjson.DEPTH_MAX)
     with pytest.raises(ValueError, match="NUL"):
         strictjson.loads(b"[" * strictjson.DEPTH_MAX + b'"\\u0000"' + b"]" * strictjson.DEPTH_MAX)
-
-
-def test_what_only_looks_so_is_read() -> None:
-    assert strictjson.loads(r'{"a": "\\u0000", "b": [1.5, null]}') == {
-        "a": r"\u0000",
-        "b": [1.5, None],
-    }
-    assert strictjson.loads(rb'"\ud83d\ude00"') == "\N{GRINNING FACE}"
+    assert strictjson.loads(r'["\\u0000", "\ud83d\ude00"]') == [r"\u0000", "\N{GRINNING FACE}"]
 
 
 JSON = st.recursive(
@@ -209,9 +169,3 @@ def test_what_is_json_comes_out_as_it_went_in(document: dict[str, Any]) -> None:
         text = json.dumps(document, ensure_ascii=ascii_only)
         assert strictjson.loads(text.encode()) == document
     assert strictjson.loads(dump_document(document)) == document
-
-
-def test_a_query_asks_for_one_address() -> None:
-    assert str(parse_query(["10.1.2.5"])) == "10.1.2.5"
-    assert str(parse_query(["::ffff:10.1.2.5"])) == "10.1.2.5"
-    assert str(parse_query(["2001:DB8::9"])) == "2001:db8::9"

@@ -134,7 +134,7 @@ def test_a_body_of_the_limit_is_read_whole() -> None:
     assert read_body(environ_of(b"the next request"), LIMIT) == b""
 
 
-def test_a_body_that_cannot_be_read_is_refused_in_words_of_the_api(client: Client) -> None:
+def test_a_body_that_cannot_be_read_is_refused_in_words_of_the_api() -> None:
     invalid = "invalid request body"
     for content, length, status, words in (
         (FULL + b"a", "11", 413, "request body over 10 bytes"),
@@ -151,12 +151,6 @@ def test_a_body_that_cannot_be_read_is_refused_in_words_of_the_api(client: Clien
         with named(words, status), pytest.raises(ApiError) as caught:
             read_body(environ_of(content, **more), LIMIT)
         assert (caught.value.status, caught.value.message) == (status, words)
-    statuses: list[str] = []
-    environ = environ_of(
-        Failing(408, "body_timeout"), REQUEST_METHOD="POST", PATH_INFO="/device-metadata"
-    )
-    (body,) = client.application(environ, lambda status, _headers: statuses.append(status[:3]))
-    assert (statuses, json.loads(body)) == (["408"], {"message": "the request body did not come"})
 
 
 # Over a socket
@@ -184,36 +178,22 @@ def padded(size: int) -> bytes:
 
 
 def test_a_body_over_the_limit_is_413_to_a_client_that_sends_it_all(port: int) -> None:
-    for size in (MAX_BODY + 1, 2_000_000):
-        body = padded(size)
-        for sent in (
-            post(f"Content-Length: {size}", body=body),
-            post("Transfer-Encoding: chunked", body=chunked(body)),
-        ):
-            first, _, rest = exchange(port, sent).partition(b'bytes"}')
-            assert first.startswith(b"HTTP/1.1 413 "), sent[:80]
-            assert first.endswith(b'{"message":"request body over 1048576 '), sent[:80]
-            assert rest == b"", sent[:80]
+    body = padded(MAX_BODY + 1)
+    for sent in (
+        post(f"Content-Length: {len(body)}", body=body),
+        post("Transfer-Encoding: chunked", body=chunked(body)),
+    ):
+        first, _, rest = exchange(port, sent).partition(b'bytes"}')
+        assert first.startswith(b"HTTP/1.1 413 "), sent[:80]
+        assert rest == b"", sent[:80]
     taken = post("Connection: close", f"Content-Length: {MAX_BODY}", body=padded(MAX_BODY))
     assert exchange(port, taken).startswith(b"HTTP/1.1 200 ")
 
 
 def test_413_does_not_wait_for_an_announced_body(port: int) -> None:
-    for headers in (
-        (f"Content-Length: {MAX_BODY + 1}",),
-        (f"Content-Length: {10**15}",),
-        (f"Content-Length: {MAX_BODY + 1}", "Expect: 100-continue"),
-    ):
-        with connected(port, post(*headers)) as sock:
-            assert sock.recv(65536).startswith(b"HTTP/1.1 413 "), headers
-
-
-def test_a_client_that_sends_without_end_is_disconnected(port: int) -> None:
-    with (
-        connected(port, post(f"Content-Length: {10**15}")) as sock,
-        pytest.raises(ConnectionError),
-    ):
-        sock.sendall(bytes(32 * MAX_BODY))
+    for expect in ((), ("Expect: 100-continue",)):
+        with connected(port, post(f"Content-Length: {MAX_BODY + 1}", *expect)) as sock:
+            assert sock.recv(65536).startswith(b"HTTP/1.1 413 "), expect
 
 
 def test_a_body_that_ends_early_is_not_stored(port: int, repository: Repository) -> None:

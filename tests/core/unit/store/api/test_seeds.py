@@ -81,14 +81,11 @@ def test_keys_come_in_each_form_that_cloud_init_takes() -> None:
 def test_an_invalid_seed_is_refused_with_its_cause() -> None:
     for files, cause in [
         ({"meta-data": b"- a"}, "meta-data: it is not a mapping"),
-        ({"meta-data": b"a: ["}, "meta-data: it is not YAML"),
         ({"meta-data": b"a: b: c"}, "meta-data: it is not YAML: .* in line 1"),
         ({"meta-data": b"\xff"}, "meta-data: it is not UTF-8"),
         ({"meta-data": b"meta: {when: 2026-01-01}"}, "meta-data: it has a date in it"),
         ({"meta-data": b"meta: {1: a}"}, "meta-data: a name in it is not a string"),
         ({"meta-data": b"meta: .nan"}, "meta-data: a number"),
-        ({"meta-data": b"meta: &a [*a]"}, "meta-data: it is not YAML: an alias of a value"),
-        ({"meta-data": b"public-keys: &a [*a]"}, "meta-data: it is not YAML: an alias of a value"),
         ({"user-data": b"", "network-config": b"a: &a [*a]"}, "network-config: it is not YAML: an"),
         ({"meta-data": b'local-hostname: "\\0"'}, "meta-data: a string in it contains NUL"),
         ({"user-data": b"", "vendor-data": b"\xff"}, "vendor-data: it is not UTF-8"),
@@ -139,24 +136,17 @@ def test_userdata_comes_in_its_encoding() -> None:
 
 def test_an_invalid_line_is_refused_with_its_cause() -> None:
     for content, cause in [
-        (b"[]", "not a JSON object"),
         (b"{", "not JSON"),
         (b'{"id": 1, "metadata": {}}', "its id"),
-        (b'{"metadata": {}}', "its id"),
         (line(), "neither metadata nor userdata"),
         (line(metadata=[]), "not a JSON object"),
         (line(metadata="[]"), "a string: it is .* JSON object"),
-        (line(metadata='{"a": "\\ud800"}'), "surrogate"),
         (line(userdata=1), "not a string"),
         (line(userdata="\0"), "NUL"),
-        (line(userdata="a", userdata_encoding="gzip"), "userdata_encoding"),
         (line(userdata="a", userdata_encoding=[]), "userdata_encoding"),
-        (line(userdata="!", userdata_encoding="base64"), "not base64"),
         (line(userdata="é", userdata_encoding="base64"), "not base64"),
         (line(metadata={}, ipAddresses="10.0.0.1"), "not a list"),
         (line(metadata={}, ipAddresses=["10.0.0.1", "x"]), r"ipAddresses\[1\]"),
-        (line(metadata={}, ipAddresses=[7]), r"ipAddresses\[0\]"),
-        (line(metadata={}, http_tokens="always"), "http_tokens"),
         (line(metadata={}, http_tokens=[]), "http_tokens"),
     ]:
         with named(content), pytest.raises(ValueError, match=cause):

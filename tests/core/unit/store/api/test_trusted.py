@@ -34,41 +34,32 @@ def test_the_last_address_that_is_not_trusted_is_the_guest() -> None:
     for header, guest in [
         ("10.0.0.5", "10.0.0.5"),
         (" 10.0.0.5\t", "10.0.0.5"),
-        ("10.9.9.9, 10.0.0.5", "10.0.0.5"),
-        ("10.0.0.5,192.0.2.2", "10.0.0.5"),
-        ("10.9.9.9, 10.0.0.5, 192.0.2.2, 2001:db8:0:1::9", "10.0.0.5"),
-        ("192.0.2.9, 10.0.0.5, 192.0.2.2", "10.0.0.5"),
         ("192.0.2.3, 192.0.2.2", "192.0.2.3"),
-        ("192.0.2.3", "192.0.2.3"),
-        ("2001:db8::5", "2001:db8::5"),
         ("2001:DB8:0::5", "2001:db8::5"),
         ("::ffff:10.0.0.5", "10.0.0.5"),
-        ("10.0.0.5, ::ffff:192.0.2.2", "10.0.0.5"),
-        ("10.0.0.5, 198.51.100.7", "10.0.0.5"),
+        ("10.0.0.5,::ffff:192.0.2.2", "10.0.0.5"),
     ]:
         assert TRUSTED.guest(PROXY, header) == ip_address(guest), header
 
 
 def test_an_entry_that_is_no_bare_address_is_refused() -> None:
     for entry in [
-        *("", "10.0.0.5:80", "[2001:db8::5]", "[2001:db8::5]:80", "fe80::5%eth0", "fe80::5%25eth0"),
-        *("10.0.0.0/8", "10.0.0", "010.0.0.5", "167772165", "0x0a000005", "10.0.0.5 10.0.0.6"),
-        *('"10.0.0.5"', "for=10.0.0.5", "unknown", "guest.example.org"),
-        *("\u0661\u0660.0.0.5", "\xa010.0.0.5"),
+        *(
+            "",
+            "10.0.0.5:80",
+            "[2001:db8::5]",
+            "fe80::5%eth0",
+            "10.0.0.0/8",
+            "010.0.0.5",
+            "167772165",
+        ),
+        *("10.0.0.5 10.0.0.6", '"10.0.0.5"', "unknown", "\u0661\u0660.0.0.5", "\xa010.0.0.5"),
     ]:
         for place in ["{}", "{}, 10.0.0.5", "10.0.0.5, {}", "10.0.0.5, {}, 192.0.2.2"]:
             with named((entry, place)):
                 with pytest.raises(ForwardedForError) as caught:
                     TRUSTED.guest(PROXY, place.format(entry))
                 assert not entry or entry not in str(caught.value)
-
-
-@given(st.text())
-def test_any_header_gives_an_address_or_is_refused(header: str) -> None:
-    try:
-        TRUSTED.guest(PROXY, header)
-    except ForwardedForError:
-        return
 
 
 @given(st.lists(addresses), addresses.filter(lambda one: one not in TRUSTED), st.lists(proxies))

@@ -77,23 +77,14 @@ def test_tokens_have_256_random_bits() -> None:
 
     assert auth_edit.new_token(make) == "dfm_x"
     assert asked == [32]
-    assert len({auth_edit.new_token() for _ in range(100)}) == 100
-    assert len(auth_edit.new_token()) == 47
-
-
-def test_a_missing_file_has_no_tokens_until_there_is_one(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = TokenFile(path)
-    assert "dfmeta token create" in caplog.text
-    assert scopes(file, "a") is None
-    auth_edit.add(path, READ, "a")
-    assert scopes(file, "a") == {"read"}
+    assert auth_edit.new_token() != auth_edit.new_token()
 
 
 def test_a_change_is_noticed_without_a_restart(path: Path) -> None:
-    auth_edit.add(path, READ, "a")
     file = TokenFile(path)
+    assert scopes(file, "a") is None, "without a file"
+    auth_edit.add(path, READ, "a")
+    assert scopes(file, "a") == {"read"}
     auth_edit.add(path, Grant(("write", "delete"), NOW), "b")
     assert (scopes(file, "a"), scopes(file, "b")) == ({"read"}, {"write", "delete"})
     assert auth_edit.remove(path, "token-1")
@@ -105,10 +96,10 @@ def test_a_change_is_noticed_without_a_restart(path: Path) -> None:
 def test_a_broken_file_keeps_the_former_tokens_and_is_complained_of_once(
     write: Write, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for broken in ["not JSON\n", "{}\n", "\xff"]:
-        file = TokenFile(write(line("a", "a")))
-        path = write("", 0o600)
-        path.write_bytes(line("a", "a").encode() + broken.encode("latin-1"))
+    for broken in [b"{}\n", b"\xff"]:
+        path = write(line("a", "a"))
+        file = TokenFile(path)
+        path.write_bytes(line("a", "a").encode() + broken)
         assert [scopes(file, "a") for _ in range(3)] == [{"read"}] * 3, broken
         complaints = [one for one in caplog.records if one.levelno == logging.WARNING]
         assert len(complaints) == 1, broken
@@ -119,22 +110,17 @@ def test_a_broken_file_keeps_the_former_tokens_and_is_complained_of_once(
 
 
 def test_a_file_that_others_may_read_is_refused_with_a_remedy(write: Write) -> None:
-    for mode in (0o640, 0o604, 0o620, 0o602, 0o601, 0o777):
+    for mode in (0o640, 0o601):
         path = write(line("a", "a"), mode)
         with pytest.raises(TokenFileError, match=f"mode 0{mode:o}.*chmod 600 {path}"):
             TokenFile(path)
         with pytest.raises(TokenFileError, match="chmod 600"):
             auth_edit.add(path, READ, "b")
         assert path.read_text() == line("a", "a")
-    assert scopes(TokenFile(write(line("a", "a"), 0o400)), "a") == {"read"}
-
-
-def test_rights_that_are_given_later_add_nothing(write: Write) -> None:
-    file = TokenFile(write(line("a", "a")))
+    file = TokenFile(write(line("a", "a"), 0o400))
+    assert scopes(file, "a") == {"read"}
     write(line("a", "a") + line("b", "b"), 0o666)
-    assert (scopes(file, "a"), scopes(file, "b")) == ({"read"}, None)
-    write(line("a", "a") + line("b", "b"), 0o600)
-    assert scopes(file, "b") == {"read"}
+    assert (scopes(file, "a"), scopes(file, "b")) == ({"read"}, None), "rights given later"
 
 
 def test_a_token_ends_at_its_time(path: Path) -> None:
@@ -154,21 +140,16 @@ def sound(**members: object) -> str:
 
 def test_a_wrong_line_is_named_with_what_is_wrong(path: Path) -> None:
     for text, cause in [
-        ("nonsense", "not JSON"),
         ("[1]", "not a JSON object"),
         ("[" * 100_000, "not JSON"),
         (sound(name=None), "name is not a string"),
-        (sound(name=""), "its name is not"),
         (sound(name="a b"), "its name is not"),
         (sound(name="a" * 65), "its name is not"),
         (sound(sha256="0" * 63), "sha256 is not"),
-        (sound(sha256="g" * 64), "sha256 is not"),
         (sound(sha256=5), "sha256 is not"),
         (sound(scopes=[]), "scopes is not"),
-        (sound(scopes="read"), "scopes is not"),
         (sound(scopes=["read", 5]), "scopes is not"),
         (sound(scopes=["read write"]), "scopes is not"),
-        (sound(expires="tomorrow"), "expires is not a time"),
         (sound(expires=5), "expires is not a time"),
         (sound(expires="9999-12-31T23:59:59-24:00"), "expires is not a time"),
         (sound() + "\n" + sound(sha256="1" * 64), "line 2: a line above has the same name"),
