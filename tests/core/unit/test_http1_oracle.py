@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.core.unit import test_http1
@@ -126,11 +126,6 @@ def flip(place: int, bits: int) -> Damage:
     return flipped
 
 
-def drop(place: int, length: int) -> Damage:
-    """Cut some bytes out."""
-    return lambda raw: raw[: place % (len(raw) + 1)] + raw[place % (len(raw) + 1) + length :]
-
-
 def lines(place: int, times: int) -> Damage:
     """Leave one line out, or have it twice or more."""
 
@@ -150,7 +145,6 @@ def splice(other: bytes, place: int, start: int) -> Damage:
 DAMAGES = st.one_of(
     st.builds(insert, ODD, PLACES),
     st.builds(flip, PLACES, st.integers(1, 255)),
-    st.builds(drop, PLACES, st.integers(1, 8)),
     st.builds(lines, PLACES, st.sampled_from([0, 2, 3])),
     st.builds(splice, RAW, PLACES, PLACES),
 )
@@ -182,21 +176,6 @@ def test_nothing_damaged_is_accepted_that_h11_refuses(raw: bytes, damages: list[
     for damage in damages:
         raw = damage(raw)
     check(raw)
-
-
-@BOUNDED
-@given(st.lists(st.one_of(ODD, TOKENS, st.binary(max_size=6)), max_size=30).map(b"".join))
-@example(b"")
-def test_bytes_without_sense_are_no_request(raw: bytes) -> None:
-    assert check(raw) == []
-
-
-@BOUNDED
-@given(
-    st.lists(st.one_of(ODD, st.binary(max_size=6), chunks().map(lambda pair: pair[1])), max_size=8)
-)
-def test_chunks_without_sense_are_read_as_h11_reads_them(pieces: list[bytes]) -> None:
-    check(test_http1.chunked(b"".join(pieces)))
 
 
 def test_the_table_and_the_fuzzers_corpus_are_read_as_h11_reads_them() -> None:
