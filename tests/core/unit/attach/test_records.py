@@ -12,7 +12,6 @@ import pytest
 
 from dfmeta.attach.model import State
 from dfmeta.attach.records import Records, record
-from dfmeta.exceptions import StoreError
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.record import Record
 from dfmeta.store.guest.documents import from_record, network_data_of
@@ -162,12 +161,3 @@ def test_a_network_that_was_removed_leaves_the_address() -> None:
     (address,) = document_of(found)["network"]["addresses"]
     assert (address["address"], address["cidr"]) == ("10.1.0.2", 32)
     assert "gateway" not in address
-
-
-def test_a_database_that_fails_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_arguments: object, **_names: object) -> None:
-        raise StoreError(cause="away")
-
-    monkeypatch.setattr(world.database, "run", fail)
-    with pytest.raises(StoreError):
-        records_of(world).get("a")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dfmeta.devices import as_of, validate
 from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX, VALUES_MAX
 from dfmeta.devices.schema import ADDRESSES, SCHEMA, TAG_MAX
+from dfmeta.devices.splice import splice
 from dfmeta.exceptions import DeviceError
 from tests.core.unit.devices.documents import GOOD, REFUSED, disk, load, nic
 
@@ -223,3 +224,27 @@ def test_an_older_version_has_what_nova_has_in_it() -> None:
         assert [one for one in found if one in theirs] == theirs
         left = [one for one in found if one not in theirs]
         assert all("tags" not in one or one["type"] not in ("nic", "disk") for one in left)
+
+
+CHANGES = [
+    ("{}", '{"d": [1]}'),
+    ("{ }\n", '{"d": [1] }\n'),
+    ('{"a": 1.0e2}', '{"a": 1.0e2, "d": [1]}'),
+    ('{\n  "a": 1\n}\n', '{\n  "a": 1, "d": [1]\n}\n'),
+    ('{"d":[ {"d": 5} ],"a" : "}"}', '{"d":[1],"a" : "}"}'),
+    ('{"a": {"d": 5}, "d": "x, \\"d\\": 5"}', '{"a": {"d": 5}, "d": [1]}'),
+    ('{"\\u0064": null}', '{"\\u0064": [1]}'),
+    (' {"a": "\\ud83d\\ude00\u00e9"}', ' {"a": "\\ud83d\\ude00\u00e9", "d": [1]}'),
+]
+
+
+def test_all_other_bytes_stay() -> None:
+    for before, after in CHANGES:
+        assert splice(before, "d", [1]) == after, before
+
+
+def test_a_text_that_is_no_object_is_refused() -> None:
+    deep, twice = '{"a":' + "[" * 100_000, '{"d": 1, "d": 2}'
+    for text in ("", "[]", "5", "{", '{"a": NaN}', "{} {}", twice, deep):
+        with pytest.raises(DeviceError):
+            splice(text, "d", [1])

@@ -278,13 +278,6 @@ def test_routes_of_an_answer_are_taken_once() -> None:
     assert cni.routes_of(less, answer()) == []
 
 
-def test_the_name_of_a_veth_is_of_its_key_alone() -> None:
-    name = cni.outer_name("c1", "eth0")
-    assert name == cni.outer_name("c1", "eth0")
-    assert len(name) == 15
-    assert len({name, cni.outer_name("c2", "eth0"), cni.outer_name("c1", "eth1")}) == 3
-
-
 def test_the_oldest_python_parses_the_program() -> None:
     source = Path(cni.__file__).read_text(encoding="utf-8")
     assert ast.parse(source, feature_version=(3, 8))

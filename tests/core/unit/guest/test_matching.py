@@ -143,15 +143,6 @@ def test_of_two_readings_of_a_scsi_address_a_hypervisors_is_taken_unless_the_ser
     assert said == []
 
 
-def test_linux_number_of_a_scsi_host_gives_way_to_a_controller_without_the_disk(
-    machine: Machine, said: list[str]
-) -> None:
-    machine.scsi_host(f"{PCI}:04.0/virtio1/host1")
-    machine.disk(f"{PCI}:04.0/virtio1/host1/target1:0:0/1:0:0:0/block/sda")
-    machine.scsi_host(f"{HBA}/host2")
-    assert found(machine, [disk("db", bus="scsi", address="1:0:0:0")], said) == {}
-
-
 # USB, IDE, Xen
 
 

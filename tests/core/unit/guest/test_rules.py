@@ -145,14 +145,6 @@ def test_a_disk_gets_its_tags_and_links_for_its_partitions_too(
     ]
 
 
-def test_one_device_named_twice_has_all_its_tags_in_one_rule(
-    small: Machine, said: list[str]
-) -> None:
-    devices = [nic("a", "b"), nic("b", "c", devname="eth0")]
-    [line] = rules(small, {"devices": devices}, said)
-    assert decoded(line) == ["a", "b", "c"]
-
-
 def test_a_pattern_leaves_open_what_another_boot_counts_anew(
     machine: Machine, said: list[str]
 ) -> None:

@@ -216,13 +216,3 @@ def test_the_config_drive_takes_over_where_the_service_is_away(
     assert "reading the config drive instead" in said[0]
     with pytest.raises(tag_devices.TagError):
         tag_devices.fetch(options("--source", "service", "--attempts", "1", *words), said.append)
-
-
-def test_the_service_says_more_than_the_config_drive(
-    drive: Path, one_nic: Machine, monkeypatch: pytest.MonkeyPatch, said: list[str]
-) -> None:
-    (drive / "openstack" / "latest" / "meta_data.json").write_text("{}")
-    asked(one_nic, monkeypatch, {IPV4: [200]})
-    words = ("--config-drive", str(drive), "--sysfs", str(one_nic.root), "--timeout", "3")
-    assert tag_devices.fetch(options(*words), said.append) == DOCUMENT
-    assert said == []

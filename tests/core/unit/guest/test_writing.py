@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.guest import tag_devices
+from dfmeta.guest import snippet, tag_devices
 from tests.harness.sysfs import MAC, PCI, Machine
 
 NIC = {"type": "nic", "bus": "pci", "address": "0000:00:02.0", "tags": ["lan"]}
@@ -151,17 +151,6 @@ def test_udev_is_told_of_the_subsystems_that_have_rules_or_had_some(
     ]
 
 
-def test_what_nobody_thought_of_is_a_line_and_a_failure(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(_sysfs: str) -> list[tag_devices.Device]:
-        raise ValueError("not enough values")
-
-    monkeypatch.setattr(tag_devices, "read_machine", fail)
-    assert run() == 1
-    assert capsys.readouterr().err == "dfmeta-tag-devices: not enough values\n"
-
-
 def test_an_udev_that_does_not_answer_is_told(
     run: Run, udevadm: Udevadm, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,3 +160,11 @@ def test_an_udev_that_does_not_answer_is_told(
         error = f"dfmeta-tag-devices: udevadm {step} failed: the rules apply from"
         assert capsys.readouterr().err.startswith(error)
         assert udevadm.calls[-1].startswith(step)
+
+
+def test_the_script_is_a_script_to_cloud_init_and_small_enough_for_any_store() -> None:
+    text = snippet.vendor_data()
+    assert text == snippet.vendor_data()
+    assert text.startswith("#!/bin/sh\n")
+    assert text.isascii()
+    assert len(text) < 1 << 16

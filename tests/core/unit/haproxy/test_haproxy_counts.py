@@ -139,13 +139,6 @@ def test_request_that_haproxy_cannot_read_is_refused(world: World) -> None:
     assert refused() == 1, "the guest is not known"
 
 
-def test_answer_for_a_guest_that_has_changed_is_counted_as_that(world: World) -> None:
-    grown = Grown(metrics.CLOSED, "changed")
-    world.line(500, "PH")
-    assert grown() == 1
-    assert world.asked() is None
-
-
 SILENT = (
     *("", "nonsense", "- 404 -- nova /a", "{claim} 404 --", "{claim} 404 -- nova /a b"),
     *("{claim}.1 404 -- nova /a", "13.0.99.0.1 404 -- nova /a", "14.0.1.0.1 404 -- nova /a"),
@@ -215,14 +208,6 @@ def test_accepted_connections_are_counted_once_and_also_read_alone(world: World)
     world.runtime.fails = True
     world.counts.read_accepted(PID, world.runtime)
     assert ACCEPTED.of(HERE, world.incarnation) == 5
-
-
-def test_row_that_no_guest_can_have_is_passed_over(world: World) -> None:
-    odd = {"x": {"gpc0": 1, "conn_cnt": 1, "conn_cur": 1}}
-    world.runtime.tables = {OF_ADDRESS: odd, OF_PORT: odd}
-    world.note()
-    assert len(RECENT) == 0
-    assert len(ACCEPTED.take()) == 0
 
 
 def test_row_that_haproxy_has_forgotten_leaves_nothing(world: World) -> None:
@@ -307,22 +292,6 @@ def test_each_request_is_logged_with_debug_as_the_other_engine_logs_it(
     assert world.asked().counts == [0, 0, 1, 0, 0], "successes are counted by haproxy itself"
 
 
-UNLOGGED = (
-    *("", "GET 1 2 3 4", "GET 1 2 3 4 5.0.1.0.2 200 ---- nova /of-another-guest"),
-    *("GET 1 2 3 4 {claim} 200 ----", "<BADREQ> 1 2 3 4 {claim} 400 PR-- guests <BADREQ>"),
-    "GET 1 2 3 4 {claim} 504 sH-- nova /a",
-)
-
-
-def test_line_about_no_answer_of_a_known_guest_is_not_logged(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, logger="dfmeta.proxy.access")
-    for line in UNLOGGED:
-        world.counts.request(line.format(claim=world.claim))
-        assert "ms, including" not in caplog.text, line
-
-
 # Connections of slots
 
 
@@ -351,15 +320,6 @@ def test_row_of_an_earlier_connection_does_not_end_the_wait_for_the_next(world: 
     world.set(OF_ADDRESS, conn_cur=1, exp=1000)
     world.note()
     assert world.slot().expected_until == 0
-
-
-def test_look_asks_for_the_addresses_of_one_port(world: World) -> None:
-    world.set(OF_ADDRESS, conn_cur=1, exp=FORGET * 1000)
-    world.counts.look(PID, world.runtime, HERE)
-    assert world.runtime.asked == [world.claim]
-    assert world.slot().connections == 1
-    world.counts.look(PID, world.runtime, Endpoint(14))
-    assert world.runtime.asked == [world.claim]
 
 
 def test_connections_of_two_processes_are_added_and_end_with_theirs(world: World) -> None:

@@ -6,7 +6,6 @@ Its processes are fakes; tests/host/haproxy and tests/host/e2e have those of hap
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -171,12 +170,6 @@ def test_guest_goes_on_only_when_the_map_has_it(world: World) -> None:
     gate.send()
     informed.wait()
     assert world.process.instances() == [INSTANCE]
-
-
-def test_changes_reach_the_map_without_a_wait_as_well(world: World) -> None:
-    world.registry.remove_port(port(13).id)
-    let_hub_run()
-    assert world.process.runtime.map == {}
 
 
 def test_guest_in_doubt_is_withdrawn_at_once_and_no_other(world: World) -> None:
@@ -346,25 +339,6 @@ def test_replaced_process_that_does_not_end_is_killed_with_its_counts_read(world
     assert old.status == -9
     assert world.answers() == 3
     assert world.running() == [new]
-
-
-def test_process_that_dies_while_it_leaves_is_no_fault(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    old, new = world.replaced()
-    old.end(-6)
-    eventlet.sleep(0.2)
-    assert world.peers() == {new.pid}
-    assert "haproxy ended with status" not in caplog.text
-
-
-def test_two_replacements_at_once_leave_one_process(world: World) -> None:
-    world.engine.rebind()
-    world.engine.rebind()
-    eventlet.sleep(1)
-    assert len(world.processes) == 3
-    assert world.running() == [world.process]
 
 
 # Reloads

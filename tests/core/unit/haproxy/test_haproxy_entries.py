@@ -13,7 +13,6 @@ from eventlet.event import Event
 
 from dfmeta.exceptions import HaproxyError
 from dfmeta.model import Endpoint, Identity
-from dfmeta.numbering import Device
 from dfmeta.proxy.haproxy.config import IN_DOUBT
 from dfmeta.proxy.haproxy.entries import (
     AT_ONCE,
@@ -98,22 +97,6 @@ def test_value_that_means_something_to_haproxy_has_no_entry(world: World) -> Non
         world.registry.set_port(replace(port(13), project_id=odd))
         world.registry.learn(HERE, address(), 0)
         assert world.of() == {}, odd
-
-
-def test_guest_whose_number_is_in_doubt_has_entries_that_say_so_alone() -> None:
-    questions = itertools.count(1)
-    world = World(ask=lambda: next(questions))
-    devices = {13: Device(b"tap1")}
-    world.registry.set_devices(devices, gap=False)
-    world.registry.answered(1)
-    world.registry.learn(HERE, address(), 0)
-    said = world.of()
-    assert len(said) == 1
-    world.registry.set_devices(devices, gap=True)
-    assert not world.registry.certain(HERE)
-    assert world.of() == dict.fromkeys(said, IN_DOUBT)
-    world.registry.answered(2)
-    assert world.of() == said
 
 
 def test_token_is_read_as_it_is_written_and_no_other_text() -> None:
@@ -280,16 +263,6 @@ def test_position_is_reached_when_haproxy_has_confirmed_it(follower: Follower) -
     follower.runtime.gate.send()
     assert follower.settle() == {"a": "2"}
     assert follower.map.has(second)
-
-
-def test_news_during_a_replacement_are_not_lost(follower: Follower) -> None:
-    follower.runtime.gate = Event()
-    follower.tell(HERE, **{f"k{number}": "1" for number in range(MANY + 1)})
-    let_hub_run()
-    follower.tell(HERE, k0="2")
-    follower.runtime.gate.send()
-    assert follower.settle() == {"k0": "2"}
-    assert follower.map.has(follower.map.position)
 
 
 def test_map_that_has_ended_keeps_no_guest_waiting_and_one_that_failed_does(

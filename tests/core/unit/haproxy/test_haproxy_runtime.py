@@ -170,16 +170,6 @@ def test_late_answer_of_a_command_is_not_that_of_the_next(foreign: Foreign, time
     assert foreign.runtime.ask("show map m;show map m") == "next\n\n" * 2
 
 
-@pytest.mark.parametrize("timeout", [0, 0.01])
-def test_part_of_a_late_answer_is_not_that_of_the_next(foreign: Foreign, timeout: float) -> None:
-    foreign.stays = True
-    foreign.answers = [PROMPT, b"late\n\n>", b" right\n\n> "]
-    foreign.runtime.hold()
-    with pytest.raises(HaproxyError, match="in time"):
-        foreign.runtime.ask("show table t", timeout=timeout)
-    assert foreign.runtime.ask("show map m") == "right\n\n"
-
-
 def test_no_command_follows_a_part_of_one(
     foreign: Foreign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,9 +206,3 @@ def test_held_connection_is_closed_while_a_command_waits(foreign: Foreign) -> No
         for sock in pair:
             sock.close()
     foreign.runtime.close()
-
-
-def test_held_connection_that_ends_is_an_error(foreign: Foreign) -> None:
-    foreign.answers = [b""]
-    with pytest.raises(HaproxyError, match="ended early"):
-        foreign.runtime.hold()

@@ -23,7 +23,7 @@ from dfmeta.inspect.facts import (
     Listener,
     Snapshot,
 )
-from dfmeta.inspect.finding import Finding, Status, by_files, healthy, listed, ok, unknown, wrong
+from dfmeta.inspect.finding import Finding, Status, by_files, healthy, ok, wrong
 from dfmeta.inspect.firewall import Syn
 from dfmeta.inspect.overlap import takes
 from dfmeta.model import Endpoint, Port, PortState
@@ -55,13 +55,6 @@ TAP = Interface(
     cvlans=(1,),
 )
 NAMES = {Endpoint(1): "tap1"}
-
-
-def test_unknown_is_no_fault_and_many_names_end_in_a_number() -> None:
-    assert healthy([ok("a", "b"), unknown("c", "d")])
-    assert not healthy([ok("a", "b"), wrong("c", "d", "e")])
-    assert listed(["a", "b"]) == "a, b"
-    assert listed(f"p{n}" for n in range(10)) == "p0, p1, p2, p3, p4, p5, p6, p7 and 2 more"
 
 
 # The host
@@ -159,22 +152,6 @@ def test_table_of_conntrack_is_a_fault_when_it_is_nearly_full() -> None:
         remedy = f"`sysctl -w net.netfilter.nf_conntrack_max={room}`"
         mended = checks_limits.conntrack(replace(facts, room=room), rate=1000)
         expect([(checks_limits.conntrack(facts, rate=1000), WRONG, text, remedy), (mended, OK, "")])
-
-
-def test_small_table_of_conntrack_is_no_fault_and_the_line_says_the_cost() -> None:
-    """A host with 1 GB of memory and the kernel's datapath has such a table."""
-    for guests in (None, 2):
-        small = ConntrackFacts(room=8192, count=31, guests=guests)
-        finding = checks_limits.conntrack(small, rate=1000)
-        soon = checks_limits.conntrack(replace(small, kept=30), rate=1000)
-        expect(
-            [
-                (finding, OK, "keeps its entry until 120 s after its end"),
-                (finding, OK, "nf_conntrack_max=240000`"),
-                (soon, OK, "until 30 s"),
-                (soon, OK, "nf_conntrack_max=60000`"),
-            ]
-        )
 
 
 def test_remedies_name_the_version_of_ip_that_they_are_for() -> None:

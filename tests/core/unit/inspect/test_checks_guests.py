@@ -1,4 +1,4 @@
-"""Doctor should name the guests that fail, by reason, however many they are."""
+"""Guests that fail, the probe, ports that are cut off, and the port that an operator means."""
 
 from __future__ import annotations
 
@@ -7,15 +7,36 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from os_ken.ofproto import ofproto_v1_3 as ofp
+from oslo_config import cfg
 
-from dfmeta.cli.gather import _known
-from dfmeta.exceptions import KeyRangeError
+from dfmeta.cli import gather
+from dfmeta.cli.gather import _known, with_cuts
+from dfmeta.exceptions import KeyRangeError, NotRunningError
+from dfmeta.flows.family import IPV6
 from dfmeta.flows.key import IN_PORT, SLOT6
+from dfmeta.inspect import cuts, which
 from dfmeta.inspect.checks_guests import ALL, KINDS, guests
-from dfmeta.inspect.facts import GuestFailure, KnownPort
+from dfmeta.inspect.checks_path import PathFacts, path
+from dfmeta.inspect.cuts import LINK_DOWN, NO_FWD, NO_RECV, PORT_DOWN, PortBits, cut_of
+from dfmeta.inspect.facts import GuestFailure, Interface, KnownPort, Snapshot
 from dfmeta.inspect.finding import SHOWN, Finding
-from tests.core.unit.inspect.values import OK, PORT, UNKNOWN, WRONG, expect
-from tests.core.unit.support import GUEST_IP6, GUEST_MAC, SERVICE6, address, address6
+from dfmeta.model import GuestAddress, PortKind, PortState
+from tests.core.unit.inspect.values import (
+    ADDRESS,
+    ADDRESS6,
+    INSTANCE,
+    OK,
+    PORT,
+    PORT6,
+    SERVICE6,
+    SETTINGS,
+    TAP6,
+    UNKNOWN,
+    WRONG,
+    expect,
+)
+from tests.core.unit.support import GUEST_IP6, GUEST_MAC, address, address6, port_desc
 
 NOW = datetime(2026, 11, 22, 14, 30, tzinfo=UTC)
 NO_RECORD = GuestFailure(404, "no record", "`dfmeta store put x`", NOW - timedelta(minutes=2), 12)
@@ -94,3 +115,243 @@ def test_a_row_of_the_daemons_is_read() -> None:
     for one in ({"key": "10.0.0.1"}, {"ip": "nonsense"}, {"ip": GUEST_IP6, "service": None}):
         with pytest.raises((ValueError, KeyRangeError)):
             known({**row, "addresses": [{**row["addresses"][0], **one}]})
+
+
+def test_probe_is_judged_for_each_version() -> None:
+    wanted = replace(SETTINGS, ip6=SERVICE6, host_ip6=TAP6.ip6).over(IPV6)
+    silent = PathFacts(cause="the host is silent")
+    six = path(silent, wanted)
+    expect(
+        [
+            (path(None, SETTINGS), UNKNOWN, "does not run"),
+            (path(PathFacts(asked=False, cause="not connected"), SETTINGS), UNKNOWN, "not connect"),
+            (path(PathFacts(answered=True, seconds=0.0012), SETTINGS), OK, "in 1.2 ms"),
+            (path(PathFacts(answered=True, whole=False), SETTINGS), WRONG, "incomplete TCP checks"),
+            (path(silent, SETTINGS), WRONG, "the host is silent"),
+            (path(PathFacts(answered=True), wanted), OK, "[fd00:a9fe:a9fe:a9fe::a9fe]:18080"),
+            (six, WRONG, "the host is silent", "firewall-ipv6 name", "`ip6tables-save`"),
+        ]
+    )
+    assert [path(silent, one).check for one in (SETTINGS, wanted)] == ["path", "path-ipv6"]
+    assert "rp_filter" not in six.remedy
+
+
+def test_no_probe_is_sent_by_a_switch_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it has no answer would show nothing about the host."""
+    for ip6 in ((), ("fe80::a9fe:a9fe",)):
+        answers = {"/service": {"ip6": ip6}}
+        monkeypatch.setattr(gather, "ask_agent", lambda _conf, place, found=answers: found[place])
+        facts = gather.path_facts(cfg.ConfigOpts(), silent=True)
+        assert bool(facts.ip6) == bool(ip6)
+        for one, wanted in ((facts, SETTINGS), (facts.ip6, SETTINGS.over(IPV6))):
+            if one is not None:
+                text = "the switch, which sends the SYN, does not answer"
+                expect([(path(one, wanted), UNKNOWN, text)])
+                assert path(one, wanted).text.endswith("see the line openflow")
+
+
+def test_results_of_both_versions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    one: dict[str, Any] = {
+        "sent": True,
+        "answered": True,
+        "cause": "",
+        "seconds": 0.5,
+        "whole_checksum": True,
+    }
+    plain = PathFacts(answered=True, seconds=0.5)
+    six = {**one, "answered": False, "cause": "c", "seconds": 2}
+    for document, facts in (
+        (one, plain),
+        ({**one, "ip6": None}, plain),
+        (
+            {**one, "ip6": six},
+            replace(plain, ip6=PathFacts(answered=False, cause="c", seconds=2.0)),
+        ),
+    ):
+        monkeypatch.setattr(gather, "ask_agent", lambda _conf, _path, found=document: found)
+        assert gather.path_facts(cfg.ConfigOpts()) == facts
+    for nonsense in ([], {**one, "ip6": 7}, {}):
+        monkeypatch.setattr(gather, "ask_agent", lambda _conf, _path, found=nonsense: found)
+        assert "of another version" in gather.path_facts(cfg.ConfigOpts()).cause
+
+
+def test_addresses_that_the_daemon_serves_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for document, ip6 in (
+        ({"ip": "169.254.169.254", "ip6": ["FE80::A9FE:A9FE", "fd00:ec2::254"]}, SERVICE6),
+        ({"ip": None, "ip6": []}, ()),
+        ({"ip6": ["nonsense"]}, ()),
+        ([], ()),
+        ({}, ()),
+    ):
+        monkeypatch.setattr(gather, "ask_agent", lambda _conf, _path, found=document: found)
+        assert gather.served_ip6(cfg.ConfigOpts()) == ip6
+    monkeypatch.setattr(gather, "ask_agent", _is_down)
+    assert gather.served_ip6(cfg.ConfigOpts()) == ()
+
+
+def _is_down(_conf: cfg.ConfigOpts, path: str) -> None:
+    raise NotRunningError(address="a", cause=f"{path} is answered with 404", remedy="r")
+
+
+MAC = "fa:16:3e:00:00:01"
+HIDDEN = "00:00:00:00:00:00"
+DOWN = "its device is down"
+NO_LINK = "its device has no link: the guest is off, or its own interface is down"
+OUT = "the switch sends no frames to it (no-forward)"
+IN = "the switch accepts no frames from it (no-receive)"
+MODIFY = "ovs-ofctl -O OpenFlow13 mod-port br-int tap1"
+
+
+def test_the_bits_are_openflows() -> None:
+    assert (cuts.PORT_DOWN, cuts.NO_RECV, cuts.NO_FWD, cuts.LINK_DOWN) == (
+        ofp.OFPPC_PORT_DOWN,
+        ofp.OFPPC_NO_RECV,
+        ofp.OFPPC_NO_FWD,
+        ofp.OFPPS_LINK_DOWN,
+    )
+    found = PortBits.of(port_desc(13, b"tap1", config=NO_FWD, state=LINK_DOWN))
+    assert found == PortBits(NO_FWD, LINK_DOWN, HIDDEN)
+
+
+def test_bits_that_cut_a_port_off_have_a_cause_and_a_remedy() -> None:
+    for bits, cause, remedy in (
+        (PortBits(PORT_DOWN, LINK_DOWN, MAC), DOWN, f"`{MODIFY} up`, or `ip link set tap1 up`"),
+        (PortBits(0, LINK_DOWN, MAC), NO_LINK, "start the guest"),
+        (PortBits(NO_RECV, ofp.OFPPS_LIVE, MAC), IN, f"`{MODIFY} receive`"),
+        (PortBits(NO_FWD, ofp.OFPPS_LIVE, MAC), OUT, f"`{MODIFY} forward`"),
+        (
+            *(PortBits(NO_FWD | NO_RECV, 0, MAC), f"{IN}, and {OUT}"),
+            f"`{MODIFY} receive`, and `{MODIFY} forward`",
+        ),
+        # A vhost-user port has no MAC; its link is down while no guest has it open.
+        (PortBits(0, LINK_DOWN, HIDDEN), NO_LINK, "start the guest"),
+        (PortBits(PORT_DOWN | NO_RECV, LINK_DOWN, HIDDEN), IN, f"`{MODIFY} receive`"),
+    ):
+        found = cut_of(bits, "tap1", bridge="br-int")
+        assert found is not None, bits
+        assert found.cause == cause, bits
+        assert found.remedy.startswith(remedy), bits
+        assert str(found) == f"{found.cause}: {found.remedy}"
+    for fine in (
+        None,
+        PortBits(0, ofp.OFPPS_LIVE, MAC),
+        PortBits(ofp.OFPPC_NO_PACKET_IN, ofp.OFPPS_LIVE, MAC),
+        # In another network namespace.
+        PortBits(PORT_DOWN, LINK_DOWN, HIDDEN),
+    ):
+        assert cut_of(fine, "tap1", bridge="br-int") is None, fine
+    both = PortBits(PORT_DOWN | NO_FWD, LINK_DOWN, MAC)
+    assert both.of_switch() == PortBits(NO_FWD, 0, MAC), "the others are the device's"
+
+
+def test_port_that_would_be_served_is_cut_off_by_the_switch() -> None:
+    off = PortBits(NO_RECV, 0, MAC)
+    for before, after in (
+        (PortState.SERVED, PortState.CUT_OFF),
+        (PortState.NO_CONNECTION, PortState.CUT_OFF),
+        (PortState.NO_INSTANCE, PortState.NO_INSTANCE),
+        (PortState.DEAD, PortState.DEAD),
+    ):
+        port = replace(PORT, state=before)
+        (found,) = with_cuts([port], {1: off}, "br-int")
+        assert found.state is after
+        assert found.cut is not None
+        assert found.fault == (str(found.cut) if after is PortState.CUT_OFF else "")
+        assert with_cuts([port], {2: off}, "br-int") == (port,)
+
+
+OTHER = replace(PORT, name="tap2", iface_id="b", mac="fa:16:3e:00:00:02", addresses={})
+SUBPORT = replace(PORT, vid=300)
+
+
+def test_value_of_the_operator_names_a_port_before_one_that_a_guest_chose() -> None:
+    other = replace(OTHER, instance="i2")
+    liar = replace(other, addresses={0: GuestAddress("fa:16:3e:00:00:09", ADDRESS.ip)})
+    namesake = replace(other, instance_name="tap1")
+    for ports, text, expected in (
+        ((PORT, other), str(ADDRESS.ip), (PORT,)),
+        ((PORT, other), "FA:16:3E:00:00:02", (other,)),
+        ((PORT, liar), str(ADDRESS.ip), (PORT, liar)),
+        ((PORT, liar), "fa:16:3e:00:00:09", (liar,)),
+        ((PORT, namesake), "tap1", (PORT,)),
+        ((PORT, namesake), "TAP1", ()),
+        ((replace(PORT, mac=""),), "web", ()),
+        ((PORT, OTHER), "tap1", (PORT,)),
+        ((PORT, OTHER), "a-port", (PORT,)),
+        ((PORT, OTHER), INSTANCE.upper(), (PORT, OTHER)),
+        ((replace(PORT, instance="", iface_id=""),), "", ()),
+        ((PORT6, other), str(ADDRESS6.ip), (PORT6,)),
+        ((PORT6, other), "FE80::F816:3EFF:FE00:1", (PORT6,)),
+        ((PORT6, other), "fe80:0:0:0:f816:3eff:fe00:0001", (PORT6,)),
+        ((PORT6, other), f"{ADDRESS6.ip}%eth0", (PORT6,)),
+        ((PORT, other), str(ADDRESS6.ip), ()),
+        ((PORT6,), "fe80::f816:3eff:fe00:2", ()),
+    ):
+        assert which.named(ports, text) == expected, text
+    assert which.named([PORT, replace(other, instance_name="web1")], "web1")[0].name == "tap2"
+
+
+def test_untagged_port_of_a_name_is_meant_unless_a_vlan_is_named() -> None:
+    ports = [PORT, SUBPORT]
+    assert which.with_vid(ports, None) == [PORT]
+    assert which.with_vid(ports, 300) == [SUBPORT]
+    assert which.with_vid(ports, 301) == []
+    assert which.with_vid([SUBPORT], None) == [SUBPORT]
+
+
+def test_port_on_a_trunks_bridge_is_meant_by_any_of_its_names() -> None:
+    ids = {"iface-id": "p1", "vm-uuid": INSTANCE}
+    snapshot = Snapshot(
+        interfaces=(
+            Interface("tap9", "tbr-1", external_ids=ids),
+            Interface("tpt-p1", "tbr-1", type="patch", external_ids={"iface-id": "p1"}),
+            Interface("tpi-p1", "br-int", type="patch", external_ids={"iface-id": "p1"}),
+        )
+    )
+    port = replace(PORT, name="tpi-p1", iface_id="p1", kind=PortKind.PARENT)
+    ports = [PORT, port, replace(port, name="tpi-p2", iface_id="p2")]
+    for text in ("tap9", "tpt-p1", "p1", "P1", INSTANCE, INSTANCE.upper()):
+        assert which.behind_trunk(ports, snapshot, text, bridge="br-int") == (port,), text
+    for text in ("tap1", "", "p2"):
+        assert which.behind_trunk(ports, snapshot, text, bridge="br-int") == (), text
+    subport = replace(port, kind=PortKind.SUBPORT)
+    assert which.behind_trunk([subport], snapshot, "tap9", bridge="br-int") == ()
+
+
+def test_port_without_flows_has_a_cause() -> None:
+    for port, cause in (
+        (replace(PORT, state=PortState.BROKEN, fault="a fault"), "a fault"),
+        (replace(PORT, state=PortState.DEAD), "switched it off"),
+        (replace(PORT, state=PortState.NO_OFPORT, ofport=None), "no port number"),
+    ):
+        assert cause in which.unusable(port)
+    assert which.unusable(PORT) == ""
+
+
+def test_interface_that_is_no_guests_port_has_a_cause() -> None:
+    command = "`ovs-vsctl set Interface {} external_ids:vm-uuid=<instance's UUID>`"
+    patch = Interface("int-br-ex", "br-int", type="patch", options={"peer": "phy-br-ex"})
+    tunnel = "its type is {}: a tunnel to other hosts"
+    for interface, *causes in (
+        (Interface("tap-metadata", "br-int", type="internal"), "leads to the proxy"),
+        (Interface("br-int", "br-int", type="internal"), "the bridge's own"),
+        *(
+            (Interface("t0", "br-int", type=kind), tunnel.format(kind))
+            for kind in ("vxlan", "geneve", "gre")
+        ),
+        (patch, "it leads to another bridge (phy-br-ex), and a guest behind that"),
+        (Interface("nic0", "br-int", type="dpdk"), "its type is dpdk, and such a port"),
+        (
+            Interface("tapd", "br-int", type="internal"),
+            *("belong to an agent", command.format("tapd")),
+        ),
+        (Interface("eth1", "br-int"), "neither an instance", command.format("eth1")),
+        (Interface("eth1", "br-ex"), "is on br-ex, not on br-int"),
+    ):
+        snapshot = Snapshot(interfaces=(interface,))
+        text = which.no_port(snapshot, interface.name, wanted=SETTINGS, running=True)
+        assert all(cause in text for cause in causes), text
+    nothing = which.no_port(Snapshot(), "x", wanted=SETTINGS, running=True)
+    assert nothing.startswith("no port of br-int has the name, iface-id, MAC, instance")
+    assert "does not run" not in nothing
+    assert "does not run" in which.no_port(Snapshot(), "x", wanted=SETTINGS, running=False)

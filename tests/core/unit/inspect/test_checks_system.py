@@ -1,14 +1,30 @@
-"""Judgements on the daemon's process, meters, limits and the system around it."""
+"""Judgements on the daemon's process, the system, Nova, Neutron, libvirt, the store and haproxy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from dfmeta.flows.classify import guest_syn
 from dfmeta.flows.pipeline import RATES, Purpose
-from dfmeta.inspect import checks_limits, checks_meters, checks_process, checks_system
+from dfmeta.host.process import read_haproxy
+from dfmeta.inspect import (
+    checks_haproxy,
+    checks_limits,
+    checks_meters,
+    checks_nova,
+    checks_process,
+    checks_sources,
+    checks_store,
+    checks_system,
+)
+from dfmeta.inspect.checks_haproxy import ChildFacts, EngineFacts, MapFacts, ProgramFacts
+from dfmeta.inspect.checks_nova import GuestFact, NovaFact
 from dfmeta.inspect.checks_process import CAPABILITIES, ProcessFacts, SocketFacts, VersionFacts
+from dfmeta.inspect.checks_sources import LibvirtFacts, NeutronFacts
+from dfmeta.inspect.checks_store import DiskFacts, LookupFacts, StoreFacts, TokenFacts
 from dfmeta.inspect.checks_system import (
     ClockFacts,
     CloudFacts,
@@ -19,7 +35,16 @@ from dfmeta.inspect.checks_system import (
 from dfmeta.inspect.facts import LimitFacts, MeterFact, Seen
 from dfmeta.inspect.finding import Finding
 from dfmeta.model import Endpoint
-from tests.core.unit.inspect.values import OK, SETTINGS, UNKNOWN, WRONG, expect, status
+from tests.core.unit.inspect.values import (
+    INSTANCE,
+    OK,
+    SETTINGS,
+    UNKNOWN,
+    WARNING,
+    WRONG,
+    expect,
+    status,
+)
 
 ALL = sum(1 << bit for bit in CAPABILITIES.values())
 DAEMON = ProcessFacts(1, capabilities=ALL, descriptors=9000, open=50, workers=(2, 3))
@@ -236,3 +261,296 @@ def test_socket_units_are_active_where_they_are_enabled() -> None:
             (inactive, WRONG, f"{guests} is enabled and inactive: ", commands),
         ]
     )
+
+
+URL = "http://n:8775"
+GOOD = NovaFact("n:8775", 404, 400)
+STORE = StoreFacts("/s/store.db", revision="0003", known=("0001", "0002", "0003"))
+SERVER = replace(STORE, shown="postgresql://h/d", file=False)
+
+
+def nova(fact: NovaFact, *, real: bool = False) -> Finding:
+    instance = INSTANCE if real else ""
+    return checks_nova.nova(fact, URL, instance=instance, project="p" if real else "")
+
+
+def test_nova_is_judged_by_its_answers_with_and_without_a_signature() -> None:
+    def fact(status: int = 0, unsigned: int = 0) -> NovaFact:
+        return NovaFact("n:8775", status, unsigned)
+
+    gone = NovaFact("n:8775", cause="gone", remedy="Look")
+    off = "service_metadata_proxy is off"
+    expect(
+        [
+            # A made-up instance that is not there shows that the signature was taken.
+            (nova(GOOD), OK, ""),
+            (nova(fact(404, 0)), OK, ""),
+            (nova(fact(200), real=True), OK, ""),
+            (nova(fact(403)), WRONG, "_secret here differs", "reload dfmeta-agent"),
+            (nova(fact(404, 404)), WRONG, off, "nova-api-metadata"),
+            (nova(fact(404, 200), real=True), WRONG, off, "nova-api-metadata"),
+            (
+                nova(GOOD, real=True),
+                *(WRONG, f"has no instance {INSTANCE} in project p", "openstack server show"),
+            ),
+            (nova(fact(200)), WRONG, "answers 200", "curl"),
+            (nova(fact(400), real=True), WRONG, "drops dfmeta's headers", "curl"),
+            (nova(fact(502), real=True), WRONG, "has failed (502)", "its log"),
+            (nova(gone), WRONG, "n:8775: gone", f"curl -sv {URL}"),
+        ]
+    )
+    for known in (GOOD, fact(200)):
+        assert known.takes_signature, "only such a host says which instances Nova has"
+    for one in (fact(403), fact(404, 404), fact(404, 200), fact(500), gone):
+        assert not one.takes_signature, one
+
+
+def test_guests_that_nova_does_not_have_are_named() -> None:
+    def guest(name: str, status: int) -> GuestFact:
+        return GuestFact(name, INSTANCE, "p", status)
+
+    guests, good = checks_nova.guests, [guest(f"tap{number}", 200) for number in range(8)]
+    lost = guests([*good, guest("tap8", 404), guest("tap9", 404)], of=200)
+    show = f"`openstack server show {INSTANCE} -c project_id`"
+    whole = "each of 8 queried guests, of 200 with a project"
+    expect(
+        [
+            (guests([*good, guest("tap8", 0)], of=200), OK, whole),
+            (lost, WRONG, "(404) for 2 of 10 queried guests, of 200 with", show),
+            (lost, WRONG, f"tap8 (instance {INSTANCE}, project p), tap9 ("),
+            (guests([*good, guest("tap8", 500)], of=9), WRONG, "tap8 (500)"),
+            (guests([guest("tap8", 0)], of=9), UNKNOWN, ""),
+            (guests([], of=9), UNKNOWN, ""),
+        ]
+    )
+
+
+def test_libvirt_may_be_missing_unless_it_is_wanted() -> None:
+    missing = LibvirtFacts(missing=("/run/libvirt/qemu",))
+    there = LibvirtFacts(folders=("/run/libvirt/qemu",), domains=2, active=1)
+    denied = checks_sources.libvirt(LibvirtFacts(error="/etc/q: denied"), wanted=False)
+    expect(
+        [
+            (checks_sources.libvirt(missing, wanted=False), OK, ""),
+            (checks_sources.libvirt(missing, wanted=True), WRONG, ""),
+            (checks_sources.libvirt(there, wanted=True), OK, "2 domains"),
+            (denied, WRONG, "", "`namei -l /etc/q`"),
+        ]
+    )
+
+
+def test_neutrons_ports_are_those_of_this_host() -> None:
+    asked = NeutronFacts(asked={"id": "tap1"})
+    elsewhere = replace(asked, seen={"id": "else"})
+    expect(
+        [
+            (checks_sources.neutron(NeutronFacts(), "h"), OK, ""),
+            (checks_sources.neutron(asked, "h"), WRONG, ""),
+            # An account that sees ports and not their hosts is no fault; one may be migrating.
+            *(
+                (checks_sources.neutron(replace(asked, seen=seen), "h"), OK, "")
+                for seen in ({"id": ""}, {"id": "h"}, {"id": "h", "other": "else"})
+            ),
+            (checks_sources.neutron(elsewhere, "h"), WRONG, "", "[neutron] host = else"),
+            *(
+                (
+                    checks_sources.neutron(NeutronFacts(cause="no", status=code), "h"),
+                    WRONG,
+                    "",
+                    word,
+                )
+                for code, word in ((401, "token issue"), (403, "role add"), (0, "list"))
+            ),
+        ]
+    )
+
+
+def test_database_of_the_store() -> None:
+    database, schema = checks_store.database, checks_store.schema
+    gone, cut = replace(STORE, there=False), replace(STORE, cut=True)
+    expect(
+        [
+            (database(STORE, running=True), OK, ""),
+            (database(SERVER, running=True), OK, ""),
+            (checks_store.files(STORE), OK, ""),
+            (database(gone, running=False), OK, ""),
+            (database(gone, running=True), WRONG, "", "store restore"),
+            (database(cut, running=True), WRONG, "truncated to 0 bytes", "store restore FILE`"),
+            (database(replace(STORE, cause="no"), running=True), WRONG, "", "sqlite3"),
+            (database(replace(SERVER, cause="no"), running=True), WRONG, "", "pg_isready"),
+            (schema(STORE, running=True), OK, ""),
+            *(
+                (schema(replace(STORE, revision=revision), running=running), expected, "")
+                for revision, running, expected in (
+                    ("0002", False, OK),
+                    (None, False, OK),
+                    ("0002", True, WRONG),
+                    (None, True, WRONG),
+                    ("0004", False, WRONG),
+                    ("0004", True, WRONG),
+                )
+            ),
+        ]
+    )
+    remedy = database(cut, running=True).remedy
+    assert remedy.startswith("restore a backup: "), "it is not begun anew"
+
+
+def test_store_that_ours_asks_and_tokens() -> None:
+    lookup = checks_store.lookup
+    expect([(lookup(LookupFacts("u", code)), OK, "") for code in (200, 404)])
+    expect([(lookup(LookupFacts("u", code)), WRONG, str(code)) for code in (401, 403, 302, 500)])
+    expect([(lookup(LookupFacts("u", cause="gone")), WRONG, "cannot be queried: gone")])
+    for facts, expected in (
+        (TokenFacts("/t", valid=1), OK),
+        (TokenFacts("/t", valid=1, expired=1), OK),
+        (TokenFacts("/t", expired=1), WRONG),
+        (TokenFacts("/t", there=False), WRONG),
+        (TokenFacts("/t", cause="line 1", remedy="Mend"), WRONG),
+    ):
+        assert status(checks_store.tokens(facts)) is expected, facts
+
+
+def test_room_on_the_disk() -> None:
+    for facts, expected in (
+        (DiskFacts(10 << 30, 20 << 30), OK),
+        (DiskFacts(10 << 30, 20 << 30, inodes=1000), OK),
+        (DiskFacts(100 << 20, 20 << 30), WRONG),
+        (DiskFacts(10 << 30, 20 << 30, inodes=1), WRONG),
+        # A small one of its own is not to be half empty.
+        (DiskFacts(10 << 20, 100 << 20), OK),
+    ):
+        assert status(checks_store.disk(facts, "/var/lib/dfmeta")) is expected, facts
+
+
+NOW = datetime(2026, 11, 25, tzinfo=UTC)
+PROGRAM = ProgramFacts(binary="/usr/sbin/haproxy", version="2.6.12", user="nobody")
+ENGINE = EngineFacts(pid=7, version="2.6.12", connections=5, maxconn=100, map=MapFacts(entries=3))
+CHILD = ChildFacts(user="nobody", uid=65534, capabilities=0, descriptors=712, open=30)
+
+
+def process(
+    engine: EngineFacts = ENGINE, child: ChildFacts | None = CHILD, *, wanted: str = "nobody"
+) -> Finding:
+    (finding,) = checks_haproxy.process(engine, child, wanted=wanted, now=NOW)
+    return finding
+
+
+def test_haproxy_in_order() -> None:
+    found = [
+        checks_haproxy.program(PROGRAM, ENGINE),
+        process(),
+        checks_haproxy.files(ENGINE, CHILD),
+        checks_haproxy.connections(ENGINE),
+        checks_haproxy.guest_map(ENGINE),
+    ]
+    assert {status(one) for one in found} == {OK}
+    assert [one.text for one in found] == [
+        "haproxy 2.6.12, /usr/sbin/haproxy",
+        "haproxy (pid 7) runs as user nobody without capabilities",
+        "30 of 712 files of haproxy are open",
+        "guests have 5 of 100 connections",
+        "haproxy's map has the 3 addresses of its guests",
+    ]
+    silent = list(checks_haproxy.silent())
+    assert [status(one) for one in silent] == [UNKNOWN] * 4
+
+
+def test_program_that_cannot_be_used_or_was_upgraded() -> None:
+    lacking, newer = ProgramFacts(cause="it is gone", remedy="Install"), "2.6.13"
+    for engine, goes_on in ((ENGINE, True), (None, False), (EngineFacts(), False)):
+        found = checks_haproxy.program(lacking, engine)
+        expect([(found, WRONG, "it is gone", "Install")])
+        assert ("the one that runs goes on" in found.text) == goes_on
+        text = f"haproxy {newer} is installed, but 2.6.12 runs" if goes_on else ""
+        remedies = ["systemctl reload dfmeta-agent"] if goes_on else []
+        upgraded = checks_haproxy.program(replace(PROGRAM, version=newer), engine)
+        expect([(upgraded, WARNING if goes_on else OK, text, *remedies)])
+
+
+def test_process_that_does_not_answer_or_has_privileges() -> None:
+    log = "journalctl -u dfmeta-agent"
+    runs_as = "it has to run as user nobody"
+    for engine, text in (
+        (EngineFacts(fault="it ended at its start"), "no haproxy runs: it ended at its start"),
+        (EngineFacts(), "no haproxy runs: dfmeta-agent is about to start it"),
+        (replace(ENGINE, fault="no answer"), "(pid 7) does not answer dfmeta-agent: no answer"),
+        (replace(ENGINE, failed_replacement="it ended"), "has not started: it ended"),
+    ):
+        expect([(process(engine, None), WRONG, text, log)])
+    for child, text in (
+        (replace(CHILD, user="root", uid=0), "user root with no capability"),
+        (replace(CHILD, capabilities=1 << 12), "user nobody with capabilities 0x1000"),
+        (replace(CHILD, user="daemon", uid=1), "user daemon with no capability"),
+    ):
+        expect([(process(child=child), WRONG, text), (process(child=child), WRONG, runs_as)])
+    own = replace(CHILD, user="dfmeta", uid=900)
+    expect(
+        [
+            (process(child=own, wanted=""), OK, ""),  # The daemon is not root.
+            (process(child=None), UNKNOWN, ""),
+            (checks_haproxy.files(ENGINE, None), UNKNOWN, ""),
+        ]
+    )
+
+
+def test_restart_after_a_fault_is_a_warning_for_an_hour() -> None:
+    fault = replace(ENGINE, restarts=2, last_fault="hangs")
+    twice = "started again 2 times after a fault"
+    late = process(replace(fault, last_restart=NOW - timedelta(hours=2)))
+    once = replace(fault, restarts=1, last_restart=NOW + timedelta(seconds=1))
+    expect(
+        [
+            (
+                process(replace(fault, last_restart=NOW - timedelta(minutes=5))),
+                *(WARNING, f"{twice}, the last time 5 min ago: it hangs"),
+            ),
+            (late, OK, f"it was {twice}"),
+            (process(once), WARNING, "again once after a fault, the last time 0 s ago"),
+        ]
+    )
+
+
+def test_limits_are_named_before_they_are_reached() -> None:
+    for taken, expected in ((89, OK), (90, WARNING), (100, WRONG)):
+        remedies = [] if expected is OK else ["raise [haproxy] maxconn"]
+        for found in (
+            checks_haproxy.files(ENGINE, replace(CHILD, open=taken, descriptors=100)),
+            checks_haproxy.connections(replace(ENGINE, connections=taken)),
+        ):
+            expect([(found, expected, f"{taken} of 100", *remedies)])
+    expect([(checks_haproxy.connections(replace(ENGINE, connections=None)), UNKNOWN, "")])
+
+
+def test_map_that_differs_is_a_fault_in_numbers() -> None:
+    other = MapFacts(entries=9, missing=1, superfluous=2, different=3)
+    text = "1 missing, 2 superfluous, 3 different, of 9 entries"
+    expect(
+        [
+            (checks_haproxy.guest_map(replace(ENGINE, map=other)), WRONG, text),
+            (checks_haproxy.guest_map(replace(ENGINE, map=None)), UNKNOWN, ""),
+        ]
+    )
+
+
+def test_process_is_read_in_proc_if_it_is_the_daemons(tmp_path: Path) -> None:
+    folder = tmp_path / "7"
+    (folder / "fd").mkdir(parents=True)
+    for name in "01":
+        (folder / "fd" / name).symlink_to("/dev/null")
+    capabilities = "CapInh:\t0\nCapPrm:\t1000\nCapEff:\t0\nCapAmb:\t1\n"
+    (folder / "status").write_text(f"PPid:\t5\nUid:\t65534\t65534\t65534\t65534\n{capabilities}")
+    (folder / "limits").write_text("Max open files            8704      8704      files\n")
+    found = read_haproxy(7, 5, proc=tmp_path)
+    assert found is not None
+    assert (found.uid, found.capabilities) == (65534, 0x1001)
+    assert (found.descriptors, found.open) == (8704, 2)
+    assert read_haproxy(7, 6, proc=tmp_path) is None
+    assert read_haproxy(8, 5, proc=tmp_path) is None
+    (folder / "status").write_text(f"PPid:\t5\nUid:\t4000123 4000123\n{capabilities}")
+    (folder / "limits").write_text("Max open files  unlimited  unlimited  files\n")
+    found = read_haproxy(7, 5, proc=tmp_path)
+    assert found is not None
+    assert (found.user, found.descriptors) == ("4000123", 1 << 30)
+    (folder / "status").write_text("PPid:\t5\nUid:\t4000123 4000123\nCapInh:\t0\n")
+    assert read_haproxy(7, 5, proc=tmp_path) is None

@@ -8,18 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.flows.key import SLOT6
-from dfmeta.flows.pipeline import Layout, Purpose
-from dfmeta.inspect import legs
+from dfmeta.flows.pipeline import BR_META, Layout, Purpose
+from dfmeta.inspect import legs, meta_legs
 from dfmeta.inspect.facts import KnownPort
+from dfmeta.inspect.meta_legs import Beyond
 from dfmeta.inspect.tracing import Trace, packet, parse
 from dfmeta.model import PortState
 from tests.core.unit.inspect.values import (
     ADDRESS,
     ADDRESS6,
+    IP,
+    META_IP,
+    META_MAC,
+    META_PORT,
+    META_TAP,
     PORT,
     PORT6,
     TAP,
     TAP6,
+    TAP_TO_META,
     recorded,
 )
 
@@ -245,3 +252,109 @@ def test_legs_of_ipv6_stop_in_words() -> None:
     ):
         assert neighbour(text).stop.startswith("neighbour discovery: "), stop
         assert stop in neighbour(text).stop, stop
+
+
+META_THERE, ON_META, META_BACK = (
+    recorded("meta-there"),
+    recorded("meta-beyond"),
+    recorded("meta-back"),
+)
+NO_FLOW = """\
+bridge("br-meta")
+-----------------
+ 0. reg0=0x2, priority 0
+    drop
+
+Final flow: unchanged
+"""
+BEYOND = Beyond(
+    bridge="br-meta",
+    tap=META_TAP,
+    layout=Layout(pipeline=BR_META),
+    patch="phy-br-meta",
+    label=META_MAC,
+    key=META_IP,
+    service=IP,
+)
+ENDS = {"port": "int-br-meta", "peer": "phy-br-meta", "bridge": "br-meta"}
+
+
+def test_integration_bridge_writes_the_meta_mac() -> None:
+    def judged(text: str) -> str:
+        return legs.there(
+            parse(text).first, META_PORT, tap=TAP_TO_META, layout=Layout(), label=META_MAC
+        ).stop
+
+    assert judged(META_THERE) == ""
+    elsewhere = META_THERE.replace("    output:3", "    output:4", 1)
+    assert judged(elsewhere) == "its flow does not lead to the patch port (3)"
+    other = META_THERE.replace(
+        "dl_src=fa:16:ee:00:00:03,dl_dst=02", "dl_src=fa:16:ee:00:00:04,dl_dst=02"
+    )
+    assert "dl_src is fa:16:ee:00:00:04 and should be fa:16:ee:00:00:03" in judged(other)
+
+
+def test_syn_reaches_tap_meta() -> None:
+    leg = BEYOND.there(parse(ON_META))
+    assert leg.stop == ""
+    assert [step.split(",")[0] for step in leg.steps] == [
+        "meta classification: meta-from-patch",
+        "meta source: meta-source",
+        "meta proxy: meta-to-proxy",
+    ]
+
+
+def without(text: str, table: int) -> str:
+    """A trace in which the flow of one table is missing."""
+    kept, skipped = [], False
+    for line in text.splitlines():
+        starts = line.lstrip().startswith(f"{table}. ")
+        skipped = starts or (skipped and line.startswith("    "))
+        if starts:
+            kept.append(f"{table}. No match.")
+        elif not skipped:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def test_syn_that_a_table_of_the_second_bridge_stops() -> None:
+    mac, missing = "the Meta MAC fa:16:ee:00:00", "flow is missing"
+    for text, stop in (
+        (NO_FLOW, f"meta classification table: the meta-from-patch {missing}"),
+        (without(ON_META, 80), f"meta source table: the meta-source flow of {mac}"),
+        (
+            without(ON_META, 87),
+            "meta proxy table: the meta-to-proxy flow to 169.254.169.254 is missing",
+        ),
+    ):
+        assert BEYOND.there(parse(text)).stop.startswith(f"on br-meta: stops in the {stop}")
+
+
+def test_flow_of_another_program_and_one_that_leads_elsewhere() -> None:
+    strange = ON_META.replace("priority 200, cookie 0x64666d6501220046", "priority 201, cookie 0x7")
+    assert "another program's flow (cookie 0x7, priority 201" in BEYOND.there(parse(strange)).stop
+    astray = ON_META.replace("    output:1", "    output:5")
+    end = "on br-meta: its flow does not lead to the port tap-meta (1)"
+    assert BEYOND.there(parse(astray)).stop == end
+    other = ON_META.replace(
+        "nw_src=240.0.0.3,nw_dst=240.0.0.1", "nw_src=240.0.0.4,nw_dst=240.0.0.1"
+    )
+    assert "nw_src is 240.0.0.4 and should be 240.0.0.3" in BEYOND.there(parse(other)).stop
+
+
+def test_answer_reaches_the_patch() -> None:
+    found = parse(META_BACK)
+    leg = BEYOND.back(found.on("br-meta"))
+    assert (leg.stop, len(leg.steps)) == ("", 2)
+    assert (
+        meta_legs.not_crossed(found, port="phy-br-meta", peer="int-br-meta", bridge="br-int") == ""
+    )
+    lost = BEYOND.back(parse(without(META_BACK, 91)).on("br-meta")).stop
+    assert lost == (
+        "on the return path: on br-meta: stops in the meta reply table: the meta-reply flow to "
+        "240.0.0.3 is missing"
+    )
+    tagged = parse(
+        META_BACK.replace("Final flow: tcp,in_port=1,vlan_tci=0x0000", "Final flow: tcp,dl_vlan=1")
+    )
+    assert BEYOND.back(tagged.on("br-meta")).stop.endswith("it leaves with a VLAN tag")

@@ -1,4 +1,4 @@
-"""libvirt's files should be read once, each for itself, and never before the question."""
+"""libvirt's files should be read once, each for itself; the store should name projects."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from pathlib import Path
 import eventlet
 import pytest
 
-from dfmeta.exceptions import SourceError
+from dfmeta.exceptions import SourceError, StoreError
 from dfmeta.model import Port
 from dfmeta.ports import folders as folders_module
 from dfmeta.ports.domain import Domain
 from dfmeta.ports.folders import Folders
 from dfmeta.ports.libvirt import PAUSE, LibvirtSource
+from dfmeta.ports.records import StoreSource
 from dfmeta.ports.sources import Ownership, Question
+from dfmeta.store.db.repository import Repository
 from tests.harness.domains import Interface, definition, status, write
 from tests.harness.tier import CLOCK
 
@@ -113,9 +115,33 @@ def test_questions_at_once_share_a_scan(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(scans) <= 2
 
 
-def test_of_many_domains_only_changed_files_are_parsed(tmp_path: Path, parsed: list[bytes]) -> None:
-    for number in range(50):
-        write(tmp_path, str(number), run(A.replace("6a7b", f"{number:04x}")))
-    folders = Folders([tmp_path])
-    assert len(folders.scan().domains) == len(folders.scan().domains) == 50
-    assert len(parsed) == 50
+QUESTION = Question(Port(name="tap0", row="r", ofport=1, instance_id=A), 0.0)
+
+
+def test_a_record_gives_project_and_name(tmp_path: Path) -> None:
+    with Repository(f"sqlite:///{tmp_path}/store.db") as repository:
+        source = StoreSource(repository.get)
+        assert source.find(QUESTION) == Ownership()
+        repository.put(A, document={"name": "web\n1"}, project_id="p")
+        assert source.find(QUESTION) == Ownership(A, "p", "web 1")
+        repository.put(A, document={"name": 5}, project_id=None)
+        assert source.find(QUESTION) == Ownership(A)
+
+
+class Damaged:
+    """A record that another program has spoilt."""
+
+    project_id = "a b"
+    metadata = "{"
+
+
+def test_a_damaged_record_gives_what_is_left() -> None:
+    assert StoreSource(lambda _id: Damaged()).find(QUESTION) == Ownership(A)
+
+
+def test_a_database_that_fails_is_told() -> None:
+    def fail(_id: str) -> None:
+        raise StoreError(cause="locked")
+
+    with pytest.raises(SourceError, match="locked"):
+        StoreSource(fail).find(QUESTION)

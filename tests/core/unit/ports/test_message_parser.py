@@ -54,13 +54,6 @@ def test_a_message_is_what_the_parser_of_ovs_takes_it_for(message: dict[str, Any
     assert read(iter([text])) == read(iter([text]), ovs.json.Parser)
 
 
-def test_the_next_message_is_not_touched() -> None:
-    parser = MessageParser()
-    assert parser.feed('{"id":1}{"id":2}') == 8
-    assert parser.feed('{"id":2}') == 0
-    assert parser.finish() == {"id": 1}
-
-
 def test_an_invalid_message_is_an_error_at_once() -> None:
     for text, error in (
         ("[]", "a message must be an object"),

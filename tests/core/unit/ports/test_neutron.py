@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -120,25 +119,6 @@ def test_an_account_or_a_catalogue_that_does_not_fit_is_told(api: MakeApi) -> No
         api(keyfile="/nowhere")
     # The next configuration is another.
     assert dfmeta.conf.load([], prog="test").neutron.timeout == 2
-
-
-def test_an_answer_that_is_nested_too_deeply_or_without_endpoint_is_none() -> None:
-    class Session:
-        content = b"["
-
-        def get_endpoint(self, **_where: object) -> None:
-            return None
-
-        def request(self, _url: str, _method: str, **_options: object) -> Session:
-            return self
-
-        def json(self) -> object:
-            return json.loads("[" * 100_000)
-
-    with pytest.raises(SourceError, match="catalogue"):
-        NeutronApi(Session(), host="h", where={}).on_host()
-    with pytest.raises(SourceError, match="not JSON"):
-        NeutronApi(Session(), host="h", where={}, endpoint="http://n").on_host()
 
 
 class Recording:

@@ -1,4 +1,4 @@
-"""The resolver should ask the sources it needs in order, and mix up no ports' answers."""
+"""The resolver should ask its sources in order, and mix up no ports' answers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,80 @@ from dfmeta.exceptions import SourceError
 from dfmeta.model import Port, PortId, PortKind, PortState
 from dfmeta.ports import resolver as module
 from dfmeta.ports.resolver import Resolver
-from dfmeta.ports.sources import INSTANCE, NAME, PORT_PROJECT, PROJECT, Ownership, Question
+from dfmeta.ports.sources import (
+    FIELDS,
+    INSTANCE,
+    NAME,
+    PORT_PROJECT,
+    PROJECT,
+    Ownership,
+    Question,
+    SourceAnswer,
+    instance_of,
+    merge,
+    name_of,
+    open_fields,
+    project_of,
+)
 from tests.harness.examples import examples
 from tests.harness.tier import CLOCK
+
+values = st.sampled_from(["", "1", "2"])
+founds = st.builds(
+    Ownership, instance_id=values, project_id=values, instance_name=values, port_project=values
+)
+answers = st.lists(
+    st.builds(
+        SourceAnswer,
+        source=st.sampled_from(["a", "b", "c"]),
+        found=founds,
+        unverified=st.booleans(),
+    ),
+    max_size=5,
+)
+
+
+@given(answers, st.booleans())
+def test_each_value_is_the_first_that_is_about_the_same_instance(
+    given_answers: list[SourceAnswer], port_project: bool
+) -> None:
+    port = merge(ROW, given_answers, port_project=port_project)
+    known = next((a.found.instance_id for a in given_answers if a.found.instance_id), "")
+    expected, first = dict.fromkeys(FIELDS, ""), ""
+    for answer in given_answers:
+        if first and answer.found.instance_id not in ("", first):
+            continue
+        first = first or answer.found.instance_id
+        for name in FIELDS:
+            expected[name] = expected[name] or getattr(answer.found, name)
+    assert port.instance_id == known == expected[FIELDS[0]]
+    assert port.instance_name == expected[FIELDS[2]]
+    if expected["project_id"] or not port_project:
+        assert port.project_id == expected["project_id"]
+    assert set(port.sources) == {name for name in FIELDS if getattr(port, name)}
+    hosts = {a.found.instance_id for a in given_answers if not a.unverified}
+    assert port.unverified == (bool(port.instance_id) and port.instance_id not in hosts)
+    assert Question(port, 0.0).proven == (bool(port.instance_id) and not port.unverified)
+
+
+def test_a_ports_own_project_is_marked_and_stays_open() -> None:
+    given_answers = [SourceAnswer("neutron", Ownership("i", port_project="p"), unverified=True)]
+    port = merge(ROW, given_answers, port_project=True)
+    assert port.sources["project_id"] == "neutron (port)"
+    assert "project_id" in open_fields(port)
+    better = merge(
+        ROW, [*given_answers, SourceAnswer("libvirt", Ownership("i", "q"))], port_project=True
+    )
+    assert (better.project_id, better.unverified) == ("q", False)
+
+
+def test_what_comes_from_outside_is_cleaned() -> None:
+    assert instance_of(" 6A7B1C1E-0D5F-4E0E-8D61-1F5B1F6F3F10 ")[:8] == "6a7b1c1e"
+    assert instance_of("dhcp-1") == ""
+    assert project_of(" p ") == "p"
+    assert project_of("a b") == project_of("a\nb") == project_of("x" * 300) == ""
+    assert name_of(" a\x1b[2J\n b ") == "a [2J b"
+
 
 ROW = Port(name="tap0", row="r", ofport=1, iface_id="port", mac="m")
 ALL = frozenset({INSTANCE, PROJECT, NAME})
@@ -182,14 +253,6 @@ def test_a_conflict_or_a_defect_costs_its_answer_alone(caplog: pytest.LogCapture
     world.resolver.update(ROW)
     until(lambda: world.port.project_id == "p")
     assert "Identity source a failed" in caplog.text
-
-
-def test_it_is_asked_again_while_it_knows_nothing() -> None:
-    world = World(["a"], a := Fake("a"))
-    world.resolver.update(ROW)
-    until(lambda: len(a.asked) > 3)
-    a.says("i", "p")
-    until(lambda: world.port.instance_id == "i")
 
 
 def test_a_source_that_fails_rests_and_holds_up_no_other() -> None:

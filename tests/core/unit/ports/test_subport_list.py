@@ -257,16 +257,3 @@ def test_of_any_list_the_entries_are_valid_and_single(entries: list[Any]) -> Non
         # Its members are read as the same entry.
         assert parse(json.dumps([entry.members()])).entries == {vid: entry}
     assert bool(found.faults) == (len(found.entries) < len(entries))
-
-
-@settings(deadline=None, max_examples=examples(50))
-@given(st.lists(st.integers(1, 6), max_size=8), st.integers(1, 6), st.text())
-def test_changes_of_one_vlan_id_leave_the_others(vids: list[int], vid: int, odd: str) -> None:
-    listed = text(*({"vid": one} for one in vids))
-    for changed in (with_entry(listed, Entry(vid, port_id="new")), without(listed, vid)):
-        left = [one for one in json.loads(changed or "[]") if one["vid"] != vid]
-        assert left == [{"vid": one} for one in vids if one != vid]
-    assert parse(with_entry(listed, Entry(vid))).entries[vid] == Entry(vid)
-    assert vid not in parse(without(listed, vid)).entries
-    found = parse(odd)
-    assert not (found.entries and found.faults) or odd.startswith("[")

@@ -82,18 +82,6 @@ def test_with_parent_a_subport_is_its_vm() -> None:
     assert world.ports["sub"].state is PortState.NO_INSTANCE
 
 
-def test_a_subport_whose_tags_reach_the_bridge_has_its_parents_row() -> None:
-    world = World()
-    vm = replace(VM, name="tap1")
-    sub = replace(NAMED, name="tap1", row="vm", vid=100, parent="tap1")
-    world.stage.put(sub)
-    world.stage.put(vm)
-    world.stage.put(replace(NAMED, parent="tap1"))
-    assert world.ports["sub"].project_id == "p"
-    world.stage.forget(sub.id)
-    assert world.put(replace(NAMED, parent="tap1")).project_id == "p"
-
-
 ANY = st.builds(
     Port,
     name=st.sampled_from(["a", "b", "c"]),

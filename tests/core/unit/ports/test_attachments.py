@@ -1,12 +1,51 @@
-"""The rows and entries of subports should say which attachments work, and which are over."""
+"""Refusals of Neutron, and which attachments work by the rows and entries of subports."""
 
 from __future__ import annotations
 
+from dfmeta.exceptions import (
+    AttachDriverError,
+    AttachError,
+    AttachNetworkError,
+    AttachQuotaError,
+    SourceError,
+)
+from dfmeta.ports import attach_refusals as refusals
 from dfmeta.ports.attach_entries import claims_of
 from dfmeta.ports.attach_wired import WiredState
 from dfmeta.ports.one_change import PortRow, Rows
 from dfmeta.ports.subport_list import KEY, Claim
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
+
+SECRET = "port 5b7e94c9 of the network 066a2caf"
+
+
+def test_a_refusal_is_about_one_attachment_or_the_whole_request() -> None:
+    driver = AttachDriverError
+    table: list[tuple[int, str, type[AttachError], str, bool]] = [
+        (409, "SubPortMtuGreaterThanTrunkPortMtu", AttachNetworkError, "larger MTU", False),
+        (409, "MacAddressInUse", AttachNetworkError, "the MAC is in use", False),
+        (409, "OverQuota", AttachQuotaError, "quota of ports", False),
+        (400, "InvalidIpForSubnet", AttachNetworkError, "not one of the network", False),
+        (409, "PortInUse", driver, "refuses the port", False),
+        (404, "SecurityGroupNotFound", driver, "refuses the port", False),
+        (400, "", driver, "refuses the port", False),
+        (404, "TrunkNotFound", driver, "no parent of a trunk", True),
+        (409, "TrunkInErrorState", driver, "the status ERROR", True),
+        (409, "TrunkDisabled", driver, "switched off", True),
+        (0, "", driver, "Neutron does not answer", True),
+        (500, "HTTPInternalServerError", driver, "Neutron does not answer", True),
+        (503, "", driver, "Neutron does not answer", True),
+        (401, "", driver, "refuses the account", True),
+        (403, "PolicyNotAuthorized", driver, "refuses the account", True),
+    ]
+    for status, kind, made, cause, whole in table:
+        failure = SourceError(source="neutron", cause=SECRET, status=status, kind=kind)
+        error = refusals.of(failure)
+        assert type(error) is made, kind
+        assert cause in str(error.cause), kind
+        assert bool(error.fields.get("whole")) is whole, kind
+        assert SECRET not in error.line
+
 
 OWN = Claim(100, INSTANCE, "p1")
 STATE = WiredState(
