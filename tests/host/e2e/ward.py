@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness.agent import Agent, Options, ini, program
 from tests.harness.guest import Guest
-from tests.harness.neutron_server import PASSWORD
+from tests.harness.neutron import PASSWORD
 from tests.harness.nova import SECRET
 from tests.harness.ovs import OpenvSwitch
 from tests.host.e2e.support import NOVA_OPTIONS, project_ids

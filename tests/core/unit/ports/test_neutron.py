@@ -20,7 +20,7 @@ from dfmeta.ports.sources import Ownership, Question
 from dfmeta.runtime import clock
 from tests.harness import neutron as harness
 from tests.harness.closing import serving
-from tests.harness.neutron_server import Server
+from tests.harness.neutron import Server
 
 A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 
