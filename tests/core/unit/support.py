@@ -59,8 +59,6 @@ HERE = Endpoint(13)
 
 
 class Clock:
-    """Seconds that a test sets."""
-
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
 
@@ -82,12 +80,10 @@ def packet_ins(outcome: str) -> float:
 
 
 def address(ip: str = GUEST_IP, mac: str = GUEST_MAC) -> GuestAddress:
-    """What a guest calls itself."""
     return GuestAddress(mac, IPv4Address(ip))
 
 
 def address6(ip: str = GUEST_IP6, mac: str = GUEST_MAC, service: str = SERVICE6[0]) -> GuestAddress:
-    """An IPv6 address of a guest, and the address of the service that it uses."""
     return GuestAddress(mac, IPv6Address(ip), IPv6Address(service))
 
 
@@ -166,7 +162,6 @@ def syn6(
     service: str = SERVICE6[0],
     source_port: int = 40000,
 ) -> bytes:
-    """A SYN over IPv6 to the service."""
     head = ipv6.ipv6(src=ip, dst=service, nxt=6)
     return _frame(mac, 0x86DD, head, tcp.tcp(source_port, 80, bits=0x02))
 
@@ -264,8 +259,6 @@ class Listener:
 
 
 class Sent(NamedTuple):
-    """One message to the switch, as it went over the wire."""
-
     kind: int
     xid: int
     raw: bytes
@@ -273,8 +266,6 @@ class Sent(NamedTuple):
 
 
 class PacketOut(NamedTuple):
-    """The body of an OFPT_PACKET_OUT."""
-
     in_port: int
     buffer_id: int
     actions: list[Any]
@@ -282,8 +273,6 @@ class PacketOut(NamedTuple):
 
 
 class MeterMod(NamedTuple):
-    """The body of an OFPT_METER_MOD."""
-
     command: int
     flags: int
     meter: int
@@ -300,7 +289,6 @@ class Bundle(NamedTuple):
 
 
 def unpack(data: bytes) -> list[Sent]:
-    """Read a stream of OpenFlow messages."""
     messages = []
     while data:
         version, kind, length, xid = struct.unpack_from("!BBHI", data)
@@ -334,7 +322,6 @@ def _body(kind: int, xid: int, raw: bytes) -> Any:
 
 
 def parsed(raw: bytes) -> Any:
-    """Have os-ken read a message."""
     version, kind, length, xid = struct.unpack_from("!BBHI", raw)
     desc = ProtocolDesc(version=ofp.OFP_VERSION)
     return ofproto_parser.msg(desc, version, kind, length, xid, bytearray(raw))
@@ -399,7 +386,6 @@ def stats_of(mod: Any, *, packets: int = 0, octets: int = 0) -> Any:
 def port_bytes(
     number: int, name: bytes, mac: bytes = bytes(6), *, config: int = 0, state: int = 0
 ) -> bytes:
-    """A port's description by the switch."""
     return struct.pack(ofp.OFP_PORT_PACK_STR, number, mac, name, config, state, *[0] * 6)
 
 
@@ -412,7 +398,6 @@ def port_desc(
 
 
 def removed_of(mod: Any, reason: int = ofp.OFPRR_DELETE) -> Any:
-    """The flow-removed message of the flow of *mod*, read from bytes."""
     match = bytearray()
     mod.match.serialize(match, 0)
     body = struct.pack(
@@ -435,25 +420,20 @@ class Datapath(ProtocolDesc):  # type: ignore[misc]  # os-ken has no types
         self.socket: Any = None
 
     def send(self, data: bytes) -> bool:
-        """Take what a channel writes."""
         self.writes += 1
         self.sent.extend(unpack(data))
         return True
 
     def close(self) -> None:
-        """Note that the connection was refused."""
         self.closed = True
 
     def kinds(self) -> list[int]:
-        """Types of the messages, in order."""
         return [one.kind for one in self.sent]
 
     def packet_outs(self) -> list[PacketOut]:
-        """Frames that were sent on."""
         return [one.body for one in self.sent if one.kind == ofp.OFPT_PACKET_OUT]
 
     def flow_mods(self) -> list[Any]:
-        """Flow-mods in order, bundled or not."""
         return [mod for _xid, mod in _flow_mods(self.sent)]
 
 
@@ -560,7 +540,6 @@ class ModelSwitch(Datapath):
             self.meters[number] = rate
 
     def send(self, data: bytes) -> bool:
-        """Do what the messages say, in order."""
         super().send(data)
         self.model.feed(data)
         return True
@@ -574,7 +553,6 @@ class ModelSwitch(Datapath):
         let_hub_run()
 
     def dump(self) -> list[Any]:
-        """The entries of a dump of all flows."""
         return [ofp_parser.OFPFlowStats.parser(flowsim.stats(one), 0) for one in self.flows]
 
     def place(self, mod: Any) -> flowsim.Entry:
@@ -639,7 +617,6 @@ class Rig:
         self.switch = self.make_switch()
 
     def make_switch(self) -> ModelSwitch:
-        """A switch with nothing on it."""
         return ModelSwitch(self.controller)
 
     def connect(self, *, tap: Tap | None = TAP) -> Rig:
@@ -652,7 +629,6 @@ class Rig:
         return self
 
     def disconnect(self) -> None:
-        """Lose the connection."""
         self.controller.disconnected(self.switch)
         let_hub_run()
 

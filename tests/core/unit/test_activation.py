@@ -22,13 +22,11 @@ def environ() -> dict[str, str]:
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A listening socket."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         yield sock
 
 
 def give(monkeypatch: pytest.MonkeyPatch, sock: socket.socket) -> None:
-    """Pass *sock* to this process, as its first descriptor."""
     monkeypatch.setattr("dfmeta.cmd.activation.FIRST_FD", os.dup(sock.fileno()))
 
 

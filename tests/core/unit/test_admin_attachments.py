@@ -20,8 +20,6 @@ ROWS = [{"id": ONE, "port": "tpi-1"}]
 
 
 class Engine:
-    """Has one attachment."""
-
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.deleted: list[str] = []

@@ -18,8 +18,6 @@ from tests.core.unit.support import SERVICE6, TAP, TAP6, packet_ins, port, solic
 
 
 class Switch:
-    """Takes packet-outs."""
-
     def __init__(self) -> None:
         self.connected = True
         self.sent: list[Any] = []

@@ -68,7 +68,6 @@ class FakeBackend:
         return View(self.say(identity), answer)
 
     def say(self, identity: Identity) -> str | None:
-        """What the record says of tokens."""
         del identity
         return self.tokens
 
@@ -77,8 +76,6 @@ class FakeBackend:
 
 
 class Given:
-    """What a guest was answered."""
-
     def __init__(self, status: str, headers: list[tuple[str, str]], body: bytes) -> None:
         self.status = int(status.split()[0])
         self.reason = status.partition(" ")[2]
@@ -304,8 +301,6 @@ def test_a_guest_whose_project_comes_meanwhile_is_answered() -> None:
 
 
 class Unread:
-    """A body that has not come yet."""
-
     def __init__(self, content: bytes, seconds: float = 0.0) -> None:
         self.asked = 0
         self.meanwhile: Callable[[], object] = lambda: None
@@ -542,6 +537,7 @@ def test_a_new_guest_of_the_port_does_not_inherit_what_the_last_one_asked() -> N
     world = World(rate=few)
     assert [world.ask().status for _ in range(2)] == [200, 429]
     world.registry.set_port(port(instance=OTHER_INSTANCE))
+    assert RECENT.of(HERE, world.claim.identity.incarnation) is None
     world.claim = claim_of(world.registry)
     assert world.ask().status == 200
 

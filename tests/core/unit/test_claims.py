@@ -212,7 +212,6 @@ TestFollowing = Following.TestCase
 
 
 def meta() -> MetaKeys:
-    """Thirteen numbers for the whole host."""
     return MetaKeys(IPv4Network("240.0.0.0/28"), PREFIX6, "fa:16:ee:00:00:00")
 
 

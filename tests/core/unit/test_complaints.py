@@ -17,8 +17,6 @@ LOGGER = logging.getLogger("tests.complaints")
 
 
 class World:
-    """Complaints, their clock and what was logged."""
-
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.now = 1000.0
         self.complaints = Complaints(LOGGER, clock=lambda: self.now)

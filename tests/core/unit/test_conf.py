@@ -22,14 +22,10 @@ LOOKUP = {"store__lookup_base_url": "https://store", "store__lookup_issuer": "ht
 # CONTRACT.md, "Options": the names and defaults that operators rely on.
 DEFAULTS = {
     "DEFAULT": {
-        "auth_ca_cert": None,
         "nova_metadata_host": "127.0.0.1",
         "nova_metadata_port": 8775,
         "nova_metadata_protocol": "http",
         "nova_metadata_insecure": False,
-        "nova_client_cert": None,
-        "nova_client_priv_key": None,
-        "metadata_proxy_shared_secret": "",
     },
     "df_metadata": {
         "ip": "169.254.169.254",
@@ -58,7 +54,6 @@ DEFAULTS = {
     "attachments": {
         "enabled": False,
         "driver": "local",
-        "allow": [],
         "vid_range": "2:4000",
         "quota": 256,
         "rate": 20,
@@ -81,30 +76,12 @@ DEFAULTS = {
         "connection": "sqlite:////var/lib/dfmeta/store.db",
         "http_tokens": "optional",
         "ec2_tree": "cloud-init",
-        "api_url": "",
-        "phone_home_url": "",
-        "user_state_url": "",
-        "http_tokens_of": {},
         "max_body": 1048576,
-        "token_file": None,
-        "oidc_issuer": None,
-        "oidc_audience": None,
-        "oidc_jwks_url": None,
-        "oidc_roles_claim": None,
-        "lookup_base_url": None,
         "lookup_timeout": 2,
         "lookup_retries": 2,
         "lookup_negative_ttl": 10,
         "lookup_expiry": 0,
-        "lookup_token_file": None,
-        "lookup_issuer": None,
-        "lookup_client_id": None,
-        "lookup_client_secret": None,
-        "lookup_audience": None,
-        "lookup_scopes": [],
         "defaults": False,
-        "guest_listen": "",
-        "trusted_proxies": [],
     },
 }
 
@@ -126,6 +103,10 @@ def test_an_option_has_the_contracts_default(load: Load) -> None:
     for group, defaults in DEFAULTS.items():
         section = conf if group == "DEFAULT" else conf[group]
         assert {name: section[name] for name in defaults} == defaults
+        if group in ("DEFAULT", "store"):
+            others = registered()[group].keys() - defaults.keys()
+            assert [name for name in others if section[name]] == []
+    assert conf.attachments.allow == []
     assert layout_of(conf.df_metadata) == Layout()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
@@ -22,24 +23,23 @@ INSTANCE = "11111111-2222-3333-4444-555555555555"
 OTHER = "22222222-3333-4444-5555-666666666666"
 
 
-class Load:
-    """Reads a file of these groups."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __call__(self, **groups: dict[str, object]) -> cfg.ConfigOpts:
-        lines = []
-        for name, values in groups.items():
-            group = name if name in ("attachments", "df_metadata") else f"attachment_network:{name}"
-            lines += [f"[{group}]", *(f"{key} = {value}" for key, value in values.items())]
-        self._path.write_text("\n".join(lines))
-        return dfmeta.conf.load([str(self._path)], prog="dfmeta-agent")
+Load = Callable[..., cfg.ConfigOpts]
 
 
 @pytest.fixture
 def load(tmp_path: Path) -> Load:
-    return Load(tmp_path / "dfmeta.conf")
+    """Load a file of these groups."""
+
+    def load(**groups: dict[str, object]) -> cfg.ConfigOpts:
+        lines = []
+        for name, values in groups.items():
+            group = name if name in ("attachments", "df_metadata") else f"attachment_network:{name}"
+            lines += [f"[{group}]", *(f"{key} = {value}" for key, value in values.items())]
+        path = tmp_path / "dfmeta.conf"
+        path.write_text("\n".join(lines))
+        return dfmeta.conf.load([str(path)], prog="dfmeta-agent")
+
+    return load
 
 
 def test_networks_are_read_by_name(load: Load) -> None:

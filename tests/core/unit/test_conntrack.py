@@ -34,7 +34,6 @@ COUNTERS = (
 
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The kernel's files; none is there yet."""
     monkeypatch.setattr(conntrack, "_SYSCTL", tmp_path)
     monkeypatch.setattr(conntrack, "_TABLE", tmp_path / "table")
     monkeypatch.setattr(conntrack, "_COUNTERS", tmp_path / "counters")

@@ -68,7 +68,6 @@ def test_a_process_without_a_descriptor_dials_again(
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Addresses whose connections were served."""
     addresses: list[Any] = []
 
     def serve(sock: Any, address: Any) -> None:

@@ -64,7 +64,6 @@ def as_os_ken(entry: Entry) -> DumpedFlow | None:
 
 
 def values(found: DumpedFlow | None) -> object:
-    """All of it; the match as os-ken's text."""
     if found is None:
         return None
     match = found.match.stats().match if isinstance(found.match, Entry) else found.match

@@ -18,8 +18,6 @@ ONE, TWO = Endpoint(13), Endpoint(14)
 
 
 class Follower:
-    """Keeps what it is told."""
-
     def __init__(self, *, takes: bool = True, follows: bool = True) -> None:
         self.news: list[News] = []
         self.takes = takes
@@ -37,8 +35,6 @@ class Follower:
 
 
 class World:
-    """A registry with a port, its feed, and followers."""
-
     def __init__(self, *followers: Follower) -> None:
         self.registry = Registry()
         self.followers = list(followers)

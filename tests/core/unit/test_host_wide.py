@@ -93,7 +93,6 @@ def host() -> Host:
 
 
 def ids(number: int) -> MetaIds:
-    """First numbers of both versions."""
     return MetaIds(str(CIDR[number]), f"fa:16:ee:00:00:{number:02x}", str(PREFIX6[number]))
 
 

@@ -17,12 +17,10 @@ BODY_MAX = 64
 
 
 def get(headers: bytes = b"", *, line: bytes = b"GET / HTTP/1.1", host: bytes = HOST) -> bytes:
-    """A request's head."""
     return line + b"\r\n" + host + headers + b"\r\n"
 
 
 def chunked(body: bytes, extra: bytes = b"") -> bytes:
-    """A request whose body is in chunks."""
     return get(b"Transfer-Encoding: chunked\r\n" + extra, line=b"POST / HTTP/1.1") + body
 
 
@@ -329,17 +327,14 @@ SMALL = HeadLimits(request_line=40, header=60, lines=3)
 
 
 def with_line(length: int) -> bytes:
-    """A head whose request line has this length."""
     return get(line=b"GET /".ljust(length - 9, b"a") + b" HTTP/1.1")
 
 
 def with_header(length: int, line: bytes = b"GET / HTTP/1.1") -> bytes:
-    """A head whose header section has this length."""
     return get(b"A: ".ljust(length - len(HOST) - 2, b"b") + b"\r\n", line=line)
 
 
 def trailers(lines: bytes) -> bytes:
-    """A request with this after its last chunk."""
     return chunked(b"0\r\n" + lines)
 
 
@@ -429,26 +424,21 @@ def test_bytes_behind_a_head_are_not_examined() -> None:
 
 
 class Watched(bytearray):
-    """Counts the bytes that it is asked to look at."""
-
     looked = 0
 
     def _span(self, start: int = 0, stop: int | None = None) -> int:
         return max(min(len(self) if stop is None else stop, len(self)) - start, 0)
 
     def find(self, sub: Any, start: Any = 0, stop: Any = None) -> int:
-        """As bytearray's; counts up to what is found."""
         found = super().find(sub, start, len(self) if stop is None else stop)
         self.looked += self._span(start, stop if found < 0 else found + 1)
         return found
 
     def count(self, sub: Any, start: Any = 0, stop: Any = None) -> int:
-        """As bytearray's."""
         self.looked += self._span(start, stop)
         return super().count(sub, start, len(self) if stop is None else stop)
 
     def __getitem__(self, key: Any) -> Any:
-        """As bytearray's."""
         self.looked += len(range(*key.indices(len(self)))) if isinstance(key, slice) else 1
         return super().__getitem__(key)
 

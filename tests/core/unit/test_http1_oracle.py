@@ -34,7 +34,6 @@ CRLF = b"\r\n"
 
 
 def octets(alphabet: str, low: int = 0, high: int = 12) -> st.SearchStrategy[bytes]:
-    """Text of these characters, as bytes."""
     return st.text(alphabet, min_size=low, max_size=high).map(str.encode)
 
 
@@ -66,7 +65,6 @@ HOSTS = st.sampled_from([b"", b"h", b"169.254.169.254:80", b"[fe80::a9fe:a9fe%et
 
 @st.composite
 def chunks(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """A body, and the same in chunks."""
     content, coded = b"", b""
     for piece in draw(st.lists(st.binary(min_size=1, max_size=30), max_size=4)):
         size = draw(st.sampled_from([b"%x", b"%X", b"%04x", b"%016X"])) % len(piece)
@@ -112,13 +110,10 @@ Damage = Callable[[bytes], bytes]
 
 
 def insert(piece: bytes, place: int) -> Damage:
-    """Put *piece* in somewhere."""
     return lambda raw: raw[: place % (len(raw) + 1)] + piece + raw[place % (len(raw) + 1) :]
 
 
 def flip(place: int, bits: int) -> Damage:
-    """Change one byte."""
-
     def flipped(raw: bytes) -> bytes:
         at = place % len(raw) if raw else 0
         return raw[:at] + bytes(one ^ bits for one in raw[at : at + 1]) + raw[at + 1 :]
@@ -127,8 +122,6 @@ def flip(place: int, bits: int) -> Damage:
 
 
 def lines(place: int, times: int) -> Damage:
-    """Leave one line out, or have it twice or more."""
-
     def copied(raw: bytes) -> bytes:
         all_lines = raw.splitlines(keepends=True) or [b""]
         at = place % len(all_lines)
@@ -138,7 +131,6 @@ def lines(place: int, times: int) -> Damage:
 
 
 def splice(other: bytes, place: int, start: int) -> Damage:
-    """Go on as another request from somewhere on."""
     return lambda raw: raw[: place % (len(raw) + 1)] + other[start % (len(other) + 1) :]
 
 

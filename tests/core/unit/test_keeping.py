@@ -37,47 +37,39 @@ OPTIONS = {
 
 
 def group(**options: object) -> Any:
-    """The options ``[df_metadata]``."""
     return SimpleNamespace(**OPTIONS | options)
 
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A listening socket."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         yield sock
 
 
 @pytest.fixture
 def six() -> Iterator[socket.socket]:
-    """A listening socket for IPv6."""
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as sock:
         yield sock
 
 
 @pytest.fixture
 def held() -> HolderKeeper:
-    """A keeper whose holder does not exist."""
     return HolderKeeper(uuid.uuid4().hex, TERMS)
 
 
 class Systemd:
-    """What is behind NOTIFY_SOCKET."""
-
     def __init__(self, path: Path) -> None:
         self.environ = {"NOTIFY_SOCKET": str(path)}
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.sock.bind(str(path))
 
     def message(self) -> tuple[str, list[int]]:
-        """The next message, and the descriptors that came with it."""
         message, fds, _flags, _address = socket.recv_fds(self.sock, 4096, 4)
         return message.decode(), fds
 
 
 @pytest.fixture
 def systemd(tmp_path: Path) -> Iterator[Systemd]:
-    """A service manager."""
     one = Systemd(tmp_path / "notify")
     yield one
     one.sock.close()
