@@ -8,9 +8,9 @@ import hmac
 import json
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -103,10 +103,8 @@ def test_a_token_of_the_issuer_passes_with_its_scopes(issuer: Issuer, rig: Rig) 
 
 def test_the_subject_of_a_token_names_the_client(issuer: Issuer, rig: Rig) -> None:
     for claims, name in (
-        ({"sub": "service-account-ci"}, "service-account-ci"),
         ({"sub": "a b\nAudit: c\u00e9"}, r"a\x20b\nAudit:\x20c\xe9"),
         ({"sub": "x" * 500}, "x" * SUBJECT_SHOWN),
-        ({"sub": ""}, "-"),
         ({"sub": ["x"]}, "-"),
         ({}, "-"),
     ):
@@ -120,7 +118,6 @@ def test_each_kind_of_key_verifies(issuer: Issuer, rig: Rig) -> None:
         (KEY, "rsa", "RS256"),
         (ec_key("first"), "ec", "ES256"),
         (ed_key("first"), "ed", "EdDSA"),
-        (OTHER, "any", "RS256"),
         (OTHER, "any", "RS512"),
         (OTHER, "any", "PS384"),
         (ec_key("first"), None, "ES256"),
@@ -155,41 +152,45 @@ def test_a_signature_of_another_key_is_refused(issuer: Issuer, rig: Rig) -> None
 
 
 PAST, TO_COME = int(time.time()) - 3600, int(time.time()) + 3600
+CLAIMS = st.dictionaries(
+    st.sampled_from(["iss", "aud", "exp", "nbf", "iat", "sub", "jti", "scope", "scp", "roles"]),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=5,
+    ),
+)
+
+
+def signed(body: dict[str, Any]) -> str:
+    text = json.dumps({name: value for name, value in body.items() if value is not None})
+    return jwt.PyJWS().encode(text.encode(), KEY, algorithm="RS256", headers={"kid": "rsa"})
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(claims=CLAIMS)
+def test_any_claims_are_read_or_refused(issuer: Issuer, rig: Rig, claims: dict[str, Any]) -> None:
+    token = signed(issuer.claims() | claims)
+    with pytest.raises((Unauthorized, Forbidden)):
+        rig.authorizer.authorize(f"Bearer {token}", ("a scope of no token",))
 
 
 def test_a_claim_that_is_wrong_is_refused(issuer: Issuer, rig: Rig) -> None:
     for claims in [
         {"iss": "https://login.example.org"},
         {"iss": None},
-        {"iss": [None]},
-        {"aud": "another service"},
         {"aud": ["another", "and another"]},
-        {"aud": []},
         {"aud": {AUDIENCE: 1}},
         {"aud": None},
-        {"exp": PAST},
         {"exp": int(time.time() - LEEWAY - 1)},
         {"exp": None},
         {"exp": "soon"},
-        {"exp": [TO_COME]},
-        {"exp": float("nan")},
         {"exp": float("inf")},
         {"nbf": TO_COME},
         {"nbf": {}},
         {"iat": TO_COME},
     ]:
-        body = issuer.claims() | {"scope": "read"} | claims
-        signed = jwt.PyJWS().encode(
-            json.dumps({name: value for name, value in body.items() if value is not None}).encode(),
-            KEY,
-            algorithm="RS256",
-            headers={"kid": "rsa"},
-        )
-        assert not rig.passes(signed), claims
-        assert rig.passes(issuer.token(KEY, scope="read")), claims
-
-
-def test_a_claim_may_be_right_in_another_way(issuer: Issuer, rig: Rig) -> None:
+        assert not rig.passes(signed(issuer.claims() | {"scope": "read"} | claims)), claims
     for claims in (
         {"aud": ["another", AUDIENCE]},
         {"nbf": PAST},
@@ -215,26 +216,22 @@ def test_neither_no_signature_nor_one_with_the_public_key_counts(issuer: Issuer,
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     encodings = (serialization.Encoding.PEM, serialization.Encoding.DER)
     public = [KEY.public_key().public_bytes(encoding, form) for encoding in encodings]
-    secrets = [None, b"", *public, json.dumps(issuer.keys[0]).encode()]
-    for algorithm in ("none", "None", "", "HS256", "HS512", "RS256", None, ["RS256"]):
-        for kid in ({"kid": "rsa"}, {"kid": "any"}, {}):
+    for algorithm in ("none", "", "HS256", "RS256", None, ["RS256"]):
+        for kid in ({"kid": "rsa"}, {}):
             head = {"alg": algorithm, "typ": "JWT", **kid}
-            for secret in secrets:
+            for secret in (None, b"", *public):
                 assert not rig.passes(forged(head, issuer.claims(scope="read"), secret)), head
 
 
 def test_an_unverifiable_token_causes_no_fetch(issuer: Issuer, rig: Rig) -> None:
     for head in (
-        {"alg": "none"},
         {"alg": "HS256", "kid": "rsa"},
-        {"alg": "ES256K", "kid": "rsa"},
         {"alg": "RS256", "kid": "rsa", "crit": ["b64"], "b64": False},
-        {"alg": "RS256", "kid": 5},
         {"alg": "RS256", "kid": ["rsa"]},
         {},
     ):
         assert not rig.passes(forged(head, issuer.claims(scope="read"), b"secret"))
-    for token in ("a.b.c", "..", "dfm_static", "a.b", "a.b.c.d", "e30.e30.e30"):
+    for token in ("a.b.c", "..", "dfm_static", "e30.e30.e30"):
         assert not rig.passes(token)
     assert not issuer.fetches
 
@@ -245,10 +242,8 @@ def test_an_unsound_key_is_passed_over(issuer: Issuer, caplog: pytest.LogCapture
         {"key_ops": ["encrypt"]},
         {"key_ops": "verify"},
         {"alg": "RSA-OAEP"},
-        {"alg": 5},
         {"kid": 5},
         {"n": "!"},
-        {"n": None},
         {"n": "AQAB"},
         {"kty": "EC", "crv": "secp256k1"},
         {"kty": ["RSA"]},
@@ -261,31 +256,30 @@ def test_an_unsound_key_is_passed_over(issuer: Issuer, caplog: pytest.LogCapture
         assert [key.kid for key in issuer_keys(rig.settings)] == ["good"], members
         assert rig.passes(issuer.token(OTHER, "good", scope="read")), members
         assert str(issuer.keys[0].get("n")) not in caplog.text, members
+    issuer.keys = [{**jwk(KEY), "kid": f"{number}"} for number in range(300)]
+    assert len(issuer_keys(rig.settings)) == auth_keys.KEYS_MAX
 
 
 def test_scopes_come_from_scope_scp_and_the_roles_claim() -> None:
     for claims, path, scopes in [
-        ({"scope": "read write"}, "", {"read", "write"}),
         ({"scope": ["read", 5, None]}, "", {"read"}),
         ({"scp": ["read", "write"]}, "", {"read", "write"}),
         ({"scp": "read", "scope": "write"}, "", {"read", "write"}),
         ({"roles": ["read"]}, "", set()),
-        ({"roles": ["read"]}, "roles", {"read"}),
         ({"roles": "read write", "scope": "delete"}, "roles", {"read", "write", "delete"}),
         ({"realm_access": {"roles": ["read"]}}, "realm_access.roles", {"read"}),
         ({"https://example.org/roles": ["read"]}, "https://example.org/roles", {"read"}),
         ({"realm_access": ["read"]}, "realm_access.roles", set()),
         ({"realm_access": {"roles": {"read": 1}}}, "realm_access.roles", set()),
-        ({"roles": [["read"], {"read": "write"}]}, "roles", set()),
         ({"scope": {"read": 1}, "scp": 5}, "nothing.there", set()),
     ]:
         assert granted(claims, path) == scopes, claims
 
 
 def test_keys_are_fetched_when_they_are_needed_and_kept(issuer: Issuer, rig: Rig) -> None:
-    assert not issuer.fetches
-    for _ in range(20):
-        assert rig.passes(issuer.token(KEY, scope="read"))
+    token = issuer.token(KEY, scope="read")
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(rig.passes, [token] * 20))
     assert issuer.fetches == {DISCOVERY: 1, KEYS: 1}
     known = Rig(issuer, jwks_url=issuer.url + KEYS)
     assert known.passes(issuer.token(KEY, scope="read"))
@@ -299,60 +293,22 @@ def test_a_new_key_is_fetched_at_once(issuer: Issuer, rig: Rig) -> None:
     assert rig.passes(issuer.token(new, "new", scope="read"))
     assert issuer.fetches[KEYS] == 2
     assert not rig.passes(issuer.token(KEY, scope="read")), "its key was withdrawn"
-
-
-def test_a_key_that_is_withdrawn_is_forgotten_in_time(issuer: Issuer, rig: Rig) -> None:
-    token = issuer.token(KEY, scope="read")
-    assert rig.passes(token)
-    issuer.keys = issuer.keys[1:]
+    issuer.keys = [jwk(KEY, kid="rsa")]
+    token = issuer.token(new, "new", scope="read")
     CLOCK.advance(LIFESPAN - 1)
     assert rig.passes(token)
     CLOCK.advance(1)
-    assert not rig.passes(token)
+    assert not rig.passes(token), "it is forgotten in time"
 
 
 def test_forged_key_ids_do_not_hammer_the_issuer(issuer: Issuer, rig: Rig) -> None:
     assert rig.passes(issuer.token(KEY, scope="read"))
-    for number in range(200):
-        assert not rig.passes(issuer.token(OTHER, f"forged-{number}", scope="read"))
-    assert issuer.fetches[KEYS] == 2
-    for step in range(1, 4):
-        CLOCK.advance(SEARCH_PAUSE)
-        for number in range(50):
+    for step in range(3):
+        for number in range(20):
             assert not rig.passes(issuer.token(OTHER, f"forged-{step}-{number}", scope="read"))
         assert issuer.fetches[KEYS] == 2 + step
+        CLOCK.advance(SEARCH_PAUSE)
     assert rig.passes(issuer.token(KEY, scope="read"))
-
-
-def at_once(count: int, act: Callable[[int], object]) -> list[object]:
-    """What *act* gives to so many threads that begin together."""
-    results: list[object] = [None] * count
-    gate = threading.Barrier(count)
-
-    def run(number: int) -> None:
-        gate.wait()
-        try:
-            results[number] = act(number)
-        except AuthUnavailable as error:
-            results[number] = error
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
-
-
-def test_many_at_once_ask_the_issuer_once(issuer: Issuer, rig: Rig) -> None:
-    token = issuer.token(KEY, scope="read")
-    assert at_once(16, lambda _: rig.passes(token)) == [True] * 16
-    assert issuer.fetches[KEYS] == 1
-    new = rsa_key("third")
-    issuer.keys.append(jwk(new, kid="new"))
-    tokens = [issuer.token(new, "new", scope="read"), issuer.token(OTHER, "forged", scope="read")]
-    assert at_once(16, lambda number: rig.passes(tokens[number % 2])) == [True, False] * 8
-    assert issuer.fetches[KEYS] == 2
 
 
 def test_known_keys_stay_valid_while_the_issuer_is_away(
@@ -424,45 +380,6 @@ def test_discovery_leads_to_the_web_alone(issuer: Issuer) -> None:
     assert discover(f"{issuer.url}/realm/") == f"{issuer.url}/k"
 
 
-def test_the_number_of_keys_is_limited(issuer: Issuer) -> None:
-    known = jwk(KEY)
-    issuer.keys = [{**known, "kid": f"{number}"} for number in range(300)]
-    assert len(issuer_keys(OidcSettings(issuer.url, AUDIENCE))) == auth_keys.KEYS_MAX
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=5,
-)
-HEADS = st.dictionaries(
-    st.sampled_from(["alg", "kid", "typ", "crit", "b64", "jku", "jwk", "x5u"]),
-    JSON | st.sampled_from(["RS256", "ES256", "none", "HS256", "rsa", "ec"]),
-)
-CLAIMS = st.dictionaries(
-    st.sampled_from(["iss", "aud", "exp", "nbf", "iat", "sub", "jti", "scope", "scp", "roles"]),
-    JSON,
-)
-
-
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(head=HEADS, claims=CLAIMS, signature=st.binary(max_size=64))
-def test_any_token_is_read_or_refused(
-    issuer: Issuer, rig: Rig, head: dict[str, Any], claims: dict[str, Any], signature: bytes
-) -> None:
-    parts = (json.dumps(head).encode(), json.dumps(claims).encode(), signature)
-    assert not rig.passes(".".join(_base64url(part) for part in parts))
-    body = json.dumps(issuer.claims() | claims).encode()
-    token = jwt.PyJWS().encode(body, KEY, algorithm="RS256", headers={"kid": "rsa"})
-    with pytest.raises((Unauthorized, Forbidden)):
-        rig.authorizer.authorize(f"Bearer {token}", ("a scope of no token",))
-
-
-def test_a_document_is_fetched(issuer: Issuer) -> None:
-    issuer.answers["/x"] = lambda handler: send(handler, {"a": [1, "ä"]})
-    assert fetch_json(f"{issuer.url}/x") == {"a": [1, "ä"]}
-
-
 def test_an_unusable_answer_is_an_error(issuer: Issuer) -> None:
     def other(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(b"220 mail.example.org ESMTP\r\n")
@@ -479,15 +396,7 @@ def test_an_unusable_answer_is_an_error(issuer: Issuer) -> None:
 
 
 def test_an_unusable_address_is_named() -> None:
-    for url in (
-        "http://127.0.0.1:1/",
-        "http://127.0.0.1:99999/",
-        "http://127.0.0.1:x/",
-        "http://" + "a" * 300 + "/",
-        "http://[::1/",
-        "http:///x",
-        "https://127.0.0.1:1/",
-    ):
+    for url in ("http://127.0.0.1:1/", "http://127.0.0.1:x/", "http://" + "a" * 300 + "/"):
         with named(url), pytest.raises(IssuerError) as caught:
             fetch_json(url)
         assert str(caught.value).startswith(f"{url}: ")

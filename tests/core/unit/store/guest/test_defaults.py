@@ -11,17 +11,20 @@ import pytest
 
 from dfmeta.exceptions import BackendError, StoreError
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.store.db.record import Record, dump_document
+from dfmeta.store.db.record import Kind, Record, dump_document
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import defaults
 from dfmeta.store.guest.backend import StoreBackend
+from dfmeta.store.guest.need import Need
 from tests.core.unit.store.support import KEY, Ask, Sql, http_tokens
 from tests.core.unit.support import OTHER_INSTANCE
+from tests.harness.records import push
 
 HOST = "KVM1"
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 META_DATA = "/openstack/latest/meta_data.json"
 PASSWORD = "/openstack/latest/password"
+USERDATA = "/latest/user-data"
 
 
 def layer(record_id: str, document: dict[str, object] | None, **values: object) -> Record:
@@ -47,13 +50,19 @@ def backend(repository: Repository) -> StoreBackend:
     return StoreBackend(repository, host=HOST)
 
 
-@pytest.fixture
-def asked(backend: StoreBackend, guest: Identity) -> Ask:
+def asking(backend: StoreBackend, guest: Identity) -> Ask:
+    """Ask as a guest, whose identity a question may change."""
+
     def ask(path: str, method: str = "GET", body: bytes = b"", **who: Any) -> Answer:
         request = GuestRequest(method=method, path=path, body=body)
         return backend.open(request, replace(guest, **who)).answer()
 
     return ask
+
+
+@pytest.fixture
+def asked(backend: StoreBackend, guest: Identity) -> Ask:
+    return asking(backend, guest)
 
 
 def members(record: Record) -> dict[str, object]:
@@ -123,8 +132,8 @@ def test_a_guest_without_a_record_boots_from_the_defaults(
     assert (found["uuid"], found["hostname"], found["name"]) == (instance_id, "web-1", "Web 1")
     assert found["availability_zone"] == "rack1"
     assert list(found["public_keys"].values()) == [KEY]
-    assert asked("/latest/user-data").body == b"project"
-    assert asked("/latest/user-data", project_id="").body == b"all"
+    assert asked(USERDATA).body == b"project"
+    assert asked(USERDATA, project_id="").body == b"all"
 
 
 def test_a_record_of_its_own_takes_nothing_from_the_defaults(
@@ -135,9 +144,9 @@ def test_a_record_of_its_own_takes_nothing_from_the_defaults(
     found = json.loads(asked(META_DATA).body)
     assert found["hostname"] == "own"
     assert "public_keys" not in found
-    assert asked("/latest/user-data").status == 404
+    assert asked(USERDATA).status == 404
     repository.delete(instance_id)
-    assert asked("/latest/user-data").body == b"all"
+    assert asked(USERDATA).body == b"all"
 
 
 def test_the_mode_of_tokens_may_come_from_the_defaults(
@@ -153,7 +162,7 @@ def test_the_mode_of_tokens_may_come_from_the_defaults(
 def test_defaults_are_an_option(repository: Repository, guest: Identity) -> None:
     repository.put(defaults.EVERYWHERE, userdata=b"all")
     without = StoreBackend(repository)
-    assert without.open(GuestRequest("GET", "/latest/user-data"), guest).answer().status == 404
+    assert without.open(GuestRequest("GET", USERDATA), guest).answer().status == 404
     assert http_tokens(without, guest) is None
     repository.set_password(guest.instance_id, b"secret", seed=b"s" * 32)
     assert without.open(GuestRequest("GET", PASSWORD), guest).answer().status == 404
@@ -165,7 +174,7 @@ def test_a_claimed_instance_gets_no_defaults(
 ) -> None:
     repository.put(defaults.EVERYWHERE, userdata=b"all")
     repository.put(defaults.of_project("p"), userdata=b"project")
-    assert asked("/latest/user-data", unverified=True).status == 404
+    assert asked(USERDATA, unverified=True).status == 404
     assert asked(PASSWORD, "POST", b"secret", unverified=True).status == 404
     assert http_tokens(backend, replace(guest, unverified=True)) is None
 
@@ -198,3 +207,78 @@ def test_a_broken_default_is_not_a_404(
         asked(META_DATA)
     repository.put(instance_id, document={})
     assert asked(META_DATA).status == 200, "an instance with a record does not depend on it"
+
+
+# Containers
+
+
+@pytest.fixture
+def contained(repository: Repository, identity: Identity) -> Ask:
+    """Ask as a container that has an attachment, with the instance of ``identity``."""
+    record = Record(identity.instance_id, b"s", THEN, THEN, "p", '{"hostname":"pod"}', derived=True)
+
+    def containers(instance_id: str) -> Record | None:
+        return record if instance_id == record.id else None
+
+    return asking(StoreBackend(repository, host=HOST, containers=containers), identity)
+
+
+def test_the_attachment_answers_and_no_defaults(contained: Ask, repository: Repository) -> None:
+    repository.put(defaults.EVERYWHERE, document={"hostname": "all"}, userdata=b"all")
+    assert json.loads(contained(META_DATA).body)["hostname"] == "pod"
+    assert contained(USERDATA).status == 404
+    other = json.loads(contained(META_DATA, instance_id=OTHER_INSTANCE).body)
+    assert other["hostname"] == "all"
+
+
+def test_the_operators_half_comes_first(
+    contained: Ask, repository: Repository, identity: Identity
+) -> None:
+    name = identity.instance_id
+    push(repository, Kind.USERDATA, name, content=b"given")
+    found = json.loads(contained(META_DATA).body)
+    assert (found["hostname"], found["project_id"]) == ("pod", "p")
+    assert contained(USERDATA).body == b"given"
+    repository.put(name, document={"name": "given"})
+    assert json.loads(contained(META_DATA).body)["name"] == "given"
+    assert json.loads(contained(META_DATA).body)["hostname"] == "given"
+
+
+def test_no_password_outlives_a_container(
+    contained: Ask, repository: Repository, identity: Identity
+) -> None:
+    assert (contained(PASSWORD).status, contained(PASSWORD).body) == (200, b"")
+    assert contained(PASSWORD, "POST", b"p").status == 404
+    assert repository.count() == 0
+    # With a record of the operator there is a place for it.
+    push(repository, Kind.USERDATA, identity.instance_id, content=b"given")
+    assert contained(PASSWORD, "POST", b"p").status == 200
+    assert contained(PASSWORD).body == b"p"
+
+
+def test_an_instance_that_a_tenant_has_named_needs_the_project(contained: Ask) -> None:
+    assert contained(META_DATA, unverified=True, project_id="other").status == 404
+    assert contained(META_DATA, unverified=True, project_id="").status == 404
+    assert contained(META_DATA, unverified=True, project_id="p").status == 200
+
+
+class Upstream:
+    """A reader that knows the user-data of each instance."""
+
+    def get(self, record_id: str, need: Need) -> Record | None:
+        del need
+        return Record(record_id, b"u", THEN, THEN, userdata=b"upstream", http_tokens="required")
+
+
+@pytest.mark.parametrize("reader", [None, Upstream()], ids=["store", "upstream"])
+def test_a_database_of_attachments_that_fails_is_not_a_404(
+    repository: Repository, identity: Identity, reader: Upstream | None
+) -> None:
+    def fail(_instance_id: str) -> Record | None:
+        raise StoreError(cause="away")
+
+    backend = StoreBackend(repository, reader=reader, containers=fail)
+    with pytest.raises(BackendError, match="away"):
+        backend.open(GuestRequest("GET", META_DATA), identity)
+    with pytest.raises(BackendError, match="away"):
+        backend.view(GuestRequest("GET", META_DATA), identity, None)

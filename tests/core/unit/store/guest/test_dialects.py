@@ -16,7 +16,6 @@ from dfmeta.store.db.repository import Kind
 from dfmeta.store.guest.dialects import EC2_TREES, Settings, need
 from tests.core.unit.store.guest.crawling import asker as asker_of
 from tests.core.unit.store.guest.crawling import crawl
-from tests.core.unit.store.support import named
 from tests.core.unit.support import INSTANCE
 from tests.harness.examples import examples
 
@@ -74,11 +73,6 @@ DOCUMENTS = st.builds(
     st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, JSON)),
     st.fixed_dictionaries({}, optional=LIKELY),
 )
-ODD = (
-    *(None, True, 0, -1, 1.5, float("inf"), "", " ", "x", "a/b", "0=x", "..", "_index", "a\nb"),
-    *("\0", "\x85", "\ud800", "\u2028", "😀", "10.0.0.1", [], {}),
-)
-"""What may stand where something else is expected."""
 
 
 asker = partial(asker_of, templates=TEMPLATES)
@@ -135,34 +129,6 @@ def check(ask: Ask, tree: str) -> None:
     assert isinstance(json.loads(ask("/metadata").body), dict)
 
 
-def test_any_odd_value_anywhere_leaves_every_listing_whole() -> None:
-    for tree in EC2_TREES:
-        for odd in ODD:
-            inside = {**dict.fromkeys(NAMES, odd), str(odd): odd}
-            for value in (
-                odd,
-                [odd],
-                {str(odd): odd},
-                inside,
-                [inside],
-                {"addresses": [inside, odd]},
-            ):
-                members = {**dict.fromkeys(NAMES, value), str(odd): value}
-                with named(tree, value):
-                    check(asker(members, ec2_tree=tree), tree)
-        ask = asker(None, userdata=b"x", ec2_tree=tree)
-        assert {one.status for _path, one in crawl(ask, ec2_tree=tree)} == {200}
-    for odd in ODD:
-        with named(odd):
-            check(asker({"instance_tags": {str(odd): "web", "b": "c"}}), "cloud-init")
-    deep: object = 1
-    for _ in range(200):
-        deep = {"a": [deep]}
-    ask = asker(dict.fromkeys(NAMES, deep))
-    assert {one.status for _path, one in crawl(ask)} == {200}
-    assert ask("/metadata").status == 200
-
-
 # EC2: what the tree has of the document
 
 
@@ -192,23 +158,19 @@ def test_ec2_has_the_members_of_the_document() -> None:
         ("public-ipv4", "192.0.2.1"),
         ("ipv6", "2001:db8::1"),
         ("placement/", "availability-zone\nregion"),
-        ("placement/availability-zone", "da11"),
         ("placement/region", "da"),
         ("tags/", "instance/"),
         ("tags/instance", "role\nempty"),
         ("tags/instance/role", "web"),
-        ("tags/instance/empty", ""),
     ]:
         found = asker(WHOLE)(f"/2021-03-23/meta-data/{item}")
         assert (found.status, found.body.decode()) == (200, body), item
-
-
-def test_tags_come_with_their_version_and_are_instance_tags_alone() -> None:
-    for version in ("2009-04-04", "2016-09-02", "2018-09-24"):
+    for version in ("2016-09-02", "2018-09-24"):
         assert b"tags" not in asker(WHOLE)(f"/{version}/meta-data/").body, version
         assert asker(WHOLE)(f"/{version}/meta-data/tags/instance/role").status == 404, version
-    ask = asker({"tags": ["worker"], "meta": {"role": "web"}})
-    assert ask("/latest/meta-data/tags/").status == 404
+    assert (
+        asker({"tags": ["worker"], "meta": {"role": "web"}})("/latest/meta-data/tags").status == 404
+    )
 
 
 def test_the_identity_document_identifies_the_guest() -> None:
@@ -265,18 +227,6 @@ def test_a_version_of_openstack_has_what_nova_has_of_devices_in_it() -> None:
     assert told("2016-06-30") == told("2016-10-06") == [bare]
     assert told("2017-02-22") == [{**bare, "vlan": 7}]
     assert told("2018-08-27") == told("latest") == [NIC]
-
-
-def test_devices_that_break_a_rule_are_left_out() -> None:
-    for devices in [
-        [{**NIC, "bus": "isa"}],
-        [NIC, {**NIC, "bus": "usb"}],
-        [{**NIC, "tags": ["a\nb"]}],
-        [{**NIC, "mac": None}],
-        [NIC, "odd"],
-        {"devices": [NIC]},
-    ]:
-        found = asker({"name": "web", "devices": devices})("/openstack/latest/meta_data.json")
-        assert found.status == 200, devices
-        assert json.loads(found.body)["name"] == "web", devices
-        assert "devices" not in json.loads(found.body), devices
+    broken = asker({"name": "web", "devices": [NIC, {**NIC, "bus": "usb"}]})
+    found = json.loads(broken("/openstack/latest/meta_data.json").body)
+    assert (found["name"], "devices" in found) == ("web", False)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dfmeta.model import Answer
+from dfmeta.store.guest.templates import filled, rendered
 from tests.core.unit.store.guest.crawling import asker
 
 KEYS = ["ssh-ed25519 AAAA a/b=c", "ssh-rsa BBBB"]
@@ -133,9 +134,8 @@ def test_the_tree_has_the_items_of_the_document_in_their_order() -> None:
             answer = KNOWN(f"{TREE}/{item}{end}")
             assert (answer.status, answer.body.decode()) == (200, body), item
     for item in (
-        *("operating-systemslug", "operating-system/slugx", "spottermination-time", "host"),
-        *("instance-id/x", "public-keys/0", "public-keys/0/openssh-key", "local-hostname"),
-        "spot/x",
+        *("operating-systemslug", "operating-system/slugx", "instance-id/x", "public-keys/0"),
+        *("local-hostname", "spot/x"),
     ):
         assert parts(KNOWN(f"{TREE}/{item}")) == NOT_FOUND, item
 
@@ -162,3 +162,47 @@ def test_the_other_versions_and_the_default_are_of_cloud_init() -> None:
     assert ask(f"{TREE}/public-keys/0/openssh-key").body.decode() == KEYS[0]
     missing = ask(f"{TREE}/iqn")
     assert (missing.status, missing.content_type) == (404, "text/plain; charset=UTF-8")
+
+
+# Templates
+
+
+VALUES = {
+    "facility": "da11",
+    "os": {"slug": "ubuntu_20_04", "version": 20.04, "empty": ""},
+    "count": 3,
+    "big": 10**20,
+    "reserved": False,
+    "none": None,
+    "list": ["a"],
+    "infinite": float("inf"),
+    "with-dash": "x",
+    "größe": "xl",
+}
+
+
+def test_a_template_is_filled_from_the_document_or_fails() -> None:
+    for template, text in (
+        ("https://{{.facility}}.phone.home/{{.os.slug}}", "https://da11.phone.home/ubuntu_20_04"),
+        ("{{ .facility }}{{\t.count\n}}", "da113"),
+        ("{{.reserved}} {{.big}} {{.os.version}}", "false 100000000000000000000 20.04"),
+        ("no action } }} {", "no action } }} {"),
+        ("{{.größe}}", "xl"),
+        ("a{{.os.empty}}b", "ab"),
+        ("", ""),
+    ):
+        assert rendered(template, VALUES) == text, template
+    for template in (
+        *("{{.nothing}}", "{{.os.nothing}}", "{{.facility.sub}}", "{{.none}}", "{{.os}}"),
+        *("{{.list.0}}", "{{.infinite}}", "{{.}}", "{{}}", "{{facility}}", "{{.facility"),
+        *("{{.facility}} {{", "{{.with-dash}}", "{{.facility | upper}}", "{{- .facility -}}"),
+    ):
+        assert rendered(template, VALUES) is None, template
+
+
+def test_templates_give_missing_members_from_the_document_alone() -> None:
+    templates = {"api_url": "https://{{.facility}}", "phone_home_url": "{{.x}}", "none": "y"}
+    assert filled(VALUES, templates) == {**VALUES, "api_url": "https://da11"}
+    document: dict[str, object] = {}
+    assert filled(document, {"a": "x", "b": "{{.a}}"}) == {"a": "x"}
+    assert document == {}

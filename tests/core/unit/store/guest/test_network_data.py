@@ -29,12 +29,11 @@ from tests.core.unit.store.guest.networks import (
 )
 from tests.harness.examples import examples
 
-FILE = "/openstack/latest/network_data.json"
-
 
 def test_the_file_has_the_form_of_nova() -> None:
     config = version2(
         lan=nic(
+            set_name="lan0",
             addresses=["10.0.0.5/24"],
             gateway4="10.0.0.1",
             mtu=1400,
@@ -43,7 +42,15 @@ def test_the_file_has_the_form_of_nova() -> None:
     )
     dns = {"type": "dns", "address": "10.0.0.2"}
     assert derived(config) == {
-        "links": [{"id": "lan", "type": "phy", "ethernet_mac_address": ONE, "mtu": 1400}],
+        "links": [
+            {
+                "id": "lan",
+                "name": "lan0",
+                "type": "phy",
+                "ethernet_mac_address": ONE,
+                "mtu": 1400,
+            }
+        ],
         "networks": [
             {
                 "id": "network0",
@@ -58,13 +65,6 @@ def test_the_file_has_the_form_of_nova() -> None:
         ],
         "services": [dns],
     }
-
-
-def test_the_name_of_an_interface_is_kept() -> None:
-    for config in (version2(a=nic(dhcp4=True, set_name="lan0")), version1(physical(STATIC))):
-        found = derived(config)
-        assert found is not None
-        assert found["links"][0]["name"] == "lan0"
 
 
 def without(config: Config, *path: Any) -> Config:
@@ -158,28 +158,22 @@ def test_a_network_that_the_file_cannot_express_is_left_out() -> None:
         assert derived(network) is None, network
 
 
-def test_a_document_without_a_network_has_no_such_file() -> None:
+def test_the_file_exists_from_liberty_on_if_there_is_a_network() -> None:
     for document in ({}, {"network": UNFIT[-1]}, {"network_data": {"links": []}}):
         ask = asker(document)
-        assert ask(FILE).status == 404
+        assert ask("/openstack/latest/network_data.json").status == 404
         assert b"network_data.json" not in ask("/openstack/latest").body
-
-
-def test_the_file_exists_from_liberty_on() -> None:
-    ask = asker({"network": GOOD["static"]})
-    for version in ask("/openstack").body.decode().split("\n"):
-        path = f"/openstack/{version}"
-        there = version >= "2015-10-15"
-        assert (b"network_data.json" in ask(path).body) == there
-        answer = ask(f"{path}/network_data.json")
-        assert answer.status == (200 if there else 404)
-        assert not there or json.loads(answer.body) == derived(GOOD["static"])
-
-
-def test_network_data_of_the_document_s_own_comes_first() -> None:
     own = {"links": [{"id": "a"}], "networks": [], "services": []}
-    ask = asker({"network": GOOD["static"], "network_data": own})
-    assert json.loads(ask(FILE).body) == own
+    network = GOOD["static"]
+    for document, content in (
+        ({"network": network}, derived(network)),
+        ({"network": network, "network_data": own}, own),
+    ):
+        ask = asker(document)
+        assert ask("/openstack/2013-10-17/network_data.json").status == 404
+        for version in ("2015-10-15", "latest"):
+            assert b"network_data.json" in ask(f"/openstack/{version}").body
+            assert json.loads(ask(f"/openstack/{version}/network_data.json").body) == content
 
 
 JSON = st.recursive(

@@ -36,18 +36,14 @@ def base64_of(content: bytes) -> str:
 
 def test_metadata_is_an_object_or_one_in_a_string() -> None:
     for document in [{"a": 1}, '{"a": 1}']:
-        found = by_address(Kind.METADATA, answer(envelope(metadata=document)))
+        shout = envelope(metadata=document, id=INSTANCE.upper())
+        assert by_id(Kind.METADATA, INSTANCE, answer(shout)).id == INSTANCE
+        found = by_address(Kind.METADATA, answer(shout))
         networks = (ip_network("10.1.2.0/28"), ip_network("2001:db8::9"))
         assert found == FetchedHalf(INSTANCE, {"a": 1}, networks), document
         assert found.names(ip_address("10.1.2.15")), document
         assert not found.names(ip_address("10.1.2.16")), document
         assert found.names(ip_address("2001:db8::9")), document
-
-
-def test_an_id_is_told_apart_in_lower_case() -> None:
-    shout = envelope(metadata={}, id=INSTANCE.upper())
-    assert by_address(Kind.METADATA, answer(shout)).id == INSTANCE
-    assert by_id(Kind.METADATA, INSTANCE, answer(shout)).id == INSTANCE
 
 
 def test_a_record_without_addresses_names_none() -> None:
@@ -64,27 +60,18 @@ def test_userdata_comes_out_as_bytes() -> None:
         ({"userdata": SCRIPT, "userdata_encoding": "plain"}, SCRIPT.encode()),
         ({"userdata": "dXNlcg==", "userdata_encoding": "plain"}, b"dXNlcg=="),
         ({"userdata": "AP\n8=\n", "userdata_encoding": "base64"}, b"\x00\xff"),
-        ({"userdata": SCRIPT}, SCRIPT.encode()),
         ({"userdata": SCRIPT, "userdata_encoding": None}, SCRIPT.encode()),
-        ({"userdata": base64_of(SCRIPT.encode())}, SCRIPT.encode()),
         ({"userdata": base64_of(gzip.compress(b"x", mtime=0))}, gzip.compress(b"x", mtime=0)),
         ({"userdata": "userdata"}, b"userdata"),
         ({"userdata": "test"}, b"test"),
-        ({"userdata": ""}, b""),
         ({"userdata": None}, b""),
         ({}, b""),
     ]:
         assert by_address(Kind.USERDATA, answer(envelope(**members))).content == content, members
 
 
-@given(st.binary())
-def test_base64_of_anything_comes_out_when_it_says_so(content: bytes) -> None:
-    said = envelope(userdata=base64_of(content), userdata_encoding="base64")
-    assert by_id(Kind.USERDATA, INSTANCE, answer(said)).content == content
-
-
 @given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"])))
-def test_so_does_base64_of_text_when_it_does_not(text: str) -> None:
+def test_base64_of_text_needs_no_encoding(text: str) -> None:
     said = envelope(userdata=base64_of(text.encode()))
     assert by_id(Kind.USERDATA, INSTANCE, answer(said)).content == text.encode()
 
@@ -99,16 +86,17 @@ def test_a_mode_of_tokens_may_come_along() -> None:
         assert half.http_tokens == mode, members
 
 
-def test_a_document_may_come_alone_by_id() -> None:
+def test_a_half_may_come_alone_by_id() -> None:
     document = {"id": "something", "hostname": "a", "metadata": "b"}
     found = by_id(Kind.METADATA, INSTANCE, answer(document))
     assert found == FetchedHalf(INSTANCE, document, KEEP)
-
-
-def test_userdata_may_come_alone_by_id() -> None:
-    for content in (b"\x00\xff", SCRIPT.encode(), b"", b"{}", b'{"ignition": {}}'):
+    for content in (b"\x00\xff", b"", b'{"ignition": {}}'):
         found = by_id(Kind.USERDATA, INSTANCE, answer(content, "text/plain"))
         assert found == FetchedHalf(INSTANCE, content, KEEP)
+    with pytest.raises(ValueError, match="neither a length nor chunks"):
+        by_id(Kind.USERDATA, INSTANCE, answer(b"#!/bin/sh\n", "text/plain", whole=False))
+    with pytest.raises(ValueError, match="neither"):
+        by_id(Kind.USERDATA, INSTANCE, answer({"message": "maintenance"}))
 
 
 def test_an_envelope_that_a_tenant_could_have_written_names_no_address() -> None:
@@ -119,31 +107,19 @@ def test_an_envelope_that_a_tenant_could_have_written_names_no_address() -> None
     assert by_id(Kind.USERDATA, INSTANCE, other) == FetchedHalf(INSTANCE, other.body, KEEP)
 
 
-def test_userdata_alone_of_which_nobody_knows_the_end_is_refused() -> None:
-    with pytest.raises(ValueError, match="neither a length nor chunks"):
-        by_id(Kind.USERDATA, INSTANCE, answer(b"#!/bin/sh\n", "text/plain", whole=False))
-
-
 NONSENSE: list[object] = [
     b"",
-    b"{",
     b"[]",
-    b"null",
     {},
     {"id": INSTANCE, "hostname": "alone"},
     envelope(metadata={}, id="1"),
     envelope(metadata={}, id=None),
-    envelope(metadata={}, id=f"{{{INSTANCE}}}"),
     envelope(metadata=None),
     envelope(metadata="x"),
-    envelope(metadata="[]"),
     envelope(metadata=[]),
     envelope(),
     envelope(metadata={}, ipAddresses="10.0.0.1"),
-    envelope(metadata={}, ipAddresses=["x"]),
-    envelope(metadata={}, ipAddresses=[1]),
     envelope(metadata={}, ipAddresses=["fe80::1%eth0"]),
-    envelope(metadata={}, http_tokens="always"),
     envelope(metadata={}, http_tokens=["off"]),
 ]
 
@@ -174,8 +150,3 @@ def test_another_record_than_the_one_asked_for_is_refused() -> None:
     for kind, content in ((Kind.METADATA, {"metadata": {}}), (Kind.USERDATA, {"userdata": "a"})):
         with pytest.raises(ValueError, match="another record"):
             by_id(kind, OTHER, answer(envelope(**content)))
-
-
-def test_json_that_is_no_record_is_no_userdata() -> None:
-    with pytest.raises(ValueError, match="neither"):
-        by_id(Kind.USERDATA, INSTANCE, answer({"message": "maintenance"}))

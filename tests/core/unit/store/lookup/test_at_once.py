@@ -19,12 +19,10 @@ from tests.core.unit.store.lookup.support import (
     METADATA,
     METADATA_OF,
     NOT_FOUND,
-    SCRIPT,
     USERDATA,
     Asked,
     Build,
     OtherStore,
-    content,
     hostname,
     metadata,
     numbered,
@@ -70,17 +68,6 @@ def test_callers_at_once_share_one_error(store: OtherStore, build: Build) -> Non
         with pytest.raises(LookupAwayError, match="answers 500"):
             one.result()
     assert store.targets() == [METADATA]
-
-
-def test_userdata_that_may_have_come_is_waited_for(store: OtherStore, build: Build) -> None:
-    store.answers = {METADATA: metadata()}
-    puller = build()
-    assert content(puller.get(INSTANCE)) is None
-    CLOCK.advance(60)
-    store.answers[USERDATA] = userdata()
-    store.asked.clear()
-    records = at_once(store, lambda: puller.get(INSTANCE))
-    assert {content(one.result()) for one in records} == {SCRIPT.encode()}
 
 
 def test_an_expired_record_is_served_while_it_is_fetched(store: OtherStore, build: Build) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from dfmeta.exceptions import ConfigError, LookupAwayError
-from dfmeta.store import http as lookup_http
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.lookup.token import TOKEN_MAX, FileToken
 from dfmeta.wiring import lookup as from_configuration
@@ -92,22 +91,3 @@ def test_the_options_make_a_puller(
     assert server.targets() == ["/.well-known/openid-configuration"]
     assert "lookup_issuer is an http" in caplog.text
     assert SECRET not in caplog.text
-
-
-def test_the_systems_authorities_are_read_at_the_start_for_https_alone(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads: list[str] = []
-    monkeypatch.setattr(lookup_http, "client_context", lambda: reads.append("authorities"))
-    plain = {"lookup_base_url": "http://upstream.example.org"}
-    secure = {
-        **plain,
-        "lookup_issuer": "https://issuer.example.org",
-        "lookup_client_id": "me",
-        "lookup_client_secret": "x",
-    }
-    for options, count in ((plain, 0), ({"lookup_base_url": "HTTPS://upstream"}, 1), (secure, 1)):
-        reads.clear()
-        conf = load(**{f"store__{option}": url for option, url in options.items()})
-        assert from_configuration.connect(conf) is not None
-        assert len(reads) == count, options
