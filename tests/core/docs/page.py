@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 _CHAPTER = "="
@@ -54,15 +53,3 @@ def rows(text: str) -> list[tuple[str, ...]]:
     """The rows of all list tables in *text*, with the words of each cell on one line."""
     found = (re.split(r"\n     -", one.removeprefix("   * -")) for one in ROW.findall(text))
     return [tuple(" ".join(cell.split()) for cell in row) for row in found]
-
-
-def absent(found: Iterable[Section], facts: Mapping[str, Iterable[str]]) -> Iterator[str]:
-    """Facts that are not in their section, in sentences.
-
-    :param facts: title of a section → words that have to be in it.
-    """
-    texts = {one.title: one.text for one in found if one.title in facts}
-    for title, wanted in facts.items():
-        for fact in wanted:
-            if not re.search(rf"(?<![\w.]){re.escape(fact)}(?!\w)", texts.get(title, "")):
-                yield f"{title}: {fact!r} is not there"

@@ -6,8 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-import pytest
-
 from tests.core.docs.test_layout import MAY_IMPORT, ROOMS
 from tests.harness.netns import ROOT
 
@@ -21,7 +19,6 @@ NAMED = sorted(
         )
     }
 )
-WALKS = ("A first SYN", "A request", "A port changes", "A push to the store")
 
 
 def defined(path: str) -> Iterator[str]:
@@ -67,13 +64,3 @@ def test_every_room_is_named() -> None:
     for part in ROOMS:
         rooms = {one.parent.name for one in (ROOT / "dfmeta" / part).glob("*/__init__.py")}
         assert rooms == set(re.findall(rf"``dfmeta/{part}/(\w+)/``", PAGE)), part
-
-
-@pytest.mark.parametrize("walk", WALKS)
-def test_a_walk_names_a_file_at_each_step(walk: str) -> None:
-    body = PAGE.split(f"\n{walk}\n=", 1)[1]
-    section = re.split(r"\n=+\n", body.split("\n", 1)[1])[0]
-    head, *steps = re.findall(r"^   \* - (.+)$", section, re.MULTILINE)
-    assert head == "Code"
-    assert len(steps) > 5
-    assert [one for one in steps if not one.startswith("``dfmeta/")] == []

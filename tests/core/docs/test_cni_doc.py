@@ -16,22 +16,22 @@ LISTS = [
     json.loads(text)
     for text in re.findall(r"^\.\. code-block:: json\n\n((?:   .*\n)+)", PAGE, re.MULTILINE)
 ]
-CODES = {
-    "VERSION": 1,
-    "UNKNOWN": 3,
-    "ENVIRONMENT": 4,
-    "IO": 5,
-    "DECODE": 6,
-    "CONFIGURATION": 7,
-    "LATER": 11,
-    "UNAVAILABLE": 50,
-    "SHORT": 51,
-    "MTU": 100,
-    "REFUSED": 101,
-    "CONFLICT": 102,
-    "EXHAUSTED": 103,
-    "DIFFERENT": 104,
-}
+CODES = (
+    ("VERSION", 1),
+    ("UNKNOWN", 3),
+    ("ENVIRONMENT", 4),
+    ("IO", 5),
+    ("DECODE", 6),
+    ("CONFIGURATION", 7),
+    ("LATER", 11),
+    ("UNAVAILABLE", 50),
+    ("SHORT", 51),
+    ("MTU", 100),
+    ("REFUSED", 101),
+    ("CONFLICT", 102),
+    ("EXHAUSTED", 103),
+    ("DIFFERENT", 104),
+)
 
 
 def table(title: str) -> dict[str, tuple[str, ...]]:
@@ -49,35 +49,12 @@ def test_each_key_is_on_the_page_with_its_default() -> None:
     assert cni.ENDPOINT in listed["endpoint"][0]
     assert cni.DATABASE in listed["db"][0]
     assert listed["timeout"][0].strip() == str(cni.PATIENCE)
-    assert f"takes {cni.STATUS_PATIENCE} at most" in " ".join(listed["timeout"][1].split())
-    assert f"up to {cni.UNDO_PATIENCE} more" in listed["timeout"][1]
 
 
 def test_each_code_is_on_the_page() -> None:
-    assert {name: getattr(cni, name) for name in CODES} == CODES
-    assert set(table("Errors")) == {str(one) for one in CODES.values()}
-
-
-def test_each_version_and_verb_is_on_the_page() -> None:
-    text = " ".join(PAGE.split())
-    assert "versions 0.3.1, 0.4.0, 1.0.0 and 1.1.0" in text
-    assert cni.VERSIONS == ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
-    for verb in ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"):
-        assert f"``{verb}``" in text
-    assert f"labels of the attachment, at most {cni.MAX_LABELS}" in text
-
-
-def test_the_places_of_dockers_driver_are_on_the_page() -> None:
-    (docker,) = (one for one in sections(PAGE) if one.title == "Docker")
-    text = " ".join(docker.paragraphs)
-    for place in (cni.DOCKER, cni.STATE):
-        assert f"``{place}``" in text
+    assert [(name, getattr(cni, name)) for name, _code in CODES] == [*CODES]
+    assert set(table("Errors")) == {str(code) for _name, code in CODES}
 
 
 def test_both_links_have_an_example() -> None:
     assert [one["plugins"][0].get("link", "vlan") for one in LISTS] == ["vlan", "ovs"]
-
-
-def test_the_oldest_python_is_the_programs() -> None:
-    assert "needs Python 3.8 or later at ``/usr/bin/python3``" in PAGE
-    assert SOURCE.startswith("#!/usr/bin/python3 -IS\n")

@@ -10,15 +10,13 @@ from typing import Any
 
 from dfmeta.cli.devices_command import devices as command
 from dfmeta.devices import validate
-from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX
 from dfmeta.devices.model import Device, Disk, Nic
 from dfmeta.devices.rules import KEYS, TagRule
-from dfmeta.devices.schema import ADDRESSES, SCHEMA, TAG_MAX
+from dfmeta.devices.schema import ADDRESSES, SCHEMA
 from dfmeta.devices.versions import MEMBERS, SINCE
 from tests.core.docs.page import paragraphs, rows
 
 PAGE = (Path(__file__).parents[3] / "doc/source/devices.rst").read_text(encoding="utf-8")
-TEXT = " ".join(PAGE.split())
 COMMON = ("type", "bus", "address", "tags")
 
 
@@ -83,13 +81,6 @@ def test_the_page_has_each_bus_with_an_address_of_its_form() -> None:
 def test_the_page_has_each_key_of_a_rule() -> None:
     said = [(literal(row[0]), literal(row[1])) for row in table("Keys")]
     assert said == [(kind, key) for kind, keys in KEYS.items() for key in keys]
-
-
-def test_the_page_has_the_limits() -> None:
-    assert f"1 to {TAG_MAX} characters" in TEXT
-    assert f"at most {DEVICES_MAX} devices and {DEPTH_MAX} levels" in TEXT
-    vlan = SCHEMA["$defs"]["nicdevice"]["properties"]["vlan"]
-    assert f"{vlan['minimum']} to {vlan['maximum']}" in TEXT
 
 
 def test_the_pages_document_is_valid() -> None:

@@ -14,21 +14,16 @@ from click.testing import CliRunner
 
 import dfmeta.conf
 from dfmeta.cli.ctl import cli
-from dfmeta.cli.store_choice import TOKEN
 from dfmeta.cmd import daemon
 from dfmeta.conf import attachments, neutron
 from dfmeta.conf.daemons import AGENT, EVERY, READS, Changes
 from dfmeta.exceptions import ConfigError
-from dfmeta.guest import tag_devices
-from dfmeta.proxy.tokens import KEY_FILE
-from dfmeta.state import FILE
 from tests.core.docs.sources import ROOT
 from tests.harness.domains import definition
 from tests.host.e2e.support import KEY
 
 SOURCE = ROOT / "doc/source"
 CONFIGURATION = (SOURCE / "configuration.rst").read_text(encoding="utf-8")
-COMMANDS = (SOURCE / "commands.rst").read_text(encoding="utf-8")
 INSTANCE = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 GROUPS = [name or "DEFAULT" for name, _options in dfmeta.conf.own_opts()]
 # What takes a daemon on a bridge; tests/host/e2e runs these.
@@ -37,11 +32,6 @@ ON_A_HOST = {"doctor", "flows", "ports", "trace", "trunk", "subport", "attachmen
 WITHOUT_ONE = {"help", "version"}
 # Each is there once what it needs is.
 ORDER = ("put", "get", "list", "backup", "schema", "restore", "import", "devices", "token")
-
-
-def words(text: str) -> str:
-    """A text without line breaks."""
-    return " ".join(text.split())
 
 
 def commands(
@@ -70,30 +60,24 @@ def examples(command: click.Command) -> list[str]:
 # Options
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_a_group_has_its_section_and_an_example_before_its_options(group: str) -> None:
-    heading = f"\n[{group}]\n{'=' * (len(group) + 2)}\n"
-    section = CONFIGURATION.partition(heading)[2]
-    introduction = section.partition(f".. dfmeta-options:: {group}\n")[0]
-    assert len(introduction.split()) > 30
-    assert introduction.count(".. code-block:: ini") == 1
-    assert f"    [{group}]\n" in introduction
+def test_each_group_has_its_section() -> None:
+    for group in GROUPS:
+        section = CONFIGURATION.partition(f"\n[{group}]\n{'=' * (len(group) + 2)}\n")[2]
+        assert f"    [{group}]\n" in section.partition(f".. dfmeta-options:: {group}\n")[0]
 
 
-@pytest.mark.parametrize(
-    "text",
-    re.findall(r"\.\. code-block:: ini\n\n((?:    .*\n|\n)+)", CONFIGURATION),
-    ids=lambda text: words(text)[:40],
-)
-def test_an_example_of_a_configuration_loads(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "dfmeta.conf"
-    file.write_text(re.sub("^    ", "", text, flags=re.MULTILINE))
-    conf = dfmeta.conf.load([str(file)], prog=AGENT)
-    if "neutron" in conf.df_metadata.identity_sources:
-        neutron.session(conf)
-    named = set(re.findall(r"^    (\w+) = ", text, re.MULTILINE))
+def test_each_example_of_a_configuration_loads(tmp_path: Path) -> None:
     own = {name for _group, name in EVERY} | {one.dest for one in attachments.NETWORK_OPTS}
-    assert named - own <= {"auth_type", *(one.dest for one in neutron.sample_opts())}
+    own |= {"auth_type", *(one.dest for one in neutron.sample_opts())}
+    texts = re.findall(r"\.\. code-block:: ini\n\n((?:    .*\n|\n)+)", CONFIGURATION)
+    assert len(texts) >= len(GROUPS)
+    for text in texts:
+        file = tmp_path / "dfmeta.conf"
+        file.write_text(re.sub("^    ", "", text, flags=re.MULTILINE))
+        conf = dfmeta.conf.load([str(file)], prog=AGENT)
+        if "neutron" in conf.df_metadata.identity_sources:
+            neutron.session(conf)
+        assert set(re.findall(r"^    (\w+) = ", text, re.MULTILINE)) <= own
 
 
 def test_an_option_may_come_from_the_environment(
@@ -130,7 +114,6 @@ def test_dfmeta_agent_reads_no_option_of_the_store_alone() -> None:
 
 def test_help_of_each_command_has_its_statuses_and_examples_that_are_accepted() -> None:
     for path, command in LEAVES.items():
-        assert len((command.help or "").split()) > 3, path
         assert "Exit status: 0, or 1 when " in (command.epilog or ""), path
         assert examples(command), path
         for example in examples(command):
@@ -192,11 +175,3 @@ def test_what_is_said_of_cleanup_is_the_daemons_own() -> None:
     (option,) = daemon.CLI
     text = (SOURCE / "_ext/dfmeta_reference.py").read_text(encoding="utf-8")
     assert f'CLEANUP = "{option.help}"' in text
-
-
-def test_the_variables_and_files_are_the_codes() -> None:
-    for name in (TOKEN, KEY_FILE, FILE, tag_devices.RULES, *dfmeta.conf.DEFAULT_FILES):
-        assert f"``{name}``" in COMMANDS
-    assert f"closes the rest after {daemon.GRACE:g} seconds" in (
-        SOURCE / "commands/dfmeta-agent.rst"
-    ).read_text(encoding="utf-8")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
-
-import pytest
 
 from tests.core.docs.sources import parsed
 from tools import bounds
@@ -43,14 +41,12 @@ def tree(path: Path) -> ast.Module:
     return parsed(path.read_text(encoding="utf-8"))
 
 
-# Reading what is installed takes a tenth of a second, and does not change.
-known_distributions = lru_cache(packages_distributions)
+INSTALLED = packages_distributions()
 
 
 def distributions(names: set[str]) -> dict[str, set[str]]:
     """Which distributions each of some packages is in."""
-    known = known_distributions()
-    return {name: {bounds.normalized(one) for one in known.get(name, ())} for name in names}
+    return {name: {bounds.normalized(one) for one in INSTALLED.get(name, ())} for name in names}
 
 
 def test_what_is_imported_is_declared_itself_and_not_by_another() -> None:
@@ -71,17 +67,3 @@ def test_what_an_extra_brings_is_imported_where_it_is_used() -> None:
         at_once = distributions(imported(iter(tree(path).body)))
         for name, them in at_once.items():
             assert any(not DECLARED[one].extra for one in them & DECLARED.keys()), (path, name)
-
-
-@pytest.mark.parametrize(
-    "line", ["click", "click<9", "click==8.2", "click>8.2", "click>=8.2;python_version>'3'"]
-)
-def test_a_requirement_without_a_lowest_version_is_refused(line: str) -> None:
-    with pytest.raises(ValueError, match=line.replace(".", r"\.")):
-        list(bounds.requirements(SETUP.replace("click>=8.2.1,<9", line)))
-
-
-def test_the_lowest_versions_are_those_of_the_file() -> None:
-    assert DECLARED["click"] == ("click", "8.2.1", "")
-    assert DECLARED["psycopg"].extra == "postgresql"
-    assert {one.extra for one in DECLARED.values()} == {"", *bounds.EXTRAS}

@@ -32,15 +32,6 @@ def test_the_sample_configuration_is_that_of_the_options(tmp_path: Path) -> None
         assert sample[group] == generated[group], group
 
 
-def test_the_readme_opens_with_its_commands_use_cases_requirements_and_first_steps() -> None:
-    text = README.read_text()
-    head = text.partition("Use cases")[0]
-    assert "sudo tools/demo" in head
-    assert "sudo tools/test" in head
-    titles = re.findall(r"^(\S.*)\n=+$", text, re.MULTILINE)
-    assert titles[:4] == ["dfmeta", "Use cases", "Requirements", "First steps"]
-
-
 def test_the_readme_names_each_command_and_leads_to_files_that_exist() -> None:
     text = README.read_text()
     assert [one for one in COMMANDS if f"``dfmeta {one}``" not in text] == []

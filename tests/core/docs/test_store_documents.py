@@ -12,7 +12,6 @@ from typing import Any
 
 import yaml
 
-from dfmeta.conf.store import TEMPLATES
 from dfmeta.model import Answer
 from dfmeta.store.db.repository import Record
 from dfmeta.store.guest import dialects, documents, ec2, equinix, keys, nocloud, openstack, values
@@ -145,14 +144,3 @@ def test_the_page_has_each_member_that_is_read_and_no_other() -> None:
     texts = [inspect.getsource(module) for module in readers]
     read = {name for text in texts for name in _READ.findall(text)}
     assert read == rows(PAGE).keys() == SAMPLES.keys()
-
-
-def test_the_page_names_versions_and_templates() -> None:
-    *dated, latest = ec2.VERSIONS
-    assert latest == openstack.LATEST
-    text = " ".join(PAGE.split())
-    assert f"{', '.join(dated[:-1])} and {dated[-1]}" in text
-    assert f"tags from {ec2.TAGS_SINCE} on" in text
-    assert f"from {openstack.VERSIONS[0]} to {openstack.VERSIONS[-1]}" in text
-    assert f"{documents.RANDOM_SEED_BYTES} bytes" in text
-    assert all(f"``{name}``" in text for name in TEMPLATES)

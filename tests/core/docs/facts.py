@@ -1,0 +1,418 @@
+"""Words that the pages must have, made of the code: see :data:`FACTS`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
+from pathlib import Path
+from typing import get_args
+
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+from dfmeta import hub, model, quiet, registry, slots, state
+from dfmeta.admin import page as status_http
+from dfmeta.admin import server as admin_server
+from dfmeta.admin import status
+from dfmeta.apps import driver, learner, reconciler
+from dfmeta.apps.plans import BR_INT_PLAN
+from dfmeta.cli.store_choice import TOKEN
+from dfmeta.cli.token_command import token
+from dfmeta.cmd import central, daemon, keeping, status_page
+from dfmeta.conf import DEFAULT_FILES, agent, auth, limits, metadata, rate, store
+from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX
+from dfmeta.devices.schema import SCHEMA, TAG_MAX
+from dfmeta.flows import key, metering, pipeline
+from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
+from dfmeta.flows.flow import Action
+from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.flows.pipeline import (
+    COOKIE_PREFIX,
+    COOKIE_PREFIX_MASK,
+    COOKIE_VERSION,
+    METER_OF,
+    PURPOSES,
+    RATES,
+    TABLES,
+    Layout,
+    Purpose,
+    Stage,
+    cookie_of,
+)
+from dfmeta.flows.service import Tap
+from dfmeta.flows.wire import Wire
+from dfmeta.guest import cni, snippet, tag_devices
+from dfmeta.host import device, ipv6, netlink
+from dfmeta.host_wide import RESERVE
+from dfmeta.model import TAP_VLAN, Endpoint, GuestAddress
+from dfmeta.ports import attachments, trunk_bridge
+from dfmeta.ports.meta_ids import IDS, PROVIDER_IDS
+from dfmeta.ports.meta_rows import mark_of
+from dfmeta.ports.meta_writer import SKIP_CLEANUP
+from dfmeta.proxy import access, connection, recent, server, tokens
+from dfmeta.proxy.limits import BACKLOG
+from dfmeta.proxy.worker import workers
+from dfmeta.store import strictjson
+from dfmeta.store.api import audit, representations, requests, routes
+from dfmeta.store.auth import caller, keys, oidc, scopes
+from dfmeta.store.db import repository
+from dfmeta.store.db.record import Kind
+from dfmeta.store.db.schema import HEAD, HTTP_TOKENS, REVISIONS
+from dfmeta.store.guest import documents, ec2, openstack
+
+DEFAULTS = {one.name: one.default for one in (*agent.OPTS, *rate.OPTS, *limits.OPTS)}
+LISTEN = DEFAULTS["admin_listen"]
+LAYOUT = Layout()
+META = MetaKeys(IPv4Network("240.0.0.0/16"), IPv6Network("fd00::/64"), "fa:16:ee:00:00:00")
+IPV4_ONLY = Tap(ofport=1, mac=key.NEXT_HOP_MAC, port=DEFAULTS["port"])
+BOTH = replace(IPV4_ONLY, ip6=DEFAULTS["host_ip6"], guest_ip6=tuple(DEFAULTS["ip6"]))
+EACH, EACH4 = (len(guest_flows(Guest(Endpoint(2), None), tap)) for tap in (BOTH, IPV4_ONLY))
+"""Flows of a port, on a host with IPv6 and without."""
+
+
+def _decisions() -> Iterable[str]:
+    assert (len(key.SLOTS), key.VID_MAX.bit_length()) == (7, 12)
+    (inner,) = TAP_VLAN.cvlans
+    yield f"from {Layout().table_base} up"
+    yield f"``tag={TAP_VLAN.tag} vlan_mode={TAP_VLAN.vlan_mode} cvlans={inner}``"
+    yield f"``backend = {DEFAULTS['backend']}``"
+    yield f"``timeout_answer = {DEFAULTS['timeout_answer']}``"
+    yield f"``hold_timeout``, {DEFAULTS['hold_timeout']} seconds"
+    limit, window = DEFAULTS["base_query_rate_limit"], DEFAULTS["base_window_duration"]
+    yield f"the default is {limit} in {window} seconds"
+
+
+def _device_tags_guest() -> Iterable[str]:
+    options = tag_devices.parser().parse_args([])
+    for action in tag_devices.parser()._actions:
+        for option in {*action.option_strings} - {"-h", "--help", "--sysfs"}:
+            yield f"``{option}"
+    yield from (f"``--source {source}``" for source in ("auto", "service", "config-drive"))
+    yield f"request, {options.timeout:g} unless given"
+    yield f"addresses, {options.attempts} unless given"
+    yield f"more than {tag_devices.MAX_ENCODED} bytes when encoded"
+    yield f"after the {tag_devices.MAX_TAGS}th"
+    yield f"more than {tag_devices.MAX_VALUE} bytes"
+    size = f"{tag_devices.MAX_BYTES >> 20} MiB, {tag_devices.MAX_DEPTH} levels"
+    yield f"{size} and {tag_devices.MAX_DEVICES:,} devices"
+    yield f"the first {tag_devices.MAX_INTERFACES} interfaces"
+    yield from (tag_devices.RULES, tag_devices.DOCUMENT, snippet.PER_BOOT, tag_devices.IPV4)
+    source = Path(tag_devices.__file__).read_text(encoding="utf-8")
+    assert ast.parse(source, feature_version=(3, 6))
+    yield "any Python from 3.6 on"
+
+
+def _device_tags_use() -> Iterable[str]:
+    yield from (f"rm {tag_devices.RULES}", f"rm {snippet.PER_BOOT}")
+    yield f"rm -r {Path(snippet.PROGRAM).parent}"
+    yield f"A tag has 1 to {TAG_MAX} characters"
+
+
+def _limits() -> Iterable[str]:
+    yield from (f"``[guest_limits] {one.name}``" for one in limits.OPTS)
+    yield f"{RATES[Purpose.SYN]}"
+
+
+def _meta_ip() -> Iterable[str]:
+    yield f"{len(META.slots(4)):,} by default"
+    yield f"at most {META.most(4)} over IPv4 and {META.most(6)} over IPv6 at a time"
+    assert RESERVE == 8, "One eighth"
+    options = {option.name for option in metadata.OPTS} - {"host_proxy_listen_port"}
+    for name in options | {*IDS, *(f"Port.other_config:{one}" for one in PROVIDER_IDS[:1])}:
+        yield f"``{name}``"
+    key, value = mark_of("br-int")
+    yield f'``{key}="{value}"``'
+    yield "``{}={}``".format(*SKIP_CLEANUP)
+    mode, vlans = f"``vlan_mode = {TAP_VLAN.vlan_mode}``", f"``cvlans = {TAP_VLAN.cvlans[0]}``"
+    yield f"VLAN {TAP_VLAN.tag} with {mode} and {vlans}"
+
+
+def _status() -> Iterable[str]:
+    yield f"http://{LISTEN}/"
+    yield f"ssh -L {LISTEN.rpartition(':')[2]}:{LISTEN} "
+    yield f"every {status_http.REFRESH} seconds"
+    yield f"up to {status_http.REFRESH_MAX} seconds"
+    yield f"At most {status.SHOWN} rows"
+    yield f"twice a minute, {status_page.NAMES_ASKED} at a time"
+    yield f"and {recent.KINDS_KEPT} failures that differ"
+    yield f"The last {status.FAILURES_SHOWN} of all"
+    yield f"until {recent.PORTS} others"
+    paths = ("/openstack", "/latest", "/nocloud", "/metadata", "/x", "")
+    yield from (f"``{kind}``" for kind in map(recent.kind_of, paths))
+
+
+def _store_auth() -> Iterable[str]:
+    operations = {"upsert": "push or refresh", "read": "read", "delete": "delete"}
+    kinds = {"metadata": "metadata", "userdata": "user-data"}
+    yield from (option.name for option in auth.OPTS)
+    for operation in scopes.OPERATIONS:
+        for kind in scopes.KINDS:
+            names = ", ".join(f"``{one}``" for one in scopes.accepted(operation, kind))
+            yield f"* - {operations[operation]} {kinds[kind]} - {names} "
+    listed = ", ".join(f"``{one}``" for one in scopes.accepted_for_any("read"))
+    yield f"* - list records - {listed} "
+    messages = (caller.MISSING, caller.MALFORMED, caller.INVALID, keys.UNAVAILABLE)
+    yield from (f"``{message}" for message in messages)
+    yield from (f"dfmeta token {name} --config-file FILE" for name in token.commands)
+    yield f"with {oidc.LEEWAY:g} seconds for clocks"
+    yield f"every {keys.LIFESPAN:g} seconds"
+    yield f"once in {keys.SEARCH_PAUSE:g} seconds at most"
+    yield f"may take {oidc.TIMEOUT:g} seconds and have {oidc.ANSWER_MAX} bytes"
+    yield f"RSA keys of {keys.RSA_BITS} bits"
+    *most, last = (*keys.RSA_ALGORITHMS, *keys.CURVES.values())
+    yield f"signed with {', '.join(most)} or {last} by"
+
+
+def _store_central() -> Iterable[str]:
+    yield f"after {central.GRACE:g} seconds"
+    yield "what is missing: ``threads``, ``store``, ``proxy``"
+
+
+def _upgrade() -> Iterable[str]:
+    yield f"version {COOKIE_VERSION} in the cookie"
+    yield f"``{state.FILE}`` in ``state_path`` - format {state.VERSION} "
+    yield f"schema {HEAD} "
+    yield f"dfmeta store schema --to {REVISIONS[-2]}"
+    yield f"closed after {round(central.GRACE)} seconds"
+
+
+def _devices() -> Iterable[str]:
+    yield f"1 to {TAG_MAX} characters"
+    yield f"at most {DEVICES_MAX} devices and {DEPTH_MAX} levels"
+    vlan = SCHEMA["$defs"]["nicdevice"]["properties"]["vlan"]
+    yield f"{vlan['minimum']} to {vlan['maximum']}"
+
+
+def _dfmeta_cni() -> Iterable[str]:
+    *most, last = cni.VERSIONS
+    yield f"versions {', '.join(most)} and {last}"
+    yield from (f"``{verb}``" for verb in ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"))
+    yield from (f"``{place}``" for place in (cni.DOCKER, cni.STATE))
+    yield f"labels of the attachment, at most {cni.MAX_LABELS}"
+    yield f"takes {cni.STATUS_PATIENCE} at most"
+    yield f"up to {cni.UNDO_PATIENCE} more"
+    assert Path(cni.__file__).read_text(encoding="utf-8").startswith("#!/usr/bin/python3 -IS\n")
+    yield "needs Python 3.8 or later at ``/usr/bin/python3``"
+
+
+def _metrics() -> Iterable[str]:
+    yield f"``http://{LISTEN}/metrics``"
+    yield f"every {driver.FULL_CHECK_INTERVAL:g} seconds"
+    yield {7: "seven of IPv4"}[len(key.SLOTS)]
+    yield {16: "sixteen of IPv6"}[len(key.SLOTS6)]
+    known = GuestAddress("02:00:00:00:00:02", IPv4Address("192.0.2.1"))
+    each = address_flows(Endpoint(1), known, slot=0, tap=IPV4_ONLY)
+    yield {3: "Three for each address"}[len(each)]
+    yield {5: "five for each port"}[EACH4]
+    yield {15: "fifteen where"}[EACH]
+    yield f"{learner.HELD_PER_PORT} of a port"
+    yield f"{learner.HELD_IN_ALL} in all"
+    yield f"first SYNs above {RATES[Purpose.SYN]} a second"
+    yield f"SYNs above {RATES[Purpose.GUEST_SYN]} a second"
+    yield f"{1 / hub.TICK:g} times a second"
+    most = admin_server.LIMITS
+    yield f"{most.connections} at most"
+    yield f"{most.connections_per_port} of one address"
+    yield f"above {most.head.request_line} bytes"
+    yield f"above {most.head.header} bytes"
+    yield f"more than {most.head.lines} lines"
+    yield f"complete in {most.header_timeout:g} seconds"
+    yield f"{admin_server.HELD >> 20} MiB"
+    yield {60: "within a minute"}[int(admin_server.SILENCE)]
+
+
+def _migrate_agent() -> Iterable[str]:
+    yield f"queue has {BACKLOG} places"
+
+
+def _migrate_hollow() -> Iterable[str]:
+    yield f"{central.GRACE:g} seconds"
+
+
+def _migrate_ovn() -> Iterable[str]:
+    yield from _migrate_agent()
+    tables = [LAYOUT.number(stage) for stage in TABLES if stage is not min(TABLES)]
+    yield f"dfmeta's are {tables[0]} and {tables[1]}"
+    hooks = {LAYOUT.priority(one) for one in PURPOSES if LAYOUT.priority(one) >= 300}
+    yield f"hooks have {min(hooks)}"
+
+
+def _owns() -> Iterable[str]:
+    yield "``{}={}``".format(*model.TAP_MARK)
+    yield f"VLAN {TAP_VLAN.tag}"
+    yield "``external_ids:{}={}``".format(*trunk_bridge.MARK)
+    yield f"``external_ids:{model.ATTACHMENT_KEY}``"
+    yield f"Bridge ``{trunk_bridge.BRIDGE}``"
+    for port in (trunk_bridge.OUTER, attachments.INNER, attachments.OUTER):
+        yield f"Port ``{port}``"
+    yield f"``trunks=[{trunk_bridge.UNTAGGED}]``"
+    yield f"controller id {pipeline.CONTROLLER_ID:#x}"
+    yield from (f"{number} a second" for number in RATES.values())
+    fixed, fixed4 = (len(fixed_flows(tap)) for tap in (BOTH, IPV4_ONLY))
+    yield f"a host without guests has {fixed} flows"
+    yield f"each guest's port adds {EACH}, and each address"
+    yield f"these numbers are {fixed4}, {EACH4} and"
+    first = metering.FIRST_IDS
+    yield f"numbers are {first[Purpose.SYN]} and {first[Purpose.GUEST_SYN]} plus"
+    yield f"from {min(first.values())} to {metering.LAST_ID}"
+    yield from (f"{hop} lladdr {key.NEXT_HOP_MAC}" for hop in (key.NEXT_HOP, key.NEXT_HOP6))
+    yield f"inet6 {DEFAULTS['host_ip6']}/128"
+    yield from (f"{rule}: from" for rule in (netlink.RULE_FROM, netlink.RULE_OIF))
+    yield f"lookup {DEFAULTS['route_table']}"
+    yield f"{DEFAULTS['metadata_interface']} (``metadata_interface``)"
+    yield f"at priority {LAYOUT.hook_priority}"
+    yield from (f"TCP ``{name}``:{DEFAULTS['port']}" for name in ("host_ip", "host_ip6"))
+    yield f"TCP {LISTEN}"
+    yield from (f"``{name}``" for name in keeping.FD_NAMES.values())
+    yield from (f"* - {file}" for file in (state.FILE, tokens.KEY_FILE))
+    yield f"{tokens.KEY_BYTES} random bytes"
+    yield ".".join(device.ARP_IGNORE.parts[3:])
+    for name, value in ipv6.SETTINGS.items():
+        yield f"net.ipv6.conf.{DEFAULTS['metadata_interface']}.{name} = {value}"
+    for name in ("iface-id", "attached-mac", "vm-uuid", "vm-id", "project-id", model.TAP_MARK[0]):
+        yield f"``{name}``"
+    yield from (f"* - {LAYOUT.number(one)} - {TABLES[one].name} " for one in Stage)
+    yield f"* - 63 to 32 - {COOKIE_PREFIX >> 32:#x}, in every version "
+    yield f"* - 31 to 24 - version of the flow's form, now {COOKIE_VERSION} "
+    yield "* - 23 to 16 - table: " + ", ".join(f"{one.value} {TABLES[one].name}" for one in Stage)
+    purposes = ", ".join(f"{one.value} {one.name}" for one in sorted(Purpose))
+    yield f"* - 15 to 0 - purpose: {purposes} "
+    used = {field for table in TABLES.values() for field in table.sets | table.matches}
+    assert not [one for one in used if one.startswith(("xreg", "xxreg", "ct_", "metadata"))]
+    *most, last = sorted(one.removeprefix("reg") for one in used if one.startswith("reg"))
+    yield f"registers {', '.join(most)} and {last} only"
+
+
+def _pipeline() -> Iterable[str]:
+    yield from (f"``{kind.__name__}``" for kind in get_args(Action))
+    yield from ("``goto``", "``meter``")
+    yield f"``classification_table`` ({LAYOUT.classification_table})"
+    yield f"``table_base`` ({LAYOUT.table_base})"
+    yield f"is {pipeline.CONTROLLER_ID} ({pipeline.CONTROLLER_ID:#x})"
+    for priority in dict.fromkeys(place.priority for place in PURPOSES.values()):
+        # Those of one table stand together.
+        mine = sorted(
+            (place.stage, one) for one, place in PURPOSES.items() if place.priority is priority
+        )
+        names = ", ".join(one.name for _stage, one in mine)
+        yield f"* - ``{priority.name}`` - {LAYOUT.priority(mine[0][1])} - {names}"
+    fixed = [one.name for one in sorted(BR_INT_PLAN.needed)]
+    yield f"exist once on the bridge ({', '.join(fixed)})"
+    yield f"except {', '.join(fixed[:-1])} and {fixed[-1]}"
+    yield f"in bundles of {reconciler.BATCH}"
+    yield f"every {driver.FULL_CHECK_INTERVAL:g} seconds"
+    yield {1.0: "every second"}[driver.CHECK_INTERVAL]
+    yield from _pipeline_cookies()
+    yield from _pipeline_meters()
+    yield from _pipeline_keys()
+
+
+def _pipeline_cookies() -> Iterable[str]:
+    yield f"``{(COOKIE_PREFIX >> 32).to_bytes(4, 'big').decode()}``"
+    yield f"The version is {COOKIE_VERSION}."
+    yield f"cookie={COOKIE_PREFIX:#x}/{COOKIE_PREFIX_MASK:#x}"
+    yield ", ".join(f"{one.value} {one.name} ({TABLES[one].name})" for one in Stage)
+    yield f"The purpose is {', '.join(f'{one.value} {one.name}' for one in Purpose)}."
+    yield f"``{cookie_of(Purpose.ADDRESS):#x}``"
+
+
+def _pipeline_meters() -> Iterable[str]:
+    for purpose, number in RATES.items():
+        first = metering.FIRST_IDS[purpose]
+        yield f"* - {purpose.name} - {number} - {first} plus the port's OpenFlow number"
+        sent = Wire(LAYOUT).add_meter(first, number)
+        if sent.flags & ofp.OFPMF_BURST and sent.bands[0].burst_size == number:
+            yield "with a burst of one second's packets"
+    for purpose, other in METER_OF.items():
+        yield f"{purpose.name} uses the meter of {other.name}"
+    yield f"from {min(metering.FIRST_IDS.values())} to {metering.LAST_ID}"
+
+
+def _pipeline_keys() -> Iterable[str]:
+    yield f"{key.BASE:#x} | slot << {key.SLOT_SHIFT} | VID << {key.VID_SHIFT} | ofport"
+    yield f"in the order {', '.join(map(str, key.SLOTS))};"
+    yield f"rest for {registry.REST:g} seconds"
+    yield f"{key.PREFIX6}"
+    yield f"from {key.SLOTS6[0] - key.SLOT6} to {key.SLOTS6[-1] - key.SLOT6}"
+    yield f"slot 1 of port 7 is {key.IN_PORT.key_of(Endpoint(7), key.SLOTS6[0])}"
+    often, at_once = slots.DISPLACED_PER_SECOND, slots.DISPLACED_AT_ONCE
+    yield f"most {often:g} addresses of a port are evicted per second, and {at_once} at once"
+
+
+def _proxy() -> Iterable[str]:
+    yield f"(1 to {tokens.TTL_MAX})"
+    yield f"``{tokens.TOKEN_PATH}``"
+    yield "``X-aws-ec2-metadata-token``"
+    yield "``X-aws-ec2-metadata-token-ttl-seconds``"
+    yield {0.75: "fewer than three quarters of ``connections``"}[server.CROWDED]
+    yield f"{connection.LINGER:g} second"
+    yield f"{connection.LINGER_MAX} bytes"
+    yield {60.0: "once a minute"}[quiet.QUIET]
+    yield f"({access.PATH_SHOWN} characters at most)"
+    yield {1.0: "once a second"}[workers.BEAT]
+    yield f"not answered for {workers.SILENT * workers.BEAT:g} s"
+    yield f"After {workers.HANGS * workers.BEAT:g} s it is killed"
+    yield f"{workers.OVERTIME:g} s after its time"
+    yield f"full for {workers.SETTLE_TIMEOUT:g} s"
+    yield f"after {daemon.GRACE:g} seconds"
+    yield f"{workers.DRAIN:g} seconds to finish"
+
+
+def _commands() -> Iterable[str]:
+    names = (TOKEN, tokens.KEY_FILE, state.FILE, tag_devices.RULES, *DEFAULT_FILES)
+    yield from (f"``{name}``" for name in names)
+
+
+def _store_api() -> Iterable[str]:
+    yield f"``Accept: {representations.ENVELOPE}``"
+    yield f"{requests.ADDRESSES_MAX} at most"
+    yield f"it has more than {requests.ADDRESSES_MAX}"
+    yield f"{repository.PAGE} records at most"
+    yield f"{strictjson.DEPTH_MAX} arrays and objects inside each other at most"
+    yield {60: "nothing came for a minute"}[int(admin_server.SILENCE)]
+    yield f"``[store] {store.OPTS[-1].name}``"
+    yield from (f"``{mode}``" for mode in (*HTTP_TOKENS, *requests.ENCODINGS))
+    for route in routes.ROUTES:
+        if route.kind is not Kind.USERDATA:
+            yield f"``{route.method} {route.path.replace('{id}', 'ID')}"
+    for name in requests.SELECTORS:
+        yield f"``{name}={'BUS:' if name == 'address' else ''}{name.upper()}``"
+    yield f"more than {audit.REFUSALS} refused requests in a minute"
+
+
+def _store_documents() -> Iterable[str]:
+    *dated, latest = ec2.VERSIONS
+    assert latest == openstack.LATEST
+    yield f"{', '.join(dated[:-1])} and {dated[-1]}"
+    yield f"tags from {ec2.TAGS_SINCE} on"
+    yield f"from {openstack.VERSIONS[0]} to {openstack.VERSIONS[-1]}"
+    yield f"{documents.RANDOM_SEED_BYTES} bytes"
+    yield from (f"``{name}``" for name in store.TEMPLATES)
+
+
+FACTS: Mapping[str, Callable[[], Iterable[str]]] = {
+    "commands": _commands,
+    "commands/dfmeta-agent": lambda: [f"closes the rest after {daemon.GRACE:g} seconds"],
+    "decisions": _decisions,
+    "device-tags-guest": _device_tags_guest,
+    "device-tags-use": _device_tags_use,
+    "devices": _devices,
+    "dfmeta-cni": _dfmeta_cni,
+    "limits": _limits,
+    "meta-ip": _meta_ip,
+    "metrics": _metrics,
+    "migrate-hollow": _migrate_hollow,
+    "migrate-neutron-agent": _migrate_agent,
+    "migrate-ovn": _migrate_ovn,
+    "owns": _owns,
+    "pipeline": _pipeline,
+    "proxy": _proxy,
+    "status": _status,
+    "store-api": _store_api,
+    "store-auth": _store_auth,
+    "store-central": _store_central,
+    "store-documents": _store_documents,
+    "upgrade": _upgrade,
+}
+"""Page → words of the code that it must have."""
