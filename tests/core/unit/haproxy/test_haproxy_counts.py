@@ -18,7 +18,7 @@ from dfmeta.proxy.recent import RECENT
 from dfmeta.registry import Claim, Registry
 from dfmeta.runtime import clock
 from tests.core.unit.haproxy.support import FakeRuntime
-from tests.core.unit.support import OTHER_INSTANCE, address, claim_of, port
+from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, claim_of, port
 
 HERE = Endpoint(13)
 PID, NEXT = 100, 101
@@ -277,19 +277,14 @@ def test_answer_that_indicates_a_fault_is_remarked_upon(world: World) -> None:
 def test_each_request_is_logged_with_debug_as_the_other_engine_logs_it(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG)
-    world.counts.request(f"GET 2100 12 10 1 {world.claim} 200 ---- nova /latest/user-data")
-    world.counts.request(f"HEAD 90 3 -1 -1 {world.claim} 404 ---- nova /{'a' * 500}")
-    lines = [one.getMessage() for one in caplog.records if one.name == "dfmeta.proxy.access"]
-    (identity,) = [world.registry.identity(HERE)]
-    assert identity is not None
-    guest = f"{identity.port_name} {identity.instance_id}"
-    took = "{} bytes, {} ms, including {} ms in nova and {} ms waiting"
-    assert lines == [
-        f"{guest} GET /latest/user-data: 200, {took.format(2100, 12.0, 10.0, 1.0)}",
-        f"{guest} HEAD /{'a' * 255}: 404, {took.format(90, 3.0, 0.0, 0.0)}",
-    ]
-    assert world.asked().counts == [0, 0, 1, 0, 0], "successes are counted by haproxy itself"
+    caplog.set_level(logging.DEBUG, logger="dfmeta.proxy.access")
+    for line in ("", "GET 1 2 3 4 5.0.1.0.2 200 ---- nova /of-another", "GET 1 2 3 4 {} 200 ----"):
+        world.counts.request(line.format(world.claim))
+    world.counts.request(f"GET 2100 12 10 -1 {world.claim} 200 ---- nova /{'a' * 500}")
+    (line,) = (one for one in caplog.messages if "ms, including" in one)
+    took = "2100 bytes, 12.0 ms, including 10.0 ms in nova and 0.0 ms waiting"
+    assert line == f"tap1 {INSTANCE} GET /{'a' * 255}: 200, {took}"
+    assert world.asked() is None, "successes are counted by haproxy itself"
 
 
 # Connections of slots

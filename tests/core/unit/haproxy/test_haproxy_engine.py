@@ -176,8 +176,10 @@ def test_guest_in_doubt_is_withdrawn_at_once_and_no_other(world: World) -> None:
     done = world.process.runtime.done
     assert [kind for kind, _entries in done] == ["change"]
     world.registry.set_devices(DEVICES, gap=True)
-    assert set(world.process.runtime.map.values()) == {IN_DOUBT}, "before any other greenthread"
-    assert done[-1][0] == "at once"
+    for _ in range(2):
+        assert set(world.process.runtime.map.values()) == {IN_DOUBT}, "before other greenthreads"
+        let_hub_run()
+    assert done[1][0] == "at once"
     world.registry.answered(2)
     let_hub_run()
     assert world.process.instances() == [OTHER_INSTANCE]
@@ -273,14 +275,11 @@ def test_check_that_is_late_itself_does_not_count(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "text", "report"),
-    [
-        ("errno", "cannot be started: Too many open", "it cannot be started: Too many open files"),
-        ("it ended at its start", "it ended at its start", "it ended at its start"),
-    ],
+    ("fault", "report"),
+    [("errno", "it cannot be started: Too many open files"), ("it ended", "it ended")],
 )
 def test_start_that_fails_is_tried_again_after_longer_and_longer_pauses(
-    idle: World, caplog: pytest.LogCaptureFixture, fault: str, text: str, report: str
+    idle: World, caplog: pytest.LogCaptureFixture, fault: str, report: str
 ) -> None:
     idle.fault = fault
     idle.engine.start()
@@ -288,7 +287,7 @@ def test_start_that_fails_is_tried_again_after_longer_and_longer_pauses(
     times = idle.attempts
     pauses = [after - before for before, after in itertools.pairwise(times)]
     assert pauses[:8] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
-    assert caplog.text.count(text) == len(times)
+    assert caplog.text.count(report.removeprefix("it ")) == len(times)
     assert not idle.engine.serving
     idle.engine.gather()
     found = idle.engine.report(thorough=True)
@@ -432,18 +431,16 @@ def test_report_names_the_process_and_compares_the_map(world: World) -> None:
     assert (found["pid"], found["version"]) == (process.pid, "2.6.12")
     assert (found["connections"], found["maxconn"]) == (0, world.plan.maxconn)
     assert (found["restarts"], found["last_restart"], found["fault"]) == (0, None, "")
-    assert found["map"] == {"entries": 1, "missing": 0, "superfluous": 0, "different": 0}
     assert "map" not in world.engine.report(thorough=False)
     right = process.runtime.map
-    for wrong, kind in (
-        (dict.fromkeys(right, "another|guest"), "different"),
-        ({}, "missing"),
-        (right | {"10.0.0.9": "another|guest"}, "superfluous"),
+    for others, counts in (
+        (right, [1, 0, 0, 0]),
+        (dict.fromkeys(right, "another|guest"), [1, 0, 0, 1]),
+        ({}, [0, 1, 0, 0]),
+        (right | {"10.0.0.9": "another|guest"}, [2, 0, 1, 0]),
     ):
-        process.runtime.map = wrong
-        counts = world.engine.report(thorough=True)["map"]
-        assert counts.pop("entries") == len(wrong)
-        assert {name for name, count in counts.items() if count} == {kind}
+        process.runtime.map = others
+        assert [*world.engine.report(thorough=True)["map"].values()] == counts, others
     process.runtime.map = {}
     eventlet.spawn_after(0.1, setattr, process.runtime, "map", right)
     assert world.engine.report(thorough=True)["map"]["missing"] == 0, "a difference that passes"

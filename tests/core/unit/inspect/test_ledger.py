@@ -10,15 +10,11 @@ from ipaddress import IPv6Network
 import pytest
 
 from dfmeta.cli import common, doctor_command
-from dfmeta.flows.classify import guest_syn
-from dfmeta.flows.family import IPV4, IPV6
 from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.key import IN_PORT, InPortKeys
-from dfmeta.flows.nd import bare_request
-from dfmeta.flows.pipeline import BR_META, RATES, TABLES, Layout, Purpose, cookie_of, table_name
-from dfmeta.flows.service import first_syn
-from dfmeta.inspect import checks_meters, checks_switch
-from dfmeta.inspect.facts import Foreign, MeterFact, Seen
+from dfmeta.flows.pipeline import BR_META, TABLES, Layout, cookie_of, table_name
+from dfmeta.inspect import checks_switch
+from dfmeta.inspect.facts import Foreign, Seen
 from dfmeta.inspect.finding import Finding, Status
 from dfmeta.inspect.ledger import (
     State,
@@ -171,6 +167,33 @@ def test_addresses_are_read_from_flows_whose_owners_are_not_known() -> None:
 NAMES = {Endpoint(1): "tap1"}
 
 
+TAKEN4: list[dict[str, Value]] = [
+    {"eth_type": 0x0800},
+    {"eth_type": 0x0806},
+    {"eth_type": 0x0806, "arp_spa": "10.0.0.5"},
+    {"eth_type": 0x0800, "ip_proto": 6, "tcp_dst": 80},
+    {"eth_type": 0x0800, "ip_proto": 6, "tcp_dst": (64, 0xFFC0)},
+    {"eth_type": 0x0800, "ipv4_dst": ("169.254.0.0", "255.255.0.0")},
+    {"eth_type": 0x0800, "ipv4_src": "10.0.0.5"},
+    {"eth_src": "fa:16:3e:00:00:01"},
+    {"vlan_vid": 0},
+    {"ct_state": (0, 0x20)},
+    {"reg2": 0},
+]
+LEFT4: list[dict[str, Value]] = [
+    {"eth_type": 0x86DD},
+    {"eth_type": 0x0806, "arp_op": 2},
+    {"eth_type": 0x0806, "arp_tpa": "10.0.0.1"},
+    {"eth_type": 0x0800, "ip_proto": 17},
+    {"eth_type": 0x0800, "ip_proto": 6, "tcp_dst": 22},
+    {"eth_type": 0x0800, "ipv4_dst": ("10.0.0.0", "255.0.0.0")},
+    {"vlan_vid": 0x1FFF},
+    {"vlan_vid": (0x1000, 0x1000)},
+    {"ct_state": (0x20, 0x20)},
+    {"reg2": 5},
+    {"icmpv4_type": 8},
+    {"eth_type_nxm": 0x86DD},
+]
 TAKEN: list[dict[str, Value]] = [
     {},
     {"in_port": 1},
@@ -210,10 +233,13 @@ TAGGED: list[tuple[dict[str, Value], bool]] = [
 ]
 
 
-def test_matches_that_take_guests_packets_of_ipv6_or_of_a_tagged_subport() -> None:
-    for matches, taken in ((TAKEN, True), (LEFT, False)):
+def test_matches_that_take_guests_packets() -> None:
+    for matches, ip, taken in (
+        *((TAKEN4, IP, True), (LEFT4, IP, False)),
+        *((TAKEN, SERVICE6[0], True), (LEFT, SERVICE6[0], False)),
+    ):
         for match in matches:
-            assert takes(match, {Endpoint(1)}, ip=SERVICE6[0]) is taken, match
+            assert takes(match, {Endpoint(1)}, ip=ip) is taken, match
     for match in ({"eth_type": 0x86DD, "ip_proto": 58}, {"ipv6_src": "fe80::1"}):
         assert not takes(match, {Endpoint(1)}, ip=IP), match
     for match, taken in TAGGED:
@@ -245,29 +271,6 @@ def test_missing_flow_of_ipv6_is_named_with_the_service() -> None:
     rows = entries(there[1:], wanted_flows([PORT], TAP), layout=SETTINGS.layout)
     (found,) = checks_switch.our_flows(rows, "", bridge="br-int")
     assert found.text.endswith(": from-tap of port 9")
-
-
-def test_flows_that_share_a_meter_are_limited_by_it() -> None:
-    flows = [
-        Seen(first_syn(Endpoint(1), IPV4, meter=5), 200, 100, 1),
-        Seen(first_syn(Endpoint(1), IPV6, meter=5), 200, 100, 1),
-        Seen(bare_request(Endpoint(1), meter=5), 200, 100, 1),
-        Seen(guest_syn(Endpoint(1), SERVICE6[0], IPV6, meter=6), 0, 300, 1),
-    ]
-    there = [
-        MeterFact(5, RATES[Purpose.SYN], 3, 3),
-        MeterFact(6, RATES[Purpose.GUEST_SYN], 4, 1),
-    ]
-
-    def judge(found: list[Seen], meters: list[MeterFact]) -> Finding:
-        return checks_meters.meters(found, meters, names=NAMES, wanted=SETTINGS)
-
-    for order in (flows, flows[::-1]):
-        finding = judge(order, there)
-        assert finding.status is Status.OK
-        assert "3 first SYNs dropped, 4 SYNs dropped" in finding.text
-    bare = Seen(bare_request(Endpoint(1), meter=None), 200, 100, 1)
-    assert "SYNs of tap1 are not limited" in judge([*flows, bare], there).text
 
 
 GREEN, RED, YELLOW = "\x1b[32m", "\x1b[1;31m", "\x1b[33m"

@@ -117,9 +117,7 @@ def test_packets_are_written_as_ovs_ofctl_takes_them() -> None:
         "icmpv6_code=0,nd_target=fe80::a9fe:a9fe,nd_sll=fa:16:3e:00:00:01"
     )
     other = legs.unseen(PORT.mac, "fd00:ec2::254")
-    assert other.ip.version == 6
     assert "dl_dst=33:33:ff:00:02:54," in legs.solicitation(PORT, other, tap=TAP6)
-    assert "ipv6_dst=fd00:ec2::254," in legs.syn(PORT, other, tap=TAP6)
     assert legs.unseen("") == legs.UNSEEN
 
 
@@ -223,14 +221,9 @@ def test_legs_of_ipv6_stop_in_words() -> None:
             there6(THERE6.replace("ipv6_dst=fd00:a9fe:a9fe:a9fe::a9fe,", "ipv6_dst=::1,")),
             "ipv6_dst is ::1 and should be fd00:a9fe:a9fe:a9fe::a9fe",
         ),
-        (there6(THERE6.replace("output:9", "output:8")), "does not lead to tap-metadata's port"),
         (
             back6(BACK6.replace("ipv6_src=fe80::a9fe:a9fe,", "ipv6_src=fd00:ec2::254,")),
             "ipv6_src is fd00:ec2::254 and should be fe80::a9fe:a9fe",
-        ),
-        (
-            back6(BACK6.replace("ipv6_dst=fe80::f816:3eff:fe00:1,", "ipv6_dst=fe80::2,")),
-            "ipv6_dst is fe80::2 and should be fe80::f816:3eff:fe00:1",
         ),
     ):
         assert stop in leg.stop, stop
@@ -254,11 +247,8 @@ def test_legs_of_ipv6_stop_in_words() -> None:
         assert stop in neighbour(text).stop, stop
 
 
-META_THERE, ON_META, META_BACK = (
-    recorded("meta-there"),
-    recorded("meta-beyond"),
-    recorded("meta-back"),
-)
+META_THERE, ON_META = recorded("meta-there"), recorded("meta-beyond")
+META_BACK = recorded("meta-back")
 NO_FLOW = """\
 bridge("br-meta")
 -----------------
@@ -276,7 +266,6 @@ BEYOND = Beyond(
     key=META_IP,
     service=IP,
 )
-ENDS = {"port": "int-br-meta", "peer": "phy-br-meta", "bridge": "br-meta"}
 
 
 def test_integration_bridge_writes_the_meta_mac() -> None:

@@ -43,21 +43,16 @@ def test_entries_are_separated_by_spaces_or_commas() -> None:
 
 WRONG_ENTRIES = [
     ("nonsense", "not an IPv4 address"),
-    ("10.0.0", "not an IPv4 address"),
     ("fe80::1", "not an IPv4 address"),
     ("169.254.169.254", "the address of the service"),
     ("0.0.0.0", "unspecified"),
-    ("0.1.2.3", "unspecified"),
     ("127.0.0.1", "loopback"),
     ("224.0.0.1", "multicast"),
-    ("239.255.255.250", "multicast"),
     ("255.255.255.255", "broadcast"),
     ("10.0.0.3=", "not of the form"),
     ("10.0.0.3=fa:16:3e:00:00", "not of the form"),
-    ("10.0.0.3=fa-16-3e-00-00-02", "not of the form"),
     ("10.0.0.3=01:00:5e:00:00:01", "not that of a host"),
     ("10.0.0.3=00:00:00:00:00:00", "not that of a host"),
-    ("10.0.0.3=ff:ff:ff:ff:ff:ff", "not that of a host"),
     ("10.0.0.2", "twice"),
 ]
 

@@ -416,26 +416,6 @@ def test_any_order_ends_as_the_order_says(order: list[str], answers: dict[str, O
     assert world.port.instance_id == instance
 
 
-def test_of_many_that_wake_at_once_one_goes_on_in_each_turn_of_the_hub() -> None:
-    asked: list[int] = []
-    world = World(["ovsdb", "a"], a := Fake("a", gives=frozenset({INSTANCE, PROJECT})))
-    a.at_once = 1000
-    turn = 0
-
-    def answer(_question: Question) -> Ownership:
-        asked.append(turn)
-        return Ownership()
-
-    a.answer = answer
-    for number in range(100):
-        world.resolver.update(replace(ROW, row=f"r{number}", name=f"tap{number}"))
-    while not world.resolver.settled():
-        eventlet.sleep(0)
-        turn += 1
-    assert max(asked.count(one) for one in set(asked)) <= 3
-    assert len(asked) >= 100
-
-
 def test_thousands_of_unknown_ports_are_asked_about_seldom(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

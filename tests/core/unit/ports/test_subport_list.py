@@ -71,21 +71,17 @@ WRONG_MEMBERS: list[tuple[dict[str, Any], str]] = [
     ({"vid": "100"}, "vid is not a number"),
     ({"vid": 100.0}, "vid is not a number"),
     ({"vid": True}, "vid is not a number"),
-    ({"vid": None}, "vid is not a number"),
     ({"port_id": 5}, "port_id is not a text"),
     ({"port_id": "a b"}, "port_id is not of 1 to 255"),
     ({"port_id": "x" * 256}, "port_id is not of 1 to 255"),
     ({"instance_id": "web"}, "instance_id is not a UUID"),
-    ({"instance_id": ["x"]}, "instance_id is not a text"),
     ({"project_id": "a\r\nb"}, "project_id is not of 1 to 255"),
     ({"mac": "01:00:5e:00:00:01"}, "mac is not that of a host"),
     ({"mtu": 67}, "mtu is not a number from 68 to 65535"),
     ({"mtu": 65536}, "mtu is not a number from 68 to 65535"),
-    ({"mtu": "1442"}, "mtu is not a number from 68 to 65535"),
     ({"mtu": True}, "mtu is not a number from 68 to 65535"),
     ({"mac": "fa163f000064"}, "mac is not of the form"),
     ({"attachment": "a1"}, "attachment is not a UUID"),
-    ({"attachment": 1}, "attachment is not a text"),
 ]
 
 
