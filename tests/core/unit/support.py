@@ -1,7 +1,6 @@
-"""What several unit tests share: datapaths without a socket, one of them to a model, and frames.
+"""What unit tests share: datapaths without a socket, one of them to a model, and frames.
 
-Nothing here stands in for os-ken's parsers: every message is taken as the bytes that would have
-gone to the switch, and every answer is made of bytes that os-ken reads.
+Every message to the switch is taken as its bytes, and every answer is made of bytes.
 """
 
 from __future__ import annotations
@@ -146,10 +145,7 @@ def syn(
     vid: int | None = None,
     **of_ip: Any,
 ) -> bytes:
-    """A segment to the service, as os-ken's packet library writes it.
-
-    :param of_ip: further fields of the IPv4 header.
-    """
+    """A segment to the service; *of_ip* are further fields of the IPv4 header."""
     head = ipv4.ipv4(src=ip, dst="169.254.169.254", **{"proto": 6} | of_ip)
     tag = [] if vid is None else [vlan.vlan(vid=vid, pcp=5, ethertype=0x0800)]
     return _frame(mac, 0x8100 if tag else 0x0800, *tag, head, tcp.tcp(source_port, 80, bits=bits))
@@ -361,10 +357,7 @@ def _meter_mod(raw: bytes) -> MeterMod:
 
 
 def stats_bytes(mod: Any, *, cookie: int | None = None, packets: int, octets: int) -> bytes:
-    """The entry of a dump that the flow of *mod* has on the switch.
-
-    :param cookie: another one than that of *mod*.
-    """
+    """The entry of a dump that the flow of *mod* has on the switch."""
     body = bytearray()
     mod.match.serialize(body, 0)
     for instruction in mod.instructions:
@@ -389,20 +382,16 @@ def port_bytes(
     return struct.pack(ofp.OFP_PORT_PACK_STR, number, mac, name, config, state, *[0] * 6)
 
 
-def port_desc(
-    number: int, name: bytes, mac: bytes = bytes(6), *, config: int = 0, state: int = 0
-) -> Any:
+def port_desc(*described: Any, **bits: Any) -> Any:
     """The same, as os-ken reads it."""
-    data = port_bytes(number, name, mac, config=config, state=state)
-    return ofp_parser.OFPPort.parser(data, 0)
+    return ofp_parser.OFPPort.parser(port_bytes(*described, **bits), 0)
 
 
-def removed_of(mod: Any, reason: int = ofp.OFPRR_DELETE) -> Any:
+def removed_of(mod: Any) -> Any:
     match = bytearray()
     mod.match.serialize(match, 0)
-    body = struct.pack(
-        "!QHBBIIHHQQ", mod.cookie, mod.priority, reason, mod.table_id, 1, 0, 0, 0, 0, 0
-    )
+    place = mod.cookie, mod.priority, ofp.OFPRR_DELETE, mod.table_id
+    body = struct.pack("!QHBBIIHHQQ", *place, 1, 0, 0, 0, 0, 0)
     length = 8 + len(body) + len(match)
     head = struct.pack("!BBHI", ofp.OFP_VERSION, ofp.OFPT_FLOW_REMOVED, length, 0)
     return parsed(head + body + match)
@@ -449,7 +438,7 @@ Refusal = tuple[int, int]
 
 
 class Meters(dict[int, int]):
-    """The meters of a model: id → packets a second."""
+    """Of a model: id → packets a second."""
 
     def __init__(self, model: flowsim.Switch) -> None:
         rates = {
@@ -469,7 +458,7 @@ METER_FLAGS = ofp.OFPMF_PKTPS | ofp.OFPMF_BURST | ofp.OFPMF_STATS
 
 
 class _Model(flowsim.Switch):
-    """The model, with ports that have names, and with refusals that a test chooses."""
+    """The model, with ports that have names, and refusals (type, code) that a test chooses."""
 
     def __init__(self, deliver: Callable[[bytes], object]) -> None:
         super().__init__((), deliver)
@@ -503,11 +492,7 @@ class _Model(flowsim.Switch):
 
 
 class ModelSwitch(Datapath):
-    """A datapath to the model of a switch (:mod:`tests.flowsim`), which keeps what is sent.
-
-    ``model.refuse`` chooses the flow-mods and meter-mods that are answered with an error (type,
-    code). While ``silent``, answers are kept back; :meth:`speak` delivers them.
-    """
+    """A datapath to the model of a switch. While ``silent``, answers wait for :meth:`speak`."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
@@ -521,7 +506,6 @@ class ModelSwitch(Datapath):
 
     @property
     def flows(self) -> list[flowsim.Entry]:
-        """The flows; a list that is set is copied."""
         return self.model.flows
 
     @flows.setter
@@ -530,7 +514,6 @@ class ModelSwitch(Datapath):
 
     @property
     def meters(self) -> dict[int, int]:
-        """Id → packets a second; a mapping that is set is copied."""
         return Meters(self.model)
 
     @meters.setter
@@ -545,7 +528,6 @@ class ModelSwitch(Datapath):
         return True
 
     def speak(self) -> None:
-        """Deliver the answers that were kept back, and keep none back any more."""
         self.silent = False
         late, self._late = self._late, []
         for one in late:
@@ -590,13 +572,11 @@ FIXED_FLOWS = len(fixed_flows(TAP))
 class Rig:
     """The switch side of the daemon, on the model of a switch."""
 
-    hold_timeout: float = 8.0
     adopts: Callable[[Endpoint], bool] = lambda _endpoint: True
     remembered: Memory = field(default_factory=dict)
     now: float = 1000.0
     pause: Callable[[float], object] = lambda _seconds: None
     ask: Callable[[], int] = lambda: 0
-    informed: Callable[[], object] = lambda: None
 
     def __post_init__(self) -> None:
         self.registry = Registry(ask=lambda: self.ask(), clock=lambda: self.now)
@@ -604,11 +584,10 @@ class Rig:
             self.registry,
             bridge="br-int",
             layout=Layout(),
-            hold_timeout=self.hold_timeout,
+            hold_timeout=8.0,
             datapath_id=lambda: DATAPATH,
             adopts=lambda e: self.adopts(e),
             meters=self.remembered,
-            informed=lambda: self.informed(),
             clock=lambda: self.now,
             pause=lambda seconds: self.pause(seconds),
         )

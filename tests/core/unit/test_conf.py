@@ -119,8 +119,6 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
             *("fe80::1,fe80:0::1", "fd00:a9fe:a9fe:a9fe:1::5"),
         ),
         "host_ip6": ("fe80::1", "::1", "fd00:ec2::254", "fd00:a9fe:a9fe:a9fe:1::5"),
-        "identity_scheme": ("mac",),
-        "subport_identity": ("vm",),
         "meta_bridge": ("a-bridge-with-a-long-name", "br/meta"),
         "key_prefix6": ("fd00::/48", "fd00::1/64", "fe80::/64"),
         "port": ("70000", "http"),
@@ -136,12 +134,9 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
         "classification_table": ("-1",),
         "hook_priority": ("0", "65535"),
         "route_table": ("0", "254", "main"),
-        "backend": ("novella",),
         "hold_timeout": ("61", "-1", "soon", "nan"),
-        "engine": ("nginx",),
         "proxy_workers": ("-1", "auto"),
         "proxy_worker_user": ("no such user", "root"),
-        "timeout_answer": ("504",),
         "startup_timeout": ("-1",),
         "listener_keep": ("0", "86401"),
         "admin_listen": ("9697", "127.0.0.1:0", "127.0.0.1:70000", "::1:9697"),
@@ -159,7 +154,6 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
         "host_proxy_listen_port": ("0", "65536"),
     },
     "attachments": {
-        "driver": ("ovn",),
         "allow": ("not an id",),
         "vid_range": ("2", "0:10", "10:2", "2:4095"),
         "quota": ("0", "4095"),
@@ -179,7 +173,6 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
         "auth_ca_cert": ("/nonexistent/ca.pem",),
         "nova_metadata_host": ("nova-1,,nova-2", "http://nova", "nova:99999"),
         "nova_metadata_port": ("0",),
-        "nova_metadata_protocol": ("ftp",),
         "metadata_proxy_shared_secret": (f"{SECRET} $nothing",),
     },
     "neutron": {
@@ -214,8 +207,6 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
         "tolerated_queries": ("-1",),
     },
     "store": {
-        "http_tokens": ("always",),
-        "ec2_tree": ("hegel",),
         "http_tokens_of": (
             *("required", "web1:required", f"{INSTANCE}:always", f"{{{INSTANCE}}}:off"),
         ),
@@ -250,7 +241,9 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def wrong_values(option: cfg.Opt) -> tuple[str, ...]:
-    return ("perhaps",) if isinstance(option, cfg.BoolOpt) else ("$nothing",)
+    if isinstance(option, cfg.BoolOpt) or getattr(option.type, "choices", None):
+        return ("perhaps",)
+    return ("$nothing",)
 
 
 def test_a_wrong_value_is_named_with_its_option_and_a_remedy(load: Load) -> None:

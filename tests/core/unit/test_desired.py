@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.flows.classify import guest_syn
-from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.family import IPV4, IPV6, family_of
 from dfmeta.flows.flow import Flow, Move, Output, SetField, ToController
-from dfmeta.flows.key import SLOT6, SLOTS, SLOTS6, VID_MAX
+from dfmeta.flows.key import SLOTS, SLOTS6, VID_MAX
 from dfmeta.flows.pipeline import CONTROLLER_ID, PORT_IN_PORT, Layout, Purpose, Stage
 from dfmeta.flows.service import first_syn
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
-from tests.core.unit.support import SERVICE6, TAP6, address6
+from tests.core.unit.support import SERVICE6, TAP6
 from tests.harness.examples import examples
 
 ADDRESSES = st.builds(
@@ -85,13 +84,6 @@ def test_two_guests_share_no_place(one: Guest, other: Guest) -> None:
         return
     places = {flow.match_key for flow in guest_flows(one, TAP6)}
     assert not places & {flow.match_key for flow in guest_flows(other, TAP6)}
-
-
-def test_an_ipv6_listener_at_the_services_own_address_needs_no_rewriting() -> None:
-    alone = replace(TAP6, ip6=SERVICE6[0], guest_ip6=SERVICE6[:1])
-    _nd, back, way_in = address_flows(Endpoint(13), address6(), slot=SLOT6 + 1, tap=alone)
-    assert "ipv6_dst" not in sets(way_in)
-    assert "ipv6_src" not in sets(back)
 
 
 def test_solicitations_for_the_service_are_answered_by_flows_alone() -> None:

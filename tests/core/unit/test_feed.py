@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import eventlet
-import pytest
 
 from dfmeta.model import Endpoint, PortId
-from dfmeta.proxy import feed as feed_module
 from dfmeta.proxy.feed import BATCH, Feed
 from dfmeta.registry import Registry
 from tests.core.unit.support import let_hub_run, port
@@ -60,17 +58,6 @@ def test_a_follower_that_does_not_take_its_news_is_named() -> None:
     world = World(good, late)
     assert world.feed.inform() == [late]
     assert good.news == late.news
-
-
-def test_a_follower_is_looked_at_soon_and_then_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "POLL", 0.01)
-    monkeypatch.setattr(feed_module, "SETTLE_TIMEOUT", 0.08)
-    pauses: list[float] = []
-    monkeypatch.setattr(eventlet, "sleep", pauses.append)
-    late = Follower(takes=False)
-    assert World(late).feed.inform() == [late]
-    # The first pause lets other threads run, between two batches.
-    assert pauses[-8:] == [0.0005, 0.001, 0.002, 0.004, 0.008, 0.01, 0.01, 0.01]
 
 
 def test_a_follower_that_serves_no_guest_yet_is_not_waited_for() -> None:
