@@ -1,7 +1,8 @@
-"""A program that fails should end with one line, whatever has happened."""
+"""What fails should be one line with the name of the error, on stderr and in the log."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 
 from dfmeta.cli import ctl
 from dfmeta.cmd import central, daemon
-from dfmeta.exceptions import ConfigError, StoreError
+from dfmeta.cmd.logs import NamingFormatter
+from dfmeta.exceptions import ConfigError, HostError, StoreError
+from dfmeta.quiet import Seldom
 from dfmeta.wiring import last_words
 
 Said = tuple[int, str]
@@ -113,3 +116,53 @@ def test_a_file_that_the_system_refuses_is_no_fault_of_dfmetas(tmp_path: Path) -
         (tmp_path / "missing").open()
     assert last_words.unexpected(caught.value).line.startswith(f"{tmp_path}/missing: No such file")
     assert last_words.unexpected(OSError("odd")).name == "unexpected"
+
+
+# Errors in the log
+
+ERROR = HostError(what="route add", device="tap-metadata", cause="Operation not permitted")
+FORMATTER = NamingFormatter("%(levelname)s %(message)s")
+
+
+def record(message: str, *args: object, exc_info: object = None) -> logging.LogRecord:
+    return logging.LogRecord(
+        *("dfmeta", logging.WARNING, __file__, 1, message, args, exc_info)  # type: ignore[arg-type]  # as sys.exc_info() gives it
+    )
+
+
+def test_an_error_in_a_line_is_named() -> None:
+    line = FORMATTER.format(record("Not restored: %s; again in %d s", ERROR, 2))
+    assert line == f"WARNING Not restored: {ERROR}; again in 2 s [{ERROR.name}]"
+
+
+@pytest.mark.parametrize("args", [(), ("50 % [x]",), (OSError("gone"),)])
+def test_other_lines_stay_as_they_are(args: tuple[object, ...]) -> None:
+    message = "%s" if args else "50 % is plain"
+    assert FORMATTER.format(record(message, *args)) == f"WARNING {args[0] if args else message}"
+
+
+def test_record_stays_as_it_is_and_the_traceback_follows() -> None:
+    try:
+        raise ERROR
+    except HostError:
+        one = record("Lost: %s", ERROR, exc_info=sys.exc_info())
+    first, *rest = FORMATTER.format(one).splitlines()
+    assert first == f"WARNING Lost: {ERROR} [{ERROR.name}]"
+    assert rest[0].startswith("Traceback")
+    assert one.args == (ERROR,)
+
+
+# Repeated lines
+
+LOGGER = logging.getLogger("tests.quiet")
+
+
+def test_a_line_that_repeats_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    moments = iter((0.0, 1.0, 59.0, 60.0, 61.0))
+    seldom = Seldom(clock=lambda: next(moments))
+    for _ in range(5):
+        seldom.warn(LOGGER, "%s is away", "it")
+    assert caplog.messages == [
+        "it is away",
+        "it is away (and 2 more like it since it was last logged)",
+    ]

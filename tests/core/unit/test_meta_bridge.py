@@ -169,18 +169,6 @@ def test_dump_reads_as_the_flow_that_was_added(bridge: str) -> None:
             assert found.cookie == cookie_of(one.purpose)
 
 
-@pytest.mark.parametrize("bridge", LAYOUTS)
-def test_a_flow_of_the_other_bridge_is_ours_and_has_no_meaning(bridge: str) -> None:
-    """As one that another program has copied; the reconciler removes it."""
-    (other,) = set(LAYOUTS) - {bridge}
-    there, wire = Wire(LAYOUTS[other]), Wire(LAYOUTS[bridge])
-    for one in both_bridges(Guest(HERE, None, KNOWN), scheme())[other]:
-        for entry in dumped(there, one):
-            found = wire.found(entry)
-            assert found is not None
-            assert (found.flow, found.former, found.elsewhere) == (None, None, None)
-
-
 # Reading
 
 

@@ -131,10 +131,6 @@ def test_ports_that_swap_numbers_are_served_once_ovsdb_agrees(rig: Rig) -> None:
 ANEW = {
     "deleted": [(ofp.OFPPR_DELETE, b"tap1", bytes(6))],
     "added": [(ofp.OFPPR_ADD, b"tap1", bytes(6))],
-    "deleted and added": [
-        (ofp.OFPPR_DELETE, b"tap1", bytes(6)),
-        (ofp.OFPPR_ADD, b"tap1", bytes(6)),
-    ],
     "another MAC": [(ofp.OFPPR_MODIFY, b"tap1", bytes([2, 0, 0, 0, 0, 1]))],
 }
 

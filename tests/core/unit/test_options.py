@@ -1,8 +1,9 @@
-"""The daemon should tell the values that it runs with, and a command should take them over."""
+"""Values of options: what a daemon runs with, what a command takes over, and unknown names."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,14 @@ import dfmeta.conf
 from dfmeta.admin.listener import AdminApplication
 from dfmeta.cmd.options import Options
 from dfmeta.conf import daemons, values
+from dfmeta.conf.limits import OPTS
+from dfmeta.conf.unknown import SAMPLE, unknown_options
 from dfmeta.conf.values import Digest, Taken
 from dfmeta.health import Health
 from dfmeta.proxy.environ import SAME_HOST
+from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.rate import RateSettings, Window
+from dfmeta.wiring.limits import limits, rates, share
 from tests.core.unit.support import Load
 
 SECRET = "a secret that no answer shows"
@@ -137,21 +143,6 @@ def test_option_of_environment_or_command_line_is_no_difference(
     assert conf.df_metadata.port == 18085
 
 
-def test_daemons_files_are_named_where_they_differ(load: Load, tmp_path: Path) -> None:
-    running = told(load(port=18080))
-    own, other = tmp_path / "dfmeta.conf", tmp_path / "other.conf"
-    other.write_text("")
-
-    def taken(*files: Path) -> Taken:
-        return values.take(dfmeta.conf.load([*map(str, files)], prog="dfmeta"), running)
-
-    assert taken(other).files == (str(own),)
-    # A further file counts where it has what differs.
-    assert taken(own, other).files is None
-    other.write_text("[df_metadata]\nport = 18081\n")
-    assert taken(own, other).files == (str(own),)
-
-
 def test_malformed_document_is_refused(load: Load) -> None:
     digest = CHEAP.parameters()
     for document in (
@@ -202,3 +193,124 @@ def test_this_host_alone_may_ask_and_no_web_page() -> None:
     assert ask({SAME_HOST: True}, Host="attacker.example:9697").status_int == 403
     other = ask({SAME_HOST: True}, Host="localhost:9697", Origin="http://attacker.example")
     assert other.status_int == 403
+
+
+# Unknown names
+
+
+def unknown(folder: Path, *texts: str) -> list[tuple[str, str]]:
+    """What is unknown in files, and what to do about each."""
+    files = []
+    for number, text in enumerate(texts):
+        files.append(folder / f"{number}.conf")
+        files[-1].write_text(text)
+    conf = dfmeta.conf.load([str(file) for file in files], prog="x")
+    return [(str(one.fields["what"]), one.remedy) for one in unknown_options(conf)]
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "remedy"),
+    [
+        (
+            "[DEFAULT]\nnova_metadata_hots = a",
+            "[DEFAULT] nova_metadata_hots",
+            "nova_metadata_host?",
+        ),
+        ("[DEFAULT]\nbackend = nova", "[DEFAULT] backend", "Move it to [df_metadata]"),
+        ("[df_metadata]\nzzz = 3", "[df_metadata] zzz", SAMPLE),
+        ("[Store]\nec2_tre = 3", "[store] ec2_tre", "ec2_tree?"),
+        ("[neutron]\nendpoint_overide = a", "[neutron] endpoint_overide", "endpoint_override?"),
+        ("[df_metdata]\nport = 1", "the group [df_metdata]", "[df_metadata]?"),
+    ],
+)
+def test_misspelt_name_is_reported_with_the_nearest(
+    tmp_path: Path, text: str, what: str, remedy: str
+) -> None:
+    ((found, do),) = unknown(tmp_path, text)
+    assert found == what
+    assert do.endswith(remedy)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[DEFAULT]\ndebug = True\nnova_metadata_host = a\nmetadata_proxy_shared_secret = s",
+        "[DEFAULT]\nmetadata_proxy_socket = /x\nmetadata_workers = 2\nstate_path = /y\nhost = a",
+        "[agent]\nreport_interval = 2\n[cache]\nenabled = 1\n[METADATA]\nprovider_network = a",
+        "[neutron]\nservice_metadata_proxy = 1\nauth_type = password\nphysnets = a",
+        "[df_metadata]\nport = 1\n[store]\nec2_tree = equinix",
+    ],
+    ids=["ours", "neutrons", "groups", "novas", "more"],
+)
+def test_valid_or_foreign_name_is_not_reported(tmp_path: Path, text: str) -> None:
+    assert unknown(tmp_path, text) == []
+
+
+def test_a_line_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "dfmeta.conf"
+    file.write_text("[df_metadata]\nprt = 1")
+    (found,) = unknown_options(dfmeta.conf.load([str(file)], prog="x"))
+    assert found.line == (
+        f"{file}: [df_metadata] prt is unknown to dfmeta and is ignored. "
+        "Did you mean port? [unknown-option]"
+    )
+
+
+# Limits
+
+
+def test_without_a_configuration_the_limits_are_those_of_the_code(load: Load) -> None:
+    assert limits(load()) == Limits()
+    assert rates(load()) == RateSettings()
+
+
+def test_every_limit_has_an_option_that_is_read(load: Load) -> None:
+    numbers = {f"guest_limits__{option.name}": 2000 + n for n, option in enumerate(OPTS)}
+    numbers |= {
+        f"guest_limits__{option.name}": n + 20
+        for n, option in enumerate(OPTS)
+        if "timeout" in option.name
+    }
+    numbers["guest_limits__header_lines_max"] = 99
+    read = limits(load(**numbers))
+    values = [getattr(read, one.name) for one in fields(read) if one.name != "head"]
+    values += [read.head.request_line, read.head.header, read.head.lines]
+    assert sorted(values) == sorted(numbers.values())
+    assert (read.body, read.requests_per_port) == (
+        numbers["guest_limits__body_max"],
+        numbers["guest_limits__requests_per_port"],
+    )
+
+
+def test_the_rates_are_neutrons(load: Load) -> None:
+    group = {
+        "rate_limit_enabled": True,
+        "ip_versions": "4,6",
+        "base_window_duration": 60,
+        "base_query_rate_limit": 50,
+        "burst_window_duration": 1,
+        "burst_query_rate_limit": 5,
+        "delay_max": 1,
+        "tolerated_queries": 7,
+    }
+    read = rates(
+        load(**{f"metadata_rate_limiting__{name}": value for name, value in group.items()})
+    )
+    assert read == RateSettings(
+        enabled=True,
+        ip_versions=frozenset({4, 6}),
+        base=Window(50, 60),
+        burst=Window(5, 1),
+        delay_max=1,
+        tolerated=7,
+    )
+
+
+def test_workers_share_what_a_port_is_served_and_refuse_none_sooner() -> None:
+    whole = Limits(connections_per_port=16, waiting_per_port=48, requests_per_port=9)
+    assert share(whole, 1) == whole
+    part = share(whole, 3)
+    assert (part.connections_per_port, part.requests_per_port) == (6, 3)
+    assert part.connections_per_port + part.waiting_per_port == 64
+    assert part.connections == whole.connections
+    assert share(whole, 64).requests_per_port == 1

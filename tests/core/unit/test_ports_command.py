@@ -51,17 +51,15 @@ def test_the_last_answer_in_words(values: dict[str, Any], said: str) -> None:
 def test_addresses_of_both_versions_are_listed_with_their_slots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    old = {"slot": 1, "ip": "10.0.0.5", "mac": "fa:16:3e:00:00:01"}
-    new = {**old, "service": None}
-    ipv6 = {**old, "ip": "fe80::1", "service": "fe80::a9fe:a9fe"}
+    ipv4 = {"service": None, "slot": 1, "ip": "10.0.0.5", "mac": "fa:16:3e:00:00:01"}
+    ipv6 = {**ipv4, "ip": "fe80::1", "service": "fe80::a9fe:a9fe"}
     monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
-    for addresses in ([old, ipv6], [new, ipv6]):
-        rows = [row(addresses=addresses)]
-        monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path, rows=rows: rows)
-        shown = CliRunner().invoke(ports, ["--wide"]).stdout
-        assert "1: 10.0.0.5 fa:16:3e:00:00:01" in shown
-        assert "1: fe80::1 fa:16:3e:00:00:01 to fe80::a9fe:a9fe" in shown
-        assert "None" not in shown
+    rows = [row(addresses=[ipv4, ipv6])]
+    monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
+    shown = CliRunner().invoke(ports, ["--wide"]).stdout
+    assert "1: 10.0.0.5 fa:16:3e:00:00:01" in shown
+    assert "1: fe80::1 fa:16:3e:00:00:01 to fe80::a9fe:a9fe" in shown
+    assert "None" not in shown
 
 
 def test_a_subport_has_its_container_and_its_network(monkeypatch: pytest.MonkeyPatch) -> None:

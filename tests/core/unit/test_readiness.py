@@ -1,12 +1,17 @@
-"""What keeps readiness DOWN should be one line when it begins, and one when it ends."""
+"""What keeps readiness DOWN and how far something is should be told in a line, and seldom."""
 
 from __future__ import annotations
 
+import logging
+import socket
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from dfmeta.cli.progress import Work
 from dfmeta.cmd.readiness import BLIP, ReadinessLog, reasons
+from dfmeta.cmd.waiting import BEGIN, EXTENSION, LINES, Waiting
 from dfmeta.health import Health
 
 GROUP = SimpleNamespace(integration_bridge="br-lan", ovsdb_connection="unix:/db.sock")
@@ -43,11 +48,8 @@ def world(caplog: pytest.LogCaptureFixture) -> World:
     [
         (["ovsdb"], "ovsdb: unix:/db.sock does not answer"),
         (["bridge"], "ovs-vsctl add-br br-lan"),
-        (["flows"], "the flows of br-lan"),
         (["flows", "tap"], "flows: tap-metadata: no number"),
-        (["proxy"], "guests' connections are not accepted"),
         (["proxy", "tap"], "tap-metadata: no number; run `dfmeta doctor`"),
-        (["store"], "[store] connection does not answer"),
         (["other"], "other: run `dfmeta doctor`"),
     ],
 )
@@ -69,3 +71,57 @@ def test_a_blip_is_no_line(world: World, caplog: pytest.LogCaptureFixture) -> No
         world.passes(BLIP, "flows")
         world.passes(1)
     assert caplog.messages == []
+
+
+# Progress
+
+
+@pytest.mark.parametrize(
+    ("work", "seconds", "line"),
+    [
+        (Work("writing a", begun=0), 7, "writing a: 7 s"),
+        (Work("reading", unit="records", done=5000, begun=0), 5, "1,000 a second"),
+        (
+            Work("importing r", 4000, "bytes", done=1000, begun=0),
+            10,
+            "importing r: 1,000 of 4,000 bytes (25%), 100 a second, 30 s left",
+        ),
+        (Work("importing r", 10, done=20, begun=0), 1, "(200%), 20 a second, 0 s left"),
+    ],
+    ids=["time", "rate", "rest", "grown"],
+)
+def test_line_has_rate_and_rest_as_far_as_they_are_known(
+    work: Work, seconds: float, line: str
+) -> None:
+    assert line in work.line(seconds)
+
+
+def test_daemon_logs_the_reason_of_its_wait_every_few_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [100.0]
+    waiting = Waiting(103.0, clock=lambda: now[0])
+    with caplog.at_level(logging.INFO):
+        for now[0] in (100.0, 100.5, 100.0 + BEGIN, 102.0, 101.0 + LINES):
+            waiting.say(lambda: "OVSDB has not answered")
+    assert caplog.messages == [
+        "Waiting for 1 s so far: OVSDB has not answered; giving up in 2 s",
+        "Waiting for 6 s so far: OVSDB has not answered; still making progress",
+    ]
+
+
+def test_systemd_waits_for_as_long_as_the_daemon_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "notify"
+    monkeypatch.setenv("NOTIFY_SOCKET", str(path))
+    now = [0.0]
+    waiting = Waiting(600.0, clock=lambda: now[0])
+    heard = {}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(path))
+        for now[0] in (BEGIN, BEGIN + LINES, 599.0):
+            waiting.say(lambda: "OVSDB has not answered")
+            heard[now[0]] = systemd.recv(4096).decode()
+    assert set(heard.values()) == {f"EXTEND_TIMEOUT_USEC={int(EXTENSION)}000000"}
+    assert EXTENSION > 2 * LINES

@@ -10,7 +10,6 @@ import pytest
 from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy.recent import (
     CLOSED,
-    KINDS_KEPT,
     OWN,
     REASONS,
     Asked,
@@ -79,19 +78,10 @@ def test_guest_without_any_success_fails(world: World) -> None:
 
 
 def test_served_guest_does_not_fail_by_an_odd_request() -> None:
-    for status, why in (
-        (401, "token"),
-        (400, "malformed"),
-        (408, "header_timeout"),
-        (413, "body"),
-        (414, "request_line"),
-        (429, "rate"),
-        (431, "header"),
-        (403, "forwarded"),
-    ):
+    for why in OWN | {"token", "rate", "forwarded"}:
         world = World()
         world.note(200)
-        world.note(status, reason=REASONS[why])
+        world.note(403, reason=REASONS[why])
         assert not world.of().failing, why
         assert (world.of().failing_since, world.of().counts[2]) == (0, 1), why
 
@@ -121,16 +111,6 @@ def test_it_fails_since_the_first_failure_after_it_was_served(world: World) -> N
     assert world.of().failing_since == world.now
     (last, *_) = world.of().failures()
     assert (last.status, last.times) == (503, 3)
-
-
-def test_a_guests_odd_requests_do_not_hide_that_the_service_failed_it(world: World) -> None:
-    world.note(200)
-    world.note(503)
-    for number, why in enumerate(sorted(OWN | {"token", "rate"})):
-        world.note(400 + number, reason=REASONS[why])
-    assert world.of().failing
-    assert world.of().failures()[0].status == 503
-    assert len(world.of().failures()) == KINDS_KEPT
 
 
 def test_a_failure_that_repeats_is_one(world: World) -> None:
@@ -164,14 +144,11 @@ def test_number_of_remembered_guests_is_bounded() -> None:
     ("path", "kind"),
     [
         ("/openstack/latest/meta_data.json", "openstack"),
-        ("//openstack", "openstack"),
         ("/latest/meta-data/", "ec2"),
-        ("/2009-04-04/user-data", "ec2"),
         ("/1.0/", "ec2"),
         ("/nocloud/meta-data", "nocloud"),
         ("/metadata", "plain"),
         ("/", "other"),
-        ("/<script>alert(1)</script>", "other"),
         ("/openstack<b>", "other"),
         ("", "none"),
     ],

@@ -56,15 +56,6 @@ def test_reloadable_options_are_taken_and_the_rest_is_kept(load: Load) -> None:
     assert (conf.df_metadata.port, conf.df_metadata.integration_bridge) == (18080, "br-int")
 
 
-def test_a_value_that_refers_to_one_that_is_kept_is_not_named(load: Load) -> None:
-    running = load(ip="169.254.169.254", state_path="/var/lib/one")
-    conf = load(ip="169.254.1.1", state_path="/var/lib/two")
-    changes = daemons.keep_running_values(conf, running, daemon=AGENT)
-    assert changes.waiting == ("[df_metadata] ip", "[df_metadata] state_path")
-    assert conf.df_metadata.host_ip == "169.254.169.254"
-    assert conf.store.connection == "sqlite:////var/lib/one/store.db"
-
-
 def test_option_of_the_other_daemon_is_ignored(load: Load) -> None:
     conf = load(port=18081, store__guest_listen="192.0.2.1:80", store__trusted_proxies="192.0.2.9")
     assert daemons.keep_running_values(conf, load(), daemon=AGENT).waiting == (

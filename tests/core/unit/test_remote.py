@@ -1,9 +1,10 @@
-"""What a worker asks the daemon for should come as the daemon has it, or have an end."""
+"""What a worker asks the daemon for should come whole and in order, or have an end."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import eventlet
 import pytest
@@ -15,8 +16,9 @@ from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.network_data import Vlan
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.worker.answers import WorkerAnswers
-from dfmeta.proxy.worker.pipe import Pipe
+from dfmeta.proxy.worker.pipe import BYTES, Message, Pipe
 from dfmeta.proxy.worker.remote import RemoteComplaints, RemoteRates, RemoteStore, RemoteSubports
+from dfmeta.proxy.worker.use import Use
 from dfmeta.runtime import clock
 from tests.core.unit.support import AMPLE, INSTANCE, PROJECT
 
@@ -186,3 +188,135 @@ def test_an_error_is_logged_once_by_the_daemon(
     RemoteRates(FEW, world.near).ask(HERE, 4)
     lines = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
     assert lines == [("daemon", "ERROR", "50 % of it")]
+
+
+# The pipe
+
+
+class Ends:
+    """A pipe; one end keeps what comes, and answers questions with the same again."""
+
+    def __init__(self) -> None:
+        one, other = socket.socketpair()
+        self.near, self.far = Pipe(one), Pipe(other)
+        self.came: list[Message] = []
+        self.threads = [
+            eventlet.spawn(self.far.run, self._keep),
+            eventlet.spawn(self.near.run, self.came.append),
+        ]
+
+    def _keep(self, message: Message) -> None:
+        self.came.append(message)
+        if message.get("again"):
+            self.far.answer(message, {"same": message["again"]})
+
+    def wait(self, count: int) -> None:
+        while len(self.came) < count:
+            eventlet.sleep(0)
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    both = Ends()
+    yield both
+    both.near.close()
+    both.far.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 5_000_000])
+def test_bytes_come_along_as_they_are(ends: Ends, size: int) -> None:
+    along = (bytes(range(256)) + b"\n{}\n") * (size // 260 + 1)
+    ends.near.send({"n": 1}, along[:size])
+    ends.near.send({"n": 2}, b"\n")
+    ends.near.send({"n": 3})
+    ends.wait(3)
+    assert ends.came == [{"n": 1, BYTES: along[:size]}, {"n": 2, BYTES: b"\n"}, {"n": 3}]
+
+
+def test_a_question_is_answered(ends: Ends) -> None:
+    asking = [eventlet.spawn(ends.near.ask, {"again": n}) for n in range(1, 5)]
+    assert [one.wait()["same"] for one in asking] == [1, 2, 3, 4]
+
+
+def test_a_question_without_an_answer_has_an_end(ends: Ends) -> None:
+    assert ends.near.ask({"what": "?"}, 0.01) is None
+
+
+def test_a_question_ends_with_the_pipe(ends: Ends) -> None:
+    asking = eventlet.spawn(ends.near.ask, {"what": "?"}, 30.0)
+    eventlet.sleep(0)
+    ends.far.close()
+    assert asking.wait() is None
+    ends.threads[1].wait()
+    assert ends.near.closed
+
+
+# Without waiting
+
+
+def test_catching_up_handles_received_messages(ends: Ends) -> None:
+    eventlet.sleep(0)
+    ends.near.send({"n": 1})
+    ends.near.send({"n": 2}, b"along")
+    ends.far.catch_up()
+    assert ends.came == [{"n": 1}, {"n": 2, BYTES: b"along"}]
+    ends.far.catch_up()
+    ends.near.send({"n": 3})
+    ends.wait(3)
+    assert [one["n"] for one in ends.came] == [1, 2, 3]
+
+
+def test_a_part_of_a_message_waits_for_the_rest(ends: Ends) -> None:
+    eventlet.sleep(0)
+    sock = ends.near._sock.fd
+    sock.send(b'{"n": 1}\n{"n')
+    ends.far.catch_up()
+    assert ends.came == [{"n": 1}]
+    sock.send(b'": 2, "bytes": 3}\nab')
+    ends.far.catch_up()
+    assert ends.came == [{"n": 1}]
+    sock.send(b'c{"n": 3}\n')
+    ends.far.catch_up()
+    assert ends.came == [{"n": 1}, {"n": 2, BYTES: b"abc"}, {"n": 3}]
+
+
+def test_bytes_in_the_sockets_buffer_count_as_gone(ends: Ends) -> None:
+    ends.threads[0].kill()
+    near = ends.near
+    near.send({"n": 1})
+    small = near.queued
+    assert near.gone(small)
+    near.send({"text": "x" * 3_000_000})
+    assert near.gone(small)
+    assert not near.gone(near.queued)
+    eventlet.sleep(0)
+    received = 0
+    while received < near.queued:
+        received += len(ends.far._sock.recv(65536))
+    assert near.gone(near.queued)
+    near.send({"text": "x" * 3_000_000})
+    near.close()
+    assert near.gone(near.queued), "there is no other end"
+
+
+# Use
+
+ONE, OTHER = (7, 0, 0, 1), (7, 0, 1, 2)
+
+
+def test_the_end_of_the_last_connection_is_reported_late_with_its_time() -> None:
+    told: list[tuple[Any, bool, float]] = []
+    now = 10.0
+    use = Use(lambda slot, *, used, at: told.append((slot, used, at)), clock=lambda: now)
+    use.count(ONE, 1)
+    now = 11.0
+    use.count(OTHER, 1)
+    now = 12.0
+    use.count(ONE, -1)
+    assert told == [(ONE, True, 10.0), (OTHER, True, 11.0)]
+    now = 13.0
+    use.review()
+    assert len(told) == 2, "used since the last review"
+    now = 14.0
+    use.review()
+    assert told[2:] == [(ONE, False, 12.0)], "the other one still has a connection"

@@ -160,21 +160,6 @@ def test_an_idle_connection_gives_way_to_a_new_one_of_its_port(world: World) -> 
     assert ask(kept[1]) == b"tap1"
 
 
-def test_a_connection_is_not_kept_when_others_of_its_port_wait(world: World) -> None:
-    world.gate = Event()
-    served = [world.connect() for _ in range(2)]
-    for one in served:
-        one.sendall(GET)
-    until(lambda: world.running == 2, "the requests")
-    (waiting := world.connect()).sendall(GET)
-    world.wait(3)
-    world.gate.send()
-    # The first answer gives its place to the one that waits, and then none waits.
-    answers = [one.recv(65536) for one in served]
-    assert [b"\r\nConnection: close\r\n" in one for one in answers].count(True) == 1
-    assert answer(waiting) == b"tap1"
-
-
 def test_a_connection_that_has_got_a_token_does_not_give_way(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,9 +9,7 @@ import re
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from ipaddress import IPv4Address, IPv6Address
-from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import webob
 
@@ -20,27 +18,24 @@ from dfmeta.admin import troubles
 from dfmeta.admin.page import FILTER_MAX, StatusPage
 from dfmeta.admin.status import SHOWN, Query, Status, render, style_hash
 from dfmeta.cmd.status_page import (
-    NAMES_ASKED,
-    RECORDS_KEPT,
-    RecordNames,
     failures_of_addresses,
-    failures_of_ports,
 )
-from dfmeta.model import Endpoint, Identity, Peer, PortState
+from dfmeta.model import Identity, Peer, PortState
 from dfmeta.proxy.recent import Recent
 from dfmeta.registry import Claim
-from dfmeta.store.db.repository import Repository
 from tests.core.unit.support import (
     GUEST_IP6,
     GUEST_MAC,
     INSTANCE,
     PROJECT,
-    SERVICE6,
     address,
 )
 
 NOW = 1_800_000_000.0
 HOSTILE = "\"><script>alert('x')</script><img src=http://192.0.2.1/>&amp;{{ 7 * 7 }}\u202e"
+
+ADDRESS = {"slot": 0, "mac": GUEST_MAC, "ip": "10.0.0.5", "service": None, "connections": 1}
+NETWORK = "fd00:a9fe:a9fe:a9fe:1::"
 
 
 def at(seconds_ago: float) -> str:
@@ -67,22 +62,8 @@ def row(ofport: int | None = 3, **values: Any) -> dict[str, Any]:
         "parent": None,
         "key": key,
         "addresses": [
-            {
-                "slot": 0,
-                "key": key,
-                "mac": GUEST_MAC,
-                "ip": "10.0.0.5",
-                "service": None,
-                "connections": 1,
-            },
-            {
-                "slot": 1,
-                "key": f"fd00:a9fe:a9fe:a9fe:1::{ofport or 0:x}",
-                "mac": GUEST_MAC,
-                "ip": GUEST_IP6,
-                "service": SERVICE6[0],
-                "connections": 0,
-            },
+            {**ADDRESS, "key": key},
+            {**ADDRESS, "slot": 1, "key": f"{NETWORK}{ofport or 0:x}", "ip": GUEST_IP6},
         ],
         "iface_id": f"port-{ofport}",
         "mac": GUEST_MAC,
@@ -236,15 +217,6 @@ def test_filter_finds_a_guest_by_its_names_and_addresses() -> None:
         assert see(row(3), other, query=Query(port=wanted)).guests == ["web-3"], wanted
 
 
-def test_a_failure_is_shown_at_the_port_of_its_vlan() -> None:
-    recent = Recent(clock=itertools.count().__next__)
-    identity = Identity(INSTANCE, PROJECT, "port", "tap", 1)
-    recent.answered(Claim(identity, Endpoint(3, 100), 0, 1, address()), 503, "/", "it is away")
-    assert failures_of_ports([row(3)], recent) == ([], 0)
-    (told,), _in_all = failures_of_ports([row(3), row(3, vid=100, port="behind")], recent)
-    assert told["port"] == "behind"
-
-
 def test_failures_of_a_store_are_those_of_addresses() -> None:
     recent = Recent(clock=itertools.count().__next__)
     identity = Identity("by its address", "", "", "", 0)
@@ -253,23 +225,6 @@ def test_failures_of_a_store_are_those_of_addresses() -> None:
     told, in_all = failures_of_addresses(recent)
     assert [one["port"] for one in told] == ["::1", "192.0.2.7", "a trusted proxy"]
     assert in_all == 3
-
-
-def test_names_of_records_are_looked_for_now_and_then(tmp_path: Path) -> None:
-    there: list[Repository] = []
-    now = [0.0]
-    names = RecordNames(lambda: there[0] if there else None, clock=lambda: now[0])
-    assert names([INSTANCE]) == {}
-    with Repository(f"sqlite:///{tmp_path}/store.db") as repository:
-        there.append(repository)
-        assert names([INSTANCE, ""]) == {INSTANCE: ""}
-        repository.put(INSTANCE, document={"hostname": "db.example.org"})
-        assert names([INSTANCE]) == {INSTANCE: ""}
-        now[0] += RECORDS_KEPT
-        assert names([INSTANCE]) == {INSTANCE: "db.example.org"}
-        many = [str(UUID(int=number)) for number in range(NAMES_ASKED + 10)]
-        assert len(names([*many, INSTANCE])) == NAMES_ASKED + 1
-        assert len(names([*many, INSTANCE])) == NAMES_ASKED + 11
 
 
 def test_it_asks_for_nothing_but_itself() -> None:

@@ -88,16 +88,9 @@ def test_list_has_each_tokens_scopes_and_expiry(run: Run) -> None:
     run("create", "--scope", "write,delete", "--scope", "read write")
     run("create", "--scope", "read", "--name", "short", "--expires", "9999-12-31T23:59:59+01:00")
     first, second = rows(run)
-    assert (first["name"], first["scopes"], first["expires_at"], first["state"]) == (
-        "token-1",
-        ["write", "delete", "read"],
-        None,
-        "valid",
-    )
+    found = (first["name"], first["scopes"], first["expires_at"], first["state"])
+    assert found == ("token-1", ["write", "delete", "read"], None, "valid")
     assert (second["name"], second["expires_at"]) == ("short", "9999-12-31T22:59:59Z")
-    heading, *lines = run("list").stdout.splitlines()
-    assert heading.split() == ["NAME", "SCOPES", "CREATED", "EXPIRES", "STATE"]
-    assert [line.split()[0] for line in lines] == ["token-1", "short"]
 
 
 def test_a_token_that_is_over_is_listed_as_such(run: Run, tokens: Path) -> None:
@@ -114,7 +107,6 @@ def test_a_token_that_is_over_is_listed_as_such(run: Run, tokens: Path) -> None:
     [
         (("--scope", "admin"), "--scope = 'admin'"),
         (("--scope", "read", "--scope", "Write"), "--scope = 'Write'"),
-        (("--scope", ""), "--scope = ''"),
         (("--scope", "read", "--expires", "soon"), "--expires = 'soon'"),
         (("--scope", "read", "--expires", "2020-01-31"), "it is in the past"),
         (("--scope", "read", "--name", "a b"), "--name = 'a b'"),

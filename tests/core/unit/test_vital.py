@@ -22,7 +22,6 @@ from dfmeta.exceptions import StartError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.health import Health
 from dfmeta.hub import ThreadEndedError, Vital
-from dfmeta.ports.resolver import Resolver
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.server import GuestServer
 from dfmeta.registry import Registry
@@ -195,16 +194,6 @@ def test_the_end_of_a_connection_ends_its_sender_and_nothing_else(vital: Vital) 
     channel.detach(datapath)
     let_hub_run()
     assert vital.alive
-
-
-def test_the_end_of_a_source_that_is_asked_again_is_the_daemons(
-    vital: Vital, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source: Any = SimpleNamespace(name="libvirt", recheck=0.001, at_once=1)
-    resolver = Resolver(("libvirt",), (source,), lambda _port: None)
-    monkeypatch.setattr(resolver, "_entries", None)
-    resolver.start()
-    assert "'identity source libvirt'" in ended(vital)
 
 
 def test_the_end_of_the_guests_listener_is_the_daemons(

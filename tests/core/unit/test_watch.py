@@ -76,22 +76,6 @@ def test_wrong_checksums_come_first(rig: Rig) -> None:
     assert "ethtool -K DEVICE tx off" in said
 
 
-MACHINE, NAMESPACE = "`<driver>` with csum='off'", "on its own end of the device"
-
-
-@pytest.mark.parametrize(
-    ("driver", "said"),
-    [("tun", {MACHINE}), ("veth", {NAMESPACE}), ("", {MACHINE, NAMESPACE})],
-    ids=["a virtio card", "a namespace", "not known"],
-)
-def test_the_remedy_for_wrong_checksums_is_that_of_the_guests_kind(
-    rig: Rig, driver: str, said: set[str]
-) -> None:
-    rig.driver = driver
-    cause = rig.cause(wrong=1)
-    assert {words for words in (MACHINE, NAMESPACE) if words in cause} == said
-
-
 def test_on_the_kernels_datapath_no_offload_is_to_blame(rig: Rig) -> None:
     rig.userspace = False
     said = rig.cause(wrong=1)

@@ -217,12 +217,6 @@ def test_a_frame_is_sent_on_as_if_it_had_come_in_at_its_port() -> None:
     body = sent(wire.packet_out(13, actions, b"frame")).body
     assert isinstance(body, PacketOut)
     assert (body.in_port, body.buffer_id, body.frame) == (13, ofp.OFP_NO_BUFFER, b"frame")
-    assert [type(action) for action in body.actions] == [
-        ofp_parser.OFPActionSetField,
-        ofp_parser.OFPActionSetField,
-        ofp_parser.OFPActionSetField,
-        ofp_parser.OFPActionOutput,
-    ]
     read = [(action.key, action.value) for action in body.actions[:-1]]
     assert read == [(a.field, a.value) for a in actions if isinstance(a, SetField)]
     assert Output(body.actions[-1].port) == actions[-1]

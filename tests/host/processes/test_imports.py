@@ -42,17 +42,16 @@ def test_a_worker_has_nothing_of_the_switch_or_of_the_store() -> None:
     assert not brought_along("dfmeta.cmd.serving") & (SWITCH | {"sqlalchemy"})
 
 
-def test_the_store_as_a_service_has_nothing_of_the_switch() -> None:
-    assert not brought_along("dfmeta.cmd.store", "dfmeta.cmd.central") & SWITCH
-
-
-def test_the_daemon_has_no_database_until_its_backend_is_the_store() -> None:
-    assert not brought_along("dfmeta.cmd.agent", "dfmeta.cmd.daemon") & {"sqlalchemy", "alembic"}
-
-
-def test_doctor_asks_without_the_hub() -> None:
+def test_each_program_imports_what_it_uses_alone() -> None:
+    commands = ("ports_command", "token_command", "devices_command", "store_commands")
     asked = ("dfmeta.cli.doctor_command", "dfmeta.wiring.lookup", "dfmeta.store.lookup.upstream")
-    assert "eventlet" not in brought_along(*asked, "dfmeta.store.db.database")
+    for names, unused in (
+        (("dfmeta.cmd.store", "dfmeta.cmd.central"), SWITCH),
+        (("dfmeta.cmd.agent", "dfmeta.cmd.daemon"), {"sqlalchemy", "alembic"}),
+        ((*asked, "dfmeta.store.db.database"), {"eventlet"}),
+        ([f"dfmeta.cli.{name}" for name in commands], SWITCH - {"pyroute2"} | {"eventlet"}),
+    ):
+        assert not brought_along(*names) & unused, names
 
 
 def test_the_help_imports_no_command() -> None:
@@ -63,9 +62,3 @@ def test_the_help_imports_no_command() -> None:
     )
     packages = {name.partition(".")[0] for name in ran.stdout.split()}
     assert not packages & (SWITCH | {"sqlalchemy", "eventlet", "httplib2", "jsonschema"})
-
-
-def test_commands_on_ports_and_tokens_need_no_switch_library() -> None:
-    commands = ("ports_command", "token_command", "devices_command", "store_commands")
-    packages = brought_along(*(f"dfmeta.cli.{name}" for name in commands))
-    assert not packages & {"os_ken", "ovs", "ovsdbapp", "eventlet"}

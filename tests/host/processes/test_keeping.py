@@ -17,12 +17,10 @@ import pytest
 from dfmeta.cmd import holding
 from dfmeta.cmd.holding import HolderKeeper
 from dfmeta.cmd.keeping import FD_NAMES, SystemdKeeper
-from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import HostError
 from dfmeta.host.process import named_sockets
 from dfmeta.proxy import holder
-from dfmeta.state import State
-from tests.core.unit.test_keeping import TERMS, Systemd, group, listener, same, six, systemd
+from tests.core.unit.test_keeping import TERMS, Systemd, listener, same, six, systemd
 from tests.harness.poll import DEADLINE, wait_for
 
 __all__ = ["listener", "six", "systemd"]
@@ -83,21 +81,6 @@ def test_systemd_gets_the_listener_of_a_daemon_that_ran_without_it(
     assert not again.take()
 
 
-def test_a_holder_gives_the_listener_to_the_next_daemon(
-    held: HolderKeeper, listener: socket.socket
-) -> None:
-    held.keep([listener.fileno()])
-    address = listener.getsockname()
-    held.release()
-    listener.close()
-    # Nobody of ours has it open; a guest is still accepted by the kernel.
-    with socket.create_connection(address):
-        (fd,) = held.take()
-        with socket.socket(fileno=fd) as again:
-            connection, _peer = again.accept()
-            connection.close()
-
-
 def test_a_holder_that_has_ended_is_replaced(held: HolderKeeper, listener: socket.socket) -> None:
     held.keep([listener.fileno()])
     held.look_after([listener.fileno()])
@@ -141,22 +124,6 @@ def test_a_holder_of_another_user_gets_and_gives_nothing(
     assert heard == ["(b'', [])\n"] * 2
 
 
-def test_a_dropped_listener_refuses(held: HolderKeeper, listener: socket.socket) -> None:
-    held.keep([listener.fileno()])
-    address = listener.getsockname()
-    listener.close()
-    held.drop()
-
-    def refused() -> bool:
-        try:
-            socket.create_connection(address).close()
-        except ConnectionRefusedError:
-            return True
-        return False
-
-    wait_for(refused, "a refusal")
-
-
 def test_the_program_holds_one_for_each_name(listener: socket.socket) -> None:
     name = uuid.uuid4().hex
     thread = hold(name, listener, 600)
@@ -185,65 +152,6 @@ def test_a_holder_gives_both_listeners_in_their_order_and_others_take_their_plac
     assert same(held.take(), listener, six)
     held.keep([six.fileno()])
     assert same(held.take(), six)
-
-
-def test_a_daemon_that_knows_one_listener_gets_the_first_and_keeps_its_own(
-    held: HolderKeeper, listener: socket.socket, six: socket.socket
-) -> None:
-    held.keep([listener.fileno(), six.fileno()])
-    held.release()
-    with connect(held.name) as sock:
-        sock.send(holder.TAKE)
-        message, fds = holder.receive(sock)
-        assert message == holder.TAKE
-        assert same(fds, listener)
-        with socket.create_server(("127.0.0.1", 0)) as another:
-            holder.send_fds(sock, holder.KEEP, [another.fileno()])
-            assert holder.receive(sock) == (holder.KEEP, [])
-            sock.close()
-            assert same(held.take(), another)
-
-
-def hold_one(name: str, listener: socket.socket) -> threading.Thread:
-    """A holder of the release before: it keeps one, and disconnects at what it does not know."""
-    held = [os.dup(listener.fileno())]
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server.bind(holder.address(name))
-    server.listen(4)
-
-    def attend(connection: socket.socket) -> None:
-        while held:
-            message, given = holder.receive(connection)
-            for fd in given:
-                os.close(fd)
-            if message == holder.TAKE:
-                holder.send_fds(connection, holder.TAKE, held)
-            elif message == holder.DROP:
-                os.close(held.pop())
-            elif not message.startswith(holder.WAIT):
-                return
-
-    def serve() -> None:
-        with server:
-            while held:
-                with server.accept()[0] as connection:
-                    attend(connection)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    return thread
-
-
-def test_a_holder_that_knows_one_listener_gives_it_and_is_replaced_for_two(
-    held: HolderKeeper, listener: socket.socket, six: socket.socket
-) -> None:
-    former = hold_one(held.name, listener)
-    assert same(held.take(), listener)
-    assert former.is_alive()
-    held.keep([listener.fileno(), six.fileno()])
-    former.join()
-    held.release()
-    assert same(held.take(), listener, six)
 
 
 def test_the_holder_of_another_configuration_gives_the_listener_and_ends(
@@ -349,27 +257,3 @@ def test_a_daemon_sets_how_long_its_holder_waits(
     shorter.release()
     path = f"@{holder.PREFIX}{held.name}"
     wait_for(lambda: path not in {one.name for one in named_sockets()}, "the holder's end")
-
-
-def test_a_start_while_the_holder_ends_has_a_listener_whichever_is_first(
-    listener: socket.socket,
-) -> None:
-    address, port = listener.getsockname()
-    state, ends = State(port=port), []
-    # It has ended; it ends at about the same time; it stays.
-    for seconds in (0, *(0.001 * 4**turn for turn in range(5)), 60):
-        keeping = HolderKeeper(uuid.uuid4().hex, replace(TERMS, address=address, port=port))
-        ending = hold(keeping.name, listener, seconds)
-        if not seconds:
-            ending.join()
-        listener.close()
-        tap = TapKeeper(group(), state, keeping)
-        tap.listeners.open()
-        sock = tap.listeners.sockets[4]
-        assert sock.getsockname() == (address, port)
-        ends.append(keeping._process is None)
-        keeping.drop()
-        ending.join()
-        listener = socket.socket(fileno=sock.fd.detach())
-    listener.close()
-    assert (ends[0], ends[-1]) == (False, True), "made anew, and taken over"

@@ -263,22 +263,6 @@ def test_those_at_another_place_neither_accept_nor_refuse_guests_until_flows_are
 # A service manager
 
 
-def test_a_unit_with_ipv4_alone_leaves_ipv6_to_the_daemon(
-    make: Make, earlier: GuestListeners
-) -> None:
-    keeping = Keeping()
-    number = port_of(earlier)
-    earlier.sockets[6].close()
-    listeners = make(keeping)
-    listeners.take_over({4: socket_of(earlier, 4)})
-    listeners.open()
-    assert numbers(listeners) == {number}
-    assert keeping.kept == [[inode(listeners.sockets[6])]]
-    listeners.look_after()
-    listeners.undo()
-    assert keeping.kept[1:] == [[inode(listeners.sockets[6])], None]
-
-
 def test_a_unit_with_both_needs_no_keeper(make: Make, earlier: GuestListeners) -> None:
     keeping = Keeping()
     listeners = make(keeping)

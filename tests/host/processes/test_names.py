@@ -13,7 +13,7 @@ import pytest
 from eventlet.patcher import original
 
 from dfmeta import names
-from dfmeta.names import LIMIT, STALE, THREADS, Names
+from dfmeta.names import STALE, THREADS, Names
 from tests.core.unit.support import until
 
 threading = original("threading")
@@ -126,15 +126,6 @@ def test_look_up_ends_at_the_limit(library: Library, monkeypatch: pytest.MonkeyP
         library.names("nova", seconds=LONG)
 
 
-def test_caller_that_gives_up_leaves_the_answer_to_the_others(library: Library) -> None:
-    library.silent = True
-    other = eventlet.spawn(library.names, "nova")
-    with eventlet.Timeout(0.01, False):
-        library.names("nova")
-    library.let_go()
-    assert other.wait() == ["192.0.2.1"]
-
-
 @pytest.mark.parametrize("error", [UNKNOWN, UnicodeError("label too long")])
 def test_an_error_of_the_name_is_everybodys(library: Library, error: Exception) -> None:
     assert library.names("nova") == ["192.0.2.1"]
@@ -173,30 +164,11 @@ def test_another_os_thread_asks_the_c_library_itself(library: Library) -> None:
     assert library.names._questions == {}
 
 
-def test_without_a_thread_to_be_had_there_is_no_answer(
-    library: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def start(_thread: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", start)
-        with pytest.raises(socket.gaierror, match="can't start new thread"):
-            library.names("nova")
-    assert library.names("nova") == ["192.0.2.1"]
-
-
 @pytest.mark.parametrize("host", ["192.0.2.1", "::1", None])
 def test_an_address_needs_no_thread(host: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_addresses", None)
     options: tuple[int, int] = (0, socket.SOCK_STREAM)
     assert names.getaddrinfo(host, 80, *options) == socket.getaddrinfo(host, 80, *options)
-
-
-def test_name_gives_the_addresses_of_the_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = socket.getaddrinfo("localhost", 80, 0, socket.SOCK_STREAM)
-    assert names.addresses("localhost", 80, LIMIT) == wanted
-    assert names.getaddrinfo("localhost", "80", type=socket.SOCK_STREAM) == wanted
 
 
 PROGRAM = """

@@ -79,30 +79,3 @@ def test_character_that_the_locale_lacks_is_escaped(config: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"w\xfcrfel\\u2603" in done.stdout
-
-
-STARTERS = """
-import pathlib, sys
-from dfmeta.proxy.tokens import load_key
-sys.stdin.readline()
-print(load_key(pathlib.Path(sys.argv[1])).hex())
-"""
-
-
-def test_processes_that_start_at_once_have_the_same_token_key(tmp_path: Path) -> None:
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", STARTERS, str(tmp_path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(4)
-    ]
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    keys = {process.communicate()[0] for process in started}
-    (key,) = tmp_path.iterdir()
-    assert keys == {f"{key.read_bytes().hex()}\n"}

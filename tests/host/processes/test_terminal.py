@@ -6,23 +6,17 @@ import contextlib
 import os
 import pty
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import pytest
 
 from dfmeta.cli import (
     common,
     doctor_command,
-    flows_command,
     ports_command,
-    store_commands,
     token_command,
 )
 from dfmeta.cli import terminal as drawn
-from dfmeta.store.db.repository import Repository
-from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT
-from tests.harness.agent import program
-from tests.harness.tty import Shown, on_terminal
+from tests.core.unit.support import INSTANCE, PROJECT
 
 PORT = "tap0123456789a"
 COMMAND = "ovs-ofctl -O OpenFlow13 del-flows br-int 'cookie=0x64666d6501030007/-1'"
@@ -45,37 +39,6 @@ LISTINGS: Mapping[str, tuple[Mapping[str, str], Sequence[str], Mapping[str, obje
             "project": PROJECT,
             "sources": {"instance_id": "ovsdb", "project_id": "ovsdb"},
             "state": "broken: external_ids:vm-uuid is not a UUID: odd and so on",
-        },
-    ),
-    "flows": (
-        flows_command.COLUMNS,
-        flows_command.DROP,
-        {
-            "table": "metadata service",
-            "purpose": "guest-fragment",
-            "family": 6,
-            "port": PORT,
-            "instance": INSTANCE,
-            "address": "fe80::5054:ff:fe12:3456",
-            "service": "fe80::a9fe:a9fe",
-            "packets": 123456,
-            "bytes": 12345678,
-            "dropped": 0,
-            "state": "unchecked",
-        },
-    ),
-    "store list": (
-        store_commands.LIST_COLUMNS,
-        store_commands.LIST_DROP,
-        {
-            "id": INSTANCE,
-            "hostname": "web1.example.org",
-            "name": "web1",
-            "project_id": PROJECT,
-            "ssh_keys": 1,
-            "userdata_bytes": 123,
-            "password_set": False,
-            "updated_at": "2030-01-31T12:00:00Z",
         },
     ),
     "token list": (
@@ -141,20 +104,6 @@ def test_table_fits_and_folds_no_identifier(
     assert (width == 250) <= (not missing)
 
 
-@pytest.mark.parametrize("listing", LISTINGS)
-def test_wide_shows_all_columns_in_a_line_each(
-    monkeypatch: pytest.MonkeyPatch, listing: str
-) -> None:
-    columns, drop, row = LISTINGS[listing]
-    monkeypatch.setenv("COLUMNS", "80")
-    heading, _rule, *lines = shown(
-        lambda: common.print_rows([row, row], columns, common.TABLE, drop=drop, wide=True)
-    )
-    assert all(title in heading for title in columns.values())
-    assert len(lines) == 2
-    assert all(common.cell_text(value) in lines[0] for value in row.values())
-
-
 def test_least_important_column_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"a": "a" * 10, "b": "b" * 10, "c": "c" * 10}
     headings = {"a": "A", "b": "B", "c": "C"}
@@ -182,28 +131,3 @@ def test_finding_of_doctor_keeps_its_commands_whole(monkeypatch: pytest.MonkeyPa
     assert all(len(line) <= 80 for line in lines if COMMAND not in line)
     assert " ".join(" ".join(lines[1:]).split()) == f"wrong foreign-flows {text} try `{COMMAND}`"
     assert doctor_command.COLUMNS.keys() >= {"status", "check", "text", "remedy"}
-
-
-def test_list_of_the_store_on_a_real_terminal_has_whole_ids(tmp_path: Path) -> None:
-    with Repository(f"sqlite:///{tmp_path}/store.db") as repository:
-        for instance in (INSTANCE, OTHER_INSTANCE):
-            repository.put(
-                instance,
-                document={"hostname": "web1.example.org", "name": "web1"},
-                project_id=PROJECT,
-            )
-
-    def listed(*options: str) -> Shown:
-        (tmp_path / "c.conf").write_text(f"[store]\nconnection = sqlite:///{tmp_path}/store.db\n")
-        command = [*program("dfmeta"), "store", "list", "--config-file", str(tmp_path / "c.conf")]
-        return on_terminal([*command, *options], columns=80)
-
-    done = listed()
-    assert done.status == 0, done.text
-    table = done.text.partition("not shown")[0].splitlines()
-    for instance in (INSTANCE, OTHER_INSTANCE):
-        assert [line for line in table if line.startswith(f"{instance}  web1")]
-    assert max(map(len, table)) <= 80
-    wide = listed("--wide").text.splitlines()
-    assert "PROJECT" in wide[0]
-    assert any(INSTANCE in line and PROJECT in line for line in wide)

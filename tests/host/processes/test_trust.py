@@ -123,18 +123,6 @@ def test_authorities_of_the_system_are_trusted(
     assert done.returncode == 0, done.stderr
 
 
-def test_authorities_of_the_systems_folder_are_trusted(
-    server: OtherStore, authority: Authority, tmp_path: Path
-) -> None:
-    folder = tmp_path / "certs"
-    folder.mkdir()
-    command = ["openssl", "x509", "-noout", "-hash", "-in", str(authority.certificate)]
-    name = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    (folder / f"{name.strip()}.0").symlink_to(authority.certificate)
-    done = ask("the command line", server, tmp_path, SSL_CERT_DIR=folder)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("client", CLIENTS)
 def test_authorities_of_libraries_are_not_trusted(
     client: str, server: OtherStore, authority: Authority, tmp_path: Path
