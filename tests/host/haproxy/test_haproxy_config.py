@@ -260,15 +260,6 @@ def test_connection_is_one_guests_for_as_long_as_it_lives(known: Known, upstream
     assert len(upstream.asked) == 2
 
 
-def test_connection_stays_open_unless_keepalive_is_off(known: Known) -> None:
-    for timeout, ends in ((0, True), (15, False)):
-        haproxy = known(limits=Limits(keepalive_timeout=timeout))
-        guest = haproxy.connect()
-        first = haproxy.ask(guest=guest)
-        assert (b"connection: close" in first) == ends
-        assert haproxy.ask(guest=guest).startswith(OK) != ends
-
-
 def test_nova_that_hangs_is_answered_for_as_timeout_answer_says(
     known: Known, upstream: Upstream
 ) -> None:

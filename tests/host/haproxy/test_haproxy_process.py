@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,14 @@ from dfmeta.proxy.http1 import HeadLimits
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.recent import RECENT
 from dfmeta.registry import Registry
+from dfmeta.runtime import clock
+from dfmeta.wiring import haproxy_program
 from tests.core.unit.haproxy.support import FOUR, value
+from tests.core.unit.haproxy.test_haproxy_handover import ENDPOINT, World
 from tests.core.unit.support import address, port, until
 from tests.core.unit.upstream import OK as ANSWER
 from tests.core.unit.upstream import Upstream, server_context
+from tests.harness import netns
 from tests.harness.certificates import Authority
 from tests.harness.poll import DEADLINE
 from tests.host.haproxy.support import HERE, OK, Loopback, server, wait_ended
@@ -162,14 +168,10 @@ def test_entries_are_added_set_deleted_and_replaced(loopback: Start) -> None:
     runtime.replace(name, entries)
     assert runtime.entries(name) == entries
     runtime.replace(name, {})
-    assert runtime.entries(name) == {}
-    runtime.change(name, {}, {HERE: None})
     with pytest.raises(HaproxyError, match="did not change its map: 'entry not found"):
         runtime.change(name, {HERE: "a"}, {HERE: "b"})
     with pytest.raises(HaproxyError, match="map"):
         runtime.entries("/none")
-    with pytest.raises(HaproxyError, match="did not prepare"):
-        runtime.replace("/none", {})
     with pytest.raises(HaproxyError, match="table"):
         runtime.table("none")
 
@@ -216,22 +218,16 @@ def test_map_and_counts_of_a_process_that_leaves_are_kept_until_its_last_request
 # Its counters
 
 
-@pytest.fixture
-def counted() -> tuple[Registry, Counts, dict[str, str]]:
-    """A guest at port 13, its counts, and its entry."""
+def test_counters_and_lines_are_those_of_the_guest(
+    loopback: Start, upstream: Upstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="dfmeta.proxy.access")
     registry = Registry()
+    counts = Counts(registry)
     registry.set_port(port(13))
     registry.learn(GUEST, address(), 0)
     entries = Entries(registry, lambda _one: "signed", lambda *_one: True)
     ((_endpoint, news),) = entries.news([GUEST], True)
-    return registry, Counts(registry), news
-
-
-def test_counters_and_lines_are_those_of_the_guest(
-    counted: Any, loopback: Start, upstream: Upstream, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, logger="dfmeta.proxy.access")
-    registry, counts, news = counted
     (entry,) = news.values()
     (slot,) = registry.slots(GUEST).values()
     identity = registry.identity(GUEST)
@@ -247,9 +243,7 @@ def test_counters_and_lines_are_those_of_the_guest(
     assert (slot.connections, answers.counts[0]) == (1, 1)
     assert ACCEPTED.of(GUEST, identity.incarnation) == 1
     assert runtime.table(OF_PORT, "data.conn_cnt gt 1") == {}
-    rows = {(row["pxname"], row["svname"]): row for row in runtime.statistics()}
-    assert rows["guests", "FRONTEND"]["scur"] == "1"
-    assert rows["nova", "BACKEND"]["hrsp_2xx"] == "1"
+    assert connections(runtime) == 1
     assert haproxy.lines == []
     upstream.script = lambda _asked: b"HTTP/1.1 404 A\r\nContent-Length: 0\r\n\r\n"
     assert haproxy.ask(guest=guest).startswith(b"HTTP/1.1 404")
@@ -264,3 +258,73 @@ def test_counters_and_lines_are_those_of_the_guest(
     assert debug.ask().startswith(b"HTTP/1.1 404")
     counts.request(debug.line())
     assert " GET /latest/meta-data: 404, " in caplog.text
+
+
+def test_program_that_fails_or_that_its_user_may_not_run_has_no_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = netns.temporary_folder("haproxy")
+    folder.chmod(0o755)
+    path = folder / "stand-in"
+    program = Program(binary=str(path), user="nobody")
+    # The limit itself is met by the program that sleeps.
+    monkeypatch.setattr(haproxy_program, "_ASKED", 0.5)
+    version = "echo 'HAProxy version 3.0.1 2024/06/10'"
+    for text, mode, known in (
+        (version, 0o755, True),
+        (version, 0o700, False),
+        (f"{version}\nexit 1", 0o755, False),
+        ("exec sleep 60", 0o755, False),
+    ):
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(mode)
+        found = haproxy_program.version(program)
+        assert (found is not None) is known, text
+        assert found is None or (found.version, found.lua) == ("3.0.1", False)
+    shutil.rmtree(folder)
+
+
+class OnLoopback(World):
+    """The guest's key is the source address on loopback."""
+
+    def __init__(self) -> None:
+        super().__init__(HERE)
+        claim = self.registry.claim
+        real = self.registry.keys.key_of(ENDPOINT, 0)
+        self.asked: list[IPv4Address | IPv6Address] = []
+
+        def loopback(peer: IPv4Address | IPv6Address) -> Any:
+            self.asked.append(peer)
+            return claim(real)
+
+        self.registry.claim = loopback  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def daemon() -> Iterator[OnLoopback]:
+    made = OnLoopback()
+    yield made
+    made.server.stop(0.0)
+
+
+def test_unknown_guests_and_requests_that_are_not_plain_are_handed_over(
+    loopback: Callable[..., Loopback], daemon: OnLoopback, upstream: Upstream
+) -> None:
+    haproxy = loopback(server(upstream), handover=daemon.name)
+    daemon.peers = set()
+    assert haproxy.ask() == b"", "without the daemon's answer there is none"
+    assert daemon.asked == []
+    daemon.peers = {haproxy.process.pid}
+    assert b"tap1" in haproxy.ask()
+    haproxy.put(value())
+    assert b"{}" in haproxy.ask()
+    assert b"tap1" in haproxy.ask(b"GET /a?b HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert len(upstream.asked) == 1
+    assert daemon.asked == [IPv4Address(HERE)] * 2
+    identity = daemon.registry.identity(ENDPOINT)
+    assert identity is not None
+    assert ACCEPTED.of(ENDPOINT, identity.incarnation) == 1, "haproxy counts a guest that it knows"
+    upstream.stop()
+    begun = clock.now()
+    assert b"tap1" in haproxy.ask(), "Nova refuses it"
+    assert 5.0 - (clock.now() - begun) - 0.1 <= daemon.deadlines[-1] <= 5.0
