@@ -6,13 +6,13 @@ import pytest
 
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.db.schema import metadata
-from tests.core.unit.store.db import test_migrations, test_push, test_repository
+from tests.core.unit.store.db import test_migrations, test_repository
 from tests.core.unit.store.db.test_migrations import connection
 from tests.harness.postgres import Postgres
 
 __all__ = ["connection"]
 
-for _module in (test_migrations, test_push, test_repository):
+for _module in (test_migrations, test_repository):
     globals().update({name: one for name, one in vars(_module).items() if name[:5] == "test_"})
 
 

@@ -212,6 +212,18 @@ def test_a_database_that_fails_is_an_error(
         http_tokens(StoreBackend(repository), identity)
 
 
+def test_a_broken_document_stops_its_own_guest_alone(
+    ask: Ask, sql: Sql, repository: Repository, identity: Identity
+) -> None:
+    repository.put(INSTANCE)
+    repository.put(OTHER)
+    sql(f"UPDATE records SET metadata = '[' WHERE id = '{INSTANCE}'")
+    with pytest.raises(BackendError, match="not a JSON object"):
+        ask("/")
+    other = replace(identity, instance_id=OTHER)
+    assert StoreBackend(repository).open(GuestRequest("GET", "/"), other).answer().status == 200
+
+
 def test_a_path_is_decoded_once_and_an_unsafe_one_refused() -> None:
     for path, segments in (
         ("/", []),
