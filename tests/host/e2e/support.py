@@ -163,12 +163,6 @@ def resident(agent: Agent) -> int:
     return int(status_of(agent.pid)["VmRSS"].split()[0])
 
 
-def cpu_seconds(agent: Agent) -> float:
-    """User and system time of the daemon so far (proc(5), stat, fields 14 and 15)."""
-    fields = Path(f"/proc/{agent.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def descriptors(agent: Agent) -> int:
     """How many the daemon has open."""
     return len(os.listdir(f"/proc/{agent.pid}/fd"))
@@ -190,15 +184,6 @@ def end_holders(host: OpenvSwitch) -> None:
     for pid in ended:
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not ended & set(holders(host)), "the end of the holder")
-
-
-def await_flows(guest: Guest) -> None:
-    """Wait for the flows of a guest that has just been plugged.
-
-    A SYN that comes before them is lost, and the guest repeats it a second later.
-    """
-    match = f"in_port={guest.ofport},"
-    wait_for(lambda: any(match in flow for flow in guest.host.flows()), f"flows of {guest.name}")
 
 
 def log_time(agent: Agent, text: str) -> float:

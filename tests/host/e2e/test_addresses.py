@@ -6,11 +6,10 @@ from typing import Any
 
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
-from tests.harness.guest import METADATA_IP, Guest, Route
+from tests.harness.guest import Guest, Route
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.scheme import SIDE
 from tests.host.e2e import shared
 from tests.host.e2e.support import (
     Capture,
@@ -22,8 +21,6 @@ from tests.host.e2e.support import (
 
 LOCAL_IPV4 = "/latest/meta-data/local-ipv4"
 """The recording Nova answers it with X-Forwarded-For."""
-MOST = SIDE.keys.most(4)
-"""Addresses of one port that have a slot at a time."""
 
 
 host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
@@ -63,12 +60,6 @@ def slots(agent: Agent, guest: Guest) -> dict[int, str]:
     return {one["slot"]: one["ip"] for one in row["addresses"]}
 
 
-def add_addresses(guest: Guest, count: int) -> list[str]:
-    addresses = [f"10.0.0.{number}" for number in range(101, 101 + count)]
-    guest.add_address(*(f"{address}/24" for address in addresses))
-    return addresses
-
-
 def asks_from(guest: Guest, source: str) -> None:
     reply = guest.curl(LOCAL_IPV4, source=source)
     assert (reply.status, reply.text) == (200, source), reply
@@ -93,28 +84,6 @@ def test_two_addresses_of_a_port_in_turn_and_at_once_have_a_slot_each(
     for source in (guest.ip, other):
         reply = guest.curl(LOCAL_IPV4, "--local-port", "40000", source=source)
         assert (reply.status, reply.text, reply.port) == (200, source, 40000)
-
-
-def test_as_many_addresses_as_have_slots_are_all_served_at_once(agent: Agent, guest: Guest) -> None:
-    addresses = add_addresses(guest, MOST)
-    before, learnt = packet_ins(agent), packet_ins(agent, outcome="learned")
-    batches = {s: guest.start_many(4, 1, path=LOCAL_IPV4, source=s) for s in addresses}
-    for source, batch in batches.items():
-        results = [(sample.status, sample.body.decode()) for sample in batch.samples()]
-        assert results == [(200, source)] * 4
-    assert set(slots(agent, guest)) <= set(SIDE.keys.slots(4))
-    assert set(slots(agent, guest).values()) == set(addresses)
-    assert packet_ins(agent, outcome="learned") - learnt == MOST
-    # Until the datapath has revalidated, a second SYN may go where the first one went.
-    assert packet_ins(agent) - before <= 2 * MOST
-
-
-def test_an_address_with_an_open_connection_keeps_its_place(agent: Agent, guest: Guest) -> None:
-    addresses = add_addresses(guest, MOST + 1)
-    with guest.namespace.connect(METADATA_IP, 80, source=addresses[0]):
-        for address in addresses[1:]:
-            asks_from(guest, address)
-        assert set(slots(agent, guest).values()) == set(addresses) - {addresses[1]}
 
 
 def test_a_change_of_ip_or_mac_is_served_with_the_first_syn_after_it(

@@ -5,14 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import pytest
 
 from tests.harness.agent import Agent, program
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import Guest
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e.support import (
@@ -25,8 +20,6 @@ from tests.host.e2e.support import (
 )
 
 TAP, OTHER = "tap-metadata", "br-lan"
-VAIN = 3
-"""Seconds of a start that waits in vain. It needs a part of them to come to where it waits."""
 _COUNTERS = re.compile(r"\b(duration|n_packets|n_bytes|idle_age|hard_age)=[^ ,]+, ?")
 _COMMAND = re.compile(r"(OS_DF_METADATA__INTEGRATION_BRIDGE=\S+ dfmeta-agent .*--cleanup)")
 
@@ -72,21 +65,9 @@ def types(agent: Agent, line: str) -> subprocess.CompletedProcess[str]:
     return agent.host.namespace.run(command, check=False)
 
 
-@contextmanager
-def taken(host: OpenvSwitch, port: int = 18080) -> Iterator[None]:
-    """Another program listens there."""
-    with host.namespace.open_socket() as other:
-        other.bind(("0.0.0.0", port))
-        other.listen()
-        yield
-
-
-# The bridge
-
-
-@pytest.fixture
-def moved(host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest) -> tuple[Agent, Guest]:
-    """br-int was served, and the configuration names another bridge now."""
+def test_another_bridge_is_one_line_whose_command_makes_way(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
     agent = make_agent()
     guest = make_guest("one")
     put(agent, guest)
@@ -94,13 +75,6 @@ def moved(host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest) -> tu
     agent.stop()
     host.add_bridge(OTHER)
     agent.configure({"df_metadata": {"integration_bridge": OTHER}})
-    return agent, guest
-
-
-def test_another_bridge_is_one_line_whose_command_makes_way(
-    host: OpenvSwitch, moved: tuple[Agent, Guest]
-) -> None:
-    agent, guest = moved
     before = left(host)
     line = fails(agent, f"{TAP} is a port of {BRIDGE}, which dfmeta has served before", OTHER)
     assert left(host) == before
@@ -118,52 +92,21 @@ def test_another_bridge_is_one_line_whose_command_makes_way(
     asks_own(guest)
 
 
-def test_a_bridge_that_another_daemon_serves_keeps_its_port(
-    host: OpenvSwitch, moved: tuple[Agent, Guest], make_agent: MakeAgent
-) -> None:
-    agent, guest = moved
-    first = make_agent()
-    agent.configure({"df_metadata": {"admin_listen": "127.0.0.1:9698"}})
-    fails(agent, f"{TAP} is a port of {BRIDGE}, which another dfmeta-agent serves")
-    assert first.ready()
-    put(first, guest)
-    asks_own(guest)
-
-
-# A start that fails
-
-
 def test_a_first_start_that_fails_leaves_nothing(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     before = left(host)
     agent = make_agent(start=False)
-    with taken(host):
+    with host.namespace.open_socket() as other:
+        other.bind(("0.0.0.0", 18080))
+        other.listen()
         fails(agent, "169.254.169.254:18080", "[df_metadata] port", "Address already in use")
     assert left(host) == before
     assert holders(host) == []
 
 
-def test_a_start_that_waits_in_vain_for_the_switch_leaves_nothing(
-    host: OpenvSwitch, make_agent: MakeAgent
-) -> None:
-    before = left(host)
-    host.vsctl("set", "Bridge", BRIDGE, "protocols=OpenFlow10,OpenFlow11")
-    agent = make_agent({"df_metadata": {"startup_timeout": VAIN}}, start=False)
-    done = agent.run()
-    assert done.returncode == 2
-    assert "the switch has not confirmed the flows of br-int" in done.stderr.splitlines()[-1]
-    assert done.stderr.count("does not speak OpenFlow 1.3") == 1
-    assert "Error in the datapath" not in done.stderr
-    host.vsctl("clear", "Bridge", BRIDGE, "protocols")
-    assert left(host) == before
-    assert holders(host) == []
-
-
-# Where the host's side is
-
-
 CHANGES: tuple[tuple[str, object, tuple[str, ...]], ...] = (
     ("metadata_interface", "tap-meta2", (f"oif {TAP}",)),
     ("host_ip", "169.254.1.1", ("from 169.254.169.254", "inet 169.254.169.254")),
+    ("host_ip6", "fd00:a9fe:a9fe:a9fe::77", ("a9fe::a9fe/128",)),
     ("route_table", 7, ("lookup 2", "table 2")),
 )
 

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from dfmeta.proxy.tokens import TOKEN_HEADER
-from tests.harness.agent import Agent, program
+from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import METADATA_IP, Guest
-from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
+from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e import shared
 from tests.host.e2e.support import asks_own, end_holders, put
@@ -228,24 +228,6 @@ def test_remedies_mend_a_host(
     assert not failing, [line for line in found if line["check"] in failing]
 
 
-def test_a_user_who_may_not_look_is_told_to_run_it_as_root(
-    stopped: tuple[OpenvSwitch, Agent, Guest],
-) -> None:
-    host, agent, _ = stopped
-    # It may read, since Python may be in a folder of root's, and still not connect to a socket.
-    reads = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
-    drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *reads]
-    command = [*program("dfmeta"), "doctor", "--format", "json"]
-    done = host.namespace.run(
-        [*drop, *command, "--config-file", str(agent.config_file)], check=False
-    )
-    found: list[Line] = json.loads(done.stdout)
-    assert (done.returncode, found[0]["check"]) == (1, "user")
-    assert "run it as root first" in named(found, "user", "doctor runs as user 65534")
-    for check in ("ovsdb", "vswitchd", "socket"):
-        assert named(found, check, "Permission denied").startswith("run doctor as root")
-
-
 def test_a_guest_that_fails_is_named_until_the_remedy_has_it_served(
     agent: Agent, make_guest: MakeGuest
 ) -> None:
@@ -339,29 +321,3 @@ def test_the_bridge_and_tap_are_gone(host: OpenvSwitch, agent: Agent) -> None:
     assert "start dfmeta-agent" in named(found, "tap", f"{TAP} is not a port of {BRIDGE}")
     agent.start()
     assert examine(agent)[0] == 0
-
-
-@pytest.mark.parametrize("installed", [True, False], ids=["nft", "no nft"])
-def test_a_packet_filter_that_drops_is_named_where_nft_is_installed(
-    stopped: tuple[OpenvSwitch, Agent, Guest], tmp_path: Path, *, installed: bool
-) -> None:
-    host, agent, _ = stopped
-    real, nft = UNPACKED / "usr/sbin/nft", tmp_path / "nft"
-    nft.unlink()
-    if installed:
-        nft.symlink_to(real)
-    chain = "add chain inet filter input { type filter hook input priority 0; policy drop; }"
-    host.namespace.run([str(real), f"add table inet filter; {chain}"])
-    try:
-        if not installed:
-            (line,) = lines(agent, "firewall")
-            assert line["status"] == "unknown"
-            return
-        words = ("chain inet filter input drops", "TCP to port 18080")
-        remedy = wrong(agent, "firewall", *words)
-        command = "nft insert rule inet filter input iifname tap-metadata tcp dport 18080 accept"
-        assert f"`{command}`" in remedy
-        apply(host, remedy)
-        assert is_ok(agent, "firewall")
-    finally:
-        host.namespace.run([str(real), "flush ruleset"])

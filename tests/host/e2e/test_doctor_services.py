@@ -1,31 +1,24 @@
-"""``dfmeta doctor`` on other services that the daemon uses: one look at each, with and without it.
+"""``dfmeta doctor`` on services that the daemon uses, on its process and the system around it.
 
 One host with a daemon that has been stopped serves them all: doctor asks by itself.
 """
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
 from tests.harness import neutron as neutron_harness
+from tests.harness.agent import program
 from tests.harness.certificates import Authority
-from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import uuid_of
+from tests.harness.guest import METADATA_IP, uuid_of
 from tests.harness.neutron import Neutron
 from tests.harness.nova import RecordingNova
 from tests.harness.nova_tree import Instance
 from tests.harness.ovs import BRIDGE
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import (
-    META_DATA,
-    NOVA_OPTIONS,
-    PROJECT,
-    asks_own,
-    project_ids,
-    put_nova,
-)
-from tests.host.e2e.test_doctor_options import reload
+from tests.host.e2e.support import PROJECT
 from tests.host.e2e.ward import Line, Ward, examine, nova_options, only, shared_ward, status_of
 
 OLD = b"HTTP/1.1 404 Gone\r\nDate: Mon, 01 Jan 2024 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n"
@@ -132,88 +125,49 @@ def test_services_that_answer_are_ok_but_for_a_clock_and_a_port_elsewhere(
     assert "set [neutron] host = elsewhere" in line["remedy"]
 
 
-def test_guests_in_a_wrong_project_and_without_one_are_named(
-    make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova, tmp_path: Path
-) -> None:
-    good, moved = (make_guest(name, ids=project_ids(name)) for name in ("good", "moved"))
-    stranger = make_guest("stranger")
-    for guest in (good, moved):
-        put_nova(nova, guest)
-    moved.set_external_ids(project_id="0" * 32)
-    agent = make_agent(NOVA_OPTIONS)
-    asks_own(good)
-    assert moved.curl(META_DATA).status == 404
-    # Only the request that waits in vain is to wait for a short time.
-    agent.configure({"df_metadata": {"hold_timeout": 0.4}})
-    reload(agent)
-    assert stranger.curl("/latest/meta-data/").status == 503
-    agent.configure({"df_metadata": {"hold_timeout": None}})
-    reload(agent)
-    found = examine(agent, tmp_path)
-    guests = [line for line in found if line["check"] == "guests"]
-    assert [line["status"] for line in guests] == ["wrong", "wrong"]
-    by_port = {
-        port: line
-        for line in guests
-        for port in (moved.port, stranger.port)
-        if f"{port} (since" in line["text"]
-    }
-    assert "get 404 (Nova has no such instance in its project)" in by_port[moved.port]["text"]
-    assert "get 503 (its project is not known)" in by_port[stranger.port]["text"]
-    command = f"`ovs-vsctl set Interface {stranger.port} external_ids:project-id="
-    assert command in by_port[stranger.port]["remedy"]
-    assert command in only(found, "ports", "wrong")["remedy"]
-
-    failing = agent.ctl("ports", "--failing").stdout.splitlines()[1:]
-    assert sorted(line.split()[0] for line in failing) == sorted([moved.port, stranger.port])
-    trace = agent.ctl("trace", stranger.port, check=False).stdout
-    assert "Stops at the proxy (no project): no identity source gives its project" in trace
-
-    moved.set_external_ids(project_id=PROJECT)
-    stranger.set_external_ids(project_id=PROJECT)
-    nova.put(Instance(instance_id=stranger.instance_id, project_id=PROJECT, hostname="stranger"))
-    for guest in (moved, stranger):
-        wait_for(lambda guest=guest: guest.curl(META_DATA).status == 200, "the project")
-    found = examine(agent, tmp_path)
-    assert status_of(found, "guests") == status_of(found, "nova-guests") == {"ok"}
+def test_a_full_disk_and_a_route_of_the_host_are_named(ward: Ward) -> None:
+    state = ward.agent.state_path
+    fill = f"mount -t tmpfs -o size=256k,mode=0700 none {state} && "
+    fill += f'cat /dev/zero > {state}/full 2>/dev/null; exec "$@"'
+    ward.host.namespace.ip("link add up0 type veth peer name up1", "link set up0 up")
+    ward.host.namespace.ip(f"route add {METADATA_IP} dev up0")
+    try:
+        # A mount namespace of its own: nobody else sees it, and nothing stays.
+        found = examine(ward.agent, ward.folder, "unshare", "--mount", "sh", "-c", fill, "sh")
+    finally:
+        ward.host.namespace.ip("link del up0")
+    line = only(found, "disk", "wrong")
+    assert f"the disk of {state} has room for 0 MiB more" in line["text"]
+    assert f"df -h {state}" in line["remedy"]
+    line = only(found, "cloud", "wrong")
+    assert f"a route to {METADATA_IP} leads through up0" in line["text"]
+    assert "host_ip to another address" in line["remedy"]
 
 
-def in_time(ward: Ward, options: Options) -> list[Line]:
-    """All lines, of a run that had the time to import what its requests need."""
+def test_a_daemon_without_its_rights_is_named(ward: Ward) -> None:
+    agent, host = ward.agent, ward.host
+    lacking = "-net_admin,-dac_override"
+    command = ["setpriv", f"--bounding-set={lacking}", f"--inh-caps={lacking}", "--"]
+    command += [*program("dfmeta-agent"), "--config-file", str(agent.config_file)]
+    before = host.mgmt_socket().stat()
+    host.namespace.ip("link set tap-metadata down")
+    with ExitStack() as stack:
+        with agent.stderr.open("ab") as stderr:
+            process = host.namespace.spawn(command, stdout=stderr, stderr=stderr)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        os.chown(host.mgmt_socket(), 12345, 12345)
+        host.mgmt_socket().chmod(0o700)
+        stack.callback(host.mgmt_socket().chmod, before.st_mode & 0o777)
+        stack.callback(os.chown, host.mgmt_socket(), before.st_uid, before.st_gid)
+        seen: list[Line] = []
 
-    def lines() -> list[Line]:
-        found = ward.lines(options)
-        return [] if "no answer within" in str(found) else found
+        def visible() -> bool:
+            seen[:] = ward.lines()
+            return "wrong" in status_of(seen, "permissions")
 
-    return wait_for(lines, "answers in time")
-
-
-def test_the_store_of_lookups_and_tokens_are_read(ward: Ward, tmp_path: Path) -> None:
-    token, tokens = tmp_path / "token", tmp_path / "tokens"
-    token.write_text("the-token\n")
-    token.chmod(0o600)
-    lookup = {"lookup_base_url": "http://127.0.0.1:8777", "lookup_token_file": token}
-    options: Options = {"store": {"token_file": tokens, **lookup}}
-    found = in_time(ward, options)
-    assert "cannot be queried: connection refused" in only(found, "lookup", "wrong")["text"]
-    assert "does not exist: no client can use" in only(found, "tokens", "wrong")["text"]
-
-    ward.agent.configure({"store": {"token_file": tokens}})
-    ward.agent.ctl("token", "create", "--scope", "read")
-    ward.agent.configure({"store": {"token_file": None}})
-    with RecordingNova(ward.host.namespace, port=8777) as upstream:
-        upstream.fault(raw=OLD)
-        found = in_time(ward, options)
-        assert only(found, "lookup", "ok")
-        assert "that of http://127.0.0.1:8777" in only(found, "clock", "wrong")["text"]
-        request = upstream.requests()[-1]
-        assert request.header("Authorization") == "Bearer the-token"
-        assert "has 1 valid tokens" in only(found, "tokens", "ok")["text"]
-        upstream.fault(status=401)
-        token.chmod(0o604)
-        tokens.chmod(0o644)
-        found = in_time(ward, options)
-    assert "other users may read or change it" in only(found, "lookup", "wrong")["text"]
-    assert f"`chmod o-rwx {token} {tokens}`" in only(found, "secret-files", "wrong")["remedy"]
-    line = only(found, "tokens", "wrong")
-    assert "other users may read or write it (mode 0644)" in line["text"]
+        wait_for(visible, "doctor to see the daemon")
+    line = only(seen, "permissions", "wrong")
+    assert f"(pid {process.pid}) lacks CAP_NET_ADMIN" in line["text"]
+    line = only(seen, "sockets", "wrong")
+    assert f"may not connect to {host.mgmt_socket()}" in line["text"]

@@ -245,28 +245,6 @@ def test_a_second_daemon_ends_and_disturbs_no_guest(busy: Busy, make_agent: Make
     assert "Traceback" not in second.log()
 
 
-def test_a_connection_in_the_making_outlives_the_tap(
-    host: OpenvSwitch, agent: Agent, busy: Busy
-) -> None:
-    """Answered and not yet established, when the device goes and another comes."""
-    guest = busy.guests[0]
-    after_its_syn = f"tcp,in_port={guest.ofport},tcp_flags=-syn"
-    host.ofctl("add-flow", "br-int", f"priority=400,{after_its_syn},actions=drop")
-    with guest.namespace.open_socket() as connection:
-        connection.connect((METADATA_IP, 80))
-        connection.sendall(f"GET {PATH} HTTP/1.0\r\nHost: it\r\n\r\n".encode())
-        configured = f"Configured {SIDE.tap}: "
-        before = agent.log().count(configured)
-        host.vsctl("del-port", SIDE.bridge, SIDE.tap)
-        # How long the daemon is not ready is not a time in which a test can be sure to ask it.
-        wait_for(lambda: agent.log().count(configured) > before, "another device")
-        wait_for(agent.ready, "the daemon to be ready")
-        host.ofctl("--strict", "del-flows", "br-int", f"priority=400,{after_its_syn}")
-        answer = connection.makefile("rb").read()
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert answer.partition(b"\r\n\r\n")[2].decode().startswith(guest.name)
-
-
 def test_rows_removed_while_ovsdb_is_away_are_noticed(
     host: OpenvSwitch, agent: Agent, busy: Busy
 ) -> None:

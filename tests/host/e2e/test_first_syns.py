@@ -56,39 +56,6 @@ def have_hooks(host: OpenvSwitch, guests: list[Guest]) -> Callable[[], bool]:
     return lambda: len(host.flows(match=syns)) == len(guests)
 
 
-def check_prompt(guest: Guest, attempt: Attempt, capture: Capture) -> None:
-    connected = attempt.connected_after()
-    syns = [one for one in capture.syns() if one.source_port == attempt.port]
-    assert connected is not None, f"{guest.name} is not answered at all"
-    assert not syns[0].is_repeated, f"{guest.name} had to ask again: {connected:.3f} s"
-    # By the kernel's clock: the test looks at one attempt after the other.
-    answers = [
-        one.time
-        for one in capture.segments()
-        if one.is_syn_ack and one.destination_port == attempt.port
-    ]
-    assert min(answers) - syns[0].time < PROMPT
-
-
-@pytest.mark.parametrize("milliseconds", [0, 100])
-def test_a_first_syn_soon_after_the_flows_are_in_is_not_lost(
-    host: OpenvSwitch,
-    make_agent: MakeAgent,
-    make_guest: MakeGuest,
-    stack: ExitStack,
-    milliseconds: int,
-) -> None:
-    """The daemon's first start: six guests, a SYN each, so long after their flows are seen."""
-    guests = make_guests(make_guest)
-    captures = [stack.enter_context(Capture(host.namespace, g.port)) for g in guests]
-    make_agent(start=False).start(wait=False)
-    wait_for(have_hooks(host, guests), "the classification flows", interval=0.001)
-    until(time.monotonic() + milliseconds / 1000)
-    attempts = [stack.enter_context(Attempt(guest)) for guest in guests]
-    for guest, attempt, capture in zip(guests, attempts, captures, strict=True):
-        check_prompt(guest, attempt, capture)
-
-
 @pytest.mark.parametrize("again", [False, True], ids=["start", "reconnect"])
 def test_syns_in_the_first_half_second_of_a_connection_are_answered_at_once(
     host: OpenvSwitch,

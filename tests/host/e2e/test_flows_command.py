@@ -5,7 +5,6 @@ daemon.
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Ids, uuid_of
-from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
+from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e.support import Capture, packets
 
@@ -146,32 +145,3 @@ def test_missing_unknown_and_changed_flows_are_marked(
     (stale,) = [row for row in strange if row["purpose"] == "reply"]
     assert (stale["ofport"], stale["key"]) == (77, "128.0.0.77")
     assert (stale["port"], stale["address"]) == ("gone", "10.0.0.9")
-
-
-def test_flows_are_raw_unchecked_or_one_line_without_ovs_ofctl_daemon_or_switch(
-    host: OpenvSwitch,
-    make_agent: MakeAgent,
-    make_guest: MakeGuest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    guest, agent = make_guest(), make_agent()
-    guest.curl("/")
-    path = os.environ["PATH"]
-    monkeypatch.setenv("PATH", f"{UNPACKED / 'usr/bin'}:{path}")
-    lines = [line for line in agent.ctl("flows", "--raw").stdout.splitlines() if "actions=" in line]
-    assert all(" cookie=0x64666d65" in line for line in lines)
-    assert len(host.flows()) > len(lines) > 0
-    kept = [one for one in path.split(":") if not os.path.exists(f"{one}/ovs-ofctl")]
-    monkeypatch.setenv("PATH", ":".join(kept))
-    done = agent.ctl("flows", "--raw", check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--raw needs ovs-ofctl" in done.stderr
-    agent.stop()
-    found = rows(agent)
-    assert states(found) == {"unchecked"}
-    assert of(found, guest.port)["address"]["instance"] == guest.instance_id
-    host.kill("ovs-vswitchd")
-    done = agent.ctl("flows", check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("dfmeta: no program accepts connections on")
-    assert done.stderr.count("\n") == 1

@@ -11,7 +11,6 @@ import os
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,18 +22,14 @@ from tests.harness.netns import ROOT
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.scheme import SIDE
 from tests.host.e2e import sandbox, shared
 from tests.host.e2e.support import (
     META_DATA,
-    SILENCE,
     asks_own,
     children,
-    failures,
     open_connection,
     project_ids,
     put_nova,
-    read_answer,
     status_of,
     uuid_in,
 )
@@ -46,8 +41,6 @@ OPTIONS: Options = {
 }
 UNIT = ROOT / "etc/systemd/dfmeta-agent.service"
 NOBODY = "65534"
-LEAST = 64
-"""The least value of maxconn."""
 REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n".encode()
 NAME = "/latest/meta-data/hostname"
 
@@ -176,39 +169,6 @@ def test_an_answer_does_not_leave_to_another_guest_of_the_port(
         assert answer == b""
 
 
-def test_a_kept_connection_is_not_another_guests(agent: Agent, guest: Guest) -> None:
-    with open_connection(guest) as kept:
-        kept.sendall(REQUEST)
-        assert guest.instance_id.encode() in read_answer(kept)
-        guest.set_external_ids(vm_uuid=uuid_of("instance after"))
-        wait_for(lambda: knows(agent, "instance after"), "the daemon to know it")
-        kept.settimeout(SILENCE)
-        answer = b""
-        # A reset, or nothing where the flows of the one before are gone.
-        with contextlib.suppress(OSError):
-            kept.sendall(REQUEST)
-            answer = kept.recv(65536)
-        assert answer == b""
-
-
-def test_what_haproxy_has_answered_is_counted_and_shown(agent: Agent, guest: Guest) -> None:
-    before = agent.metric("dfmeta_requests_total", status="2xx", backend="nova")
-    for _ in range(3):
-        asks_own(guest)
-    assert guest.curl("/latest/meta-data/none").status == 404
-    # A reading that haproxy does not answer in time leaves its counts to the next one.
-    wait_for(
-        lambda: agent.metric("dfmeta_requests_total", status="2xx", backend="nova") == before + 3,
-        "three answers to be counted",
-    )
-
-    def shown() -> bool:
-        (row,) = [one for one in agent.admin("/ports").json() if one["port"] == guest.port]
-        return row["requests"]["2xx"] >= 3 and row["requests"]["4xx"] == 1
-
-    wait_for(shown, "the guest's answers to be shown")
-
-
 def test_a_haproxy_that_is_killed_is_there_again(agent: Agent, guest: Guest) -> None:
     process = pid(agent)
     batch = guest.start_many(300, path=META_DATA)
@@ -219,47 +179,6 @@ def test_a_haproxy_that_is_killed_is_there_again(agent: Agent, guest: Guest) -> 
     assert len(samples) - len(answered) <= 1, "the one that it had begun"
     assert pid(agent) != process
     assert "haproxy ended with status -9" in agent.log()
-
-
-def test_a_haproxy_that_hangs_is_replaced_and_keeps_no_guest_waiting(
-    agent: Agent, nova: RecordingNova, guest: Guest, make_guest: MakeGuest
-) -> None:
-    after = make_guest("two", ids=project_ids("two"))
-    put_nova(nova, after)
-    process = pid(agent)
-    os.kill(process, signal.SIGSTOP)
-    # The daemon answers them itself, or the next haproxy.
-    asks_own(after)
-    asks_own(guest)
-    wait_for(lambda: process not in pids(agent), "the end of the one that hangs")
-    assert "haproxy hangs" in agent.log()
-
-
-def test_haproxy_ends_with_the_daemon(
-    host: OpenvSwitch, agent: Agent, nova: RecordingNova, guest: Guest
-) -> None:
-    del host, nova
-    process = pid(agent)
-    agent.kill()
-    wait_for(lambda: "haproxy" not in comm(process), "the end of haproxy")
-    agent.start()
-    asks_own(guest)
-
-
-def test_guests_are_served_over_a_device_that_was_made_anew(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
-    process = pid(agent)
-    batch = guest.start_many(200, path=NAME)
-    before = agent.log().count(f"Configured {SIDE.tap}: ")
-    host.vsctl("del-port", SIDE.bridge, SIDE.tap)
-    wait_for(lambda: agent.log().count(f"Configured {SIDE.tap}: ") > before, "the repair")
-    wrong = failures({guest: batch.samples()})
-    # At most the one request that haproxy was waiting for when the device went.
-    assert wrong.total() <= 1, wrong
-    assert not any("refused" in kind or "ANOTHER" in kind for kind in wrong), wrong
-    wait_for(lambda: process not in pids(agent), "another haproxy: the old one's connections")
-    asks_own(guest)
 
 
 def test_guests_are_served_during_restarts_of_the_switch(
@@ -275,16 +194,6 @@ def test_guests_are_served_during_restarts_of_the_switch(
         wait_for(agent.ready, "the daemon")
         asks_own(guest)
         assert pids(agent) == [process], program
-
-
-def reload(agent: Agent) -> str:
-    """What the log has after a SIGHUP about it."""
-    before = len(agent.log())
-    agent.signal(signal.SIGHUP)
-    said = wait_for(
-        lambda: re.search(r".*(?:Reloaded|Not reloaded).*", agent.log()[before:]), "the reload"
-    )
-    return said[0]
 
 
 def doctor(agent: Agent) -> dict[str, dict[str, str]]:
@@ -311,47 +220,3 @@ def test_doctor_and_the_report_name_the_program_the_process_and_the_map(
     assert report["map"]["entries"] >= 1
     for secret in (SECRET, guest.instance_id, guest.ids.project_id, guest.ip):
         assert str(secret) not in answer.text
-
-
-WRONG: tuple[tuple[str, object, str], ...] = (
-    ("binary", "/none/haproxy", "there is no such program"),
-    ("binary", "/bin/true", "is not haproxy, or does not run"),
-    ("user", "root", "it is root"),
-    ("threads", 0, "threads"),
-)
-
-
-def test_a_reload_changes_options_of_haproxy_and_keeps_what_is_in_force_if_one_is_wrong(
-    agent: Agent, guest: Guest
-) -> None:
-    before = pid(agent)
-    for option, value, words in WRONG:
-        agent.configure({"haproxy": {option: value}})
-        try:
-            line = reload(agent)
-        finally:
-            agent.configure({"haproxy": {option: HAPROXY if option == "binary" else None}})
-        assert "Not reloaded, the configuration in force stays" in line, option
-        assert f"[haproxy] {option}" in line
-        assert words in line
-    assert pid(agent) == before
-    batch = guest.start_many(200, path=NAME)
-    agent.configure({"haproxy": {"maxconn": LEAST, "threads": 2, "user": "daemon"}})
-    try:
-        assert "[haproxy] user" in reload(agent)
-        process = pid(agent)
-        assert process != before
-        assert failures({guest: batch.samples()}) == {}
-        assert len(os.listdir(f"/proc/{process}/task")) == 2
-        with ExitStack() as stack:
-            # Of the 64 places, 16 served and 48 that wait are what one port may have.
-            for _ in range(LEAST - 4):
-                stack.enter_context(open_connection(guest))
-            found = doctor(agent)
-        assert "user daemon" in found["haproxy-process"]["text"]
-        line = found["haproxy-connections"]["text"]
-        assert f"guests have {LEAST - 4} of {LEAST} connections" in line
-    finally:
-        agent.configure({"haproxy": {"maxconn": None, "threads": None, "user": None}})
-        reload(agent)
-    asks_own(guest)

@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any
 
 import pytest
-from pyroute2.netlink import nlmsg_base
 
 from dfmeta.exceptions import HostError
 from dfmeta.flows.family import IPV6
@@ -228,48 +226,6 @@ def test_a_change_of_another_part_is_none(
         host.ip(*change.split("; "))
         assert take(), change
         assert not take(), change
-
-
-def test_changes_are_those_of_one_table_and_one_device(host: Namespace) -> None:
-    with host.inside():
-        first, second = (socket.if_nametoindex(name) for name in (DEVICE, "up0"))
-    for table, other in ((2, 3), (254, 2), (1002, 2)):
-        with closing(Changes(table)) as changes:
-            with host.inside():
-                assert changes.take(first)
-            host.ip(f"route add 198.18.{table % 99}.0/24 via 10.0.0.2 dev up0 table {other}")
-            assert not changes.take(first), table
-            host.ip(f"route add 198.18.{table % 99}.0/24 via 10.0.0.2 dev up0 table {table}")
-            assert changes.take(first), table
-    with closing(Changes(table=2)) as changes, host.inside():
-        assert [changes.take(index) for index in (first, first, second, second)] == [
-            *(True, False, True, False)
-        ]
-        host.ip("link set up0 down")
-        assert changes.take(second)
-        host.ip(f"link set {DEVICE} down")
-        assert not changes.take(second)
-
-
-def test_a_look_reads_as_much_on_a_large_host(
-    host: Namespace, side4: HostSide, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[Any] = []
-    decode = nlmsg_base.decode
-
-    def count(message: Any) -> None:
-        read.append(message)
-        decode(message)
-
-    assert ensure(host, side4) == []
-    monkeypatch.setattr(nlmsg_base, "decode", count)
-    assert ensure(host, side4) == []
-    before = len(read)
-    for kind, line in LARGE.items():
-        read.clear()
-        host.ip(*map(line, range(MANY)))
-        assert ensure(host, side4) == [], kind
-        assert len(read) == before > 0, kind
 
 
 def test_all_of_it_is_put_back_with_the_device(host: Namespace, side4: HostSide) -> None:

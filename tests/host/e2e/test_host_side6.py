@@ -18,7 +18,7 @@ from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
 from tests.host.e2e import shared
 from tests.host.e2e.support import asks_own, put
-from tests.host.e2e.test_host_side import DEVICE, HOST_IP6, ip
+from tests.host.e2e.test_host_side import ip
 
 TAP = SIDE.tap
 TAP_KNOB = f"net.ipv6.conf.{TAP}"
@@ -126,32 +126,6 @@ def test_a_cleanup_leaves_nothing_and_a_host_without_ipv6_serves_ipv4_until_it_h
     wait_for(lambda: in_place(host), "IPv6 to be put in place")
     assert (knob(host, "accept_ra"), knob(host, "addr_gen_mode")) == ("0", "1")
     asks_own(one)
-
-
-def test_a_former_address_goes_and_so_does_all_when_ip6_is_empty(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
-    other = "fd00:a9fe:a9fe:a9fe::77"
-    try:
-        agent.configure({"df_metadata": {"host_ip6": other, "route_table": 7}})
-        agent.restart()
-        wait_for(lambda: HOST_IP6 not in ip(host.namespace, "-6 address"), "removal")
-        rules = ip(host.namespace, "-6 rule")
-        assert HOST_IP6 not in rules
-        assert f"from {other} lookup 7" in rules
-        assert ip(host.namespace, "-6 route show table 2", check=False) == ""
-        agent.configure({"df_metadata": {"ip6": ""}})
-        agent.restart()
-        wait_for(lambda: "3276" not in without_main(host), "the rules' removal")
-        assert other not in ip(host.namespace, "-6 address")
-        assert NEXT_HOP6 not in ip(host.namespace, f"-6 neighbour show dev {DEVICE}")
-        assert ip(host.namespace, "-6 route show table 7", check=False) == ""
-        assert examined(agent) == {}
-        asks_own(guest)
-    finally:
-        agent.configure({"df_metadata": {"host_ip6": None, "route_table": None, "ip6": None}})
-        agent.restart()
-    wait_for(lambda: in_place(host), "IPv6 to be put in place")
 
 
 def without_main(host: OpenvSwitch) -> str:

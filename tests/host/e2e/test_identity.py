@@ -20,7 +20,6 @@ from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.nova_tree import Instance
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import await_flows
 
 PATH = "/latest/meta-data/hostname"
 PROJECT = "5f0c0a52b6f44d12a8a1e1a5e5f0c0a5"
@@ -98,20 +97,6 @@ def test_a_guest_waits_for_its_domain_to_appear(
     assert "project_id=libvirt" in agent.ctl("ports").stdout
 
 
-def test_a_tap_that_stays_does_not_stay_its_last_guests(
-    make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova, folder: Path
-) -> None:
-    agent = make_agent(nova_options("libvirt", folder))
-    guest = anonymous(make_guest, "tap")
-    first, second = known_to(nova, "first"), known_to(nova, "second")
-    define(folder, guest, first)
-    assert guest.curl(PATH).text == "first"
-    # Nothing changes in OVSDB: another domain runs behind the same device.
-    define(folder, guest, second)
-    wait_for(lambda: row(agent, guest)["instance"] == second, "the change to be noticed")
-    assert guest.curl(PATH).text == "second"
-
-
 def test_neutron_names_the_instance_of_a_port(
     make_agent: MakeAgent,
     make_guest: MakeGuest,
@@ -161,34 +146,3 @@ def test_a_port_with_the_instance_of_another_project_gets_nothing(
     honest = anonymous(make_guest, "honest")
     neutron.put(neutron_harness.port(honest.ids.iface_id, victim, PROJECT))
     assert honest.curl(PATH).text == "victim"
-
-
-def test_a_silent_neutron_delays_only_ports_that_need_it(
-    make_agent: MakeAgent,
-    make_guest: MakeGuest,
-    nova: RecordingNova,
-    neutron: Neutron,
-    folder: Path,
-) -> None:
-    neutron.fault("both", delay=60)
-    agent = make_agent(nova_options("ovsdb,libvirt,neutron", folder, timeout=4))
-    needs = anonymous(make_guest, "needs")
-    batch = needs.start_many(1, path=PATH)
-    wait_for(lambda: agent.metric("dfmeta_held_syns") >= 1, "the SYN to be held")
-    known = make_guest("known", ids=Ids(vm_uuid=known_to(nova, "known"), project_id=PROJECT))
-    in_libvirt = make_guest("in-libvirt", ids=Ids(vm_uuid=known_to(nova, "in-libvirt")))
-    define(folder, in_libvirt, in_libvirt.instance_id)
-    for guest in (known, in_libvirt):
-        await_flows(guest)
-        samples = guest.http_many(20, path=PATH)
-        assert {sample.body.decode() for sample in samples} == {guest.name}
-    assert batch.running
-    # Its first question goes unanswered; when Neutron is back, its guest is still waiting.
-    wait_for(
-        lambda: agent.metric("dfmeta_identity_lookups_total", source="neutron", outcome="timeout"),
-        "Neutron's time-out",
-    )
-    neutron.put(neutron_harness.port(needs.ids.iface_id, known_to(nova, "needs"), PROJECT))
-    neutron.mend()
-    assert [sample.body for sample in batch.samples()] == [b"needs"]
-    assert agent.log().count("identity source neutron") == 1

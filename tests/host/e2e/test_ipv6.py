@@ -12,14 +12,12 @@ from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import EC2_6, OPENSTACK6, Guest, Reply
 from tests.harness.nova import RecordingNova
-from tests.harness.ovs import OpenvSwitch
 from tests.harness.scheme import SIDE
 from tests.host.e2e import shared
 from tests.host.e2e.support import (
     META_DATA,
     TWIN_MAC,
     asks_own,
-    is_unanswered,
     project_ids,
     put_nova,
     uuid_in,
@@ -106,18 +104,3 @@ def test_twins_with_the_same_mac_and_addresses_get_their_own(
         samples = batch.samples()
         assert [sample.error for sample in samples if sample.error] == []
         assert {uuid_in(sample.body) for sample in samples} == {twin.instance_id}
-
-
-def test_a_host_header_may_have_a_zone(guest: Guest) -> None:
-    for zone in ("", "%eth0", "%25eth0"):
-        for port in ("", ":80"):
-            name = f"[fe80::a9fe:a9fe{zone}]{port}"
-            reply = guest.curl(META_DATA, host=OPENSTACK6, headers=[("Host", name)])
-            assert (reply.status, uuid_in(reply.body)) == (200, guest.instance_id), name
-
-
-def test_other_ports_and_other_addresses_are_not_the_services(
-    host: OpenvSwitch, guest: Guest
-) -> None:
-    assert is_unanswered(guest, host="[fe80::a9fe:a9fe%25eth0]:8080")
-    assert is_unanswered(guest, host="[fe80::a9fe:a9fd%25eth0]")

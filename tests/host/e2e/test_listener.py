@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-
-import pytest
 
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent
@@ -16,7 +12,6 @@ from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e.support import (
     META_DATA,
-    PROXY_PORT,
     Attempt,
     Capture,
     asks_own,
@@ -30,19 +25,6 @@ ELSEWHERE = {"integration_bridge": "br-other", "metadata_interface": "tap-other"
 TAKEN = "Took over the listener of an earlier run"
 
 
-def named(host: OpenvSwitch) -> set[str]:
-    """Names of the holders in the abstract namespace."""
-    return set(re.findall(r"@(dfmeta-listener \w+)", host.namespace.run(["ss", "-xlH"]).stdout))
-
-
-def spelt(agent: Agent) -> str:
-    """OVSDB's socket by another name."""
-    path = Path(agent.host.ovsdb_connection.removeprefix("unix:"))
-    link = agent.folder / "link"
-    link.symlink_to(path.parent)
-    return f"unix:/{agent.folder}/../{agent.folder.name}/link//{path.name}"
-
-
 @contextmanager
 def kept_waiting(agent: Agent, guest: Guest) -> Iterator[None]:
     """A guest connects while no daemon runs; it is answered by the one that starts inside."""
@@ -52,52 +34,6 @@ def kept_waiting(agent: Agent, guest: Guest) -> Iterator[None]:
         assert guest.instance_id.encode() in read_all(waiting)
     asks_own(guest)
     assert agent.log().count(TAKEN) == 1
-
-
-def test_a_start_by_another_name_of_the_database_takes_the_listener_over(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
-    agent.stop()
-    (before,) = holders(host)
-    agent.configure({"df_metadata": {"ovsdb_connection": spelt(agent)}})
-    with kept_waiting(agent, guest):
-        agent.start()
-    assert holders(host) == [before]
-
-
-@pytest.mark.parametrize("change", ["symlink", "state"])
-def test_cleanup_ends_the_holder_after_a_change_of_options(
-    host: OpenvSwitch, agent: Agent, guest: Guest, change: str
-) -> None:
-    agent.stop()
-    if change == "symlink":
-        agent.configure({"df_metadata": {"ovsdb_connection": spelt(agent)}})
-    else:
-        host.add_bridge("br-other")
-        agent.configure({"df_metadata": ELSEWHERE})
-    if change == "state":
-        (agent.state_path / "state.json").unlink()
-    agent.clean_up()
-    wait_for(lambda: not holders(host), "the holder's end")
-    with host.namespace.open_socket() as free:
-        free.bind(("0.0.0.0", PROXY_PORT))
-
-
-def test_a_start_on_another_bridge_takes_the_listener_over(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
-    agent.kill()
-    host.add_bridge("br-other")
-    guest.del_port()
-    guest.bridge = "br-other"
-    guest.plug()
-    (before,) = named(host)
-    agent.configure({"df_metadata": ELSEWHERE})
-    agent.start()
-    asks_own(guest)
-    assert agent.log().count(TAKEN) == 1
-    wait_for(lambda: len(holders(host)) == 1, "the end of the holder of before")
-    assert named(host) != {before}
 
 
 def test_two_daemons_on_two_bridges_leave_each_other_the_listener(

@@ -117,42 +117,6 @@ def test_doctor_finds_no_fault(world: World) -> None:
     assert all(f"on {bridge}" in text for bridge, text in zip(sorted(BRIDGES), flows, strict=True))
 
 
-def test_flows_of_both_bridges_are_listed_with_their_guests(world: World) -> None:
-    found = listed(world, "flows")
-    assert {row["state"] for row in found} == {"ok"}
-    assert {row["bridge"] for row in found} == BRIDGES
-    beyond = [row for row in found if (row["bridge"], row["port"]) == (META, world.other.port)]
-    purposes = sorted(row["purpose"] for row in beyond)
-    assert purposes == sorted([*2 * ("meta-source", "meta-reply"), "meta-key-arp", "meta-key-nd"])
-    assert {row["instance"] for row in beyond} == {world.other.instance_id}
-    ports = {row["port"] for row in found if row["table"] == "meta classification"}
-    assert ports == {"tap-meta", "phy-br-meta"}
-
-
-def test_a_known_address_is_traced_over_the_patch_and_back(world: World) -> None:
-    lines = world.agent.ctl("trace", world.other.port).stdout.splitlines()
-    found = [line.split(":")[0].split(maxsplit=1) for line in lines if line.startswith("  ")]
-    assert [tuple(one) for one in found if one[0] in ("there", "back")] == 2 * [
-        ("there", "classification"),
-        ("there", "metadata service"),
-        ("there", "meta classification"),
-        ("there", "meta source"),
-        ("there", "meta proxy"),
-        ("back", "meta classification"),
-        ("back", "meta reply"),
-        ("back", "classification"),
-        ("back", "metadata service reply"),
-    ]
-    assert lines[-1].startswith("The path leads to the proxy and back.")
-
-
-def test_a_second_bridge_that_is_deleted_is_made_again(world: World) -> None:
-    world.host.vsctl("del-br", META)
-    wait_for(lambda: "int-br-meta" in world.host.ports() and world.agent.ready(), "the repair")
-    for guest in world.guests:
-        asks_own(guest)
-
-
 def outside(host: OpenvSwitch) -> dict[str, str]:
     """What --cleanup has to leave as it was."""
     ids = {one["name"]: one["external_ids"] for one in host.records("Interface")}
@@ -210,56 +174,7 @@ def test_a_change_of_the_scheme_removes_the_other_one(
         agent.stop()
 
 
-def test_a_restart_keeps_meta_ips_and_learns_nothing_anew(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    guests = [make_guest(name, address=f"10.0.0.{n}/24") for n, name in enumerate("abc", 5)]
-    agent = make_agent(OPTIONS)
-    for guest in guests:
-        asks(agent, guest)
-    before = [row(agent, guest)["addresses"] for guest in guests]
-    agent.restart()
-    assert [row(agent, guest)["addresses"] for guest in guests] == before
-    for guest in guests:
-        asks(agent, guest)
-    assert agent.metric("dfmeta_packet_ins_total") == 0
-    assert agent.metric("dfmeta_flow_mods_total") == 0
-
-
 def asks(agent: Agent, guest: Guest) -> None:
     put(agent, guest)
     for service in (METADATA_IP, OPENSTACK6):
         asks_own(guest, host=service)
-
-
-def test_a_route_of_another_program_is_not_replaced(
-    host: OpenvSwitch, make_agent: MakeAgent
-) -> None:
-    host.namespace.ip("link add theirs type veth peer name of-theirs", "link set theirs up")
-    host.namespace.ip("route add 240.0.0.0/16 dev theirs")
-    agent = make_agent(
-        {"df_metadata": {**OPTIONS["df_metadata"], "startup_timeout": 2}}, start=False
-    )
-    agent.start(wait=False)
-    assert agent.wait() == 2
-    assert "the host has another route to 240.0.0.0/16" in agent.log()
-    assert "dev theirs" in host.namespace.ip("route show 240.0.0.0/16")
-    assert "br-meta" not in host.vsctl("list-br").split(), "a failed start leaves nothing"
-
-
-def test_the_addresses_of_metadata_path_are_taken_over_where_they_are_sound(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    guests = [make_guest(name, address=f"10.0.0.{n}/24") for n, name in enumerate("abcd", 5)]
-    given = ("240.0.7.7", "240.0.7.7", "240.0.0.1", "100.64.0.9")
-    for guest, ip in zip(guests, given, strict=True):
-        config = ("other_config:provider_ip", "other_config:provider_mac")
-        mac = "fa:16:ee:aa:bb:cc"
-        host.vsctl("set", "Port", guest.port, f"{config[0]}={ip}", f'{config[1]}="{mac}"')
-    agent = make_agent(OPTIONS)
-    for guest in guests:
-        asks(agent, guest)
-    keys = [row(agent, guest)["key"] for guest in guests]
-    assert keys.count("240.0.7.7") == 1, "it is one guest's, and the other one gets another"
-    assert len(set(keys)) == len(keys)
-    assert not {"240.0.0.1", "100.64.0.9"} & set(keys), "the gateway's, and one out of range"

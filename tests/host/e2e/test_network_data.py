@@ -27,7 +27,6 @@ VIDS = (100, 200)
 MTU = 1442
 ENGINES: dict[str, Options] = {
     "store": {},
-    "nova, worker": {**NOVA_OPTIONS, "df_metadata": {"backend": "nova", "proxy_workers": 1}},
     "nova, haproxy": {
         **NOVA_OPTIONS,
         "df_metadata": {"backend": "nova", "engine": "haproxy", "proxy_workers": 0},

@@ -141,18 +141,6 @@ def test_a_guest_gets_its_metadata_through_tls_with_a_client_certificate(
     assert cloud.nova.password(guest.instance_id) == b"\x00secret"
 
 
-def test_connections_are_kept_and_used_again(
-    configure: Configure, agent: Agent, cloud: Cloud, guest: Guest
-) -> None:
-    for _ in range(5):
-        asks_own(guest)
-    assert cloud.nova.accepted() == 1
-    assert agent.metric("dfmeta_backend_connections_total", outcome="reused") >= 4
-    cloud.nova.cut()
-    asks_own(guest)
-    assert cloud.nova.accepted() == 2
-
-
 def stranger(cloud: Cloud) -> dict[str, object]:
     """Return a client's certificate of another authority."""
     pair = cloud.stranger.issue("compute-1")
@@ -201,17 +189,6 @@ def test_without_trust_no_guest_gets_metadata_and_the_log_has_the_remedy(
     assert "Traceback" not in agent.log()
     configure()
     asks_own(guest)
-
-
-def test_a_host_whose_certificate_is_wrong_is_away_and_the_next_one_answers(
-    configure: Configure, agent: Agent, cloud: Cloud, guest: Guest
-) -> None:
-    before = len(agent.log())
-    configure(nova_metadata_host="127.0.0.1:8776,127.0.0.1:8775")
-    for _ in range(3):
-        asks_own(guest)
-    assert len(cloud.nova.requests()) == 3
-    assert agent.log()[before:].count("certificate has expired") == 1
 
 
 def test_a_handshake_that_hangs_costs_one_request_its_time_and_no_other(

@@ -168,39 +168,6 @@ def test_a_port_made_anew_with_name_and_number_gets_its_own_or_nothing(
     all_get_own(after)
 
 
-def test_a_device_made_anew_is_served_again_though_its_row_has_not_changed(
-    host: OpenvSwitch,
-    agent: Agent,
-    relay: Relay,
-    twins: tuple[Guest, Guest],
-    make_guest: MakeGuest,
-) -> None:
-    guest = known(agent, make_guest("anew", mac=MAC))
-    all_get_own(guest)
-    before = interface_row(host, guest)
-    relay.hold()
-    # As a tap that goes and comes back: the switch lets go of the number and gives it out anew.
-    added = host.log("ovs-vswitchd").count(f"added interface {guest.port} ")
-    host.appctl("dpctl/del-if", "netdev@ovs-netdev", guest.port)
-    wait_for(
-        lambda: host.log("ovs-vswitchd").count(f"added interface {guest.port} ") > added,
-        "the device to be added again",
-    )
-    assert interface_row(host, guest) == before
-    boot = guest.start_many(1, path=PATH)
-    assert not gets_own(guest)
-    assert all(gets_own(other) for other in twins)
-    relay.let_go()
-    (sample,) = boot.samples()
-    assert (sample.status, sample.body) == (200, guest.name.encode()), sample
-    all_get_own(guest)
-
-
-def interface_row(host: OpenvSwitch, guest: Guest) -> str:
-    """OVSDB's row of its interface, and the guest behind it."""
-    return host.vsctl("get", "Interface", guest.port, "_uuid", "ofport", "external_ids")
-
-
 def continued(seen: Capture, source: int) -> bytes:
     """The next segment of the guest's connection from that port, which asks once more."""
     mine = [data for _, data in seen.frames() if data[34:36] == source.to_bytes(2, "big")]

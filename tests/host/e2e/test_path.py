@@ -26,7 +26,6 @@ NFT = UNPACKED / "usr/sbin/nft"
 TAP = SIDE.tap
 SYN_RECV = "03"
 """The state in /proc/net/tcp (Linux, tcp_states.h)."""
-ETHTOOL = "/usr/sbin/ethtool"
 CHAIN = "add table inet f; add chain inet f c { type filter hook input priority 0; }; "
 """A filter at which the product looks where nft is installed."""
 INPUT = f"{CHAIN} add rule inet f c tcp dport {PROXY_PORT}"
@@ -176,23 +175,6 @@ def well_again(agent: Agent, guest: Guest) -> None:
     assert (
         f"Port {guest.port} is no longer in the state 'no connection'" in agent.stderr.read_text()
     )
-
-
-def test_a_guest_that_leaves_out_checksums_is_named(
-    served: tuple[OpenvSwitch, Agent, Guest],
-) -> None:
-    host, agent, _guest = served
-    with Guest(host, "web1") as guest:
-        put(agent, guest)
-        guest.namespace.run([ETHTOOL, "-K", guest.device, "tx", "on"])
-        with asking(guest):
-            cause = no_connection(agent, guest.port)
-        assert "TcpInCsumErrors" in cause
-        assert "on its own end of the device" in cause
-        assert "<driver" not in cause, "a namespace is behind a veth pair"
-        assert path_line(agent)["status"] == "ok", "the host itself is well"
-        guest.namespace.run([ETHTOOL, "-K", guest.device, "tx", "off"])
-        well_again(agent, guest)
 
 
 def test_a_filter_that_drops_one_guest_names_where(

@@ -15,7 +15,7 @@ from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import FIXED_FLOWS, META_DATA, Attempt, Capture, asks_own, put, uuid_in
+from tests.host.e2e.support import META_DATA, Capture, asks_own, put, uuid_in
 
 pytestmark = pytest.mark.early
 
@@ -59,18 +59,6 @@ def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
         asks_own(guest)
         assert len(capture.syns()) == 1
     assert agent.metric("dfmeta_packet_ins_total") == 0
-
-
-def test_an_idle_connection_of_before_cannot_ask_after_a_restart(
-    agent: Agent, guest: Guest
-) -> None:
-    """What the kernel still has of it is reset; the guest's next connection is served."""
-    attempt = Attempt(guest)
-    assert attempt.connected_after() is not None
-    agent.kill()
-    agent.start()
-    attempt.close()
-    asks_own(guest)
 
 
 def test_an_instance_that_changed_while_no_daemon_ran_gets_its_own(
@@ -201,40 +189,36 @@ def test_cleanup_leaves_bridge_and_host_as_they_were(
     asks_own(guest)
 
 
-CHANGES: dict[str, dict[str, object]] = {
-    "tables": {"hook_priority": 400, "table_base": 120, "classification_table": 3},
-    "host": {
-        "metadata_interface": "tap-other",
-        "route_table": 9,
-        "host_ip": "169.254.1.1",
-        "ip": "169.254.1.2",
-        "port": 18081,
-    },
+CHANGES: dict[str, object] = {
+    "hook_priority": 400,
+    "table_base": 120,
+    "classification_table": 3,
+    "metadata_interface": "tap-other",
+    "route_table": 9,
+    "port": 18081,
+    "host_ip": "169.254.1.1",
+    "ip": "169.254.1.2",
 }
 """Options that say where dfmeta puts what is its own, and other values than their defaults."""
 
 
-@pytest.mark.parametrize("way", ["made with them", "changed since", "changed for the last start"])
-@pytest.mark.parametrize("scope", ["tables", "host"])
-def test_cleanup_is_complete_after_a_change_of_options(
-    cleaned: Cleaned, scope: str, way: str
-) -> None:
+@pytest.mark.parametrize("started", [False, True], ids=["without state", "started with them"])
+def test_cleanup_is_complete_after_a_change_of_options(cleaned: Cleaned, *, started: bool) -> None:
     """Without the state, unless that is what knows of two values."""
     host, before = cleaned.host, cleaned.before
-    changed = {"df_metadata": CHANGES[scope]}
-    with Agent(host, changed if way == "made with them" else None) as agent:
+    with Agent(host) as agent:
         agent.start()
         assert "meter=131" in host.ofctl("dump-meters", BRIDGE), "a guest's"
         agent.stop()
-        agent.configure(changed)
-        if way == "changed for the last start":
+        agent.configure({"df_metadata": CHANGES})
+        if started:
             agent.start()
             agent.stop()
         else:
             (agent.state_path / "state.json").unlink()
         agent.clean_up()
         # Without the state the value of arp_ignore from before is not known.
-        kept = set() if way.endswith("start") else {"sysctls"}
+        kept = set() if started else {"sysctls"}
         after = outline(host)
         assert {name for name, value in before.items() if after[name] != value} <= kept
 
@@ -250,22 +234,3 @@ def test_cleanup_beside_a_running_daemon_refuses(
     assert outline(host) == before
     assert agent.running
     asks_own(guest)
-
-
-def test_meters_that_no_flow_uses_are_named_and_cleaned_up(
-    host: OpenvSwitch, make_agent: MakeAgent
-) -> None:
-    # As a daemon leaves them that is killed between the flows' removal and theirs.
-    agent = make_agent()
-    for number, rate in ((131229, 1000), (65693, 50)):
-        band = f"band=type=drop,rate={rate},burst_size={rate}"
-        host.ofctl("add-meter", BRIDGE, f"meter={number},pktps,burst,{band}")
-    host.ofctl("add-meter", BRIDGE, "meter=65694,kbps,burst,band=type=drop,rate=50,burst_size=50")
-    (line,) = [one for one in agent.ctl("doctor").stdout.splitlines() if "meters" in one]
-    assert line.startswith("ok")
-    assert "no flow uses the meters 65693, 131229: " in line
-    agent.stop()
-    done = agent.clean_up()
-    assert f"Removed {FIXED_FLOWS} flows and 2 meters" in done
-    assert "meter=65694 kbps" in host.ofctl("dump-meters", BRIDGE)
-    assert host.ofctl("dump-meters", BRIDGE).count("type=drop") == 1

@@ -8,18 +8,13 @@ import signal
 
 import pytest
 
-from tests.harness import neutron
-from tests.harness.agent import Agent, Answer
+from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import Guest, Ids, uuid_of
-from tests.harness.neutron import Neutron
-from tests.harness.nova import SECRET, RecordingNova
+from tests.harness.guest import Guest, Reply
+from tests.harness.nova import RecordingNova
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.scheme import SIDE
 from tests.host.e2e.support import (
-    META_DATA,
-    NOVA_OPTIONS,
     asks_own,
     project_ids,
     put,
@@ -42,16 +37,6 @@ def check_line(agent: Agent, *words: str) -> None:
     assert any(remedy in line for remedy in REMEDIES)
 
 
-def test_a_wrong_value_is_one_clear_line_and_exit_2(make_agent: MakeAgent) -> None:
-    for group, option, value in (
-        ("df_metadata", "hold_timeout", "soon"),
-        ("df_metadata", "state_path", "/dev/null/folder"),
-        ("DEFAULT", "auth_ca_cert", "/no/such/file"),
-    ):
-        agent = make_agent({group: {option: value}}, start=False)
-        check_line(agent, f"[{group}]", value)
-
-
 def test_an_admin_listener_that_is_taken_is_one_clear_line(
     host: OpenvSwitch, make_agent: MakeAgent
 ) -> None:
@@ -61,7 +46,7 @@ def test_an_admin_listener_that_is_taken_is_one_clear_line(
         check_line(make_agent(start=False), "[df_metadata] admin_listen", "127.0.0.1:9697")
 
 
-def answer(agent: Agent) -> Answer | None:
+def answer(agent: Agent) -> Reply | None:
     try:
         return agent.admin("/healthz/readiness")
     except (OSError, http.client.HTTPException):
@@ -89,29 +74,6 @@ def test_an_absent_ovsdb_is_waited_for(
     agent.wait_ready()
     put(agent, guest)
     asks_own(guest)
-
-
-def test_a_device_that_is_removed_during_the_start_is_made_again(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    with Neutron(host.namespace) as source:
-        # The device is there; before it listens, the start waits for the sources of identities.
-        source.fault("both", delay=60)
-        make_guest("strange", ids=Ids(iface_id=uuid_of("port of strange")))
-        guest = make_guest("known")
-        options = {
-            "df_metadata": {"identity_sources": "ovsdb,neutron"},
-            "neutron": neutron.options(timeout=1),
-        }
-        agent = make_agent(options, start=False).start(wait=False)
-        configured = f"Configured {SIDE.tap}: "
-        wait_for(lambda: configured in agent.log(), "the device", interval=0.005)
-        host.vsctl("del-port", SIDE.bridge, SIDE.tap, wait=False)
-        agent.wait_ready()
-        assert agent.log().count(configured) == 2
-        put(agent, guest)
-        asks_own(guest)
-        agent.stop()
 
 
 def test_after_startup_timeout_a_switch_that_is_away_is_one_clear_line(host: OpenvSwitch) -> None:
@@ -180,48 +142,6 @@ def test_a_held_request_is_closed_and_the_daemon_ends_within_five_seconds(
     assert sample.status == 0
     assert "timed out" not in sample.error
     nova.mend()
-
-
-def test_sighup_keeps_the_options_in_force_when_a_value_is_wrong(
-    make_agent: MakeAgent, nova: RecordingNova, make_guest: MakeGuest
-) -> None:
-    agent = make_agent(
-        {**NOVA_OPTIONS, "DEFAULT": {"metadata_proxy_shared_secret": "another secret"}}
-    )
-    guest = make_guest("one", ids=project_ids("one"))
-    put_nova(nova, guest)
-    assert guest.curl(META_DATA).status == 403
-
-    agent.configure({"DEFAULT": {"metadata_proxy_shared_secret": SECRET}})
-    agent.signal(signal.SIGHUP)
-    wait_for(lambda: guest.curl(META_DATA).status == 200, "the new secret to be used")
-
-    agent.configure(
-        {
-            "DEFAULT": {"metadata_proxy_shared_secret": "wrong again"},
-            "df_metadata": {"hold_timeout": "soon"},
-        }
-    )
-    agent.signal(signal.SIGHUP)
-    wait_for(lambda: "Not reloaded" in agent.log(), "the daemon to refuse")
-    line = next(line for line in agent.log().splitlines() if "Not reloaded" in line)
-    assert "[df_metadata] hold_timeout" in line
-    assert "'soon'" in line
-    asks_own(guest)
-
-    agent.configure(
-        {
-            "DEFAULT": {"metadata_proxy_shared_secret": SECRET},
-            "df_metadata": {"hold_timeout": 0.3},
-        }
-    )
-    reloads = agent.log().count("Reloaded")
-    agent.signal(signal.SIGHUP)
-    wait_for(lambda: agent.log().count("Reloaded") > reloads, "the new hold_timeout")
-    nova.away()
-    assert guest.curl("/").status == 503
-    assert SECRET not in agent.log()
-    assert "Traceback" not in agent.log()
 
 
 DOWN, UP = "Readiness has been DOWN", "is UP again"

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
-
-import pytest
 
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
-from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import META_DATA, put
+from tests.harness.postgres import Postgres
+from tests.host.e2e.support import META_DATA, asks_own, put
 
 
 def push(agent: Agent, kind: str, guest: Guest, **members: Any) -> None:
@@ -46,18 +43,7 @@ def test_a_guest_gets_what_is_pushed_to_its_host(
     assert web.curl("/latest/user-data").status == 200
 
 
-def test_an_agent_that_has_a_nova_has_no_store(nova_agent: Agent) -> None:
-    answer = nova_agent.admin("/device-metadata", method="POST", body=b"{}")
-    assert (answer.status, answer.json()) == (404, {"message": "invalid request - route not found"})
-
-
 PATH = "/latest/meta-data/local-hostname"
-
-
-def hostname(guest: Guest) -> str:
-    reply = guest.curl(PATH)
-    assert reply.status == 200, reply
-    return reply.text
 
 
 def test_a_back_up_and_a_restore_fail_no_request(
@@ -79,42 +65,18 @@ def test_a_back_up_and_a_restore_fail_no_request(
     wait_for(lambda: guest.curl(PATH).text == "before", "the store that was restored")
 
 
-METADATA = (
-    *("/", "/openstack", "/openstack/latest/meta_data.json", "/openstack/latest/vendor_data.json"),
-    *("/openstack/latest/password", "/latest/meta-data/", "/latest/meta-data/hostname"),
-    *("/nocloud/", "/nocloud/meta-data", "/metadata"),
-)
-
-
-def await_questions(store: OtherStore, count: int) -> None:
-    wait_for(lambda: len(store.asked) >= count, "the question")
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_known_metadata_is_read_beside_an_upstream_that_is_stuck(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest, workers: int
+def test_a_lost_database_is_missing_in_readiness_until_it_is_back(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
-    released = threading.Event()
-
-    def answer(asked: Asked) -> bytes:
-        if asked.target.startswith("/device-userdata"):
-            released.wait()
-            return NOT_FOUND
-        instance = asked.target.rpartition("/")[2]
-        return reply({"id": instance, "ipAddresses": [], "metadata": {"hostname": "fetched"}})
-
-    with OtherStore(answer, namespace=host.namespace) as store:
-        lookup = {"lookup_base_url": store.url, "lookup_timeout": 60, "lookup_retries": 0}
-        agent = make_agent({"df_metadata": {"proxy_workers": workers}, "store": lookup})
-        pushed, fetched = make_guest("pushed"), make_guest("fetched", address="10.0.0.6/24")
-        agent.put(pushed.instance_id, "pushed")
-        for number, guest in enumerate((pushed, fetched), 1):
-            batch = guest.start_many(1, path="/latest/user-data")
-            await_questions(store, number)
-            for path in METADATA:
-                assert guest.curl(path).status == 200, path
-            assert json.loads(guest.curl("/metadata").body)["hostname"] == guest.name
-            batch.stop()
-        userdata = [f"/device-userdata/{one.instance_id}" for one in (pushed, fetched)]
-        assert store.targets() == [*userdata, f"/device-metadata/{fetched.instance_id}"]
-        released.set()
+    with Postgres(address="127.0.0.1", namespace=host.namespace) as server:
+        agent, guest = make_agent({"store": {"connection": server.create_database()}}), make_guest()
+        put(agent, guest)
+        asks_own(guest)
+        server.kill()
+        answer = agent.admin("/healthz/readiness")
+        assert (answer.status, answer.json()) == (503, {"status": "DOWN", "missing": ["store"]})
+        assert guest.curl("/latest/meta-data/instance-id").status == 503
+        server.start()
+        wait_for(agent.ready, "the store to be back")
+        asks_own(guest)
+        agent.stop()

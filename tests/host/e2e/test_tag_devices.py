@@ -98,17 +98,6 @@ def test_a_bridge_on_an_interface_has_not_its_role(udev: Udev) -> None:
         assert udev.read(f"/sys/class/net/{name}/address") == f"{MAC}\n"
 
 
-def test_a_disk_of_this_machine_has_its_link(udev: Udev) -> None:
-    """Whatever the machine has: udevd is a real one, and so is the disk."""
-    names = udev.run(["ls", "/sys/class/block"]).stdout.split()
-    whole = [one for one in names if not Path("/sys/class/block", one, "partition").exists()]
-    tag(udev, [disk("oracle db", path=f"/dev/{whole[0]}")])
-    assert roles(udev.properties(f"/sys/class/block/{whole[0]}")) == ["oracle db"]
-    assert udev.run(["readlink", "/dev/disk/by-role/oracle=20db"]).stdout == f"../../{whole[0]}\n"
-    tag(udev, [])
-    assert udev.run(["ls", "/dev/disk/by-role"], check=False).stdout == ""
-
-
 def test_no_hostile_tag_does_anything_but_be_a_tag(machine: Machine) -> None:
     path, members = BUSES["virtio"]
     machine.disk(path)
@@ -125,22 +114,6 @@ def test_no_hostile_tag_does_anything_but_be_a_tag(machine: Machine) -> None:
             assert "OWNED" not in properties
         assert udev.run(["ls", "/run/owned"], check=False).returncode != 0
         assert udev.run(["sh", "-c", "ls /run /dev"]).stdout.count("owned") == 0
-
-
-def test_a_config_drive_is_found_by_its_label_and_mounted_for_it(udev: Udev) -> None:
-    tree = udev.folder / "tree" / "openstack" / "latest"
-    tree.mkdir(parents=True)
-    (tree / "meta_data.json").write_text(json.dumps({"devices": [nic("lan", mac=MAC)]}))
-    image = udev.folder / "drive"
-    make = ["mkfs.ext4", "-q", "-L", "config-2", "-d", str(udev.folder / "tree"), str(image), "2M"]
-    udev.run(make)
-    # What udev does on finding the label; mount(8) takes a file for a disk.
-    udev.run(["mkdir", "-p", tag_devices.BY_LABEL])
-    udev.run(["ln", "-s", str(image), f"{tag_devices.BY_LABEL}/config-2"])
-    udev.run([*PROGRAM, "--source", "config-drive"])
-    assert roles(udev.properties("/sys/class/net/eth0")) == ["lan"]
-    assert "/tmp/dfmeta-tag-devices" not in udev.read("/proc/self/mounts")
-    assert not list(Path("/tmp").glob("dfmeta-tag-devices*"))
 
 
 # Buses that this machine has not: udev reads a sysfs that looks like theirs.

@@ -133,24 +133,6 @@ def test_a_container_gets_its_own_record_until_it_is_deleted(world: TaggedWorld)
     assert len(world.ours()) == 1
 
 
-def test_a_killed_daemon_brings_the_list_in_order(world: TaggedWorld) -> None:
-    one, gone = made(world, "c1"), made(world, "c2")
-    with container(world, one) as first:
-        before = meta_data(first)
-        world.agent.kill()
-        world.agent.start()
-        assert wait_for(partial(meta_data, first), "its record") == before
-        # Meanwhile its entry is lost, and another attachment has one that is over.
-        world.agent.kill()
-        stray = {"vid": 99, "attachment": uuid_of("over")}
-        (other,) = (it for it in world.entries() if it["vid"] == gone["vid"])
-        declare(world.vm, {"vid": 98}, stray, other)
-        world.agent.start()
-        assert wait_for(partial(meta_data, first), "its record again") == before
-        wait_for(lambda: stray not in world.entries(), "the stray entry to go")
-        assert {it["vid"] for it in world.entries()} == {98, one["vid"], gone["vid"]}
-
-
 def test_an_operators_entry_stands(world: TaggedWorld) -> None:
     one = made(world, "c1")
     declare(world.vm, *world.entries(), {"vid": one["vid"] + 1})

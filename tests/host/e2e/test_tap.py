@@ -5,11 +5,10 @@ from __future__ import annotations
 import socket
 from functools import partial
 
-from dfmeta.flows.key import NEXT_HOP_MAC
 from dfmeta.model import TAP_MAC
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
-from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest, Ids
+from tests.harness.guest import METADATA_IP, Guest, Ids
 from tests.harness.netns import Namespace, veth
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
@@ -18,8 +17,6 @@ from tests.host.e2e import shared
 from tests.host.e2e.support import PROXY_PORT, Attempt, Capture, asks_own, put
 
 TAP = SIDE.tap
-STRANGE = SIDE.key(99 << 8 | 99)
-"""A key that no guest has."""
 host, agent, guest = shared.host, shared.agent_with(), shared.guest
 
 
@@ -124,25 +121,6 @@ def test_a_tagged_frame_is_not_answered(host: OpenvSwitch, agent: Agent, guest: 
     assert "NORMAL" in host.trace(flow)
 
 
-def test_nothing_but_answers_leaves_it(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
-    asks_own(guest)
-    number = host.ofport(TAP)
-    key = key_of(agent, guest)
-    service = f"in_port={number},tcp,nw_src={SIDE.ip},nw_dst={key}"
-    answer = f"{service},tp_src={PROXY_PORT}"
-    assert f"output:{guest.ofport}" in host.trace(answer, bridge=SIDE.bridge)
-    for packet in (
-        f"{service},tp_src=22",
-        f"in_port={number},tcp,nw_src={SIDE.ip},nw_dst={STRANGE},tp_src={PROXY_PORT}",
-        f"in_port={number},tcp,nw_src=10.1.1.1,nw_dst={key},tp_src={PROXY_PORT}",
-        f"in_port={number},udp,nw_src={SIDE.ip},nw_dst={key}",
-        f"in_port={number},icmp",
-        f"in_port={number},arp,arp_op=1,arp_tpa=10.0.0.5",
-        f"in_port={number},ipv6",
-    ):
-        assert "Datapath actions: drop" in host.trace(packet, bridge=SIDE.bridge), packet
-
-
 def test_answers_find_their_way_whatever_rp_filter_is(
     host: OpenvSwitch, agent: Agent, guest: Guest
 ) -> None:
@@ -182,20 +160,3 @@ def test_another_card_of_the_host_does_not_lead_to_the_proxy(
             assert tap.segments_of(port) == []
         host.namespace.ip(f"route del {key} dev lan0")
     asks_own(guest)
-
-
-def test_no_guest_takes_a_place_in_the_hosts_neighbour_table(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
-    hops = [f"{SIDE.keys.next_hop(one)} lladdr {NEXT_HOP_MAC} PERMANENT" for one in (4, 6)]
-
-    def neighbours() -> list[str]:
-        lines = host.namespace.ip(f"neigh show dev {TAP} nud all").splitlines()
-        return [line.strip() for line in lines if not line.startswith("ff02:")]
-
-    asks_own(guest)
-    asks_own(guest, host=OPENSTACK6)
-    assert neighbours() == hops
-    host.namespace.ip(f"neigh del {SIDE.keys.next_hop(4)} dev {TAP}")
-    asks_own(guest)
-    wait_for(lambda: neighbours() == hops, "the next hop to be back")

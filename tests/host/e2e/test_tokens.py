@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.agent import Agent, Options
+from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, Reply
 from tests.harness.nova import RecordingNova
@@ -17,7 +17,6 @@ TOKEN = "/latest/api/token"
 HEADER = "X-aws-ec2-metadata-token"
 TTL = "X-aws-ec2-metadata-token-ttl-seconds"
 NAME = "/latest/meta-data/hostname"
-EVERY_TREE = [NAME, META_DATA, "/openstack", "/", "/latest/meta-data/no-such-thing"]
 PASSED_ON = [
     ("X-Forwarded-For", "192.0.2.1"),
     ("x-forwarded-for", ""),
@@ -40,14 +39,6 @@ def agent() -> Iterator[Agent]:
 def guest(agent: Agent) -> Iterator[Guest]:
     """A guest that stays as it is."""
     with Guest(agent.host, "one") as one:
-        put(agent, one)
-        yield one
-
-
-@pytest.fixture
-def changing(agent: Agent) -> Iterator[Guest]:
-    """One that does not."""
-    with Guest(agent.host, "changing", address="10.0.0.6/24") as one:
         put(agent, one)
         yield one
 
@@ -76,15 +67,6 @@ def assert_refused(reply: Reply) -> None:
     assert "example.org" not in reply.text
 
 
-def test_a_token_is_issued_and_opens_its_guests_metadata(guest: Guest) -> None:
-    token = issue(guest, 21600)
-    assert show(guest, token).text == f"{guest.name}.example.org"
-    assert show(guest, token, META_DATA).status == 200
-    assert show(guest, token, "/latest/meta-data/no-such-thing").status == 404
-    # Optional, unless it is said otherwise.
-    asks_own(guest)
-
-
 def test_a_proxy_gets_no_token_for_its_clients(guest: Guest) -> None:
     for name, value in PASSED_ON:
         # curl leaves a header out that has no value, unless it ends with a semicolon.
@@ -105,62 +87,12 @@ def test_a_token_of_another_guest_is_401(agent: Agent, guest: Guest) -> None:
         assert show(twin, issue(twin)).text == "twin.example.org"
 
 
-def test_a_token_is_not_the_next_instances_on_its_port(agent: Agent, changing: Guest) -> None:
-    token = issue(changing)
-    changing.del_port()
-    changing.plug(vm_uuid="aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee")
-    put(agent, changing, hostname="next.example.org")
-    assert changing.curl(NAME).text == "next.example.org"
-    assert_refused(show(changing, token))
-
-
-def test_a_record_may_require_a_token_or_have_none(agent: Agent, changing: Guest) -> None:
-    put(agent, changing, "--http-tokens", "required")
-    for path in EVERY_TREE:
-        assert_refused(changing.curl(path))
-    token = issue(changing)
-    for path in EVERY_TREE[:-1]:
-        assert show(changing, token, path).status == 200
-    put(agent, changing, "--http-tokens", "off")
-    assert ask(changing, "60").status == 404
-    assert changing.curl(TOKEN).status == 404
-    assert show(changing, "no-token").status == 200
-    put(agent, changing, "--http-tokens", "default")
-    assert_refused(show(changing, "no-token"))
-
-
-def test_tokens_are_the_daemons_own_business_where_nova_answers(
+def test_a_forwarded_request_is_403_with_refuse_forwarded(
     make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova
 ) -> None:
-    strict, loose = (make_guest(name, ids=project_ids(name)) for name in ("strict", "loose"))
-    modes = f"{strict.instance_id.upper()}:required, {loose.instance_id}:off"
-    make_agent({**NOVA_OPTIONS, "store": {"http_tokens_of": modes}})
-    for guest in (strict, loose):
-        put_nova(nova, guest)
-    assert_refused(strict.curl(META_DATA))
-    assert_refused(strict.curl("/"))
-    token = issue(strict)
-    assert nova.requests() == []
-    assert show(strict, token, META_DATA).status == 200
-    assert ask(loose, "60").status == 404
-    assert show(loose, "no-token", META_DATA).status == 200
-    assert [(r.method, r.path) for r in nova.requests()] == [("GET", META_DATA)] * 2
-    for request in nova.requests():
-        assert not any("aws" in key.lower() for key, _ in request.headers)
-        assert not any(token in value for _, value in request.headers)
-
-
-@pytest.mark.parametrize("backend", ["store", "nova"])
-def test_a_forwarded_request_is_403_with_refuse_forwarded(
-    make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova, backend: str
-) -> None:
-    options: Options = {
-        **NOVA_OPTIONS,
-        "df_metadata": {"backend": backend, "refuse_forwarded": True},
-    }
+    options = {**NOVA_OPTIONS, "df_metadata": {"backend": "nova", "refuse_forwarded": True}}
     daemon = make_agent(options)
     guest = make_guest("one", ids=project_ids("one"))
-    put(daemon, guest)
     put_nova(nova, guest)
     for name, value in PASSED_ON:
         header = f"{name}: {value}" if value else f"{name};"

@@ -68,30 +68,6 @@ def test_a_known_address_leads_to_the_proxy_and_back(
     assert end == LEADS
 
 
-def test_both_versions_are_traced_and_each_alone(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    guest, agent = make_guest(), make_agent()
-    assert guest.curl("/").status == 404
-    text = trace(agent, guest.port, 0, None)
-    heads = [line for line in text.splitlines() if line.startswith(f"{guest.port} (ofport")]
-    assert heads[0].endswith(f"{guest.ip} {guest.mac}, key 128.0.0.{guest.ofport}")
-    assert heads[1].endswith("no address known yet, to fe80::a9fe:a9fe")
-    assert text.splitlines()[-1] == LEADS
-    assert text.count("  probe  ") == 2
-    six = trace(agent, guest.port, 0, 6)
-    assert "  finds  neighbour discovery: service-nd" in six
-    assert "128.0.0." not in six
-    flow = f"cookie=0xbad,priority=400,in_port={guest.ofport},ipv6,actions=NORMAL"
-    host.ofctl("add-flow", BRIDGE, flow)
-    end = trace(agent, guest.port, 1, None).splitlines()[-1]
-    assert end.startswith(
-        "Over IPv6 to fe80::a9fe:a9fe: neighbour discovery: stops in the classification table: "
-        "another program's flow (cookie 0xbad"
-    )
-    assert trace(agent, guest.port, 0, 4).splitlines()[-1] == LEADS
-
-
 def test_a_foreign_flow_before_our_hooks_is_named(
     host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
@@ -106,26 +82,3 @@ def test_a_foreign_flow_before_our_hooks_is_named(
     end = verdict(agent, guest.port)
     assert end.startswith("On the return path: stops in the classification table:")
     assert "cookie 0xbad2" in end
-
-
-def test_without_the_daemon_a_trace_ends_at_the_proxy_or_the_controller(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    known, silent = make_guest(), make_guest(address="10.0.0.6/24")
-    agent = make_agent()
-    known.curl("/")
-    agent.stop()
-    end = verdict(agent, known.port)
-    assert end.startswith("Stops at the proxy: dfmeta-agent does not run")
-    assert verdict(agent, silent.port).startswith("Stops at the controller: dfmeta-agent does not")
-
-
-def test_a_switch_that_is_away_is_one_line(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    guest, agent = make_guest(), make_agent()
-    host.kill("ovs-vswitchd")
-    done = agent.ctl("trace", guest.port, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("dfmeta: ovs-vswitchd at")
-    assert done.stderr.count("\n") == 1

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import pytest
 
 from tests.harness.agent import Agent
-from tests.harness.guest import METADATA_IP, OPENSTACK6, Batch, Guest, uuid_of
+from tests.harness.guest import METADATA_IP, OPENSTACK6, Batch, Guest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.trunk import Container, Trunk
 from tests.host.e2e import shared
-from tests.host.e2e.support import META_DATA, asks_own, put, uuid_in
+from tests.host.e2e.support import META_DATA, asks_own, put
 
 VIDS = (100, 200)
 MAC = "fa:16:3f:aa:aa:aa"
@@ -122,81 +122,6 @@ def test_a_subport_without_an_instance_gets_404_and_never_its_vms(
     vms[0].name_containers()
     wait_served(agent, vms[0])
     asks_own(container)
-
-
-def test_an_entry_of_the_parents_list_names_a_subport(
-    host: OpenvSwitch, agent: Agent, vms: list[Vm]
-) -> None:
-    vm = vms[1]
-    subport, container = vm.trunk.subports[1], vm.containers[VIDS[1]]
-    host.vsctl("remove", "Interface", subport.inner, "external_ids", "dfmeta-instance")
-    wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", "no instance")
-    entry = {"vid": VIDS[1], "instance_id": container.instance_id, "project_id": "p1"}
-    wrong = {"vid": 300, "instance_id": "web"}
-    listed = json.dumps(json.dumps([entry, wrong]))
-    host.vsctl("set", "Interface", vm.trunk.inner, f"external_ids:dfmeta-subports={listed}")
-    wait_served(agent, vm)
-    asks_own(container)
-    row = rows(agent)[subport.inner]
-    assert (row["project"], row["vid"]) == ("p1", 0)
-    (fault,) = rows(agent)[vm.trunk.inner]["subport_faults"]
-    assert "instance_id is not a UUID" in fault
-    agent_log = agent.log()
-    assert agent_log.count(f"Port {vm.trunk.inner}: a subport is left out: ") == 1
-    host.vsctl("remove", "Interface", vm.trunk.inner, "external_ids", "dfmeta-subports")
-    vm.name_containers()
-    wait_served(agent, vm)
-
-
-def test_subports_are_added_listed_and_deleted(agent: Agent, vms: list[Vm]) -> None:
-    """The command finds the parent by each of its names, and keeps what other programs wrote."""
-    trunk = vms[0].trunk
-    host, container = trunk.guest.host, vms[0].containers[VIDS[0]]
-    subport = trunk.subports[0]
-    host.vsctl("remove", "Interface", subport.inner, "external_ids", "dfmeta-instance")
-    other = json.dumps(json.dumps([{"vid": VIDS[1], "of": "another program"}]))
-    host.vsctl("set", "Interface", trunk.inner, f"external_ids:dfmeta-subports={other}")
-    add = ("subport", "add", "--vid", str(VIDS[0]), "--instance", container.instance_id)
-    done = agent.ctl(*add, trunk.guest.port, "--mac", MAC, "--project", "p9", "--mtu", "9000")
-    assert done.stdout == f"{trunk.inner}, VID {VIDS[0]}: instance {container.instance_id}\n"
-    wait_served(agent, vms[0])
-    asks_own(container)
-    listed = json.loads(agent.ctl("subport", "list", trunk.inner, "--format", "json").stdout)
-    assert [(row["vid"], row["port"], row["instance"], row["listed"]) for row in listed] == [
-        (VIDS[0], subport.inner, container.instance_id, True),
-        (VIDS[1], trunk.subports[1].inner, vms[0].containers[VIDS[1]].instance_id, True),
-    ]
-    assert [row["mtu"] for row in listed] == [9000, None]
-    (row,) = json.loads(host.vsctl("--format=json", "list", "Interface", trunk.inner))["data"]
-    assert "another program" in json.dumps(row)
-    delete = ("subport", "delete", trunk.inner, "--vid", str(VIDS[0]))
-    assert agent.ctl(*delete).stdout == f"{trunk.inner}, VID {VIDS[0]}: deleted\n"
-    wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", "no instance")
-    host.vsctl("remove", "Interface", trunk.inner, "external_ids", "dfmeta-subports")
-    vms[0].name_containers()
-    wait_served(agent, vms[0])
-
-
-def test_the_vms_interface_may_come_last_and_change_its_instance(
-    host: OpenvSwitch, agent: Agent
-) -> None:
-    with Guest(host, "late", address="10.0.0.40/24", plug=False) as vm:
-        trunk = Trunk(vm, plugged=False)
-        wait_for(lambda: trunk.inner in rows(agent), "the parent")
-        # At first it may have no number.
-        wait_for(lambda: rows(agent)[trunk.inner]["state"] == "no instance", "its number")
-        put(agent, vm)
-        trunk.plug()
-        asks_own(vm)
-        vm.ids = type(vm.ids)(**{**vars(vm.ids), "vm_uuid": uuid_of("another instance")})
-        put(agent, vm)
-        trunk.write_metadata()
-        wait_for(
-            lambda: uuid_in(vm.curl(META_DATA).body or b'{"uuid": ""}') == vm.instance_id,
-            "the other instance",
-        )
-        trunk.close()
-        wait_for(lambda: trunk.inner not in rows(agent), "the trunk to be gone")
 
 
 def failures(batches: dict[Guest, Batch]) -> Counter[str]:

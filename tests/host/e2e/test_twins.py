@@ -7,7 +7,7 @@ import contextlib
 from tests.harness.agent import Agent
 from tests.harness.engine import BEHAVIOUR
 from tests.harness.fixtures import MakeGuest
-from tests.harness.guest import Guest, Ids, uuid_of
+from tests.harness.guest import Guest, uuid_of
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
@@ -89,25 +89,6 @@ def test_the_store_gives_two_guests_with_one_ip_and_mac_only_their_own() -> None
             assert [sample.error for sample in samples if sample.status != 200] == []
             assert {uuid_in(sample.body) for sample in samples} == {guest.instance_id}
         daemon.stop()
-
-
-def test_several_ports_of_one_instance_are_all_answered_as_it(
-    agent: Agent, nova: RecordingNova, make_guest: MakeGuest
-) -> None:
-    instance = uuid_of("instance with two ports")
-    ports = [
-        make_guest(
-            f"port-{number}",
-            address=f"10.0.{number}.5/24",
-            ids=Ids(iface_id=uuid_of(f"port {number}"), vm_uuid=instance, project_id=PROJECT),
-        )
-        for number in (1, 2)
-    ]
-    put_nova(nova, ports[0])
-    for guest in ports:
-        asks_own(guest)
-        assert guest.curl("/latest/meta-data/local-ipv4").text == guest.ip
-    assert ports[0].instance_id == ports[1].instance_id
 
 
 def test_a_kept_connection_does_not_survive_a_change_of_its_port(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.harness import netns
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
@@ -88,21 +87,6 @@ def test_a_syn_is_held_and_released_when_the_instance_comes(
     assert 1 <= agent.metric("dfmeta_packet_ins_total", outcome="held") - held <= syns
 
 
-def test_a_held_syn_is_given_up_after_hold_timeout_and_never_answered(
-    host: OpenvSwitch, agent: Agent, nameless: Guest
-) -> None:
-    settled(host, nameless)
-    with Capture(host.namespace, nameless.port) as capture:
-        with Attempt(nameless):
-            wait_for(lambda: agent.metric("dfmeta_held_syns") == 1, "the SYN to be held")
-        wait_for(lambda: agent.metric("dfmeta_held_syns") == 0, "the SYN to be given up")
-        late = uuid_of("too late")
-        nameless.set_external_ids(vm_uuid=late)
-        wait_for(lambda: row(agent, nameless.port)["instance"] == late, "the instance")
-        assert not [one for one in capture.segments() if one.source == METADATA_IP]
-    assert "Dropped 1 held SYNs: hold_timeout passed before the instance" in agent.log()
-
-
 @pytest.mark.parametrize("iface_id", ["", "half"], ids=["no ids", "iface-id alone"])
 def test_a_port_without_ids_is_not_answered(
     host: OpenvSwitch, agent: Agent, make_guest: MakeGuest, iface_id: str
@@ -130,30 +114,6 @@ def test_a_port_that_dies_or_loses_its_ids_is_not_answered_any_more(
     guest.set_external_ids(vm_uuid="", iface_id="")
     wait_for(lambda: not served(host, guest.ofport), "the flows to go")
     asks_twice_in_vain(host, guest)
-
-
-def test_an_agents_internal_port_is_not_answered(host: OpenvSwitch, agent: Agent) -> None:
-    with netns.Namespace("dhcp") as namespace:
-        mac = "fa:16:3e:dc:dc:dc"
-        host.vsctl(
-            *("add-port", BRIDGE, "tapdhcp0", "--", "set", "Interface", "tapdhcp0"),
-            *("type=internal", f'mac="{mac}"', f"external_ids:iface-id={uuid_of('dhcp')}"),
-            f'external_ids:attached-mac="{mac}"',
-        )
-        number = host.ofport("tapdhcp0")
-        host.namespace.ip(f"link set tapdhcp0 netns {namespace.name}")
-        namespace.ip(
-            "link set tapdhcp0 up",
-            "addr add 10.0.0.2/24 dev tapdhcp0",
-            f"route add {METADATA_IP}/32 dev tapdhcp0",
-            f"neigh add {METADATA_IP} lladdr fa:16:3e:ff:00:01 dev tapdhcp0",
-        )
-        with Capture(namespace, "tapdhcp0") as capture, namespace.open_socket() as connection:
-            connection.setblocking(False)
-            connection.connect_ex((METADATA_IP, 80))
-            assert_unanswered(capture)
-        assert served(host, number) == []
-        host.vsctl("del-port", "tapdhcp0")
 
 
 def test_a_guest_behind_a_patch_port_is_not_answered(
@@ -233,12 +193,3 @@ def test_an_instance_that_is_no_uuid_is_shown_and_costs_no_other_port(
     odd.set_external_ids(vm_uuid=right)
     wait_for(lambda: row(agent, odd.port)["state"] == "served", "the port to be served")
     asks_own(odd)
-
-
-def test_a_port_with_an_odd_attached_mac_is_served(agent: Agent, make_guest: MakeGuest) -> None:
-    for number, mac in enumerate(("", "nonsense", "ff:ff:ff:ff:ff:ff", "80:00:02:08:fe:80:0:1")):
-        extra = {"attached-mac": mac} if mac else {}
-        ids = Ids(iface_id=uuid_of(mac), vm_uuid=uuid_of(f"odd {number}"), extra=extra)
-        odd = make_guest(f"odd{number}", ids=ids)
-        put(agent, odd)
-        asks_own(odd)

@@ -19,7 +19,6 @@ from tests.host.e2e.support import (
     NOVA_OPTIONS,
     asks_own,
     children,
-    failures,
     project_ids,
     put,
     put_nova,
@@ -121,31 +120,6 @@ def test_no_secret_is_on_a_workers_command_line_or_in_its_environment(
         assert SECRET.encode() not in Path(f"/proc/{pid}/{file}").read_bytes()
 
 
-def test_a_dead_worker_is_replaced_and_loses_its_running_requests_alone(
-    agent: Agent, guest: Guest, make_guest: MakeGuest
-) -> None:
-    other = make_guest("two")
-    put(agent, other)
-    asks_own(other)
-    batches = {one: one.start_many(300, path=META_DATA) for one in (guest, other)}
-    killed = set()
-    for _ in range(2):
-        victim = next(pid for pid in workers(agent) if pid not in killed)
-        killed.add(victim)
-        os.kill(victim, signal.SIGKILL)
-        wait_for(
-            lambda: len(set(workers(agent)) - killed) == 2 and agent.ready(),
-            "another worker to come up",
-        )
-    samples = {one: batch.samples() for one, batch in batches.items()}
-    for one, mine in samples.items():
-        answered = [sample for sample in mine if sample.status == 200]
-        assert all(uuid_in(sample.body) == one.instance_id for sample in answered)
-        # A guest asks one at a time: of each kill it can have lost one.
-        assert len(mine) - len(answered) <= 2, failures(samples)
-    assert agent.log().count("another one is started") == 2
-
-
 def lost(agent: Agent, reason: str) -> float:
     return agent.metric("dfmeta_workers_lost_total", reason=reason)
 
@@ -219,22 +193,3 @@ def test_sighup_has_others_take_over_and_no_request_is_lost(agent: Agent, guest:
     assert [sample.status for sample in batch.samples()] == [200] * 400
     many = [option for n in range(9) for option in ("-H", f"X-{n}: 1")]
     assert guest.curl(META_DATA, *many).status == 431
-
-
-def test_rates_are_a_ports_over_all_workers(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
-    rates = {
-        "rate_limit_enabled": True,
-        "base_query_rate_limit": 4,
-        "base_window_duration": 1000,
-        "burst_query_rate_limit": 4,
-        "burst_window_duration": 1000,
-        "tolerated_queries": 0,
-        "delay_max": 0,
-    }
-    agent = make_agent({**TWO, "metadata_rate_limiting": rates})
-    guest = make_guest("one")
-    put(agent, guest)
-    statuses = [sample.status for sample in guest.http_many(12, 6)]
-    assert sorted(statuses) == [200] * 4 + [429] * 8
-    wait_for(lambda: "429" in agent.log(), "the log to say so")
-    assert agent.log().count("refused with 429") == 1, "once, whichever worker has met it"

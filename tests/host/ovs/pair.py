@@ -21,7 +21,7 @@ from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import CONTROLLER_ID, Layout
 from dfmeta.flows.wire import Wire
-from tests.core.flows.frames import Frame, NotModelled
+from tests.core.flows.frames import Frame
 from tests.flowsim import Switch
 from tests.harness.examples import examples
 from tests.harness.ovs import OpenvSwitch
@@ -123,13 +123,6 @@ class Pair:
             found = [one.flow for one in map(self.wire.found, entries) if one is not None]
             assert len(found) == len(flows)
             assert set(found) == set(flows)
-
-    def refuse(self, mod: Any, name: str) -> None:
-        """Open vSwitch has to refuse *mod* with an error, and the model to raise."""
-        data, last = encode(self.wire, [mod], 1)
-        assert self.connection.exchange(data, last)[0][1] == ofp.OFPT_ERROR, name
-        with pytest.raises(NotModelled):
-            self.model.feed(data)
 
 
 def _parsed(message: bytes) -> Any:

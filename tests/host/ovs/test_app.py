@@ -224,19 +224,6 @@ def test_flows_are_read_back_adopted_after_a_restart_and_cleaned_up(
     assert theirs() == before
 
 
-def test_cleaning_up_leaves_a_meter_that_another_has_taken(bridge: OpenvSwitch) -> None:
-    """As Neutron's QoS does when it draws the number of one of ours."""
-    with Wired(bridge) as app:
-        populate(app)
-        taken = app.meters.ids(Purpose.SYN)[Endpoint(1)]
-        bridge.ofctl("mod-meter", BRIDGE, f"meter={taken} pktps band=type=drop rate=3000")
-        limit = f"actions=meter:{taken},goto_table:59"
-        bridge.ofctl("add-flow", BRIDGE, f"table=58,priority=100,in_port=77,{limit}")
-        app.reconciler.clear()
-    assert any(limit in line for line in bridge.flows())
-    assert meters(bridge) == {taken}
-
-
 @pytest.mark.parametrize("rate", [3000, RATES[Purpose.SYN]])
 def test_a_port_that_goes_leaves_a_meter_that_another_has_taken(
     bridge: OpenvSwitch, rate: int
@@ -260,24 +247,6 @@ def test_a_port_that_goes_leaves_a_meter_that_another_has_taken(
         bridge.ofctl("del-meter", BRIDGE, f"meter={taken}")
         app.plug(2)
         app.reconciler.reconcile()
-        assert set(app.found()) == app.wanted()
-
-
-def test_a_port_that_goes_takes_its_meters_along_however_often(bridge: OpenvSwitch) -> None:
-    def known(app: Wired) -> set[int]:
-        return {n for numbers in memory_of(app.meters).values() for n in numbers.values()}
-
-    with Wired(bridge) as app:
-        populate(app)
-        for _ in range(5):
-            app.unplug(2)
-            app.plug(2)
-        app.reconciler.reconcile()
-        until(lambda: meters(bridge) == known(app), "the meters of the ports")
-        assert set(app.found()) == app.wanted()
-        app.unplug(2)
-        until(lambda: meters(bridge) == known(app), "the meters to go")
-        assert len(meters(bridge)) == 2 * 2
         assert set(app.found()) == app.wanted()
 
 

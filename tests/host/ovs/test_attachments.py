@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
 
@@ -10,7 +9,6 @@ import pytest
 
 from dfmeta.attach.model import Attachment, Driver, Found, Network, Parent
 from dfmeta.exceptions import AttachDriverError
-from dfmeta.ports import attachments, one_change
 from dfmeta.ports.attachments import LocalDriver, names_of
 from dfmeta.ports.trunk_bridge import disable, enable
 from tests.harness.guest import uuid_of
@@ -91,32 +89,6 @@ def test_both_ends_of_attachments_are_made_and_removed(
     driver.remove([])
 
 
-def test_a_hundred_are_one_transaction_of_all_or_none(
-    host: OpenvSwitch, driver: LocalDriver, parent: Parent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent = list[int]()
-    original = one_change._transact
-
-    def transact(remote: str, operations: list[one_change.Operation]) -> str:
-        sent.append(len(operations))
-        return original(remote, operations)
-
-    monkeypatch.setattr(one_change, "_transact", transact)
-    monkeypatch.setattr(attachments, "ASK_AGAIN", 60.0)
-    before = vms.rows(host)
-    wanted = [vms.attachment(parent, vid) for vid in range(100, 200)]
-    wrong = vms.attachment(parent, 200, network="blue")
-    with pytest.raises(AttachDriverError, match="the network blue is not configured"):
-        driver.make(parent, [*wanted, wrong])
-    assert vms.rows(host) == before
-    for _again in range(2):
-        driver.make(parent, wanted)
-    assert len(sent) == 1
-    assert {one.vid for one in driver.found()} == {one.vid for one in wanted}
-    driver.remove(wanted)
-    assert (len(sent), driver.found()) == (2, [])
-
-
 def test_half_a_pair_is_found_repaired_and_removed(
     host: OpenvSwitch, driver: LocalDriver, parent: Parent
 ) -> None:
@@ -171,18 +143,6 @@ def test_changed_ports_are_corrected_and_those_of_others_stay(
     assert "copy" in vms.rows(host)
 
 
-def test_ports_of_a_deleted_trunk_are_removed(
-    host: OpenvSwitch, driver: LocalDriver, parent: Parent
-) -> None:
-    wanted = [vms.attachment(parent, vid) for vid in (100, 200)]
-    driver.make(parent, wanted)
-    host.vsctl("del-br", bridge_of(host, parent))
-    assert set(driver.found()) == {Found(id=one.id, parent="", vid=0) for one in wanted}
-    assert "not on a trunk" in driver.ready(parent)
-    driver.remove(wanted)
-    assert set(vms.rows(host)) == {BRIDGE, parent.port_name}
-
-
 def test_vlan_ids_and_names_of_others_are_named(
     host: OpenvSwitch, driver: LocalDriver, parent: Parent
 ) -> None:
@@ -221,35 +181,6 @@ def test_a_parent_without_a_trunk_of_dfmeta_is_not_ready(
     with pytest.raises(AttachDriverError, match=said):
         driver.make(parent, [vms.attachment(parent, 100)])
     assert vms.rows(host) == before
-
-
-def test_ovsdb_away_is_said(parent: Parent) -> None:
-    away = LocalDriver("unix:/nowhere", BRIDGE, NETWORKS)
-    assert "OVSDB does not do its part: No such file" in away.ready(parent)
-    one = vms.attachment(parent, 100)
-    calls: tuple[Callable[[], object], ...] = (
-        away.found,
-        lambda: away.make(parent, [one]),
-        lambda: away.remove([one]),
-    )
-    for call in calls:
-        with pytest.raises(AttachDriverError, match="No such file"):
-            call()
-
-
-def test_a_switch_that_gives_no_numbers_is_said(
-    host: OpenvSwitch, driver: LocalDriver, parent: Parent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attachments, "WAIT", 0.3)
-    monkeypatch.setattr(attachments, "ASK_AGAIN", 0.1)
-    one = vms.attachment(parent, 100)
-    host.stop("ovs-vswitchd")
-    with pytest.raises(AttachDriverError, match=r"has not made 2 of 2 ports work.*: no number"):
-        driver.make(parent, [one])
-    host.start("ovs-vswitchd")
-    monkeypatch.undo()
-    driver.make(parent, [one])
-    assert driver.found() == [found_of(one)]
 
 
 def test_writers_at_once_lose_nothing(host: OpenvSwitch, driver: LocalDriver) -> None:

@@ -198,19 +198,6 @@ def test_the_model_and_open_vswitch_agree(pair: Pair, layout: Layout, fates: set
     pair.read_alike(_one_guest(second=second).flows())
 
 
-def test_a_question_whose_option_has_a_wrong_length_is_answered_as_in_the_model(
-    pair: Pair,
-) -> None:
-    pair.wire = Wire(SECOND)
-    state = _one_guest(second=True)
-    pair.install(state.flows())
-    question = _question(str(KEYS.key_of(Endpoint(1), NUMBERS6[0])), state.meta.mac)
-    assert question[-8:-6] == bytes((1, 1))
-    for length in (0, 1, 2, 229):
-        frame = question[:-7] + bytes((length,)) + question[-6:]
-        assert pair.compare([(TAP_PORT, frame)]) == {"back": 1}, length
-
-
 def _one_guest(*, second: bool) -> State:
     """A guest with an address of each version of IP."""
     known = {

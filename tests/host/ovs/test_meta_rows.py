@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -231,67 +230,18 @@ def test_a_host_without_a_second_bridge_gets_one_with_its_ports(
     assert (rows.datapath_id, rows.controllers) == (int(datapath_id, 16), 0)
 
 
-def test_frames_cross_the_patch_by_a_flow_and_are_not_flooded_to_it(
-    host: OpenvSwitch, watch: Watch
-) -> None:
-    add_bridge(host, META, "uplink")
-    host.vsctl("add-port", BRIDGE, "guest", "--", *internal("guest"))
-    rows = watch.ensured()
-    for bridge, port, ours in ((BRIDGE, "guest", [NEAR]), (META, "uplink", [TAP, FAR])):
-        host.ofctl("del-flows", bridge)
-        host.ofctl("add-flow", bridge, "priority=0,actions=NORMAL")
-        flow = f"in_port={port},dl_dst=ff:ff:ff:ff:ff:ff"
-        crossing = host.trace(flow, bridge=bridge)
-        assert "NORMAL" in crossing
-        assert not any(f'bridge("{one}")' in crossing for one in {BRIDGE, META} - {bridge})
-        assert not any(re.search(rf"output to .*{one}", crossing) for one in ours)
-    host.ofctl("add-flow", BRIDGE, f"priority=1,in_port=guest,actions=output:{rows.patch_int}")
-    host.ofctl("add-flow", META, f"priority=1,in_port={FAR},actions=output:{rows.tap}")
-    host.ofctl("add-flow", META, f"priority=1,in_port={TAP},actions=output:{rows.patch_meta}")
-    host.ofctl("add-flow", BRIDGE, f"priority=1,in_port={NEAR},actions=output:guest")
-    numbers = dict(re.findall(r"^\s+(\S+) \d+/(\d+):", host.appctl("dpif/show"), re.MULTILINE))
-    there, back = host.trace("in_port=guest"), host.trace(f"in_port={TAP}", bridge=META)
-    assert f"Datapath actions: {numbers[TAP]}" in there.splitlines()
-    assert f"Datapath actions: {numbers['guest']}" in back.splitlines()
-
-
-def test_a_second_time_and_a_restart_of_the_daemon_change_nothing(
-    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
-) -> None:
-    watch.ensured()
-    before = database(host)
-    watch.ensured()
-    again = also()
-    assert again.rows == watch.rows
-    assert again.ensured() == watch.rows
-    assert database(host) == before
-    # Another base MAC changes the tap.
-    other = also(NAMES._replace(mac=NEUTRONS_MAC))
-    assert not other.rows.sound
-    other.ensured()
-    until(lambda: not watch.rows.sound, "the MAC of the other watcher to be noticed")
-
-
 CHANGES = [
     ("del-br", META),
     ("del-port", NEAR),
-    ("del-port", FAR),
     ("del-port", TAP),
     ("del-port", TAP, "--", "add-bond", META, TAP, "b1", "b2"),
     ("del-br", META, "--", "add-br", META, "--", "add-port", META, TAP),
-    ("del-port", TAP, "--", "add-port", BRIDGE, "other", "--", *internal("other")),
     ("clear", "Port", NEAR, "tag"),
-    ("set", "Port", NEAR, "vlan_mode=access"),
     ("clear", "Port", FAR, "cvlans"),
-    ("set", "Port", TAP, "tag=1"),
     ("set", "Interface", NEAR, "options:peer=elsewhere"),
-    ("clear", "Interface", FAR, "options"),
-    ("set", "Interface", FAR, "type=internal"),
     ("set", "Interface", TAP, "type=dummy"),
     ("set", "Interface", TAP, f'mac="{NEUTRONS_MAC}"'),
-    ("clear", "Interface", TAP, "mac"),
     ("clear", "Bridge", META, "fail_mode"),
-    ("set", "Bridge", META, "fail_mode=standalone"),
     ("set", "Bridge", META, f"datapath_type={OTHER_DATAPATH}"),
 ]
 
@@ -304,34 +254,6 @@ def test_a_change_by_an_operator_is_noticed_and_corrected(host: OpenvSwitch, wat
         watch.ensured()
         assert {NEAR} <= set(host.ports()), change
         assert host.ports(META) == [FAR, TAP], change
-
-
-def test_a_number_a_bridge_and_a_database_that_go_are_noticed(
-    host: OpenvSwitch, watch: Watch
-) -> None:
-    before = watch.ensured()
-    host.vsctl("set", "Interface", TAP, "ofport=-1", wait=False)
-    until(lambda: watch.rows.tap is None, "the number to be lost")
-    watch.watcher.reconfigure()
-    until(lambda: watch.rows == before, "the number")
-    host.stop("ovsdb-server")
-    until(lambda: not watch.update.connected, "the end of OVSDB")
-    assert watch.update.meta is None
-    host.start("ovsdb-server")
-    until(lambda: watch.update.meta == before, "the second bridge")
-    host.vsctl("del-br", META)
-    gone = MetaRows(patch_int=before.patch_int)
-    until(lambda: watch.rows == gone, "the bridge to be gone")
-
-
-def test_without_names_or_an_integration_bridge_there_is_no_second_one(
-    host: OpenvSwitch, also: Callable[..., Watch]
-) -> None:
-    assert also(None).update.meta is None
-    absent = also(OTHERS, "br-absent")
-    assert absent.error() is not None
-    assert not absent.rows.sound
-    assert bridges(host) == [BRIDGE]
 
 
 # Bridges and ports of others
@@ -403,6 +325,19 @@ def test_a_former_second_bridge_gives_way_to_the_configured_one(
     assert host.ports(RENAMED.bridge) == [RENAMED.patch_meta, TAP]
 
 
+def test_the_second_bridge_of_another_integration_bridge_stays(
+    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
+) -> None:
+    watch.ensured()
+    add_bridge(host, "br-int2")
+    other = also(OTHERS, "br-int2")
+    other.ensured()
+    assert watch.watcher.remove_meta() == [NEAR, FAR, TAP, META]
+    assert other.ensured().sound
+    assert host.ports("br-int2") == [OTHERS.patch_int]
+    assert host.ports(OTHERS.bridge) == [OTHERS.patch_meta, OTHERS.tap]
+
+
 def test_the_ports_of_neutrons_metadata_path_are_taken_over_and_stay_theirs(
     host: OpenvSwitch, watch: Watch
 ) -> None:
@@ -461,48 +396,6 @@ def test_dfmetas_bridge_stays_while_others_use_it(host: OpenvSwitch, watch: Watc
     assert host.ports(META) == ["uplink"]
 
 
-def test_a_watcher_without_the_names_removes_what_is_left(
-    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
-) -> None:
-    nameless = also(None).watcher
-    for gone in ((), (NEAR,), (FAR,), (NEAR, FAR), (NEAR, FAR, TAP)):
-        watch.ensured()
-        for name in gone:
-            host.vsctl("del-port", name)
-        left = [name for name in (NEAR, FAR, TAP, META) if name not in gone]
-        assert nameless.remove_meta() == left
-        assert bridges(host) == [BRIDGE]
-        until(lambda: watch.rows == MetaRows(), "the removal")
-
-
-def test_the_second_bridge_of_another_integration_bridge_stays(
-    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
-) -> None:
-    watch.ensured()
-    add_bridge(host, "br-int2")
-    other = also(OTHERS, "br-int2")
-    other.ensured()
-    assert watch.watcher.remove_meta() == [NEAR, FAR, TAP, META]
-    assert other.ensured().sound
-    assert host.ports("br-int2") == [OTHERS.patch_int]
-    assert host.ports(OTHERS.bridge) == [OTHERS.patch_meta, OTHERS.tap]
-
-
-def test_tap_metadata_and_tap_meta_of_one_name_replace_each_other(
-    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
-) -> None:
-    former = also(None, tap=TAP)
-    former.watcher.ensure_tap()
-    assert host.ports() == [TAP]
-    watch.ensured()
-    assert host.ports() == [NEAR]
-    assert ids(host, TAP) == MARKS
-    former.watcher.ensure_tap()
-    assert (host.ports(), host.ports(META)) == ([NEAR, TAP], [FAR])
-    assert former.watcher.remove_meta() == [NEAR, FAR, META]
-    assert host.ports() == [TAP]
-
-
 # Meta addresses
 
 
@@ -551,16 +444,6 @@ def test_a_key_of_others_that_changes_at_that_moment_stays_changed(
     until(lambda: watch.ports["guest"].meta.ip == "nonsense", "the forged key")
     host.vsctl("remove", "Interface", "guest", "external_ids", "dfmeta-meta-ip", wait=False)
     until(lambda: watch.ports["guest"].meta.ip == "", "the key to be gone")
-
-
-def test_a_guest_that_is_gone_stops_no_other_guests_meta_address(
-    host: OpenvSwitch, watch: Watch
-) -> None:
-    rows = dict.fromkeys(reversed(added_guests(host, watch, "guest", "gone")), IDS)
-    host.vsctl("del-port", "gone", wait=False)
-    for _again in range(2):
-        watch.watcher.write_ids(rows)
-        assert ids(host, "guest") == VIF | KEYS
 
 
 def test_the_addresses_of_neutrons_metadata_path_are_read_and_stay(

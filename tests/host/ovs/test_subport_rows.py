@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from dfmeta.exceptions import OvsdbError
 from dfmeta.model import Port, PortId, PortState
 from dfmeta.ports import subport_list, subport_writer
 from dfmeta.ports.bridge_reader import Update
@@ -149,13 +148,3 @@ def test_a_change_between_reading_and_writing_is_not_lost(host: OpenvSwitch, wat
     assert subport_writer.change_list(host.ovsdb_connection, row, lambda _text: "")
     printed = host.vsctl("get", "Interface", "tpi-1", "external_ids", wait=False)
     assert KEY not in printed
-
-
-def test_a_row_or_an_ovsdb_that_is_gone_is_an_error(host: OpenvSwitch, watch: Watch) -> None:
-    make_trunk(host)
-    until(lambda: watch.of("tpi-1").row != "none", "the parent")
-    nowhere = "00000000-0000-4000-8000-000000000000"
-    with pytest.raises(OvsdbError, match="removed meanwhile"):
-        subport_writer.change_list(host.ovsdb_connection, nowhere, lambda _text: "[]")
-    with pytest.raises(OvsdbError):
-        subport_writer.change_list("unix:/nowhere", watch.of("tpi-1").row, lambda _text: "[]")

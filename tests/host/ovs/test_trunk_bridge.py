@@ -118,6 +118,9 @@ def test_names_in_use_and_broken_trunks_are_named(host: OpenvSwitch) -> None:
         on(host, "tap1")
     host.vsctl("del-br", bridge)
     on(host, "tap1")
+    host.vsctl("set", "Interface", inner, "external_ids:dfmeta-subports=[]")
+    with pytest.raises(UsageError, match="has a list of subports"):
+        off(host, "tap1")
     host.vsctl("del-port", bridge, "tap1")
     with pytest.raises(UsageError, match=f"{bridge} has 0 interfaces of the VM of {inner}"):
         off(host, inner)
@@ -159,23 +162,6 @@ def test_a_vm_that_is_plugged_anew_gets_its_trunk_again_or_leaves_it(
         assert off(host, "tap1") == trunk_bridge.Change(True, "tap1", bridge, inner)
         left = vms.rows(host)
         assert left == {name: plugged[name] for name in (BRIDGE, "tap1")}
-
-
-def test_a_trunk_with_subports_or_a_list_of_them_stays(host: OpenvSwitch) -> None:
-    vm = vms.plug(host, "tap1")
-    on(host, "tap1")
-    bridge = names_of(vm.port_id)[0]
-    for number in range(4):
-        host.vsctl("add-port", bridge, f"spt-{number}", "tag=5")
-    with pytest.raises(UsageError, match=f"on {bridge}: spt-0, spt-1, spt-2, …"):
-        off(host, "tap1")
-    for number in range(4):
-        host.vsctl("del-port", bridge, f"spt-{number}")
-    host.vsctl("set", "Interface", vm.port_name, "external_ids:dfmeta-subports=[]")
-    with pytest.raises(UsageError, match="has a list of subports"):
-        off(host, "tap1")
-    host.vsctl("remove", "Interface", vm.port_name, "external_ids", "dfmeta-subports")
-    assert off(host, "tap1").changed
 
 
 def test_a_change_of_the_vms_row_meanwhile_is_read_again(

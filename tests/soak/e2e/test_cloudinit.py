@@ -22,7 +22,6 @@ from tests.host.e2e.support import put as put_hostname
 from tests.host.e2e.test_cloudinit import (
     BUILT_IN,
     RAN,
-    SOURCES,
     ULA,
     VENDOR_RAN,
     MakeGuest6,
@@ -47,22 +46,10 @@ WAYS = {
     "OpenStack, built-in URL, beside a ULA": Way(
         mode="OpenStack", service=OPENSTACK6, built_in=True, address6=(f"{ULA}/64",)
     ),
-    "OpenStack, EC2's address": Way(
-        mode="OpenStack",
-        service=EC2_6,
-        address6=(f"{ULA}/64",),
-        release=RECENT_WITHOUT_ZONES,
-    ),
     "NoCloud, zone by index": Way(
         mode="NoCloud", service=OPENSTACK6_BY_INDEX, release=RECENT_WITHOUT_ZONES
     ),
     "NoCloud, EC2's address": NOCLOUD_EC2,
-    "NoCloud, EC2's address, the distribution's cloud-init": Way(
-        mode="NoCloud", service=EC2_6, address6=(f"{ULA}/64",), release=OWN, since=(0, 0)
-    ),
-    "OpenStack, EC2's address, the distribution's cloud-init": Way(
-        mode="OpenStack", service=EC2_6, address6=(f"{ULA}/64",), release=OWN, since=(0, 0)
-    ),
     "Ec2, built-in URL, the distribution's cloud-init": Way(
         mode="Ec2",
         service=EC2_6,
@@ -129,29 +116,6 @@ def test_an_ipv6_only_guest_gets_the_network_of_its_record(
         *(f"MACAddress={guest.mac}", "Name=eth0", "DHCP=no", "IPv6AcceptRA=False"),
         *(f"Address={ULA}/64", "Destination=::/0", "Gateway=fe80::1", "DNS=2001:db8::53"),
     }
-
-
-def test_a_guest_whose_requests_knows_no_zones_does_not_find_the_link_local_address(
-    agent: Agent, make_guest6: MakeGuest6, cloud_init: StartBoot
-) -> None:
-    """With requests 2.32, cloud-init's built-in URL for OpenStack never leaves the guest."""
-    guest = make_guest6("six", f"{ULA}/64")
-    put6(agent, guest)
-    boot = cloud_init(guest, mode="OpenStack", url="", release=RECENT_WITHOUT_ZONES).finish()
-    assert boot.datasource in ("", "None")
-    assert f"open 'http://{OPENSTACK6}/openstack'" in boot.log
-    assert "Read from" not in boot.log
-    assert guest.curl("/openstack", host=OPENSTACK6).status == 200
-
-
-@pytest.mark.parametrize("mode", SOURCES)
-def test_a_guest_without_user_data_boots_with_what_there_is(
-    agent: Agent, guest: Guest, cloud_init: StartBoot, mode: str
-) -> None:
-    push(agent, guest, {**document(guest), "vendor_data": None}, None)
-    boot = cloud_init(guest, mode=mode).finish()
-    check(boot, guest, mode)
-    assert boot.user_data == b""
 
 
 def test_a_guest_is_given_the_network_of_its_document(

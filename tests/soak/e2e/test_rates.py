@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
-from tests.harness.agent import Agent
+from tests.harness.agent import Agent, Options
 from tests.harness.cloudinit import Booting
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import Guest, Reply
+from tests.harness.guest import Guest, Reply, Sample
 from tests.harness.poll import wait_for
 from tests.host.e2e.support import KEY, META_DATA, put, uuid_in
-from tests.host.e2e.test_rates import ALL, BASE, PATH, counts, rates
 
 StartBoot = Callable[..., Booting]
+PATH = "/latest/meta-data/hostname"
+BASE = 10
+ALL = "rate_limit_enabled"
+RATES: Options = {
+    "metadata_rate_limiting": {
+        ALL: True,
+        "base_query_rate_limit": 20,
+        "burst_query_rate_limit": 20,
+        "base_window_duration": 20,
+        "burst_window_duration": 20,
+    }
+}
+
+
+def counts(samples: list[Sample]) -> Counter[int]:
+    """How many of each status."""
+    return Counter(sample.status for sample in samples)
 
 
 def delayed(agent: Agent) -> float:
@@ -29,7 +46,7 @@ def test_a_boot_above_the_rate_is_delayed_and_whole(
     make_agent: MakeAgent, make_guest: MakeGuest, cloud_init: StartBoot
 ) -> None:
     """At Neutron's own rate it takes 18 s more; here the rate is 20 in 20 s."""
-    agent = make_agent(rates(20, 20))
+    agent = make_agent(RATES)
     guest = make_guest("web")
     user_data = agent.folder / "user-data"
     user_data.write_text("#!/bin/sh\nhostname > /run/ran-on\n")

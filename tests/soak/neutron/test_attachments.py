@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import json
-import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 
 import pytest
 
-from dfmeta.attach.model import Found, Network, Parent, State
+from dfmeta.attach.model import Found, Parent, State
 from dfmeta.exceptions import (
     AttachDriverError,
     AttachNetworkError,
-    AttachQuotaError,
 )
-from dfmeta.ports import attach_wired, neutron_trunks
-from dfmeta.ports.attach_networks import Chosen
-from dfmeta.ports.attach_wired import WiredPorts
+from dfmeta.ports import attach_wired
 from dfmeta.ports.subport_list import KEY
-from tests.harness.ovs import BRIDGE
 from tests.harness.poll import wait_for
-from tests.harness.trunk import Subport
-from tests.host.neutron.api import PROJECT
 from tests.host.ovs import vms
 from tests.host.ovs.neutron_world import (
-    GATEWAY,
     INSTANCE,
-    SUBNET,
     CrashError,
     Engines,
     LostError,
@@ -37,20 +27,6 @@ from tests.host.ovs.neutron_world import (
     trunk_of,
     wanted,
 )
-
-
-def test_many_are_few_requests(world: World, vm: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neutron_trunks, "AT_ONCE", 6)
-    api = world.api()
-    driver = world.driver(vm, api=api)
-    assert driver.ready(vm) == ""
-    many = [wanted(vm, vid) for vid in range(100, 110)]
-    names = driver.make(vm, many)
-    assert api.changes == ["POST ports", "POST ports", "PUT add_subports"]
-    assert world.server.subports(trunk_of(world, vm)) == {names[one.id]: one.vid for one in many}
-    driver.remove([replace(one, port_id=names[one.id]) for one in many])
-    assert api.changes.count("PUT remove_subports") == 1
-    assert world.ours() == []
 
 
 @pytest.mark.parametrize("step", range(1, 5))
@@ -126,32 +102,6 @@ def test_a_refusal_says_why(world: World, vm: Parent) -> None:
     assert (world.ours(), world.server.subports(trunk)) == ([], {})
 
 
-def test_an_address_of_another_port_is_refused_and_remembered(world: World, vm: Parent) -> None:
-    driver = world.driver(vm)
-    one = wanted(vm, 100)
-    networks = driver._networks
-    assert one.ip not in networks["red"].taken
-    address = {"subnet_id": world.pods.subnet_id, "ip_address": str(one.ip)}
-    world.server.create("port", network_id=world.pods.network_id, fixed_ips=[address])
-    with pytest.raises(AttachDriverError, match="the address is in use") as caught:
-        driver.make(vm, [one])
-    assert caught.value.fields["taken"]
-    assert networks["red"].taken == {one.ip}
-    assert world.ours() == []
-
-
-def test_a_port_with_a_foreign_description_is_not_used(world: World, vm: Parent) -> None:
-    one = wanted(vm, 100)
-    strange = world.server.create(
-        "port",
-        network_id=world.pods.network_id,
-        description=f"dfmeta:{one.id}",
-        project_id="another",
-    )["id"]
-    names = world.driver(vm).make(vm, [replace(one, state=State.MADE)])
-    assert strange not in names.values()
-
-
 def test_a_parent_that_is_not_ready_is_told_why(world: World, vm: Parent) -> None:
     port = world.server.create("port", network_id=world.vms_network)["id"]
     plain = vms.parent("tap9", port, "")
@@ -202,15 +152,6 @@ def test_only_this_hosts_vms_are_found(world: World, vm: Parent) -> None:
     }
 
 
-def test_ports_of_a_deleted_trunk_are_removed(world: World, vm: Parent) -> None:
-    driver = world.driver(vm)
-    those = [wanted(vm, vid) for vid in (100, 101)]
-    names = driver.make(vm, those)
-    world.server.delete_trunk(vm.port_id)
-    driver.remove([replace(one, port_id=names[one.id]) for one in those])
-    assert world.ours() == []
-
-
 def test_a_subport_that_others_have_removed_is_made_again(world: World, vm: Parent) -> None:
     driver, trunk = world.driver(vm), trunk_of(world, vm)
     those = [wanted(vm, vid) for vid in (100, 101)]
@@ -224,36 +165,6 @@ def test_a_subport_that_others_have_removed_is_made_again(world: World, vm: Pare
     assert world.server.ask("PUT", f"trunks/{trunk}/remove_subports", body).status == 200
     driver.remove(active)
     assert world.ours() == []
-
-
-def test_a_row_that_the_agent_made_anew_is_marked_again(world: World, vm: Parent) -> None:
-    driver = world.driver(vm)
-    one = wanted(vm, 100, instance_id=INSTANCE)
-    (port_id,) = driver.make(vm, [one]).values()
-    inner = Subport(port_id, 100).inner
-    before = vms.rows(world.host)[inner]["external_ids"]
-    for key in ("dfmeta-attachment", "dfmeta-instance"):
-        world.host.vsctl("remove", "Interface", inner, "external_ids", key)
-    assert [it.whole for it in driver.found()] == [False]
-    driver.make(vm, [replace(one, port_id=port_id, state=State.ACTIVE)])
-    assert vms.rows(world.host)[inner]["external_ids"] == before
-
-
-def test_an_agent_that_connects_nothing_is_said(
-    world: World, vm: Parent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attach_wired, "WAIT", 0.3)
-    driver = world.driver(vm)
-    with world.agent.paused():
-        with pytest.raises(AttachDriverError, match="has not connected the port") as caught:
-            driver.make(vm, [wanted(vm, 100), wanted(vm, 101)])
-        assert caught.value.fields["whole"]
-        driver.remove([wanted(vm, 100), wanted(vm, 101)])
-    assert world.ours() == []
-    away = WiredPorts("unix:/nowhere", BRIDGE, lambda _ports: {})
-    for call in (away.state, lambda: away.wait(vm, {"x": wanted(vm, 100)})):
-        with pytest.raises(AttachDriverError, match="Open vSwitch does not answer"):
-            call()
 
 
 def test_without_a_trunks_bridge_the_status_of_the_port_counts(
@@ -297,44 +208,6 @@ def test_a_removal_ends_the_entry_although_neutron_is_away(world: World) -> None
     assert (world.entries(vm), len(world.ours())) == ([], 1)
     world.driver(vm).remove([one])
     assert world.ours() == []
-
-
-def test_networks_are_as_neutron_has_them(
-    world: World, vm: Parent, caplog: pytest.LogCaptureFixture
-) -> None:
-    del vm
-    network, subnet = world.server.network("plain", "10.60.0.0/24", gateway_ip=None, mtu=1450)
-    _six, subnet6 = world.server.network("six", "fd00:60::/64", ip_version=6)
-    nowhere = "22222222-3333-4444-5555-666666666666"
-    driver = world.driver(
-        plain=Chosen(network["id"], subnet["id"]),
-        gone=Chosen(nowhere, subnet["id"]),
-        mixed=Chosen(network["id"], world.pods.subnet_id),
-        six=Chosen(subnet6["network_id"], subnet6["id"]),
-    )
-    networks = driver._networks
-    with caplog.at_level(logging.WARNING):
-        networks.refresh()
-        networks.refresh()
-    assert {name: networks[name] for name in networks} == {
-        "red": Network(name="red", subnet=SUBNET, gateway=GATEWAY, dns=("192.0.2.53",)),
-        "plain": Network(name="plain", subnet=IPv4Network("10.60.0.0/24"), mtu=1450),
-    }
-    assert len(networks) == 2
-    lines = [one for one in caplog.messages if "get no attachments to" in one]
-    for name, option, cause in (
-        ("gone", "neutron_network", "Neutron does not know it"),
-        ("mixed", "neutron_subnet", "it is no subnet of neutron_network"),
-        ("six", "neutron_subnet", "it is no subnet of IPv4"),
-    ):
-        (line,) = (one for one in lines if f"[attachment_network:{name}]" in one)
-        assert option in line
-        assert cause in line
-        with pytest.raises(AttachDriverError, match="has not told the network"):
-            networks.get(name)
-    assert networks.get("none") is None
-    networks.choose({"red": world.pods})
-    assert list(networks) == ["red"]
 
 
 def test_values_of_others_are_skipped(engines: Engines, vm: Parent) -> None:
@@ -486,27 +359,3 @@ def test_ports_without_a_row_are_removed(engines: Engines, vm: Parent) -> None:
     world.server.bind(vm.port_id, "compute-2")
     engine.tidy()
     assert len(world.ours()) == 1
-
-
-def test_many_at_once_get_an_attachment_each(
-    engines: Engines, vm: Parent, soak: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neutron takes a third of a second for each, or more; with ``--soak`` there are 50."""
-    monkeypatch.setattr(neutron_trunks, "TIMEOUT", 120.0)
-    count, engine = min(12 * soak, 50), engines.start()
-    with ThreadPoolExecutor(count) as pool:
-        made = list(pool.map(lambda number: engine.attach(vm, one_of(number))[0], range(count)))
-    for values in ({one.vid for one in made}, {one.ip for one in made}):
-        assert len(values) == count
-    engines.check(engine)
-    assert {one.port_id for one in made} == {one.port_id for one in engine.everything()}
-    again, new = engine.attach(vm, one_of(7))
-    assert (again, new) == (made[7], False)
-    with ThreadPoolExecutor(10) as pool:
-        list(
-            pool.map(
-                lambda number: engine.detach(vm, f"c{number}", "eth0", gone=True), range(count)
-            )
-        )
-    assert engine.everything() == []
-    assert engines.world.ours() == []
