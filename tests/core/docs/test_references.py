@@ -20,10 +20,10 @@ from dfmeta.conf.daemons import AGENT, EVERY, READS, Changes
 from dfmeta.exceptions import ConfigError
 from tests.core.docs.sources import ROOT
 from tests.harness.domains import definition
-from tests.host.e2e.support import KEY
 
 SOURCE = ROOT / "doc/source"
 CONFIGURATION = (SOURCE / "configuration.rst").read_text(encoding="utf-8")
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHdlYi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4u key-1"
 INSTANCE = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 GROUPS = [name or "DEFAULT" for name, _options in dfmeta.conf.own_opts()]
 # What takes a daemon on a bridge; tests/host/e2e runs these.

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import psycopg
+from click.testing import CliRunner
 
-from tests.harness.agent import program
-from tests.harness.netns import run
+from dfmeta.cli.ctl import cli
 
 PAGE = Path(__file__).parents[3] / "doc/source/migrate-hollow.rst"
 FULL = "67fe638b-87b3-4fde-b191-1effb94b3c19"
@@ -69,8 +69,9 @@ def export(url: str) -> list[str]:
 
 def store(*arguments: str, config: Path, stdin: str = "") -> bytes:
     """Run ``dfmeta store``, and return its output."""
-    command = [*program("dfmeta"), "store", *arguments, "--config-file", str(config)]
-    return run(command, stdin=stdin).stdout.encode(errors="surrogateescape")
+    done = CliRunner().invoke(cli, ["store", *arguments, "--config-file", str(config)], input=stdin)
+    assert done.exit_code == 0, done.output
+    return done.stdout_bytes
 
 
 def test_exported_records_are_imported_as_they_were(postgres_url: str, tmp_path: Path) -> None:
