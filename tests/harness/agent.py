@@ -5,24 +5,22 @@ from __future__ import annotations
 import abc
 import contextlib
 import http.client
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from tests.harness import netns, stand_in
 from tests.harness.activator import Activator
 from tests.harness.closing import Closing
+from tests.harness.guest import Reply
 from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
-from tests.harness.poll import PATIENCE, wait_for
+from tests.harness.poll import DEADLINE, wait_for
 from tests.harness.stand_in import ENGINE, StandIn
 
 ADMIN_PORT = 9697
@@ -31,8 +29,6 @@ WORKERS = int(os.environ.get("DFMETA_TEST_WORKERS", "0"))
 """Workers of a daemon whose test does not set them; tools/soak runs some tests with others."""
 SCHEME = os.environ.get("DFMETA_TEST_SCHEME", "in_port")
 """Identity scheme of a daemon whose test does not set it; tools/soak runs some tests with both."""
-_UNASKED = 0.25
-"""Seconds between two questions for the readiness of a daemon that starts."""
 _SAMPLE = re.compile(r"^(?P<name>[^\s{#]+)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -48,24 +44,6 @@ def ini(options: Options) -> str:
     return "\n".join(lines)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """An answer of the admin listener."""
-
-    status: int
-    body: bytes
-    headers: tuple[tuple[str, str], ...]
-
-    @property
-    def text(self) -> str:
-        """Return the body as text."""
-        return self.body.decode()
-
-    def json(self) -> Any:
-        """Return the body, parsed as JSON."""
-        return json.loads(self.body)
-
-
 class Daemon(Closing):
     """A daemon with a configuration of its own; a context manager that ends it.
 
@@ -74,7 +52,7 @@ class Daemon(Closing):
 
     name: ClassVar[str]
     """The daemon's name in messages, and that of its program."""
-    admin_timeout: ClassVar[float] = 30.0
+    admin_timeout: float = DEADLINE
     """Seconds until an answer of the admin listener is given up."""
 
     def __init__(self, namespace: netns.Namespace, folder: str) -> None:
@@ -85,8 +63,6 @@ class Daemon(Closing):
         self.stderr = self.folder / "stderr"
         self.prefix: list[str] = []
         """Words before the daemon's command, as a service manager would start it."""
-        self._logged = 0
-        """Bytes of the log before the last start."""
         self.activator: Activator | None = None
         """Passes its listeners to each process."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -129,7 +105,6 @@ class Daemon(Closing):
         """
         passing = self.activator.prefix if self.activator else []
         with self.stderr.open("ab") as stderr:
-            self._logged = stderr.tell()
             self._process = self.namespace.spawn(
                 [*passing, *self.prefix, *command],
                 env=env,
@@ -143,31 +118,13 @@ class Daemon(Closing):
 
         :raises RuntimeError: the daemon has ended, or is not ready in time; with its log.
         """
-        asked = time.monotonic()
-
-        def ready() -> bool:
-            # The log tells when to ask: a request takes the CPU from the start.
-            nonlocal asked
-            now = time.monotonic()
-            if self.running and not self._serves() and 0 < now - asked < _UNASKED:
-                return False
-            asked = now
-            return self.ready()
-
         try:
-            wait_for(ready, f"{self.name} to be ready", interval=0.01)
+            wait_for(self.ready, f"{self.name} to be ready")
         except TimeoutError as error:
             missing = ""
             with contextlib.suppress(OSError, http.client.HTTPException):
                 missing = self.admin("/healthz/readiness").text
             raise RuntimeError(f"{error}: {missing}\n{self.tail()}") from None
-
-    def _serves(self) -> bool:
-        """Return whether the daemon has logged, since its start, that it serves guests."""
-        with contextlib.suppress(FileNotFoundError), self.stderr.open("rb") as log:
-            log.seek(self._logged)
-            return b" Serving " in log.read()
-        return False
 
     def readiness(self) -> int:
         """Return the status of ``/healthz/readiness``; 0 while the listener is not up."""
@@ -195,7 +152,7 @@ class Daemon(Closing):
         method: str = "GET",
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> Reply:
         """Send a request to the admin listener, from the same host."""
         return ask(
             self.namespace,
@@ -204,7 +161,7 @@ class Daemon(Closing):
             method=method,
             body=body,
             headers=headers,
-            timeout=self.admin_timeout * PATIENCE,
+            timeout=self.admin_timeout,
         )
 
     def metrics(self) -> dict[str, float]:
@@ -219,11 +176,11 @@ class Daemon(Closing):
         """Send a signal to the daemon."""
         self._running().send_signal(number)
 
-    def wait(self, timeout: float = 30) -> int:
+    def wait(self, timeout: float = DEADLINE) -> int:
         """Wait until the daemon ends, and return its exit status."""
-        return self._running().wait(timeout * PATIENCE)
+        return self._running().wait(timeout)
 
-    def stop(self, timeout: float = 30) -> None:
+    def stop(self, timeout: float = DEADLINE) -> None:
         """Send SIGTERM; the daemon must end with status 0 within ``timeout`` seconds."""
         self.signal(signal.SIGTERM)
         try:
@@ -240,7 +197,7 @@ class Daemon(Closing):
         """Send SIGKILL, if the daemon runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
-            self._process.wait(60)
+            self._process.wait(DEADLINE)
 
     def restart(self) -> None:
         """Stop and start the daemon."""
@@ -277,6 +234,8 @@ class Agent(Daemon):
         self.host = host
         self.state_path = self.folder / "state"
         self.state_path.mkdir(mode=0o700)
+        domains = self.folder / "domains"
+        domains.mkdir()
         self.admin_port = ADMIN_PORT
         self._options = {
             "df_metadata": {
@@ -287,6 +246,8 @@ class Agent(Daemon):
                 "admin_listen": f"127.0.0.1:{ADMIN_PORT}",
                 "proxy_workers": WORKERS,
                 "identity_scheme": SCHEME,
+                # Else the domains of this machine would decide.
+                "libvirt_xml_path": domains,
             }
         }
         self._stand_in: StandIn | None = None
@@ -335,7 +296,7 @@ class Agent(Daemon):
 
     # Other programs with the same configuration
 
-    def run(self, *arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout: float = DEADLINE) -> subprocess.CompletedProcess[str]:
         """Run ``dfmeta-agent --config-file … arguments`` to its end, with any exit status."""
         command = [*program("dfmeta-agent"), "--config-file", str(self.config_file), *arguments]
         return self.host.namespace.run(command, timeout=timeout, check=False)
@@ -347,7 +308,11 @@ class Agent(Daemon):
         return done.stderr
 
     def ctl(
-        self, *arguments: str, check: bool = True, stdin: str | None = None, timeout: float = 30
+        self,
+        *arguments: str,
+        check: bool = True,
+        stdin: str | None = None,
+        timeout: float = DEADLINE,
     ) -> subprocess.CompletedProcess[str]:
         """Run ``dfmeta arguments --config-file …`` on the host."""
         if self._stand_in is not None and arguments[:2] == ("store", "put"):
@@ -382,8 +347,8 @@ def ask(
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
     source: str = "",
-    timeout: float = 30,
-) -> Answer:
+    timeout: float = DEADLINE,
+) -> Reply:
     """Send a request on a connection of its own, and return the answer.
 
     :raises http.client.HTTPException: the connection was closed without an answer.
@@ -393,7 +358,7 @@ def ask(
         connection.sock = namespace.connect(*place, source=source, timeout=timeout)
         connection.request(method, path, body, {"Connection": "close", **(headers or {})})
         answer = connection.getresponse()
-        return Answer(status=answer.status, body=answer.read(), headers=tuple(answer.getheaders()))
+        return Reply(status=answer.status, body=answer.read(), headers=tuple(answer.getheaders()))
 
 
 def samples(text: str) -> dict[str, float]:

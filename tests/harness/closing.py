@@ -8,32 +8,9 @@ import threading
 from collections.abc import Iterator
 from socketserver import BaseServer
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 S = TypeVar("S", bound=BaseServer)
-
-
-class Process(Protocol):
-    """The part that :class:`subprocess.Popen` and a fork of ``nursery.py`` have in common."""
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-
-    def poll(self) -> int | None:
-        """The exit status, or None while it runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; its exit status, negative after a signal."""
-
-    def send_signal(self, sig: int, /) -> None:
-        """Send a signal, unless it has ended."""
-
-    def terminate(self) -> None:
-        """SIGTERM."""
-
-    def kill(self) -> None:
-        """SIGKILL."""
 
 
 class Closing(abc.ABC):

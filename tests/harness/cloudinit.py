@@ -14,13 +14,13 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from tests.harness import netns
-from tests.harness.closing import Process
 from tests.harness.netns import ROOT
 from tests.harness.ovs import UNPACKED
 
@@ -113,8 +113,6 @@ class Booting:
         mode: Mode = "OpenStack",
         url: str = METADATA_URL,
         files: Iterable[str] = (),
-        timeout: float = 10,
-        max_wait: float = 30,
         network: bool = False,
         release: Release = OWN,
     ) -> None:
@@ -123,8 +121,6 @@ class Booting:
         :param url: URL of the metadata service; empty: those that cloud-init knows itself, with its
             own timeouts.
         :param files: absolute paths of files in the guest to return.
-        :param timeout: cloud-init's timeout of a request, in seconds (its own default: 10).
-        :param max_wait: cloud-init's timeout for the service to appear, in seconds.
         :param network: write the network configuration for networkd.
         :raises FileNotFoundError: tools/setup.sh has not run.
         """
@@ -138,9 +134,7 @@ class Booting:
             "unpacked": str(release.unpacked.resolve()),
             "requests": str(release.requests or ""),
             "serial": f"{release.seed}{url}/nocloud/" if mode == "NoCloud" else "",
-            "config": configuration(
-                mode, url=url, timeout=timeout, max_wait=max_wait, network=network
-            ),
+            "config": _configuration(mode, url=url, network=network),
             "files": [*_FILES.values(), *self._files],
         }
         self._streams = [os.fdopen(os.memfd_create(name), "w+b") for name in ("in", "out", "err")]
@@ -152,7 +146,7 @@ class Booting:
             self.close()
             raise
 
-    def _start(self, namespace: netns.Namespace) -> Process:
+    def _start(self, namespace: netns.Namespace) -> subprocess.Popen[bytes]:
         stdin, stdout, stderr = self._streams
         unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
         return namespace.spawn(
@@ -211,31 +205,12 @@ class Booting:
         )
 
 
-def boot(
-    namespace: netns.Namespace,
-    *,
-    mode: Mode = "OpenStack",
-    url: str = METADATA_URL,
-    files: Iterable[str] = (),
-    timeout: float = 10,
-    max_wait: float = 30,
-    limit: float = 120,
-) -> Boot:
-    """Boot, and return the results; see :class:`Booting`."""
-    booting = Booting(
-        namespace, mode=mode, url=url, files=files, timeout=timeout, max_wait=max_wait
-    )
-    return booting.finish(limit)
-
-
-def configuration(
-    mode: Mode, *, url: str, timeout: float, max_wait: float, network: bool
-) -> dict[str, Any]:
+def _configuration(mode: Mode, *, url: str, network: bool) -> dict[str, Any]:
     """Return cloud.cfg: modules with effects that a test can see, root as the only user, and
     network set-up only with *network*."""
     source: dict[str, Any] = {}
     if url:
-        source = {"metadata_urls": [url], "timeout": timeout, "max_wait": max_wait}
+        source = {"metadata_urls": [url], "timeout": 10, "max_wait": 30}
     if mode == "OpenStack":
         source["apply_network_config"] = network
     elif mode == "Ec2":

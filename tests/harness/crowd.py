@@ -7,17 +7,16 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dfmeta.inspect.jsonrpc import call
 from tests.core.flows.frames import ethernet, ipv4, ipv6, tcp
 from tests.harness.guest import GATEWAY_MAC, METADATA_IP, OPENSTACK6, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.ovsdb import ask
 from tests.harness.poll import wait_for
 
 CHUNK = 500
 """Ports in one transaction."""
 PLUG_TIMEOUT = 120.0
 _SERVICE6 = OPENSTACK6.strip("[]").partition("%")[0]
-_TIMEOUT = 30.0
 
 
 class Crowd:
@@ -61,26 +60,15 @@ class Crowd:
     def unplug(self, numbers: Iterable[int]) -> None:
         """Remove ports from the bridge, without waiting for ovs-vswitchd."""
         for chunk in _chunks(list(numbers)):
-            rows = self._transact(
-                *(
-                    {
-                        "op": "select",
-                        "table": "Port",
-                        "where": [["name", "==", self.name(number)]],
-                        "columns": ["_uuid"],
-                    }
-                    for number in chunk
-                )
-            )
-            ports = [row["_uuid"] for result in rows for row in result["rows"]]
+            names = {self.name(number) for number in chunk}
+            rows = self.host.ovsdb.select("Port", "_uuid", "name")
+            ports = [row["_uuid"] for row in rows if row["name"] in names]
             self._transact(self._mutate("delete", ports))
 
     def change(self, number: int) -> str:
         """Give the port to another instance, and return that instance's UUID."""
         ids = self._ids(number)
-        where = [["name", "==", self.name(number)]]
-        row = {"external_ids": ids}
-        self._transact({"op": "update", "table": "Interface", "where": where, "row": row})
+        self._transact(self._of(number, "update", row={"external_ids": ids}))
         return str(dict(ids[1])["vm-uuid"])
 
     def declare(self, number: int, instances: Mapping[int, str]) -> None:
@@ -91,18 +79,12 @@ class Crowd:
             ["external_ids", "delete", ["set", [key]]],
             ["external_ids", "insert", ["map", [[key, json.dumps(entries)]]]],
         ]
-        where = [["name", "==", self.name(number)]]
-        self._transact(
-            {"op": "mutate", "table": "Interface", "where": where, "mutations": mutations}
-        )
+        self._transact(self._of(number, "mutate", mutations=mutations))
 
     def ofport(self, number: int) -> int:
         """Return the port's OpenFlow number; 0 while it has no number."""
-        where = [["name", "==", self.name(number)]]
-        (result,) = self._transact(
-            {"op": "select", "table": "Interface", "where": where, "columns": ["ofport"]}
-        )
-        found = [row["ofport"] for row in result["rows"]]
+        rows = self.host.ovsdb.select("Interface", "ofport", name=self.name(number))
+        found = [row["ofport"] for row in rows]
         return found[0] if found and isinstance(found[0], int) else 0
 
     def wait_plugged(self, number: int, timeout: float = PLUG_TIMEOUT) -> int:
@@ -116,11 +98,7 @@ class Crowd:
 
     def is_configured(self) -> bool:
         """Return whether ovs-vswitchd has applied all changes."""
-        columns = ["cur_cfg", "next_cfg"]
-        (result,) = self._transact(
-            {"op": "select", "table": "Open_vSwitch", "where": [], "columns": columns}
-        )
-        (row,) = result["rows"]
+        (row,) = self.host.ovsdb.select("Open_vSwitch", "cur_cfg", "next_cfg")
         return bool(row["cur_cfg"] == row["next_cfg"])
 
     def ask(
@@ -136,7 +114,8 @@ class Crowd:
         packet = (ipv6 if is_ipv6 else ipv4)(segment, dst=service, src=source)
         tags = [vid] if vid else []
         frame = ethernet(packet, dst=GATEWAY_MAC, src=self.mac(number), kind=kind, tags=tags)
-        self._control("netdev-dummy/receive", self.name(number), frame.hex())
+        control = self.host.rundir / "ovs-vswitchd.ctl"
+        ask(control, "netdev-dummy/receive", self.name(number), frame.hex())
 
     def _ids(self, number: int) -> list[Any]:
         name = self.name(number)
@@ -157,25 +136,14 @@ class Crowd:
             "mutations": [["ports", how, ["set", list(ports)]]],
         }
 
-    def _transact(self, *operations: dict[str, Any]) -> list[Any]:
-        bump = {
-            "op": "mutate",
-            "table": "Open_vSwitch",
-            "where": [],
-            "mutations": [["next_cfg", "+=", 1]],
-        }
-        params = ["Open_vSwitch", *operations]
-        if any(one["op"] != "select" for one in operations):
-            params.append(bump)
-        results = call(self.host.ovsdb_connection, "transact", params, timeout=_TIMEOUT)
-        errors = [one for one in results if one and "error" in one]
-        if errors:
-            raise RuntimeError(f"OVSDB refuses: {errors[0]}")
-        return list(results)
+    def _of(self, number: int, op: str, **values: Any) -> dict[str, Any]:
+        where = [["name", "==", self.name(number)]]
+        return {"op": op, "table": "Interface", "where": where, **values}
 
-    def _control(self, *words: str) -> str:
-        target = f"unix:{self.host.rundir}/ovs-vswitchd.ctl"
-        return str(call(target, words[0], words[1:], timeout=_TIMEOUT))
+    def _transact(self, *operations: dict[str, Any]) -> None:
+        bump = [["next_cfg", "+=", 1]]
+        table = {"op": "mutate", "table": "Open_vSwitch", "where": [], "mutations": bump}
+        self.host.ovsdb.transact(*operations, table)
 
 
 def _chunks(numbers: list[int]) -> list[list[int]]:

@@ -22,10 +22,6 @@ class Behaviour:
     """Ambiguous answers of test_nova.py that the engine forwards, and their status."""
     unnamed: frozenset[str] = frozenset()
     """Causes of failed requests to one of several hosts of Nova that the log may not name."""
-    refuses: Mapping[str, int] = field(default_factory=dict)
-    """Requests that are too large there, and the status of the engine where it is another."""
-    ends_unread_at_once: bool = True
-    """Whether a connection ends with a refusal although the rest of the body may still come."""
     ends_idle_at_once: bool = True
     """Whether a kept connection ends when its guest changes, and not at its next request."""
 
@@ -59,9 +55,6 @@ BEHAVIOURS: Final = {
         # It ignores the length (RFC 9112, 6.3).
         forwards={"length and chunked": 200},
         unnamed=frozenset({"closed the connection"}),
-        # It cannot parse the number, and reads a chunk whole before it sends its size on.
-        refuses={"huge length": 400, "chunk": 408},
-        ends_unread_at_once=False,
         ends_idle_at_once=False,
     ),
 }

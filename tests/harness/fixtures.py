@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,9 @@ import pytest
 
 from tests.harness import cloudinit, netns
 from tests.harness.agent import Agent, Options
-from tests.harness.guest import Guest, Ids, Route
+from tests.harness.guest import Guest
 from tests.harness.nova import SECRET, RecordingNova
-from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.ovs import OpenvSwitch
 from tests.harness.postgres import Postgres
 
 _HOSTS = ("host", "shared_host", "lasting_host")
@@ -29,23 +29,9 @@ class MakeGuest:
     host: OpenvSwitch
     stack: ExitStack
 
-    def __call__(
-        self,
-        name: str = "guest",
-        *,
-        address: str = "10.0.0.5/24",
-        address6: Iterable[str] = (),
-        mac: str = "",
-        route: Route = "on-link",
-        ids: Ids | None = None,
-        bridge: str = BRIDGE,
-        plug: bool = True,
-    ) -> Guest:
+    def __call__(self, name: str = "guest", **options: Any) -> Guest:
         """Make a guest that is removed after the test."""
-        options = {"address": address, "mac": mac, "bridge": bridge}
-        guest = Guest(
-            self.host, name, route=route, ids=ids, plug=plug, address6=address6, **options
-        )
+        guest = Guest(self.host, name, **options)
         _things.append((self.host, guest))
         return self.stack.enter_context(guest)
 

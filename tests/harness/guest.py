@@ -6,20 +6,23 @@ import base64
 import contextlib
 import hashlib
 import ipaddress
+import itertools
 import json
 import os
 import socket
+import struct
 import subprocess
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import IO, Literal, TypedDict, Unpack
+from typing import IO, Any, Literal
 
 from tests.harness import netns, stand_in
-from tests.harness.closing import Closing, Process
+from tests.harness.closing import Closing
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.ovsdb import OvsdbRefusalError
-from tests.harness.poll import DEADLINE, PATIENCE, wait_for
+from tests.harness.poll import DEADLINE, wait_for
 from tests.harness.program import Script, script
 
 METADATA_IP = "169.254.169.254"
@@ -27,8 +30,16 @@ OPENSTACK6 = "[fe80::a9fe:a9fe%25eth0]"
 """Host of a URL: OpenStack's IPv6 address of the service, with the guest's device as its zone."""
 EC2_6 = "[fd00:ec2::254]"
 """Host of a URL: Amazon EC2's IPv6 address of the service."""
+PING = 4.0
+"""Seconds for the answer to an ICMP echo request."""
 GATEWAY_MAC = "fa:16:3e:ff:00:01"
 """MAC of the next hop, for the kinds of route that have one; no device needs this MAC."""
+
+_ECHOES = itertools.count(1)
+_DIFFERENT = 0x8000
+"""Frames of a flood, which are sent again and again."""
+_ROUTER = "02:00:00:00:00:01"
+_SERVICE6 = "fe80::a9fe:a9fe"
 
 Route = Literal["on-link", "on-link-host", "gateway", "host-route", "link-local", "none"]
 """A guest's route to 169.254.169.254:
@@ -44,7 +55,7 @@ Route = Literal["on-link", "on-link-host", "gateway", "host-route", "link-local"
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """curl's result. Without an HTTP answer, ``status`` is 0 and ``error`` has the cause."""
+    """An answer. Without one, curl's ``status`` is 0, and ``error`` has the cause."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -58,6 +69,10 @@ class Reply:
     def text(self) -> str:
         """Return the body as text."""
         return self.body.decode(errors="replace")
+
+    def json(self) -> Any:
+        """Return the body, parsed as JSON."""
+        return json.loads(self.body)
 
     def header(self, name: str) -> str:
         """Return the first header of that name, or an empty string."""
@@ -85,17 +100,6 @@ class Ids:
     project_id: str = ""
     attached_mac: bool = True
     extra: dict[str, str] = field(default_factory=dict)
-
-
-class Asking(TypedDict, total=False):
-    """How many requests are sent; see :meth:`Guest.start_many`."""
-
-    path: str
-    host: str
-    source: str
-    timeout: float
-    interval: float
-    headers: Iterable[tuple[str, str]]
 
 
 class Guest(Closing):
@@ -282,15 +286,15 @@ class Guest(Closing):
             for frame in frames:
                 link.send(frame)
 
-    def ping(self, address: str, *, count: int = 1, timeout: float = 2) -> bool:
-        """Return whether ``count`` ICMP echo requests are answered."""
-        arguments = (address, str(count), str(timeout * PATIENCE))
-        echo = script("echo", *arguments, namespace=self.namespace)
-        try:
-            return not echo.wait((count * timeout + 10) * PATIENCE)
-        finally:
-            echo.kill()
-            echo.wait()
+    def ping(self, address: str, *, count: int = 1, timeout: float = PING) -> bool:
+        """Return whether ``count`` ICMP echo requests are answered, each in its time.
+
+        ping(8) need not be installed.
+        """
+        with self.namespace.inside():
+            link = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+        with link:
+            return all(_is_answered(link, address, timeout) for _ in range(count))
 
     def curl(
         self,
@@ -298,7 +302,7 @@ class Guest(Closing):
         *options: str,
         host: str = METADATA_IP,
         source: str = "",
-        timeout: float = DEADLINE / PATIENCE,
+        timeout: float = DEADLINE,
         data: bytes | None = None,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Reply:
@@ -307,8 +311,7 @@ class Guest(Closing):
         :param options: more options of curl, such as ``"-X", "PUT"`` or ``"--local-port", "4000"``.
         :param source: the source address or device.
         """
-        timeout *= PATIENCE
-        command = ["curl", "-sS", "-i", "--noproxy", "*", "--path-as-is"]
+        command = ["curl", "-q", "-sS", "-i", "--noproxy", "*", "--path-as-is"]
         command += ["--max-time", f"{timeout:g}"]
         command += ["-w", "%{stderr}\n%{time_total} %{local_port}"]
         if source:
@@ -329,8 +332,11 @@ class Guest(Closing):
             )
         return _reply(done)
 
-    def http_many(self, count: int, concurrency: int = 1, **asking: Unpack[Asking]) -> list[Sample]:
-        """Send ``count`` requests, each on a connection of its own, ``concurrency`` at a time."""
+    def http_many(self, count: int, concurrency: int = 1, **asking: Any) -> list[Sample]:
+        """Send ``count`` requests, each on a connection of its own, ``concurrency`` at a time.
+
+        :param asking: as :meth:`start_many` has it.
+        """
         return self.start_many(count, concurrency, **asking).samples()
 
     def start_many(
@@ -341,7 +347,7 @@ class Guest(Closing):
         path: str = "/openstack/latest/meta_data.json",
         host: str = METADATA_IP,
         source: str = "",
-        timeout: float = DEADLINE / PATIENCE,
+        timeout: float = DEADLINE,
         interval: float = 0,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Batch:
@@ -350,7 +356,6 @@ class Guest(Closing):
         :param interval: seconds from the start of a request to that of the next, at least, of each
             of those that run at a time. 0: as fast as they are answered, which takes all the CPU.
         """
-        timeout *= PATIENCE
         name, _, port = host.partition(":") if "]" not in host else host[1:].partition("]")
         port = port.removeprefix(":")
         arguments = ["--host", name.replace("%25", "%"), "--port", port or "80", "--path", path]
@@ -366,9 +371,7 @@ class Guest(Closing):
         limit = min((timeout + interval) * (count // concurrency + 1) + 30, 1_000_000)
         return Batch(self.namespace, arguments, limit)
 
-    def flood(
-        self, kind: Literal["own", "forged", "forged6"], *, rate: int, seconds: float
-    ) -> Flood:
+    def flood(self, kind: Literal["own", "forged", "forged6"], *, rate: int, seconds: int) -> Flood:
         """Send SYNs to the metadata service, and ignore the answers.
 
         :param kind: ``own``: from one unused address, with another source port in each;
@@ -376,9 +379,12 @@ class Guest(Closing):
         :param rate: SYNs a second.
         :param seconds: its length, unless it is ended before.
         """
-        source = str(self.interface.network[-2]) if kind == "own" else self.ip
-        how = (self.device, self.mac, source, str(rate), str(seconds), kind)
-        return Flood(self.namespace, "flood", *how)
+        frames = _syns(kind, self.mac, str(self.interface.network[-2]))
+        with open(os.memfd_create("frames"), "w+b") as stdin:
+            stdin.write(b"".join(frames))
+            stdin.seek(0)
+            how = (self.device, str(rate), str(seconds), str(len(frames[0])))
+            return Flood(self.namespace, "flood", *how, stdin=stdin)
 
     def _address6_commands(self, address: str) -> list[str]:
         commands = [f"addr add {address} dev {self.device} nodad"]
@@ -425,7 +431,7 @@ class Batch:
             results, errors = (
                 files.enter_context(open(os.memfd_create(name), "w+b")) for name in ("out", "err")
             )
-            self._process: Process = script(
+            self._process = script(
                 "client", *arguments, namespace=namespace, stdout=results, stderr=errors
             )
             self._results, self._errors = results, errors
@@ -483,6 +489,46 @@ class Flood(Script):
         """End the flood, and return the number of sent SYNs: at least those of a second."""
         self._process.terminate()
         return int(self.last_words())
+
+
+def _syns(kind: str, mac: str, source: str) -> list[bytes]:
+    """Return different SYNs to the metadata service, all of one length."""
+    # Only a flood needs os-ken, which this imports.
+    from tests.core.flows.frames import ethernet, ipv4, ipv6, tcp
+
+    frames = []
+    for number in range(_DIFFERENT):
+        high, low = number >> 8, number & 255
+        dst, src, sport = METADATA_IP, f"10.77.{high}.{low}", 4242
+        sender = f"fa:17:00:00:{high:02x}:{low:02x}"
+        match kind:
+            case "own":
+                src, sport, sender = source, 1024 + number, mac
+            case "forged6":
+                dst, src = _SERVICE6, f"fe80::77:0:{number:x}"
+        pack, ether_type = (ipv6, 0x86DD) if kind == "forged6" else (ipv4, 0x0800)
+        packet = pack(tcp(dst=dst, src=src, sport=sport), dst=dst, src=src)
+        frames.append(ethernet(packet, dst=_ROUTER, src=sender, kind=ether_type))
+    return frames
+
+
+def _is_answered(link: socket.socket, address: str, timeout: float) -> bool:
+    """Send an ICMP echo request (RFC 792), and wait for its reply."""
+    identity, number = os.getpid() & 0xFFFF, next(_ECHOES) & 0xFFFF
+    total = 0x0800 + identity + number
+    checksum = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+    wanted = (0, identity, number, address)
+    deadline = time.monotonic() + timeout
+    with contextlib.suppress(OSError):
+        link.sendto(struct.pack("!BBHHH", 8, 0, checksum, identity, number), (address, 0))
+        while (left := deadline - time.monotonic()) > 0:
+            link.settimeout(left)
+            packet, (sender, _) = link.recvfrom(2048)
+            reply = packet[(packet[0] & 15) * 4 :]
+            kind, _, _, *ids = struct.unpack("!BBHHH", reply[:8])
+            if (kind, *ids, sender) == wanted:
+                return True
+    return False
 
 
 def uuid_of(text: str) -> str:

@@ -6,7 +6,9 @@ each process may remove one whose process is gone, which :func:`remove_stale` do
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import itertools
 import os
 import re
@@ -21,8 +23,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.harness import kernel
-from tests.harness.closing import Closing, Process
-from tests.harness.poll import PATIENCE, wait_for
+from tests.harness.closing import Closing
+from tests.harness.poll import DEADLINE, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout."""
@@ -53,21 +55,21 @@ def run(
     command: Iterable[str],
     *,
     stdin: str | None = None,
-    timeout: float = 30,
+    timeout: float = DEADLINE,
     check: bool = True,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; text in, text out.
 
     :raises CommandError: it failed, unless ``check`` is false.
-    :raises subprocess.TimeoutExpired: it was killed after ``timeout`` seconds (times the patience).
+    :raises subprocess.TimeoutExpired: it was killed after ``timeout`` seconds.
     """
     command = list(command)
     raw = subprocess.run(
         command,
         input=(stdin or "").encode(errors="surrogateescape"),
         capture_output=True,
-        timeout=timeout * PATIENCE,
+        timeout=timeout,
         check=False,
         env={**os.environ, **(env or {})},
     )
@@ -105,16 +107,14 @@ def spawn(
     )
 
 
-def end(process: Process, *, timeout: float = 30) -> int:
-    """SIGTERM, then SIGKILL after ``timeout`` seconds; return the exit status."""
-    timeout *= PATIENCE
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    return process.wait(timeout)
+def end(process: subprocess.Popen[bytes]) -> int:
+    """SIGTERM, then SIGKILL if it is still there at the deadline; return the exit status."""
+    process.terminate()
+    try:
+        process.wait(DEADLINE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    return process.wait(DEADLINE)
 
 
 def temporary_folder(name: str, *, place: Path = TMP) -> Path:
@@ -125,6 +125,14 @@ def temporary_folder(name: str, *, place: Path = TMP) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-{name}-", dir=place))
 
 
+@functools.cache
+def _given() -> dict[str, str]:
+    """Variables that decide a program's output: the same on each machine, with an empty home."""
+    home = temporary_folder("home")
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    return {"HOME": str(home), "LANG": "C.UTF-8", "LC_ALL": "", "TZ": "UTC"}
+
+
 class Namespace(Closing):
     """A network namespace with loopback up; a context manager that removes it."""
 
@@ -132,7 +140,6 @@ class Namespace(Closing):
         """:param name: a hint; the real name has the pid and a number as well."""
         remove_stale()
         self.name = f"{PREFIX}{os.getpid()}-{next(_counter)}-{name}"
-        self._batches = 0
         self.resolv_conf: Path | None = None
         """A file that programs which are started from now on have as /etc/resolv.conf."""
         if f" {_RUN} " not in Path("/proc/self/mountinfo").read_text(encoding="utf-8"):
@@ -162,38 +169,16 @@ class Namespace(Closing):
         return ["ip", "netns", "exec", self.name, *bind, *command]
 
     def run(
-        self,
-        command: Iterable[str],
-        *,
-        stdin: str | None = None,
-        timeout: float = 30,
-        check: bool = True,
-        env: Mapping[str, str] | None = None,
+        self, command: Iterable[str], *, env: Mapping[str, str] | None = None, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         """As :func:`run`, inside."""
-        return run(self.command(command), stdin=stdin, timeout=timeout, check=check, env=env)
+        return run(self.command(command), env={**_given(), **(env or {})}, **options)
 
     def spawn(
-        self,
-        command: Iterable[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        stdin: int | IO[Any] | None = subprocess.DEVNULL,
-        stdout: int | IO[Any] | None = subprocess.DEVNULL,
-        stderr: int | IO[Any] | None = subprocess.DEVNULL,
-        cwd: Path | None = None,
-        pass_fds: tuple[int, ...] = (),
+        self, command: Iterable[str], *, env: Mapping[str, str] | None = None, **options: Any
     ) -> subprocess.Popen[bytes]:
         """As :func:`spawn`, inside; the process' pid is that of the command itself."""
-        return spawn(
-            self.command(command),
-            env=env,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            cwd=cwd,
-            pass_fds=pass_fds,
-        )
+        return spawn(self.command(command), env={**_given(), **(env or {})}, **options)
 
     def ip(self, *lines: str, check: bool = True, six: bool = False) -> str:
         """Run ``ip`` with each line, in one process; return what it prints.
@@ -238,7 +223,7 @@ class Namespace(Closing):
             return path.read_text(encoding="ascii").strip()
 
     def connect(
-        self, host: str, port: int, *, source: str = "", timeout: float = 30 * PATIENCE
+        self, host: str, port: int, *, source: str = "", timeout: float = DEADLINE
     ) -> socket.socket:
         """A TCP connection that starts in this namespace.
 

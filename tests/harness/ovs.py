@@ -18,7 +18,7 @@ from tests.harness import netns
 from tests.harness.closing import Closing
 from tests.harness.netns import KERNEL_DATAPATH, ROOT, CommandError
 from tests.harness.ovsdb import Ovsdb, ask
-from tests.harness.poll import PATIENCE, wait_for
+from tests.harness.poll import DEADLINE, wait_for
 
 UNPACKED = ROOT / ".cache" / "root"
 """Directory into which tools/setup.sh unpacks Open vSwitch and cloud-init."""
@@ -28,9 +28,7 @@ _DAEMONS = {
     "ovsdb-server": "usr/sbin/ovsdb-server",
     "ovs-vswitchd": "usr/lib/openvswitch-switch/ovs-vswitchd",
 }
-_PATIENT = 30 * PATIENCE
-"""Seconds that the daemons of a busy machine have for anything."""
-_LIMIT = f"--timeout={_PATIENT:g}"
+_LIMIT = f"--timeout={DEADLINE:g}"
 # If many connections to a management socket are made at once, some fail with the first of these.
 _TRANSIENT = (
     "Protocol error",
@@ -146,13 +144,13 @@ class OpenvSwitch(Closing):
     def stop(self, daemon: str) -> None:
         """Stop a daemon (``ovs-appctl exit``); ovs-vswitchd's flows and taps are removed."""
         self.appctl("exit", daemon=daemon)
-        self._running[daemon].wait(_PATIENT)
+        self._running[daemon].wait(DEADLINE)
 
     def kill(self, daemon: str) -> None:
         """Send SIGKILL to a daemon."""
         process = self._running[daemon]
         process.kill()
-        process.wait(_PATIENT)
+        process.wait(DEADLINE)
 
     @contextlib.contextmanager
     def paused(self, daemon: str) -> Iterator[None]:
@@ -318,9 +316,7 @@ class OpenvSwitch(Closing):
             nonlocal outcome, tries
             tries -= 1
             try:
-                # The program itself gives up before.
-                done = netns.run([program, *command[1:]], stdin=stdin, env=env, timeout=_PATIENT)
-                outcome = done.stdout
+                outcome = netns.run([program, *command[1:]], stdin=stdin, env=env).stdout
             except CommandError as error:
                 if tries > 0 and any(text in error.stderr for text in _TRANSIENT):
                     return False
@@ -348,7 +344,7 @@ class OpenvSwitch(Closing):
         for process in self._running.values():
             if process.poll() is None:
                 process.kill()
-            process.wait(_PATIENT)
+            process.wait(DEADLINE)
 
 
 @functools.cache

@@ -13,11 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tests.harness.poll import PATIENCE
+from tests.harness.poll import DEADLINE
 
 _NAME: Final = "Open_vSwitch"
-_CONFIGURED: Final = 30.0
-"""Seconds that ovs-vswitchd has for a change."""
 
 
 class OvsdbRefusalError(RuntimeError):
@@ -165,7 +163,7 @@ class Ovsdb:
                     "columns": ["cur_cfg"],
                     "until": "!=",
                     "rows": [{"cur_cfg": done}],
-                    "timeout": int(_CONFIGURED * PATIENCE * 1000),
+                    "timeout": int(DEADLINE * 1000),
                 },
                 {"op": "select", "table": _NAME, "where": [], "columns": ["cur_cfg"]},
             )
@@ -193,7 +191,7 @@ def ask(path: Path, method: str, *parameters: Any) -> Any:
     request = {"id": 0, "method": method, "params": parameters}
     answer = b""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout((_CONFIGURED + 1) * PATIENCE)
+        connection.settimeout(DEADLINE + 1)
         connection.connect(str(path))
         connection.sendall(json.dumps(request).encode())
         while part := connection.recv(1 << 16):

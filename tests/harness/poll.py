@@ -17,9 +17,6 @@ _SHARE = 0.1
 """A pause is that share of the time waited, within its bounds: to ask is work, of several processes
 for most predicates, and takes the CPU from that which is waited for."""
 
-PATIENCE = float(os.environ.get("DFMETA_TEST_PATIENCE", "2"))
-"""Factor of time limits of the harness' own calls."""
-
 
 def wait_for(
     predicate: Callable[[], T], what: str, *, deadline: float = DEADLINE, interval: float = 0.02

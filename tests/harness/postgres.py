@@ -50,9 +50,6 @@ _SETTINGS = {
     "autovacuum": "off",
     # The other kinds leave files in /dev/shm after a SIGKILL.
     "dynamic_shared_memory_type": "mmap",
-    # Committed data still survive a SIGKILL, because the kernel has them.
-    "fsync": "off",
-    "full_page_writes": "off",
     # LLVM is not installed.
     "jit": "off",
     "log_line_prefix": "%m [%p] %d ",
@@ -80,12 +77,15 @@ class Postgres(Closing):
         address: str = "",
         namespace: Namespace | None = None,
         connect_timeout: int = 0,
+        durable: bool = False,
     ) -> None:
         """Start the server.
 
         :param address: IPv4 or IPv6 address of ``namespace`` to listen on as well.
         :param connect_timeout: seconds that the URLs of its databases allow for a connection; 0:
             the client's own default.
+        :param durable: commits reach the disk, as in production; else the kernel has them, so that
+            they survive a SIGKILL.
         :raises FileNotFoundError: tools/setup.sh has not run.
         """
         self.address = address
@@ -94,6 +94,8 @@ class Postgres(Closing):
         self._namespace = namespace
         self._connect_timeout = connect_timeout
         self._process: subprocess.Popen[bytes] | None = None
+        safe = "on" if durable else "off"
+        self._settings = _SETTINGS | {"fsync": safe, "full_page_writes": safe}
         self._paused = False
         self._names = (f"test_{number}" for number in itertools.count(1))
         template = _initialised()
@@ -128,7 +130,7 @@ class Postgres(Closing):
 
         :raises RuntimeError: it has ended at once; the message has its log.
         """
-        settings = _SETTINGS | {
+        settings = self._settings | {
             "listen_addresses": self.address,
             "port": str(PORT),
             "unix_socket_directories": str(self.folder),

@@ -58,11 +58,17 @@ class Program(Closing):
 class Script(Program):
     """One of the harness' own programs, in a namespace."""
 
-    def __init__(self, namespace: Namespace, name: str, *arguments: str) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        name: str,
+        *arguments: str,
+        stdin: int | IO[Any] = subprocess.DEVNULL,
+    ) -> None:
         """Start it; see :func:`script`."""
         reading, writing = os.pipe()
         with ExitStack() as unless_begun, open(writing, "wb") as stdout:
             output = unless_begun.enter_context(open(reading, "rb"))
-            process = script(name, *arguments, namespace=namespace, stdout=stdout)
+            process = script(name, *arguments, namespace=namespace, stdin=stdin, stdout=stdout)
             super().__init__(process, output)
             unless_begun.pop_all()

@@ -34,8 +34,6 @@ class Side:
     """Address of IPv6's listener."""
     port: int
     """TCP port of both."""
-    port_option: tuple[str, str]
-    """Group and name of the option of that port."""
     keys: Keys
     """The key scheme; it knows no owners."""
     table: str
@@ -68,7 +66,6 @@ SIDES: Final = {
         ip=METADATA_IP,
         ip6=HOST_IP6,
         port=18080,
-        port_option=("df_metadata", "port"),
         keys=IN_PORT,
         table="2",
         routes=dict.fromkeys(_VERSIONS, "default"),
@@ -81,7 +78,6 @@ SIDES: Final = {
         ip=_META_KEYS.gateway(4),
         ip6=_META_KEYS.gateway(6),
         port=80,
-        port_option=("METADATA", "host_proxy_listen_port"),
         keys=_META_KEYS,
         table="main",
         routes={version: str(_META_KEYS.network(version)) for version in _VERSIONS},

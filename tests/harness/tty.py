@@ -6,11 +6,9 @@ import errno
 import fcntl
 import os
 import pty
-import select
 import struct
 import subprocess
 import termios
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,13 +29,11 @@ def on_terminal(
     columns: int,
     namespace: Namespace | None = None,
     typed: str = "",
-    timeout: float = 60,
 ) -> Shown:
     """Run a command with a terminal of *columns* as its stdin, stdout and stderr, without colours.
 
     :param namespace: where; None: in the namespace of the tests.
     :param typed: input that is typed at the start; the terminal does not echo it.
-    :raises TimeoutError: the command was killed after *timeout* seconds.
     """
     main, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
@@ -52,24 +48,21 @@ def on_terminal(
     os.close(terminal)
     try:
         os.write(main, typed.encode())
-        text = _read(main, time.monotonic() + timeout)
-        return Shown(process.wait(timeout=timeout), text)
+        text = _read(main)
+        return Shown(process.wait(), text)
     finally:
         process.kill()
         process.wait()
         os.close(main)
 
 
-def _read(main: int, deadline: float) -> str:
+def _read(main: int) -> str:
     """Read until the last process has closed the terminal."""
     content = b""
-    while time.monotonic() < deadline:
-        if not select.select([main], [], [], 0.1)[0]:
-            continue
+    while True:
         try:
             content += os.read(main, 65536)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
             return content.decode().replace("\r\n", "\n")
-    raise TimeoutError(content.decode())

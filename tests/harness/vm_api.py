@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.harness.guest import METADATA_IP, Reply
 from tests.harness.netns import Namespace
-from tests.harness.poll import PATIENCE
+from tests.harness.poll import DEADLINE
 
 TTL = "X-dfmeta-token-ttl-seconds"
 TOKEN = "X-dfmeta-token"  # a header's name
@@ -36,7 +36,7 @@ class Connection:
         namespace: Namespace,
         *,
         low: bool = True,
-        timeout: float = 30,
+        timeout: float = DEADLINE,
         host: str = METADATA_IP,
         device: str = "",
     ) -> None:
@@ -44,7 +44,7 @@ class Connection:
         if device:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.socket.settimeout(timeout * PATIENCE)
+        self.socket.settimeout(timeout)
         if low:
             bind(self.socket)
         self.socket.connect((host, 80))

@@ -18,7 +18,7 @@ from tests.harness import netns
 from tests.harness.closing import Closing
 from tests.harness.guest import METADATA_IP
 from tests.harness.netns import ROOT
-from tests.harness.poll import PATIENCE, wait_for
+from tests.harness.poll import DEADLINE, wait_for
 from tests.host.e2e.container_vm import ContainerVm
 
 UNPACKED = ROOT / ".cache" / "containers"
@@ -105,7 +105,7 @@ class Runtime(Closing):
             children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
             self.pid = children.read_text(encoding="ascii").split()[0]
             # unshare(1) ignores SIGTERM. It ends with the last process of the namespace.
-            self._stack.callback(holder.wait, 10 * PATIENCE)
+            self._stack.callback(holder.wait, DEADLINE)
             self._stack.callback(os.kill, int(self.pid), signal.SIGKILL)
             plugin = vm.config(network=network, name=None, cniVersion=None)
             self.write(
