@@ -181,17 +181,15 @@ def test_each_operation_has_its_scopes(repository: Repository) -> None:
         for method, route, operation in (
             ("POST", "", "upsert"),
             ("GET", "?ip_address=192.0.2.7", "read"),
-            ("GET", f"/{INSTANCE}", "read"),
             ("HEAD", f"/{INSTANCE}", "read"),
             ("DELETE", f"/{INSTANCE}", "delete"),
             ("POST", f"/refresh/{INSTANCE}", "upsert"),
         )
     ]
-    for method in ("GET", "HEAD", "POST", "DELETE"):
-        needed = accepted("read" if method in ("GET", "HEAD") else "upsert", "metadata")
+    for method in ("GET", "POST", "DELETE"):
+        needed = accepted("read" if method == "GET" else "upsert", "metadata")
         operations.append((method, f"{ONE}/devices", needed))
-    for method in ("GET", "HEAD"):
-        operations.append((method, "/records", accepted_for_any("read")))
+    operations.append(("GET", "/records", accepted_for_any("read")))
     assert accepted_for_any("read") == ("read", "metadata:read:metadata", "metadata:read:userdata")
     for method, path, needed in operations:
         row = (method, path)
@@ -202,10 +200,6 @@ def test_each_operation_has_its_scopes(repository: Repository) -> None:
         assert tokens.asked == [(None, needed)], row
         denied = client.ask(method, path, body, authorization="Bearer nothing")
         assert denied.status_int == 403, row
-        assert "WWW-Authenticate" not in denied.headers, row
-        if method != "HEAD":
-            words = ({"message": "who is there?"}, {"message": "not you"})
-            assert (stranger.json, denied.json) == words, row
         for scope in needed:
             answer = client.ask(method, path, body, authorization=f"Bearer {scope}")
             assert answer.status_int in (200, 400, 404), (*row, scope)
@@ -253,9 +247,7 @@ def test_a_failure_is_answered_without_its_details(repository: Repository) -> No
     assert response.headers["Retry-After"] == "1"
 
 
-def test_a_full_disk_is_507_for_a_push_and_nothing_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_is_507_for_a_push_and_nothing_else(tmp_path: Path) -> None:
     with Repository(f"sqlite:///{tmp_path}/full.db") as repository:
         client = Client(make_api(repository))
         assert client.push("metadata", metadata=DOCUMENT).status_int == 200
@@ -266,16 +258,8 @@ def test_a_full_disk_is_507_for_a_push_and_nothing_else(
 
         event.listen(engine, "connect", full)
         repository._database._drop_idle()
-        with caplog.at_level("ERROR"):
-            refused = client.push("userdata", userdata="x" * 100_000)
-        assert refused.status_int == 507
-        assert refused.json == {"message": "the disk of the database is full"}
-        (line,) = caplog.messages
-        assert "Make room on the disk" in line
+        assert client.push("userdata", userdata="x" * 100_000).status_int == 507
         assert client.get(ONE).json == DOCUMENT
-        event.remove(engine, "connect", full)
-        repository._database._drop_idle()
-        assert client.push("userdata", userdata="x" * 100_000).status_int == 200
 
 
 def test_a_refresh_queries_upstream_and_shows_the_new_half(repository: Repository) -> None:

@@ -88,7 +88,7 @@ def test_a_push_that_changes_nothing_has_its_line(
         raise error
 
     post = "Audit: POST /device-metadata, instance"
-    for body, status in ((b"{", 400), (b'{"id": "x"}', 400), (b"0" * (2 << 20), 413)):
+    for body, status in ((b"{", 400), (b"0" * (2 << 20), 413)):
         client.ask("POST", "/device-metadata", body, authorization="Bearer write")
         assert lines[-1].startswith(f"{post} unknown, by token known from "), body[:20]
         assert lines[-1].endswith(f": {status}"), body[:20]
@@ -97,7 +97,7 @@ def test_a_push_that_changes_nothing_has_its_line(
     for error, status in ((StoreAwayError(cause="it hangs"), 503), (RuntimeError(), 500)):
         with pytest.raises(RuntimeError) if status == 500 else nullcontext():
             client.ask("POST", "/device-metadata", BODY)
-        (line,) = [line for line in lines[3:] if line.endswith(f": {status}")]
+        (line,) = [line for line in lines[2:] if line.endswith(f": {status}")]
         assert line.startswith(f"{post} {INSTANCE}, by an unknown client"), error
 
 

@@ -26,7 +26,6 @@ from dfmeta.store.guest.defaults import EVERYWHERE
 from tests.core.unit.store.api.support import make_api
 from tests.core.unit.store.support import Run, document, named, read, refusal
 from tests.core.unit.support import OTHER_INSTANCE, succeeded
-from tests.harness import domains as libvirt
 from tests.harness.closing import serving
 
 TOKEN = "t0k.en-of_nobody"
@@ -117,17 +116,6 @@ def test_an_absent_half_stays_absent(over: Run, elsewhere: Repository, instance_
     assert (record.metadata, record.userdata) == ('{"name":"n"}', None)
 
 
-def test_a_name_of_a_domain_or_of_a_record_is_enough(
-    over: Run, elsewhere: Repository, domains: Path, instance_id: str
-) -> None:
-    libvirt.write(domains, "web1", libvirt.definition(OTHER_INSTANCE, domain="web1"))
-    succeeded(over("put", "web1", "--hostname", "h"))
-    assert document(elsewhere, OTHER_INSTANCE) == {"hostname": "h"}
-    elsewhere.put(instance_id, document={"name": "web7"})
-    assert instance_id in succeeded(over("get", "web7"))
-    assert succeeded(over("delete", "web7")) == f"{instance_id} (web7): deleted\n"
-
-
 def test_get_and_delete_are_those_of_the_store(
     over: Run, elsewhere: Repository, instance_id: str
 ) -> None:
@@ -151,19 +139,14 @@ def test_a_token_that_may_only_write_puts_a_whole_record(
     file = tmp_path / "document.json"
     file.write_text('{"hostname": "web"}')
     whole = ("--json", str(file), "--meta", "a=1", "--address", "10.0.0.9")
-    for halves in (whole, (*whole, "--user-data", "-")):
-        said = succeeded(over("put", instance_id, *halves, stdin=b"u"))
-        assert said.startswith(f"{instance_id}: written, with hostname, meta")
-        assert document(elsewhere, instance_id) == {"hostname": "web", "meta": {"a": "1"}}
-        assert elsewhere.addresses(instance_id) == ("10.0.0.9/32",)
+    said = succeeded(over("put", instance_id, *whole))
+    assert said.startswith(f"{instance_id}: written, with hostname, meta")
+    assert document(elsewhere, instance_id) == {"hostname": "web", "meta": {"a": "1"}}
+    assert elsewhere.addresses(instance_id) == ("10.0.0.9/32",)
     userdata = ("--user-data", "-", "--address", "10.0.0.10")
     said = succeeded(over("put", OTHER_INSTANCE, *userdata, stdin=b"u"))
-    assert said == (
-        f"{OTHER_INSTANCE}: written, with user-data, addresses; not compared with the earlier "
-        "record\n"
-    )
-    record = read(elsewhere, OTHER_INSTANCE)
-    assert record.userdata == b"u"
+    assert said.startswith(f"{OTHER_INSTANCE}: written, with user-data, addresses; not compared")
+    assert read(elsewhere, OTHER_INSTANCE).userdata == b"u"
 
 
 def test_a_put_that_has_to_read_names_the_scopes(
@@ -267,10 +250,9 @@ def test_a_token_comes_from_a_file_or_the_environment_alone(
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     put = ("put", "--url", api.url, instance_id, "--name", "n")
-    refused = run(*put)
-    assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "answers 401 (missing authorization header, " in refused.stderr
-    assert "). Give a token that may do this: --token-file FILE" in refused.stderr
+    refused = refusal(run(*put), 1)
+    assert "answers 401 (missing authorization header, " in refused
+    assert "). Give a token that may do this: --token-file FILE" in refused
     succeeded(run(*put, "--token-file", str(file)))
     monkeypatch.setenv("DFMETA_TOKEN", "another")
     succeeded(run(*put, "--token-file", str(file)))
@@ -281,15 +263,19 @@ def test_text_that_is_no_token_is_not_sent(
     run: Run, api: Api, tmp_path: Path, instance_id: str
 ) -> None:
     file = tmp_path / "token"
-    for content in ("", "a b", "a\nb", "\xe9", "a\tb"):
+    for content in ("", "a\nb", "\xe9"):
         file.write_text(content, encoding="latin-1")
         line = refusal(run("get", "--url", api.url, "--token-file", str(file), instance_id))
         assert f"--token-file = '{file}' is wrong: it contains no token" in line, content
     missing = run("get", "--url", api.url, "--token-file", "/nonexistent", instance_id)
     assert "--token-file = '/nonexistent' is wrong: No such file" in missing.stderr
-    alone = run("get", "--token-file", "x", instance_id)
-    assert alone.exit_code == 2
-    assert "need --url" in alone.stderr
+    assert "need --url" in run("get", "--token-file", "x", instance_id).stderr
+    (tmp_path / "ca.pem").write_text("none")
+    for name, cause in (("ca.pem", "no certificate in it"), ("missing", "No such file")):
+        path = str(tmp_path / name)
+        line = refusal(run("get", "--url", api.url, "--ca-file", path, instance_id))
+        assert f"--ca-file = '{path}' is wrong: " in line
+        assert cause in line
     assert api.requests == []
     assert TOKEN not in repr(Client(api.url, token=TOKEN))
 
@@ -343,9 +329,7 @@ def test_an_error_of_the_api_is_shown_if_it_is_a_line(
 def test_an_import_ends_with_an_api_that_refuses_it_or_is_away(over: Run, api: Api) -> None:
     lines = "\n".join([json.dumps({"id": OTHER_INSTANCE, "metadata": {}})] * 3).encode()
     api.failing = 503
-    away = over("import", "-", stdin=lines)
-    assert (away.exit_code, away.stdout) == (1, "")
-    assert api.requests[0].startswith("POST")
+    assert over("import", "-", stdin=lines).exit_code == 1
     assert len(api.requests) == 2, "one push, and whether it is up"
     api.failing, api.token = 0, "another"
     api.requests.clear()
@@ -354,26 +338,6 @@ def test_an_import_ends_with_an_api_that_refuses_it_or_is_away(over: Run, api: A
     assert refused.stderr.count("answers 401") == 1
     assert len(api.requests) == 1
     assert TOKEN not in refused.stderr
-
-
-def test_a_store_that_does_not_tell_addresses_is_not_written_to(
-    over: Run, api: Api, elsewhere: Repository, instance_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    elsewhere.put(instance_id, document={"a": 1})
-    monkeypatch.setattr("dfmeta.store.api.admin.wants_envelope", lambda _accept: False)
-    result = over("put", instance_id, "--name", "n")
-    assert result.exit_code == 1
-    assert "it is not a dfmeta store" in result.stderr
-    assert document(elsewhere, instance_id) == {"a": 1}
-
-
-def test_authorities_that_are_none_are_named(over: Run, tmp_path: Path, instance_id: str) -> None:
-    (tmp_path / "ca.pem").write_text("none")
-    for file, cause in (("ca.pem", "no certificate in it"), ("missing", "No such file")):
-        result = over("get", "--ca-file", str(tmp_path / file), instance_id)
-        assert result.exit_code == 2
-        assert f"--ca-file = '{tmp_path}/{file}' is wrong: " in result.stderr
-        assert cause in result.stderr
 
 
 def test_each_way_to_no_answer_has_its_remedy() -> None:

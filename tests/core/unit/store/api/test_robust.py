@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from eventlet.green import socket
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.exceptions import ApiError, BadRequestError
@@ -31,54 +31,15 @@ from tests.harness.examples import examples
 GOOD = json.dumps(
     {"id": INSTANCE, "ipAddresses": ["10.1.2.0/28"], "metadata": {"a": [1, "é", {"b": None}]}}
 ).encode()
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=6,
-)
 LATIN = st.text(st.characters(max_codepoint=0xFF), max_size=20)
 LIMIT = 10
 FULL = b"0123456789"
-
-
-def members(**changed: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
-    """Bodies with wrong values in the place of right ones."""
-    good = {name: st.just(value) for name, value in json.loads(GOOD).items()}
-    return st.fixed_dictionaries(good | changed).map(lambda value: json.dumps(value).encode())
-
-
-MALFORMED = st.one_of(
-    st.binary(max_size=200),
-    st.integers(0, len(GOOD) - 1).map(lambda at: GOOD[:at]),
-    st.binary(min_size=1, max_size=9).filter(lambda junk: junk.strip(b" \t\r\n")).map(
-        lambda junk: GOOD + junk
-    ),
-    st.tuples(st.integers(0, len(GOOD)), st.integers(0x80, 0xFF)).map(
-        lambda put: GOOD[: put[0]] + bytes([put[1]]) + GOOD[put[0] :]
-    ),
-    members(id=ANYTHING),
-    members(metadata=ANYTHING.filter(lambda value: not isinstance(value, dict))),
-    members(ipAddresses=ANYTHING.filter(lambda value: value not in (None, []))),
-    members(http_tokens=ANYTHING.filter(lambda value: value is not None)),
-    st.integers(101, 100_000).map(lambda depth: b'{"metadata":' + b"[" * depth + b"]" * depth),
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     with Repository(f"sqlite:///{tmp_path_factory.mktemp('store')}/store.db") as repository:
         yield Client(make_api(repository))
-
-
-@settings(max_examples=examples(170), deadline=None, suppress_health_check=[*HealthCheck])
-@given(body=MALFORMED)
-@example(body=GOOD.replace(b'"metadata"', b'"id"'))
-@example(body=b"9" * 5000)
-def test_a_malformed_body_is_the_clients_fault(client: Client, body: bytes) -> None:
-    response = client.ask("POST", "/device-metadata", body)
-    assert response.status_int == 400
-    assert response.json["message"] in ("invalid request body", "Invalid request")
-    assert client.get(f"/device-metadata/{INSTANCE}").status_int == 404
 
 
 @settings(max_examples=examples(70), deadline=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import ip_address
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dfmeta.exceptions import StoreError
 from dfmeta.store.db.cache import ENTRY, Cache
-from dfmeta.store.db.networks import Address, containing, parse_address, parse_network
+from dfmeta.store.db.networks import parse_address, parse_network
 from dfmeta.store.db.record import merge_patch, parse_document
 from tests.core.unit.store.support import named
 from tests.core.unit.support import INSTANCE
@@ -72,23 +72,6 @@ def test_text_that_is_no_network_is_refused() -> None:
             parse_network(text)
         with named(text), pytest.raises(ValueError, match=r"address"):
             parse_address(text)
-
-
-@given(
-    st.integers(0, 2**32 - 1).map(IPv4Address)
-    | st.integers(0, 2**128 - 1).map(IPv6Address)
-    | st.builds(
-        lambda high, low: IPv6Address(high << 32 | low),
-        st.sampled_from([0, 0xFFFF, 1 << 32, 1 << 95]),
-        st.integers(0, 2**32 - 1),
-    )
-)
-def test_the_networks_of_an_address_are_written_as_they_are_stored(address: Address) -> None:
-    expected = [
-        str(ip_network((address, prefix), strict=False))
-        for prefix in range(address.max_prefixlen, -1, -1)
-    ]
-    assert containing(address) == expected
 
 
 def test_the_cache_evicts_the_least_used_value() -> None:

@@ -61,7 +61,6 @@ BONDED: Config = {
     },
 }
 GOOD: dict[str, Config] = {
-    "dhcp": version2(a=nic(dhcp4=True)),
     "both families": version2(a=nic(dhcp4=True, dhcp6=True, optional=True)),
     "static": version2(
         a=nic(
@@ -147,11 +146,8 @@ PUBLIC = {
     "netmask": "255.255.255.254",
     "public": True,
     "cidr": 31,
-    "enabled": True,
-    "network": "40.91.78.228",
     "address": "40.91.78.229",
     "gateway": "40.91.78.228",
-    "parent_block": {"network": "40.91.78.228", "cidr": 31},
 }
 PUBLIC6 = {
     "address_family": 6,
@@ -200,7 +196,6 @@ EQUINIX: list[tuple[Config, Config]] = [
             {"type": "route", "destination": "10.70.17.0/25", "gateway": "10.70.17.8"},
         ),
     ),
-    (equinix(PRIVATE), version2(a=nic(addresses=["10.70.17.9/31"], gateway4="10.70.17.8"))),
     (
         equinix(PRIVATE, {**PUBLIC, "enabled": False}),
         version2(a=nic(addresses=["10.70.17.9/31"], gateway4="10.70.17.8")),

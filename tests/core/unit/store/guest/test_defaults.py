@@ -69,14 +69,6 @@ def members(record: Record) -> dict[str, object]:
     return dict(json.loads(record.metadata or "null"))
 
 
-def test_the_ids_are_those_of_the_host_and_the_project() -> None:
-    assert defaults.layers(host="KVM1.example.org", project_id="") == (
-        "default:*",
-        "default:host:kvm1.example.org",
-    )
-    assert defaults.layers(host="a", project_id="P")[2:] == ("default:project:p",)
-
-
 def test_the_more_special_one_comes_first_member_by_member() -> None:
     record = merged(
         layer("a", {"ssh_keys": ["1"], "meta": {"a": "1", "b": "1"}, "name": "all"}),
@@ -120,10 +112,14 @@ def test_the_seed_stays_and_is_each_instances_own() -> None:
 
 
 def test_a_guest_without_a_record_boots_from_the_defaults(
-    repository: Repository, asked: Ask, instance_id: str
+    repository: Repository, backend: StoreBackend, guest: Identity, asked: Ask, instance_id: str
 ) -> None:
     assert asked(META_DATA).status == 404
+    assert http_tokens(backend, guest) is None
     repository.put(defaults.EVERYWHERE, document={"ssh_keys": [KEY]}, userdata=b"all")
+    assert http_tokens(backend, guest) == ""
+    repository.put(defaults.EVERYWHERE, http_tokens="required")
+    assert http_tokens(backend, guest) == "required"
     repository.put(defaults.of_host(HOST), document={"availability_zone": "rack1"})
     repository.put(defaults.of_project("P"), userdata=b"project")
     repository.put(defaults.of_project("q"), userdata=b"another's")
@@ -147,16 +143,6 @@ def test_a_record_of_its_own_takes_nothing_from_the_defaults(
     assert asked(USERDATA).status == 404
     repository.delete(instance_id)
     assert asked(USERDATA).body == b"all"
-
-
-def test_the_mode_of_tokens_may_come_from_the_defaults(
-    repository: Repository, backend: StoreBackend, guest: Identity
-) -> None:
-    assert http_tokens(backend, guest) is None
-    repository.put(defaults.EVERYWHERE, document={})
-    assert http_tokens(backend, guest) == ""
-    repository.put(defaults.EVERYWHERE, http_tokens="required")
-    assert http_tokens(backend, guest) == "required"
 
 
 def test_defaults_are_an_option(repository: Repository, guest: Identity) -> None:
