@@ -40,7 +40,6 @@ def upstreams() -> Iterator[Callable[..., Upstream]]:
 
 @pytest.fixture
 def upstream(upstreams: Callable[..., Upstream]) -> Upstream:
-    """A server that answers each request well."""
     return upstreams()
 
 
@@ -68,26 +67,22 @@ def one_round(monkeypatch: pytest.MonkeyPatch, backend: object) -> None:
 
 
 def get(path: str = "/openstack/latest/meta_data.json", **fields: Any) -> GuestRequest:
-    """A guest's request for its metadata."""
     return GuestRequest("GET", path, guest_ip="10.0.0.5", **fields)
 
 
 def ask(
     backend: NovaBackend, request: GuestRequest | None = None, seconds: float = AMPLE
 ) -> Answer:
-    """Ask as the guest of these tests."""
     return backend.answer(request or get(), IDENTITY, deadline=clock.now() + seconds)
 
 
 def nowhere() -> HttpHost:
-    """An address that refuses connections."""
     gone = Upstream()
     gone.stop()
     return gone.host
 
 
 def answering(head: str, body: bytes = b"") -> bytes:
-    """An answer with a length."""
     return f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 from dfmeta.cli import ctl
@@ -70,20 +69,6 @@ def test_malformed_command_line_is_one_line_after_its_usage(dfmeta: Callable[...
         assert (status, usage[:13], last[:8]) == (2, "Usage: dfmeta", "dfmeta: "), words
         assert said in last
         assert last.endswith(" [wrong-usage]")
-
-
-def command_lines(
-    group: click.Group = ctl.cli, before: tuple[str, ...] = ()
-) -> Iterator[tuple[str, ...]]:
-    """``dfmeta`` itself, and each of its commands, groups included."""
-    yield before
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        if isinstance(command, click.Group):
-            yield from command_lines(command, (*before, name))
-        else:
-            yield (*before, name)
 
 
 @pytest.mark.parametrize("module", [daemon, central], ids=["agent", "store"])

@@ -52,7 +52,6 @@ def rig(rig: Rig) -> Iterator[Rig]:
 
 @pytest.fixture
 def waiting() -> Rig:
-    """A port whose instance is not known yet."""
     rig = Rig()
     rig.registry.set_port(port(instance=""))
     return rig.connect()

@@ -71,7 +71,6 @@ def both_bridges(guest: Guest, keys: MetaKeys) -> dict[str, list[Flow]]:
 
 
 def of(bridge: str, purpose: AnyPurpose, number: int = NUMBER) -> Flow:
-    """The flow of one address of :data:`HERE`."""
     keys = scheme()
     known = KNOWN[number]
     flows = (

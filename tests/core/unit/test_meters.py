@@ -63,7 +63,6 @@ def uses(rig: Rig, meter: int) -> None:
 
 
 def foreign(rig: Rig) -> list[int]:
-    """Cookies of the flows that are not ours."""
     return [mod.cookie for mod in rig.switch.flows if mod.cookie == 0x99]
 
 

@@ -11,8 +11,6 @@ from dfmeta import metrics
 
 
 class Collected(CollectorRegistry):
-    """Families as a registry."""
-
     def __init__(self, families: list[metrics.Metric]) -> None:
         super().__init__()
         self._families = families
@@ -22,7 +20,6 @@ class Collected(CollectorRegistry):
 
 
 def written(families: list[metrics.Metric]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Samples as a scrape sees them."""
     text = generate_latest(Collected(families)).decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value

@@ -47,7 +47,6 @@ LINK = {
 
 
 def nova(*links: dict[str, Any], **members: Any) -> dict[str, Any]:
-    """A document of Nova's with further links."""
     found = copy.deepcopy(NOVA)
     found["links"] += links
     return {**found, **members}

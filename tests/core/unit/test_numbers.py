@@ -30,8 +30,6 @@ HERE, THERE = Endpoint(13), Endpoint(14)
 
 
 class Ovsdb:
-    """Is asked questions, and answers when a test says so."""
-
     def __init__(self) -> None:
         self.asked = 0
         self.late = False
@@ -49,7 +47,6 @@ class Ovsdb:
 
 @pytest.fixture
 def ovsdb(rig: Rig) -> Ovsdb:
-    """Says late what it knows, from now on."""
     one = Ovsdb()
     one.late, one.rig, rig.ask = True, rig, one.ask
     return one
@@ -64,7 +61,6 @@ def rig() -> Rig:
 
 
 def served(rig: Rig) -> dict[int, str]:
-    """Number → instance, as requests are answered."""
     certain = filter(rig.registry.certain, rig.registry.endpoints())
     found = {at.ofport: rig.registry.identity(at) for at in certain}
     return {ofport: one.instance_id for ofport, one in found.items() if one is not None}
@@ -82,7 +78,6 @@ def say(rig: Rig, reason: int, number: int, name: bytes, mac: bytes = bytes(6)) 
 
 
 def claimed(rig: Rig) -> Claim:
-    """A connection of the first guest."""
     claim = claim_of(rig.registry, HERE)
     assert rig.registry.holds(claim)
     return claim

@@ -38,12 +38,10 @@ ACCOUNT = {
 
 
 def told(conf: cfg.ConfigOpts) -> Any:
-    """A document, as it comes out of the listener."""
     return json.loads(json.dumps(values.document(conf, CHEAP)))
 
 
 def rows(conf: cfg.ConfigOpts) -> dict[str, dict[str, Any]]:
-    """``[group] option`` → its row."""
     return {f"[{one['group']}] {one['option']}": one for one in told(conf)["options"]}
 
 

@@ -144,8 +144,6 @@ def test_the_bridges_guests_and_its_tap_are_read(watcher: OvsdbWatcher) -> None:
 
 
 class Counting:
-    """Rows of Port that count how often one is asked for."""
-
     def __init__(self, rows: dict[str, Any]) -> None:
         self.rows, self.asked = rows, 0
 
@@ -207,8 +205,6 @@ def test_an_interface_that_changes_its_port_stays_a_guest(
 
 
 class Session:
-    """The IDL's session, and its notices."""
-
     def __init__(self) -> None:
         self.number, self.notices = 1, list[Any]()
         self._session = SimpleNamespace(get_seqno=lambda: self.number)
@@ -268,8 +264,6 @@ def test_repeated_update_is_delivered_once(watcher: OvsdbWatcher) -> None:
 
 
 class Wire:
-    """A session to OVSDB whose messages a test hands over."""
-
     def __init__(self) -> None:
         self.number = 1
         self.rpc: Any = None
@@ -292,14 +286,11 @@ class Wire:
 
 @pytest.fixture
 def wire() -> Wire:
-    """What the IDL of :func:`noticing` goes by."""
     return Wire()
 
 
 @pytest.fixture
 def noticing(monkeypatch: pytest.MonkeyPatch, wire: Wire) -> Any:
-    """An IDL that hears of changes, without its parts."""
-
     def init(self: Any, _remote: str, _helper: Any) -> None:
         self._session, self.state = wire, Idl.IDL_S_MONITORING
 
@@ -310,7 +301,6 @@ def noticing(monkeypatch: pytest.MonkeyPatch, wire: Wire) -> Any:
 
 
 def answers(watcher: OvsdbWatcher) -> list[int]:
-    """Questions that are answered."""
     return [update.answered for update in watcher._updates if update.answered]
 
 

@@ -74,30 +74,28 @@ class World:
             attachments=attachments,
         )
 
+    def exchange(self, request: GuestRequest, **values: Any) -> Exchange:
+        known: dict[str, Any] = {
+            "claim": self.claim,
+            "deadline": clock.now() + AMPLE,
+            "turn": lambda _deadline: True,
+            "read": lambda _most: b"",
+            "limit_hops": self.hops.append,
+            "source_port": lambda: 700,
+        }
+        return Exchange(request=request, **known | values)
+
     def ask(
-        self,
-        method: str,
-        path: str,
-        body: bytes = b"",
-        *,
-        source: int = 700,
-        read: Any = None,
-        **headers: str,
+        self, method: str, path: str, body: bytes = b"", *, source: int = 700, **headers: str
     ) -> tuple[int, bytes]:
-        given: list[Any] = []
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         named |= {"content-length": str(len(body))} if body else {}
-        path, _mark, query = path.partition("?")
-        exchange = Exchange(
-            claim=self.claim,
-            request=GuestRequest(method, path, query, named),
-            deadline=clock.now() + AMPLE,
-            turn=lambda _deadline: True,
-            read=read or (lambda most: body[:most]),
-            limit_hops=self.hops.append,
-            source_port=lambda: source,
-        )
-        face = Face(self.application.answer)
+        request = GuestRequest(method, path, headers=named)
+        return self.answer(request, read=lambda most: body[:most], source_port=lambda: source)
+
+    def answer(self, request: GuestRequest, **values: Any) -> tuple[int, bytes]:
+        given: list[Any] = []
+        face, exchange = Face(self.application.answer), self.exchange(request, **values)
         answer = b"".join(face({EXCHANGE: exchange}, lambda *values: given.extend(values)))
         return int(given[0].split()[0]), answer
 
@@ -163,15 +161,16 @@ def test_a_body_that_is_too_large_is_413(world: World) -> None:
         assert most == 8192
         raise BadRequestError(status=413, reason="body", cause="too large")
 
-    headers = {"x_dfmeta_token": world.token(), "content_length": "9999"}
-    status, answer = world.ask("PUT", f"/dfmeta/v1{PATH}", read=read, **headers)
+    headers = {"x-dfmeta-token": world.token(), "content-length": "9999"}
+    request = GuestRequest("PUT", f"/dfmeta/v1{PATH}", headers=headers)
+    status, answer = world.answer(request, read=read)
     assert (status, json.loads(answer)["error"]) == (413, "too_large")
 
     def late(most: int) -> bytes:
         raise BadRequestError(status=408, reason="body_timeout", cause="late")
 
     with pytest.raises(BadRequestError):
-        world.ask("PUT", f"/dfmeta/v1{PATH}", read=late, **headers)
+        world.answer(request, read=late)
 
 
 def test_a_guest_that_changes_while_the_engine_works_gets_no_answer(world: World) -> None:
@@ -186,20 +185,11 @@ def test_a_guest_that_changes_while_the_engine_works_gets_no_answer(world: World
     with pytest.raises(Abandoned):
         world.ask("GET", f"/dfmeta/v1{PATH}", x_dfmeta_token=token)
     # And before it is asked.
+    request = GuestRequest("GET", f"/dfmeta/v1{PATH}")
     with pytest.raises(Abandoned):
-        world.local.answer(
-            Exchange(
-                claim=world.claim,
-                request=GuestRequest("GET", f"/dfmeta/v1{PATH}"),
-                deadline=0,
-                turn=lambda _deadline: True,
-                read=lambda _most: b"",
-                limit_hops=world.hops.append,
-            )
-        )
+        world.local.answer(world.exchange(request))
     assert not world.local.allows(world.claim)
     assert not world.local.allows_at(HERE)
-    request = GuestRequest("GET", f"/dfmeta/v1{PATH}")
     assert world.local.of_worker(HERE, world.claim.identity.incarnation, request, 700) is None
 
 
@@ -207,14 +197,7 @@ def test_worker_whose_daemon_is_silent_answers_503() -> None:
     one, _other = socket.socketpair()
     silent = RemoteAttachments(Pipe(one), quota=10)
     world = World()
-    exchange = Exchange(
-        claim=world.claim,
-        request=GuestRequest("GET", "/dfmeta/v1/status"),
-        deadline=0,
-        turn=lambda _deadline: True,
-        read=lambda _most: b"",
-        limit_hops=world.hops.append,
-    )
+    exchange = world.exchange(GuestRequest("GET", "/dfmeta/v1/status"), deadline=0)
     assert not silent.allows(world.claim)
     for answer in (silent.refuse(exchange), silent.answer(exchange)):
         assert answer is not None

@@ -29,8 +29,6 @@ STEPS = st.one_of(st.just(0.0), st.floats(0, 0.5), st.floats(0, 30), st.floats(0
 
 
 class World:
-    """A limiter and its clock."""
-
     def __init__(self, settings: RateSettings = ON) -> None:
         self.now = 1000.0
         self.limiter = RateLimiter(settings, clock=lambda: self.now)
@@ -40,14 +38,6 @@ class World:
 
     def ask_at_once(self, count: int) -> list[Verdict]:
         return [self.ask() for _ in range(count)]
-
-    def ask_in_turn(self, count: int) -> list[Verdict]:
-        """Ask as cloud-init does: each after the answer to the one before."""
-        verdicts = []
-        for _ in range(count):
-            verdicts.append(self.ask())
-            self.now += verdicts[-1].delay
-        return verdicts
 
 
 @pytest.fixture

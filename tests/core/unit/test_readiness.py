@@ -18,8 +18,6 @@ GROUP = SimpleNamespace(integration_bridge="br-lan", ovsdb_connection="unix:/db.
 
 
 class World:
-    """Parts that can be missing, and a clock."""
-
     def __init__(self) -> None:
         self.now = 1000.0
         self.gone: set[str] = set()
@@ -30,7 +28,6 @@ class World:
         self.log = ReadinessLog(health, why, clock=lambda: self.now)
 
     def passes(self, seconds: float, *gone: str) -> None:
-        """Look each second."""
         self.gone = set(gone)
         for _ in range(int(seconds)):
             self.log.look()

@@ -25,7 +25,6 @@ GUESTS = guests(SLOTS, SLOTS6)
 
 
 def of(purpose: Purpose, version: int = 4) -> Flow:
-    """That flow of one address at :data:`HERE`."""
     known, slot = (address(), 1) if version == 4 else (address6(), SLOT6 + 1)
     flows = address_flows(HERE, known, slot=slot, tap=TAP6)
     return next(flow for flow in flows if flow.purpose is purpose)

@@ -28,8 +28,6 @@ def claim(endpoint: Endpoint = HERE, incarnation: int = 1) -> Claim:
 
 
 class World:
-    """A record whose clock a test moves."""
-
     def __init__(self, **options: Any) -> None:
         self.now = 1000.0
         self.recent = Recent(clock=lambda: self.now, **options)

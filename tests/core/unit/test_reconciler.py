@@ -105,7 +105,6 @@ def test_address_flow_with_a_source_that_is_no_key_is_removed(rig: Rig) -> None:
 
 
 def with_source(flow: Flow, key: str) -> Flow:
-    """An address flow that gives its frames another source."""
     return replace(
         flow,
         actions=tuple(
@@ -188,14 +187,11 @@ def crowd(count: int) -> Rig:
 
 
 class Hasty(hub.Turns):
-    """Gives way at every occasion, and lets a test look in."""
-
     def __init__(self, look: Callable[[], object]) -> None:
         super().__init__(0.0, clock=lambda: 0.0)
         self._look = look
 
     def give_way(self) -> bool:
-        """Give way, and look."""
         self._look()
         return super().give_way()
 

@@ -11,8 +11,6 @@ ONE, TWO = Endpoint(1), Endpoint(2)
 
 
 class World:
-    """Refusals at a time that a test says."""
-
     now = 1000.0
 
     def __init__(self) -> None:

@@ -51,7 +51,6 @@ PLACED += [(slot, one) for slot in SLOTS6 for one in ADDRESSES6]
 
 
 def slots_of(one: GuestAddress) -> Sequence[int]:
-    """The slots of its version."""
     return IN_PORT.slots(one.ip.version)
 
 
@@ -182,7 +181,6 @@ class Ports(RuleBasedStateMachine):
 
     @rule()
     def answer(self) -> None:
-        """OVSDB has told of all that it knows."""
         self.doubted.clear()
         self.registry.answered(self.asked)
 
@@ -369,7 +367,6 @@ def test_one_version_takes_no_slot_of_the_other(registry: Registry) -> None:
 
 
 def accepted(registry: Registry, found: Learned, now: float = 0.0) -> Learned:
-    """A connection of that address has been accepted, and has ended."""
     for change in (1, -1):
         registry.count_connections(HERE, found.slot, found.epoch, change, now)
     return found

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dfmeta.flows.key import PREFIX6
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.host_wide import HostWide
-from dfmeta.model import Endpoint, GuestAddress, Identity, MetaIds, Port, PortState
+from dfmeta.model import Endpoint, GuestAddress, Identity, MetaIds, Port
 from dfmeta.registry import REST, Claim, Phase, Registry
 from dfmeta.state import Holder
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, address6, first_numbers, port
@@ -85,7 +85,6 @@ class Ports(RuleBasedStateMachine):
         self.registry.subscribe(self.apply, Phase.FLOWS)
         self.firsts: dict[str, MetaIds] = {}
         self.claims: list[tuple[Claim, Port]] = []
-        self.broken: list[Claim] = []
         self.open: list[Claim] = []
 
     def clock(self) -> float:
@@ -178,7 +177,6 @@ class Ports(RuleBasedStateMachine):
         assert self.registry.identity(self.rows[row].endpoint or Endpoint(99)) is before
 
     def write(self) -> None:
-        """The daemon writes what is not written."""
         with self.quiet():
             unwritten = self.registry.unwritten()
         for row, ids in unwritten.items():
@@ -188,7 +186,6 @@ class Ports(RuleBasedStateMachine):
         assert not self.registry.unwritten(), "each of them is written once"
 
     def connection(self, claim: Claim) -> None:
-        """One begins, or ends."""
         if claim in self.open:
             self.registry.closed(claim, self.now)
             self.open.remove(claim)
@@ -252,8 +249,7 @@ class Ports(RuleBasedStateMachine):
 
     @contextmanager
     def quiet(self, but: Endpoint | None = None) -> Iterator[None]:
-        """Expect that no other endpoint loses more than an idle further address, and that only to
-        a port that has no number at all."""
+        """Other endpoints lose idle further addresses at most, to a port without any number."""
         before = {one: self.registry.slots(one) for one in self.registry.endpoints()}
         first = {ip for ids in first_numbers(self.registry).values() for ip in (ids.ip, ids.ip6)}
         yield
@@ -274,14 +270,12 @@ class Ports(RuleBasedStateMachine):
 
     @rule(lost=st.sampled_from([False, False, True]))
     def connection_to_the_switch(self, lost: bool) -> None:
-        """It ends, or there is a new one; flows may be lost with it."""
         self.connected, self.sweep = not self.connected, None
         self.flows = set() if lost else self.flows
 
     @precondition(lambda self: self.connected)
     @rule(at_once=st.booleans())
     def compare(self, at_once: bool) -> None:
-        """A comparison of all flows begins or ends."""
         if self.sweep is None:
             self.sweep = self.registry.allotment.begin_sweep(), set(self.flows)
             if not at_once:
@@ -306,8 +300,7 @@ class Ports(RuleBasedStateMachine):
         ),
     )
     def start_again(self, data: st.DataObject, changed: bool, odd: InFlow | None) -> None:
-        """Start the daemon again, possibly with another guest at a port than before, and with a
-        flow on the switch that nobody understands."""
+        """Another guest may be at a port, and a flow on the switch that nobody understands."""
         before = self.registry
         written = self.kept_by_a_restart()
         held = {one: before.holder(one) for one in before.endpoints()}
@@ -400,22 +393,6 @@ class Ports(RuleBasedStateMachine):
             assert claim is None or claim.endpoint == flow.endpoint
 
     @invariant()
-    def a_claim_holds_only_for_the_port_that_it_was_made_for(self) -> None:
-        for claim, behind in self.claims:
-            current = self.registry.current(claim)
-            assert self.registry.holds(claim) == (current is not None)
-            if current is not None:
-                assert claim not in self.broken, "what broke once never holds again"
-                assert current is self.registry.identity(claim.endpoint)
-                now = self.registry.port_at(claim.endpoint)
-                assert now == replace(
-                    behind, project_id=current.project_id, meta=self.rows[behind.row].meta
-                )
-                assert self.registry.slots(claim.endpoint)[claim.slot].address == claim.address
-            elif claim not in self.broken:
-                self.broken.append(claim)
-
-    @invariant()
     def no_two_addresses_have_one_number(self) -> None:
         used = [
             (number, endpoint, slot)
@@ -472,19 +449,6 @@ class Ports(RuleBasedStateMachine):
                 for key in filter(None, (ids.ip, ids.ip6)):
                     expected[self.keys.number_of(ip_of(key)) or 0] = endpoint
         assert self.keys.owners == expected
-
-    @invariant()
-    def whoever_has_no_number_waits_and_is_listed(self) -> None:
-        listed = {one.row for one in self.registry.allotment.without()}
-        ids = first_numbers(self.registry)
-        for endpoint in self.registry.endpoints():
-            behind = self.registry.port_at(endpoint)
-            assert behind is not None
-            assert behind.state in (PortState.SERVED, PortState.NO_INSTANCE)
-            # OVSDB has no ids of a tagged subport.
-            if not behind.vid:
-                whole = behind.row in ids and "" not in ids[behind.row]
-                assert (behind.row in listed) == (not whole)
 
 
 def ip_of(key: str) -> IPv4Address | IPv6Address:

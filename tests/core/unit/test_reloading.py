@@ -28,7 +28,6 @@ def repository(tmp_path: Path) -> Repository:
 
 
 def said(caplog: pytest.LogCaptureFixture, changes: Changes) -> list[tuple[str, str]]:
-    """Level and text of what is logged of them."""
     with caplog.at_level(logging.INFO):
         changes.tell(logging.getLogger("test"))
     return [(one.levelname, one.getMessage()) for one in caplog.records]
@@ -85,7 +84,6 @@ def test_names_are_logged_and_no_value(load: Load, caplog: pytest.LogCaptureFixt
 
 
 def reloaded(api: StoreApi, conf: cfg.ConfigOpts) -> Client:
-    """What asks it once another configuration is in force."""
     api.prepare(conf)()
     return Client(api)
 

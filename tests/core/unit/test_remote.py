@@ -28,8 +28,6 @@ FEW = RateSettings(enabled=True, base=Window(1, 1000), burst=Window(1, 1000), to
 
 
 class Store:
-    """A backend that says what a test says."""
-
     name = "store"
 
     def __init__(self) -> None:
@@ -63,8 +61,6 @@ class Store:
 
 
 class World:
-    """A daemon's answers and a worker's end."""
-
     def __init__(self) -> None:
         self.store = Store()
         self.rates = RateLimiter(FEW)

@@ -221,8 +221,6 @@ def test_a_body_has_not_too_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class Wire:
-    """As much of a socket as http.client reads from."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
 
@@ -231,7 +229,6 @@ class Wire:
 
 
 def oracle(data: bytes, method: str) -> tuple[int, list[tuple[str, str]], bytes]:
-    """What http.client makes of it."""
     response = http.client.HTTPResponse(Wire(data), method=method)  # type: ignore[arg-type]  # a part of one
     with contextlib.closing(response):
         response.begin()

@@ -31,10 +31,7 @@ LIST = (26, 0x301)
 
 
 class Kernel:
-    """The kernel's end of a routing socket.
-
-    :param answers: the answers to each request; one without any is acknowledged.
-    """
+    """The kernel's end of a routing socket: a request without an answer is acknowledged."""
 
     def __init__(self, *answers: bytes) -> None:
         self.sent: list[bytes] = []
@@ -60,13 +57,11 @@ class Kernel:
 
 
 def answer(kind: int, flags: int, *, code: int | None = None, body: bytes = b"", of: int) -> bytes:
-    """Return a message of an answer; *code* is the error number, if it has one."""
     content = body if code is None else struct.pack("=i", -code) + body
     return struct.pack("=IHHII", 16 + len(content), kind, flags, of, 7) + content
 
 
 def route(number: int, flags: int = 2, *, of: int) -> bytes:
-    """Return a route of table *number*."""
     message = rtmsg()
     message["family"], message["table"] = V4, number
     message.encode()
@@ -85,12 +80,10 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernel]:
 
 
 def without_numbers(request: bytes) -> bytes:
-    """Return a request without its sequence number and port id."""
     return request[:8] + bytes(8) + request[16:]
 
 
 def send(one: Any, command: str, values: dict[str, Any]) -> None:
-    """Send a request of the kind that has these values."""
     kinds = {"address": "addr", "ifindex": "neigh", "oif": "route", "priority": "rule"}
     (kind,) = (kind for key, kind in kinds.items() if key in values)
     getattr(one, kind)(command, **values)

@@ -71,7 +71,6 @@ class World:
         return [body]
 
     def wait(self, connections: int) -> None:
-        """Wait until the server has so many."""
         until(lambda: len(self.server.descriptors()) == connections, f"{connections} connections")
 
     def connect(self, ofport: int = 1, *, slot: int = 0) -> Any:
@@ -94,7 +93,6 @@ def hit(limit: str) -> float:
 
 
 def ask(sock: Any) -> bytes:
-    """Ask and read the answer's body."""
     sock.sendall(GET)
     return answer(sock)
 
@@ -110,7 +108,6 @@ def answer(sock: Any) -> bytes:
 
 
 def is_closed(sock: Any) -> bool:
-    """Whether the server closes or resets it, without a byte."""
     return bool(sock.recv(1) == b"")
 
 

@@ -236,7 +236,6 @@ def test_a_port_that_is_gone_is_forgotten_and_the_other_of_its_row_is_not(tmp_pa
 
 
 def of_the_host(*ports: Port) -> Registry:
-    """A registry whose numbers are unique on the host."""
     keys = MetaKeys(IPv4Network("240.0.0.0/28"), PREFIX6, "fa:16:ee:00:00:00")
     registry = Registry(keys=keys)
     for one in ports:

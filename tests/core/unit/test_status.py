@@ -50,7 +50,6 @@ def failure(ago: float = 5.0, *, failing: bool = True, **values: Any) -> dict[st
 
 
 def row(ofport: int | None = 3, **values: Any) -> dict[str, Any]:
-    """A row as GET /ports has it."""
     key = f"128.0.0.{(ofport or 0) % 256}"
     requests = {"2xx": 12, "3xx": 0, "4xx": 3, "5xx": 0, "closed": 0}
     return {

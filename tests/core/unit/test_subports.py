@@ -23,7 +23,6 @@ VLAN = Vlan(GUEST_MAC, 100, SUB)
 
 
 def subport(vid: int = 100, parent: str = "tpi-1", **fields: object) -> Port:
-    """A subport that has a row of its own."""
     one = port(100 + vid, name=f"spi-{parent}-{vid}", instance="", project="")
     kind = PortKind.SUBPORT
     one = replace(one, kind=kind, segmentation_id=vid, parent=parent, mac=SUB, unnamed=True)
@@ -91,8 +90,6 @@ BODY = json.dumps({"links": LINKS, "networks": [], "services": []}).encode()
 
 
 class Inner:
-    """A backend that keeps what it was asked."""
-
     name = "nova"
 
     def __init__(self) -> None:
@@ -115,8 +112,6 @@ class Inner:
 
 
 class World:
-    """That backend and the one that completes its answers."""
-
     def __init__(self, *vlans: Vlan) -> None:
         self.inner = Inner()
         self.vlans = vlans

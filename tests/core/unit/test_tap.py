@@ -185,8 +185,6 @@ def test_the_former_address_is_removed_and_the_present_one_remembered(
 
 
 class Calls:
-    """Takes any call, and keeps its name and its arguments."""
-
     def __init__(self) -> None:
         self.made: list[tuple[object, ...]] = []
 

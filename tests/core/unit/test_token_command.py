@@ -36,8 +36,6 @@ def config(tmp_path: Path, tokens: Path) -> Path:
 
 @pytest.fixture
 def run(config: Path) -> Run:
-    """Run ``dfmeta token COMMAND --config-file … ARGUMENTS``."""
-
     def run(command: str, *arguments: str) -> Result:
         line = ["token", command, "--config-file", str(config), *arguments]
         return CliRunner().invoke(cli, line)

@@ -76,7 +76,6 @@ def ask(
 
 
 def refused(tokens: Tokens, path: str, method: str = "GET", **how: Any) -> Answer:
-    """An answer that is the handshake's own."""
     answer = ask(tokens, path, method, **how)
     assert answer is not None, (path, method, how)
     return answer

@@ -54,7 +54,6 @@ def secure(upstreams: Any, authority: Authority) -> Callable[..., Upstream]:
 
 @pytest.fixture
 def trusting(backend: Any, authority: Authority) -> Callable[..., Any]:
-    """Backends that trust the authority and show a certificate of it."""
     pair = authority.issue("compute-1")
 
     def build(*hosts: Upstream | HttpHost, **options: Any) -> Any:

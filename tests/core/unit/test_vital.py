@@ -33,7 +33,6 @@ def broken(*_args: object, **_named: object) -> None:
 
 
 def ended(vital: Vital) -> str:
-    """What the process says in the end."""
     until(lambda: not vital.alive, "the thread's end")
     with pytest.raises(ThreadEndedError) as caught:
         vital.check()

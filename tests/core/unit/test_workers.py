@@ -61,34 +61,27 @@ class Process:
             self.end(0)
 
     def stop(self) -> None:
-        """Hang: neither read nor answer."""
         self.answers = False
         self._thread.kill()
 
     def end(self, status: int) -> None:
-        """End by itself, or by a signal."""
         if self.returncode is None:
             self.returncode = status
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
 
     def poll(self) -> int | None:
-        """As subprocess.Popen has it."""
         return self.returncode
 
     def kill(self) -> None:
-        """As subprocess.Popen has it."""
         self.end(-9)
 
     def wait(self) -> int:
-        """As subprocess.Popen has it."""
         assert self.returncode is not None, "it was waited for before it ended"
         return self.returncode
 
 
 class OneWorker(Worker):
-    """A worker without a process of its own."""
-
     def __init__(self, listeners: Sequence[int], handle: workers_module.Handle) -> None:
         if World.fails:
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
@@ -100,8 +93,6 @@ class OneWorker(Worker):
 
 
 class World:
-    """Workers, and what they were told."""
-
     answers = True
     fails = False
     made: ClassVar[list[Any]] = []

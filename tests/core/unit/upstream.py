@@ -20,14 +20,11 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as it came over the wire."""
-
     line: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
 
     def header(self, name: str) -> list[str]:
-        """Values of *name*, in any spelling of it."""
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
 
@@ -35,7 +32,6 @@ Script = Callable[[Asked], bytes | None]
 
 
 def hang(_asked: Asked) -> bytes:
-    """Never answer."""
     Event().wait()
     raise AssertionError("an event that nobody sends")
 
@@ -55,11 +51,7 @@ def server_context(pair: Pair, client_authority: Path | None = None) -> Any:
 
 
 class Upstream:
-    """Answers each request as ``script`` says: bytes as they are; None closes the connection.
-
-    :param context: see :func:`server_context`; None for no TLS.
-    :param greeting: sent at once over each connection, which is closed then.
-    """
+    """Answers as ``script`` says: bytes as they are; None closes the connection."""
 
     def __init__(
         self,
@@ -81,7 +73,6 @@ class Upstream:
         self._threads = [eventlet.spawn(self._accept)]
 
     def stop(self) -> None:
-        """Refuse connections from now on, and close those that are open."""
         for thread in self._threads:
             thread.kill()
         for sock in (self._sock, *self.connections):

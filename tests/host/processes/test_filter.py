@@ -18,7 +18,6 @@ from tests.core.unit.test_keeping import group
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A listening socket."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         yield sock
 
@@ -27,8 +26,6 @@ def test_a_filter_resets_earlier_connections_and_drops_later_ones(
     listener: socket.socket,
 ) -> None:
     class Green:
-        """As eventlet's: the plain socket is inside."""
-
         fd = listener
         setsockopt = listener.setsockopt
 

@@ -36,7 +36,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def held() -> Iterator[HolderKeeper]:
-    """A keeper under a name of its own; its holder goes with the test."""
     one = HolderKeeper(uuid.uuid4().hex, TERMS)
     yield one
     one.drop()
@@ -60,7 +59,6 @@ def hold(name: str, listener: socket.socket, seconds: float) -> threading.Thread
 
 
 def connect(name: str) -> socket.socket:
-    """A connection to the holder of that name, once it is there."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     wait_for(lambda: sock.connect_ex(holder.address(name)) == 0, "the holder")
     return sock

@@ -28,7 +28,6 @@ NUMBERS = range(21000, 21100)
 
 
 def group(**options: object) -> Any:
-    """The options ``[df_metadata]``."""
     common = {"metadata_interface": "lo", "host_ip": "127.0.0.1", "host_ip6": "::1"}
     return SimpleNamespace(**{**common, "ip6": ["fe80::a9fe:a9fe"], "port": 0, **options})
 
@@ -59,7 +58,6 @@ Make = Callable[..., GuestListeners]
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    """Makes listeners, which are closed after the test."""
     monkeypatch.setattr(listening, "HOLDER_END", 0.0)
     made: list[GuestListeners] = []
 
@@ -87,7 +85,6 @@ def numbers(listeners: GuestListeners) -> set[int]:
 
 @pytest.fixture
 def earlier(make: Make) -> GuestListeners:
-    """The listeners of an earlier run."""
     one = make(Keeping())
     one.open()
     return one

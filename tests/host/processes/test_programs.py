@@ -17,7 +17,6 @@ INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
 
 
 def program(name: str) -> str:
-    """The path of a program of the installation."""
     return str(Path(sys.executable).with_name(name))
 
 

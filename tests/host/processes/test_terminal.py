@@ -62,7 +62,6 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(write: Callable[[], None]) -> list[str]:
-    """The lines that a terminal gets."""
     main, terminal = pty.openpty()
     with os.fdopen(terminal, "w") as stream, contextlib.redirect_stdout(stream):
         write()

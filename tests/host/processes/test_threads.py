@@ -21,7 +21,6 @@ def broken(*_args: object, **_named: object) -> None:
 
 
 def ended(vital: Vital) -> str:
-    """The error of the process."""
     until(lambda: not vital.alive, "the thread's end")
     with pytest.raises(ThreadEndedError) as caught:
         vital.check()
