@@ -59,42 +59,28 @@ def test_the_page_has_each_member_and_no_other() -> None:
             since = MEMBERS.get(member, SINCE)
             there.append((member, name, json_type(f"{name}device", member), since))
     assert said == there
-
-
-def test_what_is_always_there_is_what_the_schema_requires() -> None:
     always = {literal(row[0]) for row in table("Members of a device") if "always present" in row[4]}
-    required = {
-        one
-        for name in ("device", "nicdevice", "diskdevice")
-        for one in SCHEMA["$defs"][name]["required"]
-    }
-    assert always == required
+    kinds = ("device", "nicdevice", "diskdevice")
+    assert always == {one for name in kinds for one in SCHEMA["$defs"][name]["required"]}
 
 
-def test_the_page_has_each_bus_with_an_address_of_its_form() -> None:
+def test_the_page_has_each_bus_with_its_address_and_each_key_of_a_rule() -> None:
     buses = {literal(row[0]): literal(row[2]) for row in table("Buses")}
     assert list(buses) == list(ADDRESSES)
     for bus, address in buses.items():
         assert re.fullmatch(ADDRESSES[bus], address)
-
-
-def test_the_page_has_each_key_of_a_rule() -> None:
     said = [(literal(row[0]), literal(row[1])) for row in table("Keys")]
     assert said == [(kind, key) for kind, keys in KEYS.items() for key in keys]
 
 
-def test_the_pages_document_is_valid() -> None:
+def test_document_and_rules_of_the_page_are_valid() -> None:
     block = PAGE.split(".. code-block:: json\n\n", 1)[1].split("\n\nTagging", 1)[0]
     document: dict[str, Any] = json.loads(block)
     validate(document)
     assert document["devices"]
-
-
-def test_the_pages_rules_are_rules() -> None:
     rules = re.findall(r"--tag (\S+)", PAGE) + re.findall(r"``(disk:\S+=\w+)``", PAGE)
     assert len(rules) == 4
-    for rule in rules:
-        assert str(TagRule.parse(rule)) == rule
+    assert [str(TagRule.parse(rule)) for rule in rules] == rules
 
 
 def test_the_page_shows_each_command_and_names_each_option() -> None:
