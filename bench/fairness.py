@@ -26,12 +26,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.packet_path import machine, quantile, start_responder
+from bench.processes import thread_seconds
 from dfmeta.proxy.limits import Limits
 from tests.harness.agent import Agent
 from tests.harness.greedy import Greedy, Kind
 from tests.harness.guest import Guest, Ids, Sample
 from tests.harness.ovs import OpenvSwitch
-from tests.host.e2e.support import cpu_seconds
 
 PATH = "/latest/meta-data/instance-id"
 KINDS: dict[str, tuple[Kind, str]] = {
@@ -142,7 +142,7 @@ class Taken:
 def take(agent: Agent, known: Guest, fresh: Guest) -> Taken:
     """Measure first requests of new addresses, and requests of a known guest."""
     before, answered = stalls(agent), requests(agent)
-    cpu, began = cpu_seconds(agent), time.monotonic()
+    cpu, began = thread_seconds(agent.pid), time.monotonic()
     first: list[Sample] = []
     for number in range(ADDRESSES):
         address = f"10.0.1.{number + 1}"
@@ -157,7 +157,7 @@ def take(agent: Agent, known: Guest, fresh: Guest) -> Taken:
         later,
         (total, count),
         (requests(agent) - answered) / seconds,
-        (cpu_seconds(agent) - cpu) / seconds,
+        (thread_seconds(agent.pid) - cpu) / seconds,
     )
 
 

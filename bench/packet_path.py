@@ -28,12 +28,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from bench.processes import thread_seconds
 from tests.harness.agent import Agent
 from tests.harness.guest import Guest, Ids, Sample
 from tests.harness.netns import Namespace
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import cpu_seconds
 
 PATH = "/healthz"
 GUESTS = 20
@@ -111,13 +111,15 @@ def released(agent: Agent) -> dict[float, float]:
 
 def rates(agent: Agent, guest: Guest) -> dict[str, float]:
     """Measure connections a second of one guest, 16 at a time, and dfmeta-agent's CPU time."""
-    cpu, began = cpu_seconds(agent), time.monotonic()
+    cpu, began = thread_seconds(agent.pid), time.monotonic()
     samples = guest.http_many(RATE_COUNT, 16, path=PATH)
     took = time.monotonic() - began
     assert all(sample.status for sample in samples)
     return {
         "connections/s": round(len(samples) / took),
-        "agent CPU ms/connection": round(1000 * (cpu_seconds(agent) - cpu) / len(samples), 3),
+        "agent CPU ms/connection": round(
+            1000 * (thread_seconds(agent.pid) - cpu) / len(samples), 3
+        ),
     }
 
 

@@ -33,6 +33,12 @@ def cpu_seconds(roots: Iterable[int]) -> float:
     return total / _TICK
 
 
+def thread_seconds(pid: int) -> float:
+    """Return the CPU time of all threads of a process so far (schedstat)."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
 def resident(roots: Iterable[int]) -> float:
     """Return the proportional set size of the processes and their descendants in MB."""
     total = 0

@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.packet_path import machine
-from bench.processes import whole
+from bench.processes import thread_seconds, whole
 from tests.harness.agent import Agent, Options
 from tests.harness.crowd import Crowd
 from tests.harness.guest import uuid_of
@@ -225,7 +225,7 @@ def started(agent: Agent, figures: dict[str, float], name: str) -> None:
     agent.start(wait=False)
     wait_for(agent.ready, "readiness", deadline=READY_TIMEOUT)
     figures[f"{name} ready s"] = round(time.monotonic() - began, 2)
-    figures[f"{name} CPU s"] = round(cpu_seconds(agent), 2)
+    figures[f"{name} CPU s"] = round(thread_seconds(agent.pid), 2)
     figures[f"{name} RSS MB"] = whole(agent.pid)
     figures[f"{name} flows"] = agent.metric("dfmeta_flows")
     figures[f"{name} flow-mods"] = flow_mods(agent)
@@ -258,12 +258,12 @@ def introduced(
 def checked(agent: Agent, figures: dict[str, float]) -> None:
     """Measure a period with nothing but two full checks."""
     before, reconciles = stalls(agent), agent.metric("dfmeta_reconciles_total")
-    cpu, began = cpu_seconds(agent), time.monotonic()
+    cpu, began = thread_seconds(agent.pid), time.monotonic()
     wait_for(
         lambda: time.monotonic() >= began + CHECK_SECONDS, "the checks", deadline=CHECK_SECONDS + 9
     )
     took = time.monotonic() - began
-    figures["check CPU %"] = round(100 * (cpu_seconds(agent) - cpu) / took, 2)
+    figures["check CPU %"] = round(100 * (thread_seconds(agent.pid) - cpu) / took, 2)
     figures["check stall ms"] = longest_since(before, agent)
     figures["checks"] = agent.metric("dfmeta_reconciles_total") - reconciles
     figures["check RSS MB"] = whole(agent.pid)
@@ -326,14 +326,14 @@ def repeated(
     mods = 0.0
     for turn in range(turns):
         reconciles, sent = checks(agent), flow_mods(agent)
-        cpu, began = cpu_seconds(agent), time.monotonic()
+        cpu, began = thread_seconds(agent.pid), time.monotonic()
         latency = action(turn)
         # The work after a change, such as saving the state, is part of its cost.
         end = time.monotonic() + FOLLOWS
         wait_for(
             lambda end=end: time.monotonic() >= end, "the work after the change", interval=0.05
         )
-        cost = cpu_seconds(agent) - cpu - idle * (time.monotonic() - began)
+        cost = thread_seconds(agent.pid) - cpu - idle * (time.monotonic() - began)
         if checks(agent) == reconciles:
             latencies.append(latency)
             costs.append(cost)
@@ -413,17 +413,11 @@ def timed(figures: dict[str, float], name: str) -> Iterator[None]:
     figures[name] = round(time.monotonic() - began, 2)
 
 
-def cpu_seconds(agent: Agent) -> float:
-    """Return the CPU time of all threads of the daemon so far, in seconds (schedstat)."""
-    tasks = Path(f"/proc/{agent.pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
-
-
 def cpu_share(agent: Agent) -> float:
     """Return the CPU time of the idle daemon, as a share of one core."""
-    cpu, began = cpu_seconds(agent), time.monotonic()
+    cpu, began = thread_seconds(agent.pid), time.monotonic()
     wait_for(lambda: time.monotonic() >= began + IDLE_SECONDS, "idling", deadline=IDLE_SECONDS + 5)
-    return (cpu_seconds(agent) - cpu) / (time.monotonic() - began)
+    return (thread_seconds(agent.pid) - cpu) / (time.monotonic() - began)
 
 
 def flows_of(crowd: Crowd, number: int) -> int:
