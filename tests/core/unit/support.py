@@ -86,7 +86,11 @@ def address6(ip: str = GUEST_IP6, mac: str = GUEST_MAC, service: str = SERVICE6[
     return GuestAddress(mac, IPv6Address(ip), IPv6Address(service))
 
 
-def guests(slots: Sequence[int], slots6: Sequence[int]) -> st.SearchStrategy[Guest]:
+def guests(
+    slots: Sequence[int],
+    slots6: Sequence[int],
+    vids: st.SearchStrategy[int] = st.just(0),  # noqa: B008
+) -> st.SearchStrategy[Guest]:
     """Generate guests with up to three addresses of each family in these slots."""
     ipv4s = st.integers(0, 0xFFFFFFFF).map(lambda ip: replace(address(), ip=IPv4Address(ip)))
     ipv6s = st.builds(
@@ -96,7 +100,7 @@ def guests(slots: Sequence[int], slots6: Sequence[int]) -> st.SearchStrategy[Gue
     )
     return st.builds(
         lambda endpoint, ipv4, ipv6: Guest(endpoint, None, ipv4 | ipv6),
-        st.integers(1, OFPORT_MAX).map(Endpoint),
+        st.builds(Endpoint, st.integers(1, OFPORT_MAX), vids),
         st.dictionaries(st.sampled_from(slots), ipv4s, max_size=3),
         st.dictionaries(st.sampled_from(slots6), ipv6s, max_size=3),
     )

@@ -13,6 +13,7 @@ import pytest
 from dfmeta.cmd.activation import ADMIN_OPTION as OPTION
 from dfmeta.cmd.activation import activated, activated_guests
 from dfmeta.exceptions import StartError
+from tests.core.unit.test_keeping import passing
 
 
 @pytest.fixture
@@ -98,24 +99,11 @@ def listen_on_both(stack: contextlib.ExitStack) -> tuple[socket.socket, socket.s
 
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, socket.socket]]:
-    """Listeners of both versions with one port, which were passed as they are."""
+def pair() -> Iterator[dict[int, socket.socket]]:
+    """Listeners of both versions with one port."""
     with contextlib.ExitStack() as stack:
         four, six = listen_on_both(stack)
-        # Above all descriptors that other tests of this process have open.
-        first = max(map(int, os.listdir("/proc/self/fd"))) + 10
-        for number, sock in enumerate((six, four, six)):
-            os.dup2(sock.fileno(), first + number)
-        monkeypatch.setattr("dfmeta.cmd.activation.FIRST_FD", first)
         yield {4: four, 6: six}
-        for number in range(3):
-            with contextlib.suppress(OSError):
-                os.close(first + number)
-
-
-def passing(count: int) -> dict[str, str]:
-    names = ":".join(["guests"] * count)
-    return {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(count), "LISTEN_FDNAMES": names}
 
 
 def places(pair: dict[int, socket.socket], six: str = "") -> dict[int, str]:
@@ -124,23 +112,22 @@ def places(pair: dict[int, socket.socket], six: str = "") -> dict[int, str]:
 
 
 def test_guests_listeners_are_distinguished_by_their_version_of_ip(
-    pair: dict[int, socket.socket],
+    pair: dict[int, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = activated_guests("guests", places(pair), environ=passing(3))
-    for version, family in ((4, socket.AF_INET), (6, socket.AF_INET6)):
-        assert taken[version].family == family
-        assert taken[version].getsockname() == pair[version].getsockname()
-        taken[version].close()
+    for versions in ((6, 4, 6), (6,), ()):
+        environ = passing(monkeypatch, *(("guests", pair[version]) for version in versions))
+        taken = activated_guests("guests", places(pair), environ=environ)
+        assert taken.keys() == {*versions}
+        for version, sock in taken.items():
+            assert sock.family == pair[version].family
+            assert sock.getsockname() == pair[version].getsockname()
+            sock.close()
 
 
-def test_a_unit_with_one_listener_gives_one(pair: dict[int, socket.socket]) -> None:
-    (found,) = activated_guests("guests", places(pair), environ=passing(1)).items()
-    assert found[0] == 6
-    found[1].close()
-    assert activated_guests("guests", places(pair), environ={}) == {}
-
-
-def test_a_listener_for_ipv6_at_another_place_is_refused(pair: dict[int, socket.socket]) -> None:
+def test_a_listener_for_ipv6_at_another_place_is_refused(
+    pair: dict[int, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
     port = pair[6].getsockname()[1]
+    environ = passing(monkeypatch, ("guests", pair[6]))
     with pytest.raises(StartError, match=rf"passes guests at \[::1\]:{port}, and .*host_ip6:port"):
-        activated_guests("guests", places(pair, six="[fd00::1]:0"), environ=passing(1))
+        activated_guests("guests", places(pair, six="[fd00::1]:0"), environ=environ)

@@ -32,6 +32,7 @@ from tests.core.unit.support import AMPLE, INSTANCE, OTHER_INSTANCE, claim_of, l
 
 HERE = Endpoint(13)
 PASSWORD = "/openstack/latest/password"
+TTL = {"x-aws-ec2-metadata-token-ttl-seconds": "60"}
 AWAY = BackendUnreachableError(backend="fake", cause="it is away")
 SLOW = BackendTimeoutError(backend="fake", cause="it is slow")
 
@@ -453,7 +454,7 @@ def test_a_forwarded_request_is_refused_if_the_option_is_set() -> None:
 
 
 def test_a_token_is_never_given_through_a_proxy() -> None:
-    headers = {"x-aws-ec2-metadata-token-ttl-seconds": "60", "x-forwarded-for": "203.0.113.1"}
+    headers = {**TTL, "x-forwarded-for": "203.0.113.1"}
     for mode in TokenMode:
         for recorded in ("", None):
             world = World(http_tokens=mode)
@@ -462,9 +463,7 @@ def test_a_token_is_never_given_through_a_proxy() -> None:
 
 
 def test_an_optional_token_has_to_be_valid(world: World) -> None:
-    token = world.ask(
-        "/latest/api/token", "PUT", **{"x-aws-ec2-metadata-token-ttl-seconds": "60"}
-    ).body.decode()
+    token = world.ask("/latest/api/token", "PUT", **TTL).body.decode()
     assert world.ask().status == 200
     assert world.ask(**{"x-aws-ec2-metadata-token": token}).status == 200
     assert world.ask(**{"x-aws-ec2-metadata-token": token + "A"}).status == 401
@@ -504,9 +503,8 @@ def test_a_record_that_needs_the_project_can_require_a_token() -> None:
 
 def test_a_guest_that_the_backend_does_not_know_gets_no_token(world: World) -> None:
     world.backend.tokens = None
-    headers = {"x-aws-ec2-metadata-token-ttl-seconds": "60"}
-    assert world.ask("/latest/api/token", "PUT", **headers).status == 404
-    assert world.ask("/latest//api/token/", "PUT", **headers).status == 404
+    assert world.ask("/latest/api/token", "PUT", **TTL).status == 404
+    assert world.ask("/latest//api/token/", "PUT", **TTL).status == 404
     assert world.ask("/latest/meta-data", "PUT").status == 405
 
 

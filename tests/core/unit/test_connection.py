@@ -95,6 +95,10 @@ class Server:
         return [body]
 
 
+GUESTS: list[Guest] = []
+"""Those of the test, which closes them."""
+
+
 class Guest:
     def __init__(self, server: Server, *, waited: float = 0.0, accepted: float = 0.0) -> None:
         registry = Registry()
@@ -111,6 +115,7 @@ class Guest:
             self.other, claim, server, accepted=accepted or clock.now(), waited=waited
         )
         self._thread = eventlet.spawn(self._run)
+        GUESTS.append(self)
 
     def _run(self) -> None:
         try:
@@ -170,10 +175,15 @@ def server() -> Server:
 
 
 @pytest.fixture
-def guest(server: Server) -> Iterator[Guest]:
-    one = Guest(server)
-    yield one
-    one.close()
+def guest(server: Server) -> Guest:
+    return Guest(server)
+
+
+@pytest.fixture(autouse=True)
+def _close() -> Iterator[None]:
+    yield
+    while GUESTS:
+        GUESTS.pop().close()
 
 
 def statuses(answers: bytes) -> list[int]:
@@ -227,7 +237,6 @@ def test_many_requests_at_once_leave_others_their_turn(server: Server, guest: Gu
     while len(server.asked) < 61:
         eventlet.sleep(0)
     assert [request.path for request in server.asked].index("/other") < 30
-    other.close()
 
 
 def test_a_malformed_request_is_refused_and_ends_the_connection(
@@ -259,7 +268,6 @@ def test_a_request_above_a_limit_is_refused_and_counted() -> None:
         assert statuses(guest.rest()) == [status], limit
         assert counted(metrics.LIMITS, limit) == before + 1
         assert (clock.now() - begun >= AMPLE) == (status == 408)
-        guest.close()
 
 
 def test_trailers_have_the_limits_of_headers() -> None:
@@ -270,7 +278,6 @@ def test_trailers_have_the_limits_of_headers() -> None:
         sent = get("/a", "Transfer-Encoding: chunked", "Connection: close")
         guest.send(sent + f"0\r\n{trailers}\r\n".encode())
         assert statuses(guest.rest()) == [status]
-        guest.close()
 
 
 def test_a_silent_guest_is_closed_without_an_answer(guest: Guest) -> None:
@@ -319,7 +326,6 @@ def test_a_connection_is_kept_as_the_guest_asks_for() -> None:
         old = b"HTTP/1.0" in request
         shown = b"Connection: keep-alive" if kept and old else b"Connection: close"
         assert (shown in answers) == (old or not kept), request
-        guest.close()
 
 
 def test_a_connection_is_not_kept_when_there_is_no_room_or_an_end_is_near() -> None:
@@ -331,7 +337,6 @@ def test_a_connection_is_not_kept_when_there_is_no_room_or_an_end_is_near() -> N
         answers = guest.rest()
         assert statuses(answers) == [200]
         assert b"Connection: close" in answers
-        guest.close()
 
 
 def test_a_guest_that_expects_100_continue_gets_it(server: Server, guest: Guest) -> None:
@@ -356,7 +361,6 @@ def test_a_body_that_the_application_does_not_read_is_not_waited_for() -> None:
         # It may be on its way.
         guest.send(b"xy" + GET)
         assert guest.rest() == b""
-        guest.close()
 
 
 def test_others_have_their_turn_after_each_piece_of_a_body(server: Server, guest: Guest) -> None:
@@ -401,7 +405,6 @@ def test_a_guest_that_does_not_read_is_reset_and_costs_no_more_than_its_answer()
         eventlet.sleep(1)
     assert guest.is_reset()
     assert server.places.counter == PATIENT.requests_per_port, "its place is free again"
-    guest.close()
 
 
 def test_an_answer_that_is_not_read_is_given_up_without_the_collectors_help() -> None:
@@ -424,7 +427,6 @@ def test_an_answer_that_is_not_read_is_given_up_without_the_collectors_help() ->
         assert [one() for one in watched] == [None]
     finally:
         gc.enable()
-    guest.close()
 
 
 def test_a_request_above_what_a_port_may_have_waits_for_its_turn() -> None:
@@ -438,7 +440,6 @@ def test_a_request_above_what_a_port_may_have_waits_for_its_turn() -> None:
     assert guest.status() == 200
     assert server.turns == [True]
     assert server.places.counter == 1
-    guest.close()
 
 
 def test_a_request_whose_turn_does_not_come_is_late_and_frees_nothing() -> None:
@@ -449,7 +450,6 @@ def test_a_request_whose_turn_does_not_come_is_late_and_frees_nothing() -> None:
     assert guest.status() == 200
     assert server.turns == [False]
     assert server.places.counter == 0
-    guest.close()
 
 
 def test_the_wait_of_the_syn_and_of_the_queue_count_once() -> None:
@@ -461,7 +461,6 @@ def test_the_wait_of_the_syn_and_of_the_queue_count_once() -> None:
     first, second = (environ[EXCHANGE].deadline for environ in server.environs)
     assert first == pytest.approx(accepted - 2.0 + 5.0)
     assert second == pytest.approx(clock.now() + 5.0)
-    guest.close()
 
 
 def test_a_connection_is_closed_without_a_byte_when_nothing_may_be_answered() -> None:
@@ -473,7 +472,6 @@ def test_a_connection_is_closed_without_a_byte_when_nothing_may_be_answered() ->
     guest.send(GET + GET)
     assert guest.rest() == b""
     assert counted(metrics.CLOSED, "timeout") == before + 1
-    guest.close()
 
 
 def test_an_aborted_connection_is_not_counted_again() -> None:
@@ -486,7 +484,6 @@ def test_an_aborted_connection_is_not_counted_again() -> None:
     guest.send(GET)
     assert guest.is_reset()
     assert counted(metrics.CLOSED, "changed") == before
-    guest.close()
 
 
 def test_a_guest_that_leaves_amid_a_request_is_forgotten(server: Server, guest: Guest) -> None:
@@ -528,4 +525,3 @@ def test_the_environment_is_that_of_wsgi() -> None:
         "HTTP_X_ONE": "1",
     }
     assert {key: seen.get(key) for key in wanted} == wanted
-    guest.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from ipaddress import IPv4Address, IPv6Address
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,30 +14,13 @@ from dfmeta.flows.flow import Flow, Move, Output, SetField, ToController
 from dfmeta.flows.key import SLOTS, SLOTS6, VID_MAX
 from dfmeta.flows.pipeline import CONTROLLER_ID, PORT_IN_PORT, Layout, Purpose, Stage
 from dfmeta.flows.service import first_syn
-from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress
-from tests.core.unit.support import SERVICE6, TAP6
+from dfmeta.model import Endpoint
+from tests.core.unit.support import SERVICE6, TAP6, guests
 from tests.harness.examples import examples
 
-ADDRESSES = st.builds(
-    GuestAddress,
-    st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":")),
-    st.integers(0, 0xFFFFFFFF).map(IPv4Address),
-)
-ADDRESSES6 = st.builds(
-    GuestAddress,
-    st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":")),
-    st.integers(0, (1 << 128) - 1).map(IPv6Address),
-    st.sampled_from(SERVICE6).map(IPv6Address),
-)
-GUESTS = st.builds(
-    Guest,
-    st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.just(0) | st.integers(1, VID_MAX)),
-    st.one_of(st.none(), st.integers(1, 0xFFFF)),
-    st.builds(
-        lambda ipv4, ipv6: ipv4 | ipv6,
-        st.dictionaries(st.sampled_from(SLOTS), ADDRESSES, max_size=3),
-        st.dictionaries(st.sampled_from(SLOTS6), ADDRESSES6, max_size=3),
-    ).filter(lambda slots: len(set(slots.values())) == len(slots)),
+VIDS = st.just(0) | st.integers(1, VID_MAX)
+GUESTS = guests(SLOTS, SLOTS6, VIDS).filter(
+    lambda guest: len(set(guest.addresses.values())) == len(guest.addresses)
 )
 # Hypothesis' own tries; each builds some dozens of flows.
 FEW = settings(deadline=None, max_examples=examples(16))

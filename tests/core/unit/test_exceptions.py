@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import string
 
-import pytest
-
 from dfmeta import exceptions
-from dfmeta.exceptions import BadRequestError, ConfigError, DfmetaError
+from dfmeta.exceptions import BadRequestError, DfmetaError
 
 
 def tree(root: type[DfmetaError] = DfmetaError) -> list[type[DfmetaError]]:
@@ -27,15 +25,4 @@ def test_an_error_says_its_fields_and_keeps_them() -> None:
         for name, value in values.items():
             assert value in str(error), kind
             assert getattr(error, name) == value
-
-
-def test_a_further_field_is_kept_but_not_said() -> None:
-    error = DfmetaError(code=5)
-    assert (str(error), error.code) == ("dfmeta failed", 5)
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = error.nothing
-
-
-def test_a_configuration_error_is_the_line_that_the_contract_asks_for() -> None:
-    error = ConfigError(option="[a] b", value="c", cause="d", remedy="Do e")
-    assert str(error) == "option [a] b = 'c' is wrong: d. Do e"
+        assert not hasattr(error, "nothing"), kind

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -461,17 +459,3 @@ def test_a_head_that_comes_byte_by_byte_is_not_read_again_and_again() -> None:
         counts = looked_at(raw)
         assert sum(counts) < most
         assert sum(1 for one in counts if one > 100) <= raw.count(b"\n") + 1
-
-
-def test_a_body_goes_with_its_connection_and_not_when_the_collector_runs() -> None:
-    for pieces in ([b""], [b"1\r\nx\r\n"], [b"0\r\n\r\n"]):
-        body = Body(parse_head(chunked(b"")), BODY_MAX)
-        for piece in pieces:
-            body.feed(piece)
-        seen = weakref.ref(body)
-        gc.disable()
-        try:
-            del body
-            assert seen() is None
-        finally:
-            gc.enable()

@@ -14,26 +14,8 @@ from eventlet.event import Event
 from eventlet.hubs import get_hub
 
 from dfmeta import hub, metrics
+from tests.core.unit.support import Clock
 from tests.harness.tier import CLOCK
-
-
-class Clock:
-    """A clock that goes on by what is slept, and by what a test adds."""
-
-    def __init__(self) -> None:
-        self.now = 50.0
-        self.slept: list[float] = []
-        self.late: list[float] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep, and wake as late as a test wants."""
-        self.slept.append(seconds)
-        if seconds and not self.late:
-            raise StopIteration
-        self.now += seconds + (self.late.pop(0) if seconds else 0.0)
 
 
 def sample(name: str, **labels: str) -> float:
@@ -41,14 +23,14 @@ def sample(name: str, **labels: str) -> float:
 
 
 def test_a_loop_gives_way_once_its_time_is_over() -> None:
-    clock = Clock()
-    turns = hub.Turns(0.005, clock=clock, sleep=clock.sleep)
+    clock, slept = Clock(), list[float]()
+    turns = hub.Turns(0.005, clock=clock, sleep=slept.append)
     gave = []
     for _ in range(10):
         clock.now += 0.002
         gave.append(turns.give_way())
     assert gave == [False, False, True] * 3 + [False]
-    assert clock.slept == [0, 0, 0]
+    assert slept == [0, 0, 0]
 
 
 EDGES = ("0.01", "0.05", "0.25", "0.5")
