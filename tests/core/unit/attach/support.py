@@ -56,15 +56,13 @@ class Plane:
         self.refused: Callable[[Attachment], bool] = lambda _one: False
         self.refusal: dict[str, object] = {}
         """Fields of the error for those."""
-        self.names: dict[str, str] | None = None
-        """Attachment → iface-id, if the data plane names the ports."""
         self.unready = ""
         self.calls: list[tuple[str, int]] = []
         self.gate: threading.Event | None = None
         """The calls wait for it."""
         self.fuse = fuse or Fuse()
 
-    def make(self, parent: Parent, attachments: Sequence[Attachment]) -> dict[str, str] | None:
+    def make(self, parent: Parent, attachments: Sequence[Attachment]) -> None:
         self._call("make", attachments)
         if any(self.refused(one) for one in attachments):
             raise AttachDriverError(cause="refused", **self.refusal)
@@ -75,10 +73,7 @@ class Plane:
             }
             assert one.vid not in others, "a VLAN id is given twice"
             self.ports[one.id] = Found(id=one.id, parent=one.parent, vid=one.vid)
-            if self.names is not None:
-                self.names[one.id] = f"port of {one.id}"
         self._answer()
-        return self.names and {one.id: self.names[one.id] for one in attachments}
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
         self._call("remove", attachments)

@@ -155,28 +155,24 @@ def test_ports_without_a_row_are_removed(world: World, monkeypatch: pytest.Monke
 
 def test_a_vm_that_is_away_keeps_its_attachments_for_its_grace(world: World) -> None:
     one = world.attach()
-    world.there.clear()
-    world.engine.tidy()
-    world.now += 599
-    world.engine.tidy()
+
+    def away(seconds: float) -> list[str]:
+        world.there.clear()
+        world.engine.tidy()
+        world.now += seconds
+        world.engine.tidy()
+        return [row.id for row in world.engine.everything()]
+
+    assert away(599) == [one.id]
     world.check()
     # It comes back: its absence begins anew.
     world.there.add(VM.port_id)
     world.engine.tidy()
-    world.there.clear()
-    world.now += 10
-    world.engine.tidy()
-    world.now += 599
-    world.engine.tidy()
-    assert [row.id for row in world.engine.everything()] == [one.id]
+    assert away(599) == [one.id]
     # So it does at a start.
     world.start().resume()
-    world.now += 599
-    world.engine.tidy()
-    assert [row.id for row in world.engine.everything()] == [one.id]
-    world.now += 1
-    world.engine.tidy()
-    assert world.engine.everything() == []
+    assert away(599) == [one.id]
+    assert away(1) == []
     world.check_nothing_leaked()
 
 

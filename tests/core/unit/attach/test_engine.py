@@ -63,13 +63,11 @@ REFUSED_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"network": "none"}, "there is no network 'none'"),
     ({"ip": IPv4Address("10.1.0.1")}, "10.1.0.1 is not an address for a container"),
     ({"ip": IPv4Address("10.1.0.0")}, "not an address"),
-    ({"ip": IPv4Address("10.1.0.255")}, "not an address"),
     ({"ip": IPv4Address("10.9.0.1")}, "not an address"),
     ({"ip": IPv4Address("10.1.0.9")}, "10.1.0.9 is in use on 'blue'"),
     ({"mac": "02:00:00:00:00:09"}, "the MAC 02:00:00:00:00:09 is in use"),
     ({"mac": "03:00:00:00:00:09"}, "'03:00:00:00:00:09' is not the MAC of a device"),
     ({"mac": "00:00:00:00:00:00"}, "not the MAC"),
-    ({"mac": "02:00"}, "not the MAC"),
     ({"mac": "02:00:00:00:00:xx"}, "not the MAC"),
 ]
 
@@ -253,23 +251,18 @@ def test_a_database_that_is_away(world: World, monkeypatch: pytest.MonkeyPatch) 
         raise StoreAwayError(cause="postgresql://secret.example: away")
 
     monkeypatch.setattr(world.database, "run", away)
+    engine = world.engine
     calls: list[Callable[[], object]] = [
-        world.attach,
-        world.detach,
-        world.engine.tidy,
-        world.engine.resume,
-        world.engine.everything,
-        lambda: world.engine.get(VM, "c1", "eth0"),
-        lambda: world.engine.listed(VM),
-        lambda: world.engine.collect(VM, "blue", "", set()),
+        *(world.attach, world.detach, engine.tidy, engine.resume, engine.everything),
+        *(lambda: engine.get(VM, "c1", "eth0"), lambda: engine.listed(VM)),
+        lambda: engine.collect(VM, "blue", "", set()),
     ]
     for call in calls:
         with pytest.raises(AttachDriverError) as raised:
             call()
         assert "secret" not in raised.value.line
-    status = world.engine.status(VM)
-    assert not status.ready
-    assert "does not answer" in status.cause
+    status = engine.status(VM)
+    assert (status.ready, "does not answer" in status.cause) == (False, True)
 
 
 def test_concurrent_requests_for_one_attachment_give_one(world: World) -> None:
@@ -471,17 +464,16 @@ def test_metrics_have_states_outcomes_and_the_smallest_rest(database: Breaking) 
         return [value(name, {"outcome": one}) or 0 for one in ("made", "found", "failed")]
 
     before = counts()
-    world.attach("c1")
-    world.attach("c2")
+    for name in ("c1", "c2", "c3", "c3"):
+        world.attach(name)
     world.attach("c1", parent=OTHER)
-    world.engine.tidy()
-    states = [value("dfmeta_attachments", {"state": one}) for one in ("active", "leaving")]
-    assert (states, value("dfmeta_vids_free")) == ([3, 0], 1)
-    world.attach("c3")
-    world.attach("c3")
     with pytest.raises(AttachQuotaError):
         world.attach("c4")
     assert [new - old for new, old in zip(counts(), before, strict=True)] == [4, 1, 1]
+    world.detach("c3")
+    world.engine.tidy()
+    states = [value("dfmeta_attachments", {"state": one}) for one in ("active", "leaving")]
+    assert (states, value("dfmeta_vids_free")) == ([3, 0], 1)
 
 
 @given(st.integers(0, 30), st.sets(st.integers(0, 30)))

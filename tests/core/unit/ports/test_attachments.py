@@ -27,16 +27,13 @@ def test_a_refusal_is_about_one_attachment_or_the_whole_request() -> None:
         (409, "OverQuota", AttachQuotaError, "quota of ports", False),
         (400, "InvalidIpForSubnet", AttachNetworkError, "not one of the network", False),
         (409, "PortInUse", driver, "refuses the port", False),
-        (404, "SecurityGroupNotFound", driver, "refuses the port", False),
         (400, "", driver, "refuses the port", False),
         (404, "TrunkNotFound", driver, "no parent of a trunk", True),
         (409, "TrunkInErrorState", driver, "the status ERROR", True),
         (409, "TrunkDisabled", driver, "switched off", True),
         (0, "", driver, "Neutron does not answer", True),
         (500, "HTTPInternalServerError", driver, "Neutron does not answer", True),
-        (503, "", driver, "Neutron does not answer", True),
         (401, "", driver, "refuses the account", True),
-        (403, "PolicyNotAuthorized", driver, "refuses the account", True),
     ]
     for status, kind, made, cause, whole in table:
         failure = SourceError(source="neutron", cause=SECRET, status=status, kind=kind)

@@ -1,8 +1,9 @@
-"""Guest next hops: lists of any text, and those of Neutron, which are asked for in few calls."""
+"""Guest next hops and subports of Neutron, which is asked for them in few calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -13,12 +14,14 @@ from hypothesis import strategies as st
 
 from dfmeta import hub, metrics
 from dfmeta.exceptions import SourceError
-from dfmeta.model import NextHop, Port, PortId, PortState
+from dfmeta.model import Endpoint, NextHop, Port, PortId, PortKind, PortState
 from dfmeta.ports import rounds
 from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM
 from dfmeta.ports.neutron_api import NeutronApi, Row
 from dfmeta.ports.next_hop_list import KEY, MOST, SHOWN, fixed_ips, of_dhcp_ports, parse
 from dfmeta.ports.next_hops import FRESH, PLACE, UNKNOWN, NextHops
+from dfmeta.ports.trunk_details import FIELDS, TrunkDetails, subports_of
+from dfmeta.ports.trunk_details import FRESH as ROUND
 from dfmeta.ports.vif import InterfaceRow, vifs
 from tests.core.unit.support import GUEST_MAC, INSTANCE
 from tests.harness import neutron as harness
@@ -125,7 +128,7 @@ NETWORK, OTHER = uuid(0xA), uuid(0xB)
 
 def port(number: int = 1, **more: Any) -> Port:
     fields = {"name": f"tap{number}", "row": str(number), "ofport": number}
-    return Port(**fields | {"iface_id": uuid(number)} | more)
+    return Port(**fields | {"iface_id": uuid(number), "instance_id": INSTANCE} | more)
 
 
 class Api:
@@ -176,17 +179,12 @@ class World:
         self.now = 1000.0
         self.api = Api()
         self.ports: dict[PortId, Port] = {}
-        self.delivered = 0
         self.hops = NextHops(
-            self.api, self._deliver, self._drop, timeout=0.2, clock=lambda: self.now
+            self.api, self._deliver, self.ports.pop, timeout=0.2, clock=lambda: self.now
         )
 
     def _deliver(self, one: Port) -> None:
         self.ports[one.id] = one
-        self.delivered += 1
-
-    def _drop(self, port_id: PortId) -> None:
-        del self.ports[port_id]
 
     def of(self, number: int = 1) -> tuple[NextHop, ...] | None:
         return self.ports[PortId(str(number))].next_hops
@@ -304,24 +302,11 @@ def test_known_next_hops_stay_while_neutron_is_away_and_go_with_their_port(world
     assert world.api.calls == calls
 
 
-@pytest.mark.parametrize(
-    ("fault", "cause", "message"),
-    [
-        (
-            SourceError(source="neutron", cause="gone"),
-            "source",
-            "Neutron does not give the guest next hops (gone); known ones stay",
-        ),
-        (KeyError("defect"), "defect", "The query for the guest next hops failed; retrying"),
-    ],
-)
+@pytest.mark.parametrize("fault", [SourceError(source="neutron", cause="gone"), KeyError("defect")])
 def test_a_new_port_is_asked_about_at_once_and_again_after_a_failure(
-    world: World,
-    caplog: pytest.LogCaptureFixture,
-    fault: Exception,
-    cause: Any,
-    message: str,
+    world: World, caplog: pytest.LogCaptureFixture, fault: Exception
 ) -> None:
+    cause = "source" if isinstance(fault, SourceError) else "defect"
     failed = metrics.NEUTRON_ROUNDS_FAILED.labels(cause)
     before = failed._value.get()
     world.hops.start()
@@ -335,7 +320,7 @@ def test_a_new_port_is_asked_about_at_once_and_again_after_a_failure(
     # The pauses grow up to the longest.
     eventlet.sleep(sum(rounds.RETRY))
     assert world.of(2) is None
-    assert message in caplog.messages
+    assert "guest next hops" in caplog.text
     assert failed._value.get() >= before + 2
     world.api.fault = None
     eventlet.sleep(2 * rounds.RETRY[1])
@@ -343,22 +328,196 @@ def test_a_new_port_is_asked_about_at_once_and_again_after_a_failure(
     hub.VITAL.release()
 
 
+def test_an_answer_that_takes_too_long_is_a_failure(world: World) -> None:
+    world.hops.put(port())
+    world.api.pause = 5
+    with pytest.raises(SourceError, match=r"no answer within 0\.2 s"):
+        world.hops.round()
+
+
 def test_neutron_is_asked_for_the_dhcp_ports_of_networks() -> None:
     asked: list[Any] = []
 
     class Session:
         def request(self, url: str, _method: str, params: list[tuple[str, str]]) -> Any:
-            asked.append((url, params))
+            asked.extend((url, *params))
             raise ValueError
 
     api = NeutronApi(Session(), host="h", where={}, endpoint="http://n")
     with pytest.raises(SourceError):
-        api.dhcp_ports([NETWORK, OTHER])
-    ((url, params),) = asked
-    assert url == "http://n/v2.0/ports"
-    assert params[:3] == [
-        ("device_owner", "network:dhcp"),
-        ("network_id", NETWORK),
-        ("network_id", OTHER),
+        api.dhcp_ports([NETWORK])
+    owner = ("device_owner", "network:dhcp")
+    assert asked[:3] == ["http://n/v2.0/ports", owner, ("network_id", NETWORK)]
+    assert {("fields", "mac_address"), ("fields", "fixed_ips")} <= set(asked)
+
+
+def details(*vids: int, **more: Any) -> dict[str, Any]:
+    listed = [
+        {
+            "segmentation_id": vid,
+            "segmentation_type": "vlan",
+            "port_id": uuid(vid),
+            "mac_address": GUEST_MAC.upper(),
+        }
+        | more
+        for vid in vids
     ]
-    assert {("fields", "mac_address"), ("fields", "fixed_ips")} <= set(params)
+    return {"trunk_details": {"trunk_id": "t", "sub_ports": listed}}
+
+
+class Trunks:
+    """Neutron, the stage, and the ports that it has handed on."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.calls: list[str] = []
+        self.fault: Exception | None = None
+        self.ports: dict[PortId, Port] = {}
+        self.handed = 0
+        self.stage = TrunkDetails(
+            self, self.update, self.ports.pop, timeout=0.2, clock=lambda: self.now
+        )
+
+    def update(self, one: Port) -> None:
+        self.ports[one.id] = one
+        self.handed += 1
+
+    def on_host(self, fields: Sequence[str]) -> list[Row]:
+        return self._call("host", fields, list(self.rows))
+
+    def by_id(self, ids: Sequence[str], fields: Sequence[str]) -> list[Row]:
+        return self._call(f"{len(ids)} ids", fields, ids)
+
+    def _call(self, what: str, fields: Sequence[str], ids: Sequence[str]) -> list[Row]:
+        assert fields == FIELDS
+        self.calls.append(what)
+        if self.fault is not None:
+            raise self.fault
+        return [{"id": one, **self.rows[one]} for one in ids if one in self.rows]
+
+    def vids(self, number: int = 1) -> list[int]:
+        return sorted(one.vid for one in self.ports if one.row == str(number) and one.vid)
+
+
+@pytest.fixture
+def trunks() -> Trunks:
+    made = Trunks()
+    made.rows[uuid(1)] = details(100, 200)
+    made.stage.update(port())
+    return made
+
+
+def test_subports_have_their_parents_place_and_no_more_of_it(trunks: Trunks) -> None:
+    assert trunks.vids() == []
+    assert trunks.stage.round() == ROUND
+    found = trunks.ports[PortId("1", 100)]
+    assert (found.endpoint, found.kind, found.parent) == (
+        *(Endpoint(1, 100), PortKind.SUBPORT, "tap1"),
+    )
+    assert (found.iface_id, found.mac, found.segmentation_id) == (uuid(100), GUEST_MAC, 100)
+    assert (found.instance_id, found.sources) == ("", {})
+    assert trunks.ports[PortId("1")].kind is PortKind.PARENT
+    assert trunks.vids() == [100, 200]
+
+
+def test_an_entry_of_ovsdb_comes_first(trunks: Trunks) -> None:
+    mine = port(vid=100, kind=PortKind.SUBPORT, iface_id="mine", parent="tap1")
+    trunks.stage.update(mine)
+    trunks.stage.round()
+    assert trunks.ports[mine.id] == mine
+    assert trunks.vids() == [100, 200]
+    other = replace(mine, vid=200)
+    trunks.stage.update(other)
+    assert trunks.ports[other.id] == other
+    trunks.now += ROUND
+    trunks.stage.round()
+    assert trunks.ports[other.id] == other
+    trunks.stage.forget(mine.id)
+    assert trunks.ports[mine.id].iface_id == uuid(100), "Neutron's again"
+
+
+def test_an_attachment_that_leaves_ovsdb_leaves_at_once(trunks: Trunks) -> None:
+    """Neutron is told of it last, and asked again later."""
+    ours = port(vid=100, kind=PortKind.SUBPORT, iface_id="mine", parent="tap1", attached="a")
+    changed = replace(ours, vid=200)
+    for one in (ours, changed, replace(changed, attached="")):
+        trunks.stage.update(one)
+    trunks.stage.round()
+    for one in (ours, changed):
+        trunks.stage.forget(one.id)
+    assert trunks.vids() == [200], "Neutron's again"
+    trunks.now += ROUND
+    trunks.stage.round()
+    assert trunks.vids() == [100, 200], "it stayed in Neutron"
+    trunks.stage.update(ours)
+    trunks.stage.forget(PortId("1"))
+    trunks.stage.forget(ours.id)
+    assert trunks.ports == {}
+
+
+def test_subports_follow_their_parent_and_go_with_it(trunks: Trunks) -> None:
+    trunks.stage.round()
+    trunks.stage.update(port(ofport=9))
+    assert trunks.ports[PortId("1", 100)].endpoint == Endpoint(9, 100)
+    assert trunks.ports[PortId("1")].kind is PortKind.PARENT
+    trunks.now += ROUND
+    trunks.fault = SourceError(source="neutron", cause="away")
+    with pytest.raises(SourceError):
+        trunks.stage.round()
+    assert trunks.vids() == [100, 200], "while Neutron is away"
+    trunks.stage.forget(PortId("1"))
+    assert trunks.ports == {}
+
+
+def test_a_trunks_changes_are_seen_at_the_next_round(trunks: Trunks) -> None:
+    trunks.stage.round()
+    trunks.rows[uuid(1)] = details(200, 300)
+    trunks.stage.round()
+    assert (trunks.vids(), trunks.calls) == ([100, 200], ["1 ids"])
+    trunks.now += ROUND
+    handed = trunks.handed
+    trunks.stage.round()
+    assert (trunks.vids(), trunks.handed - handed) == ([200, 300], 1)
+    del trunks.rows[uuid(1)]
+    trunks.now += ROUND
+    trunks.stage.round()
+    assert (trunks.vids(), trunks.ports[PortId("1")].kind) == ([], PortKind.PORT)
+
+
+def test_many_ports_are_asked_about_in_one_call_unless_their_tags_do_not_come() -> None:
+    trunks = Trunks()
+    for one in (
+        port(1, name="tpi-1", kind=PortKind.PARENT),
+        port(2, kind=PortKind.SUBPORT),
+        port(3, fault="odd"),
+        port(4, iface_id="no-uuid"),
+    ):
+        trunks.stage.update(one)
+    assert (trunks.stage.round(), trunks.calls) == (ROUND, [])
+    for number in range(1, LIST_FROM + 1):
+        trunks.rows[uuid(number)] = details(100)
+        trunks.stage.update(port(number))
+    trunks.stage.round()
+    assert trunks.calls == ["host"]
+    assert all(trunks.vids(number) == [100] for number in range(1, LIST_FROM + 1))
+
+
+NO_SUBPORTS: list[Row] = [
+    {},
+    {"trunk_details": None},
+    {"trunk_details": []},
+    {"trunk_details": {"sub_ports": "x"}},
+    {"trunk_details": {"sub_ports": [5]}},
+    details(0),
+    details(4095),
+    details(100, 100),
+    details(100, segmentation_type="inherit"),
+    details(100, port_id=7),
+    details(100, mac_address="odd"),
+]
+
+
+def test_a_row_without_subports_gives_none() -> None:
+    for row in NO_SUBPORTS:
+        assert subports_of(row) == {}, row

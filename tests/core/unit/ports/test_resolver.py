@@ -440,20 +440,19 @@ def test_a_defect_costs_a_port_some_seconds_and_not_its_life(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world, began = World(["libvirt"], Fake("libvirt").says("i", "p")), CLOCK.now()
-    failures = [ZeroDivisionError("a defect")] * 2
-    due = world.resolver._due
+    due = iter([ZeroDivisionError("a defect")] * 2)
+    real = world.resolver._due
 
     def broken(*args: Any) -> bool:
-        if failures:
-            raise failures.pop()
-        return due(*args)
+        for failure in due:
+            raise failure
+        return real(*args)
 
     monkeypatch.setattr(world.resolver, "_due", broken)
     world.resolver.update(ROW)
     until(lambda: world.port.instance_id == "i")
     assert CLOCK.now() - began == pytest.approx(2 * module.REST_MOST, abs=0.2)
-    assert caplog.text.count("ZeroDivisionError: a defect") == 2
-    assert "The identity query for port tap0 failed" in caplog.text
+    assert caplog.text.count("The identity query for port tap0 failed") == 2
 
 
 SUBPORT = replace(ROW, kind=PortKind.SUBPORT, name="spi-1", parent="tpi-1", segmentation_id=100)
