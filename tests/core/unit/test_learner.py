@@ -8,7 +8,7 @@ import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.apps.learner import HELD_IN_ALL, HELD_PER_PORT, SETTLE, Held, Holds
+from dfmeta.apps.learner import HELD_IN_ALL, SETTLE, Held, Holds
 from dfmeta.flows.key import IN_PORT, SLOT6
 from dfmeta.model import Endpoint, PortId
 from dfmeta.packets import parse_syn
@@ -159,18 +159,6 @@ def test_the_oldest_gives_way_when_all_room_is_taken() -> None:
         holds.put(held(1, endpoint=Endpoint(number + 1)))
         assert len(holds) <= HELD_IN_ALL
     assert [ports_of(holds, Endpoint(n)) for n in (1, 2, 3, 4)] == [[], [], [], [1]]
-
-
-def test_a_full_house_still_takes_the_repeated_and_the_newest() -> None:
-    holds = Holds()
-    for number in range(HELD_IN_ALL // HELD_PER_PORT):
-        for source in range(HELD_PER_PORT):
-            holds.put(held(source, endpoint=Endpoint(number + 1)))
-    assert len(holds) == HELD_IN_ALL
-    holds.put(held(99, endpoint=Endpoint(1)))
-    holds.put(held(3, endpoint=Endpoint(2)))
-    assert len(holds) == HELD_IN_ALL
-    assert ports_of(holds, Endpoint(1)) == [1, 2, 3, 99]
 
 
 def test_expiry_takes_those_that_wait_since_earlier() -> None:

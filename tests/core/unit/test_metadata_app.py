@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from os_ken.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
@@ -74,16 +73,6 @@ def test_a_message_over_another_connection_does_not_count(app: MetadataApp, rig:
     app.flow_removed(over(rig, SimpleNamespace(msg=removed), datapath=other))
     assert not pending.finished
     assert rig.controller.ready
-
-
-def test_state_of_the_connection_reaches_the_controller(app: MetadataApp, rig: Rig) -> None:
-    rig.disconnect()
-    new = Datapath()
-    app.state_change(SimpleNamespace(datapath=new, state=MAIN_DISPATCHER))
-    assert rig.channel.connected
-    app.state_change(SimpleNamespace(datapath=new, state=DEAD_DISPATCHER))
-    assert not rig.channel.connected
-    let_hub_run()
 
 
 @pytest.mark.parametrize(

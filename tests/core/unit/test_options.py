@@ -66,15 +66,6 @@ def test_every_option_is_listed_with_its_value(load: Load) -> None:
         ({"DEFAULT__metadata_proxy_shared_secret": SECRET}, SECRET),
         ({"store__connection": f"postgresql://u:{PASSWORD}@h/d"}, PASSWORD),
         ({"store__connection": f"postgresql://h/d?user=u&password={PASSWORD}"}, PASSWORD),
-        (
-            {
-                "store__lookup_issuer": "https://issuer.example.org",
-                "store__lookup_client_id": "dfmeta",
-                "store__lookup_client_secret": SECRET,
-                "store__lookup_base_url": "https://store.example.org",
-            },
-            SECRET,
-        ),
         ({"neutron__endpoint_override": f"http://u:{PASSWORD}@h"}, PASSWORD),
         (ACCOUNT, PASSWORD),
     ],

@@ -182,13 +182,6 @@ def test_a_change_of_one_port_reads_that_port_alone(watcher: OvsdbWatcher, other
     assert counting.asked == 3
 
 
-def test_without_the_bridge_all_its_ports_are_gone(watcher: OvsdbWatcher) -> None:
-    watcher._reader.read(idl(bridge_row(port_row(interface("tap1")))))
-    update = watcher._reader.read(idl())
-    assert (update.bridge, update.tap, update.gone) == (None, None, (PortId("uuid-of-tap1"),))
-    assert update.connected
-
-
 @pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
 def test_an_interface_that_changes_its_port_stays_a_guest(
     watcher: OvsdbWatcher, order: slice
@@ -255,12 +248,6 @@ def test_all_ports_of_a_row_go_with_it(
     for port_id in update.gone:
         registry.remove_port(port_id)
     assert registry.endpoints() == [Endpoint(6), Endpoint(6, 100), Endpoint(6, 4094)]
-
-
-def test_repeated_update_is_delivered_once(watcher: OvsdbWatcher) -> None:
-    for connected in (True, True, False, False, True):
-        watcher._tell(Update(connected=connected))
-    assert [update.connected for update in watcher._updates] == [True, False, True]
 
 
 class Wire:

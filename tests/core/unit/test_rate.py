@@ -74,13 +74,6 @@ def test_ip_versions_count_together_where_both_are_limited() -> None:
     assert world.ask(ip_version=4).delay > 0.9
 
 
-def test_an_ip_version_that_is_not_limited_is_not_counted() -> None:
-    world = World(replace(ON, ip_versions=frozenset({4})))
-    for _ in range(100):
-        assert world.ask(ip_version=6) == Verdict()
-    assert set(world.ask_at_once(10)) == {Verdict()}
-
-
 def test_another_guest_on_the_port_begins_anew(world: World) -> None:
     world.ask_at_once(100)
     world.limiter.forget(HERE)

@@ -184,12 +184,3 @@ def test_requests_that_haproxy_answered_are_added(world: World) -> None:
     assert one.counts == [3, 0, 0, 1, 0]
     assert (one.last_at, one.last_status, one.well_at) == (1002.0, 200, 1002.0)
     assert not one.failing
-
-
-def test_late_news_changes_the_counts_alone(world: World) -> None:
-    world.note(200)
-    world.note(503)
-    world.recent.succeeded(claim(), 1, 1000.5)
-    one = world.of()
-    assert one.counts == [2, 0, 0, 1, 0]
-    assert (one.last_at, one.last_status, one.well_at) == (1002.0, 503, 1001.0)

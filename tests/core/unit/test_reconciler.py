@@ -14,7 +14,6 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from dfmeta import hub
 from dfmeta.allotment import PerPort
 from dfmeta.apps import reconciler as reconciler_module
-from dfmeta.exceptions import SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import IN_PORT
@@ -26,7 +25,6 @@ from tests.core.unit.support import (
     OTHER_INSTANCE,
     PORT_FLOWS,
     TAP,
-    Refusal,
     Rig,
     address,
     let_hub_run,
@@ -112,25 +110,6 @@ def with_source(flow: Flow, key: str) -> Flow:
             for a in flow.actions
         ),
     )
-
-
-def test_a_refused_reconcile_is_not_confirmed_and_comes_right_later() -> None:
-    rig = Rig()
-    rig.registry.set_port(port())
-    refusing = True
-
-    def refuse(mod: object) -> Refusal | None:
-        return NO_ROOM if refusing and getattr(mod, "table_id", 0) == 201 else None
-
-    rig.switch.model.refuse = refuse
-    with pytest.raises(SwitchError, match="TABLE_FULL"):
-        rig.connect()
-    assert not rig.reconciler.confirmed
-    assert not rig.reconciler.reconcile_quietly()
-    refusing = False
-    assert rig.reconciler.reconcile_quietly()
-    assert rig.flows() == wanted(rig)
-    assert rig.reconciler.confirmed
 
 
 def test_one_port_that_the_switch_refuses_does_not_stop_the_others_of_a_reconcile(

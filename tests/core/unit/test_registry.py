@@ -518,16 +518,6 @@ def test_a_device_under_a_number_is_that_of_all_its_ports(behind: Port) -> None:
     assert registry.endpoints() == []
 
 
-def test_key_that_rested_longest_is_given_when_all_rest(registry: Registry, clock: Clock) -> None:
-    for number in range(7):
-        registry.set_port(port(project=f"p{number}"))
-        assert learned(registry, 0).slot == SLOTS[number]
-        clock.now += 1
-    registry.set_port(port(instance=OTHER_INSTANCE))
-    assert accepted(registry, learned(registry, 0)).slot == 0
-    assert learned(registry, 1).displaced == ADDRESSES[0]
-
-
 def test_version_grows_with_the_contents_of_the_state_file(registry: Registry) -> None:
     seen = [registry.version]
 

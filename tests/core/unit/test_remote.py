@@ -250,18 +250,6 @@ def test_a_question_ends_with_the_pipe(ends: Ends) -> None:
 # Without waiting
 
 
-def test_catching_up_handles_received_messages(ends: Ends) -> None:
-    eventlet.sleep(0)
-    ends.near.send({"n": 1})
-    ends.near.send({"n": 2}, b"along")
-    ends.far.catch_up()
-    assert ends.came == [{"n": 1}, {"n": 2, BYTES: b"along"}]
-    ends.far.catch_up()
-    ends.near.send({"n": 3})
-    ends.wait(3)
-    assert [one["n"] for one in ends.came] == [1, 2, 3]
-
-
 def test_a_part_of_a_message_waits_for_the_rest(ends: Ends) -> None:
     eventlet.sleep(0)
     sock = ends.near._sock.fd

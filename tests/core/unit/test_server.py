@@ -179,18 +179,6 @@ def test_a_connection_that_has_got_a_token_does_not_give_way(
     assert is_closed(with_token[1])
 
 
-def test_a_connection_is_not_kept_when_most_places_are_taken() -> None:
-    world = World(replace(FEW, connections=2))
-    first, second = world.connect(1), world.connect(2)
-    world.wait(2)
-    first.sendall(GET)
-    assert answer(first) == b"tap1"
-    assert is_closed(first), "two of two are more than three quarters"
-    assert ask(second) == b"tap2"
-    assert stays_open(second)
-    world.server.stop(0.0)
-
-
 def test_when_all_places_are_taken_the_greediest_port_gives_one_away() -> None:
     world = World(replace(FEW, connections=3))
     before = closed("too_many"), hit("connections")
@@ -246,12 +234,6 @@ def test_connections_of_a_changed_port_end_and_no_others(world: World) -> None:
     assert closed("changed") == before + 3
     assert ask(other) == b"tap2"
     world.wait(1)
-
-
-def test_an_error_of_accept_is_survived(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.listener.error = OSError(24, "Too many open files")
-    assert ask(world.connect()) == b"tap1"
-    assert "Cannot accept a connection" in caplog.text
 
 
 def test_a_defect_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:

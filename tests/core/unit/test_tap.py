@@ -157,7 +157,6 @@ def test_flows_lead_to_ipv6_only_while_the_host_has_it_and_the_listener_is_open(
     ("former", "ip6", "calls"),
     [
         (None, ["fe80::1"], []),
-        (HostMemory("lo", GROUP.host_ip, 2, HOST_IP6), ["fe80::1"], []),
         (HostMemory("lo", GROUP.host_ip, 2), [], []),
         # A daemon of a version without IPv6 had no address.
         (HostMemory("lo", GROUP.host_ip, 2), ["fe80::1"], [None]),

@@ -27,7 +27,7 @@ from tests.core.unit.nova_support import (
     ask,
 )
 from tests.core.unit.support import until
-from tests.core.unit.upstream import OK, Asked, Upstream, close, server_context
+from tests.core.unit.upstream import OK, Asked, Upstream, server_context
 from tests.harness.certificates import Authority
 
 
@@ -135,16 +135,6 @@ def test_kept_connection_that_dies_of_a_request_costs_no_pause(pair: Pair) -> No
     assert clock.now() == begun
     assert len(there.asked) == 3
     assert retries.grown() == {"stale": 1}
-
-
-@pytest.mark.usefixtures("one_round")
-def test_a_new_connection_that_dies_of_a_request_is_a_failure(
-    upstream: Upstream, backend: Any
-) -> None:
-    upstream.script = close
-    with pytest.raises(BackendUnreachableError, match="closed the connection without an answer"):
-        ask(backend(upstream))
-    assert len(upstream.asked) == 1
 
 
 def test_get_goes_over_a_kept_connection_and_a_password_does_not(pair: Pair) -> None:

@@ -76,12 +76,6 @@ def test_wrong_checksums_come_first(rig: Rig) -> None:
     assert "ethtool -K DEVICE tx off" in said
 
 
-def test_on_the_kernels_datapath_no_offload_is_to_blame(rig: Rig) -> None:
-    rig.userspace = False
-    said = rig.cause(wrong=1)
-    assert said.endswith("(TcpInCsumErrors +3): the guest or its device damages them")
-
-
 def test_answers_that_leave_are_not_taken_up(rig: Rig) -> None:
     assert "the guest does not answer them" in rig.cause(replies=1)
 

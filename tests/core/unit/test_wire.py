@@ -6,7 +6,6 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
@@ -190,25 +189,6 @@ def test_unknown_action_is_opaque_and_makes_a_difference() -> None:
         assert found.match_key == reply.match_key
         assert found != reply, action
         assert isinstance(found.actions[-1], Opaque), action
-
-
-def test_unknown_instruction_is_opaque() -> None:
-    output = ofp_parser.OFPActionOutput(1)
-    for instruction in (
-        ofp_parser.OFPInstructionWriteMetadata(1, 1),
-        ofp_parser.OFPInstructionActions(ofp.OFPIT_CLEAR_ACTIONS, []),
-        ofp_parser.OFPInstructionActions(ofp.OFPIT_WRITE_ACTIONS, [output]),
-    ):
-        mod = sent(WIRES[0].add(fixed_flows(TAP)[1])).body
-        mod.instructions.append(instruction)
-        found = as_found(WIRES[0], stats_of(mod)).flow
-        assert found is not None, instruction
-        assert [type(action) for action in found.actions] == [Opaque], instruction
-
-
-def test_an_opaque_action_cannot_be_put_into_a_message() -> None:
-    with pytest.raises(TypeError, match="cannot be sent"):
-        Wire(Layout()).packet_out(13, [Opaque("learn(…)")], b"")
 
 
 def test_a_frame_is_sent_on_as_if_it_had_come_in_at_its_port() -> None:
