@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event
+from webob import Request
 
 from dfmeta.exceptions import (
     AuthUnavailable,
@@ -19,14 +22,16 @@ from dfmeta.exceptions import (
     StoreError,
     StoreFullError,
 )
-from dfmeta.store.api import openapi
+from dfmeta.quiet import QUIET
+from dfmeta.store.api import audit, openapi
 from dfmeta.store.api.admin import LARGE, AdminApi
-from dfmeta.store.api.routes import ROUTES
+from dfmeta.store.api.routes import ROUTES, Action, Route
 from dfmeta.store.auth.scopes import accepted, accepted_for_any
-from dfmeta.store.db.record import FetchedHalf, Kind, Record
+from dfmeta.store.db.record import FetchedHalf, Kind, Push, Record
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.store.api.support import ENVELOPE, INSTANCE, OTHER, Client, Tokens, make_api
 from tests.core.unit.store.support import Sql
+from tests.harness.tier import CLOCK
 
 NO_ROUTE = {"message": "invalid request - route not found"}
 NOT_FOUND = {"message": "resource not found"}
@@ -372,3 +377,106 @@ def test_the_description_has_every_component_route_and_scope() -> None:
         assert ("id" in placed) == ("{id}" in path), path
     for route in ROUTES:
         assert ", ".join(route.scopes) in described[route.path, route.method]["description"], route
+
+
+# The audit
+
+
+BODY = json.dumps({"id": INSTANCE.upper(), "metadata": {"secret": "of the guest"}}).encode()
+ADDRESS = {"REMOTE_ADDR": "192.0.2.7"}
+
+
+@pytest.fixture
+def secured(repository: Repository) -> Client:
+    return Client(make_api(repository, authorizer=Tokens()))
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    caplog.set_level(logging.INFO, logger=audit.LOG.name)
+    kept: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: kept.append(record.getMessage())  # type: ignore[method-assign]  # the list is all
+    audit.LOG.addHandler(handler)
+    yield kept
+    audit.LOG.removeHandler(handler)
+
+
+def test_a_change_alone_is_one_line_without_its_content(secured: Client, lines: list[str]) -> None:
+    one, devices = f"/device-metadata/{INSTANCE}", f"/api/v1/device-metadata/{INSTANCE}/devices"
+    device = b'{"type": "disk", "bus": "scsi", "serial": "private"}'
+    secured.ask("POST", "/api/v1/device-metadata", BODY, authorization="Bearer write")
+    secured.ask("POST", devices, device, authorization="Bearer write")
+    secured.ask("DELETE", f"{devices}?serial=private", authorization="Bearer write")
+    secured.ask("POST", f"/device-metadata/refresh/{INSTANCE}", authorization="Bearer write")
+    secured.ask("DELETE", one, authorization="Bearer delete")
+    secured.ask("DELETE", one, authorization="Bearer delete")
+    secured.ask("GET", "/records", authorization="Bearer read")
+    secured.ask("PUT", "/device-metadata", authorization="Bearer write")
+    by = f"instance {INSTANCE}, by token known from"
+    assert [line.partition(" from ")[0] + " from" for line in lines] == [
+        f"Audit: POST /device-metadata, {by}",
+        f"Audit: POST /device-metadata/{{id}}/devices, {by}",
+        f"Audit: DELETE /device-metadata/{{id}}/devices, {by}",
+        f"Audit: POST /device-metadata/refresh/{{id}}, {by}",
+        f"Audit: DELETE /device-metadata/{{id}}, {by}",
+        f"Audit: DELETE /device-metadata/{{id}}, {by}",
+    ]
+    assert [line.rpartition(": ")[2] for line in lines] == ["200"] * 5 + ["404"]
+    assert not [line for line in lines if "private" in line or "secret" in line or "Bearer" in line]
+
+
+def test_a_refused_client_is_one_line(
+    secured: Client, repository: Repository, lines: list[str]
+) -> None:
+    secured.ask("POST", "/device-metadata", BODY)
+    secured.ask("GET", f"/device-userdata/{INSTANCE}", authorization="Bearer write")
+    secured.ask("DELETE", "/device-metadata/a%0ab", authorization="Bearer read")
+    gated = Client(make_api(repository, gate=lambda _environ: "another site"))
+    refused = gated.ask("POST", "/device-metadata", BODY)
+    assert (refused.status_int, refused.json) == (403, {"message": "another site"})
+    assert lines.pop().startswith("Audit: POST /device-metadata, instance unknown")
+    assert [line.partition(" from ")[0] for line in lines] == [
+        "Audit: POST /device-metadata, instance unknown, by an unknown client",
+        f"Audit: GET /device-userdata/{{id}}, instance {INSTANCE}, by token known",
+        "Audit: DELETE /device-metadata/{id}, instance unknown, by token known",
+    ]
+    assert [line.rpartition(": ")[2] for line in lines] == ["401", "403", "403"]
+
+
+def test_a_push_that_changes_nothing_has_its_line(
+    secured: Client, repository: Repository, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def push_all(_pushes: Sequence[Push]) -> None:
+        raise error
+
+    post = "Audit: POST /device-metadata, instance"
+    for body, status in ((b"{", 400), (b"0" * (2 << 20), 413)):
+        secured.ask("POST", "/device-metadata", body, authorization="Bearer write")
+        assert lines[-1].startswith(f"{post} unknown, by token known from "), body[:20]
+        assert lines[-1].endswith(f": {status}"), body[:20]
+    monkeypatch.setattr(repository, "push_all", push_all)
+    secured = Client(make_api(repository))
+    for error, status in ((StoreAwayError(cause="it hangs"), 503), (RuntimeError(), 500)):
+        with pytest.raises(RuntimeError) if status == 500 else nullcontext():
+            secured.ask("POST", "/device-metadata", BODY)
+        (line,) = [line for line in lines[2:] if line.endswith(f": {status}")]
+        assert line.startswith(f"{post} {INSTANCE}, by an unknown client"), error
+
+
+def test_refused_clients_have_so_many_lines_in_a_minute(
+    lines: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    log = audit.Audit()
+    route = Route("POST", "/device-metadata", Action.PUSH)
+    call = audit.Call(Request.blank("/", method="POST", environ=ADDRESS), route)
+    line = "Audit: POST /device-metadata, instance unknown, by an unknown client from 192.0.2.7: "
+    for _ in range(audit.REFUSALS + 7):
+        log.note(call, 401)
+    assert lines == [f"{line}401"] * audit.REFUSALS
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+    log.note(call, 200)
+    CLOCK.advance(QUIET)
+    log.note(call, 401)
+    left_out = "Audit: 7 more requests of refused clients had no line"
+    assert lines[audit.REFUSALS :] == [f"{line}200", left_out, f"{line}401"]
