@@ -82,23 +82,6 @@ def test_guests_and_operators_wait_while_no_agent_runs(
     assert agent.metric("dfmeta_packet_ins_total") == 0
 
 
-def test_a_unit_of_a_release_without_ipv6_leaves_that_listener_to_the_daemon(
-    host: OpenvSwitch, make_agent: MakeAgent, guest: Guest
-) -> None:
-    agent = make_agent(start=False)
-    with Activator(host.namespace, AGENT[:1]) as former:
-        agent.activator = former
-        for end in (agent.stop, agent.kill):
-            agent.start()
-            put(agent, guest)
-            asks_own(guest)
-            end()
-            # The unit alone has its listener, and the holder has the other one.
-            listening = host.namespace.run(["ss", "-ltnH"]).stdout
-            assert f"[{HOST_IP6}]:{PROXY_PORT}" in listening
-            assert holders(host).count("dfmeta-listener") == 1
-
-
 def test_no_connection_is_heard_before_the_daemon_or_on_another_device(
     host: OpenvSwitch, agent: Agent, guest: Guest
 ) -> None:

@@ -15,10 +15,10 @@ import pytest
 from dfmeta.exceptions import HostError
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.key import NEXT_HOP6, NEXT_HOP_MAC
-from dfmeta.host import ipv6
 from dfmeta.host.changes import Changes
 from dfmeta.host.device import disable_tx_checksum, driver_of, held_addresses
 from dfmeta.host.host_facts import HostFacts, read_host
+from dfmeta.host.ipv6 import lack_of
 from dfmeta.host.netlink import HostSide, Wanted
 from tests.harness.guest import METADATA_IP
 from tests.harness.netns import Namespace
@@ -29,14 +29,6 @@ DEVICE = "tap-metadata"
 KNOB = f"net.ipv6.conf.{DEVICE}"
 HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
 KEY6 = "fd00:a9fe:a9fe:a9fe:1:0:0:7"
-MANY = 150
-LARGE: dict[str, Callable[[int], str]] = {
-    "routes": lambda n: f"route add 198.18.{n}.0/24 via 10.0.0.2 dev up0",
-    "rules": lambda n: f"rule add from 198.18.{n}.0/24 lookup 77 pref 1000",
-    "addresses": lambda n: f"addr add 198.19.{n}.1/32 dev up0",
-    "neighbours": lambda n: f"neigh add 10.0.1.{n + 1} lladdr 02:00:00:00:00:01 dev up0",
-    "links": lambda n: f"link add l{n}a type veth peer name l{n}b",
-}
 
 
 @dataclass(frozen=True)
@@ -220,7 +212,7 @@ def test_a_change_of_another_part_is_none(
         "rule add from 198.17.0.0/24 lookup 77 pref 1000",
         "addr add 10.9.9.9/32 dev up0",
         # More than the socket holds are one.
-        "; ".join(LARGE["rules"](n) for n in range(MANY)),
+        "; ".join(f"rule add from 198.18.{n}.0/24 lookup 77 pref 1000" for n in range(150)),
         f"link del {DEVICE}",
     ):
         host.ip(*change.split("; "))
@@ -272,14 +264,6 @@ def test_removal_leaves_none_of_it_and_all_else(
     host.ip(f"link del {DEVICE}")
     with host.inside():
         assert side.remove() == []
-
-
-def test_a_failed_start_takes_back_what_it_has_added(host: Namespace, side6: HostSide) -> None:
-    with host.inside():
-        side6.undo()
-    assert addresses6(host) == []
-    assert "32764" not in ip(host, "-6 rule")
-    assert ip(host, "-6 route show table 2", check=False) == ""
 
 
 def test_the_hosts_addresses_are_those_of_all_its_devices(
@@ -352,30 +336,8 @@ def test_generated_addresses_and_other_settings_are_put_right(host: Namespace) -
     assert done[:2] == [*SIX.steps[:2]]
     assert [one for one in done[2:] if not one.startswith("no address fe80::")] == []
     assert addresses6(host) == [f"{HOST_IP6}/128"]
-
-
-def test_ipv6_that_is_switched_off_and_on_is_named_and_put_back(
-    host: Namespace, side6: HostSide
-) -> None:
-    def lack() -> str:
-        with host.inside():
-            found = ipv6.lack_of(DEVICE)
-        return found.cause if found is not None else ""
-
-    for off in (f"{KNOB}.disable_ipv6", "net.ipv6.conf.all.disable_ipv6"):
-        host.sysctl(**{off: 1})
-        assert lack() == f"{KNOB}.disable_ipv6 is 1"
-        with pytest.raises(HostError):
-            ensure(host, side6)
-        host.sysctl(**{off: 0})
-        assert lack() == ""
-        assert ensure(host, side6) == [*SIX.steps[3:6]], off
     ip(host, f"link set {DEVICE} mtu 1279")
-    assert "is 1279" in lack()
-    ip(host, f"link set {DEVICE} mtu 1280")
-    assert lack() == ""
-    # The kernel has made everything anew, with its defaults.
-    done = ensure(host, side6)
-    steps = [one for one in done if not one.startswith("no address")]
-    assert steps == [*SIX.steps[:2], *SIX.steps[3:6]]
-    assert addresses6(host) == [f"{HOST_IP6}/128"]
+    with host.inside():
+        lack = lack_of(DEVICE)
+    assert lack is not None
+    assert "is 1279" in lack.cause

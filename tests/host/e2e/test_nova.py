@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-
 import pytest
 
 from tests.harness.agent import Agent
@@ -22,8 +20,6 @@ from tests.host.e2e.support import (
 )
 
 PASSWORD = "/openstack/2013-04-04/password"
-USER_DATA = gzip.compress(bytes(range(256)) * 40, mtime=0) + b"\r\n\x00\xff\xfe"
-NETWORK = {"links": [{"id": "tap"}], "networks": [], "services": []}
 
 
 host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
@@ -33,7 +29,7 @@ host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
 def guest(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Guest:
     nova.mend()
     one = make_guest("one", ids=project_ids("one"))
-    put_nova(nova, one, user_data=USER_DATA, network_data=NETWORK)
+    put_nova(nova, one)
     nova.clear()
     return one
 

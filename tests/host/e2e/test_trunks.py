@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from tests.harness.agent import Agent
-from tests.harness.guest import METADATA_IP, OPENSTACK6, Batch, Guest
+from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.trunk import Container, Trunk
@@ -22,10 +21,7 @@ MAC = "fa:16:3f:aa:aa:aa"
 """MAC of all containers."""
 ADDRESS = "10.9.0.5/24"
 """Address of all containers."""
-NAME = "/latest/meta-data/hostname"
 FAMILIES = (METADATA_IP, OPENSTACK6)
-UNDER_WAY = 12
-"""Answered requests after which a restart begins."""
 
 host, agent = shared.host, shared.agent_with()
 
@@ -122,47 +118,3 @@ def test_a_subport_without_an_instance_gets_404_and_never_its_vms(
     vms[0].name_containers()
     wait_served(agent, vms[0])
     asks_own(container)
-
-
-def failures(batches: dict[Guest, Batch]) -> Counter[str]:
-    """Wait for the requests; return what went wrong, by guest and kind."""
-    return Counter(
-        f"{guest.name}: {sample.error or sample.status} {sample.body[:40]!r}"
-        for guest, batch in batches.items()
-        for sample in batch.samples()
-        if (sample.status, sample.body.decode()) != (200, guest.name)
-    )
-
-
-def start_all(vms: list[Vm], count: int) -> dict[Guest, Batch]:
-    """Let all VMs and containers ask for their names, over both versions of IP by turns."""
-    everyone = [one for vm in vms for one in vm.everyone()]
-    return {
-        one: one.start_many(count, path=NAME, host=FAMILIES[number % 2])
-        for number, one in enumerate(everyone)
-    }
-
-
-@pytest.mark.parametrize("way", ["kill", "vswitchd"])
-def test_a_restart_fails_no_request_that_is_under_way(
-    host: OpenvSwitch, agent: Agent, vms: list[Vm], way: str
-) -> None:
-    before = {name: row["ofport"] for name, row in rows(agent).items()}
-    enough = agent.metric("dfmeta_requests_total") + UNDER_WAY
-    batches = start_all(vms, 300)
-    wait_for(lambda: agent.metric("dfmeta_requests_total") >= enough, "requests to be under way")
-    if way == "vswitchd":
-        host.restart("ovs-vswitchd")
-    else:
-        agent.kill()
-        agent.start()
-    assert all(batch.running for batch in batches.values()), "the fault came too late to be felt"
-    wrong = failures(batches)
-    # A killed process loses at most the one request of each guest that it had taken.
-    assert wrong.total() <= (len(batches) if way == "kill" else 0), wrong
-    assert not any("refused" in kind or "timed out" in kind for kind in wrong), wrong
-    wait_served(agent, *vms)
-    assert {name: row["ofport"] for name, row in rows(agent).items()} == before
-    for vm in vms:
-        for one in vm.everyone():
-            asks_own(one)

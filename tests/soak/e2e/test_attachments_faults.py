@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +21,6 @@ from tests.harness.vm_api import allowed, is_ready
 
 HOSTS = 3
 EACH = 15
-WORKERS, CYCLES = 5, 20
-"""Clients that make and delete attachments, and how many each of them."""
 NETWORK = {"network": "pods"}
 GRACE = 2
 OPTIONS: Options = {
@@ -139,30 +136,6 @@ def test_daemons_that_are_killed_at_any_moment_leak_and_double_nothing(
             assert len({one["ips"][0]["address"] for one in given}) == EACH
             for name in names:
                 detach(vm, name)
-
-
-def test_many_come_and_go_and_none_is_doubled_or_left(host: Host, vm: Guest, soak: int) -> None:
-    lock, in_use = threading.Lock(), set[Any]()
-
-    def cycles(worker: int) -> int:
-        """Make attachments and delete each when the next one is there; return how many."""
-        count, before = CYCLES * soak, set[Any]()
-        for number in range(count):
-            one = attach(vm, f"w{worker}-{number}")
-            mine = {one["vid"], one["ips"][0]["address"], one["mac"]}
-            with lock:
-                assert in_use.isdisjoint(mine), one
-                in_use.update(mine)
-                in_use.difference_update(before)
-            if number:
-                detach(vm, f"w{worker}-{number - 1}")
-            before = mine
-        detach(vm, f"w{worker}-{count - 1}")
-        return count
-
-    with ThreadPoolExecutor(WORKERS) as pool:
-        assert sum(pool.map(cycles, range(WORKERS))) == WORKERS * CYCLES * soak
-    wait_for(lambda: only_first(host), "the last ones to go")
 
 
 @pytest.fixture

@@ -94,11 +94,6 @@ def test_guests_see_a_pause_at_worst(
     assert failures(busy.through(through)) == Counter()
 
 
-def test_a_restart_fails_no_request(agent: Agent, busy: Busy) -> None:
-    samples = busy.through(agent.restart, interval=0)
-    assert failures(samples) == Counter()
-
-
 def test_meta_ips_that_are_deleted_or_forged_in_ovsdb_are_put_back(
     host: OpenvSwitch, agent: Agent, busy: Busy
 ) -> None:

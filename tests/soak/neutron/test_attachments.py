@@ -12,10 +12,12 @@ from dfmeta.attach.model import Found, Parent, State
 from dfmeta.exceptions import (
     AttachDriverError,
     AttachNetworkError,
+    AttachQuotaError,
 )
 from dfmeta.ports import attach_wired
 from dfmeta.ports.subport_list import KEY
 from tests.harness.poll import wait_for
+from tests.host.neutron.api import PROJECT
 from tests.host.ovs import vms
 from tests.host.ovs.neutron_world import (
     INSTANCE,
