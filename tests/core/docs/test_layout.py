@@ -266,7 +266,7 @@ def test_every_option_has_a_sentence_of_help() -> None:
             assert text == " ".join(text.split()), f"[{group}] {option}: doubled blanks"
 
 
-def test_every_group_says_what_it_is_for() -> None:
+def test_every_group_of_options_has_a_title_and_help() -> None:
     groups = [module.GROUP for module in vars(conf).values() if hasattr(module, "GROUP")]
     assert {group.name for group in groups} == {name for name, _options in conf.own_opts() if name}
     for group in groups:

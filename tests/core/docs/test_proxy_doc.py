@@ -64,7 +64,7 @@ def test_page_has_each_status_of_the_proxys_own_and_each_limit_its_status() -> N
         assert option is None or re.search(rf"\b{status}\b", said[option]), reason
 
 
-def test_the_line_that_is_logged_is_the_one_on_the_page(
+def test_page_has_the_line_that_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     registry, here = Registry(), Endpoint(1)

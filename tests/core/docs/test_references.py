@@ -93,7 +93,7 @@ def test_an_option_may_come_from_the_environment(
         dfmeta.conf.load([str(file)], prog=AGENT)
 
 
-def test_the_page_has_what_the_log_says_of_a_reload(caplog: pytest.LogCaptureFixture) -> None:
+def test_page_has_the_lines_that_a_reload_logs(caplog: pytest.LogCaptureFixture) -> None:
     changes = Changes(taken=("[df_metadata] hold_timeout",), waiting=("[df_metadata] port",))
     with caplog.at_level("INFO"):
         changes.tell(daemon.LOG)
@@ -171,7 +171,7 @@ def scene(folder: Path) -> None:
     (drive / "meta_data.json").write_text(json.dumps({"uuid": INSTANCE}))
 
 
-def test_what_is_said_of_cleanup_is_the_daemons_own() -> None:
+def test_page_has_the_daemons_help_of_cleanup() -> None:
     (option,) = daemon.CLI
     text = (SOURCE / "_ext/dfmeta_reference.py").read_text(encoding="utf-8")
     assert f'CLEANUP = "{option.help}"' in text

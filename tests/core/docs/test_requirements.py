@@ -49,20 +49,20 @@ def distributions(names: set[str]) -> dict[str, set[str]]:
     return {name: {bounds.normalized(one) for one in INSTALLED.get(name, ())} for name in names}
 
 
-def test_what_is_imported_is_declared_itself_and_not_by_another() -> None:
+def test_imported_packages_are_declared_directly() -> None:
     names = set[str]().union(*map(imported_by, MODULES))
     assert names >= {"click", "ovs", "yaml", "packaging"}, "the search itself finds them"
     found = distributions(names)
     assert [name for name, them in found.items() if not them & DECLARED.keys()] == []
 
 
-def test_what_is_declared_is_imported_or_argued() -> None:
+def test_declared_packages_are_imported_or_argued() -> None:
     names = set[str]().union(*map(imported_by, MODULES))
     used = set().union(*distributions(names).values())
     assert DECLARED.keys() - used == ARGUED.keys()
 
 
-def test_what_an_extra_brings_is_imported_where_it_is_used() -> None:
+def test_packages_of_an_extra_are_imported_where_they_are_used() -> None:
     for path in MODULES:
         at_once = distributions(imported(iter(tree(path).body)))
         for name, them in at_once.items():

@@ -133,7 +133,7 @@ def differences(member: str) -> dict[str, set[str]]:
     return {dialect: {name for one, name in changed if one == dialect} for dialect in DIALECTS}
 
 
-def test_the_page_says_where_each_member_is_read() -> None:
+def test_page_has_the_places_of_each_member() -> None:
     listed = rows(PAGE)
     for member in SAMPLES:
         assert listed[member] == differences(member), member

@@ -285,16 +285,6 @@ class Frame:
             at += size
 
 
-def address(value: int) -> str:
-    """Write an IPv4 address as text."""
-    return str(IPv4Address(value))
-
-
-def address6(value: int) -> str:
-    """Write an IPv6 address as text."""
-    return str(IPv6Address(value))
-
-
 def mac(value: int) -> str:
     """Write a MAC as text."""
     return value.to_bytes(6, "big").hex(":")
@@ -302,9 +292,8 @@ def mac(value: int) -> str:
 
 def ends_of(frame: Frame) -> dict[str, str]:
     """Write the two addresses of an IP packet as text."""
-    if frame["eth_type"] == 0x86DD:
-        return {"src": address6(frame["ipv6_src"]), "dst": address6(frame["ipv6_dst"])}
-    return {"src": address(frame["ipv4_src"]), "dst": address(frame["ipv4_dst"])}
+    write, name = (IPv6Address, "ipv6") if frame["eth_type"] == 0x86DD else (IPv4Address, "ipv4")
+    return {end: str(write(frame[f"{name}_{end}"])) for end in ("src", "dst")}
 
 
 def sums_are_right(frame: bytes) -> bool:

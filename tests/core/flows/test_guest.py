@@ -16,7 +16,6 @@ from tests.core.flows.frames import (
     DESTINATION,
     HOP_BY_HOP,
     Frame,
-    address,
     arp,
     ends_of,
     ethernet,
@@ -234,7 +233,7 @@ def test_the_longest_idle_address_gives_way_to_an_eighth(world: World) -> None:
     for guest in guests:
         world.now += 1
         released = world.introduce(guest)
-    assert address(Frame(0, released.frame)["ipv4_src"]) == key_of(1, 4)
+    assert ends_of(Frame(0, released.frame))["src"] == key_of(1, 4)
     (out,) = world.answered(released)
     assert_is_an_answer(out, guests[7])
     (out,) = world.switch.receive(1, guests[0].segment())
@@ -503,7 +502,7 @@ def test_forged_advertisements_are_untouched_and_leave_the_requests_of_others_al
 # What is not ours
 
 
-def test_what_is_not_ours_is_untouched(world: World) -> None:
+def test_other_traffic_is_untouched(world: World) -> None:
     guest, guest6 = Host(1), Host6(1)
     frames = {
         "another address": guest.segment(dst="10.0.0.1"),

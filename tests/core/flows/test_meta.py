@@ -105,7 +105,7 @@ def test_a_first_syn_goes_to_the_controller_and_then_the_way_that_later_ones_go(
 
 
 @pytest.mark.parametrize("bridge", ["br-int", "br-meta"])
-def test_with_the_flows_of_one_bridge_gone_nothing_reaches_the_port_and_its_twin_is_served(
+def test_without_the_flows_of_a_bridge_the_guest_is_not_served_and_its_twin_is(
     bridge: str,
 ) -> None:
     bridges = Bridges([A, B])

@@ -110,7 +110,7 @@ def test_ipv6_flows_go_with_the_hosts_ipv6_and_come_back_with_it() -> None:
         assert world.reconciler.reconcile() == 0
 
 
-def test_ipv6_on_a_switch_that_had_none_leaves_what_is_there() -> None:
+def test_flows_of_ipv4_stay_when_the_host_gets_ipv6() -> None:
     """As after an update of dfmeta, or the day on which the host gets IPv6."""
     with World(tap=TAP) as world:
         busy(world)
@@ -121,7 +121,7 @@ def test_ipv6_on_a_switch_that_had_none_leaves_what_is_there() -> None:
         assert world.introduce(Host6(1)).port == TAP.ofport
 
 
-def test_removing_a_port_takes_away_exactly_what_adding_it_put_in() -> None:
+def test_removing_a_port_removes_exactly_its_flows_and_meters() -> None:
     with World(tap=TAP6) as world:
         world.plug(1)
         world.introduce(Host(1))
@@ -155,7 +155,7 @@ def test_cleaning_up_leaves_the_switch_as_it_was_before(tap: Tap) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 40])
-def test_flows_that_somebody_has_taken_away_are_put_back(world: World, count: int) -> None:
+def test_lost_flows_are_put_back(world: World, count: int) -> None:
     for ofport in range(1, 8):
         world.plug(ofport)
         world.introduce(Host(ofport))
@@ -167,7 +167,7 @@ def test_flows_that_somebody_has_taken_away_are_put_back(world: World, count: in
     assert picture(world.switch) == before
 
 
-def test_a_flow_of_ours_that_somebody_has_changed_is_made_right(world: World) -> None:
+def test_changed_flow_of_ours_is_corrected(world: World) -> None:
     busy(world)
     before = picture(world.switch)
     victim = next(one for one in world.switch.flows if one.table == 201 and one.priority == 200)
@@ -201,7 +201,7 @@ def test_flows_of_others_in_our_tables_stay(world: World) -> None:
     assert sum(one.cookie == OUTPUT for one in world.switch.flows) == 3
 
 
-def test_a_flow_that_somebody_has_put_in_the_place_of_ours_is_not_deleted(world: World) -> None:
+def test_foreign_flow_in_the_place_of_ours_is_not_deleted(world: World) -> None:
     world.plug(2)
     mine = [one for one in world.switch.flows if one.match.get("in_port") == (2, 0xFFFFFFFF)]
     victims = [one for one in mine if one.meter is None]
@@ -255,7 +255,7 @@ def test_tables_and_priorities_follow_the_layout() -> None:
         assert world.reconciler.reconcile() == 0
 
 
-def test_a_meter_that_somebody_has_taken_away_comes_back_with_its_flow(world: World) -> None:
+def test_lost_meter_comes_back_with_its_flow(world: World) -> None:
     busy(world)
     before = picture(world.switch)
     meter = world.meters.ids(Purpose.SYN)[Endpoint(1)]
