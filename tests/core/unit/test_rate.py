@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dfmeta.model import Endpoint
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict, Window
+from dfmeta.proxy.refusals import AT_ONCE, LONGEST, PER_SECOND, Refusals
 
 HERE, THERE = Endpoint(13), Endpoint(14)
 ON = RateSettings(enabled=True)
@@ -141,3 +142,58 @@ def test_one_port_s_requests_never_change_another_s_verdicts(
             mine, without = shared.ask(HERE), alone.ask(HERE)
             assert mine.refuse == without.refuse
             assert mine.delay == pytest.approx(without.delay, abs=NOTHING)
+
+
+# Refusals
+
+ONE, TWO = Endpoint(1), Endpoint(2)
+
+
+class Refused:
+    now = 1000.0
+
+    def __init__(self) -> None:
+        self.refusals = Refusals(clock=lambda: self.now)
+
+    def pauses(self, endpoint: Endpoint, count: int) -> list[float]:
+        return [self.refusals.pause(endpoint) for _ in range(count)]
+
+
+@pytest.fixture
+def refused() -> Refused:
+    return Refused()
+
+
+def test_further_refusals_wait_in_turn(refused: Refused) -> None:
+    refused.pauses(ONE, AT_ONCE)
+    assert refused.pauses(ONE, 3) == pytest.approx([n / PER_SECOND for n in (1, 2, 3)])
+
+
+def test_another_port_does_not_wait(refused: Refused) -> None:
+    refused.pauses(ONE, 2 * AT_ONCE)
+    assert refused.pauses(TWO, 1) == [0.0]
+
+
+def test_no_place_is_kept_for_longer_than_a_moment(refused: Refused) -> None:
+    pauses = refused.pauses(ONE, 1000)
+    assert max(pauses) == pauses[-1] == LONGEST
+
+
+def test_the_next_guest_of_a_port_begins_anew(refused: Refused) -> None:
+    refused.pauses(ONE, 1000)
+    refused.refusals.forget(ONE)
+    refused.refusals.forget(TWO)
+    assert refused.pauses(ONE, AT_ONCE) == [0.0] * AT_ONCE
+
+
+def test_a_guest_that_keeps_to_its_share_never_waits(refused: Refused) -> None:
+    for _ in range(10 * AT_ONCE):
+        assert refused.pauses(ONE, 1) == [0.0]
+        refused.now += 1 / PER_SECOND
+
+
+def test_ports_that_are_within_their_share_take_no_memory(refused: Refused) -> None:
+    for number in range(1000):
+        refused.pauses(Endpoint(number + 1), 1)
+        refused.now += 1 / PER_SECOND
+    assert len(refused.refusals._until) <= 2
