@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from itertools import product
 
 import pytest
 from hypothesis import strategies as st
@@ -153,6 +155,20 @@ def test_waiting_times_that_another_worker_takes_do_not_pile_up(world: World) ->
     assert world.mirror.take_wait(HERE, 999) == 1.0
 
 
+def agree(
+    world: World | OfTheHost, keys: Iterable[IPv4Address | IPv6Address], unverified: set[Claim]
+) -> None:
+    """Both say the same of these keys, and of all claims that there were."""
+    for key in keys:
+        claim = world.registry.claim(key)
+        assert world.mirror.claim(key) == claim
+        if claim is not None:
+            unverified.add(claim)
+    for claim in unverified:
+        assert world.mirror.current(claim) == world.registry.current(claim)
+        assert world.mirror.holds(claim) == world.registry.holds(claim)
+
+
 class Following(RuleBasedStateMachine):
     """Whatever happens to ports and addresses, both say the same of every key."""
 
@@ -194,16 +210,9 @@ class Following(RuleBasedStateMachine):
     def both_say_the_same(self) -> None:
         registry, mirror = self.world.registry, self.world.mirror
         self.world.tell()
-        for ofport in range(1, 4):
-            for slot in SLOTS:
-                key = IN_PORT.key_of(Endpoint(ofport), slot)
-                claim = registry.claim(key)
-                assert mirror.claim(key) == claim
-                if claim is not None:
-                    self.unverified.add(claim)
+        places = product(map(Endpoint, range(1, 4)), SLOTS)
+        agree(self.world, (IN_PORT.key_of(*place) for place in places), self.unverified)
         for claim in self.unverified:
-            assert mirror.current(claim) == registry.current(claim)
-            assert mirror.holds(claim) == registry.holds(claim)
             if registry.current(claim) is not None:
                 assert mirror.certain(claim.endpoint) == registry.certain(claim.endpoint)
 
@@ -283,14 +292,7 @@ class FollowingOfTheHost(RuleBasedStateMachine):
     @rule()
     def ask(self) -> None:
         registry, mirror = self.world.registry, self.world.mirror
-        for number in self.world.keys.slots(4):
-            claim = registry.claim(self.world.key(number))
-            assert mirror.claim(self.world.key(number)) == claim
-            if claim is not None:
-                self.unverified.add(claim)
-        for claim in self.unverified:
-            assert mirror.current(claim) == registry.current(claim)
-            assert mirror.holds(claim) == registry.holds(claim)
+        agree(self.world, map(self.world.key, self.world.keys.slots(4)), self.unverified)
         used = {
             number: endpoint
             for endpoint in registry.endpoints()

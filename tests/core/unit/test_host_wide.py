@@ -122,20 +122,6 @@ def test_without_ipv6_there_are_no_numbers_for_it() -> None:
     assert set(host.keys.owners) == {2}
 
 
-def test_the_rows_numbers_are_kept_over_a_restart_in_any_order(host: Host) -> None:
-    for ofport in (1, 2, 3):
-        host.plug(ofport)
-    written = host.firsts()
-    host = host.again()
-    host.plug(9)
-    for ofport in (3, 1, 2):
-        host.plug(ofport, meta=written[f"row-of-tap{ofport}"])
-    now = host.firsts()
-    assert {row: now[row] for row in written} == written
-    assert set(host.registry.unwritten()) == {"row-of-tap9"}
-    assert host.number(3) == 4
-
-
 def test_an_ip_of_neutrons_is_kept_and_gets_the_mac_of_its_number(host: Host) -> None:
     host.plug(1, meta=MetaIds(str(CIDR[9]), "fa:16:ee:12:34:56"))
     assert host.first(1)[:2] == ids(9)[:2]
