@@ -101,7 +101,6 @@ class World:
         self.claim = claim_of(self.registry)
         self.backend = FakeBackend()
         self.tokens = Tokens(bytes(32))
-        self.hops: list[int] = []
         self.news: list[Callable[[], object]] = []
         self.at_turn: Callable[[], object] = lambda: None
         self.application = Application(
@@ -111,7 +110,7 @@ class World:
             tokens=self.tokens,
             rates=RateLimiter(rate or RateSettings()),
             complaints=Complaints(logging.getLogger("dfmeta.proxy")),
-            heed=lambda: self.heed(),
+            heed=self.heed,
         )
 
     def heed(self) -> None:
@@ -149,7 +148,7 @@ class World:
             deadline=clock.now() + seconds,
             turn=turn,
             read=(lambda _most: b"") if unread is None else unread.read,
-            limit_hops=self.hops.append,
+            limit_hops=lambda _hops: None,
         )
         face = Face(self.application.answer)
         answer = b"".join(face({EXCHANGE: exchange}, start_response))
@@ -254,9 +253,8 @@ def test_out_of_time_is_answered_as_the_option_says() -> None:
                 given = world.ask(path)
                 assert (given.status, given.headers["retry-after"]) == (503, "2"), (mode, path)
             else:
-                with pytest.raises(Abandoned) as caught:
+                with pytest.raises(Abandoned, match="timeout"):
                     world.ask(path)
-                assert caught.value.reason == "timeout"
                 assert failures(world)[0].status == 0
 
 
@@ -285,9 +283,8 @@ def test_an_answer_does_not_leave_after_the_guest_has_changed(
 ) -> None:
     world.backend.reply = reply
     world.backend.meanwhile = lambda: world.registry.set_port(port(instance=OTHER_INSTANCE))
-    with pytest.raises(Abandoned) as caught:
+    with pytest.raises(Abandoned, match="changed"):
         world.ask()
-    assert caught.value.reason == "changed"
 
 
 def test_a_guest_whose_project_comes_meanwhile_is_answered() -> None:
@@ -346,15 +343,13 @@ def test_a_request_waits_while_the_number_of_its_port_is_in_doubt(moment: str) -
     world.registry.answered(1)
     assert world.asking.wait().status == 200
     assert len(world.backend.asked) == 1
-    with pytest.raises(Abandoned) as abandoned:
+    with pytest.raises(Abandoned, match="timeout"):
         Doubtful(moment).asking.wait()
-    assert abandoned.value.reason == "timeout"
     world = Doubtful(moment)
     world.registry.set_port(port(instance=OTHER_INSTANCE))
     world.registry.answered(1)
-    with pytest.raises(Abandoned) as abandoned:
+    with pytest.raises(Abandoned, match="changed"):
         world.asking.wait()
-    assert abandoned.value.reason == "changed"
     assert len(world.backend.asked) == (moment == "answer")
 
 
@@ -362,9 +357,8 @@ def test_the_switchs_latest_messages_count_before_the_answer_leaves() -> None:
     world = World(ask=lambda: 1)
     after = port(instance=OTHER_INSTANCE)
     world.backend.meanwhile = lambda: world.news.append(lambda: world.registry.set_port(after))
-    with pytest.raises(Abandoned) as abandoned:
+    with pytest.raises(Abandoned, match="changed"):
         world.ask()
-    assert abandoned.value.reason == "changed"
     assert len(world.backend.asked) == 1
 
 
