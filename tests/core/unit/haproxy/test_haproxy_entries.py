@@ -141,17 +141,12 @@ def follower() -> Iterator[Follower]:
 
 
 def test_map_follows_what_it_is_told(follower: Follower) -> None:
-    follower.tell(HERE, a="1", b="2")
-    assert follower.settle() == {"a": "1", "b": "2"}
-    follower.tell(HERE, a="3")
-    assert follower.settle() == {"a": "3"}
-    follower.tell(HERE, a="3")
-    follower.tell(THERE)
-    follower.settle()
-    assert follower.map.has(follower.map.position), "without a change"
-    follower.tell(HERE)
-    assert follower.settle() == {}
-    assert len(follower.map) == 0
+    for entries in ({"a": "1", "b": "2"}, {"a": "3"}, {"a": "3"}, {}):
+        follower.tell(HERE, **entries)
+        follower.tell(THERE)
+        assert follower.settle() == entries
+        assert follower.map.has(follower.map.position), "with or without a change"
+        assert len(follower.map) == len(entries)
     assert follower.runtime.done == [
         ("change", {"a": "1", "b": "2"}),
         ("change", {"a": "3", "b": None}),

@@ -9,7 +9,6 @@ import resource
 import socket
 import subprocess
 from collections.abc import Callable
-from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,6 @@ from oslo_config import cfg
 
 from dfmeta.exceptions import ConfigError, StartError
 from dfmeta.model import Endpoint, Identity
-from dfmeta.proxy.haproxy.plan import NovaServer
 from dfmeta.registry import Registry
 from dfmeta.wiring import haproxy, haproxy_program
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT, Load, address, port
@@ -108,71 +106,58 @@ def test_program_is_found_in_the_usual_folders_and_asked_as_its_user(
 
 
 def test_program_that_cannot_be_used_is_named_with_its_package(conf: Conf, says: list[Any]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        haproxy_program.program(conf(haproxy__binary="/no/such/haproxy"))
-    assert caught.value.option == "[haproxy] binary"
-    assert "there is no such program" in str(caught.value)
-    assert "Install the package haproxy, version 2.6 or later" in str(caught.value)
     none = "is not haproxy, or does not run as user nobody"
-    for said, cause in (
-        ("HAProxy version 2.5.14 2023/05/02", "has version 2.5.14"),
-        ("HAProxy version 1.8", "has version 1.8"),
-        ("HA-Proxy version 1.6.3 2015/12/25", none),
-        ("nginx version: 1.22", none),
-        (subprocess.CalledProcessError(1, "haproxy"), none),
-        (subprocess.TimeoutExpired("haproxy", 10), none),
-        (PermissionError(), none),
-        (UnicodeDecodeError("ascii", b"x", 0, 1, "odd"), none),
+    for binary, said, cause in (
+        ("/no/such/haproxy", "", "there is no such program"),
+        ("/no/such/haproxy", "", "Install the package haproxy, version 2.6 or later"),
+        ("", "HAProxy version 2.5.14 2023/05/02", "has version 2.5.14"),
+        ("", "HAProxy version 1.8", "has version 1.8"),
+        ("", "HA-Proxy version 1.6.3 2015/12/25", none),
+        ("", "nginx version: 1.22", none),
+        ("", subprocess.CalledProcessError(1, "haproxy"), none),
+        ("", subprocess.TimeoutExpired("haproxy", 10), none),
+        ("", PermissionError(), none),
+        ("", UnicodeDecodeError("ascii", b"x", 0, 1, "odd"), none),
     ):
         says[-1] = said
         with pytest.raises(ConfigError) as caught:
-            haproxy_program.program(conf())
+            haproxy_program.program(conf(**({"haproxy__binary": binary} if binary else {})))
         assert caught.value.option == "[haproxy] binary", said
         assert cause in str(caught.value), said
 
 
 def test_more_connections_than_files_are_named(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {"now": (1024, 9000)}
-    monkeypatch.setattr(resource, "getrlimit", lambda _kind: limits["now"])
-    haproxy.setup(conf(), Registry())
+    for most, maxconn in ((16896, 8192), (resource.RLIM_INFINITY, 8192)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _kind, most=most: (1024, most))
+        haproxy.setup(conf(haproxy__maxconn=maxconn), Registry())
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (1024, 16895))
     with pytest.raises(ConfigError) as caught:
         haproxy.setup(conf(haproxy__maxconn=8192), Registry())
     assert caught.value.option == "[haproxy] maxconn"
-    assert "it needs 16896 open files, and dfmeta-agent may have 9000" in str(caught.value)
-    limits["now"] = (1024, resource.RLIM_INFINITY)
-    haproxy.setup(conf(haproxy__maxconn=8192), Registry())
+    assert "it needs 16896 open files, and dfmeta-agent may have 16895" in str(caught.value)
 
 
 # The plan
 
 
 def test_plan_follows_the_options(conf: Conf) -> None:
-    plan = haproxy.plan(
-        conf(
-            hold_timeout=5,
-            timeout_answer="close",
-            refuse_forwarded=True,
-            haproxy__threads=2,
-            haproxy__maxconn=128,
-            DEFAULT__nova_metadata_host="127.0.0.1, [::1]:8776, 127.0.0.1",
-        ),
-        "a name",
-    )
-    assert plan.servers == (
-        NovaServer(
-            host="127.0.0.1",
-            authority="127.0.0.1:8775",
-            address=ip_address("127.0.0.1"),
-            port=8775,
-        ),
-        NovaServer(host="::1", authority="[::1]:8776", address=ip_address("::1"), port=8776),
-    )
-    assert plan.several
-    assert not plan.tls
+    options = {
+        "hold_timeout": 5,
+        "timeout_answer": "close",
+        "refuse_forwarded": True,
+        "haproxy__threads": 2,
+        "haproxy__maxconn": 128,
+        "DEFAULT__nova_metadata_host": "127.0.0.1, [::1]:8776, 127.0.0.1",
+    }
+    plan = haproxy.plan(conf(**options), "a name")
+    assert [(one.host, one.authority, str(one.address), one.port) for one in plan.servers] == [
+        ("127.0.0.1", "127.0.0.1:8775", "127.0.0.1", 8775),
+        ("::1", "[::1]:8776", "::1", 8776),
+    ]
+    assert (plan.several, plan.tls, plan.network_data_subports) == (True, False, True)
     assert (plan.hold_timeout, plan.timeout_answer, plan.refuse_forwarded) == (5, "close", True)
     assert (plan.threads, plan.maxconn, plan.handover) == (2, 128, "a name")
     assert plan.hosts[:3] == ("169.254.169.254", "169.254.169.254:80", "[fe80::a9fe:a9fe]")
-    assert plan.network_data_subports
     assert not haproxy.plan(conf(network_data_subports=False), "a").network_data_subports
 
 
@@ -224,22 +209,23 @@ def test_host_without_a_name_is_not_asked_over_tls(
 
 def test_files_for_tls_are_read_once(conf: Conf, authority: Authority, tmp_path: Path) -> None:
     pair = authority.issue("client")
-    tls = {
-        "DEFAULT__nova_metadata_protocol": "https",
-        "DEFAULT__auth_ca_cert": authority.certificate,
+    ca, cert = authority.certificate.read_bytes(), pair.certificate.read_bytes()
+    copy = tmp_path / "ca.pem"
+    copy.write_bytes(ca)
+    https = {"DEFAULT__nova_metadata_protocol": "https"}
+    files = {
+        "DEFAULT__auth_ca_cert": copy,
         "DEFAULT__nova_client_cert": pair.certificate,
         "DEFAULT__nova_client_priv_key": pair.key,
     }
-    found = haproxy.setup(conf(**tls), Registry()).secrets
-    assert found.ca == authority.certificate.read_bytes()
-    assert found.cert == pair.certificate.read_bytes() + b"\n" + pair.key.read_bytes()
-    plain = haproxy.setup(conf(**tls | {"DEFAULT__nova_metadata_protocol": "http"}), Registry())
-    assert (plain.secrets.ca, plain.secrets.cert) == (b"", b"")
-    system = haproxy.setup(conf(DEFAULT__nova_metadata_protocol="https"), Registry())
-    assert (system.secrets.ca, system.secrets.cert) == (b"", b"")
-    copy = tmp_path / "ca.pem"
-    copy.write_bytes(found.ca)
-    loaded = conf(**tls | {"DEFAULT__auth_ca_cert": copy})
+    for options, *secrets in (
+        (https | files, ca, cert + b"\n" + pair.key.read_bytes()),
+        (files, b"", b""),
+        (https, b"", b""),
+    ):
+        found = haproxy.setup(conf(**options), Registry()).secrets
+        assert [found.ca, found.cert] == secrets
+    loaded = conf(**https | files)
     os.unlink(copy)
     with pytest.raises(StartError, match="certificates for Nova cannot be loaded"):
         haproxy.setup(loaded, Registry())

@@ -75,12 +75,13 @@ def test_working_host_has_no_fault() -> None:
         checks_host.listener(HOST, SETTINGS, running=True),
         *checks_switch.tap_port(TAP, Snapshot(), wanted=SETTINGS),
         checks_switch.bridge(Bridge("br-int"), SETTINGS),
+        checks_daemon.user(0),
     ]
     assert [status(finding) for finding in findings] == [OK] * len(findings)
 
 
 def test_faults_of_the_host() -> None:
-    device, address = checks_host.device, checks_host.address
+    device, address, ovsdb = checks_host.device, checks_host.address, checks_switch.ovsdb
     short = replace(HOST, addresses=(("tap-metadata", IPv4Interface(f"{IP}/16")),))
     both = replace(HOST, addresses=(*HOST.addresses, ("eth0", IPv4Interface(f"{IP}/32"))))
     astray = address(replace(both, way_back="eth1"), SETTINGS)
@@ -108,6 +109,9 @@ def test_faults_of_the_host() -> None:
             (checksum(silent, "netdev", wanted=SETTINGS), UNKNOWN, ""),
             (no_ipv6, WARNING, "IPv4 only: net.ipv6.conf.t.disable_ipv6 is 1", "`sysctl -w x=0`"),
             (checks_switch.bridge(None, SETTINGS), WRONG, ""),
+            (checks_daemon.user(1000), WRONG, "", "as root first"),
+            (ovsdb("OVSDB: Permission denied", SETTINGS), WRONG, "", checks_switch.AS_ROOT),
+            (ovsdb("Connection refused", SETTINGS), WRONG, "", "start Open vSwitch"),
         ]
     )
     assert healthy([no_ipv6, unknown("c", "d")])
@@ -295,31 +299,29 @@ def test_daemon_that_does_not_run_or_is_not_ready() -> None:
 
 
 def test_state_path_is_a_folder_of_the_daemon_or_of_root() -> None:
-    def state_path(wanted: Owners | None = None, **facts: Any) -> Finding:
-        owners = wanted or Owners()
-        return checks_daemon.state_path(FolderFacts(**facts), SETTINGS, owners=owners)
+    def judged(of: Owners, **facts: Any) -> Finding:
+        return checks_daemon.state_path(FolderFacts(**facts), SETTINGS, owners=of)
 
-    expect(
-        [
-            (state_path(there=True), OK, ""),
-            (state_path(there=False), WRONG, ""),
-            (state_path(there=True, mode=0o750), WRONG, ""),
-            (state_path(there=True, folder=False), WRONG, ""),
-            (state_path(there=True, error="Permission denied"), WRONG, ""),
-        ]
-    )
-    worker = Owners(worker=65534)
-    for owners, uid in (
-        (Owners(), 1000),
-        (worker, 1000),
-        (replace(worker, daemon=1000), 1000),
-        (replace(worker, daemon=1000), 0),
+    assert status(judged(Owners(), there=True)) is OK
+    for facts in (
+        {"there": False},
+        {"there": True, "mode": 0o750},
+        {"there": True, "folder": False},
+        {"there": True, "error": "Permission denied"},
     ):
-        assert status(state_path(owners, there=True, owners={"/var/lib/dfmeta": uid})) is OK
-    for owners, uid in ((worker, 65534), (replace(worker, daemon=0), 1000)):
-        finding = state_path(owners, there=True, owners={"/var/lib/dfmeta": uid})
-        text, remedy = f"/var/lib/dfmeta (user {uid})", "`chown -R root: /var/lib/dfmeta`"
-        expect([(finding, WRONG, text, remedy)])
+        assert status(judged(Owners(), **facts)) is WRONG, facts
+    remedy = "`chown -R root: /var/lib/dfmeta`"
+    for daemon, worker, uid, *texts in (
+        (None, None, 1000),
+        (None, 65534, 1000),
+        (1000, 65534, 1000),
+        (1000, 65534, 0),
+        (None, 65534, 65534, "/var/lib/dfmeta (user 65534)", remedy),
+        (0, 65534, 1000, "/var/lib/dfmeta (user 1000)", remedy),
+    ):
+        owners = Owners(daemon=daemon, worker=worker)
+        finding = judged(owners, there=True, owners={"/var/lib/dfmeta": uid})
+        expect([(finding, WRONG if texts else OK, *(texts or [""]))])
 
 
 def test_values_of_the_daemon_are_compared_with_those_of_its_files() -> None:
@@ -354,18 +356,6 @@ def test_answer_to_a_secret_that_is_not_the_daemons_is_unknown() -> None:
             (by_files(bad, ["[b] c"]), WRONG, "the daemon has another value", "fix it"),
         ]
     )
-
-
-def test_user_who_is_not_root_gets_that_as_the_remedy() -> None:
-    assert status(checks_daemon.user(0)) is OK
-    assert "as root first" in checks_daemon.user(1000).remedy
-    for finding in (
-        checks_switch.ovsdb("OVSDB: Permission denied", SETTINGS),
-        checks_switch.vswitchd("", "ovs-vswitchd: Permission denied"),
-        checks_switch.management_socket("nobody: Permission denied", SETTINGS),
-    ):
-        assert finding.remedy == checks_switch.AS_ROOT
-    assert "start Open vSwitch" in checks_switch.ovsdb("Connection refused", SETTINGS).remedy
 
 
 def test_ports_in_each_state() -> None:

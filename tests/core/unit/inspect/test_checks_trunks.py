@@ -83,11 +83,9 @@ def test_patch_ports_of_a_parent() -> None:
         ({}, OK, ""),
         ({"options": {"peer": "gone"}}, WRONG, "tpi-1 (peer gone)", "ovs-vsctl del-port tpi-1"),
         ({"options": {}}, WRONG, "nowhere: tpi-1 (peer not set)", "ovs-vsctl del-port tpi-1"),
-        ({"options": {}, "type": ""}, OK, ""),
         ({"tag": None, "vlan_mode": ""}, WARNING, untagged, "ovs-vsctl set Port tpi-1 tag="),
         ({"tag": None, "vlan_mode": "trunk"}, WARNING, untagged),
         ({"tag": None, "vlan_mode": "access"}, OK, ""),
-        ({"tag": None, "type": ""}, OK, ""),
         *(({"mtu": mtu}, OK, "") for mtu in (0, 1442, 1500)),
         ({"mtu": 1501}, WARNING, larger, add),
         ({"mtu": 9000, "type": ""}, OK, ""),  # not known

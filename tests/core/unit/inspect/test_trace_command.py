@@ -23,7 +23,7 @@ from dfmeta.flows.service import Tap
 from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.cuts import PortBits
 from dfmeta.inspect.facts import Interface, KnownPort, Seen, Snapshot
-from dfmeta.model import Port, PortState
+from dfmeta.model import Port
 from tests.core.unit.inspect.values import (
     ADDRESS6,
     INSTANCE,
@@ -177,15 +177,6 @@ def test_fault_of_one_version_is_named_with_it_in_the_last_line(
     stop, lines = told(capsys, PORT6, (4, 6))
     assert stop.startswith("its flow does not lead to tap-metadata's port")
     assert lines[-1] == f"I{stop[1:]}."
-
-
-def test_fault_of_the_port_is_named_once(switch: Make, capsys: Capture) -> None:
-    switch()
-    stop, lines = told(capsys, PORT6, (4, 6), running=False, path=None)
-    assert stop.startswith("stops at the proxy: dfmeta-agent does not run")
-    assert lines[-1] == f"S{stop[1:]}."
-    broken = replace(PORT6, state=PortState.BROKEN, fault="a fault")
-    assert told(capsys, broken, (4, 6))[1] == ["Not traced: tap1 is broken: a fault."]
 
 
 def test_probe_is_that_of_the_version(switch: Make, capsys: Capture) -> None:
