@@ -148,13 +148,10 @@ def test_a_tag_is_the_role_of_one_device() -> None:
 NO_DOCUMENTS: list[Any] = [
     None,
     [],
-    "devices",
     {"devices": None},
-    {"devices": {}},
     {"devices": ({},)},
     {"devices": [{"type": "x", "a": float("nan")}]},
     {"devices": [{"type": "x", "a": 10**5000}]},
-    {"devices": [{"type": "x", "a": b"a"}]},
     {"devices": [{"type": "x", "a": "\ud800"}]},
     {"devices": [{"type": "x", "\ud800": 1}]},
     {"devices": [{"type": "x", 5: 1}]},

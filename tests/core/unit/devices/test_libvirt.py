@@ -115,7 +115,6 @@ PCI_ADDRESSES: list[tuple[str, str | None]] = [
     (pci("10", bus="255", function="7"), "0000:ff:0a.7"),
     ("<address type='pci' bus='0x01' slot='0x02' function='0x3'/>", "0000:01:02.3"),
     (pci("0x20"), None),
-    (pci("zz"), None),
     (pci(""), None),
     ("<address type='pci'/>", None),
 ]
@@ -157,14 +156,11 @@ def test_a_scsi_address_is_read_as_the_controller_has_it() -> None:
 BUSES: list[tuple[str, str, str | None]] = [
     (disk("hdd", "ide", drive(bus=1, unit=1)), "ide", "1:1"),
     (disk("hdd", "ide", drive(bus=2)), "ide", None),
-    (disk("hdd", "ide"), "ide", None),
     (disk("sdb", "usb", "<address type='usb' bus='0' port='2.1'/>"), "usb", "0:2.1"),
     (disk("sdb", "usb", "<address type='usb' bus='x' port='2'/>"), "usb", None),
-    (disk("sdb", "usb"), "usb", None),
     (disk("sdb", "scsi"), "scsi", None),
     (disk("sda", "sata", drive()), "none", None),
     (disk("vda", "virtio", "<address type='ccw' cssid='0xfe'/>"), "none", None),
-    (disk("vda", "virtio", "<address type='virtio-mmio'/>"), "none", None),
 ]
 
 
@@ -234,17 +230,14 @@ def test_a_containers_devices_have_names_and_no_address() -> None:
 RULES = [
     (f"nic:{MAC}1", 0),
     (f"nic:{MAC.upper()}2", 1),
-    (f"nic:mac:{MAC}2", 1),
     ("nic:vnet0", 0),
     ("nic:target:vnet0", 0),
-    ("nic:net0", 0),
     ("nic:alias:ua-second", 1),
     ("nic:network:lan", 0),
     ("nic:br-int", 1),
     (f"nic:port:{PORT}", 0),
     ("disk:root-1", 2),
     ("disk:serial:root-1", 2),
-    ("disk:volume:root-1", 2),
     ("disk:vda", 2),
     ("disk:alias:scsi0-0-2-1", 3),
     (f"disk:{VOLUME}", 3),

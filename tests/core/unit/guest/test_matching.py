@@ -300,14 +300,6 @@ def test_a_mac_of_two_devices_finds_none_of_them(machine: Machine, said: list[st
     assert "'eth0', 'eth1' match" in said[0]
 
 
-def test_two_ports_of_one_function_are_told_apart_by_mac(machine: Machine, said: list[str]) -> None:
-    machine.nic(f"{PCI}:02.0/net/eth0", MAC)
-    machine.nic(f"{PCI}:02.0/net/eth1", OTHER_MAC)
-    at = {"bus": "pci", "address": "0000:00:02.0"}
-    assert found(machine, [nic("a", **at)], said) == {}
-    assert found(machine, [nic("a", mac=OTHER_MAC, **at)], said) == {"eth1": ["a"]}
-
-
 def test_a_disk_of_another_serial_is_another_disk(machine: Machine, said: list[str]) -> None:
     """A document on a config drive is as old as the boot, and the slot has another disk since."""
     machine.disk(f"{PCI}:07.0/virtio4/block/vda", serial="new")

@@ -34,23 +34,17 @@ BLOCK = 'ACTION!="remove", SUBSYSTEM=="block", '
 DISK = rf'{BLOCK}ENV\{{DEVTYPE\}}=="disk", {PATH}{SERIAL}, {TAGS}{LINKS}'
 PART = rf'{BLOCK}ENV\{{DEVTYPE\}}=="partition", {PATH}{SERIAL}{PARTITIONS}'
 HOSTILE = [
-    'a"',
     'a", RUN+="/bin/sh -c id", ENV{X}="',
     'a\nRUN+="/bin/id"',
     "a\\",
     'a\\"',
-    "a\r",
     "$env{PATH}",
     "%k%n%%",
-    "$$",
     "../../../etc/passwd",
     "..",
-    ".",
     "/dev/vda",
     "uaccess",
-    "systemd",
     "a b\tc",
-    "a,b",
     "é\u202e\u2028\U0001f600",
     "\0",
     "e\u0301",
@@ -59,7 +53,6 @@ HOSTILE = [
     "db-part1",
     "-n",
     "{a}*?[b]|c",
-    "#",
 ]
 
 

@@ -136,38 +136,23 @@ def test_vswitchd_answers_and_refuses(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_rows_of_ovsdb_become_interfaces(serve: Serve) -> None:
-    uuids = [["uuid", name] for name in "abcd"]
-    bridge_row = {
-        "name": "br0",
-        "ports": uuids[0],
-        "datapath_type": "",
-        "protocols": ["set", []],
-        "fail_mode": "secure",
-        "external_ids": ["map", [["dfmeta", "meta of br-int"]]],
-    }
-    port_row = {
-        "_uuid": uuids[0],
-        "interfaces": ["set", [uuids[2], uuids[3]]],
-        "tag": 7,
-        "vlan_mode": ["set", []],
-        "cvlans": ["set", [1, 2]],
-    }
+    def entries(**those: str) -> list[Any]:
+        return ["map", [*those.items()]]
+
+    one, first_id, second_id = (["uuid", name] for name in "abc")
+    none: list[Any] = ["set", []]
+    bridge_row = {"name": "br0", "ports": one, "datapath_type": "", "fail_mode": "secure"}
+    bridge_row |= {"protocols": none, "external_ids": entries(dfmeta="meta of br-int")}
+    port_row = {"_uuid": one, "interfaces": ["set", [first_id, second_id]], "tag": 7}
+    port_row |= {"vlan_mode": none, "cvlans": ["set", [1, 2]]}
     interface_rows = [
-        {
-            "_uuid": uuid,
-            "name": name,
-            "type": "",
-            "ofport": ofport,
-            "mtu": ["set", []],
-            "external_ids": ["map", [["iface-id", name], ["attached-mac", "m"]]],
-            "mac_in_use": "fa:16:3e:00:00:01",
-            "error": ["set", []],
-            "options": ["map", [["peer", "p"]]],
-            "status": ["map", [["driver_name", "veth"], ["driver_version", "1.0"]]],
-        }
-        for uuid, name, ofport in ((uuids[2], "t1", -1), (uuids[3], "t2", 5))
+        {"_uuid": uuid, "name": name, "type": "", "ofport": ofport, "mtu": none, "error": none}
+        | {"external_ids": entries(**{"iface-id": name, "attached-mac": "m"})}
+        | {"mac_in_use": "fa:16:3e:00:00:01", "options": entries(peer="p")}
+        | {"status": entries(driver_name="veth", driver_version="1.0")}
+        for uuid, name, ofport in ((first_id, "t1", -1), (second_id, "t2", 5))
     ]
-    switch_row = {"external_ids": ["map", [["ovn-bridge-mappings", "meta:br0"]]]}
+    switch_row = {"external_ids": entries(**{"ovn-bridge-mappings": "meta:br0"})}
     answers = [{"rows": rows} for rows in ([switch_row], [bridge_row], [port_row], interface_rows)]
     snapshot = read_snapshot(serve(reply(answers)))
     first, second = snapshot.interfaces
@@ -177,8 +162,7 @@ def test_rows_of_ovsdb_become_interfaces(serve: Serve) -> None:
     (port,) = second.ports
     assert (port.iface_id, port.ofport) == ("t2", 5)
     assert snapshot.interface("t2", "br0") == second
-    assert snapshot.interface("t2", "br1") is None
-    assert snapshot.bridge("br1") is None
+    assert snapshot.interface("t2", "br1") is snapshot.bridge("br1") is None
     bridge = snapshot.bridge("br0")
     assert bridge is not None
     assert (bridge.fail_mode, bridge.external_ids) == ("secure", {"dfmeta": "meta of br-int"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv6Address
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +15,8 @@ from dfmeta.cli import trace_command
 from dfmeta.cli.trace_command import LEADS, UNPROBED, Scene, follow, trace
 from dfmeta.exceptions import SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import SLOT6
 from dfmeta.flows.pipeline import Layout, Purpose, cookie_of
-from dfmeta.flows.service import Tap
 from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.cuts import PortBits
 from dfmeta.inspect.facts import Interface, KnownPort, Seen, Snapshot
@@ -215,29 +212,24 @@ def test_ipv6_that_is_not_served_is_not_traced(
 def test_without_the_daemon_addresses_and_services_are_those_of_the_flows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    layout = Layout()
+    layout, tap = Layout(), replace(TAP6, guest_ip6=SERVICE6[::-1])
+    guest = Guest(PORT6.endpoint, None, PORT6.addresses)
+    flows = [*fixed_flows(tap), *guest_flows(guest, tap)]
+    interface = Interface("tap1", "br-int", ofport=1, ports=(Port("tap1", row="r", ofport=1),))
+    snapshot = Snapshot(interfaces=(interface,))
+    for without, services in ((None, SERVICE6), (Purpose.SERVICE_ND, ())):
+        ours = tuple(
+            Seen(one, layout.table(one.purpose), 0, cookie_of(one.purpose))
+            for one in flows
+            if one.purpose is not without
+        )
+        reading = Reading(ours, None)
+        monkeypatch.setattr(trace_command, "read_flows", lambda *_args, found=reading: found)
+        (port,), ip6 = trace_command._without_daemon(WANTED, snapshot)
+        assert (port.addresses, ip6) == (PORT6.addresses, services)
 
-    def seen(flow: Flow) -> Seen:
-        return Seen(flow, layout.table(flow.purpose), 0, cookie_of(flow.purpose))
+    def fail(*_args: object) -> None:
+        raise SwitchError(what="the bridge", cause="gone")
 
-    def read(tap: Tap, *, without: Purpose | None = None) -> tuple[KnownPort, tuple[str, ...]]:
-        guest = Guest(PORT6.endpoint, None, PORT6.addresses)
-        flows = [*fixed_flows(tap), *guest_flows(guest, tap)]
-        ours = [seen(flow) for flow in flows if flow.purpose is not without]
-        reading = Reading(tuple(ours), None)
-        monkeypatch.setattr(trace_command, "read_flows", lambda _path, _layout: reading)
-        there = Interface("tap1", "br-int", ofport=1, ports=(Port("tap1", row="r", ofport=1),))
-        (port,), ip6 = trace_command._without_daemon(WANTED, Snapshot(interfaces=(there,)))
-        return port, ip6
-
-    backwards = replace(TAP6, guest_ip6=SERVICE6[::-1])
-    port, ip6 = read(backwards)
-    assert (port.addresses, ip6) == (PORT6.addresses, SERVICE6)
-    port, ip6 = read(backwards, without=Purpose.SERVICE_ND)
-    assert ip6 == ()
     monkeypatch.setattr(trace_command, "read_flows", fail)
     assert trace_command._without_daemon(WANTED, SNAPSHOT) == ((), ())
-
-
-def fail(_path: Path, _layout: Layout) -> None:
-    raise SwitchError(what="the bridge", cause="gone")
