@@ -81,19 +81,6 @@ def test_a_meter_that_anothers_flow_uses_stays_with_it(rig: Rig, rate: int) -> N
     assert foreign(rig) == [0x99]
 
 
-def test_a_meter_that_another_has_changed_and_not_used_yet_stays(rig: Rig) -> None:
-    add(rig)
-    rig.switch.meters[OWN] = 4321
-    rig.registry.remove_port(PortId("row-of-tap13"))
-    let_hub_run()
-    assert rig.switch.meters == {OWN: 4321}
-    add(rig)
-    assert meter_of_syns(rig) == FIRST_ID
-    rig.reconciler.reconcile()
-    let_hub_run()
-    assert rig.switch.meters == {OWN: 4321, FIRST_ID: SYN_RATE} | SYNS
-
-
 def test_a_port_that_is_back_before_the_answer_gets_other_meters(rig: Rig) -> None:
     """The removal of the first ones may be under way, and would take its new flows along."""
     add(rig)
@@ -211,14 +198,6 @@ def test_meters_of_a_daemon_that_was_killed_before_it_deleted_them_go(rig: Rig) 
     assert rig.switch.meters == {OWN: SYN_RATE} | SYNS | others
     pass_a_check(rig)
     assert rig.switch.meters == others
-
-
-def test_cleanup_takes_meters_that_no_flow_and_no_memory_names(rig: Rig) -> None:
-    rig.switch.meters = {OWN: SYN_RATE} | SYNS | {FIRST_ID - 1: SYN_RATE, FIRST_ID + 1: 4321}
-    uses(rig, ALL)
-    _flows, meters = rig.reconciler.clear()
-    assert meters == 1
-    assert rig.switch.meters == SYNS | {FIRST_ID - 1: SYN_RATE, FIRST_ID + 1: 4321}
 
 
 # What is read of meters

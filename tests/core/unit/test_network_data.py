@@ -104,13 +104,6 @@ def test_vlan_of_the_document_is_not_added_twice(vlan_id: object) -> None:
     assert len(completed_document(nova({**own, "vlan_id": 101}), VLAN)["links"]) == 4
 
 
-def test_an_id_that_is_taken_is_not_given_again() -> None:
-    taken = {"id": "dfsub100", "type": "phy", "ethernet_mac_address": "fa:16:3e:00:00:03"}
-    assert completed_document(nova(taken), VLAN)["links"][3]["id"] == "dfsub100-tap1"
-    document = json.dumps(nova(taken, {**taken, "id": "dfsub100-tap1"})).encode()
-    assert with_vlans(document, [VLAN]) == document
-
-
 @pytest.mark.parametrize(
     "links",
     [

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.apps.numbers import SILENT
 from dfmeta.cmd.watch import cut_off
 from dfmeta.flows.key import IN_PORT
 from dfmeta.inspect.cuts import LINK_DOWN, NO_FWD, NO_RECV, PortBits
@@ -193,26 +192,6 @@ def test_port_that_went_during_a_gap_is_another_when_it_is_back(rig: Rig, ovsdb:
     assert rig.controller.numbers.ask()
     ovsdb.answer()
     assert not rig.registry.holds(claim)
-
-
-def test_port_that_waits_for_ovsdb_is_logged(
-    rig: Rig, ovsdb: Ovsdb, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    now = 1000.0
-    rig.controller.numbers._clock = lambda: now
-    rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
-    for _ in range(2):  # in a row, as after a restart of the switch
-        assert rig.controller.numbers.ask()
-        assert caplog.text == "", "it may be about to answer"
-        now += 0.5 * SILENT
-    assert rig.controller.numbers.ask()
-    assert "Port tap1 is not served: its number 13 was reassigned" in caplog.text
-    caplog.clear()
-    ovsdb.answer()
-    now += SILENT
-    assert rig.controller.numbers.ask()
-    assert caplog.text == ""
 
 
 def test_a_name_too_long_for_openflow_is_known_by_its_devices_mac_as_well() -> None:

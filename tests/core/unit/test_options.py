@@ -15,7 +15,6 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta.admin.listener import AdminApplication
-from dfmeta.cmd.options import Options
 from dfmeta.conf import daemons, values
 from dfmeta.conf.daemons import AGENT, READS, STORE, Changes
 from dfmeta.conf.limits import OPTS
@@ -154,25 +153,6 @@ def test_malformed_document_is_refused(load: Load) -> None:
 
 
 # The daemon's side
-
-
-def test_digests_are_made_apart_and_once_for_each_configuration(load: Load) -> None:
-    made: list[object] = []
-
-    def apart(function: Any, *arguments: Any) -> Any:
-        made.append(arguments)
-        return function(*arguments)
-
-    conf = [load(DEFAULT__metadata_proxy_shared_secret=SECRET)]
-    options = Options(lambda: conf[0], apart=apart)
-    first = options.document()
-    assert options.document() is first
-    assert len(made) == 1
-    conf[0] = load(DEFAULT__metadata_proxy_shared_secret="another")
-    second = options.document()
-    assert len(made) == 2
-    assert second["digest"] == first["digest"]
-    assert second != first
 
 
 def ask(environ: dict[str, Any], **headers: str) -> webob.Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,20 +90,6 @@ def test_line_has_rate_and_rest_as_far_as_they_are_known(
     work: Work, seconds: float, line: str
 ) -> None:
     assert line in work.line(seconds)
-
-
-def test_daemon_logs_the_reason_of_its_wait_every_few_seconds(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    now = [100.0]
-    waiting = Waiting(103.0, clock=lambda: now[0])
-    with caplog.at_level(logging.INFO):
-        for now[0] in (100.0, 100.5, 100.0 + BEGIN, 102.0, 101.0 + LINES):
-            waiting.say(lambda: "OVSDB has not answered")
-    assert caplog.messages == [
-        "Waiting for 1 s so far: OVSDB has not answered; giving up in 2 s",
-        "Waiting for 6 s so far: OVSDB has not answered; still making progress",
-    ]
 
 
 def test_systemd_waits_for_as_long_as_the_daemon_does(

@@ -137,15 +137,6 @@ def _in_port(mod: object) -> object:
 # Many ports
 
 
-def test_a_part_that_is_not_confirmed_raises_doubt(rig: Rig) -> None:
-    rig.switch.model.refuse = lambda mod: NO_ROOM if getattr(mod, "table_id", 0) == 200 else None
-    learn(rig)
-    assert not rig.controller.ready
-    rig.switch.model.refuse = lambda _mod: None
-    assert rig.reconciler.reconcile() == 3
-    assert rig.flows() == wanted(rig)
-
-
 def test_an_address_whose_way_back_is_refused_gets_no_way_in() -> None:
     rig = Rig()
     rig.registry.set_port(port())

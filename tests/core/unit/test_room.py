@@ -40,19 +40,6 @@ def test_waiting_connections_of_a_port_are_bounded() -> None:
     assert places.leave(HERE, "e") is None, "it never was in"
 
 
-def test_an_idle_connection_gives_way_to_a_new_one_of_its_port() -> None:
-    places = room()
-    places.enter(HERE, "a")
-    places.enter(HERE, "b")
-    places.idle(HERE, "b")
-    places.idle(HERE, "a")
-    entry = places.enter(HERE, "c")
-    assert (entry.decision, entry.close) == (Decision.WAITS, ("b",)), (
-        "the one that was idle longest"
-    )
-    assert places.leave(HERE, "b") == "c"
-
-
 def test_an_idle_connection_on_which_something_has_come_stays() -> None:
     places = room(FEW, "a")
     for one in "ab":
@@ -87,14 +74,6 @@ def test_port_with_as_many_waiting_as_the_greediest_is_refused() -> None:
         places.enter(HERE, one)
     entry = places.enter(HERE, "e")
     assert (entry.decision, entry.limit, entry.gone) == (Decision.REFUSED, "connections", None)
-
-
-def test_limits_that_are_raised_hold_from_the_next_on() -> None:
-    places = room()
-    for one in "abc":
-        places.enter(HERE, one)
-    places.limits = replace(FEW, connections_per_port=4)
-    assert places.enter(HERE, "d").decision is Decision.SERVED
 
 
 @given(

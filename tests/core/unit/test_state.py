@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -148,15 +146,6 @@ def test_a_folder_that_cannot_be_made_stops_the_start_and_names_it(tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(StartError, match=r"state_path = .*/file/folder.* Name a directory"):
         StateFile(tmp_path / "file" / "folder")
-
-
-def test_a_disk_that_is_mounted_for_reading_alone_is_named_as_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mounted = SimpleNamespace(f_flag=os.ST_RDONLY)
-    monkeypatch.setattr("dfmeta.state.os.statvfs", lambda _path: mounted)
-    with pytest.raises(StartError, match="Read-only file system"):
-        StateFile(tmp_path)
 
 
 @IN_ONE_FOLDER

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 import re
 from datetime import UTC, datetime
 from html.parser import HTMLParser
-from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import webob
@@ -17,18 +15,12 @@ from dfmeta import metrics
 from dfmeta.admin import troubles
 from dfmeta.admin.page import FILTER_MAX, StatusPage
 from dfmeta.admin.status import SHOWN, Query, Status, render, style_hash
-from dfmeta.cmd.status_page import (
-    failures_of_addresses,
-)
-from dfmeta.model import Identity, Peer, PortState
-from dfmeta.proxy.recent import Recent
-from dfmeta.registry import Claim
+from dfmeta.model import PortState
 from tests.core.unit.support import (
     GUEST_IP6,
     GUEST_MAC,
     INSTANCE,
     PROJECT,
-    address,
 )
 
 NOW = 1_800_000_000.0
@@ -210,16 +202,6 @@ def test_filter_finds_a_guest_by_its_names_and_addresses() -> None:
         *("FD12:3456:0:0:0::5", f"{GUEST_IP6}%eth0", "fd00:a9fe:a9fe:a9fe:1:0:0:3", "fd12:3456"),
     ):
         assert see(row(3), other, query=Query(port=wanted)).guests == ["web-3"], wanted
-
-
-def test_failures_of_a_store_are_those_of_addresses() -> None:
-    recent = Recent(clock=itertools.count().__next__)
-    identity = Identity("by its address", "", "", "", 0)
-    for peer in (Peer(None, 7), Peer(IPv4Address("192.0.2.7")), Peer(IPv6Address("::1"))):
-        recent.answered(Claim(identity, peer, 0, 0, address()), 503, "/", "it is away")
-    told, in_all = failures_of_addresses(recent)
-    assert [one["port"] for one in told] == ["::1", "192.0.2.7", "a trusted proxy"]
-    assert in_all == 3
 
 
 def test_it_asks_for_nothing_but_itself() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import select
 import socket as real_socket
 import struct
 from collections.abc import Callable, Iterator
@@ -163,21 +161,6 @@ def test_a_reset_is_not_the_end_of_a_body(upstream: Upstream, backend: Any) -> N
     upstream.script = script
     assert ask(backend(upstream)).body == b"as far as it c"
     assert len(upstream.asked) == 3
-
-
-def test_answer_is_read_where_sending_fails(listening: Any) -> None:
-    client = connections.connection_type(host_of(listening), None)("")
-    client.connect()
-    served, _address = listening.accept()
-    with contextlib.closing(client), served:
-        served.sendall(answering("503 Busy", b"later"))
-        served.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        served.close()
-        until(lambda: client._poll.poll(0)[0][1] & select.POLLHUP, "the reset")
-        exchange = connections.Exchange("GET", b"GET / HTTP/1.1\r\n\r\n")
-        client.request("GET", "", exchange, {})
-        client.getresponse()
-        assert (exchange.reply.status, exchange.reply.body) == (503, b"later")
 
 
 def test_a_zone_of_an_address_stays_at_home() -> None:

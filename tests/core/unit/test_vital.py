@@ -13,10 +13,8 @@ import pytest
 from dfmeta.admin import listener as admin
 from dfmeta.admin.server import AdminServer
 from dfmeta.apps import switch as switch_module
-from dfmeta.apps.channel import Channel
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.switch import connect
-from dfmeta.cmd import serving as serving_module
 from dfmeta.cmd.daemon import Daemon
 from dfmeta.exceptions import StartError
 from dfmeta.flows.pipeline import Layout
@@ -25,7 +23,7 @@ from dfmeta.hub import ThreadEndedError, Vital
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.server import GuestServer
 from dfmeta.registry import Registry
-from tests.core.unit.support import Datapath, Load, let_hub_run, until
+from tests.core.unit.support import Load, let_hub_run, until
 
 
 def broken(*_args: object, **_named: object) -> None:
@@ -91,29 +89,6 @@ def test_the_daemon_ends_by_it_and_readiness_names_it(
         daemon._turn()
     with pytest.raises(ThreadEndedError):
         daemon._start.wait_for(lambda: False, lambda: StartError(cause="late", remedy="wait"))
-
-
-def test_a_worker_ends_what_it_has_begun_and_then_itself(
-    vital: Vital, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from eventlet.green import socket as green_socket
-
-    ours, theirs = green_socket.socketpair()
-    rights, rights_end = green_socket.socketpair()
-    listener = eventlet.listen(("127.0.0.1", 0))
-    monkeypatch.setattr(serving_module, "FAILED_GRACE", 0.0)
-    serving = serving_module.Serving(
-        [listener.fd.detach()], theirs.fd.detach(), rights.fd.detach(), parent=0
-    )
-    stopped: list[float] = []
-    serving._server = SimpleNamespace(stop=stopped.append)  # type: ignore[assignment]  # just that
-    running = eventlet.spawn(serving.run)
-    let_hub_run()
-    vital.spawn("one", broken)
-    assert running.wait() == 1
-    assert stopped == [0.0]
-    for sock in (ours, rights_end, *serving._listeners, serving._rights):
-        sock.close()
 
 
 # Each thread that has to live
@@ -184,15 +159,6 @@ def test_the_end_of_one_of_os_kens_event_loops_is_the_daemons(
     app = manager.apps[number]
     app.threads[0].kill()
     assert f"'os-ken's {app.name}'" in ended(vital).replace('"', "'")
-
-
-def test_the_end_of_a_connection_ends_its_sender_and_nothing_else(vital: Vital) -> None:
-    channel, datapath = Channel("br-int", Layout()), Datapath()
-    channel.attach(datapath)
-    let_hub_run()
-    channel.detach(datapath)
-    let_hub_run()
-    assert vital.alive
 
 
 def test_the_end_of_the_guests_listener_is_the_daemons(

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
@@ -30,7 +28,6 @@ from dfmeta.flows.pipeline import (
     Register,
     Stage,
     cookie_of,
-    is_ours,
     purpose_of,
 )
 from dfmeta.flows.service import Tap, towards_proxy
@@ -312,14 +309,6 @@ def test_every_table_of_ours_drops_what_nothing_else_matches(layout: Layout) -> 
 
 def test_a_cookie_with_the_stage_of_another_table_has_no_purpose() -> None:
     assert purpose_of(cookie_of(Purpose.REPLY) ^ 1 << 16) is None
-
-
-@settings(deadline=None)
-@given(st.integers(0, (1 << 64) - 1))
-def test_foreign_cookie_is_not_ours(cookie: int) -> None:
-    if cookie & COOKIE_PREFIX_MASK != COOKIE_PREFIX:
-        assert not is_ours(cookie)
-        assert purpose_of(cookie) is None
 
 
 def test_the_default_layout_has_the_contracts_numbers() -> None:

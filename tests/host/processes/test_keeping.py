@@ -210,14 +210,6 @@ def test_all_holders_of_the_listener_are_dropped_with_it(
     assert held.take() == []
 
 
-def test_a_holder_ends_when_no_daemon_comes(listener: socket.socket) -> None:
-    address = listener.getsockname()
-    thread = hold(uuid.uuid4().hex, listener, 0)
-    listener.close()
-    thread.join()
-    socket.create_server(address).close()
-
-
 def test_a_holder_waits_from_the_end_of_its_daemon_on(listener: socket.socket) -> None:
     name = uuid.uuid4().hex
     served = hold(name, listener, 600)

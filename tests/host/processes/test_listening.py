@@ -18,7 +18,7 @@ from dfmeta.cmd.listening import GuestListeners
 from dfmeta.exceptions import StartError
 from dfmeta.proxy import sockets
 from dfmeta.proxy.limits import SYN_ACK_RETRIES
-from dfmeta.proxy.sockets import confined, has_ipv6, index_of
+from dfmeta.proxy.sockets import confined, index_of
 from dfmeta.state import State
 
 NOT_OURS = "fd00:a9fe:a9fe:a9fe::a9fe"
@@ -141,22 +141,6 @@ def test_without_ipv6_there_is_one(make: Make, monkeypatch: pytest.MonkeyPatch, 
     assert keeping.kept == [inodes(listeners)]
 
 
-def test_kernel_without_ipv6_is_noticed_and_other_errors_are_raised(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert has_ipv6()
-    number = errno.EAFNOSUPPORT
-
-    def refuse(*_args: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(sockets.socket, "socket", refuse)
-    assert not has_ipv6()
-    number = errno.EMFILE
-    with pytest.raises(OSError, match="Too many open files"):
-        has_ipv6()
-
-
 def taken() -> socket.socket:
     """A listener at a port that no program has at ::1 or 127.0.0.1, below those of connections."""
     for number in NUMBERS:
@@ -218,14 +202,6 @@ def test_the_one_of_a_release_without_ipv6_gets_its_second(
     assert keeping.kept == [inodes(listeners)]
     listeners.undo()
     assert keeping.kept[1:] == [[inode(earlier.sockets[4])]], "only the second one was made"
-
-
-def test_one_that_is_not_configured_any_more_is_closed(make: Make, earlier: GuestListeners) -> None:
-    keeping = Keeping(*earlier.sockets.values())
-    listeners = make(keeping, port=port_of(earlier), ip6=[])
-    listeners.open()
-    assert inodes(listeners) == [inode(earlier.sockets[4])]
-    assert keeping.kept == [inodes(listeners)]
 
 
 def test_those_at_another_place_are_closed(

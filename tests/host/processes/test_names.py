@@ -155,15 +155,6 @@ def test_an_old_answer_stands_in_while_there_is_no_nameserver(
         library.names("nova", seconds=0)
 
 
-def test_another_os_thread_asks_the_c_library_itself(library: Library) -> None:
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(library.names("nova")))
-    thread.start()
-    thread.join()
-    assert found == [["192.0.2.1"]]
-    assert library.names._questions == {}
-
-
 @pytest.mark.parametrize("host", ["192.0.2.1", "::1", None])
 def test_an_address_needs_no_thread(host: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_addresses", None)

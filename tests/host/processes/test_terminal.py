@@ -11,15 +11,12 @@ import pytest
 
 from dfmeta.cli import (
     common,
-    doctor_command,
     ports_command,
     token_command,
 )
-from dfmeta.cli import terminal as drawn
 from tests.core.unit.support import INSTANCE, PROJECT
 
 PORT = "tap0123456789a"
-COMMAND = "ovs-ofctl -O OpenFlow13 del-flows br-int 'cookie=0x64666d6501030007/-1'"
 LISTINGS: Mapping[str, tuple[Mapping[str, str], Sequence[str], Mapping[str, object]]] = {
     "ports": (
         ports_command.COLUMNS,
@@ -111,22 +108,3 @@ def test_least_important_column_goes_first(monkeypatch: pytest.MonkeyPatch) -> N
         lines = shown(lambda: common.print_rows([row], headings, common.TABLE, drop=("b", "a")))
         assert lines[0].split() == kept.split()
         assert "cccccccccc" in lines[2], "what does not fit is not folded either"
-
-
-def test_finding_of_doctor_keeps_its_commands_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    text = f"the flow of {INSTANCE} has another's cookie, and so no guest of this host gets there"
-    rows = [
-        {"status": "ok", "check": "daemon", "text": "it runs"},
-        {"status": "wrong", "check": "foreign-flows", "text": text, "remedy": f"try `{COMMAND}`"},
-    ]
-    lines = shown(
-        lambda: drawn.draw_findings(rows, ("status", "check"), ("text", "remedy"), styles={})
-    )
-    assert lines[0] == "ok     daemon         it runs"
-    assert lines[1].startswith("wrong  foreign-flows  the flow of")
-    assert any(INSTANCE in line for line in lines)
-    assert any(f"`{COMMAND}`" in line for line in lines)
-    assert all(len(line) <= 80 for line in lines if COMMAND not in line)
-    assert " ".join(" ".join(lines[1:]).split()) == f"wrong foreign-flows {text} try `{COMMAND}`"
-    assert doctor_command.COLUMNS.keys() >= {"status", "check", "text", "remedy"}

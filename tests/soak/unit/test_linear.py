@@ -1,8 +1,4 @@
-"""Every regular expression of dfmeta should take time in proportion to what it reads.
-
-Each of them sees bytes of a guest, of a client or of an upstream, and Python's engine holds the
-hub until it is done. The expressions are found by their calls in the source.
-"""
+"""Every regular expression of dfmeta should take time in proportion to what it reads."""
 
 from __future__ import annotations
 
@@ -268,11 +264,7 @@ READERS: Final[Mapping[str, tuple[Any, ...]]] = {
 
 
 def adversaries(example: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Start, what is repeated and end of texts that are made of an example.
-
-    What is repeated is each of its characters, and each short piece at its place; what comes
-    behind it fits, is missing, or fits nothing.
-    """
+    """Start, what is repeated (a character or a short piece) and end, which may not fit."""
     spoil = "\0" if isinstance(example, str) else b"\0"
     nothing = example[:0]
     single = {example[at : at + 1] for at in range(len(example))}
@@ -304,11 +296,7 @@ def slower(before: float, after: float) -> float:
 
 
 def is_slow(run: Callable[[Any], object], parts: tuple[Any, Any, Any]) -> bool:
-    """Whether it takes more than linear time. A busy machine makes a few look so at first.
-
-    The fastest of the tries counts. Both lengths take turns, since a busy machine is slow for a
-    while, and one of them alone would be measured in it.
-    """
+    """Whether more than linear time; the fastest of tries that take turns, on a busy machine."""
     large = of_size(parts, SMALL * FACTOR)
     after = seconds(run, large)
     if after <= TIMES * FACTOR * RESOLUTION:
