@@ -173,47 +173,25 @@ def _busy(folder: Path) -> None:
         Database(f"sqlite:///{folder}/store.db", seconds=0.1)
 
 
-def _full(folder: Path) -> None:
-    # What a disk does that no test can break: SQLite's own words for it.
-    cause = f"{folder}/store.db: database or disk is full"
-    raise kind_of(sqlite3.SQLITE_FULL)(cause=cause)
-
-
-def _read_only(folder: Path) -> None:
-    cause = f"{folder}/store.db: attempt to write a readonly database"
-    raise kind_of(sqlite3.SQLITE_READONLY)(cause=cause)
-
-
-def _refused(_folder: Path) -> None:
-    raise refusal(401, f"{URL} answers 401 (unauthorized request)")
-
-
-def _no_api(_folder: Path) -> None:
-    raise refusal(404, f"{URL} answers 404")
-
-
-def _system(folder: Path) -> None:
-    (folder / "missing").open()
-
-
-def _unexpected(_folder: Path) -> None:
-    raise KeyError("ofport")
-
-
-RAISED: Mapping[str, Callable[[Path], None]] = {
+RAISED: Mapping[str, Callable[[Path], Exception | None]] = {
     "wrong-option": _wrong_option,
     "cannot-start": _cannot_start,
     "already-running": _already_running,
     "wrong-usage": _usage,
     "store-busy": _busy,
-    "store-full": _full,
-    "store-read-only": _read_only,
-    "store-refused": _refused,
-    "no-api": _no_api,
-    "system": _system,
-    "unexpected": _unexpected,
+    # What a disk does that no test can break: SQLite's own words for it.
+    "store-full": lambda folder: kind_of(sqlite3.SQLITE_FULL)(
+        cause=f"{folder}/store.db: database or disk is full"
+    ),
+    "store-read-only": lambda folder: kind_of(sqlite3.SQLITE_READONLY)(
+        cause=f"{folder}/store.db: attempt to write a readonly database"
+    ),
+    "store-refused": lambda _: refusal(401, f"{URL} answers 401 (unauthorized request)"),
+    "no-api": lambda _: refusal(404, f"{URL} answers 404"),
+    "system": lambda folder: FileNotFoundError(2, "No such file or directory", f"{folder}/missing"),
+    "unexpected": lambda _: KeyError("ofport"),
 }
-"""Name of an error → what raises it; a program ends with its line."""
+"""Name of an error → what raises or returns it; a program ends with its line."""
 OF_THE_AGENT = ("wrong-option", "cannot-start", "already-running")
 
 
@@ -222,11 +200,13 @@ def ended(name: str, folder: Path) -> str:
     said, prog = io.StringIO(), "dfmeta-agent" if name in OF_THE_AGENT else "dfmeta"
     with contextlib.redirect_stderr(said):
         try:
-            RAISED[name](folder)
-        except DfmetaError as error:
-            last_words.say(prog, error)
-        except (KeyError, OSError) as error:
-            last_words.say_unexpected(prog, error)
+            error = RAISED[name](folder)
+            assert error is not None
+            raise error
+        except DfmetaError as raised:
+            last_words.say(prog, raised)
+        except (KeyError, OSError) as raised:
+            last_words.say_unexpected(prog, raised)
     line = said.getvalue().removesuffix("\n")
     return re.sub(r" in \S+:\d+:", " in dfmeta/cli/ports_command.py:35:", line)
 

@@ -110,17 +110,6 @@ def test_ipv6_flows_go_with_the_hosts_ipv6_and_come_back_with_it() -> None:
         assert world.reconciler.reconcile() == 0
 
 
-def test_flows_of_ipv4_stay_when_the_host_gets_ipv6() -> None:
-    """As after an update of dfmeta, or the day on which the host gets IPv6."""
-    with World(tap=TAP) as world:
-        busy(world)
-        before = set(world.switch.flows)
-        world.controller.set_tap(TAP6)
-        world.reconciler.reconcile()
-        assert before <= set(world.switch.flows)
-        assert world.introduce(Host6(1)).port == TAP.ofport
-
-
 def test_removing_a_port_removes_exactly_its_flows_and_meters() -> None:
     with World(tap=TAP6) as world:
         world.plug(1)

@@ -269,7 +269,8 @@ class World(App):
         self.switch = switch or Switch(range(1, 10), self.link.deliver)
         self.switch._deliver = self.link.deliver
         if switch is None:
-            self.normal()
+            actions = [self.link.ofproto_parser.OFPActionOutput(ofp.OFPP_NORMAL)]
+            self.foreign(actions=actions, priority=0)
         self.connect(self.link)
 
     def restarted(self, **more: Any) -> World:
@@ -279,13 +280,8 @@ class World(App):
         kept = {"tap": self.tap, "meters": memory_of(self.meters), "ports": self.registry.ports()}
         return World(switch=self.switch, **kept | more)
 
-    def normal(self) -> None:
-        """Put in what a bridge has of itself: everything goes the bridge's own way."""
-        actions = [self.link.ofproto_parser.OFPActionOutput(ofp.OFPP_NORMAL)]
-        self.foreign(actions=actions, priority=0)
-
     def foreign(self, *, actions: Iterable[Any] = (), **fields: Any) -> None:
-        """Put in a flow of somebody else."""
+        """Add a flow that is not dfmeta's."""
         parser, match = self.link.ofproto_parser, fields.pop("match", {})
         step = parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, list(actions))
         mod = parser.OFPFlowMod(
@@ -294,7 +290,7 @@ class World(App):
         self.send(mod)
 
     def send(self, message: Any) -> None:
-        """Have somebody else send the switch a message."""
+        """Send the switch a message as another program does."""
         message.set_xid(0)
         message.serialize()
         self.switch.feed(bytes(message.buf))
@@ -367,10 +363,8 @@ def tap_frame(
     version = ip_address(key).version
     src = src or tap.service(version).ip
     payload = tcp(dst=key, src=src, sport=sport or tap.port, dport=dport, flags=flags)
-    if version == 6:
-        packet, kind = ipv6(payload, dst=key, src=src), 0x86DD
-    else:
-        packet, kind = ipv4(payload, dst=key, src=src), 0x0800
+    make, kind = (ipv6, 0x86DD) if version == 6 else (ipv4, 0x0800)
+    packet = make(payload, dst=key, src=src)
     return ethernet(packet, dst="fa:16:3e:0a:0b:0c", src=tap.mac, kind=kind)
 
 
