@@ -362,6 +362,15 @@ def test_the_switchs_latest_messages_count_before_the_answer_leaves() -> None:
     assert len(world.backend.asked) == 1
 
 
+def test_a_guest_that_changes_while_it_waits_for_its_project_is_abandoned() -> None:
+    world = World("", needs_project=True)
+    asking = eventlet.spawn(pytest.raises, Abandoned, world.ask)
+    let_hub_run()
+    world.registry.set_port(port(instance=OTHER_INSTANCE, project="p2"))
+    assert asking.wait().value.reason == "changed"
+    assert world.backend.asked == []
+
+
 def test_a_body_is_read_before_the_backend_is_asked(world: World) -> None:
     unread = Unread(b"cipher")
     assert world.ask(PASSWORD, "POST", unread=unread, content_length="6").status == 200

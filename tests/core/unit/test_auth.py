@@ -64,6 +64,12 @@ def test_an_issuer_and_a_file_go_together(
             authorizer.authorize(f"Bearer {token}", ("read",))
 
 
+def test_a_token_file_that_others_may_read_stops_the_daemon(load: Load, tokens: Path) -> None:
+    tokens.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"\[store\] token_file.*mode 0644.*chmod 600"):
+        build(load(store__token_file=tokens))
+
+
 def test_neither_tokens_nor_hashes_are_in_a_repr_or_a_log(
     load: Load, tokens: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import IPv4Address
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.cli.gather import _known
+from dfmeta.cmd import daemon
 from dfmeta.cmd.rows import port_rows
 from dfmeta.flows.arp import next_hop_request, senders_of
 from dfmeta.flows.desired import Guest, guest_flows, usable_next_hops
@@ -182,6 +184,18 @@ def test_a_port_whose_next_hops_are_not_known_yet_lists_those_of_the_switch() ->
     registry.set_port(replace(port(None), next_hops=(HOP,)))
     (row,) = port_rows(registry)
     assert [one["ip"] for one in row["next_hops"]] == [HOP.ip]
+
+
+def test_a_fault_is_logged_when_it_is_new(caplog: pytest.LogCaptureFixture) -> None:
+    first = replace(port(), next_hop_faults=("x",))
+    daemon._log_faults(None, first)
+    daemon._log_faults(first, replace(first, next_hop_faults=("x", "y"), fault="broken"))
+    daemon._log_faults(first, first)
+    assert caplog.messages == [
+        "Port tap1: a guest next hop is left out: x",
+        "Port tap1 is not served: broken",
+        "Port tap1: a guest next hop is left out: y",
+    ]
 
 
 # Construction
