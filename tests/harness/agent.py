@@ -380,13 +380,5 @@ def kernel_stacks(pid: int) -> str:
 
 
 def program(name: str) -> list[str]:
-    """Return the command of the console script in this environment, or of its module."""
-    script = Path(sys.executable).with_name(name)
-    if script.exists():
-        return [str(script)]
-    modules = {
-        "dfmeta-agent": "dfmeta.cmd.agent",
-        "dfmeta-store": "dfmeta.cmd.store",
-        "dfmeta": "dfmeta.cli.ctl",
-    }
-    return [sys.executable, "-m", modules[name]]
+    """Return the command of a program as it is installed in this environment."""
+    return [str(Path(sys.executable).with_name(name))]

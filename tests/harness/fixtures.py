@@ -18,8 +18,8 @@ from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.postgres import Postgres
 
-_HOSTS = ("host", "shared_host", "lasting_host")
-_things: list[tuple[OpenvSwitch, object]] = []
+_views: list[tuple[str, Callable[[], str]]] = []
+"""Titles and contents of what a test has made, for the report of its failure."""
 
 
 @dataclass
@@ -32,7 +32,9 @@ class MakeGuest:
     def __call__(self, name: str = "guest", **options: Any) -> Guest:
         """Make a guest that is removed after the test."""
         guest = Guest(self.host, name, **options)
-        _things.append((self.host, guest))
+        _views.append(
+            (repr(guest), lambda: guest.namespace.ip("addr", "route", "neigh", check=False))
+        )
         return self.stack.enter_context(guest)
 
 
@@ -46,7 +48,7 @@ class MakeAgent:
     def __call__(self, options: Options | None = None, *, start: bool = True) -> Agent:
         """Make a daemon that is removed after the test; with *start*, it is started and ready."""
         agent = self.stack.enter_context(Agent(self.host, options))
-        _things.append((self.host, agent))
+        _views.append(("dfmeta-agent", agent.log))
         self.stack.callback(_stop, agent)
         return agent.start() if start else agent
 
@@ -170,30 +172,17 @@ def pytest_runtest_makereport(
     """Attach the switch, guests' neighbours and the logs of daemons and PostgreSQL to a failure."""
     report = yield
     if report.failed:
-        values = getattr(item, "funcargs", {})
-        for name in _HOSTS:
-            if isinstance(switch := values.get(name), OpenvSwitch):
-                report.sections.append((f"switch ({name})", switch.diagnosis()))
-                report.sections.extend(_describe(switch))
-        for name, value in values.items():
+        for name, value in getattr(item, "funcargs", {}).items():
+            if isinstance(value, OpenvSwitch):
+                report.sections.append((f"switch ({name})", value.diagnosis()))
             if isinstance(value, Postgres):
                 report.sections.append((f"the end of the log of {name}", value.log()[-8000:]))
+        report.sections.extend((title, view()) for title, view in _views)
     if call.when == "teardown":
-        _things.clear()
+        _views.clear()
     return report
 
 
 def _stop(agent: Agent) -> None:
     if agent.running:
         agent.stop()
-
-
-def _describe(switch: OpenvSwitch) -> Iterator[tuple[str, str]]:
-    for owner, thing in _things:
-        if owner is not switch:
-            continue
-        if isinstance(thing, Agent):
-            yield "dfmeta-agent", thing.log()
-        elif isinstance(thing, Guest):
-            state = thing.namespace.ip("addr", "route", "neigh", check=False)
-            yield f"{thing!r}", state

@@ -10,7 +10,7 @@ from typing import Literal
 from tests.harness.guest import METADATA_IP, Guest
 from tests.harness.program import Script
 
-Kind = Literal["silent", "head", "body", "unread", "churn", "asks", "spellings", "chunks"]
+Kind = Literal["silent", "head", "body", "unread", "asks", "spellings", "chunks"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,13 @@
 """``greedy_client.py KIND WANTED PATH HOST``: as many connections to HOST's port 80 as possible.
 
 KIND selects the use of each connection. ``silent`` sends nothing, ``head`` a header and ``body`` a
-body, a byte at a time and without end; ``unread`` requests PATH and never reads; ``churn`` closes
-the connection as soon as it is open. The others send the next request as soon as they have an
-answer: ``asks`` requests PATH, ``spellings`` PATH with another number of slashes each time, and
-``chunks`` sends a body in chunks of one byte. Lost connections are opened again, up to WANTED at a
-time; after SIGUSR1 no further connections are opened, and the open ones stay open. The program
-prints "begun" when it has opened WANTED connections. After SIGTERM it prints, as JSON, the numbers
-of opened connections, of those that the other side has closed, and of answers. It uses only the
-standard library.
+body, a byte at a time and without end; ``unread`` requests PATH and never reads. The others send
+the next request as soon as they have an answer: ``asks`` requests PATH, ``spellings`` PATH with
+another number of slashes each time, and ``chunks`` sends a body in chunks of one byte. Lost
+connections are opened again, up to WANTED at a time; after SIGUSR1 no further connections are
+opened, and the open ones stay open. The program prints "begun" when it has opened WANTED
+connections. After SIGTERM it prints, as JSON, the numbers of opened connections, of those that the
+other side has closed, and of answers. It uses only the standard library.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Client:
         """Open and use connections until SIGTERM."""
         begun, due = False, 0.0
         while not self.enough:
-            if self.kind == "churn" or time.monotonic() >= due:
+            if time.monotonic() >= due:
                 due = time.monotonic() + PACE
                 self._drip()
                 self._fill()
@@ -119,8 +118,6 @@ class Client:
         one, _rest = self._open[number]
         if one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._end(number)
-        elif self.kind == "churn":
-            self._close(number)
         else:
             # A client that reads nothing waits only for a reset.
             events = select.POLLIN | select.POLLOUT if self.kind in ASKING else select.POLLIN

@@ -15,7 +15,6 @@ from typing import BinaryIO, Self
 
 from tests.harness.certificates import Pair
 from tests.harness.closing import Closing, serving
-from tests.harness.netns import Namespace
 
 JSON = "application/json"
 
@@ -59,20 +58,13 @@ NOT_FOUND = reply({"message": "resource not found"}, status=404)
 
 
 class OtherStore(Closing):
-    """A server on loopback, of a namespace or of the machine. ``answer`` gets each request and
-    returns the bytes of the answer.
+    """A server on loopback. ``answer`` gets each request and returns the bytes of the answer.
 
     An answer of several pieces closes the connection after the last one. ``asked`` has all requests
     in their order, ``connections`` the number of connections.
     """
 
-    def __init__(
-        self,
-        answer: Answer | None = None,
-        *,
-        tls: Pair | None = None,
-        namespace: Namespace | None = None,
-    ) -> None:
+    def __init__(self, answer: Answer | None = None, *, tls: Pair | None = None) -> None:
         self.answers: dict[str, bytes] = {}
         self.answer: Answer = answer or (lambda asked: self.answers.get(asked.target, NOT_FOUND))
         self.asked: list[Asked] = []
@@ -82,7 +74,6 @@ class OtherStore(Closing):
         if tls is not None:
             self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._context.load_cert_chain(tls.certificate, tls.key)
-        self._namespace = namespace
         self._port = 0
         self._serving = contextlib.ExitStack()
 
@@ -106,7 +97,7 @@ class OtherStore(Closing):
 
     def start(self) -> None:
         """Start to listen, on the same port as before."""
-        server = _Server(self, ("127.0.0.1", self._port), self._namespace)
+        server = _Server(self, self._port)
         self._port = server.server_address[1]
         self._serving.callback(server.close_connections)
         self._serving.enter_context(serving(server))
@@ -157,17 +148,10 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(
-        self, store: OtherStore, address: tuple[str, int], namespace: Namespace | None
-    ) -> None:
+    def __init__(self, store: OtherStore, port: int) -> None:
         self._store = store
         self._open: set[socket.socket] = set()
-        super().__init__(address, socketserver.BaseRequestHandler, bind_and_activate=False)
-        if namespace is not None:
-            self.socket.close()
-            self.socket = namespace.open_socket()
-        self.server_bind()
-        self.server_activate()
+        super().__init__(("127.0.0.1", port), socketserver.BaseRequestHandler)
 
     def finish_request(self, request: object, _client: object) -> None:
         """Serve a connection; the client may have closed it."""

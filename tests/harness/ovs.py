@@ -7,10 +7,10 @@ import functools
 import itertools
 import json
 import shutil
-import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ _TRANSIENT = (
     "Resource temporarily unavailable",
     "connection dropped",
 )
+_AGAIN = 0.05
+"""Seconds before another try."""
 
 
 class OpenvSwitch(Closing):
@@ -151,15 +153,6 @@ class OpenvSwitch(Closing):
         process = self._running[daemon]
         process.kill()
         process.wait(DEADLINE)
-
-    @contextlib.contextmanager
-    def paused(self, daemon: str) -> Iterator[None]:
-        """Stop a daemon with SIGSTOP, so that it seems to hang, and let it continue."""
-        self._running[daemon].send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self._running[daemon].send_signal(signal.SIGCONT)
 
     def restart(self, daemon: str) -> None:
         """Stop and start a daemon. Bridges and ports are restored from OVSDB; flows are not."""
@@ -310,21 +303,14 @@ class OpenvSwitch(Closing):
     def _tool(self, command: list[str], *, stdin: str | None = None, tries: int = 1) -> str:
         program = str(UNPACKED / "usr/bin" / command[0])
         env = self.environment()
-        outcome = ""
-
-        def attempt() -> bool:
-            nonlocal outcome, tries
+        while True:
             tries -= 1
             try:
-                outcome = netns.run([program, *command[1:]], stdin=stdin, env=env).stdout
+                return netns.run([program, *command[1:]], stdin=stdin, env=env).stdout
             except CommandError as error:
-                if tries > 0 and any(text in error.stderr for text in _TRANSIENT):
-                    return False
-                raise
-            return True
-
-        wait_for(attempt, f"{command[0]} to succeed", interval=0.05)
-        return outcome
+                if tries <= 0 or not any(text in error.stderr for text in _TRANSIENT):
+                    raise
+                time.sleep(_AGAIN)
 
     def _interfaces(self) -> str:
         columns = ("name", "ofport", "mac_in_use", "error", "external_ids")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final
 
 from dfmeta.conf.agent import HOST_IP6
@@ -51,10 +50,6 @@ class Side:
     def key(self, number: int) -> str:
         """Return that address of the network of all IPv4 keys, in use or not."""
         return str(self.keys.network(4)[number])
-
-    def is_key(self, address: str) -> bool:
-        """Return whether an address may be a key or a probe's, used or not."""
-        return bool(address) and self.keys.covers(ip_address(address))
 
 
 _META_KEYS: Final = meta_keys()

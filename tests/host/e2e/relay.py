@@ -48,13 +48,6 @@ class Relay(Closing):
         """Forward the held data, and continue to forward."""
         self._open.set()
 
-    def cut(self) -> None:
-        """End the open connections; new ones are accepted."""
-        with self._lock:
-            for one in self._sockets:
-                with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
-
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:

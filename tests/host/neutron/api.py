@@ -143,12 +143,6 @@ class NeutronServer(Closing):
         reply = self.ask("PUT", f"ports/{port}", {"port": body})
         assert reply.status == 200, reply
 
-    def delete_trunk(self, port: str) -> None:
-        """Delete the trunk of a port, as it is done after the VM is deleted."""
-        self.bind(port, "")
-        for trunk in self.ask("GET", f"trunks?port_id={port}").document["trunks"]:
-            assert self.ask("DELETE", f"trunks/{trunk['id']}").status == 204
-
     def ports(self, **filters: str) -> list[dict[str, Any]]:
         """Return ports that match."""
         query = "&".join(f"{name}={value}" for name, value in filters.items())

@@ -2,7 +2,7 @@
 
 :class:`Link` passes them to Neutron's own agent (:mod:`tests.host.neutron.agent`), which gets no
 messages of the server. :class:`TrunkAgent` makes their patch ports itself, as that agent does it:
-for switches without devices, and it can be paused. :class:`Ovn` stands in for OVN, which has no row
+for switches without devices. :class:`Ovn` stands in for OVN, which has no row
 for a subport.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.harness.closing import Closing
@@ -48,7 +47,7 @@ class Following(Closing):
 
     def __init__(self, server: NeutronServer) -> None:
         self._server = server
-        self._end, self._pause = threading.Event(), threading.Lock()
+        self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -56,12 +55,6 @@ class Following(Closing):
         """End the thread. Idempotent."""
         self._end.set()
         self._thread.join()
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Wire nothing for a while."""
-        with self._pause:
-            yield
 
     @abc.abstractmethod
     def step(self, rows: list[Row]) -> bool:
@@ -73,16 +66,15 @@ class Following(Closing):
         pause = POLL
         with contextlib.closing(self._server.database()) as base:
             while not self._end.wait(pause):
-                with self._pause:
-                    # Before the rows are read: a change meanwhile makes another version.
-                    (version,) = base.execute("PRAGMA data_version").fetchone()
-                    pause = POLL
-                    if version == wired:
-                        continue
-                    if self.step([Row(*row) for row in base.execute(_SUBPORTS)]):
-                        wired = version
-                    else:
-                        pause = AGAIN
+                # Before the rows are read: a change meanwhile makes another version.
+                (version,) = base.execute("PRAGMA data_version").fetchone()
+                pause = POLL
+                if version == wired:
+                    continue
+                if self.step([Row(*row) for row in base.execute(_SUBPORTS)]):
+                    wired = version
+                else:
+                    pause = AGAIN
 
 
 class TrunkAgent(Following):
