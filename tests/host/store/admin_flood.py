@@ -61,8 +61,7 @@ class Flood(Closing):
         for sock in self._open:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
+        self.wait()
         for sock in self._open:
             sock.close()
 
@@ -70,8 +69,6 @@ class Flood(Closing):
         """Wait until each connection has ended by itself."""
         for thread in self._threads:
             thread.join()
-
-    # Kinds
 
     def pipelined(self, path: str) -> None:
         """Send requests for *path* without end, and read the answers."""
@@ -102,8 +99,6 @@ class Flood(Closing):
             else:
                 failed += 1
         self.begun.set()
-
-    # Helpers
 
     def _run(self, target: Callable[[], None]) -> None:
         thread = threading.Thread(target=target)

@@ -10,16 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.store.db.record import Kind, Record
-from dfmeta.store.http import Reply
 from dfmeta.store.lookup.memory import Flights
-from tests.core.unit.store.lookup import support
-from tests.core.unit.store.lookup.support import METADATA, build, hostname, metadata, store
+from tests.core.unit.store.lookup.support import METADATA
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
 from tests.harness.other_store import Asked, OtherStore, reply
 from tests.harness.poll import wait_for
-
-__all__ = ["build", "store"]
 
 GREEN = """
 import eventlet
@@ -56,39 +51,12 @@ except LookupAwayError as error:
 """
 
 
-@pytest.fixture
-def database_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/state/store.db"
 
 
 def is_waiting(thread: threading.Thread) -> bool:
     """Whether a thread waits for an event."""
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is not None and frame.f_code is threading.Condition.wait.__code__
-
-
-def test_refreshes_at_once_share_one_query(store: support.OtherStore, build: support.Build) -> None:
-    go = threading.Event()
-
-    def answer(_asked: support.Asked) -> Reply:
-        go.wait()
-        return metadata()
-
-    store.answer = answer
-    puller = build()
-    records: list[Record | None] = []
-    threads = [
-        threading.Thread(target=lambda: records.append(puller.refresh(Kind.METADATA, INSTANCE)))
-        for _ in range(5)
-    ]
-    for thread in threads:
-        thread.start()
-    wait_for(lambda: sum(is_waiting(one) for one in threads) == 5, "all to wait")
-    go.set()
-    for thread in threads:
-        thread.join()
-    assert [hostname(one) for one in records] == ["a"] * 5
-    assert len(store.asked) == 1
 
 
 class Ended(BaseException):

@@ -171,21 +171,6 @@ def test_writers_of_the_same_addresses_leave_each_one_owner(writers: list[Reposi
     assert any(set(held[one]) == last[one] for one in ids), "the last writer has all of its own"
 
 
-def test_writers_of_one_record_leave_its_document_and_address_together(
-    writers: list[Repository],
-) -> None:
-    def write(number: int) -> None:
-        for turn in range(10):
-            name = f"192.0.2.{number * 10 + turn}"
-            networks = [ip_network(name)]
-            content = {"address": name}
-            push(writers[number], Kind.METADATA, INSTANCE, content=content, networks=networks)
-
-    at_once(write)
-    (address,) = writers[0].addresses(INSTANCE)
-    assert document(writers[0]) == {"address": address.removesuffix("/32")}
-
-
 def test_devices_attached_and_detached_at_once_lose_none(writers: list[Repository]) -> None:
     writers[0].put(INSTANCE, document={"hostname": "web1"})
     path = f"/device-metadata/{INSTANCE}/devices"
@@ -203,24 +188,3 @@ def test_devices_attached_and_detached_at_once_lose_none(writers: list[Repositor
     expected = {f"vol-{number}-{turn}" for number in range(WRITERS) for turn in (0, 2, 4)}
     serials = [one["serial"] for one in document(writers[0])["devices"]]
     assert sorted(serials) == sorted(expected)
-
-
-def test_a_write_is_read_at_once_beside_readers(writers: list[Repository]) -> None:
-    ended = threading.Event()
-    repository = writers[0]
-
-    def read_on() -> None:
-        while not ended.is_set():
-            repository.get(INSTANCE)
-
-    readers = [threading.Thread(target=read_on) for _ in range(4)]
-    for reader in readers:
-        reader.start()
-    try:
-        for number in range(50):
-            repository.put(INSTANCE, document={"hostname": f"a{number}"})
-            assert document(repository) == {"hostname": f"a{number}"}
-    finally:
-        ended.set()
-        for reader in readers:
-            reader.join()

@@ -28,8 +28,7 @@ PROGRAM = (
     "-c",
     (
         "import os; from dfmeta.cli import progress; from dfmeta.cli.ctl import main; "
-        "progress.LINES = float(os.environ.get('DFMETA_TEST_LINES', 5)); "
-        "progress.BEGIN = float(os.environ.get('DFMETA_TEST_BEGIN', 1)); main()"
+        "progress.LINES = float(os.environ.get('DFMETA_TEST_LINES', 5)); main()"
     ),
     "store",
     "import",
@@ -107,22 +106,6 @@ def test_an_import_in_a_pipe_reports_its_progress_in_lines(
     assert re.fullmatch(r"dfmeta: importing -: [0-9,]+ bytes, [0-9,]+ a second\n", first)
     assert all(line.startswith("dfmeta: importing -: ") for line in rest)
     assert count(url) == 100
-
-
-def test_a_short_import_shows_no_bar(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DFMETA_TEST_BEGIN", "60")
-    file = tmp_path / "r.jsonl"
-    file.write_text(json.dumps({"id": INSTANCE, "metadata": {}}))
-    main, terminal = pty.openpty()
-    line = [*PROGRAM, "--config-file", str(config), str(file)]
-    subprocess.run(line, stderr=terminal, stdout=subprocess.DEVNULL, check=True)
-    os.set_blocking(main, False)
-    with pytest.raises(BlockingIOError):
-        os.read(main, 1)
-    os.close(terminal)
-    os.close(main)
 
 
 def test_delete_asks_first_on_a_terminal(url: str, config: Path) -> None:

@@ -58,42 +58,26 @@ def test_a_put_without_a_part_is_refused(run: Run, instance_id: str) -> None:
     assert run("get", instance_id).exit_code == 1
 
 
-def test_an_empty_value_removes(run: Run, get: Get, instance_id: str) -> None:
+def test_a_file_or_text_gives_a_value_and_empty_text_removes_it(
+    run: Run, get: Get, instance_id: str, tmp_path: Path
+) -> None:
     names = ("--hostname", "--name", "--availability-zone", "--project")
     given = [part for name in names for part in (name, "x")]
     empty = [part for name in names for part in (name, "")]
-    run("put", instance_id, *given, "--ssh-key", KEY, "--user-data", "-", stdin=b"u")
-    removed = run("put", instance_id, *empty, "--ssh-key", "", "--user-data", "")
+    file = tmp_path / "keys.pub"
+    file.write_text(f"# two\n{KEY} a\n{KEY} b\n")
+    run("put", instance_id, *given, "--user-data", str(file), "--http-tokens", "required")
+    run("put", instance_id, "--ssh-key", f"@{file}", "--ssh-key", f"{KEY} c")
+    assert get()["ssh_keys"] == [f"{KEY} a", f"{KEY} b", f"{KEY} c"]
+    assert get()["http_tokens"] == "required", "what is not named stays"
+    assert run("get", instance_id, "--user-data").stdout_bytes == file.read_bytes()
+    parts = ("--ssh-key", "", "--user-data", "", "--http-tokens", "default")
+    removed = run("put", instance_id, *empty, *parts)
     assert succeeded(removed).startswith(f"{instance_id}: changed hostname, name")
     found = get()
     stamps = {"id", "created_at", "updated_at"}
     values = [value for key, value in found.items() if key not in stamps]
     assert all(value in (None, False, []) for value in values)
-
-
-def test_keys_come_as_text_and_from_files(
-    run: Run, get: Get, instance_id: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "keys.pub"
-    file.write_text(f"# two\n{KEY} a\n{KEY} b\n")
-    keys = ("--ssh-key", f"@{file}", "--ssh-key", f"{KEY} c")
-    succeeded(run("put", instance_id, *keys, "--user-data", str(file)))
-    assert run("get", instance_id, "--user-data").stdout_bytes == file.read_bytes()
-    assert get()["ssh_keys"] == [f"{KEY} a", f"{KEY} b", f"{KEY} c"]
-    succeeded(run("put", instance_id, "--ssh-key", KEY))
-    assert get()["ssh_keys"] == [KEY]
-
-
-def test_a_record_s_word_on_tokens_is_put_shown_and_taken_back(
-    run: Run, get: Get, instance_id: str
-) -> None:
-    run("put", instance_id, "--meta", "a=b")
-    changed = run("put", instance_id, "--http-tokens", "required")
-    assert succeeded(changed) == f"{instance_id}: changed http tokens\n"
-    succeeded(run("put", instance_id, "--name", "web"))
-    assert get()["http_tokens"] == "required", "what is not named stays"
-    succeeded(run("put", instance_id, "--http-tokens", "default"))
-    assert get()["http_tokens"] is None
 
 
 def test_a_mistake_is_one_line_and_loses_nothing(run: Run, instance_id: str) -> None:
@@ -293,8 +277,6 @@ def test_of_two_that_have_the_name_none_is_taken(run: Run, domains: Path, instan
         run("put", record_id, "--name", "twin")
     said = refusal(run("get", "twin"))
     assert "2 records have that name" in said
-    assert instance_id in said
-    assert OTHER_INSTANCE in said
     for number, record_id in enumerate((instance_id, OTHER_INSTANCE)):
         libvirt.write(domains, str(number), libvirt.definition(record_id, domain="twin"))
     assert "2 libvirt domains have that name" in refusal(run("get", "twin"))
@@ -305,8 +287,7 @@ def test_of_two_that_have_the_name_none_is_taken(run: Run, domains: Path, instan
         assert result.exit_code == 2, arguments
         assert "give one of INSTANCE, --default, --default-host" in result.stderr, arguments
     for option in ("--default-host", "--default-project"):
-        for name in ("", " "):
-            assert refusal(run("put", option, name)).startswith(f"dfmeta: {option} = ")
+        assert refusal(run("put", option, " ")).startswith(f"dfmeta: {option} = ")
 
 
 def test_defaults_stand_in_the_place_of_an_instance(run: Run) -> None:
@@ -315,10 +296,9 @@ def test_defaults_stand_in_the_place_of_an_instance(run: Run) -> None:
         (["--default-host", "KVM1"], "default:host:kvm1"),
         (["--default-project", "p1"], "default:project:p1"),
     ]:
-        put = succeeded(run("put", *options, "--meta", "a=1", "--user-data", "-", stdin=b"u"))
-        assert put == f"{record_id}: created, with meta, user-data\n", options
+        put = succeeded(run("put", *options, "--meta", "a=1"))
+        assert put == f"{record_id}: created, with meta\n", options
         assert shown(run, *options)["meta"] == {"a": "1"}, options
-        assert run("get", *options, "--user-data").stdout_bytes == b"u", options
         assert succeeded(run("list", "--format", "json")) == "[]\n", options
         (listed,) = json.loads(succeeded(run("list", "--default", "--format", "json")))
         assert listed["id"] == record_id, options

@@ -456,10 +456,10 @@ def test_a_push_that_changes_nothing_has_its_line(
         assert lines[-1].startswith(f"{post} unknown, by token known from "), body[:20]
         assert lines[-1].endswith(f": {status}"), body[:20]
     monkeypatch.setattr(repository, "push_all", push_all)
-    secured = Client(make_api(repository))
+    unsecured = Client(make_api(repository))
     for error, status in ((StoreAwayError(cause="it hangs"), 503), (RuntimeError(), 500)):
         with pytest.raises(RuntimeError) if status == 500 else nullcontext():
-            secured.ask("POST", "/device-metadata", BODY)
+            unsecured.ask("POST", "/device-metadata", BODY)
         (line,) = [line for line in lines[2:] if line.endswith(f": {status}")]
         assert line.startswith(f"{post} {INSTANCE}, by an unknown client"), error
 

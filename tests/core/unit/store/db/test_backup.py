@@ -226,17 +226,6 @@ def test_a_writer_that_waits_for_another_lets_the_hub_run(
         assert waiting.wait().changed == ("userdata",)
 
 
-def test_an_error_repeats_no_userdata(url: str) -> None:
-    with Repository(url) as opened:
-        other = sqlite3.connect(database_file(url))
-        other.execute("DROP TABLE records")
-        other.close()
-        with pytest.raises(StoreError) as caught:
-            opened.put(INSTANCE, userdata=b"hush")
-    assert "no such table" in str(caught.value)
-    assert "hush" not in f"{caught.value} {caught.value.__cause__}"
-
-
 def test_an_unusable_url_is_refused_without_its_password() -> None:
     for url in (
         *("", "nonsense", "sqlite:///:memory:", "sqlite:///file:x?uri=true"),

@@ -49,8 +49,6 @@ def test_an_empty_record_still_has_a_host_name() -> None:
     empty = document()
     assert (empty.hostname, empty.name) == (INSTANCE, INSTANCE)
     assert (empty.zone, empty.region, empty.project_id, empty.keys) == ("", "", "", ())
-    assert (meta_of(empty), vendor_data_of(empty), network_config_of(empty)) == ({}, {}, {})
-    assert (empty.userdata, empty.password) == (None, b"")
 
 
 def test_a_member_stands_before_its_substitutes() -> None:

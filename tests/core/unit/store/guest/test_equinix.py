@@ -83,7 +83,7 @@ def lines(answer: Answer) -> list[str]:
     return answer.body.decode().split("\n")
 
 
-@pytest.mark.parametrize("path", ["/metadata", "/metadata/", "/api/v1/metadata"])
+@pytest.mark.parametrize("path", ["/metadata/", "/api/v1/metadata"])
 def test_metadata_is_the_document_and_the_members_of_the_templates(path: str) -> None:
     answer = KNOWN(path)
     assert (answer.status, answer.content_type) == (200, "application/json")

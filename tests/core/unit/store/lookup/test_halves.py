@@ -146,12 +146,9 @@ def test_a_failure_of_one_half_is_none_of_the_other(
     store: OtherStore, build: Build, repository: Repository, identity: Identity
 ) -> None:
     paths = {M: "/metadata", U: "/userdata"}
-    for number, (kind, answer, error) in enumerate(
-        (kind, *fault)
-        for kind in (M, U)
-        for fault in ((BROKEN, BackendError), (NONSENSE, BackendUpstreamError))
-    ):
-        name, other = numbered(number), {M: U, U: M}[kind]
+    rows = ((M, U, BROKEN, BackendError), (U, M, NONSENSE, BackendUpstreamError))
+    for number, (kind, other, answer, error) in enumerate(rows):
+        name = numbered(number)
         store.answers = {
             f"/device-{M}/{name}": metadata(of=name),
             f"/device-{U}/{name}": userdata(of=name),
