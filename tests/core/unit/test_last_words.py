@@ -82,9 +82,6 @@ def test_daemon_names_an_unknown_argument_in_one_line(
     )
 
 
-# Lines
-
-
 def test_a_line_is_one_line_and_moves_no_cursor() -> None:
     error = StoreError(cause="a\n b\x1b[2J\udc80", remedy="Do c")
     assert error.line == "store: a b\\x1b[2J\\udc80. Do c [store]"
@@ -102,8 +99,6 @@ def test_a_file_that_the_system_refuses_is_no_fault_of_dfmetas(tmp_path: Path) -
     assert last_words.unexpected(caught.value).line.startswith(f"{tmp_path}/missing: No such file")
     assert last_words.unexpected(OSError("odd")).name == "unexpected"
 
-
-# Errors in the log
 
 ERROR = HostError(what="route add", device="tap-metadata", cause="Operation not permitted")
 FORMATTER = NamingFormatter("%(levelname)s %(message)s")
@@ -136,8 +131,6 @@ def test_record_stays_as_it_is_and_the_traceback_follows() -> None:
     assert rest[0].startswith("Traceback")
     assert one.args == (ERROR,)
 
-
-# Repeated lines
 
 LOGGER = logging.getLogger("tests.quiet")
 

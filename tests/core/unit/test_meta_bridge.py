@@ -85,9 +85,6 @@ def with_match(one: Flow, field: str, value: Value) -> Flow:
     return replace(one, match=tuple((n, value if n == field else v) for n, v in one.match))
 
 
-# The builders
-
-
 @FEW
 @given(GUESTS)
 def test_every_flow_is_one_of_its_bridges_pipeline_and_has_a_place_of_its_own(
@@ -125,8 +122,6 @@ def test_every_drop_of_guests_and_answers_is_needed_and_has_a_reason() -> None:
     assert drops == {one for one in BY_FLOW if one in BR_META.purposes}
 
 
-# The declaration
-
 META = Layout(pipeline=BR_META)
 METADATA_PATH = 201
 """Highest priority of metadata_path's flows in table 0 of br-meta."""
@@ -142,9 +137,6 @@ def test_no_flow_of_metadata_path_takes_a_frame_of_our_two_ports() -> None:
     mine = {one: META.priority(one) for one in MetaPurpose if BR_META.is_shared(one)}
     rest = mine.pop(MetaPurpose.META_OTHER_DROP)
     assert METADATA_PATH < rest < min(mine.values()) == max(mine.values()) == META.hook_priority
-
-
-# The wire
 
 
 def dumped(wire: Wire, one: Flow) -> list[Any]:
@@ -166,9 +158,6 @@ def test_dump_reads_as_the_flow_that_was_added(bridge: str) -> None:
             assert found is not None
             assert found.flow == one
             assert found.cookie == cookie_of(one.purpose)
-
-
-# Reading
 
 
 @FEW
@@ -235,9 +224,6 @@ def test_damaged_flow_of_the_second_bridge_serves_no_guest(value: Value) -> None
     ):
         read = read_address(with_match(of("br-meta", purpose), field, value), keys)
         assert (read.endpoint, read.slot) == (None, None)
-
-
-# Flows of the other scheme, after a change of the option
 
 
 def test_a_flow_of_the_other_scheme_has_no_slot() -> None:

@@ -181,9 +181,6 @@ def test_cleanup_takes_remembered_meters_and_those_that_our_flows_use(rig: Rig) 
     assert cleanup.switch.meters == {OWN: 4321, 7: SYN_RATE}
 
 
-# Left over
-
-
 def pass_a_check(rig: Rig) -> None:
     rig.reconciler.reconcile()
     let_hub_run()
@@ -199,8 +196,6 @@ def test_meters_of_a_daemon_that_was_killed_before_it_deleted_them_go(rig: Rig) 
     pass_a_check(rig)
     assert rig.switch.meters == others
 
-
-# What is read of meters
 
 NUMBERS = st.integers(0, 0xFFFFFFFF)
 COUNTS = st.integers(0, 0xFFFFFFFFFFFFFFFF)

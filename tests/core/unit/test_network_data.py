@@ -202,23 +202,14 @@ def test_only_complete_links_are_added_once_and_nothing_else_changes(
     assert len(set(places)) == len(places)
 
 
-# Answers
-
-
-@pytest.mark.parametrize(
-    ("path", "yes"),
-    [
-        (PATH, True),
-        ("/openstack/2018-08-27/network_data.json", True),
-        ("/openstack/network_data.json", False),
-        ("/openstack/a/b/network_data.json", False),
-        ("/openstack/latest/network_data.json/", False),
-        ("/openstack/latest/Network_data.json", False),
-        ("", False),
-    ],
-)
-def test_the_file_has_one_spelling(path: str, *, yes: bool) -> None:
-    assert is_file(path) == yes
+def test_the_file_has_one_spelling() -> None:
+    for path in (PATH, "/openstack/2018-08-27/network_data.json"):
+        assert is_file(path), path
+    for path in (
+        *("/openstack/network_data.json", "/openstack/a/b/network_data.json", f"{PATH}/", ""),
+        "/openstack/latest/Network_data.json",
+    ):
+        assert not is_file(path), path
 
 
 BODY = json.dumps(NOVA).encode()

@@ -232,8 +232,6 @@ def test_last_try_has_time_for_an_answer(upstream: Upstream, backend: Any) -> No
     assert len(upstream.asked) == 1
 
 
-# Answers
-
 HEAD = GuestRequest("HEAD", "/openstack/latest/meta_data.json")
 
 
@@ -347,9 +345,6 @@ def test_status_of_a_fault_comes_with_a_remark(backend: Any, upstream: Upstream)
         remark = backend(upstream).remark(status)
         assert words in remark, status
         assert bool(remark) is bool(words), status
-
-
-# Remedies
 
 
 def tls(reason: str) -> ssl.SSLError:

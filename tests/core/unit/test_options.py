@@ -94,9 +94,6 @@ def test_a_digest_takes_memory_and_differs_from_process_to_process() -> None:
     assert one.of(SECRET) == one.of(SECRET) != one.of(SECRET + "s")
 
 
-# What a command makes of it
-
-
 def test_equal_values_are_taken_without_a_word(load: Load) -> None:
     conf = load(DEFAULT__metadata_proxy_shared_secret=SECRET, **ACCOUNT)
     dfmeta.conf.neutron.session(conf)
@@ -152,9 +149,6 @@ def test_malformed_document_is_refused(load: Load) -> None:
             values.take(load(), document)
 
 
-# The daemon's side
-
-
 def ask(environ: dict[str, Any], **headers: str) -> webob.Response:
     application = AdminApplication(
         Health(), list, {"/options": lambda: {"options": []}}, listen="127.0.0.1:9697"
@@ -170,9 +164,6 @@ def test_this_host_alone_may_ask_and_no_web_page() -> None:
     assert ask({SAME_HOST: True}, Host="attacker.example:9697").status_int == 403
     other = ask({SAME_HOST: True}, Host="localhost:9697", Origin="http://attacker.example")
     assert other.status_int == 403
-
-
-# Unknown names
 
 
 def unknown(folder: Path, *texts: str) -> list[tuple[str, str]]:
@@ -233,9 +224,6 @@ def test_a_line_names_the_file(tmp_path: Path) -> None:
     )
 
 
-# Limits
-
-
 def test_without_a_configuration_the_limits_are_those_of_the_code(load: Load) -> None:
     assert limits(load()) == Limits()
     assert rates(load()) == RateSettings()
@@ -293,8 +281,6 @@ def test_workers_share_what_a_port_is_served_and_refuse_none_sooner() -> None:
     assert share(whole, 64).requests_per_port == 1
 
 
-# Reload
-
 RECORD = f"/device-metadata/{INSTANCE}"
 HIDDEN = "a secret nobody may see"
 
@@ -310,14 +296,8 @@ def said(caplog: pytest.LogCaptureFixture, changes: Changes) -> list[tuple[str, 
     return [(one.levelname, one.getMessage()) for one in caplog.records]
 
 
-# Which options
-
-
 def test_every_option_is_read_by_a_daemon() -> None:
     assert READS[AGENT] | READS[STORE] == daemons.EVERY
-
-
-# What is kept
 
 
 def test_reloadable_options_are_taken_and_the_rest_is_kept(load: Load) -> None:
@@ -343,9 +323,6 @@ def test_option_of_the_other_daemon_is_ignored(load: Load) -> None:
     )
 
 
-# What is said
-
-
 def test_names_are_logged_and_no_value(load: Load, caplog: pytest.LogCaptureFixture) -> None:
     conf = load(DEFAULT__metadata_proxy_shared_secret=HIDDEN, port=18081, hold_timeout=1)
     changes = daemons.keep_running_values(conf, load(), daemon=AGENT)
@@ -355,9 +332,6 @@ def test_names_are_logged_and_no_value(load: Load, caplog: pytest.LogCaptureFixt
         ("INFO", f"Reloaded, with changed options: {taken}"),
         ("WARNING", kept),
     ]
-
-
-# The admin API
 
 
 def reloaded(api: StoreApi, conf: cfg.ConfigOpts) -> Client:

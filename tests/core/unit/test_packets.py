@@ -212,9 +212,6 @@ def test_segment_reads_as_it_was_written_and_as_os_ken_reads_it(
     assert bytes(again.data[: len(frame)]) == frame, "with both checksums"
 
 
-# IPv4
-
-
 def test_first_syn_is_told_by_its_flags() -> None:
     for bits in (0x02, 0x02 | 0xC0):
         assert parse_syn(syn(bits=bits)).source_port == 40000, "ECN (RFC 3168)"

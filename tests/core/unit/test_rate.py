@@ -144,8 +144,6 @@ def test_one_port_s_requests_never_change_another_s_verdicts(
             assert mine.delay == pytest.approx(without.delay, abs=NOTHING)
 
 
-# Refusals
-
 ONE, TWO = Endpoint(1), Endpoint(2)
 
 

@@ -134,9 +134,6 @@ def _in_port(mod: object) -> object:
     return dict(mod.match.items()).get("in_port") if hasattr(mod, "match") else None
 
 
-# Many ports
-
-
 def test_an_address_whose_way_back_is_refused_gets_no_way_in() -> None:
     rig = Rig()
     rig.registry.set_port(port())

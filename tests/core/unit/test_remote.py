@@ -186,9 +186,6 @@ def test_an_error_is_logged_once_by_the_daemon(
     assert lines == [("daemon", "ERROR", "50 % of it")]
 
 
-# The pipe
-
-
 class Ends:
     """A pipe; one end keeps what comes, and answers questions with the same again."""
 
@@ -247,9 +244,6 @@ def test_a_question_ends_with_the_pipe(ends: Ends) -> None:
     assert ends.near.closed
 
 
-# Without waiting
-
-
 def test_a_part_of_a_message_waits_for_the_rest(ends: Ends) -> None:
     eventlet.sleep(0)
     sock = ends.near._sock.fd
@@ -282,8 +276,6 @@ def test_bytes_in_the_sockets_buffer_count_as_gone(ends: Ends) -> None:
     near.close()
     assert near.gone(near.queued), "there is no other end"
 
-
-# Use
 
 ONE, OTHER = (7, 0, 0, 1), (7, 0, 1, 2)
 

@@ -170,13 +170,6 @@ def test_a_connection_that_has_got_a_token_does_not_give_way(
     with_token[0].sendall(GET)
     assert b"\r\nConnection: close\r\n" in with_token[0].recv(65536)
     assert answer(waiting) == b"tap1"
-    # Later it gives way, as any other.
-    monkeypatch.setattr(connection, "SPARED", 0.0)
-    with_token[1].sendall(GET.replace(b"/a", b"/token"))
-    assert answer(with_token[1]) == b"tap1"
-    later = [world.connect() for _ in range(2)]
-    assert [ask(one) for one in later] == [b"tap1", b"tap1"]
-    assert is_closed(with_token[1])
 
 
 def test_when_all_places_are_taken_the_greediest_port_gives_one_away() -> None:

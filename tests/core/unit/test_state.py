@@ -167,8 +167,6 @@ def test_saving_the_changes_saves_all(
         assert StateFile(tmp_path).load() == state
 
 
-# The guest of a port after a restart
-
 HERE, BEHIND = Endpoint(13), Endpoint(13, 100)
 
 
@@ -244,9 +242,6 @@ def test_a_number_of_the_host_is_kept_for_the_same_guest_alone(tmp_path: Path) -
         assert number(registry, Endpoint(14)) not in (2, 3)
         mine = {number(registry, HERE, ip) for ip in ("10.0.0.5", "10.0.0.6")}
         assert mine == {2, 3} if instance == INSTANCE else not mine & {2, 3}
-
-
-# The lock
 
 
 @pytest.fixture

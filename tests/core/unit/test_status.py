@@ -232,9 +232,6 @@ def test_count_above_its_bound_is_a_sign_of_trouble() -> None:
     assert [one.value for one in troubles.signs(samples)] == [4.0, 1.4]
 
 
-# Over HTTP
-
-
 def ask(url: str = "/", host: str | None = "127.0.0.1:9697", listen: str = "127.0.0.1:9697") -> Any:
     request = webob.Request.blank(url)
     if host is None:

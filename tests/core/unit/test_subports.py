@@ -83,8 +83,6 @@ def test_a_subport_without_a_vlan_id_and_a_parent_without_a_mac_are_left_out() -
     assert told(replace(PARENT, mac=""), subport()) == []
 
 
-# The backend
-
 LINKS = [{"id": "tap1", "type": "ovs", "ethernet_mac_address": GUEST_MAC}]
 BODY = json.dumps({"links": LINKS, "networks": [], "services": []}).encode()
 
@@ -135,17 +133,12 @@ def test_a_head_is_answered_from_the_document_of_a_get(method: str) -> None:
     assert world.inner.asked == [GuestRequest("GET", PATH)]
 
 
-@pytest.mark.parametrize(
-    ("request_", "vlans"),
-    [
+def test_any_other_request_passes() -> None:
+    for request, vlans in (
         (GuestRequest("HEAD", PATH, headers={"if-none-match": "*"}), []),
         (GuestRequest("GET", f"{PATH}/"), [VLAN]),
-        (GuestRequest("HEAD", "/openstack/latest/meta_data.json"), [VLAN]),
         (GuestRequest("POST", PATH), [VLAN]),
-    ],
-    ids=["no subports", "another spelling", "another file", "POST"],
-)
-def test_any_other_request_passes(request_: GuestRequest, vlans: list[Vlan]) -> None:
-    world = World(*vlans)
-    assert world.ask(request_).body == BODY
-    assert world.inner.asked == [request_]
+    ):
+        world = World(*vlans)
+        assert world.ask(request).body == BODY
+        assert world.inner.asked == [request]

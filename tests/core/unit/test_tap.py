@@ -118,9 +118,6 @@ def test_a_number_that_stays_away_is_asked_for_now_and_then(
     assert len(keeper.requests) == 2
 
 
-# IPv6
-
-
 def test_flows_lead_to_ipv6_only_while_the_host_has_it_and_the_listener_is_open(
     keeper: Any,
 ) -> None:
@@ -162,9 +159,6 @@ def test_the_former_address_is_removed_and_the_present_one_remembered(
     keeper.remove_former(Calls())
     assert found == calls
     assert state.host == HostMemory("lo", GROUP.host_ip, 2, HOST_IP6 if ip6 else "")
-
-
-# A start that has failed
 
 
 class Calls:
@@ -214,8 +208,6 @@ def test_arp_ignore_is_put_back_where_the_start_has_raised_it(
     assert restored == [0]
     assert keeper._state.arp_ignore == 0
 
-
-# Both versions on the host
 
 WANTED = Wanted("lo", IPv4Address("169.254.169.254"), 2)
 WANTED6 = Wanted("lo", IPv6Address("fd00::1"), 2, IPV6, "fe80::7")
@@ -316,9 +308,6 @@ def test_a_former_ipv6_goes_where_there_is_none_now(kernel: Kernel, sides: HostS
     assert sides.remove_former(WANTED, WANTED6) == ["remove_former 4", "remove_former 6"]
     found = HostSides(WANTED).remove_former(WANTED, WANTED6)
     assert found == ["remove_former 4", "remove True 6"]
-
-
-# Settings
 
 
 @pytest.fixture

@@ -91,22 +91,15 @@ def test_list_has_each_tokens_scopes_and_expiry(run: Run) -> None:
     assert (second["name"], second["expires_at"]) == ("short", "9999-12-31T22:59:59Z")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("--scope", "admin"), "--scope = 'admin'"),
+def test_a_wrong_argument_is_named_and_makes_nothing(run: Run, tokens: Path) -> None:
+    for arguments, named in (
         (("--scope", "read", "--scope", "Write"), "--scope = 'Write'"),
         (("--scope", "read", "--expires", "soon"), "--expires = 'soon'"),
         (("--scope", "read", "--expires", "2020-01-31"), "it is in the past"),
         (("--scope", "read", "--name", "a b"), "--name = 'a b'"),
-    ],
-    ids=str,
-)
-def test_a_wrong_argument_is_named_and_makes_nothing(
-    run: Run, tokens: Path, arguments: tuple[str, ...], named: str
-) -> None:
-    assert named in one_line(run("create", *arguments), 2)
-    assert not tokens.exists()
+    ):
+        assert named in one_line(run("create", *arguments), 2)
+        assert not tokens.exists()
 
 
 @pytest.mark.parametrize("command", [("create", "--scope", "read"), ("list",), ("revoke", "x")])

@@ -85,9 +85,6 @@ def put(tokens: Tokens, ttl: str = "60", **headers: str) -> Answer:
     return refused(tokens, TOKEN_PATH, "PUT", **{TTL: ttl}, **headers)
 
 
-# Tokens themselves
-
-
 @given(st.integers(1, TTL_MAX))
 def test_a_token_is_valid_for_its_time(ttl: int) -> None:
     clock = Clock(NOW)
@@ -163,9 +160,6 @@ def test_odd_text_is_no_token_and_no_error(tokens: Tokens) -> None:
     assert "kkk" not in repr(tokens)
 
 
-# The token's path
-
-
 ON = (TokenMode.OPTIONAL, TokenMode.REQUIRED)
 
 
@@ -220,9 +214,6 @@ def test_other_method_is_405(tokens: Tokens) -> None:
             assert (answer.status, answer.headers) == (405, (("Allow", "PUT"),)), method
 
 
-# Every other path
-
-
 UNAUTHORIZED = (401, (("WWW-Authenticate", "Bearer"),))
 
 
@@ -261,9 +252,6 @@ def test_nova_leaves_tokens_to_the_configuration() -> None:
         GuestRequest("GET", "/latest"), ME, deadline=0.0, goes_on=lambda _said: True
     )
     assert view.http_tokens == ""
-
-
-# The key
 
 
 def test_a_key_is_made_once_for_the_daemon_alone(tmp_path: Path) -> None:

@@ -168,9 +168,6 @@ def test_a_zone_of_an_address_stays_at_home() -> None:
     assert server.name == b"[fe80::1]:80"
 
 
-# TLS
-
-
 def test_over_tls_an_ipv6_address_and_a_name_serve(secure: Any, trusting: Any) -> None:
     assert ask(trusting(secure(address="::1"))).status == 200
     assert ask(trusting(HttpHost("localhost", secure().host.port))).status == 200

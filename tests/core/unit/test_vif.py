@@ -185,8 +185,6 @@ def test_any_row_is_a_guests_port_or_none(
             assert len(port.instance_id) == 36
 
 
-# Attachments
-
 KEY = "dfmeta-attachments"
 SUBPORT_IDS = ids(vm_uuid=None)
 

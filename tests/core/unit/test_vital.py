@@ -37,9 +37,6 @@ def ended(vital: Vital) -> str:
     return str(caught.value)
 
 
-# The mechanism
-
-
 @pytest.mark.parametrize(
     ("function", "cause"),
     [
@@ -73,9 +70,6 @@ def test_thread_that_may_return_fails_by_an_exception_alone(vital: Vital) -> Non
     assert "'two'" in ended(vital)
 
 
-# The observers
-
-
 def test_the_daemon_ends_by_it_and_readiness_names_it(
     vital: Vital, monkeypatch: pytest.MonkeyPatch, load: Load, tmp_path: Path
 ) -> None:
@@ -89,9 +83,6 @@ def test_the_daemon_ends_by_it_and_readiness_names_it(
         daemon._turn()
     with pytest.raises(ThreadEndedError):
         daemon._start.wait_for(lambda: False, lambda: StartError(cause="late", remedy="wait"))
-
-
-# Each thread that has to live
 
 
 class Manager:

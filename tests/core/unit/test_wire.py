@@ -261,8 +261,6 @@ def test_the_dump_of_meters_asks_for_all() -> None:
     assert int.from_bytes(one.raw[16:20], "big") == ofp.OFPM_ALL
 
 
-# The declaration
-
 LAYOUT = Layout()
 DECLARED = [LAYOUT, Layout(table_base=60, classification_table=59), Layout(pipeline=BR_META)]
 

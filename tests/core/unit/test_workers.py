@@ -248,9 +248,6 @@ def test_malformed_message_ends_its_worker_alone(
     assert caplog.text.count("cannot be read") == 3
 
 
-# Replacement
-
-
 def test_a_replaced_worker_that_does_not_end_is_ended(world: World) -> None:
     before, count = world.one(), lost("stays")
     process(before).ends = False
@@ -285,9 +282,6 @@ def test_a_worker_whose_successor_does_not_come_up_goes_on(
     until(lambda: world.done, "the next replacement")
     until(lambda: before not in world.workers._workers, "its end")
     assert len(world.workers._workers) == 1
-
-
-# Threads that the daemon cannot do without
 
 
 @pytest.mark.parametrize(

@@ -172,9 +172,6 @@ def test_without_a_configured_port_both_move_to_one_that_is_free(make: Make) -> 
     assert keeping.kept == [inodes(listeners)]
 
 
-# An earlier run
-
-
 def test_both_are_taken_over_and_keep_room_for_others(make: Make, earlier: GuestListeners) -> None:
     """Else what is half open stays for the kernel's default, a minute."""
     for sock in earlier.sockets.values():
@@ -233,9 +230,6 @@ def test_those_at_another_place_neither_accept_nor_refuse_guests_until_flows_are
     listeners.close_former()
 
 
-# A service manager
-
-
 def test_a_unit_with_both_needs_no_keeper(make: Make, earlier: GuestListeners) -> None:
     keeping = Keeping()
     listeners = make(keeping)
@@ -260,9 +254,6 @@ def test_listeners_of_a_unit_with_two_ports_are_refused(make: Make) -> None:
 def socket_of(listeners: GuestListeners, version: int) -> Any:
     """A socket of the same listener, as another process has it."""
     return listening.green(os.dup(listeners.sockets[version].fileno()))
-
-
-# The device
 
 
 def test_both_follow_a_device_that_is_created_again(
