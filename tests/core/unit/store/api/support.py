@@ -15,9 +15,8 @@ from eventlet.green import socket
 from dfmeta.admin.listener import AdminApplication, serve
 from dfmeta.exceptions import Forbidden, Unauthorized
 from dfmeta.health import Health
-from dfmeta.store.api.admin import AdminApi, Gate, Refresh, at_once
+from dfmeta.store.api.admin import AdminApi
 from dfmeta.store.auth import caller as auth
-from dfmeta.store.auth.caller import Authorizer
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.support import INSTANCE
 
@@ -44,24 +43,10 @@ class Tokens:
         return auth.Client("token known", scopes)
 
 
-def make_api(
-    repository: Repository,
-    *,
-    authorizer: Authorizer | None = None,
-    max_body: int = MAX_BODY,
-    refresh: Refresh | None = None,
-    aside: Any = at_once,
-    gate: Gate | None = None,
-) -> AdminApi:
+def make_api(repository: Repository, **options: Any) -> AdminApi:
     """An API whose defaults are those of a daemon on loopback."""
-    return AdminApi(
-        repository,
-        authorizer=authorizer,
-        max_body=max_body,
-        refresh=refresh,
-        aside=aside,
-        gate=gate,
-    )
+    defaults = {"authorizer": None, "max_body": MAX_BODY, "refresh": None}
+    return AdminApi(repository, **(defaults | options))
 
 
 @dataclass

@@ -15,7 +15,6 @@ from dfmeta.store.db.record import Kind, Record, dump_document
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import defaults
 from dfmeta.store.guest.backend import StoreBackend
-from dfmeta.store.guest.need import Need
 from tests.core.unit.store.support import KEY, Ask, Sql, http_tokens
 from tests.core.unit.support import OTHER_INSTANCE
 from tests.harness.records import push
@@ -93,7 +92,6 @@ def test_the_more_special_one_comes_first_member_by_member() -> None:
 def test_the_host_name_is_the_given_one_or_made_of_the_name() -> None:
     assert members(merged(layer("a", {"hostname": "given"})))["hostname"] == "given"
     assert members(merged(layer("a", {}))) == {"name": "Web 1", "hostname": "web-1"}
-    assert members(merged(layer("a", {}), name="!")) == {"name": "!"}
     assert members(merged(layer("a", {}), name="")) == {}
 
 
@@ -248,22 +246,13 @@ def test_an_instance_that_a_tenant_has_named_needs_the_project(contained: Ask) -
     assert contained(META_DATA, unverified=True, project_id="p").status == 200
 
 
-class Upstream:
-    """A reader that knows the user-data of each instance."""
-
-    def get(self, record_id: str, need: Need) -> Record | None:
-        del need
-        return Record(record_id, b"u", THEN, THEN, userdata=b"upstream", http_tokens="required")
-
-
-@pytest.mark.parametrize("reader", [None, Upstream()], ids=["store", "upstream"])
 def test_a_database_of_attachments_that_fails_is_not_a_404(
-    repository: Repository, identity: Identity, reader: Upstream | None
+    repository: Repository, identity: Identity
 ) -> None:
     def fail(_instance_id: str) -> Record | None:
         raise StoreError(cause="away")
 
-    backend = StoreBackend(repository, reader=reader, containers=fail)
+    backend = StoreBackend(repository, containers=fail)
     with pytest.raises(BackendError, match="away"):
         backend.open(GuestRequest("GET", META_DATA), identity)
     with pytest.raises(BackendError, match="away"):
