@@ -106,8 +106,6 @@ class Plane:
 
 
 class Breaking(Database):
-    """A database where the process can end before and after each commit."""
-
     fuse = Fuse()
 
     def __init__(self, url: str) -> None:
@@ -140,8 +138,6 @@ def _forgetful(connection: Any, _record: object) -> None:
 
 
 class World:
-    """A database, a data plane, a clock, and the engine of the moment."""
-
     def __init__(self, database: Breaking, **settings: Any) -> None:
         database.clear()
         self.fuse = database.fuse = Fuse()
@@ -195,7 +191,6 @@ class World:
             self.there.add(VM.port_id)
 
     def check_single(self) -> None:
-        """What must hold at any time."""
         rows = self.engine.everything()
         for key in (
             lambda one: (one.parent, one.container, one.ifname),
@@ -233,5 +228,4 @@ def together(*calls: Callable[[], object]) -> list[Any]:
 
 
 def settle() -> None:
-    """Let all greenthreads run until each waits."""
     eventlet.sleep(0.001)

@@ -290,7 +290,6 @@ def test_requests_during_work_on_a_trunk_are_one_call(world: World) -> None:
 
 
 def attached(world: World, count: int) -> list[Any]:
-    """Return the results of requests for so many attachments at once."""
     return together(*[lambda n=n: world.attach(f"c{n}") for n in range(count)])
 
 

@@ -85,8 +85,6 @@ BOOT = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
 
 @dataclass
 class FakeEngine:
-    """Has one attachment, and keeps what it was asked."""
-
     there: list[Attachment] = field(default_factory=lambda: [ONE])
     new: bool = True
     error: AttachError | None = None
@@ -130,8 +128,6 @@ class FakeEngine:
 
 
 class Side:
-    """The API and a VM."""
-
     def __init__(self) -> None:
         self.engine = FakeEngine()
         self.tokens = AttachmentTokens(bytes(32))

@@ -12,7 +12,6 @@ REFUSED = sorted(path.stem for path in DATA.glob("refused-*.json"))
 
 
 def load(name: str) -> dict[str, Any]:
-    """One of them."""
     document: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
     return document
 
@@ -24,6 +23,5 @@ def nic(**members: Any) -> dict[str, Any]:
 
 
 def disk(**members: Any) -> dict[str, Any]:
-    """A valid disk, with members changed; None takes one out."""
     given = {"type": "disk", "bus": "pci", "serial": "s1", "tags": ["db"], **members}
     return {name: one for name, one in given.items() if one is not None}

@@ -20,7 +20,6 @@ from tests.core.unit.devices.documents import GOOD, REFUSED, disk, load, nic
 
 
 def refusal(document: object) -> tuple[str, str]:
-    """Path and cause of the error."""
     with pytest.raises(DeviceError) as caught:
         validate(document)
     assert str(caught.value).isprintable()

@@ -32,7 +32,6 @@ def domain(instance: str = A, *, name: str = "web", slot: int = 3) -> str:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """Where libvirt keeps what runs, and what is defined."""
     found = (tmp_path / "run", tmp_path / "etc")
     for one in found:
         one.mkdir()
@@ -41,7 +40,6 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def run(tmp_path: Path, folders: tuple[Path, Path]) -> Run:
-    """Runs ``dfmeta devices``."""
     config = tmp_path / "dfmeta.conf"
     config.write_text(
         f"[df_metadata]\nlibvirt_xml_path = {folders[0]},{folders[1]}\n"
@@ -61,7 +59,6 @@ def printed(result: Result) -> Any:
 
 
 def refused(result: Result) -> str:
-    """The one line on stderr."""
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("dfmeta: ")
     assert result.stderr.count("\n") == 1

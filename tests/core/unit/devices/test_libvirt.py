@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from dfmeta.devices import validate
 from dfmeta.devices.libvirt import read_domain
 from dfmeta.devices.rules import TagRule
-from dfmeta.exceptions import DeviceError, DomainError, TagRuleError
-from tests.harness.domains import status
+from dfmeta.exceptions import DomainError, TagRuleError
 
 A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 PORT = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d"
@@ -89,7 +88,6 @@ def devices(xml: str, *rules: str) -> list[dict[str, Any]]:
 
 
 def roles(xml: str, *rules: str) -> dict[int, list[str]]:
-    """Number of a device to its tags."""
     found = devices(xml, *rules)
     return {number: one["tags"] for number, one in enumerate(found) if "tags" in one}
 
@@ -101,13 +99,6 @@ def test_each_nic_and_disk_of_a_domain_is_a_device() -> None:
         {"type": "disk", "bus": "pci", "address": "0000:00:05.0", "serial": "root-1"},
         {"type": "disk", "bus": "scsi", "address": "0:0:2:1"},
     ]
-
-
-def test_a_status_says_the_same_as_its_definition() -> None:
-    assert devices(status(WHOLE)) == devices(WHOLE)
-    found = read_domain(status(WHOLE).encode())
-    assert (found.uuid, found.name, found.active) == (A, "web", True)
-    assert not read_domain(WHOLE.encode()).active
 
 
 PCI_ADDRESSES: list[tuple[str, str | None]] = [
@@ -289,12 +280,6 @@ def test_two_elements_of_one_serial_are_one_disk_where_the_buses_differ() -> Non
     assert roles(domain(*views), "disk:hda=db") == {0: ["db"], 1: ["db"]}
     with pytest.raises(TagRuleError, match="2 devices"):
         devices(domain(views[1], views[1]), "disk:s=db")
-
-
-def test_a_tag_for_two_devices_is_refused() -> None:
-    with pytest.raises(DeviceError) as caught:
-        devices(WHOLE, f"nic:{MAC}1=a", f"nic:{MAC}2=a")
-    assert caught.value.path == "devices[1].tags[0]"
 
 
 def test_a_text_that_is_no_rule_is_refused() -> None:

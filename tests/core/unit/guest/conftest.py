@@ -11,11 +11,9 @@ from tests.harness.sysfs import Machine
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """One without devices."""
     return Machine(tmp_path / "sys")
 
 
 @pytest.fixture
 def said() -> list[str]:
-    """Append to it."""
     return []

@@ -47,7 +47,6 @@ def call(verb: str, config: object, *, env: dict[str, str] | None = None) -> tup
 
 
 def code(verb: str, config: object, *, env: dict[str, str] | None = None) -> int:
-    """Return the code of a call that fails."""
     status, error = call(verb, config, env=env)
     assert status == 1
     assert error.keys() == {"cniVersion", "code", "msg", "details"}
@@ -149,7 +148,6 @@ def test_labels_are_few_and_short() -> None:
 
 
 def decoded(message: bytes) -> ifinfmsg:
-    """Return the message as pyroute2 reads it."""
     size = 16 + len(message)
     made = ifinfmsg(struct.pack("=IHHII", size, 16, 0, 1, 0) + message)
     made.decode()

@@ -73,7 +73,6 @@ def rules(machine: Machine, document: Any, said: list[str]) -> list[str]:
 
 
 def strict(line: str) -> str:
-    """A line that holds what it should and no more."""
     found = next(one for one in (re.fullmatch(form, line) for form in (NIC, DISK, PART)) if one)
     groups = found.groupdict()
     links = groups.get("links", "").count("SYMLINK+=")
@@ -87,7 +86,6 @@ def strict(line: str) -> str:
 
 
 def decoded(line: str) -> list[str]:
-    """The tags of a line, as they were."""
     found = re.search('ENV{DFMETA_TAGS}="([^"]*)"', line)
     assert found
     return [quopri.decodestring(one).decode() for one in found[1].split(",")]
@@ -95,7 +93,6 @@ def decoded(line: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """An interface and a disk."""
     made = Machine(tmp_path_factory.mktemp("small") / "sys")
     made.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
     made.disk(f"{PCI}:07.0/virtio4/block/vda", serial="serial-1", partitions=1)

@@ -17,8 +17,6 @@ RAW = json.dumps(DOCUMENT).encode()
 
 
 class Clock:
-    """Time that goes on when somebody sleeps, or as a test says."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 

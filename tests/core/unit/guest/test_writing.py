@@ -21,7 +21,6 @@ Run = Callable[..., int]
 
 @pytest.fixture
 def run(machine: Machine, tmp_path: Path) -> Run:
-    """The command, with a document of those devices."""
     machine.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
     machine.disk(f"{PCI}:07.0/virtio4/block/vda")
 
@@ -34,8 +33,6 @@ def run(machine: Machine, tmp_path: Path) -> Run:
 
 
 class Udevadm:
-    """An udevadm whose calls are kept, and that fails at one of them."""
-
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.failing = ""

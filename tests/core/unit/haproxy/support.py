@@ -47,7 +47,6 @@ GIVEN = Descriptors(listeners=(3,), cli=4, log=5, map=6, away=7)
 
 
 def value(*, instance: str = "instance", incarnation: int = 1, epoch: int = 1) -> str:
-    """A value of the map, for a guest at port 13."""
     claim = f"13.0.{incarnation}.0.{epoch}"
     return f"13.0.{incarnation}|{claim}|10.0.0.5|project|{instance}|signature"
 
@@ -137,8 +136,6 @@ _PIDS = itertools.count(1000)
 
 
 class FakeProcess:
-    """A haproxy without a process: a test ends it."""
-
     def __init__(
         self,
         program: Program,
@@ -189,15 +186,12 @@ class FakeProcess:
         self.runtime.close()
 
     def end(self, status: int) -> None:
-        """End it, if it runs."""
         if self.status is None:
             self.status = status
             self._end.send()
 
     def connections(self, count: int) -> None:
-        """Give it that many connections of guests."""
         self.runtime.rows = [{"pxname": "guests", "svname": "FRONTEND", "scur": str(count)}]
 
     def instances(self) -> list[str]:
-        """Instances in its map."""
         return [entry.split("|")[4] for entry in self.runtime.map.values()]

@@ -25,8 +25,6 @@ PID, NEXT = 100, 101
 
 
 class World:
-    """A guest at port 13 with one address, and the counters of one haproxy."""
-
     def __init__(self) -> None:
         self.registry = Registry()
         self.counts = Counts(self.registry)
@@ -34,7 +32,6 @@ class World:
         self.come()
 
     def come(self, instance: str | None = None) -> None:
-        """Give the port to another guest."""
         self.registry.set_port(port(13, **({"instance": instance} if instance else {})))
         claim = claim_of(self.registry)
         self.incarnation = claim.identity.incarnation
@@ -75,8 +72,6 @@ def world() -> World:
 
 
 class Grown:
-    """How much a metric has grown since the test began."""
-
     def __init__(self, metric: Any, *labels: str) -> None:
         self._value = metric.labels(*labels)._value
         self._before = self._value.get()

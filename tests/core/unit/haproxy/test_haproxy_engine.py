@@ -41,8 +41,6 @@ CHECKS = 31
 
 
 class World:
-    """A guest, and the engine with fakes of its processes."""
-
     def __init__(self) -> None:
         questions = itertools.count(1)
         self.registry = Registry(ask=lambda: next(questions))
@@ -86,7 +84,6 @@ class World:
         )
 
     def make(self, *parts: Any, **options: Any) -> FakeProcess:
-        """Start a process."""
         self.attempts.append(clock.now())
         if self.fault == "errno":
             raise OSError(24, "Too many open files")
@@ -94,13 +91,11 @@ class World:
         return self.processes[-1]
 
     def come(self, instance: str = OTHER_INSTANCE) -> None:
-        """Give the port to a guest."""
         self.registry.set_port(port(13, instance=instance))
         assert self.registry.learn(GUEST, address(), 0) is not None
 
     @property
     def process(self) -> FakeProcess:
-        """The last one."""
         return self.processes[-1]
 
     def running(self) -> list[FakeProcess]:
@@ -123,14 +118,12 @@ class World:
         return old, self.process
 
     def count(self, process: FakeProcess, answers: int) -> None:
-        """Have a process count answers to the guest."""
         (slot,) = self.registry.slots(GUEST).items()
         claim = f"13.0.{self.identity.incarnation}.{slot[0]}.{slot[1].epoch}"
         row = {"gpc0": answers, "conn_cur": 1, "exp": FORGET * 1000}
         process.runtime.tables[OF_ADDRESS] = {claim: row}
 
     def answers(self) -> int:
-        """Answers of the guest that are counted."""
         counted = RECENT.of(GUEST, self.identity.incarnation)
         return counted.counts[0] if counted is not None else 0
 
@@ -141,7 +134,6 @@ class World:
 
 @pytest.fixture
 def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """An engine that has not been started."""
     made = World()
     monkeypatch.setattr(engine_module, "Process", made.make)
     yield made

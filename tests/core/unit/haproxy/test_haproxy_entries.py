@@ -43,8 +43,6 @@ def signed(instance: str) -> str:
 
 
 class World:
-    """A registry with a guest at port 13, and the entries of its endpoints."""
-
     def __init__(self, **options: Any) -> None:
         self.registry = Registry(**options)
         self.versions = {4, 6}
@@ -110,8 +108,6 @@ def test_token_is_read_as_it_is_written_and_no_other_text() -> None:
 
 
 class Follower:
-    """A map with a runtime interface without a haproxy."""
-
     def __init__(self) -> None:
         self.runtime = FakeRuntime()
         self.map = GuestMap(self.runtime, "m")  # type: ignore[arg-type]

@@ -125,7 +125,6 @@ class World:
         return [body]
 
     def connect(self) -> Any:
-        """A connection as haproxy makes it."""
         sock = green_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.connect(b"\0" + self.name.encode().ljust(NAME_LENGTH, b"\0"))
         return sock

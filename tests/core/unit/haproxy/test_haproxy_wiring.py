@@ -39,7 +39,6 @@ def binary(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def conf(load: Load, binary: Path, says: list[Any]) -> Conf:
-    """Loads a configuration with the engine haproxy."""
     del says
 
     def build(**options: object) -> cfg.ConfigOpts:

@@ -45,7 +45,6 @@ STORED = {"tap1": MetaIds(META_IP, META_MAC, META_IP6)}
 
 
 def changed(name: str, **values: Any) -> Snapshot:
-    """The host with one other interface, or with one other bridge."""
     interfaces = tuple(
         replace(one, **values) if one.name == name else one for one in META_SNAPSHOT.interfaces
     )
@@ -63,7 +62,6 @@ def without(name: str) -> Snapshot:
 
 
 def faults(*findings: Finding) -> list[str]:
-    """What is wrong."""
     return [one.text for one in findings if status(one) is WRONG]
 
 

@@ -158,7 +158,6 @@ def ends(*ids: str) -> Sequence[Interface]:
 def line(
     facts: AttachmentFacts = FACTS, *others: Interface, ids: Sequence[str] = ("a1",)
 ) -> Finding:
-    """The one line about attachments, of which these have their ports."""
     snapshot = Snapshot(bridges=TRUNK, interfaces=(*VM, *ends(*ids), *others))
     (finding,) = checks_attachments.attachments(facts, snapshot, "br-int", now=NOW)
     return finding

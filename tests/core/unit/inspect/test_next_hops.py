@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-
-import pytest
 
 from dfmeta.cli import gather
 from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose, cookie_of
@@ -15,10 +12,7 @@ from dfmeta.inspect.facts import Interface, KnownPort, Seen, Snapshot
 from dfmeta.inspect.ledger import State, entries, wanted_flows
 from dfmeta.inspect.tracing import parse
 from dfmeta.model import NextHop, Port
-from tests.core.unit.inspect.test_trace_command import Switch, switch, told
 from tests.core.unit.inspect.values import ADDRESS, OK, PORT, TAP, UNKNOWN, WRONG, expect
-
-__all__ = ["switch"]  # a fixture
 
 MAC = "fa:16:3e:dd:00:02"
 HOP, BARE = NextHop("10.0.0.2", MAC), NextHop("10.0.0.3")
@@ -58,35 +52,6 @@ def test_answer_to_a_guests_request_is_judged() -> None:
         assert found.stop.startswith(f"guest next hop {hop.ip}: " if stop else "")
         assert bool(found.stop) is bool(stop)
         assert len(found.steps) == 1
-
-
-class Answering(Switch):
-    """A switch that answers ARP."""
-
-    def trace(self, bridge: str, packet: str) -> str:
-        if packet.startswith("arp"):
-            self.asked.append(packet)
-            hop = next(one for one in (HOP, BARE) if f"arp_tpa={one.ip}," in packet)
-            return answer(hop, hop.mac or TAP.mac)
-        return super().trace(bridge, packet)
-
-
-def test_trace_follows_the_request_for_each_next_hop(
-    switch: Callable[..., Switch],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    switch()
-    for port in (WITH, replace(WITH, addresses={})):
-        made = Answering()
-        monkeypatch.setattr("dfmeta.cli.trace_command.Vswitchd", lambda _folder, made=made: made)
-        _stop, lines = told(capsys, port, (4,), ip6=())
-        found = [line for line in lines if "classification: guest-next-hop" in line]
-        assert [line.startswith("  finds") for line in found] == [True, True]
-        asked = [packet for packet in made.asked if packet.startswith("arp")]
-        assert [f"arp_spa=10.0.0.3,arp_tpa={HOP.ip}," in one for one in asked] == [True, False]
-        _stop, lines = told(capsys, port, (6,))
-        assert not [line for line in lines if "guest-next-hop" in line]
 
 
 # Listings

@@ -94,7 +94,6 @@ def scene(**values: Any) -> Scene:
 def told(
     capsys: pytest.CaptureFixture[str], port: KnownPort, versions: tuple[int, ...], **values: Any
 ) -> tuple[str, list[str]]:
-    """Where it stops, and the lines that it prints."""
     stop = follow(scene(**values), port, versions)
     return stop, capsys.readouterr().out.splitlines()
 

@@ -135,6 +135,5 @@ def expect(rows: Iterable[tuple[Finding, Status, *tuple[str, ...]]]) -> None:
 
 
 def recorded(name: str) -> str:
-    """What ofproto/trace printed."""
     folder = Path(__file__).resolve().parents[3] / "data/traces"
     return (folder / f"{name}.txt").read_text(encoding="ascii")

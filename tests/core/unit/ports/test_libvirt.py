@@ -27,7 +27,6 @@ PORT = Port(name="tap0", row="r", ofport=1, iface_id="port", mac="m")
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What is parsed."""
     seen: list[bytes] = []
     real = folders_module.parse
 
@@ -129,8 +128,6 @@ def test_a_record_gives_project_and_name(tmp_path: Path) -> None:
 
 
 class Damaged:
-    """A record that another program has spoilt."""
-
     project_id = "a b"
     metadata = "{"
 

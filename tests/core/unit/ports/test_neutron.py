@@ -35,7 +35,6 @@ def port(number: int) -> Port:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """Keystone and Neutron."""
     with serving(Server()) as one:
         yield one
 
@@ -45,8 +44,6 @@ MakeApi = Callable[..., NeutronApi]
 
 @pytest.fixture
 def api(server: Server, tmp_path: Path) -> MakeApi:
-    """What asks that server, configured by a file."""
-
     def make(**more: object) -> NeutronApi:
         values = harness.options(server.url, timeout=30, **more)
         lines = [f"{name} = {value}" for name, value in values.items()]
@@ -122,8 +119,6 @@ def test_an_account_or_a_catalogue_that_does_not_fit_is_told(api: MakeApi) -> No
 
 
 class Recording:
-    """Ports without a network."""
-
     def __init__(self, *here: int) -> None:
         self.here = here
         self.calls: list[str] = []

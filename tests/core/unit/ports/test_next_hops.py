@@ -173,8 +173,6 @@ class Api:
 
 
 class World:
-    """The finder, and the last state of each port that it has delivered."""
-
     def __init__(self) -> None:
         self.now = 1000.0
         self.api = Api()
@@ -366,8 +364,6 @@ def details(*vids: int, **more: Any) -> dict[str, Any]:
 
 
 class Trunks:
-    """Neutron, the stage, and the ports that it has handed on."""
-
     def __init__(self) -> None:
         self.now = 1000.0
         self.rows: dict[str, dict[str, Any]] = {}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import eventlet
 import pytest
 from eventlet.event import Event
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta import metrics
@@ -33,7 +33,6 @@ from dfmeta.ports.sources import (
     open_fields,
     project_of,
 )
-from tests.harness.examples import examples
 from tests.harness.tier import CLOCK
 
 values = st.sampled_from(["", "1", "2"])
@@ -98,8 +97,6 @@ ALL = frozenset({INSTANCE, PROJECT, NAME})
 
 
 class Fake:
-    """A source that says what it is told to."""
-
     by_instance = False
     subports = True
     unverified = False
@@ -133,8 +130,6 @@ class Fake:
 
 
 class World:
-    """A resolver and what it has delivered."""
-
     made: ClassVar[list[World]] = []
 
     def __init__(self, order: Sequence[str], *sources: Fake) -> None:
@@ -163,7 +158,6 @@ def _nothing_goes_on() -> Iterator[None]:
 
 
 def until(predicate: Callable[[], object]) -> None:
-    """Let time pass until it is so."""
     end = CLOCK.now() + 600
     while not predicate():
         assert CLOCK.now() < end
@@ -386,34 +380,6 @@ def test_no_more_are_asked_about_at_once_than_a_source_can_bear() -> None:
     assert len(a.asked) == Fake.at_once
     gate.send(Ownership("i", "p"))
     until(lambda: len(a.asked) == 10)
-
-
-names = ("a", "b", "c")
-told = st.fixed_dictionaries(
-    dict.fromkeys(
-        names,
-        st.builds(
-            Ownership,
-            instance_id=st.sampled_from(["", "1", "2"]),
-            project_id=st.sampled_from(["", "p", "q"]),
-        ),
-    )
-)
-
-
-@settings(max_examples=examples(20), deadline=None)
-@given(st.permutations(names), told)
-def test_any_order_ends_as_the_order_says(order: list[str], answers: dict[str, Ownership]) -> None:
-    sources = []
-    for name in names:
-        found = answers[name]
-        sources.append(Fake(name).says(found.instance_id, found.project_id))
-    world = World(order, *sources)
-    world.resolver.update(ROW)
-    until(world.resolver.settled)
-    said = [answers[name] for name in order]
-    instance = next((found.instance_id for found in said if found.instance_id), "")
-    assert world.port.instance_id == instance
 
 
 def test_thousands_of_unknown_ports_are_asked_about_seldom(

@@ -19,8 +19,6 @@ NAMED = replace(SUB, instance_id=OTHER_INSTANCE)
 
 
 class World:
-    """The stage, and the ports that it has delivered last."""
-
     def __init__(self, *, own: bool = True) -> None:
         self.ports: dict[str, Port] = {}
         self.stage = Subports(self.take, self.drop, own=own)

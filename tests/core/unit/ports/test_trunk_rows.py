@@ -37,8 +37,6 @@ class Row(SimpleNamespace):
 
 
 class Ovsdb:
-    """The database, with the changes since the last reading."""
-
     def __init__(self) -> None:
         self.tables = {
             name: SimpleNamespace(rows=dict[Any, Any]()) for name in ("Bridge", "Port", "Interface")
@@ -273,8 +271,6 @@ LISTS = ["", "[]", '[{"vid":1,"port_id":"x"},{"vid":2}]', "odd", '[{"vid":1}]']
 
 
 class Changes(RuleBasedStateMachine):
-    """After any changes, the ports are those that a new reading of everything gives."""
-
     def __init__(self) -> None:
         super().__init__()
         self.ovsdb = Ovsdb()
