@@ -221,18 +221,14 @@ def test_completed_answer_keeps_its_type_and_valid_headers() -> None:
     assert answer == Answer(200, with_vlans(BODY, [VLAN]), headers=(("X-A", "1"), ("X-A", "2")))
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
+def test_any_other_answer_passes() -> None:
+    for answer in (
         Answer(404, BODY),
         Answer(206, BODY),
         Answer(200, BODY, headers=(("Content-Encoding", "gzip"),)),
         Answer(200, b"\x1f\x8b\x00", headers=(("content-length", "3"),)),
-        Answer(304),
-    ],
-)
-def test_any_other_answer_passes(answer: Answer) -> None:
-    assert completed(answer, [VLAN], GuestRequest("GET", PATH)) == answer
+    ):
+        assert completed(answer, [VLAN], GuestRequest("GET", PATH)) == answer
 
 
 def test_an_entity_tag_is_that_of_the_completed_document() -> None:

@@ -176,9 +176,8 @@ def unknown(folder: Path, *texts: str) -> list[tuple[str, str]]:
     return [(str(one.fields["what"]), one.remedy) for one in unknown_options(conf)]
 
 
-@pytest.mark.parametrize(
-    ("text", "what", "remedy"),
-    [
+def test_misspelt_name_is_reported_with_the_nearest(tmp_path: Path) -> None:
+    for text, what, remedy in (
         (
             "[DEFAULT]\nnova_metadata_hots = a",
             "[DEFAULT] nova_metadata_hots",
@@ -189,14 +188,10 @@ def unknown(folder: Path, *texts: str) -> list[tuple[str, str]]:
         ("[Store]\nec2_tre = 3", "[store] ec2_tre", "ec2_tree?"),
         ("[neutron]\nendpoint_overide = a", "[neutron] endpoint_overide", "endpoint_override?"),
         ("[df_metdata]\nport = 1", "the group [df_metdata]", "[df_metadata]?"),
-    ],
-)
-def test_misspelt_name_is_reported_with_the_nearest(
-    tmp_path: Path, text: str, what: str, remedy: str
-) -> None:
-    ((found, do),) = unknown(tmp_path, text)
-    assert found == what
-    assert do.endswith(remedy)
+    ):
+        ((found, do),) = unknown(tmp_path, text)
+        assert found == what
+        assert do.endswith(remedy)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,4 @@
-"""A number that stands for an address of one guest should never stand for another one's.
-
-The machine has a switch that keeps flows which nobody has removed yet, frames on their way to the
-proxy, and OVSDB's rows with what anybody wrote into them.
-"""
+"""A number that stands for an address of one guest should never stand for another one's."""
 
 from __future__ import annotations
 
@@ -61,12 +57,10 @@ class Ports(RuleBasedStateMachine):
         super().__init__()
         self.now = 1000.0
         self.rows: dict[str, Port] = {}
-        """Row → what OVSDB has."""
         self.made = 0
         self.flows: set[InFlow] = set()
         self.connected = True
         self.sweep: tuple[int, set[InFlow]] | None = None
-        """The sweep that has begun, and the flows that it has found."""
         self.in_flight: list[InFlight] = []
         self.cidr = CIDR
         self.start()

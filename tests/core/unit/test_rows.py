@@ -146,9 +146,8 @@ def row(name: str = "tap1", **values: Any) -> dict[str, Any]:
     return {**known, **fixed, **values}
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
+def test_the_last_answer_in_words() -> None:
+    for values, said in (
         ({}, "200, 3 s ago"),
         ({"requests": {**REQUESTS, "last_status": None}}, "no answer, 3 s ago"),
         ({"last_failure": FAILS}, "fails since 14:02:00 UTC: 404, 12 times: no record"),
@@ -160,10 +159,8 @@ def row(name: str = "tap1", **values: Any) -> dict[str, Any]:
             {"last_failure": {**FAILS, "failing_since": "2026-11-20T23:00:00Z"}},
             "fails since 2026-11-20 23:00:00 UTC: 404, 12 times: no record",
         ),
-    ],
-)
-def test_the_last_answer_in_words(values: dict[str, Any], said: str) -> None:
-    assert answer_of(row(**values), NOW) == said
+    ):
+        assert answer_of(row(**values), NOW) == said
 
 
 def test_addresses_of_both_versions_are_listed_with_their_slots(

@@ -256,13 +256,6 @@ def test_second_daemon_on_a_bridge_is_refused_with_the_lock(ovsdb: str) -> None:
         assert str(caught.value.fields["lock"]).startswith("@dfmeta-agent ")
 
 
-def test_lock_ends_with_its_holder(ovsdb: str) -> None:
-    with pytest.raises(RuntimeError), BridgeLock(ovsdb, "br-int"):
-        raise RuntimeError
-    with BridgeLock(ovsdb, "br-int"):
-        pass
-
-
 def test_another_bridge_or_database_is_another_lock(ovsdb: str) -> None:
     long = f"unix:/{'x' * 120}/db.sock"
     for one, other in (

@@ -38,10 +38,8 @@ class Process:
         self.pipe = Pipe(sock)
         self.got: list[Message] = []
         self.answers = World.answers
-        """It says that it lives."""
         self.reads = True
         self.ends = True
-        """It ends where it is asked to."""
         self._sock = sock
         self._thread = eventlet.spawn(self._run)
 
@@ -96,7 +94,6 @@ class World:
     answers = True
     fails = False
     made: ClassVar[list[Any]] = []
-    """Sockets of the processes."""
 
     def __init__(self, count: int) -> None:
         World.answers, World.fails = True, False
