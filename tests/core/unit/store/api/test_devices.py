@@ -71,20 +71,13 @@ def test_a_device_is_attached_read_and_detached(client: Client, prefix: str) -> 
     assert found["metadata"] == {"hostname": "web1", "n": 1.5, "devices": []}
 
 
-def test_attaching_again_replaces_the_device_in_its_place(client: Client) -> None:
-    for device in [NIC, DISK, BARE_NIC, ETH0, BARE_DISK, BY_PATH]:
-        other = {"type": "disk", "bus": "usb", "address": "0:2.1"}
-        push(client, {**device, "tags": ["before"]}, other)
-        new = {**device, "tags": ["after"]}
-        for _ in range(2):
-            assert attach(client, new).json == [new, other], device
-
-
-def test_a_device_is_replaced_by_its_address_and_others_are_added(client: Client) -> None:
+def test_a_device_is_replaced_in_its_place_and_another_is_added(client: Client) -> None:
     for stored, new, replaced in (
         (NIC, {**NIC, "mac": "fa:16:3e:00:00:00"}, True),
         (DISK, {**DISK, "serial": "vol-9"}, True),
         (BARE_NIC, {**BARE_NIC, "mac": MAC.upper(), "address": "none"}, True),
+        (ETH0, {**ETH0, "tags": ["after"]}, True),
+        (BY_PATH, {**BY_PATH, "tags": ["after"]}, True),
         (BARE_DISK, {**BARE_DISK, "address": "none", "note": "x"}, True),
         (IDE, XEN, False),
         (NIC, {**NIC, "address": "0000:00:04.0", "tags": ["data"]}, False),
@@ -94,9 +87,11 @@ def test_a_device_is_replaced_by_its_address_and_others_are_added(client: Client
         (BARE_DISK, {**BARE_DISK, "path": "/dev/sdb"}, False),
         ({"type": "disk", "bus": "pci", "tags": ["a"]}, {"type": "disk", "bus": "pci"}, False),
     ):
-        push(client, stored)
+        other = {"type": "disk", "bus": "usb", "address": "0:2.1"}
+        push(client, stored, other)
         for _ in range(2):
-            assert attach(client, new).json == ([new] if replaced else [stored, new]), new
+            expected = [new, other] if replaced else [stored, other, new]
+            assert attach(client, new).json == expected, new
 
 
 def test_a_device_that_breaks_a_rule_with_the_others_changes_nothing(client: Client) -> None:

@@ -19,7 +19,6 @@ from dfmeta.store.auth.caller import (
     MISSING,
     Authorizer,
     Client,
-    bearer_token,
 )
 from dfmeta.store.auth.edit import Grant
 from dfmeta.store.auth.scopes import KINDS, accepted, known
@@ -148,6 +147,9 @@ def sound(**members: object) -> str:
 
 
 def test_a_wrong_line_is_named_with_what_is_wrong(path: Path) -> None:
+    text = f"# deploys\n\n  \n{sound(sha256='AB' * 32, expires='2030-01-31', colour='red')}\r\n"
+    (token,) = parse(text, path)
+    assert (token.digest, token.expires) == ("ab" * 32, datetime(2030, 1, 31, tzinfo=UTC))
     for text, cause in [
         ("[1]", "not a JSON object"),
         ("[" * 100_000, "not JSON"),
@@ -169,13 +171,6 @@ def test_a_wrong_line_is_named_with_what_is_wrong(path: Path) -> None:
                 parse(text, path)
             assert "line " in str(caught.value)
             assert "0000" not in str(caught.value)
-
-
-def test_what_an_operator_writes_by_hand_is_read(path: Path) -> None:
-    text = f"# deploys\n\n  \n{sound(sha256='AB' * 32, expires='2030-01-31', colour='red')}\r\n"
-    (token,) = parse(text, path)
-    assert token.digest == "ab" * 32
-    assert token.expires == datetime(2030, 1, 31, tzinfo=UTC)
 
 
 def test_a_file_that_is_too_large_or_none_is_refused(path: Path, write: Write) -> None:
@@ -269,23 +264,15 @@ def test_a_header_without_a_valid_token_is_refused_in_its_words() -> None:
             with named(header), pytest.raises(Unauthorized) as caught:
                 Authorizer(Known(token="read")).authorize(header, ("read",))
             assert caught.value.message == message, header
-
-
-def test_a_token_passes_however_the_scheme_is_written() -> None:
-    for header in ("Bearer token", "bearer token", "BEARER   token ", " Bearer token"):
-        assert bearer_token(header) == "token", header
+    for header in ("bearer token", "BEARER   token ", " Bearer token"):
         Authorizer(Known(token="read")).authorize(header, ("read",))
 
 
-def test_any_accepted_scope_is_enough_as_a_whole_word() -> None:
+def test_a_missing_scope_is_named() -> None:
     for scope in accepted("upsert", "metadata"):
-        authorizer = Authorizer(Known(token=scope))
-        authorizer.authorize("Bearer token", accepted("upsert", "metadata"))
+        Authorizer(Known(token=scope)).authorize("Bearer token", accepted("upsert", "metadata"))
     with pytest.raises(Forbidden):
         Authorizer(Known(token="rea reads READ")).authorize("Bearer token", ("read",))
-
-
-def test_a_missing_scope_is_named() -> None:
     authorizer = Authorizer(Known(token="read metadata:delete:userdata"))
     with pytest.raises(Forbidden) as caught:
         authorizer.authorize("Bearer token", accepted("delete", "metadata"))
@@ -315,4 +302,3 @@ def test_an_operation_accepts_the_scopes_of_the_original() -> None:
             f"metadata:delete:{kind}",
         )
     assert len(known()) == len(set(known())) == 13
-    assert known()[:5] == ("write", "create", "update", "read", "delete")

@@ -112,17 +112,6 @@ def test_the_records_of_each_release_come_along_and_go_back(
     assert "addresses" not in inspect(connection).get_table_names()
 
 
-def test_an_operator_can_go_back_and_forth(url: str) -> None:
-    with Repository(url) as repository:
-        repository.put(INSTANCE, userdata=b"u")
-    for revision in ("0001", "0004", "0003", "0002"):
-        database.move_schema(url, revision)
-        assert database.schema_of(url) == revision
-    with Repository(url) as repository:
-        assert repository.get(INSTANCE) is not None
-    assert database.schema_of(url) == schema.HEAD
-
-
 def test_a_newer_schema_is_refused_and_left_alone(url: str) -> None:
     Repository(url).close()
     engine = create_engine(url)

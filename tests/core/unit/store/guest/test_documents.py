@@ -259,12 +259,6 @@ def test_answers_beyond_the_limit_are_made_each_time(kept: Answers) -> None:
     assert made(kept, large) == 1
 
 
-def test_a_document_that_is_no_object_is_an_error_each_time(kept: Answers) -> None:
-    for _ in range(2):
-        with pytest.raises(StoreError):
-            answer(kept, replace(RECORD, metadata="[]"), HOSTNAME)
-
-
 ANSWER = Answer(200, b"web1", content_type="text/plain", headers=(("X-One", "1"),))
 ETAG = etag_of(ANSWER)
 
