@@ -77,14 +77,11 @@ def test_a_version_that_has_not_the_verb_is_code_1() -> None:
 def test_a_wrong_verb_or_variable_is_code_4() -> None:
     for verb in ("", "add", "PURGE"):
         assert code(verb, CONFIG) == cni.ENVIRONMENT, verb
-    for name, values in (
-        ("CNI_CONTAINERID", ("", "../x", "x" * 129)),
-        ("CNI_IFNAME", ("", "..", "a/b", "x" * 16)),
-    ):
-        for value in values:
-            for verb in ("ADD", "DEL", "CHECK"):
-                error = code(verb, CONFIG, env={**ENVIRONMENT, name: value})
-                assert error == cni.ENVIRONMENT, (verb, name, value)
+    names = (("CNI_CONTAINERID", one) for one in ("", "../x", "x" * 129))
+    interfaces = (("CNI_IFNAME", one) for one in ("", "..", "a/b", "x" * 16))
+    for name, value in (*names, *interfaces):
+        for verb in ("ADD", "DEL", "CHECK"):
+            assert code(verb, CONFIG, env={**ENVIRONMENT, name: value}) == cni.ENVIRONMENT, value
     assert code("ADD", CONFIG) == cni.ENVIRONMENT, "the namespace is missing"
     for verb in ("ADD", "CHECK"):
         assert code(verb, CONFIG, env={**ENVIRONMENT, "CNI_NETNS": ""}) == cni.ENVIRONMENT
@@ -122,19 +119,15 @@ def test_a_wrong_key_is_code_7_and_named() -> None:
 
 
 def test_a_wrong_capability_or_previous_result_is_code_7() -> None:
-    for runtime in (
-        *([1], {"mac": "x"}, {"mac": 1}, {"ips": "x"}),
-        *({"ips": ["::1/64"]}, {"ips": ["10.0.0.1"] * 2}),
-    ):
-        one = cni.Call("ADD", {**CONFIG, "runtimeConfig": runtime}, dict(ENVIRONMENT))
-        with pytest.raises(cni.CniError) as caught:
-            one.wanted()
-        assert caught.value.code == cni.CONFIGURATION, runtime
-    for previous in ([1], {"ips": {"a": 1}}, {"interfaces": [1]}):
-        one = cni.Call("ADD", {**CONFIG, "prevResult": previous}, dict(ENVIRONMENT))
-        with pytest.raises(cni.CniError) as caught:
-            one.previous()
-        assert caught.value.code == cni.CONFIGURATION, previous
+    capabilities = [[1], {"mac": "x"}, {"mac": 1}, {"ips": "x"}]
+    capabilities += [{"ips": ["::1/64"]}, {"ips": ["10.0.0.1"] * 2}]
+    results = [[1], {"ips": {"a": 1}}, {"interfaces": [1]}]
+    for key, values in (("runtimeConfig", capabilities), ("prevResult", results)):
+        for value in values:
+            one = cni.Call("ADD", {**CONFIG, key: value}, dict(ENVIRONMENT))
+            with pytest.raises(cni.CniError) as caught:
+                _ = one.wanted() if key == "runtimeConfig" else one.previous()
+            assert caught.value.code == cni.CONFIGURATION, value
 
 
 def test_labels_are_few_and_short() -> None:

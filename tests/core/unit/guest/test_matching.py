@@ -276,12 +276,9 @@ def test_no_name_mac_or_serial_takes_a_device_that_another_has_by_address(
         nic("b", bus="pci", address="0000:00:04.0", mac=OTHER_MAC),
         {**disk("", bus="pci", address="0000:00:08.0"), "tags": []},
     ]
-    gone = [
-        nic("name", bus="pci", address="0000:00:03.0", devname="eth0"),
-        nic("mac", bus="pci", address="0000:00:03.0", mac=MAC),
-        disk("path", bus="pci", address="0000:00:07.0", path="/dev/vda"),
-        disk("serial", bus="pci", address="0000:00:07.0", serial="s1"),
-    ]
+    at = {"bus": "pci", "address": "0000:00:03.0"}
+    gone = [nic("name", devname="eth0", **at), nic("mac", mac=MAC, **at)]
+    gone += [disk("path", path="/dev/vda", **at), disk("serial", serial="s1", **at)]
     assert found(machine, [*gone[1:2], *there], said) == {"eth0": ["b"]}
     assert found(machine, [*gone, *there], said) == {"eth0": ["b"]}
     assert found(machine, gone, said) == {"eth0": ["name", "mac"], "vda": ["path", "serial"]}

@@ -172,10 +172,8 @@ def test_devices_of_one_function_differ_by_namespace_or_mac(
 def test_an_interface_on_no_bus_is_matched_by_mac_or_name(
     machine: Machine, said: list[str]
 ) -> None:
-    machine.nic("virtual/net/eth0", MAC)
-    machine.nic("virtual/net/eth1", OTHER_MAC)
-    machine.nic("virtual/net/eth2", OTHER_MAC)
-    machine.nic("virtual/net/eth3", MAC.replace("fa", "fe"))
+    for number, mac in enumerate((MAC, OTHER_MAC, OTHER_MAC, MAC.replace("fa", "fe"))):
+        machine.nic(f"virtual/net/eth{number}", mac)
     with (machine.root / "devices/virtual/net/eth3/uevent").open("a") as uevent:
         uevent.write("DEVTYPE=macvlan\n")
     for name, key in (

@@ -247,17 +247,13 @@ def test_entries_are_compared_where_tags_reach_the_bridge() -> None:
 
 def test_remains_are_named_where_attachments_are_off() -> None:
     left = checks_attachments.left
-    assert list(left(Snapshot(interfaces=VM))) == []
-    assert list(left(Snapshot(interfaces=(tagged({7: ""}),)))) == []
+    assert [*left(Snapshot(interfaces=VM)), *left(Snapshot(interfaces=(tagged({7: ""}),)))] == []
     (ports,) = left(Snapshot(interfaces=(*VM, *ends("a1"))))
     (entries,) = left(Snapshot(interfaces=(tagged({7: "", 100: "a1"}),)))
-    delete = "`dfmeta subport delete tap9 --vid 100`"
+    delete, del_port = "`dfmeta subport delete tap9 --vid 100`", "`ovs-vsctl del-port spi-a1`"
     expect(
         [
-            (
-                *(ports, WARNING, "are left: spi-a1, spt-a1: no program"),
-                "`ovs-vsctl del-port spi-a1`",
-            ),
+            (ports, WARNING, "are left: spi-a1, spt-a1: no program", del_port),
             (entries, WARNING, "are left: tap9 (VID 100): no program", delete),
         ]
     )

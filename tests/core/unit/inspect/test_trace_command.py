@@ -191,9 +191,8 @@ def test_ipv6_that_is_not_served_is_not_traced(
     switch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switch()
-    monkeypatch.setattr(trace_command, "load_config", lambda _files: None)
-    monkeypatch.setattr(trace_command, "take_over", lambda _conf: None)
-    monkeypatch.setattr(trace_command, "say", lambda _in_force: None)
+    for name in ("load_config", "take_over", "say"):
+        monkeypatch.setattr(trace_command, name, lambda _arg: None)
     for wanted, running, cause in (
         (SETTINGS, True, "[df_metadata] ip6 is empty, so guests are served over IPv4 only"),
         (WANTED, True, "dfmeta-agent serves guests over IPv4 only on this host"),
@@ -202,10 +201,8 @@ def test_ipv6_that_is_not_served_is_not_traced(
         known = replace(scene(ip6=()), wanted=wanted, running=running)
         monkeypatch.setattr(trace_command, "look", lambda _conf, known=known: known)
         done = CliRunner().invoke(trace, ["tap1", "--family", "6"])
-        assert done.exit_code == 1
-        assert done.stdout.startswith(f"Not traced: {cause}")
-        for options in ([], ["--family", "4"]):
-            assert KEY4 in CliRunner().invoke(trace, ["tap1", *options]).stdout, cause
+        assert (done.exit_code, done.stdout.partition(cause)[0]) == (1, "Not traced: ")
+        assert KEY4 in CliRunner().invoke(trace, ["tap1"]).stdout, cause
 
 
 def test_without_the_daemon_addresses_and_services_are_those_of_the_flows(
