@@ -140,15 +140,6 @@ def test_a_password_goes_as_it_is(upstream: Upstream, backend: Any) -> None:
     assert asked.header("content-length") == ["2"]
 
 
-@pytest.mark.parametrize("status", [200, 301, 304, 401, 403, 404, 429, 500, 503])
-def test_novas_answer_is_passed_on(upstream: Upstream, backend: Any, status: int) -> None:
-    body = b"" if status == 304 else b"\xfe\x00 body"
-    upstream.script = lambda _asked: answering(f"{status} Whatever\r\nLocation: /x", body)
-    answer = ask(backend(upstream))
-    assert (answer.status, answer.body) == (status, body)
-    assert len(upstream.asked) == 1
-
-
 def test_many_at_once_have_a_connection_each(upstream: Upstream, backend: Any) -> None:
     asking = backend(upstream)
     many = POOL_SIZE + 3

@@ -209,16 +209,6 @@ def test_valid_or_foreign_name_is_not_reported(tmp_path: Path, text: str) -> Non
     assert unknown(tmp_path, text) == []
 
 
-def test_a_line_names_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "dfmeta.conf"
-    file.write_text("[df_metadata]\nprt = 1")
-    (found,) = unknown_options(dfmeta.conf.load([str(file)], prog="x"))
-    assert found.line == (
-        f"{file}: [df_metadata] prt is unknown to dfmeta and is ignored. "
-        "Did you mean port? [unknown-option]"
-    )
-
-
 def test_without_a_configuration_the_limits_are_those_of_the_code(load: Load) -> None:
     assert limits(load()) == Limits()
     assert rates(load()) == RateSettings()

@@ -238,14 +238,6 @@ def test_wrong_version_or_header_length_is_refused() -> None:
             parse_syn(bytes(frame))
 
 
-def test_other_ethertype_is_refused() -> None:
-    for eth_type in (0x0806, 0x8847, 0x05DC):
-        frame = bytearray(syn())
-        frame[12:14] = eth_type.to_bytes(2, "big")
-        with pytest.raises(PacketError, match=f"type {eth_type:#06x} is not IPv4 or IPv6"):
-            parse_syn(bytes(frame))
-
-
 def test_a_service_tag_counts_as_one_of_8021q() -> None:
     frame = bytearray(syn(vid=5))
     frame[12:14] = b"\x88\xa8"

@@ -10,7 +10,7 @@ import eventlet
 import pytest
 
 from dfmeta.apps.channel import Channel
-from dfmeta.apps.probe import FAILURES, FROM_CONTROLLER, Probe, Result
+from dfmeta.apps.probe import FAILURES, FROM_CONTROLLER, Probe
 from dfmeta.exceptions import NotConnectedError
 from dfmeta.flows.key import IN_PORT, NEXT_HOP_MAC, PROBE_KEY
 from dfmeta.flows.pipeline import Layout
@@ -131,16 +131,6 @@ def test_segment_of_another_connection_is_no_answer() -> None:
     host.probe.packet_in(b"nonsense")
     host.probe.packet_in(back(host.sent[0]))
     assert not host.probe.passes
-
-
-def test_one_probe_serves_all_that_ask_at_once() -> None:
-    host = Host(of_syns())
-    found: list[Result] = []
-    threads = [eventlet.spawn(lambda: found.append(host.probe.ask())) for _ in range(5)]
-    for thread in threads:
-        thread.wait()
-    assert len(found) == 5
-    assert len([one for one in host.sent if one.flags == FLAG_SYN]) == 1
 
 
 def test_the_path_is_interrupted_after_two_failures() -> None:

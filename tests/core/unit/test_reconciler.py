@@ -21,7 +21,6 @@ from dfmeta.flows.pipeline import Layout, Purpose
 from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint, GuestAddress, PortId
 from tests.core.unit.support import (
-    FIXED_FLOWS,
     OTHER_INSTANCE,
     PORT_FLOWS,
     TAP,
@@ -61,12 +60,6 @@ def as_mod(rig: Rig, flow: Flow, **change: int) -> Any:
     for name, value in change.items():
         setattr(mod, name, value)
     return mod
-
-
-def test_start_adds_the_wanted_flows(rig: Rig) -> None:
-    assert rig.flows() == wanted(rig)
-    assert rig.reconciler.confirmed
-    assert rig.reconciler.flow_count() == len(rig.switch.flows) == FIXED_FLOWS + PORT_FLOWS
 
 
 def test_a_new_address_takes_three_flows_the_way_back_first(rig: Rig) -> None:

@@ -229,6 +229,12 @@ def test_connections_of_a_changed_port_end_and_no_others(world: World) -> None:
     world.wait(1)
 
 
+def test_an_error_of_accept_is_survived(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.listener.error = OSError(24, "Too many open files")
+    assert ask(world.connect()) == b"tap1"
+    assert "Cannot accept a connection" in caplog.text
+
+
 def test_a_defect_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
 

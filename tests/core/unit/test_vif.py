@@ -84,12 +84,6 @@ def test_without_a_meta_ip_of_dfmetas_own_that_of_metadata_path_counts(ip: str) 
     assert port_of(external_ids=written).meta == MetaIds(ip6=META.ip6)
 
 
-def test_a_vif_whose_instance_is_not_known_yet_is_waited_for() -> None:
-    port = port_of(external_ids=ids(vm_uuid=None))
-    assert port.state is PortState.NO_INSTANCE
-    assert port.endpoint == Endpoint(5)
-
-
 def test_type_of_an_interface_decides_whether_a_guest_can_be_behind_it() -> None:
     for kind in ("patch", "vxlan", "gre", "geneve", "erspan", "bareudp", "dpdk"):
         assert vifs(row(type=kind)) == (), kind

@@ -59,12 +59,11 @@ class Upstream:
         *,
         address: str = "127.0.0.1",
         context: Any = None,
-        greeting: bytes = b"",
     ) -> None:
         self.script = script
         self.asked: list[Asked] = []
         self.connections: list[Any] = []
-        self._context, self._greeting = context, greeting
+        self._context = context
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._sock = eventlet.listen((address, 0), family)
         # No piece waits for the acknowledgement of the one before, which comes after 40 ms.
@@ -94,10 +93,6 @@ class Upstream:
             except OSError:
                 sock.close()
                 return
-        if self._greeting:
-            with sock:
-                sock.sendall(self._greeting)
-            return
         with sock, sock.makefile("rb") as stream:
             while (asked := _read(stream)) is not None:
                 self.asked.append(asked)

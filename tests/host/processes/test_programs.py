@@ -56,17 +56,6 @@ def test_interrupt_gives_status_130_and_no_traceback(config: Path) -> None:
     assert b"Traceback" not in error
 
 
-def test_closed_output_ends_a_command_without_a_line(config: Path) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    try:
-        words = [program("dfmeta"), "store", "list", "--config-file", str(config)]
-        done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, check=False)
-    finally:
-        os.close(write)
-    assert done.stderr == b""
-
-
 def test_character_that_the_locale_lacks_is_escaped(config: Path) -> None:
     with Repository(f"sqlite:///{config.parent}/s.db") as store:
         store.put(INSTANCE, document={"name": "w\u00fcrfel\u2603"})
