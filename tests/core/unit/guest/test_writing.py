@@ -1,4 +1,4 @@
-"""The rules should be put in their place whole, replaced, and taken away again."""
+"""The document should be found within bounds, and the rules be put in their place whole."""
 
 from __future__ import annotations
 
@@ -8,11 +8,216 @@ import stat
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dfmeta.guest import snippet, tag_devices
 from tests.harness.sysfs import MAC, PCI, Machine
+
+DOCUMENT = {"devices": [{"type": "nic", "bus": "none", "devname": "eth0", "tags": ["lan"]}]}
+RAW = json.dumps(DOCUMENT).encode()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds >= 0
+        self.now += seconds
+
+
+def asked(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]
+) -> tuple[list[str], Callable[[], bytes]]:
+    """Addresses that are asked, and how to ask; what each answers is given."""
+    hosts: list[str] = []
+
+    def request(host: str, _port: int, *, timeout: float) -> tuple[int, bytes]:
+        assert timeout == 3
+        hosts.append(host)
+        answer = answers[host].pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, RAW
+
+    monkeypatch.setattr(tag_devices, "request", request)
+
+    def ask() -> bytes:
+        bounds: dict[str, Any] = {"timeout": 3, "deadline": 60, "clock": Clock()}
+        return tag_devices.from_service(str(machine.root), attempts=3, **bounds)
+
+    return hosts, ask
+
+
+IPV4 = "169.254.169.254"
+IPV6 = "fe80::a9fe:a9fe%eth0"
+
+
+@pytest.fixture
+def one_nic(machine: Machine) -> Machine:
+    machine.nic("virtual/net/eth0")
+    machine.nic("virtual/net/lo")
+    return machine
+
+
+def test_the_service_is_asked_over_ipv4_first_and_over_ipv6_on_each_interface(
+    one_nic: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = OSError(101, "Network is unreachable")
+    for given, expected in (
+        ({IPV4: [away], IPV6: [200]}, [IPV4, IPV6]),
+        # It is away for a moment.
+        ({IPV4: [503, TimeoutError(), 200], IPV6: [away, away]}, [IPV4, IPV6] * 2 + [IPV4]),
+    ):
+        hosts, ask = asked(one_nic, monkeypatch, given)
+        assert ask() == RAW
+        assert hosts == expected
+
+
+def test_a_service_without_a_document_is_given_up(
+    one_nic: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for answer, cause, tries in ((404, "404", 1), (OSError(), "OSError", 3)):
+        answers: dict[str, list[Any]] = {IPV4: [answer] * 3, IPV6: [answer] * 3}
+        hosts, ask = asked(one_nic, monkeypatch, answers)
+        with pytest.raises(tag_devices.TagError, match=rf"no document \({cause}\)"):
+            ask()
+        assert hosts == [IPV4, IPV6] * tries
+
+
+def test_interfaces_with_hardware_below_are_asked_first(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("br0", "eth0", "eth1"):
+        folder = machine.nic(f"virtual/net/{name}")
+        if name != "br0":
+            (folder / "device").mkdir()
+    order = [IPV4, *(IPV6[:-4] + name for name in ("eth0", "eth1", "br0"))]
+    answers: dict[str, list[Any]] = {host: [OSError()] for host in order[:-1]}
+    hosts, ask = asked(machine, monkeypatch, answers | {order[-1]: [200]})
+    assert ask() == RAW
+    assert hosts == order
+
+
+def test_a_deadline_bounds_all_requests_and_pauses(
+    one_nic: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, timeouts = Clock(), []
+
+    def request(_host: str, _port: int, *, timeout: float) -> tuple[int, bytes]:
+        timeouts.append(timeout)
+        clock.now += timeout
+        raise TimeoutError
+
+    monkeypatch.setattr(tag_devices, "request", request)
+    bounds: dict[str, Any] = {"timeout": 10, "deadline": 25, "attempts": 9, "clock": clock}
+    with pytest.raises(tag_devices.TagError, match=r"in time \(\w+\)"):
+        tag_devices.from_service(str(one_nic.root), **bounds)
+    assert timeouts == [10, 10, 3]
+    assert clock.now == 1025
+
+
+def test_the_three_exchanges_of_a_request_with_a_token_share_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers, ends = [(401, b""), (200, b"token-1"), (200, RAW)], []
+
+    def exchange(_host: str, _port: int, _order: object, end: float) -> tuple[int, bytes]:
+        ends.append(end)
+        return answers[len(ends) - 1]
+
+    monkeypatch.setattr(tag_devices, "_exchange", exchange)
+    assert tag_devices.request("127.0.0.1", 1, timeout=5) == (200, RAW)
+    assert ends == [ends[0]] * 3
+
+
+def test_a_number_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for option, values in (
+        ("--timeout", ("inf", "nan", "-1", "0", "1e9", "x")),
+        ("--deadline", ("inf", "-1")),
+        ("--attempts", ("0", "-1", "21", "1.5")),
+    ):
+        for value in values:
+            with pytest.raises(SystemExit) as ended:
+                options(f"{option}={value}")
+            assert ended.value.code == 2
+            assert f"argument {option}:" in capsys.readouterr().err, value
+
+
+# The config drive
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Path:
+    folder = tmp_path / "drive"
+    (folder / "openstack" / "latest").mkdir(parents=True)
+    (folder / "openstack" / "latest" / "meta_data.json").write_bytes(RAW)
+    return folder
+
+
+def options(*words: str) -> Any:
+    return tag_devices.parser().parse_args(words)
+
+
+def test_a_mounted_config_drive_is_read_and_no_link_leads_out_of_it(
+    drive: Path, tmp_path: Path, said: list[str]
+) -> None:
+    chosen = options("--source", "config-drive", "--config-drive", str(drive))
+    assert tag_devices.fetch(chosen, said.append) == DOCUMENT
+    file = drive / "openstack" / "latest" / "meta_data.json"
+    file.rename(tmp_path / "secret")
+    with pytest.raises(tag_devices.TagError, match="No such file"):
+        tag_devices.from_folder(str(drive))
+    file.symlink_to(tmp_path / "secret")
+    with pytest.raises(tag_devices.TagError, match="a link out of the drive"):
+        tag_devices.from_folder(str(drive))
+
+
+def test_a_config_drive_is_found_by_its_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    monkeypatch.setattr(tag_devices, "BY_LABEL", str(tmp_path))
+    assert tag_devices.find_drive() == ""
+    with pytest.raises(tag_devices.TagError, match="there is no config drive"):
+        tag_devices.fetch(options("--source", "config-drive"), said.append)
+    (tmp_path / "sr0").touch()
+    (tmp_path / "config-2").symlink_to("sr0")
+    assert tag_devices.find_drive() == str(tmp_path / "sr0")
+
+
+def test_a_drive_is_found_where_it_is_mounted_whatever_else_is(
+    tmp_path: Path, drive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line that is wanted comes after 4096 bytes of others; some are cut, some odd."""
+    device = tmp_path / "sr0"
+    device.touch()
+    folder = tmp_path / "my drive\\\u2026"
+    drive.rename(folder)
+    mounts = tmp_path / "mounts"
+    place = str(folder).replace("\\", "\\134").replace(" ", "\\040")
+    lines = ["tmpfs /run tmpfs rw 0 0"] * 300 + ["", "cut", f"{device}"]
+    mounts.write_text("\n".join([*lines, f"{device} {place} iso9660 ro 0 0", "/dev/la"]))
+    monkeypatch.setattr(tag_devices, "MOUNTS", str(mounts))
+    assert tag_devices.from_drive(str(device)) == RAW
+
+
+def test_the_config_drive_takes_over_where_the_service_is_away(
+    drive: Path, one_nic: Machine, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    away: dict[str, list[Any]] = {IPV4: [OSError()] * 2, IPV6: [OSError()] * 2}
+    hosts, _ask = asked(one_nic, monkeypatch, away)
+    words = ("--config-drive", str(drive), "--sysfs", str(one_nic.root), "--timeout", "3")
+    assert tag_devices.fetch(options(*words), said.append) == DOCUMENT
+    assert hosts == [IPV4, IPV6]
+    assert "reading the config drive instead" in said[0]
+    with pytest.raises(tag_devices.TagError):
+        tag_devices.fetch(options("--source", "service", "--attempts", "1", *words), said.append)
+
 
 NIC = {"type": "nic", "bus": "pci", "address": "0000:00:02.0", "tags": ["lan"]}
 DISK = {"type": "disk", "bus": "pci", "address": "0000:00:07.0", "tags": ["db"]}

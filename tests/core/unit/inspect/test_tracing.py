@@ -1,4 +1,4 @@
-"""What Open vSwitch 3.1's ``ofproto/trace`` printed, and where it says that a packet ends."""
+"""What Open vSwitch 3.1's ``ofproto/trace`` printed, where a packet ends, and next hops."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dfmeta.cli import gather
 from dfmeta.flows.key import SLOT6
-from dfmeta.flows.pipeline import BR_META, Layout, Purpose
+from dfmeta.flows.pipeline import BR_META, METADATA_IP, Layout, Purpose, cookie_of
 from dfmeta.inspect import legs, meta_legs
-from dfmeta.inspect.facts import KnownPort
+from dfmeta.inspect.checks_next_hops import next_hops
+from dfmeta.inspect.facts import Interface, KnownPort, Seen, Snapshot
+from dfmeta.inspect.ledger import State, entries, wanted_flows
 from dfmeta.inspect.meta_legs import Beyond
 from dfmeta.inspect.tracing import Trace, packet, parse
-from dfmeta.model import PortState
+from dfmeta.model import NextHop, Port, PortState
 from tests.core.unit.inspect.values import (
     ADDRESS,
     ADDRESS6,
@@ -22,11 +25,15 @@ from tests.core.unit.inspect.values import (
     META_MAC,
     META_PORT,
     META_TAP,
+    OK,
     PORT,
     PORT6,
     TAP,
     TAP6,
     TAP_TO_META,
+    UNKNOWN,
+    WRONG,
+    expect,
     recorded,
 )
 
@@ -318,15 +325,13 @@ def test_syn_that_a_table_of_the_second_bridge_stops() -> None:
 
 
 def test_flow_of_another_program_and_one_that_leads_elsewhere() -> None:
-    strange = ON_META.replace("priority 200, cookie 0x64666d6501220046", "priority 201, cookie 0x7")
-    assert "another program's flow (cookie 0x7, priority 201" in BEYOND.there(parse(strange)).stop
-    astray = ON_META.replace("    output:1", "    output:5")
-    end = "on br-meta: its flow does not lead to the port tap-meta (1)"
-    assert BEYOND.there(parse(astray)).stop == end
-    other = ON_META.replace(
-        "nw_src=240.0.0.3,nw_dst=240.0.0.1", "nw_src=240.0.0.4,nw_dst=240.0.0.1"
-    )
-    assert "nw_src is 240.0.0.4 and should be 240.0.0.3" in BEYOND.there(parse(other)).stop
+    cookie, source = "priority 200, cookie 0x64666d6501220046", "nw_src=240.0.0.3,nw_dst=240.0.0.1"
+    for before, after, stop in (
+        (cookie, "priority 201, cookie 0x7", "another program's flow (cookie 0x7, priority 201"),
+        ("    output:1", "    output:5", "its flow does not lead to the port tap-meta (1)"),
+        (source, source.replace("0.3", "0.4"), "nw_src is 240.0.0.4 and should be 240.0.0.3"),
+    ):
+        assert stop in BEYOND.there(parse(ON_META.replace(before, after))).stop
 
 
 def test_answer_reaches_the_patch() -> None:
@@ -345,3 +350,96 @@ def test_answer_reaches_the_patch() -> None:
         META_BACK.replace("Final flow: tcp,in_port=1,vlan_tci=0x0000", "Final flow: tcp,dl_vlan=1")
     )
     assert BEYOND.back(tagged.on("br-meta")).stop.endswith("it leaves with a VLAN tag")
+
+
+MAC = "fa:16:3e:dd:00:02"
+HOP, BARE = NextHop("10.0.0.2", MAC), NextHop("10.0.0.3")
+WITH = replace(PORT, next_hops=(HOP, BARE))
+
+
+def answer(hop: NextHop, mac: str, *, back: str = "IN_PORT") -> str:
+    """The output of ofproto/trace for an ARP request that is answered."""
+    asked = f"arp,in_port=1,vlan_tci=0x0000,dl_src={ADDRESS.mac},dl_dst=ff:ff:ff:ff:ff:ff"
+    return (
+        f"Flow: {asked},arp_spa={ADDRESS.ip},arp_tpa={hop.ip},arp_op=1\n\n"
+        'bridge("br-int")\n----------------\n'
+        f" 0. arp,in_port=1,arp_tpa={hop.ip}, priority 300, "
+        f"cookie {cookie_of(Purpose.GUEST_NEXT_HOP):#x}\n"
+        f"    {back}\n\n"
+        f"Final flow: arp,in_port=1,arp_spa={hop.ip},arp_tpa={ADDRESS.ip},arp_op=2,arp_sha={mac}\n"
+    )
+
+
+OTHER = 'bridge("br-int")\n 0. priority 0\n    NORMAL\n\nFinal flow: unchanged\n'
+
+
+# Trace
+
+
+def test_answer_to_a_guests_request_is_judged() -> None:
+    for text, hop, stop in (
+        (answer(HOP, MAC), HOP, ""),
+        (answer(BARE, TAP.mac), BARE, ""),
+        (answer(HOP, TAP.mac), HOP, f"arp_sha is {TAP.mac} and should be {MAC}"),
+        (answer(HOP, MAC, back="drop"), HOP, "the answer does not leave at tap1"),
+        (OTHER, HOP, "the guest-next-hop flow is missing"),
+    ):
+        found = legs.next_hop(parse(text), PORT, hop=hop, tap=TAP, layout=LAYOUT)
+        assert stop in found.stop
+        assert found.stop.startswith(f"guest next hop {hop.ip}: " if stop else "")
+        assert bool(found.stop) is bool(stop)
+        assert len(found.steps) == 1
+
+
+# Listings
+
+
+def seen(port: KnownPort) -> list[Seen]:
+    return [
+        Seen(one, LAYOUT.table(one.purpose), LAYOUT.priority(one.purpose), cookie_of(one.purpose))
+        for one in wanted_flows([port], TAP)
+    ]
+
+
+def test_flows_of_next_hops_are_wanted_and_named() -> None:
+    rows = entries(seen(WITH), wanted_flows([WITH], TAP), layout=LAYOUT)
+    found = [row for row in rows if row.purpose == "guest-next-hop"]
+    assert [row.next_hop for row in found] == [HOP.ip, BARE.ip]
+    assert {(row.state, row.ofport, row.address, row.service) for row in found} == {
+        (State.OK, 1, "", "")
+    }
+    missing = entries(seen(PORT), wanted_flows([WITH], TAP), layout=LAYOUT)
+    assert [one.next_hop for one in missing if one.state is State.MISSING] == [HOP.ip, BARE.ip]
+    other = entries(
+        seen(replace(WITH, next_hops=(BARE, NextHop(HOP.ip)))),
+        wanted_flows([WITH], TAP),
+        layout=LAYOUT,
+    )
+    assert [one.next_hop for one in other if one.state is State.DIFFERS] == [HOP.ip]
+
+
+def test_without_the_daemon_a_port_has_those_of_its_row() -> None:
+    port = Port("tap1", row="r", ofport=1, next_hops=(HOP,), next_hop_faults=("x",))
+    snapshot = Snapshot(interfaces=(Interface("tap1", "br-int", ports=(port,)),))
+    (known,) = gather.ovsdb_ports(snapshot, "br-int")
+    assert (known.next_hops, known.next_hop_faults) == ((HOP,), ("x",))
+
+
+# Doctor
+
+
+def test_next_hops_are_counted_and_those_that_are_left_out_are_wrong() -> None:
+    fault = f"external_ids:dfmeta-next-hops has '{METADATA_IP}': it is the address of the service"
+    assert list(next_hops([PORT, replace(PORT, name="tap2")])) == []
+    (counted,) = next_hops([WITH, PORT])
+    (whole,) = next_hops([replace(PORT, next_hops=(HOP,))])
+    (odd,) = next_hops([replace(WITH, next_hop_faults=(fault,))])
+    unknown, fine = next_hops([WITH, replace(PORT, name="tap2", next_hops=None)])
+    both = "1 ports have 2 guest next hops, 1 of them with tap-metadata's MAC"
+    expect(
+        [
+            *((counted, OK, both), (unknown, UNKNOWN, "tap2"), (fine, OK, "")),
+            (odd, WRONG, f"tap1 ({fault})", "ovs-vsctl set Interface tap1"),
+        ]
+    )
+    assert (counted.check, "MAC" in whole.text) == ("next-hops", False)
