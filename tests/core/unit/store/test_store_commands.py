@@ -1,4 +1,4 @@
-"""``dfmeta store`` should do what it says, say what it did, and lose nothing over a mistake."""
+"""``dfmeta store`` should do what it says to the record that is meant, and lose nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is pushed should be stored as it is, or refused with every reason there is."""
+"""What is pushed or imported should be stored as it is, or refused with every reason there is."""
 
 from __future__ import annotations
 

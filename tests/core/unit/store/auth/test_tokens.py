@@ -1,4 +1,4 @@
-"""The file of tokens should be followed, and a broken one should neither open nor shut the door."""
+"""A request without a valid token and scope should get an error; the file of tokens is followed."""
 
 from __future__ import annotations
 

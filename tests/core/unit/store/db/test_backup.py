@@ -1,4 +1,4 @@
-"""A back-up should be all of a store at one moment, and a restore bring back just that."""
+"""A SQLite store should be its owner's alone, and a back-up be all of it at one moment."""
 
 from __future__ import annotations
 

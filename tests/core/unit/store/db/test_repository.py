@@ -1,4 +1,4 @@
-"""A repository should keep what it is given, byte for byte; on PostgreSQL see tests/host/store."""
+"""A repository should keep what it is given, and an address one owner; on PostgreSQL see host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merge patches, addresses and the cache should keep to their specifications."""
+"""Merge patches, addresses, forwarded ones and the cache should keep to their specifications."""
 
 from __future__ import annotations
 

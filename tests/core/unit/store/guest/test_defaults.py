@@ -1,4 +1,4 @@
-"""An instance without a record should get what the operator meant for all such, and no more."""
+"""An instance without a record should get its attachment, or what is meant for all such."""
 
 from __future__ import annotations
 

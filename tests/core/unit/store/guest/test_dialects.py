@@ -1,4 +1,4 @@
-"""Whatever a document holds, each dialect should answer all that it lists."""
+"""Whatever a document holds, each dialect should answer all that it lists; NoCloud has a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A document should say only what is known, under names that no listing trips over."""
+"""A document should say only what is known, and cached answers be those of their record alone."""
 
 from __future__ import annotations
 

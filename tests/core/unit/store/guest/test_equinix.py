@@ -1,4 +1,4 @@
-"""Guests of Equinix Metal should get its paths, from the documents that other programs push."""
+"""Guests of Equinix Metal should get its paths, of pushed documents and the templates."""
 
 from __future__ import annotations
 

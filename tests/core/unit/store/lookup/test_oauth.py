@@ -1,4 +1,4 @@
-"""A token should be fetched when it is needed, and its secrets be seen by the issuer alone."""
+"""A token should come from the issuer or a file when it is needed; no other server sees secrets."""
 
 from __future__ import annotations
 
