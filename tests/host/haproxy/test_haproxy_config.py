@@ -323,9 +323,6 @@ def test_answer_that_is_too_large_is_503(known: Known, upstream: Upstream) -> No
         assert known().ask().split(b" ")[1] == status
 
 
-# While the number of a port is in doubt
-
-
 @pytest.fixture
 def doubted(upstream: Upstream) -> Callable[[Loopback], Any]:
     """Asks, and puts the guest in doubt while Nova has its request; returns the pending answer
@@ -393,9 +390,6 @@ def test_requests_of_a_guest_in_doubt_are_the_daemons(known: Known, upstream: Up
     assert haproxy.ask(guest=new) == b"", "the connection began in doubt"
     assert len(upstream.asked) == 1
     assert haproxy.ask().startswith(OK)
-
-
-# Several hosts
 
 
 def test_hosts_without_an_answer_rest(loopback: Known, upstreams: Callable[..., Upstream]) -> None:

@@ -50,9 +50,6 @@ def descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
-# Its start and its end
-
-
 def test_process_ends_and_leaves_no_descriptor(loopback: Start) -> None:
     eventlet.sleep(0)  # the hub has a descriptor
     before = descriptors()
@@ -104,9 +101,6 @@ def test_process_that_does_not_answer_is_killed_where_it_should_leave(
     assert "it is killed" in caplog.text
 
 
-# TLS
-
-
 @pytest.fixture
 def tls(
     loopback: Start, upstreams: Callable[..., Upstream], authority: Authority
@@ -142,9 +136,6 @@ def test_nova_is_asked_over_tls_with_a_certificate_from_memory_and_an_impostor_i
         assert upstream.asked == []
     answer, _upstream = tls("other.example", ca=None, insecure=True)
     assert answer.startswith(OK), "where the operator says so"
-
-
-# The runtime interface
 
 
 def many(count: int) -> dict[str, str]:
@@ -213,9 +204,6 @@ def test_map_and_counts_of_a_process_that_leaves_are_kept_until_its_last_request
     assert answer.wait() == b"", "the answer was for the guest before"
     haproxy.runtime.close()
     assert wait_ended(haproxy.process) == 0
-
-
-# Its counters
 
 
 def test_counters_and_lines_are_those_of_the_guest(

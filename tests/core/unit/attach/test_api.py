@@ -57,9 +57,6 @@ def header(answer: Answer, name: str) -> str:
     return dict(answer.headers).get(name, "")
 
 
-# Tokens
-
-
 def test_a_token_leaves_with_one_hop_and_is_accepted(side: Side) -> None:
     ttl = {"x_dfmeta_token_ttl_seconds": "21600"}
     answer = side.ask("PUT", "/token", token="", **ttl)
@@ -90,9 +87,6 @@ def test_tokens_of_the_metadata_are_of_another_kind(side: Side) -> None:
     metadata = Tokens(bytes(32))
     assert error(side.ask("GET", PATH, token=metadata.issue(identity, 60)))[0] == 401
     assert not metadata.valid(side.tokens.issue(PORT, 60), identity)
-
-
-# The clients that are answered
 
 
 OTHER_GUESTS: list[dict[str, Any]] = [
@@ -146,9 +140,6 @@ def test_a_request_that_a_proxy_passed_on_is_403(side: Side) -> None:
         assert error(side.ask("PUT", path, BODY, forwarded=True)) == (403, "forwarded")
 
 
-# Paths
-
-
 def test_an_unknown_path_query_or_method_is_refused(side: Side) -> None:
     absent = "/attachments/c1", "/attachments/c1/eth0/x", "/token/x", "/../status"
     for path in ("", "/", "/no", *absent):
@@ -183,9 +174,6 @@ def test_a_name_that_neither_cni_nor_the_kernel_takes_is_400(side: Side) -> None
         for method in ("GET", "PUT", "DELETE"):
             assert error(side.ask(method, path, BODY)) == (400, "bad_request"), path
     assert not side.engine.asked
-
-
-# Requests
 
 
 def test_the_status_tells_numbers_and_networks(side: Side) -> None:
@@ -300,9 +288,6 @@ def test_a_list_may_be_as_long_as_the_quota(side: Side) -> None:
     assert body_max(GuestRequest("PUT", f"/dfmeta/v1{PATH}"), 256) == 8192
 
 
-# Errors of the engine
-
-
 def kinds(base: type[AttachError]) -> set[type[AttachError]]:
     return {base}.union(*map(kinds, base.__subclasses__()))
 
@@ -338,9 +323,6 @@ def test_too_many_requests_are_429(side: Side) -> None:
     assert header(answer, "Retry-After") == "3"
     # A request for a token costs no more than its refusal would.
     assert side.ask("PUT", "/token", x_dfmeta_token_ttl_seconds="1").status == 200
-
-
-# The log
 
 
 def test_each_change_has_a_line_and_no_line_has_a_token(

@@ -35,9 +35,6 @@ def found(
     return {one.name: tags for one, tags in tagged.items()}
 
 
-# PCI and virtio
-
-
 def test_a_nic_and_a_disk_are_found_by_their_pci_addresses(
     machine: Machine, said: list[str]
 ) -> None:
@@ -97,9 +94,6 @@ def test_the_specifications_guests_have_all_of_their_roles(tmp_path: Path) -> No
         assert len(lines) == missing, lines
 
 
-# SCSI
-
-
 def test_a_scsi_controller_is_counted_without_ata_and_usb(
     machine: Machine, said: list[str]
 ) -> None:
@@ -141,9 +135,6 @@ def test_of_two_readings_of_a_scsi_address_a_hypervisors_is_taken_unless_the_ser
     beyond = {**wanted, "address": "2:0:0:0"}
     assert found(machine, [beyond], said) == {"sdb": ["db"]}, "Linux' number, for there is no third"
     assert said == []
-
-
-# USB, IDE, Xen
 
 
 def test_a_usb_device_is_found_by_bus_and_port(machine: Machine, said: list[str]) -> None:
@@ -188,9 +179,6 @@ def test_a_xen_disk_is_found_by_number_and_by_place(machine: Machine, said: list
         machine.disk(f"vbd-{vbd}/block/{name}")
         for address in (str(vbd), place):
             assert found(machine, [disk("x", bus="xen", address=address)], said) == {name: ["x"]}
-
-
-# Name, MAC, serial
 
 
 def test_what_nova_gives_is_found_where_it_knows_no_address(

@@ -149,9 +149,6 @@ def test_a_number_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[s
             assert f"argument {option}:" in capsys.readouterr().err, value
 
 
-# The config drive
-
-
 @pytest.fixture
 def drive(tmp_path: Path) -> Path:
     folder = tmp_path / "drive"

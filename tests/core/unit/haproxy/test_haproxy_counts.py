@@ -80,9 +80,6 @@ class Grown:
         return float(self._value.get() - self._before)
 
 
-# Lines about failed requests
-
-
 FAILURES = [
     (404, "--", [0, 0, 1, 0, 0], (404, "ec2", "absent")),
     (403, "--", [0, 0, 1, 0, 0], (403, "ec2", "")),
@@ -149,9 +146,6 @@ def test_line_that_says_nothing_of_a_present_guest_is_dropped(world: World) -> N
     world.come(OTHER_INSTANCE)
     world.counts.failed(f"{before} 404 -- nova /a")
     assert len(RECENT) == 0, "it is about the guest before"
-
-
-# Counters
 
 
 def test_only_the_difference_to_the_last_reading_counts(world: World) -> None:
@@ -266,9 +260,6 @@ def test_answer_that_indicates_a_fault_is_remarked_upon(world: World) -> None:
     assert sorted(reasons) == ["nova answered 403. Its secret differs", "nova answered 500"]
 
 
-# Lines about all requests
-
-
 def test_each_request_is_logged_with_debug_as_the_other_engine_logs_it(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -280,9 +271,6 @@ def test_each_request_is_logged_with_debug_as_the_other_engine_logs_it(
     took = "2100 bytes, 12.0 ms, including 10.0 ms in nova and 0.0 ms waiting"
     assert line == f"tap1 {INSTANCE} GET /{'a' * 255}: 200, {took}"
     assert world.asked() is None, "successes are counted by haproxy itself"
-
-
-# Connections of slots
 
 
 def test_slot_with_an_open_connection_is_not_idle(world: World) -> None:

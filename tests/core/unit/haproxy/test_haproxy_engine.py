@@ -149,9 +149,6 @@ def world(idle: World) -> World:
     return idle
 
 
-# The map
-
-
 def test_guest_goes_on_only_when_the_map_has_it(world: World) -> None:
     assert world.process.instances() == [OTHER_INSTANCE]
     gate = world.process.runtime.gate = Event()
@@ -224,9 +221,6 @@ def test_process_whose_map_is_not_complete_in_time_serves_no_guest(
     assert idle.process.instances() == [OTHER_INSTANCE]
 
 
-# Ends and starts
-
-
 def test_process_that_ends_is_started_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
     lost = metrics.HAPROXY_LOST.labels("ended")._value.get()
     before = world.process
@@ -297,9 +291,6 @@ def test_start_that_fails_is_tried_again_after_longer_and_longer_pauses(
     assert len(idle.attempts) == before + 1, "no pause after a process that has lived"
 
 
-# Replacements
-
-
 def test_replaced_process_ends_after_its_requests_and_counts_them(world: World) -> None:
     old, new = world.replaced()
     assert world.peers() == {old.pid, new.pid}
@@ -330,9 +321,6 @@ def test_replaced_process_that_does_not_end_is_killed_with_its_counts_read(world
     assert old.status == -9
     assert world.answers() == 3
     assert world.running() == [new]
-
-
-# Reloads
 
 
 def test_reload_replaces_the_process_only_where_its_own_configuration_is_another(
@@ -393,9 +381,6 @@ def test_other_addresses_of_nova_replace_it_and_another_order_does_not(world: Wo
     assert world.process.plan.servers == (OTHER,)
 
 
-# Counts and facts
-
-
 def test_counts_are_read_in_time(world: World) -> None:
     process, identity = world.process, world.identity
     world.count(process, 1)
@@ -439,9 +424,6 @@ def test_report_names_the_process_and_compares_the_map(world: World) -> None:
     process.runtime.refuses = {"entries", "statistics"}
     found = world.engine.report(thorough=True)
     assert (found["fault"], found["map"], found["pid"]) == ("it is away", None, process.pid)
-
-
-# The end
 
 
 def test_stop_answers_running_requests_of_all_processes(world: World) -> None:

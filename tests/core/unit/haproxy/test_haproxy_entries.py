@@ -109,9 +109,6 @@ def test_token_is_read_as_it_is_written_and_no_other_text() -> None:
     assert [read_token(text) for text in ("", "1.2.3.4", "1.2.3.4.x", "1.2.3.4.5.6")] == [None] * 4
 
 
-# The map of one haproxy
-
-
 class Follower:
     def __init__(self) -> None:
         self.runtime = FakeRuntime()

@@ -224,9 +224,6 @@ def test_lines_are_read_in_pieces_and_only_the_end_of_a_long_one_is_kept(
         os.fstat(reading)
 
 
-# The program that becomes haproxy
-
-
 def test_program_gives_up_privileges_and_environment_and_runs_only_beside_its_daemon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -68,9 +68,6 @@ def says(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return answers
 
 
-# Options
-
-
 def test_options_that_do_not_go_together_are_named(conf: Conf) -> None:
     for options, option, cause in (
         ({"backend": "store"}, "[df_metadata] engine", "haproxy can only ask Nova"),
@@ -85,9 +82,6 @@ def test_options_that_do_not_go_together_are_named(conf: Conf) -> None:
     for option, wrong in (("threads", 0), ("threads", 65), ("maxconn", 63), ("maxconn", 65537)):
         with pytest.raises(ConfigError, match=option):
             conf(**{f"haproxy__{option}": wrong})
-
-
-# The program
 
 
 def test_program_is_found_in_the_usual_folders_and_asked_as_its_user(
@@ -134,9 +128,6 @@ def test_more_connections_than_files_are_named(conf: Conf, monkeypatch: pytest.M
         haproxy.setup(conf(haproxy__maxconn=8192), Registry())
     assert caught.value.option == "[haproxy] maxconn"
     assert "it needs 16896 open files, and dfmeta-agent may have 16895" in str(caught.value)
-
-
-# The plan
 
 
 def test_plan_follows_the_options(conf: Conf) -> None:
@@ -203,9 +194,6 @@ def test_host_without_a_name_is_not_asked_over_tls(
     assert plan.several
 
 
-# Certificates
-
-
 def test_files_for_tls_are_read_once(conf: Conf, authority: Authority, tmp_path: Path) -> None:
     pair = authority.issue("client")
     ca, cert = authority.certificate.read_bytes(), pair.certificate.read_bytes()
@@ -228,9 +216,6 @@ def test_files_for_tls_are_read_once(conf: Conf, authority: Authority, tmp_path:
     os.unlink(copy)
     with pytest.raises(StartError, match="certificates for Nova cannot be loaded"):
         haproxy.setup(loaded, Registry())
-
-
-# Guests that haproxy may answer
 
 
 def plain(conf: cfg.ConfigOpts, *, version: int = 4, **identity: str) -> bool:

@@ -56,9 +56,6 @@ TAP = Interface(
 NAMES = {Endpoint(1): "tap1"}
 
 
-# The host
-
-
 def test_working_host_has_no_fault() -> None:
     findings = [
         checks_host.device(HOST, SETTINGS),
@@ -215,9 +212,6 @@ def test_listener_is_the_one_that_the_daemon_remembers() -> None:
     )
 
 
-# The switch
-
-
 def test_faults_of_tap_metadata_in_ovsdb() -> None:
     for tap, others, *texts in (
         (None, (), "tap-metadata is not a port of br-int"),
@@ -274,9 +268,6 @@ def test_ports_that_could_be_a_guests_and_are_not_are_one_line() -> None:
             (single, OK, "(1): eth3. That is right for an uplink"),
         ]
     )
-
-
-# The daemon
 
 
 def test_daemon_that_does_not_run_or_is_not_ready() -> None:

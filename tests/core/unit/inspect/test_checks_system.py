@@ -57,9 +57,6 @@ def without(name: str) -> ProcessFacts:
     return replace(DAEMON, capabilities=ALL - (1 << CAPABILITIES[name]))
 
 
-# The process
-
-
 def test_process_of_the_daemon() -> None:
     def permissions(daemon: ProcessFacts | None, workers: int) -> Finding:
         return next(iter(checks_process.permissions(daemon, (), workers=workers)))
@@ -115,9 +112,6 @@ def test_versions_that_do_not_fit() -> None:
         assert status(found) is UNKNOWN
 
 
-# Meters and limits
-
-
 def seen(ofport: int, meter: int | None) -> Seen:
     return Seen(guest_syn(Endpoint(ofport), meter=meter), 0, 300, 1)
 
@@ -160,9 +154,6 @@ def test_limits_of_the_host() -> None:
             (ports(LimitFacts(local_ports=100), needed=4096), WRONG, ""),
         ]
     )
-
-
-# The system
 
 
 def test_clock_is_wrong_where_that_does_harm() -> None:

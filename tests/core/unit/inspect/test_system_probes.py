@@ -31,9 +31,6 @@ def write(root: Path, name: str, text: str) -> None:
     path.write_text(text)
 
 
-# systemd-networkd
-
-
 NETWORKD: list[tuple[dict[str, str], tuple[str, ...]]] = [
     ({}, MANAGED),
     ({"etc/systemd/networkd.conf": f"[Network]\n#{RULES}=no\n; {ROUTES}=no\n"}, MANAGED),
@@ -84,9 +81,6 @@ def test_networkd_runs_when_its_process_does_and_not_for_what_it_has_left(tmp_pa
     assert read_networkd(tmp_path).running
 
 
-# The host's own cloud
-
-
 def test_cloud_of_the_host_is_named_by_its_maker_and_by_cloud_init(tmp_path: Path) -> None:
     for number, (name, text, cloud) in enumerate(
         (
@@ -108,9 +102,6 @@ def test_cloud_of_the_host_is_named_by_its_maker_and_by_cloud_init(tmp_path: Pat
     ):
         write(tmp_path, "run/cloud-init/cloud.cfg", f"{text}\n")
         assert read_cloud(tmp_path, "").source == source, text
-
-
-# The daemon's process
 
 
 def test_the_process_is_found_by_the_lock_that_it_holds(tmp_path: Path) -> None:
@@ -150,9 +141,6 @@ def test_the_process_is_found_by_the_lock_that_it_holds(tmp_path: Path) -> None:
     (tmp_path / "a").chmod(0o640)
     (file,) = read_sockets([str(tmp_path / "a"), str(tmp_path / "gone")])
     assert (file.path, file.mode, file.uid) == (str(tmp_path / "a"), 0o640, os.getuid())
-
-
-# The store's file
 
 
 def test_a_look_at_a_database_makes_nothing(tmp_path: Path) -> None:
@@ -222,9 +210,6 @@ def test_a_client_that_closes_its_socket_meanwhile_is_not_known(
             lambda file, texts=texts: next(texts) if file.name == "tcp" else "",
         )
         assert client_user(*ends) == user, second
-
-
-# systemd's socket units
 
 
 def test_socket_units_are_those_that_are_enabled(

@@ -373,9 +373,6 @@ def answer(hop: NextHop, mac: str, *, back: str = "IN_PORT") -> str:
 OTHER = 'bridge("br-int")\n 0. priority 0\n    NORMAL\n\nFinal flow: unchanged\n'
 
 
-# Trace
-
-
 def test_answer_to_a_guests_request_is_judged() -> None:
     for text, hop, stop in (
         (answer(HOP, MAC), HOP, ""),
@@ -389,9 +386,6 @@ def test_answer_to_a_guests_request_is_judged() -> None:
         assert found.stop.startswith(f"guest next hop {hop.ip}: " if stop else "")
         assert bool(found.stop) is bool(stop)
         assert len(found.steps) == 1
-
-
-# Listings
 
 
 def seen(port: KnownPort) -> list[Seen]:
@@ -423,9 +417,6 @@ def test_without_the_daemon_a_port_has_those_of_its_row() -> None:
     snapshot = Snapshot(interfaces=(Interface("tap1", "br-int", ports=(port,)),))
     (known,) = gather.ovsdb_ports(snapshot, "br-int")
     assert (known.next_hops, known.next_hop_faults) == ((HOP,), ("x",))
-
-
-# Doctor
 
 
 def test_next_hops_are_counted_and_those_that_are_left_out_are_wrong() -> None:

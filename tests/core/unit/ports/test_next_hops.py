@@ -92,9 +92,6 @@ def test_a_port_has_those_of_its_row_and_a_wrong_one_does_not_stop_it() -> None:
     assert len(port.next_hop_faults) == 1
 
 
-# Neutron's DHCP ports
-
-
 def dhcp(mac: Any, *ips: Any) -> dict[str, Any]:
     return {"mac_address": mac, "fixed_ips": [{"ip_address": ip} for ip in ips]}
 
