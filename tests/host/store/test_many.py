@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -49,8 +48,6 @@ except LookupAwayError as error:
     # A hub that is kept gives no turn; upstream would trickle without end.
     print("in time" in str(error), turns > 5)
 """
-
-
 
 
 def is_waiting(thread: threading.Thread) -> bool:

@@ -67,6 +67,26 @@ def test_the_file_has_the_form_of_nova() -> None:
     }
 
 
+def test_each_form_of_a_network_has_its_links_and_networks() -> None:
+    expected = {
+        "both families": "phy: ipv4_dhcp a, ipv6_dhcp a",
+        "static": "phy: ipv4 a, ipv4 a",
+        "static IPv6": "phy phy phy phy: ipv6 a, ipv6 b, ipv6 c, ipv6_dhcp c, ipv6 d",
+        "a link without an address": "phy phy: ipv4_dhcp a",
+        "a bond with VLANs": "phy phy bond vlan vlan: ipv4_dhcp bond7, ipv4 v7, ipv4_dhcp v8",
+        "version 1": "phy phy vlan: ipv4 lan0, ipv4_dhcp lan1",
+        "version 1, other spellings": "phy phy phy phy: ipv4 lan0, ipv6 lan0, ipv4_dhcp lan0, "
+        "ipv6_slaac lan1, ipv6_dhcpv6-stateful lan2, ipv6_dhcpv6-stateless lan3",
+        "version 1, a bond": "phy phy bond: ipv4 bond0",
+    }
+    for name, config in GOOD.items():
+        found = derived(config) or {"links": [], "networks": []}
+        links = " ".join(one["type"] for one in found["links"])
+        networks = ", ".join(f"{one['type']} {one['link']}" for one in found["networks"])
+        assert f"{links}: {networks}" == expected[name], name
+    assert found["links"][0]["name"] == "a", "the name of an interface is kept"
+
+
 def without(config: Config, *path: Any) -> Config:
     changed = copy.deepcopy(config)
     *way, last = path
