@@ -43,13 +43,11 @@ class Instance:
     hostname: str = "guest"
     keys: dict[str, str] = field(default_factory=dict)
     user_data: bytes | None = None
-    local_ipv4: str = ""
     ec2_id: str = ""
     """Empty: Nova's own form."""
     network_data: dict[str, Any] = field(
         default_factory=lambda: {"links": [], "networks": [], "services": []}
     )
-    vendor_data: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +61,7 @@ class Document:
 def find(instance: Instance, path: str, client: str) -> Document | None:
     """Return the document at ``path`` (without a query), or None if Nova answers 404.
 
-    :param client: X-Forwarded-For; the local-ipv4 of an instance without an address in Nova.
+    :param client: X-Forwarded-For, which is the instance's local-ipv4.
     """
     parts = [part for part in path.split("/") if part]
     if not parts:
@@ -83,7 +81,7 @@ def _openstack(instance: Instance, parts: list[str]) -> Document | None:
     files: dict[str, Document] = {
         "meta_data.json": Document(body=_json(_meta_data(instance)), content_type=JSON),
         "password": Document(body=b""),
-        "vendor_data.json": Document(body=_json(instance.vendor_data), content_type=JSON),
+        "vendor_data.json": Document(body=_json({}), content_type=JSON),
         "network_data.json": Document(body=_json(instance.network_data)),
         "vendor_data2.json": Document(body=_json({}), content_type=JSON),
     }
@@ -114,7 +112,6 @@ def _meta_data(instance: Instance) -> dict[str, Any]:
 
 
 def _ec2(instance: Instance, parts: list[str], client: str) -> Document | None:
-    address = instance.local_ipv4 or client
     meta_data: Tree = {
         "ami-id": "ami-00000001",
         "ami-launch-index": "0",
@@ -125,7 +122,7 @@ def _ec2(instance: Instance, parts: list[str], client: str) -> Document | None:
         "instance-id": instance.ec2_id or "i-" + instance.instance_id[:8],
         "instance-type": "m1.small",
         "local-hostname": instance.hostname,
-        "local-ipv4": address,
+        "local-ipv4": client,
         "placement": {"availability-zone": "nova"},
         "public-hostname": instance.hostname,
         "public-ipv4": "",
