@@ -90,20 +90,6 @@ def test_a_service_without_a_document_is_given_up(
         assert hosts == [IPV4, IPV6] * tries
 
 
-def test_interfaces_with_hardware_below_are_asked_first(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("br0", "eth0", "eth1"):
-        folder = machine.nic(f"virtual/net/{name}")
-        if name != "br0":
-            (folder / "device").mkdir()
-    order = [IPV4, *(IPV6[:-4] + name for name in ("eth0", "eth1", "br0"))]
-    answers: dict[str, list[Any]] = {host: [OSError()] for host in order[:-1]}
-    hosts, ask = asked(machine, monkeypatch, answers | {order[-1]: [200]})
-    assert ask() == RAW
-    assert hosts == order
-
-
 def test_a_deadline_bounds_all_requests_and_pauses(
     one_nic: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

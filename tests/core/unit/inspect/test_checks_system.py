@@ -424,21 +424,19 @@ def test_program_that_cannot_be_used_or_was_upgraded() -> None:
 
 
 def test_process_that_does_not_answer_or_has_privileges() -> None:
-    log = "journalctl -u dfmeta-agent"
-    runs_as = "it has to run as user nobody"
-    for engine, text in (
-        (EngineFacts(fault="it ended at its start"), "no haproxy runs: it ended at its start"),
-        (replace(ENGINE, fault="no answer"), "(pid 7) does not answer dfmeta-agent: no answer"),
-        (replace(ENGINE, failed_replacement="it ended"), "has not started: it ended"),
-    ):
-        expect([(process(engine, None), WRONG, text, log)])
-    for child, text in (
-        (replace(CHILD, user="root", uid=0), "user root with no capability"),
-        (replace(CHILD, capabilities=1 << 12), "user nobody with capabilities 0x1000"),
-        (replace(CHILD, user="daemon", uid=1), "user daemon with no capability"),
-    ):
-        expect([(process(child=child), WRONG, text), (process(child=child), WRONG, runs_as)])
     own = replace(CHILD, user="dfmeta", uid=900)
+    ended = EngineFacts(fault="it ended at its start")
+    mute, failed = replace(ENGINE, fault="no answer"), replace(ENGINE, failed_replacement="ended")
+    for found, text in (
+        (process(ended, None), "no haproxy runs: it ended at its start"),
+        (process(EngineFacts(), None), "no haproxy runs: dfmeta-agent is about to start it"),
+        (process(mute, None), "(pid 7) does not answer dfmeta-agent: no answer"),
+        (process(failed, None), "has not started: ended"),
+        (process(child=replace(CHILD, user="root", uid=0)), "user root with no capability"),
+        (process(child=replace(CHILD, capabilities=1 << 12)), "with capabilities 0x1000"),
+        (process(child=replace(CHILD, user="daemon", uid=1)), "it has to run as user nobody"),
+    ):
+        expect([(found, WRONG, text)])
     expect(
         [
             (process(child=own, wanted=""), OK, ""),  # The daemon is not root.

@@ -94,35 +94,26 @@ def test_nothing_is_judged_without_knowledge_but_what_is_never_ours() -> None:
     assert [row.table for row in rows] == ["classification", "9"]
 
 
-def test_a_flow_is_listed_with_its_port_its_key_and_its_address() -> None:
-    rows = {
-        row.purpose: row
-        for row in entries(map(seen, wanted_flows([PORT], TAP)), None, layout=LAYOUT)
-    }
-    for purpose in ("address", "reply"):
-        assert (rows[purpose].ofport, rows[purpose].key) == (1, "128.0.0.1")
-        assert rows[purpose].address == "10.0.0.5"
-    assert (rows["syn"].ofport, rows["syn"].key, rows["syn"].address) == (1, "", "")
-    assert (rows["from-tap"].ofport, rows["service-drop"].ofport) == (9, None)
-    assert (rows["syn"].packets, rows["syn"].bytes) == (7, 420)
-
-
-def test_flows_of_ipv6_are_told_by_address_service_and_version() -> None:
+def test_flows_are_told_by_port_key_address_service_and_version() -> None:
     rows = entries(map(seen, wanted_flows([PORT6], TAP6)), None, layout=LAYOUT)
-    of6 = {row.purpose: row for row in rows if row.family == 6}
-    key = "fd00:a9fe:a9fe:a9fe:1::1"
+    of4, of6 = ({row.purpose: row for row in rows if row.family == one} for one in (4, 6))
+    key, key6 = "128.0.0.1", "fd00:a9fe:a9fe:a9fe:1::1"
     for purpose in ("address", "reply"):
+        row = of4[purpose]
+        assert (row.ofport, row.key, row.address) == (1, key, "10.0.0.5")
         row = of6[purpose]
-        assert (row.ofport, row.key, row.address) == (1, key, str(ADDRESS6.ip))
+        assert (row.ofport, row.key, row.address) == (1, key6, str(ADDRESS6.ip))
         assert row.service == str(ADDRESS6.service)
-    assert (of6["key-nd"].ofport, of6["key-nd"].key, of6["key-nd"].address) == (1, key, "")
+    assert (of6["key-nd"].ofport, of6["key-nd"].key, of6["key-nd"].address) == (1, key6, "")
     assert of6["guest-dad"].ofport is None
     for purpose in ("guest-syn", "guest-http", "guest-fragment", "guest-nd", "service-nd"):
         services = [row.service for row in rows if (row.purpose, row.family) == (purpose, 6)]
         assert sorted(services) == sorted(TAP6.guest_ip6)
     assert {row.table for row in rows} == {table.name for table in TABLES.values()}
-    (syn,) = [row for row in rows if (row.purpose, row.family) == ("guest-syn", 4)]
-    assert (syn.ofport, syn.service) == (1, TAP6.guest_ip)
+    syn = of4["guest-syn"]
+    assert (syn.ofport, syn.service, syn.packets, syn.bytes) == (1, TAP6.guest_ip, 7, 420)
+    (from_tap,) = [row for row in rows if row.purpose == "from-tap"]
+    assert from_tap.ofport == 9
 
 
 def test_a_key_is_read_with_the_hosts_own_prefix() -> None:
