@@ -161,16 +161,16 @@ def test_secrets_are_in_memory_and_not_among_the_words_of_the_command(
 def test_process_is_ready_when_it_answers_and_takes_several_hosts_for_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    started = Started(monkeypatch, "several hosts", None, "info", "\n")
-    started.process.wait_ready()
     names = server_names(PLANS["several hosts"])
-    assert started.commands == [
-        *("show info", "show info"),
-        ";".join(f"set server {name} health down" for name in names),
-    ]
-    alone = Started(monkeypatch, "plain", "info")
-    alone.process.wait_ready()
-    assert alone.commands == ["show info"]
+    down = ";".join(f"set server {name} health down" for name in names)
+    for plan, answers, commands in (
+        ("several hosts", (None, "info", "\n"), ["show info", "show info", down]),
+        ("plain", ("info",), ["show info"]),
+    ):
+        started = Started(monkeypatch, plan, *answers)
+        started.process.wait_ready()
+        assert started.commands == commands
+        started.process.close()
     mute, begun = Started(monkeypatch, "plain"), clock.now()
     with pytest.raises(HaproxyError, match="did not answer within 10 s"):
         mute.process.wait_ready()
@@ -178,8 +178,7 @@ def test_process_is_ready_when_it_answers_and_takes_several_hosts_for_down(
     mute.status = 1
     with pytest.raises(HaproxyError, match="ended at its start with status 1"):
         mute.process.wait_ready()
-    for one in (started, alone, mute):
-        one.process.close()
+    mute.process.close()
 
 
 @pytest.mark.parametrize("fails", ["memfd_create", "pipe", "Popen"])

@@ -180,18 +180,14 @@ def test_host_without_a_name_is_not_asked_over_tls(
     conf: Conf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(green_socket, "getaddrinfo", resolver("192.0.2.1"))
-    plan = haproxy.plan(
-        conf(
-            DEFAULT__nova_metadata_protocol="https",
-            DEFAULT__nova_metadata_insecure=True,
-            DEFAULT__nova_metadata_host="192.0.2.1, nova.example, ::1",
-        ),
-        "",
-    )
+    options = {
+        "DEFAULT__nova_metadata_protocol": "https",
+        "DEFAULT__nova_metadata_insecure": True,
+        "DEFAULT__nova_metadata_host": "192.0.2.1, nova.example, ::1",
+    }
+    plan = haproxy.plan(conf(**options), "")
     assert [one.host for one in plan.servers] == ["nova.example"]
-    assert plan.tls
-    assert plan.insecure
-    assert plan.several
+    assert (plan.tls, plan.insecure, plan.several) == (True, True, True)
 
 
 def test_files_for_tls_are_read_once(conf: Conf, authority: Authority, tmp_path: Path) -> None:

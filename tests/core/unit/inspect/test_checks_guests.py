@@ -207,7 +207,6 @@ def test_the_bits_are_openflows() -> None:
 def test_bits_that_cut_a_port_off_have_a_cause_and_a_remedy() -> None:
     for bits, cause, remedy in (
         (PortBits(PORT_DOWN, LINK_DOWN, MAC), DOWN, f"`{MODIFY} up`, or `ip link set tap1 up`"),
-        (PortBits(0, LINK_DOWN, MAC), NO_LINK, "start the guest"),
         (PortBits(NO_RECV, ofp.OFPPS_LIVE, MAC), IN, f"`{MODIFY} receive`"),
         (PortBits(NO_FWD, ofp.OFPPS_LIVE, MAC), OUT, f"`{MODIFY} forward`"),
         (
@@ -267,16 +266,13 @@ def test_value_of_the_operator_names_a_port_before_one_that_a_guest_chose() -> N
         ((PORT, namesake), "tap1", (PORT,)),
         ((PORT, namesake), "TAP1", ()),
         ((replace(PORT, mac=""),), "web", ()),
-        ((PORT, OTHER), "tap1", (PORT,)),
         ((PORT, OTHER), "a-port", (PORT,)),
         ((PORT, OTHER), INSTANCE.upper(), (PORT, OTHER)),
         ((replace(PORT, instance="", iface_id=""),), "", ()),
-        ((PORT6, other), str(ADDRESS6.ip), (PORT6,)),
         ((PORT6, other), "FE80::F816:3EFF:FE00:1", (PORT6,)),
         ((PORT6, other), "fe80:0:0:0:f816:3eff:fe00:0001", (PORT6,)),
         ((PORT6, other), f"{ADDRESS6.ip}%eth0", (PORT6,)),
         ((PORT, other), str(ADDRESS6.ip), ()),
-        ((PORT6,), "fe80::f816:3eff:fe00:2", ()),
     ):
         assert which.named(ports, text) == expected, text
     assert which.named([PORT, replace(other, instance_name="web1")], "web1")[0].name == "tap2"

@@ -159,20 +159,15 @@ def test_a_look_at_a_database_makes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_database_without_a_schema_or_none_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "a?b%20.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE other (a)")
-        connection.commit()
     assert look(f"sqlite:///{tmp_path}/none.db").there is False
-    other = tmp_path / "other.db"
-    path.rename(other)
-    assert look(f"sqlite:///{other}").revision is None
-    with closing(sqlite3.connect(other)) as connection:
-        connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
-        connection.commit()
-    assert look(f"sqlite:///{other}").revision is None
-    other.write_text("nothing of the sort " * 100)
-    assert look(f"sqlite:///{other}").cause == "file is not a database"
+    path = tmp_path / "other.db"
+    for table in ("other (a)", "alembic_version (version_num TEXT)"):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"CREATE TABLE {table}")
+            connection.commit()
+        assert look(f"sqlite:///{path}").revision is None
+    path.write_text("nothing of the sort " * 100)
+    assert look(f"sqlite:///{path}").cause == "file is not a database"
     assert look(f"sqlite:///{tmp_path}").cause == "it is not a regular file"
 
 
