@@ -50,7 +50,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker: a module that takes long begins before the others, which end with it."""
     config.addinivalue_line("markers", "early: begins before the others")
-    config.addinivalue_line("markers", "installed: starts each program as it is installed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,8 +3,8 @@
 # later, as root.
 #
 #   tools/setup.sh             the common requirements
-#   tools/setup.sh --neutron   also Neutron's Open vSwitch agent and Chromium, which some tests run,
-#                              and systemd, whose analyzer checks dfmeta's units; it starts nothing
+#   tools/setup.sh --neutron   also Neutron's Open vSwitch agent, which some tests run, and systemd,
+#                              whose analyzer checks dfmeta's units; it starts nothing
 #   tools/setup.sh --real      also QEMU, mmdebstrap and, where the release has it, user-mode Linux,
 #                              for the machines of tools/real
 #   tools/setup.sh --containers
@@ -323,22 +323,6 @@ neutron() {
     printf '%s\n' "$neutron" >"$home/stamp"
 }
 
-# Chromium, for the tests of the status page. Ubuntu's package would install a snap.
-browser() {
-    local home=$cache/browsers version
-    if [ "$(sed -n 's/^ID=//p' /etc/os-release)" != ubuntu ]; then
-        install chromium
-        return 0
-    fi
-    finish || exit 1 # playwright is one of the test tools
-    version=$("$venv/bin/playwright" --version)
-    [ "$(cat "$home/stamp" 2>/dev/null)" = "$version" ] && return 0
-    say "Installing Chromium in .cache/browsers, and the libraries that it needs"
-    PLAYWRIGHT_BROWSERS_PATH=$home quietly "$venv/bin/playwright" install --with-deps chromium ||
-        die "playwright install chromium failed, see above"
-    printf '%s\n' "$version" >"$home/stamp"
-}
-
 # unpack_programs FOLDER LAYOUT PACKAGE...: unpack packages, and install the libraries that they need.
 unpack_programs() {
     local home=$1 layout=$2 folder=$1.deb new=$1.new deb packages=()
@@ -375,7 +359,7 @@ containers() {
 user_mode_linux() {
     if [ "$(cat "$cache/uml/layout" 2>/dev/null)" != "$uml_layout" ] &&
         ! with_lists apt-cache show user-mode-linux; then
-        say "This release has no user-mode-linux: tools/test uses QEMU"
+        say "This release has no user-mode-linux: tools/real uses QEMU"
         return 0
     fi
     unpack_programs "$cache/uml" "$uml_layout" user-mode-linux
@@ -410,7 +394,6 @@ for part; do
     case $part in
     --neutron)
         install libseccomp2 systemd
-        browser
         ;;
     --real)
         install debian-archive-keyring e2fsprogs mmdebstrap openssh-client qemu-system-x86 qemu-utils

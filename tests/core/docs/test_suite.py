@@ -16,7 +16,7 @@ PROMPT: Mapping[str, str] = {
     "tests/host/ovs/test_meta_rows.py": "the daemon asks again every two seconds",
     "tests/host/e2e/test_identity.py": "a source with a limit of its own",
     "tests/host/e2e/test_start.py": "a source with a limit of its own",
-    "tests/host/guest/test_service.py": "a server that never ends its answer",
+    "tests/host/guest/test_programs.py": "a server that never ends its answer",
     "tests/host/haproxy/test_haproxy_process.py": "a haproxy that hangs",
     "tests/host/selftest/test_tidy.py": "the wait itself",
 }
