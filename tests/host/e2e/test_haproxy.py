@@ -169,6 +169,32 @@ def test_an_answer_does_not_leave_to_another_guest_of_the_port(
         assert answer == b""
 
 
+def doctor(agent: Agent) -> dict[str, dict[str, str]]:
+    """Check → line of doctor, for those of haproxy."""
+    done = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
+    assert SECRET not in done.stdout
+    found = [line for line in json.loads(done.stdout) if line["check"].startswith("haproxy")]
+    return {line["check"]: line for line in found}
+
+
+def test_doctor_and_the_report_name_the_program_the_process_and_the_map(
+    agent: Agent, guest: Guest
+) -> None:
+    process = pid(agent)
+    texts = {check: line["text"] for check, line in doctor(agent).items()}
+    assert re.fullmatch(rf"haproxy [0-9]\S+, {HAPROXY}", texts["haproxy"])
+    assert f"haproxy (pid {process}) runs as user nobody without" in texts["haproxy-process"]
+    assert re.match(r"[0-9]+ of [0-9]+ files", texts["haproxy-files"])
+    assert re.match(r"guests have [0-9]+ of 4096 connections", texts["haproxy-connections"])
+    assert re.search("has the [1-9][0-9]* addresses", texts["haproxy-map"])
+    answer = agent.admin("/haproxy")
+    report = answer.json()
+    assert report["pid"] == process
+    assert report["map"]["entries"] >= 1
+    for secret in (SECRET, guest.instance_id, guest.ids.project_id, guest.ip):
+        assert str(secret) not in answer.text
+
+
 def test_a_haproxy_that_is_killed_is_there_again(agent: Agent, guest: Guest) -> None:
     process = pid(agent)
     batch = guest.start_many(300, path=META_DATA)
@@ -194,29 +220,3 @@ def test_guests_are_served_during_restarts_of_the_switch(
         wait_for(agent.ready, "the daemon")
         asks_own(guest)
         assert pids(agent) == [process], program
-
-
-def doctor(agent: Agent) -> dict[str, dict[str, str]]:
-    """Check → line of doctor, for those of haproxy."""
-    done = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
-    assert SECRET not in done.stdout
-    found = [line for line in json.loads(done.stdout) if line["check"].startswith("haproxy")]
-    return {line["check"]: line for line in found}
-
-
-def test_doctor_and_the_report_name_the_program_the_process_and_the_map(
-    agent: Agent, guest: Guest
-) -> None:
-    process = pid(agent)
-    texts = {check: line["text"] for check, line in doctor(agent).items()}
-    assert re.fullmatch(rf"haproxy [0-9]\S+, {HAPROXY}", texts["haproxy"])
-    assert f"haproxy (pid {process}) runs as user nobody without" in texts["haproxy-process"]
-    assert re.match(r"[0-9]+ of [0-9]+ files", texts["haproxy-files"])
-    assert re.match(r"guests have [0-9]+ of 4096 connections", texts["haproxy-connections"])
-    assert re.search("has the [1-9][0-9]* addresses", texts["haproxy-map"])
-    answer = agent.admin("/haproxy")
-    report = answer.json()
-    assert report["pid"] == process
-    assert report["map"]["entries"] >= 1
-    for secret in (SECRET, guest.instance_id, guest.ids.project_id, guest.ip):
-        assert str(secret) not in answer.text
