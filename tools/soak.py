@@ -35,8 +35,7 @@ WITH_ANOTHER = tuple(
 )
 """Tests of identity and faults, which hold with each engine, scheme and number of workers."""
 OF_HAPROXY = tuple(
-    f"{E2E}/test_{name}.py"
-    for name in ("haproxy", "http_strict", "nova", "nova_away", "nova_tls", "start")
+    f"{E2E}/test_{name}.py" for name in ("haproxy", "http_strict", "nova", "nova_tls", "start")
 )
 NOT_WITH_HAPROXY = "not tap and not cleanup"
 """Left out with haproxy: the daemon's own reading of a device."""
