@@ -50,6 +50,7 @@ def write(path: Path) -> Write:
     """Write the file's text, its mode 0600 unless it is said."""
 
     def write(text: str, mode: int = 0o600) -> Path:
+        path.unlink(missing_ok=True)
         path.write_text(text)
         path.chmod(mode)
         return path
