@@ -268,3 +268,12 @@ def test_changes_while_the_flows_are_counted_are_not_missing(rig: Rig) -> None:
     let_hub_run()
     rig.switch.speak()
     assert looks.wait()
+
+
+def test_right_flows_are_not_compared_at_each_check(reconciled: Rig) -> None:
+    def comparisons() -> float:
+        return sum(one.value for one in metrics.RECONCILES.collect()[0].samples)
+
+    before = comparisons()
+    eventlet.sleep(20 * driver_module.CHECK_INTERVAL)
+    assert comparisons() == before

@@ -244,6 +244,15 @@ def test_a_number_of_the_host_is_kept_for_the_same_guest_alone(tmp_path: Path) -
         assert mine == {2, 3} if instance == INSTANCE else not mine & {2, 3}
 
 
+def test_unchanged_state_is_not_written_again(tmp_path: Path) -> None:
+    file = StateFile(tmp_path)
+    written = []
+    for state in (State(port=1), State(port=1), State(port=2)):
+        file.save(state)
+        written.append((tmp_path / FILE).stat().st_ino)
+    assert written[0] == written[1] != written[2]
+
+
 @pytest.fixture
 def ovsdb(tmp_path: Path) -> str:
     return f"unix:{tmp_path}/db.sock"
