@@ -1,12 +1,16 @@
 """Fixtures of all tiers; they start nothing until a test asks for it."""
 
 import gc
+import os
 from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.harness.examples import FIXED, USUAL, examples
+
+# Hundreds of programs start: none is to compile again what it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Their assertions, too, show what they compared.
 pytest.register_assert_rewrite("tests.core", "tests.host", "tests.soak")

@@ -246,6 +246,8 @@ def main(arguments: Sequence[str]) -> int:
     # Nothing of this machine decides: programs, language, time zone and home.
     os.environ["PATH"] = f"{ROOT}/.venv/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
     os.environ |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    # Each process of pytest imports what the first one has compiled.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     outcome = Outcome()
     try:
         if not arguments:
