@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -11,6 +12,9 @@ from tests.harness.examples import FIXED, USUAL, examples
 
 # Hundreds of programs start: none is to compile again what it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell without job control starts its background with SIGINT ignored; programs inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Their assertions, too, show what they compared.
 pytest.register_assert_rewrite("tests.core", "tests.host", "tests.soak")

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -59,12 +61,13 @@ def test_neither():
 """
 
 
-def start(folder: Path, module: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Run pytest on a module of its own, as tools/test does."""
+@contextmanager
+def start(folder: Path, module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run pytest on a module of its own, as tools/test does; it ends with the test."""
     (folder / "test_it.py").write_text(module)
     options = ["--failures", str(folder / "failures"), "-c", "/dev/null", "--rootdir", str(folder)]
     options += ["-p", "xdist", *arguments, str(folder / "test_it.py")]
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "tests.harness.failures", *options],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
@@ -73,7 +76,11 @@ def start(folder: Path, module: str, *arguments: str) -> subprocess.Popen[bytes]
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
         },
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def failed(folder: Path) -> dict[str, str]:
