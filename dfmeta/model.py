@@ -349,6 +349,8 @@ class Answer:
     hops: int = 0
     """Hop limit of the answer and of all that follows it on the connection, from 1 to 255; 0: the
     system's. With 1, no router passes the answer on (RFC 791, 3.1; RFC 8200, 3)."""
+    known: bool = True
+    """False: it is a 404 because the backend has no record of the guest, whatever the path."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import eventlet
@@ -264,12 +264,13 @@ class Application:
             spent.asked += clock.now() - begun
         if refusal is not None:
             spent.backend = access.OURSELVES
-            known = view.http_tokens is not None or request.method != "PUT"
-            if known and refusal.status >= 400:
+            if not refusal.known:
+                spent.reason = REASONS["absent"]
+            elif refusal.status >= 400:
                 access.refuse("token")
                 spent.reason = REASONS["token"]
             return refusal
-        spent.reason = self.remark(claim, answer.status)
+        spent.reason = self.remark(claim, answer.status) if answer.known else REASONS["absent"]
         return answer
 
     def remark(self, claim: Claim, status: int) -> str:
@@ -295,7 +296,7 @@ class Application:
         if said is None:
             # A PUT on any other path was refused before.
             if request.method == "PUT":
-                return _text(404)
+                return replace(_text(404), known=False)
         else:
             own = self._settings.http_tokens_of.get(identity.instance_id.lower())
             mode = own or (TokenMode(said) if said else mode)

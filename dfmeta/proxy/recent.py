@@ -18,6 +18,7 @@ from dfmeta.model import Caller, Endpoint
 from dfmeta.proxy.tokens import is_token_path
 from dfmeta.registry import Claim
 from dfmeta.runtime import clock
+from dfmeta.store.guest.paths import split_path
 
 CLASSES: Final = ("2xx", "3xx", "4xx", "5xx", "closed")
 """Classes of a status (RFC 9110, 15), and the class of requests closed without an answer."""
@@ -29,8 +30,8 @@ PORTS: Final = 8192
 """Guests that are remembered; the guest whose last request is oldest is forgotten first."""
 REASON_MAX: Final = 240
 """Characters of a reason."""
-_HARMLESS: Final = frozenset({404, 405, 409})
-"""A missing document, a method that cloud-init only tries, a password that is set already."""
+_HARMLESS: Final = frozenset({405, 409})
+"""A method that cloud-init only tries, a password that is set already."""
 _OK: Final = 200
 _NOT_FOUND: Final = 404
 _BAD_REQUEST: Final = 400
@@ -39,6 +40,7 @@ REASONS: Final[Mapping[str, str]] = {
     "absent": "not found: the backend has no record of this guest, or has it with another project",
     "body": "its body is larger than body_max",
     "body_timeout": "its body was not complete within body_timeout",
+    "document": "not found: the guest's record has no document of that path",
     "chunks": "its body has more chunks than body_max allows",
     "defect": "an error in dfmeta: report it with the traceback in the log",
     "forwarded": "a proxy forwarded it, and refuse_forwarded is set",
@@ -70,11 +72,12 @@ OWN: Final = frozenset(
 )
 """Those of :data:`REASONS` that are a fault of the guest's request: no guest counts as failing
 because of them."""
-RULES: Final = frozenset({"absent", "forwarded", "forwarded_for", "rate", "token"})
+RULES: Final = frozenset({"document", "forwarded", "forwarded_for", "rate", "token"})
 """Those that a working guest may meet as well: a guest counts as failing because of them only while
 it has never been given anything."""
 _CODES: Final[Mapping[str, str]] = {text: code for code, text in REASONS.items()}
 
+_EC2_VERSIONS: Final = frozenset({"latest", "2009-04-04"})
 _PATHS: Final = {
     "openstack": "openstack",
     "nocloud": "nocloud",
@@ -127,15 +130,16 @@ class Asked:
     well_at: float = 0.0
     """Time of the last successful request (2xx, 3xx). A token does not count, nor does the list of
     versions, which a backend returns to unknown guests as well."""
-    absent: Failure | None = None
-    """The last 404, which is a failure while no request has ever succeeded."""
+    missing: Failure | None = None
+    """The last 404 for a document that the guest's record does not have, which is a failure while
+    no request has ever succeeded."""
     kinds: dict[tuple[int, str, str], Failure] = field(default_factory=dict)
 
     def failures(self) -> list[Failure]:
         """Return its failures: those of the service first, in each group the latest first."""
         found = list(self.kinds.values())
-        if self.absent is not None and not self.well_at:
-            found.append(self.absent)
+        if self.missing is not None and not self.well_at:
+            found.append(self.missing)
         return sorted(found, key=lambda one: (not self.counts_as(one), -one.at))
 
     @property
@@ -148,9 +152,10 @@ class Asked:
         """Time at which the service first failed since the last success; 0: it did not.
 
         A bad token, a malformed request or too many requests are the guest's own fault, and
-        cloud-init tries many paths that are answered with 404: a guest that has had a success does
-        not fail because of them. A guest without any success fails because of a 404, or of a rule
-        that refuses its requests. Malformed requests never make a guest fail.
+        cloud-init tries many paths that its record does not have: a guest that has had a success
+        does not fail because of them. A guest without any success fails because of each 404, or of
+        a rule that refuses its requests. A guest without a record fails in any case. Malformed
+        requests never make a guest fail.
         """
         return min((one.since for one in self.failures() if self._fails(one)), default=0.0)
 
@@ -177,7 +182,8 @@ class Recent:
 
         :param status: :data:`CLOSED` if there was no answer.
         :param path: path from the guest; only its kind is kept.
-        :param reason: a text of dfmeta, or empty.
+        :param reason: a text of dfmeta, or empty. A 404 with another text than that of ``absent``
+            counts as ``document``.
         """
         now, one = self._clock(), self._of(claim.caller, claim.identity.incarnation)
         one.counts[_class(status)] += 1
@@ -185,9 +191,9 @@ class Recent:
         if 200 <= status < 400:
             if not _says_nothing(path):
                 one.well_at = now
-        elif status == _NOT_FOUND:
-            failure = Failure(now, status, kind_of(path), REASONS["absent"], since=now)
-            one.absent = _repeated(one.absent, failure, one.well_at)
+        elif status == _NOT_FOUND and reason != REASONS["absent"]:
+            failure = Failure(now, status, kind_of(path), REASONS["document"], since=now)
+            one.missing = _repeated(one.missing, failure, one.well_at)
         elif status not in _HARMLESS:
             _add(one, Failure(now, status, kind_of(path), reason[:REASON_MAX], since=now))
 
@@ -230,7 +236,7 @@ class Recent:
                 one.incarnation,
                 one.counts,
                 [one.last_at, one.last_status, one.well_at],
-                None if one.absent is None else _row(one.absent),
+                None if one.missing is None else _row(one.missing),
                 [_row(failure) for failure in one.kinds.values()],
             ]
             for caller, one in taken.items()
@@ -242,7 +248,7 @@ class Recent:
         :param current: return the present incarnation of an endpoint; numbers of another
             incarnation are dropped.
         """
-        for (ofport, vid), incarnation, counts, last, absent_row, rows in told:
+        for (ofport, vid), incarnation, counts, last, missing_row, rows in told:
             endpoint = Endpoint(ofport, vid)
             if current(endpoint) != incarnation:
                 continue
@@ -252,8 +258,8 @@ class Recent:
             if at >= one.last_at:
                 one.last_at, one.last_status = at, status
             one.well_at = max(one.well_at, well_at)
-            if absent_row is not None:
-                one.absent = _repeated(one.absent, Failure(*absent_row), one.well_at)
+            if missing_row is not None:
+                one.missing = _repeated(one.missing, Failure(*missing_row), one.well_at)
             for row in rows:
                 _add(one, Failure(*row))
 
@@ -283,6 +289,20 @@ def kind_of(path: str) -> str:
         # EC2's versions are dates, and 1.0.
         return "ec2"
     return _PATHS.get(first, "other")
+
+
+def is_of_every_instance(path: str) -> bool:
+    """Whether Nova has *path* for each instance, so that its 404 means that it has no such instance
+    in the project (``nova/api/metadata/handler.py`` gives both 404s the same body).
+
+    Trust: the path comes from the guest.
+    """
+    match split_path(path):
+        case ["openstack"] | ["openstack", "latest"] | ["openstack", "latest", "meta_data.json"]:
+            return True
+        case [version, *rest] if version in _EC2_VERSIONS:
+            return rest in ([], ["meta-data"], ["meta-data", "instance-id"])
+    return False
 
 
 def _class(status: int) -> int:

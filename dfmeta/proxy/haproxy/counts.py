@@ -31,7 +31,7 @@ from dfmeta.proxy.haproxy.config import (
 )
 from dfmeta.proxy.haproxy.entries import claim_token, read_port_token, read_token
 from dfmeta.proxy.haproxy.runtime import Rows, Runtime
-from dfmeta.proxy.recent import CLOSED, REASONS, RECENT
+from dfmeta.proxy.recent import CLOSED, REASONS, RECENT, is_of_every_instance
 from dfmeta.quiet import Seldom
 from dfmeta.registry import Claim, Registry
 from dfmeta.runtime import clock
@@ -60,6 +60,7 @@ _PORT: Final = "connections"
 _LINE: Final = re.compile(r"([0-9.]+|-) ([0-9]{3}) (\S+) (\S+) (\S*)")
 _UNREADABLE: Final = "<BADREQ>"
 """Instead of the path of a request that haproxy could not read."""
+_NOT_FOUND: Final = 404
 _LATE: Final = 408
 _CHANGED: Final = 500
 _AWAY: Final = 503
@@ -123,6 +124,8 @@ class Counts:
                 RECENT.answered(claim, CLOSED if closed else _AWAY, path, REASONS["timeout"])
         elif status >= _FAILED and claim is not None:
             reason = self._remark(claim, status) or f"nova answered {status}"
+            if status == _NOT_FOUND and is_of_every_instance(path):
+                reason = REASONS["absent"]
             RECENT.answered(claim, status, path, reason)
 
     def request(self, line: str) -> None:

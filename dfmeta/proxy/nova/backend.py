@@ -13,7 +13,7 @@ import re
 import string
 import urllib.parse
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import eventlet
 from eventlet.green import ssl
@@ -35,6 +35,7 @@ from dfmeta.proxy.nova.remedies import reach
 from dfmeta.proxy.nova.replies import Reply
 from dfmeta.proxy.nova.request import PRINTABLE, NovaSettings, nova_context, signed
 from dfmeta.proxy.nova.upstream import Exchange, Server
+from dfmeta.proxy.recent import is_of_every_instance
 from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ HOP_BY_HOP = frozenset(
 """Headers that are not forwarded (RFC 9110, 7.6.1)."""
 _OURS = frozenset({"content-type", "content-length", "date", "server"})
 _ENDS_HERE = HOP_BY_HOP | _OURS
+_NOT_FOUND = 404
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _REASONS: dict[type[BackendError], metrics.Retried] = {
     BackendUnreachableError: "unreachable",
@@ -135,7 +137,9 @@ class NovaBackend:
                     useless.add(server)
             else:
                 self._rests[server].succeeded()
-                return _answer(reply, head=request.method == "HEAD")
+                answer = _answer(reply, head=request.method == "HEAD")
+                known = answer.status != _NOT_FOUND or not is_of_every_instance(request.path)
+                return answer if known else replace(answer, known=False)
         raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
 
     def open(

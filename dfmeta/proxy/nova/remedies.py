@@ -93,6 +93,7 @@ NOVA: Final = "nova"
 _BRIEF: Final[Mapping[str, str]] = {
     "absent": "no record",
     "defect": "an error in dfmeta",
+    "document": "no such document",
     "forwarded": "a proxy forwarded it",
     "project": "its project is not known",
     "rate": "too many requests",
@@ -134,6 +135,13 @@ def of_guest(failure: Failure, backend: str, *, port: str, instance: str) -> str
             return (
                 f"`dfmeta store put {instance} --hostname <name>` adds a record; `dfmeta store "
                 "list` shows the existing records"
+            )
+        case "document" if backend == NOVA:
+            return f"`openstack server show {instance}` shows whether Nova has the instance"
+        case "document":
+            return (
+                f"`dfmeta store get {instance}` shows its record, without the document that the "
+                "guest asks for"
             )
         case "project":
             return (

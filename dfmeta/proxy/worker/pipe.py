@@ -234,4 +234,5 @@ def answer_of(message: Message) -> Answer:
         content_type=message["content_type"],
         headers=tuple((name, value) for name, value in message["headers"]),
         hops=message["hops"],
+        known=message["known"],
     )

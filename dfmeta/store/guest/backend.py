@@ -167,7 +167,10 @@ class StoreBackend:
                 found = self._set_password(record, request.body)
             else:
                 found = self._answers.answer(record, segments, request)
-        return found or dialects.not_found(segments, self._settings)
+        if found is not None:
+            return found
+        missing = dialects.not_found(segments, self._settings)
+        return missing if record is not None else replace(missing, known=False)
 
     def _need(self, path: str, identity: Identity) -> Need:
         """Return the parts of the instance's own record that the answer depends on."""

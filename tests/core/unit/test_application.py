@@ -588,7 +588,8 @@ def test_a_port_shows_how_its_guest_failed_and_why() -> None:
         (odd, "", 503, "it is odd. Mend it"),
         (Answer(403), "secrets differ", 403, "fake answered 403. secrets differ"),
         (Answer(429), "", 429, "fake answered 429"),
-        (Answer(404), "", 404, REASONS["absent"]),
+        (Answer(404), "", 404, REASONS["document"]),
+        (Answer(404, known=False), "", 404, REASONS["absent"]),
         (RuntimeError("a secret"), "", 500, REASONS["defect"]),
     ):
         world = World(timeout_answer="503")

@@ -239,6 +239,19 @@ def test_a_head_has_the_length_and_no_body(upstream: Upstream, backend: Any) -> 
         assert answer.headers == (("etag", "x"), ("content-length", "999"))
 
 
+def test_404_for_a_path_of_every_instance_is_an_unknown_instance(
+    upstream: Upstream, backend: Any
+) -> None:
+    asking = backend(upstream)
+    for status, path, known in (
+        (404, "/openstack/latest/meta_data.json", False),
+        (404, "/openstack/latest/user_data", True),
+        (403, "/openstack/latest/meta_data.json", True),
+    ):
+        saying(upstream, b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status)
+        assert ask(asking, GuestRequest("GET", path)).known == known, (status, path)
+
+
 def test_body_comes_byte_for_byte(upstream: Upstream, backend: Any) -> None:
     body = gzip.compress(bytes(range(256)) * 400, mtime=0)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=UTF-8\r\nContent-Encoding: gzip"

@@ -14,6 +14,7 @@ from dfmeta.proxy.recent import (
     REASONS,
     Asked,
     Recent,
+    is_of_every_instance,
     kind_of,
 )
 from dfmeta.registry import Claim
@@ -57,6 +58,43 @@ def test_requests_are_counted_by_class_with_the_last(world: World) -> None:
     assert (one.last_status, one.last_at) == (999, 1007)
 
 
+def test_guest_whose_record_is_gone_fails_after_its_successes(world: World) -> None:
+    for status, reason in ((200, ""), (404, "store answered 404"), (404, REASONS["absent"])):
+        world.note(status, reason=reason)
+    assert (world.of().failing, world.of().failing_since) == (True, 1003)
+    (failure,) = world.of().failures()
+    assert (failure.why, failure.times) == ("absent", 1)
+    world.note(200)
+    assert not world.of().failing
+
+
+def test_worker_tells_a_missing_record_from_a_missing_document(world: World) -> None:
+    for reason in (REASONS["absent"], "store answered 404"):
+        world.note(404, reason=reason)
+    daemon = Recent()
+    daemon.add(json.loads(json.dumps(world.recent.take())), lambda _endpoint: 1)
+    asked = daemon.of(HERE, 1)
+    assert asked is not None
+    assert {one.why for one in asked.failures()} == {"absent", "document"}
+
+
+def test_nova_has_some_paths_for_every_instance() -> None:
+    for path, expected in (
+        ("/openstack", True),
+        ("//openstack/latest/", True),
+        ("/openstack/latest/meta_data.json", True),
+        ("/openstack/latest/user_data", False),
+        ("/openstack/2099-01-01", False),
+        ("/latest/meta-data/", True),
+        ("/2009-04-04/meta-data/instance-id", True),
+        ("/latest/user-data", False),
+        ("/latest/meta-data/kernel-id", False),
+        ("/%zz", False),
+        ("-", False),
+    ):
+        assert is_of_every_instance(path) == expected, path
+
+
 @pytest.mark.parametrize("status", [404, 405, 409])
 def test_optional_request_of_cloud_init_is_no_failure(world: World, status: int) -> None:
     world.note(200)
@@ -69,7 +107,7 @@ def test_guest_without_any_success_fails(world: World) -> None:
     world.note(404, "/openstack")
     (failure,) = world.of().failures()
     assert (failure.status, failure.path, failure.times) == (404, "openstack", 2)
-    assert failure.reason == REASONS["absent"]
+    assert failure.reason == REASONS["document"]
     assert world.of().failing
     world.note(200)
     assert world.of().failures() == []

@@ -108,10 +108,16 @@ def failing(status: int, reason: str, *, backend: str = "store") -> dict[str, An
     return last
 
 
+ABSENT = REASONS["absent"]
+
+
 @pytest.mark.parametrize(
     ("status", "reason", "backend", "brief", "remedy"),
     [
-        (404, "", "store", "no record", f"`dfmeta store put {INSTANCE} --hostname <name>`"),
+        (404, ABSENT, "store", "no record", f"`dfmeta store put {INSTANCE} --hostname <name>`"),
+        (404, ABSENT, "nova", "Nova has no such instance", f"server show {INSTANCE} -c project_id"),
+        (404, "", "store", "no such document", f"`dfmeta store get {INSTANCE}`"),
+        (404, "", "nova", "no such document", f"`openstack server show {INSTANCE}`"),
         (403, "nova answered 403. x differs", "nova", "nova answered 403", "shared_secret"),
         (503, REASONS["project"], "nova", "its project is not", "Interface tap1 external_ids:"),
         (0, "n:8775: connection refused. Look", "nova", "n:8775: connection ", "the line nova"),

@@ -257,6 +257,11 @@ def test_a_guest_that_fails_is_named_until_the_remedy_has_it_served(
     assert len(agent.ctl("ports", "--failing").stdout.splitlines()) == 1
     assert re.search(r"  200, \d+ (s|min) ago$", agent.ctl("ports").stdout, re.MULTILINE)
 
+    agent.ctl("store", "delete", served.instance_id)
+    assert served.curl("/openstack/latest/user_data").status == 404
+    assert f"store put {served.instance_id} " in wrong(agent, "guests", "(no record)", served.port)
+    assert served.port in agent.ctl("ports", "--failing").stdout
+
 
 def test_a_daemon_that_hangs_or_has_ended_is_named(host: OpenvSwitch, agent: Agent) -> None:
     agent.signal(signal.SIGSTOP)

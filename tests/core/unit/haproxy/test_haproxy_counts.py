@@ -19,6 +19,7 @@ from dfmeta.registry import Claim, Registry
 from dfmeta.runtime import clock
 from tests.core.unit.haproxy.support import FakeRuntime
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, claim_of, port
+from tests.harness.tier import CLOCK
 
 HERE = Endpoint(13)
 PID, NEXT = 100, 101
@@ -48,6 +49,9 @@ class World:
         backend: str = NOVA_CLOSES,
     ) -> None:
         self.counts.failed(f"{self.claim} {status} {state} {backend} {path}")
+
+    def claims(self) -> Claim:
+        return claim_of(self.registry)
 
     def asked(self) -> Any:
         return RECENT.of(HERE, self.incarnation)
@@ -81,7 +85,7 @@ class Grown:
 
 
 FAILURES = [
-    (404, "--", [0, 0, 1, 0, 0], (404, "ec2", "absent")),
+    (404, "--", [0, 0, 1, 0, 0], (404, "ec2", "document")),
     (403, "--", [0, 0, 1, 0, 0], (403, "ec2", "")),
     (500, "--", [0, 0, 0, 1, 0], (500, "ec2", "")),
     (503, "SC", [0, 0, 0, 0, 1], (0, "ec2", "timeout")),
@@ -100,6 +104,16 @@ def test_failed_request_is_its_guests() -> None:
         assert asked.counts == counts, (status, state)
         faults = [(fault.status, fault.path, fault.why) for fault in asked.failures()]
         assert faults == [failure], (status, state)
+
+
+def test_instance_that_nova_has_no_more_is_a_failure_of_a_served_guest(world: World) -> None:
+    RECENT.take()
+    RECENT.answered(world.claims(), 200, "/openstack", "")
+    CLOCK.advance(1)
+    world.line(404)
+    assert not world.asked().failing
+    world.line(404, path="/openstack")
+    assert (world.asked().failing, world.asked().failures()[0].why) == (True, "absent")
 
 
 def test_request_that_nova_does_not_answer_is_counted_as_it_was_ended(

@@ -156,6 +156,19 @@ def test_a_path_that_is_not_listed_is_404() -> None:
 # Callers, methods and paths
 
 
+def test_missing_record_is_told_from_a_missing_document(repository: Repository, ask: Ask) -> None:
+    paths = ["/openstack", "/latest/user-data", "/none"]
+    assert [ask(path).known for path in paths] == [False] * 3
+    repository.put(INSTANCE, document=DOCUMENT)
+    assert [(answer.status, answer.known) for answer in map(ask, paths)] == [
+        (200, True),
+        (404, True),
+        (404, True),
+    ]
+    repository.delete(INSTANCE)
+    assert [ask(path).known for path in paths] == [False] * 3
+
+
 def test_the_instance_of_the_port_alone_decides(
     repository: Repository, identity: Identity, ask: Ask
 ) -> None:
