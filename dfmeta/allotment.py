@@ -173,9 +173,10 @@ class PerPort(Allotment):
         return min(free, key=lambda number: resting[number], default=None)
 
     def may_adopt(self, guest: Guest, number: int, address: GuestAddress) -> bool:
-        """See :class:`Allotment`."""
-        del address
-        return self.keys.key_of(guest.endpoint, number) not in self._host_addresses()
+        """See :class:`Allotment`. The number may be of another key scheme, which was configured in
+        the earlier run."""
+        fits = number in self.keys.slots(address.ip.version)
+        return fits and self.keys.key_of(guest.endpoint, number) not in self._host_addresses()
 
     def drop(self, guest: Guest, number: int) -> None:
         """See :class:`Allotment`."""

@@ -87,7 +87,8 @@ class Registry:
         self.keys: Keys = self.allotment.keys
         self._clock = clock
         self.version = 0
-        """Grows with every change that the state file remembers: of an identity or a slot."""
+        """Grows with each change to save: of an identity or a slot, but no eviction, which a guest
+        can cause without end."""
         self._changed: set[Endpoint] = set()
         self._states: Counter[PortState] = Counter()
         self._ports: dict[PortId, Port] = {}
@@ -194,9 +195,9 @@ class Registry:
         changed, self._changed = self._changed, set()
         return changed
 
-    def touch(self, endpoint: Endpoint) -> None:
-        """Mark *endpoint* as changed."""
-        self.version += 1
+    def touch(self, endpoint: Endpoint, *, save: bool = True) -> None:
+        """Mark *endpoint* as changed; *save*: which is a reason to write the state file."""
+        self.version += save
         self._changed.add(endpoint)
         self._show(endpoint)
 
@@ -290,15 +291,14 @@ class Registry:
                 slot.last_used = now
                 return Learned(known, new=False, epoch=slot.epoch)
         displaced = None
-        version = address.ip.version
-        number = self.allotment.pick(guest, version)
+        number = self.allotment.pick(guest, address.ip.version)
         if number is None:
             self._look(endpoint)
-            number = guest.longest_idle(self.keys.slots(version), now)
+            number = guest.longest_idle(self.keys.slots(address.ip.version), now)
             if number is None or not guest.may_displace(now):
                 return None
             displaced = guest.slots[number].address
-        self.touch(endpoint)
+        self.touch(endpoint, save=displaced is None)
         epoch = next(self._epochs)
         guest.slots[number] = Slot(address, epoch, now, expected_until=now + EXPECTED)
         self.allotment.take(guest, number)
@@ -337,12 +337,17 @@ class Registry:
 
     def adopt(self, endpoint: Endpoint, number: int, address: GuestAddress, now: float) -> bool:
         """Adopt an address found in the switch's flows; return False if the slot is not free."""
+        if not (adopted := self.restore(endpoint, number, address, now)):
+            self.mistrust(endpoint, number)
+        return adopted
+
+    def restore(self, endpoint: Endpoint, number: int, address: GuestAddress, now: float) -> bool:
+        """Give an address the slot of an earlier run again; return False if it is not free."""
         guest = self._guests.get(endpoint)
         slots = guest.slots if guest is not None else {}
         taken = number in slots or any(slot.address == address for slot in slots.values())
         known = guest is not None and guest.admits(address) and not taken
         if guest is None or not known or not self.allotment.may_adopt(guest, number, address):
-            self.mistrust(endpoint, number)
             return False
         self.touch(endpoint)
         guest.slots[number] = Slot(address, next(self._epochs), now)

@@ -1,7 +1,10 @@
-"""State that outlives the daemon: a small file in state_path, replaced as a whole.
+"""State that outlives the daemon: a file in state_path, replaced as a whole.
 
-The file only saves work: if it is missing or unreadable, each address costs a packet-in, but no
-answer is wrong.
+If it is missing or unreadable, no answer is wrong, but each address costs a packet-in, and the
+connections of an address whose flows are gone as well have to be made again.
+
+Trust: only dfmeta's own user can write the file. Addresses in it are a guest's; each is checked for
+its form, and used only for the guest that it was saved for.
 """
 
 from __future__ import annotations
@@ -11,19 +14,21 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from ipaddress import IPv4Address, IPv6Address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dfmeta.exceptions import StartError
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, GuestAddress
 
 LOG = logging.getLogger(__name__)
 
 FILE = "state.json"
 VERSION = 1
+_MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.ASCII)
 UNREADABLE = (
     OSError,
     ValueError,
@@ -42,8 +47,9 @@ class Holder:
 
     port_id: str
     instance_id: str
-    slots: tuple[int, ...] = ()
-    """Slots whose keys the guest has used."""
+    slots: Mapping[int, GuestAddress | None] = field(default_factory=dict)
+    """Slot whose key the guest has used → the address that has it; None: saved by a version that
+    did not save addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +196,7 @@ class StateFile:
             if entry is None:
                 texts.pop(endpoint, None)
             else:
-                plain = asdict(entry) if isinstance(entry, Holder) else entry
+                plain = _plain(entry) if isinstance(entry, Holder) else entry
                 texts[endpoint] = f'"{_name(endpoint)}": {json.dumps(plain)}'
             give_way()
 
@@ -213,7 +219,7 @@ def read_state(folder: Path) -> State:
         listener=int(raw["listener"]),
         holders={
             _endpoint(name): Holder(
-                str(one["port_id"]), str(one["instance_id"]), tuple(map(int, one["slots"]))
+                str(one["port_id"]), str(one["instance_id"]), _slots(one["slots"])
             )
             for name, one in raw["holders"].items()
         },
@@ -227,6 +233,32 @@ def read_state(folder: Path) -> State:
         # State files of versions without such numbers lack the member.
         resting=[int(number) for number in raw.get("resting", ())],
     )
+
+
+def _plain(holder: Holder) -> dict[str, Any]:
+    """Return a holder in the form of the file: slot → MAC, IP and, for IPv6, the service."""
+    slots = {
+        number: [] if one is None else [one.mac, *map(str, filter(None, (one.ip, one.service)))]
+        for number, one in holder.slots.items()
+    }
+    return {"port_id": holder.port_id, "instance_id": holder.instance_id, "slots": slots}
+
+
+def _slots(raw: Any) -> dict[int, GuestAddress | None]:
+    """Parse the slots of a holder; state files of earlier versions have a list of numbers.
+
+    :raises UNREADABLE: one of these exceptions.
+    """
+    if isinstance(raw, list):
+        return dict.fromkeys(map(int, raw))
+    return {int(number): _address(*one) if one else None for number, one in raw.items()}
+
+
+def _address(mac: str, ip: str, service: str | None = None) -> GuestAddress:
+    at = ip_address(ip)
+    if not _MAC.fullmatch(mac) or (at.version == 6) != (service is not None):
+        raise ValueError(f"{mac!r}, {ip!r} and {service!r} are no address of a guest")
+    return GuestAddress(mac, at, None if service is None else IPv6Address(service))
 
 
 def _name(endpoint: Endpoint) -> str:

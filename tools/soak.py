@@ -21,17 +21,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = str(ROOT / ".venv/bin/python")
 E2E = "tests/host/e2e"
-WITH_ANOTHER = tuple(
-    f"{E2E}/test_{name}.py"
-    for name in (
-        "addresses",
-        "faults",
-        "hostile_packets",
-        "identity",
-        "tap",
-        "twins",
-        "unknown_ports",
-    )
+WITH_ANOTHER = (
+    *(
+        f"{E2E}/test_{name}.py"
+        for name in (
+            "addresses",
+            "faults",
+            "hostile_packets",
+            "identity",
+            "tap",
+            "twins",
+            "unknown_ports",
+        )
+    ),
+    "tests/soak/e2e/test_pairs_of_faults.py",
 )
 """Tests of identity and faults, which hold with each engine, scheme and number of workers."""
 OF_HAPROXY = tuple(

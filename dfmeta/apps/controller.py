@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import eventlet
@@ -17,6 +17,7 @@ from dfmeta.apps.meters import Memory, Meters
 from dfmeta.apps.numbers import Numbers
 from dfmeta.apps.plans import BR_INT_PLAN, BR_META_PLAN
 from dfmeta.apps.probe import Probe
+from dfmeta.apps.reconciler import Remembered
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import BR_META, Layout
 from dfmeta.flows.service import Tap
@@ -34,7 +35,7 @@ class Controller(Driver):
 
     :param hold_timeout: seconds that a SYN, and then its request, may wait in all.
     :param datapath_id: returns the bridge's datapath id from OVSDB, or None while it is not known.
-    :param adopts: see :class:`~dfmeta.apps.reconciler.Reconciler`.
+    :param adopts, remembered: see :class:`~dfmeta.apps.reconciler.Reconciler`.
     :param meters: see :class:`~dfmeta.apps.meters.Meters`.
     :param informed: see :class:`~dfmeta.apps.learner.Learner`.
     :param meta_bridge: name of the second bridge of ``identity_scheme = meta_ip``; empty: none.
@@ -52,6 +53,7 @@ class Controller(Driver):
         hold_timeout: float,
         datapath_id: Callable[[], int | None],
         adopts: Callable[[Endpoint], bool],
+        remembered: Callable[[], Iterable[Remembered]] = tuple,
         meters: Memory | None = None,
         informed: Callable[[], object] = lambda: None,
         meta_bridge: str = "",
@@ -71,6 +73,7 @@ class Controller(Driver):
             ),
             datapath_id=datapath_id,
             adopts=adopts,
+            remembered=remembered,
             reconciled=self._reconciled,
         )
         self.meta: MetaDriver | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import eventlet
@@ -14,7 +14,7 @@ from dfmeta import metrics
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.meters import Meters
 from dfmeta.apps.plans import Plan
-from dfmeta.apps.reconciler import Reconciler
+from dfmeta.apps.reconciler import Reconciler, Remembered
 from dfmeta.exceptions import DfmetaError
 from dfmeta.flows.pipeline import CONTROLLER_ID
 from dfmeta.model import Endpoint
@@ -37,7 +37,7 @@ class Driver:
     :param plan: the desired flows of the bridge.
     :param datapath_id: returns the bridge's datapath id from OVSDB, or None while it is not known.
         Any program on the host may connect to a TCP listener and pose as a switch.
-    :param adopts: see :class:`~dfmeta.apps.reconciler.Reconciler`.
+    :param adopts, remembered: see :class:`~dfmeta.apps.reconciler.Reconciler`.
     :param reconciled: called after each reconcile.
     """
 
@@ -53,6 +53,7 @@ class Driver:
         meters: Meters,
         datapath_id: Callable[[], int | None],
         adopts: Callable[[Endpoint], bool] = lambda _endpoint: False,
+        remembered: Callable[[], Iterable[Remembered]] = tuple,
         reconciled: Callable[[], object] = lambda: None,
     ) -> None:
         self.channel = channel
@@ -63,6 +64,7 @@ class Driver:
             plan=plan,
             meters=meters,
             adopts=adopts,
+            remembered=remembered,
             reconciled=reconciled,
             doubt=self.doubt,
         )

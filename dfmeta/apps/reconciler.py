@@ -55,7 +55,7 @@ from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.flows.reading import read_address, read_next_hop
 from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.hub import Turns
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, GuestAddress
 from dfmeta.registry import Registry
 from dfmeta.runtime import clock
 
@@ -70,6 +70,8 @@ RECONCILE_POLL = 0.002
 """Seconds between two checks whether a reconcile has finished."""
 
 ByKey = dict[Any, Flow]
+Remembered = tuple[Endpoint, int, GuestAddress]
+"""An address of the previous run: its endpoint and its slot."""
 Grouped = dict[Endpoint | None, list[DumpedFlow]]
 """Endpoint → its flows in a dump; None → flows that belong to no endpoint."""
 
@@ -92,6 +94,8 @@ class Reconciler:
     :param plan: the desired flows of the bridge.
     :param adopts: returns whether the addresses of an endpoint that are found on the switch at
         start may be kept: its port still has the instance for which they were installed.
+    :param remembered: returns the addresses of such endpoints in the state file, for those that the
+        switch has lost.
     :param reconciled: called after each reconcile, the first of which adopts those addresses.
     :param doubt: called when the switch has not confirmed a batch.
     """
@@ -104,6 +108,7 @@ class Reconciler:
         plan: Plan,
         meters: Meters,
         adopts: Callable[[Endpoint], bool],
+        remembered: Callable[[], Iterable[Remembered]] = tuple,
         reconciled: Callable[[], object] = lambda: None,
         doubt: Callable[[], object] = lambda: None,
     ) -> None:
@@ -115,9 +120,9 @@ class Reconciler:
         self._plan = plan
         self.confirmed = False
         """Whether the switch has confirmed all flows since the connection came up."""
-        self._adopts = adopts
+        self._adopts, self._remembered = adopts, remembered
         self.adopted = False
-        """Whether the addresses that an earlier run left on the switch have been adopted."""
+        """Whether the addresses of an earlier run have been adopted."""
         self._on_reconciled, self._on_doubt = reconciled, doubt
         self._fixed: ByKey = {}
         self._sent: dict[Endpoint, ByKey] = {}
@@ -237,6 +242,8 @@ class Reconciler:
             self._drops.meters(self.meters.dropped(self.channel))
             if not self.adopted:
                 self._adopt_addresses(found, wire, turns)
+                self._restore_addresses(wire, turns)
+                self.adopted = True
             count = self._send_differences(found, tap, wire=wire, turns=turns)
             self.confirmed = not self._doubted
             if sweep is not None and self.confirmed and self._removed:
@@ -461,9 +468,21 @@ class Reconciler:
                 self.registry.rest(endpoint, [number])
             if turns.give_way():
                 self._insist_on(wire)
-        self.adopted = True
         if kept:
             LOG.info("Kept %d addresses of guests from an earlier run", kept)
+
+    def _restore_addresses(self, wire: Wire, turns: Turns) -> None:
+        """Restore the addresses whose flows somebody has deleted while no daemon ran.
+
+        Their guests may have connections under way, and send no SYN that would teach an address.
+        """
+        restored = 0
+        for endpoint, number, address in self._remembered():
+            restored += self.registry.restore(endpoint, number, address, clock.now())
+            if turns.give_way():
+                self._insist_on(wire)
+        if restored:
+            LOG.info("Restored %d addresses of guests that the switch has lost", restored)
 
     def _adopt_next_hop(self, flow: Flow) -> None:
         """Keep the flow of a guest next hop that is not known yet, because Neutron does not answer.

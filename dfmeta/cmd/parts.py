@@ -78,6 +78,7 @@ class Parts:
             hold_timeout=group.hold_timeout,
             datapath_id=lambda: self.update.bridge.datapath_id if self.update.bridge else None,
             adopts=lambda endpoint: memory.adopts(endpoint, self.registry),
+            remembered=lambda: memory.addresses(self.registry),
             meters=memory.meters,
             informed=self._inform,
             meta_bridge=meta.bridge if meta is not None else "",

@@ -1,12 +1,14 @@
-"""The daemon's state for the next start: the guest, slots and meters of each port.
+"""The daemon's state for the next start: the guest, addresses and meters of each port.
 
-A start adopts the flows of a guest that is still on its port. The keys of a guest that has left
-rest, so that no other guest gets them too early.
+A start adopts the addresses of a guest that is still on its port: from the switch's flows, and from
+the state where the switch has lost them. The keys of a guest that has left rest, so that no other
+guest gets them too early.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +16,7 @@ from eventlet import tpool
 
 from dfmeta import hub
 from dfmeta.apps.meters import Meters
+from dfmeta.apps.reconciler import Remembered
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint
 from dfmeta.registry import Registry
@@ -22,7 +25,7 @@ from dfmeta.state import Holder, Listeners, State, StateFile
 
 SAVE: Final = 0.1
 """Minimum seconds between two savings of the state. After a daemon is killed, the next start adopts
-no addresses of ports that were not saved yet."""
+no addresses of ports that were not saved yet, and restores no address that was not."""
 SAVE_SHARE: Final = 0.05
 """Maximum share of the time that saving may take when there are many ports."""
 
@@ -57,6 +60,14 @@ class Memory:
             and holder is not None
             and (holder.port_id, holder.instance_id) == (identity.port_id, identity.instance_id)
         )
+
+    def addresses(self, registry: Registry) -> Iterator[Remembered]:
+        """Yield the addresses of the previous run whose guest is the same now."""
+        for endpoint, holder in self.state.holders.items():
+            if self.adopts(endpoint, registry):
+                for number, address in holder.slots.items():
+                    if address is not None:
+                        yield endpoint, number, address
 
     def rest_strangers(self, registry: Registry) -> None:
         """Make the keys rest that another guest of a port used at the end of the previous run, and
@@ -107,8 +118,8 @@ class Memory:
             self.state.holders.pop(endpoint, None)
         else:
             port, slots = held
-            holder = Holder(port.iface_id, port.instance_id, tuple(sorted(slots)))
-            self.state.holders[endpoint] = holder
+            addresses = {number: slots[number].address for number in sorted(slots)}
+            self.state.holders[endpoint] = Holder(port.iface_id, port.instance_id, addresses)
         for purpose, memory in self.meters.items():
             number = meters.known(endpoint, purpose)
             if number is None:

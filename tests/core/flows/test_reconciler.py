@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from ipaddress import ip_address
 
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
+from dfmeta.apps.reconciler import Remembered
 from dfmeta.flows.pipeline import (
     Layout,
     MetaPurpose,
@@ -17,7 +19,7 @@ from dfmeta.flows.pipeline import (
     purpose_of,
 )
 from dfmeta.flows.service import Tap
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, GuestAddress
 from tests.core.flows.frames import Frame, ends_of
 from tests.core.flows.world import (
     SERVICE6,
@@ -26,6 +28,8 @@ from tests.core.flows.world import (
     Host,
     Host6,
     World,
+    assert_is_an_answer,
+    assert_is_for_the_proxy,
     host,
     key_of,
     settle,
@@ -33,6 +37,7 @@ from tests.core.flows.world import (
 )
 from tests.flowsim import Switch
 
+ACK = 0x10
 OUTPUT = 0xC0FFEE
 IPV6 = 0x86DD, 0xFFFF
 
@@ -43,7 +48,7 @@ def world() -> Iterator[World]:
         yield one
 
 
-def picture(switch: Switch) -> tuple[object, object]:
+def picture(switch: Switch) -> tuple[set[tuple[int, int, int, int, bytes]], dict[int, object]]:
     """All flows and meters, without counters."""
     flows = {(one.table, one.priority, one.cookie, one.flags, one.raw) for one in switch.flows}
     return flows, dict(switch.meters)
@@ -91,6 +96,56 @@ def test_a_restarted_app_removes_the_addresses_of_an_instance_that_has_changed()
             settle()
             assert again.registry.slots(Endpoint(1))
             assert 0 not in again.registry.slots(Endpoint(1)), "the key of the guest before rests"
+
+
+def remembered(world: World) -> list[Remembered]:
+    """The addresses in the state file that *world* would leave."""
+    return [
+        (endpoint, number, slot.address)
+        for endpoint in world.registry.endpoints()
+        for number, slot in world.registry.slots(endpoint).items()
+    ]
+
+
+def lose_flows(world: World) -> None:
+    """Have somebody delete all flows and meters."""
+    world.switch.flows.clear()
+    world.switch.meters.clear()
+
+
+def test_flows_that_were_deleted_while_no_app_ran_are_restored_from_the_state() -> None:
+    with World(tap=TAP6) as world:
+        busy(world)
+        before, addresses = picture(world.switch)[0], remembered(world)
+        foreign = {one for one in before if not is_ours(one[2])}
+        lose_flows(world)
+        with world.restarted(remembered=lambda: addresses) as again:
+            assert picture(again.switch)[0] == before - foreign
+            assert remembered(again) == addresses
+
+
+def test_an_established_connection_goes_on_after_its_flows_were_deleted() -> None:
+    guest = Host(1)
+    with World() as world:
+        world.plug(1)
+        arrived = world.introduce(guest)
+        addresses = remembered(world)
+        lose_flows(world)
+        with world.restarted(remembered=lambda: addresses) as again:
+            (out,) = again.receive(1, guest.segment(flags=ACK))
+            assert_is_for_the_proxy(out, guest, key=key_of(1, 4), tap=TAP)
+            (answer,) = again.answered(arrived)
+            assert_is_an_answer(answer, guest)
+
+
+def test_the_address_on_the_switch_is_newer_than_the_remembered_one() -> None:
+    with World() as world:
+        world.plug(1)
+        world.introduce(Host(1))
+        former = GuestAddress(Host(1).mac, ip_address("10.0.0.99"))
+        present = remembered(world)
+        with world.restarted(remembered=lambda: [(Endpoint(1), 0, former)]) as again:
+            assert remembered(again) == present
 
 
 def test_ipv6_flows_go_with_the_hosts_ipv6_and_come_back_with_it() -> None:

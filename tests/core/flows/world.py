@@ -21,6 +21,7 @@ from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import MetadataApp
 from dfmeta.apps.meters import Memory, Meters
+from dfmeta.apps.reconciler import Remembered
 from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import METADATA_IP, METADATA_PORT, RATES, Layout
 from dfmeta.flows.service import Tap
@@ -198,6 +199,7 @@ class App:
         tap: Tap = TAP,
         layout: Layout | None = None,
         adopts: Callable[[Endpoint], bool] = lambda _endpoint: True,
+        remembered: Callable[[], Iterable[Remembered]] = tuple,
         meters: Memory | None = None,
     ) -> None:
         self.now = 100.0
@@ -209,6 +211,7 @@ class App:
             hold_timeout=10,
             datapath_id=lambda: None,
             adopts=adopts,
+            remembered=remembered,
             meters=meters,
             clock=lambda: self.now,
             pause=lambda _seconds: None,

@@ -408,6 +408,16 @@ def test_two_flows_with_one_number_leave_it_to_neither(host: Host) -> None:
     assert not host.registry.adopt(Endpoint(1), 5, address(), host.now), "as long as it rests"
 
 
+def test_a_remembered_number_that_another_guest_has_is_not_restored(host: Host) -> None:
+    for ofport in (1, 2):
+        host.plug(ofport)
+    assert host.registry.adopt(Endpoint(1), 5, address(), host.now)
+    claim = host.claim(5)
+    assert claim is not None
+    assert not host.registry.restore(Endpoint(2), 5, address(), host.now)
+    assert host.registry.holds(claim), "the guest that has it keeps it"
+
+
 def test_a_flow_of_another_endpoint_with_a_ports_first_number_makes_that_rest(host: Host) -> None:
     for ofport in (1, 2):
         host.plug(ofport, meta=ids(ofport + 4))

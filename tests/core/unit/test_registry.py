@@ -573,6 +573,21 @@ def test_ports_are_counted_by_their_state_as_they_come_change_and_go(registry: R
     assert counted() == {"dead": 1}
 
 
+def test_an_eviction_is_no_reason_to_write_the_state(registry: Registry) -> None:
+    for number in range(len(ADDRESSES)):
+        before = registry.version
+        found = registry.learn(HERE, ADDRESSES[number], 10.0 * number)
+        assert found is not None
+        assert (registry.version > before) == (found.displaced is None)
+    assert found.displaced is not None
+    assert registry.take_changed() == {HERE}
+
+
+def test_a_slot_of_another_key_scheme_is_not_restored(registry: Registry) -> None:
+    for number in (-1, 6, 8, 500):
+        assert not registry.restore(HERE, number, ADDRESSES[0], 0.0), number
+
+
 def test_changed_endpoints_are_reported_once(registry: Registry) -> None:
     registry.set_port(port(14, name="tap2"))
     assert registry.take_changed() == {Endpoint(13), Endpoint(14)}

@@ -285,6 +285,7 @@ class Ports(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         changed=st.booleans(),
+        lost=st.booleans(),
         odd=st.none()
         | st.builds(
             InFlow,
@@ -293,13 +294,20 @@ class Ports(RuleBasedStateMachine):
             st.integers(2, 6),
         ),
     )
-    def start_again(self, data: st.DataObject, changed: bool, odd: InFlow | None) -> None:
-        """Another guest may be at a port, and a flow on the switch that nobody understands."""
+    def start_again(
+        self, data: st.DataObject, changed: bool, lost: bool, odd: InFlow | None
+    ) -> None:
+        """Another guest may be at a port, the switch may have lost all flows, or have one that
+        nobody understands."""
         before = self.registry
         written = self.kept_by_a_restart()
         held = {one: before.holder(one) for one in before.endpoints()}
         holders = {
-            endpoint: Holder(one[0].iface_id, one[0].instance_id, tuple(one[1]))
+            endpoint: Holder(
+                one[0].iface_id,
+                one[0].instance_id,
+                {number: slot.address for number, slot in one[1].items()},
+            )
             for endpoint, one in held.items()
             if one is not None
         }
@@ -309,6 +317,8 @@ class Ports(RuleBasedStateMachine):
             row = data.draw(st.sampled_from(sorted(self.rows)))
             instance = data.draw(st.sampled_from([INSTANCE, OTHER_INSTANCE, ""]))
             self.rows[row] = replace(self.rows[row], instance_id=instance)
+        if lost:
+            self.flows = set()
         if odd is not None:
             self.flows = {one for one in self.flows if one[:2] != odd[:2]} | {odd}
         self.start()
@@ -320,6 +330,7 @@ class Ports(RuleBasedStateMachine):
         number, found = self.registry.allotment.begin_sweep(), set(self.flows)
         for flow in data.draw(st.permutations(sorted(found, key=str))):
             self.adopt(flow, holders)
+        self.restore(holders, complete=not changed and odd is None)
         self.remap(identities)
         self.sweep = number, found
         self.compare(at_once=True)
@@ -359,6 +370,16 @@ class Ports(RuleBasedStateMachine):
             self.registry.adopt(flow.endpoint, flow.number, flow.address, self.now)
         else:
             self.registry.rest(flow.endpoint, [flow.number])
+
+    def restore(self, holders: dict[Endpoint, Holder], *, complete: bool) -> None:
+        """Restore the remembered addresses: all of them, if nothing else has happened."""
+        for endpoint, holder in holders.items():
+            if self.adopts(endpoint, holder):
+                for number, one in holder.slots.items():
+                    assert one is not None
+                    self.registry.restore(endpoint, number, one, self.now)
+                    if complete:
+                        assert self.registry.slots(endpoint)[number].address == one
 
     def remap(self, before: dict[Endpoint, Identity | None]) -> None:
         """Return the senders of the frames in flight, in terms of the new process."""

@@ -17,13 +17,17 @@ from dfmeta.exceptions import AlreadyRunningError, StartError
 from dfmeta.flows.key import PREFIX6
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import Purpose
-from dfmeta.model import Endpoint, Port
+from dfmeta.model import Endpoint, GuestAddress, Port
 from dfmeta.registry import Registry
 from dfmeta.state import FILE, VERSION, Holder, HostMemory, Listeners, State, StateFile
 from dfmeta.wiring.lock import BridgeLock
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, port
 from tests.harness.examples import examples
 
+MACS = st.binary(min_size=6, max_size=6).map(lambda mac: mac.hex(":"))
+ADDRESSES = st.builds(GuestAddress, MACS, st.ip_addresses(v=4)) | st.builds(
+    GuestAddress, MACS, st.ip_addresses(v=6), st.ip_addresses(v=6)
+)
 ENDPOINTS = st.builds(Endpoint, st.integers(1, 65279), st.just(0) | st.integers(0, 4094))
 STATES = st.builds(
     State,
@@ -33,7 +37,12 @@ STATES = st.builds(
     resting=st.lists(st.integers(2, 2**23)),
     holders=st.dictionaries(
         ENDPOINTS,
-        st.builds(Holder, st.text(), st.text(), st.lists(st.integers(0, 7)).map(tuple)),
+        st.builds(
+            Holder,
+            st.text(),
+            st.text(),
+            st.dictionaries(st.integers(0, 7), ADDRESSES | st.none(), max_size=3),
+        ),
         max_size=4,
     ),
     meters=st.dictionaries(ENDPOINTS, st.integers(1, 0x3FFFF), max_size=4),
@@ -87,6 +96,19 @@ def test_state_of_an_earlier_version_lacks_later_members(tmp_path: Path) -> None
     assert write(tmp_path, json.dumps(GOOD)).load() == State(port=7, listener=4711)
 
 
+def test_slots_of_an_earlier_version_have_no_addresses(tmp_path: Path) -> None:
+    holder = {"port_id": "a", "instance_id": "b", "slots": [0, 3]}
+    state = write(tmp_path, json.dumps(GOOD | {"holders": {"7": holder}})).load()
+    assert state.holders == {Endpoint(7): Holder("a", "b", {0: None, 3: None})}
+
+
+def test_an_earlier_version_reads_the_slots_of_this_one(tmp_path: Path) -> None:
+    slots = {0: address(), 3: None}
+    StateFile(tmp_path).save(State(holders={Endpoint(7): Holder("a", "b", slots)}))
+    raw = json.loads((tmp_path / FILE).read_text())
+    assert list(map(int, raw["holders"]["7"]["slots"])) == [0, 3]
+
+
 def test_side_of_the_host_that_cannot_be_is_no_memory(tmp_path: Path) -> None:
     for host in (
         5,
@@ -111,6 +133,8 @@ def test_file_that_makes_no_sense_is_no_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = {"port_id": "a", "instance_id": "b", "slots": 5}
+    mac, six = "fa:16:3e:00:00:05", "fd12::5"
+    wrong = ("x", ["10.0.0.5"], [mac, "10.0.0"], ["fa:16", "10.0.0.5"], [mac, six], [mac, six, ""])
     texts = ["", "\x00", "nonsense", "[]", "null", '{"version": 1}', json.dumps(GOOD)[:-5]]
     for odd in (
         {"port": "x"},
@@ -119,6 +143,7 @@ def test_file_that_makes_no_sense_is_no_memory(
         {"holders": {"1": one}},
         {"resting": ["x"]},
         {"meters": {"1": None}},
+        *({"holders": {"1": one | {"slots": {"0": parts}}}} for parts in wrong),
     ):
         texts.append(json.dumps(GOOD | odd))
     for text in (*texts, "[" * 100_000, "\udcff\udcfe{}"):
@@ -193,13 +218,23 @@ def test_two_ports_of_one_row_are_remembered_apart(tmp_path: Path, now: bool) ->
 
     memory = Memory(tmp_path)
     holders = {one: (held.instance_id, held.slots) for one, held in memory.state.holders.items()}
-    assert holders == {HERE: (INSTANCE, (0,)), BEHIND: (OTHER_INSTANCE, (0, 1))}
+    first, second = address("10.0.0.0"), address("10.0.0.1")
+    assert holders == {
+        HERE: (INSTANCE, {0: address()}),
+        BEHIND: (OTHER_INSTANCE, {0: first, 1: second}),
+    }
     assert memory.meters[Purpose.SYN] == {HERE: 65549, BEHIND: 65536}
     assert memory.adopts(HERE, registry)
     assert memory.adopts(BEHIND, registry)
+    assert set(memory.addresses(registry)) == {
+        (HERE, 0, address()),
+        (BEHIND, 0, first),
+        (BEHIND, 1, second),
+    }
     exchanged = registry_of(port(instance=OTHER_INSTANCE), behind(INSTANCE))
     assert not memory.adopts(HERE, exchanged)
     assert not memory.adopts(BEHIND, exchanged)
+    assert list(memory.addresses(exchanged)) == []
 
 
 def of_the_host(*ports: Port) -> Registry:

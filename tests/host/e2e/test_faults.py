@@ -214,6 +214,22 @@ def test_a_restart_fails_no_request_sends_no_flow_mod_and_learns_nothing_anew(
     assert not [name for name in metrics if name.startswith("dfmeta_packet_ins_total")]
 
 
+def test_flows_that_are_deleted_while_no_daemon_runs_fail_no_request(
+    host: OpenvSwitch, agent: Agent, busy: Busy
+) -> None:
+    """With other ends and other faults: tests/soak/e2e/test_pairs_of_faults.py."""
+
+    def restart() -> None:
+        agent.stop()
+        host.ofctl("del-flows", "br-int")
+        host.ofctl("add-flow", "br-int", NORMAL)
+        agent.start()
+
+    samples = busy.through(restart, interval=0)
+    assert failures(samples) == Counter()
+    assert "addresses of guests that the switch has lost" in agent.log()
+
+
 def test_a_killed_daemon_loses_what_was_in_it_and_nothing_new(agent: Agent, busy: Busy) -> None:
     memory = agent.state_path / "state.json"
 

@@ -1,0 +1,79 @@
+"""Two faults at once: the daemon is away, and meanwhile the switch or the host loses what it has.
+
+A guest whose request is under way sends no SYN that would teach its address again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.harness.agent import Agent
+from tests.harness.fixtures import MakeGuest
+from tests.harness.ovs import OpenvSwitch
+from tests.harness.scheme import SIDE
+from tests.host.e2e import shared
+from tests.host.e2e.support import failures
+from tests.host.e2e.test_faults import NORMAL, SERVICES, Busy
+
+Fault = Callable[[OpenvSwitch], object]
+End = Callable[[Agent], None]
+
+host, agent = shared.host, shared.agent_with()
+
+
+@pytest.fixture(scope="module")
+def busy(host: OpenvSwitch, agent: Agent) -> Iterator[Busy]:
+    with ExitStack() as guests:
+        yield Busy(agent, MakeGuest(host, guests))
+
+
+def delete_flows(host: OpenvSwitch) -> None:
+    """An operator's del-flows."""
+    for bridge in {"br-int", SIDE.bridge}:
+        host.ofctl("del-flows", bridge)
+    host.ofctl("add-flow", "br-int", NORMAL)
+
+
+def delete_as_ovn(host: OpenvSwitch) -> None:
+    """The start of ovn-controller: it deletes groups, meters and the flows of all tables."""
+    host.ofctl("del-groups", "br-int")
+    host.ofctl("del-meters", "br-int")
+    delete_flows(host)
+
+
+def restart_vswitchd(host: OpenvSwitch) -> None:
+    """Flows and meters are gone, and so is each internal port's device for a moment."""
+    host.restart("ovs-vswitchd")
+
+
+def restart_ovsdb(host: OpenvSwitch) -> None:
+    """Nothing is lost."""
+    host.restart("ovsdb-server")
+
+
+def delete_tap(host: OpenvSwitch) -> None:
+    """The listeners' device is gone."""
+    host.vsctl("del-port", SIDE.bridge, SIDE.tap)
+
+
+FAULTS = [delete_flows, delete_as_ovn, restart_vswitchd, restart_ovsdb, delete_tap]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("end", [Agent.stop, Agent.kill])
+def test_no_request_fails_that_the_ended_process_had_not_taken(
+    host: OpenvSwitch, agent: Agent, busy: Busy, end: End, fault: Fault
+) -> None:
+    def both() -> None:
+        end(agent)
+        fault(host)
+        agent.start()
+
+    wrong = failures(busy.through(both, interval=0))
+    # A killed process takes the request of each connection with it that it had accepted.
+    taken = len(busy.guests) * len(SERVICES) if end is Agent.kill else 0
+    assert wrong.total() <= taken, wrong
+    assert not any("refused" in kind or "ANOTHER" in kind or "timed" in kind for kind in wrong)
