@@ -27,6 +27,13 @@ def bounds(network: Network) -> tuple[int, int]:
     return (first, last) if subnet.prefixlen >= _WHOLE else (first + 1, last - 1)
 
 
+def capacity(network: Network) -> int:
+    """Return how many containers a network has addresses for."""
+    first, last = bounds(network)
+    others = network.taken if network.gateway is None else network.taken | {network.gateway}
+    return last - first + 1 - sum(first <= int(one) <= last for one in others)
+
+
 def may_have(network: Network, address: IPv4Address) -> bool:
     """Return whether a device may have an address: of the subnet, and free."""
     first, last = bounds(network)
@@ -63,6 +70,11 @@ def random_mac() -> str:
     octets = bytearray(secrets.token_bytes(_OCTETS))
     octets[0] = octets[0] & ~_MULTICAST & 0xFF | _LOCAL
     return octets.hex(":")
+
+
+def is_reserved(mac: str) -> bool:
+    """Return whether a unicast MAC is IANA's: those of virtual routers (VRRP) are among them."""
+    return mac.startswith("00:00:5e:")
 
 
 def is_unicast(mac: str) -> bool:

@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from dfmeta.attach import answers, requests
+from dfmeta.attach.access import Access
 from dfmeta.attach.answers import NOT_HERE, ApiRefusalError, refuse, said
 from dfmeta.attach.audit import Audit
-from dfmeta.attach.model import Attachment, Network, Parent
+from dfmeta.attach.model import Attachment, Network, Parent, unknown_network
 from dfmeta.exceptions import AttachError
-from dfmeta.model import Answer, GuestRequest, Port, PortKind
+from dfmeta.model import Answer, GuestRequest, Port
 from dfmeta.store.guest.paths import split_path
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Api:
     """Answers requests of VMs.
 
     :param networks: the engine's networks.
-    :param allow: ids of instances and projects that get attachments, in lower case.
+    :param access: which VMs get attachments, and on which networks.
     :param quota: the engine's quota, which limits the length of a garbage collection's list.
     :param wait: count one request of a port that has a valid token, and return the seconds to wait
         before it may be repeated; 0: it goes on.
@@ -108,26 +109,19 @@ class Api:
         tokens: Tokens,
         networks: Mapping[str, Network],
         *,
-        allow: frozenset[str],
+        access: Access,
         quota: int,
         wait: Callable[[Port], int] = lambda port: 0,
         audit: Audit | None = None,
     ) -> None:
         self._engine, self._tokens, self._networks = engine, tokens, networks
-        self.allow, self.quota = allow, quota
+        self.access, self.quota = access, quota
         self._wait = wait
         self._audit = audit or Audit()
 
     def allows(self, port: Port) -> bool:
-        """Return whether the VM at *port* gets attachments.
-
-        A container never does, and an instance or project that a tenant may have named does not
-        count (:attr:`~dfmeta.model.Port.unverified`).
-        """
-        if port.kind is PortKind.SUBPORT or port.vid or not (port.iface_id and port.instance_id):
-            return False
-        ids = {port.instance_id.lower(), port.project_id.lower()}
-        return port.attachments or (not port.unverified and not ids.isdisjoint(self.allow))
+        """Return whether the VM at *port* gets attachments."""
+        return self.access.allows(port)
 
     def refuse(self, call: Call) -> Answer | None:
         """Return the answer to a request that its head alone condemns; None: it goes on."""
@@ -201,7 +195,9 @@ class Api:
         return Answer(200, token.encode(), "text/plain", headers, hops=TOKEN_HOPS)
 
     def _status(self, call: Call, _names: list[str]) -> Answer:
-        return said(200, answers.status(self._engine.status(call.parent)))
+        now = self._engine.status(call.parent)
+        networks = tuple(one for one in now.networks if self.access.opens(call.port, one.name))
+        return said(200, answers.status(replace(now, networks=networks)))
 
     def _list(self, call: Call, _names: list[str]) -> Answer:
         found = self._engine.listed(call.parent)
@@ -215,6 +211,8 @@ class Api:
 
     def _put(self, call: Call, names: list[str]) -> Answer:
         wanted = requests.wanted(*_named(names), call.request.body)
+        if not self.access.opens(call.port, wanted.network):
+            raise unknown_network(wanted.network)
         made, new = self._engine.attach(call.parent, wanted)
         if new:
             self._audit.changed("added", call.port, made)

@@ -5,12 +5,23 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Set
-from typing import Any
+from typing import Any, Final
 
-from dfmeta.attach.addresses import is_unicast, may_have, next_address, random_mac
+from dfmeta.attach.addresses import (
+    capacity,
+    is_reserved,
+    is_unicast,
+    may_have,
+    next_address,
+    random_mac,
+)
 from dfmeta.attach.model import Network, Settings, State, Wanted
 from dfmeta.exceptions import AttachError, AttachFullError, AttachNetworkError, AttachQuotaError
 from dfmeta.store.db.attachments import Taken
+
+LAST_PART: Final = 8
+"""The last part of a network's addresses, one of so many, is for VMs without an attachment there:
+a VM that takes all that it can get leaves some to others."""
 
 
 class Choice:
@@ -35,6 +46,7 @@ class Choice:
         :param fixed: the values that need no choice.
         """
         try:
+            _check_share(taken, network)
             return {
                 **fixed,
                 "container": wanted.container,
@@ -89,13 +101,33 @@ def _mac(taken: Taken, network: Network, wanted: Wanted) -> str:
         return random_mac()
     mac = wanted.mac.lower()
     if not is_unicast(mac):
-        raise AttachNetworkError(
-            cause=f"{mac!r} is not the MAC of a device", remedy="Ask for another, or for none"
-        )
+        raise _mac_error(f"{mac!r} is not the MAC of a device")
+    if is_reserved(mac):
+        raise _mac_error(f"the MAC {mac} is reserved for routers (RFC 9542)")
     if taken.has_mac(network.name, mac):
-        cause = f"the MAC {mac} is in use on {network.name!r}"
-        raise AttachNetworkError(cause=cause, remedy="Ask for another, or for none")
+        raise mac_in_use(mac, network)
     return mac
+
+
+def mac_in_use(mac: str, network: Network) -> AttachNetworkError:
+    """Return the error for a MAC that another device has on a network."""
+    return _mac_error(f"the MAC {mac} is in use on {network.name!r}")
+
+
+def _mac_error(cause: str) -> AttachNetworkError:
+    return AttachNetworkError(cause=cause, remedy="Ask for another, or for none")
+
+
+def _check_share(taken: Taken, network: Network) -> None:
+    """Refuse an attachment beyond a VM's share of a network."""
+    own = taken.count(network.name, own=True)
+    if network.quota is not None and own >= network.quota:
+        cause = f"the VM has {own} of {network.quota} attachments on {network.name!r}"
+        raise AttachQuotaError(cause=cause)
+    whole = capacity(network)
+    if own and whole - taken.count(network.name) <= whole // LAST_PART:
+        cause = f"the last addresses of {network.name!r} are kept for other VMs"
+        raise AttachFullError(cause=cause)
 
 
 def next_vid(vids: range, last: int, taken: Set[int]) -> int | None:

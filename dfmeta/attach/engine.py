@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from dfmeta import metrics
 from dfmeta.attach.batches import Batches
-from dfmeta.attach.choice import Choice
+from dfmeta.attach.choice import Choice, mac_in_use
 from dfmeta.attach.model import (
     Attachment,
     Driver,
@@ -26,6 +26,7 @@ from dfmeta.attach.model import (
     State,
     Status,
     Wanted,
+    unknown_network,
 )
 from dfmeta.attach.plane import Plane
 from dfmeta.attach.rate import Rate
@@ -35,7 +36,6 @@ from dfmeta.exceptions import (
     AttachConflictError,
     AttachDriverError,
     AttachError,
-    AttachNetworkError,
     AttachRateError,
     StoreError,
 )
@@ -155,6 +155,8 @@ class Engine:
                 if found is None and not taken and not self._rate.take(parent.port_id):
                     cause = f"more than {self._settings.rate:g} new attachments in a second"
                     raise AttachRateError(cause=cause)
+                if found is None and wanted.mac:
+                    self._check_mac(parent, network, wanted.mac)
                 row, created = self._reserve(parent, network, wanted)
                 if row.state is State.LEAVING or row.vid in wanted.avoid:
                     continue
@@ -349,8 +351,12 @@ class Engine:
     def _network(self, name: str) -> Network:
         network = self._networks.get(name)
         if network is None:
-            raise AttachNetworkError(cause=f"there is no network {name!r}")
+            raise unknown_network(name)
         return network
+
+    def _check_mac(self, parent: Parent, network: Network, mac: str) -> None:
+        if self._driver.has_mac(parent, mac, network):
+            raise mac_in_use(mac, network)
 
     def _standing(self, parent: Parent) -> list[Attachment]:
         rows = self._plane.rows(parent.port_id)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from typing import Protocol
 
+from dfmeta.exceptions import AttachNetworkError
+
 
 class State(enum.StrEnum):
     """State of an attachment. A state is committed before the data plane changes."""
@@ -60,6 +62,14 @@ class Network:
     dns: tuple[str, ...] = ()
     taken: frozenset[IPv4Address] = frozenset()
     """Addresses of devices that are no attachments. Of the driver ``neutron``."""
+    quota: int | None = None
+    """Maximum number of attachments of one VM on this network; None: :attr:`Settings.quota`
+    alone."""
+
+
+def unknown_network(name: str) -> AttachNetworkError:
+    """Return the error for a network that does not exist, or not for the VM that asks."""
+    return AttachNetworkError(cause=f"there is no network {name!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,4 +204,11 @@ class Driver(Protocol):
 
     def ready(self, parent: Parent) -> str:
         """Return the cause for which this parent can get no attachments; empty: it can."""
+        ...
+
+    def has_mac(self, parent: Parent, mac: str, network: Network) -> bool:
+        """Return whether a device that is no attachment has a MAC on a network, as far as known.
+
+        :param mac: a unicast MAC that a VM asks for, in lower case with colons.
+        """
         ...

@@ -56,6 +56,15 @@ def _is_subnet(text: str) -> bool:
     )
 
 
+_IDS: Final = Several(
+    Text(
+        "the id of an instance or a project",
+        _UUID.fullmatch,
+        example="11111111-2222-3333-4444-555555555555",
+    ),
+    least=0,
+)
+
 OPTS: Final = [
     cfg.BoolOpt(
         "enabled",
@@ -75,18 +84,11 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "allow",
-        type=Several(
-            Text(
-                "the id of an instance or a project",
-                _UUID.fullmatch,
-                example="11111111-2222-3333-4444-555555555555",
-            ),
-            least=0,
-        ),
+        type=_IDS,
         default=[],
         help="Ids of the instances that get attachments, or of projects, with commas between them. "
         "A virtual machine is allowed as well by external_ids:dfmeta-attachments=true in the "
-        "Interface row of its port.",
+        "Interface row of its port. Both count for the networks without a list of their own.",
     ),
     cfg.Opt(
         "vid_range",
@@ -105,8 +107,8 @@ OPTS: Final = [
         default=256,
         min=1,
         max=VID_MAX,
-        help="Largest number of attachments of one virtual machine, including those that are being "
-        "removed.",
+        help="Largest number of attachments of one virtual machine on all networks, including "
+        "those that are being removed.",
     ),
     cfg.FloatOpt(
         "rate",
@@ -158,6 +160,19 @@ OPTS: Final = [
 ]
 
 NETWORK_OPTS: Final = [
+    cfg.Opt(
+        "allow",
+        type=_IDS,
+        help="Ids of the instances that get attachments on this network, or of projects, with "
+        "commas between them. Unset: those that [attachments] allow or their own port allows.",
+    ),
+    cfg.IntOpt(
+        "quota",
+        min=1,
+        max=VID_MAX,
+        help="Largest number of attachments of one virtual machine on this network. Unset: only "
+        "[attachments] quota limits them.",
+    ),
     cfg.Opt(
         "subnet",
         type=Text(
@@ -229,7 +244,10 @@ def vids(group: Any) -> range:
 
 
 def allowed(group: Any) -> frozenset[str]:
-    """Return the ids of ``allow``, as dfmeta writes instances and projects: both forms of each."""
+    """Return the ids of ``allow``, as dfmeta writes instances and projects: both forms of each.
+
+    :param group: ``[attachments]``, or the group of a network whose ``allow`` is set.
+    """
     ids = [UUID(one) for one in group.allow]
     return frozenset(str(one) for one in ids) | frozenset(one.hex for one in ids)
 

@@ -78,6 +78,13 @@ class Vswitchd:
         """
         return self._ask("ofproto/trace", bridge, packet)
 
+    def learned(self, bridge: str) -> str:
+        """Return the MACs that *bridge* has learned (``fdb/show``), one on each line.
+
+        :raises VswitchdError: if it does not answer, or the bridge does not exist.
+        """
+        return self._ask("fdb/show", bridge)
+
     def _ask(self, method: str, *params: str) -> str:
         path = control_socket(self._folder)
         try:

@@ -43,6 +43,8 @@ class Chosen:
     subnet_id: str
     groups: tuple[str, ...] = ()
     """Ids of the security groups of the containers' ports; empty: Neutron's default."""
+    quota: int | None = None
+    """See :attr:`dfmeta.attach.model.Network.quota`."""
 
 
 class NeutronNetworks(Mapping[str, Network]):
@@ -157,6 +159,7 @@ class NeutronNetworks(Mapping[str, Network]):
                 mtu=int(network["mtu"]),
                 dns=tuple(map(str, subnet.get("dns_nameservers") or ())),
                 taken=self._addresses(chosen.subnet_id),
+                quota=chosen.quota,
             )
         except _READABLE as error:
             raise _wrong(

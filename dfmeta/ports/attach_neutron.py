@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dfmeta.attach.model import Attachment, Found, Parent, State
+from dfmeta.attach.model import Attachment, Found, Network, Parent, State
 from dfmeta.exceptions import AttachDriverError, SourceError
 from dfmeta.ports import attach_refusals as refusals
 from dfmeta.ports.attach_networks import NeutronNetworks
@@ -114,6 +114,10 @@ class NeutronDriver:
         for parent, those in of_parent.items():
             with self._answered(parent):
                 self._remove(parent, those)
+
+    def has_mac(self, _parent: Parent, _mac: str, _network: Network) -> bool:
+        """Return False: Neutron itself refuses a MAC that a port of the network has."""
+        return False
 
     def found(self) -> Sequence[Found]:
         """Return the ports and entries of the containers of this host's VMs, and other subports.

@@ -20,7 +20,9 @@ from typing import Any, Final
 
 from dfmeta.attach.model import Attachment, Found, Network, Parent
 from dfmeta.exceptions import AttachDriverError, OvsdbError
+from dfmeta.inspect.vswitchd import Vswitchd, VswitchdError, run_folder
 from dfmeta.model import ATTACHMENT_KEY as KEY
+from dfmeta.ports.mac_use import is_learned, is_ports
 from dfmeta.ports.one_change import (
     Inserts,
     Operation,
@@ -95,10 +97,20 @@ class LocalDriver:
     :param remote: OVSDB's address, ``unix:PATH`` or ``tcp:HOST:PORT``.
     :param bridge: name of the integration bridge.
     :param networks: name → network.
+    :param is_meta_mac: tells whether a MAC is one of the second bridge's (``meta_ip``).
     """
 
-    def __init__(self, remote: str, bridge: str, networks: Mapping[str, Network]) -> None:
+    def __init__(
+        self,
+        remote: str,
+        bridge: str,
+        networks: Mapping[str, Network],
+        *,
+        is_meta_mac: Callable[[str], bool] = lambda mac: False,
+    ) -> None:
         self._remote, self._bridge, self._networks = remote, bridge, networks
+        self._is_meta_mac = is_meta_mac
+        self._vswitchd = Vswitchd(run_folder(remote))
 
     def make(self, parent: Parent, attachments: Sequence[Attachment]) -> None:
         """Create the ports of attachments, all or none, and wait until they have numbers.
@@ -158,6 +170,20 @@ class LocalDriver:
             return self._trunk(self._read(), parent.port_name)[0]
         except AttachDriverError as error:
             return error.cause
+
+    def has_mac(self, parent: Parent, mac: str, network: Network) -> bool:
+        """Return whether another port has a MAC, or another device of the network has used it.
+
+        The MAC of a gateway behind another host is known by the frames that it has sent lately.
+
+        :raises AttachDriverError: when OVSDB does not answer.
+        """
+        if self._is_meta_mac(mac) or is_ports(self._read().ports.values(), mac, parent):
+            return True
+        try:
+            return is_learned(self._vswitchd.learned(self._bridge), mac, network.local_vlan)
+        except VswitchdError as error:
+            raise _error("Open vSwitch does not tell the MACs of the network") from error
 
     def _trunk(self, rows: Rows, name: str) -> tuple[str, str]:
         """Return why a port has no trunk of dfmeta, and the bridge of its trunk."""

@@ -39,7 +39,10 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         *("_uuid", "name", "interfaces", "tag", "vlan_mode", "trunks", "cvlans"),
         *("external_ids", "other_config"),
     ),
-    "Interface": ("_uuid", "name", "type", "options", "external_ids", "ofport", "error"),
+    "Interface": (
+        *("_uuid", "name", "type", "options", "external_ids", "ofport", "error"),
+        "mac_in_use",
+    ),
 }
 _FAILURES: Final = (OSError, ValueError, KeyError, TypeError, IndexError, RefusedError)
 
@@ -78,6 +81,8 @@ class PortRow:
     options: Mapping[str, str] = field(default_factory=dict)
     external_ids: Mapping[str, str] = field(default_factory=dict)
     """Of the interface."""
+    mac_in_use: str = ""
+    """MAC of the device on the side of the bridge."""
 
     @property
     def peer(self) -> str:
@@ -343,6 +348,7 @@ def _port(row: Any, bridge: str, interfaces: Mapping[str, Any]) -> PortRow:
         type=inner["type"] if inner else "",
         options=_dict(inner["options"]) if inner else {},
         external_ids=_dict(inner["external_ids"]) if inner else {},
+        mac_in_use="".join(_list(inner["mac_in_use"])) if inner else "",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final
 from uuid import UUID
@@ -13,12 +13,16 @@ import eventlet
 from oslo_config import cfg
 
 from dfmeta import hub
+from dfmeta.attach.access import Access
+from dfmeta.attach.addresses import capacity
 from dfmeta.attach.api import Api
 from dfmeta.attach.engine import Engine, name_of_port
 from dfmeta.attach.model import Network, Settings
 from dfmeta.attach.records import Records
 from dfmeta.conf import attachments as options
+from dfmeta.conf import metadata
 from dfmeta.exceptions import AttachError, ConfigError
+from dfmeta.flows.key import IN_PORT
 from dfmeta.model import Port, PortKind
 from dfmeta.ports.attach_networks import Chosen, NeutronNetworks
 from dfmeta.ports.attach_neutron import NeutronDriver
@@ -59,6 +63,7 @@ class Attaching:
 
     def __init__(self, conf: cfg.ConfigOpts, registry: Registry, key: bytes) -> None:
         self._registry = registry
+        self._settings, self._large = settings(conf), frozenset[str]()
         self._present: tuple[int, frozenset[str]] = (-1, frozenset())
         neutron = options.uses_neutron(conf)
         self._plane: _Local | _Neutron = _Neutron(conf, self._parents) if neutron else _Local(conf)
@@ -69,7 +74,7 @@ class Attaching:
             attachments,
             self._plane.driver,
             self._plane.networks,
-            settings(conf),
+            self._settings,
             host=neutron_client.host(conf),
             present=lambda port_id: port_id in self._parents(),
             name=str if neutron else name_of_port,
@@ -80,7 +85,7 @@ class Attaching:
             self.engine,
             AttachmentTokens(hmac.digest(key, _KEY, "sha256")),
             self._plane.networks,
-            allow=options.allowed(conf.attachments),
+            access=access(conf),
             quota=conf.attachments.quota,
             wait=self._wait,
         )
@@ -94,6 +99,7 @@ class Attaching:
         step: Callable[[], None] = self.engine.resume
         while True:
             self._plane.refresh()
+            self._warn_of_large_shares()
             try:
                 step()
             except AttachError as error:
@@ -104,10 +110,22 @@ class Attaching:
     def reload(self, conf: cfg.ConfigOpts) -> None:
         """Apply the networks, ``allow``, ``quota`` and ``rate`` of another configuration."""
         self._plane.choose(conf)
-        self.engine.take(settings(conf))
+        self._settings = settings(conf)
+        self.engine.take(self._settings)
         self._rates.settings = _rates(conf)
-        self._api.allow = options.allowed(conf.attachments)
+        self._api.access = access(conf)
         self._api.quota = conf.attachments.quota
+
+    def _warn_of_large_shares(self) -> None:
+        """Log the networks of which one VM may take half, each once."""
+        large = large_shares(self._plane.known.values(), self._settings)
+        for name in sorted(large - self._large):
+            LOG.warning(
+                "one VM may take half of the addresses of the network %s: set quota in "
+                "[attachment_network:%s]",
+                *(name, name),
+            )
+        self._large = large
 
     def _wait(self, port: Port) -> int:
         endpoint = port.endpoint
@@ -135,7 +153,13 @@ class _Local:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         group = conf.df_metadata
         self.networks = self.known = networks(conf)
-        self.driver = LocalDriver(group.ovsdb_connection, group.integration_bridge, self.networks)
+        keys = metadata.keys(conf) if group.identity_scheme == metadata.META_IP else IN_PORT
+        self.driver = LocalDriver(
+            group.ovsdb_connection,
+            group.integration_bridge,
+            self.networks,
+            is_meta_mac=lambda mac: keys.labelled(mac) is not None,
+        )
 
     def refresh(self) -> None:
         """Do nothing: the networks change with the configuration alone."""
@@ -190,6 +214,7 @@ def chosen(conf: cfg.ConfigOpts) -> dict[str, Chosen]:
             network_id=_id(group.neutron_network),
             subnet_id=_id(group.neutron_subnet),
             groups=tuple(map(_id, group.security_groups)),
+            quota=group.quota,
         )
         for name, group in options.networks(conf).items()
     }
@@ -210,9 +235,20 @@ def networks(conf: cfg.ConfigOpts) -> dict[str, Network]:
             local_vlan=group.local_vlan,
             mtu=group.mtu,
             dns=tuple(group.dns),
+            quota=group.quota,
         )
         for name, group in options.networks(conf).items()
     }
+
+
+def access(conf: cfg.ConfigOpts) -> Access:
+    """Return which VMs get attachments, and on which networks."""
+    lists = {
+        name: options.allowed(group)
+        for name, group in options.networks(conf).items()
+        if group.allow is not None
+    }
+    return Access(options.allowed(conf.attachments), lists)
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:
@@ -229,6 +265,14 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         gc_min_age=group.gc_min_age,
         # Nova knows no instances of dfmeta.
         instances=common.backend == "store" and common.subport_identity == "own",
+    )
+
+
+def large_shares(networks: Iterable[Network], limits: Settings) -> frozenset[str]:
+    """Return the networks of which one VM may take half of the addresses."""
+    most = min(limits.quota, len(limits.vids))
+    return frozenset(
+        one.name for one in networks if 2 * min(most, one.quota or most) >= capacity(one)
     )
 
 

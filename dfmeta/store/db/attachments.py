@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, and_, bindparam, delete, exists, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, exists, func, select, update
 
 from dfmeta.store.db.database import Database
 from dfmeta.store.db.owners import insert
@@ -45,6 +45,12 @@ _NEWEST: Final = (
     .order_by(attachments.c.created.desc(), attachments.c.ip.desc())
     .limit(1)
 )
+_COUNT: Final = (
+    select(func.count())
+    .select_from(attachments)
+    .where(attachments.c.network == bindparam("network"))
+)
+_COUNT_OF_TRUNK: Final = _COUNT.where(attachments.c.trunk == bindparam("trunk"))
 _OF_MAC: Final = select(attachments.c.id).where(
     attachments.c.network == bindparam("network"), attachments.c.mac == bindparam("mac")
 )
@@ -97,7 +103,17 @@ class Taken:
     """VLAN ids of the trunk's rows; as many as it has rows."""
     resting: frozenset[int]
     """VLAN ids that rest."""
+    trunk: str
     connection: Connection
+
+    def count(self, network: str, *, own: bool = False) -> int:
+        """Return how many attachments a network has.
+
+        :param own: those of the trunk alone.
+        """
+        statement = _COUNT_OF_TRUNK if own else _COUNT
+        found = {"network": network, **({"trunk": self.trunk} if own else {})}
+        return int(self.connection.execute(statement, found).scalar_one())
 
     def addresses(self, network: str, low: int, high: int) -> set[int]:
         """Return the addresses of a network that are in use, from *low* to *high*."""
@@ -334,7 +350,7 @@ def _by_key(connection: Connection, parent: str, key: tuple[str, str]) -> Row | 
 
 def _taken(connection: Connection, parent: str, last_vid: int, now: float) -> Taken:
     vids = frozenset(connection.execute(_VIDS, {"trunk": parent}).scalars())
-    return Taken(last_vid, vids, _resting(connection, parent, now), connection)
+    return Taken(last_vid, vids, _resting(connection, parent, now), parent, connection)
 
 
 def _resting(connection: Connection, parent: str, now: float) -> frozenset[int]:

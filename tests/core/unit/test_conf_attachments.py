@@ -16,7 +16,7 @@ from dfmeta.conf.daemons import AGENT, keep_running_values
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import ConfigError
 from dfmeta.ports.attach_networks import Chosen
-from dfmeta.wiring.attachments import chosen, networks, settings
+from dfmeta.wiring.attachments import access, chosen, large_shares, networks, settings
 
 PODS = {"subnet": "10.20.0.0/24", "gateway": "10.20.0.1"}
 INSTANCE = "11111111-2222-3333-4444-555555555555"
@@ -56,6 +56,36 @@ def test_networks_are_read_by_name(load: Load) -> None:
             dns=("192.0.2.53", "2001:db8::1"),
         ),
     }
+
+
+def test_networks_have_lists_and_quotas_of_their_own(load: Load) -> None:
+    conf = load(
+        attachments={"enabled": True, "allow": OTHER},
+        pods={**PODS, "allow": INSTANCE, "quota": 9},
+        none={"subnet": "10.21.0.0/24", "allow": ""},
+        bare={"subnet": "10.22.0.0/24"},
+    )
+    found = access(conf)
+    assert {name: INSTANCE in ids for name, ids in found.networks.items()} == {
+        "pods": True,
+        "none": False,
+    }
+    assert OTHER in found.default
+    assert {name: one.quota for name, one in networks(conf).items()} == {
+        "bare": None,
+        "none": None,
+        "pods": 9,
+    }
+
+
+def test_network_of_which_one_vm_may_take_half_is_large(load: Load) -> None:
+    for quota, own, large in ((256, None, True), (256, 127, True), (256, 126, False), (9, 200, 0)):
+        conf = load(
+            attachments={"enabled": True, "quota": quota},
+            pods={**PODS, **({"quota": own} if own else {})},
+        )
+        shares = large_shares(networks(conf).values(), settings(conf))
+        assert bool(shares) == large, (quota, own)
 
 
 def test_limits_are_read(load: Load) -> None:

@@ -11,6 +11,7 @@ import eventlet
 import pytest
 from eventlet.green import socket
 
+from dfmeta.attach.access import Access
 from dfmeta.attach.answers import NOT_HERE
 from dfmeta.attach.api import Api
 from dfmeta.exceptions import BadRequestError
@@ -151,7 +152,7 @@ def test_an_unprivileged_port_is_refused(world: World) -> None:
 def test_rates_of_the_metadata_count_only_guests_that_are_not_allowed(world: World) -> None:
     for _ in range(5):
         world.token()
-    world.api.allow = frozenset()
+    world.api.access = Access()
     assert world.ask("PUT", "/dfmeta/v1/token", **TTL)[0] == 404
     assert world.ask("PUT", "/dfmeta/v1/token", **TTL)[0] == 429
 

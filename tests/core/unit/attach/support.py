@@ -24,6 +24,8 @@ NETWORKS = {
         name="blue", subnet=IPv4Network("10.1.0.0/24"), gateway=IPv4Address("10.1.0.1")
     ),
     "tiny": Network(name="tiny", subnet=IPv4Network("10.2.0.0/29")),
+    "small": Network(name="small", subnet=IPv4Network("10.3.0.0/28")),
+    "few": Network(name="few", subnet=IPv4Network("10.4.0.0/24"), quota=2),
 }
 
 
@@ -57,6 +59,8 @@ class Plane:
         self.refusal: dict[str, object] = {}
         """Fields of the error for those."""
         self.unready = ""
+        self.macs: frozenset[str] = frozenset()
+        """MACs of devices that are no attachments."""
         self.calls: list[tuple[str, int]] = []
         self.gate: threading.Event | None = None
         """The calls wait for it."""
@@ -88,6 +92,9 @@ class Plane:
 
     def ready(self, _parent: Parent) -> str:
         return self.unready
+
+    def has_mac(self, _parent: Parent, mac: str, network: Network) -> bool:
+        return mac in self.macs
 
     def _call(self, name: str, attachments: Sequence[Attachment]) -> None:
         assert attachments

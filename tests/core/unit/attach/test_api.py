@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dfmeta.attach import audit
+from dfmeta.attach.access import Access
 from dfmeta.attach.api import body_max
 from dfmeta.attach.model import Wanted
 from dfmeta.exceptions import (
@@ -121,8 +122,27 @@ def test_a_guest_that_is_not_allowed_gets_404_for_everything(side: Side) -> None
 
 def test_an_allowed_guest_is_answered(side: Side) -> None:
     for changes, allow in ALLOWED:
-        side.api.allow = frozenset(allow)
+        side.api.access = Access(frozenset(allow))
         assert side.api.allows(replace(PORT, **changes)), (changes, allow)
+
+
+def test_network_with_a_list_of_its_own_is_open_to_those_alone(side: Side) -> None:
+    own, default = frozenset({PROJECT}), frozenset({INSTANCE})
+    table: list[tuple[Access, dict[str, Any], set[str]]] = [
+        (Access(default, {"pods": own}), {}, {"pods", "bare"}),
+        (Access(default, {"pods": frozenset({"another"})}), {}, {"bare"}),
+        (Access(networks={"pods": own}), {}, {"pods"}),
+        (Access(networks={"pods": own}), {"attachments": True}, {"pods", "bare"}),
+        (Access(networks={"pods": frozenset()}), {"attachments": True}, {"bare"}),
+        (Access(networks={"pods": own}), {"attachments": True, "unverified": True}, {"bare"}),
+    ]
+    for access, changes, networks in table:
+        side.api.access, port = access, replace(PORT, **changes)
+        status = read(side.ask("GET", "/status", port=port))
+        assert {one["name"] for one in status["networks"]} == networks, (access, changes)
+        for name in ("pods", "bare"):
+            answer = side.ask("PUT", PATH, {"network": name}, port=port)
+            assert (answer.status != 422) == (name in networks), (access, changes, name)
 
 
 def test_an_unprivileged_port_is_403_with_any_token(side: Side) -> None:

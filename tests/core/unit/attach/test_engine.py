@@ -115,12 +115,51 @@ def test_a_vid_rests(database: Breaking) -> None:
 
 
 def test_an_address_is_free_at_once_and_a_full_network_says_so(world: World) -> None:
-    all_of_them = [world.attach(f"c{n}", network="tiny") for n in range(6)]
+    vms = [replace(VM, port_id=f"vm-{n}") for n in range(7)]
+    world.there |= {vm.port_id for vm in vms}
+    all_of_them = [world.attach(network="tiny", parent=vm) for vm in vms[:6]]
     assert {str(one.ip) for one in all_of_them} == {f"10.2.0.{n}" for n in range(1, 7)}
     with pytest.raises(AttachFullError, match="all addresses of 'tiny' are in use"):
-        world.attach("c7", network="tiny")
-    world.detach("c3")
-    assert world.attach("c7", network="tiny").ip == all_of_them[3].ip
+        world.attach(network="tiny", parent=vms[6])
+    world.detach(parent=vms[3])
+    assert world.attach(network="tiny", parent=vms[6]).ip == all_of_them[3].ip
+
+
+def test_last_eighth_of_a_network_is_for_vms_without_an_attachment_there(world: World) -> None:
+    for n in range(14 - 1):
+        world.attach(f"c{n}", network="small")
+    kept = "the last addresses of 'small' are kept for other VMs"
+    with pytest.raises(AttachFullError, match=kept) as caught:
+        world.attach("c13", network="small")
+    assert caught.value.status == 507
+    world.attach("c13", network="blue")
+    world.attach(network="small", parent=OTHER)
+    with pytest.raises(AttachFullError, match="all addresses"):
+        world.attach(network="small", parent=replace(OTHER, port_id="vm-3"))
+
+
+def test_quota_of_a_network_counts_its_own_attachments(world: World) -> None:
+    world.attach("c1", network="few")
+    world.attach("c2", network="few")
+    with pytest.raises(AttachQuotaError, match="2 of 2 attachments on 'few'") as caught:
+        world.attach("c3", network="few")
+    assert caught.value.status == 429
+    world.attach("c3", network="blue")
+    world.attach(network="few", parent=OTHER)
+
+
+def test_mac_of_another_device_is_refused(world: World) -> None:
+    gateway = "fa:16:3e:00:00:99"
+    world.plane.macs = frozenset({gateway})
+    for mac, cause in (
+        (gateway, "is in use on 'blue'"),
+        ("00:00:5e:00:01:07", "is reserved for routers"),
+        ("ff:ff:ff:ff:ff:ff", "is not the MAC of a device"),
+    ):
+        with pytest.raises(AttachNetworkError, match=cause) as caught:
+            world.attach(mac=mac)
+        assert caught.value.status == 422, mac
+    assert world.engine.everything() == []
 
 
 def test_an_avoided_vid_rests_and_another_is_given(world: World) -> None:
@@ -168,7 +207,7 @@ def test_quota_and_rate(database: Breaking) -> None:
     status = world.engine.status(VM)
     assert (status.used, status.free, status.quota) == (2, 254, 256)
     assert (status.ready, status.cause) == (False, "no trunk bridge")
-    assert [one.name for one in status.networks] == ["blue", "tiny"]
+    assert [one.name for one in status.networks] == ["blue", "few", "small", "tiny"]
 
 
 def test_a_vm_without_a_trunk_gets_no_attachment(world: World) -> None:

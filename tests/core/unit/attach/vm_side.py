@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
+from dfmeta.attach.access import Access
 from dfmeta.attach.api import Api, Call
 from dfmeta.attach.model import Attachment, Network, Parent, State, Status, Wanted
 from dfmeta.exceptions import AttachError
@@ -136,7 +137,7 @@ class Side:
             self.engine,
             self.tokens,
             NETWORKS,
-            allow=frozenset({INSTANCE}),
+            access=Access(frozenset({INSTANCE})),
             quota=10,
             wait=lambda _port: self.pause,
         )
