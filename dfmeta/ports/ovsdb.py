@@ -308,6 +308,7 @@ class OvsdbWatcher:
         # IDL too.
         if idl.change_seqno != self._seqno and idl.has_ever_connected():
             self._seqno = idl.change_seqno
+            idl.proved()
             self._tell(self._reader.read(idl, self._changes(idl)))
         elif idl._session.is_connected() is False and self._last and self._last.connected:
             self._tell(Update(connected=False))

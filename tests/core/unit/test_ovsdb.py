@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from errno import ECONNREFUSED
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from ovs.db.data import Atom
 from ovs.db.idl import Idl
 from ovs.db.types import UuidType
-from ovs.jsonrpc import Message
+from ovs.jsonrpc import EOF, Message
+from ovs.reconnect import Reconnect
 
 from dfmeta.model import TAP_MAC, Endpoint, MetaNames, Port, PortId
 from dfmeta.ports import bridge_reader, vif
@@ -241,6 +243,7 @@ class Wire:
     def __init__(self) -> None:
         self.number = 1
         self.rpc: Any = None
+        self.reconnect: Any = None
         self.sent: list[Any] = []
         self.received: list[Any] = []
 
@@ -320,6 +323,25 @@ def test_question_without_ovsdb_is_answered_by_the_next_session(
     noticing.run()
     watcher._echo(noticing)
     assert answers(watcher) == [1]
+
+
+def test_each_loss_of_a_connection_that_delivered_rows_is_followed_by_the_first_pause(
+    noticing: Any, wire: Wire
+) -> None:
+    """The connection is silent after its rows, as that of a server without changes."""
+    wire.reconnect = reconnect = Reconnect(0)
+    reconnect.enable(0)
+    pauses = []
+    for now in range(0, 600_000, 60_000):
+        reconnect.connected(now)
+        reconnect.activity(now + 1)
+        noticing.proved()
+        reconnect.disconnected(now + 30_000, EOF)
+        pauses.append(reconnect.backoff)
+        # The server is not back at the first attempt.
+        reconnect.connect_failed(now + 40_000, ECONNREFUSED)
+        assert reconnect.backoff == 2 * reconnect.min_backoff
+    assert set(pauses) == {reconnect.min_backoff}
 
 
 NAMES = MetaNames("br-meta", "tap-meta", "int-br-meta", "phy-br-meta", "fa:16:ee:00:00:01")
