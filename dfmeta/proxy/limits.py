@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from dfmeta.proxy.http1 import HeadLimits
 
 BACKLOG = 4096
-SYN_ACK_RETRIES = 1
-"""Half-open connections are given up after 3 seconds instead of 63 (tcp(7), TCP_SYNCNT): at the
-rate that a port's meter lets through, a guest that never answers leaves room in the queue for the
-others."""
+SYN_ACK_RETRIES = 3
+"""Half-open connections are given up after 15 seconds instead of 63 (tcp(7), TCP_SYNCNT).
+
+A guest may answer late, because it was paused for a snapshot or because ovs-vswitchd was busy for
+5 seconds with the deletion of 400 ports; after the end its ACK is answered by a reset. When a flood
+fills more than half of the queue, Linux itself makes fewer retries
+(net/ipv4/inet_connection_sock.c, reqsk_timer_handler), and a full queue sends SYN cookies."""
 SEND_BUFFER = 65536
 RECEIVE_BUFFER = 16384
 """Bytes that the kernel buffers of an answer that the guest does not read, and of input that is not
