@@ -130,6 +130,11 @@ class Controller(Driver):
         if self.meta is not None:
             self.meta.withdraw()
 
+    def refusal(self, endpoint: Endpoint) -> str:
+        """Return why a bridge refused a flow of *endpoint*; empty if none did."""
+        found = (one.reconciler.refusals.get(endpoint, "") for one in self.drivers)
+        return next(filter(None, found), "")
+
     def heed(self) -> None:
         """Let all that the switch has sent by now be handled: a port may have another guest now.
 
@@ -157,6 +162,8 @@ class Controller(Driver):
     def _note_connected(self, is_up: bool) -> None:
         super()._note_connected(is_up)
         metrics.SWITCH_CONNECTED.set(int(is_up))
+        for one in self.probes:
+            one.reconnected()
 
     def _reconciled(self) -> None:
         self.learner.release_all()

@@ -92,6 +92,8 @@ class Probe:
         """Whether the path works, according to the latest probes; False before the first one."""
         self._proved = False
         """Whether any probe has been answered."""
+        self.answered = False
+        """Whether a probe has been answered on this connection to the switch."""
         self._failures = 0
         self._ended_at = float("-inf")
 
@@ -125,6 +127,15 @@ class Probe:
             "seconds": round(result.seconds, 6),
             "whole_checksum": result.whole,
         }
+
+    @property
+    def bridge(self) -> str:
+        """The name of the bridge that sends the SYN."""
+        return self._channel.bridge
+
+    def reconnected(self) -> None:
+        """Note a new connection to the switch, which may be another process: probe it at once."""
+        self.answered, self._ended_at = False, float("-inf")
 
     def fault(self) -> str:
         """Return why guests' SYNs do not reach the proxy, according to the latest probe."""
@@ -182,6 +193,7 @@ class Probe:
             return
         self.last = result
         self._failures = 0 if result.answered else self._failures + 1
+        self.answered |= result.answered
         self._proved |= result.answered
         # While no flow of the bridge's owner leads to the classification table, a missing answer
         # proves nothing.

@@ -133,6 +133,8 @@ class Reconciler:
         self._overtaken: dict[Endpoint, set[Any]] = {}
         """Keys of flows that events have changed since the last dump was requested."""
         self._refused = 0
+        self.refusals: dict[Endpoint, str] = {}
+        """Endpoint → why the switch refused one of its flows in the latest reconcile."""
         self._removals = Removals(channel.layout.pipeline)
         self._keys = registry.keys
         self._rates = channel.layout.pipeline.rates
@@ -323,7 +325,7 @@ class Reconciler:
         count = refused = 0
         batch: list[_Mod] = []
         under_way: deque[tuple[list[_Mod], Pending]] = deque()
-        odd: set[Endpoint] = set()
+        odd: dict[Endpoint, str] = {}
         for endpoint in (None, *others):
             batch += self._compare(endpoint, found.pop(endpoint, ()), tap)
             # No other thread may run between the comparison of an endpoint and the sending.
@@ -340,7 +342,7 @@ class Reconciler:
         while under_way:
             refused += self._confirm(*under_way.popleft(), odd)
         self._insist_on(wire)
-        self._refused = refused
+        self._refused, self.refusals = refused, odd
         self.meters.keep_only(self.channel, self._sent.keys())
         return count
 
@@ -397,7 +399,7 @@ class Reconciler:
             messages = [mod.message for mod in part]
             under_way.append((part, self.channel.commit(messages, "the reconciled flows")))
 
-    def _confirm(self, part: Sequence[_Mod], batch: Pending, odd: set[Endpoint]) -> int:
+    def _confirm(self, part: Sequence[_Mod], batch: Pending, odd: dict[Endpoint, str]) -> int:
         """Wait for a bundle; return how many of its flows are not on the switch.
 
         The flow-mods of a refused bundle are sent one by one, so that a fault of one port does not
@@ -405,7 +407,7 @@ class Reconciler:
         so that no path to the proxy exists without a return path. Flow-mods that an event has
         overtaken meanwhile are left out as well.
 
-        :param odd: endpoints with a refused addition; extended.
+        :param odd: endpoint with a refused addition → the cause; extended.
         :raises SwitchError: when the switch refused a flow that no guest can do without.
         """
         try:
@@ -417,10 +419,12 @@ class Reconciler:
         refused = 0
         for mod in filter(self._stands, part):
             if mod.flow is None:
-                self._removed &= self._commit_one(mod.message)
-            elif mod.endpoint in odd or not self._commit_one(mod.message):
+                self._removed &= not self._commit_one(mod.message)
+            elif mod.endpoint in odd:
                 refused += 1
-                odd |= {mod.endpoint} if mod.endpoint is not None else set()
+            elif cause := self._commit_one(mod.message):
+                refused += 1
+                odd |= {mod.endpoint: cause} if mod.endpoint is not None else {}
         return refused
 
     def _stands(self, mod: _Mod) -> bool:
@@ -436,7 +440,11 @@ class Reconciler:
         if self.channel.wire is not wire:
             raise NotConnectedError(bridge=self.channel.bridge)
 
-    def _commit_one(self, mod: Any) -> bool:
+    def _commit_one(self, mod: Any) -> str:
+        """Send one flow-mod; return why the switch refused it, empty if it did not.
+
+        :raises SwitchError: when no guest can do without the flow.
+        """
         what = f"a flow of table {mod.table_id}, {mod.match}"
         mod.xid = None  # it still has the one from the bundle
         try:
@@ -445,8 +453,8 @@ class Reconciler:
             if purpose_of(mod.cookie) in self._plan.needed:
                 raise
             LOG.warning("%s", error)
-            return False
-        return True
+            return str(error.fields["cause"])
+        return ""
 
     def _adopt_addresses(self, found: Grouped, wire: Wire, turns: Turns) -> None:
         kept = 0

@@ -57,6 +57,7 @@ from dfmeta.host.conntrack import read_conntrack
 from dfmeta.host.process import read_process
 from dfmeta.inspect import (
     checks_daemon,
+    checks_forwarding,
     checks_guests,
     checks_host,
     checks_limits,
@@ -76,6 +77,7 @@ from dfmeta.ports.ovsdb_facts import read_snapshot
 from dfmeta.proxy.limits import BACKLOG
 from dfmeta.wiring.lock import lock_name
 
+SILENT: Final = "the switch, which sends the SYN, does not answer: see the line openflow"
 COLUMNS: Final = {"status": "STATUS", "check": "CHECK", "text": "FOUND", "remedy": "REMEDY"}
 STYLES: Final = {
     "status": {"ok": "green", "warning": "yellow", "wrong": "bold red", "unknown": "yellow"}
@@ -167,9 +169,12 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     yield from doctor_meta.bridge(wanted, snapshot, bits, silent.get(wanted.home))
     switch = _reach(wanted, silent.get(wanted.bridge))
     yield from switch.findings
+    mode = _fail_mode(wanted, snapshot)
+    yield mode
     yield from _switch(asked, wanted, snapshot, switch.reading)
     yield from _host(conf, wanted, snapshot, running=facts.running)
-    yield from _path(asked, wanted, silent=switch.silent)
+    mute = SILENT if switch.silent else mode.because if mode.status is Status.WRONG else ""
+    yield from _path(asked, wanted, snapshot or Snapshot(), silent=mute)
     yield from doctor_system.system(wanted, root)
     yield from services.findings()
     yield from doctor_system.clock(conf, services.skews)
@@ -313,18 +318,39 @@ def _ip6_of_host(wanted: Settings) -> tuple[str, ...]:
     return wanted.ip6 if ipv6.lack_of(wanted.tap) is None else ()
 
 
-def _path(conf: cfg.ConfigOpts | None, wanted: Settings, *, silent: bool) -> Iterator[Finding]:
+def _fail_mode(wanted: Settings, snapshot: Snapshot | None) -> Finding:
+    bridge = snapshot.bridge(wanted.bridge) if snapshot is not None else None
+    if bridge is None:
+        return unknown("fail-mode", "OVSDB does not answer, or has no such bridge")
+    if not checks_forwarding.is_at_risk(bridge):
+        return checks_forwarding.fail_mode(bridge, "")
+    try:
+        trace = Vswitchd(run_folder(wanted.ovsdb)).trace(wanted.bridge, "in_port=LOCAL")
+    except VswitchdError as error:
+        return checks_forwarding.fail_mode(bridge, "", str(error))
+    return checks_forwarding.fail_mode(bridge, trace)
+
+
+def _path(
+    conf: cfg.ConfigOpts | None, wanted: Settings, snapshot: Snapshot, *, silent: str
+) -> Iterator[Finding]:
     """Check the path through the host, over each version of IP that guests are served over.
 
     :param conf: None when the daemon does not run.
-    :param silent: whether the switch executes no request, and so does not send the probe's SYN.
+    :param silent: why a probe would show nothing about the host; empty: it shows something.
     """
+    waits = snapshot.other_config.get(checks_forwarding.RESTORE_WAIT) == "true"
     if conf is None:
+        yield checks_forwarding.restore_wait(waits, None)
         yield checks_path.path(None, wanted)
         if _ip6_of_host(wanted):
             yield checks_path.path(None, wanted.over(IPV6))
         return
     found = gather.path_facts(conf, silent=silent)
+    waiting = checks_forwarding.restore_wait(waits, found)
+    yield waiting
+    if waiting.status is Status.WRONG:
+        found = found.because(waiting.because)
     yield checks_path.path(found, wanted)
     if found.ip6 is not None:
         yield checks_path.path(found.ip6, wanted.over(IPV6))

@@ -245,15 +245,14 @@ def daemon_facts(conf: cfg.ConfigOpts) -> DaemonFacts:
     return DaemonFacts(running=True, ready=up, missing=missing)
 
 
-def path_facts(conf: cfg.ConfigOpts, *, silent: bool = False) -> PathFacts:
+def path_facts(conf: cfg.ConfigOpts, *, silent: str = "") -> PathFacts:
     """Request a probe of the path to the proxy from the running daemon, and return its result.
 
-    :param silent: whether the switch executes no request: a probe, which the daemon would wait for,
-        would have no answer and show nothing about the host.
+    :param silent: why a probe, which the daemon would wait for, would have no answer and show
+        nothing about the host; empty: it shows something.
     """
     if silent:
-        cause = "the switch, which sends the SYN, does not answer: see the line openflow"
-        found = PathFacts(asked=False, cause=cause)
+        found = PathFacts(asked=False, cause=silent)
         return replace(found, ip6=found if served_ip6(conf) else None)
     try:
         found = ask_agent(conf, "/probe")

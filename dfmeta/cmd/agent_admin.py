@@ -106,8 +106,11 @@ class AgentAdmin:
         parts.health.watch("bridge", lambda: parts.update.bridge is not None)
         parts.health.watch("flows", lambda: parts.controller.all_ready)
         parts.health.watch("proxy", self._listening)
-        # While the proxy does not listen yet, the path is not reported as missing.
-        parts.health.watch("path", lambda: probe.passes or not self._listening())
+        parts.health.watch("flow-restore-wait", lambda: not self._restoring())
+        # The path is not reported while a part before it is missing.
+        parts.health.watch(
+            "path", lambda: probe.passes or not self._listening() or self._restoring()
+        )
         parts.health.watch("store", self._store_answers)
 
     def _service(self) -> dict[str, Any]:
@@ -125,6 +128,13 @@ class AgentAdmin:
     def _listening(self) -> bool:
         parts = self._parts
         return bool(parts.serving and parts.engine and parts.engine.serving and parts.tap.in_place)
+
+    def _restoring(self) -> bool:
+        """Return whether ovs-vswitchd forwards nothing.
+
+        It reads the setting at its start, so that an answered probe shows that it forwards.
+        """
+        return self._parts.update.restore_wait and not self._parts.controller.probe.answered
 
     def _store_answers(self) -> bool:
         conf = self._parts.conf

@@ -126,7 +126,7 @@ class Daemon:
     def _log_readiness(self) -> None:
         parts = self.parts
         why = readiness.reasons(parts.conf.df_metadata, lambda: parts.tap.fault)
-        why["path"] = parts.controller.probe.fault
+        why["path"] = lambda: readiness.path_fault(parts.update.bridge, parts.controller.probe)
         readiness.begin(parts.health, why, lambda: self._stopped)
 
     def _turn(self) -> None:
@@ -181,7 +181,11 @@ class Daemon:
             if before.connected:
                 LOG.warning("OVSDB at %s does not answer", parts.watcher.remote)
             parts.update = Update(
-                connected=False, bridge=before.bridge, tap=before.tap, meta=before.meta
+                connected=False,
+                bridge=before.bridge,
+                tap=before.tap,
+                meta=before.meta,
+                restore_wait=before.restore_wait,
             )
             return
         parts.tap.look_now()

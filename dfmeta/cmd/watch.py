@@ -21,7 +21,7 @@ from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.guest_counts import ACCEPTED, GuestCounts
 from dfmeta.host.counters import checksum_errors
 from dfmeta.host.device import driver_of
-from dfmeta.inspect.cuts import PortBits, cut_of
+from dfmeta.inspect.cuts import PortBits, cut_of, refused
 from dfmeta.inspect.offload import advice
 from dfmeta.model import Endpoint, Port, PortId, PortState
 from dfmeta.registry import Registry
@@ -66,7 +66,9 @@ class PortWatch:
         )
         bits, bridge = controller.numbers.bits, controller.channel.bridge
         observers: dict[PortState, Observer] = {
-            PortState.CUT_OFF: partial(cut_off, bits=bits, bridge=bridge),
+            PortState.CUT_OFF: partial(
+                cut_off, bits=bits, refusal=controller.refusal, bridge=bridge
+            ),
             PortState.NO_CONNECTION: self._silence.cause,
         }
         self._backend = "nova" if needs_project else "store"
@@ -249,7 +251,20 @@ def without_project(port: Port) -> str:
     return "" if port.project_id else "no identity source gives its project, which Nova needs"
 
 
-def cut_off(port: Port, *, bits: Callable[[int], PortBits | None], bridge: str) -> str:
-    """Return why the switch drops frames of *port*, and the remedy; empty when it does not."""
+def cut_off(
+    port: Port,
+    *,
+    bits: Callable[[int], PortBits | None],
+    refusal: Callable[[Endpoint], str],
+    bridge: str,
+) -> str:
+    """Return why the switch drops frames of *port*, and the remedy; empty when it does not.
+
+    :param bits: returns the switch's description of a port.
+    :param refusal: returns why the switch refused a flow of an endpoint; empty if it did not.
+    """
     found = bits(port.ofport) if port.ofport is not None else None
-    return str(cut_of(found, port.name, bridge=bridge) or "")
+    cut = cut_of(found, port.name, bridge=bridge)
+    if cut is None and port.endpoint is not None and (cause := refusal(port.endpoint)):
+        cut = refused(cause, bridge)
+    return str(cut or "")

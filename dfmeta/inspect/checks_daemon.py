@@ -65,6 +65,9 @@ _MISSING = {
     "bridge": "OVSDB has no such bridge",
     "flows": "the switch has not confirmed its flows",
     "proxy": "the proxy does not listen, or tap-metadata is not in place",
+    "flow-restore-wait": "ovs-vswitchd forwards nothing (see the line flow-restore-wait)",
+    "path": "guests' SYNs do not reach the proxy (see the lines path and fail-mode)",
+    "store": "the database of the store does not answer",
 }
 
 
@@ -335,7 +338,10 @@ def _cut_off(ports: Sequence[KnownPort], wanted: Settings) -> Iterator[Finding]:
     if ports:
         named = listed(f"{one.name} ({one.cut.cause if one.cut else one.fault})" for one in ports)
         cut = next((one.cut for one in ports if one.cut), None)
-        look = f"`ovs-ofctl -O OpenFlow13 show {wanted.bridge}` shows the bits of each port"
+        look = (
+            f"run the command of each port; `ovs-ofctl -O OpenFlow13 show {wanted.bridge}` shows "
+            "the bits of each"
+        )
         yield wrong("ports", f"cut off: {named}", cut.remedy if cut else look)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dfmeta.flows.family import IPV6
@@ -37,6 +37,11 @@ class PathFacts:
     """Whether the answer's TCP checksum was right."""
     ip6: PathFacts | None = None
     """Result of the probe over IPv6; None if guests are served over IPv4 only."""
+
+    def because(self, cause: str) -> PathFacts:
+        """Return the result of a probe that shows nothing about the host, with the cause."""
+        six = None if self.ip6 is None else self.ip6.because(cause)
+        return replace(self, asked=False, cause=cause, ip6=six)
 
     def over(self, version: int) -> PathFacts:
         """Return the result for one version of IP."""

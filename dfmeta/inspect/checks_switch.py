@@ -21,6 +21,9 @@ DENIED = "Permission denied"
 """strerror(3) of EACCES."""
 AS_ROOT = "run doctor as root: its user may not connect to that socket"
 OPENFLOW13 = "OpenFlow13"
+_ACTIVATION = _PAUSE, _ANNOUNCEMENT = 1000, 1010
+"""Priorities of OVN's flows of a port that waits for activation."""
+_ETH_RARP = 0x8035
 
 
 def ovsdb(cause: str, wanted: Settings) -> Finding:
@@ -179,11 +182,20 @@ def foreign_flows(
         return
     flows = tuple(flows)
     ips = (wanted.ip, *ip6)
+    waiting = _awaiting_activation(flows)
+    paused = [ports[Endpoint(one)] for one in waiting if Endpoint(one) in ports]
+    if paused:
+        yield ok(
+            check,
+            f"waits for activation (live migration): {listed(paused)}: OVN drops what comes from "
+            "it until its guest runs on this host",
+        )
     above = [
         (flow, ip)
         for flow in flows
         if flow.priority >= hook
         and not flow.hands_on
+        and not (flow.priority in _ACTIVATION and flow.match.get("in_port") in waiting)
         and (ip := next((one for one in ips if takes(flow.match, ports, ip=one)), ""))
     ]
     for flow, ip in above:
@@ -204,6 +216,22 @@ def foreign_flows(
             f"no other program's flow in table {table} precedes dfmeta's hooks for "
             f"TCP/{METADATA_PORT} and ARP of {wanted.ip}{_of_ip6(ip6)}",
         )
+
+
+def _awaiting_activation(flows: Iterable[Foreign]) -> frozenset[int]:
+    """Return the ofports of ports whose guests are about to arrive by live migration.
+
+    OVN drops what such a port sends, but for its announcements (OVN 22.09 and later,
+    controller/physical.c, ``setup_activation_strategy``).
+    """
+    dropped, announced = set[int](), set[int]()
+    for flow in flows:
+        match flow.match.get("in_port"):
+            case int(ofport) if (flow.priority, flow.actions) == (_PAUSE, "drop"):
+                dropped |= {ofport} if len(flow.match) == 1 else set()
+            case int(ofport) if flow.priority == _ANNOUNCEMENT:
+                announced |= {ofport} if flow.match.get("eth_type") == _ETH_RARP else set()
+    return frozenset(dropped & announced)
 
 
 def _of_ip6(ip6: tuple[str, ...]) -> str:

@@ -59,6 +59,18 @@ class Cut(NamedTuple):
         return f"{self.cause}: {self.remedy}"
 
 
+def refused(cause: str, bridge: str) -> Cut:
+    """Return the cut of a port whose flows the switch refuses, as a full table does.
+
+    :param cause: the switch's error.
+    """
+    return Cut(
+        f"the switch refuses flows of the port ({cause})",
+        f"`ovs-vsctl get Bridge {bridge} flow_tables` and `ovs-vsctl list Flow_Table` show limits, "
+        f"and `ovs-vsctl clear Bridge {bridge} flow_tables` ends them",
+    )
+
+
 def cut_of(bits: PortBits | None, name: str, *, bridge: str) -> Cut | None:
     """Return why the port *name* is cut off; None if no reason is known.
 

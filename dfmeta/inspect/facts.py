@@ -121,6 +121,14 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class Controller:
+    """A row of OVSDB's table Controller."""
+
+    target: str
+    connected: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Bridge:
     """A row of OVSDB's table Bridge."""
 
@@ -130,6 +138,7 @@ class Bridge:
     """Empty: Open vSwitch's default, which includes OpenFlow 1.3."""
     fail_mode: str = ""
     external_ids: Mapping[str, str] = field(default_factory=dict)
+    controllers: tuple[Controller, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +174,8 @@ class Snapshot:
     interfaces: tuple[Interface, ...] = ()
     external_ids: Mapping[str, str] = field(default_factory=dict)
     """That column of the one row of OVSDB's table Open_vSwitch."""
+    other_config: Mapping[str, str] = field(default_factory=dict)
+    """The same of this column."""
 
     def bridge(self, name: str) -> Bridge | None:
         """Return the bridge *name*; None if it does not exist."""

@@ -28,6 +28,11 @@ class Finding:
     remedy: str = ""
     """Text with commands between backticks. Empty unless the status is ``wrong`` or ``warning``."""
 
+    @property
+    def because(self) -> str:
+        """The reason of another check that this finding makes pointless."""
+        return f"see the line {self.check}"
+
 
 def ok(check: str, text: str) -> Finding:
     """Return a finding without a fault."""

@@ -25,6 +25,7 @@ from typing import Any
 from ovs.db.data import Atom
 from ovs.db.types import UuidType
 
+from dfmeta.inspect.checks_forwarding import RESTORE_WAIT, SECURE
 from dfmeta.inspect.offload import USERSPACE
 from dfmeta.model import TAP_MARK, TAP_VLAN, MetaNames, Port, PortId
 from dfmeta.ports.meta_rows import Member, MetaRows
@@ -43,6 +44,10 @@ class Bridge:
     all its flows."""
     userspace: bool = False
     """Whether it has the userspace datapath (ovs-vswitchd.conf.db(5), Bridge.datapath_type)."""
+    fails_open: bool = False
+    """Whether it has controllers, none of which is connected, and does not fail secure: then Open
+    vSwitch puts a flow before all others after three inactivity probes (ovs-vswitchd.conf.db(5),
+    Bridge.fail_mode)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,9 @@ class Update:
     gone: tuple[PortId, ...] = ()
     meta: MetaRows | None = None
     """The second bridge; None: the identity scheme has none."""
+    restore_wait: bool = False
+    """Whether ``other_config:flow-restore-wait`` is true: an ovs-vswitchd that has started since
+    forwards nothing (ovs-vswitchd.conf.db(5), Open_vSwitch)."""
     answered: int = 0
     """Number of the latest query of :meth:`dfmeta.ports.ovsdb.OvsdbWatcher.ask` that OVSDB has
     answered. All changes that OVSDB sent before that answer have been read."""
@@ -137,6 +145,7 @@ class BridgeReader:
             changed=tuple(changed.values()),
             gone=tuple(gone),
             meta=read_meta(idl, bridge, self._patch, self._meta) if self._meta else None,
+            restore_wait=any(map(_restores, idl.tables["Open_vSwitch"].rows.values())),
         )
 
     def _members(self, bridge: Any, changes: Iterable[Any] | None) -> Collection[Any] | None:
@@ -216,11 +225,18 @@ def _has_port(bridge: Any, uuid: Any) -> bool:
     return Atom(UuidType, uuid) in _listed(bridge)
 
 
+def _restores(root: Any) -> bool:
+    return bool(root.other_config.get(RESTORE_WAIT) == "true")
+
+
 def _read_bridge(row: Any) -> Bridge:
     number = row.datapath_id[0] if row.datapath_id else ""
     return Bridge(
         int(number, 16) if number else None,
         controllers=len(row.controller),
+        fails_open=bool(row.controller)
+        and list(row.fail_mode) != [SECURE]
+        and not any(one.is_connected for one in row.controller),
         userspace=row.datapath_type == USERSPACE,
     )
 

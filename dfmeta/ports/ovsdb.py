@@ -43,7 +43,7 @@ _time = original("time")
 """Not patched by eventlet: patched modules would wait on a hub that this thread does not run."""
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "Open_vSwitch": ("bridges", "cur_cfg", "next_cfg"),
+    "Open_vSwitch": ("bridges", "cur_cfg", "next_cfg", "other_config"),
     "Bridge": (
         "name",
         "ports",
@@ -53,7 +53,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "fail_mode",
         "external_ids",
     ),
-    "Controller": ("target",),
+    "Controller": ("target", "is_connected"),
     "Port": ("name", "interfaces", "tag", "vlan_mode", "cvlans", "external_ids", "other_config"),
     "Interface": (
         "name",

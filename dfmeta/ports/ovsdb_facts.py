@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dfmeta.exceptions import OvsdbError
-from dfmeta.inspect.facts import Bridge, Interface, Snapshot
+from dfmeta.inspect.facts import Bridge, Controller, Interface, Snapshot
 from dfmeta.inspect.jsonrpc import RefusedError, call, why
 from dfmeta.ports.subport_list import parse
 from dfmeta.ports.trunks import Trunks, side_of
@@ -14,8 +14,17 @@ from dfmeta.ports.vif import InterfaceRow, list_of, vifs
 
 _DATABASE = "Open_vSwitch"
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "Open_vSwitch": ("external_ids",),
-    "Bridge": ("name", "ports", "datapath_type", "protocols", "fail_mode", "external_ids"),
+    "Open_vSwitch": ("external_ids", "other_config"),
+    "Bridge": (
+        "name",
+        "ports",
+        "datapath_type",
+        "protocols",
+        "fail_mode",
+        "external_ids",
+        "controller",
+    ),
+    "Controller": ("_uuid", "target", "is_connected"),
     "Port": ("_uuid", "interfaces", "tag", "vlan_mode", "cvlans"),
     "Interface": (
         "_uuid",
@@ -53,8 +62,13 @@ def read_snapshot(remote: str) -> Snapshot:
 
 
 def _assemble(
-    roots: list[_Row], bridges: list[_Row], ports: list[_Row], interfaces: list[_Row]
+    roots: list[_Row],
+    bridges: list[_Row],
+    controllers: list[_Row],
+    ports: list[_Row],
+    interfaces: list[_Row],
 ) -> Snapshot:
+    by_id = {row["_uuid"]: Controller(row["target"], row["is_connected"]) for row in controllers}
     port_rows = {row["_uuid"]: row for row in ports}
     interface_rows = {row["_uuid"]: row for row in interfaces}
     places = [
@@ -83,11 +97,13 @@ def _assemble(
                 tuple(row["protocols"]),
                 "".join(row["fail_mode"]),
                 row["external_ids"],
+                tuple(by_id[one] for one in row["controller"]),
             )
             for row in bridges
         ),
         interfaces=tuple(_interface(*place, trunks) for place in places),
         external_ids=roots[0]["external_ids"] if roots else {},
+        other_config=roots[0]["other_config"] if roots else {},
     )
 
 
@@ -129,7 +145,7 @@ def _interface(bridge: str, port: _Row, row: _Row, trunks: Trunks) -> Interface:
 
 _SETS = (
     *("ports", "interfaces", "protocols", "fail_mode", "tag", "vlan_mode", "cvlans", "ofport"),
-    *("mac_in_use", "mtu"),
+    *("mac_in_use", "mtu", "controller"),
 )
 
 

@@ -93,12 +93,14 @@ def test_bits_of_each_port_are_the_latest_of_the_switch(rig: Rig) -> None:
     assert numbers.bits(13) == PortBits.of(changed)
     numbers.changed(Datapath(), ofp.OFPPR_MODIFY, port_desc(13, b"tap1"))
     assert numbers.bits(13) == PortBits.of(changed), "that is another connection's"
-    cause = cut_off(port(), bits=numbers.bits, bridge="br-int")
+    cause = cut_off(port(), bits=numbers.bits, refusal=lambda _one: "full", bridge="br-int")
     assert cause.startswith("its device has no link")
     assert "`ovs-ofctl -O OpenFlow13 mod-port br-int tap1 forward`" in cause
     numbers.changed(rig.switch, ofp.OFPPR_DELETE, changed)
     assert numbers.bits(13) is None
-    assert cut_off(port(), bits=numbers.bits, bridge="br-int") == ""
+    for refusal, words in (("", ""), ("TABLE_FULL", "refuses flows of the port (TABLE_FULL)")):
+        cause = cut_off(port(), bits=numbers.bits, refusal=lambda _one: refusal, bridge="br-int")  # noqa: B023
+        assert (bool(cause), words in cause) == (bool(refusal), True)
 
 
 def test_ports_that_swap_numbers_are_served_once_ovsdb_agrees(rig: Rig) -> None:

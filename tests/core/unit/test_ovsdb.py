@@ -77,12 +77,14 @@ class BridgeRow(SimpleNamespace):
 def bridge_row(*ports: Any, name: str = "br-int", **columns: Any) -> Any:
     base = {"name": name, "uuid": f"bridge-{name}", "ports": list(ports)}
     base["datapath_id"] = ["0000aabbccddeeff"]
-    return BridgeRow(**base | {"controller": [], "datapath_type": ""} | columns)
+    return BridgeRow(**base | {"controller": [], "datapath_type": "", "fail_mode": []} | columns)
 
 
 def idl(*bridges: Any) -> Any:
     ports = {port.uuid: port for bridge in bridges for port in bridge.ports}
-    tables = {"Bridge": {one.uuid: one for one in bridges}, "Port": ports}
+    root = SimpleNamespace(other_config={})
+    bridge_rows = {one.uuid: one for one in bridges}
+    tables = {"Open_vSwitch": {"root": root}, "Bridge": bridge_rows, "Port": ports}
     return SimpleNamespace(
         tables={name: SimpleNamespace(rows=rows) for name, rows in tables.items()}
     )
@@ -100,11 +102,32 @@ def watcher() -> Iterator[OvsdbWatcher]:
     ("datapath_id", "number"), [(["0000aabbccddeeff"], 0xAABBCCDDEEFF), ([], None), ([""], None)]
 )
 def test_a_bridges_datapath_id_is_a_number(datapath_id: list[str], number: int | None) -> None:
-    row = bridge_row(datapath_id=datapath_id, controller=["one", "two"])
+    controllers = [SimpleNamespace(is_connected=connected) for connected in (False, True)]
+    row = bridge_row(datapath_id=datapath_id, controller=controllers)
     assert bridge_reader._read_bridge(row) == Bridge(number, controllers=2)
     for kind in ("", "system", "netdev"):
         row.datapath_type = kind
         assert bridge_reader._read_bridge(row).userspace is (kind == "netdev")
+
+
+def test_bridge_without_its_controllers_fails_open_unless_it_is_secure() -> None:
+    away, there = (SimpleNamespace(is_connected=connected) for connected in (False, True))
+    for controllers, mode, fails_open in (
+        ([], [], False),
+        ([away], ["secure"], False),
+        ([away, there], ["standalone"], False),
+        ([away, away], ["standalone"], True),
+        ([away], [], True),
+    ):
+        row = bridge_row(controller=controllers, fail_mode=mode)
+        assert bridge_reader._read_bridge(row).fails_open is fails_open, (controllers, mode)
+
+
+def test_wait_for_a_restoration_of_flows_is_read(watcher: OvsdbWatcher) -> None:
+    for config, waits in ({}, False), ({"flow-restore-wait": "true"}, True):
+        rows = idl(bridge_row())
+        rows.tables["Open_vSwitch"].rows["root"].other_config = config
+        assert watcher._reader.read(rows).restore_wait is waits
 
 
 def test_tap_is_ours_by_its_mark_and_in_order_by_its_vlan() -> None:
@@ -158,7 +181,7 @@ def test_a_change_of_one_port_reads_that_port_alone(watcher: OvsdbWatcher) -> No
     ports[0].tag = [4095]
     update = watcher._reader.read(database, [ports[0]])
     assert [(port.name, port.dead) for port in update.changed] == [("tap1", True)]
-    bridge.controller = ["one"]
+    bridge.controller = [SimpleNamespace(is_connected=True)]
     update = watcher._reader.read(database, [bridge])
     assert (update.changed, update.gone, update.bridge) == ((), (), Bridge(0xAABBCCDDEEFF, 1))
     assert update.tap is not None

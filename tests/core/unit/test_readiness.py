@@ -21,7 +21,7 @@ class World:
         self.now = 1000.0
         self.gone: set[str] = set()
         health = Health()
-        for name in ("ovsdb", "bridge", "flows", "proxy", "store", "other"):
+        for name in ("flow-restore-wait", "ovsdb", "bridge", "flows", "proxy", "store", "other"):
             health.watch(name, lambda name=name: name not in self.gone)  # type: ignore[misc]
         why = reasons(GROUP, lambda: "tap-metadata: no number" if "tap" in self.gone else "")
         self.log = ReadinessLog(health, why, clock=lambda: self.now)
@@ -42,6 +42,7 @@ def world(caplog: pytest.LogCaptureFixture) -> World:
 @pytest.mark.parametrize(
     ("gone", "words"),
     [
+        (["flow-restore-wait"], "remove Open_vSwitch . other_config flow-restore-wait"),
         (["ovsdb"], "ovsdb: unix:/db.sock does not answer"),
         (["bridge"], "ovs-vsctl add-br br-lan"),
         (["flows", "tap"], "flows: tap-metadata: no number"),

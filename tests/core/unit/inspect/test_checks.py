@@ -246,6 +246,28 @@ def test_foreign_flow_before_ours_is_named_with_its_port() -> None:
     assert status(finding) is UNKNOWN
 
 
+def test_port_that_waits_for_its_guest_by_live_migration_has_no_fault() -> None:
+    pause = Foreign(0xA880F609, 1000, {"in_port": 1}, "drop")
+    announcements = Foreign(0xA880F609, 1010, {"in_port": 1, "eth_type": 0x8035}, "output:1")
+    arp = replace(announcements, match={"in_port": 1, "eth_type": 0x806})
+    flows = [pause, announcements, arp]
+    waits, rest = checks_switch.foreign_flows(flows, NAMES, wanted=SETTINGS)
+    expect(
+        [
+            (waits, OK, "waits for activation (live migration): tap1"),
+            (rest, OK, "no other program's flow"),
+        ]
+    )
+    for flows in (
+        [pause],
+        [pause, replace(announcements, match={"in_port": 2, "eth_type": 0x8035})],
+        [pause, replace(announcements, match={"in_port": 1, "eth_type": 0x86DD})],
+        [replace(pause, match={"in_port": 1, "eth_type": 0x800}), announcements],
+    ):
+        (finding,) = checks_switch.foreign_flows(flows, NAMES, wanted=SETTINGS)
+        expect([(finding, WRONG, "takes packets of tap1 to")])
+
+
 def test_ports_that_could_be_a_guests_and_are_not_are_one_line() -> None:
     assert GUEST_TYPES - {"internal"} == which.DEVICE_TYPES
     others = [Interface(f"eth{n}", "br-int", type="system") for n in range(10)]

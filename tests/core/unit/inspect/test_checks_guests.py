@@ -11,6 +11,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from oslo_config import cfg
 
 from dfmeta.cli import gather
+from dfmeta.cli.doctor_command import SILENT
 from dfmeta.cli.gather import _known, with_cuts
 from dfmeta.exceptions import KeyRangeError, NotRunningError
 from dfmeta.flows.family import IPV6
@@ -141,7 +142,7 @@ def test_no_probe_is_sent_by_a_switch_that_does_not_answer(monkeypatch: pytest.M
     for ip6 in ((), ("fe80::a9fe:a9fe",)):
         answers = {"/service": {"ip6": ip6}}
         monkeypatch.setattr(gather, "ask_agent", lambda _conf, place, found=answers: found[place])
-        facts = gather.path_facts(cfg.ConfigOpts(), silent=True)
+        facts = gather.path_facts(cfg.ConfigOpts(), silent=SILENT)
         assert bool(facts.ip6) == bool(ip6)
         for one, wanted in ((facts, SETTINGS), (facts.ip6, SETTINGS.over(IPV6))):
             if one is not None:

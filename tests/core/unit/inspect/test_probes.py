@@ -23,7 +23,7 @@ from dfmeta.cli.doctor_services import _of_nova, real_guests
 from dfmeta.exceptions import OvsdbError
 from dfmeta.inspect import jsonrpc, programs
 from dfmeta.inspect.checks_nova import NovaFact
-from dfmeta.inspect.facts import GuestFailure, KnownPort
+from dfmeta.inspect.facts import Controller, GuestFailure, KnownPort
 from dfmeta.inspect.jsonrpc import RefusedError, call, why
 from dfmeta.inspect.vswitchd import (
     Vswitchd,
@@ -143,6 +143,8 @@ def test_rows_of_ovsdb_become_interfaces(serve: Serve) -> None:
     none: list[Any] = ["set", []]
     bridge_row = {"name": "br0", "ports": one, "datapath_type": "", "fail_mode": "secure"}
     bridge_row |= {"protocols": none, "external_ids": entries(dfmeta="meta of br-int")}
+    controller_row = {"_uuid": ["uuid", "d"], "target": "tcp:c", "is_connected": False}
+    bridge_row |= {"controller": controller_row["_uuid"]}
     port_row = {"_uuid": one, "interfaces": ["set", [first_id, second_id]], "tag": 7}
     port_row |= {"vlan_mode": none, "cvlans": ["set", [1, 2]]}
     interface_rows = [
@@ -153,7 +155,9 @@ def test_rows_of_ovsdb_become_interfaces(serve: Serve) -> None:
         for uuid, name, ofport in ((first_id, "t1", -1), (second_id, "t2", 5))
     ]
     switch_row = {"external_ids": entries(**{"ovn-bridge-mappings": "meta:br0"})}
-    answers = [{"rows": rows} for rows in ([switch_row], [bridge_row], [port_row], interface_rows)]
+    switch_row |= {"other_config": entries(**{"flow-restore-wait": "true"})}
+    tables = ([switch_row], [bridge_row], [controller_row], [port_row], interface_rows)
+    answers = [{"rows": rows} for rows in tables]
     snapshot = read_snapshot(serve(reply(answers)))
     first, second = snapshot.interfaces
     assert (first.name, first.ofport, second.ofport) == ("t1", None, 5)
@@ -166,7 +170,9 @@ def test_rows_of_ovsdb_become_interfaces(serve: Serve) -> None:
     bridge = snapshot.bridge("br0")
     assert bridge is not None
     assert (bridge.fail_mode, bridge.external_ids) == ("secure", {"dfmeta": "meta of br-int"})
+    assert bridge.controllers == (Controller("tcp:c", False),)
     assert snapshot.external_ids == {"ovn-bridge-mappings": "meta:br0"}
+    assert snapshot.other_config == {"flow-restore-wait": "true"}
     for name, result in (("a", [{"error": "unknown table"}]), ("b", None), ("c", [1, 2, 3])):
         with pytest.raises(OvsdbError, match="OVSDB at unix:"):
             read_snapshot(serve(reply(result), name=name))

@@ -41,7 +41,8 @@ class Row(SimpleNamespace):
 class Ovsdb:
     def __init__(self) -> None:
         self.tables = {
-            name: SimpleNamespace(rows=dict[Any, Any]()) for name in ("Bridge", "Port", "Interface")
+            name: SimpleNamespace(rows=dict[Any, Any]())
+            for name in ("Open_vSwitch", "Bridge", "Port", "Interface")
         }
         self.changes: list[Any] = []
         self._numbers = itertools.count(1)
@@ -63,7 +64,13 @@ class Ovsdb:
 
     def bridge(self, name: str) -> Any:
         return self.insert(
-            "Bridge", name=name, ports=[], datapath_id=[], controller=[], datapath_type=""
+            "Bridge",
+            name=name,
+            ports=[],
+            datapath_id=[],
+            controller=[],
+            datapath_type="",
+            fail_mode=[],
         )
 
     def bridges(self) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""What ovs-vswitchd does to all packets should be judged from its settings and from proof."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from dfmeta.cmd.readiness import path_fault
+from dfmeta.inspect import checks_forwarding
+from dfmeta.inspect.checks_path import PathFacts, path
+from dfmeta.inspect.facts import Bridge, Controller
+from dfmeta.inspect.finding import Status
+from dfmeta.ports.bridge_reader import Bridge as BridgeRow
+from tests.core.unit.inspect.values import SETTINGS
+
+AWAY, HERE = Controller("tcp:127.0.0.1:1", False), Controller("tcp:127.0.0.1:2", True)
+FAIL_OPEN = " 0. priority 15790320\n    NORMAL\n"
+OWN_FLOW = " 0. priority 0\n    NORMAL\n"
+
+
+def test_restoration_is_a_fault_only_while_nothing_is_forwarded() -> None:
+    for is_set, facts, status in (
+        (False, None, Status.OK),
+        (False, PathFacts(), Status.OK),
+        (True, None, Status.WRONG),
+        (True, PathFacts(), Status.WRONG),
+        (True, PathFacts(asked=False), Status.WRONG),
+        (True, PathFacts(answered=True), Status.WARNING),
+    ):
+        finding = checks_forwarding.restore_wait(is_set, facts)
+        assert finding.status is status, (is_set, facts)
+        assert ("other_config flow-restore-wait`" in finding.remedy) == is_set
+
+
+def test_bridge_fails_open_when_the_switch_itself_takes_the_packets() -> None:
+    for controllers, mode, trace, status in (
+        ((), "", OWN_FLOW, Status.OK),
+        ((AWAY,), "secure", OWN_FLOW, Status.OK),
+        ((AWAY,), "", FAIL_OPEN, Status.WRONG),
+        ((AWAY,), "standalone", FAIL_OPEN, Status.WRONG),
+        ((AWAY, AWAY), "standalone", OWN_FLOW, Status.WARNING),
+        ((AWAY, HERE), "standalone", OWN_FLOW, Status.OK),
+    ):
+        bridge = Bridge("br-int", fail_mode=mode, controllers=controllers)
+        finding = checks_forwarding.fail_mode(bridge, trace)
+        assert finding.status is status, (controllers, mode)
+        assert bool(finding.remedy) == (status is not Status.OK)
+    unknown = checks_forwarding.fail_mode(Bridge("b", controllers=(AWAY,)), "", "no answer")
+    assert unknown.status is Status.UNKNOWN
+
+
+def test_packet_filter_is_not_blamed_for_what_the_switch_does() -> None:
+    finding = checks_forwarding.restore_wait(True, PathFacts())
+    silent = PathFacts(ip6=PathFacts()).because(finding.because)
+    for facts in (silent, silent.over(6)):
+        judged = path(facts, SETTINGS)
+        assert (judged.status, "flow-restore-wait" in judged.text) == (Status.UNKNOWN, True)
+
+
+def test_log_of_readiness_names_a_bridge_that_fails_open() -> None:
+    probe: Any = SimpleNamespace(bridge="br-int", fault=lambda: "a packet filter")
+    for fails_open, words in ((True, "`ovs-vsctl set-fail-mode br-int secure`"), (False, "filter")):
+        row = BridgeRow(1, controllers=1, fails_open=fails_open)
+        assert words in path_fault(row, probe)
