@@ -1,8 +1,9 @@
 """One process of haproxy: its descriptors, its start, its log and its end.
 
 Everything that it needs comes by descriptors: the guests' listeners, which stay open in the daemon,
-the configuration and the certificates in memory (memfd_create(2)), the runtime interface. So
-nothing secret is in a file or in the list of processes, and haproxy needs no path of the host.
+the configuration and the certificates in memory (:mod:`dfmeta.proxy.haproxy.memory`), the runtime
+interface. So nothing secret is in a file or in the list of processes, and haproxy needs no path of
+the host. The file with the client's private key is emptied when haproxy has read it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from eventlet.hubs import trampoline
 
 from dfmeta.exceptions import HaproxyError
 from dfmeta.proxy.haproxy.config import map_name, render, server_names, waiting
+from dfmeta.proxy.haproxy.memory import MemoryFile, sealed
 from dfmeta.proxy.haproxy.plan import Descriptors, Plan
 from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.haproxy.runtime import Runtime
@@ -81,6 +83,9 @@ class Process:
             given.append(theirs.detach())
             self.runtime = Runtime(mine)
             failed_start.callback(self.runtime.close)
+            self._key = MemoryFile("dfmeta-cert", secrets.cert) if secrets.cert else None
+            if self._key is not None:
+                failed_start.callback(self._key.close)
             try:
                 log, errors = (_pipe(given, failed_start) for _ in range(2))
                 self._start([one.fileno() for one in listeners], given)
@@ -105,7 +110,7 @@ class Process:
             map=_file("map", b"", given),
             away=_file("away", AWAY, given),
             ca=_file("ca", secrets.ca, given) if secrets.ca else None,
-            cert=_file("cert", secrets.cert, given) if secrets.cert else None,
+            cert=_added(self._key.reader(), given) if self._key is not None else None,
         )
         if self.program.lua:
             text = waiting(plan, descriptors).encode("ascii")
@@ -157,6 +162,9 @@ class Process:
                 if self.plan.several:
                     # Until it has checked a host, haproxy takes it for one that answers.
                     self.runtime.take_for_down(server_names(self.plan))
+                if self._key is not None:
+                    # haproxy has it in its memory now, and opens the file no more.
+                    self._key.empty()
                 return
             if not self.running:
                 raise HaproxyError(cause=f"it ended at its start with status {self.status}")
@@ -195,6 +203,8 @@ class Process:
         """Close its runtime interface, after its end."""
         self._process.wait()
         self.runtime.close()
+        if self._key is not None:
+            self._key.close()
 
     def _signal(self, number: signal.Signals) -> None:
         if self.running:
@@ -223,10 +233,11 @@ AWAY: Final = (
 
 def _file(name: str, content: bytes, given: list[int]) -> int:
     """Return a descriptor of a file in memory."""
-    descriptor = os.memfd_create(f"dfmeta-{name}")
+    return _added(sealed(f"dfmeta-{name}", content), given)
+
+
+def _added(descriptor: int, given: list[int]) -> int:
     given.append(descriptor)
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(content)
     return descriptor
 
 
