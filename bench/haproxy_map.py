@@ -143,7 +143,7 @@ def _engine(registry: Registry, count: int) -> Iterator[Haproxy]:
         setup=lambda: Setup(
             plan=lambda _name: plan,
             secrets=Secrets(),
-            program=Program(binary=str(HAPROXY), user="nobody"),
+            program=Program(binary=str(HAPROXY), user=""),
             entries=Entries(registry, lambda _instance: _SIGNATURE, lambda *_one: True),
         ),
     )

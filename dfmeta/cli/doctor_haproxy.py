@@ -9,10 +9,11 @@ from typing import Any
 from oslo_config import cfg
 
 from dfmeta.cli.client import ask_agent
+from dfmeta.conf.accounts import HAPROXY_ACCOUNT, account_of
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.exceptions import ConfigError, NotRunningError
-from dfmeta.host.process import read_haproxy
-from dfmeta.inspect import checks_haproxy
+from dfmeta.host.process import read_account, read_haproxy
+from dfmeta.inspect import checks_haproxy, checks_process
 from dfmeta.inspect.checks_haproxy import EngineFacts, MapFacts, ProgramFacts
 from dfmeta.inspect.checks_process import ProcessFacts
 from dfmeta.inspect.finding import Finding
@@ -36,8 +37,12 @@ def haproxy(
         return
     child = read_haproxy(engine.pid, daemon.pid) if engine.pid and daemon is not None else None
     # A daemon that is not root cannot make haproxy another user.
-    user = conf.haproxy.user if daemon is not None and not daemon.uid else ""
+    root = daemon is not None and not daemon.uid
+    user = account_of(conf.haproxy.user, HAPROXY_ACCOUNT) if root else ""
     yield from checks_haproxy.process(engine, child, wanted=user, now=datetime.now(UTC))
+    if daemon is not None and root and engine.pid:
+        account = read_account([engine.pid], daemon.pid)
+        yield checks_process.account(account, which="haproxy", option="[haproxy] user")
     yield checks_haproxy.files(engine, child)
     yield checks_haproxy.connections(engine)
     yield checks_haproxy.guest_map(engine)

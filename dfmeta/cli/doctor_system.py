@@ -17,7 +17,7 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta.cli import gather
 from dfmeta.conf import limits as limit_options
-from dfmeta.host.process import read_sockets
+from dfmeta.host.process import read_account, read_sockets
 from dfmeta.host.system import (
     own_route,
     read_clock,
@@ -73,6 +73,12 @@ def process(
     yield checks_process.open_files(facts, 2 * connections + OWN_FILES)
     if count:
         yield checks_process.workers(facts, count)
+        if facts is not None and not facts.uid:
+            yield checks_process.account(
+                read_account(facts.workers, facts.pid),
+                which="workers",
+                option="[df_metadata] proxy_worker_user",
+            )
 
 
 def files(conf: cfg.ConfigOpts, wanted: Settings, owners: Owners) -> Iterator[Finding]:

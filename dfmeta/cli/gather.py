@@ -19,6 +19,7 @@ from oslo_config import cfg
 from packaging.requirements import Requirement
 
 from dfmeta.cli.client import ask_agent
+from dfmeta.conf.accounts import WORKER_ACCOUNT, account_of
 from dfmeta.exceptions import KeyRangeError, NotRunningError
 from dfmeta.flows.key import Keys
 from dfmeta.flows.meta_bridge import MetaTap
@@ -337,9 +338,9 @@ def owners(conf: cfg.ConfigOpts, process: ProcessFacts | None) -> Owners:
 
     :param process: the daemon's; None when it does not run or is not visible.
     """
-    worker = None
+    worker, user = None, account_of(conf.df_metadata.proxy_worker_user, WORKER_ACCOUNT)
     with contextlib.suppress(KeyError):
-        worker = pwd.getpwnam(conf.df_metadata.proxy_worker_user).pw_uid
+        worker = pwd.getpwnam(user).pw_uid
     return Owners(worker=worker, daemon=process.uid if process is not None else None)
 
 

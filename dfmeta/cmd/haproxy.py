@@ -1,6 +1,7 @@
 """Become an unprivileged user and run haproxy.
 
-Run by the daemon as ``python -m dfmeta.cmd.haproxy USER DESCRIPTORS PARENT BINARY ARGUMENT...``.
+Run by the daemon as ``python -m dfmeta.cmd.haproxy USER DESCRIPTORS PARENT BINARY ARGUMENT...``,
+with an empty USER for a user id that no other process has.
 haproxy keeps the descriptors that this process has inherited, has no capability, and ends when the
 daemon ends: without the daemon, no program would take a guest's entry away.
 """
@@ -20,7 +21,7 @@ BUFFERS = 1 << 18
 def main(argv: Sequence[str] | None = None) -> None:
     """Replace this process by haproxy; return only if its parent has ended.
 
-    :raises SystemExit: with one line, when *user* may not run the program.
+    :raises SystemExit: with one line, when the user may not run the program.
     :raises OSError: when the kernel refuses to take the privileges away.
     """
     user, descriptors, parent, binary, *arguments = sys.argv[1:] if argv is None else argv
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         # Without the environment, which may have secrets.
         os.execve(binary, [binary, *arguments], {})  # noqa: S606  # no shell is needed
     except OSError as error:
-        sys.exit(f"user {user} cannot run {binary}: {error.strerror}")
+        sys.exit(f"user {user or os.geteuid()} cannot run {binary}: {error.strerror}")
 
 
 if __name__ == "__main__":

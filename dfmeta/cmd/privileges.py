@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
-import pwd
 import resource
 import signal
 from pathlib import Path
+
+from dfmeta.host import accounts
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
@@ -55,7 +57,7 @@ def go_first(priority: int = FIRST) -> None:
 def drop(user: str, *, descriptors: int, memory: int = MEMORY) -> None:
     """Become *user*, if running as root, and drop all capabilities for good.
 
-    :param user: name of a user.
+    :param user: name of a user; empty: a user id that no other process has.
     :param descriptors: maximum number of open descriptors.
     :param memory: bytes of address space.
     :raises OSError: when the kernel refuses; the process must not serve then.
@@ -69,12 +71,15 @@ def drop(user: str, *, descriptors: int, memory: int = MEMORY) -> None:
         descriptors = min(descriptors, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     if os.geteuid() == 0:
-        account = pwd.getpwnam(user)
+        account = accounts.named(user) if user else accounts.unused()
         for capability in range(int(LAST_CAPABILITY.read_text()) + 1):
             _prctl(_PR_CAPBSET_DROP, capability)
         os.setgroups([])
-        os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
-        os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
+        os.setresgid(account.gid, account.gid, account.gid)
+        os.setresuid(account.uid, account.uid, account.uid)
+        if not user and accounts.others(account.uid):
+            # Another process has taken the number in the meantime.
+            raise OSError(errno.EAGAIN, f"user id {account.uid} is in use")
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     header = _Header(_CAPABILITY_VERSION_3, 0)
     none = (ctypes.c_uint32 * 6)()

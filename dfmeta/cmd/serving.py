@@ -16,6 +16,7 @@ from dfmeta import hub, metrics
 from dfmeta.cmd import privileges
 from dfmeta.cmd.activation import green
 from dfmeta.cmd.logs import set_up_logging
+from dfmeta.conf.accounts import WORKER_ACCOUNT, account_of
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.proxy.application import Application
 from dfmeta.proxy.claims import Mirror
@@ -132,7 +133,8 @@ class Serving:
         )
         # Everything that needs privileges is open.
         privileges.drop(
-            conf.df_metadata.proxy_worker_user, descriptors=2 * mine.connections + SPARE
+            account_of(conf.df_metadata.proxy_worker_user, WORKER_ACCOUNT),
+            descriptors=2 * mine.connections + SPARE,
         )
         if os.getppid() != self._parent:
             raise SystemExit(0)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pwd
 import re
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Any, Final
 
 from oslo_config import cfg, types
 
+from dfmeta.conf.accounts import check_user
 from dfmeta.conf.kinds import Several, Text, absolute_path, has_port, host_port
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.key import PREFIX6
@@ -327,9 +327,11 @@ OPTS: Final = [
     ),
     cfg.StrOpt(
         "proxy_worker_user",
-        default="nobody",
-        help="User that workers run as if the daemon is root. Workers keep no capability, whether "
-        "or not the daemon is root.",
+        default="",
+        help="User that workers run as if the daemon is root. No other program may run as this "
+        "user: it could read what the workers have in memory. Empty: dfmeta-worker if there is "
+        "such a user, else each worker has a user id from 61184 to 65519 that no other process "
+        "has. Workers keep no capability, whether or not the daemon is root.",
     ),
     cfg.FloatOpt(
         "startup_timeout",
@@ -430,25 +432,3 @@ def _check_ip6(group: Any) -> None:
             cause=cause,
             remedy=f"Give an address of the host's own, such as {HOST_IP6}",
         )
-
-
-def check_user(option: str, value: str) -> None:
-    """Check the name of a user that a process becomes.
-
-    :param option: the option's group and name.
-    :raises ConfigError: when there is no such user, or it is root.
-    """
-    try:
-        found = pwd.getpwnam(value)
-    except (KeyError, ValueError):
-        cause = "there is no such user"
-    else:
-        if found.pw_uid:
-            return
-        cause = "it is root"
-    raise ConfigError(
-        option=option,
-        value=value,
-        cause=cause,
-        remedy="Name a user of this host that owns no files, such as nobody",
-    )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from oslo_config import cfg, types
 
-from dfmeta.conf.agent import check_user
+from dfmeta.conf.accounts import check_user
 from dfmeta.exceptions import ConfigError
 
 HAPROXY: Final = "haproxy"
@@ -42,9 +42,11 @@ OPTS: Final = [
     ),
     cfg.StrOpt(
         "user",
-        default="nobody",
-        help="User that haproxy runs as if the daemon is root. haproxy has no capability, whether "
-        "or not the daemon is root.",
+        default="",
+        help="User that haproxy runs as if the daemon is root. No other program may run as this "
+        "user: it could read what haproxy has in memory, and answer guests. Empty: dfmeta-haproxy "
+        "if there is such a user, else each process of haproxy has a user id from 61184 to 65519 "
+        "that no other process has. haproxy has no capability, whether or not the daemon is root.",
     ),
 ]
 

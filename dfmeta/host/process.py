@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dfmeta.host.proc import PROC, of_each, users
 from dfmeta.inspect.checks_haproxy import ChildFacts
-from dfmeta.inspect.checks_process import ProcessFacts, SocketFacts
+from dfmeta.inspect.checks_process import AccountFacts, ProcessFacts, SocketFacts
 
-PROC: Final = Path("/proc")
 _OURS: Final = b"dfmeta"
 _WORKER: Final = b"dfmeta.cmd.worker"
-_ROOM: Final = 1 << 16
 _SO_ACCEPTCON: Final = 1 << 16
 """From linux/net.h."""
 
@@ -71,6 +70,23 @@ def read_haproxy(pid: int, parent: int, *, proc: Path = PROC) -> ChildFacts | No
     return None
 
 
+def read_account(
+    processes: Iterable[int], parent: int, *, proc: Path = PROC
+) -> AccountFacts | None:
+    """Read which other programs run as the users of some processes; None: they are not visible.
+
+    :param processes: children of *parent*, whose other children may be the same users.
+    """
+    present = dict(users(proc=proc))
+    wanted = {uid for pid in processes for uid in present.get(pid, ())}
+    sharers = [
+        f"{_program(proc / str(pid))} (pid {pid})"
+        for pid, uids in present.items()
+        if uids & wanted and not _is_of(proc / str(pid), parent)
+    ]
+    return AccountFacts(users=sorted(map(_name, wanted)), sharers=sharers) if wanted else None
+
+
 def read_sockets(paths: Iterable[str]) -> tuple[SocketFacts, ...]:
     """Read owner, group and mode of each socket; paths that do not exist are left out."""
     found = []
@@ -79,14 +95,6 @@ def read_sockets(paths: Iterable[str]) -> tuple[SocketFacts, ...]:
             status = os.stat(path)
             found.append(SocketFacts(path, status.st_uid, status.st_gid, status.st_mode & 0o777))
     return tuple(found)
-
-
-def of_each(file: str, *, proc: Path = PROC) -> Iterator[tuple[int, bytes]]:
-    """Yield the pid of each process, and what a file of its directory has, if it can be read."""
-    for name in os.listdir(proc):
-        if name.isdecimal():
-            with contextlib.suppress(OSError):
-                yield int(name), _bytes(f"{proc}/{name}/{file}")
 
 
 def named_sockets(*, proc: Path = PROC) -> Iterator[NamedSocket]:
@@ -111,19 +119,6 @@ def _inode(lock: str, proc: Path) -> str:
 def _ours(proc: Path) -> dict[int, bytes]:
     """Return pid → command line of what may be the daemon or one of its workers."""
     return {pid: line for pid, line in of_each("cmdline", proc=proc) if _OURS in line}
-
-
-def _bytes(path: str) -> bytes:
-    """Return what a file has, with the calls that this needs: a host has thousands of processes."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        found = part = os.read(file, _ROOM)
-        while part:
-            part = os.read(file, _ROOM)
-            found += part
-    finally:
-        os.close(file)
-    return found
 
 
 def _holds(folder: Path, inode: str) -> bool:
@@ -166,6 +161,14 @@ def _name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def _program(folder: Path) -> str:
+    """Return the name of a process' program; its user may have chosen the name."""
+    try:
+        return (folder / "comm").read_bytes().decode("ascii", "replace").strip()
+    except OSError:
+        return "a process"  # it has ended in the meantime
 
 
 def _is_of(folder: Path, parent: int) -> bool:

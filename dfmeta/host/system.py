@@ -14,7 +14,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
-from dfmeta.host.process import of_each
+from dfmeta.host.proc import of_each
 from dfmeta.inspect.checks_system import SETTINGS, CloudFacts, NetworkdFacts, SocketUnit
 from dfmeta.inspect.programs import active
 

@@ -79,6 +79,16 @@ class VersionFacts:
     """Packages that do not meet dfmeta's requirements: name, version (empty: missing), required."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountFacts:
+    """The users that processes of one kind run as, from proc(5)."""
+
+    users: Sequence[str]
+    """Names of the users, or numbers of those without a name."""
+    sharers: Sequence[str] = ()
+    """Other programs that run as one of these users, with their process ids."""
+
+
 def permissions(
     process: ProcessFacts | None, sockets: Iterable[SocketFacts], *, workers: int
 ) -> Iterator[Finding]:
@@ -132,6 +142,27 @@ def workers(process: ProcessFacts | None, count: int) -> Finding:
     if alive > count:
         return ok("workers", f"{count} workers are alive, and {alive - count} more are ending")
     return ok("workers", f"all {count} workers are alive")
+
+
+def account(facts: AccountFacts | None, *, which: str, option: str) -> Finding:
+    """Check that no other program runs as the user of haproxy or of the workers.
+
+    :param facts: None: the processes cannot be seen.
+    :param which: ``haproxy`` or ``workers``.
+    :param option: the option that names the user.
+    """
+    if facts is None:
+        return unknown("account", f"the users of {which} cannot be seen")
+    users = f"{which} run as" if which == "workers" else f"{which} runs as"
+    users += f" user {listed(facts.users)}"
+    if not facts.sharers:
+        return ok("account", f"{users}, and no other program does")
+    return wrong(
+        "account",
+        f"{users}, and so does {listed(facts.sharers)}, which can read secrets of guests",
+        f"leave {option} empty and `systemctl reload dfmeta-agent`; if it is, have the other "
+        "program run as another user",
+    )
 
 
 def open_files(process: ProcessFacts | None, needed: int) -> Finding:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from oslo_config import cfg
 
+from dfmeta.conf.accounts import HAPROXY_ACCOUNT, account_of
 from dfmeta.exceptions import ConfigError
 from dfmeta.proxy.haproxy.program import Program
 
@@ -42,19 +43,18 @@ def program(conf: cfg.ConfigOpts) -> Program:
 
     :raises ConfigError: when it is missing, does not run as the user, or is too old.
     """
-    group = conf.haproxy
+    group, user = conf.haproxy, account_of(conf.haproxy.user, HAPROXY_ACCOUNT)
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *FOLDERS])
     binary = shutil.which(group.binary, path=path)
     if binary is None:
         raise _unusable(group.binary, "there is no such program")
-    found = version(Program(binary=binary, user=group.user))
+    found = version(Program(binary=binary, user=user))
     if found is None:
-        raise _unusable(
-            group.binary, f"{binary} is not haproxy, or does not run as user {group.user}"
-        )
+        as_user = f"as user {user}" if user else "without privileges"
+        raise _unusable(group.binary, f"{binary} is not haproxy, or does not run {as_user}")
     if found.number < OLDEST:
         raise _unusable(group.binary, f"{binary} has version {found.version}")
-    return Program(binary=binary, user=group.user, version=found.version, lua=found.lua)
+    return Program(binary=binary, user=user, version=found.version, lua=found.lua)
 
 
 def version(one: Program) -> Told | None:

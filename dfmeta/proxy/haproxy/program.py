@@ -21,7 +21,7 @@ class Program:
     binary: str
     """Path of the program."""
     user: str
-    """User that it runs as if the daemon is root."""
+    """User that it runs as if the daemon is root; empty: a user id that no other process has."""
     version: str = ""
     """What the program says of its version, such as ``2.6.12-1+deb12u3``."""
     lua: bool = True

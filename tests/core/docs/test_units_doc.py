@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dfmeta.admin.server import HELD
 from dfmeta.cmd import central, daemon
-from dfmeta.conf import agent, limits
+from dfmeta.conf import accounts, agent, limits
 from dfmeta.store.api.checks import USERDATA_MAX
 from tests.core.docs.sources import ROOT
 
@@ -48,6 +48,13 @@ def test_a_service_that_ends_with_a_status_is_started_again_each_time() -> None:
         assert value(unit, "Restart") == "on-failure"
         assert value(unit, "StartLimitIntervalSec") == "0", "however often it happens"
         assert "RestartPreventExitStatus" not in unit.read_text(encoding="utf-8")
+
+
+def test_accounts_are_those_of_the_options() -> None:
+    text = (ROOT / "etc/sysusers.d/dfmeta.conf").read_text(encoding="utf-8")
+    users = re.findall(r"^u (\S+) - ", text, re.MULTILINE)
+    assert users == [accounts.HAPROXY_ACCOUNT, accounts.WORKER_ACCOUNT]
+    assert all(f"``{user}``" in PAGE for user in users)
 
 
 def test_a_socket_unit_passes_the_sockets_that_its_service_looks_for() -> None:

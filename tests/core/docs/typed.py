@@ -53,6 +53,7 @@ NOT_TYPED: Mapping[str, str] = {
     r"journalctl .*": "no systemd runs there: the runbook's tests read the daemon's log",
     r"systemd-analyze .*": "tests/host/docs/test_units_doc.py runs it on the units in the source",
     r"apt-get install .*": "it would change the machine of the tests",
+    r"systemd-sysusers": "tests/host/docs/test_units_doc.py runs it in a folder of its own",
     r"useradd .*": "it would change the machine of the tests",
     r"ovs-vsctl --may-exist add-br br-int": "the test makes the bridge, with a userspace datapath",
     r"dnsmasq .*": "guests of the tests have their addresses already",

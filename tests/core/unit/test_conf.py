@@ -136,7 +136,7 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
         "route_table": ("0", "254", "main"),
         "hold_timeout": ("61", "-1", "soon", "nan"),
         "proxy_workers": ("-1", "auto"),
-        "proxy_worker_user": ("no such user", "root"),
+        "proxy_worker_user": ("no such user", "root", "nobody"),
         "startup_timeout": ("-1",),
         "listener_keep": ("0", "86401"),
         "admin_listen": ("9697", "127.0.0.1:0", "127.0.0.1:70000", "::1:9697"),
@@ -167,7 +167,7 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
         "binary": ("two words",),
         "threads": ("0",),
         "maxconn": ("1",),
-        "user": ("no such user", "root"),
+        "user": ("no such user", "root", "nobody"),
     },
     "DEFAULT": {
         "auth_ca_cert": ("/nonexistent/ca.pem",),

@@ -1,4 +1,4 @@
-"""The units should be as hardened as the page on installing says, which has why not more."""
+"""The units and accounts should be as the page on installing says, which has why not more."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dfmeta.conf.accounts import HAPROXY_ACCOUNT, WORKER_ACCOUNT
 from tests.core.docs.page import rows, sections
 
 ROOT = Path(__file__).parents[3]
@@ -64,3 +65,13 @@ def test_exposure_is_within_that_of_the_page(service: str) -> None:
 def test_systemd_accepts_each_unit() -> None:
     done = analyze("verify", *sorted(UNITS.iterdir()))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_accounts_are_made_without_rights(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    file = ROOT / "etc/sysusers.d/dfmeta.conf"
+    subprocess.run(["systemd-sysusers", f"--root={tmp_path}", file], check=True)
+    entries = [line.split(":") for line in (tmp_path / "etc/passwd").read_text().splitlines()]
+    assert sorted(entry[0] for entry in entries) == [HAPROXY_ACCOUNT, WORKER_ACCOUNT]
+    assert {entry[-1] for entry in entries} == {"/usr/sbin/nologin"}
+    assert len({entry[2] for entry in entries} | {"0"}) == 3

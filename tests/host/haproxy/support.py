@@ -19,7 +19,7 @@ from tests.core.unit.upstream import Upstream
 from tests.harness.agent import HAPROXY
 
 NO_SECRETS = Secrets()
-PROGRAM = Program(binary=str(HAPROXY), user="nobody")
+PROGRAM = Program(binary=str(HAPROXY), user="")
 HERE = "127.0.0.1"
 """Source address of a guest on loopback."""
 HOSTS = ("169.254.169.254", "a")

@@ -53,7 +53,7 @@ def test_haproxy_accepts_each_plan_without_a_warning(
     pair = authority.issue("client")
     cert = pair.certificate.read_bytes() + pair.key.read_bytes()
     own = Secrets(ca=authority.certificate.read_bytes(), cert=cert)
-    checking = Check(binary=str(HAPROXY), user="nobody")
+    checking = Check(binary=str(HAPROXY), user="")
     listener = eventlet.listen((HERE, 0))
 
     def accepted(plan: Plan, secrets: Secrets = own, program: Program = checking) -> bool:

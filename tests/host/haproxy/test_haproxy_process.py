@@ -80,7 +80,7 @@ def test_process_that_does_not_start_says_why(
         loopback(FOUR, tls=True, secrets=Secrets(ca=b"no certificate"))
     until(lambda: "haproxy: config : " in caplog.text, "haproxy's own lines")
     with pytest.raises(HaproxyError, match="it ended at its start with status 1"):
-        loopback(program=Program(binary="/bin/false", user="nobody"))
+        loopback(program=Program(binary="/bin/false", user=""))
 
 
 def test_process_that_does_not_answer_is_killed_where_it_should_leave(
@@ -254,7 +254,7 @@ def test_program_that_fails_or_that_its_user_may_not_run_has_no_version(
     folder = netns.temporary_folder("haproxy")
     folder.chmod(0o755)
     path = folder / "stand-in"
-    program = Program(binary=str(path), user="nobody")
+    program = Program(binary=str(path), user="")
     # The limit itself is met by the program that sleeps.
     monkeypatch.setattr(haproxy_program, "_ASKED", 0.5)
     version = "echo 'HAProxy version 3.0.1 2024/06/10'"

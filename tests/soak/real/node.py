@@ -29,6 +29,8 @@ install -m 0600 {_SHARE}/dfmeta.conf.sample /etc/dfmeta/dfmeta.conf
 sed -i 's/^#startup_timeout = .*/startup_timeout = 900/' /etc/dfmeta/dfmeta.conf
 grep -q '^startup_timeout = 900$' /etc/dfmeta/dfmeta.conf
 install -m 0644 {_SHARE}/systemd/dfmeta-agent.service /etc/systemd/system/
+install -D -m 0644 {_SHARE}/sysusers.d/dfmeta.conf /etc/sysusers.d/dfmeta.conf
+systemd-sysusers
 install -d /etc/systemd/system/dfmeta-agent.service.d
 cat > /etc/systemd/system/dfmeta-agent.service.d/path.conf << EOF
 [Service]

@@ -70,8 +70,8 @@ def test_haproxy_answers_inside_the_units_sandbox(node: Node, guest: Guest) -> N
         (first,) = node.haproxy()
         said = node.text(f"grep -E '^(Uid|CapEff|CapBnd|Seccomp|NoNewPrivs):' /proc/{first}/status")
         lines = dict(line.split(":\t") for line in said.splitlines())
-        nobody = node.text("id -u nobody")
-        assert lines["Uid"].split() == [nobody] * 4
+        uid = node.text("id -u dfmeta-haproxy")
+        assert lines["Uid"].split() == [uid] * 4
         assert {int(lines["CapEff"], 16), int(lines["CapBnd"], 16)} == {0}
         assert (lines["Seccomp"], lines["NoNewPrivs"]) == ("2", "1")
         # The daemon counts only the requests that it answers itself.

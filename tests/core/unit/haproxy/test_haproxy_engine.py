@@ -48,7 +48,7 @@ class World:
         self.registry.answered(1)
         self.come()
         self.plain, self.secrets = True, Secrets()
-        self.program = Program(binary="/haproxy", user="nobody", version="2.6.1")
+        self.program = Program(binary="/haproxy", user="dfmeta-haproxy", version="2.6.1")
         self.plan = Plan(servers=(FOUR,), handover="h", hold_timeout=5.0)
         self.processes: list[FakeProcess] = []
         self.attempts: list[float] = []

@@ -105,7 +105,7 @@ def test_options_have_their_lines() -> None:
     assert "option httpclose" not in render(limited, GIVEN)
 
 
-PROGRAM = Program(binary="/haproxy", user="nobody")
+PROGRAM = Program(binary="/haproxy", user="dfmeta-haproxy")
 
 
 def descriptors() -> set[str]:
@@ -152,7 +152,7 @@ def test_secrets_are_in_memory_and_not_among_the_words_of_the_command(
     assert b"frontend guests" in started.files["/memfd:dfmeta-configuration"]
     assert "/memfd:dfmeta-cert" not in started.files
     assert "authority" not in " ".join(started.command)
-    words = ["nobody", str(2 * 4096 + 512), str(os.getpid()), "/haproxy", "-db", "-f"]
+    words = ["dfmeta-haproxy", str(2 * 4096 + 512), str(os.getpid()), "/haproxy", "-db", "-f"]
     assert started.command[3:-1] == words
     assert started.options["stdin"] == started.options["stdout"] == subprocess.DEVNULL
     started.process.close()
@@ -233,11 +233,13 @@ def test_program_gives_up_privileges_and_environment_and_runs_only_beside_its_da
         lambda user, *, descriptors, memory: done.append((user, descriptors, memory)),
     )
     monkeypatch.setattr(os, "execve", lambda *args: done.append(args))
-    room = ("nobody", 8704, privileges.MEMORY + 8704 * command.BUFFERS)
-    command.main(["nobody", "8704", str(os.getppid()), "/haproxy", "-db", "-f", "/proc/self/fd/9"])
+    room = ("dfmeta-haproxy", 8704, privileges.MEMORY + 8704 * command.BUFFERS)
+    command.main(
+        ["dfmeta-haproxy", "8704", str(os.getppid()), "/haproxy", "-db", "-f", "/proc/self/fd/9"]
+    )
     assert done == [room, ("/haproxy", ["/haproxy", "-db", "-f", "/proc/self/fd/9"], {})]
     done.clear()
-    command.main(["nobody", "8704", "1", "/haproxy", "-v"])
+    command.main(["dfmeta-haproxy", "8704", "1", "/haproxy", "-v"])
     assert done == [room], "its daemon has ended"
 
     def refuse(*_args: object) -> None:
@@ -245,5 +247,5 @@ def test_program_gives_up_privileges_and_environment_and_runs_only_beside_its_da
 
     monkeypatch.setattr(os, "execve", refuse)
     with pytest.raises(SystemExit) as caught:
-        command.main(["nobody", "8704", str(os.getppid()), "/haproxy", "-v"])
-    assert caught.value.code == "user nobody cannot run /haproxy: Permission denied"
+        command.main(["dfmeta-haproxy", "8704", str(os.getppid()), "/haproxy", "-v"])
+    assert caught.value.code == "user dfmeta-haproxy cannot run /haproxy: Permission denied"

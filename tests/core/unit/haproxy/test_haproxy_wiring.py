@@ -74,6 +74,7 @@ def test_options_that_do_not_go_together_are_named(conf: Conf) -> None:
         ({"proxy_workers": 2}, "[df_metadata] proxy_workers", "workers belong to engine = wsgi"),
         ({"haproxy__user": "no-such-user"}, "[haproxy] user", "there is no such user"),
         ({"haproxy__user": "root"}, "[haproxy] user", "it is root"),
+        ({"haproxy__user": "nobody"}, "[haproxy] user", "other programs may run as this user"),
     ):
         with pytest.raises(ConfigError) as caught:
             conf(**options)
@@ -90,16 +91,16 @@ def test_program_is_found_in_the_usual_folders_and_asked_as_its_user(
     monkeypatch.setattr(haproxy_program, "FOLDERS", (str(binary.parent),))
     monkeypatch.setenv("PATH", "/nonexistent")
     found = haproxy_program.program(conf(haproxy__binary="haproxy"))
-    assert (found.binary, found.user) == (str(binary), "nobody")
+    assert (found.binary, found.user) == (str(binary), "")
     assert (found.version, found.lua) == ("3.0.1", True)
-    assert says[0][3:] == ["nobody", "64", str(os.getpid()), str(binary), "-vv"]
+    assert says[0][3:] == ["", "64", str(os.getpid()), str(binary), "-vv"]
     says[-1] = "HAProxy version 2.6.0\nFeature list : -LUA"
     found = haproxy_program.program(conf(haproxy__binary="haproxy"))
     assert (found.version, found.lua) == ("2.6.0", False)
 
 
 def test_program_that_cannot_be_used_is_named_with_its_package(conf: Conf, says: list[Any]) -> None:
-    none = "is not haproxy, or does not run as user nobody"
+    none = "is not haproxy, or does not run without privileges"
     for binary, said, cause in (
         ("/no/such/haproxy", "", "there is no such program"),
         ("/no/such/haproxy", "", "Install the package haproxy, version 2.6 or later"),

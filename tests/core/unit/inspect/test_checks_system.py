@@ -23,7 +23,13 @@ from dfmeta.inspect import (
 )
 from dfmeta.inspect.checks_haproxy import ChildFacts, EngineFacts, MapFacts, ProgramFacts
 from dfmeta.inspect.checks_nova import GuestFact, NovaFact
-from dfmeta.inspect.checks_process import CAPABILITIES, ProcessFacts, SocketFacts, VersionFacts
+from dfmeta.inspect.checks_process import (
+    CAPABILITIES,
+    AccountFacts,
+    ProcessFacts,
+    SocketFacts,
+    VersionFacts,
+)
 from dfmeta.inspect.checks_sources import LibvirtFacts, NeutronFacts
 from dfmeta.inspect.checks_store import DiskFacts, LookupFacts, StoreFacts, TokenFacts
 from dfmeta.inspect.checks_system import (
@@ -387,13 +393,14 @@ def test_room_on_the_disk() -> None:
 
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
-PROGRAM = ProgramFacts(binary="/usr/sbin/haproxy", version="2.6.12", user="nobody")
+USER = "dfmeta-haproxy"
+PROGRAM = ProgramFacts(binary="/usr/sbin/haproxy", version="2.6.12", user=USER)
 ENGINE = EngineFacts(pid=7, version="2.6.12", connections=5, maxconn=100, map=MapFacts(entries=3))
-CHILD = ChildFacts(user="nobody", uid=65534, capabilities=0, descriptors=712, open=30)
+CHILD = ChildFacts(user=USER, uid=990, capabilities=0, descriptors=712, open=30)
 
 
 def process(
-    engine: EngineFacts = ENGINE, child: ChildFacts | None = CHILD, *, wanted: str = "nobody"
+    engine: EngineFacts = ENGINE, child: ChildFacts | None = CHILD, *, wanted: str = USER
 ) -> Finding:
     (finding,) = checks_haproxy.process(engine, child, wanted=wanted, now=NOW)
     return finding
@@ -434,7 +441,7 @@ def test_process_that_does_not_answer_or_has_privileges() -> None:
         (process(failed, None), "has not started: ended"),
         (process(child=replace(CHILD, user="root", uid=0)), "user root with no capability"),
         (process(child=replace(CHILD, capabilities=1 << 12)), "with capabilities 0x1000"),
-        (process(child=replace(CHILD, user="daemon", uid=1)), "it has to run as user nobody"),
+        (process(child=replace(CHILD, user="daemon", uid=1)), f"has to run as user {USER}"),
     ):
         expect([(found, WRONG, text)])
     expect(
@@ -444,6 +451,19 @@ def test_process_that_does_not_answer_or_has_privileges() -> None:
             (checks_haproxy.files(ENGINE, None), UNKNOWN, ""),
         ]
     )
+
+
+def test_account_of_another_program_is_a_fault() -> None:
+    alone = AccountFacts(users=["61500", "61501"])
+    shared = AccountFacts(users=["nobody"], sharers=["dnsmasq (pid 77)"])
+    for facts, which, expected, text, *remedies in (
+        (alone, "workers", OK, "workers run as user 61500, 61501, and no other program does"),
+        (shared, "haproxy", WRONG, "runs as user nobody, and so does dnsmasq (pid 77)", "leave O"),
+        (None, "haproxy", UNKNOWN, "the users of haproxy cannot be seen"),
+    ):
+        expect(
+            [(checks_process.account(facts, which=which, option="O"), expected, text, *remedies)]
+        )
 
 
 def test_restart_after_a_fault_is_a_warning_for_an_hour() -> None:

@@ -14,8 +14,9 @@ import pytest
 from dfmeta.exceptions import ConfigError
 from dfmeta.host import system
 from dfmeta.host.listeners import client_user, listener_at
-from dfmeta.host.process import read_process, read_sockets
+from dfmeta.host.process import read_account, read_process, read_sockets
 from dfmeta.host.system import read_cloud, read_networkd, read_sockets_enabled
+from dfmeta.inspect.checks_process import AccountFacts
 from dfmeta.inspect.checks_system import SETTINGS as MANAGED
 from dfmeta.store.db.database_facts import look
 from dfmeta.store.db.repository import Repository
@@ -141,6 +142,23 @@ def test_the_process_is_found_by_the_lock_that_it_holds(tmp_path: Path) -> None:
     (tmp_path / "a").chmod(0o640)
     (file,) = read_sockets([str(tmp_path / "a"), str(tmp_path / "gone")])
     assert (file.path, file.mode, file.uid) == (str(tmp_path / "a"), 0o640, os.getuid())
+
+
+def test_account_is_shared_by_processes_that_are_not_the_daemons(tmp_path: Path) -> None:
+    uid, root = 61500, 0
+    for pid, parent, uids in (
+        (9, 1, (root,) * 4),
+        (10, 9, (uid,) * 4),
+        (11, 9, (uid,) * 4),
+        (12, 1, (root, uid, root, root)),
+        (13, 1, (uid + 1,) * 4),
+    ):
+        line = "\t".join(map(str, uids))
+        write(tmp_path, f"{pid}/status", f"State:\tS\nPPid:\t{parent}\nUid:\t{line}\n")
+    write(tmp_path, "12/comm", "dnsmasq\n")
+    shared = read_account([10], 9, proc=tmp_path)
+    assert shared == AccountFacts(users=[str(uid)], sharers=["dnsmasq (pid 12)"])
+    assert read_account([14], 9, proc=tmp_path) is None
 
 
 def test_a_look_at_a_database_makes_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,110 @@
+"""haproxy and workers should become accounts that no other program has."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dfmeta.conf import accounts as option
+from dfmeta.exceptions import ConfigError
+from dfmeta.host import accounts
+from dfmeta.host.accounts import NUMBERS, Account
+
+IN_ORDER = list
+"""Tries the lowest number first."""
+FIRST = NUMBERS[0]
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Callable[..., None]:
+    """Makes a process in the folder that stands for proc(5)."""
+
+    def make(pid: int, *uids: int) -> None:
+        (tmp_path / str(pid)).mkdir()
+        line = "\t".join(map(str, uids))
+        (tmp_path / str(pid) / "status").write_text(
+            f"Name:\tUid:\nUid:\t{line}\nGid:\t0\t0\t0\t0\n"
+        )
+
+    return make
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Name → user id of each account of the host."""
+    users: dict[str, int] = {}
+
+    def by_name(name: str) -> pwd.struct_passwd:
+        return pwd.struct_passwd((name, "x", users[name], 7, "", "/", ""))
+
+    def by_number(number: int) -> pwd.struct_passwd:
+        return by_name({uid: name for name, uid in users.items()}[number])
+
+    monkeypatch.setattr(pwd, "getpwnam", by_name)
+    monkeypatch.setattr(pwd, "getpwuid", by_number)
+    return users
+
+
+def test_unused_account_is_no_users_and_no_process(
+    process: Callable[..., None], named: dict[str, int], tmp_path: Path
+) -> None:
+    assert accounts.unused(proc=tmp_path, order=IN_ORDER) == Account(FIRST, FIRST)
+    for place in range(4):
+        uids = [0, 0, 0, 0]
+        uids[place] = FIRST + place
+        process(10 + place, *uids)
+    named["other"] = FIRST + 4
+    assert accounts.unused(proc=tmp_path, order=IN_ORDER).uid == FIRST + 5
+
+
+def test_unused_account_is_another_one_each_time() -> None:
+    assert len({accounts.unused() for _ in range(5)}) > 1
+
+
+def test_host_without_an_unused_account_is_an_error(
+    process: Callable[..., None], tmp_path: Path
+) -> None:
+    process(10, FIRST, 0, 0, 0)
+    with pytest.raises(OSError, match="all user ids from 61184 to 65519 are in use"):
+        accounts.unused(proc=tmp_path, order=lambda numbers: numbers[:1])
+
+
+def test_others_of_an_account_are_all_but_the_process_that_asks(
+    process: Callable[..., None], tmp_path: Path
+) -> None:
+    process(os.getpid(), 990, 990, 990, 990)
+    process(3, 0, 0, 0, 0)
+    assert accounts.others(990, proc=tmp_path) == []
+    process(4, 0, 0, 990, 0)
+    assert accounts.others(990, proc=tmp_path) == [4]
+
+
+def test_named_account_has_the_group_of_its_user(named: dict[str, int]) -> None:
+    named |= {"dfmeta-haproxy": 990, "toor": 0}
+    assert accounts.named("dfmeta-haproxy") == Account(990, 7)
+    for user, error in (("absent", "there is no user absent"), ("toor", "user toor is root")):
+        with pytest.raises(OSError, match=error):
+            accounts.named(user)
+
+
+def test_account_is_the_configured_one_else_the_packages_else_unused(
+    named: dict[str, int],
+) -> None:
+    assert option.account_of("", option.WORKER_ACCOUNT) == ""
+    named[option.WORKER_ACCOUNT] = 991
+    assert option.account_of("", option.WORKER_ACCOUNT) == "dfmeta-worker"
+    assert option.account_of("web", option.WORKER_ACCOUNT) == "web"
+
+
+def test_user_of_other_programs_is_a_wrong_value(named: dict[str, int]) -> None:
+    named |= {"nobody": 99, "nfsnobody": 65534, "own": 990}
+    for user in ("nobody", "nfsnobody"):
+        with pytest.raises(ConfigError, match="other programs may run as this user") as caught:
+            option.check_user("[haproxy] user", user)
+        assert "Leave it empty" in str(caught.value)
+    option.check_user("[haproxy] user", "own")
+    option.check_user("[haproxy] user", "")

@@ -1,0 +1,141 @@
+"""No other account of the host should get anything of the processes that answer guests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness.agent import HAPROXY, Agent, Options
+from tests.harness.certificates import Authority
+from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.guest import Guest
+from tests.harness.nova import SECRET, RecordingNova
+from tests.harness.ovs import OpenvSwitch
+from tests.host.e2e import thief
+from tests.host.e2e.support import (
+    NOVA_OPTIONS,
+    asks_own,
+    children,
+    project_ids,
+    put_nova,
+    status_of,
+)
+
+OTHERS = ("65534", "1000")
+"""Users of the host: nobody, as dnsmasq may be, and a login."""
+WITH_WORKER = {
+    **NOVA_OPTIONS,
+    "df_metadata": {**NOVA_OPTIONS["df_metadata"], "engine": "wsgi", "proxy_workers": 1},
+}
+PRIVATE = b"PRIVATE KEY"
+
+
+def as_user(uid: str, *command: str) -> list[str]:
+    """The command, run as another user without capabilities."""
+    user = (f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--bounding-set=-all")
+    return ["setpriv", *user, "--", *command]
+
+
+def taken(uid: str, pid: int, mark: str) -> list[str]:
+    """What a process of that user gets of a process."""
+    command = as_user(uid, sys.executable, "-I", str(thief.__file__), str(pid), mark)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd="/")
+    return [str(one) for one in json.loads(done.stdout)]
+
+
+def user_of(pid: int) -> str:
+    """The user id of a process."""
+    return status_of(pid)["Uid"].split()[0]
+
+
+def served(
+    agent: Agent, nova: RecordingNova, make_guest: MakeGuest, program: str
+) -> tuple[Guest, int]:
+    """A guest with its metadata, and the process that has answered it."""
+    guest = make_guest("one", ids=project_ids("one"))
+    put_nova(nova, guest)
+    asks_own(guest)
+    (pid,) = (
+        one for one in children(agent.pid) if program in Path(f"/proc/{one}/cmdline").read_text()
+    )
+    return guest, pid
+
+
+@pytest.fixture
+def tls(host: OpenvSwitch, tmp_path: Path) -> tuple[RecordingNova, Options]:
+    """A Nova that requires a client's certificate, and the options of a daemon that has it."""
+    authority = Authority(tmp_path)
+    client = authority.issue("compute-1")
+    nova = RecordingNova(
+        host.namespace,
+        certificate=authority.issue("localhost"),
+        client_authority=authority.certificate,
+    )
+    default: dict[str, object] = {
+        "metadata_proxy_shared_secret": SECRET,
+        "nova_metadata_host": "localhost",
+        "nova_metadata_protocol": "https",
+        "auth_ca_cert": authority.certificate,
+        "nova_client_cert": client.certificate,
+        "nova_client_priv_key": client.key,
+    }
+    engine = {"backend": "nova", "engine": "haproxy", "proxy_workers": 0}
+    return nova, {"DEFAULT": default, "df_metadata": engine, "haproxy": {"binary": HAPROXY}}
+
+
+def test_no_other_account_reads_haproxy(
+    tls: tuple[RecordingNova, Options], make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    nova, options = tls
+    with nova:
+        agent = make_agent(options)
+        guest, pid = served(agent, nova, make_guest, str(HAPROXY))
+        signature = nova.signature(guest.instance_id)
+        for uid in OTHERS:
+            assert taken(uid, pid, signature) == [], uid
+        # The account itself may: that is why no other program has it.
+        assert taken(user_of(pid), pid, signature) == [
+            "memory",
+            "files",
+            "environment",
+            "descriptor",
+        ]
+        files = [one for one in Path(f"/proc/{pid}/fd").iterdir() if "memfd" in str(one.readlink())]
+        assert any("dfmeta-cert" in str(one.readlink()) for one in files)
+        assert [one for one in files if PRIVATE in one.read_bytes()] == []
+        assert not any(one.lstat().st_mode & 0o222 for one in files), "a descriptor that can write"
+        asks_own(guest)
+
+
+def test_no_other_account_reads_a_worker(
+    nova: RecordingNova, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    agent = make_agent(WITH_WORKER)
+    _guest, pid = served(agent, nova, make_guest, "dfmeta.cmd.worker")
+    for uid in (*OTHERS, user_of(pid)):
+        assert taken(uid, pid, SECRET) == [], uid
+
+
+def test_doctor_names_another_program_of_the_account(
+    nova: RecordingNova, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    agent = make_agent(WITH_WORKER)
+    _guest, pid = served(agent, nova, make_guest, "dfmeta.cmd.worker")
+    assert account(agent)["status"] == "ok"
+    with subprocess.Popen(as_user(user_of(pid), "sleep", "infinity")) as other:
+        line = account(agent)
+        other.kill()
+    assert line["status"] == "wrong"
+    assert f"sleep (pid {other.pid})" in line["text"]
+    assert "[df_metadata] proxy_worker_user" in line["remedy"]
+
+
+def account(agent: Agent) -> dict[str, str]:
+    """doctor's line on the account of the workers."""
+    done = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
+    (line,) = (one for one in json.loads(done.stdout) if one["check"] == "account")
+    return {key: str(value) for key, value in line.items()}
