@@ -237,6 +237,11 @@ class Port:
         return Endpoint(self.ofport, self.vid)
 
     @property
+    def vm(self) -> str:
+        """Name of the port of the virtual machine: that of the parent for a subport."""
+        return self.parent or self.name
+
+    @property
     def only_mac(self) -> str:
         """The only MAC that is served at the endpoint; empty: any MAC.
 
@@ -299,6 +304,8 @@ class Identity:
     """See :attr:`Port.unverified`."""
     instance_name: str = ""
     """See :attr:`Port.instance_name`. The instance's owner may see it; no decision uses it."""
+    vm: str = ""
+    """See :attr:`Port.vm`. Limits of a virtual machine count by it; empty: by the port."""
 
 
 @dataclass(frozen=True, slots=True)

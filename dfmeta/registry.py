@@ -493,6 +493,7 @@ class Registry:
             incarnation=next(self._incarnations),
             unverified=port.unverified,
             instance_name=port.instance_name,
+            vm=port.vm,
         )
 
     def _add(self, port: Port) -> bool:
@@ -507,6 +508,7 @@ class Registry:
             port_name=port.name,
             unverified=port.unverified,
             instance_name=port.instance_name,
+            vm=port.vm,
         )
         self._tell({guest.endpoint})
         return True
@@ -557,13 +559,16 @@ class Registry:
         self._waits.take_all(guest.endpoint)
 
     def _keep_in_place(self, port: Port) -> None:
-        """Store a port whose Meta addresses or next hops alone have changed. Its guest stays."""
+        """Store a port of which only what does not identify the guest has changed."""
         if port.endpoint is not None and not port.dead:
             self._contenders.put(port, port.endpoint)
             guest = self._guests.get(port.endpoint)
             if guest is not None and guest.port.id == port.id:
                 before = guest.next_hops
                 guest.put(port)
+                if guest.identity is not None and guest.identity.vm != port.vm:
+                    self._show(guest.endpoint)
+                    guest.identity = replace(guest.identity, vm=port.vm)
                 if guest.next_hops != before:
                     self._tell({guest.endpoint}, Phase.FLOWS)
 

@@ -11,7 +11,8 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import eventlet
 
@@ -28,6 +29,7 @@ from dfmeta.runtime import clock
 from dfmeta.slots import Learned
 
 LOG = logging.getLogger(__name__)
+K = TypeVar("K")
 
 HELD_PER_PORT = 4
 HELD_IN_ALL = 1024
@@ -52,15 +54,23 @@ class Held:
     syn: Syn
     frame: bytes
     since: float
+    vm: str = ""
+    """See :attr:`~dfmeta.model.Port.vm`."""
 
 
 class Holds:
-    """The held SYNs: the newest of each connection, limited for each port and in total."""
+    """The held SYNs: the newest of each connection, limited for each port and in total.
+
+    When there are too many in all, the virtual machine with most, its containers included, loses
+    its oldest: those of others stay.
+    """
 
     def __init__(self) -> None:
         self._held: OrderedDict[_Connection, Held] = OrderedDict()
         self._of: dict[Endpoint, dict[_Connection, None]] = {}
         """Endpoint → its connections with a held SYN, the oldest first."""
+        self._of_vm: dict[str, dict[_Connection, None]] = {}
+        """Virtual machine → the same of all its endpoints."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -71,18 +81,20 @@ class Holds:
         before = self._held.get(key)
         if before is not None:
             self._drop(key)
-            held = Held(held.endpoint, held.syn, held.frame, before.since)
+            held = replace(held, since=before.since)
         mine = self._of.get(held.endpoint, {})
         if len(mine) >= HELD_PER_PORT:
             self._drop(next(iter(mine)))
         elif len(self._held) >= HELD_IN_ALL:
-            self._drop(next(iter(self._held)))
+            most = max(self._of_vm.values(), key=len)
+            self._drop(next(iter(most)))
         self._held[key] = held
+        self._of_vm.setdefault(held.vm, {})[key] = None
         self._of.setdefault(held.endpoint, {})[key] = None
 
     def take(self, endpoint: Endpoint) -> list[Held]:
         """Return the held SYNs of *endpoint*, and remove them."""
-        return [self._held.pop(key) for key in self._of.pop(endpoint, {})]
+        return [self._drop(key) for key in list(self._of.get(endpoint, ()))]
 
     def endpoints(self) -> set[Endpoint]:
         """Return the endpoints that have held SYNs."""
@@ -95,12 +107,17 @@ class Holds:
             self._drop(key)
         return len(stale)
 
-    def _drop(self, key: _Connection) -> None:
-        del self._held[key]
-        mine = self._of[key[0]]
-        del mine[key]
-        if not mine:
-            del self._of[key[0]]
+    def _drop(self, key: _Connection) -> Held:
+        held = self._held.pop(key)
+        _remove(self._of, held.endpoint, key)
+        _remove(self._of_vm, held.vm, key)
+        return held
+
+
+def _remove(of: dict[K, dict[_Connection, None]], owner: K, key: _Connection) -> None:
+    del of[owner][key]
+    if not of[owner]:
+        del of[owner]
 
 
 class Learner:
@@ -209,7 +226,9 @@ class Learner:
 
     def _hold(self, endpoint: Endpoint, syn: Syn, frame: bytes) -> None:
         metrics.PACKET_INS.labels("held").inc()
-        self.holds.put(Held(endpoint, syn, frame, self._clock()))
+        port = self.registry.port_at(endpoint)
+        vm = port.vm if port is not None else ""
+        self.holds.put(Held(endpoint, syn, frame, self._clock(), vm))
         metrics.HELD_SYNS.set(len(self.holds))
 
     def _learn(self, endpoint: Endpoint, syn: Syn, frame: bytes) -> None:

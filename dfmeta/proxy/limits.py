@@ -21,6 +21,16 @@ read yet (socket(7); Linux doubles the value for its own overhead). Without them
 up to megabytes for each connection (tcp(7), tcp_wmem)."""
 
 
+VM_PART = 8
+"""Part of all connections that a virtual machine may have with its containers, as a divisor."""
+CROWDED = 0.75
+"""Share of all connections from which on a virtual machine gets only :data:`FEW`, and no connection
+is kept for another request."""
+SCARCE = 0.875
+"""Share of all connections from which on a virtual machine gets only one."""
+FEW = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of guests, in seconds and bytes; each has an option of its own."""
@@ -47,3 +57,23 @@ class Limits:
     requests_per_port: int = 8
     """Requests of a port at a time, from the request to the last byte of its answer; further
     requests wait."""
+
+    @property
+    def per_port(self) -> int:
+        """Connections of a port, including those that wait."""
+        return self.connections_per_port + self.waiting_per_port
+
+    def shares(self, most: int) -> tuple[tuple[int, int], ...]:
+        """Return how many connections a virtual machine may have, with its containers.
+
+        So many guests that each stay within their own limits still leave places for the others.
+
+        :param most: connections of all guests.
+        :returns: number of all guests' connections from which on the share applies, and the share;
+            the last one that applies counts.
+        """
+        return (
+            (0, max(self.per_port, most // VM_PART)),
+            (int(most * CROWDED), FEW),
+            (int(most * SCARCE), 1),
+        )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
@@ -39,6 +39,7 @@ class Entry(Generic[C]):
 
 @dataclass(slots=True)
 class _Port(Generic[C]):
+    vm: Hashable
     served: set[C] = field(default_factory=set)
     waiting: deque[C] = field(default_factory=deque)
     idle: dict[C, None] = field(default_factory=dict)
@@ -46,7 +47,8 @@ class _Port(Generic[C]):
 
 
 class Room(Generic[C]):
-    """Connections by port. A port that uses its full share takes nothing from other ports.
+    """Connections by port. A port that uses its full share takes nothing from other ports, nor does
+    a virtual machine with its containers.
 
     :param limits: may be replaced; existing connections stay.
     :param quiet: whether an idle connection has received nothing, so that it may be closed.
@@ -57,6 +59,8 @@ class Room(Generic[C]):
         self._quiet = quiet
         self._ports: dict[Caller, _Port[C]] = {}
         self._idle: dict[C, Caller] = {}
+        self._vms: Counter[Hashable] = Counter()
+        """Virtual machine → its connections, with those of its containers."""
         self._total = 0
 
     def __len__(self) -> int:
@@ -85,27 +89,35 @@ class Room(Generic[C]):
         port = self._ports.get(caller)
         return port is not None and one in port.waiting
 
-    def enter(self, caller: Caller, one: C) -> Entry[C]:
-        """Find a place for a new connection of a port."""
+    def enter(self, caller: Caller, one: C, vm: str = "") -> Entry[C]:
+        """Find a place for a new connection of a port.
+
+        :param vm: the virtual machine that the port belongs to; empty: the port is one itself.
+        """
+        port = self._ports.get(caller) or _Port(vm or caller)
         close: list[C] = []
         gone = None
         full = self._total >= self.limits.connections
-        if full:
+        if self._vms[port.vm] >= self._share():
+            close += self._take_idle(port.idle)
+            if not close:
+                return Entry(Decision.REFUSED, "connections")
+        elif full:
             close += self._take_idle(self._idle)
-            gone = None if close else self._take_waiting(caller)
+            gone = None if close else self._take_waiting()
             if not close and gone is None:
                 return Entry(Decision.REFUSED, "connections")
-        port = self._ports.setdefault(caller, _Port())
+        self._ports[caller] = port
         if len(port.served) < self.limits.connections_per_port:
             port.served.add(one)
-            self._total += 1
+            self._add(port, 1)
             return Entry(Decision.SERVED, "connections" if full else "", tuple(close), gone)
         own = [known for known in close if known in port.served] or self._take_idle(port.idle)
         close += [known for known in own if known not in close]
         if len(port.waiting) >= self.limits.waiting_per_port and not own:
             return Entry(Decision.REFUSED, "waiting_per_port", tuple(close), gone)
         port.waiting.append(one)
-        self._total += 1
+        self._add(port, 1)
         return Entry(Decision.WAITS, "connections_per_port", tuple(close), gone)
 
     def leave(self, caller: Caller, one: C) -> C | None:
@@ -120,7 +132,7 @@ class Room(Generic[C]):
             port.waiting.remove(one)
         else:
             return None
-        self._total -= 1
+        self._add(port, -1)
         following = None
         if port.waiting and len(port.served) < self.limits.connections_per_port:
             following = port.waiting.popleft()
@@ -160,13 +172,21 @@ class Room(Generic[C]):
         self.busy(self._idle[found], found)
         return [found]
 
-    def _take_waiting(self, caller: Caller) -> C | None:
-        """Take the newest waiting connection of the port with most, if *caller* has fewer."""
-        greediest = max(self._ports, key=lambda one: len(self._ports[one].waiting), default=None)
-        if greediest is None:
+    def _take_waiting(self) -> C | None:
+        """Take the newest waiting connection of the port with most."""
+        port = max(self._ports.values(), key=lambda one: len(one.waiting))
+        if not port.waiting:
             return None
-        port, own = self._ports[greediest], self._ports.get(caller)
-        if len(port.waiting) <= (len(own.waiting) if own else 0):
-            return None
-        self._total -= 1
+        self._add(port, -1)
         return port.waiting.pop()
+
+    def _share(self) -> int:
+        """Return how many connections a virtual machine may have now."""
+        shares = self.limits.shares(self.limits.connections)
+        return next(share for begins, share in reversed(shares) if self._total >= begins)
+
+    def _add(self, port: _Port[C], change: int) -> None:
+        self._total += change
+        self._vms[port.vm] += change
+        if not self._vms[port.vm]:
+            del self._vms[port.vm]

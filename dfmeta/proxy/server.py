@@ -23,7 +23,7 @@ from dfmeta.model import Caller, Endpoint
 from dfmeta.proxy.claims import Claims
 from dfmeta.proxy.complaints import NOBODY, Complaints
 from dfmeta.proxy.connection import GuestConnection
-from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.limits import CROWDED, Limits
 from dfmeta.proxy.refusals import Refusals
 from dfmeta.proxy.room import Decision, Room
 from dfmeta.proxy.rounds import Rounds
@@ -40,8 +40,6 @@ AT_ONCE = 32
 POLL = 0.01
 KEYS = 8192
 """Number of cached parsed addresses of peers."""
-CROWDED = 0.75
-"""Share of ``connections`` from which on no connection is kept for another request."""
 
 
 _address = functools.lru_cache(KEYS)(ip_address)
@@ -267,7 +265,7 @@ class GuestServer:
             ACCEPTED.add(claim.caller, claim.identity.incarnation)
         waited += self.registry.take_wait(claim.caller, port)
         connection = self._connection(client, claim, waited)
-        entry = self._room.enter(claim.caller, connection)
+        entry = self._room.enter(claim.caller, connection, claim.identity.vm)
         if entry.limit:
             self._note_limit(entry.limit)
         for idle in entry.close:

@@ -68,8 +68,13 @@ DAEMON: Final = "daemon"
 _TABLES: Final = "counts"
 OF_PORT: Final = f"{_TABLES}/of_port"
 OF_ADDRESS: Final = f"{_TABLES}/of_address"
-"""Stick-tables: the numbers of a port, and those of an address."""
-PARTS: Final = ("port", "claim", "address", "project", "instance", "signature")
+OF_VM: Final = f"{_TABLES}/of_vm"
+"""Stick-tables: the numbers of a port, of an address, and of a virtual machine with its
+containers."""
+COUNTED: Final = ("port", "vm")
+"""Parts of each value of the map, in its order; the value of a guest whose requests are all the
+daemon's has no others. Connections are counted by them."""
+PARTS: Final = (*COUNTED, "claim", "address", "project", "instance", "signature")
 """Parts of a value of the map, in its order, and the variables of a connection that have them. The
 short ones come first: haproxy reads a value up to the part."""
 _FROM_THE_END: Final = 2
@@ -194,7 +199,6 @@ def _defaults(plan: Plan) -> Iterator[str]:
 
 def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     limits, guests = plan.limits, f"src,map_ip({map_name(given)})"
-    most = limits.connections_per_port + limits.waiting_per_port
     yield "frontend guests"
     for listener in given.listeners:
         # Without "proto h1" haproxy would speak HTTP/2 with a guest that begins so.
@@ -210,14 +214,17 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    unique-id-format %Ts.%ms%[var(sess.port)]"
     yield f"    tcp-request connection set-var(sess.who) {guests}"
     yield f"    tcp-request connection unset-var(sess.who) if {{ var(sess.who) -m str {IN_DOUBT} }}"
-    for index, part in enumerate(PARTS):
-        left = len(PARTS) - index
-        place = -left if left <= _FROM_THE_END else index + 1
-        yield f"    tcp-request connection set-var(sess.{part}) var(sess.who),word({place},|)"
-    yield "    acl began var(sess.claim) -m found"
-    yield f"    tcp-request connection track-sc0 var(sess.port) table {OF_PORT} if began"
+    yield from _shares(plan)
+    for index, part in enumerate(PARTS[len(COUNTED) :], len(COUNTED) + 1):
+        left = len(PARTS) + 1 - index
+        place = -left if left <= _FROM_THE_END else index
+        end = "" if part == "claim" else " if began"
+        yield f"    tcp-request connection set-var(sess.{part}) var(sess.who),word({place},|){end}"
+        if part == "claim":
+            yield "    acl began var(sess.claim) -m found"
     yield f"    tcp-request connection track-sc1 var(sess.claim) table {OF_ADDRESS} if began"
-    yield f"    tcp-request connection reject if {{ sc0_conn_cur gt {most} }}"
+    # No request of another guest is plain.
+    yield "    tcp-request connection unset-var(sess.who) unless began"
     yield f"    acl same {guests},strcmp(sess.who) eq 0"
     yield from plain.acls(plan)
     if plan.timeout_answer == "auto" and plan.servers:
@@ -234,6 +241,26 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
             yield f"    acl openstack path_beg {' '.join(f'/openstack/{one}' for one in some)}"
         yield f"    use_backend {NOVA_CLOSES} if openstack"
     yield f"    default_backend {NOVA_CLOSES if plan.timeout_answer == 'close' else NOVA}"
+
+
+def _shares(plan: Plan) -> Iterator[str]:
+    """Yield the rules that refuse connections beyond the shares of their port and its VM.
+
+    A source without an entry has no share. It is about to get one, or its guest is gone.
+    """
+    for number, (part, table) in enumerate(zip(COUNTED, (OF_PORT, OF_VM), strict=True)):
+        counter, var = number * 2, f"var(sess.{part})"
+        yield f"    tcp-request connection set-var(sess.{part}) var(sess.who),word({number + 1},|)"
+        yield (
+            f"    tcp-request connection track-sc{counter} {var} table {table}"
+            f" if {{ {var} -m found }}"
+        )
+    yield f"    tcp-request connection reject if {{ sc0_conn_cur gt {plan.limits.per_port} }}"
+    (_none, share), *crowded = plan.limits.shares(plan.maxconn)
+    yield f"    tcp-request connection reject if {{ sc2_conn_cur gt {share} }}"
+    for begins, share in crowded:
+        few = f"!{{ sc2_conn_cur le {share} }}"
+        yield f"    tcp-request connection reject if {{ fe_conn gt {begins} }} {few}"
 
 
 def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
@@ -397,6 +424,7 @@ def _tables() -> Iterator[str]:
     yield "    disabled"
     stored = f"conn_cur,conn_cnt,conn_rate({_ms(LATELY)})"
     yield _table(OF_PORT, f"len 48 size {PORTS}", stored)
+    yield _table(OF_VM, f"len 16 size {PORTS}", "conn_cur")
     yield _table(OF_ADDRESS, f"len 64 size {4 * PORTS}", "conn_cur,gpc0,http_err_rate(10s)")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -19,7 +20,7 @@ from eventlet.event import Event
 
 from dfmeta.exceptions import HaproxyError
 from dfmeta.model import Endpoint, Identity
-from dfmeta.proxy.haproxy.config import IN_DOUBT, PARTS
+from dfmeta.proxy.haproxy.config import COUNTED, IN_DOUBT, PARTS
 from dfmeta.proxy.haproxy.runtime import Runtime
 from dfmeta.registry import Registry
 from dfmeta.slots import Slot
@@ -47,6 +48,11 @@ def port_token(endpoint: Endpoint, incarnation: int) -> str:
 def claim_token(endpoint: Endpoint, incarnation: int, number: int, epoch: int) -> str:
     """Return the text that stands for one address of one guest at one port."""
     return f"{port_token(endpoint, incarnation)}.{number}.{epoch}"
+
+
+def vm_token(identity: Identity) -> str:
+    """Return the text that stands for a virtual machine with its containers."""
+    return f"{zlib.crc32(identity.vm.encode()):08x}"
 
 
 def read_token(token: str) -> tuple[Endpoint, int, int, int] | None:
@@ -95,17 +101,17 @@ class Entries:
         # While the number of a port is in doubt, answers wait, and the daemon holds its requests.
         certain, found = self._registry.certain(endpoint), {}
         for number, slot in self._registry.slots(endpoint).items():
-            if self.plain(identity, slot.address.ip.version):
-                value = self._value(endpoint, identity, number, slot)
-                if value:
-                    key = str(self._registry.keys.key_of(endpoint, number))
-                    found[key] = value if certain else IN_DOUBT
+            value = self._value(endpoint, identity, number, slot)
+            key = str(self._registry.keys.key_of(endpoint, number))
+            found[key] = value if certain else IN_DOUBT
         return found
 
     def _value(self, endpoint: Endpoint, identity: Identity, number: int, slot: Slot) -> str:
-        """Return the value of one address; empty if haproxy cannot have it."""
+        """Return the value of one address: only what is counted if its requests are the
+        daemon's."""
         parts = {
             "port": port_token(endpoint, identity.incarnation),
+            "vm": vm_token(identity),
             "claim": claim_token(endpoint, identity.incarnation, number, slot.epoch),
             "address": str(slot.address.ip).partition("%")[0],
             "project": identity.project_id,
@@ -113,7 +119,9 @@ class Entries:
             "signature": self.sign(identity.instance_id),
         }
         fields = [parts[name] for name in PARTS]
-        return "|".join(fields) if all(map(_PLAIN.fullmatch, fields)) else ""
+        plain = self.plain(identity, slot.address.ip.version)
+        whole = plain and all(map(_PLAIN.fullmatch, fields))
+        return "|".join(fields if whole else fields[: len(COUNTED)])
 
 
 class GuestMap:

@@ -50,8 +50,8 @@ from dfmeta.ports import attachments, trunk_bridge
 from dfmeta.ports.meta_ids import IDS, PROVIDER_IDS
 from dfmeta.ports.meta_rows import mark_of
 from dfmeta.ports.meta_writer import SKIP_CLEANUP
-from dfmeta.proxy import access, connection, recent, server, tokens
-from dfmeta.proxy.limits import BACKLOG
+from dfmeta.proxy import access, connection, recent, tokens
+from dfmeta.proxy.limits import BACKLOG, CROWDED
 from dfmeta.proxy.worker import workers
 from dfmeta.store import strictjson
 from dfmeta.store.api import audit, representations, requests, routes
@@ -345,7 +345,7 @@ def _proxy() -> Iterable[str]:
     yield f"``{tokens.TOKEN_PATH}``"
     yield "``X-aws-ec2-metadata-token``"
     yield "``X-aws-ec2-metadata-token-ttl-seconds``"
-    yield {0.75: "fewer than three quarters of ``connections``"}[server.CROWDED]
+    yield {0.75: "fewer than three quarters of ``connections``"}[CROWDED]
     yield f"{connection.LINGER:g} second"
     yield f"{connection.LINGER_MAX} bytes"
     yield {60.0: "once a minute"}[quiet.QUIET]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import eventlet
 import pytest
@@ -156,6 +157,16 @@ def test_the_oldest_gives_way_when_all_room_is_taken() -> None:
         holds.put(held(1, endpoint=Endpoint(number + 1)))
         assert len(holds) <= HELD_IN_ALL
     assert [ports_of(holds, Endpoint(n)) for n in (1, 2, 3, 4)] == [[], [], [], [1]]
+
+
+def test_vm_with_most_gives_way_when_all_room_is_taken() -> None:
+    holds = Holds()
+    holds.put(held(1, endpoint=Endpoint(7)))
+    for number in range(HELD_IN_ALL + 3):
+        holds.put(replace(held(1, endpoint=Endpoint(9, number + 1)), vm="tap9"))
+    assert len(holds) == HELD_IN_ALL
+    assert ports_of(holds, Endpoint(7)) == [1], "the only one of another"
+    assert ports_of(holds, Endpoint(9, 4)) == []
 
 
 def test_expiry_takes_those_that_wait_since_earlier() -> None:

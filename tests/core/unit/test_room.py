@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.model import Endpoint
-from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.limits import VM_PART, Limits
 from dfmeta.proxy.room import Decision, Room
 
 HERE, THERE = Endpoint(1), Endpoint(2)
-FEW = Limits(connections=6, connections_per_port=2, waiting_per_port=2)
+FEW = Limits(connections=60, connections_per_port=2, waiting_per_port=2)
 
 
 def room(limits: Limits = FEW, *loud: str) -> Room[str]:
@@ -50,30 +50,51 @@ def test_an_idle_connection_on_which_something_has_come_stays() -> None:
 
 
 def test_idle_connection_gives_way_when_all_places_are_taken() -> None:
-    places = room(replace(FEW, connections=2))
-    places.enter(HERE, "a")
-    places.enter(HERE, "b")
-    places.idle(HERE, "b")
-    entry = places.enter(THERE, "x")
+    places = room(replace(FEW, connections=4))
+    for ofport, one in enumerate("abcd"):
+        places.enter(Endpoint(ofport), one)
+    places.idle(Endpoint(1), "b")
+    entry = places.enter(Endpoint(9), "x")
     assert (entry.decision, entry.limit, entry.close) == (Decision.SERVED, "connections", ("b",))
 
 
+def crowded() -> Room[str]:
+    """16 places: ports 0 to 2 have all that they may have, 3 to 6 have one."""
+    places = room(replace(FEW, connections=16))
+    for ofport in (0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 4, 5, 6):
+        places.enter(Endpoint(ofport), f"{len(places)} of {ofport}")
+    return places
+
+
 def test_without_an_idle_one_the_greediest_port_loses_one_that_waits() -> None:
-    places = room(replace(FEW, connections=4))
-    for one in "abcd":
-        places.enter(HERE, one)
-    entry = places.enter(THERE, "x")
-    assert (entry.decision, entry.limit, entry.gone) == (Decision.SERVED, "connections", "d")
-    assert (len(places), places.of(HERE)[-1]) == (4, "c")
-    assert places.leave(HERE, "d") is None
+    places = crowded()
+    entry = places.enter(Endpoint(9), "x")
+    assert (entry.decision, entry.limit, entry.gone) == (Decision.SERVED, "connections", "3 of 0")
+    assert (len(places), places.of(Endpoint(0))[-1]) == (16, "2 of 0")
+    assert places.leave(Endpoint(0), "3 of 0") is None
 
 
-def test_port_with_as_many_waiting_as_the_greediest_is_refused() -> None:
-    places = room(replace(FEW, connections=4))
-    for one in "abcd":
-        places.enter(HERE, one)
-    entry = places.enter(HERE, "e")
-    assert (entry.decision, entry.limit, entry.gone) == (Decision.REFUSED, "connections", None)
+def test_the_last_places_are_for_vms_without_a_connection() -> None:
+    places = crowded()
+    places.leave(Endpoint(6), "15 of 6")
+    refused = places.enter(Endpoint(3), "x"), places.enter(Endpoint(2, 9), "y", Endpoint(2))
+    assert {(entry.decision, entry.limit) for entry in refused} == {
+        (Decision.REFUSED, "connections")
+    }
+    assert places.enter(Endpoint(6), "z").decision is Decision.SERVED
+
+
+def test_vm_has_one_share_with_its_containers() -> None:
+    places = room(replace(FEW, connections=64))
+    for vid in range(20):
+        places.enter(Endpoint(1, vid), f"{vid}", "vm")
+    assert len(places) == 64 // VM_PART
+    assert places.enter(Endpoint(2), "x", "other").decision is Decision.SERVED
+    places.idle(Endpoint(1, 3), "3")
+    assert places.enter(Endpoint(1, 3), "y", "vm").close == ("3",), "its own idle one gives way"
+    places.leave(Endpoint(1, 3), "3")
+    places.leave(Endpoint(1, 4), "4")
+    assert places.enter(Endpoint(1, 30), "z", "vm").decision is Decision.SERVED
 
 
 @given(

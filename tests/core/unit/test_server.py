@@ -173,10 +173,11 @@ def test_a_connection_that_has_got_a_token_does_not_give_way(
 
 
 def test_when_all_places_are_taken_the_greediest_port_gives_one_away() -> None:
-    world = World(replace(FEW, connections=3))
+    world = World(replace(FEW, connections=16))
     before = closed("too_many"), hit("connections")
     mine = [world.connect() for _ in range(3)]
     world.wait(3)
+    world.server.limits = replace(FEW, connections=3)
     assert ask(world.connect(2)) == b"tap2"
     assert is_closed(mine[2])
     assert (closed("too_many"), hit("connections")) == (before[0] + 1, before[1] + 1)

@@ -67,9 +67,16 @@ class Loopback:
         else:
             self._present[key] = entry
 
-    def connect(self) -> Any:
+    def connect(self, source: str = HERE) -> Any:
         """A guest's connection."""
-        return green_socket.create_connection(self._listener.getsockname())
+        return green_socket.create_connection(
+            self._listener.getsockname(), source_address=(source, 0)
+        )
+
+    def counts(self) -> tuple[int, int]:
+        """Return the numbers of open and of refused connections of guests."""
+        rows = [row for row in self.runtime.statistics() if row.get("pxname") == "guests"]
+        return sum(int(row["scur"]) for row in rows), sum(int(row["dcon"] or 0) for row in rows)
 
     def ask(self, request: bytes = GET, guest: Any = None) -> bytes:
         """Return the first bytes of an answer; empty: the connection ended without one."""

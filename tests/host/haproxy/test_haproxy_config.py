@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from dfmeta.proxy.haproxy.process import Process, Secrets
 from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.http1 import HeadLimits
 from dfmeta.proxy.limits import Limits
-from tests.core.unit.haproxy.support import PLANS, value
+from tests.core.unit.haproxy.support import GET, PLANS, counted, value
 from tests.core.unit.support import let_hub_run, until
 from tests.core.unit.upstream import OK as ANSWER
 from tests.core.unit.upstream import Asked, Upstream, hang
@@ -400,3 +401,44 @@ def test_hosts_without_an_answer_rest(loopback: Known, upstreams: Callable[..., 
     for _ in range(3):
         assert haproxy.ask().startswith(OK)
     assert [len(host.asked) for host in hosts] == [1, 1, 3]
+
+
+FEW_PLACES: dict[str, Any] = {
+    "maxconn": 64,
+    "limits": Limits(connections_per_port=4, waiting_per_port=4, header_timeout=600.0),
+}
+"""A port may have 8 connections, and so may a VM with all its containers."""
+
+
+def hold(haproxy: Loopback, sources: list[str], count: int) -> list[Any]:
+    """Open connections that send nothing or half of a head, until haproxy has seen all of them."""
+    before, held = sum(haproxy.counts()), []
+    for number, source in enumerate(sources * count):
+        with suppress(ConnectionResetError, BrokenPipeError):
+            held.append(haproxy.connect(source))
+            held[-1].sendall(GET[: number % 2 * 9])
+    until(lambda: sum(haproxy.counts()) == before + len(sources) * count, "all connections")
+    return held
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_vm_has_one_share_with_its_containers(known: Known, whole: bool) -> None:
+    haproxy = known(**FEW_PLACES)
+    sources = [f"127.0.0.{number}" for number in range(10, 13)]
+    for ofport, source in enumerate(sources):
+        entry = value(ofport=ofport, vm="a") if whole else counted(ofport, vm="a")
+        haproxy.put(entry, source)
+    _held = hold(haproxy, sources, 8)
+    assert haproxy.counts() == (8, 16)
+
+
+def test_no_number_of_vms_takes_all_places(known: Known) -> None:
+    haproxy = known(**FEW_PLACES)
+    sources = [f"127.0.0.{number}" for number in range(10, 22)]
+    for ofport, source in enumerate(sources):
+        haproxy.put(value(ofport=ofport, vm=f"{ofport}"), source)
+    _held = hold(haproxy, sources, 8)
+    assert haproxy.counts() == (48, 48)
+    hold(haproxy, ["127.0.0.99"], 4)
+    assert haproxy.counts() == (48, 52), "a source without an entry has no share of the rest"
+    assert haproxy.ask().startswith(OK)

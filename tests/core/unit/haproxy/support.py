@@ -46,9 +46,22 @@ PLANS = {
 GIVEN = Descriptors(listeners=(3,), cli=4, log=5, map=6, away=7)
 
 
-def value(*, instance: str = "instance", incarnation: int = 1, epoch: int = 1) -> str:
-    claim = f"13.0.{incarnation}.0.{epoch}"
-    return f"13.0.{incarnation}|{claim}|10.0.0.5|project|{instance}|signature"
+def counted(ofport: int = 13, *, vm: str = "0000000d", incarnation: int = 1) -> str:
+    """The value of a guest whose requests are all the daemon's."""
+    return f"{ofport}.0.{incarnation}|{vm}"
+
+
+def value(
+    *,
+    ofport: int = 13,
+    vm: str = "0000000d",
+    instance: str = "instance",
+    incarnation: int = 1,
+    epoch: int = 1,
+) -> str:
+    claim = f"{ofport}.0.{incarnation}.0.{epoch}"
+    here = counted(ofport, vm=vm, incarnation=incarnation)
+    return f"{here}|{claim}|10.0.0.5|project|{instance}|signature"
 
 
 class FakeRuntime:
@@ -194,4 +207,4 @@ class FakeProcess:
         self.runtime.rows = [{"pxname": "guests", "svname": "FRONTEND", "scur": str(count)}]
 
     def instances(self) -> list[str]:
-        return [entry.split("|")[4] for entry in self.runtime.map.values()]
+        return [entry.split("|")[5] for entry in self.runtime.map.values()]

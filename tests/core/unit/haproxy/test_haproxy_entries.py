@@ -17,7 +17,7 @@ from eventlet.hubs import trampoline
 from dfmeta.exceptions import HaproxyError
 from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy.haproxy import runtime as runtime_module
-from dfmeta.proxy.haproxy.config import IN_DOUBT
+from dfmeta.proxy.haproxy.config import COUNTED, IN_DOUBT, PARTS
 from dfmeta.proxy.haproxy.entries import (
     AT_ONCE,
     MANY,
@@ -26,6 +26,7 @@ from dfmeta.proxy.haproxy.entries import (
     claim_token,
     port_token,
     read_token,
+    vm_token,
 )
 from dfmeta.proxy.haproxy.runtime import COMMANDS, PROMPT, REQUEST, Runtime
 from dfmeta.registry import Registry
@@ -76,30 +77,55 @@ def test_entry_says_all_that_identifies_a_guest(world: World) -> None:
     key = str(world.registry.keys.key_of(HERE, learned.slot))
     here = f"13.0.{identity.incarnation}"
     claim = f"{here}.{learned.slot}.{learned.epoch}"
-    said = f"{here}|{claim}|10.0.0.5|{PROJECT}|{INSTANCE}|{signed(INSTANCE)}"
+    said = f"{here}|{vm_token(identity)}|{claim}|10.0.0.5|{PROJECT}|{INSTANCE}|{signed(INSTANCE)}"
     assert world.of() == {key: said}
     assert read_token(claim) == (HERE, identity.incarnation, learned.slot, learned.epoch)
 
 
-def test_each_address_has_an_entry_unless_its_requests_are_the_daemons(world: World) -> None:
+def test_address_whose_requests_are_the_daemons_is_only_counted(world: World) -> None:
     world.registry.learn(HERE, address(), 0)
     world.registry.learn(HERE, address6(), 0)
     assert len(world.of()) == 2
     world.versions = {4}
-    assert [":" in key for key in world.of()] == [False]
-    world.versions = set()
-    assert world.of() == {}
+    assert {":" in key: entry.count("|") for key, entry in world.of().items()} == {
+        False: len(PARTS) - 1,
+        True: len(COUNTED) - 1,
+    }
     world.registry.learn(HERE, address6("fe80::5%eth0"), 0)
     world.versions = {6}
-    assert {entry.split("|")[2] for entry in world.of().values()} == {GUEST_IP6, "fe80::5"}
+    addresses = {entry.split("|")[3] for entry in world.of().values() if entry.count("|") > 1}
+    assert addresses == {GUEST_IP6, "fe80::5"}
 
 
-def test_value_that_means_something_to_haproxy_has_no_entry(world: World) -> None:
+def test_value_that_means_something_to_haproxy_is_not_in_an_entry(world: World) -> None:
     assert world.of(THERE) == {}, "there is no guest"
     for odd in ("a b", "a|b", "a;b", "a\nb", "", "ä"):
         world.registry.set_port(replace(port(13), project_id=odd))
         world.registry.learn(HERE, address(), 0)
-        assert world.of() == {}, odd
+        assert [entry.count("|") for entry in world.of().values()] == [len(COUNTED) - 1], odd
+
+
+def test_container_counts_for_its_vm_with_or_without_a_port_of_its_own(world: World) -> None:
+    tagged = replace(port(13), vid=9, parent="tap1")
+    for container in (tagged, replace(port(15, name="spi-1"), parent="tap1")):
+        world.registry.set_port(container)
+    endpoints = (HERE, Endpoint(13, 9), Endpoint(15))
+    for endpoint in endpoints:
+        world.registry.learn(endpoint, address(), 0)
+    assert len({entry.split("|")[1] for one in endpoints for entry in world.of(one).values()}) == 1
+
+
+def test_parent_that_becomes_known_later_changes_the_entry_and_not_the_guest(world: World) -> None:
+    shown: list[Endpoint] = []
+    world.registry.learn(HERE, address(), 0)
+    ((_key, before),) = world.of().items()
+    world.registry.watch(shown.append)
+    world.registry.set_port(replace(port(13), parent="tpi"))
+    ((_key, after),) = world.of().items()
+    assert shown == [HERE]
+    assert [a == b for a, b in zip(before.split("|"), after.split("|"), strict=True)] == [
+        part != "vm" for part in PARTS
+    ]
 
 
 def test_token_is_read_as_it_is_written_and_no_other_text() -> None:

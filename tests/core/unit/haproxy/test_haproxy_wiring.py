@@ -247,4 +247,4 @@ def test_entries_are_signed_as_nova_expects(conf: Conf) -> None:
     registry.learn(HERE, address(), 0)
     ((_endpoint, entries),) = haproxy.setup(conf(), registry).entries.news([HERE], True)
     signature = hmac.new(b"a secret", INSTANCE.encode(), hashlib.sha256).hexdigest()
-    assert [said.split("|")[3:] for said in entries.values()] == [[PROJECT, INSTANCE, signature]]
+    assert [said.split("|")[4:] for said in entries.values()] == [[PROJECT, INSTANCE, signature]]
