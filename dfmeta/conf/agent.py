@@ -330,7 +330,7 @@ OPTS: Final = [
         default="",
         help="User that workers run as if the daemon is root. No other program may run as this "
         "user: it could read what the workers have in memory. Empty: dfmeta-worker if there is "
-        "such a user, else each worker has a user id from 61184 to 65519 that no other process "
+        "such a user, else each worker has a user id from 65536 to 99999 that no other process "
         "has. Workers keep no capability, whether or not the daemon is root.",
     ),
     cfg.FloatOpt(

@@ -45,7 +45,7 @@ OPTS: Final = [
         default="",
         help="User that haproxy runs as if the daemon is root. No other program may run as this "
         "user: it could read what haproxy has in memory, and answer guests. Empty: dfmeta-haproxy "
-        "if there is such a user, else each process of haproxy has a user id from 61184 to 65519 "
+        "if there is such a user, else each process of haproxy has a user id from 65536 to 99999 "
         "that no other process has. haproxy has no capability, whether or not the daemon is root.",
     ),
 ]

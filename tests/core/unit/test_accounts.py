@@ -12,16 +12,23 @@ import pytest
 from dfmeta.conf import accounts as option
 from dfmeta.exceptions import ConfigError
 from dfmeta.host import accounts
-from dfmeta.host.accounts import NUMBERS, Account
+from dfmeta.host.accounts import NUMBERS, SMALL_NUMBERS, Account
 
 IN_ORDER = list
 """Tries the lowest number first."""
-FIRST = NUMBERS[0]
+FIRST, SMALL = NUMBERS[0], SMALL_NUMBERS[0]
+
+
+def map_ids(proc: Path, *lines: str) -> None:
+    """Give the user namespace these user ids: first inside, first outside, and how many."""
+    (proc / "self").mkdir(exist_ok=True)
+    (proc / "self" / "uid_map").write_text("".join(f"{line}\n" for line in lines))
 
 
 @pytest.fixture
 def process(tmp_path: Path) -> Callable[..., None]:
     """Makes a process in the folder that stands for proc(5)."""
+    map_ids(tmp_path, "0 0 4294967295")
 
     def make(pid: int, *uids: int) -> None:
         (tmp_path / str(pid)).mkdir()
@@ -61,6 +68,14 @@ def test_unused_account_is_no_users_and_no_process(
     assert accounts.unused(proc=tmp_path, order=IN_ORDER).uid == FIRST + 5
 
 
+def test_unused_account_of_a_user_namespace_is_mapped_there(
+    process: Callable[..., None], tmp_path: Path
+) -> None:
+    map_ids(tmp_path, "0 1000 1", "1 100000 65535")
+    process(10, SMALL, 0, 0, 0)
+    assert accounts.unused(proc=tmp_path, order=IN_ORDER) == Account(SMALL + 1, SMALL + 1)
+
+
 def test_unused_account_is_another_one_each_time() -> None:
     assert len({accounts.unused() for _ in range(5)}) > 1
 
@@ -69,7 +84,7 @@ def test_host_without_an_unused_account_is_an_error(
     process: Callable[..., None], tmp_path: Path
 ) -> None:
     process(10, FIRST, 0, 0, 0)
-    with pytest.raises(OSError, match="all user ids from 61184 to 65519 are in use"):
+    with pytest.raises(OSError, match="all user ids from 65536 to 99999 are in use"):
         accounts.unused(proc=tmp_path, order=lambda numbers: numbers[:1])
 
 
