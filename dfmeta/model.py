@@ -263,6 +263,19 @@ class Port:
             return PortState.SERVED
         return PortState.UNNAMED if self.unnamed else PortState.NO_INSTANCE
 
+    def identify(self, incarnation: int) -> Identity:
+        """Return the identity of the port's guest."""
+        return Identity(
+            instance_id=self.instance_id,
+            project_id=self.project_id,
+            port_id=self.iface_id,
+            port_name=self.name,
+            incarnation=incarnation,
+            unverified=self.unverified,
+            instance_name=self.instance_name,
+            vm=self.vm,
+        )
+
     def with_notes_of(self, new: Port) -> Port:
         """Return this port with those fields of *new* that do not concern the guest's identity."""
         return replace(

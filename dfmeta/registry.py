@@ -22,7 +22,6 @@ import enum
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 
 from dfmeta.allotment import REST as REST
@@ -485,16 +484,7 @@ class Registry:
     def _identify(self, port: Port) -> Identity | None:
         if port.state not in (PortState.SERVED, PortState.UNNAMED):
             return None
-        return Identity(
-            instance_id=port.instance_id,
-            project_id=port.project_id,
-            port_id=port.iface_id,
-            port_name=port.name,
-            incarnation=next(self._incarnations),
-            unverified=port.unverified,
-            instance_name=port.instance_name,
-            vm=port.vm,
-        )
+        return port.identify(next(self._incarnations))
 
     def _add(self, port: Port) -> bool:
         guest = self._guests.get(port.endpoint) if port.endpoint is not None else None
@@ -502,14 +492,7 @@ class Registry:
             return False
         guest.put(port)
         self._contenders.put(port, guest.endpoint)
-        guest.identity = replace(
-            guest.identity,
-            project_id=port.project_id,
-            port_name=port.name,
-            unverified=port.unverified,
-            instance_name=port.instance_name,
-            vm=port.vm,
-        )
+        guest.identity = port.identify(guest.identity.incarnation)
         self._tell({guest.endpoint})
         return True
 
@@ -568,7 +551,7 @@ class Registry:
                 guest.put(port)
                 if guest.identity is not None and guest.identity.vm != port.vm:
                     self._show(guest.endpoint)
-                    guest.identity = replace(guest.identity, vm=port.vm)
+                    guest.identity = port.identify(guest.identity.incarnation)
                 if guest.next_hops != before:
                     self._tell({guest.endpoint}, Phase.FLOWS)
 
