@@ -111,22 +111,25 @@ class StateFile:
     """Reads and replaces the file.
 
     :param folder: state_path; created with mode 0700 if it does not exist.
+        It need not exist while the disk has no room for it.
     :raises StartError: if the directory cannot be created or written.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
+        self._written, self._fault = "", ""
+        self._entries: dict[str, dict[Endpoint, str]] = {name: {} for name in _BY_ENDPOINT}
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_folder()
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return
             raise _unusable(folder, error) from error
         # access(2) also fails on a read-only disk, which needs another remedy: check it first.
         if os.statvfs(folder).f_flag & os.ST_RDONLY:
             raise _unusable(folder, OSError(errno.EROFS, os.strerror(errno.EROFS)))
         if not os.access(folder, os.W_OK | os.X_OK):
             raise _unusable(folder, PermissionError(13, "Permission denied"))
-        self._written = ""
-        self._entries: dict[str, dict[Endpoint, str]] = {name: {} for name in _BY_ENDPOINT}
 
     def load(self) -> State:
         """Return the state from the file; an empty state if the file is missing or unreadable."""
@@ -145,14 +148,15 @@ class StateFile:
         *,
         give_way: Callable[[], object] = lambda: None,
         apart: Callable[[Callable[[str], None], str], object] = lambda write, text: write(text),
-    ) -> None:
-        """Replace the file if the state has changed; a failure is logged, not raised.
+    ) -> bool:
+        """Replace the file if the state has changed; a failure is logged once, and not raised.
 
         :param changed: the only endpoints whose entries may have changed since the last call; the
             texts of the other entries are reused. None: any entry may have changed.
         :param give_way: lets other greenthreads run, which must not change *state*.
         :param apart: writes without blocking the hub: a file system may need some time to replace
             one file by another (0.1 s and more were seen for 5,000 ports).
+        :return: whether the file has the state now.
         """
         rest = {name: value for name, value in _values(state).items() if name not in _BY_ENDPOINT}
         parts = [json.dumps({"version": VERSION, **rest}, sort_keys=True)[1:-1]]
@@ -161,21 +165,29 @@ class StateFile:
             parts.append(f'"{name}": {{{", ".join(self._entries[name].values())}}}')
         text = f"{{{', '.join(parts)}}}"
         if text == self._written:
-            return
+            return True
         try:
             apart(self._replace, text)
-            self._written = text
         except OSError as error:
-            LOG.warning("%s cannot be written: %s", self._path, error)
+            if str(error) != self._fault:
+                LOG.warning("%s cannot be written: %s", self._path, error)
+            self._fault = str(error)
             with contextlib.suppress(OSError):
                 self._new.unlink(missing_ok=True)
+            return False
+        self._written, self._fault = text, ""
+        return True
 
     @property
     def _new(self) -> Path:
         # Only one daemon holds the bridge's lock, so one fixed name for the new file is enough.
         return self._path.with_suffix(".new")
 
+    def _make_folder(self) -> None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
     def _replace(self, text: str) -> None:
+        self._make_folder()
         self._new.touch(mode=0o600)
         self._new.write_text(text, encoding="utf-8")
         self._new.replace(self._path)

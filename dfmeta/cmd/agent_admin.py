@@ -111,7 +111,8 @@ class AgentAdmin:
         parts.health.watch(
             "path", lambda: probe.passes or not self._listening() or self._restoring()
         )
-        parts.health.watch("store", self._store_answers)
+        parts.health.watch("store", lambda: not self.store_fault())
+        parts.health.watch("disk", lambda: not self.disk_fault())
 
     def _service(self) -> dict[str, Any]:
         parts = self._parts
@@ -136,13 +137,19 @@ class AgentAdmin:
         """
         return self._parts.update.restore_wait and not self._parts.controller.probe.answered
 
-    def _store_answers(self) -> bool:
+    def store_fault(self) -> str:
+        """Return why the store's database does not answer; empty: it does, or is not needed."""
         conf = self._parts.conf
         if self._parts.proxy is None or conf.df_metadata.backend != "store":
-            return True
-        from dfmeta.wiring.database import answers
+            return ""
+        from dfmeta.wiring.database import fault
 
-        return answers(conf.store.connection)
+        return fault(conf.store.connection)
+
+    def disk_fault(self) -> str:
+        """Return what the disk of state_path has no room for; empty if nothing waits for room."""
+        proxy = self._parts.proxy
+        return proxy.key.fault if proxy is not None else ""
 
     def _metrics(self) -> Iterable[Metric]:
         engine = self._parts.engine

@@ -28,6 +28,7 @@ from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.logs import set_up_logging, warn
 from dfmeta.cmd.privileges import allow_descriptors
 from dfmeta.cmd.signals import Signals
+from dfmeta.cmd.token_key import TokenKey
 from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import ConfigError, DfmetaError, StartError
@@ -38,7 +39,7 @@ from dfmeta.proxy.complaints import Together
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import keep_room, listen_to_all
-from dfmeta.proxy.tokens import Tokens, load_key
+from dfmeta.proxy.tokens import Tokens
 from dfmeta.proxy.wsgi import Face
 from dfmeta.runtime import clock
 from dfmeta.store.api.trusted import TrustedProxies
@@ -120,7 +121,8 @@ class Central:
 
     def _start_admin(self) -> None:
         self._health.watch("threads", lambda: hub.VITAL.alive)
-        self._health.watch("store", self._store_answers)
+        self._health.watch("store", lambda: not self._store_fault())
+        self._health.watch("disk", lambda: not self._disk_fault())
         if self.conf.store.guest_listen:
             self._health.watch("proxy", lambda: self._guests is not None)
         application = admin.AdminApplication(
@@ -168,11 +170,16 @@ class Central:
             listen or "no address",
             self.conf.df_metadata.admin_listen,
         )
-        why = {"store": lambda: f"{readiness.STORE_AWAY}. Check its server or its file"}
+        why = {"store": self._store_fault, "disk": self._disk_fault}
         readiness.begin(self._health, why, lambda: self._signals.ending)
 
-    def _store_answers(self) -> bool:
-        return self._repository is not None and database.answers(self.conf.store.connection)
+    def _store_fault(self) -> str:
+        if self._repository is None:
+            return "it is not open yet"
+        return database.fault(self.conf.store.connection)
+
+    def _disk_fault(self) -> str:
+        return self._guests.key.fault if self._guests is not None else ""
 
     def _stop(self) -> None:
         LOG.info("%s ends", PROG)
@@ -213,11 +220,14 @@ class Guests:
         self._repository = repository
         self._addresses = Addresses(_find(conf, repository), _trusted(conf))
         self._rates = RateLimiter(rates(conf))
+        self.key = TokenKey(Path(conf.df_metadata.state_path))
+        tokens = Tokens(self.key.usable)
+        self.key.follow(lambda: setattr(tokens, "key", self.key.usable))
         self._application = Application(
             self._addresses,
             AddressStore(repository, backends.answers(conf)),
             _settings(conf),
-            tokens=Tokens(load_key(Path(conf.df_metadata.state_path))),
+            tokens=tokens,
             rates=self._rates,
             complaints=Together(logging.getLogger("dfmeta.proxy")),
         )

@@ -126,7 +126,11 @@ class Daemon:
     def _log_readiness(self) -> None:
         parts = self.parts
         why = readiness.reasons(parts.conf.df_metadata, lambda: parts.tap.fault)
-        why["path"] = lambda: readiness.path_fault(parts.update.bridge, parts.controller.probe)
+        why |= {
+            "path": lambda: readiness.path_fault(parts.update.bridge, parts.controller.probe),
+            "store": self._admin.store_fault,
+            "disk": self._admin.disk_fault,
+        }
         readiness.begin(parts.health, why, lambda: self._stopped)
 
     def _turn(self) -> None:

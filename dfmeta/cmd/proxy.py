@@ -13,6 +13,7 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta import hub
 from dfmeta.cmd.privileges import go_first
+from dfmeta.cmd.token_key import TokenKey
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.model import Identity
 from dfmeta.proxy import subports
@@ -24,7 +25,7 @@ from dfmeta.proxy.haproxy import handover
 from dfmeta.proxy.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.network_data import Vlan
 from dfmeta.proxy.rate import RateLimiter
-from dfmeta.proxy.tokens import Tokens, load_key
+from dfmeta.proxy.tokens import Tokens
 from dfmeta.proxy.worker.answers import WorkerAnswers
 from dfmeta.proxy.worker.workers import Workers
 from dfmeta.proxy.wsgi import Face
@@ -54,8 +55,9 @@ class Proxy:
     ) -> None:
         self._conf = conf
         self._registry = registry
-        self._key = load_key(Path(conf.df_metadata.state_path))
-        self._attaching = _attaching(conf, registry, self._key)
+        self.key = TokenKey(Path(conf.df_metadata.state_path))
+        self._tokens = Tokens(self.key.usable)
+        self._attaching = _attaching(conf, registry, self.key.value)
         backend = self._backend(conf)
         self.backend_name = backend.name
         local = self._attaching.local if self._attaching is not None else None
@@ -65,7 +67,7 @@ class Proxy:
             registry,
             backend,
             backends.settings(conf),
-            tokens=Tokens(self._key),
+            tokens=self._tokens,
             rates=self._rates,
             complaints=complaints,
             attachments=local,
@@ -90,11 +92,18 @@ class Proxy:
         self.listeners = Listeners(port, inodes[4], inodes.get(6, 0))
         self.engine = self._build(list(sockets.values()))
         self.engine.start()
+        self.key.follow(self._use_key)
         if self._attaching is not None:
             hub.VITAL.spawn("attachments", self._attaching.run)
         if self._conf.df_metadata.proxy_workers:
             go_first()
         return self.engine
+
+    def _use_key(self) -> None:
+        """Issue tokens from now on; workers get the key as their successors do at a reload."""
+        self._tokens.key = self.key.usable
+        if self.engine is not None and self._conf.df_metadata.proxy_workers:
+            self.engine.reload(self._terms(), lambda: None)
 
     def _build(self, sockets: list[Any]) -> Engine:
         group, terms = self._conf.df_metadata, self._terms()
@@ -188,7 +197,7 @@ class Proxy:
         for module in dfmeta.conf.STORE:
             options["store"] |= {option.dest: "" for option in module.OPTS if option.secret}
         options["attachments"]["connection"] = ""
-        return {"options": options, "key": self._key.hex()}
+        return {"options": options, "key": self.key.usable.hex()}
 
 
 def _attaching(conf: cfg.ConfigOpts, registry: Registry, key: bytes) -> Attaching | None:

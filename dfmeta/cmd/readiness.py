@@ -21,7 +21,6 @@ INTERVAL: Final = 2.0
 """Seconds between two checks."""
 BLIP: Final = 2.0
 """Seconds that a part may be missing without a line: a reconnect takes less."""
-STORE_AWAY: Final = "the database of [store] connection does not answer"
 DOCTOR: Final = "run `dfmeta doctor`"
 
 
@@ -114,5 +113,4 @@ def reasons(group: Any, fault: Callable[[], str]) -> dict[str, Callable[[], str]
         "bridge": lambda: f"OVSDB has no bridge {bridge}. Create it: ovs-vsctl add-br {bridge}",
         "flows": flows,
         "proxy": proxy,
-        "store": lambda: f"{STORE_AWAY}; {DOCTOR}",
     }

@@ -26,6 +26,8 @@ from dfmeta.state import Holder, Listeners, State, StateFile
 SAVE: Final = 0.1
 """Minimum seconds between two savings of the state. After a daemon is killed, the next start adopts
 no addresses of ports that were not saved yet, and restores no address that was not."""
+RETRY: Final = 10.0
+"""Seconds from a saving that has failed, on a full disk for example, to the next one."""
 SAVE_SHARE: Final = 0.05
 """Maximum share of the time that saving may take when there are many ports."""
 
@@ -105,11 +107,13 @@ class Memory:
         for endpoint in changed:
             self._remember(endpoint, registry, meters)
             turns.give_way()
-        self._file.save(
+        saved = self._file.save(
             self.state, None if now else changed, give_way=turns.give_way, apart=tpool.execute
         )
         ended = clock.now()
-        self._next = ended + max(SAVE, (ended - begun) / SAVE_SHARE)
+        self._next = ended + max(SAVE if saved else RETRY, (ended - begun) / SAVE_SHARE)
+        if not saved:
+            self._saved = -1
 
     def _remember(self, endpoint: Endpoint, registry: Registry, meters: Meters) -> None:
         """Update the state of the port at *endpoint*."""

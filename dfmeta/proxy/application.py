@@ -266,6 +266,8 @@ class Application:
             spent.backend = access.OURSELVES
             if not refusal.known:
                 spent.reason = REASONS["absent"]
+            elif refusal.status == 503:
+                spent.reason = REASONS["key"]
             elif refusal.status >= 400:
                 access.refuse("token")
                 spent.reason = REASONS["token"]

@@ -48,6 +48,7 @@ REASONS: Final[Mapping[str, str]] = {
     "header": "its headers are larger than header_max",
     "header_lines": "it has more header lines than header_lines_max",
     "header_timeout": "it was not complete within header_timeout",
+    "key": "there are no tokens before the disk of state_path has room for their key",
     "malformed": "it is not an HTTP request, or it is ambiguous",
     "method": "the path does not support its method",
     "project": "the project of the instance is not known: check identity_sources",

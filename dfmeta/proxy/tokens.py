@@ -16,6 +16,7 @@ import abc
 import base64
 import contextlib
 import enum
+import errno
 import hashlib
 import hmac
 import logging
@@ -45,6 +46,7 @@ KEY_FILE: Final = "token.key"
 KEY_BYTES: Final = 32
 NO_KEY: Final = f"it is not {KEY_BYTES} bytes long"
 KEY_MODE: Final = 0o600
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct("!HQ")
@@ -65,6 +67,7 @@ _FORWARDED: Final = Answer(403, b"403 Forbidden: a proxy passed this request on\
 _BAD_TTL: Final = Answer(
     400, f"400 Bad Request: {TTL_HEADER} has to be a number from 1 to {TTL_MAX}\n".encode()
 )
+_NO_KEY_YET: Final = Answer(503, b"503 Service Unavailable\n", headers=(("Retry-After", "2"),))
 _NO_TOKEN: Final = Answer(401, b"401 Unauthorized\n", headers=(("WWW-Authenticate", "Bearer"),))
 
 
@@ -85,12 +88,13 @@ class TokenMode(enum.StrEnum):
 class _Tokens(abc.ABC, Generic[T]):
     """Issues and verifies tokens without storing them.
 
-    :param key: signing key, :data:`KEY_BYTES` random bytes.
+    :param key: signing key, :data:`KEY_BYTES` random bytes; empty: there is none yet.
     :param clock: seconds of Unix time, since a token outlives the process.
     """
 
     def __init__(self, key: bytes, *, clock: Callable[[], float] = clock.wall) -> None:
-        self._key = key
+        self.key = key
+        """While it is empty no token is valid, and none can be issued."""
         self._clock = clock
 
     def issue(self, holder: T, ttl: int) -> str:
@@ -103,7 +107,7 @@ class _Tokens(abc.ABC, Generic[T]):
 
     def valid(self, token: str, holder: T) -> bool:
         """Whether the untrusted *token* was issued for *holder* and has not expired."""
-        if not _TOKEN.fullmatch(token):
+        if not self.key or not _TOKEN.fullmatch(token):
             return False
         raw = base64.urlsafe_b64decode(token)
         head, mac = raw[: _HEAD.size], raw[_HEAD.size :]
@@ -122,7 +126,9 @@ class _Tokens(abc.ABC, Generic[T]):
         return int(self._clock() * 1000)
 
     def _mac(self, head: bytes, holder: T) -> bytes:
-        mac = hmac.new(self._key, head, hashlib.sha256)
+        if not self.key:
+            raise ValueError("there is no key")
+        mac = hmac.new(self.key, head, hashlib.sha256)
         for text in self._bound(holder):
             part = text.encode("utf-8", "surrogatepass")
             # With its length, so that different lists of texts never give the same bytes.
@@ -194,8 +200,8 @@ def unusable_key(folder: Path) -> str:
         return str(_unusable(path, error.strerror or str(error)).fields["cause"])
 
 
-def load_key(folder: Path, *, make: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
-    """Return the key that signs tokens, and create it at first use.
+def load_key(folder: Path, *, make: Callable[[int], bytes] = secrets.token_bytes) -> bytes | None:
+    """Return the key that signs tokens, and create it at first use; None: the disk is full.
 
     :param folder: state_path; created with mode 0700 if it is missing. Several processes that
         start at the same time get the same key.
@@ -209,6 +215,8 @@ def load_key(folder: Path, *, make: Callable[[int], bytes] = secrets.token_bytes
             _make_key(path, make(KEY_BYTES))
         key = _read_key(path)
     except OSError as error:
+        if error.errno in NO_ROOM:
+            return None
         raise _unusable(path, error.strerror or str(error)) from error
     if len(key) != KEY_BYTES:
         raise _unusable(path, NO_KEY)
@@ -224,6 +232,8 @@ def _token(request: GuestRequest, identity: Identity, tokens: Tokens) -> Answer:
     ttl = int(written) if _TTL.fullmatch(written) else 0
     if not 1 <= ttl <= TTL_MAX:
         return _BAD_TTL
+    if not tokens.key:
+        return _NO_KEY_YET
     token = tokens.issue(identity, ttl)
     return Answer(200, token.encode(), "text/plain", ((TTL_HEADER, str(ttl)),))
 

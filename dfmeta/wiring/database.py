@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import eventlet
@@ -57,11 +56,14 @@ def puller(conf: cfg.ConfigOpts) -> Puller | None:
     return _pullers[group.connection, key]
 
 
-def answers(url: str) -> bool:
-    """Return whether the store at *url* answers within :data:`PATIENCE`."""
-    answered = False
+def fault(url: str) -> str:
+    """Return why the store at *url* does not answer within :data:`PATIENCE`; empty if it does."""
+    found = f"no answer within {PATIENCE:g} s"
     # A thread that is connecting cannot be interrupted, so the time-out ends only this wait.
-    with eventlet.Timeout(PATIENCE, False), contextlib.suppress(StoreError):
-        repository(url).ping(seconds=PATIENCE)
-        answered = True
-    return answered
+    with eventlet.Timeout(PATIENCE, False):
+        try:
+            repository(url).ping(seconds=PATIENCE)
+            found = ""
+        except StoreError as error:
+            found = str(error)
+    return found

@@ -135,8 +135,8 @@ class Database:
     :param seconds: time limit of an operation, including the wait for other writers and for the
         server.
     :raises ConfigError: the URL cannot work.
-    :raises StoreError: the database cannot be used. A server that does not answer raises no
-        error here: later operations try to connect again.
+    :raises StoreError: the database cannot be used. A server that does not answer, and a disk
+        without room for the database, raise no error here: later operations try again.
     """
 
     def __init__(self, url: str, *, apart: Apart = at_once, seconds: float = SECONDS) -> None:
@@ -149,8 +149,8 @@ class Database:
         self._opening = threading.Lock()
         self._opened = False
         self._rest = Backoff(REST)
-        self._failure: StoreAwayError | None = None
-        with contextlib.suppress(StoreAwayError):
+        self._failure: StoreAwayError | StoreFullError | None = None
+        with contextlib.suppress(StoreAwayError, StoreFullError):
             self._ready()
 
     @property
@@ -203,13 +203,13 @@ class Database:
 
     def _reopen(self, seconds: float | None) -> None:
         if self._failure is not None and self._rest.rests(clock.now()):
-            raise StoreAwayError(**self._failure.fields)
+            raise type(self._failure)(**self._failure.fields)
         self._opened = False
         self.generation += 1
         self._drop_idle()
         try:
             self._call(self._open, write=True, seconds=seconds)
-        except StoreAwayError as error:
+        except (StoreAwayError, StoreFullError) as error:
             self._rest.failed(clock.now())
             self._failure = error
             raise

@@ -40,13 +40,14 @@ _KINDS: Final[dict[int, type[StoreError]]] = {
     sqlite3.SQLITE_ERROR: StoreDamagedError,
     sqlite3.SQLITE_READONLY: StoreReadOnlyError,
     sqlite3.SQLITE_FULL: StoreFullError,
+    sqlite3.SQLITE_IOERR_SHMSIZE: StoreFullError,
     sqlite3.SQLITE_BUSY: StoreBusyError,
     sqlite3.SQLITE_LOCKED: StoreBusyError,
     sqlite3.SQLITE_CANTOPEN: StoreAccessError,
     sqlite3.SQLITE_PERM: StoreAccessError,
 }
-"""SQLITE_ERROR means that a table or column is missing: the file belongs to another program, or was
-changed by hand."""
+"""SQLITE_IOERR_SHMSIZE means that the disk has no room for the log's index. SQLITE_ERROR means that
+a table or column is missing: the file belongs to another program, or was changed by hand."""
 
 
 class Sqlite:
@@ -188,7 +189,7 @@ class Sqlite:
 
 def kind_of(code: int) -> type[StoreError]:
     """Return our error class for one of SQLite's result codes."""
-    return _KINDS.get(code & _PRIMARY_CODE, StoreError)
+    return _KINDS.get(code) or _KINDS.get(code & _PRIMARY_CODE, StoreError)
 
 
 def _path_of(url: URL) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -12,13 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.apps.meters import Meters
-from dfmeta.cmd.remembering import Memory
+from dfmeta.cmd.remembering import RETRY, Memory
 from dfmeta.exceptions import AlreadyRunningError, StartError
 from dfmeta.flows.key import PREFIX6
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint, GuestAddress, Port
 from dfmeta.registry import Registry
+from dfmeta.runtime import clock
 from dfmeta.state import FILE, VERSION, Holder, HostMemory, Listeners, State, StateFile
 from dfmeta.wiring.lock import BridgeLock
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, port
@@ -165,6 +168,26 @@ def test_a_save_that_fails_is_logged_and_tried_again(
     (tmp_path / FILE).rmdir()
     file.save(State(port=5))
     assert file.load() == State(port=5)
+
+
+def test_a_disk_that_stays_full_is_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, folder = registry_of(port()), tmp_path / "state"
+
+    def refuse(*_args: object, **_how: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "mkdir", refuse)
+        memory = Memory(folder)
+        for _ in range(3):
+            memory.save(Listeners(18080, 1), registry, Meters())
+            clock.sleep(RETRY)
+            assert memory.due_in(registry) <= 0, "it is tried again without another change"
+    assert caplog.text.count("cannot be written") == 1
+    memory.save(Listeners(18080, 1), registry, Meters())
+    assert StateFile(folder).load().port == 18080
 
 
 def test_a_folder_that_cannot_be_made_stops_the_start_and_names_it(tmp_path: Path) -> None:

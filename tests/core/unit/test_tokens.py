@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dfmeta.cmd.token_key import PAUSE, TokenKey
 from dfmeta.exceptions import StartError
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.proxy.nova.backend import NovaBackend
@@ -27,6 +30,7 @@ from dfmeta.proxy.tokens import (
     is_token_path,
     load_key,
 )
+from dfmeta.runtime.clock import sleep
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT, Clock
 
 HEADER = "x-aws-ec2-metadata-token"
@@ -257,6 +261,7 @@ def test_nova_leaves_tokens_to_the_configuration() -> None:
 def test_a_key_is_made_once_for_the_daemon_alone(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     key = load_key(folder)
+    assert key is not None
     assert len(key) == KEY_BYTES
     assert load_key(folder, make=lambda count: b"x" * count) == key
     assert [one.name for one in folder.iterdir()] == [KEY_FILE]
@@ -282,6 +287,7 @@ def test_key_that_others_may_read_is_narrowed_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
 ) -> None:
     key = load_key(tmp_path)
+    assert key is not None
     file = tmp_path / KEY_FILE
     file.chmod(mode)
     assert load_key(tmp_path) == key
@@ -292,6 +298,51 @@ def test_key_that_others_may_read_is_narrowed_and_logged(
     caplog.clear()
     load_key(tmp_path)
     assert not caplog.text
+
+
+def fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave no room on any disk."""
+
+    def refuse(*_args: object, **_how: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+
+
+def test_key_without_room_is_written_when_there_is_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full:
+        fill(full)
+        key = TokenKey(tmp_path)
+        assert f"the disk of {tmp_path} is full" in key.fault
+        assert (len(key.value), key.usable) == (KEY_BYTES, b"")
+        ready: list[bytes] = []
+        key.follow(lambda: ready.append(key.usable))
+        sleep(10 * PAUSE)
+        assert ready == []
+    sleep(PAUSE)
+    assert ready == [load_key(tmp_path)] == [key.value]
+    assert key.fault == ""
+
+
+def test_key_that_is_there_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = load_key(tmp_path)
+    fill(monkeypatch)
+    assert TokenKey(tmp_path).usable == there
+
+
+def test_without_a_key_no_token_is_issued_or_valid() -> None:
+    tokens = Tokens(b"", clock=Clock(NOW))
+    answer = put(tokens)
+    assert (answer.status, answer.headers) == (503, (("Retry-After", "2"),))
+    assert put(tokens, ttl="0").status == 400
+    forged = base64.urlsafe_b64encode(bytes(42)).decode()
+    assert refused(tokens, "/latest/meta-data/", **{HEADER: forged}).status == 401
+    with pytest.raises(ValueError, match="no key"):
+        tokens.issue(ME, 60)
+    tokens.key = KEY
+    assert put(tokens).status == 200
 
 
 def test_file_without_a_key_stops_the_start(tmp_path: Path) -> None:
@@ -320,10 +371,14 @@ def test_a_key_that_cannot_be_written_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+        raise failure
 
     # The tests run as root, whom neither mode nor quota stops.
     monkeypatch.setattr("dfmeta.proxy.tokens.os.fsync", refuse)
-    with pytest.raises(StartError, match="No space left"):
+    failure = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(StartError, match="Input/output error"):
         load_key(tmp_path)
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        failure = OSError(number, "full")
+        assert load_key(tmp_path) is None
     assert list(tmp_path.iterdir()) == []

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import uuid
 from ipaddress import ip_address, ip_network
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
-from dfmeta.exceptions import StoreError
+from dfmeta.exceptions import StoreError, StoreFullError
+from dfmeta.runtime import clock
+from dfmeta.store.db.database import REST
 from dfmeta.store.db.networks import Network
 from dfmeta.store.db.record import FetchedHalf, Kind, Push, Whole
 from dfmeta.store.db.repository import DEFAULTS, PAGE, PAGE_TEXT, PutResult, Repository
+from dfmeta.store.db.sqlite import Sqlite
 from tests.core.unit.store.support import document, read
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
 from tests.harness.examples import examples
@@ -37,6 +43,24 @@ def without_nulls(value: object) -> object:
 
 def ids(count: int) -> list[str]:
     return [str(uuid.UUID(int=number << 64)) for number in range(count)]
+
+
+def test_a_database_without_room_is_made_when_there_is_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_dialect: Sqlite) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(Sqlite, "check_usable", refuse)
+        repository = Repository(f"sqlite:///{tmp_path}/store.db")
+        for _ in range(2):
+            with pytest.raises(StoreFullError, match=r"store.db: No space left on device"):
+                repository.get(INSTANCE)
+            clock.sleep(REST)
+    with repository:
+        repository.put(INSTANCE, document={"hostname": "a"})
+        assert read(repository, INSTANCE).id == INSTANCE
 
 
 def test_a_record_is_found_and_deleted_in_any_case(repository: Repository) -> None:
