@@ -125,13 +125,13 @@ def _enter(registry: Registry, number: int) -> None:
 def _engine(registry: Registry, count: int) -> Iterator[Haproxy]:
     """Run the engine during the block; its map is complete when the block begins."""
     guests = eventlet.listen(("127.0.0.1", 0))
-    listener, name = listen()
-    plan = Plan(servers=(), handover=name, hold_timeout=HOLD_TIMEOUT)
+    entrance = listen("/dev/shm")
+    plan = Plan(servers=(), hold_timeout=HOLD_TIMEOUT)
     engine = Haproxy(
         [guests],
         registry,
         handover=lambda peers: HandoverServer(
-            listener,
+            entrance.listener,
             registry,
             lambda _environ, _start: [],
             port=80,
@@ -139,9 +139,9 @@ def _engine(registry: Registry, count: int) -> Iterator[Haproxy]:
             hold_timeout=HOLD_TIMEOUT,
             limits=Limits(),
         ),
-        name=name,
+        entrance=entrance.descriptor,
         setup=lambda: Setup(
-            plan=lambda _name: plan,
+            plan=lambda: plan,
             secrets=Secrets(),
             program=Program(binary=str(HAPROXY), user=""),
             entries=Entries(registry, lambda _instance: _SIGNATURE, lambda *_one: True),

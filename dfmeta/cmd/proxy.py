@@ -130,12 +130,13 @@ class Proxy:
 
     def _make_haproxy(self, sockets: list[Any], terms: Terms) -> Haproxy:
         setup = self._setup = haproxy.setup(self._conf, self._registry)
-        listener, name = handover.listen()
+        # A disk may be full; the other place is in memory.
+        entrance = handover.listen(self._conf.df_metadata.state_path, "/dev/shm")  # noqa: S108
         return Haproxy(
             sockets,
             self._registry,
             handover=lambda peers: handover.HandoverServer(
-                listener,
+                entrance.listener,
                 self._registry,
                 Face(self._application.answer),
                 port=int(sockets[0].getsockname()[1]),
@@ -143,7 +144,7 @@ class Proxy:
                 hold_timeout=terms.hold_timeout,
                 limits=terms.limits,
             ),
-            name=name,
+            entrance=entrance.descriptor,
             setup=lambda: self._setup or setup,
             remark=self._application.remark,
         )

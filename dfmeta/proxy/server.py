@@ -53,6 +53,7 @@ class GuestServer:
     :param application: a WSGI application; may raise :class:`~dfmeta.proxy.wsgi.Abandoned`.
     :param hold_timeout: seconds that a request may wait in total, including the time that its first
         SYN was held.
+    :param port: TCP port that guests' connections arrive at; 0: that of the listeners.
     """
 
     thread_name = "guests' listener"
@@ -67,12 +68,13 @@ class GuestServer:
         *,
         hold_timeout: float,
         limits: Limits,
+        port: int = 0,
     ) -> None:
         self.registry = registry
         self.hold_timeout = hold_timeout
         self.application = application
-        self.port = int(listeners[0].getsockname()[1])
-        """TCP port that it listens on."""
+        self.port = port or int(listeners[0].getsockname()[1])
+        """TCP port that guests' connections arrive at."""
         self.draining = False
         self._listeners = tuple(listeners)
         self._device = device

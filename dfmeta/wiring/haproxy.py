@@ -36,7 +36,7 @@ def setup(conf: cfg.ConfigOpts, registry: Registry) -> Setup:
     """
     _check_files(conf)
     return Setup(
-        plan=lambda name: plan(conf, name),
+        plan=lambda: plan(conf),
         secrets=_secrets(conf),
         # In a thread, so that no guest waits for it.
         program=tpool.execute(haproxy_program.program, conf),
@@ -61,11 +61,8 @@ def _check_files(conf: cfg.ConfigOpts) -> None:
         )
 
 
-def plan(conf: cfg.ConfigOpts, name: str) -> Plan:
-    """Return the plan; it has the present addresses of Nova's hosts, as a resolver gives them.
-
-    :param name: of the daemon's listener.
-    """
+def plan(conf: cfg.ConfigOpts) -> Plan:
+    """Return the plan; it has the present addresses of Nova's hosts, as a resolver gives them."""
     hosts = list(dict.fromkeys(nova_options.hosts(conf)))
     answers = backends.settings(conf)
     return Plan(
@@ -82,7 +79,6 @@ def plan(conf: cfg.ConfigOpts, name: str) -> Plan:
         threads=conf.haproxy.threads,
         maxconn=conf.haproxy.maxconn,
         hosts=tuple(_hosts(conf.df_metadata.ip, *conf.df_metadata.ip6)),
-        handover=name,
     )
 
 

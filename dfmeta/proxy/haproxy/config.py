@@ -311,7 +311,7 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
         yield f"    server {called} {_address(server)} {_server(server, plan, given)}"
     # With one host, the daemon goes on after the first failure; with several, the next host does.
     backup = "backup " if plan.several else ""
-    yield f"    server {DAEMON} abns@{plan.handover} {backup}{_INTRODUCED}"
+    yield f"    server {DAEMON} unix@{_path(given.handover)} {backup}{_INTRODUCED}"
 
 
 def _headers(lines: Sequence[str]) -> Iterator[str]:
@@ -409,7 +409,7 @@ def _handover(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    http-request set-uri * unless { req.ver 1.0 1.1 }"
     yield from _last()
     yield "    http-request set-log-level silent"
-    yield f"    server {DAEMON} abns@{plan.handover} {_INTRODUCED}"
+    yield f"    server {DAEMON} unix@{_path(given.handover)} {_INTRODUCED}"
 
 
 def _last() -> Iterator[str]:

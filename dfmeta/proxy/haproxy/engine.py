@@ -76,8 +76,8 @@ POLL: Final = 0.01
 class Setup:
     """The part of the configuration that haproxy's depends on."""
 
-    plan: Callable[[str], Plan]
-    """Return the plan for a name of the daemon's listener; resolves Nova's names, and may wait."""
+    plan: Callable[[], Plan]
+    """Return the plan; resolves Nova's names, and may wait."""
     secrets: Secrets
     program: Program
     entries: Entries
@@ -88,7 +88,7 @@ class Haproxy:
 
     :param listeners: the guests' listening sockets, which stay open here.
     :param handover: answers the requests that haproxy hands over.
-    :param name: name of the handover's listener.
+    :param entrance: descriptor through which haproxy connects to the handover's listener.
     :param setup: return the setup of the configuration in force.
     :param remark: see :class:`~dfmeta.proxy.haproxy.counts.Counts`.
     """
@@ -99,13 +99,13 @@ class Haproxy:
         registry: Registry,
         *,
         handover: Callable[[Callable[[], set[int]]], HandoverServer],
-        name: str,
+        entrance: int,
         setup: Callable[[], Setup],
         remark: Callable[[Claim, int], str] = lambda _claim, _status: "",
     ) -> None:
         self._listeners = tuple(listeners)
         self._registry = registry
-        self._name = name
+        self._entrance = entrance
         self._make_setup = setup
         self._setup = setup()
         self._handover = handover(self._pids)
@@ -233,13 +233,14 @@ class Haproxy:
     def _begin(self) -> Running | None:
         """Start a process and bring its map up to date; None: it does not start."""
         setup = self._setup
-        plan = setup.plan(self._name)
+        plan = setup.plan()
         try:
             process = Process(
                 setup.program,
                 plan,
                 setup.secrets,
                 listeners=self._listeners,
+                handover=self._entrance,
                 told=self._counts.request if plan.debug else self._counts.failed,
             )
         except OSError as error:
@@ -358,7 +359,7 @@ class Haproxy:
 
     def _reload(self, done: Callable[[], None]) -> None:
         self._setup = setup = self._make_setup()
-        plan, one = setup.plan(self._name), self.current
+        plan, one = setup.plan(), self.current
         same = one is not None and one.process.runs(setup.program, plan, setup.secrets)
         replaced = not same and self._replace()
         if one is not None and not replaced:
@@ -371,7 +372,7 @@ class Haproxy:
         while not self._stopping:
             eventlet.sleep(RESOLVE)
             one, setup = self.current, self._setup
-            plan = setup.plan(self._name)
+            plan = setup.plan()
             if one is None:
                 continue
             known = one.process.plan.servers

@@ -1,13 +1,14 @@
 """The daemon's own engine behind haproxy: requests that haproxy does not answer itself.
 
-haproxy makes a connection for each such request, to a listener in the abstract namespace, and
-begins it with a header of the PROXY protocol, version 2. The header has the guest's key as the
-source address, and as its unique id the time at which the request arrived at haproxy: the time that
-a request has waited there, for a Nova that does not answer, counts towards hold_timeout.
+haproxy makes a connection for each such request, to a listener that has no name, and begins it with
+a header of the PROXY protocol, version 2. The header has the guest's key as the source address, and
+as its unique id the time at which the request arrived at haproxy: the time that a request has
+waited there, for a Nova that does not answer, counts towards hold_timeout.
 
-Source: "The PROXY protocol", versions 1 and 2, sections 2.2 and 2.2.7 (HAProxy, 2020). Trust: the
-namespace has no permissions, so a connection counts only if the kernel names a process of haproxy
-as its peer (SO_PEERCRED, unix(7)). The rest of the header is haproxy's.
+Source: "The PROXY protocol", versions 1 and 2, sections 2.2 and 2.2.7 (HAProxy, 2020). Trust: only
+haproxy can connect, through a descriptor of the listener's place in the file system (O_PATH,
+open(2)), from which the name is removed. A connection counts only if the kernel names a process of
+haproxy as its peer as well (SO_PEERCRED, unix(7)). The rest of the header is haproxy's.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from __future__ import annotations
 import logging
 import os
 import re
-import secrets
 import socket
 import struct
+import tempfile
 from collections.abc import Callable, Container, Iterable
 from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import eventlet
 from eventlet.green import socket as green_socket
 from eventlet.hubs import trampoline
 
-from dfmeta.exceptions import HaproxyError
+from dfmeta.exceptions import HaproxyError, StartError
 from dfmeta.proxy.claims import Claims
 from dfmeta.proxy.connection import GuestConnection, Headers
 from dfmeta.proxy.haproxy.config import LAST
@@ -41,8 +43,6 @@ LOG = logging.getLogger(__name__)
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 HEADER_TIMEOUT: Final = 5.0
 """Seconds for the header; haproxy sends it at once."""
-NAME_LENGTH: Final = 107
-"""Bytes of a name in the abstract namespace: haproxy fills it with zeros."""
 _START: Final = struct.Struct("!12sBBH")
 _PROXY: Final = 0x21
 _LENGTHS: Final = {0x11: 4, 0x21: 16}
@@ -51,6 +51,7 @@ _PORTS: Final = struct.Struct("!HH")
 _TLV: Final = struct.Struct("!BH")
 _UNIQUE_ID: Final = 0x05
 _CREDENTIALS: Final = struct.Struct("3i")
+_SOCKET: Final = "socket"
 _ID: Final = re.compile(r"([0-9]{1,12})\.([0-9]{3})(.*)", re.ASCII)
 
 
@@ -65,16 +66,53 @@ class Source(NamedTuple):
     """Whether haproxy knew the guest when it accepted the connection."""
 
 
-def listen() -> tuple[Any, str]:
-    """Return a listener in the abstract namespace, and its name.
+class Entrance(NamedTuple):
+    """A listener, and the way to it for another process."""
 
-    :raises OSError: when the kernel refuses.
+    listener: Any
+    descriptor: int
+    """Of the listener's place (O_PATH): who inherits N connects to ``/proc/self/fd/N``."""
+
+
+def listen(*folders: Path | str) -> Entrance:
+    """Return a listener that only heirs of a descriptor can connect to.
+
+    :param folders: where its name may be for a moment, in a folder that only this user can enter;
+        the first that is possible is taken.
+    :raises StartError: when none is.
     """
-    name = f"dfmeta-{os.getpid()}-{secrets.token_hex(8)}"
+    faults = []
+    for folder in folders:
+        try:
+            with tempfile.TemporaryDirectory(prefix="handover-", dir=folder) as private:
+                return _bound(Path(private))
+        except OSError as error:
+            faults.append(f"{folder}: {error.strerror}")
+    raise StartError(
+        cause=f"no socket for haproxy can be made: {', '.join(faults)}",
+        remedy="Check that the directory [df_metadata] state_path exists and is writable",
+    )
+
+
+def _bound(private: Path) -> Entrance:
+    """Return a listener in a folder that only this user can enter.
+
+    The folder and the name in it are to be removed; the listener and the descriptor stay.
+    """
     sock = green_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.bind(b"\0" + name.encode("ascii").ljust(NAME_LENGTH, b"\0"))
-    sock.listen(BACKLOG)
-    return sock, name
+    folder = os.open(private, os.O_PATH | os.O_DIRECTORY)
+    try:
+        # A path of its own may be longer than an address can be (unix(7)).
+        sock.bind(f"/proc/self/fd/{folder}/{_SOCKET}")
+        # haproxy runs as another user.
+        (private / _SOCKET).chmod(0o666)
+        sock.listen(BACKLOG)
+        return Entrance(sock, os.open(private / _SOCKET, os.O_PATH))
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.close(folder)
 
 
 def read_header(start: bytes, rest: bytes) -> Source:
@@ -137,9 +175,14 @@ class HandoverServer(GuestServer):
         limits: Limits,
     ) -> None:
         super().__init__(
-            [listener], "", registry, application, hold_timeout=hold_timeout, limits=limits
+            [listener],
+            "",
+            registry,
+            application,
+            hold_timeout=hold_timeout,
+            limits=limits,
+            port=port,
         )
-        self.port = port
         self._peers = peers
 
     def _admit(self, client: Any, address: Any) -> None:

@@ -30,6 +30,8 @@ class Descriptors:
 
     listeners: tuple[int, ...]
     """The guests' listeners."""
+    handover: int
+    """Place of the daemon's listener; see :class:`~dfmeta.proxy.haproxy.handover.Entrance`."""
     cli: int
     """haproxy's end of the runtime interface."""
     log: int
@@ -72,5 +74,3 @@ class Plan:
     maxconn: int = 4096
     hosts: tuple[str, ...] = (METADATA_IP,)
     """Values of the Host header of plain requests."""
-    handover: str
-    """Name of the daemon's listener in the abstract namespace (unix(7))."""

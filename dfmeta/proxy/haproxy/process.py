@@ -28,6 +28,7 @@ from dfmeta.proxy.haproxy.memory import MemoryFile, sealed
 from dfmeta.proxy.haproxy.plan import Descriptors, Plan
 from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.haproxy.runtime import Runtime
+from dfmeta.quiet import Seldom, counted
 
 LOG = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ READY_TIMEOUT: Final = 10.0
 POLL: Final = 0.01
 SPARE: Final = 512
 """Descriptors beyond those of connections: servers, listeners, checks."""
+LINES: Final = 20
+"""Lines of a process' own in the log within a minute."""
 _LINE_MAX: Final = 65536
 _OWN_LINE: Final = re.compile(r"\[([A-Z]+)\]\s+\([0-9]+\)\s*:\s*(.*)")
 _LEVELS: Final[Mapping[str, int]] = {
@@ -63,6 +66,7 @@ class Process:
     """A running haproxy.
 
     :param listeners: the guests' listening sockets.
+    :param handover: see :class:`~dfmeta.proxy.haproxy.handover.Entrance`.
     :param told: called with each line about a request: a failed one, or with ``debug`` any.
     :raises OSError: when it cannot be started.
     """
@@ -74,9 +78,11 @@ class Process:
         secrets: Secrets,
         *,
         listeners: Sequence[Any],
+        handover: int,
         told: Callable[[str], object],
     ) -> None:
         self.program, self.plan, self.secrets = program, plan, secrets
+        self._own_lines = Seldom(LINES)
         given: list[int] = []
         with contextlib.ExitStack() as failed_start:
             mine, theirs = socket.socketpair()
@@ -88,7 +94,7 @@ class Process:
                 failed_start.callback(self._key.close)
             try:
                 log, errors = (_pipe(given, failed_start) for _ in range(2))
-                self._start([one.fileno() for one in listeners], given)
+                self._start([one.fileno() for one in listeners], handover, given)
             finally:
                 for descriptor in given:
                     os.close(descriptor)
@@ -96,7 +102,7 @@ class Process:
         eventlet.spawn_n(_read_lines, log, told)
         eventlet.spawn_n(_read_lines, errors, self._say)
 
-    def _start(self, listeners: Sequence[int], given: list[int]) -> None:
+    def _start(self, listeners: Sequence[int], handover: int, given: list[int]) -> None:
         """Run it.
 
         :param given: descriptors that it gets: of the runtime interface, of both pipes; those of
@@ -105,6 +111,7 @@ class Process:
         plan, secrets = self.plan, self.secrets
         descriptors = Descriptors(
             listeners=tuple(listeners),
+            handover=handover,
             cli=given[0],
             log=given[1],
             map=_file("map", b"", given),
@@ -124,7 +131,7 @@ class Process:
                 *("-db", "-f", f"/proc/self/fd/{configuration}"),
                 descriptors=descriptors_of(plan.maxconn),
             ),
-            pass_fds=[*listeners, *given],
+            pass_fds=[*listeners, handover, *given],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=given[2],
@@ -210,13 +217,14 @@ class Process:
         if self.running:
             self._process.send_signal(number)
 
-    @staticmethod
-    def _say(line: str) -> None:
-        """Log a line of haproxy's own."""
+    def _say(self, line: str) -> None:
+        """Log a line of haproxy's own, unless there have been many within a minute."""
         found = _OWN_LINE.fullmatch(line)
         kind, said = found.groups() if found is not None else ("WARNING", line)
         level = logging.DEBUG if _USUAL.match(said) else _LEVELS.get(kind, logging.WARNING)
-        LOG.log(level, "haproxy: %s", said)
+        held = self._own_lines.take() if level > logging.DEBUG else 0
+        if held is not None:
+            LOG.log(level, "haproxy: %s%s", said, counted(held))
 
 
 def descriptors_of(maxconn: int) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from dfmeta.host.process import named_sockets
 from tests.harness.agent import HAPROXY, Agent, Options
 from tests.harness.certificates import Authority
 from tests.harness.fixtures import MakeAgent, MakeGuest
@@ -17,6 +20,7 @@ from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.host.e2e import thief
 from tests.host.e2e.support import (
+    META_DATA,
     NOVA_OPTIONS,
     asks_own,
     children,
@@ -109,6 +113,48 @@ def test_no_other_account_reads_haproxy(
         assert [one for one in files if PRIVATE in one.read_bytes()] == []
         assert not any(one.lstat().st_mode & 0o222 for one in files), "a descriptor that can write"
         asks_own(guest)
+
+
+def entrance(pid: int) -> str:
+    """The process' descriptor of the listener that haproxy connects to."""
+    found = []
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # It is closed meanwhile.
+            if "/handover-" in os.readlink(one):
+                found.append(str(one))
+    (path,) = found
+    return path
+
+
+KNOCK = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+
+
+def connects(uid: str, path: str) -> bool:
+    """Whether a process of that user can connect to a socket."""
+    command = as_user(uid, sys.executable, "-I", "-c", KNOCK, path)
+    return subprocess.run(command, check=False, capture_output=True, cwd="/").returncode == 0
+
+
+def test_no_other_account_connects_where_haproxy_hands_requests_over(
+    nova: RecordingNova, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    agent = make_agent(
+        {
+            "DEFAULT": {"metadata_proxy_shared_secret": SECRET},
+            "df_metadata": {"backend": "nova", "engine": "haproxy", "proxy_workers": 0},
+            "haproxy": {"binary": HAPROXY},
+        }
+    )
+    guest, pid = served(agent, nova, make_guest, str(HAPROXY))
+    of_haproxy, of_daemon = entrance(pid), entrance(agent.pid)
+    names = {one.name for one in named_sockets(proc=Path(f"/proc/{agent.pid}"))}
+    for path in (of_haproxy, of_daemon, *(one for one in names if one.startswith("/proc/"))):
+        for uid in OTHERS:
+            assert not connects(uid, path), (uid, path)
+    assert connects(user_of(pid), of_haproxy), "the account itself may"
+    assert list(agent.state_path.glob("handover-*")) == []
+    assert guest.curl(f"{META_DATA}?handed=over").status == 200
+    assert "Connect() failed" not in agent.log()
 
 
 def test_no_other_account_reads_a_worker(

@@ -24,6 +24,8 @@ HERE = "127.0.0.1"
 """Source address of a guest on loopback."""
 HOSTS = ("169.254.169.254", "a")
 """Values of the Host header that the tests' plans take for plain."""
+NOTHING = 0
+"""Descriptor of a file that haproxy cannot connect to, instead of the daemon's."""
 OK = b"HTTP/1.1 200"
 
 
@@ -39,12 +41,22 @@ class Loopback:
     """A haproxy with a listener on loopback, whose guests are in the map by hand."""
 
     def __init__(
-        self, plan: Plan, secrets: Secrets = NO_SECRETS, *, program: Program = PROGRAM
+        self,
+        plan: Plan,
+        secrets: Secrets = NO_SECRETS,
+        *,
+        program: Program = PROGRAM,
+        handover: int = NOTHING,
     ) -> None:
         self.lines: list[str] = []
         self._listener = eventlet.listen((HERE, 0))
         self.process = Process(
-            program, plan, secrets, listeners=[self._listener], told=self.lines.append
+            program,
+            plan,
+            secrets,
+            listeners=[self._listener],
+            handover=handover,
+            told=self.lines.append,
         )
         self.runtime, self.map = self.process.runtime, self.process.map
         self._present: dict[str, str] = {}
@@ -108,10 +120,11 @@ def loopback() -> Iterator[Callable[..., Loopback]]:
         *servers: NovaServer,
         program: Program = PROGRAM,
         secrets: Secrets = NO_SECRETS,
+        handover: int = NOTHING,
         **of_plan: Any,
     ) -> Loopback:
-        plan = Plan(servers=servers, **{"handover": "dfmeta-none", "hosts": HOSTS} | of_plan)
-        made.append(Loopback(plan, secrets, program=program))
+        plan = Plan(servers=servers, **{"hosts": HOSTS} | of_plan)
+        made.append(Loopback(plan, secrets, program=program, handover=handover))
         made[-1].process.wait_ready()
         return made[-1]
 

@@ -59,7 +59,7 @@ def test_haproxy_accepts_each_plan_without_a_warning(
 
     def accepted(plan: Plan, secrets: Secrets = own, program: Program = checking) -> bool:
         caplog.clear()
-        process = Process(program, plan, secrets, listeners=[listener], told=print)
+        process = Process(program, plan, secrets, listeners=[listener], handover=0, told=print)
         process.wait()
         let_hub_run()  # for the end of the lines
         process.close()

@@ -298,7 +298,7 @@ def daemon() -> Iterator[OnLoopback]:
 def test_unknown_guests_and_requests_that_are_not_plain_are_handed_over(
     loopback: Callable[..., Loopback], daemon: OnLoopback, upstream: Upstream
 ) -> None:
-    haproxy = loopback(server(upstream), handover=daemon.name)
+    haproxy = loopback(server(upstream), handover=daemon.entrance)
     daemon.peers = set()
     assert haproxy.ask() == b"", "without the daemon's answer there is none"
     assert daemon.asked == []

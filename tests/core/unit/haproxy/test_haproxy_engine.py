@@ -49,7 +49,7 @@ class World:
         self.come()
         self.plain, self.secrets = True, Secrets()
         self.program = Program(binary="/haproxy", user="dfmeta-haproxy", version="2.6.1")
-        self.plan = Plan(servers=(FOUR,), handover="h", hold_timeout=5.0)
+        self.plan = Plan(servers=(FOUR,), hold_timeout=5.0)
         self.processes: list[FakeProcess] = []
         self.attempts: list[float] = []
         """Times of all starts."""
@@ -67,7 +67,7 @@ class World:
             [listener],
             self.registry,
             handover=self._handover,
-            name="h",
+            entrance=8,
             setup=self._setup,
         )
 
@@ -77,7 +77,7 @@ class World:
 
     def _setup(self) -> Setup:
         return Setup(
-            plan=lambda _name: self.plan,
+            plan=lambda: self.plan,
             secrets=self.secrets,
             program=self.program,
             entries=Entries(self.registry, lambda _one: "signed", lambda *_one: self.plain),

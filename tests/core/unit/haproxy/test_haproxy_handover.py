@@ -7,18 +7,18 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
 from eventlet.green import socket as green_socket
 
 from dfmeta import metrics
-from dfmeta.exceptions import HaproxyError
+from dfmeta.exceptions import HaproxyError, StartError
 from dfmeta.guest_counts import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy.haproxy import handover
 from dfmeta.proxy.haproxy.handover import (
-    NAME_LENGTH,
     SIGNATURE,
     HandoverServer,
     Source,
@@ -35,6 +35,7 @@ from tests.core.unit.support import address, port
 FAMILIES = {4: 0x11, 6: 0x21}
 LOCAL = 0x20
 ENDPOINT = Endpoint(13)
+ABSENT = (FileNotFoundError, NotADirectoryError)
 
 
 def tlv(kind: int, text: bytes) -> bytes:
@@ -104,9 +105,10 @@ class World:
         self.peers: set[int] = {os.getpid()}
         self.exchanges: list[Any] = []
         self.deadlines: list[float] = []
-        listener, self.name = listen()
+        entrance = listen("/dev/shm")
+        self.entrance = entrance.descriptor
         self.server = HandoverServer(
-            listener,
+            entrance.listener,
             self.registry,
             self._answer,
             port=18080,
@@ -126,7 +128,7 @@ class World:
 
     def connect(self) -> Any:
         sock = green_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.connect(b"\0" + self.name.encode().ljust(NAME_LENGTH, b"\0"))
+        sock.connect(f"/proc/self/fd/{self.entrance}")
         return sock
 
     def header(self, **options: Any) -> bytes:
@@ -161,6 +163,7 @@ def world() -> Iterator[World]:
     one = World()
     yield one
     one.server.stop(0.0)
+    os.close(one.entrance)
 
 
 def test_request_is_the_guests_whom_haproxy_names(world: World) -> None:
@@ -179,6 +182,24 @@ def test_another_process_is_not_answered(world: World) -> None:
     world.peers = {os.getpid() + 1}
     sock = world.connect()
     assert sock.recv(1) == b""
+
+
+def test_listener_has_no_name_that_another_process_could_connect_to(tmp_path: Path) -> None:
+    deep = tmp_path / ("long" * 30)
+    deep.mkdir()
+    for folders, used in (((deep,), deep), ((tmp_path / "absent", tmp_path), tmp_path)):
+        before = sorted(used.iterdir())
+        entrance = listen(*folders)
+        assert sorted(used.iterdir()) == before
+        name = entrance.listener.getsockname()
+        with socket.socket(socket.AF_UNIX) as other, pytest.raises(ABSENT):
+            other.connect(name)
+        with socket.socket(socket.AF_UNIX) as heir:
+            heir.connect(f"/proc/self/fd/{entrance.descriptor}")
+        entrance.listener.close()
+        os.close(entrance.descriptor)
+    with pytest.raises(StartError, match=r"absent: No such file or directory.*state_path"):
+        listen(tmp_path / "absent")
 
 
 def test_unknown_guest_is_closed_on(world: World) -> None:

@@ -23,8 +23,10 @@ from dfmeta.proxy.haproxy.plan import Plan
 from dfmeta.proxy.haproxy.process import Process, Secrets
 from dfmeta.proxy.haproxy.program import Program
 from dfmeta.proxy.limits import Limits
+from dfmeta.quiet import QUIET
 from dfmeta.runtime import clock
 from tests.core.unit.haproxy.support import FOUR, GIVEN, OTHER, PLANS, SIX
+from tests.harness.tier import CLOCK
 
 
 def test_no_certificate_passes_unseen_unless_the_operator_says_so() -> None:
@@ -83,11 +85,12 @@ def test_answer_waits_in_lua_for_at_most_hold_timeout() -> None:
 
 def test_options_have_their_lines() -> None:
     limits = Limits(header_timeout=2, keepalive_timeout=3, send_timeout=4, connections_per_port=5)
-    limited = Plan(servers=(FOUR,), handover="h", limits=limits)
+    limited = Plan(servers=(FOUR,), limits=limits)
     most = limits.connections_per_port + limits.waiting_per_port
     for plan, *lines in (
         (PLANS["large"], " maxconn 65536", " nbthread 2", " timeout queue 1"),
-        (PLANS["large"], f" abns@{'n' * 40} "),
+        (PLANS["large"], "    server daemon unix@/proc/self/fd/8 send-proxy-v2"),
+        (PLANS["several hosts"], "    server daemon unix@/proc/self/fd/8 backup send-proxy-v2"),
         (limited, "    timeout http-request 2000\n", "    timeout http-keep-alive 3000\n"),
         (limited, "    timeout client 4000\n", f"reject if {{ sc0_conn_cur gt {most} }}"),
         (limited, f"acl crowded sc0_conn_cur gt {limits.requests_per_port}\n"),
@@ -122,7 +125,7 @@ class Started:
         self._answers = list(answers)
         monkeypatch.setattr(subprocess, "Popen", self._popen)
         self.process = Process(
-            PROGRAM, PLANS[plan], Secrets(ca=b"authority"), listeners=[], told=print
+            PROGRAM, PLANS[plan], Secrets(ca=b"authority"), listeners=[], handover=0, told=print
         )
         self.process.runtime.ask = self._ask  # type: ignore[method-assign]
 
@@ -189,11 +192,13 @@ def test_start_that_fails_leaves_no_descriptor(fails: str, monkeypatch: pytest.M
     before = descriptors()
     monkeypatch.setattr(subprocess if fails == "Popen" else os, fails, fail)
     with pytest.raises(OSError, match="Too many"):
-        Process(PROGRAM, PLANS["no server"], Secrets(), listeners=[], told=print)
+        Process(PROGRAM, PLANS["no server"], Secrets(), listeners=[], handover=0, told=print)
     assert descriptors() == before
 
 
-def test_lines_of_haproxy_come_out_as_the_daemons(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_of_haproxy_come_out_as_the_daemons(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.DEBUG)
     rows = [
         ("[ALERT]    (12) : ", "config : it is wrong", "ERROR"),
@@ -202,11 +207,27 @@ def test_lines_of_haproxy_come_out_as_the_daemons(caplog: pytest.LogCaptureFixtu
         ("[WARNING]  (12) : ", "Proxy guests stopped (cumulated conns: FE: 0, BE: 0).", "DEBUG"),
         ("", "something else", "WARNING"),
     ]
+    process = Started(monkeypatch, "plain").process
     for head, text, _level in rows:
-        Process._say(head + text)
+        process._say(head + text)
+    process.close()
     assert [(record.getMessage(), record.levelname) for record in caplog.records] == [
         (f"haproxy: {text}", level) for _head, text, level in rows
     ]
+
+
+def test_many_lines_of_haproxy_are_counted_and_not_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Started(monkeypatch, "plain").process
+    for _ in range(100):
+        process._say("[NOTICE]   (12) : nothing of note")
+        process._say("Connect() failed for backend daemon")
+    assert len(caplog.records) == 20
+    CLOCK.advance(QUIET)
+    process._say("Connect() failed for backend daemon")
+    process.close()
+    assert caplog.messages[-1].endswith("(and 80 more like it since it was last logged)")
 
 
 def test_lines_are_read_in_pieces_and_only_the_end_of_a_long_one_is_kept(

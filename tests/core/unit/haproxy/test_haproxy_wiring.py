@@ -140,16 +140,16 @@ def test_plan_follows_the_options(conf: Conf) -> None:
         "haproxy__maxconn": 128,
         "DEFAULT__nova_metadata_host": "127.0.0.1, [::1]:8776, 127.0.0.1",
     }
-    plan = haproxy.plan(conf(**options), "a name")
+    plan = haproxy.plan(conf(**options))
     assert [(one.host, one.authority, str(one.address), one.port) for one in plan.servers] == [
         ("127.0.0.1", "127.0.0.1:8775", "127.0.0.1", 8775),
         ("::1", "[::1]:8776", "::1", 8776),
     ]
     assert (plan.several, plan.tls, plan.network_data_subports) == (True, False, True)
     assert (plan.hold_timeout, plan.timeout_answer, plan.refuse_forwarded) == (5, "close", True)
-    assert (plan.threads, plan.maxconn, plan.handover) == (2, 128, "a name")
+    assert (plan.threads, plan.maxconn) == (2, 128)
     assert plan.hosts[:3] == ("169.254.169.254", "169.254.169.254:80", "[fe80::a9fe:a9fe]")
-    assert not haproxy.plan(conf(network_data_subports=False), "a").network_data_subports
+    assert not haproxy.plan(conf(network_data_subports=False)).network_data_subports
 
 
 def resolver(*found: str) -> Callable[..., list[Any]]:
@@ -165,7 +165,7 @@ def test_name_has_all_its_addresses_but_those_of_a_zone(
     named = conf(DEFAULT__nova_metadata_host="nova.example")
     answers = resolver("192.0.2.1", "fe80::1%eth0", "2001:db8::1")
     monkeypatch.setattr(green_socket, "getaddrinfo", answers)
-    plan = haproxy.plan(named, "")
+    plan = haproxy.plan(named)
     assert [str(one.address) for one in plan.servers] == ["192.0.2.1", "2001:db8::1"]
     assert {one.authority for one in plan.servers} == {"nova.example:8775"}
     assert not plan.several
@@ -174,7 +174,7 @@ def test_name_has_all_its_addresses_but_those_of_a_zone(
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(green_socket, "getaddrinfo", unknown)
-    assert haproxy.plan(named, "").servers == ()
+    assert haproxy.plan(named).servers == ()
 
 
 def test_host_without_a_name_is_not_asked_over_tls(
@@ -186,7 +186,7 @@ def test_host_without_a_name_is_not_asked_over_tls(
         "DEFAULT__nova_metadata_insecure": True,
         "DEFAULT__nova_metadata_host": "192.0.2.1, nova.example, ::1",
     }
-    plan = haproxy.plan(conf(**options), "")
+    plan = haproxy.plan(conf(**options))
     assert [one.host for one in plan.servers] == ["nova.example"]
     assert (plan.tls, plan.insecure, plan.several) == (True, True, True)
 
