@@ -185,7 +185,7 @@ def _matches(row: Mapping[str, Any], query: Query) -> bool:
         return True
     wanted = _canonical(query.port)
     names = (row["port"], row["instance"], row["instance_name"], row["project"], row["iface_id"])
-    texts = [*names, row["record"], row["key"] or "", row["mac"]]
+    texts = [*names, *row.get("record_names", ()), row["key"] or "", row["mac"]]
     texts += [one[name] for one in row["addresses"] for name in ("ip", "mac", "key")]
     return any(wanted in text.lower() for text in texts)
 

@@ -123,6 +123,7 @@ def print_rows(
     styles: Styles | None = None,
     drop: Sequence[str] = (),
     wide: bool = False,
+    notes: Sequence[str] = (),
 ) -> None:
     """Print rows to stdout: as a drawn table on a terminal, as plain text in a pipe.
 
@@ -132,6 +133,7 @@ def print_rows(
     :param styles: colours on a terminal; without effect if NO_COLOR is set.
     :param drop: columns that are left out on a narrow terminal, the least important one first.
     :param wide: show all columns on a terminal.
+    :param notes: for each row a text that stands below it in a pipe; empty: none.
     """
     picked = [{key: row.get(key) for key in columns} for row in rows]
     if fmt == JSON:
@@ -144,9 +146,12 @@ def print_rows(
     cells = [[cell_text(value) for value in row.values()] for row in picked]
     table = [list(columns.values()), *cells]
     widths = [max(len(line[column]) for line in table) for column in range(len(columns))]
-    for line in table:
+    below = iter(["", *notes] if notes else [""] * len(table))
+    for line, note in zip(table, below, strict=True):
         padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         click.echo("  ".join(padded).rstrip())
+        if note:
+            click.echo(f"    {cell_text(note)}")
 
 
 def cell_text(value: object) -> str:

@@ -70,7 +70,7 @@ from dfmeta.inspect import (
 from dfmeta.inspect.checks_daemon import OptionFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
-from dfmeta.inspect.finding import Finding, Status, healthy, unknown, wrong
+from dfmeta.inspect.finding import Finding, Status, healthy, summary, unknown, wrong
 from dfmeta.inspect.vswitchd import Vswitchd, VswitchdError, run_folder
 from dfmeta.model import Endpoint
 from dfmeta.ports.ovsdb_facts import read_snapshot
@@ -88,6 +88,7 @@ STYLES: Final = {
     "doctor",
     epilog=ending(
         "dfmeta doctor",
+        "dfmeta doctor --failing",
         "dfmeta doctor --format json",
         failed="anything is wrong, or dfmeta-agent does not run",
     ),
@@ -95,6 +96,7 @@ STYLES: Final = {
 @config_options
 @format_option
 @wide_option
+@click.option("--failing", is_flag=True, help="Show only lines that are not ok.")
 @click.option(
     "--root",
     default="/",
@@ -102,11 +104,14 @@ STYLES: Final = {
     help="Root directory of the host's files, for doctor in a container that has them mounted "
     "elsewhere: the files of systemd-networkd, cloud-init and the machine's vendor.",
 )
-def doctor(config_files: tuple[str, ...], *, fmt: str, wide: bool, root: str) -> None:
+def doctor(
+    config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool, root: str
+) -> None:
     """Check everything that a working host needs, and show the remedy for each fault.
 
     Each check has a line: its status (ok, warning, wrong, unknown), its name, the finding and, for
-    a warning and a fault, the remedy. The command changes nothing. Run it as root, on the host.
+    a warning and a fault, the remedy. The last line has the number of each status; JSON has no such
+    line. The command changes nothing. Run it as root, on the host.
     """
     conf = load_config(config_files)
     # Errors of libraries are in the findings; their log lines would not help the operator.
@@ -114,13 +119,16 @@ def doctor(config_files: tuple[str, ...], *, fmt: str, wide: bool, root: str) ->
     # On terminals only: programs that read doctor's output take text on stderr for an error.
     with shown("checking the host", lines=False):
         findings = list(examine(conf, Path(root)))
-    rows = [asdict(finding) for finding in findings]
+    shown_ones = [one for one in findings if not (failing and one.status is Status.OK)]
+    rows = [asdict(finding) for finding in shown_ones]
     if fmt == TABLE and not wide and sys.stdout.isatty():
         # A command that is broken over lines cannot be copied.
         texts = [{key: cell_text(text) for key, text in row.items() if text} for row in rows]
         terminal.draw_findings(texts, ("status", "check"), ("text", "remedy"), styles=STYLES)
     else:
         print_rows(rows, COLUMNS, fmt, styles=STYLES, wide=wide)
+    if fmt == TABLE:
+        click.echo(summary(findings))
     sys.exit(0 if healthy(findings) else 1)
 
 

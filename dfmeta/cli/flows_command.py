@@ -26,9 +26,10 @@ from dfmeta.cli.common import (
     wide_option,
 )
 from dfmeta.cli.in_force import say, take_over
-from dfmeta.exceptions import NotRunningError, OvsdbError, StartError, SwitchError
+from dfmeta.exceptions import NotRunningError, OvsdbError, StartError, SwitchError, UsageError
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK
+from dfmeta.inspect import which
 from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
 from dfmeta.inspect.ledger import (
     Entry,
@@ -88,13 +89,26 @@ all readings is shown."""
 
 @click.command(
     "flows",
-    epilog=ending("dfmeta flows", "dfmeta flows --raw", failed="the bridge does not answer"),
+    epilog=ending(
+        "dfmeta flows",
+        "dfmeta flows --port tap3c1f2a5e-7b",
+        "dfmeta flows --raw",
+        failed="the bridge does not answer",
+    ),
 )
 @config_options
 @format_option
 @wide_option
 @click.option("--raw", is_flag=True, help="Show the output of ovs-ofctl, which must be installed.")
-def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> None:
+@click.option(
+    "--port",
+    metavar="PORT",
+    help="Show only the flows of one guest: of a port's name, iface-id, MAC or guest's address, or "
+    "of an instance's id or name.",
+)
+def flows(
+    config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool, port: str | None
+) -> None:
     """Show dfmeta's flows on the bridges, and mark unknown and missing flows.
 
     Each flow is shown with the names of its table and purpose, its family (4 or 6, the version of
@@ -102,6 +116,8 @@ def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> 
     next hop and the service's address if it has one, its counters, and the number of packets that
     its meter has dropped because the guest sends too many. Flows of other programs are not shown.
     """
+    if raw and port is not None:
+        raise click.UsageError("--raw shows the flows of all ports: leave out --raw or --port")
     conf = load_config(config_files)
     say(take_over(conf))
     wanted = gather.settings(conf)
@@ -122,6 +138,9 @@ def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> 
     if fmt != JSON:
         columns = (BRIDGE if wanted.meta is not None else {}) | COLUMNS
     shown = [_row(entry, _named(entry, names, wanted), dropped) for entry in found.rows]
+    if port is not None:
+        guests = {(one.name, one.vid or None) for one in _asked(conf, found.ports, snapshot, port)}
+        shown = [row for row in shown if (row["port"], row["vid"]) in guests]
     if fmt != JSON:
         # No flow has an address and a next hop.
         shown = [
@@ -137,6 +156,21 @@ def flows(config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool) -> 
         click.echo(f"dfmeta: the flows of {bridge} are not shown: {error}", err=True)
     if found.unread:
         sys.exit(1)
+
+
+def _asked(
+    conf: cfg.ConfigOpts, ports: tuple[KnownPort, ...], snapshot: Snapshot, text: str
+) -> list[KnownPort]:
+    """Return the guests' ports that *text* names.
+
+    :raises UsageError: when there is none.
+    """
+    found = gather.find(conf, ports, text)
+    if not found:
+        wanted = gather.settings(conf)
+        why = which.no_port(snapshot, text, wanted=wanted, running=True)
+        raise UsageError(cause=why, remedy="`dfmeta ports` lists the ports")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,16 @@ from typing import Any
 from oslo_config import cfg
 from packaging.requirements import Requirement
 
-from dfmeta.cli.client import ask_agent
+from dfmeta.cli.client import ask_agent, request_agent
 from dfmeta.conf.accounts import WORKER_ACCOUNT, account_of
-from dfmeta.exceptions import KeyRangeError, NotRunningError
+from dfmeta.exceptions import KeyRangeError, NotRunningError, UsageError
 from dfmeta.flows.key import Keys
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.service import Tap
 from dfmeta.host.listeners import listener_at, listeners_of, program_of
 from dfmeta.host.process import read_process
+from dfmeta.inspect import which
 from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts, Owners
 from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.checks_process import ProcessFacts
@@ -101,7 +102,7 @@ def daemon_ports(conf: cfg.ConfigOpts, keys: Keys) -> tuple[KnownPort, ...]:
     """
     rows = ask_agent(conf, "/ports")
     try:
-        ports = tuple(_known(row, keys) for row in rows)
+        ports = tuple(known(row, keys) for row in rows)
     except (KeyError, TypeError, ValueError, KeyRangeError) as error:
         raise NotRunningError(
             address=conf.df_metadata.admin_listen,
@@ -110,6 +111,54 @@ def daemon_ports(conf: cfg.ConfigOpts, keys: Keys) -> tuple[KnownPort, ...]:
         ) from error
     own(keys, ((port.endpoint, slot) for port in ports for slot in port.addresses))
     return ports
+
+
+def find(conf: cfg.ConfigOpts, ports: Iterable[KnownPort], text: str) -> list[KnownPort]:
+    """Return the guests' ports that *text* names: see :func:`dfmeta.inspect.which.named`.
+
+    Libvirt's names of domains, and the names in records of the store, count last.
+
+    :raises UsageError: when several instances have that name.
+    """
+    ports = tuple(ports)
+    found = list(which.named(ports, text))
+    if found and not all(text in one.names and text != one.name for one in found):
+        return found
+    found = found or _of_domain(conf, ports, text)
+    if not found:
+        named = which.named(with_record_names(conf, ports), text)
+        places = {(one.name, one.vid) for one in named}
+        found = [one for one in ports if (one.name, one.vid) in places]
+    if several := which.several(found):
+        raise UsageError(
+            cause=f"several instances have the name {text}: {several}",
+            remedy="Give the name of one of these ports",
+        )
+    return found
+
+
+def _of_domain(conf: cfg.ConfigOpts, ports: tuple[KnownPort, ...], text: str) -> list[KnownPort]:
+    """Return the ports of the libvirt domains on this host that have the name *text*."""
+    from dfmeta.cli.store_target import Domains
+
+    return [port for one in Domains(conf).ids(text) for port in which.named(ports, one)]
+
+
+def with_record_names(conf: cfg.ConfigOpts, ports: Iterable[KnownPort]) -> list[KnownPort]:
+    """Return *ports* with the names in the records of their instances, from the running daemon."""
+    known = record_names(conf)
+    return [replace(port, record_names=known.get(port.instance, ())) for port in ports]
+
+
+def record_names(conf: cfg.ConfigOpts) -> dict[str, tuple[str, ...]]:
+    """Return instance → the names in its record, of the instances of this host.
+
+    Empty if the daemon does not run, is older, or has another backend than the store.
+    """
+    with contextlib.suppress(NotRunningError, AttributeError, TypeError):
+        _status, document = request_agent(conf, "/names", timeout=TIMEOUT)
+        return {instance: tuple(map(str, names)) for instance, names in document.items()}
+    return {}
 
 
 def own(keys: Keys, numbers: Iterable[tuple[Endpoint, int]]) -> None:
@@ -386,7 +435,11 @@ def _ask(conf: cfg.ConfigOpts, path: str) -> Any:
         connection.close()
 
 
-def _known(row: Mapping[str, Any], keys: Keys) -> KnownPort:
+def known(row: Mapping[str, Any], keys: Keys) -> KnownPort:
+    """Return a port from its row of ``GET /ports``.
+
+    :raises KeyError, TypeError, ValueError, KeyRangeError: for a row of another form.
+    """
     return KnownPort(
         row["port"],
         row["ofport"],

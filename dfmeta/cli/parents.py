@@ -22,7 +22,7 @@ def parent_of(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:
     wanted = gather.settings(conf)
     snapshot = read_snapshot(wanted.ovsdb)
     known = gather.ovsdb_ports(snapshot, wanted.bridge)
-    found = list(which.named(known, text))
+    found = gather.find(conf, known, text)
     found += [
         one
         for one in which.behind_trunk(known, snapshot, text, bridge=wanted.bridge)

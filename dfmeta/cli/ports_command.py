@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 from oslo_config import cfg
 
+from dfmeta.cli import gather
 from dfmeta.cli.client import ask_agent
 from dfmeta.cli.common import (
     JSON,
@@ -20,9 +22,10 @@ from dfmeta.cli.common import (
     wide_option,
 )
 from dfmeta.cli.in_force import ask_running
-from dfmeta.exceptions import NotRunningError
+from dfmeta.exceptions import NotRunningError, UsageError
 from dfmeta.inspect.moments import clock, span
 from dfmeta.model import PortKind, PortState
+from dfmeta.wiring.layout import keys_of
 
 COLUMNS: Final = {
     "port": "PORT",
@@ -49,7 +52,7 @@ DROP: Final = (
 FIELDS: Final = (
     *COLUMNS,
     *("key6", "meta_mac", "iface_id", "mac", "fault", "connections", "requests", "last_failure"),
-    *("next_hops", "next_hop_faults", "vid", "subport_faults", "attachment"),
+    *("next_hops", "next_hop_faults", "vid", "subport_faults", "attachment", "record_names"),
 )
 META_ADDRESSES: Final = "META IP, META MAC: ADDRESS"
 """Heading of the addresses with ``identity_scheme = meta_ip``."""
@@ -80,6 +83,7 @@ STYLES: Final = {
     "ports",
     epilog=ending(
         "dfmeta ports",
+        "dfmeta ports web1",
         "dfmeta ports --failing",
         "dfmeta ports --format json",
         failed="dfmeta-agent does not answer",
@@ -88,31 +92,39 @@ STYLES: Final = {
 @config_options
 @format_option
 @wide_option
+@click.argument("port", required=False)
 @click.option(
     "--failing",
     is_flag=True,
     help="Show only ports with a fault: ports of guests that fail, and ports in a state other than "
     "served and dead.",
 )
-def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool) -> None:
+def ports(
+    config_files: tuple[str, ...], *, port: str | None, fmt: str, wide: bool, failing: bool
+) -> None:
     """Show every guest port: key, slots, instance, project, their sources, state, last answer.
 
-    A port in the state "served" has its flows, its instance and, with Nova, its project; any other
-    state names the missing part. LAST ANSWER shows the status and time of the last answer to the
-    guest. If the guest fails to get its metadata, it shows the time since which it fails, the
-    status, the number of such answers and the reason. It is empty if the guest has sent no request
-    since the start of dfmeta-agent. A guest that has received its metadata does not count as
-    failing because of its own bad requests (a wrong token, a malformed request, too many requests).
-    SLOT: ADDRESS lists the addresses that guests have sent requests from, an IPv6 address with the
-    address of the service that it uses; each version of IP has its own slots. With Meta IPs, KEY is
-    the Meta IP of the port's first address, and each address has the Meta IP and the Meta MAC that
-    stand for it. FROM names the identity sources of instance and project. On a host with trunks,
-    KIND is port, trunk parent or subport, and a subport has its VLAN id on the trunk and the port
-    of its parent. A subport in the state "unnamed" has no instance: its requests get 404. A subport
-    that is an attachment has the id and the network of its container.
+    PORT is a port's name, iface-id, MAC or guest's address, or an instance's id or name, also the
+    name or host name in its record: only the ports that match are shown. NAME is the instance's
+    name, else that of its record. A port in the state "served" has its flows, its instance and,
+    with Nova, its project; any other state names the missing part. LAST ANSWER shows the status and
+    time of the last answer to the guest. If the guest fails to get its metadata, it shows the time
+    since which it fails, the status, the number of such answers and the reason. It is empty if the
+    guest has sent no request since the start of dfmeta-agent. A guest that has received its
+    metadata does not count as failing because of its own bad requests (a wrong token, a malformed
+    request, too many requests). SLOT: ADDRESS lists the addresses that guests have sent requests
+    from, an IPv6 address with the address of the service that it uses; each version of IP has its
+    own slots. With Meta IPs, KEY is the Meta IP of the port's first address, and each address has
+    the Meta IP and the Meta MAC that stand for it. FROM names the identity sources of instance and
+    project. On a host with trunks, KIND is port, trunk parent or subport, and a subport has its
+    VLAN id on the trunk and the port of its parent. A subport in the state "unnamed" has no
+    instance: its requests get 404. A subport that is an attachment has the id and the network of
+    its container.
     """
     conf = load_config(config_files)
-    rows = ask_running(conf, "/ports")
+    rows = _with_names(conf, ask_running(conf, "/ports"))
+    if port is not None:
+        rows = _asked(conf, rows, port)
     found = _attachments(conf) if any(map(_is_subport, rows)) else {}
     rows = [{**row, **_attached(found.get(row.get("iface_id")))} for row in rows]
     if failing:
@@ -128,9 +140,33 @@ def ports(config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool)
         columns = {key: title for key, title in columns.items() if key not in ATTACHED}
     if any(row.get("meta_mac") for row in rows):
         columns["addresses"] = META_ADDRESSES
-    shown = [_for_people(row, now) for row in rows]
+    # A fault in the column would make every line of a pipe as long as itself.
+    piped = not sys.stdout.isatty()
+    shown = [_for_people(row, now, brief=piped) for row in rows]
+    notes = [row["fault"] for row in rows] if piped else ()
     drop = [one for one in DROP if one in columns]
-    print_rows(shown, columns, fmt, styles=STYLES, drop=drop, wide=wide)
+    print_rows(shown, columns, fmt, styles=STYLES, drop=drop, wide=wide, notes=notes)
+
+
+def _with_names(conf: cfg.ConfigOpts, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    known = gather.record_names(conf)
+    return [{**row, "record_names": [*known.get(row["instance"], ())]} for row in rows]
+
+
+def _asked(conf: cfg.ConfigOpts, rows: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """Return the rows of the ports that *text* names.
+
+    :raises UsageError: when there is none.
+    """
+    keys = keys_of(conf)
+    found = gather.find(conf, (gather.known(row, keys) for row in rows), text)
+    if not found:
+        raise UsageError(
+            cause=f"no port has the name, iface-id, MAC, instance (id or name) or address {text}",
+            remedy="`dfmeta ports` lists the ports",
+        )
+    named = {(one.name, one.vid) for one in found}
+    return [row for row in rows if (row["port"], row.get("vid", 0)) in named]
 
 
 def _is_subport(row: dict[str, Any]) -> bool:
@@ -161,10 +197,16 @@ def _well(row: dict[str, Any]) -> bool:
     return row["state"] in WELL and not (last and last["failing"])
 
 
-def _for_people(row: dict[str, Any], now: datetime) -> dict[str, Any]:
+def _for_people(row: dict[str, Any], now: datetime, *, brief: bool) -> dict[str, Any]:
+    """Return a row of the table.
+
+    :param brief: leave the fault of the port out.
+    """
     addresses = [_address(one) for one in row["addresses"]]
-    state = f"{row['state']}: {row['fault']}" if row["fault"] else row["state"]
-    return {**row, "addresses": addresses, "state": state, ANSWER: answer_of(row, now)}
+    state = f"{row['state']}: {row['fault']}" if row["fault"] and not brief else row["state"]
+    name = row["instance_name"] or next(iter(row["record_names"]), "")
+    values = {"addresses": addresses, "state": state, "instance_name": name}
+    return {**row, **values, ANSWER: answer_of(row, now)}
 
 
 def _address(one: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from ipaddress import IPv6Address
@@ -89,8 +89,8 @@ class Scene:
 @click.option(
     "--family",
     type=click.Choice([str(one.version) for one in FAMILIES]),
-    help="Version of IP to trace. Without it, IPv4 is traced, and IPv6 where guests are served "
-    "over IPv6.",
+    help="Version of IP to trace. Without it, those are traced that the guest has used, or IPv4 if "
+    "it has used none.",
 )
 @click.option(
     "--vid",
@@ -100,17 +100,18 @@ class Scene:
 def trace(config_files: tuple[str, ...], *, port: str, family: str | None, vid: int | None) -> None:
     """Trace a SYN of PORT through the switch and the host, and the answer back.
 
-    PORT is a port's name, iface-id, MAC or guest's address, or an instance's id or name; each port
-    that matches is traced. The switch simulates the packets, the host is checked with the checks of
-    `dfmeta doctor`, and a running dfmeta-agent probes the path through the host with a SYN of its
-    own. Over IPv6, the path to each address of the service that the guest uses is traced. No packet
-    is sent in the guest's name, and nothing is changed. The last line names the place where the
-    first path with a fault ends, IPv4's before IPv6's, or says that no fault was found.
+    PORT is a port's name, iface-id, MAC or guest's address, or an instance's id or name, also the
+    name or host name in its record; each port that matches is traced. The switch simulates the
+    packets, the host is checked with the checks of `dfmeta doctor`, and a running dfmeta-agent
+    probes the path through the host with a SYN of its own. Over IPv6, the path to each address of
+    the service that the guest uses is traced. No packet is sent in the guest's name, and nothing is
+    changed. The last line names the place where the first path with a fault ends, IPv4's before
+    IPv6's, or says that no fault was found.
     """
     conf = load_config(config_files)
     say(take_over(conf))
     scene = look(conf)
-    found = list(which.named(scene.ports, port)) or _of_domain(conf, scene, port)
+    found = gather.find(conf, scene.ports, port)
     wanted, snapshot = scene.wanted, scene.snapshot
     trunks = which.behind_trunk(scene.ports, snapshot, port, bridge=wanted.bridge)
     found += [one for one in trunks if one not in found]
@@ -122,11 +123,10 @@ def trace(config_files: tuple[str, ...], *, port: str, family: str | None, vid: 
         why = which.no_port(snapshot, port, wanted=wanted, running=scene.running)
         click.echo(f"Not traced: {why}.")
         sys.exit(1)
-    versions = tuple(one.version for one in FAMILIES if family in (None, str(one.version)))
-    if versions == (IPV6.version,) and not scene.ip6:
+    if family == str(IPV6.version) and not scene.ip6:
         click.echo(f"Not traced: {_without_ip6(scene)}.")
         sys.exit(1)
-    stops = [follow(scene, one, versions) for one in found]
+    stops = [follow(scene, one, [int(family)] if family else used(one)) for one in found]
     sys.exit(1 if any(stops) else 0)
 
 
@@ -164,15 +164,13 @@ def look(conf: cfg.ConfigOpts) -> Scene:
     )
 
 
-def _of_domain(conf: cfg.ConfigOpts, scene: Scene, text: str) -> list[KnownPort]:
-    """Return the ports of the libvirt domains on this host that have the name *text*."""
-    from dfmeta.cli.store_target import Domains
-
-    ids = Domains(conf).ids(text)
-    return [port for instance in ids for port in which.named(scene.ports, instance)]
+def used(port: KnownPort) -> list[int]:
+    """Return the versions of IP that the guest uses; IPv4 while no address of it is known."""
+    versions = {address.ip.version for address in port.addresses.values()}
+    return sorted(versions) or [IPV4.version]
 
 
-def follow(scene: Scene, port: KnownPort, versions: tuple[int, ...] = (4,)) -> str:
+def follow(scene: Scene, port: KnownPort, versions: Sequence[int] = (4,)) -> str:
     """Trace one port and print it.
 
     :param versions: the versions of IP to trace.

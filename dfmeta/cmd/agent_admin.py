@@ -36,12 +36,16 @@ class AgentAdmin:
         if parts.conf.df_metadata.backend == "store":
             self._api = _store_api(parts.conf)
         self._place: str = parts.conf.df_metadata.admin_listen
+        self._record_names = status_page.RecordNames(
+            lambda: self._api.repository if self._api else None
+        )
         self._watch_health()
         listings: dict[str, listener.Listing] = {
             "/ports": parts.ports.rows,
             "/service": self._service,
             "/probe": lambda: rows.probe_row(parts.controller),
             "/haproxy": self._haproxy,
+            "/names": self._names,
             "/options": options.Options(lambda: parts.conf).document,
         }
         sources = status_page.Sources(
@@ -53,7 +57,7 @@ class AgentAdmin:
             ),
             failures=partial(status_page.failures_of_ports, backend=parts.conf.df_metadata.backend),
             ports=parts.ports.rows,
-            names=status_page.RecordNames(lambda: self._api.repository if self._api else None),
+            names=self._record_names,
         )
         self.application = listener.AdminApplication(
             parts.health,
@@ -117,6 +121,11 @@ class AgentAdmin:
     def _service(self) -> dict[str, Any]:
         parts = self._parts
         return rows.service_row(parts.controller.reconciler.tap, parts.tap.host.ipv6_fault)
+
+    def _names(self) -> dict[str, list[str]]:
+        """Return instance → the names in its record, of the instances of this host."""
+        instances = [port.instance_id for port in self._parts.registry.ports()]
+        return {one: [*names] for one, names in self._record_names(instances).items()}
 
     def _haproxy(self, *, thorough: bool = True) -> dict[str, Any] | None:
         proxy = self._parts.proxy

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
-import json
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,23 +25,23 @@ from dfmeta.health import Health
 from dfmeta.hub import Turns
 from dfmeta.metrics import Samples
 from dfmeta.model import Caller, Endpoint, Peer
-from dfmeta.ports.sources import name_of
+from dfmeta.ports.records import names_in
 from dfmeta.proxy.nova import remedies
 from dfmeta.proxy.recent import RECENT, Failure, Recent
 from dfmeta.runtime import clock
 
 if TYPE_CHECKING:
-    from dfmeta.store.db.repository import Repository
+    from dfmeta.store.db.repository import Record, Repository
 
 RECORDS_KEPT: Final = 30.0
-"""Seconds for which a count of records, and a record's name, is cached."""
+"""Seconds for which a count of records, and a name from PostgreSQL, is cached."""
 NAMES_ASKED: Final = 200
-"""Maximum number of records whose names are read for one page."""
+"""Maximum number of records of which PostgreSQL is asked for one page."""
 
 Facts = Callable[[], Sequence[tuple[str, str]]]
 Rows = Callable[[], list[dict[str, Any]]]
-Names = Callable[[Iterable[str]], Mapping[str, str]]
-"""Returns the known names of instances' records."""
+Names = Callable[[Iterable[str]], Mapping[str, Sequence[str]]]
+"""Returns the known names of instances' records: name, host name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,10 @@ class Records:
 
 
 class RecordNames:
-    """Names of instances' records in the store, each read at most twice a minute.
+    """Names of instances' records in the store.
+
+    A record that has not changed is not read again from SQLite. A server of PostgreSQL is asked for
+    each record at most twice a minute.
 
     :param repository: returns the store; None when there is none or it is not open.
     :param clock: monotonic seconds.
@@ -186,26 +189,35 @@ class RecordNames:
         clock: Callable[[], float] = clock.now,
     ) -> None:
         self._repository, self._clock = repository, clock
-        self._known: dict[str, tuple[float, str]] = {}
+        self._known: dict[str, tuple[float, Record | None, tuple[str, ...]]] = {}
+        """Instance → when its record was read, the record and its names."""
 
-    def __call__(self, instances: Iterable[str]) -> Mapping[str, str]:
-        """Return names by instance; a call reads at most :data:`NAMES_ASKED` new names."""
+    def __call__(self, instances: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+        """Return the names by instance, without instances that have none.
+
+        A call asks PostgreSQL for at most :data:`NAMES_ASKED` records.
+        """
         repository, now = self._repository(), self._clock()
         if repository is None:
             return {}
-        kept = {one: old for one, old in self._known.items() if now - old[0] < RECORDS_KEPT}
         wanted = [one for one in dict.fromkeys(instances) if one]
+        known = {one: self._known[one] for one in wanted if one in self._known}
+        asked = wanted
+        if not repository.shows_changes:
+            kept = {one for one, old in known.items() if now - old[0] < RECORDS_KEPT}
+            asked = [one for one in wanted if one not in kept][:NAMES_ASKED]
         turns = Turns()
-        try:
-            for instance in [one for one in wanted if one not in kept][:NAMES_ASKED]:
+        # The page has its own line for the database; without it, names are left out.
+        with contextlib.suppress(StoreError):
+            for instance in asked:
                 turns.give_way()
                 record = repository.get(instance)
-                kept[instance] = now, _name_in(record.metadata if record else None)
-        except StoreError:
-            # The page has its own line for the database; names are left out.
-            pass
-        self._known = kept
-        return {one: kept[one][1] for one in wanted if one in kept}
+                old = known.get(instance)
+                same = old is not None and old[1] is record
+                names = old[2] if old and same else names_in(record.metadata if record else None)
+                known[instance] = now, record, names
+        self._known = known
+        return {one: known[one][2] for one in wanted if one in known and known[one][2]}
 
 
 def failures_of_ports(
@@ -261,26 +273,16 @@ def _latest(
 
 
 def _name(rows: Sequence[dict[str, Any]], names: Names) -> None:
-    """Set ``record_name`` in each row; rows of failing guests come first."""
+    """Set ``record_names``, and the first as ``record_name``, in each row; rows of failing guests
+    come first."""
 
     def failing(row: Mapping[str, Any]) -> bool:
         return bool(row["last_failure"] and row["last_failure"]["failing"])
 
     known = names(row["instance"] for row in sorted(rows, key=failing, reverse=True))
     for row in rows:
-        row["record_name"] = known.get(row["instance"], "")
-
-
-def _name_in(document: str | None) -> str:
-    """Return the name in a record's document, else its host name; empty when it has neither."""
-    try:
-        members = json.loads(document or "{}")
-    except (ValueError, RecursionError):
-        return ""
-    if not isinstance(members, dict):
-        return ""
-    texts = (members.get(one) for one in ("name", "hostname"))
-    return next((name_of(text) for text in texts if isinstance(text, str) and text), "")
+        row["record_names"] = known.get(row["instance"], ())
+        row["record_name"] = next(iter(row["record_names"]), "")
 
 
 def _samples(families: Iterable[Metric]) -> Samples:

@@ -214,6 +214,8 @@ class KnownPort:
     project: str = ""
     instance_name: str = ""
     """Name that its owner chose; empty if the port comes from OVSDB, which does not have names."""
+    record_names: tuple[str, ...] = ()
+    """Name and host name in its record; empty if it has none, or they were not asked for."""
     addresses: Mapping[int, GuestAddress] = field(default_factory=dict)
     """Slot, as in :mod:`dfmeta.flows.key` → address; empty if the port comes from OVSDB, which does
     not have addresses."""
@@ -242,6 +244,11 @@ class KnownPort:
     """Name of the port of a subport's parent; empty: not a subport, or not known."""
     subport_faults: tuple[str, ...] = ()
     """The entries of its list of subports that do not count, each with its cause."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its instance, that of its owner first, without empty ones."""
+        return tuple(dict.fromkeys(filter(None, (self.instance_name, *self.record_names))))
 
     @property
     def endpoint(self) -> Endpoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -70,6 +71,17 @@ def by_files(finding: Finding, options: Iterable[str]) -> Finding:
     if finding.status is Status.OK:
         return Finding(finding.check, Status.UNKNOWN, text)
     return replace(finding, text=text)
+
+
+_SUMMED = {Status.OK: "ok", Status.WARNING: "warnings", Status.WRONG: "wrong"}
+
+
+def summary(findings: Iterable[Finding]) -> str:
+    """Return the numbers of findings by status in a line, such as ``50 ok, 1 warning, 0 wrong``."""
+    counts = Counter(finding.status for finding in findings)
+    words = [f"{counts[status]} {word}" for status, word in _SUMMED.items()]
+    words += [f"{counts[Status.UNKNOWN]} not checked"] if counts[Status.UNKNOWN] else []
+    return ", ".join(words).replace(" 1 warnings", " 1 warning")
 
 
 def healthy(findings: Iterable[Finding]) -> bool:

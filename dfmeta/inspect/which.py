@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from dfmeta.inspect.facts import Interface, KnownPort, Settings, Snapshot
+from dfmeta.inspect.finding import listed
 from dfmeta.model import GuestAddress, PortKind, PortState
 
 DEVICE_TYPES: Final = frozenset(
@@ -27,7 +28,7 @@ def named(ports: Iterable[KnownPort], text: str) -> tuple[KnownPort, ...]:
 
     Names that the operator sets take precedence over those that a guest or its owner may choose:
     the port's name; then its iface-id, its instance or its MAC; then an address that its guest has
-    used; then the instance's name.
+    used; then the names of the instance, from its owner and from its record.
     """
     if not text:
         return ()
@@ -36,13 +37,21 @@ def named(ports: Iterable[KnownPort], text: str) -> tuple[KnownPort, ...]:
         lambda port: text == port.name,
         lambda port: lower in (port.iface_id.lower(), port.instance.lower(), port.mac.lower()),
         lambda port: any(_is(one, lower) for one in port.addresses.values()),
-        lambda port: text == port.instance_name,
+        lambda port: text in port.names,
     )
     for means in ways:
         found = tuple(filter(means, ports))
         if found:
             return found
     return ()
+
+
+def several(ports: Iterable[KnownPort]) -> str:
+    """Return the ports of several instances with the same name; empty if all are of one."""
+    ports = tuple(ports)
+    if len({port.instance for port in ports}) < 2:
+        return ""
+    return listed(f"{port.name} ({port.instance})" for port in ports)
 
 
 def with_vid(ports: Iterable[KnownPort], vid: int | None) -> list[KnownPort]:

@@ -58,13 +58,24 @@ class StoreSource:
             raise SourceError(source=self.name, cause=error) from error
         if record is None:
             return Ownership()
-        return Ownership(instance, project_of(record.project_id or ""), _name(record.metadata))
+        return Ownership(
+            instance, project_of(record.project_id or ""), _member(record.metadata, "name")
+        )
 
 
-def _name(document: str | None) -> str:
+def names_in(document: str | None) -> tuple[str, ...]:
+    """Return the names in a record's document: its name and its host name, without empty ones.
+
+    Trust: another program may have written the document; names have no control characters.
+    """
+    found = (_member(document, one) for one in ("name", "hostname"))
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
+def _member(document: str | None, name: str) -> str:
     try:
         members = json.loads(document or "{}")
     except (ValueError, RecursionError):
         return ""
-    name = members.get("name") if isinstance(members, dict) else None
-    return name_of(name) if isinstance(name, str) else ""
+    text = members.get(name) if isinstance(members, dict) else None
+    return name_of(text) if isinstance(text, str) else ""

@@ -40,7 +40,7 @@ _PASSWORD = re.compile(r"/openstack/[^/]+/password/?")
 _OPENSTACK_VERSION = re.compile(r"/+openstack/+[^/]+")
 _ADMIN = re.compile(
     r"/(?:api/v1/(?!(?:meta|user)data/?$).*|healthz(?:/.*)?|metrics|version|ports|service|haproxy"
-    r"|probe|options|(?:device-(?:meta|user)data|records)(?:/.*)?)"
+    r"|probe|options|names|(?:device-(?:meta|user)data|records)(?:/.*)?)"
 )
 """Paths of the admin listener: 404 for guests, whatever a backend would answer."""
 

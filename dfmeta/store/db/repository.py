@@ -127,6 +127,11 @@ class Repository:
         """Close all connections. A second call has no effect."""
         self._database.close()
 
+    @property
+    def shows_changes(self) -> bool:
+        """Whether :meth:`get` needs no query for a record that has not changed, as with SQLite."""
+        return self._database.version() is not None
+
     def ping(self, *, seconds: float | None = None) -> None:
         """Run a trivial query, to check the database; raises as all methods here do."""
         self._database.ping(seconds=seconds)

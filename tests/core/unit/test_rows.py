@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dfmeta.cli import ports_command
+from dfmeta.cli import gather, ports_command
 from dfmeta.cli.ports_command import answer_of, ports
 from dfmeta.cmd.rows import port_rows
 from dfmeta.exceptions import NotRunningError
@@ -169,12 +169,26 @@ def test_the_last_answer_in_words() -> None:
         assert answer_of(row(**values), NOW) == said
 
 
+def test_fault_of_a_port_has_a_line_of_its_own_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = "3 SYNs and no connection: " + "a long cause, " * 20
+    monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
+    monkeypatch.setattr(gather, "record_names", lambda _conf: {INSTANCE: ("web2", "w.example")})
+    rows = [row("tap1", state="no connection", fault=fault, instance=INSTANCE), row("tap2")]
+    monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
+    head, first, note, second = CliRunner().invoke(ports).stdout.splitlines()
+    assert note == f"    {fault}"
+    assert (first.split()[0], second.split()[0]) == ("tap1", "tap2")
+    assert "web2" in first
+    assert max(map(len, (head, first, second))) < 160
+
+
 def test_addresses_of_both_versions_are_listed_with_their_slots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ipv4 = {"service": None, "slot": 1, "ip": "10.0.0.5", "mac": "fa:16:3e:00:00:01"}
     ipv6 = {**ipv4, "ip": "fe80::1", "service": "fe80::a9fe:a9fe"}
     monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
+    monkeypatch.setattr(gather, "record_names", lambda _conf: {})
     rows = [row(addresses=[ipv4, ipv6])]
     monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
     shown = CliRunner().invoke(ports, ["--wide"]).stdout

@@ -160,6 +160,7 @@ def test_names_are_text_and_no_markup() -> None:
         addresses=[address],
         sources={HOSTILE: HOSTILE},
         last_failure=failure(reason=HOSTILE, path=HOSTILE, remedy=f"{HOSTILE}`{HOSTILE}`"),
+        record_names=[f"record {HOSTILE}"],
         record_name=f"record {HOSTILE}",
         **dict.fromkeys(names, HOSTILE),
     )
@@ -176,7 +177,7 @@ def test_names_are_text_and_no_markup() -> None:
     seen = see(hostile, failures=[told], query=query, facts=facts, **values)
     assert not {tag for tag, _ in seen.elements} & {"script", "img", "iframe", "object", "base"}
     harmless = {**failure(), "port": "a", "instance": "b", "name": "c"}
-    known = row(last_failure=failure(), record_name="a record")
+    known = row(last_failure=failure(), record_name="a record", record_names=("a record",))
     plain = see(known, failures=[harmless], query=Query(port="a", refresh=0))
     assert {tag for tag, _ in seen.elements} <= {tag for tag, _ in plain.elements}
     assert seen.text.count(HOSTILE) > len(names)

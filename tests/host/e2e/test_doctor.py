@@ -258,10 +258,19 @@ def test_a_guest_that_fails_is_named_until_the_remedy_has_it_served(
     assert len(agent.ctl("ports", "--failing").stdout.splitlines()) == 1
     assert re.search(r"  200, \d+ (s|min) ago$", agent.ctl("ports").stdout, re.MULTILINE)
 
+    assert re.search(
+        r"^\d+ ok, \d+ warnings?, 0 wrong", agent.ctl("doctor").stdout.splitlines()[-1]
+    )
     agent.ctl("store", "delete", served.instance_id)
     assert served.curl("/openstack/latest/user_data").status == 404
     assert f"store put {served.instance_id} " in wrong(agent, "guests", "(no record)", served.port)
     assert served.port in agent.ctl("ports", "--failing").stdout
+    *found, last = agent.ctl("doctor", "--failing", check=False).stdout.splitlines()
+    assert [line.split()[0] for line in found if not line.startswith(("STATUS", "unknown"))] == [
+        *["warning"] * sum(line.startswith("warning") for line in found),
+        "wrong",
+    ]
+    assert ", 1 wrong" in last
 
 
 def test_a_daemon_that_hangs_or_has_ended_is_named(host: OpenvSwitch, agent: Agent) -> None:

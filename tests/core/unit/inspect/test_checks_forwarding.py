@@ -9,7 +9,7 @@ from dfmeta.cmd.readiness import path_fault
 from dfmeta.inspect import checks_forwarding
 from dfmeta.inspect.checks_path import PathFacts, path
 from dfmeta.inspect.facts import Bridge, Controller
-from dfmeta.inspect.finding import Status
+from dfmeta.inspect.finding import Status, ok, summary, unknown, warning, wrong
 from dfmeta.ports.bridge_reader import Bridge as BridgeRow
 from tests.core.unit.inspect.values import SETTINGS
 
@@ -55,6 +55,13 @@ def test_packet_filter_is_not_blamed_for_what_the_switch_does() -> None:
     for facts in (silent, silent.over(6)):
         judged = path(facts, SETTINGS)
         assert (judged.status, "flow-restore-wait" in judged.text) == (Status.UNKNOWN, True)
+
+
+def test_findings_are_summed_up_in_a_line() -> None:
+    one = ok("a", "fine")
+    assert summary([one]) == "1 ok, 0 warnings, 0 wrong"
+    some = [one, one, warning("b", "t", "r"), wrong("c", "t", "r"), unknown("d", "t")]
+    assert summary(some) == "2 ok, 1 warning, 1 wrong, 1 not checked"
 
 
 def test_log_of_readiness_names_a_bridge_that_fails_open() -> None:

@@ -12,8 +12,8 @@ from oslo_config import cfg
 
 from dfmeta.cli import gather
 from dfmeta.cli.doctor_command import SILENT
-from dfmeta.cli.gather import _known, with_cuts
-from dfmeta.exceptions import KeyRangeError, NotRunningError
+from dfmeta.cli.gather import with_cuts
+from dfmeta.exceptions import KeyRangeError, NotRunningError, UsageError
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.key import IN_PORT, SLOT6
 from dfmeta.inspect import cuts, which
@@ -81,7 +81,7 @@ def test_one_way_to_fail_does_not_hide_another_and_the_lines_have_an_end() -> No
 
 
 def known(row: dict[str, Any]) -> KnownPort:
-    return _known(row, IN_PORT)
+    return gather.known(row, IN_PORT)
 
 
 def test_a_row_of_the_daemons_is_read() -> None:
@@ -276,7 +276,36 @@ def test_value_of_the_operator_names_a_port_before_one_that_a_guest_chose() -> N
         ((PORT, other), str(ADDRESS6.ip), ()),
     ):
         assert which.named(ports, text) == expected, text
-    assert which.named([PORT, replace(other, instance_name="web1")], "web1")[0].name == "tap2"
+    named = replace(other, instance_name="web1", record_names=("web2", "web2.example.org"))
+    for text in ("web1", "web2", "web2.example.org"):
+        assert which.named([PORT, named], text) == (named,)
+
+
+def test_name_in_a_record_names_a_port_unless_several_instances_have_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    third = replace(OTHER, name="tap3", instance="i3")
+    names = {INSTANCE: ["web2", "web2.example.org"], "i3": ["web3", "web2.example.org"]}
+    monkeypatch.setattr(gather, "request_agent", lambda *_of, **_more: (200, names))
+    monkeypatch.setattr(gather, "_of_domain", lambda *_of: [])
+    conf = cfg.ConfigOpts()
+    known = [PORT, OTHER, third]
+    assert gather.find(conf, known, "web2") == [PORT, OTHER], "both of that instance"
+    assert gather.find(conf, known, "web3") == [third]
+    assert gather.find(conf, known, "web4") == []
+    with pytest.raises(UsageError, match=r"web2\.example\.org: tap1 .*, tap2 .*, tap3 \(i3\)"):
+        gather.find(conf, known, "web2.example.org")
+    same = [replace(one, instance_name="vm") for one in (PORT, third)]
+    with pytest.raises(UsageError, match="several instances have the name vm"):
+        gather.find(conf, same, "vm")
+
+
+def test_without_the_daemon_or_with_another_one_records_have_no_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for answer in ((404, None), (200, ["nonsense"]), (200, {"i": None})):
+        monkeypatch.setattr(gather, "request_agent", lambda *_of, found=answer, **_more: found)
+        assert gather.record_names(cfg.ConfigOpts()) == {}
 
 
 def test_untagged_port_of_a_name_is_meant_unless_a_vlan_is_named() -> None:
