@@ -81,7 +81,7 @@ FLOW_MODS: By[Counter, Literal["add", "delete"]] = Counter(
     registry=REGISTRY,
 )
 Dropped = Literal[
-    "fragment", "no_connection", "no_answer", "second_tag", "first_syn_rate", "syn_rate"
+    "fragment", "no_connection", "no_answer", "second_tag", "source", "first_syn_rate", "syn_rate"
 ]
 DROPPED: By[Counter, Dropped] = Counter(
     "dfmeta_dropped_packets",

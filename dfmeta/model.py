@@ -172,6 +172,15 @@ Caller = Endpoint | Peer
 
 
 @dataclass(frozen=True, slots=True)
+class Binding:
+    """The addresses that frames of a port have to have as their source."""
+
+    mac: str
+    """In lower case with colons."""
+    ip: IPv4Address
+
+
+@dataclass(frozen=True, slots=True)
 class Port:
     """A guest's port (VIF) on the integration bridge: the data of OVSDB's row and of the identity
     sources."""
@@ -216,6 +225,8 @@ class Port:
     """Its row allows the VM to make attachments for its containers."""
     attached: str = field(default="", kw_only=True)
     """Id of the attachment of a subport, whose device a program in the VM makes; empty: none."""
+    binding: Binding | None = field(default=None, kw_only=True)
+    """The source addresses of a subport that dfmeta has made for an attachment; None: any."""
     patch: bool = field(default=False, kw_only=True)
     """A patch port whose name fits into OpenFlow. Open vSwitch gives such a device another MAC at
     each of its starts, so that its name alone identifies it."""
@@ -290,6 +301,7 @@ class Port:
             subport_faults=new.subport_faults,
             attachments=new.attachments,
             attached=new.attached,
+            binding=new.binding,
         )
 
     def only_gains(self, new: Port) -> bool:

@@ -547,12 +547,12 @@ class Registry:
             self._contenders.put(port, port.endpoint)
             guest = self._guests.get(port.endpoint)
             if guest is not None and guest.port.id == port.id:
-                before = guest.next_hops
+                before = guest.next_hops, guest.port.binding
                 guest.put(port)
                 if guest.identity is not None and guest.identity.vm != port.vm:
                     self._show(guest.endpoint)
                     guest.identity = port.identify(guest.identity.incarnation)
-                if guest.next_hops != before:
+                if (guest.next_hops, guest.port.binding) != before:
                     self._tell({guest.endpoint}, Phase.FLOWS)
 
     def _settle(self, now: float) -> None:

@@ -120,7 +120,10 @@ class Switch:
 
     def receive(self, in_port: int, data: bytes) -> list[Out]:
         """Execute a frame that comes in at *in_port*."""
-        frame, outs, table = Frame(in_port, data), list[Out](), 0
+        return self._run(Frame(in_port, data), 0)
+
+    def _run(self, frame: Frame, table: int) -> list[Out]:
+        outs, data = list[Out](), frame.data
         while table >= 0 and (entry := self._lookup(table, frame)) is not None:
             entry.packets, entry.bytes, table = entry.packets + 1, entry.bytes + len(data), -1
             for step in entry.instructions:
@@ -161,6 +164,8 @@ class Switch:
                     frame.tag(b"")
                 case parser.OFPActionOutput():
                     yield from self._output(frame, act.port)
+                case parser.NXActionResubmitTable():
+                    yield from self._run(frame, act.table_id)
                 case parser.NXActionController():
                     yield self._packet_in(frame, act.controller_id, entry)
 
@@ -427,6 +432,8 @@ def _check(actions: Iterable[Any], known: dict[str, int]) -> None:
             case parser.OFPActionPopVlan():
                 used = ["vlan_vid"]
             case parser.OFPActionOutput() | parser.NXActionController(reason=ofp.OFPR_ACTION):
+                used = []
+            case parser.NXActionResubmitTable(in_port=0xFFF8):
                 used = []
             case _:
                 raise NotModelled(f"action {act}")

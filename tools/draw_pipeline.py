@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dfmeta.flows import pipeline
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.flow import Flow, Output, ToController
+from dfmeta.flows.flow import Flow, Output, Reclassify, ToController
 from dfmeta.flows.key import SLOTS, SLOTS6
 from dfmeta.flows.pipeline import (
     PORT_IN_PORT,
@@ -37,7 +37,7 @@ from dfmeta.flows.pipeline import (
     cookie_of,
 )
 from dfmeta.flows.service import Tap
-from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.model import Binding, Endpoint, GuestAddress
 
 TARGET = Path(__file__).resolve().parents[1] / "doc" / "source"
 PICTURE = "pipeline.svg"
@@ -62,6 +62,7 @@ _GUEST = Guest(
     },
 )
 _SUBPORT = replace(_GUEST, endpoint=Endpoint(1, 100))
+_CONTAINER = replace(_GUEST, binding=Binding(_MAC, IPv4Address("10.0.0.5")))
 _PORTS = {
     _TAP.ofport: "tap-metadata",
     _GUEST.endpoint.ofport: "the guest's port",
@@ -69,13 +70,15 @@ _PORTS = {
 }
 CONTROLLER = "dfmeta-agent"
 DROPPED = "dropped"
+BRIDGE = "the other flows"
 
 
 @cache
 def sample_flows() -> tuple[Flow, ...]:
-    """Return all flows of a switch that has one guest with an address of each version of IP, and
-    one behind a VLAN tag."""
-    return *fixed_flows(_TAP), *guest_flows(_GUEST, _TAP), *guest_flows(_SUBPORT, _TAP)
+    """Return all flows of a switch that has one guest with an address of each version of IP, one
+    behind a VLAN tag, and a container whose source is checked."""
+    guests = (_GUEST, _SUBPORT, _CONTAINER)
+    return *fixed_flows(_TAP), *(flow for one in guests for flow in guest_flows(one, _TAP))
 
 
 def exits(purpose: Purpose) -> list[Stage | str]:
@@ -89,6 +92,8 @@ def exits(purpose: Purpose) -> list[Stage | str]:
                 found.append(_PORTS[action.port])
             elif isinstance(action, ToController):
                 found.append(CONTROLLER)
+            elif isinstance(action, Reclassify):
+                found.append(BRIDGE)
         if isinstance(flow.goto, Stage):
             found.append(flow.goto)
     return list(dict.fromkeys(found)) or [DROPPED]

@@ -19,6 +19,8 @@ BY_FLOW: Mapping[AnyPurpose, metrics.Dropped] = {
     Purpose.SERVICE_DROP: "no_connection",
     Purpose.REPLY_DROP: "no_answer",
     Purpose.SUBPORT_DROP: "second_tag",
+    Purpose.SOURCE_ROUTER_DROP: "source",
+    Purpose.SOURCE_DROP: "source",
     MetaPurpose.META_OTHER_DROP: "no_answer",
     MetaPurpose.META_SOURCE_DROP: "no_connection",
     MetaPurpose.META_PROXY_DROP: "no_connection",

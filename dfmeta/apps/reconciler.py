@@ -520,6 +520,7 @@ class Reconciler:
             self.meters.of(self.channel, endpoint, Purpose.GUEST_SYN),
             self.registry.next_hops(endpoint),
             port.only_mac,
+            port.binding,
         )
         return _by_key(self._plan.guest(guest, tap))
 

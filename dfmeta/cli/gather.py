@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from dfmeta.inspect.vswitchd import management_socket
 from dfmeta.model import (
     OBSERVED,
     TAP_MAC,
+    Binding,
     Endpoint,
     GuestAddress,
     NextHop,
@@ -200,6 +201,7 @@ def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
             segmentation_id=port.segmentation_id,
             parent=port.parent,
             subport_faults=port.subport_faults,
+            binding=port.binding,
         )
         for port in ports
     )
@@ -466,6 +468,7 @@ def known(row: Mapping[str, Any], keys: Keys) -> KnownPort:
         segmentation_id=row.get("segmentation_id") or 0,
         parent=row.get("parent") or "",
         subport_faults=tuple(row.get("subport_faults", ())),
+        binding=Binding(row["mac"], IPv4Address(row["source"])) if row.get("source") else None,
     )
 
 

@@ -80,6 +80,7 @@ def port_rows(
                 "segmentation_id": port.segmentation_id or None,
                 "parent": port.parent or None,
                 "subport_faults": list(port.subport_faults),
+                "source": str(port.binding.ip) if port.binding is not None else None,
                 "connections": connections(port),
                 **_next_hops(registry, port, service_ip),
                 **_asked(_asked_at(registry, port, recent), port, backend),

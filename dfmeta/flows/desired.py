@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dfmeta.flows import arp, nd, subport
+from dfmeta.flows import arp, nd, source, subport
 from dfmeta.flows.classify import from_tap, guest_fragment, guest_http, guest_syn
 from dfmeta.flows.family import family_of
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.reply import probe, reply, reply_drop
 from dfmeta.flows.service import Service, Tap, first_syn, known_address, service_drop
-from dfmeta.model import Endpoint, GuestAddress, NextHop
+from dfmeta.model import Binding, Endpoint, GuestAddress, NextHop
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Guest:
     """The addresses through which it has a route to the service; see :func:`usable_next_hops`."""
     mac: str = ""
     """The only MAC that is served at the endpoint; empty: any MAC."""
+    binding: Binding | None = None
+    """The source addresses that its frames have to have; None: any."""
 
 
 def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
@@ -39,6 +41,7 @@ def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
         *(probe(tap, service) for service in tap.services()),
         *(nd.fixed(tap.mac, tap.guest_ip6) if tap.guest_ip6 else ()),
         *subport.fixed(tap.ofport),
+        *source.fixed(),
         reply_drop(),
     )
 
@@ -57,6 +60,7 @@ def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:
     ]
     hops = usable_next_hops(guest.next_hops, guest.addresses.values(), tap.guest_ip)
     return (
+        *(source.checks(guest.endpoint, guest.binding) if guest.binding is not None else ()),
         *flows,
         *(arp.next_hop_request(guest.endpoint, hop.mac or tap.mac, hop.ip) for hop in hops),
         *(one for service in tap.services() for one in _port_flows(guest, tap, service)),

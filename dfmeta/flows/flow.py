@@ -113,13 +113,18 @@ class PopVlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Reclassify:
+    """Send the packet through the classification table again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Opaque:
     """An action found on the switch that dfmeta never sends."""
 
     text: str
 
 
-Action = SetField | Move | Output | ToController | PushVlan | PopVlan | Opaque
+Action = SetField | Move | Output | ToController | PushVlan | PopVlan | Reclassify | Opaque
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +219,8 @@ def _check_action(table: Table, action: Action) -> None:
             raise _refuse(table, "it may not send to the controller")
         case PushVlan() | PopVlan() if not table.tags:
             raise _refuse(table, "it may not push or pop a VLAN tag")
+        case Reclassify() if not table.reclassifies:
+            raise _refuse(table, "it may not go back to the classification table")
         case Opaque(text=text):
             raise _refuse(table, f"{text} is not an action of dfmeta's flows")
 

@@ -45,6 +45,7 @@ class Stage(enum.IntEnum):
     REPLY = 3
     ND = 4
     SUBPORT = 5
+    SOURCE = 6
 
 
 class MetaStage(enum.IntEnum):
@@ -73,9 +74,9 @@ class Priority(enum.Enum):
 
 
 class Register(enum.StrEnum):
-    """The registers that flows use; ``classification`` leaves all of them to other programs.
+    """The registers that flows use; ``classification`` sets none of them.
 
-    A frame whose register was set never leaves dfmeta's own tables.
+    A frame whose register was set never leaves dfmeta's own tables, but for :attr:`CHECKED`.
     """
 
     ND_FLAGS = "reg0"
@@ -84,12 +85,19 @@ class Register(enum.StrEnum):
     """Owner: the answers to solicitations. The type of an advertisement's option."""
     TAG = "reg3"
     """Owner: the subport table. The VLAN tag that a first SYN had; 0 in a frame for the proxy."""
+    CHECKED = "reg15"
+    """Owner: the source table. 1 in a container's frame that was checked, which then passes the
+    flows of other programs."""
 
 
 _L2 = frozenset({"in_port", "eth_type", "vlan_vid"})
 _TCP = _L2 | {"ip_proto", "ipv4_dst", "ipv6_dst", "tcp_dst"}
 _ND = frozenset({"ip_proto", "icmpv6_type", "icmpv6_code", "ipv6_nd_target"})
-_ND_PREPARES = frozenset({"icmpv6_type", "nd_reserved", "nd_options_type", *Register})
+_ND_PREPARES = frozenset({"icmpv6_type", "nd_reserved", "nd_options_type"}) | {
+    Register.ND_FLAGS,
+    Register.ND_OPTION,
+    Register.TAG,
+}
 _ARP_SETS = frozenset({"eth_dst", "eth_src", "arp_op", "arp_tha", "arp_tpa", "arp_sha", "arp_spa"})
 
 
@@ -106,6 +114,8 @@ class Table:
     to_controller: bool = False
     tags: bool = False
     """Whether its flows may push or pop a VLAN tag."""
+    reclassifies: bool = False
+    """Whether its flows may send a frame through the classification table again."""
 
 
 TABLES: Mapping[Stage, Table] = {
@@ -113,9 +123,11 @@ TABLES: Mapping[Stage, Table] = {
         name="classification",
         why="Separates guests' metadata traffic from all other traffic on the bridge. Other "
         "programs may use the same table; dfmeta's flows affect only the packets they match.",
-        matches=_TCP | _ND | {"tcp_flags", "ip_frag", "arp_op", "arp_spa", "arp_tpa"},
+        matches=_TCP
+        | _ND
+        | {"tcp_flags", "ip_frag", "arp_op", "arp_spa", "arp_tpa", Register.CHECKED},
         sets=_ARP_SETS,
-        successors=frozenset({Stage.SERVICE, Stage.REPLY}),
+        successors=frozenset({Stage.SERVICE, Stage.REPLY, Stage.SOURCE}),
         outputs=True,
     ),
     Stage.SERVICE: Table(
@@ -172,6 +184,21 @@ TABLES: Mapping[Stage, Table] = {
         to_controller=True,
         tags=True,
     ),
+    Stage.SOURCE: Table(
+        name="container source",
+        why="Receives all frames of the containers' ports that dfmeta has made, except those for "
+        "the service. A frame with the container's own addresses goes through the classification "
+        "table again, with a mark; all others are dropped.",
+        matches=_L2
+        | _ND
+        | {"eth_src", "ipv4_src", "ipv6_src"}
+        | {"arp_op", "arp_sha"}
+        | {"arp_spa", "arp_tpa"},
+        sets=frozenset({Register.CHECKED}),
+        successors=frozenset(),
+        outputs=False,
+        reclassifies=True,
+    ),
 }
 
 
@@ -226,6 +253,16 @@ class Purpose(enum.IntEnum):
     """TCP of a known address of a tagged subport → tap-metadata, without a VLAN tag."""
     SUBPORT_DROP = 24
     """A frame of a tagged subport that has a further VLAN tag: dropped."""
+    GUEST_SOURCE = 25
+    """A container's frame whose source was not checked → source table."""
+    SOURCE_OWN = 26
+    """A frame with its container's own addresses → the other flows of the bridge."""
+    SOURCE_OWN6 = 27
+    """IPv6 with an interface id of its container's MAC → the other flows of the bridge."""
+    SOURCE_ROUTER_DROP = 28
+    """An advertisement of a router or of another's address, or a redirect: dropped."""
+    SOURCE_DROP = 29
+    """A container's frame with other addresses: dropped."""
 
 
 class MetaPurpose(enum.IntEnum):
@@ -297,6 +334,11 @@ PURPOSES: Mapping[Purpose, Declared] = {
     Purpose.SUBPORT_SYN: Declared(Stage.SUBPORT, Priority.SYN),
     Purpose.SUBPORT_PROXY: Declared(Stage.SUBPORT, Priority.ADDRESS),
     Purpose.SUBPORT_DROP: Declared(Stage.SUBPORT, Priority.DROP),
+    Purpose.GUEST_SOURCE: Declared(Stage.CLASSIFY, Priority.BELOW_HOOK),
+    Purpose.SOURCE_OWN: Declared(Stage.SOURCE, Priority.ADDRESS),
+    Purpose.SOURCE_OWN6: Declared(Stage.SOURCE, Priority.ANY),
+    Purpose.SOURCE_ROUTER_DROP: Declared(Stage.SOURCE, Priority.SYN),
+    Purpose.SOURCE_DROP: Declared(Stage.SOURCE, Priority.DROP),
 }
 
 RATES: Mapping[Purpose, int] = {Purpose.SYN: 50, Purpose.GUEST_SYN: 1000}
@@ -389,6 +431,7 @@ _OFFSET: Mapping[AnyStage, int] = {
     Stage.REPLY: 1,
     Stage.ND: 2,
     Stage.SUBPORT: 3,
+    Stage.SOURCE: 4,
 }
 TABLES_TAKEN = len(_OFFSET)
 """Number of tables, from ``table_base`` up, that dfmeta uses."""

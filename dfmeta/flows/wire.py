@@ -25,6 +25,7 @@ from dfmeta.flows.flow import (
     Output,
     PopVlan,
     PushVlan,
+    Reclassify,
     SetField,
     ToController,
     Value,
@@ -35,6 +36,7 @@ from dfmeta.flows.pipeline import (
     COOKIE_PREFIX_MASK,
     AnyPurpose,
     Layout,
+    Stage,
     cookie_of,
     is_ours,
     present,
@@ -83,6 +85,7 @@ class Wire:
     def __init__(self, layout: Layout, datapath: Any = None) -> None:
         self.layout = layout
         self.datapath = datapath if datapath is not None else ProtocolDesc(version=ofp.OFP_VERSION)
+        self._classification = layout.number(Stage.CLASSIFY)
 
     def add(self, flow: Flow) -> Any:
         """Return a message that adds *flow*, and replaces a flow with the same key."""
@@ -207,7 +210,7 @@ class Wire:
             self.datapath,
             buffer_id=ofp.OFP_NO_BUFFER,
             in_port=ofport,
-            actions=[_action(one) for one in actions],
+            actions=[_action(one, self._classification) for one in actions],
             data=frame,
         )
 
@@ -227,7 +230,7 @@ class Wire:
     def found(self, stats: Any) -> DumpedFlow | None:
         """Read one entry of a flow dump; None when it is not a flow of ours or cannot be read."""
         if isinstance(stats, Entry):
-            lean = read(stats, _odd_action)
+            lean = read(stats, self._odd_action)
             if lean is not None:
                 return self._found(stats, lean)
             stats = stats.stats()
@@ -310,7 +313,9 @@ class Wire:
         for instruction in stats.instructions:
             match instruction:
                 case ofp_parser.OFPInstructionActions(type=ofp.OFPIT_APPLY_ACTIONS):
-                    actions.extend(_read_action(one) for one in instruction.actions)
+                    actions.extend(
+                        _read_action(one, self._classification) for one in instruction.actions
+                    )
                 case ofp_parser.OFPInstructionGotoTable():
                     goto = self.layout.stage(instruction.table_id)
                 case ofp_parser.OFPInstructionMeter():
@@ -324,11 +329,14 @@ class Wire:
         if flow.meter is not None:
             instructions.append(ofp_parser.OFPInstructionMeter(flow.meter))
         if flow.actions:
-            actions = [_action(one) for one in flow.actions]
+            actions = [_action(one, self._classification) for one in flow.actions]
             instructions.append(ofp_parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, actions))
         if flow.goto is not None:
             instructions.append(ofp_parser.OFPInstructionGotoTable(self.layout.number(flow.goto)))
         return instructions
+
+    def _odd_action(self, data: bytes) -> Action:
+        return _odd_action(data, self._classification)
 
     def _delete_strict(self, table: int, priority: int, match: Any) -> Any:
         return ofp_parser.OFPFlowMod(
@@ -390,7 +398,7 @@ def _plain(name: str, value: Any) -> Any:
     return str(IPv6Address(value))
 
 
-def _action(action: Action) -> Any:
+def _action(action: Action, classification: int) -> Any:
     match action:
         case SetField(field=field, value=value):
             return ofp_parser.OFPActionSetField(**{field: value})
@@ -406,17 +414,19 @@ def _action(action: Action) -> Any:
             return ofp_parser.OFPActionPushVlan(ETH_VLAN)
         case PopVlan():
             return ofp_parser.OFPActionPopVlan()
+        case Reclassify():
+            return ofp_parser.NXActionResubmitTable(table_id=classification)
         case Opaque():
             raise TypeError(f"{action} was read from a switch and cannot be sent")
 
 
 @lru_cache(256)
-def _odd_action(data: bytes) -> Action:
+def _odd_action(data: bytes, classification: int) -> Action:
     """Read an action from its bytes. Cached: the flows of all ports have the same few actions."""
-    return _read_action(ofp_parser.OFPAction.parser(data, 0))
+    return _read_action(ofp_parser.OFPAction.parser(data, 0), classification)
 
 
-def _read_action(action: Any) -> Action:
+def _read_action(action: Any, classification: int) -> Action:
     match action:
         case ofp_parser.OFPActionSetField():
             return SetField(action.key, _plain(action.key, action.value))
@@ -432,5 +442,9 @@ def _read_action(action: Any) -> Action:
             return PushVlan()
         case ofp_parser.OFPActionPopVlan():
             return PopVlan()
+        case ofp_parser.NXActionResubmitTable(in_port=0xFFF8, table_id=table) if (
+            table == classification
+        ):
+            return Reclassify()
         case _:
             return Opaque(str(action))

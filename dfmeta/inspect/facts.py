@@ -26,6 +26,7 @@ from dfmeta.flows.pipeline import BR_META, Layout
 from dfmeta.inspect.cuts import Cut
 from dfmeta.model import (
     WIRED,
+    Binding,
     Endpoint,
     GuestAddress,
     MetaNames,
@@ -244,6 +245,8 @@ class KnownPort:
     """Name of the port of a subport's parent; empty: not a subport, or not known."""
     subport_faults: tuple[str, ...] = ()
     """The entries of its list of subports that do not count, each with its cause."""
+    binding: Binding | None = None
+    """The source addresses that its frames have to have; None: any."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -98,6 +98,7 @@ def _guests(ports: Iterable[KnownPort]) -> Iterator[Guest]:
                 port.addresses,
                 next_hops=port.next_hops or (),
                 mac=port.mac if port.vid else "",
+                binding=port.binding,
             )
 
 

@@ -43,7 +43,7 @@ from dfmeta.ports.one_change import (
 from dfmeta.ports.trunk_bridge import NAME_MAX, agent_of, is_ours
 from dfmeta.ports.trunk_bridge import names_of as trunk_names
 from dfmeta.ports.trunks import PARENT
-from dfmeta.ports.vif import INSTANCE_KEY
+from dfmeta.ports.vif import ADDRESS_KEY, INSTANCE_KEY
 from dfmeta.runtime import clock
 
 INNER: Final = "spi-"
@@ -56,7 +56,7 @@ ASK_AGAIN: Final = 1.0
 """Seconds after which ovs-vswitchd is asked again for a number that it has not given."""
 POLL: Final = 0.005
 """Seconds between two readings of the numbers."""
-_OWN_KEYS: Final = ("iface-id", "attached-mac", KEY, INSTANCE_KEY)
+_OWN_KEYS: Final = ("iface-id", "attached-mac", KEY, INSTANCE_KEY, ADDRESS_KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,8 @@ class LocalDriver:
             "attached-mac": attachment.mac,
             KEY: attachment.id,
         }
-        own = {INSTANCE_KEY: attachment.instance_id} if attachment.instance_id else {}
+        own = {ADDRESS_KEY: str(attachment.ip)}
+        own |= {INSTANCE_KEY: attachment.instance_id} if attachment.instance_id else {}
         return (
             _End(inner, self._bridge, outer, network.local_vlan or None, "", ids | own),
             _End(outer, trunk, inner, attachment.vid, "access", ids),
@@ -233,12 +234,15 @@ class LocalDriver:
             or {ends[0].peer, ends[1].peer} != {one.name for one in ends}
         ):
             return Found(id=name, parent="", vid=vid)
+        checked = any(ADDRESS_KEY in one.external_ids for one in ends)
         parents = [
             one.external_ids.get("iface-id", "")
             for one in rows.on(outer[0].bridge)
             if one.peer.startswith(PARENT)
         ]
-        return Found(id=name, parent=parents[0] if len(parents) == 1 else "", vid=vid)
+        parent = parents[0] if len(parents) == 1 else ""
+        # Without the address, of an earlier version, its source is not checked.
+        return Found(id=name, parent=parent, vid=vid, whole=checked)
 
     def _await(self, names: Sequence[str]) -> None:
         """Wait until ports have OpenFlow numbers.

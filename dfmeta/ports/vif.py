@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address
 from uuid import UUID
 
-from dfmeta.model import ATTACHMENT_KEY, OFPORT_MAX, Port, PortKind
+from dfmeta.attach.addresses import is_unicast
+from dfmeta.model import ATTACHMENT_KEY, OFPORT_MAX, Binding, Port, PortKind
 from dfmeta.numbering import WIRE_NAME_MAX
 from dfmeta.ports import next_hop_list, subport_list
 from dfmeta.ports.meta_ids import ids_of
@@ -27,6 +29,9 @@ GUEST_TYPES = frozenset(
 """Interface types of guests' ports; types of tunnels and patch ports are not among them."""
 INSTANCE_KEY = "dfmeta-instance"
 """Key in ``external_ids`` of a subport's own row: its instance."""
+ADDRESS_KEY = "dfmeta-address"
+"""Key in ``external_ids`` of an attachment's own row: its IPv4 address, the only one that its
+container may send from."""
 _AGENT_TYPE = "internal"
 """Type of a DHCP agent's or router's port, which has iface-id and attached-mac but no instance."""
 
@@ -108,6 +113,7 @@ def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
         subport_faults=listed.faults,
         attachments=_allowed(row, kind, lead),
         attached=ids.get(ATTACHMENT_KEY, "") if kind is PortKind.SUBPORT else "",
+        binding=_binding(ids) if kind is PortKind.SUBPORT else None,
         patch=row.type == PATCH and len(row.name.encode()) <= WIRE_NAME_MAX,
         device_mac="".join(row.mac_in_use).lower()
         if len(row.name.encode()) > WIRE_NAME_MAX
@@ -173,6 +179,17 @@ def _of_subport(ids: Mapping[str, str], entry: Entry | None) -> dict[str, str]:
 def _key_of(ids: Mapping[str, str]) -> str:
     """Return the key with the instance; empty: there is none."""
     return next((key for key in (INSTANCE_KEY, *INSTANCE_KEYS) if ids.get(key)), "")
+
+
+def _binding(ids: Mapping[str, str]) -> Binding | None:
+    """Return the source addresses of an attachment's port; None if its row has none."""
+    mac, ip = ids.get("attached-mac", "").lower(), ids.get(ADDRESS_KEY, "")
+    if not (ids.get(ATTACHMENT_KEY) and is_unicast(mac)):
+        return None
+    try:
+        return Binding(mac, IPv4Address(ip))
+    except ValueError:
+        return None
 
 
 def _fault(key: str, instance: str) -> str:

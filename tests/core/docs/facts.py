@@ -37,6 +37,7 @@ from dfmeta.flows.pipeline import (
     TABLES,
     Layout,
     Purpose,
+    Register,
     Stage,
     cookie_of,
 )
@@ -280,8 +281,11 @@ def _owns() -> Iterable[str]:
     yield f"* - 15 to 0 - purpose: {purposes} "
     used = {field for table in TABLES.values() for field in table.sets | table.matches}
     assert not [one for one in used if one.startswith(("xreg", "xxreg", "ct_", "metadata"))]
-    *most, last = sorted(one.removeprefix("reg") for one in used if one.startswith("reg"))
+    own = {one.removeprefix("reg") for one in used if one.startswith("reg")}
+    shown = Register.CHECKED.removeprefix("reg")
+    *most, last = sorted(own - {shown})
     yield f"registers {', '.join(most)} and {last} only"
+    yield f"has 1 in register {shown} when"
 
 
 def _pipeline() -> Iterable[str]:

@@ -42,7 +42,7 @@ FIELDS: Mapping[str, tuple[int, tuple[Mapping[str, int], ...]]] = {
     "ipv6_nd_tll": (48, (ADVERTISEMENT,)),
     "nd_reserved": (32, ND),
     "nd_options_type": (8, ND),
-    **{f"reg{number}": (32, ()) for number in range(8)},
+    **{f"reg{number}": (32, ()) for number in range(16)},
 }
 """Name → bits and prerequisites, one of which has to hold (OpenFlow 1.3.5, 7.2.3.7 and 7.2.3.8)."""
 _ND_EXTENSIONS = {"nd_reserved", "nd_options_type"}

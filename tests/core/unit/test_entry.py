@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
-from dfmeta.flows import wire as wire_module
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.entry import Entry, read
 from dfmeta.flows.flow import Flow, SetField
@@ -77,7 +76,7 @@ def values(found: DumpedFlow | None) -> object:
 def test_flows_of_ours_read_as_os_ken_reads_them(guest: Guest, tap: Tap) -> None:
     for flow in (*fixed_flows(tap), *guest_flows(guest, tap)):
         entry = entry_of(WIRE.add(flow))
-        assert read(entry, wire_module._odd_action) is not None, "none is left to os-ken"
+        assert read(entry, WIRE._odd_action) is not None, "none is left to os-ken"
         found = WIRE.found(entry)
         assert found is not None
         assert found.flow == flow
@@ -99,7 +98,7 @@ def test_addresses_of_ipv6_are_in_one_form(one: bytes, other: bytes) -> None:
     mod.match = ofp_parser.OFPMatch(eth_type=0x86DD, ip_proto=6, ipv6_dst=destination)
     action = ofp_parser.OFPActionSetField(ipv6_src=source)
     mod.instructions = [ofp_parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, [action])]
-    lean = read(entry_of(mod), wire_module._odd_action)
+    lean = read(entry_of(mod), WIRE._odd_action)
     assert lean is not None
     assert dict(lean.match)["ipv6_dst"] == destination
     assert lean.actions == (SetField("ipv6_src", source),)
@@ -115,7 +114,7 @@ def test_what_is_not_as_we_sent_it_reads_as_os_ken_reads_it(flow: Flow, data: An
     for _ in range(data.draw(st.integers(1, 3))):
         entry[data.draw(places)] = data.draw(st.integers(0, 255))
     odd = Entry(entry)
-    if read(odd, wire_module._odd_action) is None:
+    if read(odd, WIRE._odd_action) is None:
         return  # and os-ken may not even come to an end with it
     theirs = odd.stats()
     if theirs is not None:
@@ -136,7 +135,7 @@ def test_what_has_another_form_is_left_to_os_ken() -> None:
             instructions=[step],
         )
         entry = entry_of(mod)
-        assert read(entry, wire_module._odd_action) is None
+        assert read(entry, WIRE._odd_action) is None
         assert values(WIRE.found(entry)) == values(as_os_ken(entry))
 
 

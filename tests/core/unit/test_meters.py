@@ -176,7 +176,7 @@ def test_cleanup_takes_remembered_meters_and_those_that_our_flows_use(rig: Rig) 
     cleanup = Rig(remembered={Purpose.SYN: {Endpoint(99): FIRST_ID + 99, Endpoint(5): 12345}})
     cleanup.switch.meters, cleanup.switch.flows = rig.switch.meters, rig.switch.flows
     cleanup.connect(tap=None)
-    assert cleanup.reconciler.clear() == (12, 3)
+    assert cleanup.reconciler.clear() == (16, 3)
     assert cleanup.switch.flows == []
     assert cleanup.switch.meters == {OWN: 4321, 7: SYN_RATE}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
@@ -32,7 +34,7 @@ from dfmeta.flows.pipeline import (
 )
 from dfmeta.flows.service import Tap, towards_proxy
 from dfmeta.flows.wire import DumpedFlow, Wire
-from dfmeta.model import OFPORT_MAX, Endpoint, NextHop
+from dfmeta.model import OFPORT_MAX, Binding, Endpoint, NextHop
 from tests.core.unit.support import (
     SERVICE6,
     TAP,
@@ -59,6 +61,7 @@ GUEST6 = Guest(
     {0: address(), SLOT6 + 1: address6(), SLOT6 + 16: address6(service=SERVICE6[1])},
     syn_meter=80,
 )
+BINDING = Binding("fa:16:3e:00:00:05", IPv4Address("10.0.0.5"))
 FLOWS = list(
     dict.fromkeys(
         [
@@ -66,7 +69,7 @@ FLOWS = list(
             *guest_flows(GUEST, TAP),
             *guest_flows(Guest(Endpoint(OFPORT_MAX), None, {7: address()}, None, HOPS), ELSEWHERE),
             *fixed_flows(TAP6),
-            *guest_flows(GUEST6, TAP6),
+            *guest_flows(replace(GUEST6, binding=BINDING), TAP6),
         ]
     )
 )
@@ -277,12 +280,12 @@ def test_every_purpose_and_every_stage_is_declared() -> None:
 
 
 def test_a_register_is_set_and_read_in_one_table_alone() -> None:
-    """A frame with a register of ours never leaves dfmeta's own tables."""
+    """A frame with a register of ours never leaves dfmeta's own tables, but for one register."""
     assert not TABLES[Stage.CLASSIFY].sets & set(Register)
+    readers = {Stage.SUBPORT: {Register.TAG}, Stage.CLASSIFY: {Register.CHECKED}}
     for stage, table in TABLES.items():
-        assert table.matches & set(Register) == (
-            {Register.TAG} if stage is Stage.SUBPORT else set()
-        )
+        assert table.matches & set(Register) == readers.get(stage, set())
+        assert table.reclassifies == (Register.CHECKED in table.sets)
         if table.sets & set(Register):
             assert table.successors <= {Stage.ND, Stage.SUBPORT}
 
@@ -312,14 +315,14 @@ def test_a_cookie_with_the_stage_of_another_table_has_no_purpose() -> None:
 def test_the_default_layout_has_the_contracts_numbers() -> None:
     assert (LAYOUT.number(Stage.CLASSIFY), LAYOUT.priority(Purpose.GUEST_HTTP)) == (0, 300)
     assert LAYOUT.number(Stage.SERVICE) == LAYOUT.table_base == 200
-    others = (Stage.REPLY, Stage.ND, Stage.SUBPORT)
-    assert [LAYOUT.number(stage) for stage in others] == [201, 202, 203]
-    assert TABLES_TAKEN == 4
+    others = (Stage.REPLY, Stage.ND, Stage.SUBPORT, Stage.SOURCE)
+    assert [LAYOUT.number(stage) for stage in others] == [201, 202, 203, 204]
+    assert TABLES_TAKEN == 5
 
 
 def test_a_layout_takes_the_options_numbers() -> None:
     layout = Layout(table_base=60, classification_table=7, hook_priority=500)
-    assert [layout.number(stage) for stage in Stage] == [7, 60, 61, 62, 63]
-    assert [layout.stage(number) for number in (7, 60, 61, 62, 63)] == list(Stage)
+    assert [layout.number(stage) for stage in Stage] == [7, 60, 61, 62, 63, 64]
+    assert [layout.stage(number) for number in (7, 60, 61, 62, 63, 64)] == list(Stage)
     assert layout.stage(0) is None
     assert layout.priority(Purpose.GUEST_ARP) == layout.priority(Purpose.FROM_TAP) == 500

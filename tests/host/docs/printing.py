@@ -6,6 +6,7 @@ the page shows is what an operator sees, and no printer of our own stands betwee
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address
 
+from dfmeta.flows import source
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import TAGGED, Flow
 from dfmeta.flows.key import IN_PORT, SLOTS6
@@ -20,12 +22,13 @@ from dfmeta.flows.pipeline import PURPOSES, Layout, Purpose, Stage, cookie_of
 from dfmeta.flows.reading import version_of
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
-from dfmeta.model import Endpoint, GuestAddress, NextHop
+from dfmeta.model import Binding, Endpoint, GuestAddress, NextHop
 from tests.harness.netns import run
 from tests.harness.ovs import UNPACKED
 
 ENDPOINT = Endpoint(4711)
-ADDRESS = GuestAddress("fa:16:3e:0a:0b:0c", IPv4Address("192.0.2.77"))
+IP = IPv4Address("192.0.2.77")
+ADDRESS = GuestAddress("fa:16:3e:0a:0b:0c", IP)
 METER = 70247
 SYN_METER = 141414
 TAP = Tap(ofport=4811, mac="02:00:5e:0d:0e:0f", port=18989)
@@ -57,6 +60,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     "VID": str(SUBPORT.vid),
     "TAG": str(TAGGED | SUBPORT.vid),
     "HEX_TAG": hex(TAGGED | SUBPORT.vid),
+    "EUI64": source.interface_id(ADDRESS.mac),
     "VLAN_KEY": str(IN_PORT.key_of(SUBPORT, SLOT)),
 }
 """Placeholder → the value that stands for it; no value occurs in a flow by any other way."""
@@ -91,7 +95,7 @@ def cases() -> Mapping[str, Case]:
     subport = replace(plain, endpoint=SUBPORT, next_hops=())
     found: dict[str, Case] = {}
     for guest, tap, suffix in (
-        (plain, TAP, ""),
+        (replace(plain, binding=Binding(ADDRESS.mac, IP)), TAP, ""),
         (unmetered, TAP, "-no-meter"),
         (plain, elsewhere, "-host-ip"),
         (both, TAP6, "-ip6"),
@@ -99,8 +103,9 @@ def cases() -> Mapping[str, Case]:
         for flow in (*fixed_flows(tap), *guest_flows(guest, tap)):
             if flow not in (case.flow for case in found.values()):
                 name = block_name(flow.purpose)
-                # The flows of some purposes have no form for IPv4.
+                # The flows of some purposes have no form for IPv4, others have several.
                 name += suffix if name in found else ""
+                name += _number(name, found)
                 found[name] = Case(name, flow)
     for flow in guest_flows(subport, TAP):
         # All other flows differ from those of untagged frames in the match of the tag alone.
@@ -108,6 +113,12 @@ def cases() -> Mapping[str, Case]:
             name = f"{block_name(flow.purpose)}-tagged"
             found[name] = Case(name, flow)
     return found
+
+
+def _number(name: str, found: Mapping[str, Case]) -> str:
+    """Return the number of a block of that name, as the end of its name; empty for the first."""
+    names = (f"-{number}" for number in itertools.count(2))
+    return "" if name not in found else next(one for one in names if name + one not in found)
 
 
 def block_name(purpose: Purpose) -> str:

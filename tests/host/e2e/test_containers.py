@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from dfmeta.guest import cni
+from dfmeta.model import TAP_MAC
 from dfmeta.ports.attachments import names_of
+from tests.core.flows import frames
 from tests.harness.agent import Agent
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.vm_api import allowed
 from tests.host.e2e import shared
 from tests.host.e2e.container_vm import ContainerVm, Pod
 from tests.host.e2e.support import put
@@ -87,6 +90,57 @@ def test_a_container_reaches_its_network_and_its_own_metadata_alone(
     for pod in pods.values():
         row = rows[pod.result["interfaces"][0]["mac"]]
         assert (row["kind"], row["requests"]["2xx"]) == ("subport", 2)
+
+
+def forged(vm: ContainerVm, pod: Pod, other: Pod, victim: Pod) -> list[bytes]:
+    """Frames of the VM's root, in the VLAN of one of its containers, in the name of another's."""
+    (vid,) = [one["vid"] for one in vm.attachments() if one["container"] == pod.id]
+    own, dst = (one.result["interfaces"][0]["mac"] for one in (pod, victim))
+    reply = frames.arp(op=2, sha=own, spa=other.address, tpa=victim.address, tha=dst)
+    data = frames.udp(b"forged", dport=7)
+    packet = frames.ipv4(data, dst=victim.address, src=other.address, proto=17)
+    mac = other.result["interfaces"][0]["mac"]
+    return [
+        frames.ethernet(reply, dst=dst, src=own, kind=0x0806, tags=[vid]),
+        frames.ethernet(packet, dst=dst, src=own, tags=[vid]),
+        frames.ethernet(packet, dst=dst, src=mac, tags=[vid]),
+    ]
+
+
+def dropped(agent: Agent) -> int:
+    """How many frames of containers with other addresses the switch has dropped."""
+    flows = json.loads(agent.ctl("flows", "--format", "json").stdout)
+    assert {one["state"] for one in flows} == {"ok"}
+    return sum(one["packets"] for one in flows if one["purpose"] == "source-drop")
+
+
+def test_root_of_a_vm_sends_nothing_in_the_name_of_a_container_of_another(
+    agent: Agent, vms: list[ContainerVm], pods: Pods
+) -> None:
+    own, victim = pods[0, "red"], pods[1, "red"]
+    with Pod(vms[1], "peer", "red") as peer:
+        peer.add()
+        # The victim knows both by now, and the switch has the flows of each container.
+        assert victim.reaches(peer)
+        assert own.reaches(victim)
+        before = dropped(agent)
+        attack = forged(vms[0], own, peer, victim)
+        vms[0].guest.send_frames(*attack)
+        wait_for(lambda: dropped(agent) == before + len(attack), "the frames to be dropped")
+        mac = peer.result["interfaces"][0]["mac"]
+        assert f"lladdr {mac}" in victim.ip(f"neigh show {peer.address}")
+        assert victim.reaches(peer)
+        assert own.reaches(victim)
+        assert peer.call("DEL") == (0, None)
+
+
+def test_mac_of_another_device_is_refused(vms: list[ContainerVm], pods: Pods) -> None:
+    other = pods[1, "red"].result["interfaces"][0]["mac"]
+    with Pod(vms[0], "thief", "red") as pod, allowed(vms[0].inside) as connection:
+        for mac in (vms[1].guest.mac, other, TAP_MAC, "00:00:5e:00:01:01"):
+            path = f"/attachments/{pod.id}/eth0"
+            reply = connection.ask("PUT", path, {"network": "red", "mac": mac})
+            assert (reply.status, json.loads(reply.body)["error"]) == (422, "network"), mac
 
 
 def test_gc_removes_the_containers_of_a_runtime_that_crashed(

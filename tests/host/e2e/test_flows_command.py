@@ -102,6 +102,8 @@ def test_flows_are_named_with_whom_they_serve_and_their_counters(
         "subport-proxy",
         "subport-syn",
         "subport-drop",
+        "source-router-drop",
+        "source-drop",
     }
     for guest in (known, silent, nobody):
         assert set(of(found, guest.port, 6)) == set(GUESTS6)

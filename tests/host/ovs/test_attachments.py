@@ -65,7 +65,8 @@ def test_both_ends_of_attachments_are_made_and_removed(
             "attached-mac": each.mac,
             "dfmeta-attachment": each.id,
         }
-        own = {"dfmeta-instance": INSTANCE} if each is one else {}
+        own = {"dfmeta-address": str(each.ip)}
+        own |= {"dfmeta-instance": INSTANCE} if each is one else {}
         near, far = there[inner], there[outer]
         assert (near["bridge"], near["type"], near["port tag"], near["port vlan_mode"]) == (
             *(BRIDGE, "patch", vlan, []),

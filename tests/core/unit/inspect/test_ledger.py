@@ -60,7 +60,8 @@ def test_all_that_ought_to_be_there_is_ok_whatever_its_meter() -> None:
     rows = entries(there, wanted, layout=LAYOUT)
     assert {row.state for row in rows} == {State.OK}
     assert faulty(rows) == ()
-    tables = ("classification", "metadata service", "metadata service reply", "subport")
+    served = ("classification", "metadata service", "metadata service reply")
+    tables = (*served, "subport", "container source")
     assert tuple(dict.fromkeys(row.table for row in rows)) == tables
 
 
@@ -81,7 +82,7 @@ def test_missing_changed_and_unknown_flows_are_told_apart() -> None:
     found = [seen(first), seen(odd), seen(first, flow=None, table=9)]
     found += [seen(one) for one in rest]
     states = sorted(str(row.state) for row in entries(found, (first, second, *rest), layout=LAYOUT))
-    assert states == ["missing", *["ok"] * 6, "unknown", "unknown"]
+    assert states == ["missing", *["ok"] * 10, "unknown", "unknown"]
     moved = replace(first, goto=None)
     (row,) = entries([seen(moved)], [first], layout=LAYOUT)
     assert row.state is State.DIFFERS
