@@ -108,6 +108,7 @@ class Daemon:
         hub.watch()
         hub.VITAL.on_failure = parts.bell.ring
         hub.VITAL.spawn("watch over the ports", parts.ports.run)
+        hub.VITAL.spawn("watch over routing rules", parts.tap.follow_rules)
         self._admin.serve()
         LOG.info("dfmeta-agent %s starts", version("dfmeta"))
         try:

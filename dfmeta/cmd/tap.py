@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
+
+import eventlet
+from eventlet.hubs import trampoline
 
 from dfmeta.apps.controller import Controller
 from dfmeta.cmd.keeping import Keeper
@@ -19,7 +23,7 @@ from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.service import Tap
 from dfmeta.host import device
-from dfmeta.host.changes import Changes
+from dfmeta.host.changes import Changes, NewRules
 from dfmeta.host.netlink import Wanted
 from dfmeta.host.sides import HostSides
 from dfmeta.model import TAP_MAC, MetaNames
@@ -199,6 +203,34 @@ class TapKeeper:
             self._state.arp_ignore = before
             self._made.add("arp_ignore")
             done.append(f"arp_ignore {device.RAISED} for all devices (it was {before})")
+        self._log_done(done)
+
+    def follow_rules(self) -> None:
+        """Keep the routing rules before others', in an endless loop; run it in its own greenthread.
+
+        The rule of a VPN takes answers to guests until dfmeta's rules have moved, and
+        :meth:`look_after` may be late by a second.
+        """
+        while True:
+            try:
+                with closing(NewRules()) as rules:
+                    while True:
+                        trampoline(rules.fileno(), read=True)
+                        rules.take()
+                        self._lead()
+            except OSError as error:
+                LOG.debug("New routing rules are noticed late: %s", error)
+                eventlet.sleep(FULL_LOOK_INTERVAL)
+
+    def _lead(self) -> None:
+        if not self._known:
+            return
+        try:
+            self._log_done(self.host.lead())
+        except HostError as error:
+            LOG.debug("The routing rules are checked again later: %s", error)
+
+    def _log_done(self, done: Sequence[str]) -> None:
         if done:
             LOG.info("Configured %s: %s", self._group.metadata_interface, ", ".join(done))
 
@@ -249,14 +281,16 @@ class TapKeeper:
         """Return IPv4's side of the host."""
         network = self._keys.network(4) if self._meta is not None else None
         next_hop = self._keys.next_hop(4)
-        return Wanted(name, IPv4Address(address), table, IPV4, next_hop, network)
+        keys = self._keys.network(4)
+        return Wanted(name, IPv4Address(address), table, IPV4, next_hop, network, keys)
 
     def _wanted6(self, name: str, address: str, table: int) -> Wanted | None:
         """Return IPv6's side of the host; None for an empty address."""
         if not address:
             return None
         network = self._keys.network(6) if self._meta is not None else None
-        return Wanted(name, IPv6Address(address), table, IPV6, self._keys.next_hop(6), network)
+        next_hop, keys = self._keys.next_hop(6), self._keys.network(6)
+        return Wanted(name, IPv6Address(address), table, IPV6, next_hop, network, keys)
 
     def _remove_port(self, watcher: OvsdbWatcher, name: str, *, has_meta_ips: bool) -> list[str]:
         """Remove a device's port, or the second bridge with its ports and the Meta IPs in OVSDB.

@@ -18,6 +18,9 @@ _GROUPS: Final = (
     | 1 << 18  # RTNLGRP_IPV6_RULE
 )
 """Multicast groups of linux/rtnetlink.h. A kernel without IPv6 accepts all of them."""
+_RULE_GROUPS: Final = 1 << 7 | 1 << 18
+_NEW_RULE: Final = 32
+"""RTM_NEWRULE."""
 _OF_DEVICES: Final = (16, 17, 28, 29)
 """RTM_NEWLINK, RTM_DELLINK, RTM_NEWNEIGH and RTM_DELNEIGH of linux/rtnetlink.h."""
 _ADDRESSES: Final = (20, 21)
@@ -29,8 +32,9 @@ _COMPAT: Final = 252
 """RT_TABLE_COMPAT: stands for all tables above 255 in the byte of a route's message."""
 _OF_LINK: Final = 253
 """RT_SCOPE_LINK."""
-_TYPE, _FAMILY, _SCOPE, _INDEX, _TABLE = 4, 16, 19, 20, 20
-"""Offsets in a message: struct nlmsghdr, then struct ifinfomsg, ndmsg, ifaddrmsg or rtmsg."""
+_TYPE, _FAMILY, _DST_LEN, _SCOPE, _INDEX, _TABLE = 4, 16, 17, 19, 20, 20
+"""Offsets in a message: struct nlmsghdr, then struct ifinfomsg, ndmsg, ifaddrmsg, rtmsg or
+fib_rule_hdr."""
 _ROOM: Final = 4096
 """Size of the receive buffer in bytes. It is small, so that a host with constant changes leaves few
 messages to read."""
@@ -94,6 +98,48 @@ class Changes:
             except OSError:  # ENOBUFS: messages were dropped
                 pass
             changed = True
+
+
+class NewRules:
+    """Waits for new routing rules of any program that have no selector ``to``.
+
+    Those of a VPN are of that kind. Hosts that expose an address for each container add thousands
+    with that selector, which :class:`Changes` reports soon enough.
+    """
+
+    def __init__(self) -> None:
+        """Open the socket.
+
+        :raises OSError: when there is no free descriptor for it.
+        """
+        self._sock = _socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+        try:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM)
+            self._sock.setblocking(False)
+            of_kind = [load(1, _DST_LEN), *when([0], [PASS]), DROP]
+            attach(self._sock, [load(2, _TYPE), *when([socket.htons(_NEW_RULE)], of_kind), DROP])
+            self._sock.bind((0, _RULE_GROUPS))
+        except BaseException:
+            self._sock.close()
+            raise
+
+    def fileno(self) -> int:
+        """Return the descriptor, which is readable when there is a new rule."""
+        return int(self._sock.fileno())
+
+    def take(self) -> None:
+        """Read all notifications. Never waits."""
+        while True:
+            try:
+                self._sock.recv(1)
+            except BlockingIOError:
+                return
+            except OSError:  # ENOBUFS: messages were dropped
+                pass
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._sock.close()
 
 
 def _filter(index: int, table: int) -> list[Instruction]:

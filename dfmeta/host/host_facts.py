@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator, Sequence
 from ipaddress import (
     IPv4Interface,
     IPv4Network,
     IPv6Interface,
     IPv6Network,
+    ip_address,
     ip_interface,
 )
 from pathlib import Path
@@ -20,14 +22,9 @@ from dfmeta.exceptions import HostError
 from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.host.device import tx_checksum
-from dfmeta.host.netlink import (
-    MAIN_TABLE,
-    RULE_FROM,
-    RULE_OIF,
-    has_next_hop,
-    routes_through,
-)
+from dfmeta.host.netlink import Wanted, has_next_hop, routes_through
 from dfmeta.host.rtnetlink import Rtnetlink
+from dfmeta.host.rules import Rule
 from dfmeta.host.sock_diag import listening
 from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
 from dfmeta.model import Endpoint
@@ -55,7 +52,9 @@ def read_host(
     :raises HostError: when the kernel does not answer, or does not have IPv6, and *family* is IPv6.
     """
     next_hop = keys.next_hop(family.version)
-    table = table if network is None else MAIN_TABLE
+    own = keys.network(family.version)
+    wanted = Wanted(device, ip_address(address), table, family, next_hop, network, own)
+    table = wanted.route_table
     try:
         with Rtnetlink() as rtnl:
             links = rtnl.links()
@@ -63,13 +62,14 @@ def read_host(
             link = next((one for one in links if names[one["index"]] == device), None)
             index, flags = (0, 0) if link is None else (link["index"], link["flags"])
             addresses = rtnl.addresses(family.af)
+            rules = rtnl.rules(family.af)
+            plan = wanted.plan(rules)
             return HostFacts(
                 up=bool(flags & _IFF_UP) if index else None,
                 carrier=bool(flags & _IFF_LOWER_UP),
                 addresses=_addresses(addresses, names),
-                rules=_rules(rtnl, device, address, table=table, family=family)
-                if network is None
-                else (),
+                rules=tuple(_rules(wanted, rules)),
+                contender=str(plan.contender or ""),
                 route=bool(index)
                 and next_hop in routes_through(rtnl, index, table, family=family, to=network),
                 neighbour=bool(index) and has_next_hop(rtnl, index, next_hop, family=family),
@@ -102,17 +102,12 @@ def _own(message: Any) -> str:
     return str(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS") or "")
 
 
-def _rules(
-    rtnl: Rtnetlink, device: str, address: str, *, table: int, family: Family
-) -> tuple[RuleFact, RuleFact]:
-    found = {
-        (rule.get_attr("FRA_SRC"), rule.get_attr("FRA_OIFNAME"), rule.get_attr("FRA_TABLE"))
-        for rule in rtnl.rules(family.af)
-    }
-    return (
-        RuleFact(f"from {address}", RULE_FROM, (address, None, table) in found),
-        RuleFact(f"oif {device}", RULE_OIF, (None, device, table) in found),
-    )
+def _rules(wanted: Wanted, rules: Sequence[Rule]) -> Iterator[RuleFact]:
+    """Yield the state of each of dfmeta's own rules; none where the main table has the route."""
+    for own in wanted.rules() if wanted.network is None else ():
+        priorities = [one.priority for one in rules if one.leads(own)]
+        selector = f"from {own['src']}" if "src" in own else f"oif {own['oifname']}"
+        yield RuleFact(selector, [*priorities, own["priority"]][0], bool(priorities))
 
 
 def _way_back(

@@ -10,11 +10,11 @@ entry of the kernel's neighbour table. The table holds 1,024 entries for the who
 flows set the destination MAC anyway.
 
 A check runs at most once a second and costs the same on every host, even one with 10,000 routes
-(BGP), a rule for each exposed address and thousands of taps. So it reads only results that the
-kernel has filtered by device or table, never a list that grows with the host. The kernel cannot
-filter rules and addresses; the check requests to add each of them, and the kernel answers EEXIST
-for those that exist. The addresses of the host itself are the one exception; they are read at once,
-at a hundredth of the cost of a netlink message for each.
+(BGP) and thousands of taps. So it reads only results that the kernel has filtered by device or
+table. Two lists grow with the host: its addresses, which are read at once, at a hundredth of the
+cost of a netlink message for each, and its rules, since one of another program may come before
+dfmeta's (:mod:`dfmeta.host.rules`). A check changes nothing that is right: the kernel announces an
+IPv6 address that is added again, by MLD.
 
 IPv6 has the same objects. Its address has no duplicate address detection, since a listener cannot
 be bound meanwhile, and no route of a network. The kernel removes it, with neighbour and route, when
@@ -25,11 +25,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import socket
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Any, Final
 
 from pyroute2.netlink.exceptions import NetlinkError
@@ -40,6 +41,10 @@ from dfmeta.flows.key import NEXT_HOP, NEXT_HOP_MAC
 from dfmeta.host import ipv6
 from dfmeta.host.device import held_addresses, is_up
 from dfmeta.host.rtnetlink import Rtnetlink
+from dfmeta.host.rules import Pace, Packets, Plan, Rule, plan_of
+from dfmeta.runtime import clock
+
+LOG = logging.getLogger(__name__)
 
 RULE_FROM = 32764
 RULE_OIF = 32765
@@ -73,6 +78,8 @@ class Wanted:
     network: IPv4Network | IPv6Network | None = None
     """Network of all guests' keys if the main table has a route to it; None: a table of dfmeta's
     own has a default route, and two rules lead there."""
+    keys: IPv4Network | IPv6Network | None = None
+    """Network of all guests' keys; None: not known."""
 
     @property
     def route_table(self) -> int:
@@ -80,15 +87,26 @@ class Wanted:
         return self.table if self.network is None else MAIN_TABLE
 
     def rules(self) -> tuple[dict[str, Any], ...]:
-        """Return the rules in the form that netlink takes; empty for a route of the main table."""
+        """Return the rules in the form that netlink takes.
+
+        For a route of the main table there is one, which is needed only while the rule of another
+        program comes before that of the main table.
+        """
+        common = {"table": self.route_table, "family": self.family.af}
         if self.network is not None:
-            return ()
-        common = {"table": self.table, "family": self.family.af}
+            return ({"priority": RULE_OIF, "dst": str(self.network), **common},)
         source = {"src": str(self.address), "src_len": self.family.bits}
         return (
             {"priority": RULE_FROM, **source, **common},
             {"priority": RULE_OIF, "oifname": self.device, **common},
         )
+
+    def plan(self, rules: Sequence[Rule]) -> Plan:
+        """Return what is to be changed of the *rules* of the host."""
+        source, tables = ip_network(self.address), frozenset({self.route_table})
+        packets = Packets(source, self.network or self.keys, self.device, tables)
+        enough = {"table": MAIN_TABLE} if self.network is not None else None
+        return plan_of(rules, self.rules(), packets, enough=enough)
 
     def route(self, index: int) -> dict[str, Any]:
         """Return the route through the device with *index*, to match any next hop."""
@@ -114,6 +132,9 @@ class HostSide:
         self._addresses: frozenset[IPv4Address | IPv6Address] = frozenset({wanted.address})
         self._made: dict[str, Callable[[Rtnetlink], object]] = {}
         """Description of each change that was made → function that removes it."""
+        self._pace = Pace()
+        self.is_late = False
+        """Whether the rule of another program still came before dfmeta's after the last check."""
 
     def addresses(self) -> frozenset[IPv4Address | IPv6Address]:
         """Return the host's addresses as of the last check; no key may be one of them.
@@ -137,10 +158,19 @@ class HostSide:
                 self._ensure_address(ipr, index),
                 self._ensure_neighbour(ipr, index),
                 self._ensure_route(ipr, index),
-                *(self._ensure_rule(ipr, rule) for rule in self.wanted.rules()),
+                *self._ensure_rules(ipr),
             ]
             self._addresses = self._held()
         return [one for one in done if one]
+
+    def lead(self) -> list[str]:
+        """Bring the rules before those of other programs that could take packets to guests.
+
+        :return: a description of each change that was made.
+        :raises HostError: when the kernel refuses.
+        """
+        with self._asking() as ipr:
+            return list(self._ensure_rules(ipr))
 
     def settle(self) -> list[str]:
         """Put the settings of the device in force that it needs before it comes up.
@@ -210,10 +240,15 @@ class HostSide:
         """
         done = []
         with self._asking() as ipr:
-            for rule in former.rules():
-                if rule not in self.wanted.rules():
-                    what = former.name_of(f"rule {rule['priority']}")
-                    done.append(self._ask(partial(ipr.rule, "del", **rule), what, but=_ABSENT))
+            needed = self.wanted.rules()
+            unneeded = [
+                rule
+                for rule in _rules_of(former, ipr.rules(former.family.af))
+                if not any(rule | {"priority": 0} == one | {"priority": 0} for one in needed)
+            ]
+            for rule in unneeded:
+                what = former.name_of(f"rule {rule['priority']}")
+                done.append(self._ask(partial(ipr.rule, "del", **rule), what, but=_ABSENT))
             if former.device == self.wanted.device:
                 index = self._index()
                 moved = former.route(index) != self.wanted.route(index)
@@ -278,6 +313,9 @@ class HostSide:
 
     def _ensure_address(self, ipr: Rtnetlink, index: int) -> str:
         address = self.wanted.prefix()
+        held = ipr.addresses(self.wanted.family.af, index=index)
+        if any(_is_same(one, address) for one in held):
+            return ""
         flags = _IFA_FLAGS if self.wanted.family is IPV6 else 0
         return self._make(
             f"address {self.wanted.address}/{self.wanted.family.bits}",
@@ -330,12 +368,57 @@ class HostSide:
                 "network in [METADATA] provider_cidr, and for IPv6 in [df_metadata] key_prefix6",
             ) from error
 
-    def _ensure_rule(self, ipr: Rtnetlink, rule: dict[str, Any]) -> str:
-        return self._make(
-            self.wanted.name_of(f"rule {rule['priority']}"),
-            partial(ipr.rule, "add", **rule),
-            lambda again: again.rule("del", **rule),
-        )
+    def _ensure_rules(self, ipr: Rtnetlink) -> Iterator[str]:
+        """Add missing rules, and move those that come after a rule that could take their packets.
+
+        A moved rule is added first, so that there is one at any time.
+        """
+        now = clock.now()
+        plan = self.wanted.plan(ipr.rules(self.wanted.family.af))
+        contender = plan.contender
+        self.is_late = contender is not None and not self._may_move(contender, plan, now)
+        if self.is_late:
+            return
+        if contender is None and not self._pace.rest(now) and plan.is_return:
+            return
+        former = [self._name(rule) for rule in plan.drop]
+        of_another_run = bool(former) and self._made.keys().isdisjoint(former)
+        for rule in plan.add:
+            what = self._name(rule)
+            before = f" before '{contender}'" if contender is not None else ""
+            remove = partial(_delete_rule, rule)
+            if self._make(what, partial(ipr.rule, "add", **rule), remove):
+                yield what + before
+            if of_another_run:
+                self._made.pop(what, None)
+        for rule, what in zip(plan.drop, former, strict=True):
+            self._made.pop(what, None)
+            self._ask(partial(ipr.rule, "del", **rule), what, but=_ABSENT)
+
+    def _name(self, rule: Mapping[str, Any]) -> str:
+        """Return the name of a rule for the log: those that have moved share a priority."""
+        what = self.wanted.name_of(f"rule {rule['priority']}")
+        if rule in self.wanted.rules():
+            return what
+        selectors = {"from": "src", "oif": "oifname", "to": "dst"}
+        words = [f"{word} {rule[key]}" for word, key in selectors.items() if key in rule]
+        return f"{what} {' '.join(words)}"
+
+    def _may_move(self, contender: Rule, plan: Plan, now: float) -> bool:
+        """Return whether the rules may move before *contender* now; log when they may not."""
+        if plan.add and self._pace.may_move(contender.text, now):
+            self._pace.moved(contender.text, now)
+            return True
+        if self._pace.tells(contender.text):
+            LOG.warning(
+                "The rule '%s' of another program takes packets to guests, and comes before the %s "
+                "of %s again after each move: they move more and more rarely; `dfmeta doctor` has "
+                "the remedy",
+                contender,
+                self.wanted.name_of("rules"),
+                self.wanted.device,
+            )
+        return False
 
     def _routes(self, ipr: Rtnetlink, index: int, of: Wanted) -> list[str]:
         return routes_through(ipr, index, of.route_table, family=of.family, to=of.network)
@@ -343,33 +426,37 @@ class HostSide:
     def _left(self, ipr: Rtnetlink) -> list[dict[str, Any]]:
         """Return dfmeta's existing rules: those for the device and those for addresses.
 
-        A rule for another address is dfmeta's if the device's own rule names the same table.
+        A rule for another address is dfmeta's if a rule of the device names the same table, and
+        it has the priority of that or the first one of dfmeta.
         """
-        family = self.wanted.family
-        common = {"family": family.af}
-        found = [
-            (one.get_attr("FRA_PRIORITY"), one.get_attr("FRA_TABLE"), one)
-            for one in ipr.rules(family.af)
-        ]
+        found, wanted = ipr.rules(self.wanted.family.af), self.wanted
+        common = {"family": wanted.family.af}
+        if wanted.network is not None:
+            return _rules_of(wanted, found)
         by_device = [
-            {"priority": RULE_OIF, "oifname": self.wanted.device, "table": table, **common}
-            for priority, table, one in found
-            if priority == RULE_OIF and one.get_attr("FRA_OIFNAME") == self.wanted.device
+            {"priority": one.priority, "oifname": wanted.device, "table": one.table, **common}
+            for one in found
+            if one.is_of(wanted.device)
         ]
         tables = {rule["table"] for rule in by_device}
-        own = self.wanted.table, str(self.wanted.address)
+        priorities = {RULE_FROM, *(rule["priority"] for rule in by_device)}
+        own = wanted.table, str(wanted.address)
         by_address = [
             {
-                "priority": RULE_FROM,
-                "src": one.get_attr("FRA_SRC"),
-                "src_len": family.bits,
-                "table": table,
+                "priority": one.priority,
+                "src": one.source,
+                "src_len": wanted.family.bits,
+                "table": one.table,
                 **common,
             }
-            for priority, table, one in found
-            if priority == RULE_FROM
-            and one["src_len"] == family.bits
-            and (table in tables or (table, one.get_attr("FRA_SRC")) == own)
+            for one in found
+            if one.src_len == wanted.family.bits
+            and one.is_plain
+            and not (one.output or one.destination)
+            and (
+                (one.table, one.source) == own
+                or (one.priority in priorities and one.table in tables)
+            )
         ]
         # The device's own rules come last: after an interrupted removal they still name the tables.
         return by_address + by_device
@@ -399,6 +486,28 @@ class HostSide:
                 return ""
             raise HostError(what=what, device=self.wanted.device, cause=error) from error
         return what
+
+
+def _is_same(message: Any, address: Mapping[str, Any]) -> bool:
+    """Return whether a message of the kernel describes *address*, as netlink takes it."""
+    length = message["prefixlen"]
+    return bool(
+        (message.get_attr("IFA_ADDRESS"), length) == (address["address"], address["prefixlen"])
+    )
+
+
+def _delete_rule(rule: Mapping[str, Any], ipr: Rtnetlink) -> None:
+    ipr.rule("del", **rule)
+
+
+def _rules_of(wanted: Wanted, rules: Sequence[Rule]) -> list[dict[str, Any]]:
+    """Return those of the host's *rules* that are the rules of *wanted*, at any priority."""
+    return [
+        own | {"priority": rule.priority}
+        for own in wanted.rules()
+        for rule in rules
+        if rule.leads(own)
+    ]
 
 
 def routes_through(

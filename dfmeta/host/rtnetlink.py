@@ -13,6 +13,7 @@ from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from dfmeta.host.netlink_socket import DUMP, NetlinkSocket
+from dfmeta.host.rules import Rule
 
 _SOL_NETLINK, _GET_STRICT_CHK = 270, 12
 _CREATE: Final = {"add": 0x600, "replace": 0x500}
@@ -55,10 +56,13 @@ class Rtnetlink(NetlinkSocket):
         message["flags"] = _UP if command == "up" else 0
         self.ask(_LINK, 0, message)
 
-    def addresses(self, family: int) -> list[Any]:
-        """Return all addresses of a family."""
+    def addresses(self, family: int, *, index: int = 0) -> list[Any]:
+        """Return all addresses of a family.
+
+        :param index: index of a device, for its addresses alone; 0: all devices.
+        """
         message = ifaddrmsg()
-        message["family"] = family
+        message["family"], message["index"] = family, index
         return self._list(_ADDRESS, message)
 
     def addr(
@@ -153,33 +157,41 @@ class Rtnetlink(NetlinkSocket):
         family: int,
         src: str = "",
         src_len: int = 0,
+        dst: str = "",
         oifname: str = "",
     ) -> None:
-        """``add`` or ``del`` a rule that leads to *table*."""
+        """``add`` or ``del`` a rule that leads to *table*.
+
+        :param dst: a network; empty: any.
+        """
         message = fibmsg()
         message["family"], message["src_len"], message["action"] = family, src_len, _TO_TABLE
         message["table"] = table if table <= _MOST_TABLE else _COMPAT
         attributes: list[tuple[str, Any]] = [("FRA_PRIORITY", priority)]
         if src:
             attributes.append(("FRA_SRC", src))
+        if dst:
+            network, _, length = dst.partition("/")
+            message["dst_len"] = int(length)
+            attributes.append(("FRA_DST", network))
         if oifname:
             attributes.append(("FRA_OIFNAME", oifname))
         message["attrs"] = [*attributes, ("FRA_TABLE", table)]
         self._change(_RULE, command, message)
 
-    def rules(self, family: int) -> list[Any]:
-        """Return all rules of a family."""
+    def rules(self, family: int) -> list[Rule]:
+        """Return all rules of a family, in the kernel's order."""
         message = fibmsg()
         message["family"] = family
-        return self._list(_RULE, message)
+        return self._list(_RULE, message, Rule)
 
     def _change(self, kind: int, command: str, message: Any) -> list[Any]:
         if command in _CREATE:
             return self.ask(kind, _CREATE[command], message)
         return self.ask(kind + 1, 0, message)
 
-    def _list(self, kind: int, message: Any) -> list[Any]:
+    def _list(self, kind: int, message: Any, answer: type[Any] | None = None) -> list[Any]:
         for _ in range(_TRIES - 1):
             with contextlib.suppress(InterruptedError):
-                return self.ask(kind + 2, DUMP, message)
-        return self.ask(kind + 2, DUMP, message)
+                return self.ask(kind + 2, DUMP, message, answer)
+        return self.ask(kind + 2, DUMP, message, answer)

@@ -40,10 +40,11 @@ class HostSides:
 
         The kernel reports no change of these settings, and to read them costs little.
 
-        :return: a description of each change that was made, and whether IPv6 is to be put in place.
+        :return: a description of each change that was made, and whether there is more to put in
+            place: IPv6, or a rule that may not move yet.
         """
         if self._side6 is None:
-            return [], False
+            return [], self._side.is_late
         lack, fault = ipv6.lack_of(self._device), ""
         done: list[str] = []
         try:
@@ -55,7 +56,19 @@ class HostSides:
             self._note(lack.cause, serves=False)
         elif fault:
             self._note(fault, serves=self.serves_ipv6)
-        return done, lack is None and not self.serves_ipv6
+        late = self._side.is_late or self._side6.is_late
+        return done, late or (lack is None and not self.serves_ipv6)
+
+    def lead(self) -> list[str]:
+        """Bring the rules before others' that could take packets to guests.
+
+        :return: a description of each change that was made.
+        :raises HostError: when the kernel refuses.
+        """
+        done = self._side.lead()
+        if self._side6 is not None and self.serves_ipv6:
+            done += self._side6.lead()
+        return done
 
     def ensure(self) -> list[str]:
         """Put both sides in place; see :meth:`HostSide.ensure`.

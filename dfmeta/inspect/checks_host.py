@@ -146,6 +146,9 @@ def way_back(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
     if host.way_back == wanted.tap:
         yield ok("way-back", f"answers to guests leave by {wanted.tap}")
         return
+    if host.contender:
+        yield _late(host, wanted)
+        return
     if host.rules:
         before, more = f"before priority {host.rules[0].priority}", ""
     else:
@@ -160,6 +163,20 @@ def way_back(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
             f"{_keys(wanted)}; `ip route show table local {_keys(wanted)}`: no address of the host "
             f"there may cover guests' keys{more}",
         ),
+    )
+
+
+def _late(host: HostFacts, wanted: Settings) -> Finding:
+    """Return the line on a rule of another program that takes the answers to guests."""
+    own = next((f"{rule.priority}: {rule.selector} lookup" for rule in host.rules), "")
+    behind = f"dfmeta's rule '{own} {wanted.route_table}'" if own else "the main table's rule"
+    return wrong(
+        "way-back",
+        f"answers to guests do not leave by {wanted.tap} but: {host.way_back}; the rule "
+        f"'{host.contender}' of another program comes before {behind}",
+        "a running dfmeta-agent moves its rules ahead, more and more rarely if the other program "
+        "comes first again each time: let that program (a VPN?) give its rule a fixed priority "
+        "and leave it there, or restrict it, such as with `to`, to other packets",
     )
 
 

@@ -310,6 +310,7 @@ class RuleFact:
     selector: str
     """As ip-rule(8) writes it: ``from 169.254.169.254`` or ``oif tap-metadata``."""
     priority: int
+    """The present one, or that of a missing rule."""
     there: bool
 
 
@@ -373,6 +374,9 @@ class HostFacts:
     addresses: tuple[tuple[str, IPv4Interface | IPv6Interface], ...] = ()
     """Device and address, for every address of every device."""
     rules: tuple[RuleFact, ...] = ()
+    contender: str = ""
+    """Rule of another program that comes before dfmeta's and may match packets to guests, as
+    ``ip rule show`` has it; empty: there is none."""
     route: bool = False
     """Whether the route table has a default route by the next hop through tap-metadata."""
     neighbour: bool = False

@@ -74,6 +74,14 @@ def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
 
 
 @pytest.fixture
+def guest6(agent: Agent, make_guest: MakeGuest) -> Guest:
+    """Provide the same with an IPv6 address beside the IPv4 one."""
+    one = make_guest("one", address6=["fd12:3456::5/64"], route="gateway")
+    put(agent, one)
+    return one
+
+
+@pytest.fixture
 def nova_guest(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Guest:
     """Provide a guest with an instance at Nova, which answers."""
     del agent

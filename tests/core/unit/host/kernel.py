@@ -48,6 +48,8 @@ class Kernel:
         self.refused: dict[str, int] = {}
         """Name and command of a request → error."""
         self.changes: list[str] = []
+        self.requests: list[str] = []
+        """Requests of changes, refused ones as well."""
         self.links = {1: ("lo", 0x10049), TAP: ("tap-metadata", 0x11043), OTHER: ("eth0", 0x11043)}
         """Index → name and flags."""
         self.ways: dict[str, int] = {}
@@ -97,6 +99,7 @@ class Kernel:
         key, value = fields(message, KEYS[kind]), fields(message, VALUES[kind])
         if command == 2:
             return self._read(kind, message, key)
+        self.requests.append(f"{('add', 'del')[command]} {name}")
         self._refuse(name, ("add", "del")[command])
         old = objects.get(key)
         if command == 1:
@@ -126,6 +129,10 @@ class Kernel:
             way = (message["family"], 254, destination, message["dst_len"])
             return [encoded(24, way, (self.ways[destination], None, 0))]
         found = [item for item in objects.items() if item[0][0] == message["family"]]
+        if kind == 20 and message["index"]:
+            found = [item for item in found if item[0][1] == message["index"]]
+        if kind == 32:
+            found.sort(key=lambda item: item[0][1])
         if kind == 24:
             found = [item for item in found if item[0][1] == message.get_attr("RTA_TABLE")]
             if not found:
@@ -155,6 +162,8 @@ def encoded(kind: int, key: Object, value: Object) -> Any:
             message[name] = part
         elif part is not None:
             attributes.append((name, part))
+    if kind == 32:
+        message["action"] = 1
     message["attrs"] = attributes
     message.encode()
     return message

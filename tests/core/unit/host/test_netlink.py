@@ -18,7 +18,9 @@ from dfmeta.flows.key import NEXT_HOP6
 from dfmeta.host import ipv6, netlink, netlink_socket
 from dfmeta.host.netlink import HostSide, Wanted, has_next_hop
 from dfmeta.host.rtnetlink import Rtnetlink
+from dfmeta.host.rules import CALM
 from tests.core.unit.host.kernel import MAC, OTHER, TAP, Kernel, Object
+from tests.harness.tier import CLOCK
 
 DEVICES = {"tap-metadata": TAP, "eth0": OTHER}
 WANTED = Wanted("tap-metadata", IPv4Address("169.254.169.254"), 2)
@@ -108,9 +110,10 @@ def test_missing_objects_are_made_and_a_second_check_changes_nothing(
     assert side.ensure() == ["up", *steps(wanted)]
     assert kernel.state() == both(others, objects_of(wanted))
     assert kernel.up["tap-metadata"]
-    kernel.changes.clear()
+    kernel.requests.clear()
     assert side.ensure() == []
-    assert kernel.changes == []
+    added = [request for request in kernel.requests if request.startswith("add")]
+    assert added == [], "the kernel announces an address that is added again"
 
 
 @pytest.mark.parametrize("name", ["address", "neighbour", "route", "rule"])
@@ -213,11 +216,13 @@ def test_removal_takes_the_rules_of_an_earlier_table_and_address(kernel: Kernel)
         kernel.add("rule", af, 32764, str(wanted.address), bits, None, 2)
         others["rule"][af, 32764, former, bits - 8, None, 300] = ()
         others["rule"][af, 1, former, bits, None, 300] = ()
-        others["rule"][af, 1, None, 0, "tap-metadata", 300] = ()
         others["rule"][af, 32764, str(wanted.address), bits, None, 3] = ()
         kernel.objects["rule"].update(others["rule"])
+        kernel.add("rule", af, 52, former, bits, None, 300)
+        kernel.add("rule", af, 52, None, 0, "tap-metadata", 300)
         names = [step.removeprefix("IPv6 ") for step in HostSide(wanted).remove()]
-        assert names == ["rule 32764", "rule 32764", "rule 32765"], "the one with the table is last"
+        tables_last = ["rule 52", "rule 32764", "rule 32764", "rule 52", "rule 32765"]
+        assert names == tables_last, "those that name the tables are last"
         assert kernel.state() == others
 
 
@@ -241,6 +246,72 @@ def test_a_kernel_without_version_6_has_nothing_to_remove(
     assert HostSide(WANTED6).remove() == []
     assert kernel.changes == []
     assert HostSide(WANTED).remove() == ["rule 32764", "rule 32765", "route in table 2"]
+
+
+@pytest.mark.parametrize("wanted", [WANTED, WANTED6], ids=["4", "6"])
+def test_rules_move_before_those_of_others_and_back(kernel: Kernel, wanted: Wanted) -> None:
+    others, side = kernel.state(), HostSide(wanted)
+    side.ensure()
+    complete = kernel.state()
+    own = objects_of(wanted)["rule"]
+    taker: Object = (wanted.family.af, 5270, None, 0, None, 52)
+    kernel.add("rule", *taker)
+    selectors = (f"from {wanted.address}", "oif tap-metadata")
+    label = "" if wanted.family is IPV4 else "IPv6 "
+    assert side.lead() == [
+        f"{label}rule 5269 {selector} before '5270: from all lookup 52'" for selector in selectors
+    ]
+    assert own.keys().isdisjoint(kernel.objects["rule"])
+    assert side.lead() == []
+    assert not side.is_late
+    moved = kernel.state()
+    assert HostSide(wanted).lead() == [], "another run leaves them there"
+    del kernel.objects["rule"][taker]
+    assert side.lead() == [], "it may come again at once"
+    CLOCK.advance(CALM + 1)
+    assert side.lead() == [f"{label}rule 32764", f"{label}rule 32765"]
+    assert kernel.state() == complete
+    kernel.objects = moved
+    assert len([step for step in HostSide(wanted).remove() if "rule 5269" in step]) == 2
+    del kernel.objects["rule"][taker]
+    assert kernel.objects["rule"] == others["rule"]
+
+
+@pytest.mark.parametrize("wanted", [WANTED, MAIN6], ids=["4", "main6"])
+def test_undo_removes_moved_rules_that_this_run_has_made(kernel: Kernel, wanted: Wanted) -> None:
+    others, side = kernel.state(), HostSide(wanted)
+    side.ensure()
+    taker: Object = (wanted.family.af, 5270, None, 0, None, 52)
+    kernel.add("rule", *taker)
+    assert side.lead()
+    side.undo()
+    del kernel.objects["rule"][taker]
+    assert kernel.state() == others
+    HostSide(wanted).ensure()
+    kernel.add("rule", *taker)
+    later = HostSide(wanted)
+    later.lead()
+    complete = kernel.state()
+    later.undo()
+    expected = complete if wanted.network is None else kernel.state()
+    assert kernel.state() == expected, "rules of an earlier run serve its guests"
+
+
+def test_a_rule_that_comes_first_again_and_again_is_logged_once(
+    kernel: Kernel, caplog: pytest.LogCaptureFixture
+) -> None:
+    side = HostSide(WANTED)
+    side.ensure()
+    for priority in range(30000, 29900, -2):
+        kernel.objects["rule"] = {
+            key: () for key in kernel.objects["rule"] if key[-1] != 52 or key[0] != 2
+        }
+        kernel.add("rule", 2, priority, None, 0, None, 52)
+        side.lead()
+    assert side.is_late
+    (record,) = caplog.records
+    assert "'29988: from all lookup 52' of another program" in record.getMessage()
+    assert {key[1] for key in kernel.objects["rule"] if key[-1] == 2} == {29989}
 
 
 def test_undo_removes_what_the_side_has_made(kernel: Kernel, wanted: Wanted) -> None:

@@ -84,6 +84,8 @@ def test_faults_of_the_host() -> None:
     astray = address(replace(both, way_back="eth1"), SETTINGS)
     few, cookies = checks_limits.queue(LimitFacts(somaxconn=128, syncookies=0), backlog=4096)
     (way_back,) = checks_host.way_back(replace(HOST, way_back="lo"), SETTINGS)
+    foreign = replace(HOST, way_back="wg0", contender="7: from all lookup 52")
+    (late,) = checks_host.way_back(foreign, SETTINGS)
     no_next_hop = checks_host.neighbour(replace(HOST, neighbour=False), SETTINGS)
     lazy, silent = replace(HOST, tx_checksum=True), replace(HOST, tx_checksum=None)
     checksum = checks_host.checksum
@@ -98,6 +100,12 @@ def test_faults_of_the_host() -> None:
             (astray, WRONG, "on eth0 as well"),
             (astray, WRONG, "but: eth1"),
             (way_back, WRONG, "but: lo", "before priority 32764"),
+            (
+                late,
+                WRONG,
+                "'7: from all lookup 52' of another program comes before dfmeta's",
+            ),
+            (late, WRONG, f"'32764: from {IP} lookup 2'", "fixed priority"),
             (no_next_hop, WRONG, "", "128.0.0.0"),
             (few, WRONG, "", "somaxconn=4096"),
             (cookies, WRONG, "", "tcp_syncookies=1"),

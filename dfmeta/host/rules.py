@@ -1,0 +1,385 @@
+"""Routing rules of the kernel (ip-rule(8)): those of others that could take the proxy's packets.
+
+The program of a VPN puts its rules before all others, as ``ip rule add`` without a priority does.
+They would send the answers to guests into its own table. What that table has at present does not
+count here, since its routes may come later: a rule counts if its selectors may match such a packet.
+
+Trust: rules are of the host's administrator.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Network, IPv6Network
+from typing import Any, Final
+
+_HEADER: Final = struct.Struct("=16x8B I")
+"""struct nlmsghdr, then struct fib_rule_hdr (linux/fib_rules.h)."""
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_NUMBER, _PAIR = struct.Struct("=I"), struct.Struct("=II")
+_DST, _SRC, _IIFNAME, _GOTO, _PRIORITY, _FWMARK, _TUN_ID = 1, 2, 3, 4, 6, 10, 12
+_SUPPRESS, _TABLE, _FWMASK, _OIFNAME, _L3MDEV, _UIDS = 14, 15, 16, 17, 19, 20
+_IP_PROTO, _SPORT, _DPORT, _DSCP = 22, 23, 24, 25
+"""FRA_... of linux/fib_rules.h."""
+_NEVER_OURS: Final = (_TUN_ID, _L3MDEV, _DSCP)
+"""Selectors of tunnels, of VRFs and of a class of traffic, which answers to guests do not have."""
+_INVERT: Final = 2
+"""FIB_RULE_INVERT."""
+_TO_TABLE, _TO_RULE, _NOP = 1, 2, 3
+_ACTIONS: Final = {_NOP: "nop", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
+"""FR_ACT_...: the last three end the search."""
+_LOCAL, _MAIN, _DEFAULT = 255, 254, 253
+_TABLES: Final = {_LOCAL: "local", _MAIN: "main", _DEFAULT: "default"}
+_NO_LIMIT: Final = 0xFFFFFFFF
+"""FRA_SUPPRESS_PREFIXLEN of a rule without it: -1."""
+Network = IPv4Network | IPv6Network
+AT_ONCE: Final = 6
+"""Moves before the same rule that follow each other without a pause."""
+PAUSE: Final = 10.0
+PAUSE_MOST: Final = 300.0
+"""Seconds of the first pause after them, and of the longest."""
+CALM: Final = 60.0
+"""Seconds beside twice the pause after a move; later on, it does not count any more."""
+
+
+class Match(enum.Enum):
+    """Which packets to guests have the property that a selector names."""
+
+    ALL = enum.auto()
+    SOME = enum.auto()
+    NONE = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Packets:
+    """The packets from the proxy to guests.
+
+    :ivar source: the proxy's address, as a network of one address.
+    :ivar to: network of the guests' keys; None: any address.
+    :ivar device: the device by which they are to leave.
+    :ivar tables: the tables that lead there.
+    """
+
+    source: Network
+    to: Network | None
+    device: str
+    tables: frozenset[int]
+
+
+class Rule:
+    """A rule, as the kernel sends it.
+
+    A host may have a rule for each of thousands of addresses. So the message is read here, which
+    takes a tenth of the time that pyroute2's decoder takes.
+    """
+
+    __slots__ = ("_attributes", "_data", "action", "dst_len", "family", "flags", "src_len", "tos")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._attributes = dict[int, bytes]()
+        self.family = self.dst_len = self.src_len = self.tos = self.action = self.flags = 0
+
+    def decode(self) -> None:
+        """Read the message, as pyroute2's classes do after they are made."""
+        data = self._data
+        self.family, self.dst_len, self.src_len, self.tos, table, _, _, self.action, self.flags = (
+            _HEADER.unpack_from(data)
+        )
+        self._attributes = {_TABLE: _NUMBER.pack(table)}
+        at = _HEADER.size
+        while at + _ATTRIBUTE.size <= len(data):
+            length, kind = _ATTRIBUTE.unpack_from(data, at)
+            self._attributes[kind] = data[at + _ATTRIBUTE.size : at + length]
+            at += max(_ATTRIBUTE.size, (length + 3) & ~3)
+
+    @property
+    def priority(self) -> int:
+        """Priority; the smallest comes first."""
+        return self._number(_PRIORITY)
+
+    @property
+    def table(self) -> int:
+        """The table that it leads to; 0 for another action."""
+        return self._number(_TABLE) if self.action == _TO_TABLE else 0
+
+    @property
+    def source(self) -> str:
+        """Address of its selector ``from``; empty without one."""
+        return self._address(_SRC) if self.src_len else ""
+
+    @property
+    def destination(self) -> str:
+        """Network of its selector ``to``; empty without one."""
+        return f"{self._address(_DST)}/{self.dst_len}" if self.dst_len else ""
+
+    @property
+    def output(self) -> str:
+        """Device of its selector ``oif``; empty without one."""
+        return self._name(_OIFNAME)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has no other selectors than ``from``, ``to`` and ``oif``."""
+        others = (_FWMARK, _FWMASK, _IIFNAME, _UIDS, _IP_PROTO, _SPORT, _DPORT)
+        return not (
+            self.flags & _INVERT
+            or self.tos
+            or any(map(self._number, _NEVER_OURS))
+            or any(kind in self._attributes for kind in others)
+        )
+
+    def is_of(self, device: str) -> bool:
+        """Return whether it leads what leaves by *device* to a table, whatever else it is."""
+        return self.output == device and bool(self.table) and self.is_plain and not self.source
+
+    def leads(self, own: Mapping[str, Any]) -> bool:
+        """Return whether it is dfmeta's rule *own*, at any priority.
+
+        :param own: as :meth:`dfmeta.host.rtnetlink.Rtnetlink.rule` takes it.
+        """
+        return (
+            self.table == own["table"]
+            and self.is_plain
+            and (self.source, self.src_len) == (own.get("src", ""), own.get("src_len", 0))
+            and self.destination == own.get("dst", "")
+            and self.output == own.get("oifname", "")
+            # A rule that suppresses default routes alone leads to the others.
+            and self._number(_SUPPRESS, _NO_LIMIT) in (0, _NO_LIMIT)
+        )
+
+    def takes(self, packets: Packets, *, before: int) -> bool:
+        """Return whether it could send packets to guests elsewhere.
+
+        :param before: priority of dfmeta's rule: one that leads to a rule before that does not.
+        """
+        if self.action == _NOP or self.table in packets.tables | {_LOCAL}:
+            return False
+        if self.action == _TO_RULE and self._number(_GOTO) <= before:
+            return False
+        matches = self._matches(packets)
+        if self.flags & _INVERT:
+            return any(one is not Match.ALL for one in matches)
+        return all(one is not Match.NONE for one in matches)
+
+    def _matches(self, packets: Packets) -> Iterator[Match]:
+        """Yield what each selector matches of the packets."""
+        if self.dst_len:
+            to = packets.to
+            yield Match.SOME if to is None else self._overlap(_DST, self.dst_len, to)
+        if self.src_len:
+            yield self._overlap(_SRC, self.src_len, packets.source)
+        if self.output:
+            yield Match.SOME if self.output == packets.device else Match.NONE
+        if _IIFNAME in self._attributes:
+            # The kernel takes lo for the device on which the host's own packets arrive.
+            yield _all(self._name(_IIFNAME) == "lo")
+        yield _all(not self._number(_FWMARK))
+        yield _all(not self.tos and not any(map(self._number, _NEVER_OURS)))
+        if _IP_PROTO in self._attributes:
+            yield _all(self._attributes[_IP_PROTO][0] == socket.IPPROTO_TCP)
+        if _UIDS in self._attributes:
+            first, last = _PAIR.unpack_from(self._attributes[_UIDS])
+            yield Match.SOME if first <= os.geteuid() <= last else Match.NONE
+        yield from (Match.SOME for kind in (_SPORT, _DPORT) if kind in self._attributes)
+
+    def _overlap(self, kind: int, length: int, packets: Network) -> Match:
+        """Return which addresses of *packets* are in the network of a selector."""
+        network = int.from_bytes(self._attributes.get(kind, b""), "big")
+        common = packets.max_prefixlen - min(length, packets.prefixlen)
+        if (network ^ int(packets.network_address)) >> common:
+            return Match.NONE
+        return Match.ALL if length <= packets.prefixlen else Match.SOME
+
+    def __str__(self) -> str:
+        """Return it as ``ip rule show`` does, with the selectors that matter here."""
+        return f"{self.priority}: {self.text}"
+
+    @property
+    def text(self) -> str:
+        """Selectors and target, as ``ip rule show`` has them."""
+        words = [*["not"] * bool(self.flags & _INVERT), "from"]
+        words.append(f"{self._address(_SRC)}/{self.src_len}" if self.src_len else "all")
+        if self.dst_len:
+            words += ["to", self.destination]
+        if self._number(_FWMARK) or self._number(_FWMASK):
+            words += ["fwmark", hex(self._number(_FWMARK))]
+        for kind, name in ((_IIFNAME, "iif"), (_OIFNAME, "oif")):
+            if kind in self._attributes:
+                words += [name, self._name(kind)]
+        return " ".join([*words, *self._target()])
+
+    def _target(self) -> list[str]:
+        if self.action == _TO_RULE:
+            return ["goto", str(self._number(_GOTO))]
+        if self.action != _TO_TABLE:
+            return [_ACTIONS.get(self.action, f"action {self.action}")]
+        words = ["lookup", _TABLES.get(self.table, str(self.table))]
+        if self._number(_SUPPRESS, _NO_LIMIT) != _NO_LIMIT:
+            words += ["suppress_prefixlength", str(self._number(_SUPPRESS))]
+        return words
+
+    def _number(self, kind: int, default: int = 0) -> int:
+        value = self._attributes.get(kind)
+        return default if value is None else int.from_bytes(value, sys.byteorder)
+
+    def _name(self, kind: int) -> str:
+        return self._attributes.get(kind, b"").partition(b"\0")[0].decode(errors="replace")
+
+    def _address(self, kind: int) -> str:
+        value = self._attributes.get(kind)
+        return socket.inet_ntop(self.family, value) if value else "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Changes that bring dfmeta's rules before those of others that could take its packets.
+
+    :ivar add: rules to add.
+    :ivar drop: dfmeta's rules that come too late, and are to be removed after that.
+    :ivar taker: the first rule of another program that could take its packets; None: there is none.
+    :ivar late: dfmeta's rules that it precedes, or preceded if they were there.
+    """
+
+    add: list[dict[str, Any]]
+    drop: list[dict[str, Any]]
+    taker: Rule | None
+    late: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_return(self) -> bool:
+        """Whether it moves rules back to their own priority, or removes those not needed now."""
+        return bool(self.drop) and not self.late
+
+    @property
+    def contender(self) -> Rule | None:
+        """The rule of another program that takes packets to guests now; None: there is none."""
+        return self.taker if self.late else None
+
+
+def plan_of(
+    rules: Sequence[Rule],
+    own: Sequence[Mapping[str, Any]],
+    packets: Packets,
+    *,
+    enough: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Return the changes that *own* rules need.
+
+    Each has its own priority, or comes directly before the rule of another program that could take
+    its packets.
+
+    :param rules: all rules, in the order of the kernel.
+    :param own: dfmeta's rules with their own priorities.
+    :param enough: a rule of the host that makes own rules unnecessary if nothing comes before it.
+    """
+    # A former configuration may have had another table; only dfmeta has rules of its device.
+    former = {one.table for one in rules if one.is_of(packets.device)}
+    packets = replace(packets, tables=packets.tables | former)
+    first = min((one.priority for one in rules for rule in own if one.leads(rule)), default=None)
+    before = own[0]["priority"] if first is None else first
+    taker = next((one for one in rules if one.takes(packets, before=before)), None)
+    ahead = list(rules if taker is None else rules[: rules.index(taker)])
+    plan = Plan([], [], taker)
+    if enough is not None and any(one.leads(enough) for one in ahead):
+        # The table that all programs use is in force.
+        plan.drop.extend(_at(rule, one) for rule in own for one in rules if one.leads(rule))
+        return plan
+    for rule in own:
+        _plan_one(plan, rule, [one for one in rules if one.leads(rule)], ahead)
+    return plan
+
+
+def _plan_one(
+    plan: Plan, rule: Mapping[str, Any], places: Sequence[Rule], ahead: Sequence[Rule]
+) -> None:
+    """Add the changes to *plan* that one of dfmeta's rules needs.
+
+    :param places: the host's rules that are this one.
+    :param ahead: the host's rules before the first one of others that takes packets.
+    """
+    wanted = _priority_before(plan.taker, rule["priority"])
+    good = [one for one in places if one in ahead]
+    if wanted == rule["priority"]:
+        if all(one.priority != wanted for one in good):
+            plan.add.append(dict(rule))
+            plan.drop.extend(_at(rule, one) for one in places)
+    elif not good:
+        plan.late.append(rule)
+        if wanted is not None:
+            plan.add.append({**rule, "priority": wanted})
+            plan.drop.extend(_at(rule, one) for one in places)
+        elif not places:
+            plan.add.append(dict(rule))
+
+
+def _at(rule: Mapping[str, Any], place: Rule) -> dict[str, Any]:
+    return {**rule, "priority": place.priority}
+
+
+def _priority_before(taker: Rule | None, own: int) -> int | None:
+    """Return the priority at which a rule precedes *taker*; None: nothing precedes priority 0."""
+    if taker is None or taker.priority > own:
+        return own
+    return taker.priority - 1 if taker.priority else None
+
+
+class Pace:
+    """Limits how often dfmeta's rules move before one rule, which another program may repeat.
+
+    Two programs that both want to be first never end. The first moves follow each other at once;
+    then each pause is twice as long as the one before.
+    """
+
+    def __init__(self) -> None:
+        self._moves = dict[str, tuple[int, float]]()
+        """Text of a rule → moves, and time of the last one."""
+        self._told = set[str]()
+
+    def tells(self, rule: str) -> bool:
+        """Return whether *rule* is to be logged: once, until its moves do not count any more."""
+        is_new = rule not in self._told
+        self._told.add(rule)
+        return is_new
+
+    def rest(self, now: float) -> bool:
+        """Note that no rule of another program comes before dfmeta's.
+
+        :return: whether the rules may move back: the last move is some time ago, so that a rule
+            which is put in again and again does not find them at their own priority each time.
+        """
+        self._forget(now)
+        self._told &= self._moves.keys()
+        return not self._moves
+
+    def may_move(self, rule: str, now: float) -> bool:
+        """Return whether the rules may move before *rule* now, in monotonic seconds."""
+        self._forget(now)
+        count, last = self._moves.get(rule, (0, now))
+        return now - last >= _pause(count)
+
+    def moved(self, rule: str, now: float) -> None:
+        """Note a move before *rule*."""
+        self._moves[rule] = self._moves.get(rule, (0, now))[0] + 1, now
+
+    def _forget(self, now: float) -> None:
+        self._moves = {
+            text: (count, last)
+            for text, (count, last) in self._moves.items()
+            if now - last <= CALM + 2 * _pause(count)
+        }
+
+
+def _pause(moves: int) -> float:
+    """Return the seconds from the last of so many moves to the next one."""
+    return min(PAUSE * 2.0 ** (moves - AT_ONCE), PAUSE_MOST) if moves >= AT_ONCE else 0.0
+
+
+def _all(holds: bool) -> Match:
+    return Match.ALL if holds else Match.NONE
