@@ -30,6 +30,13 @@ TAP_VLAN = PortVlan(tag=4095, vlan_mode="dot1q-tunnel", cvlans=(1,))
 """VLAN columns of tap-metadata. NORMAL floods no frame to a port in that VLAN, and an explicit
 output action ignores the VLAN. Neutron's dead ports are also in VLAN 4095, but without the inner
 VLAN, which keeps their frames out."""
+TAP_MTU = 1500
+"""``mtu_request`` of tap-metadata in bytes, Open vSwitch's own default. Without a request, Open
+vSwitch gives internal ports the smallest MTU of the bridge's other ports, so that one guest's small
+MTU would take IPv6, and below 88 bytes everything, from all guests. A smaller request would lower
+the MTU of other internal ports."""
+TAP_MTU_MIN = 1280
+"""Smallest ``mtu_request`` of an operator that stays: the smallest MTU of IPv6 (RFC 8200, 5)."""
 ATTACHMENT_KEY = "dfmeta-attachment"
 """Key in ``external_ids`` of the ports of a container's attachment: its id."""
 TAP_MARK = ("dfmeta", "tap")

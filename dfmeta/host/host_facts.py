@@ -22,7 +22,7 @@ from dfmeta.exceptions import HostError
 from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.host.device import tx_checksum
-from dfmeta.host.netlink import Wanted, has_next_hop, routes_through
+from dfmeta.host.netlink import ROUTE_MTU, Wanted, has_next_hop, routes_through
 from dfmeta.host.rtnetlink import Rtnetlink
 from dfmeta.host.rules import Rule
 from dfmeta.host.sock_diag import listening
@@ -71,7 +71,8 @@ def read_host(
                 rules=tuple(_rules(wanted, rules)),
                 contender=str(plan.contender or ""),
                 route=bool(index)
-                and next_hop in routes_through(rtnl, index, table, family=family, to=network),
+                and (next_hop, ROUTE_MTU)
+                in routes_through(rtnl, index, table, family=family, to=network),
                 neighbour=bool(index) and has_next_hop(rtnl, index, next_hop, family=family),
                 way_back=_way_back(rtnl, names, addresses, address, family, keys),
                 rp_filter=(

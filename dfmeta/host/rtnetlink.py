@@ -115,11 +115,13 @@ class Rtnetlink(NetlinkSocket):
         dst: str = "default",
         gateway: str = "",
         flags: int = 0,
+        mtu: int = 0,
     ) -> list[Any]:
         """``list``, ``add``, ``replace`` or ``del`` routes of *table* through a device.
 
         :param dst: a network, or ``default``; not for ``list``.
         :param flags: RTNH_F_... of linux/rtnetlink.h.
+        :param mtu: largest packet on the route in bytes; 0: that of the device.
         :return: the routes, for ``list``.
         """
         message = rtmsg()
@@ -132,6 +134,8 @@ class Rtnetlink(NetlinkSocket):
             attributes.insert(0, ("RTA_DST", network))
         if gateway:
             attributes.append(("RTA_GATEWAY", gateway))
+        if mtu:
+            attributes.append(("RTA_METRICS", {"attrs": [("RTAX_MTU", mtu)]}))
         message["attrs"] = attributes
         if command == "list":
             return self._list(_ROUTE, message)

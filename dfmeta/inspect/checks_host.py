@@ -13,7 +13,7 @@ from dfmeta.flows.key import NEXT_HOP_MAC
 from dfmeta.inspect.facts import HostFacts, Settings
 from dfmeta.inspect.finding import Finding, ok, unknown, warning, wrong
 from dfmeta.inspect.offload import USERSPACE
-from dfmeta.model import HttpHost
+from dfmeta.model import TAP_MTU_MIN, HttpHost
 
 BY_ITSELF = "a running dfmeta-agent does so by itself within a second"
 NO_IPV6 = (
@@ -108,7 +108,7 @@ def rules(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
 def route(host: HostFacts, wanted: Settings) -> Finding:
     """Check that the route table's default route goes through tap-metadata."""
     next_hop, network = _next_hop(wanted), wanted.network
-    by = f"dev {wanted.tap} onlink"
+    by = f"dev {wanted.tap} onlink mtu {TAP_MTU_MIN}"
     if network is None:
         table, leads = f"table {wanted.route_table}", wanted.tap
         route = "default route"

@@ -28,7 +28,7 @@ from ovs.db.types import UuidType
 from dfmeta.inspect.checks_forwarding import RESTORE_WAIT, SECURE
 from dfmeta.inspect.offload import USERSPACE
 from dfmeta.model import TAP_MARK, TAP_VLAN, MetaNames, Port, PortId
-from dfmeta.ports.meta_rows import Member, MetaRows
+from dfmeta.ports.meta_rows import Member, MetaRows, has_mtu
 from dfmeta.ports.meta_rows import read as read_meta
 from dfmeta.ports.trunk_rows import TrunkRows
 from dfmeta.ports.vif import InterfaceRow, vifs
@@ -57,7 +57,7 @@ class TapPort:
     ofport: int | None
     mac: str
     ours: bool
-    """Whether it is marked as dfmeta's and configured so that nothing is flooded to it."""
+    """Whether it is marked as dfmeta's and configured as it should be."""
     marked: bool
     """Whether it is marked as dfmeta's."""
 
@@ -255,6 +255,7 @@ def _read_tap(port: Any, interface: Any) -> TapPort:
         and list(port.tag) == [TAP_VLAN.tag]
         and list(port.vlan_mode) == [TAP_VLAN.vlan_mode]
         and tuple(port.cvlans) == TAP_VLAN.cvlans
+        and has_mtu(interface)
     )
     number = interface.ofport[0] if len(interface.ofport) == 1 else 0
     mac = interface.mac_in_use[0] if interface.mac_in_use else ""

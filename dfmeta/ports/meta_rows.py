@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dfmeta.model import TAP_VLAN, MetaNames
+from dfmeta.model import TAP_MTU_MIN, TAP_VLAN, MetaNames
 
 SECURE: Final = "secure"
 """Fail mode of the second bridge: without dfmeta's flows it passes nothing."""
@@ -132,6 +132,12 @@ def read(idl: Any, integration: Any, patch: Member | None, names: MetaNames) -> 
     )
 
 
+def has_mtu(interface: Any) -> bool:
+    """Return whether an Interface row requests an MTU that is large enough for guests' requests."""
+    # A row that was inserted in this transaction has no value yet.
+    return bool(max(getattr(interface, "mtu_request", ()), default=0) >= TAP_MTU_MIN)
+
+
 def _are_configured(
     tap: Member | None, near: Member | None, far: Member | None, names: MetaNames
 ) -> bool:
@@ -143,6 +149,7 @@ def _are_configured(
         and far.leads_to(names.patch_int)
         and tap.interface.type == "internal"
         and list(tap.interface.mac) == [names.mac]
+        and has_mtu(tap.interface)
     )
 
 

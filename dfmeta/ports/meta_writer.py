@@ -13,7 +13,7 @@ from uuid import UUID
 
 from ovsdbapp.backend.ovs_idl import idlutils
 
-from dfmeta.model import TAP_VLAN, MetaIds, MetaNames
+from dfmeta.model import TAP_MTU, TAP_VLAN, MetaIds, MetaNames
 from dfmeta.ports import subport_list
 from dfmeta.ports.bridge_reader import is_marked
 from dfmeta.ports.conflicts import MetaDatapathError, TapElsewhereError
@@ -21,6 +21,7 @@ from dfmeta.ports.meta_ids import IDS
 from dfmeta.ports.meta_rows import (
     SECURE,
     datapath_of,
+    has_mtu,
     keeps_fail_mode,
     mark_of,
     others_on,
@@ -69,6 +70,8 @@ def ensure(idl: Any, txn: Any, integration: str, names: MetaNames) -> None:
     tap = _ensure_port(idl, txn, bridge, names.tap, mark)
     _put(tap, "type", "internal")
     _put(tap, "mac", [names.mac])
+    if not has_mtu(tap):
+        tap.mtu_request = [TAP_MTU]
 
 
 def remove(idl: Any, integration: str) -> list[str]:

@@ -20,7 +20,7 @@ from ovs.poller import POLLIN, Poller
 
 from dfmeta import hub
 from dfmeta.exceptions import OvsdbError
-from dfmeta.model import TAP_MAC, TAP_MARK, TAP_VLAN, MetaIds, MetaNames
+from dfmeta.model import TAP_MAC, TAP_MARK, TAP_MTU, TAP_VLAN, MetaIds, MetaNames
 from dfmeta.ports import meta_writer
 from dfmeta.ports.bridge_reader import BridgeReader, Update, is_marked
 from dfmeta.ports.conflicts import TapElsewhereError
@@ -33,7 +33,7 @@ from dfmeta.ports.idl import (
     Transaction,
     schema_helper,
 )
-from dfmeta.ports.meta_rows import owner_of_port
+from dfmeta.ports.meta_rows import has_mtu, owner_of_port
 
 LOG = logging.getLogger(__name__)
 
@@ -64,6 +64,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "mac_in_use",
         "error",
         "options",
+        "mtu_request",
     ),
 }
 """ovsdbapp's transactions read cur_cfg and next_cfg; without them each one logs an error.
@@ -370,6 +371,11 @@ class OvsdbWatcher:
                 owner = row.name if any(map(is_marked, port.interfaces)) else owner_of_port(port)
                 if owner != self.bridge:
                     raise TapElsewhereError(self.tap, row.name, owner=owner)
+        mtus = [
+            row.mtu_request[0]
+            for row in api.tables["Interface"].rows.values()
+            if row.name == self.tap and has_mtu(row)
+        ]
         interface_ids = {"skip_cleanup": "true", **dict([TAP_MARK])}
         txn.add(Change(api, lambda idl, _txn: meta_writer.make_way(idl, self.bridge, self.tap)))
         txn.add(api.add_port(self.bridge, self.tap, may_exist=True))
@@ -383,6 +389,7 @@ class OvsdbWatcher:
                 ("type", "internal"),
                 ("mac", TAP_MAC),
                 ("external_ids", interface_ids),
+                ("mtu_request", [*mtus, TAP_MTU][0]),
             )
         )
 

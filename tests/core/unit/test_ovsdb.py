@@ -36,6 +36,7 @@ def interface(name: str, **columns: Any) -> Any:
         "external_ids": {"iface-id": name, "attached-mac": GUEST_MAC, "vm-uuid": INSTANCE},
         "mac_in_use": [GUEST_MAC],
         "options": {},
+        "mtu_request": [],
     }
     return SimpleNamespace(**base | columns, _table=SimpleNamespace(name="Interface"))
 
@@ -54,6 +55,7 @@ def tap_row(**columns: Any) -> Any:
         "ofport": [9],
         "external_ids": {"dfmeta": "tap"},
         "mac_in_use": [TAP_MAC],
+        "mtu_request": [1500],
     }
     return interface("tap-metadata", **tap | columns)
 
@@ -142,6 +144,9 @@ def test_tap_is_ours_by_its_mark_and_in_order_by_its_vlan() -> None:
     ):
         read = bridge_reader._read_tap(tap_port(**columns), tap_row())
         assert (read.ours, read.marked) == (False, True), columns
+    for request, ours in (([], False), ([1279], False), ([1280], True), ([9000], True)):
+        read = bridge_reader._read_tap(tap_port(), tap_row(mtu_request=request))
+        assert (read.ours, read.marked) == (ours, True), request
     foreign = bridge_reader._read_tap(tap_port(), tap_row(external_ids={}))
     assert (foreign.ours, foreign.marked) == (False, False)
     for ofport in ([], [-1], [0]):
@@ -388,7 +393,7 @@ class Host:
         self.near = patch("int-br-meta", "phy-br-meta", 5)
         self.far = patch("phy-br-meta", "int-br-meta", 6)
         macs = {"mac": [NAMES.mac], "mac_in_use": [NAMES.mac]}
-        self.tap = port("tap-meta", 7, type="internal", **macs)
+        self.tap = port("tap-meta", 7, type="internal", mtu_request=[1500], **macs)
         self.guests = [
             port_row(interface(f"tap{n}", ofport=[100 + n]), name=f"tap{n}") for n in range(guests)
         ]

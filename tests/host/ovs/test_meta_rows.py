@@ -241,6 +241,7 @@ CHANGES = [
     ("set", "Interface", NEAR, "options:peer=elsewhere"),
     ("set", "Interface", TAP, "type=dummy"),
     ("set", "Interface", TAP, f'mac="{NEUTRONS_MAC}"'),
+    ("clear", "Interface", TAP, "mtu_request"),
     ("clear", "Bridge", META, "fail_mode"),
     ("set", "Bridge", META, f"datapath_type={OTHER_DATAPATH}"),
 ]

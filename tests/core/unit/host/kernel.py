@@ -30,7 +30,7 @@ KEYS = {
 }
 VALUES = {
     20: ("IFA_FLAGS",),
-    24: ("RTA_OIF", "RTA_GATEWAY", "flags"),
+    24: ("RTA_OIF", "RTA_GATEWAY", "flags", "MTU"),
     28: ("NDA_LLADDR", "state"),
     32: (),
 }
@@ -127,7 +127,7 @@ class Kernel:
             if destination not in self.ways:
                 raise NetlinkError(errno.ENETUNREACH)
             way = (message["family"], 254, destination, message["dst_len"])
-            return [encoded(24, way, (self.ways[destination], None, 0))]
+            return [encoded(24, way, (self.ways[destination], None, 0, 0))]
         found = [item for item in objects.items() if item[0][0] == message["family"]]
         if kind == 20 and message["index"]:
             found = [item for item in found if item[0][1] == message["index"]]
@@ -151,14 +151,29 @@ def framed(kind: int, body: bytes, number: int) -> bytes:
 
 
 def fields(message: Any, names: tuple[str, ...]) -> Object:
-    return tuple(message.get_attr(name) if name.isupper() else message[name] for name in names)
+    return tuple(
+        mtu_of(message)
+        if name == "MTU"
+        else message.get_attr(name)
+        if name.isupper()
+        else message[name]
+        for name in names
+    )
+
+
+def mtu_of(message: Any) -> int:
+    metrics = message.get_attr("RTA_METRICS")
+    return 0 if metrics is None else int(metrics.get_attr("RTAX_MTU"))
 
 
 def encoded(kind: int, key: Object, value: Object) -> Any:
     message = CLASSES[kind]()
     attributes = []
     for name, part in zip((*KEYS[kind], *VALUES[kind]), (*key, *value), strict=True):
-        if not name.isupper():
+        if name == "MTU":
+            if part:
+                attributes.append(("RTA_METRICS", {"attrs": [("RTAX_MTU", part)]}))
+        elif not name.isupper():
             message[name] = part
         elif part is not None:
             attributes.append((name, part))
@@ -185,7 +200,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
         made.add("rule", family, 32766, None, 0, None, 254)
         made.add("rule", family, 32765, None, 0, "eth0", 7)
         made.add("rule", family, 32764, address, 32 if family == 2 else 128, None, 7)
-        made.add("route", family, 254, None, 0, value=(OTHER, address, 0))
+        made.add("route", family, 254, None, 0, value=(OTHER, address, 0, 0))
         made.add("address", family, OTHER, 24, address, value=(None,))
         made.add("neighbour", family, OTHER, address, value=(MAC, 2))
     monkeypatch.setattr(netlink_socket, "_open", lambda _protocol: made)

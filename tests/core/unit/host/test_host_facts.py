@@ -31,7 +31,7 @@ def host(kernel: Kernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pat
     kernel.add("address", 10, TAP, 128, ADDRESS6, value=(None,))
     kernel.add("rule", 2, 32764, ADDRESS, 32, None, 2)
     kernel.add("rule", 2, 32765, None, 0, "tap-metadata", 2)
-    kernel.add("route", 2, 2, None, 0, value=(TAP, "128.0.0.0", 4))
+    kernel.add("route", 2, 2, None, 0, value=(TAP, "128.0.0.0", 4, 1280))
     kernel.add("neighbour", 2, TAP, "128.0.0.0", value=(MAC, 0x80))
     kernel.ways = {KEY: TAP}
     for name, value in {
@@ -135,7 +135,7 @@ def test_the_way_back_is_that_of_a_key_that_the_host_does_not_have(kernel: Kerne
 def test_a_route_of_the_main_table_needs_no_rules(kernel: Kernel) -> None:
     network = IPv4Network("198.18.0.0/15")
     assert not read(network=network).route
-    kernel.add("route", 2, 254, "198.18.0.0", 15, value=(TAP, "128.0.0.0", 4))
+    kernel.add("route", 2, 254, "198.18.0.0", 15, value=(TAP, "128.0.0.0", 4, 1280))
     facts = read(network=network)
     assert (facts.route, facts.rules) == (True, ())
 
@@ -144,7 +144,7 @@ def test_version_6_has_its_own_objects(kernel: Kernel) -> None:
     facts = read(family=IPV6)
     assert (facts.route, facts.neighbour) == (False, False)
     assert ("tap-metadata", ip_interface(f"{ADDRESS6}/128")) in facts.addresses
-    kernel.add("route", 10, 2, None, 0, value=(TAP, NEXT_HOP6, 4))
+    kernel.add("route", 10, 2, None, 0, value=(TAP, NEXT_HOP6, 4, 1280))
     kernel.add("neighbour", 10, TAP, NEXT_HOP6, value=(MAC, 0x80))
     facts = read(family=IPV6)
     assert (facts.route, facts.neighbour, facts.rp_filter) == (True, True, (0, 0))

@@ -66,7 +66,7 @@ def objects_of(wanted: Wanted) -> dict[str, dict[Object, Object]]:
     return {
         "address": {(family.af, TAP, family.bits, address): (flags,)},
         "neighbour": {(family.af, TAP, wanted.next_hop): (MAC, 0x80)},
-        "route": {(family.af, *route): (TAP, wanted.next_hop, 4)},
+        "route": {(family.af, *route): (TAP, wanted.next_hop, 4, 1280)},
         "rule": dict.fromkeys(rules, ()),
     }
 
@@ -136,7 +136,9 @@ def test_objects_with_other_contents_are_replaced(kernel: Kernel, wanted: Wanted
     for name, former in (
         ("neighbour", ("02:00:00:00:00:07", 0x80)),
         ("neighbour", (MAC, 4)),
-        ("route", (TAP, None, 0)),
+        ("route", (TAP, None, 0, 0)),
+        ("route", (TAP, wanted.next_hop, 4, 0)),
+        ("route", (TAP, wanted.next_hop, 4, 1500)),
     ):
         (key,) = objects_of(wanted)[name]
         kernel.objects[name][key] = former
@@ -148,12 +150,12 @@ def test_objects_with_other_contents_are_replaced(kernel: Kernel, wanted: Wanted
 def test_the_route_of_another_device_in_the_main_table_stays(kernel: Kernel) -> None:
     for wanted in (MAIN, MAIN6):
         (key,) = objects_of(wanted)["route"]
-        kernel.add("route", *key, value=(OTHER, None, 0))
+        kernel.add("route", *key, value=(OTHER, None, 0, 0))
         with pytest.raises(HostError) as caught:
             HostSide(wanted).ensure()
         assert f"the host has another route to {wanted.network}" in str(caught.value)
         assert f"`ip route show {wanted.network}`" in caught.value.remedy
-        assert kernel.objects["route"][key] == (OTHER, None, 0)
+        assert kernel.objects["route"][key] == (OTHER, None, 0, 0)
 
 
 def test_a_generated_address_of_the_device_is_removed(kernel: Kernel, generated: None) -> None:

@@ -155,7 +155,7 @@ def test_remedies_are_those_of_meta_ips() -> None:
     other = replace(HOST, listeners=(Listener(IPv4Address("240.0.0.1"), 80, INODE + 1),))
     (way_back,) = checks_host.way_back(replace(HOST, way_back="eth0"), META_SETTINGS)
     listener = checks_host.listener(other, META_SETTINGS, running=True)
-    add = "`ip route add 240.0.0.0/16 via 240.0.255.255 dev tap-meta onlink`"
+    add = "`ip route add 240.0.0.0/16 via 240.0.255.255 dev tap-meta onlink mtu 1280`"
     rule = "no rule before that of the main table may match"
     silent = [checks_path.path(PathFacts(cause="no"), one) for one in (META_SETTINGS, six)]
     expect(
