@@ -37,7 +37,7 @@ OPTS: Final = [
         default=4096,
         min=64,
         max=65536,
-        help="Connections of all guests. More wait in the listeners' queues. haproxy needs two "
+        help="Connections of all guests. More wait in the listeners' queues. haproxy needs three "
         "open files for each, and 512 more: LimitNOFILE= of dfmeta-agent's unit has to allow them.",
     ),
     cfg.StrOpt(

@@ -17,6 +17,7 @@ is part of this text.
 from __future__ import annotations
 
 import itertools
+import math
 import string
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -38,6 +39,8 @@ ANSWER_MAX: Final = 16 << 20
 """Bytes of the longest answer of Nova, as in the other engine."""
 RESERVE: Final = 640
 """Bytes of a buffer that headers may grow by: those for Nova have 500."""
+PER_CONNECTION: Final = 3
+"""Descriptors of a guest's connection: its own, that of the present request, and an idle one."""
 CONNECT_TIMEOUT: Final = 1.0
 """Seconds until another host of Nova, or the daemon, is tried."""
 HANDOVER_EXTRA: Final = 5.0
@@ -167,7 +170,8 @@ def render(plan: Plan, given: Descriptors) -> str:
 def _global(plan: Plan, given: Descriptors) -> Iterator[str]:
     head = plan.limits.head
     yield "global"
-    yield f"    maxconn {plan.maxconn}"
+    # haproxy opens twice as many descriptors at most.
+    yield f"    maxconn {math.ceil(plan.maxconn * PER_CONNECTION / 2)}"
     yield f"    nbthread {plan.threads}"
     yield f"    stats socket sockpair@{given.cli} level admin"
     yield "    stats timeout 1h"
@@ -187,7 +191,10 @@ def _defaults(plan: Plan) -> Iterator[str]:
     yield "defaults"
     yield "    mode http"
     yield "    option abortonclose"
-    yield "    http-reuse always"
+    # A connection to Nova is one guest's, as is the one to the daemon, and each guest's connection
+    # has at most one that is idle: bytes behind an answer would be another guest's next answer.
+    yield "    http-reuse never"
+    yield "    max-session-srv-conns 1"
     yield f"    timeout http-request {_ms(limits.header_timeout)}"
     yield f"    timeout http-keep-alive {_ms(limits.keepalive_timeout)}"
     yield f"    timeout client {_ms(limits.send_timeout)}"
@@ -200,6 +207,7 @@ def _defaults(plan: Plan) -> Iterator[str]:
 def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     limits, guests = plan.limits, f"src,map_ip({map_name(given)})"
     yield "frontend guests"
+    yield f"    maxconn {plan.maxconn}"
     for listener in given.listeners:
         # Without "proto h1" haproxy would speak HTTP/2 with a guest that begins so.
         yield f"    bind fd@{listener} proto h1"
@@ -393,7 +401,6 @@ def _server(server: NovaServer, plan: Plan, given: Descriptors) -> str:
 def _handover(plan: Plan, given: Descriptors) -> Iterator[str]:
     waits = plan.hold_timeout + plan.limits.body_timeout + HANDOVER_EXTRA
     yield f"backend {DAEMON}"
-    yield "    http-reuse never"
     yield f"    timeout server {_ms(waits)}"
     # Where the daemon's engine ends without an answer, so does haproxy.
     for status in (502, 503, 504):

@@ -23,7 +23,7 @@ import eventlet
 from eventlet.hubs import trampoline
 
 from dfmeta.exceptions import HaproxyError
-from dfmeta.proxy.haproxy.config import map_name, render, server_names, waiting
+from dfmeta.proxy.haproxy.config import PER_CONNECTION, map_name, render, server_names, waiting
 from dfmeta.proxy.haproxy.memory import MemoryFile, sealed
 from dfmeta.proxy.haproxy.plan import Descriptors, Plan
 from dfmeta.proxy.haproxy.program import Program
@@ -229,7 +229,7 @@ class Process:
 
 def descriptors_of(maxconn: int) -> int:
     """Return how many descriptors a process with that many connections may have open."""
-    return 2 * maxconn + SPARE
+    return PER_CONNECTION * maxconn + SPARE
 
 
 AWAY: Final = (

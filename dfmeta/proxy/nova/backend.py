@@ -85,6 +85,7 @@ _FAILED = "Nova's metadata API, or a proxy in front of it, has failed: see its l
 class _Asked:
     """A request to Nova, without its Host header."""
 
+    instance: str
     method: str
     line: bytes
     rest: bytes
@@ -94,7 +95,8 @@ class _Asked:
         return self.method not in IDEMPOTENT
 
     def of(self, server: Server) -> Exchange:
-        return Exchange(self.method, b"%bHost: %b\r\n%b" % (self.line, server.name, self.rest))
+        message = b"%bHost: %b\r\n%b" % (self.line, server.name, self.rest)
+        return Exchange(self.instance, self.method, message)
 
 
 class NovaBackend:
@@ -208,7 +210,8 @@ class NovaBackend:
             kind = kind if PRINTABLE.fullmatch(kind) else "text/plain"
             headers.append(f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n")
         line = f"{request.method} {_target(request)} HTTP/1.1\r\n".encode("ascii")
-        return _Asked(request.method, line, "".join([*headers, "\r\n"]).encode("ascii") + body)
+        rest = "".join([*headers, "\r\n"]).encode("ascii") + body
+        return _Asked(identity.instance_id, request.method, line, rest)
 
     def _ask(self, server: Server, asked: _Asked, patience: float) -> Reply:
         exchange = asked.of(server)

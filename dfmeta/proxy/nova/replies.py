@@ -62,17 +62,18 @@ def read_reply(receive: Receive, *, head: bool = False, body_max: int = BODY_MAX
     :raises UpstreamLostError: when the connection ends before the answer does; its field ``begun``
         is true if a byte had been received.
     """
-    stream = _Stream(receive)
+    stream, interim = _Stream(receive), False
     for _ in range(INTERIM_MAX):
         top = _read_top(stream.section())
         if top.status >= 200:
             break
         if top.status == _SWITCHING:
             raise _refuse("it switches protocols without a request to do so")
+        interim = True
     else:
         raise _refuse(f"more than {INTERIM_MAX} interim answers")
-    ends_with_connection = False
-    if head or top.status in _BODILESS:
+    bodiless = head or top.status in _BODILESS
+    if bodiless:
         body = b""
     elif top.chunked:
         body = _read_chunks(stream, body_max)
@@ -81,8 +82,9 @@ def read_reply(receive: Receive, *, head: bool = False, body_max: int = BODY_MAX
             raise _too_large(body_max)
         body = stream.take(top.length)
     else:
-        body, ends_with_connection = stream.rest(body_max), True
-    keep = top.kept and not ends_with_connection and not stream.data
+        body = stream.rest(body_max)
+    # No request asked for an interim answer, and a body may follow where none should.
+    keep = top.kept and not interim and not bodiless and not stream.data
     return Reply(top.status, tuple(top.headers), body, frozenset(top.options), keep)
 
 
@@ -102,10 +104,14 @@ class _Top:
     options: set[str] = field(default_factory=set)
     length: int | None = None
     chunked: bool = False
+    repeated: bool = False
+    """Whether it has more than one Content-Length, all of them equal."""
 
     @property
     def kept(self) -> bool:
-        return self.minor == "1" and "close" not in self.options
+        """Whether the connection may be kept, if a body with an end of its own follows."""
+        framed = self.chunked or self.length is not None
+        return self.minor == "1" and "close" not in self.options and framed and not self.repeated
 
 
 def _read_top(lines: list[str]) -> _Top:
@@ -120,6 +126,7 @@ def _read_top(lines: list[str]) -> _Top:
         name, value = matched[1].lower(), matched[2].strip(" \t")
         top.headers.append((name, value))
         if name == "content-length":
+            top.repeated = top.length is not None
             top.length = _length(value, top.length)
         elif name == "transfer-encoding":
             _check_coding(value, top)

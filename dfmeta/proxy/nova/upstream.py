@@ -31,13 +31,12 @@ from dfmeta.exceptions import (
     UpstreamStaleError,
 )
 from dfmeta.model import HttpHost
+from dfmeta.proxy.nova.pool import Pool
 from dfmeta.proxy.nova.remedies import explain
 from dfmeta.proxy.nova.replies import Reply, lost, read_reply
 from dfmeta.proxy.nova.request import host_header
 from dfmeta.trust import is_cut
 
-POOL_SIZE = 32
-"""Persistent connections to each server."""
 ADDRESS_PATIENCE = 2.0
 """Seconds for each address of a name except the last: with one dead address of two, no request
 fails."""
@@ -58,6 +57,8 @@ _select = eventlet.patcher.original("select")
 class Exchange:
     """A request to a server, and its result."""
 
+    instance: str
+    """Id of the instance that it is for; of the persistent connections, it uses that instance's."""
     method: str
     message: bytes
     """The whole request in its wire format."""
@@ -76,7 +77,7 @@ class Connection:
     def __init__(self, _authority: str, **_options: object) -> None:
         self.host = self.target.host
         self.sock: Any = None
-        self._exchange = Exchange("", b"")
+        self._exchange = Exchange("", "", b"")
         self._kept = False
         self._poll: Any = None
         self._read = 0
@@ -248,7 +249,7 @@ class Server:
         self.name = host_header(host)
         """Value of a request's Host header."""
         self._type = connection_type(host, context)
-        self._pool: list[httplib2.Http] = []
+        self._pool: Pool[httplib2.Http] = Pool()
 
     def exchange(self, exchange: Exchange, *, fresh: bool = False) -> Reply:
         """Send a request and wait for the answer; the caller limits the time.
@@ -257,23 +258,22 @@ class Server:
         :raises UpstreamError: when there is no answer that can be forwarded;
             :class:`~dfmeta.exceptions.UpstreamStaleError` never if *fresh*.
         """
-        client = self._pool.pop() if self._pool and not fresh else _client()
+        client = (None if fresh else self._pool.take(exchange.instance)) or _client()
         kept = False
         try:
             client.request(URL, exchange.method, body=exchange, connection_type=self._type)
             reply = exchange.reply
-            kept = reply.keep and len(self._pool) < POOL_SIZE
+            kept = reply.keep
         finally:
             if kept:
-                self._pool.append(client)
+                self._pool.put(exchange.instance, client)
             else:
                 client.close()
         return reply
 
     def close(self) -> None:
         """Close the persistent connections."""
-        while self._pool:
-            self._pool.pop().close()
+        self._pool.close()
 
 
 def _client() -> httplib2.Http:

@@ -15,11 +15,12 @@ from dfmeta.proxy.nova import backend as nova
 from dfmeta.proxy.nova.backend import NovaBackend
 from dfmeta.proxy.nova.request import NovaSettings
 from dfmeta.runtime import clock
-from tests.core.unit.support import AMPLE, INSTANCE, PROJECT
+from tests.core.unit.support import AMPLE, INSTANCE, OTHER_INSTANCE, PROJECT
 from tests.core.unit.upstream import Upstream
 
 SECRET = b"a secret"
 IDENTITY = Identity(INSTANCE, PROJECT, "port-1", "tap1", incarnation=1)
+OTHER = Identity(OTHER_INSTANCE, PROJECT, "port-2", "tap2", incarnation=2)
 SIGNATURE = hmac.new(SECRET, INSTANCE.encode(), hashlib.sha256).hexdigest()
 PASSWORD = GuestRequest("POST", "/openstack/latest/password", body=b"cipher", guest_ip="10.0.0.5")
 
@@ -71,9 +72,13 @@ def get(path: str = "/openstack/latest/meta_data.json", **fields: Any) -> GuestR
 
 
 def ask(
-    backend: NovaBackend, request: GuestRequest | None = None, seconds: float = AMPLE
+    backend: NovaBackend,
+    request: GuestRequest | None = None,
+    seconds: float = AMPLE,
+    *,
+    identity: Identity = IDENTITY,
 ) -> Answer:
-    return backend.answer(request or get(), IDENTITY, deadline=clock.now() + seconds)
+    return backend.answer(request or get(), identity, deadline=clock.now() + seconds)
 
 
 def nowhere() -> HttpHost:

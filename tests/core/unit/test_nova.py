@@ -24,8 +24,8 @@ from dfmeta.exceptions import (
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.proxy.nova import backend as nova
 from dfmeta.proxy.nova import remedies, replies
+from dfmeta.proxy.nova.pool import OF_INSTANCE
 from dfmeta.proxy.nova.remedies import explain
-from dfmeta.proxy.nova.upstream import POOL_SIZE
 from dfmeta.runtime import clock
 from tests.core.unit.nova_support import (
     PASSWORD,
@@ -142,7 +142,7 @@ def test_a_password_goes_as_it_is(upstream: Upstream, backend: Any) -> None:
 
 def test_many_at_once_have_a_connection_each(upstream: Upstream, backend: Any) -> None:
     asking = backend(upstream)
-    many = POOL_SIZE + 3
+    many = OF_INSTANCE + 3
     asking_at_once = [eventlet.spawn(ask, asking) for _ in range(many)]
     for thread in asking_at_once:
         assert thread.wait().status == 200

@@ -58,12 +58,13 @@ def test_interim_answers_are_passed_over() -> None:
     early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
     reply = read(early + OK + b"Content-Length: 1\r\n\r\nx")
     assert (reply.status, reply.headers, reply.body) == (200, (("content-length", "1"),), b"x")
+    assert not reply.keep
 
 
 def test_some_answers_have_no_body_despite_their_headers() -> None:
     for status, head in ((204, False), (304, False), (200, True), (404, True), (304, True)):
         reply = read(f"HTTP/1.1 {status} x\r\nContent-Length: 99\r\n\r\n".encode(), head=head)
-        assert (reply.status, reply.body, reply.keep) == (status, b"", True)
+        assert (reply.status, reply.body, reply.keep) == (status, b"", False)
         assert reply.headers == (("content-length", "99"),)
 
 
@@ -75,6 +76,8 @@ def test_connection_is_kept_only_where_the_next_answer_is_sure() -> None:
         (OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", True),
         (OK + b"\r\nx", False),
         (OK + b"Content-Length: 1\r\n\r\nxstray", False),
+        (OK + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\nx", False),
+        (b"HTTP/1.1 204 x\r\n\r\n", False),
         (b"HTTP/1.1 204 x\r\n\r\nstray", False),
         (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", False),
     ):

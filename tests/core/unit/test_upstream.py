@@ -17,14 +17,17 @@ from dfmeta.exceptions import (
 from dfmeta.model import HttpHost
 from dfmeta.proxy.nova import backend as nova
 from dfmeta.proxy.nova import upstream as connections
+from dfmeta.proxy.nova.pool import IDLE
 from dfmeta.runtime import clock
 from tests.core.unit.nova_support import (
+    IDENTITY,
+    OTHER,
     PASSWORD,
     Counted,
     answering,
     ask,
 )
-from tests.core.unit.support import until
+from tests.core.unit.support import INSTANCE, until
 from tests.core.unit.upstream import OK, Asked, Upstream, server_context
 from tests.harness.certificates import Authority
 
@@ -81,7 +84,7 @@ def pair(request: pytest.FixtureRequest) -> Pair:
 
 def heard(asking: nova.NovaBackend) -> None:
     """Wait until the kept connection has something to read, be it its end."""
-    (client,) = asking._servers[0]._pool
+    (client,) = asking._servers[0]._pool.of(INSTANCE)
     (connection,) = client.connections.values()
     until(lambda: connection._poll.poll(0), "what the server has sent")
 
@@ -106,6 +109,38 @@ def test_kept_connection_that_has_ended_or_has_news_is_not_used(pair: Pair, how:
     assert len(there.connections) == 2
     assert counted.grown() == {"stale": 1, "opened": 1}
     assert retries.grown() == {}
+
+
+def test_late_bytes_of_a_connection_reach_no_other_instance(pair: Pair) -> None:
+    start, build = pair
+    there = start()
+    asking = build(there)
+    ask(asking)
+
+    def script(_asked: Asked) -> bytes:
+        there.connections[0].sendall(answering("200 OK", b"a second answer for the first"))
+        return OK
+
+    there.script = script
+    assert ask(asking, identity=OTHER).body == b"{}"
+    there.script = lambda _asked: OK
+    heard(asking)
+    assert ask(asking).body == b"{}"
+
+
+def test_connection_is_used_again_by_its_own_instance_until_it_is_idle_for_long(
+    pair: Pair,
+) -> None:
+    start, build = pair
+    there = start()
+    asking = build(there)
+    for identity in (IDENTITY, OTHER) * 3:
+        ask(asking, identity=identity)
+    assert len(there.connections) == 2
+    eventlet.sleep(IDLE)
+    assert len(asking._servers[0]._pool) == 0
+    ask(asking)
+    assert len(there.connections) == 3
 
 
 def test_bytes_behind_an_answer_end_its_connection(upstream: Upstream, backend: Any) -> None:

@@ -442,3 +442,24 @@ def test_no_number_of_vms_takes_all_places(known: Known) -> None:
     hold(haproxy, ["127.0.0.99"], 4)
     assert haproxy.counts() == (48, 52), "a source without an entry has no share of the rest"
     assert haproxy.ask().startswith(OK)
+
+
+def test_late_bytes_of_nova_reach_no_other_guest(known: Known, upstream: Upstream) -> None:
+    haproxy = known()
+    haproxy.put(value(ofport=14, vm="e"), "127.0.0.14")
+    first: list[Any] = []
+
+    def script(_asked: Asked) -> bytes:
+        if not first:
+            first[:] = [one for one in upstream.connections if one.fileno() >= 0]
+            return ANSWER
+        for connection in first:
+            with suppress(OSError):
+                connection.sendall(ANSWER.replace(b"{}", b"[]"))
+        return ANSWER
+
+    upstream.script = script
+    guest = haproxy.connect()
+    assert haproxy.ask(guest=guest).endswith(b"{}")
+    other = haproxy.connect("127.0.0.14")
+    assert haproxy.ask(guest=other).endswith(b"{}")

@@ -88,7 +88,7 @@ def test_options_have_their_lines() -> None:
     limited = Plan(servers=(FOUR,), limits=limits)
     most = limits.connections_per_port + limits.waiting_per_port
     for plan, *lines in (
-        (PLANS["large"], " maxconn 65536", " nbthread 2", " timeout queue 1"),
+        (PLANS["large"], " maxconn 98304", " maxconn 65536", " nbthread 2", " timeout queue 1"),
         (PLANS["large"], "    server daemon unix@/proc/self/fd/8 send-proxy-v2"),
         (PLANS["several hosts"], "    server daemon unix@/proc/self/fd/8 backup send-proxy-v2"),
         (limited, "    timeout http-request 2000\n", "    timeout http-keep-alive 3000\n"),
@@ -155,7 +155,7 @@ def test_secrets_are_in_memory_and_not_among_the_words_of_the_command(
     assert b"frontend guests" in started.files["/memfd:dfmeta-configuration"]
     assert "/memfd:dfmeta-cert" not in started.files
     assert "authority" not in " ".join(started.command)
-    words = ["dfmeta-haproxy", str(2 * 4096 + 512), str(os.getpid()), "/haproxy", "-db", "-f"]
+    words = ["dfmeta-haproxy", str(3 * 4096 + 512), str(os.getpid()), "/haproxy", "-db", "-f"]
     assert started.command[3:-1] == words
     assert started.options["stdin"] == started.options["stdout"] == subprocess.DEVNULL
     started.process.close()

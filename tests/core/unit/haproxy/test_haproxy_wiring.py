@@ -121,14 +121,14 @@ def test_program_that_cannot_be_used_is_named_with_its_package(conf: Conf, says:
 
 
 def test_more_connections_than_files_are_named(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> None:
-    for most, maxconn in ((16896, 8192), (resource.RLIM_INFINITY, 8192)):
+    for most, maxconn in ((25088, 8192), (resource.RLIM_INFINITY, 8192)):
         monkeypatch.setattr(resource, "getrlimit", lambda _kind, most=most: (1024, most))
         haproxy.setup(conf(haproxy__maxconn=maxconn), Registry())
-    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (1024, 16895))
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (1024, 25087))
     with pytest.raises(ConfigError) as caught:
         haproxy.setup(conf(haproxy__maxconn=8192), Registry())
     assert caught.value.option == "[haproxy] maxconn"
-    assert "it needs 16896 open files, and dfmeta-agent may have 16895" in str(caught.value)
+    assert "it needs 25088 open files, and dfmeta-agent may have 25087" in str(caught.value)
 
 
 def test_plan_follows_the_options(conf: Conf) -> None:
