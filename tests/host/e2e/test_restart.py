@@ -61,11 +61,14 @@ def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
     assert agent.metric("dfmeta_packet_ins_total") == 0
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["flows stay", "flows deleted"])
 def test_an_instance_that_changed_while_no_daemon_ran_gets_its_own(
-    host: OpenvSwitch, agent: Agent, guest: Guest
+    host: OpenvSwitch, agent: Agent, guest: Guest, *, lost: bool
 ) -> None:
     agent.stop()
     before = listed(host)
+    if lost:
+        host.ofctl("del-flows", BRIDGE)
     guest.set_external_ids(vm_uuid=uuid_of("next"))
     agent.start()
     agent.put(uuid_of("next"), "next")

@@ -13,6 +13,7 @@ import pytest
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
 from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
 from tests.host.e2e import shared
 from tests.host.e2e.support import failures
@@ -59,6 +60,16 @@ def delete_tap(host: OpenvSwitch) -> None:
     host.vsctl("del-port", SIDE.bridge, SIDE.tap)
 
 
+def swap_numbers(host: OpenvSwitch, busy: Busy) -> None:
+    """Each port comes back with the other one's number; the guests have the same addresses."""
+    numbers = [guest.ofport for guest in busy.guests]
+    host.stop("ovs-vswitchd")
+    for guest, number in zip(busy.guests, reversed(numbers), strict=True):
+        host.vsctl("set", "Interface", guest.port, f"ofport_request={number}", wait=False)
+    host.start("ovs-vswitchd")
+    wait_for(lambda: [guest.ofport for guest in busy.guests] == numbers[::-1], "the numbers")
+
+
 FAULTS = [delete_flows, delete_as_ovn, restart_vswitchd, restart_ovsdb, delete_tap]
 
 
@@ -77,3 +88,20 @@ def test_no_request_fails_that_the_ended_process_had_not_taken(
     taken = len(busy.guests) * len(SERVICES) if end is Agent.kill else 0
     assert wrong.total() <= taken, wrong
     assert not any("refused" in kind or "ANOTHER" in kind or "timed" in kind for kind in wrong)
+
+
+@pytest.mark.parametrize("end", [Agent.stop, Agent.kill])
+def test_no_address_is_restored_at_another_guests_number(
+    host: OpenvSwitch, agent: Agent, busy: Busy, end: End
+) -> None:
+    def both() -> None:
+        end(agent)
+        swap_numbers(host, busy)
+        agent.start()
+
+    wrong = failures(busy.through(both, interval=0))
+    # A connection ends with its key; each guest has one to each service.
+    assert wrong.total() <= len(busy.guests) * len(SERVICES), wrong
+    assert not any("ANOTHER" in kind for kind in wrong), wrong
+    # The addresses of the guests before are not those of the guests now.
+    assert agent.log().rpartition(" starts")[2].count("Restored") == 0
