@@ -67,7 +67,8 @@ _MISSING = {
     "proxy": "the proxy does not listen, or tap-metadata is not in place",
     "flow-restore-wait": "ovs-vswitchd forwards nothing (see the line flow-restore-wait)",
     "path": "guests' SYNs do not reach the proxy (see the lines path and fail-mode)",
-    "store": "the database of the store does not answer",
+    "store": "the database of the store does not answer (see the lines store and disk)",
+    "disk": "no room for token.key, without which guests get no tokens (see the line disk)",
 }
 
 
