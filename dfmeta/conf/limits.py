@@ -74,8 +74,8 @@ OPTS: Final = [
         default=30,
         min=0.1,
         max=3600,
-        help="Seconds within which a guest has to read an answer. After that the connection is "
-        "reset.",
+        help="Seconds that a guest may read nothing of an answer, and that it has in addition to "
+        "a second for each 1024 bytes. After that the connection is reset.",
     ),
     cfg.IntOpt(
         "connections_per_port",

@@ -23,7 +23,8 @@ from dfmeta.proxy import access
 from dfmeta.proxy.environ import Incoming, guest_environ, request_of
 from dfmeta.proxy.exchange import Abandoned, Exchange, Turn
 from dfmeta.proxy.http1 import Body, Head, find_end, parse_head
-from dfmeta.proxy.sockets import abort, limit_hops, quiet, unread
+from dfmeta.proxy.progress import Progress
+from dfmeta.proxy.sockets import abort, limit_hops, quiet, unread, unsent
 from dfmeta.registry import Claim
 from dfmeta.runtime import clock
 
@@ -44,6 +45,9 @@ of another one: it was a token, and the request that needs it follows."""
 WHOLE = 65536
 """A body of at least this many bytes is sent separately from its head."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+LOOK = 2.0
+"""Seconds after which a guest that reads too slowly for the socket is looked at again."""
 
 Headers = list[tuple[str, str]]
 
@@ -335,13 +339,18 @@ class GuestConnection:
             self._send_on(memoryview(data)[sent:])
 
     def _send_on(self, rest: memoryview) -> None:
-        until = clock.now() + self._host.limits.send_timeout
+        whole = len(rest)
+        progress = Progress(now=clock.now(), patience=self._host.limits.send_timeout)
         while rest:
-            left = until - clock.now()
+            # The socket takes more only when the guest has read much: see what it has read.
+            taken = whole - len(rest) - unsent(self.sock)
+            left = progress.left(taken, now=clock.now())
+            if left <= 0:
+                self._note_unread()
+                abort(self.sock)
+                raise Abandoned("not_read")
             try:
-                if left <= 0:
-                    raise TimeoutError
-                trampoline(self.sock, write=True, timeout=left, timeout_exc=TimeoutError)
+                trampoline(self.sock, write=True, timeout=min(left, LOOK), timeout_exc=TimeoutError)
                 rest = rest[self.sock.send(rest) :]
             except BlockingIOError:
                 continue
@@ -350,9 +359,6 @@ class GuestConnection:
                 # here: the answer would stay in memory until the garbage collector runs, perhaps
                 # for minutes.
                 error.__traceback__ = None
-                self._note_unread()
-                abort(self.sock)
-                raise Abandoned("not_read") from None
 
     def _linger(self, most: int = LINGER_MAX) -> None:
         self.sock.shutdown(socket.SHUT_WR)

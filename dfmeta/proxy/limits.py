@@ -47,7 +47,8 @@ class Limits:
     """Seconds between an answer and the first byte of the next request; 0: one request for each
     connection."""
     send_timeout: float = 30.0
-    """Seconds until the guest must have read the whole answer."""
+    """Seconds without progress until an answer is given up, see
+    :class:`~dfmeta.proxy.progress.Progress`."""
     connections_per_port: int = 16
     """Connections of a port that are served at a time; cloud-init uses one."""
     waiting_per_port: int = 48

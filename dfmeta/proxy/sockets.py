@@ -233,9 +233,18 @@ def quiet(sock: Any) -> bool:
 
 def unread(sock: Any) -> bool:
     """Whether there are unread bytes (tcp(7), SIOCINQ)."""
+    return bool(_queued(sock, termios.FIONREAD))
+
+
+def unsent(sock: Any) -> int:
+    """Return the number of sent bytes that the peer's host has not acknowledged (SIOCOUTQ)."""
+    return _queued(sock, termios.TIOCOUTQ)
+
+
+def _queued(sock: Any, request: int) -> int:
     count = array.array("i", [0])
-    fcntl.ioctl(sock.fileno(), termios.FIONREAD, count)
-    return bool(count[0])
+    fcntl.ioctl(sock.fileno(), request, count)
+    return count[0]
 
 
 def close_now(sock: Any) -> None:
