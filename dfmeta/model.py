@@ -30,11 +30,12 @@ TAP_VLAN = PortVlan(tag=4095, vlan_mode="dot1q-tunnel", cvlans=(1,))
 """VLAN columns of tap-metadata. NORMAL floods no frame to a port in that VLAN, and an explicit
 output action ignores the VLAN. Neutron's dead ports are also in VLAN 4095, but without the inner
 VLAN, which keeps their frames out."""
-TAP_MTU = 1500
-"""``mtu_request`` of tap-metadata in bytes, Open vSwitch's own default. Without a request, Open
-vSwitch gives internal ports the smallest MTU of the bridge's other ports, so that one guest's small
-MTU would take IPv6, and below 88 bytes everything, from all guests. A smaller request would lower
-the MTU of other internal ports."""
+TAP_MTU = 65000
+"""``mtu_request`` of tap-metadata in bytes. Without one, Open vSwitch gives internal ports the
+smallest MTU of the bridge's other ports, so that one guest's small MTU would take IPv6, and below
+88 bytes everything, from all guests. A port with a request is one of these other ports: its MTU
+must not be the smallest, or the internal ports of other programs would get it. Linux allows 65,521
+for a tap."""
 TAP_MTU_MIN = 1280
 """Smallest ``mtu_request`` of an operator that stays: the smallest MTU of IPv6 (RFC 8200, 5)."""
 ATTACHMENT_KEY = "dfmeta-attachment"

@@ -16,7 +16,7 @@ from ovs.db.types import UuidType
 from ovs.jsonrpc import EOF, Message
 from ovs.reconnect import Reconnect
 
-from dfmeta.model import TAP_MAC, Endpoint, MetaNames, Port, PortId
+from dfmeta.model import TAP_MAC, TAP_MTU, Endpoint, MetaNames, Port, PortId
 from dfmeta.ports import bridge_reader, vif
 from dfmeta.ports.bridge_reader import Bridge, BridgeReader, TapPort, Update
 from dfmeta.ports.idl import Noticing
@@ -55,7 +55,7 @@ def tap_row(**columns: Any) -> Any:
         "ofport": [9],
         "external_ids": {"dfmeta": "tap"},
         "mac_in_use": [TAP_MAC],
-        "mtu_request": [1500],
+        "mtu_request": [TAP_MTU],
     }
     return interface("tap-metadata", **tap | columns)
 
@@ -393,7 +393,7 @@ class Host:
         self.near = patch("int-br-meta", "phy-br-meta", 5)
         self.far = patch("phy-br-meta", "int-br-meta", 6)
         macs = {"mac": [NAMES.mac], "mac_in_use": [NAMES.mac]}
-        self.tap = port("tap-meta", 7, type="internal", mtu_request=[1500], **macs)
+        self.tap = port("tap-meta", 7, type="internal", mtu_request=[TAP_MTU], **macs)
         self.guests = [
             port_row(interface(f"tap{n}", ofport=[100 + n]), name=f"tap{n}") for n in range(guests)
         ]

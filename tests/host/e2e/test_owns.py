@@ -28,9 +28,18 @@ STOP = "systemctl stop dfmeta-agent"
 OURS = "cookie=0x64666d65"
 COUNTERS = ("statistics", "status", "_uuid", "rstp_", "cur_cfg", "next_cfg", "link_resets")
 """Columns that Open vSwitch changes by itself."""
-OF_A_DEVICE = ("name", "interfaces", "ofport", "ifindex", "mac_in_use", "admin_state", "link_")
+OF_A_DEVICE = (
+    "name",
+    "interfaces",
+    "ofport",
+    "ifindex",
+    "mac_in_use",
+    "mtu",
+    "admin_state",
+    "link_",
+)
 """Columns in which each port differs from each other one."""
-DEFAULTS = {"[]", "{}", "0", "false", "1500", '"full"'}
+DEFAULTS = {"[]", "{}", "0", "false", '"full"'}
 COUNTS = re.compile(
     r"has (\d+) flows, each guest's port adds (\d+), and each address [^.]* adds (\d+)\."
 )
