@@ -2,7 +2,8 @@
 
 Each port has a *first* number for each version of IP. It is reserved for the port's row, from the
 first time that the port has an endpoint until the row is gone, and is kept in OVSDB. Further
-addresses of a port get further numbers, as long as enough are left for new ports.
+addresses of a port, and all addresses of tagged subports, get further numbers, as long as enough
+are left for new ports. A VM can have thousands of subports: those of one parent have a share.
 
 A number that a guest has used rests before another guest gets it (:mod:`dfmeta.rest`), be it on
 another port or the next one of the same port: its addresses get further numbers while the port's
@@ -17,6 +18,7 @@ busy for another port is not used.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
@@ -31,7 +33,10 @@ from dfmeta.slots import Guest
 
 RESERVE: Final = 8
 """One of so many numbers of a range, but at least one number, is left for the first addresses of
-ports: further addresses do not get it."""
+ports: further addresses and subports do not get it."""
+SHARE: Final = 4
+"""One of so many numbers of a range, but at least one number, is the most that all tagged subports
+of one parent may have, with those that rest."""
 SEARCH_PAUSE: Final = 1.0
 """Minimum seconds between two searches for addresses that give way to a port without a number."""
 
@@ -81,6 +86,10 @@ class HostWide(Allotment):
         self._search_at = 0.0
         self._tagged: dict[PortId, Guest] = {}
         """The guests of tagged subports, which have no first numbers."""
+        self._parents: dict[int, int] = {}
+        """Busy number of a tagged subport → OpenFlow number of its parent."""
+        self._counts: Counter[tuple[int, int]] = Counter()
+        """Version of IP and OpenFlow number of a parent → busy numbers of its tagged subports."""
 
     # Ports
 
@@ -143,8 +152,8 @@ class HostWide(Allotment):
     def pick(self, guest: Guest, version: int) -> int | None:
         """See :class:`~dfmeta.allotment.Allotment`: the port's first number, or a further one.
 
-        A guest without any address of that version may get one of the numbers that are left for new
-        ports: the first number of its port rests.
+        The guest of an untagged port without any address of that version may get one of the numbers
+        that are left for new ports: the first number of its port rests.
         """
         numbers = self._keys.slots(version)
         mine = sum(number in numbers for number in guest.slots)
@@ -157,13 +166,22 @@ class HostWide(Allotment):
             free = number in numbers and number not in guest.slots and number not in barred
             if free and self._rests.allows(number, guest.endpoint):
                 return number
+        if guest.port.vid and not self._has_room(guest, version, barred):
+            return None
         return self._free(version, barred, left=self._reserve_of(version) if mine else 0)
+
+    def _has_room(self, guest: Guest, version: int, barred: frozenset[int]) -> bool:
+        """Return whether a tagged subport may get one more number."""
+        most = max(1, len(self._keys.slots(version)) // SHARE)
+        left = self._left(version, barred) > self._reserve_of(version)
+        return left and self._counts[version, guest.endpoint.ofport] < most
 
     def take(self, guest: Guest, number: int) -> None:
         """See :class:`~dfmeta.allotment.Allotment`."""
         self._users[number] = guest
         self._rests.take(number)
         self._busy[self._version(number)].add(number)
+        self._count(number, guest.endpoint)
         self._keys.own(guest.endpoint, number)
 
     def drop(self, guest: Guest, number: int) -> None:
@@ -217,6 +235,7 @@ class HostWide(Allotment):
         for number in filter(self._is_guests, numbers):
             self._rests.keep(number, endpoint)
             self._busy[self._version(number)].add(number)
+            self._count(number, endpoint)
 
     def resting(self) -> list[int]:
         """See :class:`~dfmeta.allotment.Allotment`."""
@@ -236,8 +255,8 @@ class HostWide(Allotment):
     def settle(self, guests: Iterable[Guest], now: float) -> list[tuple[Guest, int]]:
         """See :class:`~dfmeta.allotment.Allotment`.
 
-        Where no number is free, idle further addresses give way, as many as ports wait. Their
-        numbers rest first, so that the ports get them later.
+        Where no number is free, idle further addresses and those of tagged subports give way, as
+        many as ports wait. Their numbers rest first, so that the ports get them later.
         """
         self._wake()
         for version, waiting in self._waiting.items():
@@ -267,12 +286,12 @@ class HostWide(Allotment):
         """Return the tagged subports without an address whose first one would get no number."""
         found: dict[PortId, Port] = {}
         for version in self._versions if self._tagged else ():
-            if self._left(version, self._barred(version)) > 0:
-                continue
-            numbers = self._keys.slots(version)
+            barred, numbers = self._barred(version), self._keys.slots(version)
             for port_id, guest in self._tagged.items():
                 own = (*guest.slots, *self._rests.kept_at(guest.endpoint))
-                if not any(number in numbers for number in own):
+                if any(number in numbers for number in own):
+                    continue
+                if not self._has_room(guest, version, barred):
                     found[port_id] = guest.port
         return list(found.values())
 
@@ -324,7 +343,7 @@ class HostWide(Allotment):
         self, version: int, guests: Collection[Guest], now: float
     ) -> list[tuple[Guest, int]]:
         """Return the idle further addresses whose numbers waiting ports are to get, the longest
-        idle first. Each guest keeps an address."""
+        idle first. Each guest of an untagged port keeps an address."""
         numbers = self._keys.slots(version)
         resting = self._rests.resting()
         coming = sum(one in numbers and one not in self._reserved for one in resting)
@@ -339,7 +358,8 @@ class HostWide(Allotment):
                 for number, slot in mine.items()
                 if number not in self._reserved and slot.idle(now)
             ]
-            found += sorted(spare, key=lambda one: one[:2])[: len(mine) - 1]
+            most = len(mine) if guest.port.vid else len(mine) - 1
+            found += sorted(spare, key=lambda one: one[:2])[:most]
         found.sort(key=lambda one: one[:2])
         return [(guest, number) for _last_used, number, guest in found[:wanted]]
 
@@ -390,6 +410,16 @@ class HostWide(Allotment):
         reasons = (self._reserved, self._users, self._rests)
         if not any(number in reason for reason in reasons):
             self._busy[self._version(number)].discard(number)
+            self._count(number, None)
+
+    def _count(self, number: int, endpoint: Endpoint | None) -> None:
+        """Count a busy number for the parent of the tagged subport at *endpoint*, if it is one."""
+        version, before = self._version(number), self._parents.pop(number, None)
+        if before is not None:
+            self._counts[version, before] -= 1
+        if endpoint is not None and endpoint.vid:
+            self._parents[number] = endpoint.ofport
+            self._counts[version, endpoint.ofport] += 1
 
 
 def allotment_of(

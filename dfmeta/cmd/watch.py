@@ -243,6 +243,11 @@ class FullRange:
         if has_key or port.id not in self._without:
             return ""
         network = self._registry.keys.network(4)
+        if port.vid:
+            return (
+                f"no Meta IP of {network} is left for it ([METADATA] provider_cidr): the subports "
+                "of one VM get a quarter at most, and an eighth is kept for ports"
+            )
         return f"all Meta IPs of {network} are taken ([METADATA] provider_cidr)"
 
 

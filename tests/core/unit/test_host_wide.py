@@ -10,7 +10,7 @@ import pytest
 from dfmeta.allotment import PerPort
 from dfmeta.flows.key import IN_PORT, PREFIX6
 from dfmeta.flows.meta_key import MetaKeys
-from dfmeta.host_wide import RESERVE, SEARCH_PAUSE, HostWide, allotment_of
+from dfmeta.host_wide import RESERVE, SEARCH_PAUSE, SHARE, HostWide, allotment_of
 from dfmeta.model import Endpoint, MetaIds, Port, PortId
 from dfmeta.registry import REST, Claim, Phase, Registry
 from dfmeta.slots import Guest, Learned
@@ -56,6 +56,22 @@ class Host:
         found = self.learn(ofport, last)
         assert found is not None
         return found.slot
+
+    def subport(self, parent: int, vid: int) -> Port:
+        new = replace(port(parent, name=f"tap{parent}", instance=f"i{parent}-{vid}"), vid=vid)
+        self.registry.set_port(new)
+        return new
+
+    def learn_tagged(self, parent: int, vid: int) -> bool:
+        """Return whether an address of a subport, which is idle a moment later, gets a number."""
+        self.now += 1
+        endpoint = Endpoint(parent, vid)
+        found = self.registry.learn(endpoint, address(), self.now)
+        if found is None:
+            return False
+        for change in (1, -1):
+            self.registry.count_connections(endpoint, found.slot, found.epoch, change, self.now)
+        return True
 
     def count(self, ofport: int, found: Learned, change: int) -> None:
         endpoint = Endpoint(ofport)
@@ -149,19 +165,55 @@ def test_a_key_that_the_host_itself_has_is_never_given(host: Host) -> None:
 
 def test_a_vlan_behind_a_port_for_which_no_number_is_left_is_named() -> None:
     host = Host(IPv4Network("240.0.0.0/29"), versions=(4,))
-    used, idle = (replace(port(1, name="tap1", instance=f"i{vid}"), vid=vid) for vid in (7, 8))
-    for one in (used, idle):
-        host.registry.set_port(one)
-    assert host.registry.learn(Endpoint(1, 7), address(), host.now) is not None
-    last = [host.plug(ofport) for ofport in range(2, 6)][-1]
-    assert host.registry.without() == [idle]
-    assert host.registry.learn(Endpoint(1, 8), address(), host.now) is None
+    used, idle = host.subport(1, 7), host.subport(2, 8)
+    assert host.learn_tagged(1, 7)
+    last = [host.plug(ofport) for ofport in range(3, 6)][-1]
+    assert host.registry.without() == [idle], "one number is left for ports"
+    assert not host.learn_tagged(2, 8)
     host.registry.remove_port(last.id)
     assert host.registry.without() == []
-    assert host.registry.learn(Endpoint(1, 8), address(), host.now) is not None
-    host.plug(9)
-    host.registry.remove_port(idle.id)
-    assert host.registry.without() == [port(9, name="tap9", instance="i9")], "its number rests"
+    assert host.learn_tagged(2, 8)
+    host.registry.remove_port(used.id)
+    assert host.registry.without() == []
+
+
+def test_subports_of_one_parent_have_a_quarter_and_leave_the_numbers_of_ports() -> None:
+    host = Host(IPv4Network("240.0.0.0/26"), versions=(4,))
+    numbers = len(host.keys.slots(4))
+    subports = [host.subport(1, vid) for vid in range(1, 101)]
+    served = [vid for vid in range(1, 101) if host.learn_tagged(1, vid)]
+    assert len(served) == numbers // SHARE
+    assert host.registry.without() == subports[len(served) :]
+    for parent in range(2, 9):
+        for vid in range(1, 20):
+            host.subport(parent, vid)
+            host.learn_tagged(parent, vid)
+    assert host.registry.count_addresses(4) == numbers - numbers // RESERVE
+    ports = [host.plug(ofport) for ofport in range(100, 100 + numbers // RESERVE)]
+    assert {port.id for port in ports}.isdisjoint(port.id for port in host.registry.without())
+
+
+def test_a_number_of_a_subport_counts_for_its_parent_while_it_rests() -> None:
+    host = Host(IPv4Network("240.0.0.0/29"), versions=(4,))
+    gone = host.subport(1, 7)
+    host.subport(1, 8)
+    assert host.learn_tagged(1, 7)
+    host.registry.remove_port(gone.id)
+    assert not host.learn_tagged(1, 8)
+    host.rested()
+    assert host.learn_tagged(1, 8)
+
+
+def test_an_idle_subport_gives_way_to_a_port() -> None:
+    host = Host(IPv4Network("240.0.0.0/29"), versions=(4,))
+    host.subport(1, 7)
+    assert host.learn_tagged(1, 7)
+    *_others, last = [host.plug(ofport) for ofport in range(2, 7)]
+    assert last in host.registry.without()
+    assert host.registry.slots(Endpoint(1, 7)) == {}
+    host.rested()
+    assert last not in host.registry.without()
+    assert not host.learn_tagged(1, 7)
 
 
 # Further numbers

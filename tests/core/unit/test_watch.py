@@ -126,6 +126,12 @@ def test_a_port_for_which_no_meta_ip_is_left_is_named_once_addresses_are_adopted
     *served, late = [full.cause(one) for one in ports]
     assert served == [""] * (len(ports) - 1)
     assert late == "all Meta IPs of 240.0.0.0/29 are taken ([METADATA] provider_cidr)"
+    subport = replace(PORT, vid=7)
+    registry.set_port(subport)
+    now += watch.INTERVAL
+    text = full.cause(subport)
+    assert text.startswith("no Meta IP of 240.0.0.0/29 is left for it ([METADATA] provider_cidr)")
+    registry.remove_port(subport.id)
     registry.remove_port(ports[0].id)
     now += watch.INTERVAL
     assert full.cause(ports[-1]) == ""
