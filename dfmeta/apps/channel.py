@@ -30,6 +30,8 @@ LOG = logging.getLogger(__name__)
 CONFIRM_TIMEOUT = 10.0
 """Seconds for the confirmation of a batch; Open vSwitch drops an idle bundle after as many."""
 MAX_XID = 0xFFFFFFFF
+_NO_BYTES = bytes(4)
+"""FIONREAD's count of 0, an int of C."""
 
 
 class Pending:
@@ -105,10 +107,10 @@ class Channel:
         if self._datapath is None:
             return False
         try:
-            answer = fcntl.ioctl(self._datapath.socket.fileno(), termios.FIONREAD, bytes(4))
+            count = fcntl.ioctl(self._datapath.socket.fileno(), termios.FIONREAD, _NO_BYTES)
         except (OSError, ValueError):
             return False  # the connection has just been closed
-        return any(answer)
+        return count != _NO_BYTES
 
     def uses(self, datapath: Any) -> bool:
         """Whether *datapath* is the connection that is up."""

@@ -61,6 +61,8 @@ class _BridgeSocket:
 
     def __init__(self) -> None:
         self._sock = green_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # Each request of a guest calls it twice: 0.7 us less for a call than by __getattr__.
+        self.fileno: Callable[[], int] = self._sock.fileno
 
     def setsockopt(self, level: int, *args: Any) -> None:
         """Set an option of the socket; TCP options are ignored."""

@@ -223,10 +223,7 @@ class Application:
 
     def _ask(self, exchange: Exchange, spent: Spent) -> Answer:
         claim, request, deadline = exchange.claim, exchange.request, exchange.deadline
-        self._await_certainty(claim, deadline, spent)
-        begun = clock.now()
         identity = self._registry.current(claim)
-        spent.waited += clock.now() - begun
         if identity is not None and _is_unnamed(claim):
             return _text(404)
         if identity is not None and self._lacks_project(identity):
