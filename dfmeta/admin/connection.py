@@ -130,9 +130,9 @@ class AdminConnection(GuestConnection):
 
     # Waits
 
-    def _receive(self, until: float) -> None:
+    def _receive(self, until: float, *, has_turn: bool = False) -> None:
         with self.waiting(reads=True):
-            super()._receive(until)
+            super()._receive(until, has_turn=has_turn)
 
     def _send_on(self, rest: memoryview) -> None:
         with self.waiting(reads=False):
