@@ -162,12 +162,7 @@ class InPortKeys(Keys):
 
     def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address | IPv6Address:
         """See :meth:`Keys.key_of`; keys that cannot be source addresses are refused as well."""
-        if slot not in SLOTS and slot not in SLOTS6:
-            raise _refuse(endpoint, slot, "the slot is not one of those that Linux accepts")
-        if not 1 <= endpoint.ofport <= OFPORT_MAX:
-            raise _refuse(endpoint, slot, "the ofport is not that of an ordinary port")
-        if not 0 <= endpoint.vid <= VID_MAX:
-            raise _refuse(endpoint, slot, "the VID is not one that 802.1Q gives to a VLAN")
+        _check(endpoint, slot)
         if slot > SLOT6:
             return self._key6(slot - SLOT6, endpoint.vid, endpoint.ofport)
         number = BASE | slot << SLOT_SHIFT | endpoint.vid << VID_SHIFT | endpoint.ofport
@@ -180,14 +175,13 @@ class InPortKeys(Keys):
             vid = number >> _VID6_SHIFT & _VID6_MASK
             endpoint = Endpoint(ofport=number & _OFPORT6_MASK, vid=vid)
             slot = SLOT6 + (number >> _SLOT6_SHIFT & _SLOT6_MASK)
-            wrong = f"{address} is not in {self.prefix6}"
         else:
             endpoint = Endpoint(ofport=number & OFPORT_MASK, vid=number >> VID_SHIFT & VID_MASK)
             slot = number >> SLOT_SHIFT & _SLOT_MASK
-            wrong = f"{address} is not an IPv4 address from 128.0.0.0 on"
         if not self.covers(address):
-            raise _refuse(endpoint, slot, wrong)
-        self.key_of(endpoint, slot)
+            where = self.prefix6 if address.version == 6 else "the addresses from 128.0.0.0 on"
+            raise _refuse(endpoint, slot, f"{address} is not in {where}")
+        _check(endpoint, slot)
         return endpoint, slot
 
     def number_of(self, address: IPv4Address | IPv6Address) -> int | None:
@@ -230,6 +224,15 @@ def slot_in_key(slot: int) -> int:
 
 IN_PORT: Final[Keys] = InPortKeys()
 """The key scheme with the default prefix for IPv6."""
+
+
+def _check(endpoint: Endpoint, slot: int) -> None:
+    if slot not in SLOTS and slot not in SLOTS6:
+        raise _refuse(endpoint, slot, "the slot is not one of those that Linux accepts")
+    if not 1 <= endpoint.ofport <= OFPORT_MAX:
+        raise _refuse(endpoint, slot, "the ofport is not that of an ordinary port")
+    if not 0 <= endpoint.vid <= VID_MAX:
+        raise _refuse(endpoint, slot, "the VID is not one that 802.1Q gives to a VLAN")
 
 
 def _refuse(endpoint: Endpoint, slot: int, cause: str) -> KeyRangeError:
