@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dfmeta.exceptions import BadRequestError
 
@@ -55,9 +55,11 @@ class HeadLimits:
 LIMITS: Final = HeadLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """A request line and its headers. Trust: every value comes from the guest."""
+class Head(NamedTuple):
+    """A request line and its headers. Trust: every value comes from the guest.
+
+    A tuple, because each request makes one: a frozen dataclass takes three times as long.
+    """
 
     method: str
     """A token, in the guest's case (RFC 9110, 9.1); never CONNECT."""
@@ -96,6 +98,9 @@ def find_end(buffer: bytes | bytearray, limits: HeadLimits, start: int = 0) -> i
     """
     end = buffer.find(_BLANK, max(start - 3, 0))
     whole = end >= 0
+    if whole and not start:
+        # Nearly every head arrives whole, and parse_head checks all of it: 4 us less.
+        return end + len(_BLANK)
     stop = end + len(_BLANK) if whole else len(buffer)
     if start == 0 and stop and buffer[0] <= 0x20:
         raise _malformed("the request does not begin with a method")
