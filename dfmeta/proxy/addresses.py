@@ -149,7 +149,7 @@ class AddressApplication:
         turn = Turn(self._place(Peer(address)))
         request = replace(request, guest_ip=str(address))
         try:
-            return self._ask(replace(exchange, request=request, turn=turn), address)
+            return self._ask(exchange._replace(request=request, turn=turn), address)
         finally:
             # The proxy receives the answer, not the guest: the turn need not last until it is sent.
             turn.end()
@@ -157,7 +157,7 @@ class AddressApplication:
     def _ask(self, exchange: Exchange, address: Address) -> Answer:
         path, turn = exchange.request.path, partial(exchange.turn, exchange.deadline)
         claim = self._addresses.asking(address, path, turn)
-        return self._application.answer(replace(exchange, claim=claim, turn=_has_come))
+        return self._application.answer(exchange._replace(claim=claim, turn=_has_come))
 
     def _place(self, peer: Peer) -> Semaphore:
         found = self._places.get(peer)

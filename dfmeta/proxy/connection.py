@@ -227,12 +227,9 @@ class GuestConnection:
         return body.content
 
     def _receive(self, until: float, *, has_turn: bool = False) -> None:
-        data = None
-        with suppress(BlockingIOError):
-            # Data that arrived since the last turn.
-            data = self.sock.recv(PIECE)
-            if not has_turn:
-                self._host.turn(self)
+        data = self._arrived()
+        if data is not None and not has_turn:
+            self._host.turn(self)
         while data is None:
             left = until - clock.now()
             if left <= 0:
@@ -240,11 +237,17 @@ class GuestConnection:
             trampoline(self.sock, read=True, timeout=left, timeout_exc=TimeoutError)
             # Before the read: it costs time in the kernel as well.
             self._host.turn(self)
-            with suppress(BlockingIOError):
-                data = self.sock.recv(PIECE)
+            data = self._arrived()
         if not data:
             raise EndedError
         self._buffer += data
+
+    def _arrived(self) -> bytes | None:
+        """Return bytes that have arrived; empty at the end of the input, None if there are none."""
+        try:
+            return self.sock.recv(PIECE)  # type: ignore[no-any-return]  # eventlet has no types
+        except BlockingIOError:
+            return None
 
     def _limit_hops(self, hops: int) -> None:
         limit_hops(self.sock, hops)
@@ -335,10 +338,11 @@ class GuestConnection:
     # Bytes
 
     def _send(self, data: bytes) -> None:
-        sent = 0
-        with suppress(BlockingIOError):
+        try:
             # The send buffer nearly always has room for all of it.
             sent = self.sock.send(data)
+        except BlockingIOError:
+            sent = 0
         if sent < len(data):
             self._send_on(memoryview(data)[sent:])
 

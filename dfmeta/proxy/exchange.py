@@ -7,7 +7,8 @@ guest.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from eventlet.semaphore import Semaphore
 
@@ -31,8 +32,7 @@ class Abandoned(BaseException):
         super().__init__(reason)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(NamedTuple):
     """One request and the conditions of its answer."""
 
     claim: Claim
@@ -63,7 +63,7 @@ class Exchange:
             return self
         begun = clock.now()
         request = replace(self.request, body=self.read(most))
-        return replace(self, request=request, deadline=self.deadline + clock.now() - begun)
+        return self._replace(request=request, deadline=self.deadline + clock.now() - begun)
 
 
 Handler = Callable[[Exchange], Answer]

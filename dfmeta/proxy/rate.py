@@ -63,6 +63,9 @@ class Verdict:
     6585, 4 and RFC 9110, 10.2.3)."""
 
 
+_ACCEPTED: Final = Verdict()
+
+
 @dataclass(slots=True)
 class _Counted:
     """Used tokens of a port's two buckets, and the time at which they were counted.
@@ -109,7 +112,7 @@ class RateLimiter:
         """
         settings = self.settings
         if not settings.enabled or ip_version not in settings.ip_versions:
-            return Verdict()
+            return _ACCEPTED
         now = self._clock()
         self._forget_rested(now)
         counted = self._ports.setdefault(caller, _Counted(0.0, 0.0, now))

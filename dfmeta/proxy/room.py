@@ -6,7 +6,7 @@ import enum
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from dfmeta.metrics import Limit
 from dfmeta.model import Caller
@@ -35,6 +35,9 @@ class Entry(Generic[C]):
     """Kept connections to close in favour of the new one; :meth:`Room.leave` is called for them."""
     gone: C | None = None
     """A waiting connection that has lost its place; the room has forgotten it already."""
+
+
+_SERVED: Final[Entry[Any]] = Entry(Decision.SERVED)
 
 
 @dataclass(slots=True)
@@ -111,6 +114,8 @@ class Room(Generic[C]):
         if len(port.served) < self.limits.connections_per_port:
             port.served.add(one)
             self._add(port, 1)
+            if not full and not close:
+                return _SERVED
             return Entry(Decision.SERVED, "connections" if full else "", tuple(close), gone)
         own = [known for known in close if known in port.served] or self._take_idle(port.idle)
         close += [known for known in own if known not in close]
