@@ -5,6 +5,7 @@ Of a guest's request, only the method and the path are logged; no query, header 
 
 from __future__ import annotations
 
+import functools
 import http.client
 import logging
 from collections.abc import Mapping
@@ -37,6 +38,9 @@ _LIMITS: Final[Mapping[metrics.Refused, metrics.Limit]] = {
     "chunks": "body_max",
 }
 """Reason of a refusal → option that sets the limit."""
+# The labels have few values; prometheus_client takes 1 us to find a series again.
+_requests = functools.cache(metrics.REQUESTS.labels)
+_backend_seconds = functools.cache(metrics.BACKEND_SECONDS.labels)
 
 
 @dataclass(slots=True)
@@ -167,9 +171,9 @@ def _reason(status: int, spent: Spent) -> str:
 
 
 def _count(status: int, backend: metrics.Answerer) -> None:
-    metrics.REQUESTS.labels(CLASSES.get(status // 100, "5xx"), backend).inc()
+    _requests(CLASSES.get(status // 100, "5xx"), backend).inc()
 
 
 def _count_asked(spent: Spent) -> None:
     if spent.backend != OURSELVES:
-        metrics.BACKEND_SECONDS.labels(spent.backend).observe(spent.asked)
+        _backend_seconds(spent.backend).observe(spent.asked)
