@@ -8,9 +8,18 @@ import httplib2
 from oslo_config import cfg
 
 from dfmeta.exceptions import NotRunningError
+from dfmeta.host.process import read_process
 from dfmeta.store import strictjson
+from dfmeta.wiring.lock import lock_name
 
 TIMEOUT = 10.0
+
+
+class HangsError(NotRunningError):
+    """A command needs the daemon, whose process is there and does not answer in time."""
+
+    name = "hangs"
+    sentence = "dfmeta-agent, process {pid}, hangs: {cause}. {remedy}"
 
 
 def ask_agent(conf: cfg.ConfigOpts, path: str) -> Any:
@@ -30,6 +39,7 @@ def request_agent(
     """Return the status and the JSON document of an answer; None for one without a body.
 
     :param timeout: seconds.
+    :raises HangsError: when the daemon's process is there and does not answer in time.
     :raises NotRunningError: when there is no answer, or it is not JSON.
     """
     address = conf.df_metadata.admin_listen
@@ -37,6 +47,9 @@ def request_agent(
     try:
         response, body = client.request(f"http://{address}{path}", method)
     except (OSError, httplib2.HttpLib2Error) as error:
+        pid = daemon_pid(conf) if isinstance(error, TimeoutError) else 0
+        if pid:
+            raise hangs(address, pid, timeout) from error
         raise NotRunningError(
             address=address,
             cause=getattr(error, "strerror", None) or error,
@@ -48,6 +61,25 @@ def request_agent(
         return response.status, None if response.status == 204 else strictjson.loads(body)
     except ValueError as error:
         raise _another(address, f"the answer for {path} is not JSON") from error
+
+
+def daemon_pid(conf: cfg.ConfigOpts) -> int:
+    """Return the process of the daemon that *conf* is for; 0: there is none, or it is not visible.
+
+    It does not have to answer.
+    """
+    group = conf.df_metadata
+    process = read_process(lock_name(group.ovsdb_connection, group.integration_bridge))
+    return process.pid if process is not None else 0
+
+
+def hangs(address: str, pid: int, seconds: float) -> HangsError:
+    """Return the error for a daemon that does not answer within *seconds*."""
+    return HangsError(
+        pid=pid,
+        cause=f"it does not answer at {address} within {seconds:g} s",
+        remedy="Restart it: systemctl restart dfmeta-agent",
+    )
 
 
 def _another(address: str, cause: str) -> NotRunningError:

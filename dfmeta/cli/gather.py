@@ -18,7 +18,7 @@ from typing import Any
 from oslo_config import cfg
 from packaging.requirements import Requirement
 
-from dfmeta.cli.client import ask_agent, request_agent
+from dfmeta.cli.client import ask_agent, daemon_pid, request_agent
 from dfmeta.conf.accounts import WORKER_ACCOUNT, account_of
 from dfmeta.exceptions import KeyRangeError, NotRunningError, UsageError
 from dfmeta.flows.key import Keys
@@ -290,6 +290,8 @@ def daemon_facts(conf: cfg.ConfigOpts) -> DaemonFacts:
         up = document["status"] == "UP"
     except (OSError, http.client.HTTPException) as error:
         cause = getattr(error, "strerror", None) or str(error) or "no answer in time"
+        if isinstance(error, TimeoutError) and (pid := daemon_pid(conf)):
+            return DaemonFacts(running=False, cause=cause, hangs=pid, seconds=TIMEOUT)
         return DaemonFacts(running=False, cause=cause, other=_other_program(conf))
     except (ValueError, KeyError, AttributeError, TypeError):
         cause, other = "its answer is not dfmeta-agent's", _other_program(conf)

@@ -16,6 +16,7 @@ from oslo_config import cfg
 
 from dfmeta.apps.switch_facts import read_bits, read_flows
 from dfmeta.cli import doctor_host, gather, trace_patch
+from dfmeta.cli.client import HangsError
 from dfmeta.cli.common import config_options, ending, load_config
 from dfmeta.cli.in_force import say, take_over
 from dfmeta.exceptions import DfmetaError, NotRunningError, SwitchError
@@ -47,6 +48,9 @@ UNPROBED: Final = (
 )
 
 
+AWAY: Final = "dfmeta-agent does not run, or not with this configuration"
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """The facts that the traces of all ports share."""
@@ -66,6 +70,8 @@ class Scene:
     """Result of the daemon's own probe of the host; None: the daemon does not run."""
     meta_bits: Mapping[int, PortBits] = field(default_factory=dict)
     """The same as ``bits`` for the second bridge; empty: there is none."""
+    away: str = AWAY
+    """Why the daemon is of no help while it is not ``running``."""
 
     @property
     def tap_bits(self) -> Mapping[int, PortBits]:
@@ -137,6 +143,7 @@ def look(conf: cfg.ConfigOpts) -> Scene:
     """
     wanted = gather.settings(conf)
     snapshot, bits, unseen = read_snapshot(wanted.ovsdb), dict[int, PortBits](), ""
+    away = AWAY
     meta_bits: dict[int, PortBits] = {}
     try:
         bits = read_bits(Path(wanted.socket), wanted.layout)
@@ -147,8 +154,10 @@ def look(conf: cfg.ConfigOpts) -> Scene:
     try:
         ports, running = gather.daemon_ports(conf, wanted.keys), True
         ip6 = gather.served_ip6(conf)
-    except NotRunningError:
+    except NotRunningError as error:
         (ports, ip6), running = _without_daemon(wanted, snapshot), False
+        if isinstance(error, HangsError):
+            away = str(error)
     ports = gather.with_cuts(ports, bits, wanted.bridge)
     path = gather.path_facts(conf) if running else None
     return Scene(
@@ -161,6 +170,7 @@ def look(conf: cfg.ConfigOpts) -> Scene:
         unseen=unseen,
         path=path,
         meta_bits=meta_bits,
+        away=away,
     )
 
 
@@ -327,7 +337,7 @@ def _both_ways(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[st
     if not scene.running:
         if patch is not None:
             yield from _unanswered(patch)
-        yield Stop("stops at the proxy: dfmeta-agent does not run, or not with this configuration")
+        yield Stop(f"stops at the proxy: {scene.away}")
     if port.state is PortState.NO_PROJECT:
         yield Stop(
             f"stops at the proxy (no project): {port.fault}. `ovs-vsctl set Interface {port.name} "
@@ -391,7 +401,7 @@ def _host(scene: Scene, family: Family) -> Iterator[str | Stop]:
 def _probe(scene: Scene, family: Family) -> Iterator[str | Stop]:
     """Report the daemon's own probe, which shows the actual behaviour of the host."""
     if scene.path is None:
-        yield "  probe  not sent: dfmeta-agent does not run"
+        yield f"  probe  not sent: {scene.away}"
         return
     facts = scene.path.over(family.version)
     probe = checks_path.path(facts, scene.wanted.over(family))
@@ -411,9 +421,7 @@ def _controller(scene: Scene, port: KnownPort, way: Way) -> Iterator[str | Stop]
     why = f"{ip} has no flow" if way.known else "no address is known yet"
     yield f"         the first SYN goes to the controller: {why}"
     if not scene.running:
-        yield Stop(
-            "stops at the controller: dfmeta-agent does not run, or not with this configuration"
-        )
+        yield Stop(f"stops at the controller: {scene.away}")
     elif port.state is PortState.NO_META_IP:
         yield Stop(f"stops at the controller: {port.fault}: see `dfmeta doctor` (line meta-range)")
     elif way.known:

@@ -78,7 +78,10 @@ class Proxy:
         """The engine that answers guests; None before :meth:`serve`."""
         self._haproxy: Haproxy | None = None
         self._setup: Setup | None = None
-        """The part of the configuration in force that haproxy's depends on."""
+        """The part of the configuration in force that haproxy's depends on; None: another engine.
+        Made now, so that a wrong program ends the start before the host is changed."""
+        if conf.df_metadata.engine == HAPROXY:
+            self._setup = haproxy.setup(conf, registry)
         self.listeners: Listeners | None = None
         """The listening sockets; None before :meth:`serve`."""
 
@@ -129,7 +132,7 @@ class Proxy:
         )
 
     def _make_haproxy(self, sockets: list[Any], terms: Terms) -> Haproxy:
-        setup = self._setup = haproxy.setup(self._conf, self._registry)
+        setup = self._setup or haproxy.setup(self._conf, self._registry)
         # A disk may be full; the other place is in memory.
         entrance = handover.listen(self._conf.df_metadata.state_path, "/dev/shm")  # noqa: S108
         return Haproxy(

@@ -25,6 +25,10 @@ class DaemonFacts:
     """Why the daemon counts as not running."""
     other: str = ""
     """Another program that listens at admin_listen, as ``NAME, pid PID``; empty: none was found."""
+    hangs: int = 0
+    """Process of a daemon that is there and has not answered within ``seconds``; 0: there is none.
+    """
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,14 @@ def daemon(facts: DaemonFacts, wanted: Settings) -> Finding:
             f"{wanted.admin}: {facts.cause}",
             f"stop that program (`ss -ltnp sport = :{port}` shows it), or set [df_metadata] "
             f"admin_listen to another port; then {START}",
+        )
+    if facts.hangs:
+        return wrong(
+            "daemon",
+            f"dfmeta-agent, process {facts.hangs}, hangs: it does not answer at {wanted.admin} "
+            f"within {facts.seconds:g} s",
+            f"`systemctl restart dfmeta-agent`; `grep State /proc/{facts.hangs}/status` shows T "
+            "for a process that was stopped by a signal",
         )
     if not facts.running:
         return wrong(

@@ -30,7 +30,7 @@ def guests(known: Sequence[KnownPort], now: datetime, *, running: bool) -> Itera
     if not running:
         yield unknown(
             "guests",
-            "not checked: dfmeta-agent, which remembers the answers to guests, does not run",
+            "not checked: dfmeta-agent, which remembers the answers to guests, does not answer",
         )
         return
     asked = sum(port.asked for port in known)

@@ -284,7 +284,7 @@ def room(known: Iterable[KnownPort], wanted: Settings, *, running: bool) -> Find
     :param running: whether the daemon runs.
     """
     if not running:
-        return unknown("meta-range", "not checked: dfmeta-agent, which gives them, does not run")
+        return unknown("meta-range", "not checked: dfmeta-agent, which gives them, does not answer")
     known = tuple(known)
     without = [
         f"{one.name} (VID {one.vid})" if one.vid else one.name
@@ -318,7 +318,7 @@ def ids(known: Iterable[KnownPort], stored: Mapping[str, MetaIds], *, running: b
     """
     check = "meta-ids"
     if not running:
-        return unknown(check, "not compared: dfmeta-agent, which knows them, does not run")
+        return unknown(check, "not compared: dfmeta-agent, which knows them, does not answer")
     differing = [
         f"{port.name} ({there or 'none'}, in use: {used})"
         for port in known

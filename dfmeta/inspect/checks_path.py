@@ -57,7 +57,7 @@ def path(facts: PathFacts | None, wanted: Settings) -> Finding:
     """
     check = CHECKS[wanted.family.version]
     if facts is None:
-        return unknown(check, "not probed: dfmeta-agent, which sends the probe, does not run")
+        return unknown(check, "not probed: dfmeta-agent, which sends the probe, does not answer")
     if not facts.asked:
         return unknown(check, f"not probed: {facts.cause}")
     where = HttpHost(wanted.host_ip, wanted.port or 0).authority

@@ -9,8 +9,9 @@ from dfmeta.exceptions import SourceError
 
 FIELDS_ASKED: Final = ("id", "device_id", "device_owner", "project_id", "tenant_id")
 DHCP_FIELDS: Final = ("id", "network_id", "mac_address", "fixed_ips")
-_DHCP: Final = "network:dhcp"
-"""``device_owner`` of a DHCP port, whether or not an agent has it at this moment."""
+_NEXT_HOPS: Final = ("network:dhcp", "network:distributed")
+"""``device_owner`` of the ports to which guests may have a route to the service: Neutron's DHCP
+ports, whether or not an agent has them at this moment, and OVN's metadata ports."""
 
 Row = Mapping[str, Any]
 
@@ -47,11 +48,12 @@ class NeutronApi:
         return self.ask([("id", port_id) for port_id in ids], fields)
 
     def dhcp_ports(self, networks: Sequence[str]) -> list[Row]:
-        """Return the DHCP ports of *networks*.
+        """Return the DHCP ports of *networks*, and OVN's metadata ports.
 
         :raises SourceError: when there is no readable answer.
         """
-        filters = [("device_owner", _DHCP), *(("network_id", one) for one in networks)]
+        owners = [("device_owner", one) for one in _NEXT_HOPS]
+        filters = [*owners, *(("network_id", one) for one in networks)]
         return self.ask(filters, DHCP_FIELDS)
 
     def ask(

@@ -275,7 +275,12 @@ def test_a_guest_that_fails_is_named_until_the_remedy_has_it_served(
 
 def test_a_daemon_that_hangs_or_has_ended_is_named(host: OpenvSwitch, agent: Agent) -> None:
     agent.signal(signal.SIGSTOP)
-    wrong(agent, "daemon", "timed out")
+    words = f"dfmeta-agent, process {agent.pid}, hangs: it does not answer"
+    assert "`systemctl restart dfmeta-agent`" in wrong(agent, "daemon", words)
+    for command in (["ports"], ["trace", TAP]):
+        done = agent.ctl(*command, check=False)
+        assert done.returncode
+        assert (words in done.stderr) == (command == ["ports"]), done
     agent.signal(signal.SIGCONT)
     agent.stop()
     _, found = examine(agent)

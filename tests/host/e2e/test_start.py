@@ -15,6 +15,7 @@ from tests.harness.nova import RecordingNova
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e.support import (
+    NOVA_OPTIONS,
     asks_own,
     project_ids,
     put,
@@ -23,7 +24,18 @@ from tests.host.e2e.support import (
 
 pytestmark = pytest.mark.early
 
-REMEDIES = ("Give ", "Name ", "Set ", "Correct ", "Remove ", "Stop ", "Create", "Start ", "Check ")
+REMEDIES = (
+    "Give ",
+    "Name ",
+    "Set ",
+    "Correct ",
+    "Remove ",
+    "Stop ",
+    "Create",
+    "Start ",
+    "Check ",
+    "Install ",
+)
 
 
 def check_line(agent: Agent, *words: str) -> None:
@@ -44,6 +56,19 @@ def test_an_admin_listener_that_is_taken_is_one_clear_line(
         taken.bind(("127.0.0.1", 9697))
         taken.listen()
         check_line(make_agent(start=False), "[df_metadata] admin_listen", "127.0.0.1:9697")
+
+
+def test_program_that_is_not_haproxy_ends_the_start_before_the_host_is_changed(
+    host: OpenvSwitch, make_agent: MakeAgent
+) -> None:
+    options = {
+        "DEFAULT": NOVA_OPTIONS["DEFAULT"],
+        "df_metadata": {"backend": "nova", "engine": "haproxy"},
+        "haproxy": {"binary": "/bin/true"},
+    }
+    rules = host.namespace.ip("rule")
+    check_line(make_agent(options, start=False), "[haproxy] binary", "/bin/true")
+    assert (host.ports(), host.namespace.ip("rule")) == ([], rules)
 
 
 def answer(agent: Agent) -> Reply | None:

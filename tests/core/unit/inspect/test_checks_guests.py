@@ -124,7 +124,7 @@ def test_probe_is_judged_for_each_version() -> None:
     six = path(silent, wanted)
     expect(
         [
-            (path(None, SETTINGS), UNKNOWN, "does not run"),
+            (path(None, SETTINGS), UNKNOWN, "does not answer"),
             (path(PathFacts(asked=False, cause="not connected"), SETTINGS), UNKNOWN, "not connect"),
             (path(PathFacts(answered=True, seconds=0.0012), SETTINGS), OK, "in 1.2 ms"),
             (path(PathFacts(answered=True, whole=False), SETTINGS), WRONG, "incomplete TCP checks"),

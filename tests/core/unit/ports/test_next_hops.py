@@ -341,8 +341,8 @@ def test_neutron_is_asked_for_the_dhcp_ports_of_networks() -> None:
     api = NeutronApi(Session(), host="h", where={}, endpoint="http://n")
     with pytest.raises(SourceError):
         api.dhcp_ports([NETWORK])
-    owner = ("device_owner", "network:dhcp")
-    assert asked[:3] == ["http://n/v2.0/ports", owner, ("network_id", NETWORK)]
+    owners = [("device_owner", one) for one in ("network:dhcp", "network:distributed")]
+    assert asked[:4] == ["http://n/v2.0/ports", *owners, ("network_id", NETWORK)]
     assert {("fields", "mac_address"), ("fields", "fixed_ips")} <= set(asked)
 
 
