@@ -30,7 +30,7 @@ from dfmeta.ports.folders import Folders
 from dfmeta.ports.neutron_api import NeutronApi
 from dfmeta.proxy.nova.ask import Question, ask_nova
 from dfmeta.runtime import clock
-from dfmeta.store.db.database_facts import look
+from dfmeta.store.db.database_facts import load_driver, look
 from dfmeta.store.db.revisions import REVISIONS
 from dfmeta.wiring import neutron_client, nova_settings
 
@@ -71,9 +71,12 @@ class Services:
         self._conf = conf
         self._secrets = secrets
         self._running = running
-        self._begun = clock.now()
         self._sources = conf.df_metadata.identity_sources
-        nova = conf.df_metadata.backend == "nova"
+        nova, has_store = (conf.df_metadata.backend == one for one in ("nova", "store"))
+        needs_store = has_store or "store" in self._sources
+        if needs_store:
+            load_driver(conf.store.connection)
+        self._begun = clock.now()
         self._real = real_guests(ports) if nova else []
         """Guests that Nova should know; guests that fail come first."""
         self.skews: list[tuple[str, float]] = []
@@ -84,12 +87,7 @@ class Services:
             self._ask_nova()
         self._libvirt = Later(lambda: _libvirt(conf)) if "libvirt" in self._sources else None
         self._neutron = self._ask_neutron(ports) if "neutron" in self._sources else None
-        has_store = conf.df_metadata.backend == "store"
-        self._store = (
-            Later(lambda: _store(conf.store.connection, owners))
-            if has_store or "store" in self._sources
-            else None
-        )
+        self._store = Later(lambda: _store(conf.store.connection, owners)) if needs_store else None
         asks = has_store and conf.store.lookup_base_url
         self._lookup = Later(lambda: _lookup(conf)) if asks else None
 

@@ -202,6 +202,7 @@ class Central:
         except DfmetaError as error:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)
             return
+        warn(unknown_options(conf))
         self.conf = conf
         replace_api()
         if self._guests is not None:

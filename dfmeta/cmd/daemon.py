@@ -232,6 +232,7 @@ class Daemon:
         except DfmetaError as error:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)
             return
+        warn(unknown_options(conf))
         parts.conf = conf
         mount()
         set_up_logging(debug=conf.debug)

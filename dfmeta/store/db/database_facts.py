@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,15 @@ class Looked:
     """The database's files that users other than their owner may read or write."""
     owners: tuple[tuple[str, int], ...] = ()
     """Each of the database's files, with the number of the user that owns it."""
+
+
+def load_driver(url: str) -> None:
+    """Import what :func:`look` needs: this takes up to a second, which is not the server's time."""
+    if not url.startswith("sqlite"):
+        with contextlib.suppress(ImportError):  # look() says so
+            importlib.import_module("dfmeta.store.db.database")
+            importlib.import_module("sqlalchemy.dialects.postgresql.psycopg")
+            importlib.import_module("psycopg")
 
 
 def look(url: str) -> Looked:

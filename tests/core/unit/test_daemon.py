@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from dfmeta.admin.listener import AdminApplication
+from dfmeta.cmd import central, daemon
 from dfmeta.cmd import start as start_module
 from dfmeta.cmd.agent_admin import AgentAdmin
+from dfmeta.cmd.central import Central
+from dfmeta.cmd.daemon import Daemon
 from dfmeta.cmd.elsewhere import refuse_elsewhere
 from dfmeta.cmd.start import Start
 from dfmeta.exceptions import OvsdbError, StartError
@@ -124,3 +127,26 @@ def test_leftovers_have_to_be_cleaned_up_where_no_daemon_serves_them() -> None:
             text = refusal(*case, owner="br-old")
         assert "another dfmeta-agent serves" in text
         assert ("identity_scheme = in_port" in text) == (case == META_IP)
+
+
+# SIGHUP
+
+
+@pytest.mark.parametrize("program", [Daemon, Central])
+def test_reload_names_a_misspelt_option_as_a_start_does(
+    program: Any, load: Load, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = load()
+    again = load(hold_timout="3")
+    for module in (daemon, central):
+        monkeypatch.setattr(module, "_load", lambda _argv: again)
+        monkeypatch.setattr(module, "set_up_logging", lambda **_options: None)
+    made = program.__new__(program)
+    made._argv, made.conf, made._guests = [], running, None
+    made._api = SimpleNamespace(prepare=lambda _conf: lambda: None)
+    made._admin = made._api
+    learner = SimpleNamespace(learner=SimpleNamespace(hold_timeout=8))
+    made.parts = SimpleNamespace(conf=running, proxy=None, controller=learner)
+    made._reload()
+    (line,) = [text for text in caplog.messages if "hold_timout" in text]
+    assert "Did you mean hold_timeout?" in line
