@@ -4,6 +4,9 @@ Run by the daemon as ``python -m dfmeta.cmd.haproxy USER DESCRIPTORS PARENT BINA
 with an empty USER for a user id that no other process has.
 haproxy keeps the descriptors that this process has inherited, has no capability, and ends when the
 daemon ends: without the daemon, no program would take a guest's entry away.
+
+Trust: execve(2) makes the process dumpable again (prctl(2), PR_SET_DUMPABLE), so each process of
+its account can read its memory. What keeps others out is that no other program has the account.
 """
 
 from __future__ import annotations

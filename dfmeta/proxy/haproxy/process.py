@@ -89,10 +89,10 @@ class Process:
             given.append(theirs.detach())
             self.runtime = Runtime(mine)
             failed_start.callback(self.runtime.close)
-            self._key = MemoryFile("dfmeta-cert", secrets.cert) if secrets.cert else None
-            if self._key is not None:
-                failed_start.callback(self._key.close)
             try:
+                self._key = MemoryFile("dfmeta-cert", secrets.cert) if secrets.cert else None
+                if self._key is not None:
+                    failed_start.callback(self._key.close)
                 log, errors = (_pipe(given, failed_start) for _ in range(2))
                 self._start([one.fileno() for one in listeners], handover, given)
             finally:
@@ -245,6 +245,7 @@ def _file(name: str, content: bytes, given: list[int]) -> int:
 
 
 def _added(descriptor: int, given: list[int]) -> int:
+    """Add a descriptor to *given*, and return it."""
     given.append(descriptor)
     return descriptor
 

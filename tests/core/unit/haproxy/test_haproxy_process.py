@@ -118,14 +118,21 @@ def descriptors() -> set[str]:
 class Started:
     """A process of haproxy of which only the command is there."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, plan: str, *answers: str | None) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, plan: str, *answers: str | None, cert: bytes = b""
+    ) -> None:
         self.commands: list[str] = []
         self.status: int | None = None
         self.files: dict[str, bytes] = {}
+        self.key = -1
+        """haproxy's descriptor of the file with its certificate and private key."""
         self._answers = list(answers)
         monkeypatch.setattr(subprocess, "Popen", self._popen)
         self.process = Process(
-            PROGRAM, PLANS[plan], Secrets(ca=b"authority"), listeners=[], handover=0, told=print
+            *(PROGRAM, PLANS[plan], Secrets(ca=b"authority", cert=cert)),
+            listeners=[],
+            handover=0,
+            told=print,
         )
         self.process.runtime.ask = self._ask  # type: ignore[method-assign]
 
@@ -135,6 +142,8 @@ class Started:
             name = os.readlink(f"/proc/self/fd/{one}")
             if name.startswith("/memfd:"):
                 self.files[name.split()[0]] = os.pread(one, 1 << 20, 0)
+            if "dfmeta-cert" in name:
+                self.key = os.dup(one)
         return SimpleNamespace(pid=7, poll=lambda: self.status, wait=lambda: self.status)
 
     def _ask(self, command: str, *, timeout: float = 0.0) -> str:
@@ -161,6 +170,17 @@ def test_secrets_are_in_memory_and_not_among_the_words_of_the_command(
     started.process.close()
 
 
+def test_file_of_a_private_key_is_empty_once_haproxy_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = Started(monkeypatch, "tls", None, "info", cert=b"private key")
+    assert os.pread(started.key, 100, 0) == b"private key"
+    started.process.wait_ready()
+    assert os.pread(started.key, 100, 0) == b""
+    os.close(started.key)
+    started.process.close()
+
+
 def test_process_is_ready_when_it_answers_and_takes_several_hosts_for_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -184,15 +204,23 @@ def test_process_is_ready_when_it_answers_and_takes_several_hosts_for_down(
     mute.process.close()
 
 
+@pytest.mark.parametrize("cert", [b"", b"key"])
 @pytest.mark.parametrize("fails", ["memfd_create", "pipe", "Popen"])
-def test_start_that_fails_leaves_no_descriptor(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_that_fails_leaves_no_descriptor(
+    fails: str, cert: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_args: object, **_options: object) -> Any:
         raise OSError(24, "Too many open files")
 
     before = descriptors()
     monkeypatch.setattr(subprocess if fails == "Popen" else os, fails, fail)
     with pytest.raises(OSError, match="Too many"):
-        Process(PROGRAM, PLANS["no server"], Secrets(), listeners=[], handover=0, told=print)
+        Process(
+            *(PROGRAM, PLANS["no server"], Secrets(cert=cert)),
+            listeners=[],
+            handover=0,
+            told=print,
+        )
     assert descriptors() == before
 
 
