@@ -7,7 +7,6 @@ the backend is queried and before a byte of the answer leaves.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -25,24 +24,19 @@ from dfmeta.proxy.backends import Backend
 from dfmeta.proxy.claims import Claims
 from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.exchange import Abandoned, Exchange
+from dfmeta.proxy.paths import is_admins, is_versions, takes_post
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.recent import REASONS, RECENT
 from dfmeta.proxy.tokens import TokenMode, Tokens, handshake, is_token_path, passed_on
 from dfmeta.registry import Claim
 from dfmeta.runtime import clock
+from dfmeta.store.guest.paths import split_path
 
 HOLD_POLL = 0.1
 DOUBT_POLL = 0.01
 """Seconds between two checks whether the project is known (HOLD_POLL) or a doubt about an ofport
 has ended (DOUBT_POLL). Such a doubt ends with OVSDB's next answer, within milliseconds while OVSDB
 answers."""
-_PASSWORD = re.compile(r"/openstack/[^/]+/password/?")
-_OPENSTACK_VERSION = re.compile(r"/+openstack/+[^/]+")
-_ADMIN = re.compile(
-    r"/(?:api/v1/(?!(?:meta|user)data/?$).*|healthz(?:/.*)?|metrics|version|ports|service|haproxy"
-    r"|probe|options|names|(?:device-(?:meta|user)data|records)(?:/.*)?)"
-)
-"""Paths of the admin listener: 404 for guests, whatever a backend would answer."""
 
 T = TypeVar("T")
 
@@ -198,7 +192,9 @@ class Application:
         return None
 
     def _refuse(self, request: GuestRequest, spent: Spent, ours: bool) -> Answer | None:
-        if _ADMIN.fullmatch(request.path):
+        segments = split_path(request.path)
+        if segments is None or is_admins(segments):
+            # An invalid path names nothing, even where Nova would resolve it.
             return _text(404)
         if self._settings.refuse_forwarded and passed_on(request):
             access.refuse("forwarded")
@@ -213,7 +209,7 @@ class Application:
             access.refuse("token")
             spent.reason = REASONS["token"]
             return _text(403)
-        allowed = ("GET", "HEAD", "POST") if _PASSWORD.fullmatch(request.path) else ("GET", "HEAD")
+        allowed = ("GET", "HEAD", "POST") if takes_post(segments) else ("GET", "HEAD")
         if request.method in allowed:
             return None
         access.refuse("method")
@@ -348,7 +344,7 @@ class Application:
 
     def _out_of_time(self, request: GuestRequest) -> Answer:
         how = self._settings.timeout_answer
-        retried = _OPENSTACK_VERSION.match(request.path) is not None
+        retried = is_versions(split_path(request.path) or ())
         if how == "close" or (how == "auto" and retried):
             raise Abandoned("timeout")
         return _text(503, ("Retry-After", "2"))

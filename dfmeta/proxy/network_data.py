@@ -19,14 +19,15 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from dfmeta.model import Answer, GuestRequest
+from dfmeta.proxy.paths import is_network_data
 from dfmeta.store import strictjson
 from dfmeta.store.guest.etags import tagged, unless_known
+from dfmeta.store.guest.paths import split_path
 
 SIZE_MAX: Final = 1 << 20
 """Bytes of the largest document that is read: a port takes about 500."""
-FIRST: Final = "/openstack/"
 LAST: Final = "/network_data.json"
-"""Beginning and end of the file's paths; the version is between them."""
+"""End of the file's path, behind the version."""
 _NO_PHYSICAL: Final = frozenset({"bond", "vlan"})
 """Types of links that a trunk's parent never is."""
 _OF_THE_OLD_BODY: Final = frozenset(
@@ -54,9 +55,9 @@ class Vlan(NamedTuple):
 
 
 def is_file(path: str) -> bool:
-    """Return whether a path is that of ``network_data.json``, in its one usual spelling."""
-    version = path.removeprefix(FIRST).removesuffix(LAST)
-    return path == f"{FIRST}{version}{LAST}" and bool(version) and "/" not in version
+    """Return whether an origin-form path is that of ``network_data.json``, in any spelling."""
+    # The first check is fast and excludes nearly all other paths.
+    return ("%" in path or LAST in path) and is_network_data(split_path(path) or ())
 
 
 def whole(request: GuestRequest) -> GuestRequest:

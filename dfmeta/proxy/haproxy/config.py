@@ -241,8 +241,8 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     unless = f"unless {' or '.join(plain.CONDITIONS)}" if plan.servers else ""
     yield f"    use_backend {DAEMON} {unless}"
     if plan.network_data_subports:
-        first, last = network_data.FIRST, network_data.LAST
-        yield f"    use_backend {DAEMON} if {{ path_beg {first} }} {{ path_end {last} }}"
+        # Too strict, so that each spelling is the daemon's.
+        yield f"    use_backend {DAEMON} if {{ path -m sub {network_data.LAST} }}"
     if plan.timeout_answer == "auto":
         # All paths below /openstack/, but for that itself.
         for some in _OPENSTACK:

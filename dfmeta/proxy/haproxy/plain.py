@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dfmeta.proxy.haproxy.plan import Plan
+from dfmeta.proxy.paths import ADMIN, ADMIN_TREES
 
 MARGIN: Final = 512
 """Bytes by which a plain request is shorter than the daemon's engine allows: haproxy counts them a
@@ -32,12 +33,13 @@ REPEATED: Final = 512
 """Bytes of the longest headers that haproxy remembers of a connection."""
 
 _OWN_PATHS: Final = (
-    *("/api", "/healthz", "/metrics", "/version", "/ports", "/service", "/haproxy", "/probe"),
-    *("/options", "/device-", "/records", "/latest/api", "/dfmeta"),
+    *(f"/{name}" for name in sorted(ADMIN | ADMIN_TREES)),
+    *("/api", "/latest/api", "/dfmeta"),
 )
 """Beginnings of paths that the daemon itself answers, and of some others."""
-_ODD_IN_TARGETS: Final = (*"!\"#$%&'()*+,:;<=>?@[\\]^`{|}", "//")
-"""What no plain target has: a query, an escape, an absolute form (RFC 9112, 3.2.2)."""
+_ODD_IN_TARGETS: Final = (*"!\"#$%&'()*+,:;<=>?@[\\]^`{|}", "//", "/.")
+"""What no plain target has: a query, an escape, an absolute form (RFC 9112, 3.2.2), and what the
+daemon reads as another path or refuses: doubled slashes, and segments of dots."""
 USUAL_TARGETS: Final = (
     *("/openstack", "/latest/meta-data/", "/latest/user-data", "/latest/meta-data"),
     *(f"/latest/meta-data/{name}" for name in ("instance-id", "hostname", "local-hostname")),

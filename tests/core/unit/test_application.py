@@ -219,6 +219,17 @@ def test_post_is_allowed_for_the_password_alone(world: World) -> None:
     assert world.ask("/openstack/latest/x/password", "POST").status == 405
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_each_spelling_of_a_path_is_that_path_for_each_method(world: World, method: str) -> None:
+    for path in (f"/{PASSWORD}", f"{PASSWORD}/", "/openstack//latest/%70assword"):
+        assert world.ask(path, method).status == 200, path
+        assert world.ask(path, "DELETE").headers["allow"] == "GET, HEAD, POST", path
+    asked = len(world.backend.asked)
+    for path in ("//healthz", "/ports/", "/%70orts", "/api//v1/records", f"/x/..{PASSWORD}"):
+        assert world.ask(path, method).status == 404, path
+    assert len(world.backend.asked) == asked
+
+
 def test_a_head_has_the_length_that_is_known_and_no_body(world: World) -> None:
     for reply, length in (
         (Answer(200, b"hello"), "5"),

@@ -202,11 +202,15 @@ def test_only_complete_links_are_added_once_and_nothing_else_changes(
     assert len(set(places)) == len(places)
 
 
-def test_the_file_has_one_spelling() -> None:
-    for path in (PATH, "/openstack/2018-08-27/network_data.json"):
+def test_the_file_has_each_spelling_of_its_path() -> None:
+    for path in (
+        *(PATH, "/openstack/2018-08-27/network_data.json", f"{PATH}/", f"/{PATH}"),
+        *("/openstack//latest/network_data.json", "/openstack/latest/network%5fdata.json"),
+    ):
         assert is_file(path), path
     for path in (
-        *("/openstack/network_data.json", "/openstack/a/b/network_data.json", f"{PATH}/", ""),
+        *("/openstack/network_data.json", "/openstack/a/b/network_data.json", f"{PATH}/x", ""),
+        "/openstack/../openstack/latest/network_data.json",
         "/openstack/latest/Network_data.json",
     ):
         assert not is_file(path), path

@@ -117,6 +117,8 @@ ODD = [
     request("GET http://a/b HTTP/1.1"),
     request("GET / HTTP/1.1"),
     request("GET /healthz HTTP/1.1"),
+    request("GET /names HTTP/1.1"),
+    request("GET /openstack/../healthz HTTP/1.1"),
     request("GET /api/v1 HTTP/1.1"),
     request("GET /latest HTTP/3.7"),
     request("GET /latest HTTP/1.1", "Content-Length: 0"),
@@ -221,14 +223,15 @@ def test_daemon_is_asked_for_the_network_of_vms_if_it_completes_it(
     known: Known, upstream: Upstream
 ) -> None:
     completing, usual = known(network_data_subports=True), known()
-    for method, path in itertools.product(("GET", "HEAD"), (NETWORK_DATA, USUAL_NETWORK_DATA)):
+    paths = (NETWORK_DATA, USUAL_NETWORK_DATA, f"{NETWORK_DATA}/")
+    for method, path in itertools.product(("GET", "HEAD"), paths):
         guest = completing.connect()
         assert completing.ask(request(f"GET {USUAL_OPENSTACK[0]} HTTP/1.1"), guest).startswith(OK)
         # Here no daemon is there to be asked.
         assert completing.ask(request(f"{method} {path} HTTP/1.1")) == b""
         assert completing.ask(request(f"{method} {path} HTTP/1.1"), guest) == b""
-    assert [asked.line for asked in upstream.asked] == [f"GET {USUAL_OPENSTACK[0]} HTTP/1.1"] * 4
-    for other in ("meta_data.json", "Network_data.json", "network_data.json/"):
+    assert [asked.line for asked in upstream.asked] == [f"GET {USUAL_OPENSTACK[0]} HTTP/1.1"] * 6
+    for other in ("meta_data.json", "Network_data.json"):
         path = NETWORK_DATA.replace("network_data.json", other)
         assert completing.ask(request(f"GET {path} HTTP/1.1")).startswith(OK), path
     assert usual.ask(request(f"GET {NETWORK_DATA} HTTP/1.1")).startswith(OK)

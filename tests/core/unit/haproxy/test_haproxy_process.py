@@ -97,7 +97,7 @@ def test_options_have_their_lines() -> None:
         (PLANS["no keepalive"], "option httpclose"),
         (PLANS["forwarded"], "'x-forwarded-for'"),
         (PLANS["debug"], '"%HM %B %Ta %Tr %Tw %[var(sess.claim)]'),
-        (PLANS["subports"], "{ path_beg /openstack/ }"),
+        (PLANS["subports"], "{ path -m sub /network_data.json }"),
         (PLANS["503"], "default_backend nova\n"),
         (PLANS["close"], "default_backend nova_closes\n"),
         (PLANS["no server"], "use_backend daemon \n"),
