@@ -101,6 +101,8 @@ class State:
     """Inode of the proxy's listening socket for IPv6; 0: there was none."""
     resting: list[int] = field(default_factory=list)
     """Slot numbers that rest on the whole host; see :meth:`~dfmeta.allotment.Allotment.resting`."""
+    host_service: bool = False
+    """Whether a server answered the host itself at the metadata address before dfmeta took it."""
 
 
 _BY_ENDPOINT = ("holders", "meters", "syn_meters")
@@ -244,6 +246,7 @@ def read_state(folder: Path) -> State:
         listener6=int(raw.get("listener6", 0)),
         # State files of versions without such numbers lack the member.
         resting=[int(number) for number in raw.get("resting", ())],
+        host_service=bool(raw.get("host_service", False)),
     )
 
 

@@ -105,7 +105,8 @@ def system(wanted: Settings, root: Path) -> Iterator[Finding]:
     yield checks_system.networkd(read_networkd(root), wanted)
     yield checks_system.sockets(read_sockets_enabled(root))
     route = own_route(wanted.ip, but=wanted.tap)
-    yield checks_system.cloud(read_cloud(root, route), wanted)
+    cloud = read_cloud(root, route, service=wanted.host_service)
+    yield checks_system.cloud(cloud, wanted)
 
 
 def clock(conf: cfg.ConfigOpts, skews: list[tuple[str, float]]) -> Iterator[Finding]:

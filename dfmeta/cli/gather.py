@@ -81,6 +81,7 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         state_path=group.state_path,
         sources=tuple(group.identity_sources),
         needs_project=group.backend == "nova",
+        host_service=remembered.host_service,
         ip6=tuple(str(IPv6Address(one)) for one in group.ip6),
         host_ip6=str(IPv6Address(group.host_ip6)),
         listener6=remembered.listener6,

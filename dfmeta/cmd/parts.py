@@ -22,6 +22,7 @@ from dfmeta.cmd.remembering import Memory
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.cmd.watch import PortWatch
 from dfmeta.health import Health
+from dfmeta.host.own_service import OwnService
 from dfmeta.host_wide import allotment_of
 from dfmeta.hub import Bell
 from dfmeta.model import Endpoint, PortId
@@ -118,6 +119,16 @@ class Parts:
         listeners = self.proxy.listeners if self.proxy is not None else None
         if listeners is not None:
             self.memory.save(listeners, self.registry, self.controller.meters, now=now)
+
+    def own_service(self) -> OwnService | None:
+        """Begin to look for a server that answers the host itself at the metadata address.
+
+        :return: None after the first start, and where the host does not lose that address.
+        """
+        group = self.conf.df_metadata
+        if self.memory.state.host is not None or group.host_ip != group.ip:
+            return None
+        return OwnService(str(group.ip))
 
     def tell_tap(self) -> None:
         """Pass the ports to the controller, which changes the flows if they differ."""

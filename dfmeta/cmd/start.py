@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import eventlet
@@ -26,6 +27,9 @@ from dfmeta.cmd.proxy import Proxy
 from dfmeta.cmd.waiting import Waiting, no_bridge, no_engine, no_ovsdb, no_switch, no_tap
 from dfmeta.conf.daemons import AGENT
 from dfmeta.exceptions import DfmetaError, StartError
+from dfmeta.host.own_service import OwnService
+from dfmeta.host.system import own_route, read_cloud
+from dfmeta.inspect.checks_system import ANOTHER_IP, cloud_signs
 from dfmeta.runtime import clock
 
 LOG = logging.getLogger("dfmeta.agent")
@@ -63,6 +67,7 @@ class Start:
         parts = self._parts
         group = parts.conf.df_metadata
         listeners = parts.tap.listeners
+        own_service = parts.own_service()
         listeners.take_over(activated_guests(f"{AGENT}-guests", listeners.places))
         proxy = parts.proxy = Proxy(parts.conf, parts.registry, heed=parts.controller.heed)
         open_store()
@@ -85,8 +90,27 @@ class Start:
         engine = proxy.serve(listeners.sockets)
         if not self.wait_for(lambda: engine.serving, lambda: no_engine(group.engine)):
             return False
+        if own_service is not None:
+            self._warn_of_cloud(own_service)
         self._complete(proxy)
         return True
+
+    def _warn_of_cloud(self, own_service: OwnService) -> None:
+        """Say that the host itself needs the address that tap-metadata has now."""
+        group, state = self._parts.conf.df_metadata, self._parts.memory.state
+        state.host_service = own_service.take()
+        route = own_route(group.ip, but=group.metadata_interface)
+        facts = read_cloud(Path("/"), route, service=state.host_service)
+        if signs := cloud_signs(facts, group.ip):
+            LOG.warning(
+                "This host seems to need %s for metadata of its own, and cannot reach it while %s "
+                "has that address: %s. Set [df_metadata] host_ip to another address, such as %s, "
+                "and restart dfmeta-agent",
+                group.ip,
+                group.metadata_interface,
+                "; ".join(signs),
+                ANOTHER_IP,
+            )
 
     def _complete(self, proxy: Proxy) -> None:
         """Check the path, save the state, and report that the daemon is ready."""

@@ -99,13 +99,15 @@ def read_sockets_enabled(root: Path) -> tuple[SocketUnit, ...]:
     return tuple(SocketUnit(link.name, active(link.name)) for link in links)
 
 
-def read_cloud(root: Path, route: str) -> CloudFacts:
+def read_cloud(root: Path, route: str, *, service: bool) -> CloudFacts:
     """Look for signs that this host is itself a guest of a cloud.
 
     :param route: device of a host route to exactly this address, other than tap-metadata; empty
         when there is none.
+    :param service: whether a server answered at this address before the first start.
     """
-    return CloudFacts(_dmi(root / "sys/class/dmi/id"), _source(root / "run/cloud-init"), route)
+    dmi, source = _dmi(root / "sys/class/dmi/id"), _source(root / "run/cloud-init")
+    return CloudFacts(dmi, source, route, service)
 
 
 def own_route(address: str, *, but: str) -> str:

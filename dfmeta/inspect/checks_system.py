@@ -18,7 +18,7 @@ little before they are issued, but not more than that."""
 DROP_IN: Final = "/etc/systemd/networkd.conf.d/50-dfmeta.conf"
 SETTINGS: Final = ("ManageForeignRoutingPolicyRules", "ManageForeignRoutes")
 """Settings of networkd.conf(5), section [Network]; both are on by default."""
-ANOTHER_IP: Final = "169.254.169.253"
+ANOTHER_IP: Final = "169.254.1.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,8 @@ class CloudFacts:
     """cloud-init's data source that queries that address; empty: none."""
     route: str = ""
     """Device of the host, not tap-metadata, of a route to exactly that address; empty: none."""
+    service: bool = False
+    """Whether a server answered the host at that address before dfmeta's first start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +176,7 @@ def cloud(facts: CloudFacts, wanted: Settings) -> Finding:
         return ok(
             "cloud", f"the host can still reach {wanted.ip} itself: host_ip is another address"
         )
-    signs = []
-    if facts.route:
-        signs.append(f"a route to {wanted.ip} leads through {facts.route}")
-    if facts.dmi:
-        signs.append(f"the machine is {facts.dmi}'s")
-    if facts.source:
-        signs.append(f"cloud-init's data source is {facts.source}")
+    signs = cloud_signs(facts, wanted.ip)
     if signs:
         return wrong(
             "cloud",
@@ -190,6 +186,17 @@ def cloud(facts: CloudFacts, wanted: Settings) -> Finding:
             "restart dfmeta-agent`; guests do not notice",
         )
     return ok("cloud", f"the host does not get its own metadata from {wanted.ip}")
+
+
+def cloud_signs(facts: CloudFacts, ip: str) -> list[str]:
+    """Return why this host seems to need *ip* for metadata of its own; empty: it does not."""
+    found = (
+        (facts.route, f"a route to {ip} leads through {facts.route}"),
+        (facts.dmi, f"the machine is {facts.dmi}'s"),
+        (facts.source, f"cloud-init's data source is {facts.source}"),
+        (facts.service, f"a server answered this host at {ip} before dfmeta's first start"),
+    )
+    return [text for sign, text in found if sign]
 
 
 def secret_files(files: Iterable[SecretFile]) -> Finding:

@@ -86,6 +86,8 @@ class Settings:
     """The second bridge; None: the identity scheme has none."""
     needs_project: bool = False
     """Whether the backend answers only guests whose project is known (Nova)."""
+    host_service: bool = False
+    """Whether a server answered the host itself at ``ip`` before dfmeta took the address."""
 
     @property
     def home(self) -> str:

@@ -38,6 +38,7 @@ STATES = st.builds(
     listener=st.integers(0, 2**64 - 1),
     listener6=st.integers(0, 2**64 - 1),
     resting=st.lists(st.integers(2, 2**23)),
+    host_service=st.booleans(),
     holders=st.dictionaries(
         ENDPOINTS,
         st.builds(
@@ -95,7 +96,7 @@ def test_a_folder_is_made_for_the_daemon_alone(tmp_path: Path) -> None:
 
 
 def test_state_of_an_earlier_version_lacks_later_members(tmp_path: Path) -> None:
-    assert not {"host", "listener6", "resting"} & set(GOOD)
+    assert not {"host", "listener6", "resting", "host_service"} & set(GOOD)
     assert write(tmp_path, json.dumps(GOOD)).load() == State(port=7, listener=4711)
 
 

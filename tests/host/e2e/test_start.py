@@ -10,10 +10,12 @@ import pytest
 
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import Guest, Reply
+from tests.harness.guest import METADATA_IP, Guest, Reply
+from tests.harness.netns import Namespace, veth
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
 from tests.host.e2e.support import (
     NOVA_OPTIONS,
     asks_own,
@@ -194,3 +196,26 @@ def test_a_bridge_that_refuses_openflow_13_is_one_line_with_the_remedy(
     put(agent, guest)
     asks_own(guest)
     wait_for(lambda: len(lines(agent, UP)) == len(lines(agent, DOWN)), "the end in the log")
+
+
+@pytest.mark.parametrize("host_ip", [METADATA_IP, "169.254.1.1"])
+def test_first_start_warns_on_a_host_that_needs_the_address_itself(
+    host: OpenvSwitch, make_agent: MakeAgent, host_ip: str
+) -> None:
+    """The host's own metadata come by its default route, as in a cloud's network."""
+    with Namespace("cloud") as cloud, cloud.open_socket() as server:
+        veth(host.namespace, "uplink", cloud, "eth0", then=[f"addr add {METADATA_IP}/32 dev eth0"])
+        host.namespace.ip("addr add 192.0.2.2/24 dev uplink", "route add default dev uplink")
+        cloud.ip("route add default dev eth0")
+        server.bind((METADATA_IP, 80))
+        server.listen()
+        agent = make_agent({"df_metadata": {"host_ip": host_ip}})
+        warns = SIDE.ip == METADATA_IP == host_ip
+        warning = f"cannot reach it while {SIDE.tap} has that address: a server answered this host"
+        assert agent.log().count(warning) == warns
+        assert ("such as 169.254.1.1" in agent.log()) == warns
+        lines = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
+        (line,) = [line for line in lines if line["check"] == "cloud"]
+        assert line["status"] == ("wrong" if warns else "ok")
+        agent.restart()
+        assert agent.log().count(warning) == warns, "the first start alone"

@@ -199,7 +199,12 @@ def test_networkd_is_wrong_while_it_runs_and_removes_routes_or_rules() -> None:
 
 def test_guest_of_a_cloud_needs_the_address_itself() -> None:
     elsewhere = replace(SETTINGS, host_ip="169.254.169.253")
-    for facts in (CloudFacts(dmi="OpenStack"), CloudFacts(source="Ec2"), CloudFacts(route="eth0")):
+    for facts in (
+        CloudFacts(dmi="OpenStack"),
+        CloudFacts(source="Ec2"),
+        CloudFacts(route="eth0"),
+        CloudFacts(service=True),
+    ):
         assert status(checks_system.cloud(facts, SETTINGS)) is WRONG, facts
         assert status(checks_system.cloud(facts, elsewhere)) is OK, facts
     assert status(checks_system.cloud(CloudFacts(), SETTINGS)) is OK

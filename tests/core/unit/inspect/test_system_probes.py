@@ -94,7 +94,7 @@ def test_cloud_of_the_host_is_named_by_its_maker_and_by_cloud_init(tmp_path: Pat
     ):
         root = tmp_path / str(number)
         write(root, f"sys/class/dmi/id/{name}", f"{text}\n")
-        assert read_cloud(root, "").dmi == cloud, text
+        assert read_cloud(root, "", service=False).dmi == cloud, text
     for text, source in (
         ("datasource_list: [ OpenStack, None ]", "OpenStack"),
         ("datasource_list: [ NoCloud, None ]", ""),
@@ -102,7 +102,7 @@ def test_cloud_of_the_host_is_named_by_its_maker_and_by_cloud_init(tmp_path: Pat
         ("other: x", ""),
     ):
         write(tmp_path, "run/cloud-init/cloud.cfg", f"{text}\n")
-        assert read_cloud(tmp_path, "").source == source, text
+        assert read_cloud(tmp_path, "", service=False).source == source, text
 
 
 def test_the_process_is_found_by_the_lock_that_it_holds(tmp_path: Path) -> None:
