@@ -505,7 +505,9 @@ def _is_mac(value: object) -> bool:
 
 _REQUEST, _ACK, _EXCL, _CREATE, _DUMP = 0x1, 0x4, 0x200, 0x400, 0x300
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
-_NEWADDR, _GETADDR, _NEWROUTE = 20, 22, 24
+_NEWADDR, _GETADDR, _NEWROUTE, _GETROUTE = 20, 22, 24, 26
+_LISTS = (_GETLINK, _GETADDR, _GETROUTE)
+_UP, _MAIN, _UNICAST = 0x1, 254, 1
 _ERROR, _DONE, _UP, _CLONE_NEWNET = 2, 3, 1, 0x40000000
 _DERIVED = ("bridge", "openvswitch", "tun", "vlan", "macvlan", "macvtap", "ipvlan")
 """Kinds of devices that may have the MAC of the VM's interface, but are not the interface."""
@@ -555,6 +557,7 @@ class Link:
 
     def __init__(self, payload: bytes) -> None:
         self.index = int.from_bytes(payload[4:8], sys.byteorder)
+        self.up = bool(int.from_bytes(payload[8:12], sys.byteorder) & _UP)
         found = _attributes(payload[16:])
         info = _attributes(found.get(18, b""))
         self.name = found.get(3, b"").rstrip(b"\0").decode(errors="replace")
@@ -601,7 +604,7 @@ class Netlink:
         :raises OSError: the kernel refuses it.
         """
         size = 16 + len(payload)
-        flags |= _REQUEST | (0 if flags & _DUMP == _DUMP and kind in (_GETLINK, _GETADDR) else _ACK)
+        flags |= _REQUEST | (0 if flags & _DUMP == _DUMP and kind in _LISTS else _ACK)
         self._socket.send(struct.pack("=IHHII", size, kind, flags, 1, 0) + payload)
         found = []  # type: list[bytes]
         while True:
@@ -672,6 +675,17 @@ class Netlink:
             if int.from_bytes(one[4:8], sys.byteorder) == link.index:
                 values = _attributes(one[8:])
                 found.add((values.get(2) or values.get(1, b""), one[1]))
+        return found
+
+    def routes(self) -> set[tuple[tuple[bytes, int], bytes]]:
+        """Return destination and gateway of each route of the main table; an empty one: none."""
+        found = set()
+        for one in self.send(_GETROUTE, bytes(12), _DUMP):
+            values = _attributes(one[12:])
+            table = int.from_bytes(values.get(15, one[4:5]), sys.byteorder)
+            dst = values.get(1, bytes(4 if one[0] == 2 else 16))
+            if table == _MAIN and one[7] == _UNICAST:
+                found.add(((dst, one[1]), values.get(5, b"")))
         return found
 
     def route(self, link: Link, dst: tuple[bytes, int], gateway: bytes) -> None:
@@ -835,11 +849,17 @@ def short_lived(call: Call) -> str:
 
 
 def open_netns(path: str) -> int:
-    """Return a descriptor of a network namespace; -1 if the path does not exist."""
+    """Return a descriptor of a namespace; -1 if the path names none."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Otherwise the open of a FIFO waits for a writer.
+        found = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         return -1
+    # All namespaces are files of one file system (namespaces(7)).
+    if os.fstat(found).st_dev == os.stat("/proc/self/ns/net").st_dev:
+        return found
+    os.close(found)
+    return -1
 
 
 def find_parent(here: Netlink, call: Call, one: Attachment) -> Link | None:
@@ -990,7 +1010,9 @@ def attach(call: Call) -> Attachment:
     """
     netns = open_netns(call.netns)
     if netns < 0:
-        raise CniError(ENVIRONMENT, "CNI_NETNS does not exist", "The runtime has to make it first")
+        raise CniError(
+            ENVIRONMENT, "CNI_NETNS names no namespace", "The runtime has to make it first"
+        )
     here = Netlink()
     there = here if call.bare else Netlink(netns)
     if there.link(call.ifname) is not None:
@@ -1096,8 +1118,16 @@ def check(call: Call) -> None:
         raise CniError(LATER, "the host makes the port of this container", "Try again")
     netns = open_netns(call.netns)
     if netns < 0:
-        raise CniError(ENVIRONMENT, "CNI_NETNS does not exist", "Make the container again")
+        raise CniError(ENVIRONMENT, "CNI_NETNS names no namespace", "Make the container again")
     there = Netlink(netns)
+    _check_device(call, there, one)
+    _check_interfaces(there, previous)
+    _check_addresses(there, previous, one)
+    _check_routes(there, previous)
+
+
+def _check_device(call: Call, there: Netlink, one: Attachment) -> None:
+    """Compare the device that ADD has made with the host's attachment."""
     link = there.link(call.ifname)
     if link is None:
         raise _different(f"there is no device {call.ifname}")
@@ -1110,10 +1140,52 @@ def check(call: Call) -> None:
         rows = Database(call.database, call.api.end).ports("name", "==", outer)
         if [row["tag"] for row in rows] != [one.vid]:
             raise _different(f"the port in Open vSwitch is not in VLAN {one.vid}")
-    addresses = there.addresses(link)
+        near = Netlink().link(outer)
+        if near is None or not near.up:
+            raise _different(f"the VM's end {outer} of {call.ifname} is gone or down")
+
+
+def _check_interfaces(there: Netlink, previous: dict[str, Any]) -> None:
+    """Compare the devices of a result that are in the container, of all plugins."""
+    for entry in previous.get("interfaces") or []:
+        if not entry.get("sandbox"):
+            continue
+        name, mac = str(entry.get("name")), entry.get("mac")
+        link = there.link(name) if _IFNAME.fullmatch(name) else None
+        if link is None:
+            raise _different(f"there is no device {name[:15]!r}")
+        if not link.up:
+            raise _different(f"{name} is down")
+        if mac and str(mac).lower() != link.mac:
+            raise _different(f"the MAC of {name} is {link.mac}, and was {str(mac)[:17]!r}")
+
+
+def _check_addresses(there: Netlink, previous: dict[str, Any], one: Attachment) -> None:
+    """Compare the addresses of a result, and those of the host's attachment."""
+    devices = {link.name: there.addresses(link) for link in there.links()}
+    interfaces = previous.get("interfaces") or []
+    for entry in previous.get("ips") or []:
+        number, address = entry.get("interface"), entry.get("address")
+        own = interfaces[number : number + 1] if type(number) is int and number >= 0 else []
+        if own and not own[0].get("sandbox"):
+            continue
+        on = [str(row.get("name")) for row in own] or list(devices)
+        if not any(_prefix(address) in devices.get(name, ()) for name in on):
+            raise _different(f"the container has not the address {str(address)[:50]!r}")
+    given = [_prefix(entry.get("address")) for entry in previous.get("ips") or []]
     for address, _gateway in one.ips:
-        if _prefix(address) not in addresses:
-            raise _different(f"{call.ifname} has not the address {address}")
+        if _prefix(address) not in given:
+            raise _different(f"the result of ADD has not the host's address {address}")
+
+
+def _check_routes(there: Netlink, previous: dict[str, Any]) -> None:
+    """Compare the routes of a result. One without a gateway may have any."""
+    routes = there.routes()
+    for entry in previous.get("routes") or []:
+        dst, gateway = _prefix(entry.get("dst")), entry.get("gw")
+        found = [other for prefix, other in routes if prefix == dst]
+        if not found or (gateway and _packed(str(gateway)) not in found):
+            raise _different(f"the container has not the route to {str(entry.get('dst'))[:50]!r}")
 
 
 def _different(cause: str) -> CniError:

@@ -309,9 +309,22 @@ def test_check_names_each_difference(vm: Vm, netns: Namespace) -> None:
     port = cni.outer_name("c1", "eth0")
     vm.switch.vsctl("set", "Port", port, "tag=7")
     assert code() == (cni.DIFFERENT, "the port in Open vSwitch is not in VLAN 100")
-    netns.ip("addr flush dev eth0")
     vm.switch.vsctl("set", "Port", port, "tag=100")
-    assert code() == (cni.DIFFERENT, "eth0 has not the address 10.20.0.100/16")
+    vm.inside.ip(f"link set {port} down")
+    assert code() == (cni.DIFFERENT, f"the VM's end {port} of eth0 is gone or down")
+    vm.inside.ip(f"link set {port} up")
+    routes = netns.ip("route show").splitlines()
+    for route in routes:
+        if "scope link" not in route or "169.254" in route:
+            netns.ip(f"route del {route}")
+            assert code()[0] == cni.DIFFERENT, route
+            netns.ip(f"route add {route}")
+    assert vm.call("CHECK", "c1", path(netns), prevResult=result) == (0, None)
+    netns.ip("addr flush dev eth0")
+    assert code() == (cni.DIFFERENT, "the container has not the address '10.20.0.100/16'")
+    netns.ip("link set eth0 down")
+    assert code() == (cni.DIFFERENT, "eth0 is down")
+    netns.ip("link set eth0 up")
     netns.ip("link set eth0 address 02:00:00:00:00:09")
     assert code()[0] == cni.DIFFERENT
     netns.ip("link del eth0")

@@ -87,6 +87,17 @@ def test_a_wrong_verb_or_variable_is_code_4() -> None:
         assert code(verb, CONFIG, env={**ENVIRONMENT, "CNI_NETNS": ""}) == cni.ENVIRONMENT
 
 
+def test_path_that_is_no_namespace_names_none(tmp_path: Path) -> None:
+    fifo, file = tmp_path / "fifo", tmp_path / "file"
+    os.mkfifo(fifo)
+    file.touch()
+    for path in (fifo, file, tmp_path, tmp_path / "none", file / "below"):
+        assert cni.open_netns(str(path)) == -1, path
+    own = cni.open_netns("/proc/self/ns/net")
+    assert own >= 0
+    os.close(own)
+
+
 def test_a_text_that_is_no_object_or_too_large_is_code_6() -> None:
     for raw in (b"", b"{", b"[]", b"\xff", b"[" * 100000, b"9" * 5000):
         assert code("ADD", raw) == cni.DECODE, raw[:9]
