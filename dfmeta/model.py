@@ -386,9 +386,6 @@ class Answer:
     headers are never included. Content-Length is included for a HEAD that is answered without the
     body that it describes. For a HEAD with neither a body nor a Content-Length here, the length is
     unknown, and no Content-Length is sent."""
-    hops: int = 0
-    """Hop limit of the answer and of all that follows it on the connection, from 1 to 255; 0: the
-    system's. With 1, no router passes the answer on (RFC 791, 3.1; RFC 8200, 3)."""
     known: bool = True
     """False: it is a 404 because the backend has no record of the guest, whatever the path."""
 

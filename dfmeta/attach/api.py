@@ -6,8 +6,8 @@ programs have:
 
 - a source port below 1024, which an unprivileged process cannot bind (ip(7), ip_unprivileged_port_
   start). Address translation keeps ports below 1024 in that range, so that this is not enough;
-- a token, whose answer leaves with a hop limit of 1. A container behind the VM's address
-  translation is one hop further away, and never gets it.
+- a token. All answers leave with a hop limit of 1 (:mod:`dfmeta.proxy.attachments`). A container
+  behind the VM's address translation is one hop further away, and never gets one.
 
 Trust: the request comes from a guest, the port from the registry. A token is valid for one kind of
 request, one port and one instance.
@@ -39,7 +39,6 @@ TTL_MAX: Final = 21600
 """Seconds for which a token may be valid."""
 PRIVILEGED: Final = range(1, 1024)
 """Source ports that only a privileged process binds (ip(7))."""
-TOKEN_HOPS: Final = 1
 GONE: Final = "link=gone"
 """Query of a deletion: the guest has deleted its device."""
 _ROOT: Final = ["dfmeta", "v1"]
@@ -192,7 +191,7 @@ class Api:
             requests.bad(f"The header {TTL_HEADER}", f"a number from 1 to {TTL_MAX}")
         token = self._tokens.issue(call.port, ttl)
         headers = ((TTL_HEADER, str(ttl)), ("Cache-Control", "no-store"))
-        return Answer(200, token.encode(), "text/plain", headers, hops=TOKEN_HOPS)
+        return Answer(200, token.encode(), "text/plain", headers)
 
     def _status(self, call: Call, _names: list[str]) -> Answer:
         now = self._engine.status(call.parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final, Protocol
+from urllib.parse import unquote_to_bytes
 
 from dfmeta.attach.answers import NOT_HERE, TOO_LARGE
 from dfmeta.attach.api import Api, Call, body_max
@@ -16,6 +17,9 @@ from dfmeta.store.guest.paths import split_path
 
 FIRST: Final = "dfmeta"
 """First segment of the paths of dfmeta's own APIs."""
+HOPS: Final = 1
+"""Hop limit of all that a VM with attachments gets on a connection after its first request for the
+API: no router passes it on (RFC 791, 3.1; RFC 8200, 3)."""
 _TOO_LARGE: Final = 413
 
 
@@ -103,9 +107,17 @@ def _call(request: GuestRequest, port: Port, source_port: int) -> Call:
 
 
 def is_ours(path: str) -> bool:
-    """Return whether an origin-form path is one of dfmeta's own APIs, in any spelling."""
+    """Return whether an origin-form path is one of dfmeta's own APIs, in any spelling.
+
+    An invalid path is, if any of its segments is the APIs' first: another server would resolve it.
+    """
     # The first check is fast and excludes nearly all other paths.
-    return ("%" in path or FIRST in path) and (split_path(path) or [""])[0] == FIRST
+    if "%" not in path and FIRST not in path:
+        return False
+    segments = split_path(path)
+    if segments is None:
+        return FIRST.encode() in unquote_to_bytes(path).split(b"/")
+    return segments[:1] == [FIRST]
 
 
 def answer(
@@ -119,9 +131,12 @@ def answer(
     :param guard: calls a function, and turns its errors into an answer.
     :raises Abandoned: when the connection is to be closed without an answer.
     :raises BadRequestError: when the body is malformed, or not complete in time.
+    :raises OSError: when the guest has closed the connection.
     """
     if attachments is None:
         return NOT_HERE
+    if attachments.allows(exchange.claim):
+        exchange.limit_hops(HOPS)
     refused = guard(lambda: attachments.refuse(exchange))
     if refused is not None:
         return refused

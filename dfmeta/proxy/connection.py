@@ -40,8 +40,8 @@ LINGER_MAX = 65536
 """Seconds and bytes for which input is read and discarded after the last answer: the kernel resets
 a connection that is closed with unread bytes, and the guest loses the answer (RFC 9112, 9.6)."""
 SPARED = 1.0
-"""Seconds after an answer that has limited the hops in which the connection is not closed in favour
-of another one: it was a token, and the request that needs it follows."""
+"""Seconds after the first request that has limited the hops in which the connection is not closed
+in favour of another one: it was for a token, and the request that needs it follows."""
 WHOLE = 65536
 """A body of at least this many bytes is sent separately from its head."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -89,6 +89,8 @@ class GuestConnection:
         self._incoming = Incoming(None)
         self._phase = Phase.BUSY
         self._spared_until = 0.0
+        self._hops = 0
+        """Hop limit of the connection; 0: the system's."""
         """Monotonic seconds."""
         self._aborted = False
         """Whether the server has aborted, and counted, the connection."""
@@ -250,8 +252,9 @@ class GuestConnection:
             return None
 
     def _limit_hops(self, hops: int) -> None:
-        limit_hops(self.sock, hops)
-        self._spared_until = clock.now() + SPARED
+        if hops != self._hops:
+            limit_hops(self.sock, hops)
+            self._hops, self._spared_until = hops, clock.now() + SPARED
 
     def _answer(self, head: Head, environ: dict[str, Any]) -> None:
         given: list[tuple[str, Headers]] = []

@@ -34,8 +34,6 @@ class Face:
         """
         exchange: Exchange = environ[EXCHANGE]
         answer = self._handler(exchange)
-        if answer.hops:
-            exchange.limit_hops(answer.hops)
         head = exchange.request.method == "HEAD"
         start_response(*_head(answer, head=head))
         return [] if head or answer.status in BODILESS else [answer.body]

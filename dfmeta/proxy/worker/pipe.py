@@ -233,6 +233,5 @@ def answer_of(message: Message) -> Answer:
         message[BYTES],
         content_type=message["content_type"],
         headers=tuple((name, value) for name, value in message["headers"]),
-        hops=message["hops"],
         known=message["known"],
     )

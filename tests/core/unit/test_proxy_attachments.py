@@ -115,9 +115,12 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 def test_path_is_of_the_api_in_any_spelling() -> None:
-    for path in ("/dfmeta", "/dfmeta/", "//dfmeta/v1/token", "/%64fmeta/v1"):
+    own = ("/dfmeta", "/dfmeta/", "//dfmeta/v1/token", "/%64fmeta/v1")
+    # Another server may resolve these.
+    odd = ("/dfmeta/v1/attachments/..%2fx", "/x/../dfmeta/v1", "/x/%2e%2e/%64fmeta", "/dfmeta/%00")
+    for path in (*own, *odd):
         assert is_ours(path), path
-    for path in ("/dfmetas", "/latest/dfmeta", "/dfmeta/../latest", "/%", "/"):
+    for path in ("/dfmetas", "/latest/dfmeta", "/latest/../dfmetas", "/%", "/"):
         assert not is_ours(path), path
 
 
@@ -129,7 +132,13 @@ def test_without_the_api_its_paths_are_404() -> None:
     assert world.backend.asked == []
 
 
-def test_a_token_leaves_with_one_hop_and_other_answers_as_before(world: World) -> None:
+def test_no_path_of_the_api_reaches_the_backend(world: World) -> None:
+    for path in ("/dfmeta/v1/attachments/..%2f..%2fetc/eth0", "/x/../dfmeta/v1/attachments"):
+        assert world.ask("GET", path) == (404, NOT_HERE.body), path
+    assert world.backend.asked == []
+
+
+def test_each_answer_leaves_with_one_hop(world: World) -> None:
     token = world.token()
     assert world.hops == [1]
     status, document = world.ask("GET", f"/dfmeta/v1{PATH}", x_dfmeta_token=token)
@@ -138,7 +147,7 @@ def test_a_token_leaves_with_one_hop_and_other_answers_as_before(world: World) -
     status, document = world.ask("PUT", f"/dfmeta/v1{PATH}", body, x_dfmeta_token=token)
     assert (status, json.loads(document)) == (201, DOCUMENT)
     assert world.ask("DELETE", f"/dfmeta/v1{PATH}", x_dfmeta_token=token) == (204, b"")
-    assert world.hops == [1]
+    assert world.hops == [1] * 4
     assert world.backend.asked == []
 
 

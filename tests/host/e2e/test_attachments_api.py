@@ -16,7 +16,7 @@ from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest, Ids, uuid
 from tests.harness.netns import Namespace, veth
 from tests.harness.ovs import UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.vm_api import TTL, Connection, allowed, is_ready
+from tests.harness.vm_api import TOKEN, TTL, Connection, allowed, is_ready
 from tests.host.e2e import shared
 from tests.host.e2e.support import META_DATA, Capture, asks_own, put
 
@@ -178,32 +178,42 @@ def behind(vm: Guest, hop: Hop, *, masqueraded: bool) -> Iterator[Namespace]:
 
 @pytest.mark.parametrize("masqueraded", [False, True], ids=["routed", "masqueraded"])
 @pytest.mark.parametrize("version", HOPS)
-def test_a_container_one_hop_away_gets_no_token(
+def test_a_container_one_hop_away_gets_no_answer(
     vm: Guest, version: int, *, masqueraded: bool
 ) -> None:
-    hop = HOPS[version]
+    hop, lines = HOPS[version], f"Host: {METADATA_IP}\r\n"
+    with Connection(vm.namespace) as own:
+        assert own.get_token().status == 200
+    # The second one is with a token that the container was given.
+    token_request = f"PUT /dfmeta/v1/token HTTP/1.1\r\n{lines}{TTL}: 60\r\n\r\n"
+    status_request = f"GET /dfmeta/v1/status HTTP/1.1\r\n{lines}{TOKEN}: {own.token}\r\n\r\n"
     with behind(vm, hop, masqueraded=masqueraded) as container:
         # The container does reach the service, from a port below 1024.
         with Connection(container, host=hop.service) as connection:
-            assert connection.ask("GET", "/status").status == 401
-        lines = f"Host: {METADATA_IP}\r\n{TTL}: 60\r\n\r\n"
-        request = f"PUT /dfmeta/v1/token HTTP/1.1\r\n{lines}".encode()
-        with (
-            Capture(vm.namespace, vm.device, arriving=True) as capture,
-            Connection(container, host=hop.service) as connection,
-        ):
-            connection.socket.sendall(request * 2)
+            connection.socket.sendall(f"GET / HTTP/1.1\r\n{lines}\r\n".encode())
+            assert connection.socket.recv(100).startswith(b"HTTP/1.1 200")
+        for request in (token_request, status_request):
+            assert_unanswered(vm, hop, container, request)
 
-            def answers() -> list[bytes]:
-                return [data for _, data in capture.frames() if b"HTTP/1.1 200" in data]
 
-            wait_for(answers, "the answer to come as far as the VM")
-            assert {data[hop.limit] for data in answers()} == {1}
-            # The VM has not passed it on: the kernel routes a frame before it hands out the next.
-            with Connection(vm.namespace) as own:
-                assert own.get_token().status == 200
-                # The connection goes on.
-                assert own.ask("GET", "/status").status == 200
-            connection.socket.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                connection.socket.recv(1)
+def assert_unanswered(vm: Guest, hop: Hop, container: Namespace, request: str) -> None:
+    """The answers to a container's requests end at its VM."""
+    with (
+        Capture(vm.namespace, vm.device, arriving=True) as capture,
+        Connection(container, host=hop.service) as connection,
+    ):
+        connection.socket.sendall(request.encode() * 2)
+
+        def answers() -> list[bytes]:
+            return [data for _, data in capture.frames() if b"HTTP/1.1 200" in data]
+
+        wait_for(answers, "the answer to come as far as the VM")
+        assert {data[hop.limit] for data in answers()} == {1}
+        # The VM has not passed it on: the kernel routes a frame before it hands out the next.
+        with Connection(vm.namespace) as own:
+            assert own.get_token().status == 200
+            # The connection goes on.
+            assert own.ask("GET", "/status").status == 200
+        connection.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            connection.socket.recv(1)
