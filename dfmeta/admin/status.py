@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dfmeta.admin.troubles import SEVERE, signs
+from dfmeta.exceptions import printable
 from dfmeta.inspect.moments import span
 from dfmeta.metrics import Samples
 from dfmeta.model import PortState
@@ -136,11 +137,18 @@ def _template() -> Template:
     engine = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
+        # A page is also read in a terminal.
+        finalize=lambda value: printable(value) if _is_odd(value) else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     return engine.get_template("status.html")
+
+
+def _is_odd(value: object) -> bool:
+    """Return whether a value is text with control characters or marks of its direction."""
+    return type(value) is str and not value.isprintable()
 
 
 def rank(state: str) -> int:

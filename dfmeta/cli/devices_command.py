@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from dfmeta.cli import config_drive
-from dfmeta.cli.common import Group, config_before, config_options, ending, load_config
+from dfmeta.cli.common import Group, cell_text, config_before, config_options, ending, load_config
 from dfmeta.cli.store_files import read
 from dfmeta.devices import validate
 from dfmeta.devices.elements import SIZE_MAX
@@ -105,7 +105,7 @@ def write_config_drive(
     else:
         document = _document(str(name))
     for path in config_drive.write(folder, document, instance_id=instance_id):
-        click.echo(f"{path}: written")
+        click.echo(f"{cell_text(path)}: written")
 
 
 def _document(name: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dfmeta.cli.agreed import agreed, yes_option
-from dfmeta.cli.common import config_options, ending, load_config
+from dfmeta.cli.common import cell_text, config_options, ending, load_config
 from dfmeta.cli.progress import shown
 
 
@@ -22,9 +22,9 @@ def backup(config_files: tuple[str, ...], file: str) -> None:
     from dfmeta.store.db import backup as copies
 
     conf = load_config(config_files)
-    with shown(f"writing {file}"):
+    with shown(f"writing {cell_text(file)}"):
         count = copies.backup(conf.store.connection, Path(file))
-    click.echo(f"{file}: {_records(count)}")
+    click.echo(f"{cell_text(file)}: {_records(count)}")
 
 
 @click.command(
@@ -53,13 +53,13 @@ def restore(config_files: tuple[str, ...], *, yes: bool, copy: str | None, file:
 
     conf = load_config(config_files)
     url = conf.store.connection
-    agreed(f"Replace the whole content of the store by {file}?", yes=yes)
-    with shown(f"restoring {file}"):
+    agreed(f"Replace the whole content of the store by {cell_text(file)}?", yes=yes)
+    with shown(f"restoring {cell_text(file)}"):
         keep = copies.before_restore(url) if copy is None else Path(copy) if copy else None
         done = copies.restore(url, Path(file), keep=keep)
-    now = f"{_records(done.records)} as in {file}"
+    now = f"{_records(done.records)} as in {cell_text(file)}"
     if done.kept is not None:
-        click.echo(f"{now}; the earlier content of the store is in {done.kept}")
+        click.echo(f"{now}; the earlier content of the store is in {cell_text(done.kept)}")
     elif keep is not None:
         click.echo(f"{now}; no copy was made, since there was no intact store before")
     else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from ipaddress import IPv6Address
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 from oslo_config import cfg
@@ -19,7 +19,7 @@ from dfmeta.cli import doctor_host, gather, trace_patch
 from dfmeta.cli.client import HangsError
 from dfmeta.cli.common import config_options, ending, load_config
 from dfmeta.cli.in_force import say, take_over
-from dfmeta.exceptions import DfmetaError, NotRunningError, SwitchError
+from dfmeta.exceptions import DfmetaError, NotRunningError, SwitchError, printable
 from dfmeta.flows.family import FAMILIES, IPV4, IPV6, Family, family_of
 from dfmeta.flows.key import VID_MAX
 from dfmeta.flows.meta_key import MetaKeys
@@ -123,17 +123,22 @@ def trace(config_files: tuple[str, ...], *, port: str, family: str | None, vid: 
     found += [one for one in trunks if one not in found]
     behind, found = found, which.with_vid(found, vid)
     if behind and not found:
-        click.echo(f"Not traced: {port} has no tagged subport with VID {vid}: see `dfmeta ports`.")
-        sys.exit(1)
+        _not_traced(f"{port} has no tagged subport with VID {vid}: see `dfmeta ports`")
     if not found:
-        why = which.no_port(snapshot, port, wanted=wanted, running=scene.running)
-        click.echo(f"Not traced: {why}.")
-        sys.exit(1)
+        _not_traced(which.no_port(snapshot, port, wanted=wanted, running=scene.running))
     if family == str(IPV6.version) and not scene.ip6:
-        click.echo(f"Not traced: {_without_ip6(scene)}.")
-        sys.exit(1)
+        _not_traced(_without_ip6(scene))
     stops = [follow(scene, one, [int(family)] if family else used(one)) for one in found]
     sys.exit(1 if any(stops) else 0)
+
+
+def _not_traced(why: str) -> NoReturn:
+    """Say why nothing is traced, and exit with status 1.
+
+    :param why: may have the text of the command line, and names of other programs.
+    """
+    click.echo(f"Not traced: {printable(why)}.")
+    sys.exit(1)
 
 
 def look(conf: cfg.ConfigOpts) -> Scene:
@@ -194,7 +199,7 @@ def follow(scene: Scene, port: KnownPort, versions: Sequence[int] = (4,)) -> str
             f"{wanted.tap} is not on {wanted.bridge}, or has no port number: see `dfmeta doctor`"
         )
     if stop or tap is None:
-        stop = f"not traced: {stop}"
+        stop = f"not traced: {printable(stop)}"
         click.echo(f"{stop[:1].upper()}{stop[1:]}.")
         return stop
     ways = [way for version in versions for way in _ways(port, tap, version)]

@@ -15,6 +15,7 @@ from dfmeta import metrics
 from dfmeta.admin import troubles
 from dfmeta.admin.page import FILTER_MAX, StatusPage
 from dfmeta.admin.status import SHOWN, Query, Status, render, style_hash
+from dfmeta.exceptions import printable
 from dfmeta.model import PortState
 from tests.core.unit.support import (
     GUEST_IP6,
@@ -180,8 +181,15 @@ def test_names_are_text_and_no_markup() -> None:
     known = row(last_failure=failure(), record_name="a record", record_names=("a record",))
     plain = see(known, failures=[harmless], query=Query(port="a", refresh=0))
     assert {tag for tag, _ in seen.elements} <= {tag for tag, _ in plain.elements}
-    assert seen.text.count(HOSTILE) > len(names)
-    assert seen.all("input")[0]["value"] == HOSTILE
+    shown = printable(HOSTILE)
+    assert seen.text.count(shown) > len(names)
+    assert seen.all("input")[0]["value"] == shown
+
+
+def test_names_have_no_control_characters() -> None:
+    drawn = render(status(row(instance_name="we\x1b[2Jb\u202e", project="p\x9b1m")), Query())
+    assert not [one for one in drawn if not one.isprintable() and one != "\n"]
+    assert r"we\x1b[2Jb\u202e" in drawn
 
 
 def test_a_thousand_ports_show_those_that_matter() -> None:

@@ -205,6 +205,21 @@ def test_ipv6_that_is_not_served_is_not_traced(
         assert KEY4 in CliRunner().invoke(trace, ["tap1"]).stdout, cause
 
 
+def test_argument_is_repeated_without_control_characters(
+    switch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch()
+    for name in ("load_config", "take_over", "say"):
+        monkeypatch.setattr(trace_command, name, lambda _arg: None)
+    monkeypatch.setattr(trace_command, "look", lambda _conf: replace(scene(), wanted=SETTINGS))
+    monkeypatch.setattr(trace_command.gather, "find", lambda *_arguments: [])
+    for options in ((), ("--vid", "9")):
+        done = CliRunner().invoke(trace, ["x\x1b[2J\u202e", *options])
+        assert done.exit_code == 1
+        assert r"x\x1b[2J\u202e" in done.stdout
+        assert done.stdout.strip().isprintable()
+
+
 def test_without_the_daemon_addresses_and_services_are_those_of_the_flows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
