@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dfmeta.admin.troubles import SEVERE, signs
 from dfmeta.exceptions import printable
+from dfmeta.flows.pipeline import META_PURPOSES, PURPOSES, AnyStage, table_name
+from dfmeta.inspect.finding import listed
 from dfmeta.inspect.moments import span
+from dfmeta.inspect.which import make_guests
 from dfmeta.metrics import Samples
 from dfmeta.model import PortState
 from dfmeta.proxy.recent import CLASSES
@@ -49,6 +52,12 @@ _RANKS: Final[Mapping[str, int]] = {
     str(PortState.UNNAMED): 3,
     str(PortState.DEAD): 4,
 }
+_STAGES: Final[Mapping[str, AnyStage]] = {
+    purpose.name: declared.stage
+    for purposes in (PURPOSES, META_PURPOSES)
+    for purpose, declared in purposes.items()
+}
+"""Name of a purpose → the stage of its table."""
 _TONES: Final[Mapping[int, str]] = {0: "bad", 1: "warn", 2: "warn", 3: "good", 4: "off"}
 
 Row = Mapping[str, Any]
@@ -88,6 +97,8 @@ class Status:
     """Failures as in the member ``last_failure``, with ``port``, ``instance``, ``name`` and
     ``remedy``; the latest first."""
     failures_in_all: int = 0
+    others: Sequence[str] = ()
+    """Names of the bridge's ports that are no guest's and could have a guest."""
     samples: Samples
 
 
@@ -108,6 +119,8 @@ def render(status: Status, query: Query) -> str:
         "more_failures": max(0, status.failures_in_all - len(status.failures)),
         "troubles": troubles,
         "severe": SEVERE,
+        "others": listed(status.others),
+        "first_other": make_guests(next(iter(status.others), "")),
         **_summary(status, rows),
         **_figures(status.samples),
         "style": _style(),
@@ -172,6 +185,8 @@ def _guest(row: Row, now: float) -> dict[str, Any]:
         "rank": place,
         "tone": _TONES[place],
         "failed": None if last is None else _told(last, now),
+        "fault_pieces": row["fault"].split("`"),
+        "well": place > 2,
         "counts": [(one, asked[one]) for one in CLASSES if asked[one]] if asked else [],
         "asked_ago": _ago(asked["last_at"], now) if asked else "",
         "name": row["instance_name"] or record or row["instance"] or row["port"],
@@ -284,14 +299,24 @@ def _figures(samples: Samples) -> dict[str, Any]:
             ("requests", "Delayed", [("rate", total("dfmeta_delayed_requests_total"))]),
             ("requests", "Closed", by("dfmeta_closed_connections_total", "reason")),
             ("requests", "Limits reached", by("dfmeta_limits_hit_total", "limit")),
-            ("flows", "Flows", by("dfmeta_flows", "purpose")),
-            ("flows", "Comparisons", by("dfmeta_reconciles_total", "result")),
-            ("flows", "Flow-mods", by("dfmeta_flow_mods_total", "command")),
-            ("flows", "First SYNs", by("dfmeta_packet_ins_total", "outcome")),
+            ("flows", "Flows by table", _by_table(by("dfmeta_flows", "purpose"))),
+            ("flows", "Comparisons with the switch", by("dfmeta_reconciles_total", "result")),
+            ("flows", "Flows sent", by("dfmeta_flow_mods_total", "command")),
+            ("flows", "First SYNs of addresses", by("dfmeta_packet_ins_total", "outcome")),
             ("flows", "Dropped, meters last", by("dfmeta_dropped_packets_total", "reason")),
             ("store", "Lookups", by("dfmeta_store_lookups_total", "outcome")),
         ],
     }
+
+
+def _by_table(purposes: Figures) -> Figures:
+    """Add up the numbers of flows by the names of their tables."""
+    found: dict[str, float] = {}
+    for name, value in purposes:
+        stage = _STAGES.get(name)
+        table = table_name(stage) if stage is not None else name
+        found[table] = found.get(table, 0.0) + value
+    return list(found.items())
 
 
 # Words

@@ -58,6 +58,7 @@ class AgentAdmin:
             failures=partial(status_page.failures_of_ports, backend=parts.conf.df_metadata.backend),
             ports=parts.ports.rows,
             names=self._record_names,
+            others=lambda: parts.update.others,
         )
         self.application = listener.AdminApplication(
             parts.health,

@@ -190,6 +190,7 @@ class Daemon:
                 bridge=before.bridge,
                 tap=before.tap,
                 meta=before.meta,
+                others=before.others,
                 restore_wait=before.restore_wait,
             )
             return

@@ -59,6 +59,8 @@ class Sources:
     failures: Callable[[Sequence[Mapping[str, Any]]], tuple[Sequence[Mapping[str, Any]], int]]
     ports: Rows | None = None
     names: Names = lambda _instances: {}
+    others: Callable[[], Sequence[str]] = tuple
+    """Returns the names of the bridge's ports that are no guest's and could have a guest."""
     since: float = field(default_factory=clock.wall)
 
 
@@ -96,6 +98,7 @@ def gather(sources: Sources) -> Status:
         ports=rows,
         failures=failures,
         failures_in_all=in_all,
+        others=sources.others(),
         samples=_samples(sources.metrics()),
     )
 

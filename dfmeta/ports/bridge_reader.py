@@ -27,6 +27,7 @@ from ovs.db.types import UuidType
 
 from dfmeta.inspect.checks_forwarding import RESTORE_WAIT, SECURE
 from dfmeta.inspect.offload import USERSPACE
+from dfmeta.inspect.which import DEVICE_TYPES
 from dfmeta.model import TAP_MARK, TAP_VLAN, MetaNames, Port, PortId
 from dfmeta.ports.meta_rows import Member, MetaRows, has_mtu
 from dfmeta.ports.meta_rows import read as read_meta
@@ -73,6 +74,8 @@ class Update:
     gone: tuple[PortId, ...] = ()
     meta: MetaRows | None = None
     """The second bridge; None: the identity scheme has none."""
+    others: tuple[str, ...] = ()
+    """Names of the bridge's interfaces that are no guest's and could have a guest."""
     restore_wait: bool = False
     """Whether ``other_config:flow-restore-wait`` is true: an ovs-vswitchd that has started since
     forwards nothing (ovs-vswitchd.conf.db(5), Open_vSwitch)."""
@@ -107,6 +110,8 @@ class BridgeReader:
         """The patch port to the second bridge."""
         self._patch_row: Any = None
         self._trunks = TrunkRows(bridge)
+        self._others: dict[Any, str] = {}
+        """Row of an interface that is no guest's and could have a guest → its name."""
 
     def read(self, idl: Any, changes: Collection[Any] | None = None) -> Update:
         """Read the ports that the *changes* affect, or all ports when *changes* is None.
@@ -145,6 +150,7 @@ class BridgeReader:
             changed=tuple(changed.values()),
             gone=tuple(gone),
             meta=read_meta(idl, bridge, self._patch, self._meta) if self._meta else None,
+            others=tuple(sorted(self._others.values())),
             restore_wait=any(map(_restores, idl.tables["Open_vSwitch"].rows.values())),
         )
 
@@ -169,6 +175,7 @@ class BridgeReader:
         tap = patch = None
         found: dict[Any, Mapping[PortId, Port]] = {}
         members: list[InterfaceRow] = []
+        others: dict[Any, str] = {}
         for interface in there:
             if interface.name == self.tap:
                 tap = _read_tap(port, interface)
@@ -181,6 +188,8 @@ class BridgeReader:
             if read:
                 found[interface.uuid] = read
                 members.append(member)
+            elif interface.type in DEVICE_TYPES and interface.name != self.bridge:
+                others[interface.uuid] = interface.name
         if tap is not None:
             self._tap, self._tap_row = tap, uuid
         elif uuid == self._tap_row:
@@ -192,6 +201,11 @@ class BridgeReader:
         before, now = self._interfaces.pop(uuid, ()), tuple(one.uuid for one in there)
         if port is not None:
             self._interfaces[uuid] = now
+        for one in before:
+            # The interface may belong to another port now.
+            if self._owners.get(one) == uuid:
+                self._others.pop(one, None)
+        self._others |= others
         self._owners.update(dict.fromkeys(now, uuid))
         for interface, guests in found.items():
             self._note(str(interface), guests)

@@ -125,6 +125,22 @@ def test_bridge_without_its_controllers_fails_open_unless_it_is_secure() -> None
         assert bridge_reader._read_bridge(row).fails_open is fails_open, (controllers, mode)
 
 
+def test_ports_that_could_have_a_guest_are_read(watcher: OvsdbWatcher) -> None:
+    uplink, tunnel, own = (
+        interface(name, type=kind, external_ids={})
+        for name, kind in (("vnet8", ""), ("vx", "vxlan"), ("br-int", "internal"))
+    )
+    ports = [port_row(one) for one in (interface("tap1"), uplink, tunnel, own)]
+    bridge = bridge_row(*ports)
+    assert watcher._reader.read(idl(bridge)).others == ("vnet8",)
+    uplink.external_ids = {"vm-uuid": "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"}
+    assert watcher._reader.read(idl(bridge), [uplink]).others == ()
+    uplink.external_ids = {}
+    assert watcher._reader.read(idl(bridge), [uplink]).others == ("vnet8",)
+    bridge.ports = ports[:1]
+    assert watcher._reader.read(idl(bridge)).others == ()
+
+
 def test_wait_for_a_restoration_of_flows_is_read(watcher: OvsdbWatcher) -> None:
     for config, waits in ({}, False), ({"flow-restore-wait": "true"}, True):
         rows = idl(bridge_row())

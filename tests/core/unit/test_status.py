@@ -204,6 +204,37 @@ def test_a_thousand_ports_show_those_that_matter() -> None:
     assert "No port matches the filter." in see(*rows, query=Query(port="nobody")).text
 
 
+def test_fault_of_a_port_stands_with_its_command_in_the_column_of_faults() -> None:
+    fault = "the switch accepts no frames: `ovs-ofctl mod-port br-int tap3 receive`"
+    page = render(status(row(3, state="cut off", fault=fault), row(4)), Query())
+    (cell,) = re.findall(r'<td role="cell" data-label="What is wrong"><div>(.*?)</div>', page)
+    assert "<code>ovs-ofctl mod-port br-int tap3 receive</code>" in cell
+    assert "nothing" not in cell
+
+
+def test_only_well_guests_are_folded_on_a_narrow_screen() -> None:
+    rows = [row(1), row(2, state="dead"), row(3, last_failure=failure()), row(4, state="broken")]
+    found = re.findall(
+        r'<tr role="row" class="(\w+)( well" tabindex="0)?">', render(status(*rows), Query())
+    )
+    assert [bool(folded) for _tone, folded in found] == [False, False, True, True]
+
+
+def test_ports_that_could_have_a_guest_are_named() -> None:
+    text = see(row(3), others=["vnet8", HOSTILE]).text
+    assert f"vnet8, {printable(HOSTILE)}" in text
+    assert "ovs-vsctl set Interface vnet8 external_ids:vm-uuid=<instance's UUID>" in text
+    assert "vm-uuid" not in see(row(3)).text
+
+
+def test_flows_are_counted_by_the_names_of_their_tables() -> None:
+    names = ("GUEST_HTTP", "GUEST_ARP", "ADDRESS")
+    samples = {("dfmeta_flows", (("purpose", name),)): 2.0 for name in names}
+    page = render(status(samples=samples), Query())
+    figures = dict(re.findall(r"<dt>([^<]*)</dt><dd>([0-9]+)</dd>", page))
+    assert (figures["classification"], figures["metadata service"]) == ("4", "2")
+
+
 def test_filter_finds_a_guest_by_its_names_and_addresses() -> None:
     other = row(4, instance="", instance_name="x", addresses=[], key=None)
     for wanted in (
