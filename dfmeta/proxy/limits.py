@@ -25,7 +25,8 @@ VM_PART = 8
 """Part of all connections that a virtual machine may have with its containers, as a divisor."""
 CROWDED = 0.75
 """Share of all connections from which on a virtual machine gets only :data:`FEW`, and no connection
-is kept for another request."""
+is kept for another request; share of a virtual machine's connections from which on each of its
+ports gets only :data:`FEW`."""
 SCARCE = 0.875
 """Share of all connections from which on a virtual machine gets only one."""
 FEW = 4
@@ -64,8 +65,15 @@ class Limits:
         """Connections of a port, including those that wait."""
         return self.connections_per_port + self.waiting_per_port
 
-    def shares(self, most: int) -> tuple[tuple[int, int], ...]:
+    def of_vm(self, most: int) -> int:
         """Return how many connections a virtual machine may have, with its containers.
+
+        :param most: connections of all guests.
+        """
+        return max(2 * self.per_port, most // VM_PART)
+
+    def shares(self, most: int) -> tuple[tuple[int, int], ...]:
+        """Return how many connections a virtual machine may have, by those of all guests.
 
         So many guests that each stay within their own limits still leave places for the others.
 
@@ -74,7 +82,7 @@ class Limits:
             the last one that applies counts.
         """
         return (
-            (0, max(self.per_port, most // VM_PART)),
+            (0, self.of_vm(most)),
             (int(most * CROWDED), FEW),
             (int(most * SCARCE), 1),
         )

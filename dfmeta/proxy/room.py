@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from dfmeta.metrics import Limit
 from dfmeta.model import Caller
-from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.limits import CROWDED, FEW, Limits
 
 C = TypeVar("C")
 
@@ -101,7 +101,7 @@ class Room(Generic[C]):
         close: list[C] = []
         gone = None
         full = self._total >= self.limits.connections
-        if self._vms[port.vm] >= self._share():
+        if self._has_its_share(port):
             close += self._take_idle(port.idle)
             if not close:
                 return Entry(Decision.REFUSED, "connections")
@@ -185,10 +185,17 @@ class Room(Generic[C]):
         self._add(port, -1)
         return port.waiting.pop()
 
-    def _share(self) -> int:
-        """Return how many connections a virtual machine may have now."""
-        shares = self.limits.shares(self.limits.connections)
-        return next(share for begins, share in reversed(shares) if self._total >= begins)
+    def _has_its_share(self, port: _Port[C]) -> bool:
+        """Return whether a port, or its virtual machine, has all the connections it may have now.
+
+        The limits of the port alone are not looked at.
+        """
+        most, of_vm = self.limits.connections, self._vms[port.vm]
+        shares = self.limits.shares(most)
+        if of_vm >= next(share for begins, share in reversed(shares) if self._total >= begins):
+            return True
+        crowded = of_vm >= int(self.limits.of_vm(most) * CROWDED)
+        return crowded and len(port.served) + len(port.waiting) >= FEW
 
     def _add(self, port: _Port[C], change: int) -> None:
         self._total += change

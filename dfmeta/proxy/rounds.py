@@ -1,36 +1,36 @@
-"""Share the rounds of eventlet's hub among ports.
+"""Share the rounds of eventlet's hub among virtual machines, each with its containers.
 
 In one round, the hub runs everything that is ready, then polls again. A guest with sixteen
 connections would have sixteen requests in each round, and messages of the switch, or the first
-request of another guest, would wait for all of them, round after round. So busy ports share a slice
-of each round, port by port, and a port that has been idle is served at once.
+request of another guest, would wait for all of them, round after round. So busy guests share a
+slice of each round, one after the other, and a guest that has been idle is served at once. A guest
+here is a virtual machine with its containers.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 import eventlet
 from eventlet.hubs import get_hub
 
-from dfmeta.model import Caller
 from dfmeta.runtime import clock
 
 SHARE: Final = 0.002
-"""Seconds of a round for all waiting ports. The last piece of work may take longer.
+"""Seconds of a round for all waiting guests. The last piece of work may take longer.
 
 A round costs a poll of the hub, and each connection that is accepted in a round of its own a failed
 accept: with 0.5 ms, 32 clients cost 0.7 polls and 1.5 accepts a request, with 2 ms 0.2 and 1.2."""
 REST: Final = 0.05
-"""Seconds without a piece of work after which a port need not wait for its next one."""
+"""Seconds without a piece of work after which a guest need not wait for its next one."""
 _LOOKED_AT: Final = 2
-"""Ports that each turn checks in order to forget idle ones: more than a turn can add."""
+"""Guests that each turn checks in order to forget idle ones: more than a turn can add."""
 
 
 class Rounds:
-    """Assigns turns to ports.
+    """Assigns turns to guests.
 
     :param clock: monotonic seconds.
     """
@@ -39,23 +39,23 @@ class Rounds:
         self._clock = clock
         self._busy = False
         """Whether work has been done in this round or waits for the next one."""
-        # In the order of their last turns: the first port has been idle longest.
-        self._seen: OrderedDict[Caller, float] = OrderedDict()
-        # Greenlets by port; the first port has waited longest.
-        self._waiting: OrderedDict[Caller, deque[Any]] = OrderedDict()
+        # In the order of their last turns: the first guest has been idle longest.
+        self._seen: OrderedDict[Hashable, float] = OrderedDict()
+        # Greenlets by guest; the first guest has waited longest.
+        self._waiting: OrderedDict[Hashable, deque[Any]] = OrderedDict()
 
-    def turn(self, caller: Caller) -> None:
-        """Wait until a port may do a piece of work.
+    def turn(self, guest: Hashable) -> None:
+        """Wait until a guest may do a piece of work.
 
-        Return at once if no port has worked in this round, or if this port has been idle.
+        Return at once if none has worked in this round, or if this one has been idle.
         """
         self._forget_rested()
-        if not self._busy or caller not in self._seen:
-            self._begin(caller)
+        if not self._busy or guest not in self._seen:
+            self._begin(guest)
             self._have_another()
             return
         one = eventlet.getcurrent()
-        waiting = self._waiting.setdefault(caller, deque())
+        waiting = self._waiting.setdefault(guest, deque())
         waiting.append(one)
         try:
             get_hub().switch()
@@ -64,9 +64,9 @@ class Rounds:
             if one in waiting:
                 waiting.remove(one)
 
-    def _begin(self, caller: Caller) -> None:
-        self._seen[caller] = self._clock()
-        self._seen.move_to_end(caller)
+    def _begin(self, guest: Hashable) -> None:
+        self._seen[guest] = self._clock()
+        self._seen.move_to_end(guest)
 
     def _have_another(self) -> None:
         if not self._busy:
@@ -80,13 +80,13 @@ class Rounds:
         self._have_another()
         until = self._clock() + SHARE
         while self._waiting and self._clock() < until:
-            caller, waiting = self._waiting.popitem(last=False)
+            guest, waiting = self._waiting.popitem(last=False)
             if not waiting:
                 continue
             one = waiting.popleft()
             if waiting:
-                self._waiting[caller] = waiting
-            self._begin(caller)
+                self._waiting[guest] = waiting
+            self._begin(guest)
             one.switch()
 
     def _forget_rested(self) -> None:
@@ -94,7 +94,7 @@ class Rounds:
         for _ in range(_LOOKED_AT):
             if not self._seen:
                 return
-            caller, at = next(iter(self._seen.items()))
+            guest, at = next(iter(self._seen.items()))
             if at > since:
                 return
-            del self._seen[caller]
+            del self._seen[guest]

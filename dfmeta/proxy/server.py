@@ -147,8 +147,9 @@ class GuestServer:
         return found
 
     def turn(self, connection: GuestConnection) -> None:
-        """Wait for the turn of the connection's port on the hub."""
-        self._rounds.turn(connection.claim.caller)
+        """Wait for the turn of the connection's virtual machine on the hub."""
+        claim = connection.claim
+        self._rounds.turn(claim.identity.vm or claim.caller)
 
     def hold_back(self, connection: GuestConnection) -> None:
         """Keep the place of a closed connection until its port is within its share of refusals."""

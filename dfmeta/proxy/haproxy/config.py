@@ -27,6 +27,7 @@ from dfmeta.proxy.haproxy import plain
 from dfmeta.proxy.haproxy.plain import quoted
 from dfmeta.proxy.haproxy.plan import Descriptors, NovaServer, Plan
 from dfmeta.proxy.haproxy.runtime import REQUEST
+from dfmeta.proxy.limits import CROWDED, FEW
 
 MORE_LINES: Final = 64
 """Header lines beyond the limit of the daemon's engine that haproxy reads, to hand them over."""
@@ -266,6 +267,10 @@ def _shares(plan: Plan) -> Iterator[str]:
     yield f"    tcp-request connection reject if {{ sc0_conn_cur gt {plan.limits.per_port} }}"
     (_none, share), *crowded = plan.limits.shares(plan.maxconn)
     yield f"    tcp-request connection reject if {{ sc2_conn_cur gt {share} }}"
+    many = f"{{ sc0_conn_cur gt {FEW} }}"
+    yield (
+        f"    tcp-request connection reject if {{ sc2_conn_cur gt {int(share * CROWDED)} }} {many}"
+    )
     for begins, share in crowded:
         few = f"!{{ sc2_conn_cur le {share} }}"
         yield f"    tcp-request connection reject if {{ fe_conn gt {begins} }} {few}"

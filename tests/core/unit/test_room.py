@@ -84,11 +84,20 @@ def test_the_last_places_are_for_vms_without_a_connection() -> None:
     assert places.enter(Endpoint(6), "z").decision is Decision.SERVED
 
 
+def test_container_takes_no_place_of_its_siblings() -> None:
+    limits = Limits(connections=64, connections_per_port=4, waiting_per_port=4)
+    places = room(limits)
+    for number in range(24):
+        places.enter(Endpoint(1, number % 3), f"{number}", "vm")
+    assert [len(places.of(Endpoint(1, vid))) for vid in range(3)] == [4, 4, 4]
+    assert places.enter(Endpoint(1, 9), "x", "vm").decision is Decision.SERVED
+
+
 def test_vm_has_one_share_with_its_containers() -> None:
     places = room(replace(FEW, connections=64))
     for vid in range(20):
         places.enter(Endpoint(1, vid), f"{vid}", "vm")
-    assert len(places) == 64 // VM_PART
+    assert len(places) == 64 // VM_PART == places.limits.of_vm(64)
     assert places.enter(Endpoint(2), "x", "other").decision is Decision.SERVED
     places.idle(Endpoint(1, 3), "3")
     assert places.enter(Endpoint(1, 3), "y", "vm").close == ("3",), "its own idle one gives way"

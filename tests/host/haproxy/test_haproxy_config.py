@@ -410,7 +410,7 @@ FEW_PLACES: dict[str, Any] = {
     "maxconn": 64,
     "limits": Limits(connections_per_port=4, waiting_per_port=4, header_timeout=600.0),
 }
-"""A port may have 8 connections, and so may a VM with all its containers."""
+"""A port may have 8 connections, and a VM with all its containers 16."""
 
 
 def hold(haproxy: Loopback, sources: list[str], count: int) -> list[Any]:
@@ -432,7 +432,10 @@ def test_vm_has_one_share_with_its_containers(known: Known, whole: bool) -> None
         entry = value(ofport=ofport, vm="a") if whole else counted(ofport, vm="a")
         haproxy.put(entry, source)
     _held = hold(haproxy, sources, 8)
-    assert haproxy.counts() == (8, 16)
+    assert haproxy.counts() == (12, 12), "the rest is for its other containers"
+    haproxy.put(counted(99, vm="a"), "127.0.0.99")
+    _rest = hold(haproxy, ["127.0.0.99"], 8)
+    assert haproxy.counts() == (16, 16)
 
 
 def test_no_number_of_vms_takes_all_places(known: Known) -> None:
@@ -466,3 +469,22 @@ def test_late_bytes_of_nova_reach_no_other_guest(known: Known, upstream: Upstrea
     assert haproxy.ask(guest=guest).endswith(b"{}")
     other = haproxy.connect("127.0.0.14")
     assert haproxy.ask(guest=other).endswith(b"{}")
+
+
+def test_guests_of_both_backends_use_up_no_descriptors(known: Known, upstream: Upstream) -> None:
+    limits = Limits(connections_per_port=4, waiting_per_port=4)
+    haproxy = known(maxconn=256, limits=limits, hold_timeout=600.0)
+    guests = []
+    for number in range(10, 34):
+        source = f"127.0.0.{number}"
+        haproxy.put(value(ofport=100 + number, vm=f"{number}"), source)
+        guests += [haproxy.connect(source) for _ in range(8)]
+    assert all(haproxy.ask(guest=guest).startswith(OK) for guest in guests)
+    upstream.script = hang
+    for number, guest in enumerate(guests, len(guests) + 1):
+        # Each has an idle connection to Nova, and another one for this request.
+        guest.sendall(request(f"GET {USUAL_OPENSTACK[0]} HTTP/1.1"))
+        until(lambda number=number: len(upstream.asked) == number, "the request")
+    upstream.script = lambda _asked: ANSWER
+    assert haproxy.ask().startswith(OK)
+    assert haproxy.lines == []
