@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.harness.agent import Agent
+from tests.harness.agent import Agent, Daemon
+from tests.harness.central import Central
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
+from tests.harness.netns import Namespace
 from tests.harness.nova import RecordingNova
 from tests.harness.poll import wait_for
 from tests.host.e2e.support import NOVA_OPTIONS, asks_own, project_ids, put, put_nova
@@ -62,7 +65,7 @@ def started(
     return agent.start(wait=False)
 
 
-def missing(agent: Agent) -> list[str] | None:
+def missing(agent: Daemon) -> list[str] | None:
     """The parts that are missing; None: the daemon does not answer yet."""
     if not agent.readiness():
         return None
@@ -115,3 +118,15 @@ def test_a_store_without_room_is_made_when_there_is_some(
     wait_for(agent.ready, "the database")
     put(agent, guest)
     asks_own(guest)
+
+
+def test_a_central_store_without_room_is_made_when_there_is_some() -> None:
+    with Namespace("store") as namespace, Central(namespace=namespace) as central:
+        state = central.folder / "state"
+        state.mkdir(mode=0o700)
+        with closing(Disk(state)) as disk:
+            central.start(wait=False)
+            wait_for(lambda: missing(central) == ["store", "disk"], "everything but the disk")
+            disk.free()
+            wait_for(central.ready, "database and key")
+            central.stop()
