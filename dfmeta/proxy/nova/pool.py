@@ -16,10 +16,10 @@ import eventlet
 
 from dfmeta.runtime import clock
 
-POOL_SIZE: Final = 64
+POOL_SIZE: Final = 128
 """Idle connections to each server, of all instances."""
-OF_INSTANCE: Final = 4
-"""Idle connections of one instance."""
+OF_INSTANCE: Final = 8
+"""Idle connections of one instance: as many as a port has requests at a time by default."""
 IDLE: Final = 5.0
 """Seconds after which an idle connection is closed."""
 
