@@ -129,12 +129,6 @@ TROUBLES: Final = (
         "the guest of each key",
     ),
     Trouble(
-        "dfmeta_dropped_packets_total",
-        {"reason": "no_answer"},
-        "A program of this host sends to tap-metadata",
-        "Run tcpdump -i tap-metadata",
-    ),
-    Trouble(
         "dfmeta_hub_longest_stall_seconds",
         {},
         "Longest time in seconds in which no guest was served, most often during the start",

@@ -264,6 +264,8 @@ def test_count_above_its_bound_is_a_sign_of_trouble() -> None:
         ("dfmeta_identity_lookups_total", (("outcome", "found"), ("source", "neutron"))): 9.0,
         ("dfmeta_reconciles_total", (("result", "failed"),)): 0.0,
         ("dfmeta_hub_longest_stall_seconds", ()): 0.4,
+        # Multicast of the host's own kernel and programs on tap-metadata.
+        ("dfmeta_dropped_packets_total", (("reason", "no_answer"),)): 7.0,
     }
     (sign,) = troubles.signs(samples)
     assert (sign.value, sign.trouble.labels) == (4.0, {"outcome": "timeout"})

@@ -97,4 +97,6 @@ def test_checks_of_a_host_at_rest_change_nothing(
         assert set(monitor.take()) == {NEW_RULE, DEL_RULE}
         assert [data for _, data in capture.frames() if not is_tcp(data)] == []
     assert rows(host) == before
+    page = agent.admin("/").body.decode()
+    assert "dfmeta_dropped_packets_total" not in page, "multicast of the start is no failure"
     assert failures(agent) == metrics
