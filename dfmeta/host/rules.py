@@ -79,35 +79,35 @@ class Rule:
     takes a tenth of the time that pyroute2's decoder takes.
     """
 
-    __slots__ = ("_attributes", "_data", "action", "dst_len", "family", "flags", "src_len", "tos")
+    __slots__ = (
+        *("_attributes", "_data", "action", "dst_len", "family", "flags", "src_len", "table"),
+        "tos",
+    )
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._attributes = dict[int, bytes]()
-        self.family = self.dst_len = self.src_len = self.tos = self.action = self.flags = 0
+        self._attributes: dict[int, bytes] = {}
+        self.table = 0
+        """The table that it leads to; 0 for another action."""
 
     def decode(self) -> None:
         """Read the message, as pyroute2's classes do after they are made."""
-        data = self._data
+        data, found, unpack, size = self._data, self._attributes, _ATTRIBUTE.unpack_from, 4
         self.family, self.dst_len, self.src_len, self.tos, table, _, _, self.action, self.flags = (
             _HEADER.unpack_from(data)
         )
-        self._attributes = {_TABLE: _NUMBER.pack(table)}
-        at = _HEADER.size
-        while at + _ATTRIBUTE.size <= len(data):
-            length, kind = _ATTRIBUTE.unpack_from(data, at)
-            self._attributes[kind] = data[at + _ATTRIBUTE.size : at + length]
-            at += max(_ATTRIBUTE.size, (length + 3) & ~3)
+        at, end = _HEADER.size, len(data) - size
+        while at <= end:
+            length, kind = unpack(data, at)
+            found[kind] = data[at + size : at + length]
+            at += (length + 3) & ~3 or size
+        if self.action == _TO_TABLE:
+            self.table = self._number(_TABLE, table)
 
     @property
     def priority(self) -> int:
         """Priority; the smallest comes first."""
         return self._number(_PRIORITY)
-
-    @property
-    def table(self) -> int:
-        """The table that it leads to; 0 for another action."""
-        return self._number(_TABLE) if self.action == _TO_TABLE else 0
 
     @property
     def source(self) -> str:
@@ -137,7 +137,13 @@ class Rule:
 
     def is_of(self, device: str) -> bool:
         """Return whether it leads what leaves by *device* to a table, whatever else it is."""
-        return self.output == device and bool(self.table) and self.is_plain and not self.source
+        return (
+            _OIFNAME in self._attributes
+            and self.output == device
+            and bool(self.table)
+            and self.is_plain
+            and not self.source
+        )
 
     def leads(self, own: Mapping[str, Any]) -> bool:
         """Return whether it is dfmeta's rule *own*, at any priority.
@@ -159,7 +165,7 @@ class Rule:
 
         :param before: priority of dfmeta's rule: one that leads to a rule before that does not.
         """
-        if self.action == _NOP or self.table in packets.tables | {_LOCAL}:
+        if self.action == _NOP or self.table == _LOCAL or self.table in packets.tables:
             return False
         if self.action == _TO_RULE and self._number(_GOTO) <= before:
             return False
@@ -175,7 +181,7 @@ class Rule:
             yield Match.SOME if to is None else self._overlap(_DST, self.dst_len, to)
         if self.src_len:
             yield self._overlap(_SRC, self.src_len, packets.source)
-        if self.output:
+        if _OIFNAME in self._attributes:
             yield Match.SOME if self.output == packets.device else Match.NONE
         if _IIFNAME in self._attributes:
             # The kernel takes lo for the device on which the host's own packets arrive.
