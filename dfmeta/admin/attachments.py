@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 import webob
 
 from dfmeta.admin.browsers import stranger
+from dfmeta.admin.listings import Reused
 from dfmeta.exceptions import DfmetaError
 from dfmeta.proxy.environ import ENDS, SAME_HOST
 
@@ -59,6 +60,7 @@ class AttachmentsApi:
         user: Callable[..., int | None],
     ) -> None:
         self._source, self._names, self._user = source, names, user
+        self._listing = Reused(self._report)
 
     def handles(self, path: str) -> bool:
         """Return whether *path* belongs to these routes."""
@@ -87,13 +89,14 @@ class AttachmentsApi:
             if path == ROOT:
                 if method not in ("GET", "HEAD"):
                     return _only("GET, HEAD")
-                return _json(200, list(source.report()))
+                return _text(200, self._listing.text())
             if path == GC:
                 if method != "POST":
                     return _only("POST")
                 if not self._may_change(request):
                     return _said(403, _NOT_ROOT)
                 done = dict(source.tidy_now())
+                self._listing.forget()
                 LOG.info(
                     "Attachments: compared for an operator: %d removed, %d waiting",
                     done["removed"],
@@ -108,10 +111,15 @@ class AttachmentsApi:
                 return _said(403, _NOT_ROOT)
             if not source.dismiss(one[1]):
                 return _said(404, "there is no such attachment")
+            self._listing.forget()
             LOG.info("Attachments: an operator has deleted %s", one[1])
             return webob.Response(status=204)
         except DfmetaError as error:
             return _said(503, error.line)
+
+    def _report(self) -> list[Mapping[str, Any]]:
+        source = self._source()
+        return [] if source is None else list(source.report())
 
     def _may_change(self, request: webob.Request) -> bool:
         ends = request.environ[ENDS]
@@ -129,6 +137,10 @@ def _said(status: int, message: str) -> webob.Response:
 
 
 def _json(status: int, value: object) -> webob.Response:
+    return _text(status, json.dumps(value).encode())
+
+
+def _text(status: int, text: bytes) -> webob.Response:
     return webob.Response(
-        status=status, content_type="application/json", charset="UTF-8", text=json.dumps(value)
+        status=status, content_type="application/json", charset="UTF-8", body=text
     )

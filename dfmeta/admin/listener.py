@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
 
 from dfmeta.admin.browsers import own_names, stranger
+from dfmeta.admin.listings import Reused
 from dfmeta.admin.server import AdminServer
 from dfmeta.exceptions import StartError
 from dfmeta.health import Health
@@ -33,6 +34,8 @@ Page = Callable[[webob.Request], webob.Response]
 _PAGE = "/"
 _OF_THIS_HOST = frozenset({"/options"})
 """Paths that only this host may request: with a digest, a client could guess secrets offline."""
+_FRESH = frozenset({"/probe"})
+"""Paths of listings that each request makes anew: they try something."""
 _FORMATS = frozenset({"0.0.1", "0.0.4", "1.0.0"})
 """Versions of Prometheus' formats and of OpenMetrics that a client may ask for."""
 _VERSION = re.compile(r";\s*version=([^;]*)")
@@ -96,7 +99,10 @@ class AdminApplication:
             "/healthz/readiness": self._ready,
             "/metrics": self._counted,
             "/version": lambda _request: _json({"version": version("dfmeta")}),
-            **{path: partial(self._listed, listing) for path, listing in listings.items()},
+            **{
+                path: partial(self._listed, _fresh(make) if path in _FRESH else Reused(make).text)
+                for path, make in listings.items()
+            },
             **({} if page is None else {_PAGE: page}),
         }
 
@@ -128,13 +134,13 @@ class AdminApplication:
             return _json({"status": "DOWN", "missing": missing}, status=503)
         return _json({"status": "UP"})
 
-    def _listed(self, listing: Listing, request: webob.Request) -> webob.Response:
+    def _listed(self, text: Callable[[], bytes], request: webob.Request) -> webob.Response:
         strange = stranger(request.environ, self._names)
         if strange:
             return _json({"message": strange}, status=403)
         if request.environ["PATH_INFO"] in _OF_THIS_HOST and not request.environ.get(SAME_HOST):
             return _json({"message": "this host alone may ask"}, status=403)
-        return _json(listing())
+        return webob.Response(content_type="application/json", charset="UTF-8", body=text())
 
     def _counted(self, request: webob.Request) -> webob.Response:
         """Answer with the metrics in Prometheus' text format 0.0.4, or in another accepted one."""
@@ -173,6 +179,10 @@ def _listen(address: str) -> Any:
             cause=f"cannot listen on [df_metadata] admin_listen = {address}: {error.strerror}",
             remedy="Stop the program that uses it, or set another HOST:PORT of this host",
         ) from error
+
+
+def _fresh(listing: Listing) -> Callable[[], bytes]:
+    return lambda: json.dumps(listing()).encode()
 
 
 def _json(value: Any, *, status: int = 200) -> webob.Response:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
+import eventlet
 import pytest
 import webob
 from prometheus_client import CollectorRegistry, Counter
 
 from dfmeta.admin import listener as admin
 from dfmeta.admin.listener import AdminApplication
+from dfmeta.admin.listings import REUSED, Reused
 from dfmeta.exceptions import StartError
 from dfmeta.health import Health
+from dfmeta.runtime import clock
+from tests.harness.tier import CLOCK
 
 ROWS = [{"port": "tap1", "ofport": 13}]
 
@@ -108,6 +112,41 @@ class Api:
     def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
         start_response("200 OK", [])
         return [environ["REQUEST_METHOD"].encode()]
+
+
+def test_listing_is_made_once_for_requests_that_come_together(health: Health) -> None:
+    made = list[float]()
+
+    def rows() -> object:
+        made.append(clock.now())
+        eventlet.sleep(0.05)
+        return ROWS
+
+    application = AdminApplication(health, list, {"/ports": rows, "/probe": rows})
+    asks = [eventlet.spawn(ask, application, "/ports") for _ in range(8)]
+    assert [one.wait().json for one in asks] == [ROWS] * 8
+    assert len(made) == 1
+    CLOCK.advance(0.6)
+    assert ask(application, "/ports").json == ROWS
+    assert len(made) == 2
+    for _ in range(2):
+        ask(application, "/probe")
+    assert len(made) == 4
+
+
+def test_listing_that_takes_long_is_reused_for_a_second() -> None:
+    made = list[None]()
+
+    def rows() -> object:
+        made.append(eventlet.sleep(3))
+        return len(made)
+
+    listing = Reused(rows, apart=lambda encode, value: encode(value))
+    assert (listing.text(), listing.text()) == (b"1", b"1")
+    CLOCK.advance(REUSED)
+    assert listing.text() == b"2"
+    listing.forget()
+    assert listing.text() == b"3"
 
 
 def test_an_api_answers_its_own_paths_and_no_others(health: Health) -> None:
