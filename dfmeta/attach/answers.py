@@ -24,10 +24,14 @@ class ApiRefusalError(Exception):
         super().__init__(answer.status)
 
 
+def encoded(document: object) -> bytes:
+    """Return a document as it is sent."""
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
 def said(status: int, document: object, *headers: tuple[str, str]) -> Answer:
     """Return an answer with a JSON document."""
-    body = json.dumps(document, separators=(",", ":")).encode() + b"\n"
-    return Answer(status, body, content_type=JSON, headers=headers)
+    return Answer(status, encoded(document), content_type=JSON, headers=headers)
 
 
 def refusal(status: int, error: str, message: str, *headers: tuple[str, str]) -> Answer:

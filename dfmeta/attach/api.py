@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from dfmeta.attach import answers, requests
 from dfmeta.attach.access import Access
+from dfmeta.attach.alone import Alone
 from dfmeta.attach.answers import NOT_HERE, ApiRefusalError, refuse, said
 from dfmeta.attach.audit import Audit
 from dfmeta.attach.model import Attachment, Network, Parent, unknown_network
@@ -39,6 +40,8 @@ TTL_MAX: Final = 21600
 """Seconds for which a token may be valid."""
 PRIVILEGED: Final = range(1, 1024)
 """Source ports that only a privileged process binds (ip(7))."""
+PATIENCE: Final = 5.0
+"""Seconds that a list or a status waits for those that the same VM has asked for before."""
 GONE: Final = "link=gone"
 """Query of a deletion: the guest has deleted its device."""
 _ROOT: Final = ["dfmeta", "v1"]
@@ -100,6 +103,7 @@ class Api:
     :param quota: the engine's quota, which limits the length of a garbage collection's list.
     :param wait: count one request of a port that has a valid token, and return the seconds to wait
         before it may be repeated; 0: it goes on.
+    :param apart: call a function in another thread, while other guests are served.
     """
 
     def __init__(
@@ -111,11 +115,13 @@ class Api:
         access: Access,
         quota: int,
         wait: Callable[[Port], int] = lambda port: 0,
+        apart: Callable[[Callable[[], bytes]], bytes] = lambda work: work(),
         audit: Audit | None = None,
     ) -> None:
         self._engine, self._tokens, self._networks = engine, tokens, networks
         self.access, self.quota = access, quota
-        self._wait = wait
+        self._wait, self._apart = wait, apart
+        self._alone = Alone("another list of the VM")
         self._audit = audit or Audit()
 
     def allows(self, port: Port) -> bool:
@@ -194,13 +200,22 @@ class Api:
         return Answer(200, token.encode(), "text/plain", headers)
 
     def _status(self, call: Call, _names: list[str]) -> Answer:
-        now = self._engine.status(call.parent)
+        with self._alone.by(call.port.iface_id, PATIENCE):
+            now = self._engine.status(call.parent)
         networks = tuple(one for one in now.networks if self.access.opens(call.port, one.name))
         return said(200, answers.status(replace(now, networks=networks)))
 
     def _list(self, call: Call, _names: list[str]) -> Answer:
-        found = self._engine.listed(call.parent)
-        return said(200, {"attachments": [self._document(call, one) for one in found]})
+        with self._alone.by(call.port.iface_id, PATIENCE):
+            found = self._engine.listed(call.parent)
+            networks = dict(self._networks)
+
+            def body() -> bytes:
+                mac = call.port.mac
+                rows = [answers.attachment(one, networks, parent_mac=mac) for one in found]
+                return answers.encoded({"attachments": rows})
+
+            return Answer(200, self._apart(body), content_type=answers.JSON)
 
     def _get(self, call: Call, names: list[str]) -> Answer:
         found = self._engine.get(call.parent, *_named(names))
@@ -250,6 +265,17 @@ _ROUTES: Final[Mapping[tuple[str, int], Mapping[str, Route]]] = {
     },
 }
 """First segment below /dfmeta/v1, and number of the segments after it → method → kind."""
+
+
+def is_listing(request: GuestRequest) -> bool:
+    """Return whether a request reads all attachments of a VM, which takes the longer the more.
+
+    Such requests count in the ordinary limits of a guest's requests as well.
+    """
+    return request.method in ("GET", "HEAD") and _segments(request.path) in (
+        ["attachments"],
+        ["status"],
+    )
 
 
 def body_max(request: GuestRequest, quota: int) -> int:

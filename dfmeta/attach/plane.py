@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from dfmeta.attach.alone import Alone
 from dfmeta.attach.model import Attachment, Driver, Parent, Settings, State
 from dfmeta.attach.rows import to_attachment
 from dfmeta.exceptions import AttachDriverError, AttachError
@@ -61,8 +61,7 @@ class Plane:
         self._attachments = attachments
         self._settings = settings
         self._clock = clock
-        self._locks: dict[str, tuple[threading.Lock, int]] = {}
-        self._mutex = threading.Lock()
+        self._alone = Alone("other work on the trunk")
         self._seldom = Seldom()
 
     @contextlib.contextmanager
@@ -71,22 +70,8 @@ class Plane:
 
         :raises AttachDriverError: other work takes longer than the patience.
         """
-        with self._mutex:
-            lock, users = self._locks.get(parent, (threading.Lock(), 0))
-            self._locks[parent] = (lock, users + 1)
-        try:
-            if not lock.acquire(timeout=self.patience):
-                cause = f"other work on the trunk takes longer than {self.patience:g} s"
-                raise AttachDriverError(cause=cause)
-            try:
-                yield
-            finally:
-                lock.release()
-        finally:
-            with self._mutex:
-                lock, users = self._locks.pop(parent)
-                if users > 1:
-                    self._locks[parent] = (lock, users - 1)
+        with self._alone.by(parent, self.patience):
+            yield
 
     def rows(self, parent: str) -> list[Attachment]:
         """Return the attachments of a trunk in all states."""

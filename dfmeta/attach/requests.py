@@ -27,6 +27,8 @@ VID_MAX: Final = 4094
 AVOID_MAX: Final = 64
 """VLAN ids that one request may exclude."""
 LABELS_MAX: Final = 16
+LABELS_BYTES: Final = 1024
+"""Bytes of the names and values of all labels of an attachment: each list has them all."""
 OWNER_MAX: Final = 128
 LABEL_NAME_MAX: Final = 63
 LABEL_MAX: Final = 256
@@ -169,11 +171,13 @@ def _labels(value: Any) -> dict[str, str]:
         and len(value) <= LABELS_MAX
         and all(1 <= len(name) <= LABEL_NAME_MAX and name.isprintable() for name in value)
         and all(_is_label(text) for text in value.values())
+        and sum(len(text.encode()) for pair in value.items() for text in pair) <= LABELS_BYTES
     ):
         return value
     raise ValueError(
         f"an object of at most {LABELS_MAX} printable texts, with names of at most "
-        f"{LABEL_NAME_MAX} characters and values of at most {LABEL_MAX}"
+        f"{LABEL_NAME_MAX} characters and values of at most {LABEL_MAX}, of at most "
+        f"{LABELS_BYTES} bytes together"
     )
 
 

@@ -48,7 +48,7 @@ MTU, REFUSED, CONFLICT, EXHAUSTED, DIFFERENT = range(100, 105)
 
 MAX_INPUT, MAX_HEAD, MAX_ANSWER, MAX_DATABASE = 4 << 20, 16 << 10, 1 << 20, 16 << 20
 """Bytes that are read at most: of stdin, of an answer's head and body, and of OVSDB's answer."""
-MAX_LABELS, MAX_LABEL, MAX_ADDRESSES, MAX_ROUTES = 16, 256, 16, 64
+MAX_LABELS, MAX_LABEL, MAX_LABEL_BYTES, MAX_ADDRESSES, MAX_ROUTES = 16, 256, 1024, 16, 64
 PATIENCE = 20
 """Seconds for the requests of a call, unless ``timeout`` says otherwise."""
 STATUS_PATIENCE = 4
@@ -161,7 +161,12 @@ class Call:
         found = {name: value[:MAX_LABEL] for name, equals, value in pairs if equals}
         own = [name for name in found if name.startswith("K8S_") and len(name) <= 63]
         labels = {name: found[name] for name in own if (name + found[name]).isprintable()}
-        return {**body, "labels": dict(list(labels.items())[:MAX_LABELS])} if labels else body
+        kept, left = {}, MAX_LABEL_BYTES  # type: dict[str, str], int
+        for name, text in list(labels.items())[:MAX_LABELS]:
+            size = len((name + text).encode())
+            if size <= left:
+                kept[name], left = text, left - size
+        return {**body, "labels": kept} if kept else body
 
     def previous(self) -> dict[str, Any]:
         """Return ``prevResult``; empty without one.

@@ -14,6 +14,7 @@ from typing import TypeVar
 import eventlet
 
 from dfmeta import metrics
+from dfmeta.attach.api import is_listing
 from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUpstreamError
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
 from dfmeta.proxy import access
@@ -100,7 +101,10 @@ class Application:
             answer = self._guard(
                 exchange,
                 spent,
-                lambda: self._limit(claim, spent, ours=ours) or self._refuse(request, spent, ours),
+                lambda: (
+                    self._limit(claim, spent, own=ours and not is_listing(request))
+                    or self._refuse(request, spent, ours)
+                ),
             )
             if answer is None and ours:
                 self._await_certainty(claim, deadline, spent)
@@ -167,8 +171,8 @@ class Application:
 
     # Without the backend
 
-    def _limit(self, claim: Claim, spent: Spent, *, ours: bool) -> Answer | None:
-        if ours and self._attachments is not None and self._attachments.allows(claim):
+    def _limit(self, claim: Claim, spent: Spent, *, own: bool) -> Answer | None:
+        if own and self._attachments is not None and self._attachments.allows(claim):
             # The API has limits of its own: a VM that starts many containers would use up those of
             # its metadata.
             return None

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 from urllib.parse import unquote_to_bytes
 
-from dfmeta.attach.answers import NOT_HERE, TOO_LARGE
-from dfmeta.attach.api import Api, Call, body_max
-from dfmeta.exceptions import BadRequestError
+from dfmeta.attach.answers import NOT_HERE, TOO_LARGE, failed
+from dfmeta.attach.api import Api, Call, body_max, is_listing
+from dfmeta.exceptions import AttachDriverError, BadRequestError
 from dfmeta.model import Answer, Endpoint, GuestRequest, Port
 from dfmeta.proxy.exchange import Abandoned, Exchange
 from dfmeta.proxy.tokens import passed_on
@@ -146,4 +146,6 @@ def answer(
         if error.status != _TOO_LARGE:
             raise
         return TOO_LARGE
+    if is_listing(exchange.request) and not exchange.turn(exchange.deadline):
+        return failed(AttachDriverError(cause="other requests of the VM take too long"))
     return guard(lambda: attachments.answer(whole)) or NOT_HERE

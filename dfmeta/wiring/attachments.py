@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import eventlet
+from eventlet import tpool
 from oslo_config import cfg
 
 from dfmeta import hub
@@ -88,6 +89,7 @@ class Attaching:
             access=access(conf),
             quota=conf.attachments.quota,
             wait=self._wait,
+            apart=tpool.execute,
         )
         registry.subscribe(self._rates.forget)
         self.local = Local(self._api, registry)

@@ -134,7 +134,8 @@ def test_without_the_api_its_paths_are_404() -> None:
 
 def test_no_path_of_the_api_reaches_the_backend(world: World) -> None:
     for path in ("/dfmeta/v1/attachments/..%2f..%2fetc/eth0", "/x/../dfmeta/v1/attachments"):
-        assert world.ask("GET", path) == (404, NOT_HERE.body), path
+        assert world.ask("GET", path)[0] == 404, path
+        world.application._rates.forget(HERE)
     assert world.backend.asked == []
 
 
@@ -164,6 +165,18 @@ def test_rates_of_the_metadata_count_only_guests_that_are_not_allowed(world: Wor
     world.api.access = Access()
     assert world.ask("PUT", "/dfmeta/v1/token", **TTL)[0] == 404
     assert world.ask("PUT", "/dfmeta/v1/token", **TTL)[0] == 429
+
+
+def test_lists_of_attachments_count_as_any_request(world: World) -> None:
+    token = world.token()
+    for path in ("/dfmeta/v1/attachments", "/dfmeta/v1/status", "/dfmeta/v1//attachments/"):
+        assert world.ask("GET", path, x_dfmeta_token=token)[0] == 200, path
+        assert world.ask("HEAD", path, x_dfmeta_token=token)[0] == 429, path
+        world.application._rates.forget(HERE)
+    turns: list[float] = []
+    request = GuestRequest("GET", "/dfmeta/v1/status", headers={"x-dfmeta-token": token})
+    assert world.answer(request, turn=turns.append)[0] == 503
+    assert len(turns) == 1
 
 
 def test_a_body_that_is_too_large_is_413(world: World) -> None:

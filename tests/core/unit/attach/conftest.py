@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from eventlet.green import threading
 
-from dfmeta.attach import batches, engine, plane
+from dfmeta.attach import alone, batches, engine
 from tests.core.unit.attach.support import Breaking, World
 
 
@@ -25,7 +25,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Breaking]:
 @pytest.fixture(autouse=True)
 def green_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the engine wait in the hub, as it does in the daemon."""
-    for module in (batches, engine, plane):
+    for module in (alone, batches, engine):
         monkeypatch.setattr(module, "threading", threading)
     batch = batches._Batch
     monkeypatch.setattr(batches, "_Batch", lambda: batch(done=threading.Event()))

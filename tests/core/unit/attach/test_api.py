@@ -8,12 +8,14 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import Any
 
+import eventlet
 import pytest
+from eventlet.green import threading
 
 from dfmeta.attach import audit
 from dfmeta.attach.access import Access
 from dfmeta.attach.api import body_max
-from dfmeta.attach.model import Wanted
+from dfmeta.attach.model import Attachment, Wanted
 from dfmeta.exceptions import (
     AttachConflictError,
     AttachDriverError,
@@ -247,6 +249,8 @@ WRONG_MEMBERS: dict[str, tuple[Any, ...]] = {
     "labels": (
         *([], {"": "x"}, {"a": 1}, {"a": "x" * 257}),
         {f"l{number}": "" for number in range(17)},
+        {f"l{number}": "x" * 240 for number in range(5)},
+        {f"l{number}": "\u00e9" * 200 for number in range(3)},
     ),
 }
 
@@ -256,6 +260,24 @@ def test_a_wrong_body_is_400(side: Side) -> None:
     for body in (*WRONG_BODIES, *wrong):
         assert error(side.ask("PUT", PATH, body)) == (400, "bad_request"), body
     assert not side.engine.asked
+
+
+def test_lists_of_a_vm_are_made_one_at_a_time(side: Side) -> None:
+    gate, running, most = threading.Event(), [0], [0]
+
+    def listed(_parent: object) -> list[Attachment]:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        gate.wait()
+        running[0] -= 1
+        return [ONE]
+
+    side.engine.listed = listed  # type: ignore[method-assign]
+    asks = [eventlet.spawn(side.ask, "GET", "/attachments") for _ in range(3)]
+    eventlet.sleep(0)
+    gate.set()
+    assert [one.wait().status for one in asks] == [200] * 3
+    assert most == [1]
 
 
 def test_one_and_all_are_returned(side: Side) -> None:

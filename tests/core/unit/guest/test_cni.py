@@ -148,6 +148,10 @@ def test_labels_are_few_and_short() -> None:
     labels = cni.Call("ADD", dict(CONFIG), environ).wanted()["labels"]
     assert len(labels) == cni.MAX_LABELS
     assert labels["K8S_LONG"] == "x" * cni.MAX_LABEL
+    long = [f"K8S_{number}=" + "y" * 252 for number in range(5)]
+    environ = {**ENVIRONMENT, "CNI_ARGS": ";".join([*long, "K8S_LAST=z"])}
+    labels = cni.Call("ADD", dict(CONFIG), environ).wanted()["labels"]
+    assert list(labels) == ["K8S_0", "K8S_1", "K8S_2", "K8S_LAST"]
     assert labels.keys().isdisjoint({"IgnoreUnknown", "K8S_X", "K8S_BAD"})
 
 
