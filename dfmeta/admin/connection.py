@@ -25,7 +25,7 @@ from dfmeta.proxy.connection import (
     GuestConnection,
     Headers,
 )
-from dfmeta.proxy.environ import ENDS, SAME_HOST, Incoming, base_environ
+from dfmeta.proxy.environ import ENDS, NO_BODY, SAME_HOST, Incoming, base_environ
 from dfmeta.proxy.http1 import Body, Head
 from dfmeta.proxy.sockets import quiet
 from dfmeta.registry import Claim
@@ -101,7 +101,7 @@ class AdminConnection(GuestConnection):
         self._server.pace()
         self._first = False
         there = head.length or head.chunked
-        self._incoming = Incoming((lambda size: self.take_body(head, size)) if there else None)
+        self._incoming = Incoming(lambda size: self.take_body(head, size)) if there else NO_BODY
         environ = base_environ(head, server=self._server.place, peer=str(self.claim.address.ip))
         environ["wsgi.input"] = self._incoming
         environ[ENDS] = ends = _ends(self.sock)

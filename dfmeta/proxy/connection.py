@@ -20,7 +20,7 @@ from eventlet.hubs import trampoline
 from dfmeta import metrics
 from dfmeta.exceptions import BadRequestError, BodyFault, HeadFault
 from dfmeta.proxy import access
-from dfmeta.proxy.environ import Incoming, guest_environ, request_of
+from dfmeta.proxy.environ import NO_BODY, Incoming, guest_environ, request_of
 from dfmeta.proxy.exchange import Abandoned, Exchange, Turn
 from dfmeta.proxy.http1 import Body, Head, find_end, parse_head
 from dfmeta.proxy.progress import Progress
@@ -86,7 +86,7 @@ class GuestConnection:
         self._first = True
         """Whether no request has been read yet."""
         self._buffer = bytearray()
-        self._incoming = Incoming(None)
+        self._incoming = NO_BODY
         self._phase = Phase.BUSY
         self._spared_until = 0.0
         self._hops = 0
@@ -149,7 +149,7 @@ class GuestConnection:
         waited = now - self._began if self._first else 0.0
         self._first, self._spared_until = False, 0.0
         there = head.length or head.chunked
-        self._incoming = Incoming((lambda size: self._read_body(head, size)) if there else None)
+        self._incoming = Incoming(lambda size: self._read_body(head, size)) if there else NO_BODY
         turn = Turn(self._host.slots(self))
         exchange = Exchange(
             claim=self.claim,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import io
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from dfmeta.model import GuestRequest
@@ -25,6 +25,15 @@ ENDS = "dfmeta.ends"
 connected to; empty if the client has disconnected."""
 KEYS = 256
 """Header names with a cached environment key."""
+_SAME: Final[Mapping[str, Any]] = {
+    "SCRIPT_NAME": "",
+    "wsgi.version": (1, 0),
+    "wsgi.url_scheme": "http",
+    "wsgi.multithread": True,
+    "wsgi.multiprocess": False,
+    "wsgi.run_once": False,
+}
+"""The part of the environment that is the same for every request."""
 
 
 @functools.lru_cache(KEYS)
@@ -68,8 +77,9 @@ class Incoming(io.IOBase):
 
     def close(self) -> None:
         """Drop the reference to the connection, which would form a cycle with this object."""
-        self._take = None
-        super().close()
+        if self._take is not None:
+            self._take = None
+            super().close()
 
     def readline(self, size: int | None = -1, /) -> bytes:
         """Refuse to read single lines.
@@ -77,6 +87,10 @@ class Incoming(io.IOBase):
         :raises io.UnsupportedOperation: always.
         """
         raise io.UnsupportedOperation("a body is read whole, not in lines")
+
+
+NO_BODY: Final = Incoming(None)
+"""The input of all requests without a body; it is never closed."""
 
 
 def request_of(head: Head, claim: Claim) -> GuestRequest:
@@ -113,23 +127,18 @@ def base_environ(head: Head, *, server: tuple[str, str], peer: str) -> dict[str,
     :param server: name and port that the client connected to.
     :param peer: the client's address.
     """
-    environ: dict[str, Any] = {
+    environ = {
+        **_SAME,
         "REQUEST_METHOD": head.method,
-        "SCRIPT_NAME": "",
         "PATH_INFO": unquote_to_bytes(head.path).decode("latin-1")
         if "%" in head.path
         else head.path,
         "QUERY_STRING": head.query,
         "SERVER_NAME": server[0],
         "SERVER_PORT": server[1],
-        "SERVER_PROTOCOL": f"HTTP/1.{head.minor}",
+        "SERVER_PROTOCOL": "HTTP/1.1" if head.minor else "HTTP/1.0",
         "REMOTE_ADDR": peer,
-        "wsgi.version": (1, 0),
-        "wsgi.url_scheme": "http",
         "wsgi.errors": sys.stderr,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
     }
     for name, value in head.headers.items():
         key = _key(name)
