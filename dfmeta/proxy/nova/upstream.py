@@ -1,25 +1,17 @@
-"""Connections to an HTTP server, with the interface that httplib2 needs.
+"""Connections to an HTTP server, which send a request as it is, in one piece, and read its answer.
 
-httplib2 uses the connections of http.client. Their header parser is the email package, which takes
-half of the time of a request. ``httplib2.Http.request`` gets a :class:`Connection` as
-``connection_type`` instead. It sends a request in one piece and reads the answer with
-:mod:`dfmeta.proxy.nova.replies`.
-
-httplib2 decompresses bodies, follows challenges, joins headers of one name and repeats a request
-after errors that it knows. Nothing of this is wanted here: httplib2 sees a status and the body, no
-header, and only errors of other classes. The request passes through it as an :class:`Exchange` in
-the place of a body, since it would quote a URL again and fold the white space of headers.
+There is no library of HTTP in between: httplib2 took 7 % of the instructions of a request, for a
+URL and headers that it was not to change, and the parser of http.client took more.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import eventlet
 import eventlet.patcher
-import httplib2
 from eventlet.green import socket, ssl
 from eventlet.hubs import trampoline
 
@@ -42,8 +34,6 @@ ADDRESS_PATIENCE = 2.0
 fails."""
 SHARE = 65536
 """Bytes of an answer after which the greenthread yields: available data is read without a wait."""
-URL = "http://n/"
-"""A dummy for httplib2, which parses it for each request; a connection knows its own target."""
 
 _OPENED = metrics.BACKEND_CONNECTIONS.labels("opened")
 _FAILED = metrics.BACKEND_CONNECTIONS.labels("failed")
@@ -55,7 +45,7 @@ _select = eventlet.patcher.original("select")
 
 @dataclass(slots=True)
 class Exchange:
-    """A request to a server, and its result."""
+    """A request to a server."""
 
     instance: str
     """Id of the instance that it is for; of the persistent connections, it uses that instance's."""
@@ -64,35 +54,55 @@ class Exchange:
     """The whole request in its wire format."""
     sent: bool = False
     """Whether a byte of the request may have been sent."""
-    reply: Reply = field(init=False)
 
 
 class Connection:
-    """One connection; a subclass sets its target, see :func:`connection_type`."""
+    """One connection, which :meth:`exchange` opens.
 
-    target: ClassVar[HttpHost]
-    context: ClassVar[Any]
-    """An ssl.SSLContext, eventlet's; None for no TLS."""
+    :param context: an ssl.SSLContext of eventlet's; None for no TLS.
+    """
 
-    def __init__(self, _authority: str, **_options: object) -> None:
-        self.host = self.target.host
+    def __init__(self, target: HttpHost, context: Any) -> None:
         self.sock: Any = None
-        self._exchange = Exchange("", "", b"")
-        self._kept = False
+        self._target = target
+        self._context = context
+        self.kept = False
+        """Whether another request may follow on the connection; false during a request."""
         self._poll: Any = None
         self._read = 0
         self._begun = False
 
-    def set_debuglevel(self, _level: int) -> None:
-        """Do nothing: the data on the wire is secret."""
+    def exchange(self, exchange: Exchange) -> Reply:
+        """Send a request and read the answer.
 
-    def connect(self) -> None:
-        """Open the connection.
-
-        :raises UpstreamAwayError: with the failure of the last of the server's addresses.
+        :raises UpstreamAwayError: when the connection cannot be opened, or opened again: it was
+            kept, and was closed, or received data, while no request was pending.
+        :raises UpstreamAnswerError: when the answer cannot be forwarded.
+        :raises UpstreamLostError: when the connection ended before the answer did.
         """
+        kept, self.kept = self.kept, False
+        if kept and self._poll.poll(0):
+            _STALE.inc()
+            self.close()
+            kept = False
+        elif kept:
+            _REUSED.inc()
+        if self.sock is None:
+            self._connect()
+        self._read, self._begun = 0, False
+        exchange.sent = True
+        self._send(exchange.message)
+        return self._answer(head=exchange.method == "HEAD", kept=kept)
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        sock, self.sock = self.sock, None
+        if sock is not None:
+            sock.close()
+
+    def _connect(self) -> None:
         try:
-            self.sock = self._connect()
+            self.sock = self._open_any()
         except (OSError, UnicodeError) as error:
             _FAILED.inc()
             cause, remedy = explain(error)
@@ -101,55 +111,22 @@ class Connection:
             _FAILED.inc()
             raise
         _OPENED.inc()
-        self._kept = False
         self._poll = _select.poll()
         self._poll.register(self.sock.fileno(), _select.POLLIN)
 
-    def request(self, _method: str, _uri: str, body: Exchange, _headers: object) -> None:
-        """Send the request of an exchange.
-
-        :raises UpstreamAwayError: as :meth:`connect`, which is called again if a persistent
-            connection was closed, or received data, while no request was pending.
-        """
-        if self._kept and self._poll.poll(0):
-            _STALE.inc()
-            self.close()
-            self.connect()
-        elif self._kept:
-            _REUSED.inc()
-        self._exchange, self._read, self._begun = body, 0, False
-        body.sent = True
-        # The server may have answered before it closed: the read shows the result.
-        with contextlib.suppress(OSError):
-            self._send(body.message)
-
-    def getresponse(self) -> _Shown:
-        """Read the answer.
-
-        :raises UpstreamAnswerError: when the answer cannot be forwarded.
-        :raises UpstreamLostError: when the connection ended before the answer did.
-        """
+    def _answer(self, *, head: bool, kept: bool) -> Reply:
         try:
-            reply = read_reply(self._receive, head=self._exchange.method == "HEAD")
+            reply = read_reply(self._receive, head=head)
         except UpstreamError as error:
-            self.close()
-            if self._kept and isinstance(error, UpstreamLostError) and not error.fields["begun"]:
+            if kept and isinstance(error, UpstreamLostError) and not error.fields["begun"]:
                 raise UpstreamStaleError(**error.fields) from error
             raise
-        self._exchange.reply = reply
-        self._kept = reply.keep
-        if not reply.keep:
-            self.close()
-        return _Shown(reply)
+        self.kept = reply.keep
+        return reply
 
-    def close(self) -> None:
-        """Close the connection. Idempotent."""
-        sock, self.sock = self.sock, None
-        if sock is not None:
-            sock.close()
-
-    def _connect(self) -> Any:
-        found = socket.getaddrinfo(self.target.host, self.target.port, 0, socket.SOCK_STREAM)
+    def _open_any(self) -> Any:
+        """Open a socket to the first address that accepts; raise the failure of the last one."""
+        found = socket.getaddrinfo(self._target.host, self._target.port, 0, socket.SOCK_STREAM)
         for family, kind, protocol, _name, address in found[:-1]:
             try:
                 sock = self._open((family, kind, protocol), address, ADDRESS_PATIENCE)
@@ -166,7 +143,7 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.settimeout(patience)
             sock.connect(address)
-            if self.context is not None:
+            if self._context is not None:
                 sock = self._wrap(sock)
         except BaseException:
             sock.close()
@@ -176,9 +153,9 @@ class Connection:
     def _wrap(self, sock: Any) -> Any:
         # A connection that ends without the closing alert may have been cut by an attacker: a body
         # without a length would be accepted incomplete.
-        wrapped = self.context.wrap_socket(
+        wrapped = self._context.wrap_socket(
             sock,
-            server_hostname=self.target.host.partition("%")[0],
+            server_hostname=self._target.host.partition("%")[0],
             do_handshake_on_connect=False,
             suppress_ragged_eofs=False,
         )
@@ -190,13 +167,17 @@ class Connection:
         return wrapped
 
     def _send(self, message: bytes) -> None:
-        sent = 0
-        if self.context is None:
+        """Send a request. The server may have answered before it closed: the read shows that."""
+        try:
             # The send buffer nearly always has room for all of it: 2 us less than eventlet's loop.
-            with contextlib.suppress(BlockingIOError):
-                sent = self.sock.fd.send(message)
+            sent = self.sock.fd.send(message) if self._context is None else 0
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return
         if sent < len(message):
-            self.sock.sendall(message[sent:])
+            with contextlib.suppress(OSError):
+                self.sock.sendall(message[sent:])
 
     def _receive(self, size: int) -> bytes:
         try:
@@ -215,7 +196,7 @@ class Connection:
         return data
 
     def _receive_some(self, size: int) -> bytes:
-        if self.context is not None:
+        if self._context is not None:
             return self.sock.recv(size)  # type: ignore[no-any-return]  # eventlet has no types
         # eventlet's own recv reports a reset as an end: an incomplete body without a length would
         # be accepted.
@@ -225,26 +206,6 @@ class Connection:
                 return sock.recv(size)  # type: ignore[no-any-return]  # eventlet has no types
             except BlockingIOError:
                 trampoline(sock, read=True)
-
-
-class _Shown:
-    """The part of an answer that httplib2 sees."""
-
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-
-    def items(self) -> list[tuple[str, str]]:
-        """Return the status, and no header."""
-        return [("status", str(self._reply.status))]
-
-    def read(self) -> bytes:
-        """Return the body."""
-        return self._reply.body
-
-
-def connection_type(host: HttpHost, context: Any) -> type[Connection]:
-    """Return a class for the connections to *host*, since httplib2 creates them itself."""
-    return type("ServerConnection", (Connection,), {"target": host, "context": context})
 
 
 class Server:
@@ -257,8 +218,8 @@ class Server:
         self.host = host
         self.name = host_header(host)
         """Value of a request's Host header."""
-        self._type = connection_type(host, context)
-        self._pool: Pool[httplib2.Http] = Pool()
+        self._context = context
+        self._pool: Pool[Connection] = Pool()
 
     def exchange(self, exchange: Exchange, *, fresh: bool = False) -> Reply:
         """Send a request and wait for the answer; the caller limits the time.
@@ -267,25 +228,17 @@ class Server:
         :raises UpstreamError: when there is no answer that can be forwarded;
             :class:`~dfmeta.exceptions.UpstreamStaleError` never if *fresh*.
         """
-        client = (None if fresh else self._pool.take(exchange.instance)) or _client()
-        kept = False
+        connection = None if fresh else self._pool.take(exchange.instance)
+        if connection is None:
+            connection = Connection(self.host, self._context)
         try:
-            client.request(URL, exchange.method, body=exchange, connection_type=self._type)
-            reply = exchange.reply
-            kept = reply.keep
+            return connection.exchange(exchange)
         finally:
-            if kept:
-                self._pool.put(exchange.instance, client)
+            if connection.kept:
+                self._pool.put(exchange.instance, connection)
             else:
-                client.close()
-        return reply
+                connection.close()
 
     def close(self) -> None:
         """Close the persistent connections."""
         self._pool.close()
-
-
-def _client() -> httplib2.Http:
-    client = httplib2.Http(proxy_info=None)
-    client.follow_redirects = False
-    return client
