@@ -173,14 +173,15 @@ class InPortKeys(Keys):
         number = int(address)
         if address.version == 6:
             vid = number >> _VID6_SHIFT & _VID6_MASK
-            endpoint = Endpoint(ofport=number & _OFPORT6_MASK, vid=vid)
+            endpoint = Endpoint(number & _OFPORT6_MASK, vid)
             slot = SLOT6 + (number >> _SLOT6_SHIFT & _SLOT6_MASK)
+            if not self.covers(address):
+                raise _refuse(endpoint, slot, f"{address} is not in {self.prefix6}")
         else:
-            endpoint = Endpoint(ofport=number & OFPORT_MASK, vid=number >> VID_SHIFT & VID_MASK)
+            endpoint = Endpoint(number & OFPORT_MASK, number >> VID_SHIFT & VID_MASK)
             slot = number >> SLOT_SHIFT & _SLOT_MASK
-        if not self.covers(address):
-            where = self.prefix6 if address.version == 6 else "the addresses from 128.0.0.0 on"
-            raise _refuse(endpoint, slot, f"{address} is not in {where}")
+            if not number & BASE:
+                raise _refuse(endpoint, slot, f"{address} is not an address from 128.0.0.0 on")
         _check(endpoint, slot)
         return endpoint, slot
 
