@@ -96,13 +96,15 @@ def find_end(buffer: bytes | bytearray, limits: HeadLimits, start: int = 0) -> i
     :raises BadRequestError: when the bytes cannot become a valid head. Not every malformed head is
         refused here: :func:`parse_head` does the rest.
     """
+    if not buffer:
+        return -1
     end = buffer.find(_BLANK, max(start - 3, 0))
     whole = end >= 0
     if whole and not start:
         # Nearly every head arrives whole, and parse_head checks all of it: 4 us less.
         return end + len(_BLANK)
     stop = end + len(_BLANK) if whole else len(buffer)
-    if start == 0 and stop and buffer[0] <= 0x20:
+    if start == 0 and buffer[0] <= 0x20:
         raise _malformed("the request does not begin with a method")
     _check_sizes(buffer, limits, start=start, stop=stop, whole=whole)
     begin = max(start - 2, 0)

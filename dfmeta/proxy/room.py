@@ -66,6 +66,19 @@ class Room(Generic[C]):
         """Virtual machine → its connections, with those of its containers."""
         self._total = 0
 
+    @property
+    def limits(self) -> Limits:
+        """The limits that apply to the next connection."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        """Replace the limits."""
+        self._limits, most = limits, limits.connections
+        # Each accepted connection needs them.
+        self._shares = limits.shares(most)[::-1]
+        self._crowded_vm = int(limits.of_vm(most) * CROWDED)
+
     def __len__(self) -> int:
         return self._total
 
@@ -100,7 +113,7 @@ class Room(Generic[C]):
         port = self._ports.get(caller) or _Port(vm or caller)
         close: list[C] = []
         gone = None
-        full = self._total >= self.limits.connections
+        full = self._total >= self._limits.connections
         if self._has_its_share(port):
             close += self._take_idle(port.idle)
             if not close:
@@ -111,7 +124,7 @@ class Room(Generic[C]):
             if not close and gone is None:
                 return Entry(Decision.REFUSED, "connections")
         self._ports[caller] = port
-        if len(port.served) < self.limits.connections_per_port:
+        if len(port.served) < self._limits.connections_per_port:
             port.served.add(one)
             self._add(port, 1)
             if not full and not close:
@@ -119,7 +132,7 @@ class Room(Generic[C]):
             return Entry(Decision.SERVED, "connections" if full else "", tuple(close), gone)
         own = [known for known in close if known in port.served] or self._take_idle(port.idle)
         close += [known for known in own if known not in close]
-        if len(port.waiting) >= self.limits.waiting_per_port and not own:
+        if len(port.waiting) >= self._limits.waiting_per_port and not own:
             return Entry(Decision.REFUSED, "waiting_per_port", tuple(close), gone)
         port.waiting.append(one)
         self._add(port, 1)
@@ -139,7 +152,7 @@ class Room(Generic[C]):
             return None
         self._add(port, -1)
         following = None
-        if port.waiting and len(port.served) < self.limits.connections_per_port:
+        if port.waiting and len(port.served) < self._limits.connections_per_port:
             following = port.waiting.popleft()
             port.served.add(following)
         if not port.served and not port.waiting:
@@ -190,11 +203,10 @@ class Room(Generic[C]):
 
         The limits of the port alone are not looked at.
         """
-        most, of_vm = self.limits.connections, self._vms[port.vm]
-        shares = self.limits.shares(most)
-        if of_vm >= next(share for begins, share in reversed(shares) if self._total >= begins):
+        of_vm = self._vms[port.vm]
+        if of_vm >= next(share for begins, share in self._shares if self._total >= begins):
             return True
-        crowded = of_vm >= int(self.limits.of_vm(most) * CROWDED)
+        crowded = of_vm >= self._crowded_vm
         return crowded and len(port.served) + len(port.waiting) >= FEW
 
     def _add(self, port: _Port[C], change: int) -> None:
