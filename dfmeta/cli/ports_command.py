@@ -140,10 +140,11 @@ def ports(
         columns = {key: title for key, title in columns.items() if key not in ATTACHED}
     if any(row.get("meta_mac") for row in rows):
         columns["addresses"] = META_ADDRESSES
-    # A fault in the column would make every line of a pipe as long as itself.
+    # A fault in the column would make every line of a pipe as long as itself; a remedy has no
+    # column.
     piped = not sys.stdout.isatty()
     shown = [_for_people(row, now, brief=piped) for row in rows]
-    notes = [row["fault"] for row in rows] if piped else ()
+    notes = [_note(row) for row in rows] if piped else ()
     drop = [one for one in DROP if one in columns]
     print_rows(shown, columns, fmt, styles=STYLES, drop=drop, wide=wide, notes=notes)
 
@@ -167,6 +168,16 @@ def _asked(conf: cfg.ConfigOpts, rows: list[dict[str, Any]], text: str) -> list[
         )
     named = {(one.name, one.vid) for one in found}
     return [row for row in rows if (row["port"], row.get("vid", 0)) in named]
+
+
+def _note(row: dict[str, Any]) -> str:
+    """Return the fault of a port, and the remedy if its guest fails."""
+    last = row["last_failure"]
+    return "; ".join(filter(None, [row["fault"], last["remedy"] if _fails(row) else ""]))
+
+
+def _fails(row: dict[str, Any]) -> bool:
+    return bool(row["last_failure"] and row["last_failure"]["failing"])
 
 
 def _is_subport(row: dict[str, Any]) -> bool:
@@ -193,8 +204,7 @@ def _attached(one: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _well(row: dict[str, Any]) -> bool:
-    last = row["last_failure"]
-    return row["state"] in WELL and not (last and last["failing"])
+    return row["state"] in WELL and not _fails(row)
 
 
 def _for_people(row: dict[str, Any], now: datetime, *, brief: bool) -> dict[str, Any]:

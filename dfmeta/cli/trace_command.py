@@ -26,7 +26,7 @@ from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.reading import read_service
 from dfmeta.flows.service import Tap
-from dfmeta.inspect import checks_path, legs, which
+from dfmeta.inspect import checks_forwarding, checks_path, legs, which
 from dfmeta.inspect.checks_path import PathFacts
 from dfmeta.inspect.cuts import PortBits, cut_of
 from dfmeta.inspect.facts import GuestFailure, KnownPort, Settings, Snapshot
@@ -409,6 +409,10 @@ def _probe(scene: Scene, family: Family) -> Iterator[str | Stop]:
         yield f"  probe  not sent: {scene.away}"
         return
     facts = scene.path.over(family.version)
+    waits = scene.snapshot.other_config.get(checks_forwarding.RESTORE_WAIT) == "true"
+    waiting = checks_forwarding.restore_wait(waits, facts)
+    if waiting.status is Status.WRONG:
+        yield Stop(f"stops at the switch: {waiting.text}: {waiting.remedy}")
     probe = checks_path.path(facts, scene.wanted.over(family))
     yield f"  probe  {probe.text}"
     if probe.status is Status.WRONG:

@@ -250,7 +250,8 @@ def test_a_guest_that_fails_is_named_until_the_remedy_has_it_served(
     remedy = wrong(agent, "guests", *words, ", 2 times)")
     assert f"dfmeta store put {failing.instance_id} " in remedy
     table = agent.ctl("ports", "--failing").stdout.splitlines()
-    assert len(table) == 2
+    assert len(table) == 3
+    assert f"`dfmeta store put {failing.instance_id} " in table[2]
     assert re.search(r"served +fails since [0-9:]+ UTC: 404, 2 times: no record$", table[1])
     run_dfmeta(agent, remedy, name="failing.example.org")
     assert failing.curl("/latest/meta-data/hostname").text == "failing.example.org"

@@ -48,6 +48,8 @@ def test_restoration_that_never_ends_is_named_at_once(
     remedy = named(found, "flow-restore-wait", "ovs-vswitchd forwards nothing")
     path = next(line for line in found if line["check"] == "path")
     assert (path["status"], "flow-restore-wait" in path["text"]) == ("unknown", True)
+    end = agent.ctl("trace", guest.port, check=False).stdout.splitlines()[-1]
+    assert end.startswith("Stops at the switch: ovs-vswitchd forwards nothing")
     apply(host, remedy)
     wait_for(lambda: served(guest), "the guest to be served again")
     wait_for(agent.ready, "readiness")
