@@ -55,6 +55,7 @@ class Proxy:
     ) -> None:
         self._conf = conf
         self._registry = registry
+        self._heed = heed
         self.key = TokenKey(Path(conf.df_metadata.state_path))
         self._tokens = Tokens(self.key.usable)
         self._attaching = _attaching(conf, registry, self.key.value)
@@ -121,6 +122,7 @@ class Proxy:
                 settings=self._settings,
                 answers=self._answers,
                 device=group.metadata_interface,
+                heed=self._heed,
             )
         return InProcess(
             sockets,

@@ -24,6 +24,7 @@ from dfmeta.proxy.recent import RECENT
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import FDS_MAX
 from dfmeta.proxy.tokens import Tokens
+from dfmeta.proxy.worker.echo import Echo
 from dfmeta.proxy.worker.pipe import Message, Pipe
 from dfmeta.proxy.worker.remote import (
     RemoteAttachments,
@@ -127,6 +128,7 @@ class Serving:
             tokens=Tokens(bytes.fromhex(message["key"])),
             rates=RemoteRates(rates(conf), self._pipe),
             complaints=RemoteComplaints(self._pipe, LOG),
+            echo=Echo(lambda: self._pipe.ask({"what": "echo"}, None) is not None),
             attachments=RemoteAttachments(self._pipe, quota=conf.attachments.quota)
             if conf.attachments.enabled
             else None,

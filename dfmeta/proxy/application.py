@@ -60,6 +60,8 @@ class Application:
     """Answers guests' requests, one call for each.
 
     :param heed: lets the switch's latest messages be handled, before the claim is checked.
+    :param echo: called when a request has arrived; returns a function that waits, until monotonic
+        seconds, for all changes until the arrival to be known here, and returns whether they are.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class Application:
         complaints: Complaints,
         attachments: Attachments | None = None,
         heed: Callable[[], object] = lambda: None,
+        echo: Callable[[], Callable[[float], bool]] = lambda: lambda _deadline: True,
     ) -> None:
         self._registry = registry
+        self._echo = echo
         self._heed = heed
         self._attachments = attachments
         self._backend = backend
@@ -94,7 +98,7 @@ class Application:
         :raises Abandoned: when the connection is to be closed without an answer.
         """
         claim, request = exchange.claim, exchange.request
-        deadline = exchange.deadline
+        deadline, echoed = exchange.deadline, self._echo()
         spent = Spent(clock.now())
         try:
             ours = is_ours(request.path)
@@ -117,6 +121,8 @@ class Application:
                 deadline = whole.deadline
                 spent.waited += deadline - exchange.deadline
                 answer = self._guard(whole, spent, lambda: self._ask(whole, spent))
+            if not echoed(deadline):
+                raise Abandoned("timeout")
             self._await_certainty(claim, deadline, spent)
             if not self._registry.holds(claim):
                 raise Abandoned("changed")

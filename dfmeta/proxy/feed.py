@@ -112,6 +112,10 @@ class Feed(Generic[F]):
             pause = min(2 * pause, POLL)
         return [one for one, _position in behind]
 
+    def flush(self) -> None:
+        """Send the present state of the registry to each follower, without waiting for them."""
+        self._send(self._marks)
+
     def _mark(self, endpoint: Endpoint) -> None:
         self._marks += 1
         self._dirty.setdefault(endpoint, self._marks)

@@ -4,7 +4,8 @@ Each worker has the listeners and answers guests; the registry stays in the daem
 to all workers (:mod:`dfmeta.proxy.feed`). A worker reads its pipe before it claims a connection and
 before an answer leaves (:class:`~dfmeta.proxy.claims.Mirror`), and :meth:`Workers.inform` waits
 until the changes are in the pipes. So a worker that is late, or hangs and continues, never answers
-a guest from outdated identities, and need not be killed for it.
+a guest from outdated identities, and need not be killed for it. If the daemon is late, a worker's
+answers wait for it (:mod:`dfmeta.proxy.worker.echo`).
 
 The daemon checks about once a second whether each worker answers; a worker that does not is killed.
 """
@@ -198,6 +199,7 @@ class Workers:
         which go over the pipe only.
     :param answers: answers the workers' requests.
     :param device: name of tap-metadata, through which answers leave.
+    :param heed: lets the switch's latest messages be handled, before a worker gets its echo.
     """
 
     def __init__(
@@ -209,6 +211,7 @@ class Workers:
         settings: Callable[[], Message],
         answers: WorkerAnswers,
         device: str,
+        heed: Callable[[], object] = lambda: None,
     ) -> None:
         self._listeners = tuple(listeners)
         self._registry = registry
@@ -216,6 +219,7 @@ class Workers:
         self._settings = settings
         self._answers = answers
         self._device = device
+        self._heed = heed
         self._workers: list[Worker] = []
         self._stopping = False
         self._feed: Feed[Worker] = Feed(registry, self._news, lambda: self._workers)
@@ -442,8 +446,16 @@ class Workers:
                 ACCEPTED.merge(message["ports"], self._incarnation)
             case "recent":
                 RECENT.add(message["ports"], self._incarnation)
+            case "echo":
+                eventlet.spawn_n(self._echo, worker.pipe, message)
             case _:
                 self._answers.handle(worker.pipe, message)
+
+    def _echo(self, pipe: Pipe, message: Message) -> None:
+        """Answer when the worker has been told of all that the switch has sent by now."""
+        self._heed()
+        self._feed.flush()
+        pipe.answer(message, {})
 
     def _incarnation(self, endpoint: Endpoint) -> int | None:
         identity = self._registry.identity(endpoint)

@@ -103,6 +103,7 @@ class World:
         self.tokens = Tokens(bytes(32))
         self.news: list[Callable[[], object]] = []
         self.at_turn: Callable[[], object] = lambda: None
+        self.echoed: Callable[[float], bool] = lambda _deadline: True
         self.application = Application(
             self.registry,
             self.backend,
@@ -111,6 +112,7 @@ class World:
             rates=RateLimiter(rate or RateSettings()),
             complaints=Complaints(logging.getLogger("dfmeta.proxy")),
             heed=self.heed,
+            echo=lambda: self.echoed,
         )
 
     def heed(self) -> None:
@@ -371,6 +373,22 @@ def test_the_switchs_latest_messages_count_before_the_answer_leaves() -> None:
     with pytest.raises(Abandoned, match="changed"):
         world.ask()
     assert len(world.backend.asked) == 1
+
+
+def test_answer_leaves_only_when_all_until_the_request_is_known() -> None:
+    after = port(instance=OTHER_INSTANCE)
+    for comes, reason in ((True, "changed"), (False, "timeout")):
+        world = World(ask=lambda: 1)
+
+        def echoed(_deadline: float, world: World = world, comes: bool = comes) -> bool:
+            if comes:
+                world.registry.set_port(after)
+            return comes
+
+        world.echoed = echoed
+        with pytest.raises(Abandoned, match=reason):
+            world.ask()
+        assert len(world.backend.asked) == 1, "it is not waited for before"
 
 
 def test_a_guest_that_changes_while_it_waits_for_its_project_is_abandoned() -> None:

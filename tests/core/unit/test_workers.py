@@ -7,7 +7,7 @@ import errno
 import itertools
 import json
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import eventlet
@@ -53,6 +53,8 @@ class Process:
 
     def _handle(self, message: Message) -> None:
         self.got.append(message)
+        if "answers" in message:
+            return
         if message["what"] == "ready?" and self.answers:
             self.pipe.answer(message, {})
         elif message["what"] == "stop" and self.ends:
@@ -101,6 +103,7 @@ class World:
         self.registry.set_port(port())
         self.listener = eventlet.listen(("127.0.0.1", 0))
         self.done = 0
+        self.heed: Callable[[], object] = lambda: None
         self.workers = Workers(
             [self.listener],
             self.registry,
@@ -108,6 +111,7 @@ class World:
             settings=dict,
             answers=NoAnswers(),
             device="lo",
+            heed=lambda: self.heed(),
         )
         self.workers.start()
         until(lambda: len(self.serving()) == count, "the workers to serve")
@@ -220,6 +224,16 @@ def test_a_worker_that_has_no_room_for_the_news_is_ended_before_the_guest_goes_o
     assert worker.process.returncode == -9
     assert lost("full") == count + 1
     until(lambda: world.serving() and world.one() is not worker, "another one")
+
+
+def test_echo_follows_all_that_the_switch_has_reported(world: World) -> None:
+    worker = process(world.one())
+    world.heed = lambda: world.registry.learn(Endpoint(13), address(), 0)
+    before = len(worker.got)
+    worker.pipe.send({"what": "echo", "number": 5})
+    until(lambda: worker.got[-1].get("answers") == 5, "the echo")
+    kinds = [message.get("what", "answer") for message in worker.got[before:]]
+    assert kinds[-2:] == ["guests", "answer"]
 
 
 def test_a_worker_that_does_not_come_up_is_ended(world: World) -> None:

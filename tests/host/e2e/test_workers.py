@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest, uuid_of
 from tests.harness.nova import SECRET, RecordingNova
+from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e.support import (
     META_DATA,
@@ -23,9 +25,11 @@ from tests.host.e2e.support import (
     project_ids,
     put,
     put_nova,
+    served,
     status_of,
     uuid_in,
 )
+from tests.host.e2e.test_ofports import PATIENCE, swap
 
 pytestmark = pytest.mark.early
 
@@ -177,6 +181,29 @@ def test_a_late_worker_answers_no_guest_by_an_old_identity(
     found = [(one.status, uuid_in(one.body)) for batch in batches for one in batch.samples()]
     assert found == [(200, successor), (200, other.instance_id)]
     assert lost(agent, "full") == 0
+
+
+def test_no_worker_answers_by_a_number_before_the_daemon_knows_of_its_exchange(
+    host: OpenvSwitch, nova: RecordingNova, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    make = functools.partial(make_guest, mac="fa:16:3e:00:00:07")
+    options = {**NOVA_OPTIONS["df_metadata"], "engine": "wsgi", "proxy_workers": 1}
+    agent = make_agent({**NOVA_OPTIONS, "df_metadata": options})
+    twins = [make(name, ids=project_ids(name)) for name in ("one", "two")]
+    for guest in twins:
+        put_nova(nova, guest)
+        guest.forget_neighbours()
+        asks_own(guest)
+    os.kill(agent.pid, signal.SIGSTOP)
+    try:
+        swap(host, *twins)
+        replies = [guest.curl(META_DATA, timeout=PATIENCE) for guest in twins]
+    finally:
+        os.kill(agent.pid, signal.SIGCONT)
+    assert [reply.body for reply in replies] == [b"", b""]
+    for guest in twins:
+        wait_for(lambda guest=guest: served(guest), f"{guest.name} to be served")
+        asks_own(guest)
 
 
 def test_a_daemon_that_is_killed_takes_its_workers_with_it(agent: Agent, guest: Guest) -> None:
