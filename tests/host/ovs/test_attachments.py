@@ -127,6 +127,11 @@ def test_changed_ports_are_corrected_and_those_of_others_stay(
     there = vms.rows(host)
     assert there[inner]["external_ids"].pop("other") == "1"
     assert there == whole
+    # Without the address of its source, as of an earlier version, it is made again.
+    host.vsctl("remove", "Interface", inner, "external_ids", "dfmeta-address")
+    assert [found.whole for found in driver.found()] == [False]
+    driver.make(parent, [one])
+    assert [found.whole for found in driver.found()] == [True]
     # An end on a former trunk is moved.
     host.vsctl("remove", "Interface", inner, "external_ids", "other")
     host.vsctl("add-br", "tbr-old", "--", "del-port", outer, "--", "add-port", "tbr-old", outer)
