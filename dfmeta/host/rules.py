@@ -285,8 +285,14 @@ def plan_of(
     :param own: dfmeta's rules with their own priorities.
     :param enough: a rule of the host that makes own rules unnecessary if nothing comes before it.
     """
-    # A former configuration may have had another table; only dfmeta has rules of its device.
-    former = {one.table for one in rules if one.is_of(packets.device)}
+    # A former configuration may have had another table or device, and its rules go soon. Only
+    # dfmeta has rules of its device, and rules from its address with that priority.
+    places = {(rule["priority"], rule["src"]) for rule in own if "src" in rule}
+    former = {
+        one.table
+        for one in rules
+        if one.is_of(packets.device) or (one.priority, one.source) in places
+    }
     packets = replace(packets, tables=packets.tables | former)
     first = min((one.priority for one in rules for rule in own if one.leads(rule)), default=None)
     before = own[0]["priority"] if first is None else first

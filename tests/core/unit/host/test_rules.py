@@ -129,9 +129,11 @@ def test_rules_move_back_when_the_taker_is_gone() -> None:
     assert plan.contender is None
 
 
-def test_rules_of_a_former_table_take_nothing() -> None:
-    plan = plan_of([LOCAL, *own(32764, table=300), OF_MAIN], OWN, PACKETS)
-    assert (plan.add, plan.contender) == ([*OWN], None)
+def test_rules_of_a_former_table_or_device_take_nothing() -> None:
+    of_device = rule(32765, 300, oifname="tap-former")
+    for former in (own(32764, table=300), [own(32764, table=300)[0], of_device]):
+        plan = plan_of([LOCAL, *former, OF_MAIN], OWN, PACKETS)
+        assert (plan.add, plan.contender) == ([*OWN], None)
 
 
 def test_a_route_of_the_main_table_needs_a_rule_only_behind_a_taker() -> None:
