@@ -58,13 +58,15 @@ Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Syn:
-    """The first segment of a connection, as the guest sent it."""
+    """The first segment of an address, as the guest sent it: that of a connection, as a rule."""
 
     address: GuestAddress
     vid: int
     destination: Address
     source_port: int
     destination_port: int
+    opens: bool = True
+    """Whether it opens a connection; else it belongs to one that is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +164,12 @@ def parse_segment(frame: bytes) -> tuple[Segment, bool]:
 
 
 def parse_syn(frame: bytes) -> Syn:
-    """Parse a frame that the switch has classified as a SYN.
+    """Parse a frame that the switch has classified as the first one of an address.
 
     :param frame: the frame from its destination MAC on, without FCS.
-    :raises PacketError: if it is not a complete, unfragmented TCP SYN, or cannot be answered: its
-        IPv6 source is unspecified, loopback, multicast or IPv4-mapped. Bytes after the fixed TCP
-        header (options, TCP Fast Open data) are ignored.
+    :raises PacketError: if it is not a complete, unfragmented TCP segment, or cannot be answered:
+        it is a reset, or its IPv6 source is unspecified, loopback, multicast or IPv4-mapped. Bytes
+        after the fixed TCP header (options, data) are ignored.
     """
     mac, vid, kind, payload = _ethernet(frame)
     destination: Address
@@ -180,14 +182,15 @@ def parse_syn(frame: bytes) -> Syn:
         source4, destination, segment = _ipv4(payload)
         address = GuestAddress(mac, source4)
     source_port, destination_port, _seq, _ack, _offset, flags = _unpack(_TCP, segment, "TCP")
-    if flags & (FLAG_SYN | FLAG_ACK) != FLAG_SYN:
-        raise PacketError(layer="TCP", cause=f"flags {flags:#04x} are not those of a first SYN")
+    if flags & FLAG_RST:
+        raise PacketError(layer="TCP", cause=f"flags {flags:#04x} are those of a reset")
     return Syn(
         address,
         vid=vid,
         destination=destination,
         source_port=source_port,
         destination_port=destination_port,
+        opens=flags & (FLAG_SYN | FLAG_ACK) == FLAG_SYN,
     )
 
 

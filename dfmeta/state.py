@@ -88,10 +88,6 @@ class State:
     """Inode of the proxy's listening socket for IPv4, by which other programs identify it."""
     holders: dict[Endpoint, Holder] = field(default_factory=dict)
     """Endpoint → its guest when its flows were installed."""
-    meters: dict[Endpoint, int] = field(default_factory=dict)
-    """Endpoint → id of the meter of its first SYNs."""
-    syn_meters: dict[Endpoint, int] = field(default_factory=dict)
-    """Endpoint → id of the meter of all its SYNs."""
     arp_ignore: int | None = None
     """Value of the host's arp_ignore before dfmeta raised it."""
 
@@ -105,7 +101,7 @@ class State:
     """Whether a server answered the host itself at the metadata address before dfmeta took it."""
 
 
-_BY_ENDPOINT = ("holders", "meters", "syn_meters")
+_BY_ENDPOINT = ("holders",)
 """Fields that have an entry for each endpoint."""
 
 
@@ -237,9 +233,6 @@ def read_state(folder: Path) -> State:
             )
             for name, one in raw["holders"].items()
         },
-        meters={_endpoint(k): int(v) for k, v in raw["meters"].items()},
-        # State files of versions without these meters lack the member.
-        syn_meters={_endpoint(k): int(v) for k, v in raw.get("syn_meters", {}).items()},
         arp_ignore=None if raw["arp_ignore"] is None else int(raw["arp_ignore"]),
         host=_host_memory(raw.get("host")),
         # State files of versions without IPv6 lack the member.

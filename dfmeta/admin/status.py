@@ -303,7 +303,7 @@ def _figures(samples: Samples) -> dict[str, Any]:
             ("flows", "Comparisons with the switch", by("dfmeta_reconciles_total", "result")),
             ("flows", "Flows sent", by("dfmeta_flow_mods_total", "command")),
             ("flows", "First SYNs of addresses", by("dfmeta_packet_ins_total", "outcome")),
-            ("flows", "Dropped, meters last", by("dfmeta_dropped_packets_total", "reason")),
+            ("flows", "Dropped, floods last", by("dfmeta_dropped_packets_total", "reason")),
             ("store", "Lookups", by("dfmeta_store_lookups_total", "outcome")),
         ],
     }

@@ -188,8 +188,8 @@ TROUBLES: Final = (
     *(
         Trouble("dfmeta_dropped_packets_total", {"reason": reason}, means, _GUEST, OWN)
         for reason, means in (
-            ("first_syn_rate", "First SYNs above the meter of their port"),
-            ("syn_rate", "SYNs above the meter of their port"),
+            ("first_syn_rate", "First SYNs of guests that flood"),
+            ("syn_rate", "SYNs of guests that flood"),
         )
     ),
 )

@@ -1,8 +1,8 @@
 """Answers neighbour solicitations that a flow cannot answer: those without their sender's MAC.
 
 A flow turns the option with that MAC into the option with the target's. A solicitation without it
-is rare (RFC 4861, 7.2.2, allows it for unicast solicitations); the port's meter limits how many
-reach the controller.
+is rare (RFC 4861, 7.2.2, allows it for unicast solicitations). They count as first packets: a guest
+that sends too many floods.
 """
 
 from __future__ import annotations
@@ -27,9 +27,18 @@ class Advertiser:
     """Answers for the addresses of the service, and for no others.
 
     :param tap: returns the port of the proxy; None while it is not known.
+    :param admit: counts a first packet of an endpoint; returns False when the guest floods.
     """
 
-    def __init__(self, channel: Channel, registry: Registry, tap: Callable[[], Tap | None]) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        registry: Registry,
+        tap: Callable[[], Tap | None],
+        *,
+        admit: Callable[[Endpoint], bool] = lambda _endpoint: True,
+    ) -> None:
+        self._admit = admit
         self._channel = channel
         self._registry = registry
         self._tap = tap
@@ -45,8 +54,10 @@ class Advertiser:
             LOG.debug("A frame from ofport %d is not a solicitation: %s", ofport, error)
             metrics.PACKET_INS.labels("malformed").inc()
             return
-        tap = self._tap()
-        if self._registry.port_at(Endpoint(ofport, solicitation.vid)) is None:
+        tap, endpoint = self._tap(), Endpoint(ofport, solicitation.vid)
+        if not self._admit(endpoint):
+            return
+        if self._registry.port_at(endpoint) is None:
             metrics.PACKET_INS.labels("unknown_port").inc()
         elif tap is not None and str(solicitation.target) in tap.guest_ip6:
             metrics.PACKET_INS.labels("solicitation").inc()

@@ -1,4 +1,4 @@
-"""Reads from the switch how many SYNs each guest's port has sent, once a second.
+"""Reads from the switch how many SYNs each guest's port has sent.
 
 One small aggregate request shows whether any SYN came at all. Only then are the flows read, and not
 more often than :data:`SHARE` of the time allows.
@@ -7,7 +7,8 @@ more often than :data:`SHARE` of the time allows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from dfmeta.apps.channel import Channel
@@ -27,6 +28,16 @@ DOUBTFUL: Final = 16
 """Largest number of ports for which one look counts the replies."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Counters of the flows of SYNs at one time."""
+
+    counters: Mapping[Endpoint, int] = field(default_factory=dict)
+    """Endpoint → packets of its flows for SYNs (:attr:`Purpose.GUEST_SYN`)."""
+    at: float = 0.0
+    """In seconds of the clock."""
+
+
 class Arrivals:
     """Reads the packet counts of each port.
 
@@ -43,7 +54,9 @@ class Arrivals:
         self._total: tuple[int, int] | None = None
         """Counts of packets and of flows at the last reading of the flows."""
         self._due = 0.0
-        self._counters: dict[Endpoint, int] = {}
+        self._reading = Reading()
+        self._packets: tuple[int, float] | None = None
+        """Packets of all ports at the last call of :meth:`surge`, and its time."""
 
     def read(self) -> dict[Endpoint, int] | None:
         """Return endpoint → packets of its flows for SYNs (:attr:`Purpose.GUEST_SYN`). Waits.
@@ -56,16 +69,31 @@ class Arrivals:
         """
         if self._clock() < self._due:
             return None
-        wire = self._channel.wire
-        request = wire.count(Purpose.GUEST_SYN)
-        (found,) = self._channel.request(request, "the count of SYNs").wait()
-        total = found.packet_count, found.flow_count
+        total = self._count(Purpose.GUEST_SYN)
         if total != self._total:
-            begun = self._clock()
-            self._counters = self._each(wire.dump(Purpose.GUEST_SYN))
-            ended = self._clock()
-            self._total, self._due = total, ended + min((ended - begun) / SHARE, LONGEST)
-        return self._counters
+            self._read_all(total)
+        return dict(self._reading.counters)
+
+    def surge(self, rate: float) -> tuple[Reading, Reading]:
+        """Return the readings before and after a surge of SYNs; twice the same if there is none.
+
+        Waits.
+
+        :param rate: packets per second of all ports that are no surge.
+        :raises DfmetaError: when the switch does not answer.
+        """
+        total, now, before = self._count(Purpose.GUEST_SYN), self._clock(), self._reading
+        packets, self._packets = self._packets, (total[0], now)
+        if packets is not None and total[0] - packets[0] > rate * (now - packets[1]):
+            self._read_all(total)
+        return before, self._reading
+
+    def packets(self, endpoint: Endpoint, purpose: Purpose) -> int:
+        """Return the number of packets of one purpose's flows at *endpoint*. Waits.
+
+        :raises DfmetaError: when the switch does not answer.
+        """
+        return self._count(purpose, endpoint)[0]
 
     def replies(self, endpoint: Endpoint) -> int:
         """Return the number of packets from the proxy that left for *endpoint*. Waits.
@@ -77,6 +105,19 @@ class Arrivals:
         entries = self._channel.request(request, "the count of replies").wait()
         found = (wire.found(one) for one in entries)
         return sum(one.packets for one in found if one is not None and self._at(one) == endpoint)
+
+    def _count(self, purpose: Purpose, endpoint: Endpoint | None = None) -> tuple[int, int]:
+        """Return the number of packets, and of flows."""
+        request = self._channel.wire.count(purpose, endpoint)
+        (found,) = self._channel.request(request, "the count of SYNs").wait()
+        return found.packet_count, found.flow_count
+
+    def _read_all(self, total: tuple[int, int]) -> None:
+        begun = self._clock()
+        counters = self._each(self._channel.wire.dump(Purpose.GUEST_SYN))
+        ended = self._clock()
+        self._reading = Reading(counters, ended)
+        self._total, self._due = total, ended + min((ended - begun) / SHARE, LONGEST)
 
     def _each(self, request: object) -> dict[Endpoint, int]:
         wire, turns, counted = self._channel.wire, Turns(), Counter[Endpoint]()

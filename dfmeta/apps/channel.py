@@ -158,7 +158,7 @@ class Channel:
         """Send *mods* with a barrier behind them.
 
         :param what: name of the batch in errors.
-        :param bundle: make *mods* take effect together or not at all; meters cannot be bundled.
+        :param bundle: make *mods* take effect together or not at all.
         """
         mods = list(mods)
         if bundle and mods:
@@ -185,6 +185,15 @@ class Channel:
         pending.give_up = partial(self._end, message.xid)
         self._put([message])
         return pending
+
+    def gather(self, messages: Iterable[Any], what: str) -> list[Any]:
+        """Send multipart requests together, and return the entries of all replies. Waits.
+
+        :param what: name of the requests in errors.
+        :raises DfmetaError: as :meth:`Pending.wait`.
+        """
+        pending = [self.request(message, what) for message in messages]
+        return [entry for one in pending for entry in one.wait()]
 
     # Replies, from the shims
 

@@ -1,4 +1,4 @@
-"""The switch side of the daemon as one object: connection, flows, meters, first SYNs, the probe."""
+"""The switch side of the daemon as one object: connection, flows, floods, first SYNs, the probe."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import eventlet
 from dfmeta import hub, metrics
 from dfmeta.apps import tally
 from dfmeta.apps.advertiser import Advertiser
+from dfmeta.apps.arrivals import Arrivals
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.driver import Driver
+from dfmeta.apps.floods import Floods
 from dfmeta.apps.learner import Learner
-from dfmeta.apps.meters import Memory, Meters
 from dfmeta.apps.numbers import Numbers
 from dfmeta.apps.plans import BR_INT_PLAN, BR_META_PLAN
 from dfmeta.apps.probe import Probe
@@ -36,7 +37,6 @@ class Controller(Driver):
     :param hold_timeout: seconds that a SYN, and then its request, may wait in all.
     :param datapath_id: returns the bridge's datapath id from OVSDB, or None while it is not known.
     :param adopts, remembered: see :class:`~dfmeta.apps.reconciler.Reconciler`.
-    :param meters: see :class:`~dfmeta.apps.meters.Meters`.
     :param informed: see :class:`~dfmeta.apps.learner.Learner`.
     :param meta_bridge: name of the second bridge of ``identity_scheme = meta_ip``; empty: none.
     :param meta_datapath_id: the same as *datapath_id*, of the second bridge.
@@ -54,26 +54,28 @@ class Controller(Driver):
         datapath_id: Callable[[], int | None],
         adopts: Callable[[Endpoint], bool],
         remembered: Callable[[], Iterable[Remembered]] = tuple,
-        meters: Memory | None = None,
         informed: Callable[[], object] = lambda: None,
         meta_bridge: str = "",
         meta_datapath_id: Callable[[], int | None] = lambda: None,
         clock: Callable[[], float] = clock.now,
         pause: Callable[[float], object] = eventlet.sleep,
     ) -> None:
+        channel = Channel(bridge, layout)
+        self.arrivals = Arrivals(channel, registry.keys, clock=clock)
+        self.floods = Floods(
+            self.arrivals,
+            apply=lambda endpoint: self.reconciler.apply(endpoint),
+            name=lambda endpoint: _name_of(registry, endpoint),
+            clock=clock,
+        )
         super().__init__(
-            Channel(bridge, layout),
+            channel,
             registry,
             plan=BR_INT_PLAN,
-            meters=Meters(
-                meters,
-                pipeline=layout.pipeline,
-                redrawn=lambda one: self.reconciler.redrawn(one),
-                clock=clock,
-            ),
             datapath_id=datapath_id,
             adopts=adopts,
             remembered=remembered,
+            floods=self.floods.of,
             reconciled=self._reconciled,
         )
         self.meta: MetaDriver | None = None
@@ -95,13 +97,16 @@ class Controller(Driver):
             registry,
             self.reconciler,
             hold_timeout=hold_timeout,
+            admit=self.floods.admit,
             beyond=self.meta.reconciler if self.meta is not None else None,
             informed=informed,
             clock=clock,
             pause=pause,
         )
         self.numbers = Numbers(self.channel, registry)
-        self.advertiser = Advertiser(self.channel, registry, lambda: self.reconciler.tap)
+        self.advertiser = Advertiser(
+            self.channel, registry, lambda: self.reconciler.tap, admit=self.floods.admit
+        )
         self.probe = Probe(self.channel, lambda: self.reconciler.tap)
         self.probe6 = Probe(self.channel, lambda: self.reconciler.tap, version=6)
         self.probes = (self.probe, self.probe6)
@@ -145,6 +150,10 @@ class Controller(Driver):
                 return
             eventlet.sleep(0)
 
+    def limit_floods(self) -> None:
+        """Watch for guests that flood, from now on."""
+        hub.VITAL.spawn("watch over floods", self.floods.run)
+
     def prove_path(self) -> None:
         """Probe the path to the proxy now, and then periodically; see :class:`Probe`.
 
@@ -177,6 +186,11 @@ class Controller(Driver):
         return self.numbers.ask()
 
 
+def _name_of(registry: Registry, endpoint: Endpoint) -> str:
+    port = registry.port_at(endpoint)
+    return port.name if port is not None else str(endpoint)
+
+
 class MetaDriver(Driver):
     """Drives the second bridge of ``identity_scheme = meta_ip``.
 
@@ -198,7 +212,6 @@ class MetaDriver(Driver):
             Channel(bridge, Layout(pipeline=BR_META)),
             registry,
             plan=BR_META_PLAN,
-            meters=Meters(pipeline=BR_META),
             datapath_id=datapath_id,
         )
         self._may_begin = may_begin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 import eventlet
@@ -12,11 +12,10 @@ from eventlet.queue import Empty, LightQueue
 
 from dfmeta import metrics
 from dfmeta.apps.channel import Channel
-from dfmeta.apps.meters import Meters
 from dfmeta.apps.plans import Plan
 from dfmeta.apps.reconciler import Reconciler, Remembered
 from dfmeta.exceptions import DfmetaError
-from dfmeta.flows.pipeline import CONTROLLER_ID
+from dfmeta.flows.pipeline import CONTROLLER_ID, Purpose
 from dfmeta.model import Endpoint
 from dfmeta.registry import Registry
 from dfmeta.runtime import clock
@@ -28,7 +27,7 @@ CHECK_INTERVAL: Final = 1.0
 FULL_CHECK_INTERVAL: Final = 30.0
 """Seconds between two comparisons of all flows."""
 WITHDRAW_TIMEOUT: Final = 3.0
-"""Longest time in seconds for the removal of all flows and meters after a failed start."""
+"""Longest time in seconds for the removal of all flows after a failed start."""
 
 
 class Driver:
@@ -37,7 +36,7 @@ class Driver:
     :param plan: the desired flows of the bridge.
     :param datapath_id: returns the bridge's datapath id from OVSDB, or None while it is not known.
         Any program on the host may connect to a TCP listener and pose as a switch.
-    :param adopts, remembered: see :class:`~dfmeta.apps.reconciler.Reconciler`.
+    :param adopts, remembered, floods: see :class:`~dfmeta.apps.reconciler.Reconciler`.
     :param reconciled: called after each reconcile.
     """
 
@@ -50,21 +49,20 @@ class Driver:
         registry: Registry,
         *,
         plan: Plan,
-        meters: Meters,
         datapath_id: Callable[[], int | None],
         adopts: Callable[[Endpoint], bool] = lambda _endpoint: False,
         remembered: Callable[[], Iterable[Remembered]] = tuple,
+        floods: Callable[[Endpoint], Collection[Purpose]] = lambda _endpoint: (),
         reconciled: Callable[[], object] = lambda: None,
     ) -> None:
         self.channel = channel
-        self.meters = meters
         self.reconciler = Reconciler(
             channel,
             registry,
             plan=plan,
-            meters=meters,
             adopts=adopts,
             remembered=remembered,
+            floods=floods,
             reconciled=reconciled,
             doubt=self.doubt,
         )
@@ -132,7 +130,7 @@ class Driver:
             self.reconciler.disconnected()
 
     def withdraw(self) -> None:
-        """Remove dfmeta's flows and meters, within :data:`WITHDRAW_TIMEOUT`."""
+        """Remove dfmeta's flows, within :data:`WITHDRAW_TIMEOUT`."""
         self.reconciler.tap = None
         if self.channel.connected:
             with eventlet.Timeout(WITHDRAW_TIMEOUT, False), contextlib.suppress(DfmetaError):
@@ -193,8 +191,8 @@ class Driver:
         try:
             # The flows that were sent before the request: the reply does not count later ones.
             expected = self.reconciler.flow_count()
-            reply = self.channel.request(self.channel.wire.count(), "the count of flows").wait()
+            replies = self.channel.gather(self.channel.wire.count_tables(), "the count of flows")
         except DfmetaError as error:
             LOG.warning("%s", error)
             return False
-        return bool(reply[0].flow_count == expected)
+        return bool(sum(reply.flow_count for reply in replies) == expected)

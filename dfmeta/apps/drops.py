@@ -1,4 +1,4 @@
-"""Counts the packets that our flows and meters have dropped, from the switch's counters.
+"""Counts the packets that our flows have dropped, from the switch's counters.
 
 The counters come from the dumps of the reconciles. Packets that a flow drops after the last dump
 before its removal are not counted. The metric has a reason and no guest: ``dfmeta flows`` shows the
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 
 from dfmeta import metrics
-from dfmeta.apps.meters import Use
 from dfmeta.flows.pipeline import AnyPurpose, MetaPurpose, Purpose
 from dfmeta.flows.wire import DumpedFlow
 
@@ -26,10 +25,6 @@ BY_FLOW: Mapping[AnyPurpose, metrics.Dropped] = {
     MetaPurpose.META_PROXY_DROP: "no_connection",
     MetaPurpose.META_REPLY_DROP: "no_answer",
 }
-BY_METER: Mapping[Purpose, metrics.Dropped] = {
-    Purpose.SYN: "first_syn_rate",
-    Purpose.GUEST_SYN: "syn_rate",
-}
 
 
 class Drops:
@@ -37,8 +32,7 @@ class Drops:
 
     def __init__(self) -> None:
         self._flows: dict[Hashable, int] | None = None
-        self._meters: dict[Hashable, int] | None = None
-        for reason in (*BY_FLOW.values(), *BY_METER.values()):
+        for reason in BY_FLOW.values():
             metrics.DROPPED.labels(reason)
 
     def flows(self, found: Iterable[DumpedFlow]) -> None:
@@ -50,16 +44,6 @@ class Drops:
         }
         self._flows = _count(self._flows, seen)
 
-    def meters(self, dropped: Mapping[Use, int]) -> None:
-        """Count the drops of our meters.
-
-        :param dropped: packets that each meter has dropped since it was made.
-        """
-        seen: dict[Hashable, tuple[metrics.Dropped, int]] = {
-            use: (BY_METER[use[1]], packets) for use, packets in dropped.items()
-        }
-        self._meters = _count(self._meters, seen)
-
 
 def _count(
     before: Mapping[Hashable, int] | None, seen: Mapping[Hashable, tuple[metrics.Dropped, int]]
@@ -68,7 +52,7 @@ def _count(
     if before is not None:
         for what, (reason, packets) in seen.items():
             known = before.get(what, 0)
-            # A flow or meter that was installed again begins at zero.
+            # A flow that was installed again begins at zero.
             new = packets - known if packets >= known else packets
             if new:
                 metrics.DROPPED.labels(reason).inc(new)

@@ -124,6 +124,7 @@ class Learner:
     """Answers the switch's packet-ins.
 
     :param hold_timeout: seconds that a SYN, and then its request, may wait in all.
+    :param admit: counts a first packet of an endpoint; returns False when the guest floods.
     :param beyond: installs the flows behind the patch to a second bridge; None: there is none.
     :param informed: waits until every worker has received the registry's latest changes.
     :param clock: monotonic seconds.
@@ -136,6 +137,7 @@ class Learner:
         reconciler: Reconciler,
         *,
         hold_timeout: float,
+        admit: Callable[[Endpoint], bool] = lambda _endpoint: True,
         beyond: Reconciler | None = None,
         informed: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = clock.now,
@@ -148,6 +150,7 @@ class Learner:
         self.first_syns = GuestCounts()
         """Packet-ins of guests whose instance was known at that time."""
         self.hold_timeout = hold_timeout
+        self._admit = admit
         self._informed = informed
         self._clock = clock
         self._pause = pause
@@ -165,8 +168,10 @@ class Learner:
             metrics.PACKET_INS.labels("malformed").inc()
             return
         endpoint = Endpoint(ofport, syn.vid)
+        if not self._admit(endpoint):
+            return
         identity = self.registry.identity(endpoint)
-        if identity is not None:
+        if identity is not None and syn.opens:
             self.first_syns.add(endpoint, identity.incarnation)
         if self.registry.port_at(endpoint) is None:
             metrics.PACKET_INS.labels("unknown_port").inc()
@@ -174,7 +179,9 @@ class Learner:
             LOG.debug("A SYN from ofport %d has the source %s", ofport, syn.address.ip)
             metrics.PACKET_INS.labels("malformed").inc()
         elif not self._may_learn(endpoint):
-            self._hold(endpoint, syn, frame)
+            # Only a SYN is held: the guest repeats all other segments for longer.
+            if syn.opens:
+                self._hold(endpoint, syn, frame)
         else:
             self._learn(endpoint, syn, frame)
 

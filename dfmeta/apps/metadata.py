@@ -68,11 +68,7 @@ class Handshake(OFPHandler):
         self._numbers.changed(message.datapath, message.reason, message.desc)
 
     @set_ev_handler(
-        [
-            ofp_event.EventOFPFlowStatsReply,
-            ofp_event.EventOFPMeterConfigStatsReply,
-            ofp_event.EventOFPMeterStatsReply,
-        ],
+        ofp_event.EventOFPFlowStatsReply,
         MAIN_DISPATCHER,
     )
     def give_way(self, _event: Any) -> None:
@@ -142,11 +138,7 @@ class MetadataApp(OSKenApp):
             one.channel.error(message.xid, message.type, code)
 
     @set_ev_cls(
-        [
-            ofp_event.EventOFPFlowStatsReply,
-            ofp_event.EventOFPMeterConfigStatsReply,
-            ofp_event.EventOFPMeterStatsReply,
-        ],
+        ofp_event.EventOFPFlowStatsReply,
         MAIN_DISPATCHER,
     )
     def multipart_reply(self, event: Any) -> None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
@@ -39,7 +39,6 @@ from eventlet.semaphore import Semaphore
 from dfmeta import metrics
 from dfmeta.apps.channel import CONFIRM_TIMEOUT, Channel, Pending
 from dfmeta.apps.drops import Drops
-from dfmeta.apps.meters import Meters, Use
 from dfmeta.apps.plans import Plan
 from dfmeta.apps.removals import Removals
 from dfmeta.apps.tally import Tally
@@ -96,6 +95,7 @@ class Reconciler:
         start may be kept: its port still has the instance for which they were installed.
     :param remembered: returns the addresses of such endpoints in the state file, for those that the
         switch has lost.
+    :param floods: returns the purposes whose packets an endpoint sends at too high a rate.
     :param reconciled: called after each reconcile, the first of which adopts those addresses.
     :param doubt: called when the switch has not confirmed a batch.
     """
@@ -106,21 +106,20 @@ class Reconciler:
         registry: Registry,
         *,
         plan: Plan,
-        meters: Meters,
         adopts: Callable[[Endpoint], bool],
         remembered: Callable[[], Iterable[Remembered]] = tuple,
+        floods: Callable[[Endpoint], Collection[Purpose]] = lambda _endpoint: (),
         reconciled: Callable[[], object] = lambda: None,
         doubt: Callable[[], object] = lambda: None,
     ) -> None:
         self.channel = channel
         self.registry = registry
-        self.meters = meters
         self.tap: Any = None
         """Ports to which the flows lead, as the plan's builders take them; None: not known."""
         self._plan = plan
         self.confirmed = False
         """Whether the switch has confirmed all flows since the connection came up."""
-        self._adopts, self._remembered = adopts, remembered
+        self._adopts, self._remembered, self._floods = adopts, remembered, floods
         self.adopted = False
         """Whether the addresses of an earlier run have been adopted."""
         self._on_reconciled, self._on_doubt = reconciled, doubt
@@ -137,9 +136,11 @@ class Reconciler:
         """Endpoint → why the switch refused one of its flows in the latest reconcile."""
         self._removals = Removals(channel.layout.pipeline)
         self._keys = registry.keys
-        self._rates = channel.layout.pipeline.rates
         self._drops = Drops()
         self._doubted = False
+        self._swept = False
+        """Whether all tables were read on this connection: those of other programs, too, where a
+        run with another ``table_base`` may have left flows."""
         self._removed = True
         """Whether the switch has removed all stray flows of the latest reconcile so far."""
 
@@ -169,13 +170,6 @@ class Reconciler:
             what = f"the flows of {port.name if port else endpoint}"
             self._last[endpoint] = pending = self.channel.commit(mods, what)
             eventlet.spawn_n(self._watch, endpoint, pending)
-        if not wanted:
-            self.meters.release(self.channel, endpoint)
-
-    def redrawn(self, endpoint: Endpoint) -> None:
-        """Send the flows of *endpoint* again, because one of its meters has got another id."""
-        self.registry.touch(endpoint)
-        self.apply(endpoint)
 
     def wait_for(self, endpoint: Endpoint, timeout: float = CONFIRM_TIMEOUT) -> None:
         """Wait until the switch has confirmed the flows of *endpoint*.
@@ -238,16 +232,14 @@ class Reconciler:
             self._removals.forget_old()
             self._removed = True
             sweep = self.registry.allotment.begin_sweep() if self._plan.shows_numbers else None
-            found = self._dump(turns)
-            self.meters.learn(self.channel, _meters_of(found, turns, self._rates))
+            found = self._dump(turns, everywhere=not self._swept)
             self._drops.flows(_each(found, turns))
-            self._drops.meters(self.meters.dropped(self.channel))
             if not self.adopted:
                 self._adopt_addresses(found, wire, turns)
                 self._restore_addresses(wire, turns)
                 self.adopted = True
             count = self._send_differences(found, tap, wire=wire, turns=turns)
-            self.confirmed = not self._doubted
+            self.confirmed, self._swept = not self._doubted, True
             if sweep is not None and self.confirmed and self._removed:
                 self.registry.allotment.end_sweep(sweep)
             self._on_reconciled()
@@ -256,24 +248,16 @@ class Reconciler:
                 LOG.info("Reconciled the flows of %s: %d flow-mods", self.channel.bridge, count)
             return count
 
-    def clear(self) -> tuple[int, int]:
-        """Remove all of dfmeta's flows and meters.
+    def clear(self) -> int:
+        """Remove all of dfmeta's flows, and return their number.
 
-        :return: the number of flows and the number of meters.
         :raises SwitchError: when the switch refuses the removal.
         """
         with self._one_reconcile:
-            return self._clear()
-
-    def _clear(self) -> tuple[int, int]:
-        wire, turns = self.channel.wire, Turns()
-        found = self._dump(turns)
-        meters = self.meters.left_over(self.channel, _meters_of(found, turns, self._rates))
-        self.channel.commit([wire.remove_all()], "the removal of flows").wait()
-        meters = self.meters.unused(self.channel, meters)
-        removals = [wire.remove_meter(number) for number in meters]
-        self.channel.commit(removals, "the removal of meters", bundle=False).wait()
-        return sum(map(len, found.values())), len(meters)
+            found = self._dump(Turns(), everywhere=True)
+            removal = [self.channel.wire.remove_all()]
+            self.channel.commit(removal, "the removal of flows").wait()
+            return sum(map(len, found.values()))
 
     def doubt(self) -> None:
         """Note that flows may be wrong, even if a reconcile under way finds no difference."""
@@ -282,8 +266,7 @@ class Reconciler:
 
     def disconnected(self) -> None:
         """Note that the connection has ended: flows that were sent may or may not be installed."""
-        self.confirmed = False
-        self.meters.forget()
+        self.confirmed = self._swept = False
         self._last.clear()
 
     def misses(self, removed: DumpedFlow) -> bool:
@@ -302,9 +285,10 @@ class Reconciler:
         """Return the number of dfmeta's flows that should be on the switch."""
         return self.tally.total - self._refused
 
-    def _dump(self, turns: Turns) -> Grouped:
-        dump = self.channel.request(self.channel.wire.dump(), "the dump of flows")
-        entries, wire = dump.wait(), self.channel.wire
+    def _dump(self, turns: Turns, *, everywhere: bool = False) -> Grouped:
+        wire = self.channel.wire
+        requests = [wire.dump_all()] if everywhere else wire.dump_tables()
+        entries = self.channel.gather(requests, "the dump of flows")
         entries.reverse()  # so that each one is freed once it is read
         found: Grouped = {}
         while entries:
@@ -343,7 +327,6 @@ class Reconciler:
             refused += self._confirm(*under_way.popleft(), odd)
         self._insist_on(wire)
         self._refused, self.refusals = refused, odd
-        self.meters.keep_only(self.channel, self._sent.keys())
         return count
 
     def _compare(
@@ -515,12 +498,11 @@ class Reconciler:
         addresses = {n: slot.address for n, slot in self.registry.slots(endpoint).items()}
         guest = Guest(
             endpoint,
-            self.meters.of(self.channel, endpoint, Purpose.SYN),
             addresses,
-            self.meters.of(self.channel, endpoint, Purpose.GUEST_SYN),
             self.registry.next_hops(endpoint),
             port.only_mac,
             port.binding,
+            self._floods(endpoint),
         )
         return _by_key(self._plan.guest(guest, tap))
 
@@ -548,21 +530,6 @@ class Reconciler:
 
 def _by_key(flows: Iterable[Flow]) -> ByKey:
     return {flow.match_key: flow for flow in flows}
-
-
-def _meters_of(found: Grouped, turns: Turns, rates: Container[Purpose]) -> dict[Use, int]:
-    """Return endpoint and purpose of our flows with a meter → the id of the meter.
-
-    :param rates: the purposes that have a meter of their own; other flows share one of them.
-    """
-    uses: dict[Use, int] = {}
-    for flow in (one.read or one.elsewhere for one in _each(found, turns)):
-        if flow is not None and flow.meter is not None:
-            endpoint = comes_in_at(flow)
-            purpose = flow.purpose
-            if endpoint is not None and isinstance(purpose, Purpose) and purpose in rates:
-                uses[endpoint, purpose] = flow.meter
-    return uses
 
 
 def _each(found: Grouped, turns: Turns) -> Iterator[DumpedFlow]:

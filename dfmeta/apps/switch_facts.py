@@ -1,4 +1,4 @@
-"""Reads a bridge's flows, meters and ports over a short connection, for commands; changes nothing.
+"""Reads a bridge's flows and ports over a short connection, for commands; changes nothing.
 
 It works whether or not the daemon runs. The management socket's backlog is small, so a connection
 that is refused or closed is tried again.
@@ -19,11 +19,10 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
 from dfmeta.exceptions import SwitchError
-from dfmeta.flows.metering import MeterConfig, MeterCount
 from dfmeta.flows.pipeline import BR_META, Layout, Stage, is_ours
 from dfmeta.flows.wire import Wire
 from dfmeta.inspect.cuts import PortBits
-from dfmeta.inspect.facts import Foreign, MeterFact, Seen
+from dfmeta.inspect.facts import Foreign, Seen
 from dfmeta.runtime import clock
 
 TIMEOUT = 5.0
@@ -93,15 +92,6 @@ def read_flows(path: Path, layout: Layout) -> Reading:
     return _again(lambda: _read(path, layout), path)
 
 
-def read_meters(path: Path, layout: Layout) -> tuple[MeterFact, ...] | None:
-    """Read all meters, also those of other programs; None if the datapath supports none.
-
-    :param path: the bridge's management socket.
-    :raises SwitchError: the same errors as :func:`read_flows`.
-    """
-    return _again(lambda: _read_meters(path, layout), path)
-
-
 def read_bits(path: Path, layout: Layout) -> dict[int, PortBits]:
     """Read the bits of each of the bridge's ports, by OpenFlow number.
 
@@ -154,7 +144,7 @@ def _read(path: Path, layout: Layout) -> Reading:
     wire = Wire(layout)
     with _connected(path) as sock:
         _greet(sock, wire)
-        ours = _ask(sock, wire, wire.dump())
+        ours = _ask(sock, wire, wire.dump_all())
         # On the second bridge, Neutron's metadata_path has flows in the same tables.
         shared = ofp.OFPTT_ALL if layout.pipeline is BR_META else layout.number(Stage.CLASSIFY)
         rest = _ask(sock, wire, _dump_table(wire, shared))
@@ -173,25 +163,6 @@ def _read(path: Path, layout: Layout) -> Reading:
         None
         if theirs is None
         else tuple(_foreign(one) for one in theirs if not is_ours(one.cookie)),
-    )
-
-
-def _read_meters(path: Path, layout: Layout) -> tuple[MeterFact, ...] | None:
-    wire = Wire(layout)
-    with _connected(path) as sock:
-        _greet(sock, wire)
-        (features,) = _ask(sock, wire, ofp_parser.OFPMeterFeaturesStatsRequest(wire.datapath)) or [
-            None
-        ]
-        if features is None or not features.max_meter:
-            return None
-        set_to: list[MeterConfig] = _ask(sock, wire, wire.dump_meters()) or []
-        counted: list[MeterCount] = _ask(sock, wire, wire.meter_stats()) or []
-    counts = {one.meter_id: one for one in counted}
-    return tuple(
-        MeterFact(one.meter_id, one.rate, count.dropped, count.flows)
-        for one in set_to
-        if (count := counts.get(one.meter_id)) is not None
     )
 
 

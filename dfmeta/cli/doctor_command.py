@@ -22,7 +22,6 @@ from dfmeta.apps.switch_facts import (
     check_socket,
     read_bits,
     read_flows,
-    read_meters,
 )
 from dfmeta.cli import (
     doctor_attachments,
@@ -51,17 +50,17 @@ from dfmeta.conf import limits as limit_options
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.exceptions import HostError, NotRunningError, OvsdbError, SwitchError
 from dfmeta.flows.family import IPV6
-from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.host import ipv6
 from dfmeta.host.conntrack import read_conntrack
 from dfmeta.host.process import read_process
 from dfmeta.inspect import (
     checks_daemon,
+    checks_floods,
     checks_forwarding,
     checks_guests,
     checks_host,
     checks_limits,
-    checks_meters,
     checks_next_hops,
     checks_path,
     checks_switch,
@@ -303,7 +302,7 @@ def _switch(
     snapshot: Snapshot | None,
     reading: Reading | None,
 ) -> Iterator[Finding]:
-    """Check the bridge's flows and meters.
+    """Check the bridge's flows.
 
     :param conf: None when the daemon does not run.
     :param reading: None when the switch does not answer.
@@ -312,13 +311,13 @@ def _switch(
     if reading is None:
         yield unknown("foreign-flows", "the switch does not answer")
         yield unknown("flows", "not compared: the switch does not answer")
-        yield unknown("meters", "the switch does not answer")
+        yield unknown("floods", "the switch does not answer")
         return
     names = _guest_ports(there, wanted)
     ip6 = gather.served_ip6(conf) if conf is not None else _ip6_of_host(wanted)
     yield from checks_switch.foreign_flows(reading.foreign, names, wanted=wanted, ip6=ip6)
     yield from _our_flows(conf, wanted, there)
-    yield _meters(reading, names, wanted)
+    yield checks_floods.floods(reading.ours, names)
 
 
 def _ip6_of_host(wanted: Settings) -> tuple[str, ...]:
@@ -364,14 +363,6 @@ def _path(
         yield checks_path.path(found.ip6, wanted.over(IPV6))
 
 
-def _meters(reading: Reading, names: dict[Endpoint, str], wanted: Settings) -> Finding:
-    try:
-        there = read_meters(Path(wanted.socket), wanted.layout)
-    except SwitchError as error:
-        return unknown("meters", str(error))
-    return checks_meters.meters(reading.ours, there, names=names, wanted=wanted)
-
-
 def _our_flows(
     conf: cfg.ConfigOpts | None, wanted: Settings, snapshot: Snapshot
 ) -> Iterator[Finding]:
@@ -405,7 +396,7 @@ def _host(
     yield from _host6(wanted, running=running)
     yield from checks_limits.queue(host.limits, backlog=BACKLOG)
     tracked = read_conntrack(wanted.host_ip, wanted.port)
-    yield checks_limits.conntrack(tracked, rate=wanted.layout.pipeline.rates[Purpose.GUEST_SYN])
+    yield checks_limits.conntrack(tracked, rate=RATES[Purpose.GUEST_SYN])
     yield checks_limits.neighbours(host.limits)
     if conf.df_metadata.backend == "nova":
         needed = conf[limit_options.GROUP.name].connections

@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.apps.switch_facts import Reading, read_flows, read_meters
+from dfmeta.apps.switch_facts import Reading, read_flows
 from dfmeta.cli import gather
 from dfmeta.cli.common import (
     JSON,
@@ -53,12 +53,11 @@ COLUMNS: Final = {
     "service": "SERVICE",
     "packets": "PACKETS",
     "bytes": "BYTES",
-    "dropped": "DROPPED",
     "state": "STATE",
 }
 BRIDGE: Final = {"bridge": "BRIDGE"}
 """A column of hosts with two bridges."""
-DROP: Final = ("bytes", "dropped", "service", "packets", "instance", "table", "address", "family")
+DROP: Final = ("bytes", "service", "packets", "instance", "table", "address", "family")
 """Columns that are left out on a narrow terminal, the least important one first."""
 FIELDS: Final = (
     *COLUMNS,
@@ -68,13 +67,13 @@ FIELDS: Final = (
     "next_hop",
     "priority",
     "cookie",
-    "meter",
     *BRIDGE,
 )
 STYLES: Final = {
     "state": {
         "ok": "green",
         "unchecked": "yellow",
+        "flood": "yellow",
         "missing": "bold red",
         "differs": "bold red",
         "unknown": "bold red",
@@ -113,8 +112,9 @@ def flows(
 
     Each flow is shown with the names of its table and purpose, its family (4 or 6, the version of
     IP, if it belongs to one), the port and instance that it serves, the guest's address or guest
-    next hop and the service's address if it has one, its counters, and the number of packets that
-    its meter has dropped because the guest sends too many. Flows of other programs are not shown.
+    next hop and the service's address if it has one, and its counters. The state ``flood`` marks
+    the flows that drop the packets of a guest because it sends too many. Flows of other
+    programs are not shown.
     """
     if raw and port is not None:
         raise click.UsageError("--raw shows the flows of all ports: leave out --raw or --port")
@@ -133,11 +133,11 @@ def flows(
         of = [bridge for bridge, text in found.problems.items() if text == problem]
         which = "the flows" if len(of) == len(wanted.sides) else f"the flows of {of[0]}"
         click.echo(f"dfmeta: {problem}; {which} are shown unchecked", err=True)
-    names, dropped = _names(found.ports, snapshot, wanted), _dropped(wanted)
+    names = _names(found.ports, snapshot, wanted)
     columns = {field: field for field in FIELDS}
     if fmt != JSON:
         columns = (BRIDGE if wanted.meta is not None else {}) | COLUMNS
-    shown = [_row(entry, _named(entry, names, wanted), dropped) for entry in found.rows]
+    shown = [_row(entry, _named(entry, names, wanted)) for entry in found.rows]
     if port is not None:
         guests = {(one.name, one.vid or None) for one in _asked(conf, found.ports, snapshot, port)}
         shown = [row for row in shown if (row["port"], row["vid"]) in guests]
@@ -281,14 +281,6 @@ def _names(
     return found
 
 
-def _dropped(wanted: Settings) -> dict[int, int]:
-    """Return meter → packets that it has dropped; empty if the meters cannot be read."""
-    with contextlib.suppress(SwitchError):  # show the flows without these numbers
-        found = read_meters(Path(wanted.socket), wanted.layout)
-        return {one.number: one.dropped for one in found or ()}
-    return {}
-
-
 def _named(
     entry: Entry, names: dict[str, dict[Endpoint, tuple[str, str]]], wanted: Settings
 ) -> tuple[str, str]:
@@ -300,7 +292,7 @@ def _named(
     return names[bridge].get(Endpoint(entry.ofport, entry.vid), ("gone", ""))
 
 
-def _row(entry: Entry, named: tuple[str, str], dropped: dict[int, int]) -> dict[str, Any]:
+def _row(entry: Entry, named: tuple[str, str]) -> dict[str, Any]:
     name, instance = named
     return {
         "bridge": entry.bridge,
@@ -312,14 +304,12 @@ def _row(entry: Entry, named: tuple[str, str], dropped: dict[int, int]) -> dict[
         "address": entry.address or None,
         "packets": entry.packets,
         "bytes": entry.bytes,
-        "dropped": dropped.get(entry.meter) if entry.meter is not None else None,
         "state": str(entry.state),
         "ofport": entry.ofport,
         "vid": entry.vid or None,
         "key": entry.key or None,
         "priority": entry.priority,
         "cookie": f"{entry.cookie:#x}",
-        "meter": entry.meter,
         "service": entry.service or None,
         "next_hop": entry.next_hop or None,
     }

@@ -18,7 +18,6 @@ from dfmeta.apps import switch
 from dfmeta.apps.controller import Controller
 from dfmeta.cmd.activation import green
 from dfmeta.cmd.keeping import keeper
-from dfmeta.cmd.remembering import meters_of
 from dfmeta.cmd.waiting import LINES, Waiting
 from dfmeta.exceptions import StartError
 from dfmeta.flows.family import IPV4, IPV6, Family
@@ -38,7 +37,7 @@ POLL = 0.05
 
 
 class Cleanup:
-    """Removes flows and meters, then the port, then rules and route."""
+    """Removes flows, then the port, then rules and route."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._group: Any = conf.df_metadata
@@ -116,7 +115,6 @@ class Cleanup:
             hold_timeout=0,
             datapath_id=lambda: None,
             adopts=lambda _endpoint: False,
-            meters=meters_of(self._state),
             meta_bridge=self._meta.bridge if self._meta is not None else "",
             meta_datapath_id=lambda: self._update.meta.datapath_id if self._update.meta else None,
         )
@@ -125,19 +123,19 @@ class Cleanup:
         self._await(lambda: controller.channel.connected, "the switch")
         saying = eventlet.spawn(self._say_removing)
         try:
-            flows, meters = controller.reconciler.clear()
+            flows = controller.reconciler.clear()
             meta = controller.meta
             if meta is not None and self._update.meta and self._update.meta.datapath_id:
                 self._await(lambda: meta.channel.connected, "the second bridge")
-                flows += meta.reconciler.clear()[0]
+                flows += meta.reconciler.clear()
         finally:
             saying.kill()
-        LOG.info("Removed %d flows and %d meters", flows, meters)
+        LOG.info("Removed %d flows", flows)
 
     def _say_removing(self) -> None:
         while True:
             eventlet.sleep(LINES)
-            LOG.info("Still removing the flows and meters of %s", self._group.integration_bridge)
+            LOG.info("Still removing the flows of %s", self._group.integration_bridge)
 
     def _updated(self, update: Update) -> None:
         self._update = update
@@ -148,7 +146,7 @@ class Cleanup:
             hub.VITAL.check()
             if clock.now() >= self._deadline:
                 raise StartError(
-                    cause=f"{what} has not answered; flows, meters and port were not removed",
+                    cause=f"{what} has not answered; flows and port were not removed",
                     remedy="Start Open vSwitch and run --cleanup again",
                 )
             waiting.say(lambda: f"{what} has not answered")

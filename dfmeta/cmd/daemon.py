@@ -42,7 +42,7 @@ CLI = (
     cfg.BoolOpt(
         "cleanup",
         default=False,
-        help="Remove dfmeta's flows, meters, port, rules and route from this host, and exit.",
+        help="Remove dfmeta's flows, port, rules and route from this host, and exit.",
     ),
 )
 

@@ -16,7 +16,7 @@ def refuse_elsewhere(error: DfmetaError, group: Any, argv: Sequence[str]) -> Non
     """End the start if *error* means that a port of dfmeta is on another bridge: waiting does not
     help.
 
-    The port is not moved, since dfmeta's flows and meters would stay on the other bridge and lead
+    The port is not moved, since dfmeta's flows would stay on the other bridge and lead
     nowhere.
 
     :param group: the options ``[df_metadata]``.

@@ -80,7 +80,6 @@ class Parts:
             datapath_id=lambda: self.update.bridge.datapath_id if self.update.bridge else None,
             adopts=lambda endpoint: memory.adopts(endpoint, self.registry),
             remembered=lambda: memory.addresses(self.registry),
-            meters=memory.meters,
             informed=self._inform,
             meta_bridge=meta.bridge if meta is not None else "",
             meta_datapath_id=lambda: self.update.meta.datapath_id if self.update.meta else None,
@@ -118,7 +117,7 @@ class Parts:
         """
         listeners = self.proxy.listeners if self.proxy is not None else None
         if listeners is not None:
-            self.memory.save(listeners, self.registry, self.controller.meters, now=now)
+            self.memory.save(listeners, self.registry, now=now)
 
     def own_service(self) -> OwnService | None:
         """Begin to look for a server that answers the host itself at the metadata address.

@@ -1,4 +1,4 @@
-"""The daemon's state for the next start: the guest, addresses and meters of each port.
+"""The daemon's state for the next start: the guest and the addresses of each port.
 
 A start adopts the addresses of a guest that is still on its port: from the switch's flows, and from
 the state where the switch has lost them. The keys of a guest that has left rest, so that no other
@@ -15,9 +15,7 @@ from typing import Final
 from eventlet import tpool
 
 from dfmeta import hub
-from dfmeta.apps.meters import Meters
 from dfmeta.apps.reconciler import Remembered
-from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint
 from dfmeta.registry import Registry
 from dfmeta.runtime import clock
@@ -32,11 +30,6 @@ SAVE_SHARE: Final = 0.05
 """Maximum share of the time that saving may take when there are many ports."""
 
 
-def meters_of(state: State) -> dict[Purpose, dict[Endpoint, int]]:
-    """Return purpose → endpoint → meter id; the mappings are those of *state*, not copies."""
-    return {Purpose.SYN: state.meters, Purpose.GUEST_SYN: state.syn_meters}
-
-
 class Memory:
     """The state file and the changes that are not written yet.
 
@@ -47,11 +40,6 @@ class Memory:
         self._file = StateFile(directory)
         self.state: State = self._file.load()
         self._saved, self._next = -1, 0.0
-
-    @property
-    def meters(self) -> dict[Purpose, dict[Endpoint, int]]:
-        """See :func:`meters_of`."""
-        return meters_of(self.state)
 
     def adopts(self, endpoint: Endpoint, registry: Registry) -> bool:
         """Return whether the guest at *endpoint* is the same as at the end of the previous run."""
@@ -86,9 +74,7 @@ class Memory:
         changed = self._saved != registry.version
         return self._next - clock.now() if changed else math.inf
 
-    def save(
-        self, listeners: Listeners, registry: Registry, meters: Meters, *, now: bool = False
-    ) -> None:
+    def save(self, listeners: Listeners, registry: Registry, *, now: bool = False) -> None:
         """Save the changes since the last saving, unless that was too recent.
 
         :param now: save everything at once.
@@ -101,11 +87,11 @@ class Memory:
         self.state.resting = registry.allotment.resting()
         turns, changed = hub.Turns(), registry.take_changed()
         if now:
-            self.state.holders, self.state.meters, self.state.syn_meters = {}, {}, {}
+            self.state.holders = {}
             endpoints = (port.endpoint for port in registry.ports())
             changed = {endpoint for endpoint in endpoints if endpoint is not None}
         for endpoint in changed:
-            self._remember(endpoint, registry, meters)
+            self._remember(endpoint, registry)
             turns.give_way()
         saved = self._file.save(
             self.state, None if now else changed, give_way=turns.give_way, apart=tpool.execute
@@ -115,7 +101,7 @@ class Memory:
         if not saved:
             self._saved = -1
 
-    def _remember(self, endpoint: Endpoint, registry: Registry, meters: Meters) -> None:
+    def _remember(self, endpoint: Endpoint, registry: Registry) -> None:
         """Update the state of the port at *endpoint*."""
         held = registry.holder(endpoint)
         if held is None:
@@ -124,9 +110,3 @@ class Memory:
             port, slots = held
             addresses = {number: slots[number].address for number in sorted(slots)}
             self.state.holders[endpoint] = Holder(port.iface_id, port.instance_id, addresses)
-        for purpose, memory in self.meters.items():
-            number = meters.known(endpoint, purpose)
-            if number is None:
-                memory.pop(endpoint, None)
-            else:
-                memory[endpoint] = number

@@ -118,6 +118,7 @@ class Start:
         group = parts.conf.df_metadata
         parts.tap.remove_former(parts.watcher)
         parts.controller.prove_path()
+        parts.controller.limit_floods()
         parts.save(now=True)
         hub.resume_collection()
         notify(os.environ, "READY=1")

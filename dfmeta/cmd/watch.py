@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from dfmeta.cmd.rows import moment
 from dfmeta.conditions import Conditions, Observer
 from dfmeta.exceptions import DfmetaError
 from dfmeta.experience import Experience, Met
-from dfmeta.flows.pipeline import METADATA_IP
+from dfmeta.flows.pipeline import METADATA_IP, Purpose
 from dfmeta.guest_counts import ACCEPTED, GuestCounts
 from dfmeta.host.counters import checksum_errors
 from dfmeta.host.device import driver_of
@@ -60,9 +60,9 @@ class PortWatch:
         self._controller = controller
         self._gather = gather
         first_syns = controller.learner.first_syns
-        arrivals = Arrivals(controller.channel, registry.keys)
+        arrivals, floods = controller.arrivals, controller.floods
         self._silence = Silence(
-            registry, arrivals, controller.probe, first_syns, userspace=userspace
+            registry, arrivals, controller.probe, first_syns, floods=floods.of, userspace=userspace
         )
         bits, bridge = controller.numbers.bits, controller.channel.bridge
         observers: dict[PortState, Observer] = {
@@ -119,13 +119,14 @@ class Silence:
         probe: Probe,
         first_syns: GuestCounts,
         *,
+        floods: Callable[[Endpoint], Collection[Purpose]],
         userspace: Callable[[], bool],
     ) -> None:
         self._registry = registry
         self._arrivals = arrivals
         self._probe = probe
         self._first_syns = first_syns
-        self._userspace = userspace
+        self._floods, self._userspace = floods, userspace
         self.experience = Experience()
         self._latest: dict[Endpoint, dict[str, int]] = {}
         """Counters of the guests with unanswered SYNs, as of the last look."""
@@ -151,6 +152,8 @@ class Silence:
         if endpoint is None or met is None or not self.experience.silent(met):
             return ""
         text = f"{met.unanswered} SYNs since {moment(met.since)} and no connection"
+        if self._floods(endpoint):
+            return f"{text}: it sends too many, and the switch drops them until it stops"
         now = self._latest.get(endpoint, {})
         new = {name: value - met.at_first.get(name, value) for name, value in now.items()}
         if new.get(CHECKSUMS):

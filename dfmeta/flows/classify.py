@@ -23,12 +23,12 @@ def guest_http(endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4)
 
 
 def guest_syn(
-    endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4, *, meter: int | None
+    endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4, *, floods: bool = False
 ) -> Flow:
-    """Send SYNs to port 80 of *ip* to the service table, through a meter."""
+    """Send SYNs to port 80 of *ip* to the service table; drop them if the guest *floods*."""
     match = _to_service(endpoint, ip, family)
     match |= {"tcp_dst": METADATA_PORT, "tcp_flags": (TCP_SYN, TCP_SYN)}
-    return flow(Purpose.GUEST_SYN, match, goto=Stage.SERVICE, meter=meter)
+    return flow(Purpose.GUEST_SYN, match, goto=None if floods else Stage.SERVICE)
 
 
 def guest_fragment(endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4) -> Flow:

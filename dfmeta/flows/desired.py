@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dfmeta.flows import arp, nd, source, subport
 from dfmeta.flows.classify import from_tap, guest_fragment, guest_http, guest_syn
 from dfmeta.flows.family import family_of
 from dfmeta.flows.flow import Flow
+from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.reply import probe, reply, reply_drop
 from dfmeta.flows.service import Service, Tap, first_syn, known_address, service_drop
 from dfmeta.model import Binding, Endpoint, GuestAddress, NextHop
@@ -19,18 +20,16 @@ class Guest:
     """An endpoint that gets flows, with its known addresses."""
 
     endpoint: Endpoint
-    meter: int | None
-    """Meter of its first SYNs; None on a switch without meters."""
     addresses: Mapping[int, GuestAddress] = field(default_factory=dict)
     """Slot → address."""
-    syn_meter: int | None = None
-    """Meter of all its SYNs; None on a switch without meters."""
     next_hops: tuple[NextHop, ...] = ()
     """The addresses through which it has a route to the service; see :func:`usable_next_hops`."""
     mac: str = ""
     """The only MAC that is served at the endpoint; empty: any MAC."""
     binding: Binding | None = None
     """The source addresses that its frames have to have; None: any."""
+    floods: Collection[Purpose] = ()
+    """The purposes whose packets it sends at too high a rate: its flows drop them."""
 
 
 def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
@@ -85,15 +84,15 @@ def usable_next_hops(
 
 def _port_flows(guest: Guest, tap: Tap, service: Service) -> Iterator[Flow]:
     """Return the flows of one version of IP that lead a guest to the service."""
-    endpoint, family = guest.endpoint, service.family
-    yield first_syn(endpoint, family, meter=guest.meter, mac=guest.mac)
+    endpoint, family, first = guest.endpoint, service.family, Purpose.SYN in guest.floods
+    yield first_syn(endpoint, family, mac=guest.mac, floods=first)
     if not family.arp:
-        yield nd.bare_request(endpoint, meter=guest.meter)
+        yield nd.bare_request(endpoint, floods=first)
     for ip in service.guest_ips:
         yield family.guest_request(endpoint, tap.mac, ip)
         yield guest_fragment(endpoint, ip, family)
         yield guest_http(endpoint, ip, family)
-        yield guest_syn(endpoint, ip, family, meter=guest.syn_meter)
+        yield guest_syn(endpoint, ip, family, floods=Purpose.GUEST_SYN in guest.floods)
 
 
 def address_flows(

@@ -19,7 +19,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
 from dfmeta.flows import oxm
-from dfmeta.flows.flow import Action, Output, SetField, Value
+from dfmeta.flows.flow import Action, Opaque, Output, SetField, Value
 
 _HEAD = struct.Struct(ofp.OFP_FLOW_STATS_0_PACK_STR)
 _PAIR = struct.Struct("!HH")
@@ -69,7 +69,6 @@ class Lean:
     match: tuple[tuple[str, Value], ...]
     actions: tuple[Action, ...]
     goto: int | None
-    meter: int | None
 
 
 def read(entry: bytes, odd: Callable[[bytes], Action]) -> Lean | None:
@@ -84,7 +83,7 @@ def read(entry: bytes, odd: Callable[[bytes], Action]) -> Lean | None:
             return None
         match = tuple(sorted(_fields(entry, _BODY + 4, _BODY + length)))
         actions: tuple[Action, ...] = ()
-        goto = meter = None
+        goto = None
         offset = _BODY + (length + 7) // 8 * 8
         while offset < len(entry):
             kind, length = _PAIR.unpack_from(entry, offset)
@@ -94,7 +93,8 @@ def read(entry: bytes, odd: Callable[[bytes], Action]) -> Lean | None:
             if kind == ofp.OFPIT_APPLY_ACTIONS:
                 actions += tuple(_actions(entry, offset + 8, end, odd))
             elif kind == ofp.OFPIT_METER:
-                (meter,) = _NUMBER.unpack_from(entry, offset + 4)
+                # No flow of dfmeta has one: this one is replaced.
+                actions += (Opaque(f"meter:{_NUMBER.unpack_from(entry, offset + 4)[0]}"),)
             elif kind == ofp.OFPIT_GOTO_TABLE:
                 goto = entry[offset + 4]
             else:
@@ -103,7 +103,7 @@ def read(entry: bytes, odd: Callable[[bytes], Action]) -> Lean | None:
     except Exception:  # malformed, or a field or an action of an unknown form
         return None
     _length, table, _s, _ns, priority, _idle, _hard, _flags, cookie, packets, octets = head
-    return Lean(table, priority, cookie, packets, octets, match, actions, goto, meter)
+    return Lean(table, priority, cookie, packets, octets, match, actions, goto)
 
 
 def _fields(data: bytes, offset: int, end: int) -> Iterator[tuple[str, Value]]:

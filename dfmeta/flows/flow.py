@@ -29,14 +29,13 @@ ARP_REPLY = 2
 UNTAGGED = 0
 """OFPVID_NONE: the frame has no 802.1Q tag. Without it, a flow matches tagged frames as well."""
 TCP_SYN = 0x02
+TCP_RST = 0x04
 TAGGED = 0x1000
 """OFPVID_PRESENT: set together with the VLAN id of the frame's 802.1Q tag (OpenFlow 1.3.5,
 7.2.3.7)."""
 _VID_MASK = 0x0FFF
 IP_FRAG_ANY = 0x01
 """nw_frag of ovs-fields(7): set in the first fragment of a packet and in every later one."""
-TCP_SYN_ACK_MASK = 0x12
-"""Mask of SYN and ACK: an ECN guest's first SYN also has ECE and CWR (RFC 3168, 6.1.1)."""
 
 _IP: Mapping[str, frozenset[int]] = {"eth_type": frozenset({ETH_IP, ETH_IPV6})}
 _V4: Mapping[str, frozenset[int]] = {"eth_type": frozenset({ETH_IP})}
@@ -135,7 +134,6 @@ class Flow:
     match: tuple[tuple[str, Value], ...]
     actions: tuple[Action, ...] = ()
     goto: AnyStage | None = None
-    meter: int | None = None
 
     @property
     def match_key(self) -> tuple[AnyPurpose, tuple[tuple[str, Value], ...]]:
@@ -179,7 +177,6 @@ def flow(
     *,
     actions: Iterable[Action] = (),
     goto: AnyStage | None = None,
-    meter: int | None = None,
     pipeline: Pipeline = BR_INT,
 ) -> Flow:
     """Build a flow.
@@ -188,7 +185,7 @@ def flow(
     :raises PipelineError: when the flow uses anything that its table does not declare, or a field
         of its match lacks a prerequisite.
     """
-    built = Flow(purpose, canonical(match), tuple(actions), goto, meter)
+    built = Flow(purpose, canonical(match), tuple(actions), goto)
     table = pipeline.tables[pipeline.stage(purpose)]
     _check_match(table, match)
     for action in built.actions:

@@ -60,11 +60,12 @@ def guest_request(endpoint: Endpoint, _mac: str, ip: str) -> Flow:
     return flow(Purpose.GUEST_ND, match, goto=Stage.SERVICE)
 
 
-def bare_request(endpoint: Endpoint, *, meter: int | None) -> Flow:
-    """Send a solicitation without a MAC of its sender to the controller, through a meter."""
+def bare_request(endpoint: Endpoint, *, floods: bool = False) -> Flow:
+    """Send a solicitation without a MAC of its sender to the controller; drop it if the guest
+    *floods*."""
     match = {**frames_of(endpoint), **message(ND_SOLICITATION), "ipv6_nd_sll": NO_MAC}
-    actions = (ToController(CONTROLLER_ID),)
-    return flow(Purpose.GUEST_ND_BARE, match, actions=actions, meter=meter)
+    actions = () if floods else (ToController(CONTROLLER_ID),)
+    return flow(Purpose.GUEST_ND_BARE, match, actions=actions)
 
 
 def fixed(mac: str, ips: tuple[str, ...]) -> tuple[Flow, ...]:

@@ -212,7 +212,7 @@ class Purpose(enum.IntEnum):
     FROM_TAP = 3
     """All frames from tap-metadata → reply table."""
     SYN = 4
-    """The first SYN of an address → controller, through a meter of the port."""
+    """The first SYN of an address → controller."""
     ADDRESS = 5
     """TCP of a known address → tap-metadata, with its key as source address."""
     SERVICE_DROP = 6
@@ -224,7 +224,7 @@ class Purpose(enum.IntEnum):
     REPLY_DROP = 9
     """All other frames from tap-metadata: dropped."""
     GUEST_SYN = 10
-    """A guest's SYN to port 80 of the service → service table, through a meter of the port."""
+    """A guest's SYN to port 80 of the service → service table."""
     GUEST_FRAGMENT = 11
     """A fragment of a guest's TCP to the service: dropped."""
     PROBE = 12
@@ -234,7 +234,7 @@ class Purpose(enum.IntEnum):
     GUEST_DAD = 14
     """A guest's duplicate address detection for an address of the service: dropped."""
     GUEST_ND_BARE = 15
-    """A guest's solicitation without its MAC → controller, through the meter of first SYNs."""
+    """A guest's solicitation without its MAC → controller."""
     GUEST_ND_ANSWER = 16
     """Any other solicitation of a guest for the service, as an advertisement → neighbour table."""
     KEY_ND_ANSWER = 17
@@ -342,14 +342,13 @@ PURPOSES: Mapping[Purpose, Declared] = {
 }
 
 RATES: Mapping[Purpose, int] = {Purpose.SYN: 50, Purpose.GUEST_SYN: 1000}
-"""Purpose → packets per second, and burst in packets, that the flows of one port let through. An
-address needs one first SYN; cloud-init opens about thirty connections. A host's conntrack keeps
-connections for two minutes: at 1,000 per second one guest uses less than half of the 262,144 that
-Linux allows by default on a host with more than 4 GB of memory."""
-
-METER_OF: Mapping[AnyPurpose, Purpose] = {Purpose.GUEST_ND_BARE: Purpose.SYN}
-"""Purpose whose flows use a meter of another purpose → that purpose. A rate of its own would give a
-guest more packet-ins per second in all."""
+"""Purpose → packets per second that one endpoint may send on average: above it, the endpoint floods
+(:mod:`dfmeta.apps.floods`). An address needs one first SYN; cloud-init opens about thirty
+connections. A host's conntrack keeps connections for two minutes: at 1,000 per second one guest
+uses less than half of the 262,144 that Linux allows by default on a host with more than 4 GB of
+memory."""
+RATE_OF_VM: Final = 4 * RATES[Purpose.SYN]
+"""First packets per second of one VM with all its containers: many of them may start at a time."""
 
 _VERSIONS_DST = frozenset({"ipv4_dst", "ipv6_dst"})
 _META_TCP = frozenset({"eth_type", "ip_proto"})
@@ -444,9 +443,6 @@ class Pipeline:
     tables: Mapping[Any, Table]
     """Stage → table; the stages of one bridge are those of one enumeration."""
     purposes: Mapping[Any, Declared]
-    rates: Mapping[Purpose, int]
-    """Purpose with a meter → packets per second, and burst in packets. All rates differ, because
-    the rate of a meter that is left over identifies its purpose."""
     numbers: Mapping[AnyStage, int] = field(default_factory=dict)
     """Stage → table number, for tables whose numbers the configuration does not change."""
 
@@ -462,9 +458,9 @@ class Pipeline:
         return self.stage(purpose) in (Stage.CLASSIFY, MetaStage.CLASSIFY)
 
 
-BR_INT: Final = Pipeline(TABLES, PURPOSES, RATES)
+BR_INT: Final = Pipeline(TABLES, PURPOSES)
 """The pipeline of the bridge with the guests' ports."""
-BR_META: Final = Pipeline(META_TABLES, META_PURPOSES, {}, META_NUMBERS)
+BR_META: Final = Pipeline(META_TABLES, META_PURPOSES, META_NUMBERS)
 """The pipeline of the second bridge of ``identity_scheme = meta_ip``."""
 
 
@@ -488,6 +484,10 @@ class Layout:
     def table(self, purpose: AnyPurpose) -> int:
         """Return the table number on the switch for flows of *purpose*."""
         return self.number(self.pipeline.stage(purpose))
+
+    def numbers(self) -> list[int]:
+        """Return the table numbers of all stages."""
+        return sorted({self.number(stage) for stage in self.pipeline.tables})
 
     def stage(self, number: int) -> AnyStage | None:
         """Return the stage with that table number, or None when the table is not ours."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from dfmeta.flows import subport
 from dfmeta.flows.family import IPV4, IPV6, Family, family_of
 from dfmeta.flows.flow import (
-    TCP_SYN,
-    TCP_SYN_ACK_MASK,
+    TCP_RST,
     Action,
     Flow,
     Output,
@@ -67,9 +66,12 @@ class Tap:
 
 
 def first_syn(
-    endpoint: Endpoint, family: Family = IPV4, *, meter: int | None, mac: str = ""
+    endpoint: Endpoint, family: Family = IPV4, *, mac: str = "", floods: bool = False
 ) -> Flow:
-    """Send the SYN of an unknown address to the controller, through the endpoint's meter.
+    """Send the first packet of an unknown address to the controller; drop it if the guest *floods*.
+
+    It may be a segment of a connection that the guest has had with another host, or over another
+    port: the host answers it with a reset, and the guest connects again. Resets get no answer.
 
     :param mac: the only MAC whose SYNs are sent; empty: any MAC.
     """
@@ -77,12 +79,14 @@ def first_syn(
         **frames_of(endpoint),
         **({"eth_src": mac} if mac else {}),
         **family.tcp,
-        "tcp_flags": (TCP_SYN, TCP_SYN_ACK_MASK),
+        "tcp_flags": (0, TCP_RST),
     }
+    if floods:
+        return flow(Purpose.SYN, match)
     if endpoint.vid:
         actions, goto = subport.to_controller(endpoint), Stage.SUBPORT
-        return flow(Purpose.SYN, match, actions=actions, goto=goto, meter=meter)
-    return flow(Purpose.SYN, match, actions=(ToController(CONTROLLER_ID),), meter=meter)
+        return flow(Purpose.SYN, match, actions=actions, goto=goto)
+    return flow(Purpose.SYN, match, actions=(ToController(CONTROLLER_ID),))
 
 
 def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> Flow:

@@ -30,6 +30,7 @@ from dfmeta.flows.flow import (
     ToController,
     Value,
     canonical,
+    frames_of,
 )
 from dfmeta.flows.pipeline import (
     COOKIE_PREFIX,
@@ -41,6 +42,7 @@ from dfmeta.flows.pipeline import (
     is_ours,
     present,
 )
+from dfmeta.model import Endpoint
 
 WHOLE_PACKET = 0xFFFF
 ETH_VLAN = 0x8100
@@ -128,57 +130,40 @@ class Wire:
             match=ofp_parser.OFPMatch(),
         )
 
-    def dump(self, purpose: AnyPurpose | None = None, *, out_port: int = ofp.OFPP_ANY) -> Any:
-        """Return a message that requests all flows of ours, or those of one purpose.
+    def dump_all(self) -> Any:
+        """Return a message that requests all flows of ours, in all tables.
+
+        Those of a run with other tables are found by it alone. The switch reads the flows of all
+        programs for it.
+        """
+        return self._dump(ofp.OFPTT_ALL, None)
+
+    def dump_tables(self) -> list[Any]:
+        """Return messages that request the flows of ours in our tables, one for each table."""
+        return [self._dump(table, None) for table in self.layout.numbers()]
+
+    def dump(self, purpose: AnyPurpose, *, out_port: int = ofp.OFPP_ANY) -> Any:
+        """Return a message that requests all flows of one purpose.
 
         :param out_port: request only flows that output to that port.
         """
-        cookie, mask = _cookies(purpose)
-        return ofp_parser.OFPFlowStatsRequest(
-            self.datapath,
-            table_id=ofp.OFPTT_ALL,
-            out_port=out_port,
-            out_group=ofp.OFPG_ANY,
-            cookie=cookie,
-            cookie_mask=mask,
-        )
+        return self._dump(self.layout.table(purpose), purpose, out_port)
 
-    def count(self, purpose: AnyPurpose | None = None) -> Any:
-        """Return a message that requests the number of our flows, or of one purpose, and the
-        number of their packets."""
-        cookie, mask = _cookies(purpose)
-        return ofp_parser.OFPAggregateStatsRequest(
-            self.datapath,
-            0,
-            ofp.OFPTT_ALL,
-            ofp.OFPP_ANY,
-            ofp.OFPG_ANY,
-            cookie,
-            mask,
-            ofp_parser.OFPMatch(),
-        )
+    def count_tables(self) -> list[Any]:
+        """Return messages that request the number of flows of ours in our tables."""
+        return [self._count(table, None) for table in self.layout.numbers()]
+
+    def count(self, purpose: AnyPurpose, endpoint: Endpoint | None = None) -> Any:
+        """Return a message that requests the number of flows of one purpose, and of their packets.
+
+        :param endpoint: count only the flows of that endpoint.
+        """
+        match = canonical(frames_of(endpoint)) if endpoint is not None else ()
+        return self._count(self.layout.table(purpose), purpose, match)
 
     def list_ports(self) -> Any:
         """Return a message that requests the list of ports."""
         return ofp_parser.OFPPortDescStatsRequest(self.datapath)
-
-    def dump_meters(self, meter: int = ofp.OFPM_ALL) -> Any:
-        """Return a message that requests one meter, or all meters, also of other programs; the
-        reply has a :class:`.metering.MeterConfig` for each."""
-        return ofp_parser.OFPMeterConfigStatsRequest(self.datapath, 0, meter)
-
-    def meter_stats(self, meter: int = ofp.OFPM_ALL) -> Any:
-        """Return a message that requests the counters of one meter, or of all meters, also of other
-        programs; the reply has a :class:`.metering.MeterCount` for each."""
-        return ofp_parser.OFPMeterStatsRequest(self.datapath, 0, meter)
-
-    def add_meter(self, meter: int, rate: int) -> Any:
-        """Return a message that adds *meter*, which drops packets above *rate* per second."""
-        return self._meter(ofp.OFPMC_ADD, meter, rate)
-
-    def remove_meter(self, meter: int) -> Any:
-        """Return a message that deletes *meter*, together with the flows that use it."""
-        return self._meter(ofp.OFPMC_DELETE, meter, 0)
 
     def set_controller_id(self, controller_id: int) -> Any:
         """Return a message that directs packet-ins for *controller_id* to this connection only.
@@ -201,7 +186,6 @@ class Wire:
         packet_in = 1 << ofp.OFPR_ACTION
         ports = 1 << ofp.OFPPR_ADD | 1 << ofp.OFPPR_DELETE | 1 << ofp.OFPPR_MODIFY
         removed = 1 << ofp.OFPRR_DELETE | 1 << ofp.OFPRR_GROUP_DELETE
-        removed |= 1 << OFPRR_METER_DELETE
         return ofp_parser.OFPSetAsync(self.datapath, [packet_in, 0], [ports, 0], [removed, 0])
 
     def packet_out(self, ofport: int, actions: Iterable[Action], frame: bytes) -> Any:
@@ -273,7 +257,7 @@ class Wire:
         purpose = self.layout.purpose(present(lean.cookie))
         goto = self.layout.stage(lean.goto) if lean.goto is not None else None
         flow, former, elsewhere = self._judge(
-            Flow(purpose, lean.match, lean.actions, goto, lean.meter) if purpose else None,
+            Flow(purpose, lean.match, lean.actions, goto) if purpose else None,
             lean.cookie,
             table=lean.table,
             priority=lean.priority,
@@ -309,7 +293,7 @@ class Wire:
         if purpose is None:
             return None
         actions: list[Action] = []
-        goto, meter = None, None
+        goto = None
         for instruction in stats.instructions:
             match instruction:
                 case ofp_parser.OFPInstructionActions(type=ofp.OFPIT_APPLY_ACTIONS):
@@ -318,16 +302,14 @@ class Wire:
                     )
                 case ofp_parser.OFPInstructionGotoTable():
                     goto = self.layout.stage(instruction.table_id)
-                case ofp_parser.OFPInstructionMeter():
-                    meter = instruction.meter_id
+                case ofp_parser.OFPInstructionMeter(meter_id=meter):
+                    actions.append(Opaque(f"meter:{meter}"))
                 case _:
                     actions.append(Opaque(str(instruction)))
-        return Flow(purpose, _fields(stats.match), tuple(actions), goto, meter)
+        return Flow(purpose, _fields(stats.match), tuple(actions), goto)
 
     def _instructions(self, flow: Flow) -> list[Any]:
         instructions: list[Any] = []
-        if flow.meter is not None:
-            instructions.append(ofp_parser.OFPInstructionMeter(flow.meter))
         if flow.actions:
             actions = [_action(one, self._classification) for one in flow.actions]
             instructions.append(ofp_parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, actions))
@@ -337,6 +319,32 @@ class Wire:
 
     def _odd_action(self, data: bytes) -> Action:
         return _odd_action(data, self._classification)
+
+    def _dump(self, table: int, purpose: AnyPurpose | None, out_port: int = ofp.OFPP_ANY) -> Any:
+        cookie, mask = _cookies(purpose)
+        return ofp_parser.OFPFlowStatsRequest(
+            self.datapath,
+            table_id=table,
+            out_port=out_port,
+            out_group=ofp.OFPG_ANY,
+            cookie=cookie,
+            cookie_mask=mask,
+        )
+
+    def _count(
+        self, table: int, purpose: AnyPurpose | None, match: Iterable[tuple[str, Value]] = ()
+    ) -> Any:
+        cookie, mask = _cookies(purpose)
+        return ofp_parser.OFPAggregateStatsRequest(
+            self.datapath,
+            0,
+            table,
+            ofp.OFPP_ANY,
+            ofp.OFPG_ANY,
+            cookie,
+            mask,
+            _match(dict(match)),
+        )
 
     def _delete_strict(self, table: int, priority: int, match: Any) -> Any:
         return ofp_parser.OFPFlowMod(
@@ -351,20 +359,8 @@ class Wire:
             match=match,
         )
 
-    def _meter(self, command: int, meter: int, rate: int) -> Any:
-        # With a burst of less than a second's packets, the second of two simultaneous SYNs is lost.
-        bands = [ofp_parser.OFPMeterBandDrop(rate, rate)] if rate else []
-        flags = ofp.OFPMF_PKTPS | ofp.OFPMF_BURST
-        return ofp_parser.OFPMeterMod(
-            self.datapath, command=command, flags=flags, meter_id=meter, bands=bands
-        )
-
     def _bundle_control(self, bundle_id: int, kind: int, flags: int) -> Any:
         return ofp_parser.ONFBundleCtrlMsg(self.datapath, bundle_id, kind, flags, [])
-
-
-OFPRR_METER_DELETE = 4
-"""OpenFlow 1.4's reason for a flow deleted with its meter; Open vSwitch reports it on 1.3 too."""
 
 
 def _cookies(purpose: AnyPurpose | None) -> tuple[int, int]:

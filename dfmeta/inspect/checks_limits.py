@@ -43,7 +43,7 @@ def conntrack(facts: ConntrackFacts, *, rate: int) -> Finding:
     A small table is not a fault as long as it has never been full: the ``ok`` line says how many
     entries guests' connections can take.
 
-    :param rate: connections per second that a port's meter lets through.
+    :param rate: connections per second that a guest may open on average.
     """
     there, room, needed = facts.count, facts.room, int(rate * facts.kept / ONE_GUESTS_SHARE)
     past = _full_before(facts)

@@ -27,8 +27,8 @@ ALWAYS: Final = ("CAP_NET_ADMIN", "CAP_NET_RAW")
 """For addresses, rules and routes, and for SO_BINDTODEVICE."""
 WITH_WORKERS: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL")
 """A worker becomes another user, and the daemon has to be able to end it."""
-OLDEST_OVS: Final = (2, 10)
-"""First with meters in the kernel's datapath; ``dot1q-tunnel`` with ``cvlans`` came with 2.9."""
+OLDEST_OVS: Final = (2, 9)
+"""First with ``dot1q-tunnel`` and ``cvlans``, which tap-metadata's port has."""
 _EDIT: Final = "`systemctl edit dfmeta-agent`"
 
 
@@ -225,8 +225,8 @@ def _ovs_version(text: str) -> Finding:
         oldest = ".".join(map(str, OLDEST_OVS))
         return wrong(
             "ovs-version",
-            f"Open vSwitch {shown} is older than {oldest}: it has no meters in the kernel's "
-            "datapath, and may refuse flows",
+            f"Open vSwitch {shown} is older than {oldest}: it floods the frames of all networks "
+            "to tap-metadata, and may refuse flows",
             "upgrade it: `ovs-vswitchd --version` shows the installed version, and a restart "
             "runs it",
         )

@@ -293,19 +293,6 @@ class Foreign:
 
 
 @dataclass(frozen=True, slots=True)
-class MeterFact:
-    """A meter on the switch, of dfmeta or another program."""
-
-    number: int
-    rate: int
-    """Packets per second; 0 for a meter of another form than dfmeta's."""
-    dropped: int
-    """Number of packets dropped since the meter was made."""
-    flows: int
-    """Number of flows that use it, of dfmeta or other programs."""
-
-
-@dataclass(frozen=True, slots=True)
 class RuleFact:
     """One of dfmeta's two routing rules."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from dfmeta.flows import meta_bridge
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
@@ -30,6 +31,8 @@ class State(enum.StrEnum):
     OK = "ok"
     MISSING = "missing"
     """The flow is desired and not on the switch."""
+    FLOOD = "flood"
+    """The guest sends too many packets: the flow drops them until it stops."""
     DIFFERS = "differs"
     """The flow is desired, but the one on the switch has other instructions."""
     UNKNOWN = "unknown"
@@ -57,8 +60,6 @@ class Entry:
     cookie: int
     packets: int
     bytes: int
-    meter: int | None = None
-    """Id of the flow's meter; None if it has no meter."""
     vid: int = 0
     """VLAN id of the guest's frames at ``ofport``; 0: they are untagged."""
     family: int | None = None
@@ -74,7 +75,7 @@ _ByKey = Mapping[tuple[AnyPurpose, tuple[tuple[str, Value], ...]], Flow]
 
 
 def wanted_flows(ports: Iterable[KnownPort], tap: Tap) -> tuple[Flow, ...]:
-    """Return all desired flows, without their meters."""
+    """Return all desired flows of guests that do not flood."""
     flows = list(fixed_flows(tap))
     for guest in _guests(ports):
         flows.extend(guest_flows(guest, tap))
@@ -94,7 +95,6 @@ def _guests(ports: Iterable[KnownPort]) -> Iterator[Guest]:
         if port.wired and port.ofport is not None:
             yield Guest(
                 port.endpoint,
-                None,
                 port.addresses,
                 next_hops=port.next_hops or (),
                 mac=port.mac if port.vid else "",
@@ -122,8 +122,6 @@ def entries(
 ) -> tuple[Entry, ...]:
     """Compare the flows on the switch with the desired ones; sort them by table and port.
 
-    Meters are not compared: only the daemon knows which meter each flow should have.
-
     :param seen: flows with dfmeta's cookie on the switch.
     :param wanted: the desired flows; None if they are not known.
     :param keys: the key scheme of the flows.
@@ -140,12 +138,21 @@ def entries(
 
 def faulty(rows: Iterable[Entry]) -> tuple[Entry, ...]:
     """Return the entries that are missing, different or stray."""
-    return tuple(row for row in rows if row.state not in (State.OK, State.UNCHECKED))
+    right = (State.OK, State.FLOOD, State.UNCHECKED)
+    return tuple(row for row in rows if row.state not in right)
 
 
 def purpose_name(purpose: AnyPurpose) -> str:
     """Return a purpose in the form of listings, such as ``guest-http``."""
     return purpose.name.lower().replace("_", "-")
+
+
+def drops_flood(flow: Flow) -> bool:
+    """Return whether *flow* drops packets because its guest floods (:mod:`dfmeta.apps.floods`)."""
+    return flow.purpose in _LIMITED and not flow.actions and flow.goto is None
+
+
+_LIMITED: Final = (Purpose.SYN, Purpose.GUEST_SYN, Purpose.GUEST_ND_BARE)
 
 
 def _judge(flow: Flow | None, by_key: _ByKey | None) -> State:
@@ -156,7 +163,9 @@ def _judge(flow: Flow | None, by_key: _ByKey | None) -> State:
     wanted = by_key.get(flow.match_key)
     if wanted is None:
         return State.UNKNOWN
-    return State.OK if replace(flow, meter=None) == replace(wanted, meter=None) else State.DIFFERS
+    if drops_flood(flow):
+        return State.FLOOD
+    return State.OK if flow == wanted else State.DIFFERS
 
 
 def _entry(seen: Seen, state: State, layout: Layout, keys: Keys) -> Entry:
@@ -176,7 +185,6 @@ def _entry(seen: Seen, state: State, layout: Layout, keys: Keys) -> Entry:
         seen.cookie,
         seen.packets,
         seen.bytes,
-        seen.flow.meter if seen.flow is not None else None,
         read.endpoint.vid if read.endpoint is not None else 0,
         version_of(seen.flow) if seen.flow is not None else None,
         read_service(seen.flow) if seen.flow is not None else "",

@@ -1,0 +1,197 @@
+"""Guests that flood: for as long as one does, the switch drops its SYNs, and those of no other.
+
+A guest may send :data:`~dfmeta.flows.pipeline.RATES` packets a second. The daemon counts the first
+packets that the switch sends to it, and reads once a second how many SYNs each port's flow has
+passed. A guest that exceeds a rate has its flow replaced by one that drops: until the time is over
+in which it might have sent as many packets at that rate, or until it sends fewer. So on average no
+more than the rate passes, and the flow of a guest that does not flood has no condition.
+
+OpenFlow's meters would do the same without a daemon. But Open vSwitch's own restart
+(``ovs-save``) saves flows and no meters, and restores all flows of the bridge or none: with one
+flow that needs a missing meter, the flows of all programs are lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import eventlet
+
+from dfmeta import metrics
+from dfmeta.apps.arrivals import Arrivals
+from dfmeta.exceptions import DfmetaError
+from dfmeta.flows.pipeline import RATE_OF_VM, RATES, Purpose
+from dfmeta.model import Endpoint
+from dfmeta.quiet import Seldom
+from dfmeta.runtime import clock
+
+LOG = logging.getLogger(__name__)
+
+INTERVAL: Final = 1.0
+"""Seconds between two readings of the switch's counters."""
+LONGEST: Final = 30.0
+"""Longest time in seconds for which SYNs are dropped, until the guest gets another chance."""
+LINES: Final = 4
+"""Largest number of log lines a minute."""
+REASONS: Final[Mapping[Purpose, metrics.Dropped]] = {
+    Purpose.SYN: "first_syn_rate",
+    Purpose.GUEST_SYN: "syn_rate",
+}
+
+Use = tuple[Endpoint, Purpose]
+"""The flows of that purpose of that endpoint."""
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Leaky bucket: packets above a rate."""
+
+    level: float
+    at: float
+
+    def add(self, now: float, rate: float) -> float:
+        """Add a packet and return the level, in packets."""
+        self.level = max(0.0, self.level - rate * (now - self.at)) + 1
+        self.at = now
+        return self.level
+
+
+@dataclass(slots=True)
+class Shed:
+    """Dropped packets of one use."""
+
+    until: float
+    packets: int | None = None
+    """Counter of the flow at the last reading."""
+    read_at: float = 0.0
+
+
+class Floods:
+    """Finds the guests that flood.
+
+    :param arrivals: reads the counters of the flows.
+    :param apply: sends the changed flows of an endpoint to the switch.
+    :param name: returns the name of an endpoint's port, for the log.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        arrivals: Arrivals,
+        *,
+        apply: Callable[[Endpoint], object],
+        name: Callable[[Endpoint], str] = str,
+        clock: Callable[[], float] = clock.now,
+    ) -> None:
+        self._arrivals = arrivals
+        self._apply, self._name, self._clock = apply, name, clock
+        self._first: dict[Endpoint | int, Bucket] = {}
+        """Endpoint, or ofport of a VM with all its containers → its first packets."""
+        self._shed: dict[Use, Shed] = {}
+        self._seldom = Seldom(LINES, clock=clock)
+        for reason in REASONS.values():
+            metrics.DROPPED.labels(reason)
+
+    def of(self, endpoint: Endpoint) -> frozenset[Purpose]:
+        """Return the purposes whose flows drop the packets of *endpoint* now."""
+        if not self._shed:
+            return frozenset()
+        return frozenset(one for one in REASONS if (endpoint, one) in self._shed)
+
+    def admit(self, endpoint: Endpoint) -> bool:
+        """Count a first packet that the switch has sent; return whether it may be processed.
+
+        The switch sends those that it had queued also after the flow that drops them.
+        """
+        now, rate = self._clock(), RATES[Purpose.SYN]
+        level = self._bucket(endpoint, now).add(now, rate)
+        seconds = level / rate if level > rate else 0.0
+        whole = self._bucket(endpoint.ofport, now).add(now, RATE_OF_VM)
+        if whole > RATE_OF_VM:
+            seconds = max(seconds, whole / RATE_OF_VM)
+        if seconds:
+            self._begin((endpoint, Purpose.SYN), seconds, now)
+        return (endpoint, Purpose.SYN) not in self._shed
+
+    def run(self) -> None:
+        """Read the counters in an endless loop; run it in a thread of its own."""
+        while True:
+            try:
+                self.look()
+            except DfmetaError as error:
+                LOG.debug("The counters of SYNs were not read: %s", error)
+            eventlet.sleep(INTERVAL)
+
+    def look(self) -> None:
+        """Read the counters, and begin and end to drop. Waits.
+
+        :raises DfmetaError: when the switch does not answer.
+        """
+        rate = RATES[Purpose.GUEST_SYN]
+        before, after = self._arrivals.surge(rate)
+        now = self._clock()
+        for endpoint, packets in after.counters.items():
+            # The counter of a flow that was installed again starts at zero.
+            new = packets - before.counters.get(endpoint, packets)
+            seconds = new / rate - (after.at - before.at)
+            if new > rate and seconds > 0:
+                self._begin((endpoint, Purpose.GUEST_SYN), seconds, now)
+        for use in list(self._shed):
+            self._review(use)
+        self._first = {
+            who: bucket for who, bucket in self._first.items() if now - bucket.at < LONGEST
+        }
+
+    def forget(self) -> None:
+        """Note that the connection has ended: the switch may have started again."""
+        self._shed.clear()
+
+    def _bucket(self, of: Endpoint | int, now: float) -> Bucket:
+        bucket = self._first.get(of)
+        if bucket is None:
+            bucket = self._first[of] = Bucket(0.0, now)
+        return bucket
+
+    def _begin(self, use: Use, seconds: float, now: float) -> None:
+        until = now + min(seconds, LONGEST)
+        shed = self._shed.get(use)
+        if shed is not None:
+            shed.until = max(shed.until, until)
+            return
+        self._shed[use] = Shed(until)
+        endpoint, purpose = use
+        self._seldom.warn(
+            LOG,
+            "%s sends more than %d %s a second to the service: the switch drops them until it "
+            "stops; other guests are served",
+            self._name(endpoint),
+            RATES[purpose],
+            "first packets" if purpose is Purpose.SYN else "SYNs",
+        )
+        self._change(endpoint)
+
+    def _review(self, use: Use) -> None:
+        """Count the drops of *use*; end them when the guest may send again.
+
+        :raises DfmetaError: when the switch does not answer.
+        """
+        shed, (endpoint, purpose) = self._shed[use], use
+        packets, now = self._arrivals.packets(endpoint, purpose), self._clock()
+        calm = False
+        if shed.packets is not None:
+            new = max(0, packets - shed.packets)
+            metrics.DROPPED.labels(REASONS[purpose]).inc(new)
+            calm = new <= RATES[purpose] * (now - shed.read_at)
+        shed.packets, shed.read_at = packets, now
+        if (calm or now >= shed.until) and self._shed.get(use) is shed:
+            del self._shed[use]
+            self._change(endpoint)
+
+    def _change(self, endpoint: Endpoint) -> None:
+        try:
+            self._apply(endpoint)
+        except DfmetaError as error:
+            LOG.info("The next reconcile updates the flows of %s: %s", endpoint, error)
