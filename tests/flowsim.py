@@ -28,13 +28,10 @@ _DATAPATH = ProtocolDesc(version=ofp.OFP_VERSION)
 _ONF, _NX, _SET_CONTROLLER_ID = 0x4F4E4600, 0x2320, 20
 _BUNDLE_FLAGS = ofp.ONF_BF_ATOMIC | ofp.ONF_BF_ORDERED
 _BUNDLE_FAILED = (ofp.OFPET_EXPERIMENTER, 2313, _ONF)
-_METER_FLAGS = ofp.OFPMF_PKTPS | ofp.OFPMF_BURST | ofp.OFPMF_STATS
 _HEADER = 8
-_METER_DELETED = 4
-"""OpenFlow 1.4's reason for a flow that went with its meter; Open vSwitch gives it on 1.3 too."""
 _READ_ONLY = {"in_port", "eth_type", "ip_proto", "ip_frag", "tcp_flags"}
 _EXACT = {"eth_type", "ip_proto", "icmpv6_type", "icmpv6_code"}
-_ORDER = (parser.OFPInstructionMeter, parser.OFPInstructionActions, parser.OFPInstructionGotoTable)
+_ORDER = (parser.OFPInstructionActions, parser.OFPInstructionGotoTable)
 Match = dict[str, tuple[int, int]]
 
 
@@ -50,8 +47,6 @@ class Out:
     """``OFPP_CONTROLLER`` and ``OFPP_NORMAL`` stand for themselves."""
     frame: bytes
     controller: int | None = None
-    meters: tuple[int, ...] = ()
-    """What it has passed on its way."""
 
 
 @dataclass(eq=False)
@@ -75,13 +70,6 @@ class Entry:
         """What makes it the same flow: another with this place replaces it."""
         return self.table, self.priority, self.match
 
-    @property
-    def meter(self) -> int | None:
-        """Meter that it sends through."""
-        return next(
-            (step.meter_id for step in self.instructions if hasattr(step, "meter_id")), None
-        )
-
     def covers(self, frame: Frame) -> bool:
         """Whether *frame*, masked, is what it matches."""
         return all(frame[name] & mask == value for name, (value, mask) in self.match.items())
@@ -102,12 +90,6 @@ class Switch:
     def __init__(self, ports: Iterable[int], deliver: Callable[[bytes], object]) -> None:
         self.ports = set(ports)
         self.flows: list[Entry] = []
-        self.meters: dict[int, tuple[int, bytes]] = {}
-        """Id → flags and bands."""
-        self.exhausted: set[int] = set()
-        """Meters that drop everything, as those do whose rate is exceeded."""
-        self.metered: dict[int, tuple[int, int]] = {}
-        """Meter → how many packets it has let through, and how many not."""
         self.released: list[Out] = []
         """What packet-outs have sent."""
         self.flow_mods = 0
@@ -128,13 +110,6 @@ class Switch:
             entry.packets, entry.bytes, table = entry.packets + 1, entry.bytes + len(data), -1
             for step in entry.instructions:
                 match step:
-                    case parser.OFPInstructionMeter():
-                        frame.meters += (step.meter_id,)
-                        over = step.meter_id in self.exhausted
-                        counted = self.metered.get(step.meter_id, (0, 0))
-                        self.metered[step.meter_id] = counted[0] + (not over), counted[1] + over
-                        if over:
-                            return outs
                     case parser.OFPInstructionActions():
                         outs += self._execute(frame, step.actions, entry)
                     case parser.OFPInstructionGotoTable():
@@ -174,7 +149,7 @@ class Switch:
         port = frame["in_port"] if port == ofp.OFPP_IN_PORT else port
         frame.commit()
         if not echo and port in {*self.ports, ofp.OFPP_NORMAL}:
-            yield Out(port, bytes(frame.data), meters=frame.meters)
+            yield Out(port, bytes(frame.data))
 
     def _packet_in(self, frame: Frame, target: int, entry: Entry | None) -> Out:
         frame.commit()
@@ -184,7 +159,7 @@ class Switch:
         head = ofp.OFP_NO_BUFFER, len(data), ofp.OFPR_ACTION, table, cookie
         if target == self.controller_id and self._async[ofp.OFPT_PACKET_IN] >> ofp.OFPR_ACTION & 1:
             self._send(ofp.OFPT_PACKET_IN, 0, struct.pack("!IHBBQ", *head) + match + b"\0\0" + data)
-        return Out(ofp.OFPP_CONTROLLER, data, target, frame.meters)
+        return Out(ofp.OFPP_CONTROLLER, data, target)
 
     def feed(self, data: bytes) -> None:
         """Take whole messages as they stand on the wire, and answer them."""
@@ -204,8 +179,6 @@ class Switch:
         match kind:
             case ofp.OFPT_FLOW_MOD:
                 self._flow_mod(message)
-            case ofp.OFPT_METER_MOD:
-                self._meter_mod(message)
             case ofp.OFPT_PACKET_OUT:
                 self._packet_out(message)
             case ofp.OFPT_BARRIER_REQUEST:
@@ -266,8 +239,11 @@ class Switch:
         self.flow_mods += 1
         entry = replace(entry)
         if mod.command == ofp.OFPFC_ADD:
-            if entry.meter not in {None, *self.meters}:
-                raise RefusalError(ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_INVALID_METER)
+            if entry.table == ofp.OFPTT_ALL:
+                raise RefusalError(ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_BAD_TABLE_ID)
+            for former in (one for one in self.flows if one.place == entry.place):
+                # Without OFPFF_RESET_COUNTS the counters are kept (OpenFlow 1.3.5, 6.4).
+                entry.packets, entry.bytes = former.packets, former.bytes
             self.flows = [*(one for one in self.flows if one.place != entry.place), entry]
             return
         strict = mod.command == ofp.OFPFC_DELETE_STRICT
@@ -287,19 +263,6 @@ class Switch:
             head = one.cookie, one.priority, reason, one.table, one.packets, one.bytes
             self._removed.append(struct.pack("!QHBB12xQQ", *head) + one.raw[0])
 
-    def _meter_mod(self, message: bytes) -> None:
-        (command, flags, meter), bands = struct.unpack_from("!HHI", message, 8), message[16:]
-        known = command in (ofp.OFPMC_ADD, ofp.OFPMC_DELETE) and flags & ~_METER_FLAGS == 0
-        _require(known, "meter command", command, "flags", flags)
-        if command == ofp.OFPMC_DELETE:
-            self.meters.pop(meter, None)
-            for one in [one for one in self.flows if one.meter == meter]:
-                self._remove(one, _METER_DELETED)
-        elif meter in self.meters:
-            raise RefusalError(ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_METER_EXISTS)
-        else:
-            self.meters[meter] = flags, bands
-
     def _packet_out(self, message: bytes) -> None:
         buffer_id, in_port, length = struct.unpack_from("!IIH", message, 8)
         _require(buffer_id == ofp.OFP_NO_BUFFER, "a packet-out with a buffer")
@@ -311,36 +274,15 @@ class Switch:
         _check(actions, {name: frame[name] for name in FIELDS})
         self.released += self._execute(frame, actions, None)
 
-    def _meters_asked_for(self, message: bytes) -> dict[int, tuple[int, bytes]]:
-        (number,) = struct.unpack_from("!I4x", message, 16)
-        if number == ofp.OFPM_ALL:
-            return self.meters
-        if number not in self.meters:
-            raise RefusalError(ofp.OFPET_METER_MOD_FAILED, ofp.OFPMMFC_UNKNOWN_METER)
-        return {number: self.meters[number]}
-
-    def _meter_stats(self, number: int) -> bytes:
-        passed, over = self.metered.get(number, (0, 0))
-        flows = sum(one.meter == number for one in self.flows)
-        return struct.pack("!IH6xIQQIIQQ", number, 56, flows, passed + over, 0, 0, 0, over, 0)
-
     def _multipart(self, xid: int, kind: int, message: bytes) -> None:
-        if kind == ofp.OFPMP_METER_CONFIG:
-            bodies = [
-                struct.pack("!HHI", 8 + len(bands), flags, number) + bands
-                for number, (flags, bands) in self._meters_asked_for(message).items()
-            ]
-        elif kind == ofp.OFPMP_METER:
-            bodies = [self._meter_stats(number) for number in self._meters_asked_for(message)]
-        else:
-            _require(kind in (ofp.OFPMP_FLOW, ofp.OFPMP_AGGREGATE), "multipart request", kind)
-            table, *outs, cookie, mask = struct.unpack_from("!B3xII4xQQ", message, 16)
-            _require(outs == [ofp.OFPP_ANY, ofp.OFPG_ANY], "a dump by output")
-            flows = self._select(table, cookie, mask, _match(parser.OFPMatch.parser(message, 48)))
-            bodies = [stats(one) for one in flows]
-            if kind == ofp.OFPMP_AGGREGATE:
-                totals = sum(one.packets for one in flows), sum(one.bytes for one in flows)
-                bodies = [struct.pack("!QQI4x", *totals, len(flows))]
+        _require(kind in (ofp.OFPMP_FLOW, ofp.OFPMP_AGGREGATE), "multipart request", kind)
+        table, *outs, cookie, mask = struct.unpack_from("!B3xII4xQQ", message, 16)
+        _require(outs == [ofp.OFPP_ANY, ofp.OFPG_ANY], "a dump by output")
+        flows = self._select(table, cookie, mask, _match(parser.OFPMatch.parser(message, 48)))
+        bodies = [stats(one) for one in flows]
+        if kind == ofp.OFPMP_AGGREGATE:
+            totals = sum(one.packets for one in flows), sum(one.bytes for one in flows)
+            bodies = [struct.pack("!QQI4x", *totals, len(flows))]
         bodies = bodies or [b""]
         for body in bodies:  # one reply for each: the reader has to put them together
             head = struct.pack("!HH4x", kind, ofp.OFPMPF_REPLY_MORE * (body is not bodies[-1]))

@@ -55,7 +55,6 @@ _TAP = Tap(
 _MAC = "fa:16:3e:00:00:01"
 _GUEST = Guest(
     Endpoint(1),
-    meter=1,
     addresses={
         SLOTS[0]: GuestAddress(_MAC, IPv4Address("10.0.0.5")),
         SLOTS6[0]: GuestAddress(_MAC, IPv6Address("fe80::1"), _SERVICE6),

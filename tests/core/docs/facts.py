@@ -9,13 +9,11 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
 from typing import get_args
 
-from os_ken.ofproto import ofproto_v1_3 as ofp
-
 from dfmeta import hub, model, quiet, registry, slots, state
 from dfmeta.admin import page as status_http
 from dfmeta.admin import server as admin_server
 from dfmeta.admin import status
-from dfmeta.apps import driver, learner, reconciler
+from dfmeta.apps import driver, floods, learner, reconciler
 from dfmeta.apps.plans import BR_INT_PLAN
 from dfmeta.cli.store_choice import TOKEN
 from dfmeta.cli.token_command import token
@@ -23,7 +21,7 @@ from dfmeta.cmd import central, daemon, keeping, status_page
 from dfmeta.conf import DEFAULT_FILES, agent, auth, limits, metadata, rate, store
 from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX
 from dfmeta.devices.schema import SCHEMA, TAG_MAX
-from dfmeta.flows import key, metering, pipeline
+from dfmeta.flows import key, pipeline
 from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
 from dfmeta.flows.flow import Action
 from dfmeta.flows.meta_key import MetaKeys
@@ -31,8 +29,8 @@ from dfmeta.flows.pipeline import (
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
     COOKIE_VERSION,
-    METER_OF,
     PURPOSES,
+    RATE_OF_VM,
     RATES,
     TABLES,
     Layout,
@@ -42,7 +40,6 @@ from dfmeta.flows.pipeline import (
     cookie_of,
 )
 from dfmeta.flows.service import Tap
-from dfmeta.flows.wire import Wire
 from dfmeta.guest import cni, snippet, tag_devices
 from dfmeta.host import device, ipv6, netlink
 from dfmeta.host_wide import RESERVE
@@ -68,7 +65,7 @@ LAYOUT = Layout()
 META = MetaKeys(IPv4Network("240.0.0.0/16"), IPv6Network("fd00::/64"), "fa:16:ee:00:00:00")
 IPV4_ONLY = Tap(ofport=1, mac=key.NEXT_HOP_MAC, port=DEFAULTS["port"])
 BOTH = replace(IPV4_ONLY, ip6=DEFAULTS["host_ip6"], guest_ip6=tuple(DEFAULTS["ip6"]))
-EACH, EACH4 = (len(guest_flows(Guest(Endpoint(2), None), tap)) for tap in (BOTH, IPV4_ONLY))
+EACH, EACH4 = (len(guest_flows(Guest(Endpoint(2)), tap)) for tap in (BOTH, IPV4_ONLY))
 """Flows of a port, on a host with IPv6 and without."""
 
 
@@ -290,7 +287,7 @@ def _owns() -> Iterable[str]:
 
 def _pipeline() -> Iterable[str]:
     yield from (f"``{kind.__name__}``" for kind in get_args(Action))
-    yield from ("``goto``", "``meter``")
+    yield from ("``goto``",)
     yield f"``classification_table`` ({LAYOUT.classification_table})"
     yield f"``table_base`` ({LAYOUT.table_base})"
     yield f"is {pipeline.CONTROLLER_ID} ({pipeline.CONTROLLER_ID:#x})"
@@ -308,7 +305,7 @@ def _pipeline() -> Iterable[str]:
     yield f"every {driver.FULL_CHECK_INTERVAL:g} seconds"
     yield {1.0: "every second"}[driver.CHECK_INTERVAL]
     yield from _pipeline_cookies()
-    yield from _pipeline_meters()
+    yield from _pipeline_floods()
     yield from _pipeline_keys()
 
 
@@ -321,16 +318,11 @@ def _pipeline_cookies() -> Iterable[str]:
     yield f"``{cookie_of(Purpose.ADDRESS):#x}``"
 
 
-def _pipeline_meters() -> Iterable[str]:
-    for purpose, number in RATES.items():
-        first = metering.FIRST_IDS[purpose]
-        yield f"* - {purpose.name} - {number} - {first} plus the port's OpenFlow number"
-        sent = Wire(LAYOUT).add_meter(first, number)
-        if sent.flags & ofp.OFPMF_BURST and sent.bands[0].burst_size == number:
-            yield "with a burst of one second's packets"
-    for purpose, other in METER_OF.items():
-        yield f"{purpose.name} uses the meter of {other.name}"
-    yield f"from {min(metering.FIRST_IDS.values())} to {metering.LAST_ID}"
+def _pipeline_floods() -> Iterable[str]:
+    yield from (f"* - {purpose.name} - {number} " for purpose, number in RATES.items())
+    yield f"{RATE_OF_VM} first packets a second"
+    yield {1.0: "once a second"}[floods.INTERVAL]
+    yield f"{floods.LONGEST:g} seconds"
 
 
 def _pipeline_keys() -> Iterable[str]:

@@ -53,7 +53,7 @@ KNOWN6 = [GuestAddress(MAC, IPv6Address(IP6), IPv6Address(service)) for service 
 def twin(ofport: int, first: int) -> Guest:
     """A guest whose addresses have the numbers from *first* up in each version of IP."""
     ipv6 = {SIZE + first + n: known for n, known in enumerate(KNOWN6)}
-    return Guest(Endpoint(ofport), None, {first: KNOWN, **ipv6})
+    return Guest(Endpoint(ofport), {first: KNOWN, **ipv6})
 
 
 A, B = twin(1, 7), twin(2, 17)

@@ -63,7 +63,7 @@ class Frame:
     """A frame on its way through the tables; ``frame[name]`` is zero for a field it lacks."""
 
     def __init__(self, in_port: int, data: bytes) -> None:
-        self.data, self.meters = bytearray(data), tuple[int, ...]()
+        self.data = bytearray(data)
         self._metadata = {"in_port": in_port}
         # Fields of neighbour discovery that were set, and what was in the bytes before.
         self._nd, self._nd_before = dict[str, int](), dict[str, int]()

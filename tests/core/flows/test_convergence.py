@@ -14,7 +14,7 @@ from dfmeta import hub
 from dfmeta.apps import reconciler as reconciler
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.pipeline import Purpose, is_ours
+from dfmeta.flows.pipeline import RATES, Purpose, is_ours
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress, Port, PortId
 from tests.core.flows.world import (
@@ -24,7 +24,8 @@ from tests.core.flows.world import (
     Host,
     Host6,
     World,
-    memory_of,
+    count_syns,
+    flood,
     settle,
 )
 from tests.harness.examples import examples
@@ -150,8 +151,7 @@ class Life(RuleBasedStateMachine):
     @rule(kept=st.booleans())
     def daemon_restarts(self, kept: bool) -> None:
         """Another process takes over, with or without the memory of the one before."""
-        memory = memory_of(self.world.meters) if kept else {}
-        self.world = self.world.restarted(adopts=lambda _one: kept, meters=memory)
+        self.world = self.world.restarted(adopts=lambda _one: kept)
 
     @rule(which=st.integers(0, 40))
     def somebody_deletes_a_flow(self, which: int) -> None:
@@ -160,12 +160,20 @@ class Life(RuleBasedStateMachine):
         if mine:
             self.world.switch.flows.remove(mine[which % len(mine)])
 
-    @rule()
-    def somebody_deletes_the_meters(self) -> None:
-        """And with them the flows that use them."""
-        wire = self.world.channel.wire
-        for meter in list(self.world.switch.meters):
-            self.world.send(wire.remove_meter(meter))
+    @rule(ofport=ports, first=st.booleans())
+    def flood(self, ofport: int, first: bool) -> None:
+        """A guest sends many SYNs, each of another address or all of the same one."""
+        if first:
+            flood(self.world, Host(ofport), count=RATES[Purpose.SYN] + 3)
+        else:
+            count_syns(self.world, ofport, 5 * RATES[Purpose.GUEST_SYN])
+
+    @rule(seconds=st.sampled_from((1, 40)))
+    def look_for_floods(self, seconds: int) -> None:
+        """Time passes, and floods begin and end."""
+        self.world.now += seconds
+        self.world.floods.look()
+        settle()
 
     @invariant()
     def the_flows_are_those_that_should_be(self) -> None:
@@ -177,12 +185,10 @@ class Life(RuleBasedStateMachine):
         sent = world.switch.flow_mods
         assert world.reconciler.reconcile() == 0
         assert world.switch.flow_mods == sent
-        ours = {one for numbers in memory_of(world.meters).values() for one in numbers.values()}
-        assert set(world.switch.meters) == ours
 
     def _there(self) -> set[Flow | None]:
         channel = self.world.channel
-        dump = channel.request(channel.wire.dump(), "the dump").wait()
+        dump = channel.request(channel.wire.dump_all(), "the dump").wait()
         found = [channel.wire.found(stats) for stats in dump]
         return {one.flow for one in found if one is not None}
 
@@ -191,10 +197,8 @@ class Life(RuleBasedStateMachine):
         wanted = set(fixed_flows(world.tap))
         for endpoint in world.registry.endpoints():
             addresses = {n: slot.address for n, slot in world.registry.slots(endpoint).items()}
-            first, every = (
-                world.meters.ids(purpose)[endpoint] for purpose in (Purpose.SYN, Purpose.GUEST_SYN)
-            )
-            wanted |= set(guest_flows(Guest(endpoint, first, addresses, every), world.tap))
+            guest = Guest(endpoint, addresses, floods=world.floods.of(endpoint))
+            wanted |= set(guest_flows(guest, world.tap))
         return wanted
 
 

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from dfmeta.apps.drops import BY_FLOW, BY_METER
-from dfmeta.flows.pipeline import METADATA_IP, Purpose
+from dfmeta.apps.drops import BY_FLOW
+from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.metrics import REGISTRY
-from dfmeta.model import Endpoint
 from tests.core.flows.frames import ethernet, ipv4
 from tests.core.flows.world import GATEWAY_MAC, TAP, Host, World, settle, tap_frame
 
-ACK = 0x10
+ACK, RST = 0x10, 0x04
 FRAGMENT = ethernet(
     ipv4(b"\0" * 24, dst=METADATA_IP, src="10.0.0.5", fragment=0x2000),
     dst=GATEWAY_MAC,
@@ -38,7 +37,7 @@ class Counted:
     def _now() -> dict[str, float]:
         return {
             why: REGISTRY.get_sample_value("dfmeta_dropped_packets_total", {"reason": why}) or 0.0
-            for why in (*BY_FLOW.values(), *BY_METER.values())
+            for why in BY_FLOW.values()
         }
 
 
@@ -59,17 +58,10 @@ def test_each_reason_is_counted_by_itself(world: World) -> None:
     world.receive(1, FRAGMENT)
     world.receive(2, FRAGMENT)
     assert counted.since(world) == {"fragment": 2}
-    world.receive(1, Host(1).segment(flags=ACK))
+    world.receive(1, Host(1).segment(flags=RST))
     assert counted.since(world) == {"no_connection": 1}
     world.receive(TAP.ofport, tap_frame(TAP, "128.0.0.77"))
     assert counted.since(world) == {"no_answer": 1}
-    world.switch.exhausted = {world.meters.ids(Purpose.SYN)[Endpoint(1)]}
-    world.receive(1, Host(1).segment())
-    assert counted.since(world) == {"first_syn_rate": 1}
-    world.switch.exhausted = {world.meters.ids(Purpose.GUEST_SYN)[Endpoint(2)]}
-    world.receive(2, Host(2).segment())
-    world.receive(2, Host(2).segment())
-    assert counted.since(world) == {"syn_rate": 2}
     assert counted.since(world) == {}
 
 
@@ -86,7 +78,7 @@ def test_a_port_that_goes_and_comes_is_counted_from_zero_again(world: World) -> 
 
 def test_counts_of_an_earlier_run_are_not_counted_again(world: World) -> None:
     world.receive(1, FRAGMENT)
-    world.receive(1, Host(1).segment(flags=ACK))
+    world.receive(1, Host(1).segment(flags=RST))
     counted = Counted()
     with world.restarted() as again:
         assert counted.since(again) == {}

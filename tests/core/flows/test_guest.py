@@ -9,7 +9,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.arrivals import Arrivals
-from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, Purpose
+from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP
 from dfmeta.model import Endpoint
 from tests.core.flows.frames import (
     ATOMIC,
@@ -43,9 +43,11 @@ from tests.core.flows.world import (
     World,
     assert_is_an_answer,
     assert_is_for_the_proxy,
+    flood,
     host,
     key_of,
     settle,
+    surge,
     tap_frame,
     untouched,
     versions,
@@ -103,26 +105,20 @@ def assert_untouched(world: World, frames: Mapping[str, bytes]) -> None:
 
 
 def test_a_syn_of_an_unknown_address_goes_to_the_controller_alone(world: World) -> None:
-    """Through the meters of its port."""
     world.plug(1)
     world.plug(2)
-    every, first = (world.meters.ids(one) for one in (Purpose.GUEST_SYN, Purpose.SYN))
-    assert len({*every.values(), *first.values()}) == 4
     for ofport in (1, 2):
-        meters = every[Endpoint(ofport)], first[Endpoint(ofport)]
         for guest, service, _place in WAYS:
             frame = guest.segment(dst=service)
-            expected = Out(ofp.OFPP_CONTROLLER, frame, CONTROLLER_ID, meters)
+            expected = Out(ofp.OFPP_CONTROLLER, frame, CONTROLLER_ID)
             assert world.switch.receive(ofport, frame) == [expected]
 
 
 @versions
-def test_a_flood_that_exhausts_one_ports_meter_leaves_the_others_theirs(
-    world: World, version: int
-) -> None:
+def test_a_flood_of_one_port_leaves_the_others_served(world: World, version: int) -> None:
     world.plug(1)
     world.plug(2)
-    world.switch.exhausted = {world.meters.ids(Purpose.SYN)[Endpoint(1)]}
+    flood(world, host(version))
     assert world.receive(1, host(version).segment()) == []
     assert world.introduce(host(version, 2)).port == TAP.ofport
 
@@ -134,10 +130,10 @@ def test_a_flood_of_a_known_address_leaves_its_open_connections_theirs(
     world.plug(1)
     guest = host(version)
     world.introduce(guest)
-    world.switch.exhausted = {world.meters.ids(Purpose.GUEST_SYN)[Endpoint(1)]}
+    surge(world, guest)
     assert world.receive(1, guest.segment()) == []
     (out,) = world.receive(1, guest.segment(flags=ACK))
-    assert (out.port, out.meters) == (TAP.ofport, ())
+    assert out.port == TAP.ofport
 
 
 @versions
@@ -151,12 +147,36 @@ def test_a_first_syn_is_one_whatever_flags_beside_syn_and_ack_it_has(version: in
 
 
 @versions
-def test_segment_of_an_unknown_address_without_a_syn_before_is_dropped(
-    world: World, version: int
-) -> None:
+def test_segment_of_an_unknown_connection_goes_on_to_the_host(version: int) -> None:
+    """The host has no such connection, and resets it."""
+    for flags in (ACK, SYN | ACK, FIN | ACK, 0):
+        with World(tap=TAP6) as world:
+            world.plug(3)
+            guest = host(version, 3)
+            released = world.introduce(guest, flags=flags)
+            assert_is_for_the_proxy(released, guest, key=key_of(3, version))
+            assert Frame(3, released.frame)["tcp_flags"] == flags
+            (out,) = world.answered(released)
+            assert_is_an_answer(out, guest)
+
+
+@versions
+def test_reset_of_an_unknown_address_is_dropped(world: World, version: int) -> None:
+    """It has no answer."""
     world.plug(1)
-    for flags in (ACK, SYN | ACK, RST, FIN | ACK, 0):
+    for flags in (RST, RST | ACK):
         assert world.receive(1, host(version).segment(flags=flags)) == [], flags
+
+
+@versions
+def test_segment_before_its_instance_is_known_is_not_held(world: World, version: int) -> None:
+    """The guest repeats it for longer than a SYN would be held."""
+    world.plug(1, instance="")
+    (out,) = world.receive(1, host(version).segment(flags=ACK))
+    assert out.port == ofp.OFPP_CONTROLLER
+    world.plug(1)
+    assert world.switch.released == []
+    assert world.introduce(host(version), flags=ACK).port == TAP.ofport
 
 
 def test_a_syn_before_its_instance_is_known_is_released_when_it_is(world: World) -> None:
@@ -224,7 +244,7 @@ def test_address_on_another_port_and_another_address_are_not_known(
     for ofport, sender, ends in others:
         (out,) = world.switch.receive(ofport, sender.segment(**ends))
         assert out.port == ofp.OFPP_CONTROLLER
-        assert world.switch.receive(ofport, sender.segment(flags=ACK, **ends)) == []
+        assert world.switch.receive(ofport, sender.segment(flags=RST, **ends)) == []
 
 
 def test_the_longest_idle_address_gives_way_to_an_eighth(world: World) -> None:
@@ -238,7 +258,7 @@ def test_the_longest_idle_address_gives_way_to_an_eighth(world: World) -> None:
     assert_is_an_answer(out, guests[7])
     (out,) = world.switch.receive(1, guests[0].segment())
     assert out.port == ofp.OFPP_CONTROLLER
-    assert world.switch.receive(1, guests[0].segment(flags=ACK)) == []
+    assert world.switch.receive(1, guests[0].segment(flags=RST)) == []
 
 
 # Answers
@@ -438,15 +458,13 @@ def test_a_solicitation_without_its_senders_mac_is_answered_by_the_controller(
 ) -> None:
     world.plug(1)
     guest = Host6(1)
-    meter = world.meters.ids(Purpose.SYN)[Endpoint(1)]
     for options in (b"", NONCE, link_layer(1, "00:00:00:00:00:00")):
         for target in SERVICE6:
             frame = guest.solicit(target, to=target, options=options)
-            assert world.receive(1, frame) == [
-                Out(ofp.OFPP_CONTROLLER, frame, CONTROLLER_ID, (meter,))
-            ]
+            assert world.receive(1, frame) == [Out(ofp.OFPP_CONTROLLER, frame, CONTROLLER_ID)]
             assert world.switch.released.pop() == Out(1, advertisement(guest, target))
-    world.switch.exhausted = {meter}
+    flood(world, guest, guest.solicit(options=b""))
+    world.switch.released.clear()
     assert world.receive(1, guest.solicit(options=b"")) == []
     assert world.switch.released == []
     (out,) = world.receive(1, guest.solicit())

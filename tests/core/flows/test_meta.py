@@ -95,7 +95,7 @@ def test_a_first_syn_goes_to_the_controller_and_then_the_way_that_later_ones_go(
     bridges = Bridges([replace(A, addresses={})])
     for host, _service, syn in requests(1):
         assert places(bridges.receive(1, syn)) == [("br-int", ofp.OFPP_CONTROLLER)]
-        assert bridges.receive(1, host.segment(flags=0x10)) == []
+        assert bridges.receive(1, host.segment(flags=0x04)) == [], "a reset"
     bridges.install("br-int", desired.guest_flows(A, bridges.patch))
     bridges.install("br-meta", bridges.way(A))
     slots = dict(zip(requests(1), A.addresses, strict=True))
@@ -142,7 +142,7 @@ def test_without_ipv6_a_guest_is_served_over_ipv4_alone() -> None:
 
 def test_numbers_at_both_ends_of_the_range_lead_each_guest_to_its_own_answers() -> None:
     numbers = {1: 2, 2: SIZE - 2}
-    guests = [Guest(Endpoint(port), None, {number: KNOWN}) for port, number in numbers.items()]
+    guests = [Guest(Endpoint(port), {number: KNOWN}) for port, number in numbers.items()]
     bridges = Bridges(guests)
     for ofport, number in numbers.items():
         bridges.assert_served(Host(ofport, IP, MAC), METADATA_IP, str(CIDR[number]))
@@ -409,7 +409,7 @@ def test_an_answer_never_leaves_on_another_port_than_its_request_came_in_on(
     addresses: dict[int, dict[int, GuestAddress]] = {1: {}, 2: {}}
     for number, (ofport, one) in zip(order, known, strict=False):
         addresses[ofport][number + (SIZE if one.ip.version == 6 else 0)] = one
-    bridges = Bridges(Guest(Endpoint(port), None, mine) for port, mine in addresses.items())
+    bridges = Bridges(Guest(Endpoint(port), mine) for port, mine in addresses.items())
     for ofport, mine in addresses.items():
         for number, one in mine.items():
             host = (Host6 if one.service else Host)(ofport, str(one.ip), one.mac)

@@ -8,7 +8,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.flows.flow import TAGGED
-from dfmeta.flows.pipeline import CONTROLLER_ID, Purpose
+from dfmeta.flows.pipeline import CONTROLLER_ID
 from dfmeta.model import Endpoint
 from tests.core.flows.frames import Frame, ends_of, mac, tagged
 from tests.core.flows.world import (
@@ -18,6 +18,7 @@ from tests.core.flows.world import (
     Host,
     Host6,
     World,
+    flood,
     host,
     key_of,
     untouched,
@@ -25,9 +26,8 @@ from tests.core.flows.world import (
 )
 from tests.flowsim import Out
 
-ACK = 0x10
+ACK, RST = 0x10, 0x04
 VIDS = (100, 200)
-METERS = (Purpose.GUEST_SYN, Purpose.SYN)
 OTHER_MAC = "fa:16:3e:00:00:77"
 
 
@@ -57,12 +57,11 @@ def assert_has_key(out: Out, vid: int, version: int) -> None:
 def test_the_controller_gets_a_first_syn_with_its_tag(world: World, version: int) -> None:
     guest = host(version)
     expected = guest.segment(tags=[100])
-    meters = tuple(world.meters.ids(one)[Endpoint(1, 100)] for one in METERS)
     for frame in (
         guest.segment(tags=[0xE000 | 100]),
         tagged(guest.segment(), 100, tpid=0x88A8),  # a provider's counts as one of 802.1Q
     ):
-        out = Out(ofp.OFPP_CONTROLLER, expected, CONTROLLER_ID, meters)
+        out = Out(ofp.OFPP_CONTROLLER, expected, CONTROLLER_ID)
         assert world.switch.receive(1, frame) == [out]
 
 
@@ -102,8 +101,7 @@ def test_the_answer_to_arp_and_to_solicitations_keeps_the_tag(world: World) -> N
     assert (out.port, frame["vlan_vid"]) == (1, TAGGED | 100)
     assert mac(frame["arp_sha"]) == TAP.mac
     (by_flow,) = world.receive(1, Host6(1).solicit(tags=[200]))
-    (asked,) = world.receive(1, Host6(1).solicit(to=SERVICE6[0], options=b"", tags=[200]))
-    assert asked.meters == (world.meters.ids(Purpose.SYN)[Endpoint(1, 200)],)
+    world.receive(1, Host6(1).solicit(to=SERVICE6[0], options=b"", tags=[200]))
     for out in (by_flow, *world.switch.released):
         frame = Frame(0, out.frame)
         assert (out.port, frame["vlan_vid"]) == (1, TAGGED | 200)
@@ -126,7 +124,7 @@ def test_a_tag_without_a_subport_is_untouched(world: World, version: int) -> Non
 
 @versions
 def test_a_flood_of_one_container_leaves_its_siblings_theirs(world: World, version: int) -> None:
-    world.switch.exhausted = {world.meters.ids(one)[Endpoint(1, 100)] for one in METERS}
+    flood(world, host(version), tags=[100])
     assert world.receive(1, host(version).segment(tags=[100])) == []
     for vid in (200, 0):
         assert world.introduce(host(version), tags=tags_of(vid)).port == TAP.ofport
@@ -143,7 +141,7 @@ def test_another_mac_than_that_of_its_entry_is_not_served(version: int) -> None:
         # The address is forgotten when the entry's MAC changes.
         world.plug(1, vid=100, mac="fa:16:3e:00:00:78")
         assert world.registry.slots(endpoint) == {}
-        assert world.receive(1, guest.segment(flags=ACK, tags=[100])) == []
+        assert world.receive(1, guest.segment(flags=RST, tags=[100])) == []
 
 
 def test_the_mac_of_an_untagged_port_decides_nothing(world: World) -> None:
@@ -190,12 +188,3 @@ def test_address_of_an_earlier_run_is_adopted_if_its_mac_is_the_entrys(entry_mac
             slots = world.registry.slots(Endpoint(1, 100)).values()
             served = world.receive(1, Host(1).segment(flags=ACK, tags=[100]))
             assert len(served) == len(slots) == (not entry_mac)
-
-
-def test_every_subport_has_meters_of_its_own(world: World) -> None:
-    for vid in range(1, 60):
-        world.plug(1, vid=vid)
-    ids = [number for one in METERS for number in world.meters.ids(one).values()]
-    assert len(ids) == len(set(ids)) == 2 * 62
-    world.unplug(1, 7)
-    assert Endpoint(1, 7) not in world.meters.ids(Purpose.SYN)

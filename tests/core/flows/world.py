@@ -20,10 +20,9 @@ from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import MetadataApp
-from dfmeta.apps.meters import Memory, Meters
 from dfmeta.apps.reconciler import Remembered
 from dfmeta.flows.key import IN_PORT
-from dfmeta.flows.pipeline import METADATA_IP, METADATA_PORT, RATES, Layout
+from dfmeta.flows.pipeline import METADATA_IP, METADATA_PORT, RATES, Layout, Purpose, cookie_of
 from dfmeta.flows.service import Tap
 from dfmeta.hub import Turns
 from dfmeta.model import Endpoint, Port, PortId
@@ -85,6 +84,11 @@ class Host:
         """An ARP packet, a request unless *op* says otherwise."""
         packet = arp(op=op, sha=self.mac, spa=self.ip, tpa=target)
         return ethernet(packet, dst=BROADCAST, src=self.mac, kind=0x0806, tags=tags)
+
+    def other(self, number: int) -> Self:
+        """Return another address of the same guest."""
+        ip = str(ip_address(self.ip) + 256 + number)
+        return type(self)(self.ofport, ip=ip, mac=self.mac)
 
     def request(self, *, tags: Iterable[int] = ()) -> bytes:
         """Its request for the service's MAC."""
@@ -176,18 +180,11 @@ def handle(app: MetadataApp | None, message: Any) -> None:
         "OFPBarrierReply": MetadataApp.barrier_reply,
         "OFPErrorMsg": MetadataApp.error,
         "OFPFlowStatsReply": MetadataApp.multipart_reply,
-        "OFPMeterConfigStatsReply": MetadataApp.multipart_reply,
-        "OFPMeterStatsReply": MetadataApp.multipart_reply,
         "OFPAggregateStatsReply": MetadataApp.aggregate_reply,
     }
     handler = handlers.get(type(message).__name__)
     if handler is not None:
         handler(app, SimpleNamespace(msg=message))
-
-
-def memory_of(meters: Meters) -> Memory:
-    """What the state file would remember of them."""
-    return {purpose: meters.ids(purpose) for purpose in RATES}
 
 
 class App:
@@ -200,7 +197,6 @@ class App:
         layout: Layout | None = None,
         adopts: Callable[[Endpoint], bool] = lambda _endpoint: True,
         remembered: Callable[[], Iterable[Remembered]] = tuple,
-        meters: Memory | None = None,
     ) -> None:
         self.now = 100.0
         self.registry = Registry()
@@ -212,11 +208,10 @@ class App:
             datapath_id=lambda: None,
             adopts=adopts,
             remembered=remembered,
-            meters=meters,
             clock=lambda: self.now,
             pause=lambda _seconds: None,
         )
-        self.channel, self.meters = self.controller.channel, self.controller.meters
+        self.channel, self.floods = self.controller.channel, self.controller.floods
         self.reconciler, self.learner = self.controller.reconciler, self.controller.learner
         self.reconciler.tap = tap
 
@@ -277,10 +272,10 @@ class World(App):
         self.connect(self.link)
 
     def restarted(self, **more: Any) -> World:
-        """Have another process take over the switch; it remembers the meters unless *more* says."""
+        """Have another process take over the switch."""
         self.channel.detach(self.link)
         settle()
-        kept = {"tap": self.tap, "meters": memory_of(self.meters), "ports": self.registry.ports()}
+        kept = {"tap": self.tap, "ports": self.registry.ports()}
         return World(switch=self.switch, **kept | more)
 
     def foreign(self, *, actions: Iterable[Any] = (), **fields: Any) -> None:
@@ -352,6 +347,36 @@ def assert_is_an_answer(out: Out, guest: Host, *, service: str = "") -> None:
     assert ends_of(frame) == {"src": service or guest.service, "dst": guest.ip}
     assert (frame["tcp_src"], frame["tcp_dst"]) == (METADATA_PORT, 40000)
     assert sums_are_right(out.frame)
+
+
+def flood(
+    world: World, guest: Host, frame: bytes = b"", *, tags: Iterable[int] = (), count: int = 0
+) -> None:
+    """Send first packets of a guest until its flow drops them, *frame* or a SYN of each address."""
+    for number in range(count or 2 * RATES[Purpose.SYN]):
+        sender = guest if frame else guest.other(number)
+        world.receive(guest.ofport, frame or sender.segment(tags=tags))
+
+
+def surge(world: World, guest: Host, count: int = 2 * RATES[Purpose.GUEST_SYN]) -> None:
+    """Have a guest send *count* SYNs a second, until the switch's counters have shown it.
+
+    The first reading that follows a surge has none before it to compare with.
+    """
+    for number in (0, count, count):
+        count_syns(world, guest.ofport, number)
+        world.now += 1
+        world.floods.look()
+    settle()
+
+
+def count_syns(world: World, ofport: int, count: int) -> None:
+    """Count SYNs of a port on the switch as if they had come in."""
+    cookie = cookie_of(Purpose.GUEST_SYN)
+    for entry in world.switch.flows:
+        if entry.cookie == cookie and entry.match["in_port"][0] == ofport:
+            entry.packets += count
+            return
 
 
 def untouched(world: World, ofport: int, frame: bytes) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, NamedTuple, TypeVar
@@ -28,7 +28,6 @@ from oslo_config import cfg
 from dfmeta import metrics
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import MetadataApp
-from dfmeta.apps.meters import Memory
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import Layout
@@ -99,7 +98,7 @@ def guests(
         st.sampled_from(SERVICE6),
     )
     return st.builds(
-        lambda endpoint, ipv4, ipv6: Guest(endpoint, None, ipv4 | ipv6),
+        lambda endpoint, ipv4, ipv6: Guest(endpoint, ipv4 | ipv6),
         st.builds(Endpoint, st.integers(1, OFPORT_MAX), vids),
         st.dictionaries(st.sampled_from(slots), ipv4s, max_size=3),
         st.dictionaries(st.sampled_from(slots6), ipv6s, max_size=3),
@@ -272,13 +271,6 @@ class PacketOut(NamedTuple):
     frame: bytes
 
 
-class MeterMod(NamedTuple):
-    command: int
-    flags: int
-    meter: int
-    rates: tuple[int, ...]
-
-
 class Bundle(NamedTuple):
     """The body of an ONF bundle message; ``message`` where it adds one."""
 
@@ -309,8 +301,6 @@ def _body(kind: int, xid: int, raw: bytes) -> Any:
             return _bundle(message) if is_onf else message
         case ofp.OFPT_PACKET_OUT:
             return _packet_out(raw)
-        case ofp.OFPT_METER_MOD:
-            return _meter_mod(raw)
         case ofp.OFPT_MULTIPART_REQUEST:
             return struct.unpack_from("!H", raw, 8)[0]
         case ofp.OFPT_SET_ASYNC:
@@ -346,18 +336,6 @@ def _packet_out(raw: bytes) -> PacketOut:
         offset += action.len
     assert offset == end
     return PacketOut(in_port, buffer_id, actions, raw[end:])
-
-
-def _meter_mod(raw: bytes) -> MeterMod:
-    command, flags, meter = struct.unpack_from("!HHI", raw, 8)
-    offset, rates = 16, []
-    while offset < len(raw):
-        kind, length, rate, burst = struct.unpack_from("!HHII", raw, offset)
-        assert kind == ofp.OFPMBT_DROP
-        assert burst >= 1
-        rates.append(rate)
-        offset += length
-    return MeterMod(command, flags, meter, tuple(rates))
 
 
 def stats_bytes(mod: Any, *, cookie: int | None = None, packets: int, octets: int) -> bytes:
@@ -441,47 +419,19 @@ def _flow_mods(sent: list[Sent]) -> Iterator[tuple[int, Any]]:
 Refusal = tuple[int, int]
 
 
-class Meters(dict[int, int]):
-    """Of a model: id → packets a second."""
-
-    def __init__(self, model: flowsim.Switch) -> None:
-        rates = {
-            number: struct.unpack_from("!4xI", band)[0]
-            for number, (_, band) in model.meters.items()
-        }
-        super().__init__(rates)
-        self._of = model.meters
-
-    def __setitem__(self, number: int, rate: int) -> None:
-        super().__setitem__(number, rate)
-        band = struct.pack("!HHII4x", ofp.OFPMBT_DROP, 16, rate, rate)
-        self._of[number] = METER_FLAGS, band
-
-
-METER_FLAGS = ofp.OFPMF_PKTPS | ofp.OFPMF_BURST | ofp.OFPMF_STATS
-
-
 class _Model(flowsim.Switch):
     """The model, with ports that have names, and refusals (type, code) that a test chooses."""
 
     def __init__(self, deliver: Callable[[bytes], object]) -> None:
         super().__init__((), deliver)
         self.refuse: Callable[[Any], Refusal | None] = lambda _mod: None
-        self.has_meters = True
         self.names: dict[int, bytes] = {}
 
     def _flow_mod(self, message: bytes) -> None:
-        self._ask(parsed(message))
-        super()._flow_mod(message)
-
-    def _meter_mod(self, message: bytes) -> None:
-        self._ask(_meter_mod(message))
-        super()._meter_mod(message)
-
-    def _ask(self, mod: Any) -> None:
-        refusal = self.refuse(mod)
+        refusal = self.refuse(parsed(message))
         if refusal is not None:
             raise flowsim.RefusalError(*refusal)
+        super()._flow_mod(message)
 
     def _multipart(self, xid: int, kind: int, message: bytes) -> None:
         if kind == ofp.OFPMP_PORT_DESC:
@@ -489,8 +439,6 @@ class _Model(flowsim.Switch):
             for more, part in ((ofp.OFPMPF_REPLY_MORE, ports[::2]), (0, ports[1::2])):
                 body = struct.pack("!HH4x", kind, more) + b"".join(part)
                 self._send(ofp.OFPT_MULTIPART_REPLY, xid, body)
-        elif kind in (ofp.OFPMP_METER, ofp.OFPMP_METER_CONFIG) and not self.has_meters:
-            raise flowsim.RefusalError(ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_MULTIPART)
         else:
             super()._multipart(xid, kind, message)
 
@@ -515,16 +463,6 @@ class ModelSwitch(Datapath):
     @flows.setter
     def flows(self, flows: Iterable[flowsim.Entry]) -> None:
         self.model.flows = list(flows)
-
-    @property
-    def meters(self) -> dict[int, int]:
-        return Meters(self.model)
-
-    @meters.setter
-    def meters(self, meters: Mapping[int, int]) -> None:
-        self.model.meters = {}
-        for number, rate in meters.items():
-            self.meters[number] = rate
 
     def send(self, data: bytes) -> bool:
         super().send(data)
@@ -567,7 +505,7 @@ class ModelSwitch(Datapath):
                 handle(self._app, message)
 
 
-PORT_FLOWS = len(guest_flows(Guest(Endpoint(1), None), TAP))
+PORT_FLOWS = len(guest_flows(Guest(Endpoint(1)), TAP))
 FIXED_FLOWS = len(fixed_flows(TAP))
 """Flows of a port without a known address."""
 
@@ -577,7 +515,6 @@ class Rig:
     """The switch side of the daemon, on the model of a switch."""
 
     adopts: Callable[[Endpoint], bool] = lambda _endpoint: True
-    remembered: Memory = field(default_factory=dict)
     now: float = 1000.0
     pause: Callable[[float], object] = lambda _seconds: None
     ask: Callable[[], int] = lambda: 0
@@ -591,11 +528,10 @@ class Rig:
             hold_timeout=8.0,
             datapath_id=lambda: DATAPATH,
             adopts=lambda e: self.adopts(e),
-            meters=self.remembered,
             clock=lambda: self.now,
             pause=lambda seconds: self.pause(seconds),
         )
-        self.channel, self.meters = self.controller.channel, self.controller.meters
+        self.channel, self.floods = self.controller.channel, self.controller.floods
         self.reconciler, self.learner = self.controller.reconciler, self.controller.learner
         self.switch = self.make_switch()
 

@@ -70,11 +70,10 @@ def test_messages_that_the_switch_has_sent_are_unread_until_they_are_read(
 
 def test_a_batch_is_a_bundle_with_a_barrier_behind_it(channel: Channel, datapath: Datapath) -> None:
     experimenter = [ofp.OFPT_EXPERIMENTER] * (len(FLOWS) + 2)
-    meter = channel.wire.add_meter(5, 50)
     for batch, bundle, kinds in (
         (mods(channel), True, experimenter),
         ([], True, []),
-        ([meter], False, [ofp.OFPT_METER_MOD]),
+        (mods(channel), False, [ofp.OFPT_FLOW_MOD] * len(FLOWS)),
     ):
         datapath.sent, datapath.writes = [], 0
         pending = channel.commit(batch, "a batch", bundle=bundle)
@@ -90,7 +89,7 @@ def test_no_two_messages_share_an_xid_and_no_two_bundles_a_number(
 ) -> None:
     for _ in range(2):
         channel.commit(mods(channel), "the fixed flows")
-    channel.request(channel.wire.dump(), "a dump")
+    channel.request(channel.wire.dump_all(), "a dump")
     channel.post([channel.wire.set_async()])
     let_hub_run()
     xids = [one.xid for one in datapath.sent]
@@ -136,7 +135,7 @@ def test_a_refusal_of_any_part_is_the_batchs_error_once_it_is_done(
 
 
 def test_a_refused_request_fails_at_once(channel: Channel, datapath: Datapath) -> None:
-    pending = channel.request(channel.wire.dump(), "the dump of flows")
+    pending = channel.request(channel.wire.dump_all(), "the dump of flows")
     let_hub_run()
     assert channel.error(datapath.sent[-1].xid, ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_EPERM)
     with pytest.raises(SwitchError, match="the dump of flows"):
@@ -153,7 +152,7 @@ def test_an_error_with_an_unknown_xid_is_not_taken(channel: Channel, datapath: D
 
 
 def test_a_dump_in_parts_is_one_answer(channel: Channel, datapath: Datapath) -> None:
-    pending = channel.request(channel.wire.dump(), "the dump of flows")
+    pending = channel.request(channel.wire.dump_all(), "the dump of flows")
     let_hub_run()
     xid = datapath.sent[-1].xid
     channel.multipart_reply(xid, ["a", "b"], more=True)
@@ -178,7 +177,7 @@ def test_requests_under_way_fail_with_their_connection(
     channel: Channel, datapath: Datapath
 ) -> None:
     batch = channel.commit(mods(channel), "the fixed flows")
-    request = channel.request(channel.wire.dump(), "the dump of flows")
+    request = channel.request(channel.wire.dump_all(), "the dump of flows")
     waiting = eventlet.spawn(pytest.raises, NotConnectedError, batch.wait, 5)
     let_hub_run()
     assert channel.detach(datapath)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,7 +70,7 @@ def test_two_guests_share_no_place(one: Guest, other: Guest) -> None:
 
 
 def test_solicitations_for_the_service_are_answered_by_flows_alone() -> None:
-    flows = (*fixed_flows(TAP6), *guest_flows(Guest(Endpoint(13), 77), TAP6))
+    flows = (*fixed_flows(TAP6), *guest_flows(Guest(Endpoint(13)), TAP6))
     assert {one.field("ipv6_nd_target") for one in by_purpose(flows, Purpose.GUEST_ND)} == set(
         SERVICE6
     )
@@ -82,7 +83,7 @@ def test_solicitations_for_the_service_are_answered_by_flows_alone() -> None:
     (dad,) = by_purpose(flows, Purpose.GUEST_DAD)
     assert (dad.field("ipv6_src"), dad.actions, dad.goto) == ("::", (), None)
     (bare,) = by_purpose(flows, Purpose.GUEST_ND_BARE)
-    assert (bare.meter, bare.actions) == (77, (ToController(CONTROLLER_ID),))
+    assert bare.actions == (ToController(CONTROLLER_ID),)
     assert bare.field("ipv6_nd_sll") == "00:00:00:00:00:00"
     order = [Purpose.GUEST_DAD, Purpose.GUEST_ND_BARE, Purpose.GUEST_ND_ANSWER]
     numbers = [Layout().priority(purpose) for purpose in order]
@@ -98,10 +99,19 @@ def test_what_a_kernel_refuses_to_set_is_moved_from_a_register() -> None:
         assert flow.goto is Stage.ND
 
 
-def test_syns_of_both_versions_share_the_meter_of_the_port() -> None:
-    flows = by_purpose(guest_flows(Guest(Endpoint(13), 77, syn_meter=78), TAP6), Purpose.GUEST_SYN)
-    assert len(flows) == 3
-    assert {flow.meter for flow in flows} == {78}
+@FEW
+@given(GUESTS, st.sets(st.sampled_from((Purpose.SYN, Purpose.GUEST_SYN))))
+def test_flood_changes_the_instructions_of_its_purpose_alone(
+    guest: Guest, floods: set[Purpose]
+) -> None:
+    calm = {flow.match_key: flow for flow in guest_flows(guest, TAP6)}
+    flooding = {flow.match_key: flow for flow in guest_flows(replace(guest, floods=floods), TAP6)}
+    assert flooding.keys() == calm.keys()
+    changed = {flow for key, flow in flooding.items() if flow != calm[key]}
+    purposes = {Purpose.SYN: {Purpose.SYN, Purpose.GUEST_ND_BARE}}
+    expected = set().union(*(purposes.get(purpose, {purpose}) for purpose in floods))
+    assert {flow.purpose for flow in changed} == expected
+    assert not any(flow.actions or flow.goto for flow in changed)
 
 
 def test_a_familys_numbers_are_the_kernels_and_its_flows_match_its_own_fields() -> None:
@@ -118,6 +128,6 @@ def test_a_familys_numbers_are_the_kernels_and_its_flows_match_its_own_fields() 
         answer = family.key_request(key, TAP6.mac)
         assert answer.field(family.asked) == key
         assert answer.actions[-1] == Output(PORT_IN_PORT)
-        syn = guest_syn(Endpoint(13), ip, family, meter=None)
+        syn = guest_syn(Endpoint(13), ip, family)
         assert (syn.field(family.destination), syn.field("eth_type")) == (ip, family.eth_type)
-        assert first_syn(Endpoint(13), family, meter=None).field(family.source) is None
+        assert first_syn(Endpoint(13), family).field(family.source) is None

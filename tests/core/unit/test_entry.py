@@ -29,7 +29,6 @@ IPS = st.integers(0, 0xFFFFFFFF).map(IPv4Address)
 ADDRESSES = st.dictionaries(
     st.sampled_from((0, 1, 5, 7)), st.builds(GuestAddress, MACS, IPS), max_size=2
 )
-METERS = st.one_of(st.none(), st.integers(1, 0x3FFFF))
 HOPS = st.lists(
     st.builds(NextHop, IPS.filter(lambda ip: int(ip) > 0).map(str), MACS),
     max_size=2,
@@ -38,9 +37,7 @@ HOPS = st.lists(
 GUESTS = st.builds(
     Guest,
     st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.just(0)),
-    METERS,
     ADDRESSES,
-    METERS,
     HOPS,
 )
 TAPS = st.builds(
@@ -85,7 +82,7 @@ def test_flows_of_ours_read_as_os_ken_reads_them(guest: Guest, tap: Tap) -> None
 
 def flows() -> list[Flow]:
     known = {0: GuestAddress("fa:16:3e:00:00:01", IPv4Address(1)), SLOT6 + 1: address6()}
-    return [*fixed_flows(TAP6), *guest_flows(Guest(Endpoint(13), 77, known, 78), TAP6)]
+    return [*fixed_flows(TAP6), *guest_flows(Guest(Endpoint(13), known), TAP6)]
 
 
 @settings(deadline=None, max_examples=examples(13))
@@ -169,7 +166,7 @@ def test_a_stray_is_taken_away_by_the_match_of_its_entry() -> None:
     rig = Rig()
     rig.registry.set_port(port())
     rig.connect()
-    (stray, *_rest) = guest_flows(Guest(Endpoint(99), None), TAP)
+    (stray, *_rest) = guest_flows(Guest(Endpoint(99)), TAP)
     wire = rig.channel.wire
     found = wire.found(entry_of(wire.add(stray)))
     assert found is not None

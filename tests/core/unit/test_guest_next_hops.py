@@ -60,7 +60,7 @@ def of(flows: tuple[Flow, ...]) -> dict[object, object]:
 def test_the_services_and_the_guests_addresses_have_no_next_hop_flow() -> None:
     hops = (HOP, NextHop(METADATA_IP), BARE)
     assert usable_next_hops(hops, [address(BARE.ip)], METADATA_IP) == (HOP,)
-    flows = guest_flows(Guest(HERE, None, {0: address(HOP.ip)}, next_hops=hops), TAP)
+    flows = guest_flows(Guest(HERE, {0: address(HOP.ip)}, next_hops=hops), TAP)
     assert of(flows) == {BARE.ip: TAP.mac}
 
 
@@ -138,7 +138,7 @@ def test_a_start_keeps_the_flows_of_next_hops_that_are_not_known_yet() -> None:
     before.connect()
     for adopted in (True, False):
         rig = Rig(adopts=lambda _endpoint, adopted=adopted: adopted)  # type: ignore[misc]
-        rig.switch.meters, rig.switch.flows = before.switch.meters, before.switch.flows
+        rig.switch.flows = before.switch.flows
         rig.registry.set_port(replace(port(), next_hops=None))
         rig.connect()
         assert of(tuple(rig.flows())) == ({HOP.ip: MAC} if adopted else {})

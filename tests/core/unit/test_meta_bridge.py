@@ -93,7 +93,6 @@ def test_every_flow_is_one_of_its_bridges_pipeline_and_has_a_place_of_its_own(
     for bridge, flows in both_bridges(guest, meta_keys(CIDR)).items():
         assert {one.purpose for one in flows} <= set(LAYOUTS[bridge].pipeline.purposes)
         assert len({one.match_key for one in flows}) == len(flows)
-        assert all(one.meter is None for one in flows)
 
 
 @pytest.mark.parametrize("number", KNOWN)
@@ -152,7 +151,7 @@ def dumped(wire: Wire, one: Flow) -> list[Any]:
 @pytest.mark.parametrize("bridge", LAYOUTS)
 def test_dump_reads_as_the_flow_that_was_added(bridge: str) -> None:
     wire = Wire(LAYOUTS[bridge])
-    for one in both_bridges(Guest(HERE, None, KNOWN), scheme())[bridge]:
+    for one in both_bridges(Guest(HERE, KNOWN), scheme())[bridge]:
         for entry in dumped(wire, one):
             found = wire.found(entry)
             assert found is not None
@@ -228,7 +227,7 @@ def test_damaged_flow_of_the_second_bridge_serves_no_guest(value: Value) -> None
 
 def test_a_flow_of_the_other_scheme_has_no_slot() -> None:
     keys, ports = scheme(), InPortKeys()
-    guest = Guest(HERE, None, {0: address(), 7: address("10.0.0.7"), SLOT6 + 1: address6()})
+    guest = Guest(HERE, {0: address(), 7: address("10.0.0.7"), SLOT6 + 1: address6()})
     tap = replace(TAP6, keys=ports)
     # Slot 7's keys are in this range as well.
     assert keys.covers(ports.key_of(Endpoint(2), 7))
@@ -241,6 +240,6 @@ def test_a_flow_of_the_other_scheme_has_no_slot() -> None:
         assert read_address(one, keys).slot is None
         if one.purpose is Purpose.ADDRESS:
             assert read_address(one, keys).endpoint is not None
-    for flows in both_bridges(Guest(HERE, None, KNOWN), keys).values():
+    for flows in both_bridges(Guest(HERE, KNOWN), keys).values():
         for one in flows:
             assert read_address(one, IN_PORT).slot is None

@@ -60,7 +60,7 @@ def test_a_message_over_another_connection_does_not_count(app: MetadataApp, rig:
     let_hub_run()
     assert rig.registry.slots(Endpoint(13)) == {}
     rig.switch.silent = True
-    pending = rig.channel.request(rig.channel.wire.dump(), "the dump")
+    pending = rig.channel.request(rig.channel.wire.dump_all(), "the dump")
     let_hub_run()
     xid = rig.switch.sent[-1].xid
     refusal = struct.pack("!HH", ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_EPERM) + bytes(8)
@@ -80,7 +80,7 @@ def test_error_reaches_the_pending_request(app: MetadataApp, rig: Rig) -> None:
     refused = struct.pack("!HH", ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_BAD_COMMAND)
     other = struct.pack("!HHI", ofp.OFPET_EXPERIMENTER, 2308, 0x4F4E4600)
     for body, text in ((refused, "OFPFMFC_BAD_COMMAND"), (other, "experimenter error 2308")):
-        pending = rig.channel.request(rig.channel.wire.dump(), "the dump")
+        pending = rig.channel.request(rig.channel.wire.dump_all(), "the dump")
         let_hub_run()
         app.error(over(rig, event(ofp.OFPT_ERROR, body + bytes(8), xid=rig.switch.sent[-1].xid)))
         with pytest.raises(SwitchError, match=text):
@@ -93,7 +93,7 @@ def multipart(kind: int, body: bytes, *, xid: int, more: bool = False) -> Any:
 
 def test_a_dump_comes_in_parts(app: MetadataApp, rig: Rig) -> None:
     rig.switch.silent = True
-    pending = rig.channel.request(rig.channel.wire.dump(), "the dump")
+    pending = rig.channel.request(rig.channel.wire.dump_all(), "the dump")
     let_hub_run()
     xid = rig.switch.sent[-1].xid
     entry = flowsim.stats(rig.switch.flows[0])

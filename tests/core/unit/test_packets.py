@@ -212,11 +212,13 @@ def test_segment_reads_as_it_was_written_and_as_os_ken_reads_it(
     assert bytes(again.data[: len(frame)]) == frame, "with both checksums"
 
 
-def test_first_syn_is_told_by_its_flags() -> None:
+def test_flags_tell_whether_a_segment_opens_a_connection() -> None:
     for bits in (0x02, 0x02 | 0xC0):
-        assert parse_syn(syn(bits=bits)).source_port == 40000, "ECN (RFC 3168)"
-    for bits in (0x00, 0x12, 0x10, 0x04, 0x01, 0xD2):
-        with pytest.raises(PacketError, match="not those of a first SYN"):
+        assert parse_syn(syn(bits=bits)).opens, "ECN (RFC 3168)"
+    for bits in (0x00, 0x12, 0x10, 0x01, 0xD2):
+        assert not parse_syn(syn(bits=bits)).opens
+    for bits in (0x04, 0x14, 0x06):
+        with pytest.raises(PacketError, match="are those of a reset"):
             parse_syn(syn(bits=bits))
 
 

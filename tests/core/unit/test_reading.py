@@ -53,7 +53,7 @@ def test_a_flow_is_read_back_as_it_was_built(guest: Guest, keys: InPortKeys) -> 
 
 
 def test_the_service_and_the_version_of_a_flow_are_read() -> None:
-    flows = (*fixed_flows(TAP6), *guest_flows(Guest(HERE, None, {17: address6()}), TAP6))
+    flows = (*fixed_flows(TAP6), *guest_flows(Guest(HERE, {17: address6()}), TAP6))
     found: dict[Purpose, set[tuple[int | None, str]]] = {}
     for flow in flows:
         found.setdefault(flow.purpose, set()).add((version_of(flow), read_service(flow)))

@@ -41,10 +41,7 @@ def wanted(rig: Rig) -> set[Flow]:
     flows = set(fixed_flows(rig.reconciler.tap or TAP))
     for endpoint in rig.registry.endpoints():
         slots = {n: slot.address for n, slot in rig.registry.slots(endpoint).items()}
-        meter, syn_meter = (
-            rig.meters.ids(purpose).get(endpoint) for purpose in (Purpose.SYN, Purpose.GUEST_SYN)
-        )
-        guest = Guest(endpoint, meter, slots, syn_meter)
+        guest = Guest(endpoint, slots)
         flows |= set(guest_flows(guest, rig.reconciler.tap or TAP))
     return flows
 
@@ -251,7 +248,7 @@ def test_a_sweep_ends_when_the_switch_has_confirmed_it(rig: Rig) -> None:
 
 def test_a_sweep_does_not_end_while_the_switch_keeps_a_stray_flow(rig: Rig) -> None:
     sweeps = swept(rig)
-    stray = guest_flows(Guest(Endpoint(99), None, {0: address()}), TAP)[-1]
+    stray = guest_flows(Guest(Endpoint(99), {0: address()}), TAP)[-1]
     rig.switch.place(as_mod(rig, stray))
     rig.switch.model.refuse = lambda mod: NO_ROOM if _in_port(mod) == 99 else None
     rig.reconciler.reconcile()

@@ -13,12 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dfmeta.apps.meters import Meters
 from dfmeta.cmd.remembering import RETRY, Memory
 from dfmeta.exceptions import AlreadyRunningError, StartError
 from dfmeta.flows.key import PREFIX6
 from dfmeta.flows.meta_key import MetaKeys
-from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint, GuestAddress, Port
 from dfmeta.registry import Registry
 from dfmeta.runtime import clock
@@ -49,7 +47,6 @@ STATES = st.builds(
         ),
         max_size=4,
     ),
-    meters=st.dictionaries(ENDPOINTS, st.integers(1, 0x3FFFF), max_size=4),
     arp_ignore=st.one_of(st.none(), st.integers(0, 8)),
     host=st.none()
     | st.builds(
@@ -70,7 +67,6 @@ GOOD = {
     "port": 7,
     "listener": 4711,
     "holders": {},
-    "meters": {},
     "arp_ignore": None,
 }
 
@@ -95,9 +91,11 @@ def test_a_folder_is_made_for_the_daemon_alone(tmp_path: Path) -> None:
     assert [one.name for one in folder.iterdir()] == [FILE]
 
 
-def test_state_of_an_earlier_version_lacks_later_members(tmp_path: Path) -> None:
+def test_state_of_an_earlier_version_has_other_members(tmp_path: Path) -> None:
     assert not {"host", "listener6", "resting", "host_service"} & set(GOOD)
-    assert write(tmp_path, json.dumps(GOOD)).load() == State(port=7, listener=4711)
+    former = {"meters": {"1": 65537}, "syn_meters": {}}
+    for members in (GOOD, GOOD | former):
+        assert write(tmp_path, json.dumps(members)).load() == State(port=7, listener=4711)
 
 
 def test_slots_of_an_earlier_version_have_no_addresses(tmp_path: Path) -> None:
@@ -146,7 +144,6 @@ def test_file_that_makes_no_sense_is_no_memory(
         {"holders": {"x": {}}},
         {"holders": {"1": one}},
         {"resting": ["x"]},
-        {"meters": {"1": None}},
         *({"holders": {"1": one | {"slots": {"0": parts}}}} for parts in wrong),
     ):
         texts.append(json.dumps(GOOD | odd))
@@ -206,12 +203,10 @@ def test_saving_the_changes_saves_all(
     file.save(state)
     for endpoint, other in changes:
         state.port = other.port
-        changed = {endpoint, *other.holders, *other.meters}
+        changed = {endpoint, *other.holders}
         for number in changed:
-            state.meters.pop(number, None)
             state.holders.pop(number, None)
         state.holders.update(other.holders)
-        state.meters.update(other.meters)
         file.save(state, changed)
         assert StateFile(tmp_path).load() == state
 
@@ -237,8 +232,7 @@ def test_two_ports_of_one_row_are_remembered_apart(tmp_path: Path, now: bool) ->
     registry.learn(HERE, address(), 0.0)
     for number in range(2):
         registry.learn(BEHIND, address(f"10.0.0.{number}"), 0.0)
-    meters = Meters({Purpose.SYN: {HERE: 65549, BEHIND: 65536}})
-    Memory(tmp_path).save(Listeners(18080, 1), registry, meters, now=now)
+    Memory(tmp_path).save(Listeners(18080, 1), registry, now=now)
 
     memory = Memory(tmp_path)
     holders = {one: (held.instance_id, held.slots) for one, held in memory.state.holders.items()}
@@ -247,7 +241,6 @@ def test_two_ports_of_one_row_are_remembered_apart(tmp_path: Path, now: bool) ->
         HERE: (INSTANCE, {0: address()}),
         BEHIND: (OTHER_INSTANCE, {0: first, 1: second}),
     }
-    assert memory.meters[Purpose.SYN] == {HERE: 65549, BEHIND: 65536}
     assert memory.adopts(HERE, registry)
     assert memory.adopts(BEHIND, registry)
     assert set(memory.addresses(registry)) == {
@@ -279,7 +272,7 @@ def test_numbers_of_the_host_that_rest_do_so_after_a_restart(tmp_path: Path) -> 
     registry, memory = of_the_host(port(), port(14, name="tap2")), Memory(tmp_path)
     assert (number(registry, HERE), number(registry, Endpoint(14))) == (2, 3)
     registry.remove_port(port().id)
-    memory.save(Listeners(18080, 1), registry, Meters())
+    memory.save(Listeners(18080, 1), registry)
 
     registry, memory = of_the_host(port(15, name="tap3")), Memory(tmp_path)
     assert memory.state.resting == [2]
@@ -291,7 +284,7 @@ def test_numbers_of_the_host_that_rest_do_so_after_a_restart(tmp_path: Path) -> 
 def test_a_number_of_the_host_is_kept_for_the_same_guest_alone(tmp_path: Path) -> None:
     registry, memory = of_the_host(port()), Memory(tmp_path)
     assert [number(registry, HERE, ip) for ip in ("10.0.0.5", "10.0.0.6")] == [2, 3]
-    memory.save(Listeners(18080, 1), registry, Meters())
+    memory.save(Listeners(18080, 1), registry)
 
     meta = registry.unwritten()[port().row]
     for instance in (INSTANCE, OTHER_INSTANCE):

@@ -17,6 +17,7 @@ from dfmeta.exceptions import NotConnectedError
 from dfmeta.experience import Experience
 from dfmeta.flows.key import PREFIX6
 from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.flows.pipeline import Purpose
 from dfmeta.guest_counts import GuestCounts
 from dfmeta.host import counters
 from dfmeta.host_wide import allotment_of
@@ -41,9 +42,15 @@ class Rig:
         switch: Any = SimpleNamespace(read=self._read, replies=lambda _endpoint: self.left)
         probe: Any = self.probe
         self.userspace, self.driver = True, ""
+        self.floods: tuple[Purpose, ...] = ()
         monkeypatch.setattr(watch, "driver_of", lambda _name: self.driver)
         self.silence = Silence(
-            self.registry, switch, probe, GuestCounts(), userspace=lambda: self.userspace
+            self.registry,
+            switch,
+            probe,
+            GuestCounts(),
+            floods=lambda endpoint: self.floods if endpoint == HERE else (),
+            userspace=lambda: self.userspace,
         )
         self.silence.experience = Experience(clock=lambda: self.now)
         self.silence.look()
@@ -67,6 +74,13 @@ class Rig:
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
     return Rig(monkeypatch)
+
+
+def test_flood_explains_why_there_is_no_connection(rig: Rig) -> None:
+    rig.floods = (Purpose.GUEST_SYN,)
+    assert rig.cause(wrong=1).endswith(
+        "and no connection: it sends too many, and the switch drops them until it stops"
+    )
 
 
 def test_wrong_checksums_come_first(rig: Rig) -> None:

@@ -6,14 +6,15 @@ import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv4Address
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.flow import Flow, Opaque, Output, SetField
+from dfmeta.flows.entry import Entry
+from dfmeta.flows.flow import TAGGED, Flow, Opaque, Output, SetField
 from dfmeta.flows.key import SLOT6
 from dfmeta.flows.pipeline import (
     BR_INT,
@@ -46,20 +47,18 @@ from tests.core.unit.support import (
     address,
     address6,
     removed_of,
+    stats_bytes,
     stats_of,
     unpack,
 )
 
 ELSEWHERE = Tap(ofport=7, mac=TAP.mac, port=8080, ip="192.0.2.1", guest_ip="169.254.169.254")
 HOPS = (NextHop("10.0.0.2", "fa:16:3e:00:00:02"), NextHop("192.0.2.2"))
-GUEST = Guest(
-    Endpoint(13), 77, {0: address(), 5: address("10.0.0.6", "fa:16:3e:00:00:02")}, syn_meter=78
-)
+GUEST = Guest(Endpoint(13), {0: address(), 5: address("10.0.0.6", "fa:16:3e:00:00:02")})
 GUEST6 = Guest(
     Endpoint(14),
-    79,
     {0: address(), SLOT6 + 1: address6(), SLOT6 + 16: address6(service=SERVICE6[1])},
-    syn_meter=80,
+    floods=(Purpose.SYN, Purpose.GUEST_SYN),
 )
 BINDING = Binding("fa:16:3e:00:00:05", IPv4Address("10.0.0.5"))
 FLOWS = list(
@@ -67,7 +66,7 @@ FLOWS = list(
         [
             *fixed_flows(TAP),
             *guest_flows(GUEST, TAP),
-            *guest_flows(Guest(Endpoint(OFPORT_MAX), None, {7: address()}, None, HOPS), ELSEWHERE),
+            *guest_flows(Guest(Endpoint(OFPORT_MAX), {7: address()}, HOPS), ELSEWHERE),
             *fixed_flows(TAP6),
             *guest_flows(replace(GUEST6, binding=BINDING), TAP6),
         ]
@@ -226,14 +225,6 @@ def test_a_bundle_opens_adds_in_order_and_commits() -> None:
     assert [as_found(wire, stats_of(mod)).flow for mod in inner] == FLOWS[:3]
 
 
-def test_meter_drops_above_its_packets_a_second_and_is_deleted_by_its_number() -> None:
-    body = sent(Wire(Layout()).add_meter(65549, 50)).body
-    assert (body.command, body.meter, body.rates) == (ofp.OFPMC_ADD, 65549, (50,))
-    assert body.flags == ofp.OFPMF_PKTPS | ofp.OFPMF_BURST
-    body = sent(Wire(Layout()).remove_meter(65549)).body
-    assert (body.command, body.meter, body.rates) == (ofp.OFPMC_DELETE, 65549, ())
-
-
 def test_only_packet_ins_of_actions_removed_flows_and_ports_are_asked_for() -> None:
     masks = sent(Wire(Layout()).set_async()).body
     assert masks[:2] == (1 << ofp.OFPR_ACTION, 0)
@@ -248,20 +239,60 @@ def test_controller_id_is_encoded_as_open_vswitch_reads_it() -> None:
     assert bytes(body.data) == b"\0\0\0\0\0\0\xd1\xfe"
 
 
-def test_dumps_ask_for_our_flows_in_all_tables() -> None:
-    for name, kind in (("dump", ofp.OFPMP_FLOW), ("count", ofp.OFPMP_AGGREGATE)):
-        request = sent(getattr(Wire(Layout()), name)())
-        assert request.body == kind
-        fields = struct.unpack_from("!B3xII4xQQ", request.raw, 16)
-        assert fields[:3] == (ofp.OFPTT_ALL, ofp.OFPP_ANY, ofp.OFPG_ANY), name
-        assert fields[3:] == (COOKIE_PREFIX, COOKIE_PREFIX_MASK), name
-        assert dict(ofp_parser.OFPMatch.parser(request.raw, 48).items()) == {}
+class Asked(NamedTuple):
+    """Selection of flows of a multipart request."""
+
+    kind: int
+    table: int
+    cookie: int
+    cookie_mask: int
+    match: dict[str, Any]
 
 
-def test_the_dump_of_meters_asks_for_all() -> None:
-    one = sent(Wire(Layout()).dump_meters())
-    assert one.body == ofp.OFPMP_METER_CONFIG
-    assert int.from_bytes(one.raw[16:20], "big") == ofp.OFPM_ALL
+def asked(message: Any) -> Asked:
+    request = sent(message)
+    table, *outs, cookie, mask = struct.unpack_from("!B3xII4xQQ", request.raw, 16)
+    assert outs == [ofp.OFPP_ANY, ofp.OFPG_ANY]
+    match = dict(ofp_parser.OFPMatch.parser(request.raw, 48).items())
+    return Asked(request.body, table, cookie, mask, match)
+
+
+OURS = COOKIE_PREFIX, COOKIE_PREFIX_MASK
+FLOW, SUM = ofp.OFPMP_FLOW, ofp.OFPMP_AGGREGATE
+
+
+def test_requests_of_all_flows_select_our_cookies() -> None:
+    for wire in WIRES:
+        assert asked(wire.dump_all()) == (FLOW, ofp.OFPTT_ALL, *OURS, {})
+        tables = [wire.layout.number(stage) for stage in Stage]
+        for kind, messages in ((FLOW, wire.dump_tables()), (SUM, wire.count_tables())):
+            assert sorted(map(asked, messages)) == [(kind, t, *OURS, {}) for t in sorted(tables)]
+
+
+def test_requests_of_a_purpose_select_its_table_and_cookie() -> None:
+    every_bit = (1 << 64) - 1
+    for wire in WIRES:
+        for purpose in Purpose:
+            selected = wire.layout.table(purpose), cookie_of(purpose), every_bit
+            assert asked(wire.dump(purpose)) == (FLOW, *selected, {})
+            assert asked(wire.count(purpose)) == (SUM, *selected, {})
+            untagged = {"in_port": 13, "vlan_vid": 0}
+            assert asked(wire.count(purpose, Endpoint(13))) == (SUM, *selected, untagged)
+            tagged = {"in_port": 13, "vlan_vid": TAGGED | 100}
+            assert asked(wire.count(purpose, Endpoint(13, 100))) == (SUM, *selected, tagged)
+
+
+def test_flow_with_a_meter_reads_as_another_flow() -> None:
+    """No flow of dfmeta has one: the reconcile replaces it."""
+    wire = WIRES[0]
+    for flow in FLOWS:
+        mod = sent(wire.add(flow)).body
+        mod.instructions.insert(0, ofp_parser.OFPInstructionMeter(7))
+        for stats in (stats_of(mod), Entry(stats_bytes(mod, packets=0, octets=0))):
+            found = as_found(wire, stats).flow
+            assert found is not None, flow
+            assert found.match_key == flow.match_key
+            assert found.actions == (Opaque("meter:7"), *flow.actions)
 
 
 LAYOUT = Layout()

@@ -18,7 +18,7 @@ from dfmeta.flows import source
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import TAGGED, Flow
 from dfmeta.flows.key import IN_PORT, SLOTS6
-from dfmeta.flows.pipeline import PURPOSES, Layout, Purpose, Stage, cookie_of
+from dfmeta.flows.pipeline import PURPOSES, RATES, Layout, Purpose, Stage, cookie_of
 from dfmeta.flows.reading import version_of
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
@@ -29,8 +29,6 @@ from tests.harness.ovs import UNPACKED
 ENDPOINT = Endpoint(4711)
 IP = IPv4Address("192.0.2.77")
 ADDRESS = GuestAddress("fa:16:3e:0a:0b:0c", IP)
-METER = 70247
-SYN_METER = 141414
 TAP = Tap(ofport=4811, mac="02:00:5e:0d:0e:0f", port=18989)
 HOST_IP = "198.51.100.88"
 SLOT = 0
@@ -45,8 +43,6 @@ PLACEHOLDERS: Mapping[str, str] = {
     "PORT": str(ENDPOINT.ofport),
     "MAC": ADDRESS.mac,
     "IP": str(ADDRESS.ip),
-    "METER": str(METER),
-    "SYN_METER": str(SYN_METER),
     "TAP": str(TAP.ofport),
     "TAP_MAC": TAP.mac,
     "PROXY": str(TAP.port),
@@ -88,15 +84,15 @@ class Case:
 @cache
 def cases() -> Mapping[str, Case]:
     """Every form of every purpose's flows, by the name of its block."""
-    plain = Guest(ENDPOINT, METER, {SLOT: ADDRESS}, SYN_METER, next_hops=(HOP,))
-    unmetered = Guest(ENDPOINT, None, {SLOT: ADDRESS})
+    plain = Guest(ENDPOINT, {SLOT: ADDRESS}, next_hops=(HOP,))
+    flooding = replace(plain, floods=RATES)
     elsewhere = Tap(TAP.ofport, TAP.mac, TAP.port, ip=HOST_IP)
     both = replace(plain, addresses={SLOTS6[0]: ADDRESS6})
     subport = replace(plain, endpoint=SUBPORT, next_hops=())
     found: dict[str, Case] = {}
     for guest, tap, suffix in (
         (replace(plain, binding=Binding(ADDRESS.mac, IP)), TAP, ""),
-        (unmetered, TAP, "-no-meter"),
+        (flooding, TAP, "-flood"),
         (plain, elsewhere, "-host-ip"),
         (both, TAP6, "-ip6"),
     ):

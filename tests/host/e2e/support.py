@@ -55,9 +55,9 @@ _TAP = Tap(
 )
 _ADDRESS = GuestAddress("fa:16:3e:00:00:05", IPv4Address("10.0.0.5"))
 FIXED_FLOWS = len(fixed_flows(_TAP))
-PORT_FLOWS = len(guest_flows(desired.Guest(Endpoint(1), None), _TAP))
+PORT_FLOWS = len(guest_flows(desired.Guest(Endpoint(1)), _TAP))
 ADDRESS_FLOWS = (
-    len(guest_flows(desired.Guest(Endpoint(1), None, {SIDE.keys.slots(4)[0]: _ADDRESS}), _TAP))
+    len(guest_flows(desired.Guest(Endpoint(1), {SIDE.keys.slots(4)[0]: _ADDRESS}), _TAP))
     - PORT_FLOWS
 )
 """Flows of br-int: of the host, of a port, of one of its addresses; with the options as they are

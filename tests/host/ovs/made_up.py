@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
+from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint
 from tests.core.flows.frames import tagged
@@ -33,6 +34,8 @@ quick = settings(
     # A failure names its frame; to look for a shorter list of frames would take minutes.
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
+floods = st.sampled_from([(), (), (Purpose.SYN,), (Purpose.GUEST_SYN,), tuple(RATES)])
+"""Purposes of a guest's flows that drop, because it floods."""
 octets = st.integers(0, 255)
 Frames = list[tuple[int, bytes]]
 

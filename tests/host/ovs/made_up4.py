@@ -20,6 +20,7 @@ from tests.host.ovs.made_up import (
     State,
     endpoints,
     flag_sets,
+    floods,
     macs,
     mangled,
     of_endpoint,
@@ -27,7 +28,6 @@ from tests.host.ovs.made_up import (
     tags,
     tcp_ports,
 )
-from tests.host.ovs.pair import METERS, SYN_METERS
 from tests.host.ovs.switch import GUESTS, TAP_PORT
 
 HOST_IP = "169.254.1.1"
@@ -120,15 +120,12 @@ def states(draw: st.DrawFn) -> State:
     """Which guests there are, and which of their addresses in which slots."""
     guests = []
     for endpoint in draw(endpoints()):
-        ofport = endpoint.ofport
         known = draw(st.lists(addresses, unique=True, max_size=5))
         slots = draw(st.permutations(SLOTS))
-        meter = draw(st.sampled_from([METERS[ofport], None]))
-        syn_meter = draw(st.sampled_from([SYN_METERS[ofport], None]))
         given = dict(zip(slots, known, strict=False))
         hops = tuple(draw(st.lists(next_hops, unique_by=lambda hop: hop.ip, max_size=3)))
         only = draw(st.sampled_from(["", *MACS[:1]])) if endpoint.vid else ""
-        guests.append(Guest(endpoint, meter, given, syn_meter, hops, only))
+        guests.append(Guest(endpoint, given, hops, only, draw(floods)))
     tap = Tap(TAP_PORT, TAP_MAC, 9775, ip=draw(st.sampled_from([METADATA_IP, HOST_IP])))
     return State(tap, tuple(guests))
 

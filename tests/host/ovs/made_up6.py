@@ -37,6 +37,7 @@ from tests.host.ovs.made_up import (
     State,
     endpoints,
     flag_sets,
+    floods,
     macs,
     mangled,
     octets,
@@ -45,7 +46,6 @@ from tests.host.ovs.made_up import (
     tags,
     tcp_ports,
 )
-from tests.host.ovs.pair import METERS, SYN_METERS
 from tests.host.ovs.switch import GUESTS, TAP_PORT
 
 HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
@@ -200,14 +200,11 @@ def states(draw: st.DrawFn) -> State:
     ip6, guest_ip6 = draw(st.sampled_from(taps))
     guests = []
     for endpoint in draw(endpoints()):
-        ofport = endpoint.ofport
         served = [one for one in draw(st.lists(addresses, unique=True, max_size=5))
                   if str(one.service) in guest_ip6]  # fmt: skip
         given = dict(zip(draw(st.permutations(SLOTS6)), served, strict=False))
         known = given | draw(st.sampled_from([{}, {SLOTS[0]: OLD}]))
-        meter = draw(st.sampled_from([METERS[ofport], None]))
-        syn_meter = draw(st.sampled_from([SYN_METERS[ofport], None]))
-        guests.append(Guest(endpoint, meter, known, syn_meter))
+        guests.append(Guest(endpoint, known, floods=draw(floods)))
     return State(Tap(TAP_PORT, TAP_MAC, 9775, ip6=ip6, guest_ip6=guest_ip6), tuple(guests))
 
 

@@ -19,8 +19,9 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.pipeline import CONTROLLER_ID, Layout
+from dfmeta.flows.pipeline import CONTROLLER_ID, Layout, Purpose
 from dfmeta.flows.wire import Wire
+from dfmeta.model import Endpoint
 from tests.core.flows.frames import Frame
 from tests.flowsim import Switch
 from tests.harness.examples import examples
@@ -36,9 +37,6 @@ from tests.host.ovs.switch import (
     add_ports,
     encode,
 )
-
-METERS = {ofport: 0x10000 + ofport for ofport in GUESTS}
-SYN_METERS = {ofport: 0x20000 + ofport for ofport in GUESTS}
 
 
 class Pair:
@@ -62,14 +60,31 @@ class Pair:
         return kept
 
     def clear(self) -> None:
-        """Remove all flows and meters of the bridge, of which the model has none yet."""
+        """Remove all flows of the bridge, of which the model has none yet."""
         everything = {"out_port": ofp.OFPP_ANY, "out_group": ofp.OFPG_ANY}
         flows = bare_flow(
             self.wire, [], command=ofp.OFPFC_DELETE, table_id=ofp.OFPTT_ALL, **everything
         )
-        data, last = encode(self.wire, [flows, self.wire.remove_meter(ofp.OFPM_ALL)])
+        data, last = encode(self.wire, [flows])
         (answer,) = self.connection.exchange(data, last)
         assert answer[1] == ofp.OFPT_BARRIER_REPLY
+
+    def inject(self, in_port: int, frame: bytes) -> None:
+        """Have both execute *frame*; unlike a trace, it is counted."""
+        through_tables = [parser.OFPActionOutput(ofp.OFPP_TABLE)]
+        out = parser.OFPPacketOut(
+            self.wire.datapath, ofp.OFP_NO_BUFFER, in_port, through_tables, frame
+        )
+        data, last = encode(self.wire, [out], self._xid)
+        self._xid = last + 1
+        (answer,) = self.connection.exchange(data, last)
+        assert answer[1] == ofp.OFPT_BARRIER_REPLY
+        self.model.receive(in_port, frame)
+
+    def packets(self, purpose: Purpose, endpoint: Endpoint) -> int:
+        """Return the packets of the flows of a purpose of an endpoint, the same on both."""
+        count = self.feed(self.wire.count(purpose, endpoint))[0]
+        return int(_parsed(count).body.packet_count)
 
     def install(self, flows: Iterable[Flow]) -> None:
         """Have these flows of ours and no others."""
@@ -86,7 +101,6 @@ class Pair:
             controllers = tuple(out.controller for out in outs if out.controller is not None)
             ports = tuple(out.port for out in outs if out.controller is None)
             assert (ports, controllers) == (traced.ports, traced.controllers), where
-            assert all(out.meters == traced.meters for out in outs), where
             emitted += [(in_port, out.frame) for out in outs]
             expected += [_visible(traced.after, out.frame) for out in outs]
             fates["controller" if controllers else fate(in_port, ports)] += 1
@@ -115,7 +129,7 @@ class Pair:
     def read_alike(self, flows: Sequence[Flow]) -> None:
         """Have these flows; a dump of either has to read as them."""
         self.install(flows)
-        data, last = encode(self.wire, [self.wire.dump()], 1)
+        data, last = encode(self.wire, [self.wire.dump_all()], 1)
         self.answers.clear()
         self.model.feed(data)
         for answers in (self.answers, self.connection.exchange(data, last)):
@@ -162,14 +176,13 @@ def bare_flow(wire: Wire, actions: list[Any], *, match: Any = None, **fields: An
 
 @contextlib.contextmanager
 def _pair(host: OpenvSwitch, ports: dict[int, int]) -> Iterator[Pair]:
-    """A model of a bridge with those ports; both have nothing but meters and the bridge's flow."""
+    """A model of a bridge with those ports; both have nothing but the bridge's flow."""
     with Connection(host) as connection, Tracer(host, ports) as tracer:
         one = Pair(connection, tracer)
         one.clear()
         one.feed(
             one.wire.set_controller_id(CONTROLLER_ID),
             one.wire.set_async(),
-            *(one.wire.add_meter(meter, 50) for meter in (*METERS.values(), *SYN_METERS.values())),
             bare_flow(one.wire, [parser.OFPActionOutput(ELSEWHERE)], priority=0),
         )
         yield one
@@ -177,7 +190,7 @@ def _pair(host: OpenvSwitch, ports: dict[int, int]) -> Iterator[Pair]:
 
 @pytest.fixture
 def shared_pair(shared_host: OpenvSwitch) -> Iterator[Pair]:
-    """Provide the bridge and a model of it, with meters and the flow of the bridge itself."""
+    """Provide the bridge and a model of it, with the flow of the bridge itself."""
     with _pair(shared_host, add_ports(shared_host)) as one:
         yield one
 

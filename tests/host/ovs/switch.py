@@ -98,7 +98,6 @@ class Traced:
     text: str
     ports: tuple[int, ...]
     controllers: tuple[int, ...]
-    meters: tuple[int, ...]
 
     @property
     def before(self) -> str:
@@ -172,10 +171,9 @@ class Tracer:
             elif action.startswith("userspace("):
                 controllers += map(int, re.findall(r"controller_id=(\d+)", action))
             else:
-                known = re.match(r"(drop|pop_vlan|set\(|push_vlan\(|meter\()", action)
+                known = re.match(r"(drop|pop_vlan|set\(|push_vlan\()", action)
                 assert known is not None, text
-        meters = map(int, re.findall(r"^\s+meter:(\d+)$", text, re.MULTILINE))
-        return Traced(text, tuple(ports), tuple(controllers), tuple(meters))
+        return Traced(text, tuple(ports), tuple(controllers))
 
 
 def _split(actions: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import select
 import socket
 import struct
@@ -17,7 +16,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS
-from dfmeta.flows.pipeline import METADATA_IP, RATES, Layout, Purpose
+from dfmeta.flows.pipeline import METADATA_IP, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, Port
 from tests.core.flows.frames import (
@@ -41,7 +40,6 @@ from tests.core.flows.world import (
     Host6,
     Link,
     World,
-    memory_of,
     settle,
     tap_frame,
 )
@@ -84,7 +82,7 @@ class Wired(App):
     def found(self) -> list[Flow | None]:
         """Flows of ours on the switch, as the app reads them."""
         wire = self.channel.wire
-        dump = self.channel.request(wire.dump(), "the dump of flows").wait()
+        dump = self.channel.gather(wire.dump_tables(), "the dump of flows")
         return [one.flow for one in map(wire.found, dump) if one is not None]
 
     def wanted(self) -> set[Flow]:
@@ -92,10 +90,7 @@ class Wired(App):
         flows = set(fixed_flows(self.tap))
         for endpoint in self.registry.endpoints():
             known = {n: slot.address for n, slot in self.registry.slots(endpoint).items()}
-            first, every = (
-                self.meters.ids(purpose)[endpoint] for purpose in (Purpose.SYN, Purpose.GUEST_SYN)
-            )
-            guest = Guest(endpoint, first, known, every)
+            guest = Guest(endpoint, known, floods=self.floods.of(endpoint))
             flows.update(guest_flows(guest, self.tap))
         return flows
 
@@ -187,10 +182,6 @@ def populate(app: Wired) -> None:
     app.confirmed()
 
 
-def meters(host: OpenvSwitch) -> set[int]:
-    return set(map(int, re.findall(r"meter=(\d+)", host.ofctl("dump-meters", BRIDGE))))
-
-
 def test_flows_are_read_back_adopted_after_a_restart_and_cleaned_up(
     bridge: OpenvSwitch, settings: dict[str, Any]
 ) -> None:
@@ -213,41 +204,14 @@ def test_flows_are_read_back_adopted_after_a_restart_and_cleaned_up(
         assert app.reconciler.reconcile() == 0
         assert app.controller.ready
         assert app.controller._looks_right()
-        assert app.meters.ids(Purpose.SYN)[Endpoint(1)] != 65537
-        wanted, memory, ports = app.wanted(), memory_of(app.meters), app.registry.ports()
+        wanted, ports = app.wanted(), app.registry.ports()
     count = len(bridge.flows())
-    with Wired(bridge, meters=memory, ports=ports, **settings) as again:
+    with Wired(bridge, ports=ports, **settings) as again:
         assert again.wanted() == wanted
         assert again.reconciler.reconcile() == 0
         assert len(bridge.flows()) == count
         again.reconciler.clear()
     assert theirs() == before
-
-
-@pytest.mark.parametrize("rate", [3000, RATES[Purpose.SYN]])
-def test_a_port_that_goes_leaves_a_meter_that_another_has_taken(
-    bridge: OpenvSwitch, rate: int
-) -> None:
-    """Its flow would go with the meter; the port goes before a reconcile has seen it."""
-    with Wired(bridge) as app:
-        populate(app)
-        mine = [app.meters.ids(purpose)[Endpoint(2)] for purpose in RATES]
-        others, taken = meters(bridge) - set(mine), app.meters.ids(Purpose.SYN)[Endpoint(2)]
-        bands = f"band=type=drop rate={rate} burst_size={rate}"
-        bridge.ofctl("mod-meter", BRIDGE, f"meter={taken} pktps burst {bands}")
-        limit = f"actions=meter:{taken},goto_table:60"
-        bridge.ofctl("add-flow", BRIDGE, f"table=59,priority=100,in_port=77,{limit}")
-        app.unplug(2)
-        for _reconciled in range(2):
-            until(lambda: meters(bridge) == others | {taken}, "the port's own meters to go")
-            app.reconciler.reconcile()
-        assert any(limit in line for line in bridge.flows())
-        # As Neutron's agent takes it away in the end.
-        bridge.ofctl("del-flows", BRIDGE, "table=59")
-        bridge.ofctl("del-meter", BRIDGE, f"meter={taken}")
-        app.plug(2)
-        app.reconciler.reconcile()
-        assert set(app.found()) == app.wanted()
 
 
 # Bytes on the wire

@@ -6,6 +6,7 @@ Open vSwitch's own reading of the frame is compared with the fields that it woul
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -14,19 +15,20 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.pipeline import METADATA_IP
+from dfmeta.flows.pipeline import METADATA_IP, RATES, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress, NextHop
 from tests.core.flows.frames import ethernet, ipv4, tcp
 from tests.host.ovs import made_up4, made_up6
 from tests.host.ovs.made_up import MACS, TAP_MAC, cases
 from tests.host.ovs.made_up4 import HOST_IP, IPS
-from tests.host.ovs.pair import METERS, Pair, bare_flow, own_pair
+from tests.host.ovs.pair import Pair, bare_flow, own_pair
 from tests.host.ovs.switch import GUESTS, TAP_PORT
 
 # tools/soak runs them with more frames.
 pytestmark = pytest.mark.hypothesis
 pair = own_pair
+BEHIND = Endpoint(2, 100)
 
 
 @pytest.mark.parametrize("kind", [made_up4, made_up6], ids=["IPv4", "IPv6"])
@@ -42,24 +44,41 @@ def test_the_model_and_open_vswitch_agree_on_every_frame_in_every_state(
 def test_they_refuse_the_same_messages_with_the_same_errors(pair: Pair) -> None:
     wire, bundle = pair.wire, pair.wire.bundle
     tap = Tap(TAP_PORT, TAP_MAC, 9775)
-    good = guest_flows(Guest(Endpoint(1), METERS[1]), tap)
-    bad = guest_flows(Guest(Endpoint(2), 99), tap)
-    pair.feed(wire.add_meter(METERS[1], 50))
-    pair.feed(*map(wire.add, bad))
-    answers = pair.feed(*bundle(0xFFFF, map(wire.add, (*good, *bad))))
+    flows = guest_flows(Guest(Endpoint(1)), tap)
+
+    def refused() -> Any:
+        return bare_flow(wire, [], match={"in_port": 2}, table_id=ofp.OFPTT_ALL)
+
+    (error, _barrier) = pair.feed(refused())
+    assert error[1] == ofp.OFPT_ERROR
+    answers = pair.feed(*bundle(0xFFFF, [*map(wire.add, flows), refused()]))
     assert sum(one[1] == ofp.OFPT_ERROR for one in answers) == 2
-    assert len(pair.model.flows) == 1 + len(bad) - 1
-    pair.feed(wire.remove_meter(99))
-    pair.feed(wire.count())
+    assert len(pair.model.flows) == 1, "that of the bridge"
+    pair.feed(*wire.count_tables())
 
 
-def test_a_removed_meter_takes_its_flows_along(pair: Pair) -> None:
-    pair.install(three_guests())
-    pair.feed(pair.wire.remove_meter(METERS[2]))
+def test_replaced_flow_keeps_its_counters(pair: Pair) -> None:
+    """A guest begins to flood, and ends: the counters of its SYNs go on."""
+    guest, wire = Guest(Endpoint(1)), pair.wire
+    tap = Tap(TAP_PORT, TAP_MAC, 9775)
     packet = ipv4(tcp(dst=METADATA_IP, src="10.1.1.1"), dst=METADATA_IP, src="10.1.1.1")
     syn = ethernet(packet, dst=TAP_MAC, src=MACS[0])
-    assert pair.compare([(ofport, syn) for ofport in GUESTS]) == {"controller": 2, "dropped": 1}
-    pair.feed(pair.wire.count())
+    pair.install([*fixed_flows(tap), *guest_flows(guest, tap)])
+    for number, floods in enumerate((frozenset(RATES), frozenset[Purpose](), frozenset(RATES)), 1):
+        assert pair.packets(Purpose.GUEST_SYN, guest.endpoint) == number - 1
+        pair.inject(1, syn)
+        assert pair.packets(Purpose.GUEST_SYN, guest.endpoint) == number
+        pair.feed(*map(wire.add, guest_flows(replace(guest, floods=floods), tap)))
+
+
+def test_requests_of_each_table_and_purpose_are_answered_alike(pair: Pair) -> None:
+    pair.install(three_guests())
+    wire = pair.wire
+    pair.feed(*wire.count_tables())
+    for purpose in Purpose:
+        pair.feed(
+            wire.count(purpose), wire.count(purpose, Endpoint(2)), wire.count(purpose, BEHIND)
+        )
 
 
 def test_deletions_take_the_same_flows_away(pair: Pair) -> None:
@@ -67,12 +86,14 @@ def test_deletions_take_the_same_flows_away(pair: Pair) -> None:
     pair.install(flows)
     pair.feed(bare_flow(wire, [], match={"in_port": 1}, cookie=5, table_id=200))
     for one in flows[::2]:
-        pair.feed(wire.remove(one), wire.count())
+        pair.feed(wire.remove(one), *wire.count_tables())
     loose = {"command": ofp.OFPFC_DELETE, "out_port": ofp.OFPP_ANY, "out_group": ofp.OFPG_ANY}
     before = len(pair.model.flows)
-    pair.feed(bare_flow(wire, [], match={"in_port": 1}, table_id=200, **loose), wire.count())
+    pair.feed(
+        bare_flow(wire, [], match={"in_port": 1}, table_id=200, **loose), *wire.count_tables()
+    )
     assert 1 < len(pair.model.flows) < before
-    pair.feed(wire.remove_all(), wire.count())
+    pair.feed(wire.remove_all(), *wire.count_tables())
     assert [one.cookie for one in pair.model.flows] == [0]
 
 
@@ -81,5 +102,5 @@ def three_guests() -> list[Flow]:
     tap = Tap(TAP_PORT, TAP_MAC, 9775, ip=HOST_IP)
     known = {slot: GuestAddress(MACS[0], IPv4Address(IPS[slot])) for slot in (0, 1)}
     hops = (NextHop("10.0.0.2", MACS[1]), NextHop("192.0.2.2"))
-    guests = [Guest(Endpoint(ofport), METERS[ofport], known, next_hops=hops) for ofport in GUESTS]
+    guests = [Guest(Endpoint(ofport), known, next_hops=hops) for ofport in GUESTS]
     return [*fixed_flows(tap), *(one for guest in guests for one in guest_flows(guest, tap))]

@@ -39,7 +39,7 @@ from tests.harness.meta import (
     patch_of,
 )
 from tests.host.ovs.made_up import flag_sets, macs, of_endpoint, overwritten, quick
-from tests.host.ovs.pair import METERS, SYN_METERS, Pair, shared_pair
+from tests.host.ovs.pair import Pair, shared_pair
 from tests.host.ovs.switch import GUESTS, TAP_PORT
 
 # tools/soak runs them with more frames.
@@ -100,9 +100,8 @@ def states(draw: st.DrawFn, second: bool) -> State:
         known6 = draw(st.lists(addresses6, unique=True, max_size=2))
         given = dict(zip(numbers[0][mine], known, strict=False))
         given |= dict(zip(numbers[1][mine], known6, strict=False))
-        meters = METERS[ofport], SYN_METERS[ofport]
         endpoint = Endpoint(ofport, draw(st.sampled_from([0, 0, 7])))
-        guests.append(Guest(endpoint, meters[0], given, meters[1]))
+        guests.append(Guest(endpoint, given))
     tap = replace(patch_of(KEYS), ofport=TAP_PORT)
     meta = replace(meta_tap_of(KEYS), ofport=TAP_PORT, patch=PATCH)
     return State(second, tap, meta, tuple(guests))
@@ -206,4 +205,4 @@ def _one_guest(*, second: bool) -> State:
     }
     tap = replace(patch_of(KEYS), ofport=TAP_PORT)
     meta = replace(meta_tap_of(KEYS), ofport=TAP_PORT, patch=PATCH)
-    return State(second, tap, meta, (Guest(Endpoint(1), METERS[1], known, SYN_METERS[1]),))
+    return State(second, tap, meta, (Guest(Endpoint(1), known),))

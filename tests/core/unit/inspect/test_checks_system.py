@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from dfmeta.flows.classify import guest_syn
-from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.flows.classify import guest_fragment, guest_syn
+from dfmeta.flows.flow import Flow
+from dfmeta.flows.nd import bare_request
+from dfmeta.flows.service import first_syn
 from dfmeta.host.process import read_haproxy
 from dfmeta.inspect import (
+    checks_floods,
     checks_haproxy,
     checks_limits,
-    checks_meters,
     checks_nova,
     checks_process,
     checks_sources,
@@ -39,7 +40,7 @@ from dfmeta.inspect.checks_system import (
     SecretFile,
     SocketUnit,
 )
-from dfmeta.inspect.facts import LimitFacts, MeterFact, Seen
+from dfmeta.inspect.facts import LimitFacts, Seen
 from dfmeta.inspect.finding import Finding
 from dfmeta.model import Endpoint
 from tests.core.unit.inspect.values import (
@@ -56,7 +57,6 @@ from tests.core.unit.inspect.values import (
 ALL = sum(1 << bit for bit in CAPABILITIES.values())
 DAEMON = ProcessFacts(1, capabilities=ALL, descriptors=9000, open=50, workers=(2, 3))
 VERSIONS = VersionFacts("1.0", "1.0", "ovs-vswitchd (Open vSwitch) 3.1.0", "3.11")
-RATE = RATES[Purpose.GUEST_SYN]
 
 
 def without(name: str) -> ProcessFacts:
@@ -106,7 +106,7 @@ def test_socket_is_open_to_its_owner_its_group_or_all() -> None:
 def test_versions_that_do_not_fit() -> None:
     for facts, wrong in (
         (replace(VERSIONS, running="0.9"), "version"),
-        (replace(VERSIONS, ovs="ovs-vswitchd (Open vSwitch) 2.9.8"), "ovs-version"),
+        (replace(VERSIONS, ovs="ovs-vswitchd (Open vSwitch) 2.8.8"), "ovs-version"),
         (replace(VERSIONS, packages=(("click", "7", ">=8"),)), "packages"),
         (replace(VERSIONS, packages=(("click", "", ""),)), "packages"),
     ):
@@ -118,34 +118,26 @@ def test_versions_that_do_not_fit() -> None:
         assert status(found) is UNKNOWN
 
 
-def seen(ofport: int, meter: int | None) -> Seen:
-    return Seen(guest_syn(Endpoint(ofport), meter=meter), 0, 300, 1)
+def seen(*flows: Flow) -> list[Seen]:
+    return [Seen(flow, 0, 300, 1) for flow in flows]
 
 
-def meters(flows: Sequence[Seen], there: Sequence[MeterFact] | None) -> Finding:
-    return checks_meters.meters(flows, there, names={Endpoint(1): "tap1"}, wanted=SETTINGS)
+def test_guests_that_flood_are_named_once() -> None:
+    def floods(*flows: Flow) -> Finding:
+        return checks_floods.floods(seen(*flows), {Endpoint(1): "tap1"})
 
-
-def test_meters_count_drops_and_guests_without_one_are_named() -> None:
-    counted = meters([seen(1, 5)], [MeterFact(5, RATE, 7, 1), MeterFact(6, 1, 100, 1)])
+    calm, known, other = guest_syn(Endpoint(1)), Endpoint(1), Endpoint(2)
+    both = guest_syn(known, floods=True), first_syn(known, floods=True)
     expect(
         [
-            (counted, OK, "0 first SYNs dropped, 7 SYNs dropped"),
-            (meters([], []), OK, ""),
-            (meters([Seen(None, 9, 0, 1)], []), OK, ""),
-            (meters([seen(1, None)], ()), WRONG, "SYNs of tap1 are not limited"),
-            (meters([seen(1, 5)], ()), WRONG, "SYNs of tap1 are not limited"),
-            (meters([seen(2, None)], ()), WRONG, "SYNs of a removed port are not limited"),
-            (meters([seen(1, 5)], (MeterFact(5, 3, 0, 1),)), WRONG, "changed dfmeta's meters: 5"),
-            (meters([seen(1, 5)], None), WRONG, "has no meters"),
+            (floods(), OK, "no guest floods"),
+            (floods(calm, guest_fragment(known)), OK, "no guest floods"),
+            (checks_floods.floods([Seen(None, 9, 0, 1)], {}), OK, "no guest floods"),
+            (floods(*both), WARNING, "tap1: the guest sends too many SYNs"),
+            (floods(calm, bare_request(known, floods=True)), WARNING, "tap1: "),
+            (floods(*both, guest_syn(other, floods=True)), WARNING, "ofport 2, tap1: "),
         ]
     )
-    others = [MeterFact(7, RATE, 0, 0), MeterFact(65537, RATE, 0, 1), MeterFact(65538, 4321, 0, 0)]
-    there = [MeterFact(5, RATE, 7, 1), *others]
-    unused = [*there, MeterFact(131229, RATE, 0, 0), MeterFact(65693, RATE, 0, 0)]
-    for flows in ([], [seen(1, 5)]):
-        assert "no flow uses" not in meters(flows, there).text
-        expect([(meters(flows, unused), OK, "no flow uses the meters 65693, 131229: ")])
 
 
 def test_limits_of_the_host() -> None:

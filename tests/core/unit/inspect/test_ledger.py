@@ -10,6 +10,7 @@ from ipaddress import IPv6Network
 import pytest
 
 from dfmeta.cli import common, doctor_command
+from dfmeta.flows.classify import guest_http, guest_syn
 from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.key import IN_PORT, InPortKeys
 from dfmeta.flows.pipeline import BR_META, TABLES, Layout, cookie_of, table_name
@@ -54,10 +55,9 @@ def seen(flow: Flow, /, **changes: object) -> Seen:
     return replace(one, **changes)  # type: ignore[arg-type]
 
 
-def test_all_that_ought_to_be_there_is_ok_whatever_its_meter() -> None:
+def test_desired_flows_on_the_switch_are_ok() -> None:
     wanted = wanted_flows([PORT], TAP)
-    there = [seen(replace(flow, meter=5)) for flow in wanted]
-    rows = entries(there, wanted, layout=LAYOUT)
+    rows = entries([seen(flow) for flow in wanted], wanted, layout=LAYOUT)
     assert {row.state for row in rows} == {State.OK}
     assert faulty(rows) == ()
     served = ("classification", "metadata service", "metadata service reply")
@@ -77,7 +77,7 @@ def test_ports_that_are_not_to_have_flows_want_none() -> None:
 
 def test_missing_changed_and_unknown_flows_are_told_apart() -> None:
     first, second, *rest = wanted_flows([], TAP)
-    changed = replace(second, actions=(), goto=None, meter=None)
+    changed = replace(second, actions=(), goto=None)
     odd = replace(changed, match=(("in_port", 4),))
     found = [seen(first), seen(odd), seen(first, flow=None, table=9)]
     found += [seen(one) for one in rest]
@@ -85,6 +85,20 @@ def test_missing_changed_and_unknown_flows_are_told_apart() -> None:
     assert states == ["missing", *["ok"] * 10, "unknown", "unknown"]
     moved = replace(first, goto=None)
     (row,) = entries([seen(moved)], [first], layout=LAYOUT)
+    assert row.state is State.DIFFERS
+
+
+def test_dropping_flow_of_a_guest_that_floods_is_no_fault() -> None:
+    flow = guest_syn(Endpoint(1))
+    (row,) = entries([seen(guest_syn(Endpoint(1), floods=True))], [flow], layout=LAYOUT)
+    assert (row.state, faulty([row])) == (State.FLOOD, ())
+    unwanted, unchecked = (
+        entries([seen(guest_syn(Endpoint(1), floods=True))], wanted, layout=LAYOUT)[0].state
+        for wanted in ((), None)
+    )
+    assert (unwanted, unchecked) == (State.UNKNOWN, State.UNCHECKED)
+    other = guest_http(Endpoint(1))
+    (row,) = entries([seen(replace(other, goto=None))], [other], layout=LAYOUT)
     assert row.state is State.DIFFERS
 
 

@@ -224,7 +224,7 @@ def test_without_the_daemon_addresses_and_services_are_those_of_the_flows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     layout, tap = Layout(), replace(TAP6, guest_ip6=SERVICE6[::-1])
-    guest = Guest(PORT6.endpoint, None, PORT6.addresses)
+    guest = Guest(PORT6.endpoint, PORT6.addresses)
     flows = [*fixed_flows(tap), *guest_flows(guest, tap)]
     interface = Interface("tap1", "br-int", ofport=1, ports=(Port("tap1", row="r", ofport=1),))
     snapshot = Snapshot(interfaces=(interface,))
