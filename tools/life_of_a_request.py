@@ -43,7 +43,7 @@ FIRST, LATER, TRIED = 40001, 40002, 40003
 WITHOUT_BARE_ACKS = "(arp or tcp[tcpflags] & (tcp-syn|tcp-fin|tcp-push|tcp-rst) != 0)"
 """tcpdump expression: the number of bare acknowledgements depends on milliseconds."""
 _OPENFLOW = re.compile(r"^\S+\|\d+\|vconn\|DBG\|(unix#\d+): ", re.MULTILINE)
-_BY_THE_WAY = ("OFPST_AGGREGATE", "OFPT_ECHO", "OFPST_METER", "OFPST_FLOW")
+_BY_THE_WAY = ("OFPST_AGGREGATE", "OFPT_ECHO", "OFPST_FLOW")
 
 
 class Capture:

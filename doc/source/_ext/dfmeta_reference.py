@@ -27,7 +27,7 @@ from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.guest import tag_devices
 
-CLEANUP = "Remove dfmeta's flows, meters, port, rules and route from this host, and exit."
+CLEANUP = "Remove dfmeta's flows, port, rules and route from this host, and exit."
 """Of :data:`dfmeta.cmd.daemon.CLI`, which cannot be imported without os-ken."""
 OSLO: Mapping[str, str] = {
     "--help": "Show the usage, and end.",

@@ -206,8 +206,8 @@ def _metrics() -> Iterable[str]:
     yield {15: "fifteen where"}[EACH]
     yield f"{learner.HELD_PER_PORT} of a port"
     yield f"{learner.HELD_IN_ALL} in all"
-    yield f"first SYNs above {RATES[Purpose.SYN]} a second"
-    yield f"SYNs above {RATES[Purpose.GUEST_SYN]} a second"
+    yield f"more than {RATES[Purpose.SYN]} a second"
+    yield f"more than {RATES[Purpose.GUEST_SYN]} a second"
     yield f"{1 / hub.TICK:g} times a second"
     most = admin_server.LIMITS
     yield f"{most.connections} at most"
@@ -246,14 +246,10 @@ def _owns() -> Iterable[str]:
         yield f"Port ``{port}``"
     yield f"``trunks=[{trunk_bridge.UNTAGGED}]``"
     yield f"controller id {pipeline.CONTROLLER_ID:#x}"
-    yield from (f"{number} a second" for number in RATES.values())
     fixed, fixed4 = (len(fixed_flows(tap)) for tap in (BOTH, IPV4_ONLY))
     yield f"a host without guests has {fixed} flows"
     yield f"each guest's port adds {EACH}, and each address"
     yield f"these numbers are {fixed4}, {EACH4} and"
-    first = metering.FIRST_IDS
-    yield f"numbers are {first[Purpose.SYN]} and {first[Purpose.GUEST_SYN]} plus"
-    yield f"from {min(first.values())} to {metering.LAST_ID}"
     yield from (f"{hop} lladdr {key.NEXT_HOP_MAC}" for hop in (key.NEXT_HOP, key.NEXT_HOP6))
     yield f"inet6 {DEFAULTS['host_ip6']}/128"
     yield from (f"{rule}: from" for rule in (netlink.RULE_FROM, netlink.RULE_OIF))
