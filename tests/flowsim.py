@@ -239,8 +239,9 @@ class Switch:
         self.flow_mods += 1
         entry = replace(entry)
         if mod.command == ofp.OFPFC_ADD:
-            if entry.table == ofp.OFPTT_ALL:
-                raise RefusalError(ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_BAD_TABLE_ID)
+            steps = (step for step in entry.instructions if hasattr(step, "actions"))
+            if any(isinstance(act, parser.OFPActionGroup) for one in steps for act in one.actions):
+                raise RefusalError(ofp.OFPET_BAD_ACTION, ofp.OFPBAC_BAD_OUT_GROUP)
             for former in (one for one in self.flows if one.place == entry.place):
                 # Without OFPFF_RESET_COUNTS the counters are kept (OpenFlow 1.3.5, 6.4).
                 entry.packets, entry.bytes = former.packets, former.bytes
@@ -376,6 +377,8 @@ def _check(actions: Iterable[Any], known: dict[str, int]) -> None:
             case parser.OFPActionOutput() | parser.NXActionController(reason=ofp.OFPR_ACTION):
                 used = []
             case parser.NXActionResubmitTable(in_port=0xFFF8):
+                used = []
+            case parser.OFPActionGroup():  # refused: no group exists
                 used = []
             case _:
                 raise NotModelled(f"action {act}")

@@ -32,7 +32,7 @@ TAP = "tap-metadata"
 CHECKS = """
 user daemon configuration state_path secret-files disk ovsdb vswitchd version ovs-version
 packages permissions sockets open-files bridge tap tap-vlan socket openflow fail-mode
-flow-restore-wait foreign-flows flows meters
+flow-restore-wait foreign-flows flows floods
 device address rule-from rule-oif route way-back neighbour rp_filter arp_ignore
 checksum listener path path-ipv6 somaxconn syncookies conntrack neighbours firewall networkd
 socket-units cloud source-libvirt store store-schema store-files clock guests ports

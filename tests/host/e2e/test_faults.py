@@ -115,13 +115,6 @@ def delete_all_flows(host: OpenvSwitch, agent: Agent) -> None:
     await_repair(host, agent)
 
 
-def delete_meters(host: OpenvSwitch, agent: Agent) -> None:
-    """Deleting a meter deletes the flows that use it."""
-    host.ofctl("del-meters", "br-int")
-    await_repair(host, agent)
-    wait_for(lambda: host.ofctl("dump-meters", "br-int").count("type=drop") == 4, "the meters")
-
-
 def delete_tap(host: OpenvSwitch, agent: Agent) -> None:
     """The port goes, and with it device, address and route."""
     host.vsctl("del-port", SIDE.bridge, SIDE.tap)
@@ -145,7 +138,7 @@ def delete_host_side(host: OpenvSwitch, agent: Agent) -> None:
 
 
 def kill_vswitchd(host: OpenvSwitch, agent: Agent) -> None:
-    """All flows and meters are gone."""
+    """All flows are gone."""
     host.kill("ovs-vswitchd")
     host.start("ovs-vswitchd")
     await_repair(host, agent)
@@ -182,7 +175,6 @@ def await_repair(host: OpenvSwitch, agent: Agent) -> None:
     "fault",
     [
         delete_all_flows,
-        delete_meters,
         delete_tap,
         delete_host_side,
         kill_vswitchd,

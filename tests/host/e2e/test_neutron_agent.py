@@ -144,12 +144,11 @@ def tell_of_twins(neutron: NeutronAgent, twins: tuple[Guest, Guest]) -> None:
 def neutrons(host: OpenvSwitch) -> Neutrons:
     """What is there, without what changes by itself."""
     lines = host.ofctl("--no-stats", "dump-flows", BRIDGE).splitlines()
-    ours = {number for line in lines if OURS in line for number in used_meters(line)}
     ports = [row for row in host.records("Port") if row["name"] not in PORTS]
     bridges = [row for row in host.records("Bridge") if row["name"] != META_BRIDGE]
     return Neutrons(
         flows=Counter(line.strip() for line in lines if "actions=" in line and OURS not in line),
-        meters={number: rate for number, rate in meters(host).items() if number not in ours},
+        meters=meters(host),
         bridges=without(bridges, "ports", "status", "rstp_status"),
         ports=without(ports, "statistics", "status", "rstp_status", "rstp_statistics"),
         # vswitchd notes now and then which controllers are connected, in which role.
@@ -161,11 +160,6 @@ def meters(host: OpenvSwitch) -> dict[int, int]:
     """Rate of each meter of the bridge."""
     found = re.findall(r"meter=(\d+) .*?rate=(\d+)", host.ofctl("dump-meters", BRIDGE), re.DOTALL)
     return {int(number): int(rate) for number, rate in found}
-
-
-def used_meters(flow: str) -> set[int]:
-    """Those that it names."""
-    return {int(number) for number in re.findall(r"meter:(\d+)", flow)}
 
 
 def without(rows: list[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:

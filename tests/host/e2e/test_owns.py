@@ -77,7 +77,6 @@ class Host(Shell):
             "sockets": self.sockets(),
             "processes": {" ".join(line.split("\0")) for line in self.command_lines()},
             "flows": {one.strip() for one in flows if "actions=" in one},
-            "meters": set(re.findall(r"meter=\d+", ofctl("dump-meters", BRIDGE))),
             **{table: self.rows(table) for table in tables},
         }
 
@@ -191,15 +190,12 @@ def test_the_pages_commands_print_its_lines(seen: Seen) -> None:
 def test_the_host_has_no_object_of_another_kind(came: View) -> None:
     assert came.keys() == {
         *("rules", "routes", "addresses", "neighbours", "sysctls", "sockets", "processes"),
-        *("flows", "meters", "Port", "Interface"),
+        *("flows", "Port", "Interface"),
     }
 
 
-def test_every_rule_route_and_meter_is_on_the_page(came: View) -> None:
+def test_every_rule_and_route_is_on_the_page(came: View) -> None:
     assert came["rules"] < SHOWN
-    assert {one.partition(" ")[0] for one in came["meters"]} == {
-        one.partition(" ")[0] for one in SHOWN if one.startswith("meter=")
-    }
     # The kernel's own come with an address.
     routes = {one.replace("table 2 ", "") for one in came["routes"] if "proto kernel" not in one}
     assert {one for one in routes if not one.startswith("multicast ff00::/8")} < SHOWN

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
+from os_ken.ofproto import ofproto_v1_3_parser as parser
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
@@ -47,7 +48,7 @@ def test_they_refuse_the_same_messages_with_the_same_errors(pair: Pair) -> None:
     flows = guest_flows(Guest(Endpoint(1)), tap)
 
     def refused() -> Any:
-        return bare_flow(wire, [], match={"in_port": 2}, table_id=ofp.OFPTT_ALL)
+        return bare_flow(wire, [parser.OFPActionGroup(3)], match={"in_port": 2})
 
     (error, _barrier) = pair.feed(refused())
     assert error[1] == ofp.OFPT_ERROR

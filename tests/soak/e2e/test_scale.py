@@ -13,7 +13,6 @@ from tests.harness.poll import wait_for
 from tests.host.e2e.support import ADDRESS_FLOWS, FIXED_FLOWS, PORT_FLOWS
 
 PORTS = 300
-METERS = 2
 
 
 @pytest.fixture
@@ -28,10 +27,6 @@ def crowd() -> Iterator[Crowd]:
 
 def flows(crowd: Crowd) -> int:
     return crowd.host.ofctl("dump-flows", "br-int").count("cookie=0x64666d65")
-
-
-def meters(crowd: Crowd) -> int:
-    return crowd.host.ofctl("dump-meters", "br-int").count("type=drop")
 
 
 def sent(agent: Agent) -> dict[str, float]:
@@ -53,7 +48,6 @@ def test_hundreds_of_ports_come_stay_over_a_restart_change_and_go(crowd: Crowd) 
     with Agent(crowd.host) as agent:
         agent.start()
         assert flows(crowd) == FIXED_FLOWS + PORTS * PORT_FLOWS
-        assert meters(crowd) == PORTS * METERS
         assert sent(agent) == {"add": FIXED_FLOWS + PORTS * PORT_FLOWS, "delete": 0}
         assert agent.metric("dfmeta_ports", state="served") == PORTS
 
@@ -80,6 +74,5 @@ def test_hundreds_of_ports_come_stay_over_a_restart_change_and_go(crowd: Crowd) 
 
         crowd.unplug([0, *range(2, PORTS + 1)])
         until_flows(crowd, FIXED_FLOWS)
-        wait_for(lambda: meters(crowd) == 0, "the meters to be gone")
         assert agent.metric("dfmeta_ports", state="served") == 0
         wait_for(agent.ready, "the switch to confirm the last of it")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -61,20 +60,6 @@ def test_known_guests_need_no_vswitchd(node: Node, guests: tuple[Guest, ...]) ->
         assert node.ask(WEB) == WEB.name
     finally:
         node.run("systemctl kill -s CONT ovs-vswitchd.service")
-
-
-def test_syns_pass_a_meter_of_the_kernel(node: Node, guests: tuple[Guest, ...]) -> None:
-    assert node.ask(TWIN) == TWIN.name
-    flows = node.text("ovs-appctl dpctl/dump-flows").splitlines()
-    number = node.text(f"ovs-appctl dpctl/show | grep ': {TWIN.port}$'").split()[1].rstrip(":")
-    mine = [
-        line
-        for line in flows
-        if f"in_port({number})" in line and "dst=169.254.169.254" in line and "ipv4" in line
-    ]
-    metered = [line for line in mine if "meter(" in line]
-    assert metered
-    assert all(re.search(r"tcp_flags\(\+syn", line) for line in metered), metered
 
 
 def test_doctor_finds_nothing(node: Node, guests: tuple[Guest, ...]) -> None:
