@@ -173,6 +173,8 @@ class Controller(Driver):
         metrics.SWITCH_CONNECTED.set(int(is_up))
         for one in self.probes:
             one.reconnected()
+        if not is_up:
+            self.floods.forget()
 
     def _reconciled(self) -> None:
         self.learner.release_all()

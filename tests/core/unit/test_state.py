@@ -180,11 +180,11 @@ def test_a_disk_that_stays_full_is_one_line(
         full.setattr(Path, "mkdir", refuse)
         memory = Memory(folder)
         for _ in range(3):
-            memory.save(Listeners(18080, 1), registry, Meters())
+            memory.save(Listeners(18080, 1), registry)
             clock.sleep(RETRY)
             assert memory.due_in(registry) <= 0, "it is tried again without another change"
     assert caplog.text.count("cannot be written") == 1
-    memory.save(Listeners(18080, 1), registry, Meters())
+    memory.save(Listeners(18080, 1), registry)
     assert StateFile(folder).load().port == 18080
 
 
