@@ -15,7 +15,7 @@ from dfmeta import hub
 from dfmeta.cmd.privileges import go_first
 from dfmeta.cmd.token_key import TokenKey
 from dfmeta.conf.haproxy import HAPROXY
-from dfmeta.model import Identity
+from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy import subports
 from dfmeta.proxy.application import Application
 from dfmeta.proxy.backends import Backend
@@ -43,6 +43,7 @@ class Proxy:
     """The proxy, with either engine.
 
     :param heed: see :class:`~dfmeta.proxy.application.Application`.
+    :param confirm: see :class:`~dfmeta.wiring.attachments.Attaching`.
     :raises StoreError, StartError: when a file or database that it needs cannot be opened.
     """
 
@@ -52,13 +53,14 @@ class Proxy:
         registry: Registry,
         *,
         heed: Callable[[], object] = lambda: None,
+        confirm: Callable[[Endpoint, float], None] = lambda _endpoint, _seconds: None,
     ) -> None:
         self._conf = conf
         self._registry = registry
         self._heed = heed
         self.key = TokenKey(Path(conf.df_metadata.state_path))
         self._tokens = Tokens(self.key.usable)
-        self._attaching = _attaching(conf, registry, self.key.value)
+        self._attaching = _attaching(conf, registry, self.key.value, confirm)
         backend = self._backend(conf)
         self.backend_name = backend.name
         local = self._attaching.local if self._attaching is not None else None
@@ -206,10 +208,15 @@ class Proxy:
         return {"options": options, "key": self.key.usable.hex()}
 
 
-def _attaching(conf: cfg.ConfigOpts, registry: Registry, key: bytes) -> Attaching | None:
+def _attaching(
+    conf: cfg.ConfigOpts,
+    registry: Registry,
+    key: bytes,
+    confirm: Callable[[Endpoint, float], None],
+) -> Attaching | None:
     if not conf.attachments.enabled:
         return None
     # Imported only where it is needed, since the import of SQLAlchemy takes a third of a second.
     from dfmeta.wiring.attachments import Attaching
 
-    return Attaching(conf, registry, key)
+    return Attaching(conf, registry, key, confirm)

@@ -69,7 +69,12 @@ class Start:
         listeners = parts.tap.listeners
         own_service = parts.own_service()
         listeners.take_over(activated_guests(f"{AGENT}-guests", listeners.places))
-        proxy = parts.proxy = Proxy(parts.conf, parts.registry, heed=parts.controller.heed)
+        proxy = parts.proxy = Proxy(
+            parts.conf,
+            parts.registry,
+            heed=parts.controller.heed,
+            confirm=parts.controller.reconciler.wait_for,
+        )
         open_store()
         parts.tap.listen_early()
         self._deadline = clock.now() + group.startup_timeout

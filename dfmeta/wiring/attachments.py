@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final
 from uuid import UUID
@@ -22,9 +22,9 @@ from dfmeta.attach.model import Network, Settings
 from dfmeta.attach.records import Records
 from dfmeta.conf import attachments as options
 from dfmeta.conf import metadata
-from dfmeta.exceptions import AttachError, ConfigError
+from dfmeta.exceptions import AttachDriverError, AttachError, ConfigError, DfmetaError
 from dfmeta.flows.key import IN_PORT
-from dfmeta.model import Port, PortKind
+from dfmeta.model import Endpoint, Port, PortKind
 from dfmeta.ports.attach_networks import Chosen, NeutronNetworks
 from dfmeta.ports.attach_neutron import NeutronDriver
 from dfmeta.ports.attach_wired import WiredPorts
@@ -35,6 +35,7 @@ from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import AttachmentTokens
 from dfmeta.quiet import Seldom
 from dfmeta.registry import Registry
+from dfmeta.runtime import clock
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
 from dfmeta.wiring import neutron_client
@@ -48,6 +49,11 @@ TIDY_NEUTRON: Final = 60.0
 """The same with the driver neutron, as long as Neutron answers."""
 BURST_NEUTRON: Final = 0.1
 """Seconds for which requests of a burst are collected: Neutron takes longer for a single one."""
+CHECKED: Final = 5.0
+"""Seconds to wait for the flows of new ports."""
+POLL: Final = 0.002
+"""Seconds between two looks at the registry."""
+Confirm = Callable[[Endpoint, float], None]
 OTHER_REQUESTS: Final = 10
 """Requests of the API in a second, for each new attachment in a second."""
 _KEY: Final = b"attachments"
@@ -58,16 +64,22 @@ class Attaching:
     """The engine and its API, in the daemon.
 
     :param key: the key that signs guests' tokens; the API signs with a key that is made of it.
+    :param confirm: waits until the switch has confirmed the flows of an endpoint, for so many
+        seconds; raises DfmetaError if it has not.
     :raises ConfigError: when the database's URL cannot work.
     :raises StoreError: when the database cannot be opened.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, registry: Registry, key: bytes) -> None:
-        self._registry = registry
+    def __init__(
+        self, conf: cfg.ConfigOpts, registry: Registry, key: bytes, confirm: Confirm
+    ) -> None:
+        self._registry, self._confirm = registry, confirm
         self._settings, self._large = settings(conf), frozenset[str]()
         self._present: tuple[int, frozenset[str]] = (-1, frozenset())
         neutron = options.uses_neutron(conf)
-        self._plane: _Local | _Neutron = _Neutron(conf, self._parents) if neutron else _Local(conf)
+        self._plane: _Local | _Neutron = (
+            _Neutron(conf, self._parents) if neutron else _Local(conf, self._await_checks)
+        )
         attachments = Attachments(_database(conf.attachments.connection))
         self.records = Records(attachments, self._plane.known, hmac.digest(key, _SEEDS, "sha256"))
         """The records of containers for the store."""
@@ -133,6 +145,32 @@ class Attaching:
         endpoint = port.endpoint
         return self._rates.ask(endpoint, 4).retry_after if endpoint is not None else 0
 
+    def _await_checks(self, names: Sequence[str]) -> None:
+        """Wait until the switch checks the sources of ports' frames.
+
+        :raises AttachDriverError: when it does not in time.
+        """
+        deadline = clock.now() + CHECKED
+        while len(there := self._bound(names)) < len(names):
+            if clock.now() >= deadline:
+                raise AttachDriverError(cause="dfmeta-agent does not see the new ports")
+            clock.sleep(POLL)
+        try:
+            for endpoint in there:
+                self._confirm(endpoint, max(0.0, deadline - clock.now()))
+        except DfmetaError as error:
+            raise AttachDriverError(cause=f"the switch has no flows: {error}") from error
+
+    def _bound(self, names: Sequence[str]) -> list[Endpoint]:
+        """Return the endpoints of those ports whose flows check the sources."""
+        wanted = frozenset(names)
+        return [
+            one.endpoint
+            for one in self._registry.ports()
+            if one.name in wanted and one.binding is not None and one.endpoint is not None
+            if self._registry.port_at(one.endpoint) == one
+        ]
+
     def _parents(self) -> frozenset[str]:
         """Return the iface-ids of the ports of this host's VMs."""
         version, there = self._present
@@ -152,7 +190,7 @@ class _Local:
 
     pause = TIDY
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, await_checks: Callable[[Sequence[str]], None]) -> None:
         group = conf.df_metadata
         self.networks = self.known = networks(conf)
         keys = metadata.keys(conf) if group.identity_scheme == metadata.META_IP else IN_PORT
@@ -161,6 +199,7 @@ class _Local:
             group.integration_bridge,
             self.networks,
             is_meta_mac=lambda mac: keys.labelled(mac) is not None,
+            await_checks=await_checks,
         )
 
     def refresh(self) -> None:

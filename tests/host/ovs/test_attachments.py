@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network
 
@@ -109,6 +110,25 @@ def test_half_a_pair_is_found_repaired_and_removed(
         host.vsctl("del-port", names_of(one.id)[gone])
         driver.remove([one, other])
         assert vms.rows(host) == before
+
+
+def test_vlan_of_a_new_port_comes_after_the_check_of_its_frames(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent
+) -> None:
+    seen = list[object]()
+
+    def await_checks(names: Sequence[str]) -> None:
+        rows = vms.rows(host)
+        seen.extend((name, rows[f"spt-{name[4:]}"]["port tag"]) for name in names)
+
+    driver._await_checks = await_checks
+    one, two = vms.attachment(parent, 100), vms.attachment(parent, 101)
+    driver.make(parent, [one])
+    driver.make(parent, [one, two])
+    (inner, outer), (other, later) = names_of(one.id), names_of(two.id)
+    # One that stands keeps its VLAN.
+    assert seen == [(inner, 4095), (inner, 100), (other, 4095)]
+    assert [vms.rows(host)[name]["port tag"] for name in (outer, later)] == [100, 101]
 
 
 def test_changed_ports_are_corrected_and_those_of_others_stay(
