@@ -36,7 +36,7 @@ from tests.harness.netns import ROOT
 from tests.harness.ovs import UNPACKED
 
 PARTS = ("throughput", "engine", "storm", "syn", "memory", "map")
-PACKAGES = ("eventlet", "WebOb", "os-ken")
+PACKAGES = ("eventlet", "httplib2", "WebOb", "os-ken")
 ROUNDS, SECONDS = 3, 3
 QUICK_GUESTS = 8
 QUICK_CHANGES = 100
