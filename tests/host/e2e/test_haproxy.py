@@ -201,6 +201,18 @@ def test_doctor_and_the_report_name_the_program_the_process_and_the_map(
         assert str(secret) not in answer.text
 
 
+def test_guest_whose_instance_nova_has_no_more_fails(
+    agent: Agent, nova: RecordingNova, guest: Guest
+) -> None:
+    assert guest.port not in agent.ctl("ports", "--failing").stdout
+    nova.remove(guest.instance_id)
+    assert guest.curl("/openstack").status == 404
+    wait_for(
+        lambda: "Nova has no such instance" in agent.ctl("ports", "--failing").stdout,
+        "haproxy's line about the request",
+    )
+
+
 def test_a_haproxy_that_is_killed_is_there_again(agent: Agent, guest: Guest) -> None:
     process = pid(agent)
     batch = guest.start_many(300, path=META_DATA)
