@@ -81,7 +81,7 @@ def options_text(group: str) -> Iterator[str]:
 
 def _earlier(group: str) -> set[str]:
     """Return the names of options that a group shares with one whose names are targets."""
-    if group != attachments.GROUP.name:
+    if group not in (attachments.GROUP.name, NETWORK):
         return set()
     others = (them for name, them in dfmeta.conf.own_opts() if name != group)
     return {option.dest for them in others for option in them}
