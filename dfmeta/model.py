@@ -30,12 +30,13 @@ TAP_VLAN = PortVlan(tag=4095, vlan_mode="dot1q-tunnel", cvlans=(1,))
 """VLAN columns of tap-metadata. NORMAL floods no frame to a port in that VLAN, and an explicit
 output action ignores the VLAN. Neutron's dead ports are also in VLAN 4095, but without the inner
 VLAN, which keeps their frames out."""
-TAP_MTU = 65000
-"""``mtu_request`` of tap-metadata in bytes. Without one, Open vSwitch gives internal ports the
-smallest MTU of the bridge's other ports, so that one guest's small MTU would take IPv6, and below
-88 bytes everything, from all guests. A port with a request is one of these other ports: its MTU
-must not be the smallest, or the internal ports of other programs would get it. Linux allows 65,521
-for a tap."""
+TAP_MTU = 1500
+"""``mtu_request`` of tap-metadata in bytes, or the smallest MTU of the bridge's other ports if that
+is larger. Without one, Open vSwitch gives internal ports the smallest MTU of the other ports: one
+guest's small MTU would take IPv6, and below 88 bytes everything, from all guests. A port with a
+request is one of these other ports: a smaller one would lower the internal ports of other programs
+on a bridge of jumbo frames, a larger one would raise them on a bridge without other ports, where
+Open vSwitch gives them 1500."""
 TAP_MTU_MIN = 1280
 """Smallest ``mtu_request`` of an operator that stays: the smallest MTU of IPv6 (RFC 8200, 5)."""
 ATTACHMENT_KEY = "dfmeta-attachment"

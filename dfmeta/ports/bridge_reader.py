@@ -19,7 +19,7 @@ the cost does not depend on the number of ports:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ovs.db.data import Atom
@@ -28,7 +28,7 @@ from ovs.db.types import UuidType
 from dfmeta.inspect.checks_forwarding import RESTORE_WAIT, SECURE
 from dfmeta.inspect.offload import USERSPACE
 from dfmeta.inspect.which import DEVICE_TYPES
-from dfmeta.model import TAP_MARK, TAP_VLAN, MetaNames, Port, PortId
+from dfmeta.model import TAP_MARK, TAP_MTU, TAP_VLAN, MetaNames, Port, PortId
 from dfmeta.ports.meta_rows import Member, MetaRows, has_mtu
 from dfmeta.ports.meta_rows import read as read_meta
 from dfmeta.ports.trunk_rows import TrunkRows
@@ -61,6 +61,8 @@ class TapPort:
     """Whether it is marked as dfmeta's and configured as it should be."""
     marked: bool
     """Whether it is marked as dfmeta's."""
+    mtu_request: int = 0
+    """MTU that it requests in bytes; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class BridgeReader:
         """Row of an interface → row of its port."""
         self._tap: TapPort | None = None
         self._tap_row: Any = None
+        self._mtus: dict[Any, int] = {}
+        """Row of a port whose MTU Open vSwitch does not choose → its MTU in bytes."""
         self._patch: Member | None = None
         """The patch port to the second bridge."""
         self._patch_row: Any = None
@@ -143,16 +147,27 @@ class BridgeReader:
                     touched.setdefault(row, None)
         changed, self._changed = self._changed, {}
         gone, self._gone = self._gone, {}
+        tap = self._tap
+        if tap is not None and tap.mtu_request == TAP_MTU < self.least_mtu:
+            tap = replace(tap, ours=False)
         return Update(
             connected=True,
             bridge=_read_bridge(bridge) if bridge is not None else None,
-            tap=self._tap,
+            tap=tap,
             changed=tuple(changed.values()),
             gone=tuple(gone),
             meta=read_meta(idl, bridge, self._patch, self._meta) if self._meta else None,
             others=tuple(sorted(self._others.values())),
             restore_wait=any(map(_restores, idl.tables["Open_vSwitch"].rows.values())),
         )
+
+    @property
+    def least_mtu(self) -> int:
+        """The smallest MTU of the bridge's other ports in bytes; 0 if there are none.
+
+        Ports whose MTU Open vSwitch chooses, and those without one, do not count.
+        """
+        return min(self._mtus.values(), default=0)
 
     def _members(self, bridge: Any, changes: Iterable[Any] | None) -> Collection[Any] | None:
         """Return the bridge's ports; None if the *changes* show which were added and removed."""
@@ -198,6 +213,10 @@ class BridgeReader:
             self._patch, self._patch_row = patch, uuid
         elif uuid == self._patch_row:
             self._patch = self._patch_row = None
+        mtus = [one.mtu[0] for one in there if one.name != self.tap and _has_own_mtu(one)]
+        self._mtus.pop(uuid, None)
+        if mtus:
+            self._mtus[uuid] = min(mtus)
         before, now = self._interfaces.pop(uuid, ()), tuple(one.uuid for one in there)
         if port is not None:
             self._interfaces[uuid] = now
@@ -261,6 +280,12 @@ def is_marked(interface: Any) -> bool:
     return bool(interface.external_ids.get(key) == value)
 
 
+def _has_own_mtu(interface: Any) -> bool:
+    """Return whether Open vSwitch does not choose the MTU of an interface (ofproto, min_mtu)."""
+    chosen = interface.type in ("internal", "patch") and not interface.mtu_request
+    return bool(interface.mtu) and not chosen
+
+
 def _read_tap(port: Any, interface: Any) -> TapPort:
     marked = is_marked(interface)
     ours = (
@@ -271,9 +296,11 @@ def _read_tap(port: Any, interface: Any) -> TapPort:
         and tuple(port.cvlans) == TAP_VLAN.cvlans
         and has_mtu(interface)
     )
-    number = interface.ofport[0] if len(interface.ofport) == 1 else 0
+    found = interface.ofport[0] if len(interface.ofport) == 1 else 0
     mac = interface.mac_in_use[0] if interface.mac_in_use else ""
-    return TapPort(number if number > 0 else None, mac=mac, ours=ours, marked=marked)
+    request = max(interface.mtu_request, default=0)
+    number = found if found > 0 else None
+    return TapPort(number, mac=mac, ours=ours, marked=marked, mtu_request=request)
 
 
 def _interface_row(port: Any, interface: Any) -> InterfaceRow:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dfmeta.model import TAP_MTU_MIN, TAP_VLAN, MetaNames
+from dfmeta.model import TAP_MTU, TAP_MTU_MIN, TAP_VLAN, MetaNames
 
 SECURE: Final = "secure"
 """Fail mode of the second bridge: without dfmeta's flows it passes nothing."""
@@ -132,10 +132,15 @@ def read(idl: Any, integration: Any, patch: Member | None, names: MetaNames) -> 
     )
 
 
-def has_mtu(interface: Any) -> bool:
-    """Return whether an Interface row requests an MTU that is large enough for guests' requests."""
+def has_mtu(interface: Any, least: int = 0) -> bool:
+    """Return whether an Interface row requests an MTU that is large enough for guests' requests.
+
+    :param least: the smallest MTU of the bridge's other ports in bytes, 0 if there are none. A
+        request of dfmeta's own must not be smaller.
+    """
     # A row that was inserted in this transaction has no value yet.
-    return bool(max(getattr(interface, "mtu_request", ()), default=0) >= TAP_MTU_MIN)
+    request = max(getattr(interface, "mtu_request", ()), default=0)
+    return bool(request >= TAP_MTU_MIN and (request >= least or request != TAP_MTU))
 
 
 def _are_configured(

@@ -64,6 +64,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "mac_in_use",
         "error",
         "options",
+        "mtu",
         "mtu_request",
     ),
 }
@@ -374,7 +375,7 @@ class OvsdbWatcher:
         mtus = [
             row.mtu_request[0]
             for row in api.tables["Interface"].rows.values()
-            if row.name == self.tap and has_mtu(row)
+            if row.name == self.tap and has_mtu(row, self._reader.least_mtu)
         ]
         interface_ids = {"skip_cleanup": "true", **dict([TAP_MARK])}
         txn.add(Change(api, lambda idl, _txn: meta_writer.make_way(idl, self.bridge, self.tap)))
@@ -389,7 +390,7 @@ class OvsdbWatcher:
                 ("type", "internal"),
                 ("mac", TAP_MAC),
                 ("external_ids", interface_ids),
-                ("mtu_request", [*mtus, TAP_MTU][0]),
+                ("mtu_request", [*mtus, max(TAP_MTU, self._reader.least_mtu)][0]),
             )
         )
 

@@ -36,6 +36,7 @@ def interface(name: str, **columns: Any) -> Any:
         "external_ids": {"iface-id": name, "attached-mac": GUEST_MAC, "vm-uuid": INSTANCE},
         "mac_in_use": [GUEST_MAC],
         "options": {},
+        "mtu": [1500],
         "mtu_request": [],
     }
     return SimpleNamespace(**base | columns, _table=SimpleNamespace(name="Interface"))
@@ -148,8 +149,23 @@ def test_wait_for_a_restoration_of_flows_is_read(watcher: OvsdbWatcher) -> None:
         assert watcher._reader.read(rows).restore_wait is waits
 
 
+def test_request_of_tap_is_no_smaller_than_the_mtu_of_all_other_ports() -> None:
+    reader = BridgeReader("br-int", "tap-metadata")
+    tap = port_row(tap_row(), **VLAN)
+    internal = port_row(interface("mgmt0", type="internal", mtu=[9000]))
+    guests = [port_row(interface(f"tap{n}", mtu=[mtu])) for n, mtu in ((1, 9000), (2, 1450))]
+    for ports, least in (([internal], 0), (guests, 1450), (guests[:1], 9000)):
+        found = reader.read(idl(bridge_row(tap, *ports)))
+        assert found.tap is not None
+        assert (reader.least_mtu, found.tap.ours) == (least, least <= TAP_MTU)
+    larger = port_row(tap_row(mtu_request=[9000]), **VLAN)
+    found = reader.read(idl(bridge_row(larger, guests[0])))
+    assert found.tap is not None
+    assert found.tap.ours
+
+
 def test_tap_is_ours_by_its_mark_and_in_order_by_its_vlan() -> None:
-    sound = TapPort(9, mac=TAP_MAC, ours=True, marked=True)
+    sound = TapPort(9, mac=TAP_MAC, ours=True, marked=True, mtu_request=TAP_MTU)
     assert bridge_reader._read_tap(tap_port(), tap_row()) == sound
     for columns in (
         {"tag": []},

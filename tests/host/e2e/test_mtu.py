@@ -101,6 +101,13 @@ def test_internal_port_of_another_program_keeps_the_large_mtu_of_its_bridge(
         host.namespace.ip(f"link set {guest.port} mtu 9000")
         wait_for(lambda: mtu_of(host, "mgmt0") == "9000", "the MTU of the other ports")
         fetch_all(guest)
+        host.namespace.ip(f"link set {guest.port} mtu 1500")
+        wait_for(lambda: mtu_of(host, "mgmt0") == "1500", "the MTU of the other ports")
+        host.vsctl("del-port", BRIDGE, guest.port)
+        host.vsctl("clear", "Interface", SIDE.tap, "mtu_request")
+        request = ("get", "Interface", SIDE.tap, "mtu_request")
+        wait_for(lambda: host.vsctl(*request).strip() == str(TAP_MTU), "the request")
+        assert mtu_of(host, "mgmt0") == "1500", "a bridge without other ports"
     finally:
         host.vsctl("del-port", BRIDGE, "mgmt0")
 

@@ -82,7 +82,8 @@ class Ovsdb:
 
     def add(self, bridge: str, name: str, *, tag: int = 0, **columns: Any) -> Any:
         base = {"type": "", "ofport": [next(self._numbers)], "external_ids": {}, "options": {}}
-        interface = self.insert("Interface", name=name, mac_in_use=[], **base | columns)
+        base |= {"mac_in_use": [], "mtu": [], "mtu_request": []}
+        interface = self.insert("Interface", name=name, **base | columns)
         port = self.insert(
             "Port",
             name=name,
