@@ -18,11 +18,13 @@ from eventlet.hubs import get_hub
 
 from dfmeta.runtime import clock
 
-SHARE: Final = 0.002
+SHARE: Final = 0.001
 """Seconds of a round for all waiting guests. The last piece of work may take longer.
 
 A round costs a poll of the hub, and each connection that is accepted in a round of its own a failed
-accept: with 0.5 ms, 32 clients cost 0.7 polls and 1.5 accepts a request, with 2 ms 0.2 and 1.2."""
+accept: with 0.5 ms, 32 clients cost 0.7 polls and 1.5 accepts a request, with 1 ms 0.35 and
+1.3. A first SYN takes several rounds: with 2 ms, a guest that boots beside four floods
+waits half as long again (bench.fairness)."""
 REST: Final = 0.05
 """Seconds without a piece of work after which a guest need not wait for its next one."""
 _LOOKED_AT: Final = 2
