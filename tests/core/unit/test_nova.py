@@ -212,6 +212,20 @@ def test_request_out_of_time_is_an_error_that_names_the_host(
     assert len(upstream.asked) == 1, "without any time there is no request"
 
 
+def test_connection_of_a_request_out_of_time_is_not_used_again(
+    upstream: Upstream, backend: Any
+) -> None:
+    asking = backend(upstream)
+    ask(asking)
+    before, upstream.script = upstream.script, hang
+    with pytest.raises(BackendTimeoutError):
+        ask(asking, seconds=7)
+    upstream.script = before
+    counted = Counted("connections")
+    assert ask(asking).status == 200
+    assert counted.grown() == {"opened": 1}
+
+
 def test_last_try_has_time_for_an_answer(upstream: Upstream, backend: Any) -> None:
     def script(_asked: Asked) -> None:
         # Too little time is left then for a pause and another try.
