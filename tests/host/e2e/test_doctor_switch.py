@@ -71,10 +71,11 @@ def test_flow_of_a_bridge_that_has_lost_its_controller_is_named(
     remedy = named(found, "fail-mode", "takes all packets", "tcp:127.0.0.1:1")
     path = next(line for line in found if line["check"] == "path")
     assert (path["status"], "fail-mode" in path["text"]) == ("unknown", True)
+    command = f"set-fail-mode {BRIDGE} secure"
+    wait_for(lambda: command in agent.log(), "the log to name the remedy")
     apply(host, remedy)
     wait_for(lambda: served(guest), "the guest to be served again")
     wait_for(lambda: agent.ready() and examine(agent)[0] == 0, "everything to be ok")
-    assert f"set-fail-mode {BRIDGE} secure" in agent.log()
     host.vsctl("del-controller", BRIDGE)
 
 
