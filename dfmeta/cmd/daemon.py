@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta import hub
-from dfmeta.cmd import readiness
+from dfmeta.cmd import missing, readiness
 from dfmeta.cmd.agent_admin import PROG, AgentAdmin
 from dfmeta.cmd.keeping import notify
 from dfmeta.cmd.logs import set_up_logging, warn
@@ -126,9 +126,9 @@ class Daemon:
 
     def _log_readiness(self) -> None:
         parts = self.parts
-        why = readiness.reasons(parts.conf.df_metadata, lambda: parts.tap.fault)
+        why = missing.reasons(parts.conf.df_metadata, lambda: parts.tap.fault)
         why |= {
-            "path": lambda: readiness.path_fault(parts.update.bridge, parts.controller.probe),
+            "path": lambda: missing.path_fault(parts.update.bridge, parts.controller.probe),
             "store": self._admin.store_fault,
             "disk": self._admin.disk_fault,
         }

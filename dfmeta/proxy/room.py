@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -42,7 +42,7 @@ _SERVED: Final[Entry[Any]] = Entry(Decision.SERVED)
 
 @dataclass(slots=True)
 class _Port(Generic[C]):
-    vm: Hashable
+    vm: str
     served: set[C] = field(default_factory=set)
     waiting: deque[C] = field(default_factory=deque)
     idle: dict[C, None] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Room(Generic[C]):
         self._quiet = quiet
         self._ports: dict[Caller, _Port[C]] = {}
         self._idle: dict[C, Caller] = {}
-        self._vms: Counter[Hashable] = Counter()
+        self._vms: Counter[str] = Counter()
         """Virtual machine → its connections, with those of its containers."""
         self._total = 0
 
@@ -108,9 +108,11 @@ class Room(Generic[C]):
     def enter(self, caller: Caller, one: C, vm: str = "") -> Entry[C]:
         """Find a place for a new connection of a port.
 
-        :param vm: the virtual machine that the port belongs to; empty: the port is one itself.
+        :param vm: the virtual machine that the port belongs to; empty: of none, such as a client of
+            the admin listener, behind whose address there may be many. Shares are those of virtual
+            machines.
         """
-        port = self._ports.get(caller) or _Port(vm or caller)
+        port = self._ports.get(caller) or _Port(vm)
         close: list[C] = []
         gone = None
         full = self._total >= self._limits.connections
@@ -120,7 +122,7 @@ class Room(Generic[C]):
                 return Entry(Decision.REFUSED, "connections")
         elif full:
             close += self._take_idle(self._idle)
-            gone = None if close else self._take_waiting()
+            gone = None if close else self._take_waiting(port)
             if not close and gone is None:
                 return Entry(Decision.REFUSED, "connections")
         self._ports[caller] = port
@@ -190,10 +192,10 @@ class Room(Generic[C]):
         self.busy(self._idle[found], found)
         return [found]
 
-    def _take_waiting(self) -> C | None:
-        """Take the newest waiting connection of the port with most."""
+    def _take_waiting(self, wanting: _Port[C]) -> C | None:
+        """Take the newest waiting connection of the port with most, if *wanting* has fewer."""
         port = max(self._ports.values(), key=lambda one: len(one.waiting))
-        if not port.waiting:
+        if len(port.waiting) <= len(wanting.waiting):
             return None
         self._add(port, -1)
         return port.waiting.pop()
@@ -203,6 +205,8 @@ class Room(Generic[C]):
 
         The limits of the port alone are not looked at.
         """
+        if not port.vm:
+            return False
         of_vm = self._vms[port.vm]
         if of_vm >= next(share for begins, share in self._shares if self._total >= begins):
             return True

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from dfmeta.cli.progress import Work
-from dfmeta.cmd.readiness import BLIP, ReadinessLog, reasons
+from dfmeta.cmd.missing import reasons
+from dfmeta.cmd.readiness import BLIP, ReadinessLog
 from dfmeta.cmd.waiting import BEGIN, EXTENSION, LINES, Waiting
 from dfmeta.health import Health
 

@@ -62,13 +62,13 @@ def crowded() -> Room[str]:
     """16 places: ports 0 to 2 have all that they may have, 3 to 6 have one."""
     places = room(replace(FEW, connections=16))
     for ofport in (0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 4, 5, 6):
-        places.enter(Endpoint(ofport), f"{len(places)} of {ofport}")
+        places.enter(Endpoint(ofport), f"{len(places)} of {ofport}", f"vm{ofport}")
     return places
 
 
 def test_without_an_idle_one_the_greediest_port_loses_one_that_waits() -> None:
     places = crowded()
-    entry = places.enter(Endpoint(9), "x")
+    entry = places.enter(Endpoint(9), "x", "vm9")
     assert (entry.decision, entry.limit, entry.gone) == (Decision.SERVED, "connections", "3 of 0")
     assert (len(places), places.of(Endpoint(0))[-1]) == (16, "2 of 0")
     assert places.leave(Endpoint(0), "3 of 0") is None
@@ -77,11 +77,18 @@ def test_without_an_idle_one_the_greediest_port_loses_one_that_waits() -> None:
 def test_the_last_places_are_for_vms_without_a_connection() -> None:
     places = crowded()
     places.leave(Endpoint(6), "15 of 6")
-    refused = places.enter(Endpoint(3), "x"), places.enter(Endpoint(2, 9), "y", Endpoint(2))
+    refused = places.enter(Endpoint(3), "x", "vm3"), places.enter(Endpoint(2, 9), "y", "vm2")
     assert {(entry.decision, entry.limit) for entry in refused} == {
         (Decision.REFUSED, "connections")
     }
-    assert places.enter(Endpoint(6), "z").decision is Decision.SERVED
+    assert places.enter(Endpoint(6), "z", "vm6").decision is Decision.SERVED
+
+
+def test_client_of_no_vm_has_no_share_of_one() -> None:
+    places = crowded()
+    places.leave(Endpoint(6), "15 of 6")
+    for number in range(2):
+        assert places.enter(Endpoint(9), f"{number}").decision is Decision.SERVED
 
 
 def test_container_takes_no_place_of_its_siblings() -> None:

@@ -125,7 +125,7 @@ def states(draw: st.DrawFn) -> State:
         given = dict(zip(slots, known, strict=False))
         hops = tuple(draw(st.lists(next_hops, unique_by=lambda hop: hop.ip, max_size=3)))
         only = draw(st.sampled_from(["", *MACS[:1]])) if endpoint.vid else ""
-        guests.append(Guest(endpoint, given, hops, only, draw(floods)))
+        guests.append(Guest(endpoint, given, hops, only, floods=draw(floods)))
     tap = Tap(TAP_PORT, TAP_MAC, 9775, ip=draw(st.sampled_from([METADATA_IP, HOST_IP])))
     return State(tap, tuple(guests))
 

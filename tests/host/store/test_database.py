@@ -23,13 +23,13 @@ import sys
 from dfmeta.cmd.patching import patch
 patch()
 import eventlet
-from dfmeta.wiring.database import answers, repository
+from dfmeta.wiring.database import fault, repository
 from dfmeta.exceptions import StoreAwayError
 
 url, one = sys.argv[1:]
 store = repository(url)
 store.put(one, document={"hostname": "a"})
-assert answers(url)
+assert not fault(url)
 print("paused?", flush=True)
 sys.stdin.readline()
 
@@ -50,10 +50,10 @@ while pool.running():
 said = [one.wait() for one in asking]
 assert all(said), said
 assert turns > 10, "the hub has stood"
-assert not answers(url)
+assert fault(url)
 print("away", flush=True)
 sys.stdin.readline()
-while not answers(url):
+while fault(url):
     eventlet.sleep(0.05)
 assert store.get(one).id
 print("back", flush=True)

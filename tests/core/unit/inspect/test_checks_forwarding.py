@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from dfmeta.cmd.readiness import path_fault
+from dfmeta.cmd.missing import path_fault
 from dfmeta.inspect import checks_forwarding
 from dfmeta.inspect.checks_path import PathFacts, path
 from dfmeta.inspect.facts import Bridge, Controller
