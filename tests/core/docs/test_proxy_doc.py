@@ -64,9 +64,7 @@ def test_page_has_each_status_of_the_proxys_own_and_each_limit_its_status() -> N
         assert option is None or re.search(rf"\b{status}\b", said[option]), reason
 
 
-def test_page_has_the_line_that_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_page_has_the_line_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     registry, here = Registry(), Endpoint(1)
     registry.set_port(Port("tap1", "row", 1, iface_id="port", instance_id=INSTANCE))
     registry.learn(here, address(), 0)

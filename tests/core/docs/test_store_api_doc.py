@@ -13,10 +13,7 @@ from dfmeta.store.db.record import Kind
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "doc/source/store-api.rst").read_text(encoding="utf-8")
 WORDS = " ".join(PAGE.split())
-QUERIES = {
-    ("get", "/device-metadata"): "?ip_address=ADDRESS",
-    ("get", "/records"): "?after=ID",
-}
+QUERIES = {("get", "/device-metadata"): "?ip_address=ADDRESS", ("get", "/records"): "?after=ID"}
 SOURCES = [ast.parse(Path(one.__file__).read_text()) for one in (admin, bodies, requests)]
 
 

@@ -12,17 +12,7 @@ from dfmeta.exceptions import DfmetaError
 from dfmeta.flows.pipeline import RATE_OF_VM, RATES, Purpose
 from dfmeta.metrics import REGISTRY
 from dfmeta.model import Endpoint
-from tests.core.flows.world import (
-    TAP,
-    TAP6,
-    Host,
-    Host6,
-    World,
-    count_syns,
-    flood,
-    settle,
-    surge,
-)
+from tests.core.flows.world import TAP, TAP6, Host, Host6, World, count_syns, flood, settle, surge
 
 HERE = Endpoint(1)
 FIRST, EVERY = RATES[Purpose.SYN], RATES[Purpose.GUEST_SYN]

@@ -453,9 +453,7 @@ def test_duplicate_address_detection_is_dropped_and_never_answered(world: World)
     assert world.switch.released == []
 
 
-def test_a_solicitation_without_its_senders_mac_is_answered_by_the_controller(
-    world: World,
-) -> None:
+def test_a_solicitation_without_its_senders_mac_is_answered_by_the_controller(world: World) -> None:
     world.plug(1)
     guest = Host6(1)
     for options in (b"", NONCE, link_layer(1, "00:00:00:00:00:00")):

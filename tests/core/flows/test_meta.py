@@ -105,9 +105,7 @@ def test_a_first_syn_goes_to_the_controller_and_then_the_way_that_later_ones_go(
 
 
 @pytest.mark.parametrize("bridge", ["br-int", "br-meta"])
-def test_without_the_flows_of_a_bridge_the_guest_is_not_served_and_its_twin_is(
-    bridge: str,
-) -> None:
+def test_without_the_flows_of_a_bridge_the_guest_is_not_served_and_its_twin_is(bridge: str) -> None:
     bridges = Bridges([A, B])
     arrived = [left for *_, syn in requests(1) for left in bridges.receive(1, syn)]
     if bridge == "br-int":
@@ -400,8 +398,7 @@ hosts = st.tuples(
 
 @settings(few, max_examples=examples(10))
 @given(
-    known=st.lists(hosts, min_size=1, max_size=10, unique=True),
-    order=st.permutations(range(2, 12)),
+    known=st.lists(hosts, min_size=1, max_size=10, unique=True), order=st.permutations(range(2, 12))
 )
 def test_an_answer_never_leaves_on_another_port_than_its_request_came_in_on(
     known: list[tuple[int, GuestAddress]], order: list[int]

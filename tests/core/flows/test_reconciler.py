@@ -306,9 +306,7 @@ def test_tables_and_priorities_follow_the_layout() -> None:
 
 
 @versions
-def test_another_instance_on_a_port_starts_without_the_addresses_of_the_first(
-    version: int,
-) -> None:
+def test_another_instance_on_a_port_starts_without_the_addresses_of_the_first(version: int) -> None:
     with World(tap=TAP6) as world:
         endpoint = world.plug(1)
         guest = host(version)

@@ -63,9 +63,7 @@ def test_an_answer_never_leaves_on_another_port_than_its_request_came_in_on(
 
 @quick
 @given(
-    guests=st.lists(hosts, max_size=10),
-    gone=st.sampled_from(PORTS),
-    slot=st.sampled_from(SLOTS),
+    guests=st.lists(hosts, max_size=10), gone=st.sampled_from(PORTS), slot=st.sampled_from(SLOTS)
 )
 def test_after_a_port_is_gone_nothing_reaches_it_and_the_other_keeps_its_answers(
     guests: list[Host], gone: int, slot: int
@@ -85,8 +83,7 @@ def test_after_a_port_is_gone_nothing_reaches_it_and_the_other_keeps_its_answers
 
 @quick
 @given(
-    guest_and_name=st.tuples(hosts, names) | st.tuples(hosts6, names6),
-    flags=st.integers(0, 0x1FF),
+    guest_and_name=st.tuples(hosts, names) | st.tuples(hosts6, names6), flags=st.integers(0, 0x1FF)
 )
 def test_a_guest_that_calls_itself_a_key_gains_nothing_by_it(
     guest_and_name: tuple[Host, IPv4Address | IPv6Address], flags: int

@@ -106,9 +106,7 @@ def test_named_account_has_the_group_of_its_user(named: dict[str, int]) -> None:
             accounts.named(user)
 
 
-def test_account_is_the_configured_one_else_the_packages_else_unused(
-    named: dict[str, int],
-) -> None:
+def test_account_is_the_configured_one_else_the_packages_else_unused(named: dict[str, int]) -> None:
     assert option.account_of("", option.WORKER_ACCOUNT) == ""
     named[option.WORKER_ACCOUNT] = 991
     assert option.account_of("", option.WORKER_ACCOUNT) == "dfmeta-worker"

@@ -190,9 +190,7 @@ def test_a_proxy_without_a_list_asks_for_itself(world: World) -> None:
     assert world.ask(PROXY).body == b"proxy"
 
 
-def test_a_malformed_list_is_refused_and_the_next_request_is_answered(
-    world: World,
-) -> None:
+def test_a_malformed_list_is_refused_and_the_next_request_is_answered(world: World) -> None:
     sock = world.listener.connect(PROXY)
     send(sock, HOSTNAME, forwarded("10.0.0.1:4711"))
     send(sock, HOSTNAME, forwarded("10.0.0.1"), method="HEAD")

@@ -173,9 +173,7 @@ def test_the_page_is_served_for_get_and_head(health: Health) -> None:
     assert ask(application, "//").status_int == 404
 
 
-def test_an_address_that_another_daemon_has_stops_the_start(
-    application: AdminApplication,
-) -> None:
+def test_an_address_that_another_daemon_has_stops_the_start(application: AdminApplication) -> None:
     server = admin.serve("127.0.0.1:0", application)
     place = f"127.0.0.1:{server.place[1]}"
     with pytest.raises(StartError, match=f"cannot listen on .*admin_listen = {place}: "):

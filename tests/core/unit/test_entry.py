@@ -35,10 +35,7 @@ HOPS = st.lists(
     unique_by=lambda hop: hop.ip,
 ).map(tuple)
 GUESTS = st.builds(
-    Guest,
-    st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.just(0)),
-    ADDRESSES,
-    HOPS,
+    Guest, st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.just(0)), ADDRESSES, HOPS
 )
 TAPS = st.builds(
     Tap,

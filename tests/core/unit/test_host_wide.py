@@ -279,9 +279,7 @@ def test_a_number_rests_from_the_end_of_a_sweep_that_began_after_its_guest_had_l
     assert host.numbers.resting() == []
 
 
-def test_the_next_guest_of_a_port_gets_another_number_while_the_first_one_rests(
-    host: Host,
-) -> None:
+def test_the_next_guest_of_a_port_gets_another_number_while_the_first_one_rests(host: Host) -> None:
     host.plug(1)
     assert host.number(1) == 2
     host.plug(1, instance=OTHER_INSTANCE)

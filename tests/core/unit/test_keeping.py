@@ -98,10 +98,7 @@ def passing(monkeypatch: pytest.MonkeyPatch, *passed: tuple[str, socket.socket])
 
 
 def test_the_latest_stored_listener_of_each_version_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
-    held: HolderKeeper,
-    listener: socket.socket,
-    six: socket.socket,
+    monkeypatch: pytest.MonkeyPatch, held: HolderKeeper, listener: socket.socket, six: socket.socket
 ) -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as spare:
         names = (FD_NAME6, spare), (FD_NAME, listener), (FD_NAME6, six)

@@ -87,9 +87,7 @@ def with_match(one: Flow, field: str, value: Value) -> Flow:
 
 @FEW
 @given(GUESTS)
-def test_every_flow_is_one_of_its_bridges_pipeline_and_has_a_place_of_its_own(
-    guest: Guest,
-) -> None:
+def test_every_flow_is_one_of_its_bridges_pipeline_and_has_a_place_of_its_own(guest: Guest) -> None:
     for bridge, flows in both_bridges(guest, meta_keys(CIDR)).items():
         assert {one.purpose for one in flows} <= set(LAYOUTS[bridge].pipeline.purposes)
         assert len({one.match_key for one in flows}) == len(flows)

@@ -15,14 +15,7 @@ from dfmeta.exceptions import SwitchError
 from dfmeta.flows.pipeline import Purpose, cookie_of
 from dfmeta.model import Endpoint
 from tests import flowsim
-from tests.core.unit.support import (
-    Datapath,
-    Rig,
-    let_hub_run,
-    parsed,
-    removed_of,
-    syn,
-)
+from tests.core.unit.support import Datapath, Rig, let_hub_run, parsed, removed_of, syn
 
 
 def event(kind: int, body: bytes, xid: int = 1) -> Any:

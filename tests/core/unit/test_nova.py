@@ -27,15 +27,7 @@ from dfmeta.proxy.nova import remedies, replies
 from dfmeta.proxy.nova.pool import OF_INSTANCE
 from dfmeta.proxy.nova.remedies import explain
 from dfmeta.runtime import clock
-from tests.core.unit.nova_support import (
-    PASSWORD,
-    SIGNATURE,
-    Counted,
-    answering,
-    ask,
-    get,
-    nowhere,
-)
+from tests.core.unit.nova_support import PASSWORD, SIGNATURE, Counted, answering, ask, get, nowhere
 from tests.core.unit.support import INSTANCE, PROJECT
 from tests.core.unit.upstream import OK, Asked, Upstream, close, hang
 from tests.harness.examples import examples

@@ -351,10 +351,7 @@ def test_invalid_configuration_changes_nothing(
     api.open(repository)
     (tmp_path / "wide").write_text("")
     (tmp_path / "wide").chmod(0o666)
-    for conf in (
-        load(**everywhere),
-        load(**everywhere, store__token_file=tmp_path / "wide"),
-    ):
+    for conf in (load(**everywhere), load(**everywhere, store__token_file=tmp_path / "wide")):
         with pytest.raises(ConfigError):
             api.prepare(conf)
         assert Client(api).get(RECORD).status_int == 401

@@ -443,12 +443,7 @@ class Host:
 def test_numbers_of_the_second_bridge_are_read() -> None:
     found = Host().read()
     assert found == MetaRows(
-        datapath_id=0xAABBCCDDEEFF,
-        tap=7,
-        tap_mac=NAMES.mac,
-        patch_int=5,
-        patch_meta=6,
-        sound=True,
+        datapath_id=0xAABBCCDDEEFF, tap=7, tap_mac=NAMES.mac, patch_int=5, patch_meta=6, sound=True
     )
 
 

@@ -25,22 +25,14 @@ class Host:
     """A switch with the host behind it: *answers* gives what comes back of a segment."""
 
     def __init__(
-        self,
-        answers: Callable[[Segment], bytes | None],
-        *,
-        version: int = 4,
-        tap: Tap = TAP,
+        self, answers: Callable[[Segment], bytes | None], *, version: int = 4, tap: Tap = TAP
     ) -> None:
         self.answers = answers
         self.sent: list[Segment] = []
         self.connected = True
         self.layout = Layout()
         self.tap: Tap | None = tap
-        self.probe = Probe(
-            cast("Channel", self),
-            lambda: self.tap,
-            version=version,
-        )
+        self.probe = Probe(cast("Channel", self), lambda: self.tap, version=version)
 
     @property
     def wire(self) -> Host:

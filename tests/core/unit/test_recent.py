@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 
 from dfmeta.model import Endpoint, Identity
-from dfmeta.proxy.recent import (
-    CLOSED,
-    OWN,
-    REASONS,
-    Asked,
-    Recent,
-    is_of_every_instance,
-    kind_of,
-)
+from dfmeta.proxy.recent import CLOSED, OWN, REASONS, Asked, Recent, is_of_every_instance, kind_of
 from dfmeta.registry import Claim
 from tests.core.unit.support import INSTANCE, PROJECT, address
 

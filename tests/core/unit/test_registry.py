@@ -16,12 +16,7 @@ from dfmeta import waits
 from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS, SLOTS6
 from dfmeta.model import Endpoint, GuestAddress, Port, PortId, PortKind, PortState
 from dfmeta.numbering import Device
-from dfmeta.registry import (
-    REST,
-    Claim,
-    Phase,
-    Registry,
-)
+from dfmeta.registry import REST, Claim, Phase, Registry
 from dfmeta.slots import DISPLACED_AT_ONCE, DISPLACED_PER_SECOND, EXPECTED, Learned
 from tests.core.unit.support import (
     GUEST_MAC,

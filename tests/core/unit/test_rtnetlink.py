@@ -158,9 +158,7 @@ def test_a_list_is_all_messages_up_to_its_end(kernel: Callable[..., Kernel]) -> 
         assert [found["table"] for found in one.route("list", **ROUTE)] == [1, 2, 3]
 
 
-def test_rest_of_a_former_answer_is_not_the_next(
-    kernel: Callable[..., Kernel],
-) -> None:
+def test_rest_of_a_former_answer_is_not_the_next(kernel: Callable[..., Kernel]) -> None:
     failed = answer(2, 0, code=errno.ENOMEM, of=1)
     kernel(
         failed,

@@ -47,12 +47,7 @@ class World:
         self.running = 0
         self.most = 0
         self.server = GuestServer(
-            [self.listener],
-            "lo",
-            self.registry,
-            self._answer,
-            hold_timeout=5.0,
-            limits=limits,
+            [self.listener], "lo", self.registry, self._answer, hold_timeout=5.0, limits=limits
         )
         self.server.start()
 

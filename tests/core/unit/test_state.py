@@ -62,13 +62,7 @@ IN_ONE_FOLDER = settings(
     max_examples=examples(20),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-GOOD = {
-    "version": VERSION,
-    "port": 7,
-    "listener": 4711,
-    "holders": {},
-    "arp_ignore": None,
-}
+GOOD = {"version": VERSION, "port": 7, "listener": 4711, "holders": {}, "arp_ignore": None}
 
 
 def write(folder: Path, text: str) -> StateFile:

@@ -17,12 +17,7 @@ from dfmeta.admin.page import FILTER_MAX, StatusPage
 from dfmeta.admin.status import SHOWN, Query, Status, render, style_hash
 from dfmeta.exceptions import printable
 from dfmeta.model import PortState
-from tests.core.unit.support import (
-    GUEST_IP6,
-    GUEST_MAC,
-    INSTANCE,
-    PROJECT,
-)
+from tests.core.unit.support import GUEST_IP6, GUEST_MAC, INSTANCE, PROJECT
 
 NOW = 1_800_000_000.0
 HOSTILE = "\"><script>alert('x')</script><img src=http://192.0.2.1/>&amp;{{ 7 * 7 }}\u202e"

@@ -103,9 +103,7 @@ def test_side_of_the_kernel_is_read_again_after_a_change(keeper: Any) -> None:
     assert looks == [1, 2, 2]
 
 
-def test_a_number_that_stays_away_is_asked_for_now_and_then(
-    keeper: Any,
-) -> None:
+def test_a_number_that_stays_away_is_asked_for_now_and_then(keeper: Any) -> None:
     requests = []
     for seconds in (0, 0.5, 1.6, 1, 1.5):
         CLOCK.advance(seconds)

@@ -11,22 +11,13 @@ import eventlet
 import pytest
 from eventlet.green import socket
 
-from dfmeta.exceptions import (
-    BackendUnreachableError,
-)
+from dfmeta.exceptions import BackendUnreachableError
 from dfmeta.model import HttpHost
 from dfmeta.proxy.nova import backend as nova
 from dfmeta.proxy.nova import upstream as connections
 from dfmeta.proxy.nova.pool import IDLE
 from dfmeta.runtime import clock
-from tests.core.unit.nova_support import (
-    IDENTITY,
-    OTHER,
-    PASSWORD,
-    Counted,
-    answering,
-    ask,
-)
+from tests.core.unit.nova_support import IDENTITY, OTHER, PASSWORD, Counted, answering, ask
 from tests.core.unit.support import INSTANCE, until
 from tests.core.unit.upstream import OK, Asked, Upstream, server_context
 from tests.harness.certificates import Authority
@@ -128,9 +119,7 @@ def test_late_bytes_of_a_connection_reach_no_other_instance(pair: Pair) -> None:
     assert ask(asking).body == b"{}"
 
 
-def test_connection_is_used_again_by_its_own_instance_until_it_is_idle_for_long(
-    pair: Pair,
-) -> None:
+def test_connection_is_used_again_by_its_own_instance_until_it_is_idle_for_long(pair: Pair) -> None:
     start, build = pair
     there = start()
     asking = build(there)

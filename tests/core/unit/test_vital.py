@@ -46,10 +46,7 @@ def ended(vital: Vital) -> str:
     ],
 )
 def test_a_thread_that_ends_is_named_with_its_cause(
-    vital: Vital,
-    caplog: pytest.LogCaptureFixture,
-    function: Callable[[], object],
-    cause: str,
+    vital: Vital, caplog: pytest.LogCaptureFixture, function: Callable[[], object], cause: str
 ) -> None:
     told: list[bool] = []
     vital.on_failure = lambda: told.append(vital.alive)

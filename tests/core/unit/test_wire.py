@@ -300,10 +300,7 @@ DECLARED = [LAYOUT, Layout(table_base=60, classification_table=59), Layout(pipel
 
 
 def test_every_purpose_and_every_stage_is_declared() -> None:
-    for pipeline, purposes, stages in (
-        (BR_INT, Purpose, Stage),
-        (BR_META, MetaPurpose, MetaStage),
-    ):
+    for pipeline, purposes, stages in ((BR_INT, Purpose, Stage), (BR_META, MetaPurpose, MetaStage)):
         assert set(pipeline.purposes) == set(purposes)
         assert {one.stage for one in pipeline.purposes.values()} == set(pipeline.tables)
         assert set(pipeline.tables) == set(stages)

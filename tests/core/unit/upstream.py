@@ -54,11 +54,7 @@ class Upstream:
     """Answers as ``script`` says: bytes as they are; None closes the connection."""
 
     def __init__(
-        self,
-        script: Script = lambda _asked: OK,
-        *,
-        address: str = "127.0.0.1",
-        context: Any = None,
+        self, script: Script = lambda _asked: OK, *, address: str = "127.0.0.1", context: Any = None
     ) -> None:
         self.script = script
         self.asked: list[Asked] = []

@@ -64,11 +64,7 @@ class World:
         )
         listener = SimpleNamespace(close=lambda: self.stopped.append("listener"))
         self.engine = Haproxy(
-            [listener],
-            self.registry,
-            handover=self._handover,
-            entrance=8,
-            setup=self._setup,
+            [listener], self.registry, handover=self._handover, entrance=8, setup=self._setup
         )
 
     def _handover(self, peers: Any) -> Any:

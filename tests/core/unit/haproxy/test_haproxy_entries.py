@@ -209,9 +209,7 @@ def test_guest_that_is_withdrawn_during_a_change_is_put_right(follower: Follower
     assert follower.settle() == {"a": "1", "c": "3"}
 
 
-def test_haproxy_that_does_not_withdraw_gets_the_next_message_as_well(
-    follower: Follower,
-) -> None:
+def test_haproxy_that_does_not_withdraw_gets_the_next_message_as_well(follower: Follower) -> None:
     follower.tell(HERE, a="1")
     follower.tell(THERE, c="3")
     follower.settle()

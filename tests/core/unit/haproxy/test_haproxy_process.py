@@ -216,10 +216,7 @@ def test_start_that_fails_leaves_no_descriptor(
     monkeypatch.setattr(subprocess if fails == "Popen" else os, fails, fail)
     with pytest.raises(OSError, match="Too many"):
         Process(
-            *(PROGRAM, PLANS["no server"], Secrets(cert=cert)),
-            listeners=[],
-            handover=0,
-            told=print,
+            *(PROGRAM, PLANS["no server"], Secrets(cert=cert)), listeners=[], handover=0, told=print
         )
     assert descriptors() == before
 

@@ -67,10 +67,7 @@ WHOLE = HostFacts(
         ("eth0", ip_interface("10.0.0.1/24")),
         ("tap-metadata", ip_interface(f"{ADDRESS}/32")),
     ),
-    rules=(
-        RuleFact(f"from {ADDRESS}", 32764, True),
-        RuleFact("oif tap-metadata", 32765, True),
-    ),
+    rules=(RuleFact(f"from {ADDRESS}", 32764, True), RuleFact("oif tap-metadata", 32765, True)),
     route=True,
     neighbour=True,
     way_back="tap-metadata",

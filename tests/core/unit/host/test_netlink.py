@@ -171,9 +171,7 @@ def test_version_4_leaves_generated_addresses(kernel: Kernel, generated: None) -
     assert (10, TAP, 64, "fe80::1") in kernel.objects["address"]
 
 
-def test_settings_are_made_for_version_6_alone_and_before_the_device_is_up(
-    tmp_path: Path,
-) -> None:
+def test_settings_are_made_for_version_6_alone_and_before_the_device_is_up(tmp_path: Path) -> None:
     file = tmp_path / "conf/tap-metadata/accept_ra"
     file.parent.mkdir(parents=True)
     file.write_text("1\n")
@@ -349,10 +347,7 @@ def test_a_former_configuration_leaves_what_the_new_one_needs(kernel: Kernel) ->
                 replace(wanted, table=300),
                 [f"{prefix}rule 32764", f"{prefix}rule 32765", f"{prefix}route in 300"],
             ),
-            (
-                replace(wanted, address=address),
-                [f"{prefix}rule 32764", f"address {address}"],
-            ),
+            (replace(wanted, address=address), [f"{prefix}rule 32764", f"address {address}"]),
             (MAIN if wanted is WANTED else MAIN6, [f"{prefix}route in 254"]),
         ):
             others = kernel.state()

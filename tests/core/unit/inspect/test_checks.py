@@ -100,11 +100,7 @@ def test_faults_of_the_host() -> None:
             (astray, WRONG, "on eth0 as well"),
             (astray, WRONG, "but: eth1"),
             (way_back, WRONG, "but: lo", "before priority 32764"),
-            (
-                late,
-                WRONG,
-                "'7: from all lookup 52' of another program comes before dfmeta's",
-            ),
+            (late, WRONG, "'7: from all lookup 52' of another program comes before dfmeta's"),
             (late, WRONG, f"'32764: from {IP} lookup 2'", "fixed priority"),
             (no_next_hop, WRONG, "", "128.0.0.0"),
             (few, WRONG, "", "somaxconn=4096"),
@@ -196,7 +192,7 @@ def test_working_host_with_ipv6_has_lines_of_its_own(monkeypatch: pytest.MonkeyP
         assert [status(one) for one in found] == [OK] * len(found)
         assert f"[{IP6}]:18080" in found[-1].text
     assert {(str(one.address), str(one.keys)) for one in asked} == {
-        (IP6, "fd00:a9fe:a9fe:a9fe::/64"),
+        (IP6, "fd00:a9fe:a9fe:a9fe::/64")
     }
     *_, last = doctor_host.beside(HOST, wanted, running=True)
     assert last.text == f"no process listens on [{IP6}]:18080", "IPv4's listener is none of IPv6"

@@ -166,11 +166,7 @@ def test_filters_at_the_input_hook_of_the_version_count_alone() -> None:
         assert [one.name for one in found] == names
         assert found[-1].remedy.startswith(f"nft insert rule {where} iifname")
         assert len(nft.read(both, syn, but_iptables=True)) == 1
-    odd: list[dict[str, Any]] = [
-        {},
-        {"nftables": [1]},
-        {"nftables": [{"rule": {"family": "ip"}}]},
-    ]
+    odd: list[dict[str, Any]] = [{}, {"nftables": [1]}, {"nftables": [{"rule": {"family": "ip"}}]}]
     for document in odd:
         with pytest.raises(ValueError, match="not a ruleset"):
             nft.read(document, SYN, but_iptables=False)

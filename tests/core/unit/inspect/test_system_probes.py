@@ -218,9 +218,7 @@ def test_a_client_that_closes_its_socket_meanwhile_is_not_known(
     for second, user in ((f"{USER} 0 0", None), ("0 0 0", None), ("0 0 11", 0)):
         texts = iter([f"heading\n 0: {rest} {one}\n" for one in ("0 0 11", second)])
         monkeypatch.setattr(
-            Path,
-            "read_text",
-            lambda file, texts=texts: next(texts) if file.name == "tcp" else "",
+            Path, "read_text", lambda file, texts=texts: next(texts) if file.name == "tcp" else ""
         )
         assert client_user(*ends) == user, second
 

@@ -382,9 +382,7 @@ def test_no_more_are_asked_about_at_once_than_a_source_can_bear() -> None:
     until(lambda: len(a.asked) == 10)
 
 
-def test_thousands_of_unknown_ports_are_asked_about_seldom(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_thousands_of_unknown_ports_are_asked_about_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CROWD", 1)
     times: list[float] = []
 

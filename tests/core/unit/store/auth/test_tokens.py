@@ -13,13 +13,7 @@ import pytest
 
 from dfmeta.exceptions import Forbidden, RecordError, TokenFileError, Unauthorized
 from dfmeta.store.auth import edit as auth_edit
-from dfmeta.store.auth.caller import (
-    INVALID,
-    MALFORMED,
-    MISSING,
-    Authorizer,
-    Client,
-)
+from dfmeta.store.auth.caller import INVALID, MALFORMED, MISSING, Authorizer, Client
 from dfmeta.store.auth.edit import Grant
 from dfmeta.store.auth.scopes import KINDS, accepted, known
 from dfmeta.store.auth.tokens import (
@@ -297,9 +291,5 @@ def test_an_operation_accepts_the_scopes_of_the_original() -> None:
         upsert = ("write", "create", "update", f"metadata:create:{kind}", f"metadata:update:{kind}")
         assert accepted("upsert", kind) == upsert
         assert accepted("read", kind) == ("read", f"metadata:read:{kind}")
-        assert accepted("delete", kind) == (
-            "write",
-            "delete",
-            f"metadata:delete:{kind}",
-        )
+        assert accepted("delete", kind) == ("write", "delete", f"metadata:delete:{kind}")
     assert len(known()) == len(set(known())) == 13

@@ -84,11 +84,7 @@ def test_the_cache_evicts_the_least_used_value() -> None:
     assert (cache.get("a"), cache.get("b")) == ((7, 1), None)
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("abcdefgh"), st.booleans(), st.integers(0, 9 * ENTRY)),
-    )
-)
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans(), st.integers(0, 9 * ENTRY))))
 def test_the_cache_never_exceeds_its_limit(steps: list[tuple[str, bool, int]]) -> None:
     cache: Cache[int] = Cache(limit=16 * ENTRY)
     sizes: dict[str, int] = {}

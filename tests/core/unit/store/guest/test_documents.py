@@ -156,10 +156,7 @@ def test_keys_are_read_in_each_form_with_their_names() -> None:
     members: dict[str, object]
     for members, expected in (
         ({"ssh_keys": [f"# mine\n{A}\r\n\n{B}", 5, None, ""]}, [("a", A), ("b", B)]),
-        (
-            {"ssh_keys": labelled},
-            [("work-laptop", A), ("b", B), ("b-2", "ssh-rsa DDDD b")],
-        ),
+        ({"ssh_keys": labelled}, [("work-laptop", A), ("b", B), ("b-2", "ssh-rsa DDDD b")]),
         ({"public_keys": {"mine": A, "": B}}, [("mine", A), ("b", B)]),
         ({"ssh_keys": [A], "public_keys": [A, B]}, [("a", A), ("b", B)]),
     ):

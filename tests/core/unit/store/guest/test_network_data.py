@@ -43,13 +43,7 @@ def test_the_file_has_the_form_of_nova() -> None:
     dns = {"type": "dns", "address": "10.0.0.2"}
     assert derived(config) == {
         "links": [
-            {
-                "id": "lan",
-                "name": "lan0",
-                "type": "phy",
-                "ethernet_mac_address": ONE,
-                "mtu": 1400,
-            }
+            {"id": "lan", "name": "lan0", "type": "phy", "ethernet_mac_address": ONE, "mtu": 1400}
         ],
         "networks": [
             {

@@ -6,12 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dfmeta.exceptions import (
-    BackendError,
-    BackendUpstreamError,
-    LookupAnswerError,
-    LookupAwayError,
-)
+from dfmeta.exceptions import BackendError, BackendUpstreamError, LookupAnswerError, LookupAwayError
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store.db.record import Kind
 from dfmeta.store.db.repository import Repository
