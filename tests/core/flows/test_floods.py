@@ -8,7 +8,6 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.floods import LONGEST
-from dfmeta.exceptions import DfmetaError
 from dfmeta.flows.pipeline import RATE_OF_VM, RATES, Purpose
 from dfmeta.metrics import REGISTRY
 from dfmeta.model import Endpoint
@@ -229,13 +228,6 @@ def test_restarted_daemon_lets_the_guest_through_until_it_floods_again(world: Wo
     flood(world, Host(1), count=FIRST + 1)
     with world.restarted() as again:
         assert reaches_controller(again, Host(1))
-
-
-def test_switch_that_does_not_answer_is_an_error(world: World) -> None:
-    world.controller.disconnected(world.link)
-    settle()
-    with pytest.raises(DfmetaError):
-        world.floods.look()
 
 
 def test_log_names_the_port_and_has_few_lines(

@@ -29,8 +29,6 @@ from tests.core.flows.world import (
     Host,
     Host6,
     World,
-    assert_is_an_answer,
-    assert_is_for_the_proxy,
     host,
     key_of,
     settle,
@@ -123,20 +121,6 @@ def test_flows_that_were_deleted_while_no_app_ran_are_restored_from_the_state() 
         with world.restarted(remembered=lambda: addresses) as again:
             assert picture(again.switch) == before - foreign
             assert remembered(again) == addresses
-
-
-def test_an_established_connection_goes_on_after_its_flows_were_deleted() -> None:
-    guest = Host(1)
-    with World() as world:
-        world.plug(1)
-        arrived = world.introduce(guest)
-        addresses = remembered(world)
-        lose_flows(world)
-        with world.restarted(remembered=lambda: addresses) as again:
-            (out,) = again.receive(1, guest.segment(flags=ACK))
-            assert_is_for_the_proxy(out, guest, key=key_of(1, 4), tap=TAP)
-            (answer,) = again.answered(arrived)
-            assert_is_an_answer(answer, guest)
 
 
 def test_the_address_on_the_switch_is_newer_than_the_remembered_one() -> None:
@@ -272,13 +256,6 @@ def test_a_removed_hook_makes_the_controller_doubt(world: World) -> None:
     gone = [one for one in before if is_ours(one.cookie) and one not in world.switch.flows]
     assert world.reconciler.reconcile() == len(gone) > 0
     assert [*ready, world.controller.ready] == [True, False, True]
-
-
-def test_the_count_that_the_watch_asks_for_is_that_of_the_flows(world: World) -> None:
-    busy(world)
-    assert world.controller._looks_right()
-    world.switch.flows.pop()
-    assert not world.controller._looks_right()
 
 
 def test_a_new_proxy_port_moves_every_flow_that_leads_there(world: World) -> None:

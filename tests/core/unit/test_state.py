@@ -321,11 +321,3 @@ def test_another_bridge_or_database_is_another_lock(ovsdb: str) -> None:
     ):
         with BridgeLock(*one), BridgeLock(*other):
             pass
-
-
-def test_one_database_by_two_names_is_one_lock(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "run")
-    one, other = f"unix:{tmp_path}/run/db.sock", f"unix:{tmp_path}/link/../link/db.sock"
-    with BridgeLock(one, "br-int"), pytest.raises(AlreadyRunningError):
-        BridgeLock(other, "br-int").__enter__()

@@ -19,7 +19,6 @@ from dfmeta.flows.key import PREFIX6
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.guest_counts import GuestCounts
-from dfmeta.host import counters
 from dfmeta.host_wide import allotment_of
 from dfmeta.model import Endpoint, Port
 from dfmeta.registry import Registry
@@ -114,17 +113,6 @@ def test_without_the_switch_there_is_no_cause(rig: Rig) -> None:
     rig.connected = False
     assert rig.cause() == ""
     assert rig.silence.connections(PORT) is None
-
-
-def test_the_kernels_counter_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    assert counters.checksum_errors() >= 0
-    there = tmp_path / "snmp"
-    monkeypatch.setattr(counters, "_SNMP", there)
-    assert counters.checksum_errors() == 0
-    there.write_text("Ip: A\nIp: 1\nTcp: InErrs InCsumErrors\nTcp: 3 29\n")
-    assert counters.checksum_errors() == 29
-    there.write_text("Tcp: InErrs\nTcp: 3\n")
-    assert counters.checksum_errors() == 0
 
 
 def test_a_port_for_which_no_meta_ip_is_left_is_named_once_addresses_are_adopted() -> None:

@@ -38,21 +38,22 @@ def proc(tmp_path: Path) -> Path:
 def test_only_listeners_are_listeners(proc: Path) -> None:
     (proc / "net/tcp").write_text(
         tcp(
+            ("00000000:0050", "00000000:0000", "0A", 9, 13),
             (f"{LOOPBACK}:0050", "00000000:0000", "0A", 7, 11),
             (f"{LOOPBACK}:0050", f"{LOOPBACK}:9C40", "01", 8, 12),
-            ("00000000:0050", "00000000:0000", "0A", 9, 13),
             (f"{LOOPBACK}:0051", "00000000:0000", "07", 9, 14),
         )
     )
     assert list(tcp_listeners(proc=proc)) == [
-        TcpListener(IPv4Address("127.0.0.1"), 80, 7, 11),
         TcpListener(IPv4Address("0.0.0.0"), 80, 9, 13),
+        TcpListener(IPv4Address("127.0.0.1"), 80, 7, 11),
     ]
     for place, inode in (("127.0.0.1:80", 11), ("127.0.0.2:80", 13)):
         listener = listener_at(place, proc=proc)
         assert listener is not None
         assert listener.inode == inode
-    assert listener_at("127.0.0.1:81", proc=proc) is None
+    for place in ("127.0.0.1:81", "no.such.name.invalid:80"):
+        assert listener_at(place, proc=proc) is None, place
 
 
 def test_the_user_of_a_client_is_that_of_its_open_connection(proc: Path) -> None:
@@ -117,6 +118,12 @@ def test_haproxy_is_read_if_it_is_a_child_of_the_daemon(proc: Path) -> None:
     assert (facts.capabilities, facts.descriptors, facts.open) == (0x407, 1024, 3)
     assert read_haproxy(7, 6, proc=proc) is None
     assert read_haproxy(8, 5, proc=proc) is None
+    (folder / "limits").write_text("Max open files  unlimited  unlimited  files\n")
+    facts = read_haproxy(7, 5, proc=proc)
+    assert facts is not None
+    assert facts.descriptors == 1 << 30
+    (folder / "status").write_text("PPid:\t5\nUid:\t1 2\nCapInh:\t0\n")
+    assert read_haproxy(7, 5, proc=proc) is None
 
 
 def test_checksum_errors_are_0_without_the_counter(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from dfmeta.flows.classify import guest_fragment, guest_syn
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.nd import bare_request
 from dfmeta.flows.service import first_syn
-from dfmeta.host.process import read_haproxy
 from dfmeta.inspect import (
     checks_floods,
     checks_haproxy,
@@ -493,26 +491,3 @@ def test_map_that_differs_is_a_fault_in_numbers() -> None:
             (checks_haproxy.guest_map(replace(ENGINE, map=None)), UNKNOWN, ""),
         ]
     )
-
-
-def test_process_is_read_in_proc_if_it_is_the_daemons(tmp_path: Path) -> None:
-    folder = tmp_path / "7"
-    (folder / "fd").mkdir(parents=True)
-    for name in "01":
-        (folder / "fd" / name).symlink_to("/dev/null")
-    capabilities = "CapInh:\t0\nCapPrm:\t1000\nCapEff:\t0\nCapAmb:\t1\n"
-    (folder / "status").write_text(f"PPid:\t5\nUid:\t65534\t65534\t65534\t65534\n{capabilities}")
-    (folder / "limits").write_text("Max open files            8704      8704      files\n")
-    found = read_haproxy(7, 5, proc=tmp_path)
-    assert found is not None
-    assert (found.uid, found.capabilities) == (65534, 0x1001)
-    assert (found.descriptors, found.open) == (8704, 2)
-    assert read_haproxy(7, 6, proc=tmp_path) is None
-    assert read_haproxy(8, 5, proc=tmp_path) is None
-    (folder / "status").write_text(f"PPid:\t5\nUid:\t4000123 4000123\n{capabilities}")
-    (folder / "limits").write_text("Max open files  unlimited  unlimited  files\n")
-    found = read_haproxy(7, 5, proc=tmp_path)
-    assert found is not None
-    assert (found.user, found.descriptors) == ("4000123", 1 << 30)
-    (folder / "status").write_text("PPid:\t5\nUid:\t4000123 4000123\nCapInh:\t0\n")
-    assert read_haproxy(7, 5, proc=tmp_path) is None

@@ -13,7 +13,7 @@ import pytest
 
 from dfmeta.exceptions import ConfigError
 from dfmeta.host import system
-from dfmeta.host.listeners import client_user, listener_at
+from dfmeta.host.listeners import client_user
 from dfmeta.host.process import read_account, read_process, read_sockets
 from dfmeta.host.system import read_cloud, read_networkd, read_sockets_enabled
 from dfmeta.inspect.checks_process import AccountFacts
@@ -193,20 +193,6 @@ def test_url_that_names_no_database_is_named() -> None:
     for url in ("sqlite://", "nonsense", "mysql://h/d", "sqlite:///a?b=c"):
         with pytest.raises(ConfigError, match=r"\[store\] connection"):
             look(url)
-
-
-def test_a_listener_of_the_very_address_comes_before_one_of_all(tmp_path: Path) -> None:
-    heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
-    rest = "00000000:0000 0A 00000000:00000000 00:00000000 00000000"
-    lines = [f" 0: 00000000:25E1 {rest} 0 0 11 1", f" 1: 0100007F:25E1 {rest} 65534 0 12 1"]
-    write(tmp_path, "net/tcp", heading + "\n".join([*lines, ""]))
-    found = listener_at("127.0.0.1:9697", proc=tmp_path)
-    assert found is not None
-    assert (found.uid, found.inode) == (65534, 12)
-    found = listener_at("127.0.0.2:9697", proc=tmp_path)
-    assert found is not None
-    assert found.inode == 11
-    assert listener_at("no.such.name.invalid:9697", proc=tmp_path) is None
 
 
 def test_a_client_that_closes_its_socket_meanwhile_is_not_known(
