@@ -34,13 +34,6 @@ def test_nothing_configured_asks_for_no_token(load: Load) -> None:
     assert build(load()) is None
 
 
-def test_a_token_file_is_enough(load: Load, tokens: Path) -> None:
-    authorizer = guard(build(load(store__token_file=tokens)))
-    authorizer.authorize("Bearer static", ("read",))
-    with pytest.raises(Unauthorized):
-        authorizer.authorize("Bearer a.b.c", ("read",))
-
-
 def test_an_issuer_and_a_file_go_together(
     load: Load, tokens: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -69,19 +69,22 @@ def test_help_for_an_unknown_command_is_refused(dfmeta: Callable[..., Said]) -> 
 
 
 def test_an_error_names_the_help_of_its_command(dfmeta: Callable[..., Said]) -> None:
-    for words, command in (
-        (("store", "put", "web1", "--hostname"), "dfmeta store put"),
-        (("store", "--config-file", "x", "put", "--nope"), "dfmeta store put"),
-        (("--config-file", "ports", "flows", "--format"), "dfmeta flows"),
-        (("ports", "--format", "xml"), "dfmeta ports"),
-        (("store", "nonsense"), "dfmeta store"),
-        (("--nope",), "dfmeta"),
+    for words, command, said in (
+        (("store", "put", "web1", "--hostname"), "dfmeta store put", ""),
+        (("store", "--config-file", "x", "put", "--nope"), "dfmeta store put", ""),
+        (("--config-file", "ports", "flows", "--format"), "dfmeta flows", ""),
+        (("ports", "--format", "xml"), "dfmeta ports", "not one of 'table', 'json'."),
+        (("trace",), "dfmeta trace", "Missing argument 'PORT'."),
+        (("store", "nonsense"), "dfmeta store", ""),
+        (("prts",), "dfmeta", "No such command 'prts'. Did you mean ports?"),
+        (("--nope",), "dfmeta", ""),
     ):
         status, out, err = dfmeta(*words)
         usage, line = err.splitlines()
         assert (status, out) == (2, ""), words
         assert usage.startswith(f"Usage: {command} [OPTIONS]")
-        assert line.endswith(f" See {command} --help [wrong-usage]")
+        assert line.startswith("dfmeta: "), words
+        assert line.endswith(f"{said} See {command} --help [wrong-usage]")
 
 
 def test_the_configuration_is_named_before_and_after_the_command(

@@ -58,19 +58,6 @@ def test_traceback_is_printed_on_request(
     assert said.endswith(" [unexpected]\n")
 
 
-def test_malformed_command_line_is_one_line_after_its_usage(dfmeta: Callable[..., Said]) -> None:
-    for words, said in (
-        (("prts",), "No such command 'prts'. Did you mean ports? See dfmeta --help"),
-        (("ports", "--format", "xml"), "not one of 'table', 'json'. See dfmeta ports --help"),
-        (("trace",), "Missing argument 'PORT'. See dfmeta trace --help"),
-    ):
-        status, text = dfmeta(*words)
-        usage, last = text.splitlines()
-        assert (status, usage[:13], last[:8]) == (2, "Usage: dfmeta", "dfmeta: "), words
-        assert said in last
-        assert last.endswith(" [wrong-usage]")
-
-
 @pytest.mark.parametrize("module", [daemon, central], ids=["agent", "store"])
 def test_daemon_names_an_unknown_argument_in_one_line(
     module: Any, capsys: pytest.CaptureFixture[str]
