@@ -15,7 +15,7 @@ are those of the host's programs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from dfmeta.attach.model import Attachment, Found, Network, Parent
@@ -32,7 +32,6 @@ from dfmeta.ports.one_change import (
     as_map,
     as_set,
     change,
-    configurations,
     mutate,
     read,
     reconfigure,
@@ -57,8 +56,6 @@ ASK_AGAIN: Final = 1.0
 """Seconds after which ovs-vswitchd is asked again for a number that it has not given."""
 POLL: Final = 0.005
 """Seconds between two readings of the numbers."""
-PARKED: Final = 4095
-"""Tag of an outer end whose frames are not checked yet: no frame has that VLAN id."""
 _OWN_KEYS: Final = ("iface-id", "attached-mac", KEY, INSTANCE_KEY, ADDRESS_KEY)
 
 
@@ -121,8 +118,8 @@ class LocalDriver:
     def make(self, parent: Parent, attachments: Sequence[Attachment]) -> None:
         """Create the ports of attachments, all or none, and wait until they have numbers.
 
-        Ends that exist are corrected. A new one gets its VLAN id when the sources of its frames are
-        checked, so that no other frame passes before.
+        Ends that exist are corrected. A new inner end gets its peer when the sources of its frames
+        are checked: until then, no frame passes.
 
         :raises AttachDriverError: when a VLAN id or a name is another program's, when a network is
             unknown, when the parent has no trunk of dfmeta, or when Open vSwitch does not answer.
@@ -130,31 +127,26 @@ class LocalDriver:
         if not attachments:
             return
 
-        def build(rows: Rows, *, parked: bool = False) -> list[Operation]:
+        def build(rows: Rows, *, inner: bool = False) -> list[Operation]:
             cause, trunk = self._trunk(rows, parent.port_name)
             if cause:
                 # The whole cause is among ports that were not read.
                 raise _error(self.ready(parent) or cause)
             self._refuse_vids(rows, trunk, attachments)
-            ends = [
-                _parked(rows, end) if parked else end
-                for one in attachments
-                for end in self._ends(one, trunk)
-            ]
-            return _creating(rows, ends, trunk)
+            ends = [end for one in attachments for end in self._ends(one, trunk)]
+            here = [end for end in ends if end.bridge == self._bridge]
+            return _creating(rows, here if inner else ends, trunk)
 
         names = _names(attachments)
         ours = (parent.port_name, *trunk_names(parent.port_id))
         part = Part([*ours, *names], [one.vid for one in attachments])
-        if self._await_checks is None:
-            self._change(build, part)
-            self._await(names)
-            return
-        self._change(lambda rows: build(rows, parked=True), part)
+        if self._await_checks is not None:
+            inner = [names_of(one.id)[0] for one in attachments]
+            self._change(lambda rows: build(rows, inner=True), part)
+            self._await(inner)
+            self._await_checks(inner)
+        self._change(build, part)
         self._await(names)
-        self._await_checks([names_of(one.id)[0] for one in attachments])
-        if self._change(build, part):
-            self._await_configuration()
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
         """Delete the ports of attachments, whole or half, in one transaction.
@@ -261,22 +253,7 @@ class LocalDriver:
         ]
         parent = parents[0] if len(parents) == 1 else ""
         # Without the address, of an earlier version, its source is not checked.
-        return Found(id=name, parent=parent, vid=vid, whole=checked and vid != PARKED)
-
-    def _await_configuration(self) -> None:
-        """Wait until ovs-vswitchd has done the changes that are in OVSDB now."""
-        deadline, wanted = clock.now() + WAIT, 0
-        while True:
-            try:
-                newest, made = configurations(self._remote)
-            except OvsdbError as error:
-                raise _away(error) from error
-            wanted = wanted or newest
-            if made >= wanted:
-                return
-            if clock.now() >= deadline:
-                raise _error(f"Open vSwitch has not configured the ports in {WAIT:g} s")
-            clock.sleep(POLL)
+        return Found(id=name, parent=parent, vid=vid, whole=checked)
 
     def _await(self, names: Sequence[str]) -> None:
         """Wait until ports have OpenFlow numbers.
@@ -313,9 +290,9 @@ class LocalDriver:
         except OvsdbError as error:
             raise _away(error) from error
 
-    def _change(self, build: Callable[[Rows], Sequence[Operation]], part: Part) -> bool:
+    def _change(self, build: Callable[[Rows], Sequence[Operation]], part: Part) -> None:
         try:
-            return change(self._remote, build, part=part)
+            change(self._remote, build, part=part)
         except OvsdbError as error:
             raise _away(error) from error
 
@@ -323,13 +300,6 @@ class LocalDriver:
 def names_of(attachment: str) -> tuple[str, str]:
     """Return the names of the ends of an attachment by its id: inner and outer."""
     return f"{INNER}{attachment}"[:NAME_MAX], f"{OUTER}{attachment}"[:NAME_MAX]
-
-
-def _parked(rows: Rows, end: _End) -> _End:
-    """Return an end as it is before its frames are checked: a VLAN that no frame has."""
-    row = rows.ports.get(end.name)
-    stands = row is not None and row.bridge == end.bridge and end.is_like(row)
-    return end if stands or not end.vlan_mode else replace(end, tag=PARKED)
 
 
 def _names(attachments: Iterable[Attachment]) -> list[str]:

@@ -207,21 +207,6 @@ def without_number(remote: str, names: Iterable[str]) -> dict[str, str]:
     return left
 
 
-def configurations(remote: str) -> tuple[int, int]:
-    """Return the numbers of the newest configuration, and of the one that ovs-vswitchd has made.
-
-    See ``next_cfg`` and ``cur_cfg`` of ovs-vswitchd.conf.db(5).
-
-    :raises OvsdbError: when OVSDB does not answer.
-    """
-    columns = ["next_cfg", "cur_cfg"]
-    select = {"op": "select", "table": "Open_vSwitch", "where": [], "columns": columns}
-    with _asking(remote):
-        (answer,) = call(remote, "transact", [_DATABASE, select])
-        (row,) = answer["rows"]
-        return int(row["next_cfg"]), int(row["cur_cfg"])
-
-
 def unchanged(table: str, uuid: str, column: str, value: Any) -> Operation:
     """Return the condition that a column has *value*, in OVSDB's notation."""
     return {
