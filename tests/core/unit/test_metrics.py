@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -63,4 +64,4 @@ def test_counters_and_buckets_are_added_and_the_longest_stall_is_the_longest() -
     del wanted["dfmeta_requests_of_another_kind_total", ()]
     longest = ("dfmeta_hub_longest_stall_seconds", ())
     wanted[longest] = 9.0 - own[longest]
-    assert changed == wanted
+    assert changed == pytest.approx(wanted)
