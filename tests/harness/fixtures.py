@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.harness import cloudinit, netns
-from tests.harness.agent import Agent, Options
+from tests.harness.agent import Agent, Daemon, Options
 from tests.harness.guest import Guest
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import OpenvSwitch
@@ -175,6 +175,8 @@ def pytest_runtest_makereport(
         for name, value in getattr(item, "funcargs", {}).items():
             if isinstance(value, OpenvSwitch):
                 report.sections.append((f"switch ({name})", value.diagnosis()))
+            if isinstance(value, Daemon):
+                report.sections.append((f"the end of the log of {name}", value.tail(60)))
             if isinstance(value, Postgres):
                 report.sections.append((f"the end of the log of {name}", value.log()[-8000:]))
         report.sections.extend((title, view()) for title, view in _views)

@@ -21,7 +21,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC = 4096, 16384
 MNT_DETACH = 2
 """clone(2), mount(2), umount(2)."""
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCETHTOOL = 0x8913, 0x8914, 0x8946
+_SIOCSIFFLAGS, _SIOCETHTOOL = 0x8914, 0x8946
 _IFF_UP = 1
 _ETHTOOL_STXCSUM = 0x17
 """netdevice(7), and <linux/ethtool.h>: checksums of sent packets."""

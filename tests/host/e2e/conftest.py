@@ -1,12 +1,10 @@
-"""The daemon and the guest that most tests begin with, and the logs of daemons in a failure."""
+"""The daemon and the guest that most tests begin with."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
 import pytest
 
-from tests.harness.agent import Agent, Daemon
+from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
 from tests.host.e2e.support import asks_own, put
@@ -25,16 +23,3 @@ def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
     put(agent, one)
     asks_own(one)
     return one
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the end of the logs of daemons that a module's tests share."""
-    report = yield
-    if report.failed:
-        for name, value in getattr(item, "funcargs", {}).items():
-            if isinstance(value, Daemon):
-                report.sections.append((f"the end of the log of {name}", value.tail(60)))
-    return report
