@@ -178,7 +178,9 @@ class Floods:
 
         :raises DfmetaError: when the switch does not answer.
         """
-        shed, (endpoint, purpose) = self._shed[use], use
+        shed, (endpoint, purpose) = self._shed.get(use), use
+        if shed is None:  # the connection was lost meanwhile
+            return
         packets, now = self._arrivals.packets(endpoint, purpose), self._clock()
         calm = False
         if shed.packets is not None:
