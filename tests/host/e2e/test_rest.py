@@ -82,7 +82,6 @@ def one_round(host: OpenvSwitch) -> None:
         wait_for(lambda: "32765:" in host.namespace.ip("rule", six=six), "the rule")  # noqa: B023
 
 
-@pytest.mark.skipif(not SIDE.rules, reason="the round is seen by a rule")
 def test_checks_of_a_host_at_rest_change_nothing(
     host: OpenvSwitch, agent: Agent, guest: Guest, monitor: Monitor
 ) -> None:
