@@ -3,6 +3,10 @@
 A socket's timeout starts again with each byte. Here, the complete answer has to arrive before one
 deadline.
 
+Each request has a connection of its own: a faulty balancer may send bytes behind an answer, and on
+a kept connection they would be the answer to the next request, of another instance (RFC 9112,
+11.2). An instance needs few requests, since its record is stored.
+
 Trust: addresses are the operator's. With https, the server is identified by its certificate. A
 server is trusted with no more than this process' time and memory, and both are bounded. Errors
 quote nothing of an answer.
@@ -18,7 +22,6 @@ import os
 import socket
 import ssl
 import string
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -35,10 +38,6 @@ HEAD_MAX: Final = 65536
 """Bytes of an answer's head, and of the data between the chunks of its body that exceed the body's
 own length."""
 PIECE: Final = 65536
-IDLE: Final = 15.0
-"""Seconds after which an idle connection is not used again: the server may be about to close it."""
-POOL: Final = 32
-"""Number of idle connections to a server that are kept."""
 
 Clock = Callable[[], float]
 Resolve = Callable[[str, int, float], Sequence[tuple[Any, ...]]]
@@ -85,7 +84,7 @@ class Exchange:
 
 
 class Client:
-    """Sends requests and keeps connections. Safe to use from several threads.
+    """Sends requests. Safe to use from several threads.
 
     :param context: TLS context that checks servers' certificates; None: the system's
         authorities, see :func:`dfmeta.trust.client_context`.
@@ -111,8 +110,6 @@ class Client:
         self.clock = clock
         self.resolve = resolve
         self.body_max = body_max
-        self._idle: dict[tuple[str, str], deque[tuple[float, _Connection]]] = {}
-        """Scheme and authority → idle connections, and since when they are idle."""
 
     def exchange(self, exchange: Exchange) -> Reply:
         """Send a request and return the answer with any status; no redirection is followed.
@@ -122,43 +119,10 @@ class Client:
         :raises ValueError, http.client.InvalidURL: the URL is invalid.
         """
         url = urlsplit(exchange.url)
-        server = url.scheme, url.netloc.lower()
-        kept = self._take(server)
-        if kept is not None:
-            try:
-                return self._run(kept, exchange, url)
-            except _StaleError:
-                # The server closed the connection while it was idle; no answer has begun.
-                pass
-        return self._run(_Connection(self, *server), exchange, url)
-
-    def close(self) -> None:
-        """Close the connections that are kept."""
-        for server in list(self._idle):
-            while (connection := self._take(server, idle=float("inf"))) is not None:
-                connection.close()
-
-    def _run(self, connection: _Connection, exchange: Exchange, url: SplitResult) -> Reply:
+        connection = _Connection(self, url.netloc)
         try:
-            reply = connection.exchange(exchange, url)
-        except BaseException:
-            connection.close()
-            raise
-        idle = self._idle.setdefault(connection.server, deque())
-        if len(idle) >= POOL:
-            connection.close()
-        else:
-            idle.append((self.clock(), connection))
-        return reply
-
-    def _take(self, server: tuple[str, str], idle: float = IDLE) -> _Connection | None:
-        while True:
-            try:
-                since, connection = self._idle[server].pop()
-            except LookupError:
-                return None
-            if self.clock() - since < idle:
-                return connection
+            return connection.exchange(exchange, url)
+        finally:
             connection.close()
 
 
@@ -166,43 +130,34 @@ class _OverlongError(http.client.HTTPException):
     """An answer is larger than the limit."""
 
 
-class _StaleError(LookupAwayError):
-    """A kept connection has ended before the first byte of the answer."""
-
-
 class _Connection(http.client.HTTPConnection):
     """One connection; *authority* is the server's, with or without a port."""
 
-    def __init__(self, client: Client, scheme: str, authority: str) -> None:
+    def __init__(self, client: Client, authority: str) -> None:
         if not authority:
             raise ValueError("there is no host in the URL")
         super().__init__(authority)
-        self.server = scheme, authority
         self._client = client
         self._authority = authority
         self._deadline = 0.0
-        self._used = self.begun = False
 
     def exchange(self, exchange: Exchange, url: SplitResult) -> Reply:
-        """Send a request and read its answer; the caller closes the connection after an error."""
-        self._deadline, self.begun = exchange.deadline, False
+        """Send the request and read its answer; the caller closes the connection."""
+        self._deadline = exchange.deadline
         query = f"?{url.query}" if url.query else ""
         target = quote(f"{url.path or '/'}{query}", safe=string.punctuation)
         try:
-            if self.sock is None:
-                self._used = False
-                self._open(secure=url.scheme == "https")
+            self._open(secure=url.scheme == "https")
             self.sock.settimeout(self.left())
-            self.request(exchange.method, target, exchange.body, dict(exchange.headers))
+            headers = {**exchange.headers, "Connection": "close"}
+            self.request(exchange.method, target, exchange.body, headers)
         except (OSError, http.client.HTTPException) as error:
             raise self._failed(error) from error
         try:
             with self.getresponse() as response:
-                reply = self._read(response)
+                return self._read(response)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise self._failed(error) from error
-        self._used = True
-        return reply
 
     def response_class(  # type: ignore[override]  # an attribute there
         self, sock: socket.socket, **options: Any
@@ -291,9 +246,8 @@ class _Connection(http.client.HTTPConnection):
             return self._refused(f"its answer has more than {self._client.body_max} bytes")
         lost = (OSError, http.client.IncompleteRead, http.client.ImproperConnectionState)
         if isinstance(error, lost):
-            kind = _StaleError if self._used and not self.begun else LookupAwayError
             cause = "it closed the connection before the answer was complete"
-            return kind(upstream=self._authority, cause=cause)
+            return LookupAwayError(upstream=self._authority, cause=cause)
         return self._refused("the server does not speak HTTP")
 
     def _refused(self, cause: str) -> LookupAnswerError:
@@ -325,7 +279,6 @@ class _Reading(io.RawIOBase):
         self._left -= count
         if self._left < 0:
             raise _OverlongError
-        self._connection.begun = self._connection.begun or count > 0
         return count
 
     def close(self) -> None:

@@ -194,8 +194,6 @@ def fetch_json(url: str, *, timeout: float = TIMEOUT) -> Any:
         raise IssuerError(url=url, cause=error.cause) from error
     except (http.client.HTTPException, ValueError) as error:
         raise IssuerError(url=url, cause="the address is invalid") from error
-    finally:
-        client.close()
     if reply.status != 200:
         raise IssuerError(url=url, cause=f"it answers {reply.status}")
     try:

@@ -124,10 +124,6 @@ class Puller:
             return None
         return self._repository.get(record_id)
 
-    def close(self) -> None:
-        """Close the connections to the upstream store. The repository stays open."""
-        self._upstream.close()
-
     def _complete(self, record_id: str, record: Record | None, need: Need) -> Record | None:
         """Return the record with its missing halves; *record* itself if none is missing."""
         if not UUID.fullmatch(record_id):

@@ -108,10 +108,6 @@ class Upstream:
         token = self._tokens.get(deadline=deadline) if self._tokens else ""
         return self._exchange(f"/device-metadata/{record_id}", token, deadline)
 
-    def close(self) -> None:
-        """Close the idle connections."""
-        self._client.close()
-
     def _ask(
         self, kind: Kind, path: str, read: Callable[[Reply], FetchedHalf], *, retry: bool
     ) -> FetchedHalf | None:

@@ -15,7 +15,7 @@ from dfmeta.store import http as lookup_http
 from dfmeta.store.http import Client, Exchange, Reply
 from tests.core.unit.store.support import named
 from tests.harness.certificates import Authority
-from tests.harness.other_store import Asked, Last, OtherStore, ResetError, reply
+from tests.harness.other_store import NOT_FOUND, Asked, Last, OtherStore, ResetError, reply
 from tests.harness.tier import CLOCK
 
 SECRET = "a secret nobody may see"
@@ -29,10 +29,8 @@ def store() -> Iterator[OtherStore]:
 
 
 @pytest.fixture
-def client() -> Iterator[Client]:
-    client = Client()
-    yield client
-    client.close()
+def client() -> Client:
+    return Client()
 
 
 def fetch(
@@ -56,23 +54,24 @@ def test_an_answer_is_returned_as_it_is_and_through_no_proxy(
     assert store.targets()[1:] == ["/%C3%A4/%3A?%C3%B6=1"]
 
 
-def test_a_connection_is_used_again_unless_it_was_closed_or_idle_for_long(
+def test_bytes_behind_an_answer_are_no_answer_to_another_request(
+    authority: Authority, client: Client
+) -> None:
+    def answer(asked: Asked) -> bytes:
+        late = NOT_FOUND if len(store.asked) > store.connections else b""
+        return late + reply({"method": asked.method, "body": asked.body})
+
+    secure = Client(context=ssl.create_default_context(cafile=str(authority.certificate)))
+    for tls, asking in ((None, client), (authority.issue("localhost"), secure)):
+        with OtherStore(answer, tls=tls) as store:
+            assert fetch(asking, store).body == b'{"method": "GET", "body": ""}'
+            assert fetch(asking, store, body=b"a=b").body == b'{"method": "POST", "body": "a=b"}'
+            assert [asked.headers["connection"] for asked in store.asked] == ["close"] * 2
+
+
+def test_a_refused_connection_is_a_failure_of_the_whole_store(
     store: OtherStore, client: Client
 ) -> None:
-    store.answer = lambda asked: reply({"method": asked.method, "body": asked.body})
-    assert fetch(client, store).body == b'{"method": "GET", "body": ""}'
-    assert fetch(client, store, body=b"a=b").body == b'{"method": "POST", "body": "a=b"}'
-    assert store.connections == 1
-    store.stop()
-    store.start()
-    assert fetch(client, store).status == 200
-    assert store.connections == 2
-    CLOCK.advance(lookup_http.IDLE)
-    assert fetch(client, store).status == 200
-    assert store.connections == 3
-    store.answer = lambda _asked: Last(reply(b"abc", headers=("Connection: close",)))
-    for _ in range(2):
-        assert fetch(client, store).body == b"abc"
     store.stop()
     with pytest.raises(LookupAwayError, match="refused") as caught:
         fetch(client, store)
@@ -96,7 +95,6 @@ def test_a_name_is_resolved_within_the_time_that_is_left(store: OtherStore) -> N
     with pytest.raises(LookupAwayError, match="no nameserver has answered in time"):
         client.exchange(exchange)
     assert asked == [("upstream.example", port, 3.0)] * 2
-    client.close()
 
 
 def test_an_answer_that_ends_early_is_an_error(store: OtherStore, client: Client) -> None:
@@ -210,7 +208,6 @@ def test_a_certificate_and_its_name_are_checked(
             assert fetch(client, secure).status == 200
         assert reads == ["authorities"]
         assert secure.asked[0].headers["host"] == secure.url.removeprefix("https://")
-        client.close()
     assert Client(tls=True)
     assert len(reads) == 2, "at once"
     with (

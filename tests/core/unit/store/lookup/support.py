@@ -88,9 +88,6 @@ class OtherStore:
         self.asked.clear()
         return targets
 
-    def close(self) -> None:
-        """Do nothing."""
-
 
 @pytest.fixture
 def store() -> OtherStore:

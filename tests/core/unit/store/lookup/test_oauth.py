@@ -237,7 +237,6 @@ def test_each_query_carries_the_current_token_of_the_file(
     file.write_text("another")
     puller.get(OTHER_INSTANCE)
     assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer another"}
-    puller.close()
 
 
 def test_an_unusable_file_is_an_error_that_does_not_repeat_it(file: Path) -> None:
@@ -280,7 +279,6 @@ def test_the_options_make_a_puller(
     assert puller is not None
     with pytest.raises(LookupAwayError, match="there is no token"):
         puller.get(INSTANCE)
-    puller.close()
     assert server.targets() == ["/.well-known/openid-configuration"]
     assert "lookup_issuer is an http" in caplog.text
     assert FILE_SECRET not in caplog.text
