@@ -56,9 +56,7 @@ class StoreChoice:
             with repository:
                 yield repository
             return
-        client = Client(self.url, token=_token(self.token_file), ca_file=self.ca_file or "")
-        with contextlib.closing(client):
-            yield client
+        yield Client(self.url, token=_token(self.token_file), ca_file=self.ca_file or "")
 
 
 def store_options(function: Callable[..., Any]) -> Callable[..., Any]:

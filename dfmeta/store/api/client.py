@@ -100,10 +100,6 @@ class Client:
         context = _context(ca_file) if secure or ca_file else None
         self._type = _connection_type(context) if secure else None
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._http.close()
-
     def ping(self) -> None:
         """Check that the store and its database answer."""
         self._ask("GET", "healthz/readiness")
@@ -273,6 +269,9 @@ class Client:
             raise StoreAwayError(
                 cause=f"{self._base} does not answer: {cause}", remedy=_reach(error)
             ) from error
+        finally:
+            # Bytes behind an answer would be the answer to the request for another record.
+            self._http.close()
         status = int(answer.status)
         if status == 404 and missing and _message(content) == _NO_RECORD:
             return None

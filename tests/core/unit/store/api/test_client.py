@@ -25,8 +25,9 @@ from dfmeta.store.db.repository import PAGE, Repository
 from dfmeta.store.guest.defaults import EVERYWHERE
 from tests.core.unit.store.api.support import make_api
 from tests.core.unit.store.support import Run, document, named, read, refusal
-from tests.core.unit.support import OTHER_INSTANCE, succeeded
+from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, succeeded
 from tests.harness.closing import serving
+from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
 
 TOKEN = "t0k.en-of_nobody"
 
@@ -278,6 +279,18 @@ def test_text_that_is_no_token_is_not_sent(
         assert cause in line
     assert api.requests == []
     assert TOKEN not in repr(Client(api.url, token=TOKEN))
+
+
+def test_bytes_behind_an_answer_are_no_answer_to_another_request() -> None:
+    def answer(asked: Asked) -> bytes:
+        late = NOT_FOUND if len(store.asked) > store.connections else b""
+        half = {"metadata": {}} if "metadata" in asked.target else {"userdata": "x"}
+        return late + reply({"id": INSTANCE, "ipAddresses": [], **half})
+
+    with OtherStore(answer) as store:
+        record = Client(store.url).get(INSTANCE)
+    assert record is not None
+    assert record.userdata == b"x"
 
 
 # Failures
