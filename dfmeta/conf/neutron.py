@@ -7,6 +7,7 @@ authentication, which are registered when Neutron is used.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any, Final
 
@@ -141,25 +142,42 @@ def session(conf: cfg.ConfigOpts) -> Any:
             remedy="Set it to password, and set the options of the account that the sample "
             "configuration lists",
         ) from error
-    if not group.cafile and not group.insecure:
-        _trust_the_system(made)
+    _adapt(made, system=not group.cafile and not group.insecure)
     return made
 
 
-def _trust_the_system(made: Any) -> None:
-    """Make a session trust the system's authorities; requests would use certifi's by default."""
+def _adapt(made: Any, *, system: bool) -> None:
+    """Make a session open a connection for each request.
+
+    Bytes that a faulty balancer sends behind an answer would be the answer to the next request,
+    such as the one for another subnet (RFC 9112, 11.2).
+
+    :param system: make it trust the system's authorities; requests would use certifi's by default.
+    """
     from keystoneauth1.session import TCPKeepAliveAdapter
+
+    context = client_context() if system else None
 
     class Adapter(TCPKeepAliveAdapter):  # type: ignore[misc]  # keystoneauth1 has no types
         def init_poolmanager(self, *args: Any, **options: Any) -> None:
-            super().init_poolmanager(*args, ssl_context=client_context(), **options)
+            super().init_poolmanager(*args, ssl_context=context, **options)
 
         def cert_verify(self, conn: Any, *args: Any) -> None:
             super().cert_verify(conn, *args)
-            # Authorities of these attributes would be trusted in addition to the context's.
-            conn.ca_certs = conn.ca_cert_dir = None
+            if context is not None:
+                # Authorities of these attributes would be trusted in addition to the context's.
+                conn.ca_certs = conn.ca_cert_dir = None
 
-    made.session.mount("https://", Adapter())
+    class OneRequest(TCPKeepAliveAdapter):  # type: ignore[misc]  # keystoneauth1 has no types
+        def send(self, *args: Any, **options: Any) -> Any:
+            with contextlib.closing(Adapter()) as adapter:
+                response = adapter.send(*args, **options)
+                # Reads the body while the connection is open.
+                _ = response.content
+            return response
+
+    for scheme in ("http://", "https://"):
+        made.session.mount(scheme, OneRequest())
 
 
 def check(conf: cfg.ConfigOpts) -> None:

@@ -21,6 +21,7 @@ from dfmeta.runtime import clock
 from tests.harness import neutron as harness
 from tests.harness.closing import serving
 from tests.harness.neutron import Server
+from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
 
 A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 
@@ -40,16 +41,27 @@ def server() -> Iterator[Server]:
 
 
 MakeApi = Callable[..., NeutronApi]
+Load = Callable[..., cfg.ConfigOpts]
 
 
 @pytest.fixture
-def api(server: Server, tmp_path: Path) -> MakeApi:
-    def make(**more: object) -> NeutronApi:
-        values = harness.options(server.url, timeout=30, **more)
+def load(tmp_path: Path) -> Load:
+    """Return the configuration for a Neutron at a URL."""
+
+    def load(url: str, **more: object) -> cfg.ConfigOpts:
+        values = harness.options(url, timeout=30, **more)
         lines = [f"{name} = {value}" for name, value in values.items()]
         file = tmp_path / "dfmeta.conf"
         file.write_text("\n".join(["[neutron]", *lines, ""]))
-        conf = dfmeta.conf.load([str(file)], prog="test")
+        return dfmeta.conf.load([str(file)], prog="test")
+
+    return load
+
+
+@pytest.fixture
+def api(server: Server, load: Load) -> MakeApi:
+    def make(**more: object) -> NeutronApi:
+        conf = load(server.url, **more)
         where = {"interface": ["internal"], "region_name": conf.neutron.region_name}
         session = neutron_options.session(conf)
         return NeutronApi(session, host=harness.HOST, where=where)
@@ -103,6 +115,18 @@ def test_a_failure_is_told_and_the_next_try_succeeds(server: Server, api: MakeAp
         assert cause in str(caught.value)
         server.control("fault")
         assert ask(source).instance_id == A
+
+
+def test_bytes_behind_an_answer_are_no_answer_to_another_request(load: Load) -> None:
+    def answer(asked: Asked) -> bytes:
+        late = NOT_FOUND if len(neutron.asked) > neutron.connections else b""
+        return late + reply({"path": asked.target})
+
+    with OtherStore(answer) as neutron:
+        session = neutron_options.session(load(neutron.url))
+        for path in ("/subnets/a", "/subnets/b"):
+            answer_to = session.get(neutron.url + path, authenticated=False)
+            assert answer_to.json() == {"path": path}
 
 
 def test_an_account_or_a_catalogue_that_does_not_fit_is_told(api: MakeApi) -> None:
