@@ -166,7 +166,8 @@ class Shell:
         shutil.copytree(self.folder / "bin", place / "bin")
         share = place / "share/dfmeta"
         share.mkdir(parents=True)
-        (share / "systemd").symlink_to(ROOT / "etc/systemd")
+        for folder in ("systemd", "sysusers.d"):
+            (share / folder).symlink_to(ROOT / "etc" / folder)
         (share / "dfmeta.conf.sample").symlink_to(ROOT / "etc/dfmeta/dfmeta.conf.sample")
 
     def _programs(self, folder: Path) -> None:
