@@ -90,7 +90,7 @@ class Runtime(Closing):
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self.group = self.folder.name
         """Control group of its containers."""
-        self._stack.callback(wait_for, self._groups_are_gone, 10, "the control groups to be empty")
+        self._stack.callback(wait_for, self._groups_are_gone, "the control groups to be empty")
         try:
             self._make_root()
             unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
