@@ -133,20 +133,23 @@ class Registry:
         known. If two rows claim the same endpoint, the later row wins.
         """
         old = self._ports.get(port.id)
-        self._ports[port.id] = port
         if old == port:
+            self._store(port)
             return
         self.allotment.put(port)
         if old is not None and old.with_notes_of(port) == port:
+            self._store(port)
             self._keep_in_place(port)
             return
-        self._states.update([port.state])
-        self._states.subtract([old.state] if old is not None else [])
         self._note(old, port)
         agrees = self._numbering.agrees(port)
-        if old is not None and agrees and old.only_gains(port) and self._add(port):
-            return
+        if old is not None and agrees and old.only_gains(port):
+            self._store(port)
+            if self._add(port):
+                return
+        # The old port stays until its guest has left: after an error, remove_port withdraws it.
         touched = self._withdraw(old) if old is not None else set()
+        self._store(port)
         if port.endpoint is not None and not port.dead:
             self._contenders.put(port, port.endpoint)
             touched |= self._enter(port, port.endpoint)
@@ -467,6 +470,13 @@ class Registry:
     def take_waits(self, endpoint: Endpoint) -> list[tuple[int, float]]:
         """Return and forget all times noted for *endpoint*: source ports and seconds."""
         return self._waits.take_all(endpoint)
+
+    def _store(self, port: Port) -> None:
+        old = self._ports.get(port.id)
+        if old is not None:
+            self._states[old.state] -= 1
+        self._ports[port.id] = port
+        self._states[port.state] += 1
 
     def _note(self, *ports: Port | None) -> None:
         self.version += 1

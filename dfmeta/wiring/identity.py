@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from oslo_config import cfg
 
 from dfmeta.model import Port, PortId
+from dfmeta.ports.handover import Handover
 from dfmeta.ports.next_hop_list import NEUTRON
 from dfmeta.ports.resolver import Resolver
 from dfmeta.ports.sources import Source
@@ -61,6 +62,8 @@ def build(
     sources = [make[name](conf) for name in order if name in make]
     hops: NextHops | None = None
     trunks: TrunkDetails | None = None
+    handover = Handover(deliver, drop)
+    deliver, drop = handover.put, handover.forget
     if NEUTRON in order:
         from dfmeta.ports.next_hops import NextHops
 

@@ -597,3 +597,22 @@ def test_changed_endpoints_are_reported_once(registry: Registry) -> None:
     registry.remove_port(PortId("row-of-tap2"))
     registry.touch(Endpoint(20))
     assert registry.take_changed() == {Endpoint(14), Endpoint(20)}
+
+
+def test_port_whose_change_failed_leaves_no_guest_behind(registry: Registry) -> None:
+    registry.set_port(port())
+    learned(registry, 0)
+    claim = claimed(registry)
+
+    def fail(_endpoint: Endpoint) -> None:
+        raise ZeroDivisionError("a defect")
+
+    registry.watch(fail)
+    changed = port(14, instance=OTHER_INSTANCE)
+    with pytest.raises(ZeroDivisionError):
+        registry.set_port(changed)
+    registry._watchers.remove(fail)
+    registry.remove_port(changed.id)
+    assert not registry.holds(claim)
+    assert (registry.ports(), registry.endpoints()) == ([], [])
+    assert {state: registry.count(state) for state in PortState} == dict.fromkeys(PortState, 0)

@@ -1,0 +1,77 @@
+"""A defect that the delivery of a port meets should cost that port some seconds, and no other."""
+
+from __future__ import annotations
+
+import logging
+
+import eventlet
+import pytest
+
+from dfmeta.model import Port, PortId, PortKind
+from dfmeta.ports.handover import RETRY
+from dfmeta.wiring import identity
+from tests.core.unit.support import INSTANCE, Load, port
+
+BROKEN, SOUND = port(13, name="tap1"), port(14, name="tap2")
+CHILDREN = [
+    Port(f"spi-{vid}", row=f"row-of-spi-{vid}", ofport=20 + vid, kind=PortKind.SUBPORT, parent="tap2")
+    for vid in (1, 2)
+]
+
+
+class World:
+    """The identity sources of a configuration, before a registry that refuses some ports."""
+
+    def __init__(self, load: Load, **options: str) -> None:
+        self.refused: set[str] = set()
+        self.taken: dict[str, str] = {}
+        conf = load(identity_sources="ovsdb", **options)
+        self.identities = identity.build(conf, self.take, self.drop)
+
+    def take(self, port: Port) -> None:
+        self.taken[port.name] = port.instance_id
+        if port.name in self.refused:
+            raise ZeroDivisionError("a defect")
+
+    def drop(self, port_id: PortId) -> None:
+        self.taken.pop(port_id.row.removeprefix("row-of-"), None)
+
+
+@pytest.fixture
+def world(load: Load) -> World:
+    return World(load, subport_identity="parent")
+
+
+def test_port_that_is_refused_is_dropped_and_handed_on_again(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.refused.add("tap1")
+    for row in (BROKEN, SOUND):
+        world.identities.update(row)
+    assert world.taken == {"tap2": INSTANCE}
+    eventlet.sleep(RETRY)
+    assert world.taken == {"tap2": INSTANCE}
+    assert caplog.text.count("Port tap1 cannot be served") == 2
+    world.refused.clear()
+    caplog.set_level(logging.CRITICAL)
+    eventlet.sleep(RETRY)
+    assert world.taken == {"tap1": INSTANCE, "tap2": INSTANCE}
+
+
+def test_subports_of_a_parent_are_delivered_apart(world: World) -> None:
+    for row in (*CHILDREN, SOUND):
+        world.identities.update(row)
+    world.refused.add("spi-1")
+    world.identities.forget(SOUND.id)
+    assert world.taken == {"spi-2": ""}
+    world.identities.update(SOUND)
+    assert world.taken == {"spi-2": INSTANCE, "tap2": INSTANCE}
+
+
+def test_port_that_is_gone_is_not_handed_on_again(world: World) -> None:
+    world.refused.add("tap1")
+    world.identities.update(BROKEN)
+    world.refused.clear()
+    world.identities.forget(BROKEN.id)
+    eventlet.sleep(RETRY)
+    assert world.taken == {}
