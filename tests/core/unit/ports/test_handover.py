@@ -14,7 +14,9 @@ from tests.core.unit.support import INSTANCE, Load, port
 
 BROKEN, SOUND = port(13, name="tap1"), port(14, name="tap2")
 CHILDREN = [
-    Port(f"spi-{vid}", row=f"row-of-spi-{vid}", ofport=20 + vid, kind=PortKind.SUBPORT, parent="tap2")
+    Port(
+        f"spi-{vid}", row=f"row-of-spi-{vid}", ofport=20 + vid, kind=PortKind.SUBPORT, parent="tap2"
+    )
     for vid in (1, 2)
 ]
 
