@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from dfmeta.model import Caller, Endpoint, GuestAddress, Identity, PeerAddress
@@ -19,6 +20,11 @@ class Claim:
     slot: int
     epoch: int
     address: GuestAddress | PeerAddress
+
+    @property
+    def sharer(self) -> Hashable:
+        """The virtual machine whose share the connection counts to; without one, the caller."""
+        return self.identity.vm or self.caller
 
     @property
     def endpoint(self) -> Endpoint:

@@ -148,12 +148,11 @@ class GuestServer:
 
     def turn(self, connection: GuestConnection) -> None:
         """Wait for the turn of the connection's virtual machine on the hub."""
-        claim = connection.claim
-        self._rounds.turn(claim.identity.vm or claim.caller)
+        self._rounds.turn(connection.claim.sharer)
 
     def hold_back(self, connection: GuestConnection) -> None:
-        """Keep the place of a closed connection until its port is within its share of refusals."""
-        pause = self._refusals.pause(connection.claim.caller)
+        """Keep the place of a closed connection until its guest is within its share of refusals."""
+        pause = self._refusals.pause(connection.claim.sharer)
         if pause and not self.draining:
             eventlet.sleep(pause)
 
@@ -326,7 +325,6 @@ class GuestServer:
         self._forget(connection)
 
     def _endpoint_changed(self, endpoint: Endpoint) -> None:
-        self._refusals.forget(endpoint)
         for connection in self._room.of(endpoint):
             if self.registry.current(connection.claim) is not None:
                 continue

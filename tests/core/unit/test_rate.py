@@ -167,7 +167,7 @@ def test_further_refusals_wait_in_turn(refused: Refused) -> None:
     assert refused.pauses(ONE, 3) == pytest.approx([n / PER_SECOND for n in (1, 2, 3)])
 
 
-def test_another_port_does_not_wait(refused: Refused) -> None:
+def test_another_guest_does_not_wait(refused: Refused) -> None:
     refused.pauses(ONE, 2 * AT_ONCE)
     assert refused.pauses(TWO, 1) == [0.0]
 
@@ -177,10 +177,9 @@ def test_no_place_is_kept_for_longer_than_a_moment(refused: Refused) -> None:
     assert max(pauses) == pauses[-1] == LONGEST
 
 
-def test_the_next_guest_of_a_port_begins_anew(refused: Refused) -> None:
+def test_guest_waits_no_longer_than_some_seconds_after_a_flood(refused: Refused) -> None:
     refused.pauses(ONE, 1000)
-    refused.refusals.forget(ONE)
-    refused.refusals.forget(TWO)
+    refused.now += AT_ONCE / PER_SECOND + LONGEST
     assert refused.pauses(ONE, AT_ONCE) == [0.0] * AT_ONCE
 
 
@@ -190,7 +189,7 @@ def test_a_guest_that_keeps_to_its_share_never_waits(refused: Refused) -> None:
         refused.now += 1 / PER_SECOND
 
 
-def test_ports_that_are_within_their_share_take_no_memory(refused: Refused) -> None:
+def test_guests_that_are_within_their_share_take_no_memory(refused: Refused) -> None:
     for number in range(1000):
         refused.pauses(Endpoint(number + 1), 1)
         refused.now += 1 / PER_SECOND

@@ -213,6 +213,29 @@ def test_a_port_that_is_refused_too_often_waits_for_its_next_connections() -> No
     world.server.stop(0.0)
 
 
+def test_refusals_count_to_the_share_of_a_virtual_machine() -> None:
+    world = World(ports=3)
+    for ofport in (1, 2):
+        child = replace(port(ofport, name=f"tap{ofport}"), parent="tpi-1")
+        world.registry.set_port(child)
+        world.registry.learn(Endpoint(ofport), address(), 0)
+    sharers: list[object] = []
+
+    def pause(guest: object) -> float:
+        sharers.append(guest)
+        return 0.0
+
+    world.server._refusals.pause = pause  # type: ignore[method-assign]  # no clock of its own
+    for ofport in (1, 2, 3):
+        sock = world.connect(ofport)
+        sock.sendall(b"nonsense\r\n\r\n")
+        assert sock.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
+        sock.close()
+        world.wait(0)
+    assert sharers == ["tpi-1", "tpi-1", "tap3"]
+    world.server.stop(0.0)
+
+
 def test_connections_of_a_changed_port_end_and_no_others(world: World) -> None:
     before = closed("changed")
     mine = [world.connect() for _ in range(3)]
