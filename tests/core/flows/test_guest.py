@@ -620,13 +620,6 @@ def test_a_port_that_stops_being_a_guests_is_untouched(
     assert world.answered(released) == []
 
 
-def test_a_reply_whose_port_is_gone_goes_nowhere(world: World) -> None:
-    world.plug(1)
-    released = world.introduce(Host(1))
-    world.switch.ports.remove(1)
-    assert world.answered(released) == []
-
-
 def test_the_syns_of_a_port_are_counted_over_both_versions(world: World) -> None:
     world.plug(1)
     world.introduce(Host(1))

@@ -84,13 +84,6 @@ def test_twins_of_one_network_are_different_clients_and_get_their_own_answers(
             bridges.assert_served(host, service, key)
 
 
-def test_all_tcp_of_a_known_address_takes_its_way(bridges: Bridges) -> None:
-    for flags in (0x02, 0xC2, 0x10, 0x11, 0x04, 0x18):
-        (left,) = bridges.receive(1, Host(1, IP, MAC).segment(flags=flags))
-        assert source_on_tap(left) in own_keys(A), flags
-        assert Frame(0, left.frame)["tcp_flags"] == flags
-
-
 def test_a_first_syn_goes_to_the_controller_and_then_the_way_that_later_ones_go() -> None:
     bridges = Bridges([replace(A, addresses={})])
     for host, _service, syn in requests(1):
@@ -354,16 +347,6 @@ def test_tagged_frames_are_not_served(bridges: Bridges) -> None:
         for label in LABELS:
             frame = Host(1, IP, label).segment(tags=tags)
             assert bridges.receive(PATCH_META, frame, bridge="br-meta") == []
-
-
-def test_a_guests_request_for_the_service_s_mac_is_answered_on_br_int(bridges: Bridges) -> None:
-    (reply,) = bridges.receive(1, Host(1, IP, MAC).question())
-    assert (reply.bridge, reply.port) == ("br-int", 1)
-    assert mac(Frame(0, reply.frame)["arp_sha"]) == TAP_MAC
-    for service in SERVICE6:
-        (reply,) = bridges.receive(1, Host6(1, IP6, MAC).solicit(service))
-        assert (reply.bridge, reply.port) == ("br-int", 1)
-        assert mac(Frame(0, reply.frame)["ipv6_nd_tll"]) == TAP_MAC
 
 
 # Others on br-meta

@@ -36,7 +36,6 @@ from tests.core.flows.world import (
 )
 from tests.flowsim import Switch
 
-ACK = 0x10
 OUTPUT = 0xC0FFEE
 IPV6 = 0x86DD, 0xFFFF
 CONTAINERS = Layout().number(Stage.SOURCE)
@@ -184,19 +183,6 @@ def test_cleaning_up_leaves_the_switch_as_it_was_before(tap: Tap) -> None:
         assert picture(world.switch) == before
 
 
-@pytest.mark.parametrize("count", [1, 40])
-def test_lost_flows_are_put_back(world: World, count: int) -> None:
-    for ofport in range(1, 8):
-        world.plug(ofport)
-        world.introduce(Host(ofport))
-    before = picture(world.switch)
-    mine = [one for one in world.switch.flows if is_ours(one.cookie)]
-    for one in mine[:count]:
-        world.switch.flows.remove(one)
-    assert world.reconciler.reconcile() == min(count, len(mine))
-    assert picture(world.switch) == before
-
-
 def test_changed_flow_of_ours_is_corrected(world: World) -> None:
     busy(world)
     before = picture(world.switch)
@@ -223,14 +209,6 @@ def test_strays_and_flows_of_an_older_format_or_of_the_other_bridge_are_removed(
     world.controller.disconnected(world.link)
     world.connect(world.link)
     assert picture(world.switch) == before, "all tables are read once for each connection"
-
-
-def test_flows_of_others_in_our_tables_stay(world: World) -> None:
-    world.plug(1)
-    for table in (0, 200, 201):
-        world.foreign(table_id=table, priority=1, match={"in_port": 4}, cookie=OUTPUT)
-    assert world.reconciler.reconcile() == 0
-    assert sum(one.cookie == OUTPUT for one in world.switch.flows) == 3
 
 
 def test_foreign_flow_in_the_place_of_ours_is_not_deleted(world: World) -> None:

@@ -19,7 +19,6 @@ from tests.core.flows.world import (
     Host6,
     World,
     assert_is_an_answer,
-    tap_frame,
 )
 from tests.harness.examples import examples
 
@@ -59,26 +58,6 @@ def test_an_answer_never_leaves_on_another_port_than_its_request_came_in_on(
             claim = world.registry.claim(ip_address(ends_of(Frame(0, out.frame))["src"]))
             assert claim is not None
             assert claim.identity.instance_id == f"instance-{guest.ofport}"
-
-
-@quick
-@given(
-    guests=st.lists(hosts, max_size=10), gone=st.sampled_from(PORTS), slot=st.sampled_from(SLOTS)
-)
-def test_after_a_port_is_gone_nothing_reaches_it_and_the_other_keeps_its_answers(
-    guests: list[Host], gone: int, slot: int
-) -> None:
-    with World() as world:
-        for ofport in PORTS:
-            world.plug(ofport)
-        for guest in guests:
-            world.receive(guest.ofport, guest.segment())
-        kept = world.registry.slots(Endpoint(3 - gone))
-        world.unplug(gone)
-        frames = {one: tap_frame(TAP, str(IN_PORT.key_of(Endpoint(one), slot))) for one in PORTS}
-        assert world.switch.receive(TAP.ofport, frames[gone]) == []
-        outs = world.switch.receive(TAP.ofport, frames[3 - gone])
-        assert [out.port for out in outs] == ([3 - gone] if slot in kept else [])
 
 
 @quick

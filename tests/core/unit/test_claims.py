@@ -65,11 +65,6 @@ def world() -> World:
     return one
 
 
-def test_an_unknown_peer_has_no_claim(world: World) -> None:
-    for key in (IPv4Address("10.0.0.1"), IN_PORT.key_of(Endpoint(14), 0), IN_PORT.key_of(HERE, 1)):
-        assert world.mirror.claim(key) is None
-
-
 def test_a_key_of_ipv6_is_claimed_with_the_address_that_the_guest_uses(world: World) -> None:
     own, service = IPv6Address("fd00::5"), IPv6Address("fe80::a9fe:a9fe")
     for registry in (world.registry, Registry(keys=InPortKeys(IPv6Network("fd00:1::/64")))):

@@ -26,10 +26,8 @@ from tests.core.unit.support import (
     INSTANCE,
     TAP,
     Load,
-    Rig,
     address,
     claim_of,
-    let_hub_run,
     port,
     stats_of,
 )
@@ -130,21 +128,6 @@ def test_while_they_are_not_known_those_of_the_switch_stay() -> None:
 
 
 # The reconciler
-
-
-def test_a_start_keeps_the_flows_of_next_hops_that_are_not_known_yet() -> None:
-    before = Rig()
-    before.registry.set_port(replace(port(), next_hops=(HOP,)))
-    before.connect()
-    for adopted in (True, False):
-        rig = Rig(adopts=lambda _endpoint, adopted=adopted: adopted)  # type: ignore[misc]
-        rig.switch.flows = before.switch.flows
-        rig.registry.set_port(replace(port(), next_hops=None))
-        rig.connect()
-        assert of(tuple(rig.flows())) == ({HOP.ip: MAC} if adopted else {})
-        rig.registry.set_port(replace(port(), next_hops=()))
-        let_hub_run()
-        assert of(tuple(rig.flows())) == {}
 
 
 # Listings

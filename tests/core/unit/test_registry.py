@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address
 
 import pytest
 from hypothesis import settings
@@ -340,12 +339,6 @@ class Ports(RuleBasedStateMachine):
 
 TestPorts = Ports.TestCase
 TestPorts.settings = settings(deadline=None, max_examples=examples(26), stateful_step_count=40)
-
-
-def test_unknown_peer_has_no_claim(registry: Registry) -> None:
-    learned(registry, 0)
-    for peer in ("10.0.0.1", "128.0.0.14", "144.0.0.13", "128.5.0.13", "224.0.0.1"):
-        assert registry.claim(IPv4Address(peer)) is None, peer
 
 
 def test_one_version_takes_no_slot_of_the_other(registry: Registry) -> None:
