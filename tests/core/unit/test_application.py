@@ -485,15 +485,6 @@ def test_a_forwarded_request_is_refused_if_the_option_is_set() -> None:
 # Tokens
 
 
-def test_a_token_is_never_given_through_a_proxy() -> None:
-    headers = {**TTL, "x-forwarded-for": "203.0.113.1"}
-    for mode in TokenMode:
-        for recorded in ("", None):
-            world = World(http_tokens=mode)
-            world.backend.tokens = recorded
-            assert world.ask("/latest/api/token", "PUT", **headers).status == 403, (mode, recorded)
-
-
 def test_an_optional_token_has_to_be_valid(world: World) -> None:
     token = world.ask("/latest/api/token", "PUT", **TTL).body.decode()
     assert world.ask().status == 200
@@ -560,16 +551,6 @@ def test_a_guest_above_its_rate_is_delayed_and_then_refused() -> None:
     assert [world.ask().status for _ in range(3)] == [200, 200, 429]
     assert int(world.ask().headers["retry-after"]) >= 1
     assert len(world.backend.asked) == 2
-
-
-def test_a_new_guest_of_the_port_does_not_inherit_what_the_last_one_asked() -> None:
-    few = RateSettings(enabled=True, base=Window(1, 60), burst=Window(1, 60), tolerated=0)
-    world = World(rate=few)
-    assert [world.ask().status for _ in range(2)] == [200, 429]
-    world.registry.set_port(port(instance=OTHER_INSTANCE))
-    assert RECENT.of(HERE, world.claim.identity.incarnation) is None
-    world.claim = claim_of(world.registry)
-    assert world.ask().status == 200
 
 
 # What is logged
