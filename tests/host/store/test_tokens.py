@@ -13,8 +13,7 @@ from pathlib import Path
 from dfmeta.store.auth import edit
 from dfmeta.store.auth.edit import Grant
 from dfmeta.store.auth.tokens import TokenFile
-from tests.harness.certificates import Authority
-from tests.harness.issuer import Issuer, send
+from tests.harness.issuer import Issuer
 
 READ = Grant(("read",), datetime(2030, 1, 31, 12, tzinfo=UTC))
 GREEN = """
@@ -83,14 +82,3 @@ def test_a_slow_issuer_does_not_stop_the_hub() -> None:
         turns, found = green(f"{issuer.url}/x", 0.5)
     assert "no answer in time" in found
     assert turns >= 5
-
-
-def test_the_certificate_of_an_issuer_is_checked(authority: Authority) -> None:
-    with Issuer(tls=authority.issue("localhost")) as issuer:
-        issuer.answers["/x"] = lambda handler: send(handler, {"a": 1})
-        url = f"{issuer.url}/x"
-        trusted = {"SSL_CERT_FILE": str(authority.certificate)}
-        assert green(url, 30, **trusted)[1] == "{'a': 1}"
-        assert "certificate is not trusted" in green(url, 30)[1]
-        wrong = url.replace("localhost", "127.0.0.1")
-        assert "certificate is not trusted" in green(wrong, 30, **trusted)[1]

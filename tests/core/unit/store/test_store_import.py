@@ -205,26 +205,6 @@ def test_an_old_line_is_counted_and_a_long_one_passed_over(
     assert "imported" not in result.stdout
 
 
-def test_lines_are_bodies_of_the_admin_api(
-    run: Run, url: str, tmp_path: Path, instance_id: str
-) -> None:
-    file = write_lines(
-        tmp_path / "records.jsonl",
-        {"id": instance_id, "ipAddresses": ["10.0.0.5"], "metadata": {"hostname": "a"}},
-        "",
-        {"id": instance_id, "ipAddresses": ["10.0.0.5"], "userdata": "u"},
-        {"id": OTHER_INSTANCE, "userdata": "dQ==", "userdata_encoding": "base64"},
-    )
-    result = run("import", str(file))
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == "imported: 0 seeds, 3 lines\n"
-    assert records(url) == {
-        instance_id: {"is": {"hostname": "a"}, "userdata": b"u", "at": ("10.0.0.5/32",)},
-        OTHER_INSTANCE: {"is": None, "userdata": b"u", "at": ()},
-    }
-    assert run("import", "-", stdin=file.read_bytes()).stdout == "imported: 0 seeds, 3 lines\n"
-
-
 def test_a_line_that_is_wrong_is_named_by_its_number(
     run: Run, url: str, tmp_path: Path, instance_id: str
 ) -> None:

@@ -234,21 +234,6 @@ def pushed(repository: Repository, record_id: str, *networks: str, **document: o
     return push(repository, Kind.METADATA, record_id, content=document, networks=nets(*networks))
 
 
-def test_the_longest_prefix_wins_in_any_order_of_pushes(repository: Repository) -> None:
-    pushed(repository, TWO, "10.1.2.3")
-    pushed(repository, ONE, "10.1.2.0/28", "2001:db8:0:1::/64")
-    for address, expected in (
-        ("10.1.2.3", TWO),
-        *((inside, ONE) for inside in ("10.1.2.0", "10.1.2.15", "2001:db8:0:1:ffff::")),
-        *((other, None) for other in ("10.1.1.255", "10.1.2.16", "2001:db8:0:2::", "::10.1.2.0")),
-    ):
-        assert owner(repository, address) == expected, address
-    pushed(repository, THREE, "0.0.0.0/0", "::/0", "10.1.2.3")
-    assert owner(repository, "10.1.2.3") == THREE, "the last writer has it"
-    assert read(repository, TWO).metadata == "{}"
-    assert owner(repository, "192.0.2.1") == owner(repository, "2001:db8::1") == THREE
-
-
 def test_an_older_document_changes_nothing(repository: Repository) -> None:
     for before, after, taken in OLDER:
         repository.delete(ONE)
