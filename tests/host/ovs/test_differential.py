@@ -7,7 +7,7 @@ Open vSwitch's own reading of the frame is compared with the fields that it woul
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import pytest
@@ -16,10 +16,12 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
+from dfmeta.flows.key import SLOTS6
 from dfmeta.flows.pipeline import METADATA_IP, RATES, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress, NextHop
 from tests.core.flows.frames import ethernet, ipv4, tcp
+from tests.core.flows.world import SERVICE6
 from tests.host.ovs import made_up4, made_up6
 from tests.host.ovs.made_up import MACS, TAP_MAC, cases
 from tests.host.ovs.made_up4 import HOST_IP, IPS
@@ -80,6 +82,14 @@ def test_requests_of_each_table_and_purpose_are_answered_alike(pair: Pair) -> No
         pair.feed(
             wire.count(purpose), wire.count(purpose, Endpoint(2)), wire.count(purpose, BEHIND)
         )
+
+
+def test_flows_are_read_back_as_they_were_put_in(pair: Pair) -> None:
+    pair.read_alike(three_guests())
+    tap = Tap(TAP_PORT, TAP_MAC, 9775, ip6=made_up6.HOST_IP6, guest_ip6=tuple(SERVICE6))
+    known = GuestAddress(MACS[0], IPv6Address("fd12:3456::5"), IPv6Address(SERVICE6[0]))
+    guest = Guest(BEHIND, {SLOTS6[0]: known}, floods=tuple(RATES))
+    pair.read_alike([*fixed_flows(tap), *guest_flows(guest, tap)])
 
 
 def test_deletions_take_the_same_flows_away(pair: Pair) -> None:

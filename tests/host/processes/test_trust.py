@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from dfmeta.trust import client_context, is_cut
 from tests.harness.certificates import Authority
 from tests.harness.other_store import OtherStore, reply
 
@@ -136,28 +132,3 @@ def test_authorities_of_libraries_are_not_trusted(
     assert done.returncode != 0
     assert "CERTIFICATE_VERIFY_FAILED" in done.stderr
     assert server.asked == []
-
-
-def test_cut_connection_is_not_an_ended_one(authority: Authority) -> None:
-    pair = authority.issue("localhost")
-    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    serving.load_cert_chain(pair.certificate, pair.key)
-
-    def cut() -> None:
-        with serving.wrap_socket(listener.accept()[0], server_side=True) as one:
-            one.sendall(b"a part")
-            one.shutdown(socket.SHUT_RDWR)
-
-    context = client_context(str(authority.certificate))
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
-        pool.submit(cut)
-        with (
-            socket.create_connection(listener.getsockname()) as plain,
-            context.wrap_socket(
-                plain, server_hostname="localhost", suppress_ragged_eofs=False
-            ) as secure,
-        ):
-            assert secure.recv(100) == b"a part"
-            with pytest.raises(ssl.SSLError) as caught:
-                secure.recv(100)
-    assert is_cut(caught.value)
