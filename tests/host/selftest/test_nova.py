@@ -1,4 +1,4 @@
-"""The recording Nova answers as Nova does, and fails as it is told."""
+"""The recording Nova answers as Nova does."""
 
 from __future__ import annotations
 
@@ -51,34 +51,22 @@ def ask(guest: Guest, path: str, *options: str, sent: list[tuple[str, str]]) -> 
     return guest.curl(path, *options, host=f"{ADDRESS}:8775", headers=sent)
 
 
-@pytest.mark.parametrize(
-    ("changes", "status"),
-    [
+def test_a_request_that_is_not_right_is_refused(client: Guest, api: RecordingNova) -> None:
+    upper = api.signature(INSTANCE.instance_id).upper()
+    for changes, status in (
         ({"X_Instance_ID": None}, 400),
         ({"X_Tenant_ID": None}, 400),
         ({"X_Instance_ID_Signature": None}, 400),
         ({"X_Instance_ID_Signature": "0" * 64}, 403),
+        ({"X_Instance_ID_Signature": upper}, 403),
         ({"X_Instance_ID": "someone-else"}, 403),
         ({"X_Tenant_ID": "another"}, 404),
-    ],
-)
-def test_a_request_that_is_not_right_is_refused(
-    client: Guest, api: RecordingNova, changes: dict[str, str | None], status: int
-) -> None:
-    reply = ask(client, "/latest/meta-data/", sent=headers(api, **changes))
-    assert reply.status == status
-    assert [request.status for request in api.requests()] == [status]
-
-
-def test_an_upper_case_signature_is_refused(client: Guest, api: RecordingNova) -> None:
-    upper = api.signature(INSTANCE.instance_id).upper()
-    sent = headers(api, X_Instance_ID_Signature=upper)
-    assert ask(client, "/latest/meta-data/", sent=sent).status == 403
-
-
-def test_the_root_needs_no_headers_and_odd_targets_are_400(
-    client: Guest, api: RecordingNova
-) -> None:
+        ({}, 200),
+    ):
+        api.clear()
+        reply = ask(client, "/latest/meta-data/", sent=headers(api, **changes))
+        assert reply.status == status, changes
+        assert [request.status for request in api.requests()] == [status], changes
     assert ask(client, "/", sent=[]).status == 200
     assert ask(client, "//openstack", sent=headers(api)).status == 400
     assert ask(client, "/openstack/latest/nothing", sent=headers(api)).status == 404
@@ -92,34 +80,3 @@ def test_requests_are_recorded_with_doubled_headers(client: Guest, api: Recordin
     assert request.header("x_odd") == "3"
     with pytest.raises(AssertionError, match="2 times"):
         request.header("x-twice")
-    api.clear()
-    assert api.requests() == []
-    assert api.accepted() == 0
-
-
-def test_faults(client: Guest, api: RecordingNova) -> None:
-    sent = headers(api)
-    api.fault("user_data", status=503, times=1)
-    assert ask(client, "/openstack/latest/user_data", sent=sent).status == 503
-    assert ask(client, "/openstack/latest/user_data", sent=sent).status == 200
-    api.fault("GET /latest", close=True, times=1)
-    assert ask(client, "/latest/", sent=sent).exit_code == 52
-    api.fault(cut=3, times=1)
-    assert "18" in str(ask(client, "/latest/meta-data/", sent=sent).exit_code)
-    api.fault(status=500)
-    api.mend()
-    assert ask(client, "/latest/", sent=sent).status == 200
-
-
-def test_connections_are_kept_and_can_be_cut(client: Guest, api: RecordingNova) -> None:
-    done = client.namespace.run(
-        ["curl", "-sS", f"http://{ADDRESS}:8775/", f"http://{ADDRESS}:8775/"]
-    )
-    assert done.stdout.count("latest") == 2
-    assert api.accepted() == 1
-    with client.namespace.connect(ADDRESS, 8775) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
-        api.cut()
-        while data := connection.recv(65536):
-            assert b"HTTP/1.1" not in data

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,17 @@ from tests.harness import netns
 from tests.harness.fixtures import MakeGuest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.postgres import Postgres
 
 SCRIPT = """
 import sys, time
 from tests.harness.guest import Guest
 from tests.harness.ovs import OpenvSwitch
-host = OpenvSwitch()
+from tests.harness.postgres import Postgres
+host, server = OpenvSwitch(), Postgres()
 guest = Guest(host)
-print(host.namespace.name, guest.namespace.name, host.rundir,
-      *host.namespace.processes(), flush=True)
+print(host.namespace.name, guest.namespace.name, host.rundir, server.folder,
+      *host.namespace.processes(), *server.processes(), flush=True)
 sys.stdin.read()
 """
 
@@ -59,13 +62,34 @@ def test_killed_process_takes_its_daemons_along_and_the_rest_is_removed_later() 
         text=True,
     ) as process:
         assert process.stdout is not None
-        host, guest, rundir, *pids = process.stdout.readline().split()
+        host, guest, rundir, database, *pids = process.stdout.readline().split()
         assert {host, guest} <= namespaces()
+        assert len(pids) > 5
         os.kill(process.pid, signal.SIGKILL)
-    wait_for(lambda: not any(alive(pid) for pid in pids), "both daemons to end")
+    wait_for(lambda: not any(alive(pid) for pid in pids), "switch and database to end")
     netns.remove_stale()
     assert not {host, guest} & namespaces()
     assert not Path(rundir).exists()
+    assert not Path(database).exists()
+
+
+@pytest.mark.parametrize("last", [Postgres.processes, Postgres.pause, Postgres.kill, Postgres.stop])
+def test_nothing_of_a_database_stays(last: Callable[[Postgres], object]) -> None:
+    with Postgres() as server:
+        pids = server.processes()
+        server.create_database()
+        last(server)
+    assert not any(alive(str(pid)) for pid in pids)
+    assert not server.folder.exists()
+
+
+def test_the_unpacked_database_finds_what_belongs_to_it(postgres: Postgres) -> None:
+    with postgres.admin() as connection:
+        places = dict(connection.execute("SELECT name, setting FROM pg_config()").fetchall())
+        zones = connection.execute("SELECT count(*) > 300 FROM pg_timezone_names").fetchone()
+    assert zones == (True,)
+    for name in ("BINDIR", "PKGLIBDIR", "SHAREDIR"):
+        assert Path(places[name]).is_relative_to(postgres.folder)
 
 
 def test_failing_command_is_an_error_with_its_output() -> None:
