@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from tests.harness.container import Container
-from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
+from tests.harness.guest import METADATA_IP, Guest
 from tests.harness.poll import wait_for
-from tests.harness.trunk import Subport
 from tests.harness.vm_api import Connection, allowed, is_ready, status_of
 from tests.host.e2e import shared
-from tests.host.e2e.neutron_vm import MTU, World, listed, world_with
-from tests.host.e2e.support import META_DATA, SILENCE, asks_own, put
+from tests.host.e2e.neutron_vm import World, listed, world_with
+from tests.host.e2e.support import META_DATA, SILENCE, asks_own
 
 NETWORK = {"network": "pods"}
 
@@ -70,26 +69,6 @@ def reaches(one: Guest, other: Guest) -> bool:
         with suppress(TimeoutError):
             return far.recv(16) == b"hello"
     return False
-
-
-def test_an_attachment_is_a_subport_of_the_vms_trunk(world: World, vm: Guest) -> None:
-    now = status_of(vm.namespace)
-    assert (now["ready"], now["networks"]) == (True, [{"name": "pods", "mtu": MTU}])
-    with allowed(vm.namespace) as connection:
-        one = made(connection, "c1")
-        assert (one["mtu"], one["dns"]) == (MTU, {"nameservers": ["192.0.2.53"]})
-        assert one["routes"] == [{"dst": "0.0.0.0/0", "gw": "10.20.0.1"}]
-        (port,) = world.server.ports(id=world.ours()[0])
-        assert (port["id"], port["network_id"]) == (one["port_id"], world.network)
-        assert world.server.subports(world.trunk) == {one["port_id"]: one["vid"]}
-        again = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
-        assert (again.status, json.loads(again.body)) == (200, one)
-        assert listed(connection) == [one]
-        assert connection.ask("DELETE", "/attachments/c1/eth0?link=gone").status == 204
-        assert (listed(connection), world.ours()) == ([], [])
-    assert world.server.subports(world.trunk) == {}
-    inner = Subport(one["port_id"], one["vid"]).inner
-    wait_for(lambda: inner not in world.host.ports(), "the agent to remove the port")
 
 
 def test_frames_of_two_containers_pass(world: World, vm: Guest) -> None:
@@ -150,17 +129,3 @@ def test_a_killed_daemon_goes_on(world: World, vm: Guest) -> None:
     found = wait_for(repeated, "the attachment")
     assert (found["port_id"], found["state"]) == (before, "active")
     assert world.ours() == [before]
-
-
-def test_a_vm_without_a_trunk_gets_503(world: World) -> None:
-    port = world.server.create("port", network_id=world.network)["id"]
-    ids = Ids(iface_id=port, vm_uuid=uuid_of("plain"), extra={"dfmeta-attachments": "true"})
-    with Guest(world.host, "plain", address="10.0.0.99/24", ids=ids) as guest:
-        put(world.agent, guest)
-        asks_own(guest)
-        assert status_of(guest.namespace)["ready"] is False
-        with allowed(guest.namespace) as connection:
-            reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
-            assert reply.status == 503
-        assert "attachment: the VM's port is no parent of a trunk in Neutron" in world.agent.log()
-        assert guest.curl(META_DATA).status == 200

@@ -8,13 +8,11 @@ from collections.abc import Callable
 from tests.harness.agent import Agent, Options
 from tests.harness.cloudinit import Booting
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import Guest, Reply, Sample
-from tests.harness.poll import wait_for
-from tests.host.e2e.support import KEY, META_DATA, put, uuid_in
+from tests.harness.guest import Sample
+from tests.host.e2e.support import KEY, put
 
 StartBoot = Callable[..., Booting]
 PATH = "/latest/meta-data/hostname"
-BASE = 10
 ALL = "rate_limit_enabled"
 RATES: Options = {
     "metadata_rate_limiting": {
@@ -62,37 +60,3 @@ def test_a_boot_above_the_rate_is_delayed_and_whole(
     assert delayed(agent) > 0
     assert refused(agent) == 0
     assert agent.metric("dfmeta_requests_total", status="5xx") == 0
-
-
-def test_a_serial_guest_is_delayed_and_an_abusive_guest_is_refused(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    """Neutron's own rates; fewer are tolerated above them than by default, so that it is quick."""
-    agent = make_agent({"metadata_rate_limiting": {ALL: True, "tolerated_queries": 4}})
-    abuser, serial, other = (make_guest(name) for name in ("abuser", "serial", "other"))
-    for guest in (abuser, serial, other):
-        put(agent, guest)
-    abuse = abuser.start_many(100_000, 16, path=PATH)
-    try:
-        assert counts(serial.http_many(BASE + 2, path=META_DATA)) == {200: BASE + 2}
-        assert delayed(agent) > 0
-        reply = wait_for(lambda: refusal(abuser), "the abuser to be refused")
-        # Below the rate, at the same time.
-        samples = other.http_many(BASE, path=META_DATA)
-        assert counts(samples) == {200: BASE}
-        assert {uuid_in(sample.body) for sample in samples} == {other.instance_id}
-    finally:
-        taken = abuse.finish()
-    assert reply.text == "429 Too Many Requests\n"
-    assert int(reply.header("Retry-After")) >= 1
-    assert set(counts(taken)) == {200, 429}
-    assert {sample.body for sample in taken if sample.status == 200} == {b"abuser.example.org"}
-    assert refused(agent) > counts(taken)[429]
-    # Once a minute, however many there were.
-    assert agent.log().count("refused with 429") == 1
-
-
-def refusal(guest: Guest) -> Reply | None:
-    """An answer of a guest that is refused."""
-    reply = guest.curl(PATH)
-    return reply if reply.status == 429 else None

@@ -16,7 +16,6 @@ from dfmeta.exceptions import (
 )
 from dfmeta.ports import attach_wired
 from dfmeta.ports.subport_list import KEY
-from tests.harness.poll import wait_for
 from tests.host.neutron.api import PROJECT
 from tests.host.ovs import vms
 from tests.host.ovs.neutron_world import (
@@ -212,72 +211,6 @@ def test_a_removal_ends_the_entry_although_neutron_is_away(world: World) -> None
     assert world.ours() == []
 
 
-def test_values_of_others_are_skipped(engines: Engines, vm: Parent) -> None:
-    """The VLAN ids 2 to 4 and the first addresses are others', and nothing has told it."""
-    world, engine = engines.world, engines.start()
-    engine.status(vm)
-    assert list(engine._networks) == []
-    first, _new = engine.attach(vm, one_of(0))
-    assert first.vid == 2
-
-    def another(ip: IPv4Address) -> str:
-        """Give an address to a port that is not a container's; return its id."""
-        fixed = [{"subnet_id": world.pods.subnet_id, "ip_address": str(ip)}]
-        values = {"network_id": world.pods.network_id, "fixed_ips": fixed}
-        return str(world.server.create("port", **values)["id"])
-
-    others = [another(first.ip + number) for number in (1, 2)]
-    entries = [
-        {"port_id": port, "segmentation_type": "vlan", "segmentation_id": vid}
-        for vid, port in enumerate(others, 3)
-    ]
-    path = f"trunks/{trunk_of(world, vm)}/add_subports"
-    assert world.server.ask("PUT", path, {"sub_ports": entries}).status == 200
-    made, _new = engine.attach(vm, one_of(1))
-    assert made.vid == 5
-    assert made.ip > first.ip + 2
-    another(made.ip + 1)
-    last, _new = engine.attach(vm, one_of(2))
-    assert last.ip == made.ip + 2
-    assert len(world.ours()) == 3
-    with pytest.raises(AttachNetworkError):
-        engine.attach(vm, one_of(3, ip=made.ip + 1))
-    engine.tidy()
-    assert engine.status(vm).used == 3
-
-
-def test_neutron_away_and_back(engines: Engines, vm: Parent) -> None:
-    world, engine = engines.world, engines.start()
-    kept, _new = engine.attach(vm, one_of(1))
-    engine.attach(vm, one_of(2))
-    world.server.stop()
-    try:
-        with pytest.raises(AttachDriverError, match="Neutron does not answer"):
-            engine.attach(vm, one_of(3))
-        assert engine.status(vm).cause == "Neutron does not answer"
-        engine.detach(vm, "c2", "eth0", gone=True)
-        assert [one.container for one in engine.listed(vm)] == ["c1"]
-        assert engine.attach(vm, one_of(1)) == (kept, False)
-        engine.tidy()
-        assert {one.state for one in engine.everything()} == {State.ACTIVE, State.LEAVING}
-        # A process that starts now knows neither networks nor trunks.
-        late = engines.start()
-        with pytest.raises(AttachDriverError, match="Neutron has not told the network 'red'"):
-            late.attach(vm, one_of(4))
-        assert late.status(vm).networks == ()
-    finally:
-        world.server.start()
-
-    def tidied() -> bool:
-        engine.tidy()
-        return [one.state for one in engine.everything()] == [State.ACTIVE]
-
-    wait_for(tidied, "the removal")
-    engines.check(engine)
-    engine.attach(vm, one_of(3))
-    engines.check(engine)
-
-
 @pytest.mark.parametrize("action", ["attach", "detach"])
 @pytest.mark.parametrize("form", ["bridge", "tags"])
 @pytest.mark.usefixtures("ovn")
@@ -348,16 +281,3 @@ def test_the_list_of_a_vm_is_brought_in_order(engines: Engines, vm: Parent) -> N
     world.host.vsctl("remove", "Interface", vm.port_name, "external_ids", KEY)
     engine.tidy()
     engines.check(engine)
-
-
-def test_ports_without_a_row_are_removed(engines: Engines, vm: Parent) -> None:
-    world = engines.world
-    world.driver(vm).make(vm, [wanted(vm, 100)])
-    engine = engines.start()
-    engine.tidy()
-    assert world.ours() == []
-    # Those of a VM that is bound to another host stay.
-    world.driver(vm).make(vm, [wanted(vm, 100)])
-    world.server.bind(vm.port_id, "compute-2")
-    engine.tidy()
-    assert len(world.ours()) == 1
