@@ -34,13 +34,14 @@ from dfmeta.ports.one_change import (
     change,
     mutate,
     read,
+    read_ports,
     reconfigure,
     reference,
     unchanged,
     update,
     without_number,
 )
-from dfmeta.ports.trunk_bridge import NAME_MAX, agent_of, is_ours
+from dfmeta.ports.trunk_bridge import AGENTS_PATCH, NAME_MAX, agent_of, is_ours
 from dfmeta.ports.trunk_bridge import names_of as trunk_names
 from dfmeta.ports.trunks import PARENT
 from dfmeta.ports.vif import ADDRESS_KEY, INSTANCE_KEY
@@ -178,7 +179,7 @@ class LocalDriver:
     def ready(self, parent: Parent) -> str:
         """Return the cause for which a parent can get no attachments; empty: it can."""
         try:
-            return self._trunk(self._read(), parent.port_name)[0]
+            return self._trunk(self._rows_of(parent.port_name), parent.port_name)[0]
         except AttachDriverError as error:
             return error.cause
 
@@ -283,6 +284,18 @@ class LocalDriver:
                 again = now + ASK_AGAIN
                 self._change(lambda rows: [reconfigure(rows)], Part(()))
             clock.sleep(POLL)
+
+    def _rows_of(self, name: str) -> Rows:
+        """Read a port, its peer and the signs of Neutron's agent.
+
+        A reading of all rows takes longer with each port of the host, and any VM may ask often.
+        """
+        try:
+            rows = read_ports(self._remote, [name, AGENTS_PATCH])
+            peer = rows.ports[name].peer if name in rows.ports else ""
+            return read_ports(self._remote, [name, peer, AGENTS_PATCH]) if peer else rows
+        except OvsdbError as error:
+            raise _away(error) from error
 
     def _read(self) -> Rows:
         try:

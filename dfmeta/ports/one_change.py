@@ -140,6 +140,27 @@ def read(remote: str, *, part: Part | None = None) -> Rows:
         )
 
 
+def read_ports(remote: str, names: Iterable[str]) -> Rows:
+    """Read ports by their names, and the bridges that they are on; the latter without other ports.
+
+    :raises OvsdbError: when OVSDB does not answer.
+    """
+    named = [[["name", "==", name]] for name in names]
+    selects = [_select(table, one) for table in ("Port", "Interface") for one in named]
+    with _asking(remote):
+        root, *rows = call(remote, "transact", [_DATABASE, _select("Open_vSwitch", []), *selects])
+        ports = [row for one in rows[: len(named)] for row in one["rows"]]
+        interfaces = [row for one in rows[len(named) :] for row in one["rows"]]
+        homes = [_home(row["_uuid"]) for row in ports]
+        found = call(remote, "transact", [_DATABASE, *homes])
+        bridges: dict[str, Any] = {}
+        for port, one in zip(ports, found, strict=True):
+            for row in one["rows"]:
+                there = bridges.setdefault(row["name"], {**row, "ports": as_set([])})
+                there["ports"][1].append(port["_uuid"])
+        return _rows(root["rows"], [*bridges.values()], ports, interfaces)
+
+
 def change(
     remote: str, build: Callable[[Rows], Sequence[Operation]], *, part: Part | None = None
 ) -> bool:
@@ -292,6 +313,12 @@ def _asking(remote: str) -> Iterator[None]:
 
 def _select(table: str, where: list[Any]) -> Operation:
     return {"op": "select", "table": table, "where": where, "columns": list(_COLUMNS[table])}
+
+
+def _home(port: Any) -> Operation:
+    """Return the operation that selects the bridge of a port, without the list of its ports."""
+    columns = [name for name in _COLUMNS["Bridge"] if name != "ports"]
+    return {**_select("Bridge", [["ports", "includes", port]]), "columns": columns}
 
 
 def _transact(remote: str, operations: Sequence[Operation]) -> str:

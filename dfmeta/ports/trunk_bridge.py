@@ -63,7 +63,7 @@ _OVN: Final = ("ovn-remote", "ovn-bridge", "ovn-encap-type")
 """Keys in ``external_ids`` of Open_vSwitch on a host of OVN."""
 _AGENTS_KEY: Final = "net_uuid"
 """Key in ``other_config`` of each port that Neutron's Open vSwitch agent has wired."""
-_AGENTS_PATCH: Final = "patch-tun"
+AGENTS_PATCH: Final = "patch-tun"
 """Patch port of the integration bridge of Neutron's Open vSwitch agent."""
 
 
@@ -97,7 +97,7 @@ def agent_of(rows: Rows, bridge: str) -> str:
     for port in rows.on(bridge):
         if _AGENTS_KEY in port.other_config:
             return f"other_config:{_AGENTS_KEY} of the port {port.name}, of Neutron's agent"
-        if port.name == _AGENTS_PATCH:
+        if port.name == AGENTS_PATCH:
             return f"the port {port.name}, of Neutron's agent"
     return ""
 

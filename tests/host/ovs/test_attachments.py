@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from ipaddress import IPv4Network
+from typing import Any
 
 import pytest
 
 from dfmeta.attach.model import Attachment, Driver, Found, Network, Parent
 from dfmeta.exceptions import AttachDriverError
+from dfmeta.ports import one_change
 from dfmeta.ports.attachments import LocalDriver, names_of
 from dfmeta.ports.trunk_bridge import disable, enable
 from tests.harness.guest import uuid_of
@@ -89,6 +92,32 @@ def test_both_ends_of_attachments_are_made_and_removed(
     assert vms.rows(host) == before
     driver.make(parent, [])
     driver.remove([])
+
+
+def test_readiness_of_a_vm_is_read_from_its_own_rows(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = trunk(host, "tap2")
+    driver.make(other, [vms.attachment(other, 100)])
+    vm = replace(vms.plug(host, "tap3"), port_name="tap3")
+    answers = list[Any]()
+
+    def recording(*args: Any) -> Any:
+        answers.append(one_change_call(*args))
+        return answers[-1]
+
+    one_change_call = one_change.call
+    monkeypatch.setattr(one_change, "call", recording)
+    outer = parent.port_name.replace("tpi-", "tpt-")
+    for one, cause, own in (
+        (parent, "", {parent.port_name, outer, BRIDGE, bridge_of(host, parent)}),
+        (vm, "tap3 is not on a trunk", {"tap3", BRIDGE}),
+    ):
+        answers.clear()
+        assert driver.ready(one).partition(":")[0] == cause
+        rows = [row for answer in answers for each in answer for row in each["rows"]]
+        assert {row["name"] for row in rows if "name" in row} == own
+        assert not any("ports" in row for row in rows)
 
 
 def test_half_a_pair_is_found_repaired_and_removed(
