@@ -1,21 +1,17 @@
-"""Connections to an HTTP server, with the interface that httplib2 needs.
+"""Persistent connections to an HTTP server: httplib2's, with exchanges of their own.
 
-httplib2 uses the connections of http.client. Their header parser is the email package, which takes
-half of the time of a request. ``httplib2.Http.request`` gets a :class:`Connection` as
-``connection_type`` instead. It sends a request in one piece and reads the answer with
-:mod:`dfmeta.proxy.nova.replies`.
-
-httplib2 decompresses bodies, follows challenges, joins headers of one name and repeats a request
-after errors that it knows. Nothing of this is wanted here: httplib2 sees a status and the body, no
-header, and only errors of other classes. The request passes through it as an :class:`Exchange` in
-the place of a body, since it would quote a URL again and fold the white space of headers.
+httplib2's own exchanges use http.client, whose header parser is the email package: it takes half of
+the time of a request. Besides, ``httplib2.Http`` parses a URL for each request, decompresses
+bodies, follows challenges, joins headers of one name and repeats a request after some errors. None
+of this is wanted here. So a :class:`Connection` sends a request in one piece and reads the answer
+with :mod:`dfmeta.proxy.nova.replies`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import eventlet
 import eventlet.patcher
@@ -24,12 +20,7 @@ from eventlet.green import socket, ssl
 from eventlet.hubs import trampoline
 
 from dfmeta import metrics
-from dfmeta.exceptions import (
-    UpstreamAwayError,
-    UpstreamError,
-    UpstreamLostError,
-    UpstreamStaleError,
-)
+from dfmeta.exceptions import UpstreamAwayError, UpstreamLostError, UpstreamStaleError
 from dfmeta.model import HttpHost
 from dfmeta.proxy.nova.pool import Pool
 from dfmeta.proxy.nova.remedies import explain
@@ -42,8 +33,6 @@ ADDRESS_PATIENCE = 2.0
 fails."""
 SHARE = 65536
 """Bytes of an answer after which the greenthread yields: available data is read without a wait."""
-URL = "http://n/"
-"""A dummy for httplib2, which parses it for each request; a connection knows its own target."""
 
 _OPENED = metrics.BACKEND_CONNECTIONS.labels("opened")
 _FAILED = metrics.BACKEND_CONNECTIONS.labels("failed")
@@ -55,7 +44,7 @@ _select = eventlet.patcher.original("select")
 
 @dataclass(slots=True)
 class Exchange:
-    """A request to a server, and its result."""
+    """A request to a server."""
 
     instance: str
     """Id of the instance that it is for; of the persistent connections, it uses that instance's."""
@@ -64,27 +53,22 @@ class Exchange:
     """The whole request in its wire format."""
     sent: bool = False
     """Whether a byte of the request may have been sent."""
-    reply: Reply = field(init=False)
 
 
-class Connection:
-    """One connection; a subclass sets its target, see :func:`connection_type`."""
+class Connection(httplib2.HTTPConnectionWithTimeout):  # type: ignore[misc]  # httplib2 has no types
+    """One connection to *target*; its first exchange opens it.
 
-    target: ClassVar[HttpHost]
-    context: ClassVar[Any]
-    """An ssl.SSLContext, eventlet's; None for no TLS."""
+    :param context: an ssl.SSLContext of eventlet's; None for no TLS.
+    """
 
-    def __init__(self, _authority: str, **_options: object) -> None:
-        self.host = self.target.host
-        self.sock: Any = None
-        self._exchange = Exchange("", "", b"")
-        self._kept = False
+    sock: Any
+
+    def __init__(self, target: HttpHost, context: Any) -> None:
+        super().__init__(target.host, target.port)
+        self._context = context
         self._poll: Any = None
         self._read = 0
         self._begun = False
-
-    def set_debuglevel(self, _level: int) -> None:
-        """Do nothing: the data on the wire is secret."""
 
     def connect(self) -> None:
         """Open the connection.
@@ -101,55 +85,43 @@ class Connection:
             _FAILED.inc()
             raise
         _OPENED.inc()
-        self._kept = False
         self._poll = _select.poll()
         self._poll.register(self.sock.fileno(), _select.POLLIN)
 
-    def request(self, _method: str, _uri: str, body: Exchange, _headers: object) -> None:
-        """Send the request of an exchange.
+    def exchange(self, exchange: Exchange) -> Reply:
+        """Send a request and read the answer.
 
-        :raises UpstreamAwayError: as :meth:`connect`, which is called again if a persistent
-            connection was closed, or received data, while no request was pending.
+        The connection is opened again if it was closed, or received data, while no request was
+        pending.
+
+        :raises UpstreamAwayError: as :meth:`connect`.
+        :raises UpstreamAnswerError: when the answer cannot be forwarded.
+        :raises UpstreamLostError: when the connection ended before the answer did;
+            UpstreamStaleError if it had been kept, and ended before a byte of the answer.
         """
-        if self._kept and self._poll.poll(0):
+        kept = self.sock is not None
+        if kept and self._poll.poll(0):
             _STALE.inc()
             self.close()
-            self.connect()
-        elif self._kept:
+            kept = False
+        if kept:
             _REUSED.inc()
-        self._exchange, self._read, self._begun = body, 0, False
-        body.sent = True
+        else:
+            self.connect()
+        self._read, self._begun = 0, False
+        exchange.sent = True
         # The server may have answered before it closed: the read shows the result.
         with contextlib.suppress(OSError):
-            self._send(body.message)
-
-    def getresponse(self) -> _Shown:
-        """Read the answer.
-
-        :raises UpstreamAnswerError: when the answer cannot be forwarded.
-        :raises UpstreamLostError: when the connection ended before the answer did.
-        """
+            self._send(exchange.message)
         try:
-            reply = read_reply(self._receive, head=self._exchange.method == "HEAD")
-        except UpstreamError as error:
-            self.close()
-            if self._kept and isinstance(error, UpstreamLostError) and not error.fields["begun"]:
+            return read_reply(self._receive, head=exchange.method == "HEAD")
+        except UpstreamLostError as error:
+            if kept and not error.fields["begun"]:
                 raise UpstreamStaleError(**error.fields) from error
             raise
-        self._exchange.reply = reply
-        self._kept = reply.keep
-        if not reply.keep:
-            self.close()
-        return _Shown(reply)
-
-    def close(self) -> None:
-        """Close the connection. Idempotent."""
-        sock, self.sock = self.sock, None
-        if sock is not None:
-            sock.close()
 
     def _connect(self) -> Any:
-        found = socket.getaddrinfo(self.target.host, self.target.port, 0, socket.SOCK_STREAM)
+        found = socket.getaddrinfo(self.host, self.port, 0, socket.SOCK_STREAM)
         for family, kind, protocol, _name, address in found[:-1]:
             try:
                 sock = self._open((family, kind, protocol), address, ADDRESS_PATIENCE)
@@ -166,7 +138,7 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.settimeout(patience)
             sock.connect(address)
-            if self.context is not None:
+            if self._context is not None:
                 sock = self._wrap(sock)
         except BaseException:
             sock.close()
@@ -176,9 +148,9 @@ class Connection:
     def _wrap(self, sock: Any) -> Any:
         # A connection that ends without the closing alert may have been cut by an attacker: a body
         # without a length would be accepted incomplete.
-        wrapped = self.context.wrap_socket(
+        wrapped = self._context.wrap_socket(
             sock,
-            server_hostname=self.target.host.partition("%")[0],
+            server_hostname=self.host.partition("%")[0],
             do_handshake_on_connect=False,
             suppress_ragged_eofs=False,
         )
@@ -191,7 +163,7 @@ class Connection:
 
     def _send(self, message: bytes) -> None:
         sent = 0
-        if self.context is None:
+        if self._context is None:
             # The send buffer nearly always has room for all of it: 2 us less than eventlet's loop.
             with contextlib.suppress(BlockingIOError):
                 sent = self.sock.fd.send(message)
@@ -215,7 +187,7 @@ class Connection:
         return data
 
     def _receive_some(self, size: int) -> bytes:
-        if self.context is not None:
+        if self._context is not None:
             return self.sock.recv(size)  # type: ignore[no-any-return]  # eventlet has no types
         # eventlet's own recv reports a reset as an end: an incomplete body without a length would
         # be accepted.
@@ -225,26 +197,6 @@ class Connection:
                 return sock.recv(size)  # type: ignore[no-any-return]  # eventlet has no types
             except BlockingIOError:
                 trampoline(sock, read=True)
-
-
-class _Shown:
-    """The part of an answer that httplib2 sees."""
-
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-
-    def items(self) -> list[tuple[str, str]]:
-        """Return the status, and no header."""
-        return [("status", str(self._reply.status))]
-
-    def read(self) -> bytes:
-        """Return the body."""
-        return self._reply.body
-
-
-def connection_type(host: HttpHost, context: Any) -> type[Connection]:
-    """Return a class for the connections to *host*, since httplib2 creates them itself."""
-    return type("ServerConnection", (Connection,), {"target": host, "context": context})
 
 
 class Server:
@@ -257,8 +209,8 @@ class Server:
         self.host = host
         self.name = host_header(host)
         """Value of a request's Host header."""
-        self._type = connection_type(host, context)
-        self._pool: Pool[httplib2.Http] = Pool()
+        self._context = context
+        self._pool: Pool[Connection] = Pool()
 
     def exchange(self, exchange: Exchange, *, fresh: bool = False) -> Reply:
         """Send a request and wait for the answer; the caller limits the time.
@@ -267,25 +219,20 @@ class Server:
         :raises UpstreamError: when there is no answer that can be forwarded;
             :class:`~dfmeta.exceptions.UpstreamStaleError` never if *fresh*.
         """
-        client = (None if fresh else self._pool.take(exchange.instance)) or _client()
+        connection = None if fresh else self._pool.take(exchange.instance)
+        if connection is None:
+            connection = Connection(self.host, self._context)
         kept = False
         try:
-            client.request(URL, exchange.method, body=exchange, connection_type=self._type)
-            reply = exchange.reply
+            reply = connection.exchange(exchange)
             kept = reply.keep
         finally:
             if kept:
-                self._pool.put(exchange.instance, client)
+                self._pool.put(exchange.instance, connection)
             else:
-                client.close()
+                connection.close()
         return reply
 
     def close(self) -> None:
         """Close the persistent connections."""
         self._pool.close()
-
-
-def _client() -> httplib2.Http:
-    client = httplib2.Http(proxy_info=None)
-    client.follow_redirects = False
-    return client

@@ -75,8 +75,7 @@ def pair(request: pytest.FixtureRequest) -> Pair:
 
 def heard(asking: nova.NovaBackend) -> None:
     """Wait until the kept connection has something to read, be it its end."""
-    (client,) = asking._servers[0]._pool.of(INSTANCE)
-    (connection,) = client.connections.values()
+    (connection,) = asking._servers[0]._pool.of(INSTANCE)
     until(lambda: connection._poll.poll(0), "what the server has sent")
 
 
