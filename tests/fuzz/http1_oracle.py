@@ -166,14 +166,7 @@ def _comparable(ours: Read, theirs: Read) -> Read:
     }
     closes = ours.closes if ours.version == b"1.1" and theirs.closes is not None else theirs.closes
     return Read(
-        ours.method,
-        ours.target,
-        ours.version,
-        headers,
-        ours.body,
-        ours.rest,
-        ours.waits,
-        closes,
+        ours.method, ours.target, ours.version, headers, ours.body, ours.rest, ours.waits, closes
     )
 
 

@@ -245,10 +245,7 @@ def _configuration(mode: Mode, *, url: str, network: bool) -> dict[str, Any]:
         ],
         "system_info": {
             "distro": "debian",
-            "paths": {
-                "cloud_dir": "/var/lib/cloud/",
-                "templates_dir": "/etc/cloud/templates/",
-            },
+            "paths": {"cloud_dir": "/var/lib/cloud/", "templates_dir": "/etc/cloud/templates/"},
             "ssh_svcname": "ssh",
             "network": {"renderers": ["networkd"], "activators": ["networkd"]},
         },

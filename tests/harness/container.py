@@ -43,8 +43,7 @@ class Container(Guest):
         self.interface = ipaddress.IPv4Interface(address)
         what = f"{parent.ids.iface_id} VID {vid}"
         self.ids = Ids(
-            iface_id=uuid_of(f"subport {what}"),
-            vm_uuid=instance_id or uuid_of(f"container {what}"),
+            iface_id=uuid_of(f"subport {what}"), vm_uuid=instance_id or uuid_of(f"container {what}")
         )
         self.namespace = netns.Namespace(f"c{vid}")
         self.host.on_close(self.close)

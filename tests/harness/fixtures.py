@@ -116,10 +116,7 @@ def nova(host: OpenvSwitch) -> Iterator[RecordingNova]:
 def nova_agent(make_agent: MakeAgent, nova: RecordingNova) -> Agent:
     """Provide the daemon with backend=nova and that Nova."""
     return make_agent(
-        {
-            "DEFAULT": {"metadata_proxy_shared_secret": SECRET},
-            "df_metadata": {"backend": "nova"},
-        }
+        {"DEFAULT": {"metadata_proxy_shared_secret": SECRET}, "df_metadata": {"backend": "nova"}}
     )
 
 

@@ -27,13 +27,7 @@ class Greedy(Script):
     """A running client, which has begun when it has opened the wanted number of connections."""
 
     def __init__(
-        self,
-        guest: Guest,
-        kind: Kind,
-        *,
-        wanted: int,
-        path: str = "/",
-        host: str = METADATA_IP,
+        self, guest: Guest, kind: Kind, *, wanted: int, path: str = "/", host: str = METADATA_IP
     ) -> None:
         """Start the client.
 

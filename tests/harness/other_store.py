@@ -41,11 +41,7 @@ Answer = Callable[[Asked], bytes | Iterator[bytes]]
 
 
 def reply(
-    content: object,
-    *,
-    status: int = 200,
-    kind: str = JSON,
-    headers: tuple[str, ...] = (),
+    content: object, *, status: int = 200, kind: str = JSON, headers: tuple[str, ...] = ()
 ) -> bytes:
     """Return an answer with Content-Length; *content* is written as JSON unless it is bytes."""
     body = content if isinstance(content, bytes) else json.dumps(content).encode()

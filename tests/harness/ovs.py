@@ -189,8 +189,7 @@ class OpenvSwitch(Closing):
     def appctl(self, *arguments: str, daemon: str = "ovs-vswitchd") -> str:
         """Run ``ovs-appctl`` for one of the daemons."""
         return self._tool(
-            ["ovs-appctl", "-t", f"{self.rundir}/{daemon}.ctl", _LIMIT, *arguments],
-            tries=5,
+            ["ovs-appctl", "-t", f"{self.rundir}/{daemon}.ctl", _LIMIT, *arguments], tries=5
         )
 
     def records(self, table: str, *columns: str) -> list[dict[str, Any]]:

@@ -20,10 +20,6 @@ def push(
 ) -> bool:
     """Write one half of a record; False if it was ignored because it is older."""
     one = Push(
-        kind=kind,
-        record_id=record_id,
-        content=content,
-        networks=networks,
-        http_tokens=http_tokens,
+        kind=kind, record_id=record_id, content=content, networks=networks, http_tokens=http_tokens
     )
     return repository.push_all([one])[0]

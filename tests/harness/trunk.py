@@ -61,12 +61,7 @@ class Trunk:
     """
 
     def __init__(
-        self,
-        guest: Guest,
-        *vids: int,
-        plugged: bool = True,
-        wired: bool = True,
-        trunk_id: str = "",
+        self, guest: Guest, *vids: int, plugged: bool = True, wired: bool = True, trunk_id: str = ""
     ) -> None:
         self.guest = guest
         self._plugged, self._wired = plugged, wired

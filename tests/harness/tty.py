@@ -24,11 +24,7 @@ class Shown:
 
 
 def on_terminal(
-    command: Sequence[str],
-    *,
-    columns: int,
-    namespace: Namespace | None = None,
-    typed: str = "",
+    command: Sequence[str], *, columns: int, namespace: Namespace | None = None, typed: str = ""
 ) -> Shown:
     """Run a command with a terminal of *columns* as its stdin, stdout and stderr, without colours.
 

@@ -93,11 +93,7 @@ class NeutronAgent(Daemon):
         hub = {"OSKEN_HUB_TYPE": "native"}
         self._environment = {**host.environment(), **hub, "PATH": path}
         self._options = {
-            "DEFAULT": {
-                "host": "compute-1",
-                "transport_url": "fake:/",
-                "state_path": self.folder,
-            },
+            "DEFAULT": {"host": "compute-1", "transport_url": "fake:/", "state_path": self.folder},
             "OVS": {
                 "ovsdb_connection": host.ovsdb_connection,
                 "bridge_mappings": f"physnet:{OUTSIDE}",

@@ -30,17 +30,7 @@ from tests.core.flows.frames import (
     routing,
     tcp,
 )
-from tests.core.flows.world import (
-    SERVICE6,
-    TAP6,
-    App,
-    Host,
-    Host6,
-    Link,
-    World,
-    settle,
-    tap_frame,
-)
+from tests.core.flows.world import SERVICE6, TAP6, App, Host, Host6, Link, World, settle, tap_frame
 from tests.core.unit.support import until
 from tests.harness.examples import FIXED
 from tests.harness.netns import CommandError
@@ -227,10 +217,7 @@ def acquaint(app: Wired, world: World, sniffers: dict[int, socket.socket], guest
 
 
 def agree(
-    app: Wired,
-    world: World,
-    sniffers: dict[int, socket.socket],
-    sent: Iterable[tuple[int, bytes]],
+    app: Wired, world: World, sniffers: dict[int, socket.socket], sent: Iterable[tuple[int, bytes]]
 ) -> None:
     """Send frames, each of which leaves on one port; the same bytes have to leave of both."""
     for in_port, frame in sent:

@@ -64,11 +64,7 @@ def test_both_ends_of_attachments_are_made_and_removed(
     there = vms.rows(host)
     for each, vlan in ((one, 11), (two, [])):
         inner, outer = names_of(each.id)
-        wired = {
-            "iface-id": each.port_id,
-            "attached-mac": each.mac,
-            "dfmeta-attachment": each.id,
-        }
+        wired = {"iface-id": each.port_id, "attached-mac": each.mac, "dfmeta-attachment": each.id}
         own = {"dfmeta-address": str(each.ip)}
         own |= {"dfmeta-instance": INSTANCE} if each is one else {}
         near, far = there[inner], there[outer]

@@ -30,14 +30,7 @@ from tests.core.flows.frames import (
     tcp,
 )
 from tests.harness.examples import examples
-from tests.harness.meta import (
-    PORT,
-    SERVICE6,
-    VLAN,
-    meta_keys,
-    meta_tap_of,
-    patch_of,
-)
+from tests.harness.meta import PORT, SERVICE6, VLAN, meta_keys, meta_tap_of, patch_of
 from tests.host.ovs.made_up import flag_sets, macs, of_endpoint, overwritten, quick
 from tests.host.ovs.pair import Pair, shared_pair
 from tests.host.ovs.switch import GUESTS, TAP_PORT
@@ -143,13 +136,7 @@ def likely(draw: st.DrawFn, state: State) -> tuple[int, bytes]:
 
 
 def _tcp(
-    src: str,
-    dst: str,
-    src_mac: str,
-    *,
-    dst_mac: str = TAP_MAC,
-    flags: int = 2,
-    sport: int = 40000,
+    src: str, dst: str, src_mac: str, *, dst_mac: str = TAP_MAC, flags: int = 2, sport: int = 40000
 ) -> bytes:
     segment = tcp(dst=dst, src=src, flags=flags, sport=sport, dport=80)
     if ip_address(src).version == 4:

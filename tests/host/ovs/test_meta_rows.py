@@ -32,11 +32,7 @@ MARKS = MARK | {"skip_cleanup": "true"}
 VLAN = {"tag": 4095, "vlan_mode": "dot1q-tunnel", "cvlans": 1}
 DATAPATH, OTHER_DATAPATH = ("system", "netdev") if KERNEL_DATAPATH else ("netdev", "system")
 IDS = MetaIds("240.0.0.5", "fa:16:ee:00:00:05", "fd00:a9fe:a9fe:a9fe::5")
-KEYS = {
-    "dfmeta-meta-ip": IDS.ip,
-    "dfmeta-meta-mac": IDS.mac,
-    "dfmeta-meta-ip6": IDS.ip6,
-}
+KEYS = {"dfmeta-meta-ip": IDS.ip, "dfmeta-meta-mac": IDS.mac, "dfmeta-meta-ip6": IDS.ip6}
 VIF = {"iface-id": "port-1", "attached-mac": "02:00:00:00:00:05"}
 LEFT = {"iface-status": "active", "attached-mac": MAC}
 """Keys of tap-meta from Neutron's metadata_path."""

@@ -22,9 +22,7 @@ def listener() -> Iterator[socket.socket]:
         yield sock
 
 
-def test_a_filter_resets_earlier_connections_and_drops_later_ones(
-    listener: socket.socket,
-) -> None:
+def test_a_filter_resets_earlier_connections_and_drops_later_ones(listener: socket.socket) -> None:
     class Green:
         fd = listener
         setsockopt = listener.setsockopt

@@ -9,11 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from dfmeta.cli import (
-    common,
-    ports_command,
-    token_command,
-)
+from dfmeta.cli import common, ports_command, token_command
 from tests.core.unit.support import INSTANCE, PROJECT
 
 PORT = "tap0123456789a"

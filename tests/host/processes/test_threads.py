@@ -35,8 +35,7 @@ def test_end_of_an_os_thread_ends_the_process(vital: Vital) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "thread"),
-    [("_deliver", "delivery of OVSDB's changes"), ("_tell", "OVSDB session")],
+    ("method", "thread"), [("_deliver", "delivery of OVSDB's changes"), ("_tell", "OVSDB session")]
 )
 def test_end_of_a_reader_of_ovsdb_ends_the_process(
     vital: Vital, monkeypatch: pytest.MonkeyPatch, method: str, thread: str

@@ -71,11 +71,7 @@ def start(folder: Path, module: str, *arguments: str) -> Iterator[subprocess.Pop
         [sys.executable, "-m", "pytest", "-p", "tests.harness.failures", *options],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
-        env={
-            **os.environ,
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        },
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"},
     ) as process:
         try:
             yield process

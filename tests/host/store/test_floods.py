@@ -42,15 +42,7 @@ def is_answered(server: ApiServer, peer: str) -> bool:
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.0.0.2"], ids=["of its peer", "of another"])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "pipelined metrics",
-        "connections",
-        "half a request",
-        "no body",
-    ],
-)
+@pytest.mark.parametrize("kind", ["pipelined metrics", "connections", "half a request", "no body"])
 def test_a_flood_keeps_no_other_client_from_its_answer(
     server: ApiServer, kind: str, peer: str
 ) -> None:

@@ -9,11 +9,7 @@ from ipaddress import IPv4Address
 import pytest
 
 from dfmeta.attach.model import Found, Parent, State
-from dfmeta.exceptions import (
-    AttachDriverError,
-    AttachNetworkError,
-    AttachQuotaError,
-)
+from dfmeta.exceptions import AttachDriverError, AttachNetworkError, AttachQuotaError
 from dfmeta.ports import attach_wired
 from dfmeta.ports.subport_list import KEY
 from tests.host.neutron.api import PROJECT

@@ -313,14 +313,7 @@ def _lend(tree: Path) -> None:
 
 def _checkout(target: Path) -> None:
     ignored = shutil.ignore_patterns(
-        ".git",
-        ".cache",
-        ".venv",
-        ".*_cache",
-        "__pycache__",
-        "*.egg-info",
-        ".hypothesis",
-        "build",
+        ".git", ".cache", ".venv", ".*_cache", "__pycache__", "*.egg-info", ".hypothesis", "build"
     )
     shutil.copytree(ROOT, target, ignore=ignored, symlinks=True)
     # The harness expects Open vSwitch in .cache/root; in the machine it is installed.

@@ -120,11 +120,7 @@ class Libvirt(Closing):
         return [*enter, "env", "-i", *_ENVIRONMENT, *command]
 
     def run(
-        self,
-        *command: str,
-        check: bool = True,
-        stdin: str | None = None,
-        timeout: float = LIMIT,
+        self, *command: str, check: bool = True, stdin: str | None = None, timeout: float = LIMIT
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on this host.
 

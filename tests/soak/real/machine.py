@@ -110,12 +110,7 @@ class Machine(Closing):
     # Inside
 
     def run(
-        self,
-        command: str,
-        *,
-        check: bool = True,
-        timeout: float = LIMIT,
-        stdin: str | None = None,
+        self, command: str, *, check: bool = True, timeout: float = LIMIT, stdin: str | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a line of shell as root.
 

@@ -190,11 +190,7 @@ ip link set {port} up
             self.run(f"curl -sSf -X POST {ADMIN}/device-metadata --data-binary @-", stdin=record)
 
     def ask(
-        self,
-        guest: Guest,
-        path: str = "/latest/meta-data/hostname",
-        *,
-        host: str = METADATA_IP,
+        self, guest: Guest, path: str = "/latest/meta-data/hostname", *, host: str = METADATA_IP
     ) -> str:
         """One answer's body, or curl's complaint."""
         command = f"ip netns exec {guest.name} curl -sS -m 60 'http://{host}{path}'"

@@ -135,10 +135,7 @@ def test_devices_have_their_roles_in_the_first_boot(host: Libvirt, guest: str) -
     assert reports(host, guest, "nic")[-1].split()[0] == NIC
 
 
-def test_a_disk_that_is_plugged_in_gets_its_role_at_the_next_run(
-    host: Libvirt,
-    guest: str,
-) -> None:
+def test_a_disk_that_is_plugged_in_gets_its_role_at_the_next_run(host: Libvirt, guest: str) -> None:
     device = host.write("backup.xml", disk("vdc", "virtio", BACKUP))
     ran = len(reports(host, guest, "ran"))
     # The record first: the guest looks when it sees the disk.
@@ -153,10 +150,7 @@ def test_a_disk_that_is_plugged_in_gets_its_role_at_the_next_run(
     assert roles(host)["oracledb"] == ["vdb", ORACLE]
 
 
-def test_the_examples_of_the_page_hold_from_the_second_boot_on(
-    host: Libvirt,
-    guest: str,
-) -> None:
+def test_the_examples_of_the_page_hold_from_the_second_boot_on(host: Libvirt, guest: str) -> None:
     before = set(reports(host, guest, "end"))
     host.virsh("reboot", guest)
 

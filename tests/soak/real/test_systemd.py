@@ -169,13 +169,13 @@ systemctl daemon-reload
 systemctl stop dfmeta-agent.service
 systemctl enable --now {SOCKETS}
 systemctl start dfmeta-agent.service
-""",
+"""
         )
         node.wait_ready()
         yield
         node.run(
             f"systemctl disable --now {SOCKETS} dfmeta-agent.service;"
-            "systemctl enable --now dfmeta-agent.service",
+            "systemctl enable --now dfmeta-agent.service"
         )
         node.wait_ready()
 

@@ -50,7 +50,7 @@ RUN: Final[Mapping[str, Callable[[re.Pattern[Any], Any], object]]] = {
     "finditer": lambda pattern, text: [*pattern.finditer(text)],
 }
 COMPUTED: Final[Mapping[str, tuple[str, ...]]] = {
-    "ADDRESSES.get(bus, '(?!)')": (*ADDRESSES.values(),),
+    "ADDRESSES.get(bus, '(?!)')": (*ADDRESSES.values(),)
 }
 """Expressions that are known at run time alone, by their source → all that they may be."""
 PASSED_ON: Final[Mapping[str, Set[str]]] = {
