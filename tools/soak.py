@@ -66,7 +66,7 @@ def parts(factor: int, *, uml: bool) -> Mapping[str, Part]:
     fuzz = ["-m", "tests.fuzz.fuzz_http1", f"-max_total_time={factor * 30}"]
     return {
         "own": Part("pages, matrices, floods, churn", pytest(*own)),
-        "workers": Part("two workers", pytest(*WITH_ANOTHER), workers),
+        "workers": Part("two workers", pytest(*WITH_ANOTHER, f"{E2E}/test_full_disk.py"), workers),
         "meta-ip": Part("Meta IPs", pytest(*WITH_ANOTHER), meta_ip),
         "meta-ip-workers": Part("both", pytest(*WITH_ANOTHER), meta_ip | workers),
         "haproxy": Part(

@@ -24,7 +24,7 @@ TYPED: Mapping[str, str] = {
     "device-tags-use": "tests/soak/e2e/test_pages.py",
     "devices": "tests/soak/e2e/test_pages.py",
     "doctor": "tests/soak/e2e/test_pages.py",
-    "first-hour-libvirt": "tests/host/e2e/test_first_hour.py",
+    "first-hour-libvirt": "tests/soak/e2e/test_first_hour.py",
     "first-hour-openstack": "tests/soak/e2e/test_first_hour_openstack.py",
     "install": "tests/soak/e2e/test_upgrade_page.py",
     "ipv6-only": "tests/soak/e2e/test_pages.py",

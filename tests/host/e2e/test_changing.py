@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
-import subprocess
 
-from tests.harness.agent import Agent, program
+from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.ovs import BRIDGE, OpenvSwitch
-from tests.harness.poll import wait_for
+from tests.harness.ovs import OpenvSwitch
 from tests.host.e2e.support import (
-    ADDRESS_FLOWS,
-    FIXED_FLOWS,
-    PORT_FLOWS,
     asks_own,
     holders,
     put,
@@ -21,7 +15,6 @@ from tests.host.e2e.support import (
 
 TAP, OTHER = "tap-metadata", "br-lan"
 _COUNTERS = re.compile(r"\b(duration|n_packets|n_bytes|idle_age|hard_age)=[^ ,]+, ?")
-_COMMAND = re.compile(r"(OS_DF_METADATA__INTEGRATION_BRIDGE=\S+ dfmeta-agent .*--cleanup)")
 
 
 def left(host: OpenvSwitch) -> dict[str, object]:
@@ -53,42 +46,6 @@ def fails(agent: Agent, *words: str) -> str:
     for word in words:
         assert word in line
     return line
-
-
-def types(agent: Agent, line: str) -> subprocess.CompletedProcess[str]:
-    """The command of a line, typed as it stands there."""
-    found = _COMMAND.search(line)
-    assert found is not None, line
-    variable, _program, *arguments = shlex.split(found[1])
-    command = ["env", variable, *program("dfmeta-agent"), *arguments]
-    return agent.host.namespace.run(command, check=False)
-
-
-def test_another_bridge_is_one_line_whose_command_makes_way(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    agent = make_agent()
-    guest = make_guest("one")
-    put(agent, guest)
-    asks_own(guest)
-    agent.stop()
-    host.add_bridge(OTHER)
-    agent.configure({"df_metadata": {"integration_bridge": OTHER}})
-    before = left(host)
-    line = fails(agent, f"{TAP} is a port of {BRIDGE}, which dfmeta has served before", OTHER)
-    assert left(host) == before
-    assert len(holders(host)) == 1
-    done = types(agent, line)
-    assert done.returncode == 0, done.stderr
-    count = FIXED_FLOWS + PORT_FLOWS + ADDRESS_FLOWS
-    assert f"Removed {count} flows" in done.stderr
-    wait_for(lambda: not holders(host), "the holder's end")
-    agent.start()
-    assert TAP in host.ports(OTHER)
-    guest.del_port()
-    guest.bridge = OTHER
-    guest.plug()
-    asks_own(guest)
 
 
 def test_a_first_start_that_fails_leaves_nothing(host: OpenvSwitch, make_agent: MakeAgent) -> None:

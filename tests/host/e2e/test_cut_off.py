@@ -15,7 +15,6 @@ from tests.harness.poll import wait_for
 from tests.host.e2e.support import asks_own, is_unanswered, put, served
 from tests.host.e2e.test_doctor import apply, examine, named
 
-TAP = "tap-metadata"
 NO_FORWARD, NO_RECEIVE = "the switch sends no frames to it", "the switch accepts no frames from it"
 
 
@@ -61,24 +60,6 @@ def test_a_guests_port_that_is_cut_off_by_the_switch(scene: Scene) -> None:
     apply(scene.host, named(found, "ports", f"cut off: {port} ({NO_RECEIVE}"))
     wait_for(lambda: served(scene.guest), "an answer")
     wait_for(lambda: scene.state(port) == ("served", ""), "its state")
-
-
-def test_tap_metadata_that_is_cut_off_and_a_device_that_is_down_without_the_daemon(
-    scene: Scene,
-) -> None:
-    port = scene.guest.port
-    scene.host.ofctl("mod-port", BRIDGE, TAP, "no-forward")
-    assert is_unanswered(scene.guest)
-    scene.agent.stop()
-    scene.host.namespace.ip(f"link set {port} down")
-    _, found = examine(scene.agent)
-    assert scene.trace(port).startswith(f"Stops at {port}: its device is down")
-    apply(scene.host, named(found, "ports", f"cut off: {port} (its device is down"))
-    assert scene.trace(port).startswith(f"Stops at {TAP}: {NO_FORWARD}")
-    apply(scene.host, named(found, "tap", "is cut off, so no guest is served", NO_FORWARD))
-    assert scene.trace(scene.guest.ip).startswith("Stops at the proxy: dfmeta-agent does not run")
-    scene.agent.start()
-    wait_for(lambda: served(scene.guest), "an answer")
 
 
 def test_a_container_whose_device_open_vswitch_cannot_see_is_served(scene: Scene) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
 import pytest
 
-from dfmeta.host.rules import AT_ONCE
 from tests.harness.agent import Agent
 from tests.harness.guest import Guest
-from tests.harness.netns import Namespace, end, spawn
+from tests.harness.netns import Namespace
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
@@ -53,16 +50,6 @@ UNRELATED = (
 CILIUM = ("rule add lookup local priority 100", "rule del priority 0")
 """Moves the rule of the local table."""
 OTHERS = {4: "10.0.0.0/8", 6: "2001:db8::/32"}
-FIRST_AGAIN = """
-while :; do
-    case $(ip rule show | sed -n 2p) in
-        *'lookup 77'*) ;;
-        *) ip rule del lookup 77; ip rule add lookup 77 ;;
-    esac
-    sleep 0.05
-done
-"""
-"""A program that puts its rule before all others each time."""
 
 host, agent, guest = shared.host, shared.agent_with(), shared.guest6
 
@@ -163,29 +150,3 @@ def test_rules_that_take_no_answer_move_nothing(
         namespace.ip(*map(removal_of, [*rules, CILIUM[0]]), six=six)
     asks_both(guest)
     assert " before " not in agent.log()[log:]
-
-
-def test_a_program_that_wants_to_be_first_too_ends_no_quarrel(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
-    namespace = host.namespace
-    asks_both(guest)
-    agent.restart()
-    log = len(agent.log())
-    with tunnel(namespace):
-        namespace.ip(f"route add default dev {TUNNEL} table 77")
-        program = spawn(namespace.command(["sh", "-c", FIRST_AGAIN]), stderr=subprocess.DEVNULL)
-        try:
-            wait_for(lambda: "WARNING" in agent.log()[log:], "the daemon to give way")
-            asks_own(guest, host=EC2_6)
-            found = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
-            (line,) = [line for line in found if line["check"] == "way-back"]
-            assert line["status"] == "wrong"
-            own = f"from {SIDE.ip} lookup 2" if SIDE.rules else "the main table's rule"
-            for rule in ("from all lookup 77", own):
-                assert rule in line["text"]
-        finally:
-            end(program)
-        assert agent.log()[log:].count(" before '") <= 2 * AT_ONCE
-        namespace.ip("rule del lookup 77", "route flush table 77")
-        asks_both(guest)

@@ -77,16 +77,13 @@ def asks_for_token(guest: Guest) -> int:
     return guest.curl("/latest/api/token", "-X", "PUT", headers=[ttl]).status
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 def test_tokens_alone_wait_for_room(
     make_agent: MakeAgent,
     make_guest: MakeGuest,
     nova: RecordingNova,
     disks: list[Disk],
-    workers: int,
 ) -> None:
-    own = NOVA_OPTIONS["df_metadata"] | {"proxy_workers": workers}
-    agent = started(make_agent, disks, NOVA_OPTIONS | {"df_metadata": own})
+    agent = started(make_agent, disks, NOVA_OPTIONS)
     guest = make_guest("one", ids=project_ids("one"))
     put_nova(nova, guest)
     wait_for(lambda: missing(agent) == ["disk"], "everything but the disk")

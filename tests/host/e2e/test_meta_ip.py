@@ -155,25 +155,6 @@ def test_cleanup_leaves_the_host_as_it_was(
         assert not [one for one in host.flows("br-meta") if "cookie=0x64666d65" in one]
 
 
-def test_a_change_of_the_scheme_removes_the_other_one(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    guest = make_guest()
-    host = guest.host
-    agent = make_agent(start=False)
-    ports = {"in_port": "tap-metadata", "meta_ip": "int-br-meta"}
-    for scheme, other in (("in_port", "meta_ip"), ("meta_ip", "in_port"), ("in_port", "meta_ip")):
-        agent.configure({"df_metadata": {"identity_scheme": scheme}})
-        agent.start()
-        asks(agent, guest)
-        assert ports[scheme] in host.ports()
-        assert ports[other] not in host.ports()
-        assert ("br-meta" in host.vsctl("list-br").split()) == (scheme == "meta_ip")
-        rules = host.namespace.ip("rule show")
-        assert ("32765" in rules) == (scheme == "in_port"), rules
-        agent.stop()
-
-
 def asks(agent: Agent, guest: Guest) -> None:
     put(agent, guest)
     for service in (METADATA_IP, OPENSTACK6):

@@ -13,7 +13,7 @@ from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import METADATA_IP, Guest, Reply
 from tests.harness.netns import Namespace, veth
 from tests.harness.nova import RecordingNova
-from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
 from tests.host.e2e.support import (
@@ -103,13 +103,6 @@ def test_an_absent_ovsdb_is_waited_for(
     asks_own(guest)
 
 
-def test_after_startup_timeout_a_switch_that_is_away_is_one_clear_line(host: OpenvSwitch) -> None:
-    host.kill("ovs-vswitchd")
-    # Time enough to come to where it waits for the switch.
-    with Agent(host, {"df_metadata": {"startup_timeout": 3}}) as agent:
-        check_line(agent, "ovs-vswitchd")
-
-
 def test_guests_reach_no_path_of_the_admin_listener(
     nova_agent: Agent, nova: RecordingNova, make_guest: MakeGuest
 ) -> None:
@@ -176,26 +169,6 @@ DOWN, UP = "Readiness has been DOWN", "is UP again"
 
 def lines(agent: Agent, text: str) -> list[str]:
     return [line for line in agent.log().splitlines() if text in line]
-
-
-def test_a_bridge_that_refuses_openflow_13_is_one_line_with_the_remedy(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    agent = make_agent()
-    assert lines(agent, DOWN) == []
-    host.vsctl("set", "Bridge", BRIDGE, "protocols=OpenFlow10")
-    wait_for(lambda: not agent.ready(), "readiness to go")
-    wait_for(lambda: lines(agent, DOWN), "the line on readiness")
-    (line,) = lines(agent, "OpenFlow 1.3")
-    command = line.partition("Enable it: ")[2].split()
-    assert command[:4] == ["ovs-vsctl", "add", "Bridge", BRIDGE]
-    assert "unsupported version" not in agent.log()
-    host.vsctl(*command[1:6])
-    agent.wait_ready()
-    guest = make_guest("one")
-    put(agent, guest)
-    asks_own(guest)
-    wait_for(lambda: len(lines(agent, UP)) == len(lines(agent, DOWN)), "the end in the log")
 
 
 @pytest.mark.parametrize("host_ip", [METADATA_IP, "169.254.1.1"])

@@ -12,22 +12,17 @@ from dfmeta.store.db.repository import Repository
 from tests.core.flows.frames import ethernet, ipv4, tagged, tcp
 from tests.harness.agent import Agent
 from tests.harness.container import Container, declare
-from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest, Sample, uuid_of
+from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
 from tests.harness.trunk import Trunk
 from tests.host.e2e import shared
 from tests.host.e2e.support import (
-    META_DATA,
-    SILENCE,
     Capture,
     asks_own,
     is_unanswered,
-    open_connection,
-    read_all,
     source_of,
-    uuid_in,
 )
 
 VIDS = (1, 300, 4094)
@@ -103,13 +98,6 @@ def _all_are_served(request: pytest.FixtureRequest) -> Iterator[None]:
     site: Site = request.getfixturevalue("site")
     for one in (*site.vms, *site.containers.values()):
         asks_own(one)
-
-
-def answers(samples: list[Sample], guest: Guest) -> list[Sample]:
-    """The requests that were answered, each of them with the guest's own document."""
-    found = [one for one in samples if one.status]
-    assert {(one.status, uuid_in(one.body)) for one in found} == {(200, guest.instance_id)}
-    return found
 
 
 def test_each_guest_gets_its_own_over_both_versions_of_ip(site: Site) -> None:
@@ -199,28 +187,3 @@ def test_only_the_mac_of_its_entry_is_served_on_a_vlan(agent: Agent, site: Site)
     declare(one.parent, *others, one.entry(mac=one.mac.upper()))
     wait_for(lambda: not is_unanswered(one), "the container to be served again")
     site.declare(one.parent)
-
-
-def test_entries_come_go_and_change_while_others_ask(agent: Agent, site: Site) -> None:
-    vm, steady, changing = site.vms[0], site[0, 1], site[0, 300]
-    asks_own(steady)
-    asks_own(changing)
-    batches = {one: one.start_many(100_000, 1) for one in (steady, site[1, 300], vm)}
-    rest = [one.entry() for one in site.of(vm) if one is not changing]
-    with open_connection(changing) as connection:
-        declare(vm, *rest)
-        # The connection of a removed subport ends.
-        assert read_all(connection) == b""
-    assert is_unanswered(changing)
-    other = uuid_of("another container")
-    agent.put(other, "another")
-    declare(vm, *rest, changing.entry(instance_id=other))
-    wait_for(lambda: not is_unanswered(changing), "the other container")
-    assert uuid_in(changing.curl(META_DATA).body) == other
-    site.declare(vm)
-    # Its connection may end while it changes.
-    own = changing.instance_id
-    wait_for(lambda: own in changing.curl(META_DATA, timeout=SILENCE).text, "its own again")
-    for one, batch in batches.items():
-        samples = batch.finish()
-        assert len(answers(samples, one)) == len(samples) > 10

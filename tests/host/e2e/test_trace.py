@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import OPENSTACK6
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.e2e.test_doctor import pretend_nft
 
@@ -68,43 +66,6 @@ def test_a_known_address_leads_to_the_proxy_and_back(
     # Where the way leads, and what its guest gets there, are two things.
     assert "proxy  the guest gets an answer, and fails: 404 (no record) since" in text
     assert end == LEADS
-
-
-def test_name_in_a_record_names_its_guest_everywhere(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    guest, other, agent = make_guest(), make_guest(), make_agent()
-    for port in (guest, other):
-        agent.ctl("store", "put", port.instance_id, "--hostname", f"{port.port}.example.org")
-    for name in ("before", "web2"):
-        agent.ctl("store", "put", guest.instance_id, "--name", name)
-        assert trace(agent, name, 0).startswith(f"{guest.port} (ofport"), "also at once"
-    (row,) = json.loads(agent.ctl("ports", "web2", "--format", "json").stdout)
-    hostname = f"{guest.port}.example.org"
-    assert (row["port"], row["record_names"]) == (guest.port, ["web2", hostname])
-    assert len(agent.ctl("ports", hostname).stdout.splitlines()) == 2
-    assert " web2 " in agent.ctl("ports").stdout
-    flows = json.loads(agent.ctl("flows", "--port", "web2", "--format", "json").stdout)
-    assert {row["port"] for row in flows} == {guest.port}
-    page = agent.admin(f"/?port={hostname}").text
-    assert (guest.port in page, other.port in page) == (True, False)
-    assert agent.ctl("flows", "--port", "web3", check=False).returncode == 2
-    agent.ctl("store", "put", other.instance_id, "--name", "web2")
-    for command in (["trace", "web2"], ["flows", "--port", "web2"], ["ports", "web2"]):
-        done = agent.ctl(*command, check=False)
-        (said,) = done.stderr.splitlines()
-        assert done.returncode == 2
-        assert f"{guest.port} ({guest.instance_id}), {other.port} (" in said, command
-
-
-def test_version_of_ip_that_the_guest_uses_is_traced(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    guest, agent = make_guest(), make_agent()
-    assert ", to fe80::" not in trace(agent, guest.port, 0, None), "it has used none"
-    assert guest.curl("/", host=OPENSTACK6).status == 404
-    text = trace(agent, guest.port, 0, None)
-    assert (", to fe80::a9fe:a9fe" in text, "128.0.0." in text) == (True, False)
 
 
 def test_a_foreign_flow_before_our_hooks_is_named(

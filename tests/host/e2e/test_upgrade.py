@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -58,18 +57,3 @@ def test_flows_of_another_format_are_replaced_and_guests_that_keep_asking_are_an
     assert len(host.flows()) == before
     assert guest.instance_id.encode() in answer
     assert agent.metric("dfmeta_packet_ins_total") == 0, "its address was known"
-
-
-def test_cleanup_removes_flows_and_state_of_a_newer_release(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
-    agent.stop()
-    rewrite(host, VERSIONS["newer"])
-    state = agent.state_path / "state.json"
-    state.write_text(json.dumps(json.loads(state.read_text()) | {"version": 2}))
-    done = agent.clean_up()
-    assert "it has format 2, this dfmeta knows 1): starting with an empty state" in done
-    assert versions(host) == set()
-    assert host.ports() == [guest.port]
-    agent.start()
-    asks_own(guest)

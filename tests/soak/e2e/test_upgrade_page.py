@@ -13,10 +13,10 @@ from tests.harness.console import blocks
 from tests.harness.guest import Guest
 from tests.harness.netns import CommandError
 from tests.harness.ovs import OpenvSwitch
-from tests.host.e2e import test_first_hour as first
 from tests.host.e2e.shell import Shell
 from tests.host.e2e.support import asks_own, put
-from tests.host.e2e.test_first_hour import PAGE, Host
+from tests.soak.e2e import test_first_hour as first
+from tests.soak.e2e.test_first_hour import PAGE, Host
 
 UPGRADE, INSTALL = map(page, ("upgrade", "install"))
 operator = first.operator
