@@ -10,14 +10,7 @@ from tests.harness.agent import Agent, program
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import (
-    ADDRESS_FLOWS,
-    FIXED_FLOWS,
-    PORT_FLOWS,
-    asks_own,
-    holders,
-    put,
-)
+from tests.host.e2e.support import ADDRESS_FLOWS, FIXED_FLOWS, PORT_FLOWS, asks_own, holders, put
 from tests.host.e2e.test_changing import OTHER, TAP, fails, left
 
 _COMMAND = re.compile(r"(OS_DF_METADATA__INTEGRATION_BRIDGE=\S+ dfmeta-agent .*--cleanup)")

@@ -51,12 +51,7 @@ WAYS = {
     ),
     "NoCloud, EC2's address": NOCLOUD_EC2,
     "Ec2, built-in URL, the distribution's cloud-init": Way(
-        mode="Ec2",
-        service=EC2_6,
-        address6=(f"{ULA}/64",),
-        release=OWN,
-        built_in=True,
-        since=(0, 0),
+        mode="Ec2", service=EC2_6, address6=(f"{ULA}/64",), release=OWN, built_in=True, since=(0, 0)
     ),
 }
 NETWORKS = pytest.mark.parametrize("way", [BUILT_IN, NOCLOUD_EC2], ids=["OpenStack", "NoCloud"])
@@ -175,11 +170,7 @@ PROGRAM, LIST = "/opt/cni/bin/dfmeta-cni", "/etc/cni/net.d/10-dfmeta.conflist"
 
 @pytest.mark.parametrize("mode", ["NoCloud", "OpenStack"])
 def test_the_vendor_data_of_the_page_installs_the_plugin(
-    agent: Agent,
-    make_guest: MakeGuest,
-    cloud_init: StartBoot,
-    tmp_path: Path,
-    mode: str,
+    agent: Agent, make_guest: MakeGuest, cloud_init: StartBoot, tmp_path: Path, mode: str
 ) -> None:
     page = typed.page("dfmeta-cni")
     (block,) = (one.text for one in typed.blocks(page) if "vendor-data" in one.text)

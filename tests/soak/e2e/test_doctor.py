@@ -13,13 +13,7 @@ from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e import shared, test_doctor
 from tests.host.e2e.support import end_holders
-from tests.host.e2e.test_doctor import (
-    apply,
-    examine,
-    faults,
-    named,
-    wrong,
-)
+from tests.host.e2e.test_doctor import apply, examine, faults, named, wrong
 
 host, agent = shared.host, shared.agent_with()
 _programs = test_doctor._programs

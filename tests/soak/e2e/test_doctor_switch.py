@@ -85,11 +85,7 @@ def test_full_table_is_not_the_guests_fault(
     assert is_unanswered(guest)
     assert "the switch refuses flows of the port" in fault()
     assert "TABLE_FULL" in fault()
-    named(
-        examine(agent)[1],
-        "flows",
-        "are missing",
-    )
+    named(examine(agent)[1], "flows", "are missing")
     host.vsctl("clear", "Bridge", BRIDGE, "flow_tables")
     wait_for(lambda: served(guest), "the guest to be served")
 

@@ -9,10 +9,7 @@ from tests.harness.ovs import OpenvSwitch
 from tests.harness.scheme import SIDE
 from tests.host.e2e import test_first_syns
 from tests.host.e2e.support import PROMPT, Capture, asks_own, put
-from tests.host.e2e.test_first_syns import (
-    check_stream,
-    make_guests,
-)
+from tests.host.e2e.test_first_syns import check_stream, make_guests
 
 stack = test_first_syns.stack
 

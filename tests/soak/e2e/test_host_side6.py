@@ -10,12 +10,7 @@ from tests.harness.scheme import SIDE
 from tests.host.e2e import shared
 from tests.host.e2e.support import asks_own, put
 from tests.host.e2e.test_host_side import ip
-from tests.host.e2e.test_host_side6 import (
-    TAP_KNOB,
-    examined,
-    in_place,
-    knob,
-)
+from tests.host.e2e.test_host_side6 import TAP_KNOB, examined, in_place, knob
 
 host, agent, guest = shared.host, shared.agent_with(), shared.guest
 

@@ -10,13 +10,7 @@ from tests.harness.fixtures import MakeAgent
 from tests.harness.guest import Guest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import (
-    META_DATA,
-    asks_own,
-    holders,
-    open_connection,
-    read_all,
-)
+from tests.host.e2e.support import META_DATA, asks_own, holders, open_connection, read_all
 
 REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n".encode()
 

@@ -122,7 +122,7 @@ def test_devices_get_their_roles(host: Shell) -> None:
     assert [one["tags"] for one in tagged if one["type"] == "disk"] == [["root"]]
     shown = host.guests["web1"].curl("/openstack/latest/meta_data.json").text
     assert {tag for one in json.loads(shown)["devices"] for tag in one["tags"]} == {
-        *("nfvfunc1", "oracledb"),
+        *("nfvfunc1", "oracledb")
     }
 
 

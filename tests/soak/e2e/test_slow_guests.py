@@ -15,15 +15,7 @@ from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.greedy import Greedy, Kind
 from tests.harness.guest import Guest, Sample
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import (
-    META_DATA,
-    asks_own,
-    descriptors,
-    put,
-    resident,
-    served,
-    uuid_in,
-)
+from tests.host.e2e.support import META_DATA, asks_own, descriptors, put, resident, served, uuid_in
 
 pytestmark = pytest.mark.early
 

@@ -7,10 +7,7 @@ from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e import test_start
-from tests.host.e2e.support import (
-    asks_own,
-    put,
-)
+from tests.host.e2e.support import asks_own, put
 from tests.host.e2e.test_start import DOWN, UP, check_line, lines
 
 guest = test_start.guest

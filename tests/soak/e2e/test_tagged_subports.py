@@ -16,9 +16,7 @@ from tests.host.e2e.support import (
     read_all,
     uuid_in,
 )
-from tests.host.e2e.test_tagged_subports import (
-    Site,
-)
+from tests.host.e2e.test_tagged_subports import Site
 
 host, agent = shared.host, shared.agent_with()
 site, _all_are_served = test_tagged_subports.site, test_tagged_subports._all_are_served

@@ -7,9 +7,7 @@ import json
 from tests.harness.agent import Agent
 from tests.harness.guest import Guest
 from tests.harness.ovs import OpenvSwitch
-from tests.host.e2e.support import (
-    asks_own,
-)
+from tests.host.e2e.support import asks_own
 from tests.host.e2e.test_upgrade import VERSIONS, rewrite, versions
 
 

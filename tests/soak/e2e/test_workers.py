@@ -7,16 +7,8 @@ import signal
 
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import (
-    META_DATA,
-    asks_own,
-    put,
-    uuid_in,
-)
-from tests.host.e2e.test_workers import (
-    lost,
-    workers,
-)
+from tests.host.e2e.support import META_DATA, asks_own, put, uuid_in
+from tests.host.e2e.test_workers import lost, workers
 
 
 def test_a_worker_that_hangs_is_replaced_without_a_new_guest(
