@@ -11,7 +11,7 @@ from typing import Final
 
 PROC: Final = Path("/proc")
 _ROOM: Final = 1 << 16
-_UIDS: Final = re.compile(rb"^Uid:\s+([0-9\t ]+)$", re.MULTILINE)
+_UIDS: Final = re.compile(rb"^Uid:((?:\t[0-9]+){4})$", re.MULTILINE)
 
 
 def of_each(file: str, *, proc: Path = PROC) -> Iterator[tuple[int, bytes]]:
