@@ -13,8 +13,8 @@ from dfmeta import conf
 from dfmeta.conf import agent
 from dfmeta.exceptions import ConfigError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.flow import ETH_ARP, PROTO_TCP, Flow
-from dfmeta.flows.pipeline import METADATA_PORT
+from dfmeta.flows.flow import ETH_ARP, PROTO_TCP, Flow, Output
+from dfmeta.flows.pipeline import METADATA_PORT, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
 from tests.core.docs.sources import ROOT, sources
@@ -73,6 +73,15 @@ PROOFS: Mapping[str, Callable[[Path], bool]] = {
     ),
     "Connections that are being established": lambda _path: (
         "kernel" in text("tests/soak/real") and "SYN_RECV" not in text("dfmeta/cmd")
+    ),
+    "The end of a connection whose port was plugged again": lambda _path: (
+        {
+            (flow.field("ipv4_dst"), action.port)
+            for flow in FLOWS
+            for action in flow.actions
+            if flow.purpose is Purpose.REPLY and isinstance(action, Output)
+        }
+        == {(str(TAP.keys.key_of(Endpoint(2), 0)), 2)}
     ),
     "A filter for VLAN 4095": lambda _path: 4095 not in values("vlan_vid"),
     "Several bridges": lambda _path: not OPTIONS["integration_bridge"].multi,
