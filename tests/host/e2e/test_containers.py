@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from dfmeta.flows.pipeline import Layout, Stage
 from dfmeta.guest import cni
 from dfmeta.model import TAP_MAC
 from dfmeta.ports.attachments import names_of
 from tests.core.flows import frames
 from tests.harness.agent import Agent
-from tests.harness.ovs import OpenvSwitch
+from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.vm_api import allowed
 from tests.host.e2e import shared
 from tests.host.e2e.container_vm import ContainerVm, Pod
-from tests.host.e2e.support import put
+from tests.host.e2e.support import Capture, put
 
 host = shared.host
 agent = shared.agent_with(
@@ -31,6 +35,11 @@ agent = shared.agent_with(
 )
 EVERYWHERE = "10.9.0.0/16 dev eth0"
 """Route by which a container would reach the addresses of both networks."""
+INTERVAL = 0.005
+"""Seconds between two frames of an attack; a bridge without the checks passed them for 0.03."""
+CHECKS = f"table={Layout().number(Stage.SOURCE)}"
+HAS_DROPPED = re.compile("n_packets=[1-9].* actions=drop")
+NORMAL = "priority=0,actions=NORMAL"
 SOON = 0.5
 """Seconds in which a connection would have been made."""
 
@@ -132,6 +141,51 @@ def test_root_of_a_vm_sends_nothing_in_the_name_of_a_container_of_another(
         assert victim.reaches(peer)
         assert own.reaches(victim)
         assert peer.call("DEL") == (0, None)
+
+
+@contextlib.contextmanager
+def sending(vm: ContainerVm, frame: bytes) -> Iterator[None]:
+    """Send a frame again and again meanwhile."""
+    ended = threading.Event()
+
+    def send() -> None:
+        while not ended.wait(INTERVAL):
+            vm.guest.send_frames(frame)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.fixture
+def secure(host: OpenvSwitch) -> Iterator[None]:
+    """Make the bridge forward nothing without flows; it gets that of a switch from its owner."""
+    host.vsctl("set-fail-mode", BRIDGE, "secure")
+    host.ofctl("add-flow", BRIDGE, NORMAL)
+    yield
+    host.vsctl("del-fail-mode", BRIDGE)
+    host.ofctl("add-flow", BRIDGE, NORMAL)
+
+
+@pytest.mark.usefixtures("secure")
+def test_secure_bridge_passes_no_unchecked_frame_after_a_crash_of_open_vswitch(
+    host: OpenvSwitch, agent: Agent, vms: list[ContainerVm], pods: Pods
+) -> None:
+    own, victim = pods[0, "red"], pods[1, "red"]
+    (_reply, packet, _other) = forged(vms[0], own, victim, victim)
+    guest = vms[1].guest
+    with Capture(guest.namespace, guest.device, arriving=True) as seen, sending(vms[0], packet):
+        host.kill("ovs-vswitchd")
+        host.start("ovs-vswitchd")
+        wait_for(lambda: HAS_DROPPED.search(host.ofctl("dump-flows", BRIDGE, CHECKS)), "a drop")
+        host.ofctl("add-flow", BRIDGE, NORMAL)
+        assert own.reaches(victim)
+        assert not [data for _, data in seen.frames() if b"forged" in data]
+    wait_for(agent.ready, "the daemon to be ready")
 
 
 def test_mac_of_another_device_is_refused(vms: list[ContainerVm], pods: Pods) -> None:
