@@ -66,7 +66,8 @@ class Shed:
     until: float
     packets: int | None = None
     """Counter of the flow at the last reading."""
-    read_at: float = 0.0
+    reviewed: float | None = None
+    """Time of the last review."""
 
 
 class Floods:
@@ -172,6 +173,8 @@ class Floods:
             "first packets" if purpose is Purpose.SYN else "SYNs",
         )
         self._change(endpoint)
+        # The flow keeps the counter of the one that it replaces; the switch keeps the order.
+        eventlet.spawn_n(self._read_first, use)
 
     def _review(self, use: Use) -> None:
         """Count the drops of *use*; end them when the guest may send again.
@@ -181,16 +184,32 @@ class Floods:
         shed, (endpoint, purpose) = self._shed.get(use), use
         if shed is None:  # the connection was lost meanwhile
             return
-        packets, now = self._arrivals.packets(endpoint, purpose), self._clock()
-        calm = False
-        if shed.packets is not None:
-            new = max(0, packets - shed.packets)
-            metrics.DROPPED.labels(REASONS[purpose]).inc(new)
-            calm = new <= RATES[purpose] * (now - shed.read_at)
-        shed.packets, shed.read_at = packets, now
+        new, now = self._read(use, shed), self._clock()
+        calm = shed.reviewed is not None and new <= RATES[purpose] * (now - shed.reviewed)
+        shed.reviewed = now
         if (calm or now >= shed.until) and self._shed.get(use) is shed:
             del self._shed[use]
             self._change(endpoint)
+
+    def _read_first(self, use: Use) -> None:
+        shed = self._shed.get(use)
+        try:
+            if shed is not None:
+                self._read(use, shed)
+        except DfmetaError as error:
+            LOG.debug("The counter of dropped SYNs was not read: %s", error)
+
+    def _read(self, use: Use, shed: Shed) -> int:
+        """Count and return the packets of *use* that were dropped since the last reading.
+
+        :raises DfmetaError: when the switch does not answer.
+        """
+        endpoint, purpose = use
+        packets = self._arrivals.packets(endpoint, purpose)
+        new = max(0, packets - shed.packets) if shed.packets is not None else 0
+        shed.packets = packets
+        metrics.DROPPED.labels(REASONS[purpose]).inc(new)
+        return new
 
     def _change(self, endpoint: Endpoint) -> None:
         try:

@@ -195,6 +195,16 @@ def test_drops_are_counted_by_reason(world: World) -> None:
     assert new == {"first_syn_rate": 7, "syn_rate": 5000}
 
 
+def test_drops_before_the_first_look_are_counted(world: World) -> None:
+    before = dropped("first_syn_rate")
+    flood(world, Host(1), count=FIRST + 1)
+    settle()
+    for _ in range(7):
+        assert not reaches_controller(world, Host(1))
+    assert look(world) == SYN_FLOOD
+    assert dropped("first_syn_rate") == before + 7
+
+
 # The switch
 
 
