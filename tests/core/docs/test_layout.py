@@ -1,16 +1,21 @@
-"""The rules of DESIGN.md, "Layout", should hold in every module, by the import statements."""
+"""The rules of DESIGN.md, "Layout", should hold in every module, by the import statements.
+
+What dfmeta imports should be declared, and what is declared should be imported.
+"""
 
 from __future__ import annotations
 
 import ast
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from dfmeta import conf
 from dfmeta.cmd import daemon
 from tests.core.docs.sources import parsed
+from tools import bounds
 
 ROOT = Path(__file__).parents[3]
 MODULES = sorted((ROOT / "dfmeta").rglob("*.py"))
@@ -110,6 +115,11 @@ ONLY_IN: dict[str, set[str]] = {
 NOT_IN_FLOWS = {"eventlet", "socket", "time", "random", "os", "logging", "subprocess", "datetime"}
 TABLE_NUMBERS = {200, 201}
 ASKS_TIME = {"time.monotonic", "time.time", "time.sleep"}
+SETUP = (ROOT / "setup.cfg").read_text(encoding="utf-8")
+DECLARED = {one.name: one for one in bounds.requirements(SETUP)}
+INSTALLED = packages_distributions()
+# Declared and imported nowhere, and why.
+ARGUED = {"psycopg": "SQLAlchemy imports it, for the URL of a database that names it"}
 
 
 def part(path: Path) -> str:
@@ -130,14 +140,25 @@ def tree(path: Path) -> ast.Module:
 @functools.cache
 def imports(path: Path) -> Sequence[str]:
     """Dotted names of what a module imports, wherever in it the statement stands."""
+    return imported(ast.walk(tree(path)))
+
+
+def imported(nodes: Iterable[ast.AST]) -> Sequence[str]:
+    """Dotted names of what some nodes import."""
     found: list[str] = []
-    for node in ast.walk(tree(path)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{name(path)}: relative import"
+            assert node.level == 0, f"relative import, line {node.lineno}"
             found += (f"{node.module}.{alias.name}" for alias in node.names)
     return found
+
+
+def distributions(names: Iterable[str]) -> dict[str, set[str]]:
+    """Package of others that some names are of → the distributions that it is in."""
+    packages = {one.split(".")[0] for one in names} - {"dfmeta"} - sys.stdlib_module_names
+    return {one: {*map(bounds.normalized, INSTALLED.get(one, ()))} for one in packages}
 
 
 def of_dfmeta(path: Path) -> set[str]:
@@ -205,9 +226,8 @@ def test_the_pipeline_is_pure() -> None:
 
 
 def test_values_need_no_third_party() -> None:
-    known = sys.stdlib_module_names | {"dfmeta"}
     for path in (one for one in MODULES if part(one) in ("model", "exceptions", "inspect")):
-        assert {one.split(".")[0] for one in imports(path)} <= known, name(path)
+        assert not distributions(imports(path)), name(path)
 
 
 def test_a_program_of_guests_needs_nothing_but_python() -> None:
@@ -272,3 +292,16 @@ def test_every_group_of_options_has_a_title_and_help() -> None:
     for group in groups:
         assert group.title
         assert group.help.endswith(".")
+
+
+def test_imported_packages_are_declared_and_declared_ones_imported_or_argued() -> None:
+    found = distributions(one for path in MODULES for one in imports(path))
+    assert found.keys() >= {"click", "ovs", "yaml", "packaging"}, "the search itself finds them"
+    assert [one for one, them in found.items() if not them & DECLARED.keys()] == []
+    assert DECLARED.keys() - set().union(*found.values()) == ARGUED.keys()
+
+
+def test_packages_of_an_extra_are_imported_where_they_are_used() -> None:
+    for path in MODULES:
+        for one, them in distributions(imported(tree(path).body)).items():
+            assert any(not DECLARED[each].extra for each in them & DECLARED.keys()), (path, one)
