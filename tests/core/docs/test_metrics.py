@@ -1,9 +1,14 @@
-"""The pages should name the metrics that the code counts, with their labels and values."""
+"""Pages, the dashboard and the alerts should have what the code counts, and every trouble."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import promql_parser
+import yaml
 
 from dfmeta.conf import limits
 from dfmeta.flows.pipeline import Purpose
@@ -12,13 +17,164 @@ from tests.core.docs.declared import Metric, declared
 from tests.core.docs.page import sections
 from tests.core.docs.sources import ROOT, sources
 
-SOURCE = ROOT / "doc/source"
-PAGE = (SOURCE / "metrics.rst").read_text(encoding="utf-8")
+DASHBOARD = json.loads((ROOT / "etc/grafana/dfmeta.json").read_text(encoding="utf-8"))
+ALERTS = yaml.safe_load((ROOT / "etc/prometheus/dfmeta-alerts.yaml").read_text(encoding="utf-8"))
+METRICS = sections((ROOT / "doc/source/metrics.rst").read_text(encoding="utf-8"))
 DECLARED = declared()
+SERIES = {name: one for one in DECLARED for name in one.series}
+PANELS = [one for one in DASHBOARD["panels"] if one["type"] != "row"]
+RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+OF_THE_SCRAPE = {"instance", "job"}
+"""Labels that Prometheus itself puts on."""
+OPERATORS = {"Equal": "=", "NotEqual": "!=", "Re": "=~", "NotRe": "!~"}
+
+
+def nodes(expression: str) -> list[Any]:
+    """All nodes of an expression's tree, with Grafana's intervals as five minutes."""
+    tree = promql_parser.parse(re.sub(r"\$__(?:rate_interval|range|interval)", "5m", expression))
+    return [*_nodes(tree)]
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    yield node
+    for name in ("expr", "param", "args", "lhs", "rhs", "vector_selector"):
+        child = getattr(node, name, None)
+        for one in child if isinstance(child, list) else [child]:
+            if one is not None and not isinstance(one, str | float):
+                yield from _nodes(one)
+
+
+def is_a(node: Any, kind: str) -> bool:
+    return type(node).__name__ == kind
+
+
+def matchers(selector: Any) -> list[tuple[str, str, str]]:
+    """Label, operator and value of each condition, the series' name first."""
+    return [("__name__", "=", selector.name)] + [
+        (one.name, OPERATORS[str(one.op).partition(".")[2]], one.value)
+        for one in selector.matchers.matchers
+    ]
+
+
+def selectors(expression: str) -> list[Any]:
+    """Each series that an expression asks for."""
+    return [one for one in nodes(expression) if is_a(one, "VectorSelector")]
+
+
+def takes(selector: Any, label: str, value: str) -> bool:
+    """Whether what has that label is among what a selector asks for."""
+    return all(
+        (bool(re.fullmatch(wanted, value)) if "~" in how else value == wanted)
+        is not how.startswith("!")
+        for name, how, wanted in matchers(selector)
+        if name == label
+    )
+
+
+def faults(expression: str) -> Iterator[str]:
+    """What of it dfmeta does not have, and counters whose level is looked at."""
+    found, known, rated = nodes(expression), set(OF_THE_SCRAPE), []
+    for node in found:
+        if is_a(node, "MatrixSelector"):
+            rated.append(matchers(node.vector_selector))
+        # A series held against itself of some time before shows that it is new.
+        if str(getattr(node, "op", "")) == "unless" and getattr(node.rhs, "offset", None):
+            rated.append(matchers(node.lhs))
+    for one in selectors(expression):
+        if one.name not in SERIES:
+            yield f"there is no series {one.name}"
+            continue
+        values = SERIES[one.name].values
+        known |= {*values, "le"}
+        for label, how, wanted in matchers(one)[1:]:
+            for value in wanted.split("|") if "~" in how else [wanted]:
+                if label not in OF_THE_SCRAPE and value not in values.get(label, ()):
+                    yield f'{one.name} has no {label}="{value}"'
+        if one.name.endswith(("_total", "_bucket")) and matchers(one) not in rated:
+            yield f"the level of {one.name} is looked at"
+    for node in found:
+        by = getattr(node, "modifier", None)
+        labels = by if hasattr(by, "labels") else getattr(by, "matching", None)
+        for label in getattr(labels, "labels", None) or ():
+            if label not in known:
+                yield f"no series has a label {label}"
+
+
+def test_each_panel_shows_figures_that_exist() -> None:
+    assert len({one["id"] for one in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    for panel in PANELS:
+        title, defaults = panel["title"], panel["fieldConfig"]["defaults"]
+        assert panel["description"], title
+        assert defaults["unit"], title
+        assert defaults["thresholds"]["steps"][0]["value"] is None, title
+        assert panel["datasource"] == DATASOURCE, title
+        references = [one["refId"] for one in panel["targets"]]
+        assert len(references) == len(set(references)) > 0, title
+        for target in panel["targets"]:
+            assert target["datasource"] == DATASOURCE, title
+            assert list(faults(target["expr"])) == [], title
+            for one in selectors(target["expr"]):
+                assert ("instance", "=~", "$instance") in matchers(one), title
+            legend = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            assert legend <= set(re.findall(r"\w+", target["expr"])) | {"instance"}, title
+
+
+def troubles() -> Iterable[tuple[str, str, str]]:
+    """Metric, label and value of what the page on metrics says to look into when it grows."""
+    known = {one.shown: one.values for one in DECLARED}
+    for section in METRICS:
+        for paragraph in section.paragraphs:
+            if section.title in known and paragraph.startswith("When "):
+                for label, values in known[section.title].items():
+                    for value in sorted(values & set(re.findall(r"``([^`]+)``", paragraph))):
+                        yield section.title, label, value
+
+
+def test_every_figure_and_all_that_means_trouble_is_on_the_dashboard() -> None:
+    wanted: dict[str, list[Any]] = {}
+    for panel in PANELS:
+        for target in panel["targets"]:
+            for one in selectors(target["expr"]):
+                name = re.sub(r"_(?:bucket|sum|count)$", "", one.name)
+                wanted.setdefault(name, []).append(one)
+    assert [one.shown for one in DECLARED if one.shown not in wanted] == []
+    for name, label, value in troubles():
+        assert any(takes(one, label, value) for one in wanted[name]), (name, label, value)
+
+
+def test_the_dashboard_can_be_imported_as_it_is() -> None:
+    variables = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
+    assert variables["datasource"]["type"] == "datasource"
+    assert variables["instance"]["datasource"] == DATASOURCE
+    listed = variables["instance"]["query"]["query"]
+    (name,) = re.findall(r"label_values\((\w+), instance\)", listed)
+    assert list(faults(name)) == []
+    # What Grafana asks for at an import, and what only one of them has, is not there.
+    assert "__inputs" not in DASHBOARD
+    assert DASHBOARD["id"] is None
+    assert DASHBOARD["schemaVersion"] >= 39
+    named = set(re.findall(r"\$\{?(\w+)\}?", json.dumps(DASHBOARD)))
+    assert named <= {*variables, "__rate_interval", "__range", "__all"}
+
+
+def test_each_alert_asks_for_figures_that_exist_and_names_labels_that_it_keeps() -> None:
+    names = [one["alert"] for one in RULES]
+    assert len(set(names)) == len(names) > 0
+    for rule in RULES:
+        name = rule["alert"]
+        assert list(faults(rule["expr"])) == [], name
+        assert rule["labels"]["severity"] in ("critical", "warning"), name
+        assert set(rule["annotations"]) == {"summary", "description"}, name
+        text = " ".join(rule["annotations"].values())
+        grouped = re.findall(r"by \(([^)]*)\)", rule["expr"])
+        kept = set(re.findall(r"\w+", grouped[-1])) if grouped else {"instance"}
+        assert set(re.findall(r"\$labels\.(\w+)", text)) <= kept, name
+        assert "{{" not in re.sub(r"{{ \$(?:labels\.\w+|value) }}", "", text), name
 
 
 def test_page_has_each_metric_with_its_kind_its_labels_and_their_values() -> None:
-    found = {one.title: one for one in sections(PAGE) if one.title.startswith("dfmeta_")}
+    found = {one.title: one for one in METRICS if one.title.startswith("dfmeta_")}
     assert found.keys() == {one.shown for one in DECLARED}
     for metric in DECLARED:
         body = "\n\n".join(found[metric.shown].paragraphs)
@@ -30,9 +186,9 @@ def test_page_has_each_metric_with_its_kind_its_labels_and_their_values() -> Non
 
 
 def test_each_series_and_value_that_a_page_names_exists() -> None:
-    series = {name: one for one in DECLARED for name in {one.shown} | one.series}
+    series = SERIES | {one.shown: one for one in DECLARED}
     for name in ("metrics", "runbook"):
-        page = (SOURCE / f"{name}.rst").read_text(encoding="utf-8")
+        page = (ROOT / f"doc/source/{name}.rst").read_text(encoding="utf-8")
         named = set(re.findall(r"\b(dfmeta_(?!agent)\w+)(?:\{([^}]*)\})?", page))
         assert named
         for metric, conditions in named:
