@@ -15,16 +15,19 @@ import pytest
 
 from dfmeta.cmd import listening
 from dfmeta.cmd.listening import GuestListeners
+from dfmeta.cmd.tap import TapKeeper
 from dfmeta.exceptions import StartError
 from dfmeta.proxy import sockets
 from dfmeta.proxy.limits import SYN_ACK_RETRIES
-from dfmeta.proxy.sockets import confined, index_of
+from dfmeta.proxy.sockets import confine, confined, index_of, silence
 from dfmeta.state import State
+from tests.core.unit import test_keeping
 
 NOT_OURS = "fd00:a9fe:a9fe:a9fe::a9fe"
 """An address that no device has."""
 
 NUMBERS = range(21000, 21100)
+listener = test_keeping.listener
 
 
 def group(**options: object) -> Any:
@@ -279,3 +282,44 @@ def accepts(listener: Any, *, wait: bool) -> bool:
         poller = select.poll()
         poller.register(guest, select.POLLOUT)
         return bool(poller.poll(None if wait else 0))
+
+
+def test_a_filter_resets_earlier_connections_and_drops_later_ones(listener: socket.socket) -> None:
+    class Green:
+        fd = listener
+        setsockopt = listener.setsockopt
+
+    listener.setblocking(False)
+    assert not confined(listener)
+    with socket.create_connection(listener.getsockname()) as early:
+        # What it is connected to may not be there to be accepted yet.
+        assert select.select([listener], [], [])[0]
+        assert silence(Green()) == 1
+        with pytest.raises(ConnectionResetError):
+            early.recv(1)
+    assert confined(listener)
+    with socket.socket() as late:
+        late.setblocking(False)
+        # Refused or established, it would be ready for writing.
+        late.connect_ex(listener.getsockname())
+        assert select.select([], [late], [], 0) == ([], [], [])
+    confine(listener, socket.if_nametoindex("lo"))
+    socket.create_connection(listener.getsockname()).close()
+
+
+def test_a_port_that_is_free_a_moment_later_is_taken(listener: socket.socket) -> None:
+    looks: list[int] = []
+
+    def take() -> list[int]:
+        looks.append(1)
+        if len(looks) == 3:
+            listener.close()
+        return []
+
+    port = listener.getsockname()[1]
+    keeper: Any = SimpleNamespace(take=take, keep=lambda _fds: None)
+    tap = TapKeeper(test_keeping.group(port=port), State(), keeper)
+    tap.listeners.open()
+    assert tap.listeners.sockets[4].getsockname()[1] == port
+    tap.listeners.sockets[4].close()
+    assert len(looks) == 3
