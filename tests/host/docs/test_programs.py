@@ -1,4 +1,4 @@
-"""What the pages say of programs should hold of the programs themselves."""
+"""What the pages say of programs should hold of the programs themselves, and of Neutron's."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from pathlib import Path
 from dfmeta.conf.daemons import EVERY, READS, STORE
 from dfmeta.guest import cni
 from tests.core.docs.test_cni_doc import LISTS
+from tests.core.docs.test_migrate import OF_NEUTRON, rows
 from tests.harness.netns import ROOT
 from tests.harness.poll import wait_for
+from tests.host.neutron.agent import PYTHON
 
 
 def test_dfmeta_store_reads_the_options_that_the_page_lists(tmp_path: Path) -> None:
@@ -65,3 +67,14 @@ def test_example_of_a_network_is_accepted_by_the_installed_file(tmp_path: Path) 
             check=False,
         )
         assert json.loads(done.stdout)["code"] == cni.UNAVAILABLE
+
+
+def test_tables_have_every_option_of_neutron_with_its_default() -> None:
+    program = Path(__file__).with_name("neutron_options.py")
+    done = subprocess.run(
+        [str(PYTHON), "-W", "ignore", str(program)], capture_output=True, text=True, check=True
+    )
+    registered = json.loads(done.stdout)
+    for name in OF_NEUTRON:
+        options = [(f"[{group}] {option}", value) for group, option, value in registered[name]]
+        assert [(row.old, row.old_default) for row in rows(name)] == options, name
