@@ -181,20 +181,14 @@ def test_a_flow_is_read_back_as_it_was_built(guest: Guest) -> None:
 
 
 @pytest.mark.parametrize("number", KNOWN)
-def test_a_service_flow_of_an_earlier_run_has_its_number_before_it_has_an_owner(
-    number: int,
-) -> None:
+def test_a_service_flow_has_its_number_until_another_guest_owns_it(number: int) -> None:
     keys = scheme(owned=False)
-    read = read_address(of("br-int", Purpose.ADDRESS, number), keys)
+    flow = of("br-int", Purpose.ADDRESS, number)
+    read = read_address(flow, keys)
     assert (read.endpoint, read.slot, read.address) == (HERE, number, KNOWN[number])
     assert read.key == str(keys.key_of(HERE, number))
-
-
-@pytest.mark.parametrize("number", KNOWN)
-def test_a_service_flow_with_the_number_of_another_guest_has_no_slot(number: int) -> None:
-    keys = scheme(owned=False)
     keys.own(THERE, number)
-    read = read_address(of("br-int", Purpose.ADDRESS, number), keys)
+    read = read_address(flow, keys)
     assert (read.endpoint, read.slot, read.address) == (HERE, None, KNOWN[number])
 
 
