@@ -44,6 +44,21 @@ def test_endless():
     pathlib.Path(__file__).with_name("begun").touch()
     threading.Event().wait()
 """
+GONE = """
+import pytest
+from tests.harness.fixtures import _views
+
+@pytest.fixture
+def guest():
+    there = {"namespace": "its addresses"}
+    _views.append(("guest", lambda: there["namespace"]))
+    yield
+    there.clear()
+    raise OSError("the teardown fails too")
+
+def test_first(guest):
+    raise AssertionError("the first failure")
+"""
 PROCESS = """
 import contextlib
 import subprocess
@@ -112,6 +127,17 @@ def test_stopped_run_names_the_test_that_ran(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait() == 2
     assert failed(tmp_path).keys() == {"test_it.py::test_endless (ran when the run was stopped)"}
+
+
+def test_failure_is_named_when_its_teardown_fails_and_leaves_nothing_to_show(
+    tmp_path: Path,
+) -> None:
+    with start(tmp_path, GONE, "-p", "tests.harness.fixtures") as process:
+        assert process.wait() == 1
+    errors = failed(tmp_path)
+    assert errors.keys() == {"test_it.py::test_first", "test_it.py::test_first (teardown)"}
+    assert "the first failure" in errors["test_it.py::test_first"]
+    assert "the teardown fails too" in errors["test_it.py::test_first (teardown)"]
 
 
 def test_ends_of_errors_come_first_and_all_names_last() -> None:
