@@ -176,13 +176,13 @@ def pytest_runtest_makereport(
                 report.sections.append((f"the end of the log of {name}", value.tail(60)))
             if isinstance(value, Postgres):
                 report.sections.append((f"the end of the log of {name}", value.log()[-8000:]))
-        report.sections.extend((title, _shown(view)) for title, view in _views)
+        report.sections.extend((title, shown(view)) for title, view in _views)
     if call.when == "teardown":
         _views.clear()
     return report
 
 
-def _shown(view: Callable[[], str]) -> str:
+def shown(view: Callable[[], str]) -> str:
     """Return the content of a view, or why it has none: after a teardown, the guest is gone.
 
     An error here would end the run without a word about the failure.

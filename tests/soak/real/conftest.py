@@ -6,10 +6,12 @@ import os
 import shutil
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
 from tests.harness import netns
+from tests.harness.fixtures import shown
 from tests.soak.real import emulators, images, libvirt_images
 from tests.soak.real.domains import ADDRESSES, CONFIGURATION
 from tests.soak.real.images import Disk
@@ -95,13 +97,14 @@ def pytest_runtest_makereport(
     if report.failed:
         for value in getattr(item, "funcargs", {}).values():
             if isinstance(value, Machine):
-                report.sections.append(("the machine's console", value.console()))
+                report.sections.append(("the machine's console", shown(value.console)))
             if isinstance(value, Node) and value.machine.running:
-                report.sections.append(("the journal", value.journal()[-6000:]))
+                report.sections.append(("the journal", shown(value.journal)[-6000:]))
             if isinstance(value, Libvirt):
-                report.sections.append(("dfmeta-agent", value.agent_log()[-6000:]))
-                report.sections += [
-                    (f"the console of {name}", value.console(name)[-6000:])
-                    for name in value.consoles()
-                ]
+                report.sections.append(("dfmeta-agent", shown(value.agent_log)[-6000:]))
+                report.sections.append(("consoles of domains", shown(partial(_consoles, value))))
     return report
+
+
+def _consoles(libvirt: Libvirt) -> str:
+    return "\n".join(f"{name}:\n{libvirt.console(name)[-6000:]}" for name in libvirt.consoles())
