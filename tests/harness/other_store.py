@@ -15,6 +15,7 @@ from typing import BinaryIO, Self
 
 from tests.harness.certificates import Pair
 from tests.harness.closing import Closing, serving
+from tests.harness.netns import Namespace
 
 JSON = "application/json"
 
@@ -54,13 +55,21 @@ NOT_FOUND = reply({"message": "resource not found"}, status=404)
 
 
 class OtherStore(Closing):
-    """A server on loopback. ``answer`` gets each request and returns the bytes of the answer.
+    """A server. ``answer`` gets each request and returns the bytes of the answer.
 
     An answer of several pieces closes the connection after the last one. ``asked`` has all requests
     in their order, ``connections`` the number of connections.
     """
 
-    def __init__(self, answer: Answer | None = None, *, tls: Pair | None = None) -> None:
+    def __init__(
+        self,
+        answer: Answer | None = None,
+        *,
+        tls: Pair | None = None,
+        namespace: Namespace | None = None,
+        address: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
         self.answers: dict[str, bytes] = {}
         self.answer: Answer = answer or (lambda asked: self.answers.get(asked.target, NOT_FOUND))
         self.asked: list[Asked] = []
@@ -70,13 +79,15 @@ class OtherStore(Closing):
         if tls is not None:
             self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._context.load_cert_chain(tls.certificate, tls.key)
-        self._port = 0
+        self._namespace, self._address, self._port = namespace, address, port
         self._serving = contextlib.ExitStack()
 
     @property
     def url(self) -> str:
-        """Return the URL of the server."""
-        return f"http{'s' if self._context else ''}://localhost:{self._port}"
+        """Return the URL of the server; a certificate is for a name."""
+        if self._context:
+            return f"https://localhost:{self._port}"
+        return f"http://{self._address}:{self._port}"
 
     def targets(self) -> list[str]:
         """Return the targets of all requests, in their order."""
@@ -93,7 +104,7 @@ class OtherStore(Closing):
 
     def start(self) -> None:
         """Start to listen, on the same port as before."""
-        server = _Server(self, self._port)
+        server = _Server(self, (self._address, self._port), self._namespace)
         self._port = server.server_address[1]
         self._serving.callback(server.close_connections)
         self._serving.enter_context(serving(server))
@@ -144,10 +155,17 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, store: OtherStore, port: int) -> None:
+    def __init__(
+        self, store: OtherStore, place: tuple[str, int], namespace: Namespace | None
+    ) -> None:
         self._store = store
         self._open: set[socket.socket] = set()
-        super().__init__(("127.0.0.1", port), socketserver.BaseRequestHandler)
+        super().__init__(place, socketserver.BaseRequestHandler, bind_and_activate=False)
+        if namespace is not None:
+            self.socket.close()
+            self.socket = namespace.open_socket()
+        self.server_bind()
+        self.server_activate()
 
     def finish_request(self, request: object, _client: object) -> None:
         """Serve a connection; the client may have closed it."""

@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from dfmeta.store.auth import edit
 from dfmeta.store.auth.edit import Grant
 from dfmeta.store.auth.tokens import TokenFile
-from tests.harness.issuer import Issuer
+from tests.harness.other_store import OtherStore
 
 READ = Grant(("read",), datetime(2030, 1, 31, 12, tzinfo=UTC))
 GREEN = """
@@ -72,13 +71,9 @@ def green(url: str, timeout: float, **environment: str) -> tuple[int, str]:
 
 
 def test_a_slow_issuer_does_not_stop_the_hub() -> None:
-    def slow(handler: BaseHTTPRequestHandler) -> None:
-        handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
-        # Until the client closes the connection.
-        handler.rfile.read(1)
-
-    with Issuer() as issuer:
-        issuer.answers["/x"] = slow
+    with OtherStore() as issuer:
+        # No more than its first line until the end.
+        issuer.answer = lambda _asked: issuer.trickle(b"HTTP/1.1 200 OK\r\n", b"")
         turns, found = green(f"{issuer.url}/x", 0.5)
     assert "no answer in time" in found
     assert turns >= 5

@@ -8,10 +8,10 @@ import hmac
 import json
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import jwt
@@ -37,19 +37,8 @@ from dfmeta.store.auth.oidc import (
     subject,
 )
 from tests.core.unit.store.support import named
-from tests.harness.issuer import (
-    AUDIENCE,
-    DISCOVERY,
-    KEYS,
-    Issuer,
-    ec_key,
-    ed_key,
-    jwk,
-    rsa_key,
-    send,
-    send_bytes,
-    silent_listener,
-)
+from tests.harness.issuer import AUDIENCE, DISCOVERY, KEYS, Issuer, ec_key, ed_key, jwk, rsa_key
+from tests.harness.other_store import NOT_FOUND, Last, reply
 from tests.harness.tier import CLOCK
 
 KEY = rsa_key("first")
@@ -352,15 +341,15 @@ def test_an_unusable_answer_leaves_the_keys_as_they_were(issuer: Issuer, rig: Ri
     token = issuer.token(KEY, scope="read")
     assert rig.passes(token)
     for path, answer, cause in [
-        (DISCOVERY, lambda one: send(one, {}, status=404), "it answers 404"),
-        (DISCOVERY, lambda one: send_bytes(one, b"", status=302, Location="/x"), "answers 302"),
-        (DISCOVERY, lambda one: send_bytes(one, b"<html>"), "does not answer with JSON"),
-        (DISCOVERY, lambda one: send_bytes(one, b"[]"), "not a JSON object"),
-        (DISCOVERY, lambda one: send(one, {"issuer": "http://other"}), "names another issuer"),
-        (KEYS, lambda one: send_bytes(one, b"[]"), "no list of keys"),
-        (KEYS, lambda one: send(one, {"keys": {}}), "no list of keys"),
-        (KEYS, lambda one: send(one, {"keys": []}), "no key in it"),
-        (KEYS, lambda one: send_bytes(one, b"[" * 100_000), "does not answer with JSON"),
+        (DISCOVERY, NOT_FOUND, "it answers 404"),
+        (DISCOVERY, reply(b"", status=302, headers=("Location: /x",)), "answers 302"),
+        (DISCOVERY, reply(b"<html>"), "does not answer with JSON"),
+        (DISCOVERY, reply([]), "not a JSON object"),
+        (DISCOVERY, reply({"issuer": "http://other"}), "names another issuer"),
+        (KEYS, reply([]), "no list of keys"),
+        (KEYS, reply({"keys": {}}), "no list of keys"),
+        (KEYS, reply({"keys": []}), "no key in it"),
+        (KEYS, reply(b"[" * 100_000), "does not answer with JSON"),
     ]:
         issuer.answers = {path: answer}
         with named(cause), pytest.raises(IssuerError, match=cause):
@@ -371,28 +360,25 @@ def test_an_unusable_answer_leaves_the_keys_as_they_were(issuer: Issuer, rig: Ri
 
 def test_discovery_leads_to_the_web_alone(issuer: Issuer) -> None:
     for address in (None, 5, "", "file:///etc/passwd", "ftp://host/keys"):
-        document = {"issuer": issuer.url, "jwks_uri": address}
-        issuer.answers[DISCOVERY] = lambda handler, document=document: send(handler, document)
+        issuer.answers[DISCOVERY] = reply({"issuer": issuer.url, "jwks_uri": address})
         with named(address), pytest.raises(IssuerError, match="jwks_uri does not begin with"):
             discover(issuer.url)
     document = {"issuer": f"{issuer.url}/realm/", "jwks_uri": f"{issuer.url}/k"}
-    issuer.answers[f"/realm{DISCOVERY}"] = lambda handler: send(handler, document)
+    issuer.answers[f"/realm{DISCOVERY}"] = reply(document)
     assert discover(f"{issuer.url}/realm/") == f"{issuer.url}/k"
 
 
 def test_an_unusable_answer_is_an_error(issuer: Issuer) -> None:
-    def other(handler: BaseHTTPRequestHandler) -> None:
-        handler.wfile.write(b"220 mail.example.org ESMTP\r\n")
-
-    document = json.dumps({"a": "a" * ANSWER_MAX}).encode()
-    issuer.answers["/long"] = lambda handler: send_bytes(handler, document)
-    issuer.answers["/other"] = other
+    issuer.answers["/long"] = reply({"a": "a" * ANSWER_MAX})
+    issuer.answers["/other"] = Last(b"220 mail.example.org ESMTP\r\n")
     with pytest.raises(IssuerError, match="more than 262144 bytes"):
         fetch_json(f"{issuer.url}/long")
     with pytest.raises(IssuerError, match="does not speak HTTP"):
         fetch_json(f"{issuer.url}/other")
-    with silent_listener() as url, pytest.raises(IssuerError, match="no answer in time"):
-        fetch_json(url, timeout=0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(IssuerError, match="no answer in time"):
+            fetch_json(f"http://127.0.0.1:{port}", timeout=0.05)
 
 
 def test_an_unusable_address_is_named() -> None:
