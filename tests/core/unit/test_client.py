@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from oslo_config import cfg
@@ -13,26 +12,16 @@ import dfmeta.conf
 from dfmeta.cli.client import ask_agent
 from dfmeta.cli.gather import daemon_facts, daemon_version
 from dfmeta.exceptions import NotRunningError
-from tests.harness.closing import serving
+from tests.harness.other_store import Last, OtherStore, reply
 
 
 @contextlib.contextmanager
 def stranger(content: bytes) -> Iterator[cfg.ConfigOpts]:
     """A configuration whose admin listener is another program's."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_args: object) -> None:
-            pass
-
-    with serving(HTTPServer(("127.0.0.1", 0), Handler)) as server:
+    with OtherStore(lambda _asked: Last(reply(content))) as server:
         conf = dfmeta.conf.load([], prog="test")
-        address = f"127.0.0.1:{server.server_port}"
-        conf.set_override("admin_listen", address, group="df_metadata")
+        conf.set_override("admin_listen", server.url.removeprefix("http://"), group="df_metadata")
         yield conf
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import eventlet
 import pytest
@@ -19,9 +18,8 @@ from dfmeta.ports.neutron_api import NeutronApi, Row
 from dfmeta.ports.sources import Ownership, Question
 from dfmeta.runtime import clock
 from tests.harness import neutron as harness
-from tests.harness.closing import serving
-from tests.harness.neutron import Server
-from tests.harness.other_store import NOT_FOUND, Asked, OtherStore, reply
+from tests.harness.neutron import Neutron
+from tests.harness.other_store import NOT_FOUND, Asked, Last, OtherStore, reply
 
 A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 
@@ -35,8 +33,8 @@ def port(number: int) -> Port:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with serving(Server()) as one:
+def server() -> Iterator[Neutron]:
+    with Neutron() as one:
         yield one
 
 
@@ -59,7 +57,7 @@ def load(tmp_path: Path) -> Load:
 
 
 @pytest.fixture
-def api(server: Server, load: Load) -> MakeApi:
+def api(server: Neutron, load: Load) -> MakeApi:
     def make(**more: object) -> NeutronApi:
         conf = load(server.url, **more)
         where = {"interface": ["internal"], "region_name": conf.neutron.region_name}
@@ -74,46 +72,45 @@ def ask(source: NeutronSource, number: int = 1) -> Ownership:
 
 
 def test_the_instance_and_the_ports_project_come_over_the_wire(
-    server: Server, api: MakeApi
+    server: Neutron, api: MakeApi
 ) -> None:
-    server.control("put", **harness.port(port_id(1), A, "p"))
-    server.control("put", **harness.port(port_id(2), A, "q", host="elsewhere"))
-    server.control("put", **harness.port(port_id(3), "dhcp-x", "p", owner="network:dhcp"))
+    server.put(harness.port(port_id(1), A, "p"))
+    server.put(harness.port(port_id(2), A, "q", host="elsewhere"))
+    server.put(harness.port(port_id(3), "dhcp-x", "p", owner="network:dhcp"))
     source = NeutronSource(api(), timeout=60)
     assert ask(source) == Ownership(A, port_project="p")
     # Still bound to the source of its migration: asked for by its id.
     assert ask(source, 2) == Ownership(A, port_project="q")
     assert ask(source, 3) == ask(source, 4) == Ownership()
-    assert "binding%3Ahost_id=compute-1" in server.requests[0]
-    assert "binding" not in server.requests[-1]
+    assert "binding%3Ahost_id=compute-1" in server.requests()[0]
+    assert "binding" not in server.requests()[-1]
 
 
-def test_a_token_that_is_no_longer_good_is_renewed(server: Server, api: MakeApi) -> None:
-    server.control("put", **harness.port(port_id(1), A, "p"))
+def test_a_token_that_is_no_longer_good_is_renewed(server: Neutron, api: MakeApi) -> None:
+    server.put(harness.port(port_id(1), A, "p"))
     source = NeutronSource(api(), timeout=60)
     assert ask(source).instance_id == A
-    server.control("revoke")
+    server.tokens.clear()
     assert ask(source).instance_id == A
     assert server.issued == 2
 
 
-def test_a_failure_is_told_and_the_next_try_succeeds(server: Server, api: MakeApi) -> None:
-    server.control("put", **harness.port(port_id(1), A, "p"))
+def test_a_failure_is_told_and_the_next_try_succeeds(server: Neutron, api: MakeApi) -> None:
+    server.put(harness.port(port_id(1), A, "p"))
     source = NeutronSource(api(), timeout=60)
-    faults: list[tuple[dict[str, Any], str]] = [
-        ({"service": "keystone", "status": 500}, "500"),
-        ({"service": "neutron", "status": 500}, "500"),
-        ({"service": "neutron", "close": True}, "Unable to establish connection"),
-        ({"service": "neutron", "raw": "<html>"}, "not JSON"),
-        ({"service": "neutron", "raw": "[]"}, "no list"),
-        ({"service": "neutron", "raw": '{"ports": [1]}'}, "no list"),
-    ]
-    for fault, cause in faults:
-        server.control("fault", **fault)
+    for service, answer, cause in (
+        ("keystone", reply({"error": "broken"}, status=500), "500"),
+        ("neutron", reply({"error": "broken"}, status=500), "500"),
+        ("neutron", Last(), "Unable to establish connection"),
+        ("neutron", reply(b"<html>"), "not JSON"),
+        ("neutron", reply([]), "no list"),
+        ("neutron", reply({"ports": [1]}), "no list"),
+    ):
+        server.faults[service] = answer
         with pytest.raises(SourceError) as caught:
             ask(source)
         assert cause in str(caught.value)
-        server.control("fault")
+        server.faults.clear()
         assert ask(source).instance_id == A
 
 
