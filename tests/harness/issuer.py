@@ -73,11 +73,11 @@ class Issuer(OtherStore):
 
     def say(self, asked: Asked) -> bytes:
         """Return the discovery document or the keys, else 404."""
-        known = {DISCOVERY: {"issuer": self.url, "jwks_uri": self.url + KEYS}}
-        known[KEYS] = {"keys": self.keys}
-        if asked.target in self.answers or asked.target not in known:
-            return self.answers.get(asked.target, NOT_FOUND)
-        return reply(known[asked.target])
+        known = {
+            DISCOVERY: reply({"issuer": self.url, "jwks_uri": self.url + KEYS}),
+            KEYS: reply({"keys": self.keys}),
+        }
+        return (known | self.answers).get(asked.target, NOT_FOUND)
 
     def claims(self, **claims: Any) -> dict[str, Any]:
         """Return the claims of a valid token for an hour, with changes; None omits a claim."""
