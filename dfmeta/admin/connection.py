@@ -115,6 +115,16 @@ class AdminConnection(GuestConnection):
             self._server.release(self)
             self._incoming.close()
 
+    def _answer(self, head: Head, environ: dict[str, Any]) -> None:
+        given: list[tuple[str, Headers]] = []
+
+        def start_response(status: str, headers: Headers, _error: Any = None) -> None:
+            given[:] = [(status, headers)]
+
+        body = self._host.application(environ, start_response)
+        ((status, headers),) = given
+        self._give(head, status, headers, body)
+
     def _give(self, head: Head, status: str, headers: Headers, body: bytes) -> None:
         if len(body) >= WHOLE:
             self._server.hold(self, len(body))

@@ -165,11 +165,15 @@ class AdminServer(GuestServer):
 
     # The application
 
-    def _answer(
-        self, environ: dict[str, Any], start_response: Callable[..., Any]
-    ) -> Iterable[bytes]:
+    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> bytes:
         try:
-            return [b"".join(self._wrapped(environ, start_response))]
+            result = self._wrapped(environ, start_response)
+            try:
+                return b"".join(result)
+            finally:
+                close = getattr(result, "close", None)
+                if close is not None:
+                    close()
         except BadRequestError:
             # Raised for the body, if the application does not handle it.
             raise
@@ -188,7 +192,7 @@ class AdminServer(GuestServer):
         body = json.dumps({"message": "internal server error"}).encode()
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         start_response("500 Internal Server Error", headers)
-        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
+        return b"" if environ["REQUEST_METHOD"] == "HEAD" else body
 
     # Differences from guests' connections
 

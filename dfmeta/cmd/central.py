@@ -40,7 +40,6 @@ from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.sockets import keep_room, listen_to_all
 from dfmeta.proxy.tokens import Tokens
-from dfmeta.proxy.wsgi import Face
 from dfmeta.runtime import clock
 from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.db.networks import parse_network
@@ -236,11 +235,9 @@ class Guests:
             [sock],
             "",
             self._addresses,
-            Face(
-                AddressApplication(
-                    self._application, self._addresses, lambda: self._server.limits
-                ).answer
-            ),
+            AddressApplication(
+                self._application, self._addresses, lambda: self._server.limits
+            ).answer,
             hold_timeout=conf.df_metadata.hold_timeout,
             limits=limits(conf),
         )

@@ -28,7 +28,6 @@ from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.proxy.worker.answers import WorkerAnswers
 from dfmeta.proxy.worker.workers import Workers
-from dfmeta.proxy.wsgi import Face
 from dfmeta.registry import Registry
 from dfmeta.state import Listeners
 from dfmeta.wiring import backends, haproxy
@@ -130,7 +129,7 @@ class Proxy:
             sockets,
             group.metadata_interface,
             self._registry,
-            Face(self._application.answer),
+            self._application.answer,
             hold_timeout=terms.hold_timeout,
             limits=terms.limits,
         )
@@ -145,7 +144,7 @@ class Proxy:
             handover=lambda peers: handover.HandoverServer(
                 entrance.listener,
                 self._registry,
-                Face(self._application.answer),
+                self._application.answer,
                 port=int(sockets[0].getsockname()[1]),
                 peers=peers,
                 hold_timeout=terms.hold_timeout,

@@ -34,7 +34,6 @@ from dfmeta.proxy.worker.remote import (
     RemoteSubports,
 )
 from dfmeta.proxy.worker.use import SlotUse, Use
-from dfmeta.proxy.wsgi import Face
 from dfmeta.registry import Claim
 from dfmeta.wiring import backends
 from dfmeta.wiring.layout import keys_of
@@ -144,7 +143,7 @@ class Serving:
             self._listeners,
             conf.df_metadata.metadata_interface,
             self._mirror,
-            Face(application.answer),
+            application.answer,
             hold_timeout=conf.df_metadata.hold_timeout,
             limits=mine,
         )

@@ -12,15 +12,16 @@ import socket
 from contextlib import suppress
 from email.utils import formatdate
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import eventlet
 from eventlet.hubs import trampoline
 
 from dfmeta import metrics
 from dfmeta.exceptions import BadRequestError, BodyFault, HeadFault
+from dfmeta.model import Answer, GuestRequest
 from dfmeta.proxy import access
-from dfmeta.proxy.environ import NO_BODY, Incoming, guest_environ, request_of
+from dfmeta.proxy.environ import NO_BODY, Incoming
 from dfmeta.proxy.exchange import Abandoned, Exchange, Turn
 from dfmeta.proxy.http1 import Body, Head, find_end, parse_head
 from dfmeta.proxy.progress import Progress
@@ -46,6 +47,8 @@ WHOLE = 65536
 """A body of at least this many bytes is sent separately from its head."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
+BODILESS: Final = frozenset({204, 304})
+"""Statuses of answers without a body and Content-Length (RFC 9110, 8.6)."""
 LOOK = 2.0
 """Seconds after which a guest that reads too slowly for the socket is looked at again."""
 
@@ -85,6 +88,7 @@ class GuestConnection:
         """Monotonic seconds at which the wait of its first request began."""
         self._first = True
         """Whether no request has been read yet."""
+        self._guest_ip = str(claim.address.ip)
         self._buffer = bytearray()
         self._incoming = NO_BODY
         self._phase = Phase.BUSY
@@ -153,7 +157,13 @@ class GuestConnection:
         turn = Turn(self._host.slots(self))
         exchange = Exchange(
             claim=self.claim,
-            request=request_of(head, self.claim),
+            request=GuestRequest(
+                head.method,
+                head.path,
+                query=head.query,
+                headers=head.headers,
+                guest_ip=self._guest_ip,
+            ),
             deadline=now + max(self._host.hold_timeout - waited, 0.0),
             turn=turn,
             read=self._incoming.read,
@@ -161,7 +171,8 @@ class GuestConnection:
             source_port=lambda: int(self.sock.getpeername()[1]),
         )
         try:
-            self._answer(head, guest_environ(exchange, head, self._incoming))
+            answer = self._host.application(exchange)
+            self._give(head, *message_of(answer, bodiless=head.method == "HEAD"))
         finally:
             turn.end()
             self._incoming.close()
@@ -255,22 +266,6 @@ class GuestConnection:
         if hops != self._hops:
             limit_hops(self.sock, hops)
             self._hops, self._spared_until = hops, clock.now() + SPARED
-
-    def _answer(self, head: Head, environ: dict[str, Any]) -> None:
-        given: list[tuple[str, Headers]] = []
-
-        def start_response(status: str, headers: Headers, _error: Any = None) -> None:
-            given[:] = [(status, headers)]
-
-        result = self._host.application(environ, start_response)
-        try:
-            body = b"".join(result)
-        finally:
-            close = getattr(result, "close", None)
-            if close is not None:
-                close()
-        ((status, headers),) = given
-        self._give(head, status, headers, body)
 
     def _give(self, head: Head, status: str, headers: Headers, body: bytes) -> None:
         """Send an answer, and end the connection if no further request may follow."""
@@ -398,6 +393,23 @@ class _Date:
 
 
 _date = _Date()
+
+
+def message_of(answer: Answer, *, bodiless: bool) -> tuple[str, Headers, bytes]:
+    """Return status, headers and body of an answer.
+
+    :param bodiless: it answers a HEAD, whose length only the backend knows (RFC 9110, 9.3.2).
+    """
+    headers = [(name.title(), value) for name, value in answer.headers]
+    if answer.content_type:
+        headers.insert(0, ("Content-Type", answer.content_type))
+    status, body = f"{answer.status} {access.phrase(answer.status)}", answer.body
+    if answer.status in BODILESS:
+        return status, headers, b""
+    counted = any(name == "Content-Length" for name, _value in headers)
+    if not counted and (body or not bodiless):
+        headers.append(("Content-Length", str(len(body))))
+    return status, headers, b"" if bodiless else body
 
 
 def render(status: str, headers: Headers, *, minor: int, keep: bool) -> bytes:

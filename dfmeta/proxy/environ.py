@@ -12,11 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from dfmeta.model import GuestRequest
-from dfmeta.proxy.exchange import Exchange
 from dfmeta.proxy.http1 import Head
-from dfmeta.proxy.wsgi import EXCHANGE
-from dfmeta.registry import Claim
 
 SAME_HOST = "dfmeta.same_host"
 """Environment key: whether a request to the admin listener comes from this host."""
@@ -91,34 +87,6 @@ class Incoming(io.IOBase):
 
 NO_BODY: Final = Incoming(None)
 """The input of all requests without a body; it is never closed."""
-
-
-def request_of(head: Head, claim: Claim) -> GuestRequest:
-    """Return a guest's request without its body.
-
-    :param head: the head that the guest sent.
-    """
-    return GuestRequest(
-        head.method,
-        head.path,
-        query=head.query,
-        headers=head.headers,
-        guest_ip=str(claim.address.ip),
-    )
-
-
-def guest_environ(exchange: Exchange, head: Head, incoming: Incoming) -> dict[str, Any]:
-    """Build the environment of a guest's request (PEP 3333).
-
-    :param exchange: the request; dfmeta's applications read nothing else.
-    :param head: the head that the guest sent, for other WSGI applications.
-    """
-    guest_ip = exchange.request.guest_ip
-    environ = base_environ(head, server=("169.254.169.254", "80"), peer=guest_ip)
-    environ |= {"wsgi.input": incoming, EXCHANGE: exchange}
-    if head.length:
-        environ["CONTENT_LENGTH"] = str(head.length)
-    return environ
 
 
 def base_environ(head: Head, *, server: tuple[str, str], peer: str) -> dict[str, Any]:

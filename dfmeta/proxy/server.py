@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
@@ -50,7 +50,8 @@ class GuestServer:
 
     :param listeners: listening sockets of eventlet, with the same port number.
     :param device: name of tap-metadata, through which answers leave; empty: through any device.
-    :param application: a WSGI application; may raise :class:`~dfmeta.proxy.wsgi.Abandoned`.
+    :param application: what the connections call for each request: for guests, a
+        :data:`~dfmeta.proxy.exchange.Handler`.
     :param hold_timeout: seconds that a request may wait in total, including the time that its first
         SYN was held.
     :param port: TCP port that guests' connections arrive at; 0: that of the listeners.
@@ -64,7 +65,7 @@ class GuestServer:
         listeners: Sequence[Any],
         device: str,
         registry: Claims,
-        application: Callable[..., Iterable[bytes]],
+        application: Callable[..., Any],
         *,
         hold_timeout: float,
         limits: Limits,

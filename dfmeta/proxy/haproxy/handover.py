@@ -19,7 +19,7 @@ import re
 import socket
 import struct
 import tempfile
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -31,6 +31,7 @@ from eventlet.hubs import trampoline
 from dfmeta.exceptions import HaproxyError, StartError
 from dfmeta.proxy.claims import Claims
 from dfmeta.proxy.connection import GuestConnection, Headers
+from dfmeta.proxy.exchange import Handler
 from dfmeta.proxy.haproxy.config import LAST
 from dfmeta.proxy.limits import BACKLOG, Limits
 from dfmeta.proxy.server import GuestServer
@@ -167,7 +168,7 @@ class HandoverServer(GuestServer):
         self,
         listener: Any,
         registry: Claims,
-        application: Callable[..., Iterable[bytes]],
+        application: Handler,
         *,
         port: int,
         peers: Callable[[], Container[int]],

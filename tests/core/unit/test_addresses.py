@@ -18,7 +18,6 @@ from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.tokens import KEY_BYTES, TokenMode, Tokens
-from dfmeta.proxy.wsgi import Face
 from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.db.networks import Address, parse_network
 from dfmeta.store.db.record import Kind, Record
@@ -83,7 +82,7 @@ class World:
             [self.listener],
             "",
             self.addresses,
-            Face(AddressApplication(application, self.addresses, lambda: limits).answer),
+            AddressApplication(application, self.addresses, lambda: limits).answer,
             hold_timeout=5.0,
             limits=limits,
         )

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
+from wsgiref.validate import validator
 
 import eventlet
 import pytest
@@ -277,3 +278,29 @@ def test_at_the_end_silent_connections_are_closed_and_requests_answered() -> Non
     gate.send()
     assert rest(running).endswith(b"x")
     stopping.wait()
+
+
+def test_environment_is_that_of_wsgi() -> None:
+    seen: dict[str, Any] = {}
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        seen.update(environ)
+        assert environ["wsgi.input"].read(3) == b"abc"
+        start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "0")])
+        return [b""]
+
+    world = World(application=validator(application))
+    lines = ("Content-Length: 3", "Content-Type: x/y", "X-One: 1", "X_One: 2", "Connection: close")
+    answer = world.ask(request("/a%20b?c=%20", *lines) + b"abc")
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    wanted = {
+        "REQUEST_METHOD": "GET",
+        "PATH_INFO": "/a b",
+        "QUERY_STRING": "c=%20",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "CONTENT_TYPE": "x/y",
+        "CONTENT_LENGTH": "3",
+        "HTTP_X_ONE": "1",
+    }
+    assert {key: seen.get(key) for key in wanted} == wanted
+    world.server.stop(0.0)

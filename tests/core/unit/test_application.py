@@ -21,11 +21,11 @@ from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.numbering import Device
 from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.connection import message_of
 from dfmeta.proxy.exchange import Abandoned, Exchange
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.recent import REASONS, RECENT, Failure
 from dfmeta.proxy.tokens import TokenMode, Tokens
-from dfmeta.proxy.wsgi import EXCHANGE, Face
 from dfmeta.registry import Registry
 from dfmeta.runtime import clock
 from tests.core.unit.support import AMPLE, INSTANCE, OTHER_INSTANCE, claim_of, let_hub_run, port
@@ -131,14 +131,9 @@ class World:
         unread: Any = None,
         **headers: str,
     ) -> Given:
-        given: list[Any] = []
-
         def turn(_deadline: float) -> bool:
             self.at_turn()
             return not late
-
-        def start_response(status: str, headers: list[tuple[str, str]]) -> None:
-            given.extend([status, headers])
 
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         path, _mark, query = path.partition("?")
@@ -152,9 +147,7 @@ class World:
             read=(lambda _most: b"") if unread is None else unread.read,
             limit_hops=lambda _hops: None,
         )
-        face = Face(self.application.answer)
-        answer = b"".join(face({EXCHANGE: exchange}, start_response))
-        return Given(*given, answer)
+        return Given(*message_of(self.application.answer(exchange), bodiless=method == "HEAD"))
 
 
 @pytest.fixture

@@ -7,24 +7,22 @@ import re
 import select
 import socket
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any
-from wsgiref.validate import validator
 
 import eventlet
 import pytest
 from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
-from dfmeta.model import GuestRequest
+from dfmeta.model import Answer, GuestRequest
 from dfmeta.proxy.connection import GuestConnection
-from dfmeta.proxy.exchange import Abandoned, Exchange
+from dfmeta.proxy.exchange import Abandoned, Exchange, Handler
 from dfmeta.proxy.http1 import HeadLimits
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.sockets import keep_room
-from dfmeta.proxy.wsgi import EXCHANGE
 from dfmeta.registry import Registry
 from dfmeta.runtime import clock
 from tests.core.unit.support import AMPLE, claim_of, let_hub_run, port, until
@@ -34,8 +32,6 @@ GET = f"GET /a HTTP/1.1\r\n{HOST}\r\n".encode()
 PATIENT = Limits(
     header_timeout=AMPLE, body_timeout=AMPLE, keepalive_timeout=AMPLE, send_timeout=AMPLE
 )
-
-Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def get(path: str, *lines: str, version: str = "1.1") -> bytes:
@@ -54,11 +50,11 @@ class Server:
     hold_timeout = 5.0
     draining = False
 
-    def __init__(self, limits: Limits, application: Application | None = None) -> None:
+    def __init__(self, limits: Limits, application: Handler | None = None) -> None:
         self.limits = limits
         self.application = application or self._echo
         self.asked: list[GuestRequest] = []
-        self.environs: list[dict[str, Any]] = []
+        self.deadlines: list[float] = []
         self.room = True
         self.places = Semaphore(limits.requests_per_port)
         self.noted: list[str] = []
@@ -84,15 +80,12 @@ class Server:
     def busy(self, connection: GuestConnection) -> None:
         self.noted.append("busy")
 
-    def _echo(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        exchange: Exchange = environ[EXCHANGE]
-        request = replace(exchange.request, body=environ["wsgi.input"].read())
+    def _echo(self, exchange: Exchange) -> Answer:
+        request = exchange.whole().request
         self.asked.append(request)
-        self.environs.append(environ)
+        self.deadlines.append(exchange.deadline)
         self.turns.append(exchange.turn(exchange.deadline))
-        body = f"{request.method} {request.path} {request.body!r}".encode()
-        start_response("200 OK", [("Content-Length", str(len(body)))])
-        return [body]
+        return Answer(200, f"{request.method} {request.path} {request.body!r}".encode())
 
 
 GUESTS: list[Guest] = []
@@ -196,7 +189,7 @@ def test_an_answer_is_whole(guest: Guest) -> None:
     first, *lines = head.decode().split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines)
     assert (first, body) == ("HTTP/1.1 200 OK", b"GET /a b''")
-    assert headers.keys() == {"Date", "Content-Length", "Connection"}
+    assert headers.keys() == {"Date", "Content-Type", "Content-Length", "Connection"}
     assert headers["Connection"] == "close"
     assert parsedate_to_datetime(headers["Date"]).timestamp() == int(clock.wall())
 
@@ -226,11 +219,11 @@ def test_many_requests_at_once_leave_others_their_turn(server: Server, guest: Gu
     let_hub_run()
     echo = server.application
 
-    def first(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def first(exchange: Exchange) -> Answer:
         server.application = echo
         other.send(get("/other"))
         assert select.select([other.other], [], [])[0]
-        return echo(environ, start_response)
+        return echo(exchange)
 
     server.application = first
     guest.send(get("/many") * 60)
@@ -348,9 +341,8 @@ def test_a_guest_that_expects_100_continue_gets_it(server: Server, guest: Guest)
 
 
 def test_a_body_that_the_application_does_not_read_is_not_waited_for() -> None:
-    def refuse(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        start_response("405 Method Not Allowed", [("Content-Length", "0")])
-        return []
+    def refuse(_exchange: Exchange) -> Answer:
+        return Answer(405)
 
     for line in ("Content-Length: 2", "Transfer-Encoding: chunked"):
         guest = Guest(Server(PATIENT, refuse))
@@ -393,11 +385,7 @@ def test_a_body_that_is_too_long_gets_no_100_continue(guest: Guest) -> None:
 def test_a_guest_that_does_not_read_is_reset_and_costs_no_more_than_its_answer() -> None:
     body = b"x" * 8_000_000
 
-    def large(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        start_response("200 OK", [("Content-Length", str(len(body)))])
-        return [body]
-
-    server = Server(PATIENT, large)
+    server = Server(PATIENT, lambda _exchange: Answer(200, body))
     guest = Guest(server)
     before = counted(metrics.LIMITS, "send_timeout")
     guest.send(GET)
@@ -408,16 +396,15 @@ def test_a_guest_that_does_not_read_is_reset_and_costs_no_more_than_its_answer()
 
 
 def test_an_answer_that_is_not_read_is_given_up_without_the_collectors_help() -> None:
-    class Kept:
-        """Stands for all that a request has, and can be watched."""
+    class Kept(str):
+        """A part of the answer that can be watched."""
 
     watched: list[weakref.ref[Kept]] = []
 
-    def large(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        environ["kept"] = kept = Kept()
+    def large(_exchange: Exchange) -> Answer:
+        kept = Kept("kept")
         watched.append(weakref.ref(kept))
-        start_response("200 OK", [])
-        return [b"x" * 8_000_000]
+        return Answer(200, b"x" * 8_000_000, kept)
 
     guest = Guest(Server(PATIENT, large))
     gc.disable()
@@ -458,13 +445,13 @@ def test_the_wait_of_the_syn_and_of_the_queue_count_once() -> None:
     guest = Guest(server, waited=2.0, accepted=accepted)
     guest.send(GET + GET)
     assert [guest.status(), guest.status()] == [200, 200]
-    first, second = (environ[EXCHANGE].deadline for environ in server.environs)
+    first, second = server.deadlines
     assert first == pytest.approx(accepted - 2.0 + 5.0)
     assert second == pytest.approx(clock.now() + 5.0)
 
 
 def test_a_connection_is_closed_without_a_byte_when_nothing_may_be_answered() -> None:
-    def abandon(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> list[bytes]:
+    def abandon(_exchange: Exchange) -> Answer:
         raise Abandoned("timeout")
 
     before = counted(metrics.CLOSED, "timeout")
@@ -475,7 +462,7 @@ def test_a_connection_is_closed_without_a_byte_when_nothing_may_be_answered() ->
 
 
 def test_an_aborted_connection_is_not_counted_again() -> None:
-    def abandon(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> list[bytes]:
+    def abandon(_exchange: Exchange) -> Answer:
         guest.connection.abort()
         raise Abandoned("changed")
 
@@ -491,37 +478,3 @@ def test_a_guest_that_leaves_amid_a_request_is_forgotten(server: Server, guest: 
     guest.sock.shutdown(socket.SHUT_WR)
     assert guest.rest() == b""
     assert server.asked == []
-
-
-def test_the_environment_is_that_of_wsgi() -> None:
-    seen: dict[str, Any] = {}
-
-    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        seen.update(environ)
-        assert environ["wsgi.input"].read(3) == b"abc"
-        start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "0")])
-        return [b""]
-
-    guest = Guest(Server(PATIENT, validator(application)))
-    guest.send(
-        get(
-            "/a%20b?c=%20",
-            "Content-Length: 3",
-            "Content-Type: x/y",
-            "X-One: 1",
-            "X_One: 2",
-            "Connection: close",
-        )
-        + b"abc"
-    )
-    assert statuses(guest.rest()) == [200]
-    wanted = {
-        "REQUEST_METHOD": "GET",
-        "PATH_INFO": "/a b",
-        "QUERY_STRING": "c=%20",
-        "SERVER_PROTOCOL": "HTTP/1.1",
-        "CONTENT_TYPE": "x/y",
-        "CONTENT_LENGTH": "3",
-        "HTTP_X_ONE": "1",
-    }
-    assert {key: seen.get(key) for key in wanted} == wanted

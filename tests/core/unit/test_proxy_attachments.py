@@ -26,7 +26,6 @@ from dfmeta.proxy.tokens import Tokens
 from dfmeta.proxy.worker.answers import WorkerAnswers
 from dfmeta.proxy.worker.pipe import Pipe
 from dfmeta.proxy.worker.remote import RemoteAttachments
-from dfmeta.proxy.wsgi import EXCHANGE, Face
 from dfmeta.registry import Registry
 from dfmeta.runtime import clock
 from tests.core.unit.attach.vm_side import BODY, DOCUMENT, PATH, PORT, FakeEngine, Side
@@ -95,10 +94,8 @@ class World:
         return self.answer(request, read=lambda most: body[:most], source_port=lambda: source)
 
     def answer(self, request: GuestRequest, **values: Any) -> tuple[int, bytes]:
-        given: list[Any] = []
-        face, exchange = Face(self.application.answer), self.exchange(request, **values)
-        answer = b"".join(face({EXCHANGE: exchange}, lambda *values: given.extend(values)))
-        return int(given[0].split()[0]), answer
+        answer = self.application.answer(self.exchange(request, **values))
+        return answer.status, answer.body
 
     def token(self) -> str:
         status, token = self.ask("PUT", "/dfmeta/v1/token", **TTL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,9 @@ from eventlet.event import Event
 
 from dfmeta import metrics
 from dfmeta.flows.key import IN_PORT
-from dfmeta.model import Endpoint
+from dfmeta.model import Answer, Endpoint
 from dfmeta.proxy import connection
+from dfmeta.proxy.exchange import Exchange
 from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.server import GuestServer
 from dfmeta.registry import Registry
@@ -51,8 +52,7 @@ class World:
         )
         self.server.start()
 
-    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        exchange = environ["dfmeta.exchange"]
+    def _answer(self, exchange: Exchange) -> Answer:
         assert exchange.turn(exchange.deadline)
         if exchange.request.path == "/token":
             exchange.limit_hops(1)
@@ -61,9 +61,7 @@ class World:
         if self.gate is not None:
             self.gate.wait()
         self.running -= 1
-        body = exchange.claim.identity.port_name.encode()
-        start_response("200 OK", [("Content-Length", str(len(body)))])
-        return [body]
+        return Answer(200, exchange.claim.identity.port_name.encode())
 
     def wait(self, connections: int) -> None:
         until(lambda: len(self.server.descriptors()) == connections, f"{connections} connections")
@@ -257,17 +255,17 @@ def test_an_error_of_accept_is_survived(world: World, caplog: pytest.LogCaptureF
 def test_a_defect_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
 
-    def broken(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> list[bytes]:
+    def broken(_exchange: Exchange) -> Answer:
         raise RuntimeError("a defect")
 
     before = closed("defect")
-    world.server.application = broken  # type: ignore[assignment]  # as above
+    world.server.application = broken
     sock = world.connect()
     sock.sendall(GET)
     assert answer(sock) == b""
     assert closed("defect") == before + 1
     assert "tap1 failed" in caplog.text
-    world.server.application = world._answer  # type: ignore[assignment]  # as above
+    world.server.application = world._answer
     kept = world.connect()
     assert ask(kept) == b"tap1"
     let_hub_run()

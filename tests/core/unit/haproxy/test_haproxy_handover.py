@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from eventlet.green import socket as green_socket
 from dfmeta import metrics
 from dfmeta.exceptions import HaproxyError, StartError
 from dfmeta.guest_counts import ACCEPTED
-from dfmeta.model import Endpoint
+from dfmeta.model import Answer, Endpoint
+from dfmeta.proxy.exchange import Exchange
 from dfmeta.proxy.haproxy import handover
 from dfmeta.proxy.haproxy.handover import (
     SIGNATURE,
@@ -118,13 +119,10 @@ class World:
         )
         self.server.start()
 
-    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        exchange = environ["dfmeta.exchange"]
+    def _answer(self, exchange: Exchange) -> Answer:
         assert exchange.turn(exchange.deadline)
         self.deadlines.append(exchange.deadline - clock.now())
-        body = exchange.claim.identity.port_name.encode()
-        start_response("200 OK", [("Content-Length", str(len(body)))])
-        return [body]
+        return Answer(200, exchange.claim.identity.port_name.encode())
 
     def connect(self) -> Any:
         sock = green_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
