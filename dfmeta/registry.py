@@ -419,7 +419,7 @@ class Registry:
     def holds(self, claim: Claim) -> bool:
         """Return whether an answer may be sent: the same incarnation of the same instance is still
         at that address, and its number is not in doubt."""
-        return self.current(claim) is not None and self.certain(claim.endpoint)
+        return self.current(claim) is not None and self.certain(claim.caller)
 
     def current(self, claim: Claim) -> Identity | None:
         """Return the identity of *claim*, with the fields that have become known since; None if the

@@ -41,8 +41,8 @@ OVER: Final = 2
 class AdminConnection(GuestConnection):
     """A connection to the admin listener; see :class:`GuestConnection`."""
 
-    def __init__(self, sock: Any, claim: Claim, server: AdminServer) -> None:
-        super().__init__(sock, claim, server, accepted=clock.now(), waited=0.0)
+    def __init__(self, sock: Any, claim: Claim, server: AdminServer, *, began: float) -> None:
+        super().__init__(sock, claim, server, began=began)
         self.held = 0
         """Bytes of a body or an answer that the connection has in memory."""
         self.since = 0.0

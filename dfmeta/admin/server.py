@@ -196,9 +196,8 @@ class AdminServer(GuestServer):
 
     # Differences from guests' connections
 
-    def _connection(self, client: Any, claim: Claim, waited: float) -> AdminConnection:
-        del waited
-        return AdminConnection(client, claim, self)
+    def _connection(self, client: Any, claim: Claim, began: float) -> AdminConnection:
+        return AdminConnection(client, claim, self, began=began)
 
     def _show_count(self, count: Callable[[], int]) -> None:
         metrics.ADMIN_CONNECTIONS.set_function(count)

@@ -117,7 +117,7 @@ class Mirror:
 
     def holds(self, claim: Claim) -> bool:
         """See :class:`Claims`."""
-        return self.certain(claim.endpoint) and self._identity(claim) is not None
+        return self.certain(claim.caller) and self._identity(claim) is not None
 
     def current(self, claim: Claim) -> Identity | None:
         """See :class:`Claims`."""
@@ -125,7 +125,7 @@ class Mirror:
         return self._identity(claim)
 
     def _identity(self, claim: Claim) -> Identity | None:
-        known = self._known.get(claim.endpoint)
+        known = self._known.get(claim.caller)
         slot = known.slots.get(claim.slot) if known else None
         if known is None or slot is None or slot[1] != claim.epoch:
             return None

@@ -74,18 +74,15 @@ class GuestConnection:
     """A connection that has been accepted.
 
     :param sock: a non-blocking socket; the caller closes it.
-    :param accepted: monotonic seconds.
-    :param waited: seconds of hold_timeout that its SYN has used.
+    :param began: monotonic seconds at which hold_timeout of its first request began: when it was
+        accepted, or earlier by the wait of its SYN.
     """
 
-    def __init__(
-        self, sock: Any, claim: Claim, host: GuestServer, *, accepted: float, waited: float
-    ) -> None:
+    def __init__(self, sock: Any, claim: Claim, host: GuestServer, *, began: float) -> None:
         self.sock = sock
         self.claim = claim
         self._host = host
-        self._began = accepted - waited
-        """Monotonic seconds at which the wait of its first request began."""
+        self._began = began
         self._first = True
         """Whether no request has been read yet."""
         self._guest_ip = str(claim.address.ip)
@@ -93,9 +90,9 @@ class GuestConnection:
         self._incoming = NO_BODY
         self._phase = Phase.BUSY
         self._spared_until = 0.0
+        """Monotonic seconds."""
         self._hops = 0
         """Hop limit of the connection; 0: the system's."""
-        """Monotonic seconds."""
         self._aborted = False
         """Whether the server has aborted, and counted, the connection."""
 

@@ -51,9 +51,10 @@ class Rounds:
 
         Return at once if none has worked in this round, or if this one has been idle.
         """
-        self._forget_rested()
+        now = self._clock()
+        self._forget_rested(now - REST)
         if not self._busy or guest not in self._seen:
-            self._begin(guest)
+            self._begin(guest, now)
             self._have_another()
             return
         one = eventlet.getcurrent()
@@ -66,8 +67,8 @@ class Rounds:
             if one in waiting:
                 waiting.remove(one)
 
-    def _begin(self, guest: Hashable) -> None:
-        self._seen[guest] = self._clock()
+    def _begin(self, guest: Hashable, now: float) -> None:
+        self._seen[guest] = now
         self._seen.move_to_end(guest)
 
     def _have_another(self) -> None:
@@ -80,19 +81,20 @@ class Rounds:
         if not self._waiting:
             return
         self._have_another()
-        until = self._clock() + SHARE
-        while self._waiting and self._clock() < until:
+        now = self._clock()
+        until = now + SHARE
+        while self._waiting and now < until:
             guest, waiting = self._waiting.popitem(last=False)
             if not waiting:
                 continue
             one = waiting.popleft()
             if waiting:
                 self._waiting[guest] = waiting
-            self._begin(guest)
+            self._begin(guest, now)
             one.switch()
+            now = self._clock()
 
-    def _forget_rested(self) -> None:
-        since = self._clock() - REST
+    def _forget_rested(self, since: float) -> None:
         for _ in range(_LOOKED_AT):
             if not self._seen:
                 return

@@ -167,8 +167,8 @@ class GuestServer:
 
     # Overridden for other kinds of connections
 
-    def _connection(self, client: Any, claim: Claim, waited: float) -> GuestConnection:
-        return GuestConnection(client, claim, self, accepted=clock.now(), waited=waited)
+    def _connection(self, client: Any, claim: Claim, began: float) -> GuestConnection:
+        return GuestConnection(client, claim, self, began=began)
 
     def _show_count(self, count: Callable[[], int]) -> None:
         metrics.CONNECTIONS.set_function(count)
@@ -267,7 +267,8 @@ class GuestServer:
         if not counted:
             ACCEPTED.add(claim.caller, claim.identity.incarnation)
         waited += self.registry.take_wait(claim.caller, port)
-        connection = self._connection(client, claim, waited)
+        now = clock.now()
+        connection = self._connection(client, claim, now - waited)
         entry = self._room.enter(claim.caller, connection, claim.identity.vm)
         if entry.limit:
             self._note_limit(entry.limit)
@@ -283,7 +284,7 @@ class GuestServer:
             return
         if self._device:
             keep_to(client, self._device)
-        self.registry.opened(claim, clock.now())
+        self.registry.opened(claim, now)
         if entry.decision is Decision.SERVED:
             eventlet.spawn_n(self._serve, connection)
         else:

@@ -209,8 +209,8 @@ class HandoverServer(GuestServer):
             client.close()
             self._complain_of_accept(error)
 
-    def _connection(self, client: Any, claim: Claim, waited: float) -> HandedOver:
-        return HandedOver(client, claim, self, accepted=clock.now(), waited=waited)
+    def _connection(self, client: Any, claim: Claim, began: float) -> HandedOver:
+        return HandedOver(client, claim, self, began=began)
 
     def _show_count(self, count: Callable[[], int]) -> None:
         """Do nothing: these connections are among those that haproxy counts."""

@@ -13,7 +13,8 @@ import re
 import string
 import urllib.parse
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import eventlet
 from eventlet.green import ssl
@@ -81,8 +82,7 @@ _REMARKS = {
 _FAILED = "Nova's metadata API, or a proxy in front of it, has failed: see its log"
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(NamedTuple):
     """A request to Nova, without its Host header."""
 
     instance: str
@@ -170,24 +170,26 @@ class NovaBackend:
 
     def _tries(self, deadline: float, useless: set[Server]) -> Iterator[tuple[Server, float]]:
         """Yield the next server to query, and the seconds for it, until no time is left."""
-        half = max(0.1, (deadline - clock.now()) / 2)
+        now, several = clock.now(), len(self._servers) > 1
+        half = max(0.1, (deadline - now) / 2)
         least, held = 0.0, False
         while candidates := [server for server in self._servers if server not in useless]:
-            now = clock.now()
             rested = [one for one in candidates if not self._rests[one].rests(now)]
             for server in rested or candidates:
-                left = deadline - clock.now()
+                left = deadline - now
                 if left <= least:
                     return
                 least = LEAST_PATIENCE
-                yield server, min(left, half) if len(self._servers) > 1 else left
-            over = deadline - clock.now() <= RETRY_PAUSE + LEAST_PATIENCE
+                yield server, min(left, half) if several else left
+                now = clock.now()
+            over = deadline - now <= RETRY_PAUSE + LEAST_PATIENCE
             if over or len(useless) == len(self._servers):
                 return
             if not held:
                 held = True
                 metrics.HELD_REQUESTS.labels("backend").inc()
             eventlet.sleep(RETRY_PAUSE)
+            now = clock.now()
 
     def _let_rest(self, server: Server, error: BackendError) -> None:
         now, rest = clock.now(), self._rests[server]

@@ -69,7 +69,7 @@ class Pool(Generic[C]):
 
     def put(self, instance: str, connection: C) -> None:
         """Keep a connection of that instance; the longest idle one is closed if there are many."""
-        present = self.of(instance)
+        present = self._of.get(instance, ())
         if len(present) >= OF_INSTANCE:
             self._close(present[0])
         elif len(self._idle) >= POOL_SIZE:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dfmeta.exceptions import UpstreamAnswerError, UpstreamLostError
 
@@ -29,7 +30,8 @@ Receive = Callable[[int], bytes]
 Headers = tuple[tuple[str, str], ...]
 
 _STATUS = re.compile(r"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?")
-_FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t\x20-\x7e\x80-\xff]*)")
+_FIELD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
+_FIELDS = re.compile(rf"(?:\r\n{_FIELD.pattern})*")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _START = b"HTTP/1."
@@ -39,8 +41,7 @@ _BODILESS = frozenset({204, 304})
 _SWITCHING = 101
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """An answer, and its effect on the connection."""
 
     status: int
@@ -114,16 +115,19 @@ class _Top:
         return self.minor == "1" and "close" not in self.options and framed and not self.repeated
 
 
-def _read_top(lines: list[str]) -> _Top:
-    matched = _STATUS.fullmatch(lines[0])
+def _read_top(section: str) -> _Top:
+    first, *lines = section.split("\r\n")
+    if len(lines) >= LINES_MAX:
+        raise _refuse(f"more than {LINES_MAX} header lines")
+    matched = _STATUS.fullmatch(first)
     if matched is None:
         raise _refuse("its status line is invalid")
+    if not _FIELDS.fullmatch(section, len(first)):
+        raise _refuse("a header line is invalid")
     top = _Top(matched[1], int(matched[2]))
-    for line in lines[1:]:
-        matched = _FIELD.fullmatch(line)
-        if matched is None:
-            raise _refuse("a header line is invalid")
-        name, value = matched[1].lower(), matched[2].strip(" \t")
+    for line in lines:
+        name, _colon, value = line.partition(":")
+        name, value = name.lower(), value.strip(" \t")
         top.headers.append((name, value))
         if name == "content-length":
             top.repeated = top.length is not None
@@ -187,8 +191,8 @@ class _Stream:
         self._begun = False
         self.data = bytearray()
 
-    def section(self) -> list[str]:
-        """Take a header section; return its lines without the empty line at the end."""
+    def section(self) -> str:
+        """Take a header section; return it without the empty line at the end."""
         if not self.data:
             self._more()
         seen = 0
@@ -202,10 +206,7 @@ class _Stream:
         self._spent += end
         text = self.data[:end].decode("latin-1")
         del self.data[: end + 4]
-        lines = text.split("\r\n")
-        if len(lines) > LINES_MAX:
-            raise _refuse(f"more than {LINES_MAX} header lines")
-        return lines
+        return text
 
     def line(self) -> bytes:
         """Take a line; return it without its CRLF."""

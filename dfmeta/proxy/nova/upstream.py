@@ -9,7 +9,6 @@ with :mod:`dfmeta.proxy.nova.replies`.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,9 +109,7 @@ class Connection(httplib2.HTTPConnectionWithTimeout):  # type: ignore[misc]  # h
             self.connect()
         self._read, self._begun = 0, False
         exchange.sent = True
-        # The server may have answered before it closed: the read shows the result.
-        with contextlib.suppress(OSError):
-            self._send(exchange.message)
+        self._send(exchange.message)
         try:
             return read_reply(self._receive, head=exchange.method == "HEAD")
         except UpstreamLostError as error:
@@ -162,13 +159,17 @@ class Connection(httplib2.HTTPConnectionWithTimeout):  # type: ignore[misc]  # h
         return wrapped
 
     def _send(self, message: bytes) -> None:
-        sent = 0
-        if self._context is None:
-            # The send buffer nearly always has room for all of it: 2 us less than eventlet's loop.
-            with contextlib.suppress(BlockingIOError):
-                sent = self.sock.fd.send(message)
-        if sent < len(message):
-            self.sock.sendall(message[sent:])
+        try:
+            try:
+                # The send buffer nearly always has room for all of it: eventlet's loop costs more.
+                sent = self.sock.fd.send(message) if self._context is None else 0
+            except BlockingIOError:
+                sent = 0
+            if sent < len(message):
+                self.sock.sendall(message[sent:])
+        except OSError:
+            # The server may have answered before it closed: the read shows the result.
+            return
 
     def _receive(self, size: int) -> bytes:
         try:

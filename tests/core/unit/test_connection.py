@@ -105,7 +105,7 @@ class Guest:
         # Each byte is to leave at once, though the one before is not acknowledged.
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connection = GuestConnection(
-            self.other, claim, server, accepted=accepted or clock.now(), waited=waited
+            self.other, claim, server, began=(accepted or clock.now()) - waited
         )
         self._thread = eventlet.spawn(self._run)
         GUESTS.append(self)
