@@ -79,15 +79,15 @@ class OtherStore(Closing):
         if tls is not None:
             self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._context.load_cert_chain(tls.certificate, tls.key)
-        self._namespace, self._address, self._port = namespace, address, port
+        self._namespace, self._address, self.port = namespace, address, port
         self._serving = contextlib.ExitStack()
 
     @property
     def url(self) -> str:
         """Return the URL of the server; a certificate is for a name."""
         if self._context:
-            return f"https://localhost:{self._port}"
-        return f"http://{self._address}:{self._port}"
+            return f"https://localhost:{self.port}"
+        return f"http://{self._address}:{self.port}"
 
     def targets(self) -> list[str]:
         """Return the targets of all requests, in their order."""
@@ -104,8 +104,8 @@ class OtherStore(Closing):
 
     def start(self) -> None:
         """Start to listen, on the same port as before."""
-        server = _Server(self, (self._address, self._port), self._namespace)
-        self._port = server.server_address[1]
+        server = _Server(self, (self._address, self.port), self._namespace)
+        self.port = server.server_address[1]
         self._serving.callback(server.close_connections)
         self._serving.enter_context(serving(server))
 

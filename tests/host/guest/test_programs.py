@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from eventlet.patcher import original
 
 from dfmeta.guest import cni, snippet, tag_devices
+from tests.harness.other_store import Asked, Last, OtherStore, reply
 from tests.harness.poll import DEADLINE
 
 
@@ -68,92 +65,49 @@ def test_a_guest_boots_whatever_becomes_of_the_program(tmp_path: Path) -> None:
 
 
 RAW = b'{"devices": [{"type": "nic", "bus": "none", "devname": "eth0", "tags": ["lan"]}]}'
-Seen = list[tuple[str, str, dict[str, str]]]
+FOUND, WANTS_A_TOKEN = reply(RAW), reply(b"", status=401)
 
 
-# Whether or not another module of this process has had eventlet patch them: a server in a thread
-# of its own, that nothing of the hub can hold up.
-real_socket = original("socket")
-real_threading = original("threading")
-
-
-@contextlib.contextmanager
-def listening(talk: Callable[[Any], None], *, connections: int = 1) -> Iterator[int]:
-    """A server that does what *talk* does to each of so many connections; its port."""
-    with real_socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            for _number in range(connections):
-                with contextlib.suppress(OSError), listener.accept()[0] as peer:
-                    talk(peer)
-
-        thread = real_threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield listener.getsockname()[1]
-        thread.join()
-
-
-class Service:
-    """A metadata service that gives these answers in turn, and writes down what it was asked."""
-
-    def __init__(self, *answers: tuple[int, bytes]) -> None:
-        self._answers = list(answers)
-        self.seen: Seen = []
-
-    def ask(self) -> tuple[int, bytes]:
-        """What the program gets."""
-        with listening(self._talk, connections=len(self._answers)) as port:
-            return tag_devices.request("127.0.0.1", port, timeout=DEADLINE)
-
-    def _talk(self, peer: Any) -> None:
-        head = b""
-        while not head.endswith(b"\r\n\r\n"):
-            head += peer.recv(1 << 16)
-        line, *fields = head.decode().split("\r\n")[:-2]
-        headers = {
-            name.lower(): value for name, _, value in (one.partition(": ") for one in fields)
-        }
-        method, path, _version = line.split(" ")
-        self.seen.append((method, path, headers))
-        status, body = self._answers.pop(0)
-        start = f"HTTP/1.1 {status} Said\r\nContent-Length: {len(body)}\r\nLocation: /\r\n\r\n"
-        peer.sendall(start.encode() + body)
+def ask(*answers: bytes) -> tuple[tuple[int, bytes], list[Asked]]:
+    """What the program gets of a service with these answers in turn, and what it asks."""
+    turns = iter(answers)
+    with OtherStore(lambda _asked: Last(next(turns))) as service:
+        found = tag_devices.request("127.0.0.1", service.port, timeout=DEADLINE)
+        return found, service.asked
 
 
 def test_a_document_is_asked_for_by_the_services_own_name() -> None:
-    service = Service((200, RAW))
-    assert service.ask() == (200, RAW)
-    [(method, path, headers)] = service.seen
-    assert (method, path) == ("GET", "/openstack/latest/meta_data.json")
-    assert headers["host"] == "127.0.0.1"
+    found, [asked] = ask(FOUND)
+    assert found == (200, RAW)
+    assert (asked.method, asked.target) == ("GET", "/openstack/latest/meta_data.json")
+    assert asked.headers["host"] == "127.0.0.1"
 
 
 def test_a_service_that_wants_a_token_gets_one() -> None:
-    service = Service((401, b""), (200, b"token-1"), (200, RAW))
-    assert service.ask() == (200, RAW)
-    assert [one[:2] for one in service.seen[1:]] == [
-        ("PUT", "/latest/api/token"),
-        ("GET", "/openstack/latest/meta_data.json"),
-    ]
-    assert service.seen[1][2]["x-aws-ec2-metadata-token-ttl-seconds"] == "60"
-    assert service.seen[2][2]["x-aws-ec2-metadata-token"] == "token-1"
+    found, [_first, put, again] = ask(WANTS_A_TOKEN, reply(b"token-1"), FOUND)
+    assert found == (200, RAW)
+    assert (put.method, put.target) == ("PUT", "/latest/api/token")
+    assert (again.method, again.target) == ("GET", "/openstack/latest/meta_data.json")
+    assert put.headers["x-aws-ec2-metadata-token-ttl-seconds"] == "60"
+    assert again.headers["x-aws-ec2-metadata-token"] == "token-1"
 
 
 def test_an_odd_token_is_not_sent() -> None:
     for token in (b"a\r\nX-Tenant-ID: b", b"a\n b", b"\xff", b""):
-        service = Service((401, b""), (200, token))
+        # A third request would end without an answer.
         with pytest.raises(ValueError, match="an invalid token"):
-            service.ask()
-        assert len(service.seen) == 2
+            ask(WANTS_A_TOKEN, reply(token))
 
 
 def test_a_redirection_is_not_followed_and_no_proxy_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    assert Service((302, b"")).ask()[0] == 302
+    (status, _body), _asked = ask(reply(b"", status=302, headers=("Location: /",)))
+    assert status == 302
 
 
 def test_no_more_than_the_bound_is_read() -> None:
-    assert len(Service((200, b" " * (9 << 20))).ask()[1]) == tag_devices.MAX_BYTES + 1
+    (_status, body), _asked = ask(reply(b" " * (9 << 20)))
+    assert len(body) == tag_devices.MAX_BYTES + 1
 
 
 def test_an_answer_that_comes_by_drops_is_given_up() -> None:
@@ -165,12 +119,7 @@ def test_an_answer_that_comes_by_drops_is_given_up() -> None:
         start + b"\r\n",
         start + b"Transfer-Encoding: chunked\r\n\r\n1000\r\n",
     ):
-
-        def drip(peer: Any, head: bytes = head) -> None:
-            peer.sendall(head)
-            never = real_threading.Event()
-            while not never.wait(0.01):
-                peer.sendall(b"H")
-
-        with listening(drip) as port, pytest.raises((OSError, http.client.HTTPException)):
-            tag_devices.request("127.0.0.1", port, timeout=0.3)
+        with OtherStore() as service:
+            service.answer = lambda _asked, head=head: service.trickle(head, b"H")
+            with pytest.raises((OSError, http.client.HTTPException)):
+                tag_devices.request("127.0.0.1", service.port, timeout=0.3)
