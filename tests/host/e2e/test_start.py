@@ -92,9 +92,9 @@ def missing(agent: Agent) -> list[str]:
 def test_an_absent_ovsdb_is_waited_for(
     host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
-    guest = make_guest("early")
+    guest, agent = make_guest("early"), make_agent(start=False)
     host.kill("ovsdb-server")
-    agent = make_agent(start=False).start(wait=False)
+    agent.start(wait=False)
     assert missing(agent) == ["ovsdb", "bridge", "flows", "proxy"]
     assert agent.admin("/healthz").status == 200
     host.start("ovsdb-server")
