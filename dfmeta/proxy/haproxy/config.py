@@ -119,6 +119,8 @@ _ONE_HOP: Final = ("keep-alive", "te", "trailer", "upgrade")
 """Headers of an answer that end here, as those do that begin with "proxy-" (RFC 9110, 7.6.1)."""
 _INTRODUCED: Final = "send-proxy-v2 proxy-v2-options unique-id"
 """How a connection to the daemon begins."""
+_BEGAN: Final = "acl began var(sess.claim) -m len 1:"
+"""The guest's value had a claim: to haproxy, a word beyond the last one is empty, and found."""
 _SETTLE: Final = "settle"
 """Name of the action in Lua."""
 _CHANGED: Final = 500
@@ -230,7 +232,7 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
         end = "" if part == "claim" else " if began"
         yield f"    tcp-request connection set-var(sess.{part}) var(sess.who),word({place},|){end}"
         if part == "claim":
-            yield "    acl began var(sess.claim) -m found"
+            yield f"    {_BEGAN}"
     yield f"    tcp-request connection track-sc1 var(sess.claim) table {OF_ADDRESS} if began"
     # No request of another guest is plain.
     yield "    tcp-request connection unset-var(sess.who) unless began"
@@ -412,7 +414,7 @@ def _handover(plan: Plan, given: Descriptors) -> Iterator[str]:
         yield f"    errorfile {status} {_NOTHING}"
     # A connection is one guest's for as long as it lives.
     guests = f"src,map_ip({map_name(given)})"
-    yield "    acl began var(sess.claim) -m found"
+    yield f"    {_BEGAN}"
     yield f"    acl same {guests},strcmp(sess.who) eq 0"
     yield f"    acl known {guests} -m found"
     yield f"    acl in_doubt {guests} -m str {IN_DOUBT}"

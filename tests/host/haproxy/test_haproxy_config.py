@@ -150,6 +150,17 @@ def test_request_that_is_not_plain_never_reaches_nova(known: Known, upstream: Up
     assert haproxy.ask().startswith(OK)
 
 
+def test_no_request_of_a_guest_that_is_only_counted_reaches_nova(
+    known: Known, upstream: Upstream
+) -> None:
+    haproxy = known()
+    haproxy.put(counted())
+    for target in ("/a", USUAL_TARGETS[-1], USUAL_OPENSTACK[0]):
+        # Here no daemon is there to answer.
+        assert haproxy.ask(request(f"GET {target} HTTP/1.1")) == b"", target
+        assert upstream.asked == [], target
+
+
 @pytest.mark.parametrize("target", [USUAL_TARGETS[-1], USUAL_OPENSTACK[0]])
 def test_request_after_a_plain_one_is_judged_by_its_own_headers(
     known: Known, upstream: Upstream, target: str
