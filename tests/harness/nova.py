@@ -5,26 +5,22 @@ It is HTTP/1.1 with kept connections, as cheroot's.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import re
-import socket
-import ssl
-import sys
 import threading
 import urllib.parse
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler
+from email.utils import formatdate
 from pathlib import Path
-from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 
 from tests.harness import nova_tree
 from tests.harness.certificates import Pair
-from tests.harness.closing import Closing, serving
 from tests.harness.netns import Namespace
 from tests.harness.nova_tree import Document, Instance
+from tests.harness.other_store import Asked, Last, OtherStore, reply
 from tests.harness.poll import DEADLINE
 
 SECRET = "the secret of the tests"
@@ -69,8 +65,8 @@ class _Fault:
     raw: bytes = b""
 
 
-class RecordingNova(Closing):
-    """The API in a namespace; a context manager that ends it."""
+class RecordingNova(OtherStore):
+    """The API in a namespace; it listens from its beginning."""
 
     def __init__(
         self,
@@ -87,24 +83,29 @@ class RecordingNova(Closing):
         :param certificate: the server's certificate, for TLS.
         :param client_authority: require a certificate of each client, signed by this authority.
         """
-        self.namespace, self.host, self.port, self.secret = namespace, host, port, secret
-        self.context = None if certificate is None else _tls(certificate, client_authority)
+        super().__init__(
+            self.say,
+            tls=certificate,
+            client_authority=client_authority,
+            namespace=namespace,
+            address=host,
+            port=port,
+        )
+        self.secret = secret
         self.lock = threading.Lock()
-        self.open: set[socket.socket] = set()
         self.proceed = threading.Event()
         """Not set: what is held and stalled waits."""
         self._instances: dict[str, Instance] = {}
         self._passwords: dict[str, bytes] = {}
         self._faults: list[_Fault] = []
         self._requests: list[Recorded] = []
-        self._accepted = self._stalls = 0
-        self._serving: contextlib.ExitStack | None = None
-        self.back()
+        self._stalls = 0
+        self.start()
 
     def close(self) -> None:
         """End the API. Idempotent."""
         self.proceed.set()
-        self.away()
+        super().close()
 
     # Instances
 
@@ -137,13 +138,14 @@ class RecordingNova(Closing):
 
     def accepted(self) -> int:
         """Return the number of connections accepted since the start or :meth:`clear`."""
-        return self._accepted
+        return self.connections
 
     def clear(self) -> None:
         """Clear the recorded requests and the count of connections."""
         with self.lock:
             self._requests.clear()
-            self._accepted = 0
+            self.asked.clear()
+            self.connections = 0
 
     # Faults
 
@@ -184,31 +186,13 @@ class RecordingNova(Closing):
 
     def away(self) -> None:
         """Close the listener and all connections, so that new connections are refused."""
-        if self._serving is not None:
-            self._serving.close()
-            self._serving = None
-        self.cut()
+        self.stop()
 
     def back(self) -> None:
         """Listen again."""
-        if self._serving is None:
-            self._serving = contextlib.ExitStack()
-            self._serving.enter_context(serving(_Server(self)))
+        self.start()
 
-    def cut(self) -> None:
-        """Close all open connections, including kept ones; the listener stays."""
-        with self.lock:
-            for connection in self.open:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-
-    # For the handler
-
-    def accept(self, connection: socket.socket) -> None:
-        """Count a connection."""
-        with self.lock:
-            self._accepted += 1
-            self.open.add(connection)
+    # For the server
 
     def before_handshake(self) -> None:
         """Wait, if this handshake must hang."""
@@ -228,7 +212,35 @@ class RecordingNova(Closing):
                     return fault
         return _Fault()
 
-    def find(self, request: Recorded, headers: Any, client: str) -> tuple[int, Document]:
+    def say(self, asked: Asked) -> bytes:
+        """Record the request, apply a fault, verify the headers, and answer."""
+        request = Recorded(
+            method=asked.method,
+            path=asked.target,
+            version=asked.version,
+            headers=asked.fields,
+            body=asked.content,
+        )
+        fault = self.record(request)
+        if fault.held:
+            self.proceed.wait(DEADLINE)
+        if fault.close or fault.raw:
+            return Last(fault.raw)
+        if fault.status:
+            request.status, document = fault.status, Document(body=b"fault\n")
+        else:
+            request.status, document = self.find(request, asked.headers, asked.client)
+        date = (f"Date: {formatdate(usegmt=True)}",)
+        kind = document.content_type
+        answer = reply(document.body, status=request.status, kind=kind, headers=date)
+        head = answer[: len(answer) - len(document.body)]
+        if fault.cut >= 0:
+            return Last(head + document.body[: fault.cut])
+        return head if asked.method == "HEAD" else answer
+
+    def find(
+        self, request: Recorded, headers: Mapping[str, str], client: str
+    ) -> tuple[int, Document]:
         """Return the status and the document of a request, as Nova does."""
         if not request.path.startswith("/") or request.path.startswith("//"):
             return _refused(400)
@@ -237,8 +249,8 @@ class RecordingNova(Closing):
             # Nova identifies no caller for this path.
             return 200, Document(body="\n".join([*nova_tree.EC2_VERSIONS, "latest"]).encode())
         instance_id, project_id, signature = (
-            headers.get(name) or ""
-            for name in ("X-Instance-ID", "X-Tenant-ID", "X-Instance-ID-Signature")
+            headers.get(name, "")
+            for name in ("x-instance-id", "x-tenant-id", "x-instance-id-signature")
         )
         if not (instance_id and project_id and signature):
             return _refused(400)
@@ -248,8 +260,8 @@ class RecordingNova(Closing):
         if instance is None or instance.project_id != project_id:
             return _refused(404)
         if re.fullmatch(r"/openstack/[^/]+/password", path):
-            return self._password(request, instance_id, has_length="Content-Length" in headers)
-        document = nova_tree.find(instance, path, headers.get("X-Forwarded-For") or client)
+            return self._password(request, instance_id, has_length="content-length" in headers)
+        document = nova_tree.find(instance, path, headers.get("x-forwarded-for") or client)
         return _refused(404) if document is None else (200, document)
 
     def _password(
@@ -269,112 +281,5 @@ class RecordingNova(Closing):
         return 200, Document(body=b"")
 
 
-class _Server(ThreadingMixIn, TCPServer):
-    """The listener."""
-
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 512
-
-    def __init__(self, nova: RecordingNova) -> None:
-        self.nova = nova
-        super().__init__((nova.host, nova.port), _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = nova.namespace.open_socket(
-            socket.AF_INET6 if ":" in nova.host else socket.AF_INET
-        )
-        try:
-            self.server_bind()
-            self.server_activate()
-        except BaseException:
-            self.server_close()
-            raise
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        """Record the connection."""
-        connection, place = super().get_request()
-        if self.nova.context is not None:
-            connection = self.nova.context.wrap_socket(
-                connection, server_side=True, do_handshake_on_connect=False
-            )
-        self.nova.accept(connection)
-        return connection, place
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        """Serve the connection."""
-        if isinstance(request, ssl.SSLSocket):
-            self.nova.before_handshake()
-            request.settimeout(_Handler.timeout)
-            request.do_handshake()
-        super().finish_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        """Remove the connection from the record."""
-        with self.nova.lock:
-            self.nova.open.discard(request)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print a traceback, unless the peer closed the connection."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    timeout = DEADLINE
-    server: _Server
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing, because requests are recorded."""
-
-    def answer(self) -> None:
-        """Record the request, apply a fault, verify the headers, and answer."""
-        nova, length = self.server.nova, self.headers.get("Content-Length") or ""
-        request = Recorded(
-            method=self.command,
-            # http.server merges leading slashes in self.path.
-            path=self.requestline.split()[1],
-            version=self.request_version,
-            headers=tuple(self.headers.items()),
-            body=self.rfile.read(int(length)) if length.isdigit() else b"",
-        )
-        fault = nova.record(request)
-        if fault.held:
-            nova.proceed.wait(DEADLINE)
-        if fault.close or fault.raw:
-            self.wfile.write(fault.raw)
-            self.close_connection = True
-            return
-        if fault.status:
-            request.status, document = fault.status, Document(body=b"fault\n")
-        else:
-            client = str(self.client_address[0])
-            request.status, document = nova.find(request, self.headers, client)
-        self.send_response(request.status)
-        self.send_header("Content-Type", document.content_type)
-        self.send_header("Content-Length", str(len(document.body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(document.body if fault.cut < 0 else document.body[: fault.cut])
-        if fault.cut >= 0:
-            self.close_connection = True
-
-    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_OPTIONS = answer  # noqa: N815
-
-
 def _refused(status: int) -> tuple[int, Document]:
     return status, Document(body=f"{status}\n".encode())
-
-
-def _tls(certificate: Pair, client_authority: Path | None) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate.certificate, certificate.key)
-    if client_authority is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(client_authority)
-    return context

@@ -11,7 +11,8 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Self
+from pathlib import Path
+from typing import Any, BinaryIO, Self
 
 from tests.harness.certificates import Pair
 from tests.harness.closing import Closing, serving
@@ -30,8 +31,22 @@ class Asked:
 
     method: str
     target: str
-    headers: dict[str, str]
-    body: str
+    version: str
+    fields: tuple[tuple[str, str], ...]
+    """Its headers as they came."""
+    content: bytes
+    client: str
+    """The address that it came from."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The first value of each header, by its name in small letters."""
+        return {name.lower(): value for name, value in reversed(self.fields)}
+
+    @property
+    def body(self) -> str:
+        """The content as text."""
+        return self.content.decode()
 
 
 class Last(bytes):
@@ -66,6 +81,7 @@ class OtherStore(Closing):
         answer: Answer | None = None,
         *,
         tls: Pair | None = None,
+        client_authority: Path | None = None,
         namespace: Namespace | None = None,
         address: str = "127.0.0.1",
         port: int = 0,
@@ -75,17 +91,21 @@ class OtherStore(Closing):
         self.asked: list[Asked] = []
         self.connections = 0
         self.stopping = threading.Event()
-        self._context: ssl.SSLContext | None = None
+        self.context: ssl.SSLContext | None = None
         if tls is not None:
-            self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._context.load_cert_chain(tls.certificate, tls.key)
+            self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.context.load_cert_chain(tls.certificate, tls.key)
+        if self.context is not None and client_authority is not None:
+            self.context.verify_mode = ssl.CERT_REQUIRED
+            self.context.load_verify_locations(client_authority)
         self._namespace, self._address, self.port = namespace, address, port
         self._serving = contextlib.ExitStack()
+        self._listens = False
 
     @property
     def url(self) -> str:
         """Return the URL of the server; a certificate is for a name."""
-        if self._context:
+        if self.context:
             return f"https://localhost:{self.port}"
         return f"http://{self._address}:{self.port}"
 
@@ -103,7 +123,10 @@ class OtherStore(Closing):
         self.stop()
 
     def start(self) -> None:
-        """Start to listen, on the same port as before."""
+        """Start to listen, on the same port as before. Idempotent."""
+        if self._listens:
+            return
+        self._listens = True
         server = _Server(self, (self._address, self.port), self._namespace)
         self.port = server.server_address[1]
         self._serving.callback(server.close_connections)
@@ -112,14 +135,22 @@ class OtherStore(Closing):
     def stop(self) -> None:
         """Stop to listen, and close all connections."""
         self._serving.close()
+        self._listens = False
+
+    def before_handshake(self) -> None:
+        """Do what comes before the handshake of a connection with TLS."""
 
     def talk(self, sock: socket.socket) -> None:
         """Serve a connection."""
-        self.connections += 1
-        if self._context is not None:
-            sock = self._context.wrap_socket(sock, server_side=True)
+        if isinstance(sock, ssl.SSLSocket):
+            self.before_handshake()
+            sock.do_handshake()
         with sock, sock.makefile("rb") as lines:
-            while (asked := _read(lines)) is not None:
+            while first := lines.readline().decode("latin-1").split():
+                if len(first) != 3 or not first[2].startswith("HTTP/"):
+                    sock.sendall(reply(b"", status=400))
+                    return
+                asked = _read(first, lines, sock.getpeername()[0])
                 self.asked.append(asked)
                 try:
                     content = self.answer(asked)
@@ -138,22 +169,21 @@ class OtherStore(Closing):
             yield piece
 
 
-def _read(lines: BinaryIO) -> Asked | None:
-    first = lines.readline().decode().split()
-    if not first:
-        return None
-    headers = {}
-    while (line := lines.readline().decode().strip()) != "":
+def _read(first: list[str], lines: BinaryIO, client: str) -> Asked:
+    fields = []
+    while (line := lines.readline().decode("latin-1").strip()) != "":
         name, _, value = line.partition(":")
-        headers[name.lower()] = value.strip()
-    body = lines.read(int(headers.get("content-length", 0)))
-    return Asked(first[0], first[1], headers, body.decode())
+        fields.append((name, value.strip()))
+    length = {name.lower(): value for name, value in fields}.get("content-length", "")
+    content = lines.read(int(length)) if length.isdigit() else b""
+    method, target, version = first
+    return Asked(method, target, version, tuple(fields), content, client)
 
 
 class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
-    request_queue_size = 256
+    request_queue_size = 512
 
     def __init__(
         self, store: OtherStore, place: tuple[str, int], namespace: Namespace | None
@@ -163,14 +193,29 @@ class _Server(socketserver.ThreadingTCPServer):
         super().__init__(place, socketserver.BaseRequestHandler, bind_and_activate=False)
         if namespace is not None:
             self.socket.close()
-            self.socket = namespace.open_socket()
-        self.server_bind()
-        self.server_activate()
+            family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+            self.socket = namespace.open_socket(family)
+        try:
+            self.server_bind()
+            self.server_activate()
+        except BaseException:
+            self.server_close()
+            raise
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Count a connection."""
+        sock, place = super().get_request()
+        if self._store.context is not None:
+            sock = self._store.context.wrap_socket(
+                sock, server_side=True, do_handshake_on_connect=False
+            )
+        self._store.connections += 1
+        self._open.add(sock)
+        return sock, place
 
     def finish_request(self, request: object, _client: object) -> None:
         """Serve a connection; the client may have closed it."""
         assert isinstance(request, socket.socket)
-        self._open.add(request)
         with contextlib.suppress(OSError):
             self._store.talk(request)
 
