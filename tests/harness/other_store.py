@@ -1,4 +1,4 @@
-"""An upstream store for the tests: a real HTTP server with configurable answers."""
+"""A real HTTP server for the tests with configurable answers: an upstream store, or a service."""
 
 from __future__ import annotations
 

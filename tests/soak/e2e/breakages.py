@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import re
 import shutil
 import signal
-import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +19,7 @@ from tests.harness.agent import Agent, program
 from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
 from tests.harness.netns import tx_off
 from tests.harness.nova import RecordingNova
+from tests.harness.other_store import Last, OtherStore
 from tests.harness.ovs import BRIDGE, UNPACKED, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e.shell import script
@@ -477,35 +475,11 @@ def _guest_of_nova(stage: Stage, name: str) -> tuple[RecordingNova, Guest]:
     return stage.nova, guest
 
 
-@contextmanager
-def _answering(stage: Stage, answer: bytes) -> Iterator[None]:
+def _answering(stage: Stage, answer: bytes) -> OtherStore:
     """A server on 127.0.0.1:8099 of the host; with no answer it leaves its clients waiting."""
-    listener = stage.host.namespace.open_socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", 8099))
-    listener.listen()
-    kept: list[socket.socket] = []
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _peer = listener.accept()
-                kept.append(connection)
-                if answer:
-                    connection.recv(65536)
-                    connection.sendall(answer)
-                    connection.shutdown(socket.SHUT_RDWR)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-        for connection in kept:
-            connection.close()
+    server = OtherStore(namespace=stage.host.namespace, port=8099)
+    server.answer = lambda _asked: Last(answer) if answer else server.trickle(b"", b"")
+    return server
 
 
 OF_STORE: Mapping[str, Breakage] = {
