@@ -190,17 +190,20 @@ class GuestConnection:
         if kept:
             # Under load the next request arrives meanwhile, and the read need not wait for it.
             self._host.turn(self)
+        # The server begins with a connection at its turn.
+        has_turn = kept or first
         looked = 0
         while (end := find_end(self._buffer, limits.head, looked)) < 0:
             looked = len(self._buffer)
             try:
-                self._receive(until, has_turn=kept)
+                self._receive(until, has_turn=has_turn)
             except TimeoutError:
                 if not looked and not first:
                     raise EndedError from None
                 raise BadRequestError(
                     status=408, reason="header_timeout", cause="the request did not come in time"
                 ) from None
+            has_turn = False
             if kept:
                 kept = False
                 if self._phase is Phase.KEPT:

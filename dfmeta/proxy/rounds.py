@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import eventlet
 from eventlet.hubs import get_hub
+from eventlet.support.greenlets import greenlet
 
 from dfmeta.runtime import clock
 
@@ -66,6 +67,20 @@ class Rounds:
             # The greenlet may have been killed meanwhile.
             if one in waiting:
                 waiting.remove(one)
+
+    def spawn(self, guest: Hashable, run: Callable[[], object]) -> None:
+        """Call *run*, a piece of work, in a greenlet of its own at the guest's next turn.
+
+        It begins in the next round if the guest has been idle.
+        """
+        now = self._clock()
+        self._forget_rested(now - REST)
+        if guest not in self._seen:
+            self._begin(guest, now)
+            eventlet.spawn_n(run)
+        else:
+            self._waiting.setdefault(guest, deque()).append(greenlet(run, get_hub().greenlet))
+        self._have_another()
 
     def _begin(self, guest: Hashable, now: float) -> None:
         self._seen[guest] = now

@@ -286,9 +286,14 @@ class GuestServer:
             keep_to(client, self._device)
         self.registry.opened(claim, now)
         if entry.decision is Decision.SERVED:
-            eventlet.spawn_n(self._serve, connection)
+            self._start(connection)
         else:
             self._note_crowd()
+
+    def _start(self, connection: GuestConnection) -> None:
+        """Serve a connection from the next turn of its virtual machine on."""
+        serve = functools.partial(self._serve, connection)
+        self._rounds.spawn(connection.claim.sharer, serve)
 
     def _serve(self, connection: GuestConnection) -> None:
         try:
@@ -313,7 +318,7 @@ class GuestServer:
         following = self._room.leave(caller, connection)
         self._forget(connection)
         if following is not None:
-            eventlet.spawn_n(self._serve, following)
+            self._start(following)
         elif not self._room.of(caller):
             self._slots.pop(caller, None)
 

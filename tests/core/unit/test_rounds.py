@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,8 +38,16 @@ class World:
         """Have a piece of work come for each of them, in this order and in one round."""
         return [eventlet.spawn(self._piece, port, seconds) for port in ports]
 
+    def spawn(self, *ports: Endpoint, seconds: float) -> None:
+        """The same, each in a greenlet that begins at its turn."""
+        for port in ports:
+            self.rounds.spawn(port, functools.partial(self._do, port, seconds))
+
     def _piece(self, port: Endpoint, seconds: float) -> None:
         self.rounds.turn(port)
+        self._do(port, seconds)
+
+    def _do(self, port: Endpoint, seconds: float) -> None:
         self.done.append((self.round, port))
         self.now += seconds
 
@@ -70,6 +79,18 @@ def test_ports_take_turns_despite_a_busy_one(world: World) -> None:
     world.work(*[ONE] * 5, *[TWO] * 2, THREE, seconds=SHARE)
     let_hub_run()
     assert world.order == [ONE, TWO, THREE, ONE, TWO, ONE, ONE, ONE]
+
+
+def test_greenlets_begin_in_turn_and_those_of_idle_ports_in_the_next_round(world: World) -> None:
+    world.spawn(*[ONE] * 3, TWO, TWO, THREE, seconds=SHARE)
+    let_hub_run()
+    first, *others = world.by_round()
+    assert sorted(first) == [ONE, ONE, TWO, THREE]
+    assert others == [[TWO], [ONE]]
+    assert len(world.rounds._seen) == 3
+    world.now += 2 * REST
+    world.spawn(ONE, ONE, seconds=SHARE)
+    assert list(world.rounds._seen) == [ONE]
 
 
 def test_a_round_has_room_for_much_that_is_small(world: World) -> None:
