@@ -12,8 +12,6 @@ import termios
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.harness.netns import Namespace
-
 
 @dataclass(frozen=True)
 class Shown:
@@ -23,12 +21,9 @@ class Shown:
     text: str
 
 
-def on_terminal(
-    command: Sequence[str], *, columns: int, namespace: Namespace | None = None, typed: str = ""
-) -> Shown:
+def on_terminal(command: Sequence[str], *, columns: int, typed: str = "") -> Shown:
     """Run a command with a terminal of *columns* as its stdin, stdout and stderr, without colours.
 
-    :param namespace: where; None: in the namespace of the tests.
     :param typed: input that is typed at the start; the terminal does not echo it.
     """
     main, terminal = pty.openpty()
@@ -37,9 +32,8 @@ def on_terminal(
     settings[3] &= ~termios.ECHO
     termios.tcsetattr(terminal, termios.TCSANOW, settings)
     env = {"COLUMNS": "", "TERM": "dumb"}
-    line = command if namespace is None else namespace.command(command)
     process = subprocess.Popen(
-        line, stdin=terminal, stdout=terminal, stderr=terminal, env={**os.environ, **env}
+        command, stdin=terminal, stdout=terminal, stderr=terminal, env={**os.environ, **env}
     )
     os.close(terminal)
     try:

@@ -154,12 +154,12 @@ class Bridges:
         assert mac(Frame(0, back.frame)["eth_src"]) == TAP_MAC
 
     def host_frame(
-        self, key: str, *, src: str = "", sport: int = PORT, dport: int = 40000, flags: int = 0x12
+        self, key: str, *, src: str = "", sport: int = PORT, dport: int = 40000
     ) -> bytes:
         """Return a TCP segment of the host towards *key*, in a frame to the next hop."""
         version = 6 if ":" in key else 4
         src = src or self.keys.gateway(version)
-        segment = tcp(dst=key, src=src, sport=sport, dport=dport, flags=flags)
+        segment = tcp(dst=key, src=src, sport=sport, dport=dport, flags=0x12)
         packet = (ipv6 if version == 6 else ipv4)(segment, dst=key, src=src)
         kind = 0x86DD if version == 6 else 0x0800
         return ethernet(packet, dst=NEXT_HOP_MAC, src=self.tap.mac, kind=kind)

@@ -125,12 +125,10 @@ class Host6(Host):
     def request(self, *, tags: Iterable[int] = ()) -> bytes:
         return self.solicit(tags=tags)
 
-    def advertise(
-        self, target: str = SERVICE6[0], *, dst: str = "ff02::1", flags: int = 0x60000000
-    ) -> bytes:
+    def advertise(self, target: str = SERVICE6[0], *, dst: str = "ff02::1") -> bytes:
         """An advertisement that says that *target* is here."""
         own = link_layer(2, self.mac)
-        message = neighbour(136, target=target, dst=dst, src=self.ip, flags=flags, options=own)
+        message = neighbour(136, target=target, dst=dst, src=self.ip, flags=0x60000000, options=own)
         return self.packet(
             ipv6(message, dst=dst, src=self.ip, proto=58), mac=multicast_mac("ff02::1")
         )

@@ -151,16 +151,9 @@ class NeutronAgent(Daemon):
         self._ports |= {one.id: one for one in ports.values()}
         self._put_trunk(trunk_id, parent, wanted)
 
-    def change(
-        self, guest: Guest, *, up: bool | None = None, packet_rate: int | None = None
-    ) -> None:
-        """Change the state or the packet rate of a port."""
-        port = self._ports[guest.name]
-        self._ports[guest.name] = replace(
-            port,
-            up=port.up if up is None else up,
-            packet_rate=port.packet_rate if packet_rate is None else packet_rate,
-        )
+    def change(self, guest: Guest, *, packet_rate: int) -> None:
+        """Change the packet rate of a port."""
+        self._ports[guest.name] = replace(self._ports[guest.name], packet_rate=packet_rate)
         self._write()
 
     def _put_trunk(self, trunk_id: str, parent: str, ports: dict[int, str]) -> None:
