@@ -33,6 +33,8 @@ USERDATA_TYPE: Final = "application/octet-stream"
 LABEL_MAX: Final = 63
 """Longest label of a host name (RFC 1123, 2.1)."""
 LAUNCH_INDEX_MAX: Final = 2**31 - 1
+EC2_ID_DIGITS: Final = 17
+"""Hexadecimal digits of an EC2 instance id (EC2 user guide, "Resource IDs")."""
 CLOUD_INIT: Final = "cloud-init"
 """The member of vendor data that cloud-init reads."""
 
@@ -63,6 +65,8 @@ class Document:
 
     instance_id: str
     """Never empty."""
+    ec2_id: str
+    """Id in EC2's tree. Never empty."""
     hostname: str
     """Never empty."""
     name: str
@@ -98,8 +102,10 @@ def from_record(record: Record) -> Document:
     members = parse_document(record.id, record.metadata)
     name = text_of(members.get("name"))
     hostname = text_of(members.get("hostname")) or hostname_of(name) or record.id
+    own_id = text_of(members.get("id"))
     return Document(
-        instance_id=text_of(members.get("id")) or record.id,
+        instance_id=own_id or record.id,
+        ec2_id=own_id or text_of(members.get("ec2_instance_id")) or _ec2_id(record.id),
         hostname=hostname,
         name=name or hostname,
         zone=first_text((members.get("availability_zone"), members.get("facility"))),
@@ -130,6 +136,11 @@ def hostname_of(name: str) -> str:
         re.sub(r"[^a-z0-9-]", "", label)[:LABEL_MAX].strip("-") for label in dashed.split(".")
     ]
     return ".".join(label for label in labels if label)
+
+
+def _ec2_id(record_id: str) -> str:
+    """Return an id in the form of EC2's, which CirrOS waits for; the same for each request."""
+    return f"i-{hashlib.sha256(record_id.encode()).hexdigest()[:EC2_ID_DIGITS]}"
 
 
 def meta_of(document: Document) -> dict[str, Any]:

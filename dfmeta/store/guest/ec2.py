@@ -1,9 +1,10 @@
 """EC2's metadata tree, as an unmodified cloud-init crawls it. Pure functions.
 
-The form is Nova's (nova/api/metadata/base.py, handler.py): listings joined by line feeds without
-one at the end, directories with a slash, keys as ``0=name``. Items without a value in the store do
-not exist. The answer for a listed item is always 200, because cloud-init drops the whole tree if
-one item has another status.
+The form is Nova's (nova/api/metadata/base.py, handler.py): sorted listings joined by line feeds
+without one at the end, directories with a slash, keys as ``0=name``. An item that Nova always has
+exists here, and is empty where the store has no value: clients repeat a request that is answered
+with 404, or give up. Other items without a value do not exist. The answer for a listed item is
+always 200, because cloud-init drops the whole tree if one item has another status.
 """
 
 from __future__ import annotations
@@ -18,16 +19,24 @@ from dfmeta.store.guest import need as needs
 from dfmeta.store.guest.documents import USERDATA_TYPE, Document, addresses_of
 from dfmeta.store.guest.need import Need
 
+NOVA_VERSIONS: Final = (
+    *("1.0", "2007-01-19", "2007-03-01", "2007-08-29", "2007-10-10", "2007-12-15"),
+    *("2008-02-01", "2008-09-01", "2009-04-04"),
+)
+"""Nova's, the oldest first (nova/api/metadata/base.py, VERSIONS)."""
 TAGS_SINCE: Final = "2021-03-23"
-VERSIONS: Final = ("2009-04-04", "2016-09-02", "2018-09-24", TAGS_SINCE, "latest")
-"""The versions that cloud-init requests: the oldest, and the newest of the others that exists. They
-differ only in tags."""
+VERSIONS: Final = (*NOVA_VERSIONS, "2016-09-02", "2018-09-24", TAGS_SINCE, "latest")
+"""Nova's, and those that cloud-init requests: it takes the newest of them that exists. As texts,
+they are in the order of time."""
+OWN_SINCE: Final = NOVA_VERSIONS[-1]
+"""The first version with items that Nova does not have."""
 METADATA: Final = "meta-data"
 USERDATA: Final = "user-data"
 DYNAMIC: Final = "dynamic"
 PUBLIC_KEYS: Final = "public-keys"
 IDENTITY_VERSION: Final = "2017-09-30"
 """Version of the form of AWS's instance identity document."""
+_NO_ACTION: Final = "none"
 
 Tree = Mapping[str, "Tree | bytes"]
 
@@ -73,31 +82,22 @@ def _tree(document: Document, version: str) -> Tree:
     tree: dict[str, Tree | bytes] = {METADATA: _metadata(document, version)}
     if document.userdata is not None:
         tree[USERDATA] = document.userdata
-    tree[DYNAMIC] = {"instance-identity": {"document": _identity(document)}}
+    if version >= OWN_SINCE:
+        tree[DYNAMIC] = {"instance-identity": {"document": _identity(document)}}
     return tree
 
 
 def _metadata(document: Document, version: str) -> Tree:
-    texts = {
-        "ami-launch-index": str(document.launch_index or 0),
-        "hostname": document.hostname,
-        "instance-action": "none",
-        "instance-id": document.instance_id,
-        "instance-type": document.instance_type,
-        "local-hostname": document.hostname,
-        "local-ipv4": _first(addresses_of(document, 4, public=False)),
-        "public-ipv4": _first(addresses_of(document, 4, public=True)),
-        "ipv6": _first(addresses_of(document, 6, public=True)),
-    }
-    tree: dict[str, Tree | bytes] = {name: text.encode() for name, text in texts.items() if text}
-    zones = {"availability-zone": document.zone, "region": document.region}
-    if placement := {name: text.encode() for name, text in zones.items() if text}:
-        tree["placement"] = placement
+    tree = _of_nova(document, version)
     if document.keys:
         tree[PUBLIC_KEYS] = {
             str(index): {"openssh-key": key.data.encode()}
             for index, key in enumerate(document.keys)
         }
+    if version < OWN_SINCE:
+        return tree
+    if address := _first(addresses_of(document, 6, public=True)):
+        tree["ipv6"] = address.encode()
     # "latest" sorts after every date.
     if document.instance_tags and version >= TAGS_SINCE:
         tags = {key: text.encode() for key, text in document.instance_tags.items()}
@@ -105,19 +105,60 @@ def _metadata(document: Document, version: str) -> Tree:
     return tree
 
 
+def _of_nova(document: Document, version: str) -> dict[str, Tree | bytes]:
+    """Return the items that Nova has for each instance, with the version that introduced them."""
+    zones = {"availability-zone": document.zone.encode()}
+    if document.region and version >= OWN_SINCE:
+        zones["region"] = document.region.encode()
+    mapping: Tree = {"ami": b"", "root": b""}
+    items: tuple[tuple[str, str, Tree | str], ...] = (
+        ("ami-id", "1.0", ""),
+        ("ami-launch-index", "1.0", str(document.launch_index or 0)),
+        ("ami-manifest-path", "1.0", ""),
+        ("hostname", "1.0", document.hostname),
+        ("instance-id", "1.0", document.ec2_id),
+        ("local-ipv4", "1.0", _first(addresses_of(document, 4, public=False))),
+        ("reservation-id", "1.0", ""),
+        ("security-groups", "1.0", ""),
+        ("local-hostname", "2007-01-19", document.hostname),
+        ("public-hostname", "2007-01-19", document.hostname),
+        ("public-ipv4", "2007-01-19", _first(addresses_of(document, 4, public=True))),
+        ("instance-type", "2007-08-29", document.instance_type),
+        ("block-device-mapping", "2007-12-15", mapping),
+        ("placement", "2008-02-01", zones),
+        ("instance-action", "2008-09-01", _NO_ACTION),
+    )
+    return {
+        name: item.encode() if isinstance(item, str) else item
+        for name, since, item in items
+        if version >= since
+    }
+
+
 def _identity(document: Document) -> bytes:
-    """Return the instance identity document. It is not signed, so no signature is listed."""
+    """Return the instance identity document. It is not signed, so no signature is listed.
+
+    It has each member of the document in EC2's user guide; one without a value is empty, or null
+    where EC2 has null.
+    """
     content = {
         "accountId": document.project_id,
+        "architecture": "",
         "availabilityZone": document.zone,
-        "instanceId": document.instance_id,
+        "billingProducts": None,
+        "devpayProductCodes": None,
+        "marketplaceProductCodes": None,
+        "imageId": "",
+        "instanceId": document.ec2_id,
         "instanceType": document.instance_type,
+        "kernelId": None,
         "pendingTime": document.created_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "privateIp": _first(addresses_of(document, 4, public=False)),
+        "ramdiskId": None,
         "region": document.region,
         "version": IDENTITY_VERSION,
     }
-    return json.dumps({name: text for name, text in content.items() if text}).encode()
+    return json.dumps(content).encode()
 
 
 def _first(texts: Sequence[str]) -> str:
@@ -125,7 +166,7 @@ def _first(texts: Sequence[str]) -> str:
 
 
 def _listing(folder: Tree) -> bytes:
-    names = (name if isinstance(node, bytes) else f"{name}/" for name, node in folder.items())
+    names = [name if isinstance(folder[name], bytes) else f"{name}/" for name in sorted(folder)]
     return "\n".join(names).encode()
 
 

@@ -4,7 +4,9 @@ For a guest whose SMBIOS serial number or kernel command line says
 ``ds=nocloud;s=http://169.254.169.254/nocloud/``. cloud-init appends the names to that URL. It reads
 meta-data, user-data and vendor-data in this order, newer releases also network-config, and refuses
 a seed without one of the first two (cloudinit/util.py, ``read_seeded``;
-https://docs.cloud-init.io/en/latest/reference/datasources/nocloud.html).
+https://docs.cloud-init.io/en/latest/reference/datasources/nocloud.html). From 24.3 on it repeats a
+request for network-config that is answered with 404, for ten seconds, so that the file is there for
+each guest; an empty one leaves the network to DHCP.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ METADATA: Final = "meta-data"
 USERDATA: Final = "user-data"
 VENDOR_DATA: Final = "vendor-data"
 NETWORK_CONFIG: Final = "network-config"
+NAMES: Final = (METADATA, USERDATA, VENDOR_DATA, NETWORK_CONFIG)
 
 
 def answer(document: Document, segments: Sequence[str]) -> Answer | None:
@@ -38,21 +41,20 @@ def answer(document: Document, segments: Sequence[str]) -> Answer | None:
 
     :param segments: the path after ``nocloud``, decoded, without empty parts; from a guest.
     """
-    network_config = network_config_of(document)
-    names = [METADATA, USERDATA, VENDOR_DATA, *([NETWORK_CONFIG] if network_config else [])]
     match segments:
         case []:
-            return Answer(200, "\n".join(names).encode())
+            return Answer(200, "\n".join(NAMES).encode())
         case [name] if name == METADATA:
             return _yaml(_metadata(document))
         case [name] if name == USERDATA:
             return Answer(200, document.userdata or b"", content_type=USERDATA_TYPE)
         case [name] if name == VENDOR_DATA:
             return _text(_vendor_data(document))
-        case [name] if name == NETWORK_CONFIG and network_config:
-            if isinstance(network_config, str):
-                return _text(network_config)
-            return _yaml(network_config)
+        case [name] if name == NETWORK_CONFIG:
+            found = network_config_of(document)
+            if isinstance(found, str):
+                return _text(found)
+            return _yaml(found) if found else _text("")
     return None
 
 
@@ -62,14 +64,10 @@ def need(segments: Sequence[str]) -> Need:
     :param segments: see :func:`answer`.
     """
     match segments:
-        case []:
-            return needs.METADATA
-        case [name] if name in (METADATA, VENDOR_DATA):
+        case [name] if name in (METADATA, VENDOR_DATA, NETWORK_CONFIG):
             return needs.METADATA
         case [name] if name == USERDATA:
             return needs.USERDATA
-        case [name] if name == NETWORK_CONFIG:
-            return needs.METADATA_ALONE
     return needs.ANY_HALF
 
 

@@ -371,9 +371,10 @@ def _store_api() -> Iterable[str]:
 
 
 def _store_documents() -> Iterable[str]:
-    *dated, latest = ec2.VERSIONS
+    *more, latest = ec2.VERSIONS[len(ec2.NOVA_VERSIONS) :]
     assert latest == openstack.LATEST
-    yield f"{', '.join(dated[:-1])} and {dated[-1]}"
+    for dated in (ec2.NOVA_VERSIONS, more):
+        yield f"{', '.join(dated[:-1])} and {dated[-1]}"
     yield f"tags from {ec2.TAGS_SINCE} on"
     yield f"from {openstack.VERSIONS[0]} to {openstack.VERSIONS[-1]}"
     yield f"{documents.RANDOM_SEED_BYTES} bytes"

@@ -28,7 +28,7 @@ SAMPLES: Mapping[str, object] = {
     **dict.fromkeys(
         (
             *("id", "hostname", "name", "availability_zone", "facility", "region", "metro"),
-            *("plan", "class", "iqn"),
+            *("plan", "class", "iqn", "ec2_instance_id"),
         ),
         "sample",
     ),

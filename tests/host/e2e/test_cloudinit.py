@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -74,11 +75,23 @@ def push(agent: Agent, guest: Guest, members: dict[str, Any], userdata: bytes | 
         repository.put(guest.instance_id, document=members, userdata=userdata)
 
 
+def own_id(guest: Guest, mode: str) -> str:
+    """The instance id that the guest reads: in EC2's tree in the form of EC2."""
+    digits = hashlib.sha256(guest.instance_id.encode()).hexdigest()[:17]
+    return f"i-{digits}" if mode == "Ec2" else guest.instance_id
+
+
+def tries(boot: Boot) -> set[str]:
+    """The numbers of requests for each file that was read."""
+    return set(re.findall(r"Read from http://\S+ \(.*\) after (\d+) attempts", boot.log))
+
+
 def check(boot: Boot, guest: Guest, mode: str) -> None:
     assert boot.errors == [], boot.output + boot.log
-    assert boot.datasource == SOURCES[mode]
-    assert boot.instance_id == guest.instance_id
+    assert (boot.datasource, boot.instance_id) == (SOURCES[mode], own_id(guest, mode))
     assert boot.hostname.partition(".")[0] == guest.name
+    # It has repeated no request, of those that are answered with 404 neither.
+    assert (tries(boot), "Please wait" in boot.log) == ({"1"}, False)
     # It writes them in no order.
     assert sorted(boot.authorized_keys.splitlines()) == sorted([KEY, OTHER_KEY])
     assert boot.instance_data["v1"]["availability_zone"] == ZONE
@@ -199,14 +212,13 @@ def check6(boot: Boot, guest: Guest, way: Way) -> None:
     assert release
     assert tuple(map(int, release.groups())) >= way.since
     assert f"Read from http://{way.service}/" in boot.log
-    assert boot.datasource == SOURCES[way.mode]
-    assert boot.instance_id == guest.instance_id
+    assert (boot.datasource, boot.instance_id) == (SOURCES[way.mode], own_id(guest, way.mode))
     assert boot.hostname.partition(".")[0] == guest.name
     assert boot.authorized_keys.splitlines() == [KEY]
     assert boot.user_data == USER_DATA.encode()
     assert boot.files[RAN].strip().partition(".")[0] == guest.name
     # No request was late, and no SYN was lost.
-    assert set(re.findall(r"Read from http://\S+ \(.*\) after (\d+) attempts", boot.log)) == {"1"}
+    assert tries(boot) == {"1"}
     counter = guest.namespace.run(["nstat", "-asz", "TcpExtTCPSynRetrans"]).stdout.splitlines()[-1]
     assert counter.split()[:2] == ["TcpExtTCPSynRetrans", "0"]
 

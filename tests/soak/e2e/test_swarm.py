@@ -113,7 +113,7 @@ def test_a_service_has_its_network_in_both_vms(swarm: Swarm, agent: Agent) -> No
         assert row["ips"][0]["address"] == f"{own}/24"
         assert node.says(name, others) == other
         assert node.get(name, "/latest/meta-data/local-ipv4") == own
-        assert node.get(name, "/latest/meta-data/instance-id") == row["id"]
+        assert f'"uuid": "{row["id"]}"' in node.get(name, "/openstack/latest/meta_data.json")
         assert node.get(name, "/latest/meta-data/local-hostname") == row["container"][:63]
         wait_for(partial(_knows, node, name, addresses), "the service's name")
         assert len(node.kept()) == 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -31,6 +33,12 @@ DOCUMENT = {
         "ethernets": {"lan": {"match": {"macaddress": "fa:16:3e:00:00:01"}, "dhcp4": True}},
     },
 }
+EC2_ID = f"i-{hashlib.sha256(INSTANCE.encode()).hexdigest()[:17]}"
+EMPTY = (
+    *("ami-id", "ami-manifest-path", "block-device-mapping/ami", "block-device-mapping/root"),
+    *("instance-type", "local-ipv4", "public-ipv4", "reservation-id", "security-groups"),
+)
+"""Items of EC2's tree without a value in the document."""
 PASSWORD = "/openstack/2013-04-04/password"
 OTHER = "00000000-0000-0000-0000-000000000002"
 FULL = asker(DOCUMENT, userdata=b"\x1f\x8b\0\xff", project_id="p1")
@@ -105,7 +113,7 @@ def test_empty_userdata_is_there_and_absent_userdata_is_not(
     for path in ("/openstack/latest/user_data", "/2009-04-04/user-data", "/latest/user-data"):
         assert BARE(path).status == 404, path
     repository.put(INSTANCE, userdata=b"")
-    assert ask("/latest").body == b"meta-data/\nuser-data\ndynamic/"
+    assert ask("/latest").body == b"dynamic/\nmeta-data/\nuser-data"
     for path in ("/openstack/latest/user_data", "/latest/user-data"):
         assert (ask(path).status, ask(path).body) == (200, b""), path
 
@@ -116,27 +124,61 @@ def test_empty_userdata_is_there_and_absent_userdata_is_not(
 def test_the_ec2_tree_has_the_content_of_the_record() -> None:
     assert FULL("/").body.decode().split("\n") == [*ec2.VERSIONS]
     assert "openstack" not in ec2.VERSIONS
-    assert FULL("/2009-04-04").body == b"meta-data/\nuser-data\ndynamic/"
+    assert FULL("/2009-04-04").body == b"dynamic/\nmeta-data/\nuser-data"
     tree = {path: answer.body.decode() for path, answer in crawl_ec2(FULL, "/latest/meta-data/")}
     assert tree == {
-        "/latest/meta-data/": "ami-launch-index\nhostname\ninstance-action\ninstance-id\n"
-        "local-hostname\nplacement/\npublic-keys/",
+        "/latest/meta-data/": "ami-id\nami-launch-index\nami-manifest-path\n"
+        "block-device-mapping/\nhostname\ninstance-action\ninstance-id\ninstance-type\n"
+        "local-hostname\nlocal-ipv4\nplacement/\npublic-hostname\npublic-ipv4\npublic-keys/\n"
+        "reservation-id\nsecurity-groups",
+        **{f"/latest/meta-data/{name}": "" for name in EMPTY},
         "/latest/meta-data/ami-launch-index": "0",
+        "/latest/meta-data/block-device-mapping/": "ami\nroot",
         "/latest/meta-data/hostname": "web1.example.org",
         "/latest/meta-data/instance-action": "none",
-        "/latest/meta-data/instance-id": INSTANCE,
+        "/latest/meta-data/instance-id": EC2_ID,
         "/latest/meta-data/local-hostname": "web1.example.org",
         "/latest/meta-data/placement/": "availability-zone",
         "/latest/meta-data/placement/availability-zone": "nova",
+        "/latest/meta-data/public-hostname": "web1.example.org",
         "/latest/meta-data/public-keys/": "0=me@host",
         "/latest/meta-data/public-keys/0/openssh-key": KEY,
     }
     assert FULL("/latest/meta-data/public-keys/0/").body == b"openssh-key"
-    listing = BARE("/latest/meta-data").body
-    assert b"public-keys" not in listing
-    assert b"placement" not in listing
+    assert b"public-keys" not in BARE("/latest/meta-data").body
     many = asker({"ssh_keys": [KEY] * 12})("/latest/meta-data/public-keys").body.decode()
     assert [line.partition("=")[0] for line in many.split("\n")] == [*map(str, range(12))]
+
+
+def test_ec2s_instance_id_has_the_form_of_ec2_unless_the_document_has_an_id() -> None:
+    for document, other, expected in (
+        ({}, INSTANCE, EC2_ID),
+        ({"ec2_instance_id": "i-00000007"}, INSTANCE, "i-00000007"),
+        ({"id": "i-1", "ec2_instance_id": "i-2"}, "i-1", "i-1"),
+    ):
+        ask = asker(document)
+        assert ask("/1.0/meta-data/instance-id").body.decode() == expected
+        identity = json.loads(ask("/latest/dynamic/instance-identity/document").body)
+        assert identity["instanceId"] == expected
+        assert json_of(ask("/openstack/latest/meta_data.json"))["uuid"] == other
+    assert re.fullmatch("i-[0-9a-f]{17}", EC2_ID)
+
+
+def test_each_version_of_nova_has_the_items_that_it_has_there() -> None:
+    for since, *names in (
+        ("1.0", "ami-id", "ami-manifest-path", "instance-id", "security-groups"),
+        ("2007-01-19", "local-hostname", "public-hostname", "public-ipv4"),
+        ("2007-08-29", "instance-type"),
+        ("2007-12-15", "block-device-mapping/root"),
+        ("2008-02-01", "placement/availability-zone"),
+        ("2008-09-01", "instance-action"),
+    ):
+        for version in ec2.NOVA_VERSIONS:
+            for name in names:
+                status = BARE(f"/{version}/meta-data/{name}").status
+                assert status == (200 if version >= since else 404), (version, name)
+    assert BARE("/1.0").body == b"meta-data/"
+    assert FULL("/1.0/user-data").status == 200
 
 
 def test_a_path_that_is_not_listed_is_404() -> None:
@@ -146,7 +188,7 @@ def test_a_path_that_is_not_listed_is_404() -> None:
         *("/2021-03-24/meta-data/instance-id", "/latest/dynamic/instance-identity/signature"),
         *("/latest/api/token", "/latest/meta-data/hostname/x", "/latest/user-data/x"),
         *("/latest/meta-data/public-keys/1", "/latest/meta-data/public-keys/0=me@host"),
-        *("/nocloud/network-config", "/metadata/x", "/userdata/x", "/api/v2/metadata"),
+        *("/nocloud/network", "/metadata/x", "/userdata/x", "/api/v2/metadata"),
         *("/api/v1", "/api/v1/latest", "/healthz", "/device-metadata"),
     ):
         assert FULL(path).status == 404, path
@@ -182,9 +224,10 @@ def test_the_instance_of_the_port_alone_decides(
     other = replace(identity, instance_id=OTHER)
     assert backend.open(request, other).answer().status == 404
     repository.put(OTHER)
-    assert backend.open(request, other).answer().body == OTHER.encode()
+    own = ask("/latest/meta-data/instance-id").body
+    assert own == EC2_ID.encode() != backend.open(request, other).answer().body
     upper = replace(identity, instance_id=INSTANCE.upper())
-    assert backend.open(request, upper).answer().body == INSTANCE.encode()
+    assert backend.open(request, upper).answer().body == own
 
 
 def test_methods_are_those_that_a_path_allows() -> None:

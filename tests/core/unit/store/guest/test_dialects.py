@@ -149,7 +149,7 @@ def test_ec2_has_the_members_of_the_document() -> None:
         ("placement/", "availability-zone\nregion"),
         ("placement/region", "da"),
         ("tags/", "instance/"),
-        ("tags/instance", "role\nempty"),
+        ("tags/instance", "empty\nrole"),
         ("tags/instance/role", "web"),
     ]:
         found = asker(WHOLE)(f"/2021-03-23/meta-data/{item}")
@@ -166,8 +166,11 @@ def test_the_identity_document_identifies_the_guest() -> None:
     ask = asker(WHOLE)
     assert ask("/latest/dynamic/").body == b"instance-identity/"
     assert ask("/latest/dynamic/instance-identity/").body == b"document"
+    unknown = ("billingProducts", "devpayProductCodes", "marketplaceProductCodes")
     assert json.loads(ask("/latest/dynamic/instance-identity/document").body) == {
-        "instanceId": INSTANCE,
+        **dict.fromkeys(("accountId", "architecture", "imageId"), ""),
+        **dict.fromkeys((*unknown, "kernelId", "ramdiskId")),
+        "instanceId": ask("/latest/meta-data/instance-id").body.decode(),
         "instanceType": "c3",
         "availabilityZone": "da11",
         "region": "da",
@@ -234,14 +237,14 @@ def yaml_of(answer: Answer) -> Any:
 
 def test_a_bare_record_is_a_whole_seed() -> None:
     ask = asker({})
-    assert ask("/nocloud/").body == b"meta-data\nuser-data\nvendor-data"
+    assert ask("/nocloud/").body == b"meta-data\nuser-data\nvendor-data\nnetwork-config"
     assert yaml_of(ask("/nocloud/meta-data")) == {
         "instance-id": INSTANCE,
         "local-hostname": INSTANCE,
     }
-    for name in ("user-data", "vendor-data"):
+    for name in ("user-data", "vendor-data", "network-config"):
         assert (ask(f"/nocloud/{name}").status, ask(f"/nocloud/{name}").body) == (200, b"")
-    for path in ("network-config", "meta-data/x", "metadata"):
+    for path in ("meta-data/x", "metadata"):
         assert ask(f"/nocloud/{path}").status == 404, path
 
 

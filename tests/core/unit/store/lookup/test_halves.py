@@ -84,7 +84,7 @@ QUERIES = {
     "/nocloud/": ([M], [M, U]),
     "/nocloud/user-data": ([U], [U, M]),
     "/nocloud/vendor-data": ([M], [M, U]),
-    "/nocloud/network-config": ([M], [M]),
+    "/nocloud/network-config": ([M], [M, U]),
     "/metadata": ([M], [M]),
     "/userdata": ([U], [U]),
     TOKEN: ([M], [M, U]),
