@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import ipaddress
 import json
 import re
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from typing import Any, Final
 from dfmeta.devices import validate
 from dfmeta.exceptions import DeviceError
 from dfmeta.store.db.repository import Record, parse_document
+from dfmeta.store.guest.addresses import Address, addresses
 from dfmeta.store.guest.keys import Key, keys_of
 from dfmeta.store.guest.netconfig import derived
 from dfmeta.store.guest.roles import with_roles
@@ -44,16 +44,6 @@ DEVICES_KEPT: Final = 256
 _TAG_KEY: Final = re.compile(r"(?!\.{1,2}$|_index$)[A-Za-z0-9+.,_:@-]{1,128}")
 """Tag keys that EC2 allows in instance metadata, without ``=``: cloud-init takes a listed ``0=x``
 for an SSH key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """An address of the guest, from its document."""
-
-    text: str
-    version: int
-    """4 or 6."""
-    public: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +104,7 @@ def from_record(record: Record) -> Document:
         project_id=record.project_id or "",
         launch_index=_launch_index(members.get("launch_index")),
         keys=keys_of(members),
-        addresses=_addresses(members.get("network")),
+        addresses=addresses(members),
         instance_tags=_tags(members.get("instance_tags")),
         created_at=record.created_at,
         random_seed=hashlib.shake_256(record.seed).digest(RANDOM_SEED_BYTES),
@@ -223,18 +213,6 @@ def _vendor_data(value: object) -> dict[str, Any]:
 def _launch_index(value: object) -> int | None:
     # bool is a subclass of int, and is refused.
     return value if type(value) is int and 0 <= value <= LAUNCH_INDEX_MAX else None
-
-
-def _addresses(network: object) -> tuple[Address, ...]:
-    found = []
-    for one in map(object_of, list_of(object_of(network).get("addresses"))):
-        text = text_of(one.get("address"))
-        try:
-            version = ipaddress.ip_address(text).version
-        except ValueError:
-            continue
-        found.append(Address(text=text, version=version, public=one.get("public") is True))
-    return tuple(found)
 
 
 def _tags(value: object) -> dict[str, str]:

@@ -42,8 +42,8 @@ SAMPLES: Mapping[str, object] = {
     "vendor_data": "#cloud-config\n",
     "tag_devices": True,
     "vendor_data2": {"a": 1},
-    "network_config": {"version": 2},
-    "network_data": {"links": [{"id": "a"}]},
+    "network_config": {"version": 2, "ethernets": {"lan": {"addresses": ["10.0.0.1/24"]}}},
+    "network_data": {"networks": [{"id": "a", "ip_address": "10.0.0.1"}]},
     "network": {
         "interfaces": [{"name": "eth0", "mac": "fa:16:3e:00:00:01"}],
         "addresses": [

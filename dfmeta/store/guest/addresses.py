@@ -1,0 +1,86 @@
+"""The addresses of a guest in its document, whatever the form of its network. Pure functions.
+
+Trust: a document comes from the operator; its members may be any JSON. What is no address counts as
+absent, and so do members that :mod:`dfmeta.store.guest.netconfig` would refuse.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import yaml
+
+from dfmeta.store.guest.values import list_of, object_of, text_of
+
+MOST: Final = 4096
+"""Members of a network that are looked at. A YAML text may name one list many times."""
+TEXT_MAX: Final = 65536
+"""Characters of a YAML text that is read; reading takes a second for each megabyte."""
+_DEVICES: Final = ("ethernets", "wifis", "bonds", "bridges", "vlans", "tunnels")
+"""Members of version 2 that have devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address of the guest, from its document."""
+
+    text: str
+    version: int
+    """4 or 6."""
+    public: bool
+
+
+def addresses(members: Mapping[str, Any]) -> tuple[Address, ...]:
+    """Return the static addresses of a document, in its order.
+
+    They are those of ``network``, else those of ``network_data``, else those of
+    ``network_config``. Only Equinix Metal's form says which ones are public.
+    """
+    for name in ("network", "network_data", "network_config"):
+        values = islice(_values(members.get(name)), MOST)
+        if found := [one for value, public in values for one in _address(value, public=public)]:
+            return tuple(found)
+    return ()
+
+
+def _values(given: object) -> Iterator[tuple[object, bool]]:
+    """Yield what stands in the places of addresses, and whether it is marked as public."""
+    network = object_of(_loaded(given) if isinstance(given, str) else given)
+    # cloud-init takes its versions also below one more member.
+    network = object_of(network.get("network")) or network
+    for one in map(object_of, list_of(network.get("addresses"))):
+        # There, a text with a prefix is a block.
+        if "/" not in (text := text_of(one.get("address"))):
+            yield text, one.get("public") is True
+    for one in map(object_of, list_of(network.get("networks"))):
+        yield one.get("ip_address"), False
+    for one in map(object_of, list_of(network.get("config"))):
+        for subnet in map(object_of, list_of(one.get("subnets"))):
+            yield subnet.get("address"), False
+    for kind in _DEVICES:
+        for one in map(object_of, object_of(network.get(kind)).values()):
+            for text in list_of(one.get("addresses")):
+                # An object has options of its one address.
+                yield next(iter(text), None) if isinstance(text, dict) else text, False
+
+
+def _address(value: object, *, public: bool) -> Iterator[Address]:
+    text = text_of(value).partition("/")[0]
+    try:
+        version = ipaddress.ip_address(text).version
+    except ValueError:
+        return
+    yield Address(text=text, version=version, public=public)
+
+
+def _loaded(text: str) -> object:
+    if len(text) > TEXT_MAX:
+        return None
+    try:
+        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
