@@ -217,6 +217,11 @@ STORE_LOOKUPS: By[Counter, Literal["found", "absent", "away", "nonsense"]] = Cou
     ["outcome"],
     registry=REGISTRY,
 )
+STORE_KEYS_LEFT_OUT = Counter(
+    "dfmeta_store_keys_left_out",
+    "Texts among the keys of documents from the upstream store that are no keys",
+    registry=REGISTRY,
+)
 Closed = Literal["timeout", "changed", "unknown_peer", "too_many", "not_read", "silent", "defect"]
 CLOSED: By[Counter, Closed] = Counter(
     "dfmeta_closed_connections",

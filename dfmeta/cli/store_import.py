@@ -28,6 +28,7 @@ from dfmeta.store.api.client import Client
 from dfmeta.store.api.requests import parse_id
 from dfmeta.store.api.seeds import FILES, METADATA, USERDATA, Seed, parse_line, parse_seed
 from dfmeta.store.db.record import Push, Whole
+from dfmeta.store.guest.keys import unusable
 from dfmeta.wiring.last_words import PROG
 
 LINE_MAX: Final = 2 * USERDATA_MAX
@@ -88,6 +89,8 @@ class _Import:
     lines: int = 0
     older: int = 0
     wrong: int = 0
+    keys: int = 0
+    """Texts among the keys of documents that are no keys: guests do not get them."""
     owners: dict[str, str] = field(default_factory=dict)
     """Instance → the seed for it that was imported."""
 
@@ -117,7 +120,8 @@ class _Import:
         """
         done = "imported" if self.records is not None else "would be imported"
         older = f", {self.older} of them older than the store's records" if self.older else ""
-        click.echo(f"{done}: {self.seeds} seeds, {self.lines} lines{older}")
+        keys = f"; left out: {self.keys} of their keys, which are none" if self.keys else ""
+        click.echo(f"{done}: {self.seeds} seeds, {self.lines} lines{older}{keys}")
         if self.wrong:
             items = "item" if self.wrong == 1 else "items"
             raise ImportIncompleteError(cause=f"{self.wrong} {items} not {done.split()[-1]}")
@@ -144,6 +148,7 @@ class _Import:
             return
         self.owners[instance] = where
         document = dict(seed.document)
+        self.keys += len(unusable(document))
         if why == OF_RECORD:
             document["name"] = name  # keep the name by which the record was found
         if seed.instance_id and parse_id(seed.instance_id) != instance:
@@ -201,7 +206,10 @@ class _Import:
                 if len(line) > LINE_MAX:
                     raise ValueError(f"it has more than {LINE_MAX} bytes")
                 if line.strip():
-                    batch[where] = _checked(parse_line(line))
+                    batch[where] = pushes = _checked(parse_line(line))
+                    for push in pushes:
+                        if not isinstance(push.content, bytes):
+                            self.keys += len(unusable(push.content))
             except ValueError as error:
                 self._say(where, error)
             if len(batch) >= (1 if isinstance(self.records, Client) else TOGETHER):

@@ -18,6 +18,7 @@ from dfmeta.store import strict, strictjson
 from dfmeta.store.db.networks import Network, parse_network
 from dfmeta.store.db.schema import HTTP_TOKENS
 from dfmeta.store.guest.documents import LABEL_MAX
+from dfmeta.store.guest.keys import unusable
 from dfmeta.store.guest.values import is_one_line
 
 HOSTNAME_MAX: Final = 253
@@ -151,6 +152,13 @@ def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
                 "for dfmeta store import",
             )
         validate_in(found)
+        if places := unusable(found):
+            raise RecordError(
+                what=option,
+                value=name,
+                cause=f"{places[0]} is neither an OpenSSH public key nor a certificate",
+                remedy="Give lines of .pub files, or a certificate in PEM form",
+            )
     except DeviceError as error:
         raise RecordError(
             what=option,

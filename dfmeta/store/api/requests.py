@@ -20,6 +20,7 @@ from dfmeta.store.api.attached import Selector
 from dfmeta.store.db.networks import Address, Network, parse_address, parse_network
 from dfmeta.store.db.record import KEEP, Keep, Kind, Push
 from dfmeta.store.db.schema import HTTP_TOKENS
+from dfmeta.store.guest.keys import unusable
 
 ADDRESSES_MAX: Final = 1024
 """Maximum number of addresses of an instance; writing more would block the database for long."""
@@ -172,7 +173,8 @@ def _record_id(value: Any, errors: list[str]) -> str:
 def _document(value: Any, errors: list[str]) -> Mapping[str, object]:
     """Return the document, which is an object, or a string that contains one.
 
-    The member ``devices`` is validated, because guests make udev rules of it.
+    The member ``devices`` is validated, because guests make udev rules of it, and so are keys, of
+    which they make lines of authorized_keys.
     """
     if value is None or value == "":
         errors.append(_failed("metadata", "required"))
@@ -189,6 +191,7 @@ def _document(value: Any, errors: list[str]) -> Mapping[str, object]:
         validate_in(value)
     except DeviceError as error:
         errors.append(_failed(f"metadata.{error.path}", "device"))
+    errors += (_failed(f"metadata.{place}", "ssh_key|x509") for place in unusable(value))
     return value
 
 

@@ -68,6 +68,8 @@ class Document:
     project_id: str
     launch_index: int | None
     keys: tuple[Key, ...]
+    """Keys for ``authorized_keys``."""
+    certificates: tuple[Key, ...]
     addresses: tuple[Address, ...]
     instance_tags: Mapping[str, str]
     """Tags that the guest may read; the keys are safe in a listing."""
@@ -93,6 +95,7 @@ def from_record(record: Record) -> Document:
     name = text_of(members.get("name"))
     hostname = text_of(members.get("hostname")) or hostname_of(name) or record.id
     own_id = text_of(members.get("id"))
+    keys = keys_of(members)
     return Document(
         instance_id=own_id or record.id,
         ec2_id=own_id or text_of(members.get("ec2_instance_id")) or _ec2_id(record.id),
@@ -103,7 +106,8 @@ def from_record(record: Record) -> Document:
         instance_type=first_text((members.get("plan"), members.get("class"))),
         project_id=record.project_id or "",
         launch_index=_launch_index(members.get("launch_index")),
-        keys=keys_of(members),
+        keys=tuple(key for key in keys if key.kind == "ssh"),
+        certificates=tuple(key for key in keys if key.kind == "x509"),
         addresses=addresses(members),
         instance_tags=_tags(members.get("instance_tags")),
         created_at=record.created_at,

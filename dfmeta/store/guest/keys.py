@@ -1,41 +1,61 @@
-"""SSH public keys of a document, with names that are safe in listings. Pure functions."""
+"""Public keys of a document, with names that are safe in listings. Pure functions.
+
+A text may have several lines in the form of OpenSSH, each of which is a key, or one certificate
+(X.509), which Windows takes for the log-in over WinRM. Other texts are no keys.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Literal
 
 from dfmeta.store.guest.values import first_text, is_one_line, list_of, object_of
 
 KEY_NAME_MAX: Final = 64
-_COMMENT_FIELD: Final = 2
-"""An OpenSSH public key line: type, base64, comment (sshd(8), AUTHORIZED_KEYS FILE FORMAT)."""
+Kind = Literal["ssh", "x509"]
+"""Types of keys in Nova's meta_data.json."""
+CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
+"""RFC 7468, 5.1."""
+_OPENSSH: Final = re.compile(
+    r"(?:[^#].*\s)?(?:sk-)?(?:ssh|ecdsa)-[a-z0-9-]+(?:@openssh\.com)?[ \t]+"
+    r"[A-Za-z0-9+/]+={0,2}(?:[ \t]+(?P<comment>.*))?"
+)
+"""Options, type, base64 and comment (sshd(8), AUTHORIZED_KEYS FILE FORMAT)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An SSH public key with a name that is safe in a listing and unique in its document."""
+    """A public key with a name that is safe in a listing and unique in its document."""
 
     name: str
     data: str
-    """The whole OpenSSH line, without a line break."""
+    """The whole OpenSSH line, without a line break; of a certificate the whole text."""
+    kind: Kind = "ssh"
 
 
 def keys_of(members: Mapping[str, object]) -> tuple[Key, ...]:
-    """Return the keys of a document, in its order.
+    """Return the keys of a document, in its order. Texts that are no keys are left out.
 
     ``ssh_keys`` is a list of texts or of objects with a ``key`` and optionally a ``label``;
     ``public_keys`` is such a list as well, or an object from names to texts as in Nova's
     meta_data.json, and adds the keys that ``ssh_keys`` lacks.
     """
-    entries = [*_listed(members.get("ssh_keys"))]
-    there = {line for _label, line in entries}
-    public = members.get("public_keys")
-    more = _listed(public) if isinstance(public, list) else _named(object_of(public))
-    entries.extend((label, line) for label, line in more if line not in there)
-    return name_keys(entries)
+    entries: dict[str, str] = {}
+    for _place, label, text in _entries(members):
+        for line in _keys_in(text):
+            entries.setdefault(line, label)
+    return name_keys((label, line) for line, label in entries.items())
+
+
+def unusable(members: Mapping[str, object]) -> list[str]:
+    """Return the places of texts that are no keys, or have a line that is none."""
+    return [
+        place
+        for place, _label, text in _entries(members)
+        if len(_lines(text)) > len(_keys_in(text)) and CERTIFICATE not in str(text)
+    ]
 
 
 def name_keys(entries: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
@@ -44,8 +64,8 @@ def name_keys(entries: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
     cloud-init takes a listed name that ends in ``/`` for a directory, splits it at ``=`` and drops
     the second of two equal names (cloudinit/sources/helpers/ec2.py, ``_parse``).
 
-    :param entries: label and OpenSSH line of each key; if the label is empty, the line's comment is
-        used instead.
+    :param entries: label and text of each key; if the label is empty, the line's comment is used
+        instead.
     """
     used: set[str] = set()
     # For equal names: the search for a free number continues where the previous one ended.
@@ -60,30 +80,42 @@ def name_keys(entries: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
             name = f"{base}-{number}"
         numbers[base] = number
         used.add(name)
-        keys.append(Key(name=name, data=line))
+        keys.append(Key(name, line, "x509" if CERTIFICATE in line else "ssh"))
     return tuple(keys)
 
 
-def _listed(value: object) -> Iterator[tuple[str, str]]:
-    for one in list_of(value):
+def _entries(members: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
+    """Yield place, label and text of each entry of a document."""
+    yield from _listed("ssh_keys", members.get("ssh_keys"))
+    public = members.get("public_keys")
+    if isinstance(public, list):
+        yield from _listed("public_keys", public)
+    else:
+        for name, text in object_of(public).items():
+            yield f"public_keys.{name}", name, text
+
+
+def _listed(member: str, value: object) -> Iterator[tuple[str, str, Any]]:
+    for index, one in enumerate(list_of(value)):
         if isinstance(one, dict):
             label = first_text(one.get(name) for name in ("label", "name", "title"))
-            yield from ((label, line) for line in _lines(one.get("key")))
+            yield f"{member}[{index}].key", label, one.get("key")
         else:
-            yield from (("", line) for line in _lines(one))
+            yield f"{member}[{index}]", "", one
 
 
-def _named(value: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    for name, text in value.items():
-        yield from ((name, line) for line in _lines(text))
+def _keys_in(text: object) -> list[str]:
+    if isinstance(text, str) and text.lstrip().startswith(CERTIFICATE):
+        return [text]
+    return [line for line in _lines(text) if is_one_line(line) and _OPENSSH.fullmatch(line)]
 
 
 def _lines(value: object) -> list[str]:
     """Return the lines of a text that are not empty and not comments."""
     lines = [line.strip() for line in value.splitlines()] if isinstance(value, str) else []
-    return [line for line in lines if line and is_one_line(line) and not line.startswith("#")]
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _comment(line: str) -> str:
-    fields = line.split(None, _COMMENT_FIELD)
-    return fields[_COMMENT_FIELD] if len(fields) > _COMMENT_FIELD else ""
+    found = _OPENSSH.fullmatch(line)
+    return found["comment"] or "" if found else ""

@@ -122,10 +122,10 @@ def _metadata(document: Document, version: str) -> Answer:
     if meta := meta_of(document):
         content["meta"] = meta
     if document.keys:
+        # cloud-init writes each line of these into authorized_keys: no certificates.
         content["public_keys"] = {key.name: key.data for key in document.keys}
-        content["keys"] = [
-            {"name": key.name, "type": "ssh", "data": key.data} for key in document.keys
-        ]
+    if keys := (*document.keys, *document.certificates):
+        content["keys"] = [{"name": key.name, "type": key.kind, "data": key.data} for key in keys]
     if document.zone:
         content["availability_zone"] = document.zone
     if version >= GRIZZLY:

@@ -27,6 +27,7 @@ from dfmeta.store.db.columns import stamp
 from dfmeta.store.db.networks import Address
 from dfmeta.store.db.record import FetchedHalf, Kind, Record
 from dfmeta.store.db.repository import Repository
+from dfmeta.store.guest.keys import unusable
 from dfmeta.store.guest.need import BOTH, Need
 from dfmeta.store.http import Clock
 from dfmeta.store.lookup.answer import UUID
@@ -288,4 +289,6 @@ def _counted(ask: Callable[[], FetchedHalf | None]) -> FetchedHalf | None:
         metrics.STORE_LOOKUPS.labels("nonsense").inc()
         raise
     metrics.STORE_LOOKUPS.labels("absent" if found is None else "found").inc()
+    if found is not None and not isinstance(found.content, bytes):
+        metrics.STORE_KEYS_LEFT_OUT.inc(len(unusable(found.content)))
     return found

@@ -13,7 +13,7 @@ import pytest
 from dfmeta.cli import store_import
 from dfmeta.store.api.seeds import Seed
 from dfmeta.store.db.repository import Repository
-from tests.core.unit.store.support import Run
+from tests.core.unit.store.support import KEY, Run
 from tests.core.unit.support import OTHER_INSTANCE
 from tests.harness import domains as libvirt
 
@@ -203,6 +203,18 @@ def test_an_old_line_is_counted_and_a_long_one_passed_over(
     assert result.exit_code == 1
     assert "not a regular file" in result.stderr, "a database that fails ends the import"
     assert "imported" not in result.stdout
+
+
+def test_keys_that_are_none_are_left_out_and_counted(
+    run: Run, tmp_path: Path, instance_id: str
+) -> None:
+    odd = {"ssh_keys": ["web1", KEY], "public_keys": {"a": "b"}}
+    file = write_lines(tmp_path / "records.jsonl", {"id": instance_id, "metadata": odd})
+    result = run("import", str(file))
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "imported: 0 seeds, 1 lines; left out: 2 of their keys, which are none\n",
+    )
 
 
 def test_a_line_that_is_wrong_is_named_by_its_number(

@@ -29,7 +29,7 @@ from dfmeta.store.auth.scopes import accepted, accepted_for_any
 from dfmeta.store.db.record import FetchedHalf, Kind, Push, Record
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.store.api.support import ENVELOPE, INSTANCE, OTHER, Client, Tokens, make_api
-from tests.core.unit.store.support import Sql
+from tests.core.unit.store.support import KEY, Sql
 from tests.harness.tier import CLOCK
 
 NO_ROUTE = {"message": "invalid request - route not found"}
@@ -306,7 +306,7 @@ def test_large_bodies_and_lists_are_computed_aside(repository: Repository) -> No
 def test_records_are_listed_without_their_content(client: Client, repository: Repository) -> None:
     empty = client.get("/api/v1/records")
     assert (empty.status_int, empty.content_type, empty.json) == (200, "application/json", [])
-    client.push("metadata", metadata={"hostname": "web1", "name": 7, "ssh_keys": ["a", "b"]})
+    client.push("metadata", metadata={"hostname": "web1", "name": 7, "ssh_keys": [KEY, f"{KEY}2"]})
     client.push("userdata", userdata="hush")
     repository.put(INSTANCE, project_id="p")
     repository.set_password(INSTANCE, b"hush")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable
 from ipaddress import ip_network
 from typing import Any
@@ -71,7 +72,7 @@ def test_every_error_is_told_in_the_order_of_the_fields() -> None:
 
 def rejects(error: str, values: Iterable[object], kind: Kind = Kind.METADATA, **more: Any) -> None:
     """Each value of the member that the error names is refused with that error alone."""
-    name = error.partition(" ")[0].partition("[")[0]
+    name = re.split(r"[ .\[]", error)[0]
     for value in values:
         assert wrong(kind, **{name: value, **more}) == [error], value
 
@@ -84,6 +85,8 @@ def test_a_value_of_the_wrong_kind_is_refused() -> None:
     rejects("id uuid", [*uuid, *other, 5, True, [INSTANCE], {}])
     rejects("metadata required", ["", None])
     rejects("metadata json", ["[]", "null", "{", '{"a":1,"a":2}', "\ufeff{}", 5, [], True])
+    keys = ({"ssh_keys": ["ssh-rsa AAAA", "web1"]}, {"ssh_keys": [None, "ssh-rsa AAAA\nx"]})
+    rejects("metadata.ssh_keys[1] ssh_key|x509", keys)
     codes = ("A", "A A=", "AA==AA==", "AA-_", "ü", "AAAA\tAAAA")
     rejects("userdata base64", codes, Kind.USERDATA, userdata_encoding="base64")
     encodings = ("", "Base64", "gzip", 5, [], {}, False)

@@ -146,7 +146,9 @@ def test_the_ec2_tree_has_the_content_of_the_record() -> None:
     }
     assert FULL("/latest/meta-data/public-keys/0/").body == b"openssh-key"
     assert b"public-keys" not in BARE("/latest/meta-data").body
-    many = asker({"ssh_keys": [KEY] * 12})("/latest/meta-data/public-keys").body.decode()
+    many = asker({"ssh_keys": [f"{KEY}{number}" for number in range(12)]})(
+        "/latest/meta-data/public-keys"
+    ).body.decode()
     assert [line.partition("=")[0] for line in many.split("\n")] == [*map(str, range(12))]
 
 

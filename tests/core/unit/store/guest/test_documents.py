@@ -31,8 +31,9 @@ from dfmeta.store.guest.documents import (
     vendor_data_of,
 )
 from dfmeta.store.guest.etags import etag_of, tagged, unless_known
-from dfmeta.store.guest.keys import keys_of, name_keys
+from dfmeta.store.guest.keys import keys_of, name_keys, unusable
 from dfmeta.store.guest.paths import split_path
+from tests.core.unit.store.guest.crawling import asker
 from tests.core.unit.store.support import named
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
 
@@ -163,6 +164,45 @@ def test_keys_are_read_in_each_form_with_their_names() -> None:
         assert [(key.name, key.data) for key in keys_of(members)] == expected, members
     for wrong in (None, 5, True, "ssh-rsa AAAA", [], {}, [[]], {"a": {}}):
         assert list(keys_of({"ssh_keys": wrong, "public_keys": wrong})) == [], wrong
+
+
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIC\nAAAA\n-----END CERTIFICATE-----\n"
+
+
+def test_certificate_is_one_key_and_no_line_of_authorized_keys() -> None:
+    for members in (
+        {"public_keys": {"winrm": CERTIFICATE, "me": A}},
+        {"ssh_keys": [{"label": "winrm", "key": f"\n{CERTIFICATE}"}, {"label": "me", "key": A}]},
+    ):
+        ask = asker(members)
+        meta_data = json.loads(ask("/openstack/latest/meta_data.json").body)
+        assert meta_data["public_keys"] == {"me": A}
+        shown = {(key["name"], key["type"], key["data"].strip()) for key in meta_data["keys"]}
+        assert shown == {("winrm", "x509", CERTIFICATE.strip()), ("me", "ssh", A)}
+        assert ask("/latest/meta-data/public-keys").body == b"0=me"
+        equinix = asker(members, ec2_tree="equinix")
+        assert equinix("/2009-04-04/meta-data/public-keys").body.decode() == A
+        assert "CERTIFICATE" not in ask("/nocloud/meta-data").body.decode()
+    (alone,) = keys_of({"public_keys": {"winrm": CERTIFICATE}})
+    assert (alone.kind, alone.data) == ("x509", CERTIFICATE)
+
+
+def test_text_that_is_no_key_is_left_out_and_named() -> None:
+    options = f'from="10.0.0.0/8",command="echo ssh-rsa" {A}'
+    certified = "ssh-ed25519-cert-v01@openssh.com AAAA ca"
+    security = "sk-ecdsa-sha2-nistp256@openssh.com AAAA= token"
+    good = [A, f"# mine\n\n{B}\n", options, certified, security, CERTIFICATE, None, 5]
+    assert unusable({"ssh_keys": good, "public_keys": {"a": A}}) == []
+    assert len(keys_of({"ssh_keys": good})) == 6
+    private = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n-----END OPENSSH PRIVATE KEY-----"
+    odd = ["web1", "ssh-rsa", "ssh-rsa !", f"{A}\nhello", private, "\x00ssh-rsa AAAA"]
+    places = [f"ssh_keys[{number}]" for number in range(len(odd))]
+    assert unusable({"ssh_keys": odd}) == places
+    assert [key.data for key in keys_of({"ssh_keys": odd})] == [A]
+    assert unusable({"public_keys": {"x": "y"}, "ssh_keys": [{"key": "z"}]}) == [
+        "ssh_keys[0].key",
+        "public_keys.x",
+    ]
 
 
 def test_key_names_come_from_the_comments() -> None:

@@ -297,9 +297,11 @@ def test_queries_are_counted_by_their_outcome(store: OtherStore, build: Build) -
         outcomes = ("found", "absent", "away", "nonsense")
         return {one: get(name, {"outcome": one}) or 0.0 for one in outcomes}
 
-    before = counted()
+    before, get = counted(), metrics.REGISTRY.get_sample_value
+    left_out = get("dfmeta_store_keys_left_out_total") or 0.0
     puller = build()
-    store.answers = {METADATA: metadata(), USERDATA: BROKEN}
+    odd = {"id": INSTANCE, "ssh_keys": ["ssh-rsa AAAA", "web1"]}
+    store.answers = {METADATA: reply({"id": INSTANCE, "metadata": odd}), USERDATA: BROKEN}
     with pytest.raises(LookupAwayError):
         puller.get(INSTANCE)
     store.answers = {USERDATA: NONSENSE}
@@ -309,6 +311,7 @@ def test_queries_are_counted_by_their_outcome(store: OtherStore, build: Build) -
     assert puller.find(ADDRESS + 100) is None
     counts = {one: count - before[one] for one, count in counted().items()}
     assert counts == {"found": 1, "absent": 2, "away": 1, "nonsense": 1}
+    assert get("dfmeta_store_keys_left_out_total") == left_out + 1
 
 
 def test_absent_userdata_stays_absent_while_upstream_is_away(
