@@ -192,9 +192,17 @@ class GuestConnection:
             self._host.turn(self)
         # The server begins with a connection at its turn.
         has_turn = kept or first
-        looked = 0
-        while (end := find_end(self._buffer, limits.head, looked)) < 0:
-            looked = len(self._buffer)
+        looked, blank = 0, True
+        while True:
+            if blank and self._buffer:
+                # One empty line before a request is skipped (RFC 9112, 2.2).
+                blank = self._buffer == b"\r"
+                if self._buffer.startswith(b"\r\n"):
+                    del self._buffer[:2]
+            end = -1 if blank else find_end(self._buffer, limits.head, looked)
+            if end >= 0:
+                break
+            looked = 0 if blank else len(self._buffer)
             try:
                 self._receive(until, has_turn=has_turn)
             except TimeoutError:

@@ -214,6 +214,17 @@ def test_a_request_may_come_in_any_pieces(server: Server, guest: Guest) -> None:
     ]
 
 
+def test_one_empty_line_before_a_request_is_skipped(server: Server, guest: Guest) -> None:
+    for pieces in ((b"\r\n" + get("/a"),), (b"\r", b"\n", get("/b")), (b"\r\nG", get("/c")[1:])):
+        for piece in pieces:
+            guest.send(piece)
+            let_hub_run()
+        assert guest.status() == 200, pieces
+    guest.send(get("/d") + b"\r\n" + get("/e") + b"\r\n\r\n" + get("/f"))
+    assert statuses(guest.rest()) == [200, 200, 400]
+    assert [request.path for request in server.asked] == ["/a", "/b", "/c", "/d", "/e"]
+
+
 def test_many_requests_at_once_leave_others_their_turn(server: Server, guest: Guest) -> None:
     other = Guest(server)
     let_hub_run()
