@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Answer = tuple[int, dict[bytes, bytes], bytes]
 
-VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
+VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 SINCE = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 """Verbs that older versions of the specification do not have."""
 ENDPOINT = "169.254.169.254:80"
