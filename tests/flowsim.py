@@ -7,8 +7,6 @@ action or instruction, a missing prerequisite, two flows of one priority that ma
 ``tests/host/ovs`` holds it against a real switch.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ h11 is more lenient than dfmeta, so it says what may be accepted at all and how 
 grammar, written down a second time as one expression, says what must be.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import zlib

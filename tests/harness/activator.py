@@ -1,7 +1,5 @@
 """A stand-in for systemd's socket units: it opens listeners and passes them to each new process."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The daemon as it is installed, on the compute node of :mod:`tests.harness.ovs`."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import http.client

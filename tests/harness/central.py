@@ -1,7 +1,5 @@
 """``dfmeta-store`` as it is installed, without any privileges, and clients with addresses."""
 
-from __future__ import annotations
-
 from ipaddress import ip_network
 from typing import Self
 

@@ -1,7 +1,5 @@
 """A certificate authority for the tests, and the certificates that it signs."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ it. After SIGTERM it starts no further requests, from an empty line on stdout on
 status 200 is a dot on stderr at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import http.client

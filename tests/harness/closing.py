@@ -1,7 +1,5 @@
 """Context managers whose end is their ``close``."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import threading

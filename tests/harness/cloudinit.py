@@ -7,8 +7,6 @@ NoCloud mode as ``virsh edit`` would. PID 1's environment has ``product_name=Ope
 which cloud-init recognises OpenStack in a container.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

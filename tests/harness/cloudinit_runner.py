@@ -6,8 +6,6 @@ tmpfs with the host's /usr read-only and a copy of /etc: all files that cloud-in
 with the mount namespace. The results are one JSON document on stdout; errors are on stderr.
 """
 
-from __future__ import annotations
-
 import base64
 import importlib
 import json

@@ -6,8 +6,6 @@ The lines up to the next prompt are output. A line of only three dots stands for
 lines, dots within a line for any text; nothing else may be omitted. Several spaces count as one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Containers behind a guest's port, each with a VLAN of its own: tagged subports."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 from collections.abc import Iterable

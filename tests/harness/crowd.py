@@ -1,7 +1,5 @@
 """Many guests' ports without guests, for tests that depend on the number of ports."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """libvirt's domain files as Nova defines them, in a directory of the test."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The differences between the engines that doc/source/haproxy.rst names, for tests of both."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final

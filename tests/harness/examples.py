@@ -1,7 +1,5 @@
 """Examples of a property test: a few, the same in each run of the tests; many in tools/soak."""
 
-from __future__ import annotations
-
 import os
 
 FIXED = "DFMETA_TEST_EXAMPLES" not in os.environ

@@ -6,8 +6,6 @@ FILE`` prints them: the end of each error, then all names, so that the last line
 every failed test. ``tools/test`` collects the failures of all its runs this way.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """pytest fixtures for the harness, and the details in the report of a failed test."""
 
-from __future__ import annotations
-
 import atexit
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack

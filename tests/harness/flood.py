@@ -4,8 +4,6 @@ It lasts SECONDS, or until SIGTERM and the frames of one second. The program pri
 sent frames. It uses a raw socket and the standard library.
 """
 
-from __future__ import annotations
-
 import signal
 import socket
 import sys

@@ -1,7 +1,5 @@
 """A guest that opens as many connections as it can; see :mod:`tests.harness.greedy_client`."""
 
-from __future__ import annotations
-
 import json
 import signal
 from dataclasses import dataclass

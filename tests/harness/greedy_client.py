@@ -10,8 +10,6 @@ connections. After SIGTERM it prints, as JSON, the numbers of opened connections
 other side has closed, and of answers. It uses only the standard library.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import select

@@ -1,7 +1,5 @@
 """An OpenID Connect issuer for the tests: a real HTTP server, real keys, and request counts."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import time

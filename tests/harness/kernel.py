@@ -4,8 +4,6 @@ A program as short as ``ip netns add`` takes three milliseconds of a CPU, and th
 thousands of namespaces and guests.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl

@@ -1,7 +1,5 @@
 """``identity_scheme = meta_ip`` as tests set it up: its keys, and both bridges' ports."""
 
-from __future__ import annotations
-
 from ipaddress import IPv4Network, IPv6Network
 
 from dfmeta.flows.key import PREFIX6

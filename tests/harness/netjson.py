@@ -1,7 +1,5 @@
 """The distribution's own cloud-init, as an interpreter of network configurations."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -4,8 +4,6 @@ Names are ``dfm-<pid>-…`` and temporary folders ``/tmp/dfm-<pid>-…``, or the
 each process may remove one whose process is gone, which :func:`remove_stale` does.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

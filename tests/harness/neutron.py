@@ -1,7 +1,5 @@
 """A Keystone and a Neutron on one port, with the parts that dfmeta uses, and with faults."""
 
-from __future__ import annotations
-
 import json
 import urllib.parse
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 It is HTTP/1.1 with kept connections, as cheroot's.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

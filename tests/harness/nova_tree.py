@@ -1,7 +1,5 @@
 """Nova's metadata of an instance: the OpenStack and the EC2 tree, as documents."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """A real HTTP server for the tests with configurable answers: an upstream store, or a service."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

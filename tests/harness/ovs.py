@@ -1,7 +1,5 @@
 """A compute node's Open vSwitch, in a namespace and a directory of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

@@ -4,8 +4,6 @@ A start of ovs-vsctl takes more CPU time than its transaction. What tests do mos
 guest and to remove it, is a transaction of this module, with the rows that ovs-vsctl would make.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

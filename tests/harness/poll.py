@@ -1,7 +1,5 @@
 """Waiting for conditions: nothing in the harness relies on a sleep of a fixed time."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The harness' own programs, in a namespace; each writes "begun" when it is under way."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

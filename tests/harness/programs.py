@@ -5,8 +5,6 @@ Whether this machine has them must not decide a test: :func:`hide` gives the pro
 them, and a test that is about one of them has it with :func:`path_with`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -8,8 +8,6 @@ are those that are set while it runs, with its fixtures. Programs that tests sta
 reached, and the modules with the lowest share.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import importlib.util

@@ -1,7 +1,5 @@
 """Records of a store, written as a push of the admin API writes them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from dfmeta.store.db.networks import Network

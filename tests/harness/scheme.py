@@ -1,7 +1,5 @@
 """The proxy's side of a host with either identity scheme, for tests that run with both."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -4,8 +4,6 @@ The engine haproxy needs ``backend = nova``. With ``DFMETA_TEST_ENGINE=haproxy``
 test sets no backend asks a Nova that has what the test puts into the store.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """A directory with the layout of sysfs, for machines with other hardware."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from pathlib import Path

@@ -5,8 +5,6 @@ without it. The kernels of test machines have no VLAN devices. The program write
 under way. It uses two raw sockets and the standard library.
 """
 
-from __future__ import annotations
-
 import contextlib
 import select
 import socket

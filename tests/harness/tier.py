@@ -9,8 +9,6 @@ Tests of the other tiers have the kernel's clock, eventlet's own hub and a PATH 
 (:mod:`tests.harness.programs`).
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import time

@@ -1,7 +1,5 @@
 """Commands on a real terminal of a given width."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

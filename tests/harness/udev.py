@@ -6,8 +6,6 @@ gets the events of all block devices of the real machine; its results are remove
 namespace.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Lets the warnings of two libraries pass that come with the first import of the daemon."""
 
-from __future__ import annotations
-
 import os
 import warnings
 

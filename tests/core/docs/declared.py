@@ -3,8 +3,6 @@
 The values are those of the types which mypy checks each ``labels(...)`` with.
 """
 
-from __future__ import annotations
-
 import enum
 import types
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Words that the pages must have, made of the code: see :data:`FACTS`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Network

@@ -1,7 +1,5 @@
 """Reads the reST of a page: its sections, their paragraphs, and the rows of tables."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

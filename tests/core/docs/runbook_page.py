@@ -1,7 +1,5 @@
 """What doc/source/runbook.rst has: symptoms, commands, what they print, and which figure moves."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """dfmeta's modules, for tests that compare a page with the code."""
 
-from __future__ import annotations
-
 import ast
 import gc
 from functools import cache

@@ -4,8 +4,6 @@ A status that is not written where it is answered has to be one that is known be
 else's, or the caller's; all else is a fault.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping

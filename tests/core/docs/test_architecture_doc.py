@@ -1,7 +1,5 @@
 """doc/source/architecture.rst should name what is there, and every package."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

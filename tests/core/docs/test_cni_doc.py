@@ -1,7 +1,5 @@
 """The page about dfmeta-cni should name each key and code, and its examples should be accepted."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

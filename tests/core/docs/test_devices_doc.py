@@ -1,7 +1,5 @@
 """doc/source/devices.rst should say of the format what the code holds a document to."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

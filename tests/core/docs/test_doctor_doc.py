@@ -3,8 +3,6 @@
 Commands that it gives as remedies are those of the code; a word in capitals stands for a value.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 What differs from one machine to the next (a folder, a port) is put as the page has it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -3,8 +3,6 @@
 What dfmeta imports should be declared, and what is declared should be imported.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import sys

@@ -1,7 +1,5 @@
 """What limits.rst calls missing should be missing: each entry has a proof in the product."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from ipaddress import IPv4Address

@@ -1,7 +1,5 @@
 """Pages, the dashboard and the alerts should have what the code counts, and every trouble."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

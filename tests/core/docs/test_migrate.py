@@ -1,7 +1,5 @@
 """The pages on migration should say what Neutron's code and dfmeta's have."""
 
-from __future__ import annotations
-
 import configparser
 import re
 from pathlib import Path

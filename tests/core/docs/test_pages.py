@@ -1,7 +1,5 @@
 """Pages should have the numbers, names and words of the code."""
 
-from __future__ import annotations
-
 import json
 import re
 

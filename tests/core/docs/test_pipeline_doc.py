@@ -1,7 +1,5 @@
 """doc/source/pipeline.rst and its picture should say what the code does."""
 
-from __future__ import annotations
-
 import re
 
 from dfmeta.flows.pipeline import PURPOSES, TABLES, Layout, Purpose, Stage

@@ -1,7 +1,5 @@
 """doc/source/proxy.rst should have the options, the statuses and the log line of the proxy."""
 
-from __future__ import annotations
-
 import logging
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The references should have every option and command of the code, with examples that run."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

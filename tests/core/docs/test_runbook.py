@@ -1,7 +1,5 @@
 """doc/source/runbook.rst should name what there is: commands, checks, options and figures."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What lies in etc/ and stands in the README is what the code has."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """doc/source/store-api.rst should say what the code does."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

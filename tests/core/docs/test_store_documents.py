@@ -1,7 +1,5 @@
 """doc/source/store-documents.rst should say of each member where a guest finds it, no more."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

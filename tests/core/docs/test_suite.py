@@ -1,7 +1,5 @@
 """Tests should neither sleep nor measure, and have no limit of their own; see testing.rst."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each test that doc/source/trust.rst names should be there, and each claim should name one."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

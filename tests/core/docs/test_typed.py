@@ -1,7 +1,5 @@
 """Every command of every page should be typed by a test, or have a reason why none can."""
 
-from __future__ import annotations
-
 import re
 
 from tests.core.docs import typed

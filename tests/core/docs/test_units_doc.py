@@ -1,7 +1,5 @@
 """The units should have what the page on installing says of them; tests/host has the analyzer."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -6,8 +6,6 @@ with a caption is a file. A test types a command as it stands, and so it does wh
 calls :func:`untyped` with what it has typed; :data:`TYPED` names it.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping

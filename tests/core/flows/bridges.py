@@ -3,8 +3,6 @@
 The numbers of the guests' addresses are given, so that no registry is needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address

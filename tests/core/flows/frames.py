@@ -5,8 +5,6 @@ ARP, IPv4, IPv6, TCP and neighbour discovery; the functions below it make the fr
 send.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address

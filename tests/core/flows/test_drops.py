@@ -1,7 +1,5 @@
 """What is dropped should be counted, by why it was."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

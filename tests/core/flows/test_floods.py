@@ -1,7 +1,5 @@
 """A guest that floods has its packets dropped for as long as it does, and no other guest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

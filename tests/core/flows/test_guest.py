@@ -1,7 +1,5 @@
 """What happens to the frames that a guest sends, over either version of IP."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Guests behind br-meta: whatever they call themselves, none gets what is another's."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A guest's ARP for a guest next hop: answered for that guest alone, and all else is untouched."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What the app sends to the switch, and what it leaves there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address

@@ -1,7 +1,5 @@
 """A container's port should pass frames with the container's own addresses as source alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from ipaddress import IPv4Address
 

@@ -1,7 +1,5 @@
 """Frames of tagged subports: endpoints with a VLAN id behind the port of a virtual machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Two guests, whatever they call themselves: none gets what is the other's."""
 
-from __future__ import annotations
-
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from hypothesis import HealthCheck, given, settings

@@ -1,8 +1,6 @@
 """Chooses os-ken's hub before anything imports it, and lets two libraries' warnings pass; fixtures
 for configurations, certificates and servers."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Iterator

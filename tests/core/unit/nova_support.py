@@ -1,7 +1,5 @@
 """What the tests of Nova's backend share."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from collections.abc import Callable, Iterator

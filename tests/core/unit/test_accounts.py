@@ -1,7 +1,5 @@
 """haproxy and workers should become accounts that no other program has."""
 
-from __future__ import annotations
-
 import os
 import pwd
 from collections.abc import Callable

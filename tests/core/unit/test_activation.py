@@ -1,7 +1,5 @@
 """A listener that a service manager passes is taken where it stands as configured, or refused."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

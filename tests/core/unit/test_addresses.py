@@ -1,7 +1,5 @@
 """In a store of many hosts a guest should get what its address has a record for, or nothing."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path

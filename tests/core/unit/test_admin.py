@@ -1,7 +1,5 @@
 """The admin listener should tell health, metrics, version and listings, and nothing else."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 from typing import Any
 

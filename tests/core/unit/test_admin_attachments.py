@@ -1,7 +1,5 @@
 """Operators should see and delete attachments on the admin listener, from this host alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

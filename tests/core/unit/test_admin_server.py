@@ -1,8 +1,6 @@
 """The admin listener's server should survive its applications' defects, read no body unasked, and
 keep no more in memory than it may."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """A guest's request should get its own answer, a clear refusal, or none at all."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """A request for a network that is being read should wait for Neutron's answer."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor

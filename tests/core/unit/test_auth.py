@@ -1,7 +1,5 @@
 """The configuration should give the admin API its guard, or keep it to this host."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

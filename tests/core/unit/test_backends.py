@@ -1,7 +1,5 @@
 """The configuration should name the backend and all that it needs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dfmeta.model import GuestRequest, HttpHost, Identity

@@ -1,7 +1,5 @@
 """A thing that failed should rest for its time, and be tried again afterwards."""
 
-from __future__ import annotations
-
 from dfmeta.backoff import Backoff
 
 

@@ -1,7 +1,5 @@
 """The bench should read the output of its programs correctly."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from bench.load import parse

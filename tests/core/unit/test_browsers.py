@@ -1,7 +1,5 @@
 """A web page of another site should not be let ask where nobody is asked for a token."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A batch should be confirmed or refused as a whole, and never hang on a lost connection."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Another program where the daemon should listen is named, whatever it answers with."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The ``dfmeta`` command should take what people type for help, version and configuration."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from importlib import metadata

@@ -1,7 +1,5 @@
 """What goes wrong should be read once with its remedy, and not a thousand times."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

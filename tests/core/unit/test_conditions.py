@@ -1,7 +1,5 @@
 """States of ports that are observed: which one counts, what is logged, what is counted."""
 
-from __future__ import annotations
-
 import logging
 import uuid
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A wrong value should stop the daemon with a line that names option, value and remedy."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

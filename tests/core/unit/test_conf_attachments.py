@@ -1,7 +1,5 @@
 """The networks of containers should be read from their groups, and a wrong one be named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the kernel tells of its connection tracking: as files of Linux 6.1 and 6.18 have it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The controller should take only its own bridge, and put back what others take away."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Conditions that a start waits for, and for how long; the store's API on the admin listener."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace

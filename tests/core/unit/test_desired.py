@@ -1,7 +1,5 @@
 """What ought to be on the switch should lead each guest there and back, and nobody elsewhere."""
 
-from __future__ import annotations
-
 import socket
 from dataclasses import replace
 

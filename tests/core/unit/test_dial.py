@@ -1,7 +1,5 @@
 """The bridge's own socket should be found, dialled, and dialled again."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A worker's answer should wait for an echo of the daemon to a question asked after the request."""
 
-from __future__ import annotations
-
 import eventlet
 from eventlet.event import Event
 

@@ -1,7 +1,5 @@
 """An entry of a dump should read as os-ken reads it, or be left to os-ken."""
 
-from __future__ import annotations
-
 import struct
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any

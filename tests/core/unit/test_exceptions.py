@@ -1,7 +1,5 @@
 """An error should be a sentence with its fields, and the fields should stay with it."""
 
-from __future__ import annotations
-
 import string
 
 from dfmeta import exceptions

@@ -1,7 +1,5 @@
 """SYNs beside connections: when a guest counts as without one, and when not."""
 
-from __future__ import annotations
-
 from dfmeta.experience import FORGOTTEN, LAG, PERSISTENCE, Experience
 from dfmeta.guest_counts import GuestCounts
 from dfmeta.model import Endpoint

@@ -1,7 +1,5 @@
 """What a registry's followers are told, and when a guest may go on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import eventlet

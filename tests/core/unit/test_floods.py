@@ -1,8 +1,6 @@
 """However fast a guest sends, no more than the rate passes on average, and nothing of a calm one
 is dropped."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, cast

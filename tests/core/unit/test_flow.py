@@ -1,7 +1,5 @@
 """A flow that does what its table does not declare should fail when it is built."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Guest next hops should come to the switch as flows, and go, while their guest stays."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from ipaddress import IPv4Address
 

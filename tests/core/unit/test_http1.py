@@ -1,7 +1,5 @@
 """A guest's bytes should be read as one whole HTTP/1 request, or refused; nothing in between."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

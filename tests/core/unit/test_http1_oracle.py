@@ -3,8 +3,6 @@
 A search for further bytes is tests/fuzz, which tools/soak runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

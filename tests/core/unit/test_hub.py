@@ -1,7 +1,5 @@
 """The hub's stalls should be seen, and loops over many ports should give way."""
 
-from __future__ import annotations
-
 import gc
 import socket
 import sys

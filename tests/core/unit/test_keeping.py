@@ -1,7 +1,5 @@
 """The guests' listeners in systemd's store, and the names of holders and locks."""
 
-from __future__ import annotations
-
 import os
 import socket
 import uuid

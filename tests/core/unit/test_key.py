@@ -1,7 +1,5 @@
 """A key should be an address that stands for exactly one endpoint and slot, and back."""
 
-from __future__ import annotations
-
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from itertools import product
 

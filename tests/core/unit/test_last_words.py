@@ -1,7 +1,5 @@
 """What fails should be one line with the name of the error, on stderr and in the log."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable

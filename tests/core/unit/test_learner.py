@@ -1,7 +1,5 @@
 """A first SYN should go on once its flows stand, or wait for its port's instance, or be dropped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

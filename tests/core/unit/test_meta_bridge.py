@@ -1,7 +1,5 @@
 """The flows of Meta IPs should lead each number there and back, and be read back as built."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from ipaddress import IPv4Network
 from typing import Any

@@ -1,7 +1,5 @@
 """A Meta IP should stand for one number, and a number for one guest at a time."""
 
-from __future__ import annotations
-
 from ipaddress import IPv4Network, ip_address
 
 import pytest

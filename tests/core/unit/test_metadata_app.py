@@ -1,7 +1,5 @@
 """Each message of the switch should come to the part that it concerns."""
 
-from __future__ import annotations
-
 import struct
 from types import SimpleNamespace
 from typing import Any

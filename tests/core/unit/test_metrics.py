@@ -1,7 +1,5 @@
 """What several processes have counted should be added up, family by family."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A VM's network_data.json should have its subports, and never cost a guest its network."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

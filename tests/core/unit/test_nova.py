@@ -1,7 +1,5 @@
 """Nova should get exactly what it needs to know, and its answer reach the guest as it is."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import socket

@@ -1,7 +1,5 @@
 """A guest should be served only under a number that the switch does not give to another port."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from dataclasses import replace

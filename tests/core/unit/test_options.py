@@ -1,7 +1,5 @@
 """Values of options: what a daemon runs with, what a command takes over, and unknown names."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Rows of OVSDB should become what the rest of the daemon knows, one odd row alone."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A guest's bytes should be read as a whole SYN or solicitation, or refused."""
 
-from __future__ import annotations
-
 import contextlib
 import struct
 from ipaddress import IPv4Address, IPv6Address, ip_address

@@ -1,7 +1,5 @@
 """An idle connection should be its instance's, and its instance should have few of them."""
 
-from __future__ import annotations
-
 import eventlet
 
 from dfmeta.proxy.nova.pool import IDLE, OF_INSTANCE, POOL_SIZE, Pool

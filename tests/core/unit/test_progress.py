@@ -1,7 +1,5 @@
 """A guest should get as long as it reads, and no longer."""
 
-from __future__ import annotations
-
 from dfmeta.proxy.progress import FLOOR, Progress
 
 PATIENCE = 30.0

@@ -1,7 +1,5 @@
 """The application should hand requests for attachments to the API, and nothing else to it."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator

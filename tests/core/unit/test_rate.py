@@ -1,7 +1,5 @@
 """A port should be slowed down to its rates, refused only for abuse, and never for another's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What judges the tests, reach and mutants, finds each statement and changes nothing else."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 from pathlib import Path

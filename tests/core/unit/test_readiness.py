@@ -1,7 +1,5 @@
 """What keeps readiness DOWN and how far something is should be told in a line, and seldom."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A flow should say which endpoint and address it serves, and a damaged one nothing wrong."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from ipaddress import IPv6Network
 

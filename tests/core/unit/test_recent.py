@@ -1,7 +1,5 @@
 """What a guest was answered should be remembered, little of it, and nothing that it has sent."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The switch should come to have what the registry says, whatever was there and is lost."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace

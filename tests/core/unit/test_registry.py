@@ -1,7 +1,5 @@
 """A claim should hold exactly as long as the same guest is at the same address of the same port."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace

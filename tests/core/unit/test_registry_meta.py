@@ -1,7 +1,5 @@
 """A number that stands for an address of one guest should never stand for another one's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a worker asks the daemon for should come whole and in order, or have an end."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """An answer should be read as any other client reads it, or be refused."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import io

@@ -1,7 +1,5 @@
 """A run should repeat at most three failures of host, and report those that pass then as flaky."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A port that has all the connections that it may have should be nobody else's loss."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A port that has much to do should have one piece of it done in each round of the hub."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The listing of ports should show every guest's port, served or not."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime

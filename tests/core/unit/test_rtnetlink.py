@@ -1,7 +1,5 @@
 """Requests should be those of pyroute2's own sockets, and each answer of the kernel's is read."""
 
-from __future__ import annotations
-
 import errno
 import socket
 import struct

@@ -1,7 +1,5 @@
 """The server should claim, place and end connections, and no guest's should be another's loss."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What was saved should come back after a restart; what cannot be read costs only memory."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The status page should show failing guests first, and no text of a guest or a client as it is."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

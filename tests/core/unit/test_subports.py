@@ -1,7 +1,5 @@
 """A VM should be told its own subports, and no other guest's."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """tap-metadata's host side should be looked after, and IPv6 there cost IPv4 nothing."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network

@@ -1,7 +1,5 @@
 """``dfmeta token`` should make tokens that work, show them once, and take them back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

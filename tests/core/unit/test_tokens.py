@@ -1,7 +1,5 @@
 """A token should open its own guest's metadata for its time, and nothing else ever."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import os

@@ -1,7 +1,5 @@
 """Connections to Nova: kept while they are sound, trusted when they show that Nova is there."""
 
-from __future__ import annotations
-
 import socket as real_socket
 import struct
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Guests' ports should be told from all others, and an odd one should be shown, not served."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Why a guest is without a connection, in the order of what the counters tell."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 from ipaddress import IPv4Network

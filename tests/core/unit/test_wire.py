@@ -1,7 +1,5 @@
 """Messages should say on the wire what was meant, and a dump should read as what was sent."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A worker that hangs should be found and replaced, and one that is merely slow should not be."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools

@@ -1,7 +1,5 @@
 """A small HTTP server on a real socket, for tests of an HTTP client that runs on the hub."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Hosts that share a PostgreSQL should never give a VLAN id, an address or a MAC twice."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Network

@@ -1,7 +1,5 @@
 """devstack's plugin: each phase with devstack's functions replaced, and twice."""
 
-from __future__ import annotations
-
 import configparser
 import os
 import re

@@ -3,8 +3,6 @@
 Run as ``python -m tests.host.docs.option_reads CONFIG``; SIGTERM ends it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -4,8 +4,6 @@ The bytes that dfmeta sends are put into a flow-stats reply, which the real ovs-
 the page shows is what an operator sees, and no printer of our own stands between them.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import struct

@@ -1,7 +1,5 @@
 """The export on the page should bring hollow-metadataservice's records over as they are."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """doc/source/pipeline.rst should show each flow as ovs-ofctl prints it."""
 
-from __future__ import annotations
-
 import re
 
 from tests.harness.netns import ROOT

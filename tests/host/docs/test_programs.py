@@ -1,7 +1,5 @@
 """What the pages say of programs should hold of the programs themselves, and of Neutron's."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

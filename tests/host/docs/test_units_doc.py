@@ -1,7 +1,5 @@
 """The units and accounts should be as the page on installing says, which has why not more."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """VMs with Open vSwitch in them, and the calls of a runtime for their containers."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -1,7 +1,5 @@
 """The daemon and the guest that most tests begin with."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.agent import Agent

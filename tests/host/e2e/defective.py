@@ -5,8 +5,6 @@ each call of MODULE's ATTRIBUTE (``Class.method``) raises a ZeroDivisionError. P
 everything else is the daemon's own code.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os

@@ -3,8 +3,6 @@
 :func:`tagged_with` has a stand-in for OVN instead of the agent: the VM's tags reach br-int.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """A relay between a program and a unix socket; a test controls when data reaches the program."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

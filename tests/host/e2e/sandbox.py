@@ -7,8 +7,6 @@ directories that contain the interpreter. The filters of system calls are made w
 systemd's own.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -4,8 +4,6 @@
 the module. ``make_guest`` then makes its guests on that compute node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol

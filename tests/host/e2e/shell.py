@@ -6,8 +6,6 @@ fill in: :attr:`Shell.names` has what stands for them. :data:`tests.core.docs.ty
 what cannot run here, and :meth:`Shell.stand_in` does what systemd and venv would do to the host.
 """
 
-from __future__ import annotations
-
 import configparser
 import os
 import re

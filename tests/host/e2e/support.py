@@ -1,7 +1,5 @@
 """What the tests of this tier share: records, captures, connections to the millisecond."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

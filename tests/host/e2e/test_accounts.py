@@ -1,7 +1,5 @@
 """No other account of the host should get anything of the processes that answer guests."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

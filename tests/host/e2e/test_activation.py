@@ -1,7 +1,5 @@
 """Listeners that systemd opens outlive every process, and hear no other device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

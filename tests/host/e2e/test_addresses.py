@@ -1,7 +1,5 @@
 """A guest with any addresses and routes is served, and its answers find it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.harness.agent import Agent

@@ -1,7 +1,5 @@
 """Each container of a VM gets the record of its attachment, and no other guest's."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

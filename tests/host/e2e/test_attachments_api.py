@@ -1,7 +1,5 @@
 """An allowed VM gets attachments over the metadata addresses; a container behind it does not."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

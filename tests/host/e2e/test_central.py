@@ -1,7 +1,5 @@
 """``dfmeta-store`` on a network: the address of a guest, or a trusted proxy, names its record."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

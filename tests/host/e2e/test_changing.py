@@ -1,7 +1,5 @@
 """Options that change between two starts, and starts that fail and leave nothing."""
 
-from __future__ import annotations
-
 import re
 
 from tests.harness.agent import Agent

@@ -1,7 +1,5 @@
 """A real cloud-init boots: one data source and version of IP each, of the store and of Nova."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """dfmeta-cni should attach containers of a VM with Open vSwitch, and leave nothing behind."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Containers of two VMs: dfmeta-cni, the API, the engine, the driver ``local`` and Open vSwitch."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """A port that is cut off: its state, doctor and a trace name the cause, and the remedy works."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
 """A thread that the daemon cannot do without ends by a defect: the daemon says so, ends, and is
 started again, and no guest is refused meanwhile."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Remedies are applied as they are printed: the first command between backticks is
 tests/core/unit/inspect has the judgements on facts.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

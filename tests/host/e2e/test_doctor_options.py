@@ -1,7 +1,5 @@
 """``dfmeta doctor``, ``flows`` and ``trace`` where the files have other values than the daemon."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack

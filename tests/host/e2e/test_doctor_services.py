@@ -3,8 +3,6 @@
 One host with a daemon that has been stopped serves them all: doctor asks by itself.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 

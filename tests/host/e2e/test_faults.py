@@ -1,7 +1,5 @@
 """Faults of a host while guests send requests: a pause at worst, and never another's data."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack

@@ -4,8 +4,6 @@ A lost SYN is sent again after a second, so that each case is told by a capture 
 port: how many SYNs it took, and when the first answer came.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

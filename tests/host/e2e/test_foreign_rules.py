@@ -1,7 +1,5 @@
 """Answers to guests leave by tap-metadata, whatever rules a VPN puts before dfmeta's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """A first start on a full disk serves all that needs no file, and the rest once there is room."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing

@@ -3,8 +3,6 @@
 tests/host/haproxy has haproxy itself, on loopback.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

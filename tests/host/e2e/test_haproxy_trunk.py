@@ -1,7 +1,5 @@
 """The containers of a VM should leave the places of haproxy to other guests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 

@@ -1,7 +1,5 @@
 """The host side of tap-metadata is put back for both versions of IP, at one cost on any host."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import socket

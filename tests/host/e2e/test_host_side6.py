@@ -1,7 +1,5 @@
 """The daemon puts IPv6's side of the host in place, and serves a host without IPv6."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """Connections without end are cut for the guest that opens them."""
 
-from __future__ import annotations
-
 import contextlib
 
 from dfmeta.proxy.limits import Limits

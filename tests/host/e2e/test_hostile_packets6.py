@@ -1,7 +1,5 @@
 """Over IPv6, too, a guest with raw sockets gets no other's metadata, and no way to the host."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from functools import partial

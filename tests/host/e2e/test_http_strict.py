@@ -1,7 +1,5 @@
 """What is no well-formed request, or more than one, never passes for one of Nova's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import product

@@ -1,7 +1,5 @@
 """Whose a port is, from wherever it is known: guests wait for it, and never get another's."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

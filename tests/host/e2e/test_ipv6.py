@@ -1,7 +1,5 @@
 """IPv6: a guest gets its own metadata, whatever addresses it has, and from the address it asked."""
 
-from __future__ import annotations
-
 from ipaddress import ip_address
 from typing import Any
 

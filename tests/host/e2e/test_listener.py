@@ -1,7 +1,5 @@
 """The guests' listener without systemd: every start finds it, and its holder ends by itself."""
 
-from __future__ import annotations
-
 from tests.harness.agent import Agent
 from tests.harness.guest import Guest
 from tests.harness.ovs import OpenvSwitch

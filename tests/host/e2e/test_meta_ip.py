@@ -1,7 +1,5 @@
 """``identity_scheme = meta_ip``: the same guests, each its own, by way of a second bridge."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """From a server at 169.254.169.254 on the same bridge to dfmeta and back, while guests ask."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """A small MTU, of a neighbour or behind the guest itself, takes metadata from nobody else."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

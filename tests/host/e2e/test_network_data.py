@@ -1,7 +1,5 @@
 """A VM with a trunk learns its subports from network_data.json, with each backend and engine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing

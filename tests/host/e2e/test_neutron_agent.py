@@ -1,7 +1,5 @@
 """Beside Neutron's own Open vSwitch agent: it runs here, only its neutron-server does not."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Guest next hops: a route through a DHCP port that is gone leads to the service all the same."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

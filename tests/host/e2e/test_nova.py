@@ -1,7 +1,5 @@
 """Nova's answers pass as they are; what a guest sends reaches Nova as it should."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.agent import Agent

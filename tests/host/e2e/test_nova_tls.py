@@ -1,7 +1,5 @@
 """Nova behind TLS: a guest gets its metadata when each side knows the other, else none."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Port numbers that are given out anew: a guest gets its own metadata or none, never another's."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from collections.abc import Iterator

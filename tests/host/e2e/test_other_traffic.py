@@ -1,7 +1,5 @@
 """What is not for the metadata service passes as if dfmeta were not there."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """Open vSwitch's own restart saves and restores the flows of a bridge: all of all programs."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """A host before dfmeta, with it, after its end and after --cleanup: as doc/source/owns.rst says."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

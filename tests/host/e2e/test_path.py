@@ -1,8 +1,6 @@
 """The way through the host, proved by a SYN of the daemon's own: each fault that drops guests'
 frames behind the switch is named by doctor and by readiness, and the guest's curl shows it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack

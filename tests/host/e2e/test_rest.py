@@ -1,7 +1,5 @@
 """A host at rest is quiet: a check of the daemon changes nothing that is right."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

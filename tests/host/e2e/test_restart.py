@@ -1,7 +1,5 @@
 """A start on top of what an earlier one has left, a second daemon, and --cleanup."""
 
-from __future__ import annotations
-
 import re
 from operator import itemgetter
 from pathlib import Path

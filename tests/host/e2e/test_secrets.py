@@ -1,7 +1,5 @@
 """At DEBUG, through a day with all that may happen, the daemon tells nobody's secrets."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

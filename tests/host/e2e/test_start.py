@@ -1,7 +1,5 @@
 """Starting, reloading and ending: one clear line for each fault, and no request lost."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import signal

@@ -1,7 +1,5 @@
 """Records that are pushed, restored or looked up should be what their guests get."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

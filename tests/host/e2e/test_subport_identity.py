@@ -1,7 +1,5 @@
 """The instance of a subport comes from its own sources, and is its VM's only where that is set."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 

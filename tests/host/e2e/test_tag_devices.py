@@ -1,7 +1,5 @@
 """udev itself should make of the rules what they are meant to say, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import quopri
 from collections.abc import Iterator

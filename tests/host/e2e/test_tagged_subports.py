@@ -1,7 +1,5 @@
 """Containers whose tagged frames reach br-int: each VLAN of a port is a guest of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The listeners' device leads to the proxy only, and nobody else's traffic is touched."""
 
-from __future__ import annotations
-
 import socket
 from functools import partial
 

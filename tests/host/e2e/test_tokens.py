@@ -1,7 +1,5 @@
 """EC2's tokens, asked for with curl from a guest; and requests that a proxy has passed on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """``dfmeta trace``: where a SYN ends, in words, on hosts where it ends there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

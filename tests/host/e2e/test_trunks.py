@@ -1,7 +1,5 @@
 """A VM on a Neutron trunk gets its own metadata, and so does each container behind its subports."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The identity of a guest comes from its port: not from its addresses, not from its requests."""
 
-from __future__ import annotations
-
 import contextlib
 
 from tests.harness.agent import Agent

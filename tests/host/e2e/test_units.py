@@ -1,7 +1,5 @@
 """Both services should do all their work in the sandboxes that their units describe."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 So a client that keeps a connection over a live migration or a change of its port connects again.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.core.flows.frames import ethernet, ipv4, tcp

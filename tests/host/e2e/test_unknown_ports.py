@@ -1,7 +1,5 @@
 """Unknown and odd ports are not answered; those whose instance comes late are, at once."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

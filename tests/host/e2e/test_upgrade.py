@@ -1,7 +1,5 @@
 """A start on what another release has left should cost no guest its answer."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Workers: without rights, told the identities of guests, and replaced when they end."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

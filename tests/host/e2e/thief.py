@@ -4,8 +4,6 @@ As a program: ``thief.py PID MARK``. It prints a JSON list of what it got: ``mem
 the memory of the process, ``files``, ``descriptor`` and ``environment``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

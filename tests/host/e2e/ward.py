@@ -1,7 +1,5 @@
 """What the tests of ``dfmeta doctor`` on services and on its own process share."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

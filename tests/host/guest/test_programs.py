@@ -1,7 +1,5 @@
 """The programs in guests should start as they are installed there, and read within their bounds."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

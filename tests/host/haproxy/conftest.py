@@ -1,7 +1,5 @@
 """Fixtures of the tests with haproxy itself."""
 
-from __future__ import annotations
-
 from tests.core.unit.conftest import authority, books, upstream, upstreams, vital
 from tests.host.haproxy.support import known, loopback
 

@@ -1,7 +1,5 @@
 """haproxy should accept each configuration, and follow it for guests that ask."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """haproxy should have what it needs and nothing else, tell what it counts, and be no loss."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

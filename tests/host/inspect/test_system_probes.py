@@ -1,7 +1,5 @@
 """What the kernel says of sockets, routes and the clock, and calls of doctor in threads."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -3,8 +3,6 @@
 tools/setup.sh installs it in an environment of its own; ``launcher.py`` runs it there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

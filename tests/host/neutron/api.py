@@ -4,8 +4,6 @@ tools/setup.sh installs it in an environment of its own; ``api_program.py`` runs
 There is no Keystone (``auth_strategy = noauth``): each request is an administrator's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -6,8 +6,6 @@ for switches without devices. :class:`Ovn` stands in for OVN, which has no row
 for a subport.
 """
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import threading

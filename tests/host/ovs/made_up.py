@@ -1,7 +1,5 @@
 """What tests of this tier make up for frames of both versions of IP."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """IPv4 and ARP that tests of this tier make up."""
 
-from __future__ import annotations
-
 import struct
 from ipaddress import IPv4Address
 

@@ -1,7 +1,5 @@
 """IPv6 and neighbour discovery that tests of this tier make up."""
 
-from __future__ import annotations
-
 import struct
 from ipaddress import IPv4Address, IPv6Address
 

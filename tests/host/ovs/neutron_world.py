@@ -1,7 +1,5 @@
 """Neutron, a host with a trunk on it, and the driver ``neutron`` between both."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator

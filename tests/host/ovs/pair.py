@@ -1,7 +1,5 @@
 """The model of :mod:`tests.flowsim` and a real bridge, fed the same bytes."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Attachments of a VM whose tags reach br-int should be entries of its list in a real OVSDB."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The driver ``local`` should make attachments in a real Open vSwitch, whole or not at all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -4,8 +4,6 @@ Both are fed the same bytes. What the model sends out is shown to ``ofproto/trac
 Open vSwitch's own reading of the frame is compared with the fields that it would have sent.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any

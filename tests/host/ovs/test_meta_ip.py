@@ -1,7 +1,5 @@
 """The flows of Meta IPs on a real bridge, as in the model."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address

@@ -1,7 +1,5 @@
 """The daemon's session should outlive each restart of ovsdb-server in the same way."""
 
-from __future__ import annotations
-
 import pytest
 
 from dfmeta.ports import ovsdb

@@ -1,7 +1,5 @@
 """Trunks in a real OVSDB, through the daemon's own watcher and the command's own writer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Frames with two VLAN tags on a switch that looks behind both: they reach nothing of dfmeta's."""
 
-from __future__ import annotations
-
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest

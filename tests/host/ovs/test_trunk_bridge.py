@@ -1,7 +1,5 @@
 """``dfmeta trunk`` should move a VM's interface in a real Open vSwitch, and back as it was."""
 
-from __future__ import annotations
-
 import pytest
 
 from dfmeta.exceptions import OvsdbError, UsageError

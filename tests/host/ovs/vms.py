@@ -1,7 +1,5 @@
 """VMs' ports in a real OVSDB, and their rows, for the tests of trunks of dfmeta."""
 
-from __future__ import annotations
-
 from ipaddress import IPv4Address
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fixtures of tests that need processes, OS threads, terminals or network namespaces."""
 
-from __future__ import annotations
-
 from tests.core.unit.conftest import authority, load, vital
 
 __all__ = ["authority", "load", "vital"]

@@ -1,7 +1,5 @@
 """The hub beside OS threads: a bell that they ring, and calls that block in them."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from typing import Any

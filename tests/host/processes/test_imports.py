@@ -1,7 +1,5 @@
 """Programs should import no more than they use: a start is cheap, and a worker holds little."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

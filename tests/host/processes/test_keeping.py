@@ -1,7 +1,5 @@
 """The guests' listeners in a holder process, which outlives the daemon."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

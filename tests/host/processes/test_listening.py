@@ -1,7 +1,5 @@
 """The guests' listeners should have one port, outlive the daemon, and need no address there."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

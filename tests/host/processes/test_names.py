@@ -1,7 +1,5 @@
 """Names should be resolved by the C library, anew, and keep nobody and nothing waiting."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

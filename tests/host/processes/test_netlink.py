@@ -1,7 +1,5 @@
 """The kernel should answer dfmeta's own requests of routing netlink."""
 
-from __future__ import annotations
-
 import errno
 import socket
 

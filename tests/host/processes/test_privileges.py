@@ -1,7 +1,5 @@
 """A process that has dropped its privileges should have none, and no way to get one."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

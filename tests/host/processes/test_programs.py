@@ -1,7 +1,5 @@
 """A program should end with one line and an exit status, whatever its input and its output do."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Listings on a terminal should fold no identifier: where it is narrow, columns go."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty

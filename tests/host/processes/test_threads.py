@@ -1,7 +1,5 @@
 """OS threads: their end counts, what they wait for, and what they write."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

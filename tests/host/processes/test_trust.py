@@ -1,7 +1,5 @@
 """Every client should trust the system's authorities and no library's own list of them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

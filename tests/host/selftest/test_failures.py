@@ -1,7 +1,5 @@
 """A log should name every test that failed, and a test of core that uses a process should fail."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The recording Nova answers as Nova does."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.fixtures import MakeGuest

@@ -1,7 +1,5 @@
 """Nothing of the harness should outlive its process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

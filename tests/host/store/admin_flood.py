@@ -4,8 +4,6 @@ As a program: ``admin_flood.py KIND PORT``. It runs as user nobody until it is k
 line when the flood has begun.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import socket

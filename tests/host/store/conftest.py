@@ -3,8 +3,6 @@
 A test that has ``database_url`` or ``repository`` runs on SQLite and on PostgreSQL.
 """
 
-from __future__ import annotations
-
 from tests.core.unit.conftest import authority, load
 from tests.core.unit.store.conftest import config, domains, repository, run, url
 

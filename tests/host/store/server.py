@@ -1,7 +1,5 @@
 """The admin API in a process of its own, served as a daemon does it: eventlet over OS threads."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

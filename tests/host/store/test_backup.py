@@ -1,7 +1,5 @@
 """A back-up beside programs that use the store should be of one moment, and lose no write."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """A database that goes away should be reported as away, and be used again when it is back."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What has been answered 200 should be there after kill -9, whole, and its addresses with it."""
 
-from __future__ import annotations
-
 import http.client
 import itertools
 from concurrent.futures import ThreadPoolExecutor

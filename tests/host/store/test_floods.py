@@ -1,8 +1,6 @@
 """A client of the admin listener should keep no other client from it, and take no more than a
 share of the daemon."""
 
-from __future__ import annotations
-
 import http.client
 from collections.abc import Iterator
 

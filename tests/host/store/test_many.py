@@ -1,7 +1,5 @@
 """Queries that wait for another one should share it, in threads and in a patched process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """cloud-init should make of network_data.json what it makes of the document's network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """PostgreSQL should hold records as SQLite does: the tests of core, once more."""
 
-from __future__ import annotations
-
 import pytest
 
 from dfmeta.store.db.repository import Repository

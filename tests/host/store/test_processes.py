@@ -1,7 +1,5 @@
 """Processes and threads that use one database at once should lose nothing, on either database."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Commands of the store on a terminal and in a pipe: progress, questions and tables."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

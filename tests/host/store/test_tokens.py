@@ -1,7 +1,5 @@
 """Tokens of files and of issuers should hold in processes of their own."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Hosts broken in one way each, as doc/source/runbook.rst has them, with the symptom seen."""
 
-from __future__ import annotations
-
 import errno
 import re
 import shutil

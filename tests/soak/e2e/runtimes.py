@@ -1,7 +1,5 @@
 """Debian's container runtimes in a VM, unpacked by ``tools/setup.sh --containers``."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import json

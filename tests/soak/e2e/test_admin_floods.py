@@ -1,7 +1,5 @@
 """A flood of the admin listener should cost no guest its answer, and not the host's memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """No fault of a daemon or a host leaks an attachment, doubles one or takes one from a container."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections import Counter

@@ -1,7 +1,5 @@
 """What is pushed to one store should boot guests on every host, and go on doing so without it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Another bridge in the configuration should be one line with its command."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Every command of doc/source/changing.rst should do what the page says, as it stands there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Ports that come and go by the dozen, and daemons that are killed, beside guests at work."""
 
-from __future__ import annotations
-
 import random
 import sys
 import time

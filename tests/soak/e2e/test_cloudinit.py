@@ -1,7 +1,5 @@
 """A real cloud-init boots from the store: all of its releases, sources, documents and networks."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

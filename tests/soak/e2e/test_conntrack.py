@@ -1,7 +1,5 @@
 """A table of conntrack that is full, as doctor reads and judges it."""
 
-from __future__ import annotations
-
 import socket
 
 from dfmeta.host.conntrack import read_conntrack

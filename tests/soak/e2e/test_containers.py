@@ -1,7 +1,5 @@
 """Fifty containers of one VM at once."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 from tests.harness.agent import Agent

@@ -5,8 +5,6 @@ namespaces as VMs and containers. Stand-ins: systemd is :class:`tests.host.e2e.s
 ``ping`` is the harness' own program. A VM's Open vSwitch has its socket in a folder of the test.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

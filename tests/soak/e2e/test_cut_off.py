@@ -1,7 +1,5 @@
 """A tap-metadata that is cut off should be named."""
 
-from __future__ import annotations
-
 from tests.harness.ovs import BRIDGE
 from tests.harness.poll import wait_for
 from tests.host.e2e import test_cut_off

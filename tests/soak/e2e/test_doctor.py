@@ -3,8 +3,6 @@
 tests/core/unit/inspect has the judgements on facts.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Options that differ from the daemon's should be named by doctor."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from pathlib import Path

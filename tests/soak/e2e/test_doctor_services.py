@@ -1,7 +1,5 @@
 """Faults of the host's services that ``dfmeta doctor`` should name."""
 
-from __future__ import annotations
-
 import os
 from contextlib import ExitStack
 

@@ -1,7 +1,5 @@
 """More that breaks on a host while guests send requests; see tests/host/e2e/test_faults.py."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

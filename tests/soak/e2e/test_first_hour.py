@@ -7,8 +7,6 @@ libvirt, whose part of the page is right by their documentation. libvirt's stand
 vSwitch and to its folders what libvirt does (src/util/virnetdevopenvswitch.c).
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping

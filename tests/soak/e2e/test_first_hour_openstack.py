@@ -5,8 +5,6 @@ they are installed, and curl in an instance that is a network namespace. Nova is
 verifies signatures; :class:`tests.host.e2e.shell.Shell` stands in for pip and systemd.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 

@@ -1,7 +1,5 @@
 """First SYNs in the first half second of a restart."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 from tests.harness.fixtures import MakeAgent, MakeGuest

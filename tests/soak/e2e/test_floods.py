@@ -1,7 +1,5 @@
 """Floods of SYNs and of ARP cost no other guest its answer."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pytest

@@ -1,7 +1,5 @@
 """Rules of a VPN take no answer to guests with any reverse path filter."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 

@@ -1,7 +1,5 @@
 """haproxy while ports come and go with the numbers of others: each guest gets its own answers."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable
 from http.client import HTTPConnection, HTTPException

@@ -1,7 +1,5 @@
 """Cleanup and IPv6 that is switched on later."""
 
-from __future__ import annotations
-
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
 from tests.harness.ovs import OpenvSwitch

@@ -1,7 +1,5 @@
 """What doc/source/life-of-a-request.rst shows should be what happens today."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Two daemons of a host should leave each other the listener."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

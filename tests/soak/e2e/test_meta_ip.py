@@ -1,7 +1,5 @@
 """A change of the scheme should remove the flows of the other scheme."""
 
-from __future__ import annotations
-
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.host.e2e.test_meta_ip import asks
 

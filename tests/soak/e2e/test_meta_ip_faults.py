@@ -1,7 +1,5 @@
 """What breaks on a host with Meta IPs, while guests ask: a pause at worst, never another's data."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -3,8 +3,6 @@
 The steps are those of doc/source/migrate-metadata-path.rst.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Beside Neutron's own agent: its meters, another firewall, Meta IPs, its first start."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import pytest

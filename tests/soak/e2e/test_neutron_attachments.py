@@ -1,7 +1,5 @@
 """A VM gets attachments from a real Neutron: its server, its trunk plugin and its agent."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is built of the source should be complete, and work where it is installed."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 Pages with a story of their own have modules of their own: tests/core/docs/typed.py names them all.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 A guest whose request is under way sends no SYN that would teach its address again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 

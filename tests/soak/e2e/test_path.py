@@ -1,7 +1,5 @@
 """A filter of the host that drops one guest should be named with its place."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

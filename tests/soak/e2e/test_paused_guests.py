@@ -1,7 +1,5 @@
 """A guest that stands still within its handshake should be answered when it goes on."""
 
-from __future__ import annotations
-
 from tests.core.flows.frames import ethernet, ipv4, tcp
 from tests.harness.agent import Agent
 from tests.harness.guest import METADATA_IP, Guest

@@ -1,7 +1,5 @@
 """Rates: a boot is slowed down at most, and abuse is refused beside other guests."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A host at rest stays as it is: ten minutes with ``tools/soak``."""
 
-from __future__ import annotations
-
 from tests.harness.agent import Agent
 from tests.harness.guest import Guest
 from tests.harness.ovs import OpenvSwitch

@@ -1,7 +1,5 @@
 """A cleanup should be complete after a change of options."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """doc/source/runbook.rst: on a host broken so, its first command should print what stands there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache

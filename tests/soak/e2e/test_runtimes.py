@@ -1,7 +1,5 @@
 """Real runtimes in a VM give their containers networks by dfmeta-cni."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Some hundred ports on a real switch: all are served, and one of them costs only itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

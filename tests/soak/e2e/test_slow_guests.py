@@ -1,7 +1,5 @@
 """One guest at its limit changes nothing for the others."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

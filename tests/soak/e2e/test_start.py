@@ -1,7 +1,5 @@
 """Starts on a switch or a host that is not as it should be."""
 
-from __future__ import annotations
-
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.ovs import BRIDGE, OpenvSwitch

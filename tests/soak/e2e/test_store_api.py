@@ -1,7 +1,5 @@
 """A back-up and a restore should fail no request."""
 
-from __future__ import annotations
-
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.poll import wait_for
 from tests.host.e2e.support import put

@@ -4,8 +4,6 @@ The commands of the section "Docker Swarm" of doc/source/dfmeta-cni.rst are type
 machine has no iptables: Docker's resolver is asked at its own port.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The server is Neutron's own. A stand-in for OVN gives the ports the status ACTIV
 forwards no frames between containers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Entries of subports should change while other containers ask."""
 
-from __future__ import annotations
-
 from tests.harness.agent import Agent
 from tests.harness.container import declare
 from tests.harness.guest import Guest, Sample, uuid_of

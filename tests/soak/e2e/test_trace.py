@@ -1,7 +1,5 @@
 """A name and a version of IP should lead ``dfmeta trace`` and its sisters to the guest."""
 
-from __future__ import annotations
-
 import json
 
 from tests.harness.fixtures import MakeAgent, MakeGuest

@@ -1,7 +1,5 @@
 """Cleanup should remove the flows and the state of a newer release."""
 
-from __future__ import annotations
-
 import json
 
 from tests.harness.agent import Agent

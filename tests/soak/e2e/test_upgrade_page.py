@@ -1,7 +1,5 @@
 """The pages on installing and upgrading are typed, the latter on a host of the first hour."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from itertools import takewhile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A worker that hangs should be replaced."""
 
-from __future__ import annotations
-
 import os
 import signal
 

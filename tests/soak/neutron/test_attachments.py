@@ -1,7 +1,5 @@
 """The driver ``neutron`` should leave nothing behind, whatever happens to its requests."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from ipaddress import IPv4Address

@@ -3,8 +3,6 @@
 ``tests/soak/neutron`` has what happens when an answer is lost, or another program changes a trunk.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from dfmeta.attach.model import Found, Parent, State

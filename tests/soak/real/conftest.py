@@ -1,7 +1,5 @@
 """Fixtures of the tier of virtual machines, and what a failed test of it shows."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Generator, Iterator

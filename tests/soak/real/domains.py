@@ -4,8 +4,6 @@ User-data has a guest write lines to its serial line: ``@@`` subject ``@@`` valu
 (:func:`user_data`).
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

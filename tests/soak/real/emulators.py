@@ -5,8 +5,6 @@ User-mode Linux is a kernel that is a process of this machine. Its programs run 
 their system calls are slow, some 20 µs each.
 """
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import json

@@ -7,8 +7,6 @@ made for each run: a copy of the base with the wheel of this checkout below /opt
 installs there the wheels that ``tools/setup.sh`` has left in its cache.
 """
 
-from __future__ import annotations
-
 import configparser
 import contextlib
 import fcntl

@@ -4,8 +4,6 @@ Its programs run in a copy of a distribution's files, in namespaces of their own
 installed. Guests run in QEMU with an emulated CPU, because the host has no /dev/kvm.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -4,8 +4,6 @@ The host is not a virtual machine: its programs run in a chroot (:mod:`tests.soa
 guest is a virtual machine, with the distribution's cloud-init.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ nothing
 outside of it; everything is removed when the creating process ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """dfmeta-cni makes VLAN devices of a real kernel (8021q), for containers of two VMs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

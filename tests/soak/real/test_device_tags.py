@@ -5,8 +5,6 @@ with the user-data. Real devices: virtio and SCSI disks with serials, two NICs, 
 plugged in while the guest runs.
 """
 
-from __future__ import annotations
-
 import re
 from textwrap import dedent
 

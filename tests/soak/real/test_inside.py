@@ -3,8 +3,6 @@
 They run inside it as they stand, with the harness' limits of time multiplied.
 """
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

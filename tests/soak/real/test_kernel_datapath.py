@@ -1,7 +1,5 @@
 """Guests on the kernel's datapath should be served as on the userspace one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ The domain is that of doc/source/first-hour-libvirt.rst with what an emulated CP
 datapath need. User-data has the guest write on its serial line what it has become.
 """
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 import pytest

@@ -1,7 +1,5 @@
 """A machine should reach nothing outside, and leave nothing."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

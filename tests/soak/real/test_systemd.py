@@ -1,7 +1,5 @@
 """dfmeta-agent under a booted systemd should do as its unit and the pages say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

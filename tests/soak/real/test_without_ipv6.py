@@ -1,7 +1,5 @@
 """A host that was booted with ``ipv6.disable=1`` should serve its guests over IPv4."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests that do not end should take little."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The admin API should be what its description says, for every request that is made of it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

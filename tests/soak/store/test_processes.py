@@ -1,7 +1,5 @@
 """Threads that use one database at once should lose nothing, on either database."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -1,7 +1,5 @@
 """Every regular expression of dfmeta should take time in proportion to what it reads."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Fixtures: an engine on a database with its schema, and on a data plane in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

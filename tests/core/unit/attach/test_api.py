@@ -1,7 +1,5 @@
 """Each request of a VM should get its status, and none should reach the engine that may not."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A process that ends at any step should leave nothing that the next one does not finish."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

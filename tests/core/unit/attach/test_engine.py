@@ -1,7 +1,5 @@
 """The engine should give each container one attachment, keep its values single, and free them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network

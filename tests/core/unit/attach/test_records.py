@@ -1,7 +1,5 @@
 """A container should have a record as long as its attachment stands, and no other id has one."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from ipaddress import IPv4Address

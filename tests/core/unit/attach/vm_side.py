@@ -1,7 +1,5 @@
 """A VM's side of the API of attachments, with an engine that keeps what it was asked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Set
 from dataclasses import dataclass, field

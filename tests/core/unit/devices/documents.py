@@ -1,7 +1,5 @@
 """Documents of devices from tests/data/devices."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

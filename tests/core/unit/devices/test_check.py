@@ -1,7 +1,5 @@
 """A document of devices should be accepted or refused by its rules, whatever it is."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """``dfmeta devices`` should print, store and write documents, or say in one line why not."""
 
-from __future__ import annotations
-
 import gc
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A domain's XML should become the document of its devices, with each tag where it belongs."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page of devstack's plugin should have its settings and its phases."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

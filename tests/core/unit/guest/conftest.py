@@ -1,7 +1,5 @@
 """A machine to find devices on, and what the program said."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

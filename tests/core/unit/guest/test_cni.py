@@ -1,7 +1,5 @@
 """dfmeta-cni should keep to the CNI specification, and send the kernel's messages."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """A device of the document should be found by bus address, then name, then MAC or serial."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

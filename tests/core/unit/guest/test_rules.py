@@ -1,7 +1,5 @@
 """No document should get anything into the rules but encoded tags, in their place."""
 
-from __future__ import annotations
-
 import ast
 import json
 import quopri

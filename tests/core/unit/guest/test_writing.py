@@ -1,7 +1,5 @@
 """The document should be found within bounds, and the rules be put in their place whole."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """Plans, and a haproxy that a test drives: its runtime interface and its process."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What haproxy answered should be counted once, under dfmeta's names, for the guest that it was."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -3,8 +3,6 @@
 Its processes are fakes; tests/host/haproxy and tests/host/e2e have those of haproxy itself.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """haproxy's map should have the registry's guests, and the daemon should know it exactly."""
 
-from __future__ import annotations
-
 import itertools
 import socket
 from collections.abc import Callable, Iterator

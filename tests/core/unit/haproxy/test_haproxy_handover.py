@@ -1,7 +1,5 @@
 """A request that haproxy hands over should be the guest's whose it is, and only haproxy's count."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

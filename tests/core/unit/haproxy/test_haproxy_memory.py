@@ -1,7 +1,5 @@
 """A file in memory should be read only, and a private key's should be empty after its use."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 

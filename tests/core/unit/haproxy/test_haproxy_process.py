@@ -1,7 +1,5 @@
 """The configuration, the start and the privileges of haproxy, without haproxy."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """haproxy's configuration should follow the daemon's, and a wrong option should name itself."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

@@ -1,7 +1,5 @@
 """A model of the kernel's routing: its objects, and the messages of rtnetlink(7)."""
 
-from __future__ import annotations
-
 import errno
 import struct
 from ipaddress import IPv4Address

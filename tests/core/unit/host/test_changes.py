@@ -1,7 +1,5 @@
 """Changes of the device, of its table and of the host's addresses count, and no others."""
 
-from __future__ import annotations
-
 import errno
 import socket
 import struct

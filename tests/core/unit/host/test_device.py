@@ -1,7 +1,5 @@
 """Settings of devices are read and changed by the kernel's own numbers."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

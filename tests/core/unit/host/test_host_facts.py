@@ -1,7 +1,5 @@
 """What commands read of the host is what the kernel has."""
 
-from __future__ import annotations
-
 import errno
 from dataclasses import replace
 from ipaddress import IPv4Network, ip_interface

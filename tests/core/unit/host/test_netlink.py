@@ -1,7 +1,5 @@
 """The host's side of the packet path is what was asked for, and the rest of the host stays."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Sockets, processes and counters are read from the files that proc(5) describes."""
 
-from __future__ import annotations
-
 import fcntl
 import struct
 from ipaddress import IPv4Address, IPv6Address

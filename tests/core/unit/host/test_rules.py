@@ -1,7 +1,5 @@
 """dfmeta's rules come before those of others that could take packets to guests, and no others."""
 
-from __future__ import annotations
-
 import os
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The checks of host, daemon and switch, on facts that are right, and wrong in one way each."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from typing import Any

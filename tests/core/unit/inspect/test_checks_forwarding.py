@@ -1,7 +1,5 @@
 """What ovs-vswitchd does to all packets should be judged from its settings and from proof."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Guests that fail, the probe, ports that are cut off, and the port that an operator means."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any

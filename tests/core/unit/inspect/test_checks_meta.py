@@ -1,7 +1,5 @@
 """The checks of Meta IPs on facts that are right, and wrong in one way each."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface
 from typing import Any

@@ -1,7 +1,5 @@
 """Judgements on the daemon's process, the system, Nova, Neutron, libvirt, the store and haproxy."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Attachments that do not work, entries without a subport, and subports without a trunk."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

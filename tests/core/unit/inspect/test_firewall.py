@@ -4,8 +4,6 @@ The rulesets are what nft 1.0.6 and iptables 1.8.9 (nf_tables) printed for rules
 into a kernel.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any

@@ -1,7 +1,5 @@
 """Flows as they are beside those that ought to be, others' flows, and the colours of a listing."""
 
-from __future__ import annotations
-
 import io
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Probes of servers and programs that answer well, oddly, or not at all; questions to Nova."""
 
-from __future__ import annotations
-
 import gc
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Probes of proc(5), systemd's files, DMI and a store's file, below a folder of the test's own."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sqlite3

@@ -1,7 +1,5 @@
 """``dfmeta trace`` on a host with both versions of IP: which paths it tells, and its last line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv6Address

@@ -1,7 +1,5 @@
 """What Open vSwitch 3.1's ``ofproto/trace`` printed, where a packet ends, and next hops."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given

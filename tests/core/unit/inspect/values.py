@@ -1,7 +1,5 @@
 """Settings and facts of a working host, for the tests of this folder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address

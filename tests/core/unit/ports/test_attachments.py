@@ -1,7 +1,5 @@
 """Refusals of Neutron, and which attachments work by the rows and entries of subports."""
 
-from __future__ import annotations
-
 from dfmeta.exceptions import (
     AttachDriverError,
     AttachError,

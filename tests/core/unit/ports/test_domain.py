@@ -1,7 +1,5 @@
 """A domain's XML should give whose it is and which ports are its own, or nothing at all."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A defect that the delivery of a port meets should cost that port some seconds, and no other."""
 
-from __future__ import annotations
-
 import logging
 
 import eventlet

@@ -1,7 +1,5 @@
 """libvirt's files should be read once, each for itself; the store should name projects."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A MAC should be found in the rows of ports, and in what a bridge has learned."""
 
-from __future__ import annotations
-
 from dfmeta.attach.model import Parent
 from dfmeta.model import ATTACHMENT_KEY
 from dfmeta.ports.mac_use import is_learned, is_ports

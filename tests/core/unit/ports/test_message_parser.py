@@ -1,7 +1,5 @@
 """OVSDB's messages should be the same as with the parser of ovs, wherever the texts are cut."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Neutron should be asked in few calls, with tokens that are renewed, and its failures told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 

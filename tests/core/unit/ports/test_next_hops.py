@@ -1,7 +1,5 @@
 """Guest next hops and subports of Neutron, which is asked for them in few calls."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address

@@ -1,7 +1,5 @@
 """A list of subports should be read strictly, and a wrong entry should cost that entry alone."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

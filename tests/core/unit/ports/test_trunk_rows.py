@@ -1,7 +1,5 @@
 """Ports of a trunk should follow its rows, and a subport have its own instance or its VM's."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Fixtures: a SQLite database in a temporary folder, a guest, and commands on that database."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

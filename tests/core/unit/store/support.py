@@ -1,7 +1,5 @@
 """What the tests of the store share: records, guests' questions and named rows of tables."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path

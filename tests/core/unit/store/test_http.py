@@ -1,7 +1,5 @@
 """What upstream answers should be bounded in time and size, and never be taken by half."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """``dfmeta store`` should do what it says to the record that is meant, and lose nothing."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sqlite3

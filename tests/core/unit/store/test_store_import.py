@@ -1,7 +1,5 @@
 """An import should take all that is right, name what is not, and write no record by half."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """YAML of another user's should be refused by what it would become, before it becomes so."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Asks the admin API in this process: its application, or a server on the hub."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The admin API should keep to the routes, statuses, scopes, words and audit of its clients."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sqlite3

@@ -1,7 +1,5 @@
 """What is wrong should be refused in a line that names option, value and remedy."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A command with --url should do to a store elsewhere what it does to the configured one."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import ssl

@@ -1,7 +1,5 @@
 """The admin API should attach and detach devices with their tags, and lose none of the others."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

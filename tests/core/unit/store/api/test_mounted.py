@@ -1,7 +1,5 @@
 """The configuration should decide which clients may use the admin API, and what it takes."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

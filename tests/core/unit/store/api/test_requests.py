@@ -1,7 +1,5 @@
 """What is pushed or imported should be stored as it is, or refused with every reason there is."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """No bytes of a client should make the API fail, wait or confuse two requests."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tokens of a real issuer should count as long as they are its, for us, and within their time."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

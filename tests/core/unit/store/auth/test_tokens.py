@@ -1,7 +1,5 @@
 """A request without a valid token and scope should get an error; the file of tokens is followed."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

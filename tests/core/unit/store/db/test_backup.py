@@ -1,7 +1,5 @@
 """A SQLite store should be its owner's alone, and a back-up be all of it at one moment."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

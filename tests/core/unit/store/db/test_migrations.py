@@ -1,7 +1,5 @@
 """A database should reach the schema of the code from each release; on PostgreSQL see host."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A repository should keep what it is given, and an address one owner; on PostgreSQL see host."""
 
-from __future__ import annotations
-
 import errno
 import os
 import uuid

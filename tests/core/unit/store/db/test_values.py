@@ -1,7 +1,5 @@
 """Merge patches, addresses, forwarded ones and the cache should keep to their specifications."""
 
-from __future__ import annotations
-
 from ipaddress import ip_address
 
 import pytest

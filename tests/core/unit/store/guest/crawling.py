@@ -1,7 +1,5 @@
 """Asks as a guest without a database: one path, or every one that listings name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime

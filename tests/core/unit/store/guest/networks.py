@@ -1,7 +1,5 @@
 """Networks of documents, in each form that network_data.json can be made of."""
 
-from __future__ import annotations
-
 from typing import Any
 
 MACS = {f"fa:16:3e:00:00:0{number}": f"ens{number}" for number in range(1, 5)}

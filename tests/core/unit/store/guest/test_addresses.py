@@ -1,7 +1,5 @@
 """A fact should reach each dialect, whatever the form of the document that has it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A guest should get what its own record contains, in the form of Nova and EC2, or a 404."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

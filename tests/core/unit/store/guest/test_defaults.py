@@ -1,7 +1,5 @@
 """An instance without a record should get its attachment, or what is meant for all such."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

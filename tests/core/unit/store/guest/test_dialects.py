@@ -1,7 +1,5 @@
 """Whatever a document holds, each dialect should answer all that it lists; NoCloud has a seed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from email import message_from_bytes

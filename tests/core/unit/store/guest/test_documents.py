@@ -1,7 +1,5 @@
 """A document should say only what is known, and cached answers be those of their record alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

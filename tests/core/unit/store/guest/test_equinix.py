@@ -1,7 +1,5 @@
 """Guests of Equinix Metal should get its paths, of pushed documents and the templates."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any

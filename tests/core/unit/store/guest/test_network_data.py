@@ -1,7 +1,5 @@
 """network_data.json should be made of a document's network, or not exist; cloud-init: see host."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """What the tests of upstream look-up share: an upstream store in this process, and its answers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """An upstream's answer should be read as one thing, or refused."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

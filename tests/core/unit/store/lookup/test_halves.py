@@ -1,7 +1,5 @@
 """A guest should wait for no other half of its record than the path that it asks for needs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

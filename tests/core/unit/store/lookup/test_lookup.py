@@ -1,7 +1,5 @@
 """A record that is not stored should be fetched from upstream, kept, and served while it fails."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A token should come from the issuer or a file when it is needed; no other server sees secrets."""
 
-from __future__ import annotations
-
 import base64
 import logging
 from collections.abc import Callable, Iterator
