@@ -294,6 +294,7 @@ class Port:
             unverified=self.unverified,
             instance_name=self.instance_name,
             vm=self.vm,
+            mac=self.mac,
         )
 
     def with_notes_of(self, new: Port) -> Port:
@@ -340,6 +341,8 @@ class Identity:
     """See :attr:`Port.instance_name`. The instance's owner may see it; no decision uses it."""
     vm: str = ""
     """See :attr:`Port.vm`. Limits of a virtual machine count by it; empty: by the port."""
+    mac: str = ""
+    """MAC of the guest's device, from the host; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)

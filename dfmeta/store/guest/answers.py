@@ -35,7 +35,8 @@ class _Made:
         self.record = record
         self.document: Document = documents.from_record(record)
         self.answers: dict[str, Answer] = {}
-        """By the segments of the path, joined by slashes; no segment contains a slash."""
+        """By the segments of the path, joined by slashes; no segment contains a slash. In
+        OpenStack's dialect the MAC of the port comes first."""
         self.size = len(record.userdata or b"") + (1 + PARSED) * len(record.metadata or "")
         self.room = ANSWERS
 
@@ -52,7 +53,7 @@ class Answers:
         self._lock = threading.Lock()
 
     def answer(
-        self, record: Record, segments: Sequence[str], request: GuestRequest
+        self, record: Record, segments: Sequence[str], request: GuestRequest, *, mac: str = ""
     ) -> Answer | None:
         """Answer a GET or HEAD with its entity tag; None if the path does not exist.
 
@@ -60,17 +61,21 @@ class Answers:
 
         :param segments: of the request's path; see :func:`dfmeta.store.guest.paths.split_path`.
         :param request: the request, of which only If-None-Match is read.
+        :param mac: of the guest's port; empty: not known.
         :raises StoreError: the record's document is not a JSON object.
         """
         made = self._of(record)
         name = "/".join(segments)
+        if segments[:1] == [dialects.OPENSTACK]:
+            # An instance with two ports has two MACs.
+            name = f"{mac}/{name}"
         found = made.answers.get(name)
         if found is None:
-            found = self._make(made, segments, name)
+            found = self._make(made, segments, name, mac)
         return None if found is None else unless_known(found, request)
 
-    def _make(self, made: _Made, segments: Sequence[str], name: str) -> Answer | None:
-        found = dialects.answer(made.document, segments, self._settings)
+    def _make(self, made: _Made, segments: Sequence[str], name: str, mac: str) -> Answer | None:
+        found = dialects.answer(made.document, segments, self._settings, mac=mac)
         if found is None:
             return None
         found = tagged(found)

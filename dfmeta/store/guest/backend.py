@@ -137,7 +137,7 @@ class StoreBackend:
         """:param whole: returns the record with all parts that the request needs."""
 
         def answer() -> Answer:
-            return self._answer(request, whole)
+            return self._answer(request, identity.mac, whole)
 
         if record is None:
             return View(None, answer)
@@ -146,7 +146,9 @@ class StoreBackend:
             raise BackendError(backend=self.name, cause=cause)
         return View(record.http_tokens or "", answer)
 
-    def _answer(self, request: GuestRequest, whole: Callable[[], Record | None]) -> Answer:
+    def _answer(
+        self, request: GuestRequest, mac: str, whole: Callable[[], Record | None]
+    ) -> Answer:
         """Answer a request from a record.
 
         HEAD is answered as GET: the server omits the body and keeps its length. Unknown paths, and
@@ -166,7 +168,7 @@ class StoreBackend:
             elif request.method == "POST":
                 found = self._set_password(record, request.body)
             else:
-                found = self._answers.answer(record, segments, request)
+                found = self._answers.answer(record, segments, request, mac=mac)
         if found is not None:
             return found
         missing = dialects.not_found(segments, self._settings)

@@ -34,13 +34,16 @@ class Settings:
     :func:`dfmeta.store.guest.templates.filled`."""
 
 
-def answer(document: Document, segments: Sequence[str], settings: Settings) -> Answer | None:
+def answer(
+    document: Document, segments: Sequence[str], settings: Settings, *, mac: str = ""
+) -> Answer | None:
     """Answer a GET or HEAD; None if the path does not exist.
 
     :param segments: the path, decoded, without empty parts; see
         :func:`dfmeta.store.guest.paths.split_path`.
+    :param mac: of the guest's port, of which only OpenStack's dialect makes use; empty: not known.
     """
-    return _found(document, _without_prefix(segments), settings)
+    return _found(document, _without_prefix(segments), settings, mac)
 
 
 def need(path: str, settings: Settings) -> Need:
@@ -83,10 +86,12 @@ def _without_prefix(segments: Sequence[str]) -> Sequence[str]:
     return segments
 
 
-def _found(document: Document, segments: Sequence[str], settings: Settings) -> Answer | None:
+def _found(
+    document: Document, segments: Sequence[str], settings: Settings, mac: str
+) -> Answer | None:
     match segments:
         case [first, *rest] if first == OPENSTACK:
-            return openstack.answer(document, rest)
+            return openstack.answer(document, rest, mac=mac)
         case [first, *rest] if first == NOCLOUD:
             return nocloud.answer(document, rest)
         case [first] if first == equinix.METADATA:

@@ -22,6 +22,7 @@ from dfmeta.exceptions import DeviceError
 from dfmeta.store.db.repository import Record, parse_document
 from dfmeta.store.guest.addresses import Address, addresses
 from dfmeta.store.guest.keys import Key, keys_of
+from dfmeta.store.guest.links import with_dhcp
 from dfmeta.store.guest.netconfig import derived
 from dfmeta.store.guest.roles import with_roles
 from dfmeta.store.guest.values import first_text, list_of, object_of, plain, text_of
@@ -181,18 +182,24 @@ def vendor_data2_of(document: Document) -> dict[str, Any]:
     return _vendor_data(document.members.get("vendor_data2"))
 
 
-def network_data_of(document: Document) -> dict[str, list[dict[str, Any]]] | None:
+def network_data_of(document: Document, mac: str = "") -> dict[str, list[dict[str, Any]]] | None:
     """Return the network in the form of Nova's network_data.json: three lists of objects.
 
-    It is the document's ``network_data``, else derived from its ``network``. None if both are
-    insufficient: with three empty lists, cloud-init would leave the guest without a network.
+    It is the document's ``network_data``, else derived from its ``network``, else DHCP on the
+    device with that MAC: Nova has the file for each instance, and Talos repeats a request that is
+    answered with 404 for three minutes. None if nothing of this is known: with three empty lists,
+    cloud-init would leave the guest without a network.
+
+    :param mac: of the guest's port; empty: not known.
     """
     given = object_of(plain(document.members.get("network_data")))
     found = {
         name: [one for one in list_of(given.get(name)) if object_of(one)]
         for name in ("links", "networks", "services")
     }
-    return found if any(found.values()) else derived(document.members.get("network"))
+    if any(found.values()):
+        return found
+    return derived(document.members.get("network")) or (with_dhcp(mac) if mac else None)
 
 
 def network_config_of(document: Document) -> str | dict[str, Any]:

@@ -95,6 +95,11 @@ def network_data(links: Sequence[Link], dns: Iterable[Address] = ()) -> dict[str
     }
 
 
+def with_dhcp(mac: str) -> dict[str, Any]:
+    """Return the content of ``network_data.json`` for one device that asks DHCP over IPv4."""
+    return network_data([Link(id="nic0", kind="phy", mac=mac, dynamic=[DYNAMIC[0]])])
+
+
 def _link(link: Link, links: Sequence[Link]) -> dict[str, Any]:
     """Return a link. The member ``name`` is not Nova's; cloud-init accepts it."""
     found: dict[str, Any] = {"id": link.id, "type": link.kind, "ethernet_mac_address": link.mac}

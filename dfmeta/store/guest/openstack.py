@@ -12,7 +12,7 @@ import base64
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dfmeta.devices import as_of
 from dfmeta.model import Answer
@@ -26,7 +26,7 @@ from dfmeta.store.guest.documents import (
     vendor_data2_of,
     vendor_data_of,
 )
-from dfmeta.store.guest.need import ANY_HALF, METADATA, METADATA_ALONE, USERDATA_ALONE, Need
+from dfmeta.store.guest.need import ANY_HALF, METADATA, USERDATA_ALONE, Need
 
 JSON_TYPE: Final = "application/json"
 
@@ -44,35 +44,45 @@ LATEST: Final = "latest"
 PASSWORD: Final = "password"  # noqa: S105 - the name of a path
 
 
+class _Asked(NamedTuple):
+    """What answers depend on beside the document."""
+
+    version: str
+    mac: str
+
+
 @dataclass(frozen=True, slots=True)
 class _File:
     """A file in a version's directory, and the version that introduced it."""
 
     name: str
     since: str
-    answer: Callable[[Document, str], Answer | None]
+    answer: Callable[[Document, _Asked], Answer | None]
     """Returns None if the instance does not have the file, which is then not listed either."""
     need: Need = METADATA
+    optional: bool = False
+    """Whether an instance may be without the file."""
 
 
-def answer(document: Document, segments: Sequence[str]) -> Answer | None:
+def answer(document: Document, segments: Sequence[str], *, mac: str = "") -> Answer | None:
     """Answer a GET below ``/openstack``; None if the path does not exist.
 
     :param segments: the path after ``openstack``, decoded, without empty parts; from a guest.
+    :param mac: of the guest's port; empty: not known.
     """
     if not segments:
         return Answer(200, "\n".join((*VERSIONS, LATEST)).encode())
     files = _in_version(segments[0])
     if not files:
         return None
-    version = _dated(segments[0])
+    asked = _Asked(_dated(segments[0]), mac)
     match segments[1:]:
         case []:
-            there = [file.name for file in files if file.answer(document, version) is not None]
+            there = [file.name for file in files if file.answer(document, asked) is not None]
             return Answer(200, "\n".join(there).encode())
         case [name]:
             # Only the requested one: each file is built on request.
-            return next((one.answer(document, version) for one in files if one.name == name), None)
+            return next((one.answer(document, asked) for one in files if one.name == name), None)
     return None
 
 
@@ -84,7 +94,7 @@ def need(segments: Sequence[str]) -> Need:
     match segments:
         case [version]:
             # The listing depends on the files that may be absent; the other ones are always listed.
-            files = [file for file in _in_version(version) if not file.need.record]
+            files = [file for file in _in_version(version) if file.optional]
             shown = {half for file in files for half in file.need.halves}
             return Need(tuple(kind for kind in Kind if kind in shown), record=True)
         case [version, name]:
@@ -111,8 +121,9 @@ def _in_version(version: str) -> list[_File]:
     return [file for file in _FILES if dated in VERSIONS and file.since <= dated]
 
 
-def _metadata(document: Document, version: str) -> Answer:
+def _metadata(document: Document, asked: _Asked) -> Answer:
     """Build ``meta_data.json``. The launch index is 0 unless the document has one."""
+    version = asked.version
     content: dict[str, Any] = {
         "uuid": document.instance_id,
         "name": document.name,
@@ -141,35 +152,35 @@ def _json(content: object) -> Answer:
     return Answer(200, json.dumps(content).encode(), content_type=JSON_TYPE)
 
 
-def _userdata(document: Document, _version: str) -> Answer | None:
+def _userdata(document: Document, _asked: _Asked) -> Answer | None:
     if document.userdata is None:
         return None
     return Answer(200, document.userdata, content_type=USERDATA_TYPE)
 
 
-def _password(document: Document, _version: str) -> Answer:
+def _password(document: Document, _asked: _Asked) -> Answer:
     return Answer(200, document.password)
 
 
-def _vendor_data(document: Document, _version: str) -> Answer:
+def _vendor_data(document: Document, _asked: _Asked) -> Answer:
     return _json(vendor_data_of(document))
 
 
-def _vendor_data2(document: Document, _version: str) -> Answer:
+def _vendor_data2(document: Document, _asked: _Asked) -> Answer:
     return _json(vendor_data2_of(document))
 
 
-def _network_data(document: Document, _version: str) -> Answer | None:
-    found = network_data_of(document)
+def _network_data(document: Document, asked: _Asked) -> Answer | None:
+    found = network_data_of(document, asked.mac)
     return None if found is None else _json(found)
 
 
 _FILES: Final = (
     _File("meta_data.json", FOLSOM, _metadata),
-    _File("user_data", FOLSOM, _userdata, USERDATA_ALONE),
+    _File("user_data", FOLSOM, _userdata, USERDATA_ALONE, optional=True),
     _File(PASSWORD, GRIZZLY, _password, ANY_HALF),
     _File("vendor_data.json", HAVANA, _vendor_data),
-    _File("network_data.json", LIBERTY, _network_data, METADATA_ALONE),
+    _File("network_data.json", LIBERTY, _network_data, optional=True),
     _File("vendor_data2.json", NEWTON_TWO, _vendor_data2),
 )
 """In the order of Nova's listings."""

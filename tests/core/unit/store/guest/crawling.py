@@ -20,6 +20,7 @@ def asker(
     *,
     userdata: bytes | None = None,
     project_id: str | None = None,
+    mac: str = "",
     **settings: Any,
 ) -> Ask:
     """Ask as a guest whose record has that document; its members, or its text as it is stored."""
@@ -29,7 +30,7 @@ def asker(
     record = Record(id=INSTANCE, seed=b"s", created_at=NOW, updated_at=NOW, **halves)
     no_database: Any = None
     backend = StoreBackend(no_database, Settings(**settings))
-    guest = Identity(INSTANCE, "the-port's-project", "port-1", "tap1", incarnation=1)
+    guest = Identity(INSTANCE, "the-port's-project", "port-1", "tap1", incarnation=1, mac=mac)
 
     def ask(path: str, method: str = "GET", **headers: str) -> Answer:
         named = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -7,8 +7,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dfmeta.model import GuestRequest, Identity
+from dfmeta.store.db.record import Record
+from dfmeta.store.guest.backend import StoreBackend
 from dfmeta.store.guest.netconfig import derived
-from tests.core.unit.store.guest.crawling import asker
+from tests.core.unit.store.guest.crawling import NOW, asker
 from tests.core.unit.store.guest.networks import (
     BONDED,
     EQUINIX,
@@ -25,6 +28,7 @@ from tests.core.unit.store.guest.networks import (
     version1,
     version2,
 )
+from tests.core.unit.support import INSTANCE
 from tests.harness.examples import examples
 
 
@@ -213,3 +217,40 @@ def test_any_value_in_a_network_is_no_error(data: st.DataObject) -> None:
     place[step] = data.draw(JSON)
     found = derived(given)
     assert found is None or (found["links"] and found["networks"])
+
+
+def test_port_without_a_known_network_has_dhcp_on_its_device() -> None:
+    path = "/openstack/latest/network_data.json"
+    unfit = {"network": version2(lan=nic(mtu="large"))}
+    for document in ({}, unfit, {"network_data": {"links": []}}):
+        first, second = asker(document, mac=ONE), asker(document, mac=TWO)
+        assert json.loads(first(path).body) == {
+            "links": [{"id": "nic0", "type": "phy", "ethernet_mac_address": ONE}],
+            "networks": [
+                {
+                    "type": "ipv4_dhcp",
+                    "link": "nic0",
+                    "id": "network0",
+                    "network_id": "network0",
+                    "services": [],
+                }
+            ],
+            "services": [],
+        }
+        assert first(path) != second(path)
+        assert b"network_data.json" in first("/openstack/latest").body
+        assert asker(document)(path).status == 404
+        assert b"network_data.json" not in asker(document)("/openstack/latest").body
+
+
+def test_answers_of_two_ports_of_one_record_are_their_own() -> None:
+    no_database: Any = None
+    backend = StoreBackend(no_database)
+    record = Record(id=INSTANCE, seed=b"s", created_at=NOW, updated_at=NOW, metadata="{}")
+    request = GuestRequest("GET", "/openstack/latest/network_data.json")
+    bodies = [
+        backend.view(request, Identity(INSTANCE, "", "", "tap", 1, mac=mac), record).answer().body
+        for mac in (ONE, TWO, ONE)
+    ]
+    assert [ONE.encode() in body for body in bodies] == [True, False, True]
+    assert bodies[0] == bodies[2]

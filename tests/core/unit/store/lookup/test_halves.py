@@ -72,7 +72,7 @@ QUERIES = {
     "/openstack/2012-08-10": ([U], [U, M]),
     "/openstack/latest/meta_data.json": ([M], [M, U]),
     "/openstack/latest/user_data": ([U], [U]),
-    "/openstack/latest/network_data.json": ([M], [M]),
+    "/openstack/latest/network_data.json": ([M], [M, U]),
     "/openstack/latest/password": ([M], [M, U]),
     "/openstack/1999-01-01/user_data": ([M], [M, U]),
     "/latest": ([U], [U, M]),
