@@ -164,20 +164,6 @@ def test_no_other_account_reads_a_worker(
         assert taken(uid, pid, SECRET) == [], uid
 
 
-def test_doctor_names_another_program_of_the_account(
-    nova: RecordingNova, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    agent = make_agent(WITH_WORKER)
-    _guest, pid = served(agent, nova, make_guest, "dfmeta.cmd.worker")
-    assert account(agent)["status"] == "ok"
-    with subprocess.Popen(as_user(user_of(pid), "sleep", "infinity")) as other:
-        line = account(agent)
-        other.kill()
-    assert line["status"] == "wrong"
-    assert f"sleep (pid {other.pid})" in line["text"]
-    assert "[df_metadata] proxy_worker_user" in line["remedy"]
-
-
 def account(agent: Agent) -> dict[str, str]:
     """doctor's line on the account of the workers."""
     done = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)

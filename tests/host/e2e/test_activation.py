@@ -6,9 +6,8 @@ import pytest
 
 from tests.harness.activator import Activator
 from tests.harness.agent import ADMIN_PORT, Agent
-from tests.harness.central import GUEST_PORT, Central
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import METADATA_IP, Guest, uuid_of
+from tests.harness.guest import METADATA_IP, Guest
 from tests.harness.netns import Namespace, veth
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
@@ -29,10 +28,6 @@ AGENT = (
     ("dfmeta-agent-guests", (METADATA_IP, PROXY_PORT)),
     ("dfmeta-agent-guests", (HOST_IP6, PROXY_PORT)),
     ("dfmeta-agent-admin", ("127.0.0.1", ADMIN_PORT)),
-)
-STORE = (
-    ("dfmeta-store-guests", ("::", GUEST_PORT)),
-    ("dfmeta-store-admin", ("127.0.0.1", ADMIN_PORT)),
 )
 
 
@@ -111,31 +106,3 @@ def closed(connection: object) -> bool:
 
 
 # dfmeta-store
-
-
-@pytest.fixture
-def central() -> Iterator[Central]:
-    with (
-        Namespace("store") as namespace,
-        Central(namespace=namespace) as one,
-        Activator(namespace, STORE) as activator,
-    ):
-        one.activator = activator
-        yield one
-
-
-def test_no_connection_is_refused_while_no_store_runs(central: Central) -> None:
-    central.start()
-    central.push(uuid_of("one"), "one", "127.0.0.1")
-    request = b"GET /latest/meta-data/hostname HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n"
-    for end in (central.stop, central.kill):
-        end()
-        with (
-            central.namespace.connect("127.0.0.1", GUEST_PORT) as waiting,
-            central.namespace.connect("127.0.0.1", ADMIN_PORT) as operator,
-        ):
-            waiting.sendall(request)
-            operator.sendall(READINESS)
-            central.start()
-            assert read_all(waiting).endswith(b"one")
-            assert read_all(operator).startswith(b"HTTP/1.1 ")

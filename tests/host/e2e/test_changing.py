@@ -3,12 +3,10 @@
 import re
 
 from tests.harness.agent import Agent
-from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.fixtures import MakeAgent
 from tests.harness.ovs import OpenvSwitch
 from tests.host.e2e.support import (
-    asks_own,
     holders,
-    put,
 )
 
 TAP, OTHER = "tap-metadata", "br-lan"
@@ -55,34 +53,3 @@ def test_a_first_start_that_fails_leaves_nothing(host: OpenvSwitch, make_agent: 
         fails(agent, "169.254.169.254:18080", "[df_metadata] port", "Address already in use")
     assert left(host) == before
     assert holders(host) == []
-
-
-CHANGES: tuple[tuple[str, object, tuple[str, ...]], ...] = (
-    ("metadata_interface", "tap-meta2", (f"oif {TAP}",)),
-    ("host_ip", "169.254.1.1", ("from 169.254.169.254", "inet 169.254.169.254")),
-    ("host_ip6", "fd00:a9fe:a9fe:a9fe::77", ("a9fe::a9fe/128",)),
-    ("route_table", 7, ("lookup 2", "table 2")),
-)
-
-
-def test_a_start_removes_what_the_former_configuration_has_made(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    agent = make_agent()
-    guest = make_guest("one")
-    put(agent, guest)
-    asks_own(guest)
-    for count, (option, value, gone) in enumerate(CHANGES, 1):
-        agent.stop()
-        agent.configure({"df_metadata": {option: value}})
-        agent.start()
-        asks_own(guest)
-        removed = "Removed leftovers of the former configuration: "
-        assert agent.log().count(removed) == count, option
-        seen = host.namespace.ip("rule", "address", "route show table all")
-        assert str(value) in seen
-        assert [one for one in gone if one in seen] == []
-        assert [name for name in host.ports() if name.startswith("tap-m")] == ["tap-meta2"]
-    agent.restart()
-    asks_own(guest)
-    assert agent.log().count(removed) == len(CHANGES)

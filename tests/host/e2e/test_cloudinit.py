@@ -174,7 +174,6 @@ class Way:
 BUILT_IN = Way(mode="OpenStack", service=OPENSTACK6, built_in=True)
 WAYS = {
     "OpenStack": BUILT_IN,
-    "NoCloud": Way(mode="NoCloud", service=OPENSTACK6),
     "Ec2": Way(
         mode="Ec2",
         service=EC2_6,

@@ -13,7 +13,6 @@ import pytest
 from dfmeta.flows.pipeline import Layout, Stage
 from dfmeta.guest import cni
 from dfmeta.model import TAP_MAC
-from dfmeta.ports.attachments import names_of
 from tests.core.flows import frames
 from tests.harness.agent import Agent
 from tests.harness.ovs import BRIDGE, OpenvSwitch
@@ -215,41 +214,3 @@ def test_gc_removes_the_containers_of_a_runtime_that_crashed(
         assert kept.call("CHECK", prevResult=kept.result)[1]["code"] == cni.UNKNOWN
         assert kept.call("DEL") == (0, None)
     wait_for(lambda: not ends(host), "the ports to go")
-
-
-def test_operators_list_and_delete_attachments_and_other_users_may_not(
-    host: OpenvSwitch, agent: Agent, vms: list[ContainerVm]
-) -> None:
-    vm = vms[0]
-    with Pod(vm, "first", "red") as first, Pod(vm, "second", "red") as second:
-        for pod in (first, second):
-            pod.add()
-        rows = json.loads(agent.ctl("attachment", "list", "--format", "json").stdout)
-        shown = ("id", "container", "vid", "mac", "port_id", "state")
-        assert [{name: row[name] for name in shown} for row in rows] == [
-            {name: one[name] for name in shown} for one in vm.attachments()
-        ]
-        one, other = [row["id"] for row in rows]
-        ports = {
-            row["port"]: row for row in json.loads(agent.ctl("ports", "--format", "json").stdout)
-        }
-        inner, _outer = names_of(one)
-        assert (ports[inner]["attachment"], ports[inner]["network"]) == (one, "red")
-        assert {"first", "second", None} == {row["container"] for row in ports.values()}
-        doctor = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
-        (line,) = [it for it in json.loads(doctor.stdout) if it["check"] == "attachments"]
-        assert line["status"] == "ok"
-        assert line["text"].startswith("2 attachments of 1 VMs")
-        url = f"http://127.0.0.1:9697/attachments/{one}"
-        curl = ["curl", "--silent", "--request", "DELETE", "--write-out", "%{http_code}", url]
-        user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-        assert host.namespace.run([*user, *curl]).stdout.endswith("403")
-        assert len(vm.attachments()) == 2
-        assert host.namespace.run(curl).stdout == "204"
-        assert agent.ctl("attachment", "delete", other).stdout == f"{other}: deleted\n"
-        done = agent.ctl("attachment", "delete", other, check=False)
-        assert (done.returncode, "there is no such attachment" in done.stderr) == (2, True)
-        assert agent.ctl("attachment", "gc").stdout.startswith("0 attachments removed, ")
-        for pod in (first, second):
-            assert pod.call("DEL") == (0, None)
-    assert vm.attachments() == []

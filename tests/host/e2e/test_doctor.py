@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from dfmeta.proxy.tokens import TOKEN_HEADER
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import Guest
@@ -101,12 +100,6 @@ def named(found: list[Line], check: str, *words: str) -> str:
     return str(failing[0]["remedy"])
 
 
-def is_ok(agent: Agent, check: str) -> bool:
-    """Whether all the lines of that check are ok."""
-    found = lines(agent, check)
-    return bool(found) and all(line["status"] == "ok" for line in found)
-
-
 def apply(host: OpenvSwitch, remedy: str, **placeholders: str) -> None:
     """Run the remedy's first command on the host."""
     found = re.search(r"`([^`]+)`", remedy)
@@ -125,16 +118,6 @@ def run(host: OpenvSwitch, command: str) -> None:
         tools[name](*arguments)
     else:
         host.namespace.run([name, *arguments])
-
-
-def run_dfmeta(agent: Agent, remedy: str, **placeholders: str) -> None:
-    """Run the remedy's first command, which is one of dfmeta's own."""
-    found = re.search(r"`dfmeta ([^`]+)`", remedy)
-    assert found, remedy
-    command = found[1]
-    for name, value in placeholders.items():
-        command = re.sub(f"<{name}[^>]*>", value, command)
-    agent.ctl(*shlex.split(command))
 
 
 def test_a_working_host_has_a_line_for_each_check_and_all_are_ok(
@@ -223,48 +206,3 @@ def test_remedies_mend_a_host(
     _, found = examine(agent)
     failing = faults(found) & {check for _command, check, _words in breaks}
     assert not failing, [line for line in found if line["check"] in failing]
-
-
-def test_a_guest_that_fails_is_named_until_the_remedy_has_it_served(
-    agent: Agent, make_guest: MakeGuest
-) -> None:
-    served, failing = make_guest("served"), make_guest("failing")
-    make_guest("quiet")
-    put(agent, served)
-    asks_own(served)
-    # What it does on the side is its own affair: it has what it needs.
-    assert served.curl("/latest/meta-data/", headers=[(TOKEN_HEADER, "bogus")]).status == 401
-    assert served.curl(f"/{'x' * 9000}").status == 414
-    (line,) = lines(agent, "guests")
-    assert line["status"] == "ok"
-    assert line["text"].startswith("no guest fails, of 1 that have sent requests")
-    assert line["text"].endswith("; 2 of 3 guests have sent none")
-
-    for _ in range(2):
-        assert failing.curl("/latest/meta-data/").status == 404
-    words = ("1 of 2 guests that have sent requests get 404 (no record)", f"{failing.port} (since ")
-    remedy = wrong(agent, "guests", *words, ", 2 times)")
-    assert f"dfmeta store put {failing.instance_id} " in remedy
-    table = agent.ctl("ports", "--failing").stdout.splitlines()
-    assert len(table) == 3
-    assert f"`dfmeta store put {failing.instance_id} " in table[2]
-    assert re.search(r"served +fails since [0-9:]+ UTC: 404, 2 times: no record$", table[1])
-    run_dfmeta(agent, remedy, name="failing.example.org")
-    assert failing.curl("/latest/meta-data/hostname").text == "failing.example.org"
-    assert is_ok(agent, "guests")
-    assert len(agent.ctl("ports", "--failing").stdout.splitlines()) == 1
-    assert re.search(r"  200, \d+ (s|min) ago$", agent.ctl("ports").stdout, re.MULTILINE)
-
-    assert re.search(
-        r"^\d+ ok, \d+ warnings?, 0 wrong", agent.ctl("doctor").stdout.splitlines()[-1]
-    )
-    agent.ctl("store", "delete", served.instance_id)
-    assert served.curl("/openstack/latest/user_data").status == 404
-    assert f"store put {served.instance_id} " in wrong(agent, "guests", "(no record)", served.port)
-    assert served.port in agent.ctl("ports", "--failing").stdout
-    *found, last = agent.ctl("doctor", "--failing", check=False).stdout.splitlines()
-    assert [line.split()[0] for line in found if not line.startswith(("STATUS", "unknown"))] == [
-        *["warning"] * sum(line.startswith("warning") for line in found),
-        "wrong",
-    ]
-    assert ", 1 wrong" in last

@@ -249,22 +249,3 @@ def test_a_second_daemon_ends_and_disturbs_no_guest(busy: Busy, make_agent: Make
     line = second.log().splitlines()[-1]
     assert line.startswith("dfmeta-agent: another dfmeta-agent already serves br-int")
     assert "Traceback" not in second.log()
-
-
-def test_rows_removed_while_ovsdb_is_away_are_noticed(
-    host: OpenvSwitch, agent: Agent, busy: Busy
-) -> None:
-    gone, stays = busy.guests
-    assert gone.curl(PATH).text == gone.name
-    host.kill("ovsdb-server")
-    wait_for(lambda: not agent.ready(), "the daemon to notice")
-    # Straight into the database file, as a back-up that is put back would change it.
-    host.edit_database("Interface", gone.port, external_ids=["map", []])
-    host.start("ovsdb-server")
-    wait_for(lambda: agent.ready(), "the daemon to be ready")
-    ports = {row["port"] for row in agent.admin("/ports").json()}
-    assert ports == {stays.port}
-    gone.del_port()
-    gone.plug()
-    wait_for(lambda: len(agent.admin("/ports").json()) == len(busy.guests), "the port")
-    busy.ask_once()

@@ -2,16 +2,13 @@
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.harness.agent import Agent, Daemon
-from tests.harness.central import Central
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
-from tests.harness.netns import Namespace
 from tests.harness.nova import RecordingNova
 from tests.harness.poll import wait_for
 from tests.host.e2e.support import NOVA_OPTIONS, asks_own, project_ids, put, put_nova
@@ -113,15 +110,3 @@ def test_a_store_without_room_is_made_when_there_is_some(
     wait_for(agent.ready, "the database")
     put(agent, guest)
     asks_own(guest)
-
-
-def test_a_central_store_without_room_is_made_when_there_is_some() -> None:
-    with Namespace("store") as namespace, Central(namespace=namespace) as central:
-        state = central.folder / "state"
-        state.mkdir(mode=0o700)
-        with closing(Disk(state)) as disk:
-            central.start(wait=False)
-            wait_for(lambda: missing(central) == ["store", "disk"], "everything but the disk")
-            disk.free()
-            wait_for(central.ready, "database and key")
-            central.stop()

@@ -19,7 +19,6 @@ from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import Guest, uuid_of
 from tests.harness.netns import ROOT
 from tests.harness.nova import SECRET, RecordingNova
-from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e import sandbox, shared
 from tests.host.e2e.support import (
@@ -221,18 +220,3 @@ def test_a_haproxy_that_is_killed_is_there_again(agent: Agent, guest: Guest) -> 
     assert len(samples) - len(answered) <= 1, "the one that it had begun"
     assert pid(agent) != process
     assert "haproxy ended with status -9" in agent.log()
-
-
-def test_guests_are_served_during_restarts_of_the_switch(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
-    process = pid(agent)
-    for program in ("ovs-vswitchd", "ovsdb-server"):
-        batch = guest.start_many(200, path=META_DATA)
-        host.restart(program)
-        # The number of the port is in doubt for a moment, in which answers under way wait.
-        got = {(one.status, uuid_in(one.body)) for one in batch.samples()}
-        assert got == {(200, guest.instance_id)}, program
-        wait_for(agent.ready, "the daemon")
-        asks_own(guest)
-        assert pids(agent) == [process], program

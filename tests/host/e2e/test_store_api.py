@@ -6,10 +6,7 @@ from typing import Any
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
-from tests.harness.ovs import OpenvSwitch
-from tests.harness.poll import wait_for
-from tests.harness.postgres import Postgres
-from tests.host.e2e.support import META_DATA, asks_own, put
+from tests.host.e2e.support import META_DATA
 
 
 def push(agent: Agent, kind: str, guest: Guest, **members: Any) -> None:
@@ -39,20 +36,3 @@ def test_a_guest_gets_what_is_pushed_to_its_host(
     assert agent.admin(one).status == 404
     assert web.curl("/metadata").status == 404
     assert web.curl("/latest/user-data").status == 200
-
-
-def test_a_lost_database_is_missing_in_readiness_until_it_is_back(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
-    with Postgres(address="127.0.0.1", namespace=host.namespace) as server:
-        agent, guest = make_agent({"store": {"connection": server.create_database()}}), make_guest()
-        put(agent, guest)
-        asks_own(guest)
-        server.kill()
-        answer = agent.admin("/healthz/readiness")
-        assert (answer.status, answer.json()) == (503, {"status": "DOWN", "missing": ["store"]})
-        assert guest.curl("/latest/meta-data/instance-id").status == 503
-        server.start()
-        wait_for(agent.ready, "the store to be back")
-        asks_own(guest)
-        agent.stop()

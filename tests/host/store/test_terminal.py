@@ -133,9 +133,3 @@ def test_a_table_is_drawn_on_a_terminal_and_markup_means_nothing(
     for text in ("HEAD", "[red]x[/red]", "i" * 36, "\u2500"):
         assert text in shown
     assert shown.count("y") == 100
-
-
-def test_the_libraries_of_the_store_are_loaded_for_its_commands_alone() -> None:
-    code = "import sys, dfmeta.cli.ctl; print([m for m in sys.modules if 'sqlalchemy' in m])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

@@ -1,14 +1,16 @@
 """Fifty containers of one VM at once."""
 
+import json
 from contextlib import ExitStack
 
+from dfmeta.ports.attachments import names_of
 from tests.harness.agent import Agent
 from tests.harness.netns import Namespace
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e import test_containers as few
 from tests.host.e2e.cni_vm import ended, path
-from tests.host.e2e.container_vm import ContainerVm
+from tests.host.e2e.container_vm import ContainerVm, Pod
 from tests.host.e2e.test_containers import ends
 
 MANY = 50
@@ -49,3 +51,41 @@ def test_fifty_containers_at_once(host: OpenvSwitch, agent: Agent, vms: list[Con
     assert vm.attachments() == []
     assert vm.traces() == ([], [])
     wait_for(lambda: not ends(host), "the ports to go")
+
+
+def test_operators_list_and_delete_attachments_and_other_users_may_not(
+    host: OpenvSwitch, agent: Agent, vms: list[ContainerVm]
+) -> None:
+    vm = vms[0]
+    with Pod(vm, "first", "red") as first, Pod(vm, "second", "red") as second:
+        for pod in (first, second):
+            pod.add()
+        rows = json.loads(agent.ctl("attachment", "list", "--format", "json").stdout)
+        shown = ("id", "container", "vid", "mac", "port_id", "state")
+        assert [{name: row[name] for name in shown} for row in rows] == [
+            {name: one[name] for name in shown} for one in vm.attachments()
+        ]
+        one, other = [row["id"] for row in rows]
+        ports = {
+            row["port"]: row for row in json.loads(agent.ctl("ports", "--format", "json").stdout)
+        }
+        inner, _outer = names_of(one)
+        assert (ports[inner]["attachment"], ports[inner]["network"]) == (one, "red")
+        assert {"first", "second", None} == {row["container"] for row in ports.values()}
+        doctor = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
+        (line,) = [it for it in json.loads(doctor.stdout) if it["check"] == "attachments"]
+        assert line["status"] == "ok"
+        assert line["text"].startswith("2 attachments of 1 VMs")
+        url = f"http://127.0.0.1:9697/attachments/{one}"
+        curl = ["curl", "--silent", "--request", "DELETE", "--write-out", "%{http_code}", url]
+        user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+        assert host.namespace.run([*user, *curl]).stdout.endswith("403")
+        assert len(vm.attachments()) == 2
+        assert host.namespace.run(curl).stdout == "204"
+        assert agent.ctl("attachment", "delete", other).stdout == f"{other}: deleted\n"
+        done = agent.ctl("attachment", "delete", other, check=False)
+        assert (done.returncode, "there is no such attachment" in done.stderr) == (2, True)
+        assert agent.ctl("attachment", "gc").stdout.startswith("0 attachments removed, ")
+        for pod in (first, second):
+            assert pod.call("DEL") == (0, None)
+    assert vm.attachments() == []

@@ -9,8 +9,20 @@ from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
 from tests.host.e2e import test_faults as faults
-from tests.host.e2e.support import end_holders, failures, holders
-from tests.host.e2e.test_faults import NORMAL, Busy, Fault, await_repair, has_route, pauses_at_worst
+from tests.host.e2e.support import (
+    end_holders,
+    failures,
+    holders,
+)
+from tests.host.e2e.test_faults import (
+    NORMAL,
+    PATH,
+    Busy,
+    Fault,
+    await_repair,
+    has_route,
+    pauses_at_worst,
+)
 
 host, agent, busy = faults.host, faults.agent, faults.busy
 
@@ -60,3 +72,22 @@ def test_the_holder_of_the_listener_is_replaced_when_it_dies(agent: Agent, busy:
     wait_for(lambda: "holder of the listeners has ended" in agent.log(), "the daemon to notice")
     samples = busy.through(agent.restart, interval=0)
     assert failures(samples) == Counter()
+
+
+def test_rows_removed_while_ovsdb_is_away_are_noticed(
+    host: OpenvSwitch, agent: Agent, busy: Busy
+) -> None:
+    gone, stays = busy.guests
+    assert gone.curl(PATH).text == gone.name
+    host.kill("ovsdb-server")
+    wait_for(lambda: not agent.ready(), "the daemon to notice")
+    # Straight into the database file, as a back-up that is put back would change it.
+    host.edit_database("Interface", gone.port, external_ids=["map", []])
+    host.start("ovsdb-server")
+    wait_for(lambda: agent.ready(), "the daemon to be ready")
+    ports = {row["port"] for row in agent.admin("/ports").json()}
+    assert ports == {stays.port}
+    gone.del_port()
+    gone.plug()
+    wait_for(lambda: len(agent.admin("/ports").json()) == len(busy.guests), "the port")
+    busy.ask_once()
