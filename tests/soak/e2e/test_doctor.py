@@ -139,19 +139,8 @@ def test_full_table_is_not_the_guests_fault(
     asks_own(before)
     used = len(host.flows(match="table=200"))
     limit = f"flow_limit={used}"
-    host.vsctl(
-        "--",
-        "--id=@limit",
-        "create",
-        "Flow_Table",
-        limit,
-        "overflow_policy=refuse",
-        "--",
-        "set",
-        "Bridge",
-        BRIDGE,
-        "flow_tables:200=@limit",
-    )
+    create = ("--", "--id=@limit", "create", "Flow_Table", limit, "overflow_policy=refuse")
+    host.vsctl(*create, "--", "set", "Bridge", BRIDGE, "flow_tables:200=@limit")
     guest = make_guest()
     put(agent, guest)
 
