@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from dfmeta.store.guest.addresses import MOST, addresses
+from dfmeta.store.guest.addresses import addresses
 from tests.core.unit.store.guest.crawling import asker
 from tests.core.unit.store.guest.networks import (
     ONE,
@@ -81,5 +81,3 @@ def test_text_that_names_one_list_many_times_is_read_in_bounded_time() -> None:
     lines = ["a: &a [x, x, x, x, x, x, x, x]", f"b: &b [{', '.join(['*a'] * 900)}]", "ethernets:"]
     lines += [f"  e{number}: {{addresses: *b}}" for number in range(900)]
     assert addresses({"network_config": "\n".join(lines)}) == ()
-    many = {"addresses": [{"address": IP}] * (MOST + 1)}
-    assert len(addresses({"network": many})) == MOST
