@@ -129,6 +129,11 @@ IDENTITY_LOOKUPS: By[Counter, IdentitySource, LookupOutcome] = Counter(
     ["source", "outcome"],
     registry=REGISTRY,
 )
+PORT_DEFECTS = Counter(
+    "dfmeta_port_defects",
+    "Ports that could not be served because of an error in dfmeta; each is retried",
+    registry=REGISTRY,
+)
 StatusClass = Literal["2xx", "3xx", "4xx", "5xx"]
 Backend = Literal["nova", "store"]
 Answerer = Backend | Literal["dfmeta"]

@@ -13,6 +13,7 @@ from typing import Final
 
 import eventlet
 
+from dfmeta import metrics
 from dfmeta.model import Port, PortId
 
 LOG = logging.getLogger(__name__)
@@ -37,7 +38,8 @@ class Handover:
         self._refused.pop(port.id, None)
         try:
             self._deliver(port)
-        except Exception:
+        except Exception:  # a defect, of any kind
+            metrics.PORT_DEFECTS.inc()
             LOG.exception("Port %s cannot be served; retrying", port.name)
             self._drop(port.id)
             self._refused[port.id] = port

@@ -5,6 +5,7 @@ import logging
 import eventlet
 import pytest
 
+from dfmeta import metrics
 from dfmeta.model import Port, PortId, PortKind
 from dfmeta.ports.handover import RETRY
 from dfmeta.wiring import identity
@@ -45,6 +46,8 @@ def world(load: Load) -> World:
 def test_port_that_is_refused_is_dropped_and_handed_on_again(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
+    count = metrics.PORT_DEFECTS._value.get
+    before = count()
     world.refused.add("tap1")
     for row in (BROKEN, SOUND):
         world.identities.update(row)
@@ -52,6 +55,7 @@ def test_port_that_is_refused_is_dropped_and_handed_on_again(
     eventlet.sleep(RETRY)
     assert world.taken == {"tap2": INSTANCE}
     assert caplog.text.count("Port tap1 cannot be served") == 2
+    assert count() == before + 2
     world.refused.clear()
     caplog.set_level(logging.CRITICAL)
     eventlet.sleep(RETRY)
