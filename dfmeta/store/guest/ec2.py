@@ -25,9 +25,16 @@ NOVA_VERSIONS: Final = (
 )
 """Nova's, the oldest first (nova/api/metadata/base.py, VERSIONS)."""
 TAGS_SINCE: Final = "2021-03-23"
-VERSIONS: Final = (*NOVA_VERSIONS, "2016-09-02", "2018-09-24", TAGS_SINCE, "latest")
-"""Nova's, and those that cloud-init requests: it takes the newest of them that exists. As texts,
-they are in the order of time."""
+VERSIONS: Final = (
+    *NOVA_VERSIONS,
+    *("2011-01-01", "2011-05-01", "2012-01-12", "2014-02-25", "2014-11-05", "2015-10-20"),
+    *("2016-04-19", "2016-06-30", "2016-09-02", "2018-03-28", "2018-08-17", "2018-09-24"),
+    *("2019-10-01", "2020-10-27", "2021-01-03", TAGS_SINCE, "2021-07-15", "2022-09-24"),
+    *("2024-04-11", "latest"),
+)
+"""Nova's, and EC2's after them, as EC2 lists them: Ignition requests 2019-10-01 alone, and
+Afterburn 2021-01-03. cloud-init takes the newest of three. As texts, they are in the order of
+time."""
 OWN_SINCE: Final = NOVA_VERSIONS[-1]
 """The first version with items that Nova does not have."""
 METADATA: Final = "meta-data"

@@ -369,10 +369,10 @@ def _store_api() -> Iterable[str]:
 
 
 def _store_documents() -> Iterable[str]:
-    *more, latest = ec2.VERSIONS[len(ec2.NOVA_VERSIONS) :]
+    *dated, latest = ec2.VERSIONS
     assert latest == openstack.LATEST
-    for dated in (ec2.NOVA_VERSIONS, more):
-        yield f"{', '.join(dated[:-1])} and {dated[-1]}"
+    yield f"from {dated[0]} to {dated[-1]}"
+    yield f"Nova has those to {ec2.NOVA_VERSIONS[-1]}"
     yield f"tags from {ec2.TAGS_SINCE} on"
     yield f"from {openstack.VERSIONS[0]} to {openstack.VERSIONS[-1]}"
     yield f"{documents.RANDOM_SEED_BYTES} bytes"

@@ -7,6 +7,7 @@ from typing import Any
 
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store.db.record import Record
+from dfmeta.store.guest import ec2
 from dfmeta.store.guest.backend import StoreBackend
 from dfmeta.store.guest.dialects import Settings
 from tests.core.unit.support import INSTANCE
@@ -23,11 +24,8 @@ def asker(
     mac: str = "",
     **settings: Any,
 ) -> Ask:
-    """Ask as a guest whose record has that document; its members, or its text as it is stored."""
-    if members is not None and not isinstance(members, str):
-        members = json.dumps(members).replace("Infinity", "1e999")
-    halves = {"metadata": members, "userdata": userdata, "project_id": project_id}
-    record = Record(id=INSTANCE, seed=b"s", created_at=NOW, updated_at=NOW, **halves)
+    """Ask as a guest whose record has that document; see :func:`record_of`."""
+    record = record_of(members, userdata=userdata, project_id=project_id)
     no_database: Any = None
     backend = StoreBackend(no_database, Settings(**settings))
     guest = Identity(INSTANCE, "the-port's-project", "port-1", "tap1", incarnation=1, mac=mac)
@@ -37,6 +35,19 @@ def asker(
         return backend.view(GuestRequest(method, path, headers=named), guest, record).answer()
 
     return ask
+
+
+def record_of(
+    members: Mapping[str, object] | str | None,
+    *,
+    userdata: bytes | None = None,
+    project_id: str | None = None,
+) -> Record:
+    """Return a record with that document: its members, or its text as it is stored."""
+    if members is not None and not isinstance(members, str):
+        members = json.dumps(members).replace("Infinity", "1e999")
+    halves = {"metadata": members, "userdata": userdata, "project_id": project_id}
+    return Record(id=INSTANCE, seed=b"s", created_at=NOW, updated_at=NOW, **halves)
 
 
 def crawl_ec2(ask: Ask, folder: str) -> Iterator[tuple[str, Answer]]:
@@ -77,6 +88,9 @@ def crawl(ask: Ask, *, ec2_tree: str = "cloud-init") -> Iterator[tuple[str, Answ
     """Yield every path that a listing names, from the roots down, with its answer."""
     yield "/", ask("/")
     for version in ask("/").body.decode().splitlines():
+        if ec2.OWN_SINCE < version < "latest" and version != ec2.TAGS_SINCE:
+            # The same tree as in the version before.
+            continue
         if version == "2009-04-04" and ec2_tree == "equinix":
             yield from crawl_equinix(ask, f"/{version}")
         else:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dfmeta.guest import snippet
 from dfmeta.model import Answer
 from dfmeta.store.db.repository import Kind
+from dfmeta.store.guest import ec2
 from dfmeta.store.guest.dialects import EC2_TREES, Settings, need
 from dfmeta.store.guest.roles import together, with_roles
 from tests.core.unit.store.guest.crawling import asker, crawl
@@ -152,9 +153,11 @@ def test_ec2_has_the_members_of_the_document() -> None:
     ]:
         found = asker(WHOLE)(f"/2021-03-23/meta-data/{item}")
         assert (found.status, found.body.decode()) == (200, body), item
-    for version in ("2016-09-02", "2018-09-24"):
-        assert b"tags" not in asker(WHOLE)(f"/{version}/meta-data/").body, version
-        assert asker(WHOLE)(f"/{version}/meta-data/tags/instance/role").status == 404, version
+    for version in ec2.VERSIONS[ec2.VERSIONS.index(ec2.OWN_SINCE) :]:
+        like = "latest" if version >= ec2.TAGS_SINCE else ec2.OWN_SINCE
+        for path in ("", "/meta-data/", "/meta-data/tags/instance/role"):
+            assert asker(WHOLE)(f"/{version}{path}") == asker(WHOLE)(f"/{like}{path}"), version
+    assert asker(WHOLE)(f"/{ec2.OWN_SINCE}/meta-data/tags").status == 404
     assert (
         asker({"tags": ["worker"], "meta": {"role": "web"}})("/latest/meta-data/tags").status == 404
     )
