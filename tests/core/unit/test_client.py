@@ -1,15 +1,19 @@
 """Another program where the daemon should listen is named, whatever it answers with."""
 
 import contextlib
+import os
 from collections.abc import Iterator
+from ipaddress import ip_address
 
 import pytest
 from oslo_config import cfg
 
 import dfmeta.conf
+from dfmeta.cli import in_force
 from dfmeta.cli.client import ask_agent
 from dfmeta.cli.gather import daemon_facts, daemon_version
 from dfmeta.exceptions import NotRunningError
+from dfmeta.host.sock_diag import TcpListener
 from tests.harness.other_store import Last, OtherStore, reply
 
 
@@ -30,3 +34,19 @@ def test_an_answer_without_json_is_another_program_s() -> None:
                 ask_agent(conf, "/ports")
             assert daemon_facts(conf).cause == "its answer is not dfmeta-agent's"
             assert daemon_version(conf) == ""
+
+
+def test_options_of_a_program_of_another_user_are_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(in_force, "_own_listeners", lambda _conf: [])
+    with stranger(b"{}") as conf:
+        place = conf.df_metadata.admin_listen
+        asked, refused = "does not report them", "belongs to user"
+        for uid, words in ((0, asked), (os.geteuid(), asked), (os.geteuid() + 1, refused)):
+            listener = TcpListener(ip_address("127.0.0.1"), 9697, uid, inode=1)
+            monkeypatch.setattr(in_force, "listener_at", {place: listener}.get)
+            cause = in_force.take_over(conf).cause
+            assert (place in cause, words in cause) == (True, True), (uid, cause)
+        monkeypatch.setattr(in_force, "listener_at", lambda _place: None)
+        assert in_force.take_over(conf).cause == f"nothing listens at {place}"
