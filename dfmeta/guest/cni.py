@@ -1,9 +1,10 @@
 #!/usr/bin/python3 -IS
 """``dfmeta-cni``, inside a guest: the CNI plugin that gives containers ports of their own.
 
-A runtime calls it for each container (CNI specification 1.1.0). It asks the host for an attachment,
-over the metadata address, and makes the container's device: a VLAN device of the VM's interface, or
-a veth whose other end is an access port of an Open vSwitch bridge in the VM.
+A runtime calls it for each container (CNI specification 1.1.0; netavark, plugin-API.md, 1.0.0). It
+asks the host for an attachment, over the metadata address, and makes the container's device: a VLAN
+device of the VM's interface, or a veth whose other end is an access port of an Open vSwitch bridge
+in the VM.
 
 Trust: the runtime's environment and configuration come from root of this VM, and are checked for
 form. The host's answers are bounded and checked. No token is printed or stored.
@@ -38,6 +39,8 @@ ENDPOINT = "169.254.169.254:80"
 METADATA = "169.254.169.254/32"
 DATABASE = "unix:/var/run/openvswitch/db.sock"
 DOCKER, STATE = "/run/docker/plugins/dfmeta.sock", "/var/lib/dfmeta-cni"
+RELEASE, NETAVARK = "0.1.0", "1.0.0"
+"""Versions of this program and of netavark's API for plugins."""
 GC_KEYS = ("cni.dev/valid-attachments", "cni.dev/attachments")
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -1256,6 +1259,15 @@ def status_of(call: Call) -> None:
         raise CniError(SHORT, "no attachment is free", "Delete containers, or raise the quota")
 
 
+def from_options(options: object, name: str) -> dict[str, Any]:
+    """Return the network configuration that a runtime has as options, whose values are text."""
+    config = {"name": name}  # type: dict[str, Any]
+    for key, value in options.items() if isinstance(options, dict) else ():
+        typed = key in ("mtu", "timeout", "defaultRoute", "metadataRoute")
+        config[key] = _document(str(value).encode()) if typed else value
+    return config
+
+
 # Docker's remote driver (libnetwork, docs/remote.md)
 
 
@@ -1303,10 +1315,7 @@ class Docker:
 
     def _keep(self, body: object) -> None:
         options = _member(_member(body, "Options"), "com.docker.network.generic")
-        config = {"name": "docker"}  # type: dict[str, Any]
-        for name, value in options.items() if isinstance(options, dict) else ():
-            typed = name in ("mtu", "timeout", "defaultRoute", "metadataRoute")
-            config[name] = _document(str(value).encode()) if typed else value
+        config = from_options(options, "docker")
         Call("STATUS", config, {})
         os.makedirs(self.folder, exist_ok=True)
         with open(self._file(body) + ".new", "w", encoding="utf-8") as file:
@@ -1397,6 +1406,86 @@ def listen(path: str, folder: str) -> socketserver.BaseServer:
         os.umask(before)
 
 
+# netavark's plugins (netavark, plugin-API.md)
+
+OPTIONS = (
+    *("network", "link", "parent", "bridge", "db", "mtu", "timeout", "endpoint", "owner"),
+    *("defaultRoute", "metadataRoute"),
+)
+"""Options of a network: the keys of a network configuration of CNI."""
+CHOSEN_BY_HOST = {
+    "subnets": "the host gives addresses: leave --subnet, --gateway and --ip-range out",
+    "routes": "the host gives routes: leave --route out",
+    "network_interface": "the interface is an option: write -o parent=DEVICE",
+    "internal": "the default route is an option: write -o defaultRoute=false",
+    "ipv6_enabled": "the host gives addresses: leave --ipv6 out",
+}
+"""Members of a network that podman cannot set → the error."""
+
+
+def netavark(words: list[str], raw: bytes) -> dict[str, Any] | None:
+    """Carry out a sub-command; return the document to print.
+
+    Trust: podman is root of this VM. Its values are checked as those of a runtime are.
+
+    :param words: the sub-command, and the path of the container's namespace.
+    :raises CniError: it failed.
+    """
+    if words == ["info"]:
+        return {"version": RELEASE, "api_version": NETAVARK}
+    verb = {"setup": "ADD", "teardown": "DEL"}.get(words[0], "")
+    if len(words) != (2 if verb else 1) or not (verb or words == ["create"]):
+        remedy = "Use info, create, setup PATH or teardown PATH, as podman does"
+        raise CniError(ENVIRONMENT, "the arguments are not those of a sub-command", remedy)
+    document = read_config(raw)
+    if not verb:
+        return _created(document)
+    options, name = _member(document, "network_options"), _member(document, "container_name")
+    config = from_options(_member(_member(document, "network"), "options"), "podman")
+    ips, mac = _member(options, "static_ips") or [], _member(options, "static_mac")
+    config["runtimeConfig"] = {"mac": mac, "ips": ips}
+    environ = {"CNI_NETNS": words[1], "CNI_ARGS": f"K8S_POD_NAME={name}" if name else ""}
+    environ["CNI_CONTAINERID"] = str(_member(document, "container_id") or "")
+    environ["CNI_IFNAME"] = str(_member(options, "interface_name") or "")
+    call = Call(verb, config, environ)
+    try:
+        if verb == "ADD":
+            return _set_up(call)
+        delete(call)
+        return None
+    finally:
+        call.api.close()
+
+
+def _created(network: dict[str, Any]) -> dict[str, Any]:
+    """Return a network as podman has to store it."""
+    remedy = "Write podman network create -d DRIVER -o network=NETWORK NAME"
+    for member, cause in CHOSEN_BY_HOST.items():
+        if network.get(member):
+            raise CniError(CONFIGURATION, cause, remedy)
+    if (_member(network.get("ipam_options"), "driver") or "none") != "none":
+        raise CniError(CONFIGURATION, "the host gives addresses: use --ipam-driver none", remedy)
+    config = from_options(network.get("options"), "podman")
+    for key in config:
+        if key not in (*OPTIONS, "name"):
+            raise CniError(CONFIGURATION, f"{key} is not an option", f"Use {', '.join(OPTIONS)}")
+    Call("STATUS", config, {})
+    return {**network, "dns_enabled": False, "ipam_options": {"driver": "none"}}
+
+
+def _set_up(call: Call) -> dict[str, Any]:
+    """Attach a container; return its devices, addresses and name servers."""
+    one = attach(call)
+    subnets = [{"ipnet": address, "gateway": gateway or None} for address, gateway in one.ips]
+    lists = [one.dns.get(name) for name in ("nameservers", "search")]
+    servers, search = ([*map(str, found)] if isinstance(found, list) else [] for found in lists)
+    return {
+        "interfaces": {call.ifname: {"mac_address": one.mac, "subnets": subnets}},
+        "dns_server_ips": [server for server in servers if _packed(server)],
+        "dns_search_domains": search,
+    }
+
+
 # The program
 
 
@@ -1452,11 +1541,11 @@ def main() -> int:
         # The first process of a container ignores signals without a handler (pid_namespaces(7)).
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         listen(DOCKER, STATE).serve_forever()
-    verb, raw, version = os.environ.get("CNI_COMMAND", ""), b"", VERSIONS[-1]
+    words, verb, raw = sys.argv[1:], os.environ.get("CNI_COMMAND", ""), b""
     try:
-        if verb and not sys.stdin.isatty():
+        if (verb or words) and sys.stdin is not None and not sys.stdin.isatty():
             raw = sys.stdin.buffer.read(MAX_INPUT + 1)
-        done = run(verb, raw, dict(os.environ))
+        done = netavark(words, raw) if words else run(verb, raw, dict(os.environ))
     except CniError as error:
         failure = error
     except OSError as error:
@@ -1466,10 +1555,16 @@ def main() -> int:
         sys.stdout.write("" if done is None else json.dumps(done) + "\n")
         return 0
     asked = _member(_document(raw), "cniVersion")
-    version = str(asked) if asked in VERSIONS else version
-    said = {"code": failure.code, "msg": failure.msg, "details": failure.details}
-    sys.stdout.write(json.dumps({"cniVersion": version, **said}) + "\n")
+    version = str(asked) if asked in VERSIONS else VERSIONS[-1]
+    msg, details = _plain(failure.msg), _plain(failure.details)
+    said = {"cniVersion": version, "code": failure.code, "msg": msg, "details": details}
+    sys.stdout.write(json.dumps({"error": f"{msg}. {details}"} if words else said) + "\n")
     return 1
+
+
+def _plain(text: str) -> str:
+    """Return text for a terminal, because runtimes print messages as they are."""
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 if __name__ == "__main__":

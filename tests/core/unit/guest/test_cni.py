@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import importlib.metadata
 import io
 import json
 import os
@@ -30,13 +31,15 @@ MAC = "fa:16:3e:00:00:01"
 Removal = Callable[..., tuple[int, list[int]]]
 
 
-def call(verb: str, config: object, *, env: dict[str, str] | None = None) -> tuple[int, Any]:
-    """Run the program as a runtime does, in this process."""
+def call(
+    verb: str, config: object, *words: str, env: dict[str, str] | None = None
+) -> tuple[int, Any]:
+    """Run the program as a runtime does, in this process; with words as netavark does."""
     raw = config if isinstance(config, bytes) else json.dumps(config).encode()
     environ = {"CNI_COMMAND": verb, **(ENVIRONMENT if env is None else env)}
     with (
         mock.patch.dict(os.environ, environ, clear=True),
-        mock.patch.object(sys, "argv", [cni.__file__]),
+        mock.patch.object(sys, "argv", [cni.__file__, *words]),
         mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw))),
         contextlib.redirect_stdout(io.StringIO()) as printed,
     ):
@@ -280,6 +283,62 @@ def test_routes_of_an_answer_are_taken_once() -> None:
     ]
     less = cni.Call("ADD", {**CONFIG, "defaultRoute": False, "metadataRoute": False}, ENVIRONMENT)
     assert cni.routes_of(less, answer()) == []
+
+
+NETWORK: dict[str, Any] = {
+    "name": "pods",
+    "id": "0" * 64,
+    "driver": "dfmeta",
+    "dns_enabled": True,
+    "ipam_options": {},
+    "options": {"network": "pods", "mtu": "1400", "metadataRoute": "false"},
+    "labels": None,
+}
+"""A network as podman sends it."""
+CHANGES: tuple[tuple[str, object, str], ...] = (
+    ("subnets", [{"subnet": "10.0.0.0/8"}], "leave --subnet"),
+    ("routes", [{"destination": "10.0.0.0/8"}], "leave --route out"),
+    ("network_interface", "ens3", "-o parent=DEVICE"),
+    ("internal", True, "-o defaultRoute=false"),
+    ("ipv6_enabled", True, "leave --ipv6 out"),
+    ("ipam_options", {"driver": "host-local"}, "--ipam-driver none"),
+    ("options", None, "network has to be"),
+    ("options", {"network": "pods", "mtu": "large"}, "mtu has to be"),
+    ("options", {"network": "pods", "isolate\x1b": "true"}, "isolate? is not an option"),
+)
+"""Member of a network, its value → a part of the error."""
+
+
+def test_podman_stores_a_network_without_addresses() -> None:
+    version = importlib.metadata.version("dfmeta")
+    assert call("", b"", "info") == (0, {"version": version, "api_version": "1.0.0"})
+    stored = {"dns_enabled": False, "ipam_options": {"driver": "none"}}
+    # The variables of CNI mean nothing to netavark's plugins.
+    assert call("ADD", NETWORK, "create") == (0, {**NETWORK, **stored})
+    for member, value, part in CHANGES:
+        status, answer = call("", {**NETWORK, member: value}, "create")
+        assert (status, answer.keys()) == (1, {"error"}), member
+        assert part in answer["error"], member
+
+
+def test_netavark_gets_one_error_for_input_that_it_cannot_use(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    options = {"interface_name": "eth0"}
+    known = {"container_id": "0" * 64, "network": NETWORK, "network_options": options}
+    inputs: tuple[object, ...] = (
+        *(b"", b"\xef\xbb\xbf{}", b"[" * 100000, b" " * (cni.MAX_INPUT + 1), [], None, {}),
+        *({**known, name: None} for name in known),
+        {**known, "network_options": {"interface_name": "\x1b[1m"}},
+        {**known, "network": {"options": {"network": "pods", "link": "ovs", "bridge": 1}}},
+    )
+    cases = [((verb, str(fifo)), one) for one in inputs for verb in ("setup", "teardown")]
+    cases += [(words, known) for words in (("setup",), ("create", "x"), ("update",))]
+    for words, document in [*cases, (("setup", str(fifo)), known)]:
+        status, answer = call("", document, *words)
+        assert (status, answer.keys()) == (1, {"error"}), (words, str(document)[:80])
+        assert answer["error"].isprintable()
+    assert answer["error"].startswith("CNI_NETNS names no namespace")
 
 
 def test_the_oldest_python_parses_the_program() -> None:
