@@ -5,6 +5,7 @@
 #   tools/setup.sh             the common requirements
 #   tools/setup.sh --neutron   also Neutron's Open vSwitch agent, which some tests run, and systemd,
 #                              whose analyzer checks dfmeta's units; it starts nothing
+#   tools/setup.sh --nova      also Nova, whose answers a test of the tier soak records
 #   tools/setup.sh --real      also QEMU, mmdebstrap and, where the release has it, user-mode Linux,
 #                              for the machines of tools/real
 #   tools/setup.sh --containers
@@ -19,9 +20,9 @@
 # the service over IPv6 is in .cache/cloud-init: the release's own or, on Debian 12, Debian 13's.
 # The sources and package lists of the host do not change for it.
 # Python: a virtual environment in .venv with this checkout in it, two versions of requests in
-# .cache/requests, and an environment in .cache/neutron for Neutron, so that Neutron's dependencies
-# do not determine the versions of dfmeta's. uv, or else pip, fills these side by side, while apt works
-# in the foreground. A run is quick if everything is installed already, and waits for one that is under way.
+# .cache/requests, and environments in .cache/neutron and .cache/nova, so that the dependencies of
+# Neutron and Nova do not determine the versions of dfmeta's. uv, or else pip, fills these side by
+# side, while apt works in the foreground. A run is quick if everything is installed already, and waits for one that is under way.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -43,6 +44,7 @@ donor=trixie
 # which does not: their versions, and those of urllib3.
 requests=(2.31.0:2.0.7 2.32.3:2.3.0)
 neutron=neutron==29.0.0
+nova=nova==34.0.0
 # Installs packages in a sixth of pip's time.
 uv=uv==0.13.9
 declare -A parts=() # name of each part beside -> its process, a process group
@@ -311,16 +313,17 @@ compile_cloud_init() {
     done
 }
 
-neutron() {
-    local home=$cache/neutron
-    if [ "$(cat "$home/stamp" 2>/dev/null)" = "$neutron" ] && "$home/bin/python" -c '' 2>/dev/null; then
+# environment REQUIREMENT: a virtual environment of its own, below .cache.
+environment() {
+    local home=$cache/${1%%=*}
+    if [ "$(cat "$home/stamp" 2>/dev/null)" = "$1" ] && "$home/bin/python" -c '' 2>/dev/null; then
         return 0
     fi
-    say "Installing $neutron in .cache/neutron"
+    say "Installing $1 in .cache/${1%%=*}"
     quietly "$venv/bin/python" -m venv --clear --without-pip "$home" ||
         die "cannot make a virtual environment, see above"
-    packages "$home/bin/python" "$neutron" || die "pip install $neutron failed, see above"
-    printf '%s\n' "$neutron" >"$home/stamp"
+    packages "$home/bin/python" "$1" || die "pip install $1 failed, see above"
+    printf '%s\n' "$1" >"$home/stamp"
 }
 
 # unpack_programs FOLDER LAYOUT PACKAGE...: unpack packages, and install the libraries that they need.
@@ -369,8 +372,8 @@ user_mode_linux() {
 command -v apt-get >/dev/null || die "apt-get not found: only Debian and Ubuntu are supported"
 for part; do
     case $part in
-    --neutron | --real | --containers | --bench) ;;
-    *) die "$part is not an option: use --neutron, --real, --containers or --bench" ;;
+    --neutron | --nova | --real | --containers | --bench) ;;
+    *) die "$part is not an option: use --neutron, --nova, --real, --containers or --bench" ;;
     esac
 done
 mkdir -p "$cache"
@@ -384,7 +387,10 @@ virtualenv
 beside checkout checkout
 beside requests requests
 case " $* " in
-*" --neutron "* | *" --bench "*) beside neutron neutron ;;
+*" --neutron "* | *" --bench "*) beside neutron environment "$neutron" ;;
+esac
+case " $* " in
+*" --nova "*) beside nova environment "$nova" ;;
 esac
 [ "$(cat "$cache/root/layout" 2>/dev/null)" = "$layout" ] || unpack
 mapfile -t packages <"$cache/packages"

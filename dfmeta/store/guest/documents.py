@@ -150,6 +150,12 @@ def devices_of(document: Document) -> list[dict[str, Any]]:
     return list_of(given) if given and _are_devices(given) else []
 
 
+def dedicated_cpus_of(document: Document) -> list[int]:
+    """Return the host's CPUs that the instance has alone, by their numbers."""
+    given = list_of(document.members.get("dedicated_cpus"))
+    return [one for one in given if type(one) is int and one >= 0]
+
+
 def _are_devices(given: object) -> bool:
     try:
         return _valid_devices(json.dumps(given))

@@ -3,7 +3,8 @@
 Names, versions and the listing of each version are Nova's (nova/api/metadata/base.py and
 https://docs.openstack.org/nova/latest/user/metadata.html). Nova also answers requests for a file
 that a version does not list; this dialect answers 404, so that a listing names all files that
-exist. The versions after 2018-08-27 add facts about CPUs and shares, which the store does not have.
+exist. A member of meta_data.json that Nova has for each instance is there, null or empty without a
+value. doc/source/nova-differences.rst has all differences.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dfmeta.store.db.record import Kind
 from dfmeta.store.guest.documents import (
     USERDATA_TYPE,
     Document,
+    dedicated_cpus_of,
     devices_of,
     meta_of,
     network_data_of,
@@ -38,7 +40,11 @@ NEWTON_ONE: Final = "2016-06-30"
 NEWTON_TWO: Final = "2016-10-06"
 OCATA: Final = "2017-02-22"
 ROCKY: Final = "2018-08-27"
-VERSIONS: Final = (FOLSOM, GRIZZLY, HAVANA, LIBERTY, NEWTON_ONE, NEWTON_TWO, OCATA, ROCKY)
+VICTORIA: Final = "2020-10-14"
+EPOXY: Final = "2025-04-04"
+VERSIONS: Final = (
+    *(FOLSOM, GRIZZLY, HAVANA, LIBERTY, NEWTON_ONE, NEWTON_TWO, OCATA, ROCKY, VICTORIA, EPOXY),
+)
 LATEST: Final = "latest"
 
 PASSWORD: Final = "password"  # noqa: S105 - the name of a path
@@ -129,6 +135,7 @@ def _metadata(document: Document, asked: _Asked) -> Answer:
         "name": document.name,
         "hostname": document.hostname,
         "launch_index": document.launch_index or 0,
+        "availability_zone": document.zone or None,
     }
     if meta := meta_of(document):
         content["meta"] = meta
@@ -137,14 +144,14 @@ def _metadata(document: Document, asked: _Asked) -> Answer:
         content["public_keys"] = {key.name: key.data for key in document.keys}
     if keys := (*document.keys, *document.certificates):
         content["keys"] = [{"name": key.name, "type": key.kind, "data": key.data} for key in keys]
-    if document.zone:
-        content["availability_zone"] = document.zone
     if version >= GRIZZLY:
         content["random_seed"] = base64.b64encode(document.random_seed).decode()
-    if version >= LIBERTY and document.project_id:
-        content["project_id"] = document.project_id
-    if version >= NEWTON_ONE and (devices := devices_of(document)):
-        content["devices"] = as_of(version, devices)
+    if version >= LIBERTY:
+        content["project_id"] = document.project_id or None
+    if version >= NEWTON_ONE:
+        content["devices"] = as_of(version, devices_of(document))
+    if version >= VICTORIA:
+        content["dedicated_cpus"] = dedicated_cpus_of(document)
     return _json(content)
 
 

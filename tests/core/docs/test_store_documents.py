@@ -37,6 +37,7 @@ SAMPLES: Mapping[str, object] = {
     "instance_tags": {"role": "web", "a/b": "x", "0=x": "y"},
     "tags": ["worker"],
     "devices": [{"type": "nic", "bus": "none", "mac": "fa:16:3e:00:00:01", "tags": ["lan"]}],
+    "dedicated_cpus": [3],
     "vendor_data": "#cloud-config\n",
     "tag_devices": True,
     "vendor_data2": {"a": 1},

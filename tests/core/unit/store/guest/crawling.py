@@ -21,11 +21,12 @@ def asker(
     *,
     userdata: bytes | None = None,
     project_id: str | None = None,
+    password: bytes | None = None,
     mac: str = "",
     **settings: Any,
 ) -> Ask:
     """Ask as a guest whose record has that document; see :func:`record_of`."""
-    record = record_of(members, userdata=userdata, project_id=project_id)
+    record = record_of(members, userdata=userdata, project_id=project_id, password=password)
     no_database: Any = None
     backend = StoreBackend(no_database, Settings(**settings))
     guest = Identity(INSTANCE, "the-port's-project", "port-1", "tap1", incarnation=1, mac=mac)
@@ -42,12 +43,14 @@ def record_of(
     *,
     userdata: bytes | None = None,
     project_id: str | None = None,
+    password: bytes | None = None,
 ) -> Record:
     """Return a record with that document: its members, or its text as it is stored."""
     if members is not None and not isinstance(members, str):
         members = json.dumps(members).replace("Infinity", "1e999")
-    halves = {"metadata": members, "userdata": userdata, "project_id": project_id}
-    return Record(id=INSTANCE, seed=b"s", created_at=NOW, updated_at=NOW, **halves)
+    values = {"metadata": members, "userdata": userdata, "password": password}
+    times = {"created_at": NOW, "updated_at": NOW}
+    return Record(id=INSTANCE, seed=b"s", project_id=project_id, **times, **values)
 
 
 def crawl_ec2(ask: Ask, folder: str) -> Iterator[tuple[str, Answer]]:

@@ -228,7 +228,7 @@ def talos(boot: Boot) -> Facts:
         **talos_name(meta["hostname"]),
         "uuid": meta["uuid"],
         "user_data": user_data,
-        "zone": meta.get("availability_zone", ""),
+        "zone": meta["availability_zone"] or "",
         "type": boot.get("/latest/meta-data/instance-type", on_all_but_404, must=True),
         "addresses": [prefixed(each) for each in network["networks"] if "ip_address" in each],
     }
