@@ -14,6 +14,8 @@ from typing import Any, Final
 from dfmeta.store.guest.values import list_of, object_of, text_of
 from dfmeta.store.strict import parse_mapping
 
+MEMBERS: Final = ("network", "network_data", "network_config")
+"""Members of a document that have its network, each of them in any form."""
 TEXT_MAX: Final = 16384
 """Characters of a YAML text that is read: a kilobyte takes 5 ms."""
 _DEVICES: Final = ("ethernets", "wifis", "bonds", "bridges", "vlans", "tunnels")
@@ -36,18 +38,26 @@ def addresses(members: Mapping[str, Any]) -> tuple[Address, ...]:
     They are those of ``network``, else those of ``network_data``, else those of
     ``network_config``. Only Equinix Metal's form says which ones are public.
     """
-    for name in ("network", "network_data", "network_config"):
-        values = _values(members.get(name))
+    for name in MEMBERS:
+        values = _values(network_in(members, name))
         if found := [one for value, public in values for one in _address(value, public=public)]:
             return tuple(found)
     return ()
 
 
-def _values(given: object) -> Iterator[tuple[object, bool]]:
-    """Yield what stands in the places of addresses, and whether it is marked as public."""
+def network_in(members: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the network in a member, an object or YAML; empty if there is none.
+
+    :param name: one of :data:`MEMBERS`.
+    """
+    given = members.get(name)
     network = object_of(_loaded(given) if isinstance(given, str) else given)
     # cloud-init takes its versions also below one more member.
-    network = object_of(network.get("network")) or network
+    return object_of(network.get("network")) or network
+
+
+def _values(network: Mapping[str, Any]) -> Iterator[tuple[object, bool]]:
+    """Yield what stands in the places of addresses, and whether it is marked as public."""
     for one in map(object_of, list_of(network.get("addresses"))):
         # There, a text with a prefix is a block.
         if "/" not in (text := text_of(one.get("address"))):

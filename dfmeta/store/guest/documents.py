@@ -13,6 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -20,12 +21,13 @@ from typing import Any, Final
 from dfmeta.devices import validate
 from dfmeta.exceptions import DeviceError
 from dfmeta.store.db.repository import Record, parse_document
-from dfmeta.store.guest.addresses import Address, addresses
+from dfmeta.store.guest.addresses import Address, addresses, network_in
 from dfmeta.store.guest.keys import Key, keys_of
-from dfmeta.store.guest.links import with_dhcp
-from dfmeta.store.guest.netconfig import derived
+from dfmeta.store.guest.links import UnfitError, with_dhcp
+from dfmeta.store.guest.netconfig import derived, has_version, read
 from dfmeta.store.guest.roles import with_roles
 from dfmeta.store.guest.values import first_text, list_of, object_of, plain, text_of
+from dfmeta.store.guest.version2 import version2
 
 RANDOM_SEED_BYTES: Final = 512
 """As many as in Nova (nova/api/metadata/base.py)."""
@@ -105,7 +107,7 @@ def from_record(record: Record) -> Document:
         zone=first_text((members.get("availability_zone"), members.get("facility"))),
         region=first_text((members.get("region"), members.get("metro"))),
         instance_type=first_text((members.get("plan"), members.get("class"))),
-        project_id=record.project_id or "",
+        project_id=record.project_id or text_of(members.get("project_id")),
         launch_index=_launch_index(members.get("launch_index")),
         keys=tuple(key for key in keys if key.kind == "ssh"),
         certificates=tuple(key for key in keys if key.kind == "x509"),
@@ -191,10 +193,10 @@ def vendor_data2_of(document: Document) -> dict[str, Any]:
 def network_data_of(document: Document, mac: str = "") -> dict[str, list[dict[str, Any]]] | None:
     """Return the network in the form of Nova's network_data.json: three lists of objects.
 
-    It is the document's ``network_data``, else derived from its ``network``, else DHCP on the
-    device with that MAC: Nova has the file for each instance, and Talos repeats a request that is
-    answered with 404 for three minutes. None if nothing of this is known: with three empty lists,
-    cloud-init would leave the guest without a network.
+    It is the document's ``network_data``, else derived from its ``network`` or ``network_config``,
+    else DHCP on the device with that MAC: Nova has the file for each instance, and Talos repeats a
+    request that is answered with 404 for three minutes. None if nothing of this is known: with
+    three empty lists, cloud-init would leave the guest without a network.
 
     :param mac: of the guest's port; empty: not known.
     """
@@ -205,13 +207,28 @@ def network_data_of(document: Document, mac: str = "") -> dict[str, list[dict[st
     }
     if any(found.values()):
         return found
-    return derived(document.members.get("network")) or (with_dhcp(mac) if mac else None)
+    for name in ("network", "network_config"):
+        if made := derived(network_in(document.members, name)):
+            return made
+    return with_dhcp(mac) if mac else None
 
 
 def network_config_of(document: Document) -> str | dict[str, Any]:
-    """Return the network in cloud-init's form, as YAML or as an object; empty: there is none."""
+    """Return the network in cloud-init's form, as YAML or as an object; empty: there is none.
+
+    It is the document's ``network_config``, else its ``network`` if that has cloud-init's form,
+    else made of ``network`` or ``network_data``.
+    """
     given = document.members.get("network_config")
-    return given if isinstance(given, str) else object_of(plain(given))
+    if own := given if isinstance(given, str) else object_of(plain(given)):
+        return own
+    network = network_in(document.members, "network")
+    if has_version(network):
+        return object_of(plain(network))
+    for name in ("network", "network_data"):
+        with suppress(UnfitError):
+            return version2(read(network_in(document.members, name)))
+    return {}
 
 
 def addresses_of(document: Document, version: int, *, public: bool) -> list[str]:

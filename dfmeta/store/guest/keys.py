@@ -38,9 +38,9 @@ class Key:
 def keys_of(members: Mapping[str, object]) -> tuple[Key, ...]:
     """Return the keys of a document, in its order. Texts that are no keys are left out.
 
-    ``ssh_keys`` is a list of texts or of objects with a ``key`` and optionally a ``label``;
-    ``public_keys`` is such a list as well, or an object from names to texts as in Nova's
-    meta_data.json, and adds the keys that ``ssh_keys`` lacks.
+    ``ssh_keys`` is a list of texts or of objects with a ``key`` and optionally a ``label``.
+    ``public_keys``, which may be an object from names to texts, and ``keys``, a list of objects
+    with ``name`` and ``data``, are Nova's. Each adds the keys that those before it lack.
     """
     entries: dict[str, str] = {}
     for _place, label, text in _entries(members):
@@ -93,13 +93,15 @@ def _entries(members: Mapping[str, object]) -> Iterator[tuple[str, str, object]]
     else:
         for name, text in object_of(public).items():
             yield f"public_keys.{name}", name, text
+    yield from _listed("keys", members.get("keys"))
 
 
 def _listed(member: str, value: object) -> Iterator[tuple[str, str, Any]]:
     for index, one in enumerate(list_of(value)):
         if isinstance(one, dict):
             label = first_text(one.get(name) for name in ("label", "name", "title"))
-            yield f"{member}[{index}].key", label, one.get("key")
+            name = "data" if "data" in one else "key"
+            yield f"{member}[{index}].{name}", label, one.get(name)
         else:
             yield f"{member}[{index}]", "", one
 

@@ -1,4 +1,4 @@
-"""A guest's network as values, and as Nova's ``network_data.json``. Pure functions.
+"""A guest's network as values, and written as Nova's ``network_data.json``. Pure functions.
 
 Names and types are those of Nova (nova/virt/netutils.py and
 https://docs.openstack.org/nova/latest/user/metadata.html). cloud-init reads the same file with its
@@ -73,31 +73,48 @@ class Link:
     vlan: int = 0
 
 
-def network_data(links: Sequence[Link], dns: Iterable[Address] = ()) -> dict[str, Any]:
-    """Return the content of ``network_data.json`` for links.
+@dataclass(frozen=True, slots=True)
+class GuestNetwork:
+    """All devices of a guest."""
 
-    :param dns: name servers of the guest, in addition to those of its links.
+    links: Sequence[Link]
+    dns: Sequence[Address] = ()
+    """Name servers of the guest, in addition to those of its links."""
+
+    def check(self) -> None:
+        """Check that the guest can tell the devices apart, and gets an address.
+
+        :raises UnfitError: it cannot, or gets none.
+        """
+        macs = [link.mac for link in self.links if link.kind == "phy"]
+        ids = [link.id for link in self.links]
+        names = [link.name or link.id for link in self.links]
+        if any(len({*texts}) != len(texts) for texts in (macs, ids, names)):
+            raise UnfitError("two links have the same id, name or MAC")
+        if not any(link.addresses or link.dynamic for link in self.links):
+            raise UnfitError("no link has an address")
+
+
+def network_data(guest: GuestNetwork) -> dict[str, Any]:
+    """Return the content of ``network_data.json``.
+
     :raises UnfitError: the file cannot express the links.
     """
-    phys = [link.mac for link in links if link.kind == "phy"]
-    if len({link.id for link in links}) != len(links) or len(set(phys)) != len(phys):
-        raise UnfitError("two links have the same id or MAC")
+    links = guest.links
     networks = [one for link in links for one in _networks(link)]
     for number, one in enumerate(networks):
         one["id"] = one["network_id"] = f"network{number}"
-    if not networks:
-        raise UnfitError("no link has an address")
     servers = [one for link in links for one in link.dns]
     return {
         "links": [_link(link, links) for link in links],
         "networks": networks,
-        "services": _services([*servers, *dns]),
+        "services": _services([*servers, *guest.dns]),
     }
 
 
 def with_dhcp(mac: str) -> dict[str, Any]:
     """Return the content of ``network_data.json`` for one device that asks DHCP over IPv4."""
-    return network_data([Link(id="nic0", kind="phy", mac=mac, dynamic=[DYNAMIC[0]])])
+    return network_data(GuestNetwork([Link(id="nic0", kind="phy", mac=mac, dynamic=[DYNAMIC[0]])]))
 
 
 def _link(link: Link, links: Sequence[Link]) -> dict[str, Any]:

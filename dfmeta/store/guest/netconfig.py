@@ -1,10 +1,11 @@
-"""Read a guest's network in its document: cloud-init's versions 1 and 2, or Equinix Metal's form.
+"""Read a guest's network: cloud-init's versions 1 and 2, Nova's network_data, Equinix Metal's form.
 
 Pure functions. An unknown member is refused: a link that lacks one of its properties would be wrong
 (see :class:`~dfmeta.store.guest.links.UnfitError`).
 
 Sources: https://docs.cloud-init.io/en/latest/reference/network-config-format-v1.html and -v2.html,
-and specification 003. Trust: a document comes from the operator; its values may be of any type.
+https://docs.openstack.org/nova/latest/user/metadata.html, and specification 003. Trust: a document
+comes from the operator; its values may be of any type.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dfmeta.store.db.networks import Address, Network
 from dfmeta.store.guest.links import (
     DYNAMIC,
     DYNAMIC_STATEFUL,
+    STATIC,
+    GuestNetwork,
     Interface,
     Link,
     Route,
@@ -58,21 +61,39 @@ _BOND: Final = {
     "lacp-rate": "bond_lacp_rate",
 }
 """Names of a bond's parameters in both versions → their names in the link."""
+_ABOVE: Final = {"bond": 1, "vlan": 2}
+"""Type of a link of Nova's → order in which links can be read."""
 
 
 def derived(given: object) -> dict[str, Any] | None:
-    """Return ``network_data.json`` made of a document's ``network``; None if that has less than a
+    """Return ``network_data.json`` made of a network in any form; None if that has less than a
     guest needs, or more than the file can express."""
     try:
-        config = _known(given)
-        version = config.get("version")
-        if "version" not in config:
-            return network_data(_equinix(config))
-        if type(version) is not int or version not in (1, 2):
-            raise UnfitError("unknown version")
-        return _version1(config) if version == 1 else network_data(_version2(config))
+        return network_data(read(given))
     except UnfitError:
         return None
+
+
+def read(given: object) -> GuestNetwork:
+    """Return the devices of a network in any form.
+
+    :raises UnfitError: it has less than a guest needs, or unknown members.
+    """
+    config = _known(given)
+    if has_version(config):
+        found = _version1(config) if config["version"] == 1 else GuestNetwork(_version2(config))
+    elif "version" in config:
+        raise UnfitError("unknown version")
+    else:
+        found = _nova(config) if "links" in config else GuestNetwork(_equinix(config))
+    found.check()
+    return found
+
+
+def has_version(config: Mapping[str, Any]) -> bool:
+    """Return whether a network has the form of cloud-init's version 1 or 2."""
+    version = config.get("version")
+    return type(version) is int and version in (1, 2)
 
 
 def _version2(config: Mapping[str, Any]) -> list[Link]:
@@ -113,7 +134,7 @@ def _configure2(link: Link, one: Mapping[str, Any]) -> None:
         link.routes.append(Route(_DEFAULT[via.version] if to == "default" else network(to), via))
 
 
-def _version1(config: Mapping[str, Any]) -> dict[str, Any]:
+def _version1(config: Mapping[str, Any]) -> GuestNetwork:
     links: dict[str, Link] = {}
     servers: list[Address] = []
     routes: list[Route] = []
@@ -130,7 +151,7 @@ def _version1(config: Mapping[str, Any]) -> dict[str, Any]:
                 links[link.id] = link
     for route in routes:
         _next_to(route, links).routes.append(route)
-    return network_data(list(links.values()), servers)
+    return GuestNetwork(list(links.values()), servers)
 
 
 def _link1(kind: str, one: Mapping[str, Any], links: Mapping[str, Link]) -> Link:
@@ -192,6 +213,55 @@ def _next_to(route: Route, links: Mapping[str, Link]) -> Link:
         if any(route.via in one.network for one in link.addresses):
             return link
     raise UnfitError("a gateway is in none of the networks")
+
+
+def _nova(config: Mapping[str, Any]) -> GuestNetwork:
+    """Return the links of Nova's network_data, in which a link may stand before the one below it.
+
+    As for cloud-init, a device with a static IPv6 address takes router advertisements only beside
+    a dynamic one.
+    """
+    links: dict[str, Link] = {}
+    given = [_known(one) for one in _list(config.get("links"))]
+    for one in sorted(given, key=lambda one: _ABOVE.get(str(one.get("type")), 0)):
+        name, mac = _id(one.get("id")), one.get("ethernet_mac_address")
+        match one.get("type"):
+            case "bond":
+                how = {key: one[key] for key in one.keys() - {"bond_links"} if "bond_" in key}
+                link = _bond(name, _texts(one.get("bond_links")), how, mac, links)
+            case "vlan":
+                mac = one.get("vlan_mac_address")
+                link = _vlan(name, one.get("vlan_link"), one.get("vlan_id"), mac, links)
+            case _:
+                link = Link(id=name, kind="phy", mac=_mac(mac), name=_name(one.get("name")))
+        link.mtu = _number(one.get("mtu"), MTU)
+        links[name] = link
+    for one in map(_known, _list(config.get("networks"))):
+        if (found := links.get(_id(one.get("link")))) is None:
+            raise UnfitError("a network is on an unknown link")
+        _configure_nova(found, one)
+    for link in links.values():
+        six = [kind for kind in link.dynamic if kind != DYNAMIC[0]]
+        if six or any(one.version == 6 for one in link.addresses):
+            link.advertisements = bool(six)
+    return GuestNetwork(list(links.values()), _servers(config.get("services")))
+
+
+def _configure_nova(link: Link, one: Mapping[str, Any]) -> None:
+    kind = one.get("type")
+    link.dns += _servers(one.get("services"))
+    if kind in STATIC.values():
+        link.addresses.append(interface(one.get("ip_address"), one.get("netmask")))
+        link.routes += [_route1(_known(route)) for route in _list(one.get("routes"))]
+    elif kind in (*DYNAMIC, DYNAMIC_STATEFUL):
+        link.dynamic.append(str(kind))
+    else:
+        raise UnfitError("unknown type of a network")
+
+
+def _servers(services: object) -> list[Address]:
+    given = [_known(one) for one in _list(services)]
+    return [address(one.get("address")) for one in given if one.get("type") == "dns"]
 
 
 def _equinix(given: Mapping[str, Any]) -> list[Link]:

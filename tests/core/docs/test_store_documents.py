@@ -12,7 +12,17 @@ import yaml
 
 from dfmeta.model import Answer
 from dfmeta.store.db.repository import Record
-from dfmeta.store.guest import dialects, documents, ec2, equinix, keys, nocloud, openstack, values
+from dfmeta.store.guest import (
+    addresses,
+    dialects,
+    documents,
+    ec2,
+    equinix,
+    keys,
+    nocloud,
+    openstack,
+    values,
+)
 from dfmeta.store.guest.dialects import Settings, answer
 from dfmeta.store.guest.paths import split_path
 from tests.core.docs import page as reader
@@ -21,7 +31,7 @@ from tests.core.unit.store.guest.crawling import crawl_ec2, crawl_equinix, crawl
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "doc/source/store-documents.rst").read_text(encoding="utf-8")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-KEY = "ssh-ed25519 AAAA me"
+KEY, MAC = "ssh-ed25519 AAAA me", "fa:16:3e:00:00:01"
 SAMPLES: Mapping[str, object] = {
     **dict.fromkeys(
         (
@@ -32,19 +42,29 @@ SAMPLES: Mapping[str, object] = {
     ),
     "ssh_keys": [{"label": "mine", "key": KEY}],
     "public_keys": {"mine": KEY},
+    "keys": [{"name": "mine", "type": "ssh", "data": KEY}],
+    "project_id": "p1",
     "launch_index": 7,
     "meta": {"role": "web"},
     "instance_tags": {"role": "web", "a/b": "x", "0=x": "y"},
     "tags": ["worker"],
-    "devices": [{"type": "nic", "bus": "none", "mac": "fa:16:3e:00:00:01", "tags": ["lan"]}],
+    "devices": [{"type": "nic", "bus": "none", "mac": MAC, "tags": ["lan"]}],
     "dedicated_cpus": [3],
     "vendor_data": "#cloud-config\n",
     "tag_devices": True,
     "vendor_data2": {"a": 1},
-    "network_config": {"version": 2, "ethernets": {"lan": {"addresses": ["10.0.0.1/24"]}}},
-    "network_data": {"networks": [{"id": "a", "ip_address": "10.0.0.1"}]},
+    "network_config": {
+        "version": 2,
+        "ethernets": {"lan": {"match": {"macaddress": MAC}, "addresses": ["10.0.0.1/24"]}},
+    },
+    "network_data": {
+        "links": [{"id": "a", "type": "phy", "ethernet_mac_address": MAC}],
+        "networks": [
+            {"link": "a", "type": "ipv4", "ip_address": "10.0.0.1", "netmask": "255.255.255.0"}
+        ],
+    },
     "network": {
-        "interfaces": [{"name": "eth0", "mac": "fa:16:3e:00:00:01"}],
+        "interfaces": [{"name": "eth0", "mac": MAC}],
         "addresses": [
             {"address": "10.0.0.1", "cidr": 24, "public": False},
             {"address": "192.0.2.1", "cidr": 24, "public": True, "gateway": "192.0.2.2"},
@@ -141,5 +161,5 @@ def test_page_has_the_places_of_each_member() -> None:
 def test_the_page_has_each_member_that_is_read_and_no_other() -> None:
     readers = [documents, dialects, ec2, equinix, keys, nocloud, openstack, values]
     texts = [inspect.getsource(module) for module in readers]
-    read = {name for text in texts for name in _READ.findall(text)}
+    read = {*addresses.MEMBERS, *(name for text in texts for name in _READ.findall(text))}
     assert read == rows(PAGE).keys() == SAMPLES.keys()

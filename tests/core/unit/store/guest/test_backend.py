@@ -1,6 +1,5 @@
 """A guest should get what its own record contains, in the form of Nova and EC2, or a 404."""
 
-import base64
 import hashlib
 import json
 import re
@@ -49,31 +48,6 @@ def json_of(answer: Answer) -> dict[str, object]:
 
 
 # OpenStack
-
-
-@pytest.mark.usefixtures("full")
-def test_meta_data_json_has_the_content_of_the_record(ask: Ask) -> None:
-    members = json_of(ask("/openstack/latest/meta_data.json"))
-    seed = members.pop("random_seed")
-    assert isinstance(seed, str)
-    assert len(base64.b64decode(seed, validate=True)) == 512
-    assert members == {
-        "uuid": INSTANCE,
-        "name": "Web 1",
-        "hostname": "web1.example.org",
-        "launch_index": 0,
-        "availability_zone": "nova",
-        "project_id": "p1",
-        "devices": [],
-        "dedicated_cpus": [],
-        "meta": {"role": "web"},
-        "public_keys": {"me@host": KEY},
-        "keys": [{"name": "me@host", "type": "ssh", "data": KEY}],
-    }
-    for path in ("/openstack/latest/user_data", "/latest/user-data"):
-        answer = ask(path)
-        assert (answer.status, answer.body) == (200, b"\x1f\x8b\0\xff"), path
-        assert answer.content_type == "application/octet-stream", path
 
 
 def test_empty_userdata_is_there_and_absent_userdata_is_not(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from dfmeta.model import GuestRequest, Identity
 from dfmeta.store.db.record import Record
 from dfmeta.store.guest.backend import StoreBackend
-from dfmeta.store.guest.netconfig import derived
+from dfmeta.store.guest.netconfig import derived, read
+from dfmeta.store.guest.version2 import version2 as version2_of
 from tests.core.unit.store.guest.crawling import NOW, asker
 from tests.core.unit.store.guest.networks import (
     BONDED,
@@ -81,6 +82,23 @@ def test_each_form_of_a_network_has_its_links_and_networks() -> None:
         networks = ", ".join(f"{one['type']} {one['link']}" for one in found["networks"])
         assert f"{links}: {networks}" == expected[name], name
     assert found["links"][0]["name"] == "a", "the name of an interface is kept"
+
+
+def plain(data: Config | None) -> list[Config]:
+    """Return links and networks without names, and with the guest's name servers alone."""
+    assert data is not None
+    links = [{**one, "name": ""} for one in data["links"]]
+    networks = [{**one, "services": []} for one in data["networks"]]
+    return [*links, *networks, *sorted(data["services"], key=str)]
+
+
+def test_a_network_is_the_same_in_the_form_of_each_dialect() -> None:
+    for config in (*GOOD.values(), *(one for one, _means in EQUINIX)):
+        made = derived(config)
+        assert plain(derived(made)) == plain(made), config
+        if "slaac" not in str(made):
+            # Version 2 has no word for it.
+            assert plain(derived(version2_of(read(config)))) == plain(made), config
 
 
 def without(config: Config, *path: Any) -> Config:
@@ -204,7 +222,7 @@ JSON = st.recursive(
 @given(st.data())
 def test_any_value_in_a_network_is_no_error(data: st.DataObject) -> None:
     given = copy.deepcopy(
-        data.draw(st.sampled_from([*GOOD.values(), *(one for one, _ in EQUINIX)]))
+        data.draw(st.sampled_from([*GOOD.values(), *map(derived, GOOD.values()), EQUINIX[1][0]]))
     )
     place: Any = given
     while True:
@@ -217,6 +235,9 @@ def test_any_value_in_a_network_is_no_error(data: st.DataObject) -> None:
     place[step] = data.draw(JSON)
     found = derived(given)
     assert found is None or (found["links"] and found["networks"])
+    seed = asker({"network": given})("/nocloud/network-config")
+    assert seed.status == 200
+    assert seed.body or found is None
 
 
 def test_port_without_a_known_network_has_dhcp_on_its_device() -> None:
