@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from dfmeta.store.guest.values import first_text, is_one_line, list_of, object_of
 
@@ -40,7 +40,7 @@ def keys_of(members: Mapping[str, object]) -> tuple[Key, ...]:
 
     ``ssh_keys`` is a list of texts or of objects with a ``key`` and optionally a ``label``.
     ``public_keys``, which may be an object from names to texts, and ``keys``, a list of objects
-    with ``name`` and ``data``, are Nova's. Each adds the keys that those before it lack.
+    with ``name``, ``type`` and ``data``, are Nova's. Each adds the keys that those before it lack.
     """
     entries: dict[str, str] = {}
     for _place, label, text in _entries(members):
@@ -93,15 +93,17 @@ def _entries(members: Mapping[str, object]) -> Iterator[tuple[str, str, object]]
     else:
         for name, text in object_of(public).items():
             yield f"public_keys.{name}", name, text
-    yield from _listed("keys", members.get("keys"))
+    for index, one in enumerate(list_of(members.get("keys"))):
+        # Another program may give this name to other objects than Nova's.
+        if isinstance(one, dict) and one.get("type") in get_args(Kind):
+            yield f"keys[{index}].data", first_text([one.get("name")]), one.get("data")
 
 
 def _listed(member: str, value: object) -> Iterator[tuple[str, str, Any]]:
     for index, one in enumerate(list_of(value)):
         if isinstance(one, dict):
             label = first_text(one.get(name) for name in ("label", "name", "title"))
-            name = "data" if "data" in one else "key"
-            yield f"{member}[{index}].{name}", label, one.get(name)
+            yield f"{member}[{index}].key", label, one.get("key")
         else:
             yield f"{member}[{index}]", "", one
 

@@ -182,9 +182,9 @@ def test_text_that_is_no_key_is_left_out_and_named() -> None:
     places = [f"ssh_keys[{number}]" for number in range(len(odd))]
     assert unusable({"ssh_keys": odd}) == places
     assert [key.data for key in keys_of({"ssh_keys": odd})] == [A]
-    assert unusable({"public_keys": {"x": "y"}, "ssh_keys": [{"key": "z"}]}) == [
-        "ssh_keys[0].key",
-        "public_keys.x",
+    nova = ["x", {"data": "x"}, {"type": "ssh", "data": "x"}]
+    assert unusable({"public_keys": {"x": "y"}, "ssh_keys": [{"key": "z"}], "keys": nova}) == [
+        *("ssh_keys[0].key", "public_keys.x", "keys[2].data")
     ]
 
 
