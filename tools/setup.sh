@@ -17,7 +17,8 @@
 # never installed: their packages would start services and enable cloud-init for the next boot.
 # The bench's programs are unpacked under .cache/bench for the same reason, the container runtimes
 # under .cache/containers, and user-mode Linux under .cache/uml. A cloud-init that finds
-# the service over IPv6 is in .cache/cloud-init: the release's own or, on Debian 12, Debian 13's.
+# the service over IPv6 is in .cache/cloud-init, and a podman whose netavark has plugins in
+# .cache/podman: the release's own or, on Debian 12, Debian 13's.
 # The sources and package lists of the host do not change for it.
 # Python: a virtual environment in .venv with this checkout in it, two versions of requests in
 # .cache/requests, and environments in .cache/neutron and .cache/nova, so that the dependencies of
@@ -33,12 +34,13 @@ layout=5
 # The same for .cache/bench.
 bench_layout=3
 # The same for .cache/containers.
-containers_layout=1
+containers_layout=2
 # The same for user-mode Linux.
 uml_layout=1
-# The first cloud-init that finds the metadata service over IPv6, and the Debian release that a host
-# with an older one takes it from.
+# The first cloud-init that finds the metadata service over IPv6, the first netavark with plugins, and
+# the Debian release that a host with older ones takes them from.
 ipv6_since=24.2
+plugins_since=1.6
 donor=trixie
 # The last requests that opens the URL of a link-local address, as in Ubuntu 24.04, and Debian 13's,
 # which does not: their versions, and those of urllib3.
@@ -185,42 +187,52 @@ archive() {
         sed -n "s/^Packages Debian $codename main //p" | sed -n 1p
 }
 
+# own VERSION SINCE HOME TARGET: HOME is a link to TARGET, the release's own, if that is new enough.
+own() {
+    dpkg --compare-versions "$1" ge "$2" || return 1
+    [ -L "$3" ] || rm -rf "$3"
+    ln -sfn "$4" "$3"
+}
+
+# from_donor FOLDER PACKAGE...: unpack packages of the donor's; FOLDER/packages has their modules.
+from_donor() {
+    local home=$1 folder=$1.deb new=$1.new uri deb
+    shift
+    [ "$(cat "$home/donor" 2>/dev/null)" != "$donor $*" ] || return 0
+    say "Unpacking $1 of Debian $donor under .cache (not installed)"
+    install debian-archive-keyring
+    uri=$(archive)
+    if [ -z "$uri" ]; then
+        quietly apt update || die "apt-get update failed, see above"
+        uri=$(archive)
+    fi
+    [ -n "$uri" ] || die "apt's sources do not name an archive of Debian"
+    rm -rf "$folder" "$new"
+    mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial" "$new"
+    printf 'deb [signed-by=%s] %s %s main\n' \
+        /usr/share/keyrings/debian-archive-keyring.gpg "$uri" "$donor" >"$folder/sources.list"
+    cd "$folder"
+    quietly donor_apt "$folder" update || die "apt-get update for $donor failed, see above"
+    quietly donor_apt "$folder" download "$@" ||
+        die "apt-get download $* of $donor failed, see above"
+    for deb in *.deb; do
+        dpkg-deb -x "$deb" "$new"
+        dependencies "$deb" '^python3-' >>"$new/packages"
+    done
+    cd "$root"
+    rm -rf "$home" "$folder"
+    printf '%s\n' "$donor $*" >"$new/donor"
+    mv "$new" "$home"
+}
+
 # A cloud-init that finds the service over IPv6; the tests of IPv6-only guests boot it.
 cloud_init() {
-    local home=$cache/cloud-init folder=$cache/cloud-init.deb new=$cache/cloud-init.new
-    local own uri packages
-    own=$(sed -n 's/^__VERSION__ = "\(.*\)"/\1/p' \
+    local version packages
+    version=$(sed -n 's/^__VERSION__ = "\(.*\)"/\1/p' \
         "$cache/root/usr/lib/python3/dist-packages/cloudinit/version.py")
-    if dpkg --compare-versions "$own" ge "$ipv6_since"; then
-        [ -L "$home" ] || rm -rf "$home"
-        ln -sfn root "$home"
-        return 0
-    fi
-    if [ "$(cat "$home/donor" 2>/dev/null)" != "$donor" ]; then
-        say "Unpacking cloud-init of Debian $donor under .cache (not installed)"
-        install debian-archive-keyring
-        uri=$(archive)
-        if [ -z "$uri" ]; then
-            quietly apt update || die "apt-get update failed, see above"
-            uri=$(archive)
-        fi
-        [ -n "$uri" ] || die "apt's sources do not name an archive of Debian"
-        rm -rf "$folder" "$new"
-        mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial" "$new"
-        printf 'deb [signed-by=%s] %s %s main\n' \
-            /usr/share/keyrings/debian-archive-keyring.gpg "$uri" "$donor" >"$folder/sources.list"
-        cd "$folder"
-        quietly donor_apt "$folder" update || die "apt-get update for $donor failed, see above"
-        quietly donor_apt "$folder" download cloud-init ||
-            die "apt-get download cloud-init of $donor failed, see above"
-        dpkg-deb -x cloud-init_*.deb "$new"
-        dependencies cloud-init_*.deb '^python3-' >"$new/packages"
-        cd "$root"
-        rm -rf "$home" "$folder"
-        printf '%s\n' "$donor" >"$new/donor"
-        mv "$new" "$home"
-    fi
-    mapfile -t packages <"$home/packages"
+    own "$version" "$ipv6_since" "$cache/cloud-init" root && return 0
+    from_donor "$cache/cloud-init" cloud-init
+    mapfile -t packages <"$cache/cloud-init/packages"
     install "${packages[@]}"
 }
 
@@ -354,8 +366,19 @@ bench() { unpack_programs "$cache/bench" "$bench_layout" nginx wrk containernetw
 
 # Programs that the tests start in the namespaces of a VM, and a program for containers.
 containers() {
+    local version
     unpack_programs "$cache/containers" "$containers_layout" \
-        podman conmon crun containerd runc docker.io busybox-static
+        podman conmon crun netavark containerd runc docker.io busybox-static
+    version=$("$cache/containers/usr/lib/podman/netavark" --version)
+    own "${version##* }" "$plugins_since" "$cache/podman" containers && return 0
+    if ! grep -qx ID=debian /etc/os-release; then
+        say "The netavark of this release has no plugins: a test of podman will fail"
+        return 0
+    fi
+    # With the libraries that differ from those of the release.
+    from_donor "$cache/podman" podman conmon crun netavark libassuan9 libc6 libcap2 libgcc-s1 \
+        libglib2.0-0t64 libgpg-error0 libgpgme11t64 libseccomp2 libsqlite3-0 libsubid5 libsystemd0 \
+        libyajl2
 }
 
 # A kernel that is a program, which not all releases and architectures have.

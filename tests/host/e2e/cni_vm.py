@@ -88,6 +88,25 @@ class Runtime(Closing):
         """Run the plugin to its end; return its status and the document that it prints."""
         return ended(self.start(verb, container, there, **more))
 
+    def plugin(
+        self, verb: str, there: str = "", container: str = "c1", **container_options: object
+    ) -> Any:
+        """Run the plugin as netavark does, for a container of the network; see :meth:`call`."""
+        config = self.config(name=None, type=None, cniVersion=None, timeout="60")
+        network = {"name": "pods", "id": "0" * 64, "driver": "dfmeta", "options": config}
+        document = {
+            "container_id": container,
+            "container_name": "web-0",
+            "port_mappings": [],
+            "network": network,
+            "network_options": {"interface_name": "eth0", **container_options},
+        }
+        raw = json.dumps(network if verb == "create" else document).encode()
+        words = [verb, there] if there else [verb]
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = self.inside.spawn([*command(), *words], **streams)
+        return ended(process, raw)
+
     def traces(self) -> tuple[list[str], list[str]]:
         """Return the ports and the devices that containers have in the VM."""
         devices = self.inside.ip("link show")
@@ -148,9 +167,9 @@ class Vm(Runtime):
         )
 
 
-def ended(process: subprocess.Popen[bytes]) -> Any:
+def ended(process: subprocess.Popen[bytes], raw: bytes | None = None) -> Any:
     """Return the status of the plugin and its document; nothing may be on stderr."""
-    out, err = process.communicate()
+    out, err = process.communicate(raw)
     assert err == b"", err
     return process.returncode, json.loads(out) if out else None
 

@@ -126,6 +126,40 @@ def test_the_result_has_the_form_of_the_version(vm: Vm, netns: Namespace) -> Non
         vm.call("DEL", "c1", path(netns))
 
 
+def test_podman_gets_a_device_and_its_addresses(vm: Vm, netns: Namespace) -> None:
+    container = "0123456789abcdef" * 4
+    assert vm.plugin("create")[0] == 0
+    address, mac = "10.20.7.7", "02:AA:00:00:00:01"
+    status, block = vm.plugin("setup", path(netns), container, static_ips=[address], static_mac=mac)
+    subnets = [{"ipnet": f"{address}/16", "gateway": "10.20.255.254"}]
+    assert (status, block) == (
+        0,
+        {
+            "interfaces": {"eth0": {"mac_address": mac.lower(), "subnets": subnets}},
+            "dns_server_ips": ["192.0.2.53"],
+            "dns_search_domains": [],
+        },
+    )
+    (body,) = [one for one in vm.service.bodies if one]
+    assert (body["owner"], body["labels"]) == ("podman", {"K8S_POD_NAME": "web-0"})
+    assert list(vm.service.attachments) == [(container, "eth0")]
+    assert f"inet {address}/16" in netns.ip("addr show eth0")
+    assert mac.lower() in netns.ip("link show eth0")
+    assert "169.254.169.254 dev eth0 proto static scope link" in netns.ip("route show")
+    assert vm.plugin("setup", path(netns), container)[1]["error"].startswith("the container has")
+    for _again in range(2):
+        assert vm.plugin("teardown", path(netns), container) == (0, None)
+        assert vm.traces() == NOTHING
+        assert vm.service.attachments == {}
+    # The namespace is gone, or the host refuses what netavark asks for.
+    assert vm.plugin("teardown", "/run/netns/none", container) == (0, None)
+    vm.service.faults.append(says(404, {"error": "some", "message": "The host\x1b said so."}))
+    status, answer = vm.plugin("setup", path(netns), container)
+    assert (status, answer.keys()) == (1, {"error"})
+    assert "(404)" in answer["error"]
+    assert answer["error"].isprintable()
+
+
 def test_routes_can_be_left_out(vm: Vm, netns: Namespace) -> None:
     keys = {"defaultRoute": False, "metadataRoute": False, "mtu": 1400}
     status, result = vm.call("ADD", "c1", path(netns), **keys)

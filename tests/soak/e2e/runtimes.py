@@ -21,6 +21,8 @@ from tests.host.e2e.container_vm import ContainerVm
 
 UNPACKED = ROOT / ".cache" / "containers"
 """Directory into which tools/setup.sh --containers unpacks the runtimes."""
+PLUGGED = ROOT / ".cache" / "podman"
+"""The same for a podman whose netavark has plugins."""
 PROGRAMS = ":".join(str(UNPACKED / name) for name in ("usr/bin", "usr/sbin", "bin"))
 NETWORK = "pods"
 """Name of the runtime's network."""
@@ -127,6 +129,12 @@ class Runtime(Closing):
     def _start(self) -> None:
         """Start the runtime's daemon, if it has one."""
 
+    def network_options(self) -> list[str]:
+        """Return the keys of the network's configuration as options of ``network create``."""
+        plugin = self.vm.config(network=self.network, timeout="60")
+        keys = ("network", "link", "bridge", "db", "timeout")
+        return [word for key in keys for word in ("-o", f"{key}={plugin[key]}")]
+
     @property
     def root(self) -> str:
         """The root file system of containers."""
@@ -211,9 +219,17 @@ class Podman(Runtime):
 
     # It refuses a mixture of both versions of control groups.
     before = "mount -t cgroup2 none /sys/fs/cgroup\n"
+    backend: ClassVar[str] = """
+network_backend = "cni"
+cni_plugin_dirs = ["/opt/cni/bin"]
+network_config_dir = "/etc/cni/net.d"
+default_network = "pods"
+"""
+    programs: ClassVar[Path] = UNPACKED / "usr/bin"
 
     def _start(self) -> None:
-        self.write("/etc/containers.conf", _CONTAINERS_CONF.format(programs=UNPACKED / "usr/bin"))
+        text = _CONTAINERS_CONF.format(programs=self.programs, backend=self.backend)
+        self.write("/etc/containers.conf", text)
         storage = 'driver = "vfs"\ngraphroot = "/var/lib/storage"\nrunroot = "/run/storage"\n'
         self.write("/etc/storage.conf", f"[storage]\n{storage}")
 
@@ -243,12 +259,31 @@ class Podman(Runtime):
         self._podman("rm", "--force", "--time", "0", name)
 
 
+class Netavark(Podman):
+    """A podman whose netavark has plugins; the network is made as the page says."""
+
+    owner = "podman"
+    # Its libraries may be those of another release than this machine's.
+    before = Podman.before + f"mount -t overlay -o lowerdir={PLUGGED}/usr:/usr none /usr\n"
+    backend = """
+network_backend = "netavark"
+netavark_plugin_dirs = ["/opt/netavark"]
+"""
+    programs = Path("/usr/bin")
+
+    def _start(self) -> None:
+        super()._start()
+        self.run("install", "-D", "-m", "0755", cni.__file__, "/opt/netavark/dfmeta")
+        self._podman("network", "create", "-d", "dfmeta", *self.network_options(), NETWORK)
+
+    def command(self, *words: str) -> list[str]:
+        """See :class:`Runtime`: without the programs of another release."""
+        return super().command("env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", *words)
+
+
 _CONTAINERS_CONF = """
 [network]
-network_backend = "cni"
-cni_plugin_dirs = ["/opt/cni/bin"]
-network_config_dir = "/etc/cni/net.d"
-default_network = "pods"
+{backend}
 [engine]
 runtime = "crun"
 runtime_supports_nocgroups = ["crun"]
@@ -318,11 +353,8 @@ class Dockerd(Runtime):
     def _start(self) -> None:
         self._spawn("plugin", "/opt/cni/bin/dfmeta-cni", "--docker")
         self._serve()
-        plugin = self.vm.config(network=self.network, timeout="60")
-        keys = ("network", "link", "bridge", "db", "timeout")
-        given = [word for key in keys for word in ("-o", f"{key}={plugin[key]}")]
         driver = ["-d", "dfmeta", "--ipam-driver", "null"]
-        self.run("docker", "network", "create", *driver, *given, NETWORK)
+        self.run("docker", "network", "create", *driver, *self.network_options(), NETWORK)
 
     def _serve(self) -> None:
         """Start dockerd, and give it the image ``guest``."""

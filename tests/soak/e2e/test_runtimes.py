@@ -10,7 +10,7 @@ from tests.harness.poll import wait_for
 from tests.host.e2e import shared
 from tests.host.e2e.container_vm import ContainerVm
 from tests.host.e2e.support import put
-from tests.soak.e2e.runtimes import Containerd, Dockerd, Podman, Runtime
+from tests.soak.e2e.runtimes import Containerd, Dockerd, Netavark, Podman, Runtime
 
 host = shared.host
 agent = shared.agent_with(
@@ -31,7 +31,7 @@ def vm(host: OpenvSwitch, agent: Agent) -> Iterator[ContainerVm]:
         yield made
 
 
-@pytest.mark.parametrize("kind", [Podman, Containerd, Dockerd])
+@pytest.mark.parametrize("kind", [Podman, Netavark, Containerd, Dockerd])
 def test_containers_of_a_runtime_have_networks(vm: ContainerVm, kind: type[Runtime]) -> None:
     with kind(vm, "red") as runtime:
         one, two = runtime.start("one"), runtime.start("two")
