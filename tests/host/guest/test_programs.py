@@ -23,6 +23,11 @@ def test_the_file_of_the_cni_plugin_alone_is_a_program(tmp_path: Path) -> None:
     done = subprocess.run([program], input=b"", env=environ, capture_output=True, check=True)
     assert json.loads(done.stdout)["supportedVersions"] == [*cni.VERSIONS]
     assert done.stderr == b""
+    for words, member in (("info", "api_version"), ("create <&-", "error"), ("setup /", "error")):
+        shell = ["sh", "-c", f"exec {program} {words}"]
+        done = subprocess.run(shell, input=b"", env={"LC_ALL": "C"}, capture_output=True)
+        assert member in json.loads(done.stdout), words
+        assert (done.returncode, done.stderr) == (int(member == "error"), b""), words
 
 
 def test_version_and_status_of_the_cni_plugin_import_little() -> None:
