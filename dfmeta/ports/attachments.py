@@ -144,7 +144,7 @@ class LocalDriver:
         if self._await_checks is not None:
             inner = [names_of(one.id)[0] for one in attachments]
             self._change(lambda rows: build(rows, inner=True), part)
-            self._await(inner)
+            self._await(inner, has_peers=False)
             self._await_checks(inner)
         self._change(build, part)
         self._await(names)
@@ -256,8 +256,8 @@ class LocalDriver:
         # Without the address, of an earlier version, its source is not checked.
         return Found(id=name, parent=parent, vid=vid, whole=checked)
 
-    def _await(self, names: Sequence[str]) -> None:
-        """Wait until ports have OpenFlow numbers.
+    def _await(self, names: Sequence[str], *, has_peers: bool = True) -> None:
+        """Wait until ports have OpenFlow numbers, and no error unless their peers are missing.
 
         A port that is changed twice in quick succession may keep the error and the number -1 of
         the first change in OVSDB, although it works (seen with Open vSwitch 3.1): ovs-vswitchd is
@@ -268,7 +268,7 @@ class LocalDriver:
         again = clock.now() + ASK_AGAIN
         while True:
             try:
-                left = without_number(self._remote, left)
+                left = without_number(self._remote, left, has_peers=has_peers)
             except OvsdbError as error:
                 raise _away(error) from error
             if not left:

@@ -208,12 +208,13 @@ def external_ids(remote: str, uuid: str) -> dict[str, str] | None:
         return next((_dict(row["external_ids"]) for row in answer["rows"]), None)
 
 
-def without_number(remote: str, names: Iterable[str]) -> dict[str, str]:
+def without_number(remote: str, names: Iterable[str], *, has_peers: bool = True) -> dict[str, str]:
     """Return the names of the interfaces that do not work → the cause, in their order.
 
     An interface works when it has an OpenFlow number and no error: ovs-vswitchd gives the number -1
-    to a port that it has refused.
+    to a port that it has refused. It gives a patch port without its peer a number, and an error.
 
+    :param has_peers: False: the peers of the patch ports are made later, so a number is enough.
     :raises OvsdbError: when OVSDB does not answer.
     """
     left = dict.fromkeys(names, "the port was removed")
@@ -223,7 +224,7 @@ def without_number(remote: str, names: Iterable[str]) -> dict[str, str]:
             for row in answer["rows"]:
                 number, error = next(iter(_list(row["ofport"])), 0), "".join(_list(row["error"]))
                 left[row["name"]] = error or "no number"
-                if 1 <= number <= OFPORT_MAX and not error:
+                if 1 <= number <= OFPORT_MAX and not (error and has_peers):
                     del left[row["name"]]
     return left
 

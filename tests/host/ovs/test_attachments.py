@@ -140,14 +140,20 @@ def test_peer_of_a_new_port_comes_after_the_check_of_its_frames(
 ) -> None:
     seen = list[object]()
 
+    def changes() -> int:
+        return int(host.vsctl("get", "Open_vSwitch", ".", "next_cfg"))
+
     def await_checks(names: Sequence[str]) -> None:
         rows = vms.rows(host)
         seen.extend((name, f"spt-{name[4:]}" in rows) for name in names)
 
     driver._await_checks = await_checks
     one, two = vms.attachment(parent, 100), vms.attachment(parent, 101)
+    before = changes()
     driver.make(parent, [one])
     driver.make(parent, [one, two])
+    # The error of a new port without its peer is not waited for.
+    assert changes() == before + 4
     (inner, outer), (other, later) = names_of(one.id), names_of(two.id)
     # One that stands keeps its peer. Peers in one VLAN would flood each other's frames in a loop.
     assert seen == [(inner, False), (inner, True), (other, False)]
