@@ -10,15 +10,19 @@
 #                              for the machines of tools/real
 #   tools/setup.sh --containers
 #                              also podman, containerd and dockerd, for the tests of dfmeta-cni
+#   tools/setup.sh --clients   also the clients of metadata that tools/soak runs: cloud-init of Debian's
+#                              newest release, cloudbase-init, os-collect-config, Ignition, the SDK of
+#                              JavaScript, a JDK and Go
 #   tools/setup.sh --bench     also nginx, wrk and the CNI project's plugins, for bench/ alone
 #
 # Packages: a few tools, the libraries that Open vSwitch, PostgreSQL, udev, nft and haproxy link to,
 # the Python modules that cloud-init imports. These six programs are unpacked under .cache/root and
 # never installed: their packages would start services and enable cloud-init for the next boot.
 # The bench's programs are unpacked under .cache/bench for the same reason, the container runtimes
-# under .cache/containers, and user-mode Linux under .cache/uml. A cloud-init that finds
-# the service over IPv6 is in .cache/cloud-init, and a podman whose netavark has plugins in
-# .cache/podman: the release's own or, on Debian 12, Debian 13's.
+# under .cache/containers, wget and busybox under .cache/programs, Ignition under .cache/ignition, and
+# user-mode Linux under .cache/uml. A cloud-init that finds the service over IPv6 is in
+# .cache/cloud-init, and a podman whose netavark has plugins in .cache/podman: the release's own or,
+# on Debian 12, Debian 13's. The newest cloud-init is in .cache/newest.
 # The sources and package lists of the host do not change for it.
 # Python: a virtual environment in .venv with this checkout in it, two versions of requests in
 # .cache/requests, and environments in .cache/neutron and .cache/nova, so that the dependencies of
@@ -37,11 +41,19 @@ bench_layout=3
 containers_layout=2
 # The same for user-mode Linux.
 uml_layout=1
+# The same for wget and busybox, and for Ignition.
+programs_layout=1
+ignition_layout=1
+# The clients of PyPI and of npm.
+clients=(cloudbase-init==1.1.9 os-collect-config==14.1.0)
+npm_clients=(@aws-sdk/ec2-metadata-service@3.1161.0 @smithy/credential-provider-imds@4.5.2)
 # The first cloud-init that finds the metadata service over IPv6, the first netavark with plugins, and
 # the Debian release that a host with older ones takes them from.
 ipv6_since=24.2
 plugins_since=1.6
 donor=trixie
+# The one with the newest cloud-init.
+newest=sid
 # The last requests that opens the URL of a link-local address, as in Ubuntu 24.04, and Debian 13's,
 # which does not: their versions, and those of urllib3.
 requests=(2.31.0:2.0.7 2.32.3:2.3.0)
@@ -318,9 +330,9 @@ requests() {
 # A guest's file system is read-only: each start of cloud-init there would compile its modules again.
 compile_cloud_init() {
     local modules
-    for modules in "$cache"/{root,cloud-init}/usr/lib/python3/dist-packages/cloudinit \
+    for modules in "$cache"/{root,cloud-init,newest}/usr/lib/python3/dist-packages/cloudinit \
         "$cache"/requests/*/{requests,urllib3}; do
-        [ -d "$modules/__pycache__" ] || quietly /usr/bin/python3 -m compileall -q "$modules" ||
+        [ ! -d "$modules" ] || [ -d "$modules/__pycache__" ] || quietly /usr/bin/python3 -m compileall -q "$modules" ||
             die "cannot compile $modules, see above"
     done
 }
@@ -381,6 +393,27 @@ containers() {
         libyajl2
 }
 
+# Clients of metadata, which the tests start in namespaces of their own.
+clients() {
+    local home=$cache/clients donor=$newest modules
+    from_donor "$cache/newest" cloud-init
+    mapfile -t modules <"$cache/newest/packages"
+    install "${modules[@]}"
+    unpack_programs "$cache/ignition" "$ignition_layout" ignition
+    install default-jdk-headless golang-go
+    command -v npm >/dev/null || install nodejs npm
+    [ "$(cat "$home/stamp" 2>/dev/null)" = "${clients[*]} ${npm_clients[*]}" ] && return 0
+    say "Installing ${clients[*]} ${npm_clients[*]} in .cache/clients"
+    rm -rf "$home"
+    mkdir -p "$home"
+    quietly "$venv/bin/python" -m venv --without-pip "$home/python" ||
+        die "cannot make a virtual environment, see above"
+    packages "$home/python/bin/python" "${clients[@]}" || die "pip install failed, see above"
+    quietly npm install --prefix "$home" --no-audit --no-fund --ignore-scripts "${npm_clients[@]}" ||
+        die "npm install failed, see above"
+    printf '%s\n' "${clients[*]} ${npm_clients[*]}" >"$home/stamp"
+}
+
 # A kernel that is a program, which not all releases and architectures have.
 user_mode_linux() {
     if [ "$(cat "$cache/uml/layout" 2>/dev/null)" != "$uml_layout" ] &&
@@ -395,8 +428,8 @@ user_mode_linux() {
 command -v apt-get >/dev/null || die "apt-get not found: only Debian and Ubuntu are supported"
 for part; do
     case $part in
-    --neutron | --nova | --real | --containers | --bench) ;;
-    *) die "$part is not an option: use --neutron, --nova, --real, --containers or --bench" ;;
+    --neutron | --nova | --real | --containers | --clients | --bench) ;;
+    *) die "$part is not an option: use --neutron, --nova, --real, --containers, --clients or --bench" ;;
     esac
 done
 mkdir -p "$cache"
@@ -418,6 +451,7 @@ esac
 [ "$(cat "$cache/root/layout" 2>/dev/null)" = "$layout" ] || unpack
 mapfile -t packages <"$cache/packages"
 install ca-certificates curl ethtool iproute2 procps sqlite3 tcpdump util-linux python3 "${packages[@]}"
+unpack_programs "$cache/programs" "$programs_layout" busybox-static wget
 cloud_init
 for part; do
     case $part in
@@ -429,6 +463,7 @@ for part; do
         user_mode_linux
         ;;
     --containers) containers ;;
+    --clients) clients ;;
     --bench) bench ;;
     esac
 done

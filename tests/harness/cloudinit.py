@@ -47,6 +47,9 @@ RECENT_WITHOUT_ZONES = Release(_RECENT, _REQUESTS / "2.32.3")
 """The same with the requests of Debian 13, which looks up the zone ``25eth0`` of a URL with
 ``%25eth0`` (https://github.com/psf/requests/issues/6735)."""
 
+NEWEST = Release(ROOT / ".cache" / "newest", _REQUESTS / "2.32.3")
+"""The newest cloud-init of Debian, which ``tools/setup.sh --clients`` unpacks."""
+
 INTERPRETER = ("/usr/bin/python3", "-W", "ignore", "-B")
 """Debian's own, with the python3-* packages that cloud-init imports; without warnings: deprecated
 code in a release's modules does not concern these tests."""

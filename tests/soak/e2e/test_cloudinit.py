@@ -11,7 +11,7 @@ import pytest
 from dfmeta.guest import cni, tag_devices
 from tests.core.docs import typed
 from tests.harness.agent import Agent
-from tests.harness.cloudinit import OWN, RECENT_WITHOUT_ZONES
+from tests.harness.cloudinit import NEWEST, OWN, RECENT, RECENT_WITHOUT_ZONES, Release
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import EC2_6, OPENSTACK6, Guest
 from tests.harness.udev import Udev
@@ -20,13 +20,16 @@ from tests.host.e2e.support import put as put_hostname
 from tests.host.e2e.test_cloudinit import (
     BUILT_IN,
     RAN,
+    SOURCES,
     ULA,
+    USER_DATA,
     VENDOR_RAN,
     MakeGuest6,
     StartBoot,
     Way,
     check,
     check6,
+    check_source,
     document,
     push,
     put6,
@@ -84,6 +87,18 @@ def network_config(guest: Guest) -> dict[str, object]:
         "nameservers": {"addresses": ["2001:db8::53"]},
     }
     return {"version": 2, "ethernets": {"eth0": nic}}
+
+
+@pytest.mark.parametrize("mode", SOURCES)
+@pytest.mark.parametrize("release", [OWN, RECENT, NEWEST], ids=["own", "recent", "newest"])
+def test_each_cloud_init_boots_and_repeats_nothing(
+    agent: Agent, make_guest: MakeGuest, cloud_init: StartBoot, release: Release, mode: str
+) -> None:
+    bare, full = make_guest("bare"), make_guest("full")
+    put_hostname(agent, bare)
+    push(agent, full, document(full), USER_DATA.encode())
+    for guest, verify in ((bare, check_source), (full, check)):
+        verify(cloud_init(guest, mode=mode, release=release).finish(), guest, mode)
 
 
 @pytest.mark.parametrize("name", WAYS)
