@@ -164,8 +164,8 @@ def cirros(boot: Boot) -> Facts:
 
 
 def nixos(boot: Boot, version: str = "1.0") -> Facts:
-    """NixOS, nixos/modules/virtualisation/openstack-metadata-fetcher.nix of 2025: wget, which takes
-    any status at once; a file that is missing is left out."""
+    """NixOS, nixos/modules/virtualisation/openstack-metadata-fetcher.nix: wget, which takes any
+    status at once; a file that is missing is left out."""
     return {
         **boot.items(f"/{version}/meta-data", "hostname", more="ami-manifest-path"),
         "user_data": boot.get(f"/{version}/user-data"),
@@ -226,7 +226,7 @@ def talos(boot: Boot) -> Facts:
 
 def talos_nocloud(boot: Boot) -> Facts:
     """Talos 1.14, platform/nocloud/metadata.go: the same rules. Without a version, which an empty
-    network-config does not have, it takes no name and no network from the seed."""
+    network-config does not have, it takes no name and no network, and reads the seed again."""
     boot.retried = ALL_BUT_404
     meta = yaml.safe_load(boot.get("/nocloud/meta-data", must=True))
     network = yaml.safe_load(boot.get("/nocloud/network-config", must=True))
