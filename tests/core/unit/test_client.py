@@ -50,3 +50,16 @@ def test_options_of_a_program_of_another_user_are_not_asked_for(
             assert (place in cause, words in cause) == (True, True), (uid, cause)
         monkeypatch.setattr(in_force, "listener_at", lambda _place: None)
         assert in_force.take_over(conf).cause == f"nothing listens at {place}"
+
+
+def test_options_come_from_where_the_daemon_listens_though_the_files_have_another_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with stranger(b'{"options": []}') as conf:
+        place = conf.df_metadata.admin_listen
+        host, _, port = place.rpartition(":")
+        own = TcpListener(ip_address(host), int(port), os.geteuid(), inode=1)
+        conf.set_override("admin_listen", "127.0.0.1:1", group="df_metadata")
+        monkeypatch.setattr(in_force, "listener_at", {place: own}.get)
+        monkeypatch.setattr(in_force, "_own_listeners", lambda _conf: [own])
+        assert place in in_force.take_over(conf).cause

@@ -130,33 +130,6 @@ def test_flows_lead_to_ipv6_only_while_the_host_has_it_and_the_listener_is_open(
     assert (found.ip, found.guest_ip) == (GROUP.host_ip, GROUP.ip)
 
 
-@pytest.mark.parametrize(
-    ("former", "ip6", "calls"),
-    [
-        (None, ["fe80::1"], []),
-        (HostMemory("lo", GROUP.host_ip, 2), [], []),
-        # A daemon of a version without IPv6 had no address.
-        (HostMemory("lo", GROUP.host_ip, 2), ["fe80::1"], [None]),
-        (HostMemory("lo", GROUP.host_ip, 2, "fd00::1"), ["fe80::1"], ["fd00::1"]),
-        (HostMemory("lo", GROUP.host_ip, 2, HOST_IP6), [], [HOST_IP6]),
-    ],
-)
-def test_the_former_address_is_removed_and_the_present_one_remembered(
-    monkeypatch: pytest.MonkeyPatch, former: HostMemory | None, ip6: list[str], calls: list[Any]
-) -> None:
-    state, found = State(host=former), []
-
-    def note(_sides: Any, _wanted: Wanted, wanted6: Wanted | None) -> list[str]:
-        found.append(None if wanted6 is None else str(wanted6.address))
-        return []
-
-    monkeypatch.setattr(HostSides, "remove_former", note)
-    keeper: Any = TapKeeper(SimpleNamespace(**{**vars(GROUP), "ip6": ip6}), state, Calls())
-    keeper.remove_former(Calls())
-    assert found == calls
-    assert state.host == HostMemory("lo", GROUP.host_ip, 2, HOST_IP6 if ip6 else "")
-
-
 class Calls:
     def __init__(self) -> None:
         self.made: list[tuple[object, ...]] = []
@@ -167,6 +140,44 @@ class Calls:
             return []
 
         return call
+
+
+FORMER: tuple[tuple[HostMemory | None, list[str], list[Any], list[tuple[str, ...]]], ...] = (
+    (None, ["fe80::1"], [], []),
+    (HostMemory("lo", GROUP.host_ip, 2), [], [], []),
+    # A daemon of a version without IPv6 had no address.
+    (HostMemory("lo", GROUP.host_ip, 2), ["fe80::1"], [None], []),
+    (HostMemory("lo", GROUP.host_ip, 2, "fd00::1"), ["fe80::1"], ["fd00::1"], []),
+    (HostMemory("lo", GROUP.host_ip, 2, HOST_IP6), [], [HOST_IP6], []),
+    (HostMemory("tap0", GROUP.host_ip, 2), [], [None], [("remove_taps", "tap0")]),
+    # One with Meta IPs.
+    (
+        HostMemory("lo", GROUP.host_ip, 2, network="240.0.0.0/16"),
+        [],
+        [None],
+        [("remove_ids",), ("remove_meta",)],
+    ),
+)
+"""Memory of the former configuration, IPv6 now, and what is removed of the host and of OVSDB."""
+
+
+def test_what_the_former_configuration_has_made_is_removed_and_the_present_one_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[str | None] = []
+
+    def note(_sides: Any, _wanted: Wanted, wanted6: Wanted | None) -> list[str]:
+        found.append(None if wanted6 is None else str(wanted6.address))
+        return []
+
+    monkeypatch.setattr(HostSides, "remove_former", note)
+    for former, ip6, calls, of_ovsdb in FORMER:
+        found.clear()
+        state, watcher = State(host=former), Calls()
+        keeper: Any = TapKeeper(SimpleNamespace(**{**vars(GROUP), "ip6": ip6}), state, Calls())
+        keeper.remove_former(watcher)
+        assert (found, watcher.made) == (calls, of_ovsdb), former
+        assert state.host == HostMemory("lo", GROUP.host_ip, 2, HOST_IP6 if ip6 else "")
 
 
 def undone(keeper: Any) -> list[tuple[object, ...]]:
