@@ -13,9 +13,8 @@ from tests.harness.guest import Guest, Ids, uuid_of
 from tests.harness.issuer import CLIENT_ID, CLIENT_SECRET, TokenIssuer
 from tests.harness.netns import Namespace, veth
 from tests.harness.ovs import OpenvSwitch
-from tests.harness.poll import wait_for
 from tests.harness.postgres import Postgres
-from tests.host.e2e.support import KEY, META_DATA
+from tests.host.e2e.support import KEY
 
 StartBoot = Callable[..., Booting]
 
@@ -108,22 +107,3 @@ def test_guests_of_three_hosts_boot_from_what_was_pushed_once(
         assert boot.authorized_keys.strip() == KEY
         assert boot.user_data == USER_DATA.encode()
     assert set(site.issuer.given) == {"read"}
-
-
-def test_what_is_known_is_served_without_the_central_store(site: Site) -> None:
-    agent = site.agents[0]
-    known, other = site.guest(agent, "known"), site.guest(agent, "other")
-    site.push(known, hostname="known.example.org")
-    site.push(other, hostname="other.example.org")
-    assert known.curl(META_DATA).status == 200
-    site.central.stop()
-    agent.restart()
-    reply = known.curl(META_DATA)
-    assert (reply.status, json.loads(reply.body)["hostname"]) == (200, "known.example.org")
-    # What nobody here has asked for yet is not "not there".
-    assert other.curl("/latest/meta-data/hostname").status == 503
-    site.central.start()
-    wait_for(
-        lambda: other.curl("/latest/meta-data/hostname").text == "other.example.org",
-        "the other guest to be known",
-    )

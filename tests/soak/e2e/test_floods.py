@@ -1,26 +1,18 @@
-"""Floods of SYNs and of ARP cost no other guest its answer."""
+"""Floods of SYNs cost no other guest its answer."""
 
 from typing import Literal
 
 import pytest
 
 from dfmeta.flows.key import SLOTS, SLOTS6
-from tests.core.flows.frames import arp, ethernet
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import METADATA_IP
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.host.e2e import test_hostile_packets as packets
-from tests.host.e2e.support import Capture, asks_own, put, resident, served, uuid_in
-from tests.host.e2e.test_hostile_packets import ARP, BROADCAST, NAME, Net, Watched
+from tests.host.e2e.support import asks_own, put, resident, served, uuid_in
 
 RATE = 20_000
 """SYNs a second of a flood."""
-FLOOD = 5000
-"""Questions by ARP."""
-
-net = packets.net
 
 
 def ours(host: OpenvSwitch) -> int:
@@ -71,27 +63,3 @@ def test_a_flood_of_syns_keeps_no_other_guest_from_its_answer(
     assert ours(host) <= before + 3 * taken + 3, "an address each, and all slots of the flood"
     assert resident(agent) < memory + 16 * 1024
     wait_for(lambda: served(flooding), "the flooding guest to be served again")
-
-
-def test_a_flood_of_arp_is_answered_on_its_own_port_alone(net: Net) -> None:
-    question = arp(op=1, sha=net.bad.mac, spa=net.bad.ip, tpa=METADATA_IP)
-    frame = ethernet(question, dst=BROADCAST, src=net.bad.mac, kind=ARP)
-    for guest in (net.bad, net.good):
-        asks_own(guest)
-    before = net.packet_ins()
-    with (
-        Watched(net),
-        Capture(net.bad.namespace, net.bad.device, arriving=True) as answers,
-        Capture(net.good.namespace, net.good.device, arriving=True) as heard,
-    ):
-        batch = net.good.start_many(50, path=NAME)
-        net.bad.send_frames(*[frame] * FLOOD)
-        assert {(one.status, one.body) for one in batch.samples()} == {(200, b"good.example.org")}
-        asks_own(net.bad)
-        answered = [data for _, data in answers.frames() if data[12:14] == b"\x08\x06"]
-        assert len(answered) > FLOOD / 10
-        claims = {(data[20:22], data[22:28].hex(":"), data[28:32]) for data in answered}
-        assert claims == {(b"\0\2", net.tap_mac, bytes([169, 254, 169, 254]))}
-        # No other guest has heard of it.
-        assert [data for _, data in heard.frames() if data[:6] == b"\xff" * 6] == []
-    assert net.packet_ins() == before

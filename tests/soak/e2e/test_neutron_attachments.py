@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests.harness.container import Container
-from tests.harness.guest import METADATA_IP, Guest
+from tests.harness.guest import Guest
 from tests.harness.poll import wait_for
-from tests.harness.vm_api import Connection, allowed, is_ready, status_of
+from tests.harness.vm_api import Connection, allowed
 from tests.host.e2e import shared
 from tests.host.e2e.neutron_vm import World, listed, world_with
-from tests.host.e2e.support import META_DATA, SILENCE, asks_own
+from tests.host.e2e.support import META_DATA, SILENCE
 
 NETWORK = {"network": "pods"}
 
@@ -82,48 +82,3 @@ def test_frames_of_two_containers_pass(world: World, vm: Guest) -> None:
             found = wait_for(partial(meta_data, container), "its record")
             assert (found["uuid"], found["name"]) == (one["id"], name)
         wait_for(lambda: reaches(*containers), "the containers to reach each other")
-
-
-def test_neutron_away_and_back(world: World, vm: Guest) -> None:
-    with allowed(vm.namespace) as connection:
-        kept, gone = made(connection, "kept"), made(connection, "gone")
-    world.server.stop()
-    try:
-        with allowed(vm.namespace) as connection:
-            reply = connection.ask("PUT", "/attachments/new/eth0", NETWORK)
-            assert (reply.status, json.loads(reply.body)["error"]) == (503, "driver")
-            assert reply.header("Retry-After")
-            assert "refused with 503, attachment: Neutron does not answer" in world.agent.log()
-            assert connection.ask("DELETE", "/attachments/gone/eth0?link=gone").status == 204
-            assert listed(connection) == [kept]
-        assert status_of(vm.namespace)["ready"] is False
-        asks_own(vm)
-    finally:
-        world.server.start()
-    assert set(world.ours()) == {kept["port_id"], gone["port_id"]}
-    wait_for(lambda: len(world.ours()) == 1, "the removal to be finished")
-    wait_for(lambda: is_ready(vm.namespace), "Neutron to be asked again")
-    with allowed(vm.namespace) as connection:
-        made(connection, "new")
-
-
-def test_a_killed_daemon_goes_on(world: World, vm: Guest) -> None:
-    with allowed(vm.namespace) as connection:
-        token, body = connection.token, json.dumps(NETWORK)
-        head = f"Host: {METADATA_IP}\r\nX-dfmeta-token: {token}\r\nContent-Length: {len(body)}"
-        request = f"PUT /dfmeta/v1/attachments/c1/eth0 HTTP/1.1\r\n{head}\r\n\r\n{body}"
-        connection.socket.sendall(request.encode())
-        wait_for(lambda: len(world.ours()) == 1, "the port")
-        world.agent.kill()
-    (before,) = world.ours()
-    world.agent.start()
-    asks_own(vm)
-
-    def repeated() -> dict[str, Any]:
-        with allowed(vm.namespace) as connection:
-            reply = connection.ask("PUT", "/attachments/c1/eth0", NETWORK)
-            return dict(json.loads(reply.body)) if reply.status in (200, 201) else {}
-
-    found = wait_for(repeated, "the attachment")
-    assert (found["port_id"], found["state"]) == (before, "active")
-    assert world.ours() == [before]

@@ -4,18 +4,13 @@ from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.host.e2e import test_start
 from tests.host.e2e.support import asks_own, put
-from tests.host.e2e.test_start import DOWN, UP, check_line, lines
 
-guest = test_start.guest
+DOWN, UP = "Readiness has been DOWN", "is UP again"
 
 
-def test_after_startup_timeout_a_switch_that_is_away_is_one_clear_line(host: OpenvSwitch) -> None:
-    host.kill("ovs-vswitchd")
-    # Time enough to come to where it waits for the switch.
-    with Agent(host, {"df_metadata": {"startup_timeout": 3}}) as agent:
-        check_line(agent, "ovs-vswitchd")
+def lines(agent: Agent, text: str) -> list[str]:
+    return [line for line in agent.log().splitlines() if text in line]
 
 
 def test_a_bridge_that_refuses_openflow_13_is_one_line_with_the_remedy(
