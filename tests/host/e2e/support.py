@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import select
-import signal
 import socket
 import struct
 import time
@@ -29,7 +28,7 @@ from tests.harness.netns import Namespace
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.nova_tree import Instance
 from tests.harness.ovs import OpenvSwitch
-from tests.harness.poll import DEADLINE, wait_for
+from tests.harness.poll import DEADLINE
 from tests.harness.scheme import SIDE, Side
 
 META_DATA = "/openstack/latest/meta_data.json"
@@ -140,9 +139,9 @@ def served(guest: Guest) -> bool:
     return reply.status == 200
 
 
-def is_unanswered(guest: Guest, path: str = "/", *, host: str = METADATA_IP) -> bool:
+def is_unanswered(guest: Guest) -> bool:
     """Return whether the guest gets no answer while one would have come."""
-    return guest.curl(path, timeout=SILENCE, host=host).status == 0
+    return guest.curl("/", timeout=SILENCE).status == 0
 
 
 def status_of(pid: int) -> dict[str, str]:
@@ -174,14 +173,6 @@ def holders(host: OpenvSwitch) -> list[int]:
             if b"dfmeta.proxy.holder" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
-
-
-def end_holders(host: OpenvSwitch) -> None:
-    """Kill the processes that keep a listener open, by their pids."""
-    ended = set(holders(host))
-    for pid in ended:
-        os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not ended & set(holders(host)), "the end of the holder")
 
 
 def log_time(agent: Agent, text: str) -> float:
@@ -400,9 +391,9 @@ class Attempt(Closing):
 
 
 @contextlib.contextmanager
-def open_connection(guest: Guest, *, timeout: float = DEADLINE) -> Iterator[socket.socket]:
+def open_connection(guest: Guest) -> Iterator[socket.socket]:
     """A connection of the guest's to the service, for requests written by hand."""
-    with guest.namespace.connect(METADATA_IP, 80, timeout=timeout) as connection:
+    with guest.namespace.connect(METADATA_IP, 80) as connection:
         yield connection
 
 

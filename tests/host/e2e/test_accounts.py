@@ -162,10 +162,3 @@ def test_no_other_account_reads_a_worker(
     _guest, pid = served(agent, nova, make_guest, "dfmeta.cmd.worker")
     for uid in (*OTHERS, user_of(pid)):
         assert taken(uid, pid, SECRET) == [], uid
-
-
-def account(agent: Agent) -> dict[str, str]:
-    """doctor's line on the account of the workers."""
-    done = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
-    (line,) = (one for one in json.loads(done.stdout) if one["check"] == "account")
-    return {key: str(value) for key, value in line.items()}

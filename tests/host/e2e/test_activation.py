@@ -103,6 +103,3 @@ def closed(connection: object) -> bool:
         return connection.recv(1) == b""  # type: ignore[attr-defined]  # a socket, which its caller opened
     except ConnectionResetError:
         return True
-
-
-# dfmeta-store

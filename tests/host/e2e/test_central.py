@@ -1,7 +1,6 @@
 """``dfmeta-store`` on a network: the address of a guest, or a trusted proxy, names its record."""
 
 import json
-import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -19,8 +18,6 @@ from tests.harness.poll import wait_for
 STORE, STORE6 = "10.0.255.254", "2001:db8::ffff"
 ONE, TWO = uuid_of("instance one"), uuid_of("instance two")
 HOSTNAME = "/latest/meta-data/hostname"
-TOKEN = "/latest/api/token"
-TTL = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
 
 
 class Network:
@@ -108,46 +105,10 @@ def test_a_record_is_that_of_the_address_or_the_one_a_trusted_proxy_names(
     assert network.central.admin(HOSTNAME).status == 404
 
 
-def test_a_token_outlives_the_process_and_is_one_records_alone(network: Network) -> None:
-    token = network.ask("one", TOKEN, method="PUT", headers=TTL).text
-    shown = {"X-aws-ec2-metadata-token": token}
-    network.central.stop()
-    network.central.start()
-    assert network.ask("one", headers=shown, source="10.0.1.9").text == "one"
-    assert network.ask("two", headers=shown).status == 401
-    assert network.ask("proxy", headers={**shown, **forwarded("10.0.0.1")}).text == "one"
-
-
 def pushed(record_id: str, hostname: str, *addresses: str) -> bytes:
     """The body of a push."""
     body = {"id": record_id, "ipAddresses": addresses, "metadata": {"hostname": hostname}}
     return json.dumps(body).encode()
-
-
-def test_other_hosts_get_an_admin_side_with_tokens_alone(network: Network) -> None:
-    network.central.stop()
-    reachable = {"df_metadata": {"admin_listen": f"{STORE}:{ADMIN_PORT}"}}
-    with Central(reachable, namespace=network.central.namespace) as other:
-        other.start(wait=False)
-        assert other.wait() == 2
-        assert "[df_metadata] admin_listen" in other.log().splitlines()[-1]
-        other.configure({"store": {"token_file": other.folder / "tokens"}})
-        token = other.ctl("token", "create", "--scope", "write").strip()
-        other.start()
-        body = pushed(ONE, "one", "10.0.0.1")
-        refused = other.admin("/device-metadata", method="POST", body=body)
-        assert refused.status == 401
-        headers = {"Authorization": f"Bearer {token}"}
-        answer = other.admin("/device-metadata", method="POST", body=body, headers=headers)
-        assert answer.status == 200
-        assert network.ask("one").text == "one"
-        other.stop()
-        assert token not in other.log()
-        audit = re.findall(r"(INFO|WARNING) \S+ Audit: POST /device-metadata, (.*)", other.log())
-        assert audit == [
-            ("WARNING", f"instance unknown, by an unknown client from {STORE}: 401"),
-            ("INFO", f"instance {ONE}, by token token-1 from {STORE}: 200"),
-        ]
 
 
 def test_requests_that_have_begun_are_answered_at_sigterm(network: Network) -> None:

@@ -3,24 +3,82 @@
 One host with a daemon that has been stopped serves them all: doctor asks by itself.
 """
 
+import json
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.harness import neutron as neutron_harness
+from tests.harness.agent import Agent, ini, program
 from tests.harness.certificates import Authority
-from tests.harness.guest import uuid_of
-from tests.harness.neutron import Neutron
-from tests.harness.nova import RecordingNova
+from tests.harness.guest import Guest, uuid_of
+from tests.harness.neutron import PASSWORD, Neutron
+from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.nova_tree import Instance
-from tests.harness.ovs import BRIDGE
-from tests.host.e2e.support import PROJECT
-from tests.host.e2e.ward import Ward, nova_options, only, shared_ward
+from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.host.e2e.support import NOVA_OPTIONS, PROJECT, project_ids
 
 OLD = b"HTTP/1.1 404 Gone\r\nDate: Mon, 01 Jan 2024 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n"
 PORT_RANGE = "net.ipv4.ip_local_port_range"
 
+Line = dict[str, Any]
 Options = dict[str, dict[str, object]]
-ward = shared_ward
+
+
+@dataclass(frozen=True)
+class Ward:
+    """A host whose daemon has been stopped in good order, and its doctor."""
+
+    host: OpenvSwitch
+    agent: Agent
+    folder: Path
+
+    def lines(self, options: Options) -> list[Line]:
+        """Every line of doctor's, with *options* in a file that comes after the daemon's own."""
+        more = self.agent.folder / "more.conf"
+        more.write_text(ini(options))
+        more.chmod(0o600)
+        command = [*program("dfmeta"), "doctor", "--format", "json", "--root", str(self.folder)]
+        command += ["--config-file", str(self.agent.config_file), "--config-file", str(more)]
+        done = self.host.namespace.run(command, check=False)
+        assert done.stderr == ""
+        found: list[Line] = json.loads(done.stdout)
+        assert done.returncode == int(any(line["status"] == "wrong" for line in found))
+        assert all(bool(line["remedy"]) == (line["status"] == "wrong") for line in found)
+        assert SECRET not in done.stdout
+        assert PASSWORD not in done.stdout
+        return found
+
+
+@pytest.fixture(scope="module")
+def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
+    """Provide the ward of the module, with a guest that has been served."""
+    ids = project_ids("served")
+    with OpenvSwitch() as host, Agent(host) as agent, Guest(host, "served", ids=ids):
+        agent.start()
+        agent.stop()
+        yield Ward(host, agent, tmp_path_factory.mktemp("root"))
+
+
+def only(found: list[Line], check: str, status: str) -> Line:
+    """The one line of that check."""
+    (line,) = [line for line in found if line["check"] == check]
+    assert line["status"] == status, line
+    return line
+
+
+def nova_options(*hosts: str) -> Options:
+    """Options of a daemon with those hosts of Nova; a number is a port of this one."""
+    default: dict[str, object] = dict(NOVA_OPTIONS["DEFAULT"])
+    where = ",".join(f"127.0.0.1:{one}" if one.isdigit() else one for one in hosts)
+    return {
+        "DEFAULT": {**default, "nova_metadata_host": where},
+        "df_metadata": dict(NOVA_OPTIONS["df_metadata"]),
+    }
 
 
 def merged(*parts: Options) -> Options:

@@ -11,7 +11,7 @@ from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
 from tests.harness.nova import RecordingNova
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import NOVA_OPTIONS, asks_own, project_ids, put, put_nova
+from tests.host.e2e.support import NOVA_OPTIONS, asks_own, project_ids, put_nova
 
 CHUNK = bytes(4096)
 
@@ -93,20 +93,4 @@ def test_tokens_alone_wait_for_room(
     wait_for(lambda: asks_for_token(guest) == 200, "tokens, of each worker")
     agent.restart()
     assert asks_for_token(guest) == 200
-    asks_own(guest)
-
-
-def test_a_store_without_room_is_made_when_there_is_some(
-    make_agent: MakeAgent, make_guest: MakeGuest, disks: list[Disk]
-) -> None:
-    agent = started(make_agent, disks, {})
-    guest = make_guest("one")
-    wait_for(lambda: missing(agent) == ["store", "disk"], "everything but store and disk")
-    reply = guest.curl("/latest/meta-data/hostname")
-    assert (reply.status, reply.header("retry-after")) == (503, "2")
-    wait_for(lambda: "store: store: " in agent.log(), "the log")
-    assert "database or disk is full. Make room on the disk" in agent.log()
-    disks[0].free()
-    wait_for(agent.ready, "the database")
-    put(agent, guest)
     asks_own(guest)

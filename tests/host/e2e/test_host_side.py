@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
@@ -14,7 +14,7 @@ from dfmeta.exceptions import HostError
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.key import NEXT_HOP6, NEXT_HOP_MAC
 from dfmeta.host.changes import Changes
-from dfmeta.host.device import disable_tx_checksum, driver_of, held_addresses
+from dfmeta.host.device import disable_tx_checksum, driver_of
 from dfmeta.host.host_facts import HostFacts, read_host
 from dfmeta.host.ipv6 import lack_of
 from dfmeta.host.netlink import HostSide, Wanted
@@ -129,13 +129,6 @@ def side(host: Namespace, kind: Kind) -> HostSide:
 
 
 @pytest.fixture
-def side4(host: Namespace) -> HostSide:
-    made = HostSide(FOUR.wanted)
-    assert ensure(host, made) == [*FOUR.steps]
-    return made
-
-
-@pytest.fixture
 def side6(host: Namespace) -> HostSide:
     made = HostSide(SIX.wanted)
     assert ensure(host, made) == [*SIX.steps]
@@ -189,97 +182,6 @@ def test_a_removal_by_another_program_is_noticed_and_put_back(
         assert found.way_back == DEVICE, removal
         assert all(rule.there for rule in found.rules), removal
         wait_for(lambda: not take(), "what the repair brings")
-
-
-def test_a_change_of_another_part_is_none(
-    host: Namespace, side4: HostSide, take: Callable[[], bool]
-) -> None:
-    del side4
-    for change in (
-        "link add one type veth peer name two; link del one",
-        "neigh add 10.0.1.1 lladdr 02:00:00:00:00:01 dev up0",
-        "route add 198.18.0.0/24 via 10.0.0.2 dev up0",
-        "route add 198.18.0.0/24 via 10.0.0.2 dev up0 table 3",
-        "route add 198.18.0.0/24 via 10.0.0.2 dev up0 table 1002",
-        "addr add fe80::7/64 dev up0 nodad",
-        "link set up0 down",
-    ):
-        host.ip(*change.split("; "))
-        assert not take(), change
-    for change in (
-        "rule add from 198.17.0.0/24 lookup 77 pref 1000",
-        "addr add 10.9.9.9/32 dev up0",
-        # More than the socket holds are one.
-        "; ".join(f"rule add from 198.18.{n}.0/24 lookup 77 pref 1000" for n in range(150)),
-        f"link del {DEVICE}",
-    ):
-        host.ip(*change.split("; "))
-        assert take(), change
-        assert not take(), change
-
-
-def test_all_of_it_is_put_back_with_the_device(host: Namespace, side4: HostSide) -> None:
-    host.ip(f"link set {DEVICE} down")
-    # The kernel takes the route and the next hop along; the address and the rules stay.
-    assert ensure(host, side4) == ["up", "neighbour 128.0.0.0", "route in table 2"]
-    host.ip(f"link del {DEVICE}")
-    with pytest.raises(HostError, match="there is no such device"):
-        ensure(host, side4)
-    host.ip(f"link add {DEVICE} type veth peer name of-tap")
-    assert ensure(host, side4) == [*FOUR.steps[:4]]
-    # A route of another table is none, and an operator's rule is taken for dfmeta's.
-    host.ip("route flush table 2", f"route add default via 128.0.0.0 dev {DEVICE} onlink table 3")
-    assert ensure(host, side4) == ["route in table 2"]
-    host.ip("rule del pref 32764", f"rule add from {METADATA_IP} lookup 2 pref 32764")
-    assert ensure(host, side4) == []
-    assert host.ip("rule").count(METADATA_IP) == 1
-
-
-def test_removal_leaves_none_of_it_and_all_else(
-    host: Namespace, side: HostSide, kind: Kind
-) -> None:
-    six = kind is SIX
-    family, other = ("-6 ", "2001:db8::/32") if six else ("", "198.18.0.0/24")
-    label = "IPv6 " if six else ""
-    ip(host, f"{family}rule add from {other} lookup 2 pref 32764")
-    # An earlier configuration's address, or the same rule of an operator's.
-    former = "from fd00::77 lookup 2" if six else f"from {kind.ip} lookup 2 protocol static"
-    ip(host, f"{family}rule add {former} pref 32764")
-    with host.inside():
-        assert side.remove() == [
-            *[f"{label}rule 32764"] * 2,
-            f"{label}rule 32765",
-            f"{label}route in table 2",
-        ]
-        assert side.remove() == []
-    left = ip(host, f"{family}rule")
-    assert other in left
-    assert kind.ip not in left
-    assert "fd00::77" not in left
-    with host.inside():
-        assert len(side.remove(device_stays=True)) == 2
-        assert side.remove(device_stays=True) == []
-    host.ip(f"link del {DEVICE}")
-    with host.inside():
-        assert side.remove() == []
-
-
-def test_the_hosts_addresses_are_those_of_all_its_devices(
-    host: Namespace, side: HostSide, kind: Kind
-) -> None:
-    more = (
-        ["::1", "fd00::5", KEY6]
-        if kind is SIX
-        else ["127.0.0.1", "10.0.0.1", "10.1.1.1", "128.0.0.8", "128.0.0.9"]
-    )
-    host.ip("link set up0 down", "addr add 128.0.0.9/32 dev up0", "addr add 10.1.1.1/8 dev lo")
-    host.ip("addr add 128.0.0.8/32 dev lo label lo:1")
-    ip(host, "-6 addr add fd00::5/64 dev lo", f"-6 addr add {KEY6}/128 dev lo")
-    ensure(host, side)
-    assert {*map(ip_address, more), side.wanted.address} <= side.addresses()
-    host.ip(*(f"addr add 198.19.0.{n}/32 dev lo" for n in range(200)))
-    with host.inside():
-        assert len(held_addresses()) >= len(more) + 200
 
 
 def test_checksum_offload_is_turned_off_again(host: Namespace) -> None:

@@ -95,33 +95,6 @@ def test_a_guest_waits_for_its_domain_to_appear(
     assert "project_id=libvirt" in agent.ctl("ports").stdout
 
 
-def test_neutron_names_the_instance_of_a_port(
-    make_agent: MakeAgent,
-    make_guest: MakeGuest,
-    nova: RecordingNova,
-    neutron: Neutron,
-    folder: Path,
-) -> None:
-    early = anonymous(make_guest, "early")
-    first = known_to(nova, "early")
-    neutron.put(neutron_harness.port(early.ids.iface_id, first, PROJECT))
-    agent = make_agent(nova_options("ovsdb,neutron", folder))
-    assert early.curl(PATH).text == "early"
-    assert row(agent, early)["sources"] == {
-        "instance_id": "neutron",
-        "project_id": "neutron (port)",
-    }
-    # The search for guest next hops does not ask for the instance.
-    asked = [one for one in neutron.requests() if "device_id" in one]
-    assert "binding%3Ahost_id=compute-1" in asked[0]
-    # A later one is asked for by its id, and again until Neutron has bound it.
-    late = anonymous(make_guest, "later")
-    batch = late.start_many(1, path=PATH)
-    wait_for(lambda: any(late.ids.iface_id in one for one in neutron.requests()), "the question")
-    neutron.put(neutron_harness.port(late.ids.iface_id, known_to(nova, "later"), PROJECT))
-    assert [sample.body for sample in batch.samples()] == [b"later"]
-
-
 @pytest.mark.parametrize("backend", ["nova", "store"])
 def test_a_port_with_the_instance_of_another_project_gets_nothing(
     backend: str,

@@ -86,18 +86,6 @@ def test_containers_behind_a_guest_get_their_own_with_the_same_addresses(world: 
     asks_own(parent)
 
 
-def test_meta_ips_are_in_ovsdb_and_unique(world: World) -> None:
-    ids = [
-        one["external_ids"]
-        for one in world.host.records("Interface", "name", "external_ids")
-        if "dfmeta-meta-ip" in one["external_ids"]
-    ]
-    assert len(ids) == len(world.guests)
-    assert len({one["dfmeta-meta-ip"] for one in ids}) == len(ids)
-    assert len({one["dfmeta-meta-mac"] for one in ids}) == len(ids)
-    assert all(one["dfmeta-meta-ip"].startswith("240.0.") for one in ids)
-
-
 def listed(world: World, *command: str) -> list[dict[str, Any]]:
     options = ("--format", "json")
     return list(json.loads(world.agent.ctl(*command, *options, check=False).stdout))

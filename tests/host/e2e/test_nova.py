@@ -5,13 +5,10 @@ import pytest
 from tests.harness.agent import Agent
 from tests.harness.engine import BEHAVIOUR
 from tests.harness.fixtures import MakeGuest
-from tests.harness.guest import Guest, Ids, uuid_of
+from tests.harness.guest import Guest
 from tests.harness.nova import RecordingNova
-from tests.harness.ovs import OpenvSwitch
-from tests.harness.poll import wait_for
 from tests.host.e2e import shared
 from tests.host.e2e.support import (
-    Capture,
     asks_own,
     project_ids,
     put_nova,
@@ -71,38 +68,3 @@ def test_a_password_reaches_nova_with_its_length(
     assert guest.curl(PASSWORD, data=b"again").status == 409
     assert guest.curl(PASSWORD).body == password
     assert password.decode("latin-1") not in agent.log()
-
-
-def test_a_request_is_held_while_nova_is_away_for_a_moment(
-    host: OpenvSwitch, nova: RecordingNova, guest: Guest
-) -> None:
-    nova.away()
-    with Capture(host.namespace, guest.port) as capture:
-        batch = guest.start_many(4, 4)
-
-        def all_sent() -> bool:
-            return sum(one.is_syn_ack for one in capture.segments()) == 4
-
-        wait_for(all_sent, "four connections to be open")
-        nova.back()
-        samples = batch.samples()
-    assert [sample.status for sample in samples] == [200] * 4
-
-
-def test_a_request_waits_until_the_project_of_its_instance_is_known(
-    nova: RecordingNova, make_guest: MakeGuest, agent: Agent
-) -> None:
-    """Nova needs it; the writer of external_ids may write it later than vm-uuid."""
-    ids = project_ids("late project")
-    without = Ids(iface_id=ids.iface_id, vm_uuid=ids.vm_uuid)
-    guest = make_guest("late", route="gateway", ids=without)
-    wait_for(lambda: any(row["port"] == guest.port for row in agent.admin("/ports").json()), "port")
-    before = agent.metric("dfmeta_packet_ins_total")
-    batch = guest.start_many(1)
-    wait_for(lambda: agent.metric("dfmeta_packet_ins_total") > before, "the guest to ask")
-    guest.ids = ids
-    put_nova(nova, guest)
-    guest.set_external_ids(project_id=ids.project_id)
-    (sample,) = batch.samples()
-    assert (sample.status, sample.error) == (200, "")
-    assert uuid_of("instance late project").encode() in sample.body

@@ -17,12 +17,10 @@ from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e import shared
 from tests.host.e2e.support import (
-    META_DATA,
     NOVA_OPTIONS,
     asks_own,
     project_ids,
     put_nova,
-    uuid_in,
 )
 
 HOLD_TIMEOUT = 1.5
@@ -186,22 +184,4 @@ def test_without_trust_no_guest_gets_metadata_and_the_log_has_the_remedy(
     assert SECRET not in agent.log()
     assert "Traceback" not in agent.log()
     configure()
-    asks_own(guest)
-
-
-def test_a_handshake_that_hangs_costs_one_request_its_time_and_no_other(
-    configure: Configure, cloud: Cloud, guest: Guest, make_guest: MakeGuest
-) -> None:
-    other = make_guest("other", address="10.0.0.6/24", ids=project_ids("other"))
-    put_nova(cloud.nova, other)
-    cloud.nova.stall()
-    batch = guest.start_many(1)
-    wait_for(lambda: cloud.nova.stalls() == 0, "a handshake to hang")
-    for _ in range(3):
-        reply = other.curl(META_DATA)
-        assert (reply.status, uuid_in(reply.body)) == (200, other.instance_id)
-        assert batch.running
-    (sample,) = batch.samples()
-    assert sample.status != 200
-    cloud.nova.mend()
     asks_own(guest)

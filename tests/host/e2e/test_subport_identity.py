@@ -15,7 +15,7 @@ from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.nova_tree import Instance
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import META_DATA, asks_own, put, put_nova, uuid_in
+from tests.host.e2e.support import META_DATA, asks_own, put_nova
 
 PROJECT = "5f0c0a52b6f44d12a8a1e1a5e5f0c0a5"
 OTHER_PROJECT = "0ther0a52b6f44d12a8a1e1a5e5f0c0a"
@@ -87,26 +87,3 @@ def test_nova_is_asked_for_a_containers_own_instance(
         neutron.remove(vm.ids.iface_id)
         declare(vm, containers[100].entry())
         asks_own(containers[100])
-
-
-def test_with_subport_identity_parent_a_container_is_its_vm(
-    host: OpenvSwitch,
-    make_agent: MakeAgent,
-    make_guest: MakeGuest,
-    make_container: Callable[[Guest, int], Container],
-) -> None:
-    agent = make_agent({"df_metadata": {"subport_identity": "parent"}})
-    vm = make_guest("vm")
-    put(agent, vm)
-    container = make_container(vm, 100)
-    declare(vm, container.entry())
-    wait_for(lambda: row(agent, 100).get("instance") == vm.instance_id, "the subport")
-    for host_name in ("169.254.169.254", OPENSTACK6):
-        reply = container.curl(META_DATA, host=host_name)
-        assert (reply.status, uuid_in(reply.body)) == (200, vm.instance_id)
-    asks_own(vm)
-    agent.stop()
-    agent.clean_up()
-    ids = host.vsctl("get", "Interface", vm.port, "external_ids")
-    assert "iface-id" in ids
-    assert "dfmeta" not in ids
