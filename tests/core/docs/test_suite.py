@@ -16,7 +16,6 @@ PROMPT: Mapping[str, str] = {
     "tests/host/e2e/test_start.py": "a source with a limit of its own",
     "tests/host/guest/test_programs.py": "a server that never ends its answer",
     "tests/host/haproxy/test_haproxy_process.py": "a haproxy that hangs",
-    "tests/host/selftest/test_tidy.py": "the wait itself",
 }
 """Files with a time as their subject, and the subject."""
 SLEEPS = {"time.sleep", "time.monotonic", "time.perf_counter"}

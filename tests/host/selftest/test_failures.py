@@ -1,7 +1,6 @@
 """A log should name every test that failed, and a test of core that uses a process should fail."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ import pytest
 
 from tests.harness.failures import LINES, SHOWN, Failure, printed, read
 from tests.harness.netns import ROOT
-from tests.harness.poll import wait_for
 
 FAILING = """
 import os
@@ -33,14 +31,6 @@ def test_setup(broken):
 
 def test_crash():
     os._exit(3)
-"""
-ENDLESS = """
-import pathlib
-import threading
-
-def test_endless():
-    pathlib.Path(__file__).with_name("begun").touch()
-    threading.Event().wait()
 """
 GONE = """
 import pytest
@@ -117,14 +107,6 @@ def test_module_that_cannot_be_collected_is_named(tmp_path: Path) -> None:
     ((name, error),) = failed(tmp_path).items()
     assert name == "test_it.py (collection)"
     assert "nothing_of_this_name" in error
-
-
-def test_stopped_run_names_the_test_that_ran(tmp_path: Path) -> None:
-    with start(tmp_path, ENDLESS) as process:
-        wait_for((tmp_path / "begun").exists, "the test to begin")
-        process.send_signal(signal.SIGINT)
-        assert process.wait() == 2
-    assert failed(tmp_path).keys() == {"test_it.py::test_endless (ran when the run was stopped)"}
 
 
 def test_failure_is_named_when_its_teardown_fails_and_leaves_nothing_to_show(

@@ -68,13 +68,3 @@ def test_a_request_that_is_not_right_is_refused(client: Guest, api: RecordingNov
     assert ask(client, "/", sent=[]).status == 200
     assert ask(client, "//openstack", sent=headers(api)).status == 400
     assert ask(client, "/openstack/latest/nothing", sent=headers(api)).status == 404
-
-
-def test_requests_are_recorded_with_doubled_headers(client: Guest, api: RecordingNova) -> None:
-    ask(client, "/?a=b", "-d", "body", sent=[("X-Twice", "1"), ("X-Twice", "2"), ("x_odd", "3")])
-    (request,) = api.requests()
-    assert (request.method, request.path, request.body) == ("POST", "/?a=b", b"body")
-    assert [v for k, v in request.headers if k == "X-Twice"] == ["1", "2"]
-    assert request.header("x_odd") == "3"
-    with pytest.raises(AssertionError, match="2 times"):
-        request.header("x-twice")

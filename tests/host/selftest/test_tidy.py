@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from tests.harness import netns
 from tests.harness.fixtures import MakeGuest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.harness.postgres import Postgres
 
 SCRIPT = """
 import sys, time
@@ -69,32 +67,3 @@ def test_killed_process_takes_its_daemons_along_and_the_rest_is_removed_later() 
     assert not {host, guest} & namespaces()
     assert not Path(rundir).exists()
     assert not Path(database).exists()
-
-
-@pytest.mark.parametrize("last", [Postgres.processes, Postgres.pause, Postgres.kill, Postgres.stop])
-def test_nothing_of_a_database_stays(last: Callable[[Postgres], object]) -> None:
-    with Postgres() as server:
-        pids = server.processes()
-        server.create_database()
-        last(server)
-    assert not any(alive(str(pid)) for pid in pids)
-    assert not server.folder.exists()
-
-
-def test_the_unpacked_database_finds_what_belongs_to_it(postgres: Postgres) -> None:
-    with postgres.admin() as connection:
-        places = dict(connection.execute("SELECT name, setting FROM pg_config()").fetchall())
-        zones = connection.execute("SELECT count(*) > 300 FROM pg_timezone_names").fetchone()
-    assert zones == (True,)
-    for name in ("BINDIR", "PKGLIBDIR", "SHAREDIR"):
-        assert Path(places[name]).is_relative_to(postgres.folder)
-
-
-def test_failing_command_is_an_error_with_its_output() -> None:
-    with pytest.raises(netns.CommandError, match=r"exit 3: about it\nand more"):
-        netns.run(["sh", "-c", "echo about it >&2; echo and more; exit 3"])
-
-
-def test_wait_without_success_ends() -> None:
-    with pytest.raises(TimeoutError, match=r"timed out after 0\.05 s waiting for Godot"):
-        wait_for(lambda: False, "Godot", deadline=0.05)
