@@ -85,12 +85,12 @@ class Crowd:
         found = [row["ofport"] for row in rows]
         return found[0] if found and isinstance(found[0], int) else 0
 
-    def wait_plugged(self, number: int, timeout: float = PLUG_TIMEOUT) -> int:
+    def wait_plugged(self, number: int) -> int:
         """Wait for the port's number, and return it; the port plugged last gets its number last."""
         return wait_for(
             lambda: self.ofport(number),
             f"{self.name(number)}'s ofport",
-            deadline=timeout,
+            deadline=PLUG_TIMEOUT,
             interval=0.002,
         )
 

@@ -34,21 +34,12 @@ BEHAVIOURS: Final = {
             b"HTTP/1.1 422 Unprocessable Content\r\n",
         ),
         repairs={
-            "two blanks": 2,
-            "tab for a blank": 2,
-            "blank line first": 2,
             "folded header": 2,
             "bare LF": 2,
-            "one bare LF": 2,
             # It ends the connection.
             "length and chunked": 1,
-            "chunked and length": 1,
-            "two equal lengths": 2,
             "a list of lengths": 2,
-            "a folded coding": 2,
             "chunks with bare LF": 2,
-            # It reads the rest as a part of the body, and waits for more.
-            "an extension with bare LF": 0,
         },
         # It ignores the length (RFC 9112, 6.3).
         forwards={"length and chunked": 200},

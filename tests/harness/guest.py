@@ -286,15 +286,15 @@ class Guest(Closing):
             for frame in frames:
                 link.send(frame)
 
-    def ping(self, address: str, *, count: int = 1, timeout: float = PING) -> bool:
-        """Return whether ``count`` ICMP echo requests are answered, each in its time.
+    def ping(self, address: str, *, timeout: float = PING) -> bool:
+        """Return whether an ICMP echo request is answered.
 
         ping(8) need not be installed.
         """
         with self.namespace.inside():
             link = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
         with link:
-            return all(_is_answered(link, address, timeout) for _ in range(count))
+            return _is_answered(link, address, timeout)
 
     def curl(
         self,

@@ -92,12 +92,11 @@ class RecordingNova(OtherStore):
         self.secret = secret
         self.lock = threading.Lock()
         self.proceed = threading.Event()
-        """Not set: what is held and stalled waits."""
+        """Not set: what is held waits."""
         self._instances: dict[str, Instance] = {}
         self._passwords: dict[str, bytes] = {}
         self._faults: list[_Fault] = []
         self._requests: list[Recorded] = []
-        self._stalls = 0
         self.start()
 
     def close(self) -> None:
@@ -111,10 +110,6 @@ class RecordingNova(OtherStore):
         """Add or replace an instance."""
         self._instances[instance.instance_id] = instance
         return instance
-
-    def remove(self, instance_id: str) -> None:
-        """Remove an instance; requests for it are answered with 404 from now on."""
-        self._instances.pop(instance_id, None)
 
     def signature(self, instance_id: str) -> str:
         """Return the valid X-Instance-ID-Signature of an instance."""
@@ -164,21 +159,10 @@ class RecordingNova(OtherStore):
         with self.lock:
             self._faults.append(fault)
 
-    def stall(self) -> None:
-        """Let the next TLS handshake hang until :meth:`mend`."""
-        self.proceed.clear()
-        with self.lock:
-            self._stalls = 1
-
-    def stalls(self) -> int:
-        """Return the number of handshakes that will still hang."""
-        return self._stalls
-
     def mend(self) -> None:
         """Remove all faults, and listen again."""
         with self.lock:
             self._faults.clear()
-            self._stalls = 0
         self.proceed.set()
         self.back()
 
@@ -191,13 +175,6 @@ class RecordingNova(OtherStore):
         self.start()
 
     # For the server
-
-    def before_handshake(self) -> None:
-        """Wait, if this handshake must hang."""
-        with self.lock:
-            stalls, self._stalls = self._stalls, 0
-        if stalls:
-            self.proceed.wait(DEADLINE)
 
     def record(self, request: Recorded) -> _Fault:
         """Record a request, and return its fault."""

@@ -135,13 +135,9 @@ class OtherStore(Closing):
         self._serving.close()
         self._listens = False
 
-    def before_handshake(self) -> None:
-        """Do what comes before the handshake of a connection with TLS."""
-
     def talk(self, sock: socket.socket) -> None:
         """Serve a connection."""
         if isinstance(sock, ssl.SSLSocket):
-            self.before_handshake()
             sock.do_handshake()
         with sock, sock.makefile("rb") as lines:
             while first := lines.readline().decode("latin-1").split():

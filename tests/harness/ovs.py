@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import itertools
-import json
 import shutil
 import subprocess
 import tempfile
@@ -50,13 +49,11 @@ class OpenvSwitch(Closing):
         self,
         *,
         bridges: tuple[str, ...] = (BRIDGE,),
-        fail_mode: str = "",
         dummies: bool = False,
         namespace: netns.Namespace | None = None,
     ) -> None:
         """Start both daemons and add the bridges: userspace datapath, except in ``tools/real``.
 
-        :param fail_mode: fail mode of all bridges; empty leaves it unset.
         :param dummies: ports of type system need no device: thousands of them are up in seconds,
             but they cannot have a guest. Internal ports do not change.
         :param namespace: one that exists, and stays; None: a new one.
@@ -78,7 +75,7 @@ class OpenvSwitch(Closing):
             self.ovsdb.init()
             self.start("ovs-vswitchd")
             for bridge in bridges:
-                self.add_bridge(bridge, fail_mode=fail_mode)
+                self.add_bridge(bridge)
         except BaseException:
             self.close()
             raise
@@ -197,18 +194,18 @@ class OpenvSwitch(Closing):
             for row in self.ovsdb.select(table, *columns)
         ]
 
-    def trace(self, flow: str, *arguments: str, bridge: str = BRIDGE) -> str:
-        """Run ``ofproto/trace``, and return its output."""
-        return self.appctl("ofproto/trace", bridge, flow, *arguments)
+    def trace(self, flow: str, *arguments: str) -> str:
+        """Run ``ofproto/trace`` on br-int, and return its output."""
+        return self.appctl("ofproto/trace", BRIDGE, flow, *arguments)
 
     # Bridges and ports
 
-    def add_bridge(self, bridge: str, *, fail_mode: str = "") -> None:
+    def add_bridge(self, bridge: str) -> None:
         """Add a bridge with the datapath of the tests."""
         if self.ovsdb.select("Bridge", "name", name=bridge):
             return
         kind = "system" if KERNEL_DATAPATH else "netdev"
-        self.ovsdb.add_bridge(bridge, kind, fail_mode=fail_mode)
+        self.ovsdb.add_bridge(bridge, kind)
 
     def ports(self, bridge: str = BRIDGE) -> list[str]:
         """Return the names of a bridge's ports, without the local port."""
@@ -275,13 +272,6 @@ class OpenvSwitch(Closing):
         self._stack.callback(callback)
 
     # Inside
-
-    def edit_database(self, table: str, name: str, **columns: Any) -> None:
-        """Change the row *name* while ovsdb-server is down, as a restored backup does."""
-        where = [["name", "==", name]]
-        operation = {"op": "update", "table": table, "where": where, "row": columns}
-        request = json.dumps(["Open_vSwitch", operation])
-        self._tool(["ovsdb-tool", "transact", str(self.rundir / "conf.db"), request])
 
     def _create_database(self) -> None:
         (self.rundir / "conf.db").write_bytes(_empty_database())

@@ -55,16 +55,12 @@ class Ovsdb:
         """Make the one row of the table Open_vSwitch."""
         self.transact({"op": "insert", "table": _NAME, "row": {}})
 
-    def add_bridge(self, name: str, datapath_type: str, *, fail_mode: str = "") -> None:
-        """Add a bridge with its local port, and wait for ovs-vswitchd.
-
-        :param fail_mode: empty leaves it unset.
-        """
-        columns = {"datapath_type": datapath_type, "fail_mode": fail_mode or ["set", []]}
+    def add_bridge(self, name: str, datapath_type: str) -> None:
+        """Add a bridge with its local port, and wait for ovs-vswitchd."""
         self._change(
             _insert("Interface", name=name, type="internal"),
             _insert("Port", name=name, interfaces=["named-uuid", "Interface"]),
-            _insert("Bridge", name=name, ports=["named-uuid", "Port"], **columns),
+            _insert("Bridge", name=name, ports=["named-uuid", "Port"], datapath_type=datapath_type),
             _mutate(_NAME, [], "bridges", "insert", ["named-uuid", "Bridge"]),
             wait=True,
         )

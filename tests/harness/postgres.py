@@ -23,7 +23,6 @@ from urllib.parse import urlsplit
 
 from tests.harness import netns
 from tests.harness.closing import Closing
-from tests.harness.netns import Namespace
 from tests.harness.ovs import UNPACKED
 from tests.harness.poll import wait_for
 
@@ -67,31 +66,26 @@ _SETTINGS = {
 class Postgres(Closing):
     """A server; a context manager that leaves nothing behind.
 
-    It listens on a Unix socket in ``folder``, and on :data:`PORT` if an address is given. It is
-    killed when the thread that started it ends (see :func:`tests.harness.netns.spawn`).
+    It listens on a Unix socket in ``folder``. It is killed when the thread that started it ends
+    (see :func:`tests.harness.netns.spawn`).
     """
 
     def __init__(
         self,
         *,
-        address: str = "",
-        namespace: Namespace | None = None,
         connect_timeout: int = 0,
         durable: bool = False,
     ) -> None:
         """Start the server.
 
-        :param address: IPv4 or IPv6 address of ``namespace`` to listen on as well.
         :param connect_timeout: seconds that the URLs of its databases allow for a connection; 0:
             the client's own default.
         :param durable: commits reach the disk, as in production; else the kernel has them, so that
             they survive a SIGKILL.
         :raises FileNotFoundError: tools/setup.sh has not run.
         """
-        self.address = address
         self.password = secrets.token_hex(16)
         """Password of :data:`ROLE`, for tests that search for it in logs."""
-        self._namespace = namespace
         self._connect_timeout = connect_timeout
         self._process: subprocess.Popen[bytes] | None = None
         safe = "on" if durable else "off"
@@ -131,14 +125,12 @@ class Postgres(Closing):
         :raises RuntimeError: it has ended at once; the message has its log.
         """
         settings = self._settings | {
-            "listen_addresses": self.address,
+            "listen_addresses": "",
             "port": str(PORT),
             "unix_socket_directories": str(self.folder),
         }
         options = [f"--{name}={value}" for name, value in settings.items()]
         command = _as_nobody(self.folder, "postgres", "-D", f"{self.folder}/data", *options)
-        if self._namespace is not None:
-            command = self._namespace.command(command)
         with (self.folder / "log").open("ab") as log:
             self._process = netns.spawn(command, stdout=log, stderr=log)
         wait_for(self._ready, "PostgreSQL to take connections", interval=0.005)
@@ -191,17 +183,12 @@ class Postgres(Closing):
     # Databases
 
     def url(self, database: str) -> str:
-        """Return SQLAlchemy's URL of a database for :data:`ROLE`, with its password.
-
-        The URL uses TCP if the server listens there, otherwise the Unix socket.
-        """
-        host = f"[{self.address}]:{PORT}" if ":" in self.address else f"{self.address}:{PORT}"
-        options = [] if self.address else [f"host={self.folder}", f"port={PORT}"]
+        """Return SQLAlchemy's URL of a database for :data:`ROLE`, with its password."""
+        options = [f"host={self.folder}", f"port={PORT}"]
         if self._connect_timeout:
             options.append(f"connect_timeout={self._connect_timeout}")
-        place = host if self.address else ""
-        url = f"postgresql+psycopg://{ROLE}:{self.password}@{place}/{database}"
-        return f"{url}?{'&'.join(options)}" if options else url
+        role = f"{ROLE}:{self.password}"
+        return f"postgresql+psycopg://{role}@/{database}?{'&'.join(options)}"
 
     def create_database(self) -> str:
         """Create a database that :data:`ROLE` owns, and return its URL. This takes some 40 ms."""

@@ -97,10 +97,10 @@ class Udev(Closing):
         """Return the content of a file; empty if the file does not exist."""
         return self.run(["cat", path], check=False).stdout
 
-    def test(self, syspath: str, *, kind: str = "add") -> tuple[dict[str, str], list[str]]:
+    def test(self, syspath: str) -> tuple[dict[str, str], list[str]]:
         """Run ``udevadm test``: return the properties of a device after all rules, and udev's
         complaints about rules."""
-        done = self.run(["udevadm", "test", f"--action={kind}", syspath])
+        done = self.run(["udevadm", "test", "--action=add", syspath])
         said = done.stderr.splitlines()
         lines = [line for line in said if ".rules:" in line and " LINK '" not in line]
         return self.properties(syspath), lines

@@ -98,20 +98,15 @@ def allowed(namespace: Namespace) -> Iterator[Connection]:
         yield connection
 
 
-def status_of(namespace: Namespace, *, host: str = METADATA_IP, device: str = "") -> dict[str, Any]:
-    """The status of a VM's attachments; empty without an answer in time, or a refusal.
+def is_ready(namespace: Namespace) -> bool:
+    """Whether a VM can have attachments now.
 
     For polls: a connection that a change of the VM's port cut off must not be waited for.
     """
     try:
-        with Connection(namespace, timeout=2, host=host, device=device) as connection:
+        with Connection(namespace, timeout=2) as connection:
             connection.get_token()
             reply = connection.ask("GET", "/status")
     except (OSError, http.client.HTTPException):
-        return {}
-    return dict(json.loads(reply.body)) if reply.status == 200 else {}
-
-
-def is_ready(namespace: Namespace, *, host: str = METADATA_IP, device: str = "") -> bool:
-    """Whether a VM can have attachments now; see :func:`status_of`."""
-    return bool(status_of(namespace, host=host, device=device).get("ready"))
+        return False
+    return reply.status == 200 and bool(json.loads(reply.body)["ready"])
