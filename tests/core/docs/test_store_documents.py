@@ -86,7 +86,6 @@ _READ = re.compile(r'members\.get\("(\w+)"\)')
 DIALECTS = ("NoCloud", "OpenStack", "EC2", "Equinix")
 
 Ask = Callable[[str], Answer]
-Facts = dict[str, object]
 
 
 def rows(page: str) -> dict[str, dict[str, set[str]]]:

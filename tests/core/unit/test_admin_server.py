@@ -105,7 +105,6 @@ def counted(reason: str) -> float:
     return float(metrics.ADMIN_REFUSED.labels(reason)._value.get())
 
 
-CLOSE = "Connection: close"
 CHUNKED = "Transfer-Encoding: chunked"
 
 

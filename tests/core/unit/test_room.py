@@ -10,7 +10,7 @@ from dfmeta.model import Endpoint
 from dfmeta.proxy.limits import VM_PART, Limits
 from dfmeta.proxy.room import Decision, Room
 
-HERE, THERE = Endpoint(1), Endpoint(2)
+HERE = Endpoint(1)
 FEW = Limits(connections=60, connections_per_port=2, waiting_per_port=2)
 
 

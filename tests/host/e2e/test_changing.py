@@ -8,7 +8,6 @@ from tests.host.e2e.support import (
     holders,
 )
 
-TAP = "tap-metadata"
 _COUNTERS = re.compile(r"\b(duration|n_packets|n_bytes|idle_age|hard_age)=[^ ,]+, ?")
 
 

@@ -79,18 +79,8 @@ def faults(found: list[Line]) -> set[str]:
     return {line["check"] for line in found if line["status"] == "wrong"}
 
 
-def lines(agent: Agent, check: str) -> list[Line]:
-    """The lines of one check."""
-    return [line for line in examine(agent)[1] if line["check"] == check]
-
-
-def wrong(agent: Agent, check: str, *words: str) -> str:
-    """The check fails, in these words; gives the remedy."""
-    return named(lines(agent, check), check, *words)
-
-
 def named(found: list[Line], check: str, *words: str) -> str:
-    """As :func:`wrong`, in lines that were read already."""
+    """The check fails, in these words; gives the remedy."""
     of_check = [line for line in found if line["check"] == check]
     failing = [line for line in of_check if line["status"] == "wrong"]
     assert failing, of_check
@@ -100,14 +90,11 @@ def named(found: list[Line], check: str, *words: str) -> str:
     return str(failing[0]["remedy"])
 
 
-def apply(host: OpenvSwitch, remedy: str, **placeholders: str) -> None:
+def apply(host: OpenvSwitch, remedy: str) -> None:
     """Run the remedy's first command on the host."""
     found = re.search(r"`([^`]+)`", remedy)
     assert found, remedy
-    command = found[1]
-    for name, value in placeholders.items():
-        command = re.sub(f"<{name}[^>]*>", value, command)
-    run(host, command)
+    run(host, found[1])
 
 
 def run(host: OpenvSwitch, command: str) -> None:

@@ -26,7 +26,6 @@ ETHTOOL = shutil.which("ethtool")
 DEVICE = "tap-metadata"
 KNOB = f"net.ipv6.conf.{DEVICE}"
 HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
-KEY6 = "fd00:a9fe:a9fe:a9fe:1:0:0:7"
 
 
 @dataclass(frozen=True)

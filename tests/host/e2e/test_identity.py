@@ -52,21 +52,21 @@ def nova_options(sources: str, folder: Path, **neutron: object) -> dict[str, dic
     }
 
 
-def anonymous(make_guest: MakeGuest, name: str, **more: Any) -> Guest:
+def anonymous(make_guest: MakeGuest, name: str) -> Guest:
     """A guest with the Neutron port and the MAC alone in OVSDB."""
-    return make_guest(name, ids=Ids(iface_id=uuid_of(f"port of {name}")), **more)
+    return make_guest(name, ids=Ids(iface_id=uuid_of(f"port of {name}")))
 
 
-def define(folder: Path, guest: Guest, instance: str, *, project: str = PROJECT) -> None:
+def define(folder: Path, guest: Guest, instance: str) -> None:
     """Have libvirt run *guest* as *instance*."""
     nic = Interface(dev=guest.port, iface_id=guest.ids.iface_id, mac=guest.mac)
-    text = domains.definition(instance, project=project, name=guest.name, interfaces=[nic])
+    text = domains.definition(instance, project=PROJECT, name=guest.name, interfaces=[nic])
     domains.write(folder, guest.name, domains.status(text))
 
 
-def known_to(nova: RecordingNova, name: str, *, project: str = PROJECT) -> str:
+def known_to(nova: RecordingNova, name: str) -> str:
     """Have Nova know an instance of that host name."""
-    instance = Instance(instance_id=uuid_of(f"of {name}"), project_id=project, hostname=name)
+    instance = Instance(instance_id=uuid_of(f"of {name}"), project_id=PROJECT, hostname=name)
     return nova.put(instance).instance_id
 
 

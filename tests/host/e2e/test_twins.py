@@ -35,10 +35,8 @@ host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
 fresh_record = shared.fresh_record
 
 
-def twins(make_guest: MakeGuest, *names: str, address: str = "10.0.0.5/24") -> list[Guest]:
-    return [
-        make_guest(name, address=address, mac=TWIN_MAC, ids=project_ids(name)) for name in names
-    ]
+def twins(make_guest: MakeGuest, *names: str) -> list[Guest]:
+    return [make_guest(name, mac=TWIN_MAC, ids=project_ids(name)) for name in names]
 
 
 def test_nova_is_asked_for_the_right_one_of_two_guests_with_one_ip_and_mac(

@@ -13,7 +13,7 @@ from tests.harness.poll import wait_for
 from tests.host.e2e import shared
 from tests.host.e2e.support import Capture, asks_own, open_connection, put, read_answer
 
-ACK, PUSH, FIN, RST = 0x10, 0x08, 0x01, 0x04
+ACK, PUSH, FIN = 0x10, 0x08, 0x01
 PORT = 41000
 REQUEST = b"GET /latest/meta-data/instance-id HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"
 host, agent, guest = shared.host, shared.agent_with(), shared.guest

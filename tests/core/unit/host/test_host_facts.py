@@ -18,7 +18,7 @@ from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
 from tests.core.unit.host.kernel import MAC, OTHER, TAP, Kernel
 
 ADDRESS, ADDRESS6 = "169.254.169.254", "fd00::1"
-KEY, PROBE = "128.0.0.1", "128.0.255.253"
+KEY = "128.0.0.1"
 """The key of the first port, and the source of the daemon's own SYN."""
 
 
