@@ -77,18 +77,6 @@ def network_data(guest: Guest) -> dict[str, object]:
     }
 
 
-def network_config(guest: Guest) -> dict[str, object]:
-    """The same in the form of a NoCloud seed's network-config, version 2."""
-    nic = {
-        "match": {"macaddress": guest.mac},
-        "accept-ra": False,
-        "addresses": [f"{ULA}/64"],
-        "routes": [{"to": "::/0", "via": "fe80::1"}],
-        "nameservers": {"addresses": ["2001:db8::53"]},
-    }
-    return {"version": 2, "ethernets": {"eth0": nic}}
-
-
 @pytest.mark.parametrize("mode", SOURCES)
 @pytest.mark.parametrize("release", [OWN, RECENT, NEWEST], ids=["own", "recent", "newest"])
 def test_each_cloud_init_boots_and_repeats_nothing(
@@ -116,13 +104,15 @@ def test_an_ipv6_only_guest_gets_the_network_of_its_record(
     agent: Agent, make_guest6: MakeGuest6, cloud_init: StartBoot, way: Way
 ) -> None:
     guest = make_guest6("six", *way.address6)
-    put6(agent, guest, network_data=network_data(guest), network_config=network_config(guest))
+    put6(agent, guest, network_data=network_data(guest))
     boot = way.boot(cloud_init, guest, network=True, files=[RAN, WRITTEN]).finish()
     check6(boot, guest, way)
     lines = {line for line in boot.files[WRITTEN].splitlines() if "=" in line}
+    # A default route, and the member gateway6 of version 2.
+    route = "Destination=::/0" if way.mode == "OpenStack" else "GatewayOnLink=yes"
     assert lines == {
         *(f"MACAddress={guest.mac}", "Name=eth0", "DHCP=no", "IPv6AcceptRA=False"),
-        *(f"Address={ULA}/64", "Destination=::/0", "Gateway=fe80::1", "DNS=2001:db8::53"),
+        *(f"Address={ULA}/64", route, "Gateway=fe80::1", "DNS=2001:db8::53"),
     }
 
 
