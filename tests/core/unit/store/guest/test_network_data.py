@@ -101,6 +101,16 @@ def test_a_network_is_the_same_in_the_form_of_each_dialect() -> None:
             assert plain(derived(version2_of(read(config)))) == plain(made), config
 
 
+def test_a_device_keeps_its_name_in_version_2_unless_another_one_is_on_it() -> None:
+    named, alone, spelt = (
+        version2_of(read(GOOD[name]))["ethernets"]
+        for name in ("a bond with VLANs", "static", "version 1, other spellings")
+    )
+    names = [one.get("set-name") for one in (*named.values(), *alone.values())]
+    assert names == ["a", "b", None]
+    assert [one.get("accept-ra") for one in spelt.values()] == [None, True, True, True]
+
+
 def without(config: Config, *path: Any) -> Config:
     changed = copy.deepcopy(config)
     *way, last = path
