@@ -47,13 +47,9 @@ BARE: Facts = {"hostname": "x"}
 FULL: Facts = {
     "hostname": "web1.example.org",
     "ssh_keys": [KEY, {"label": "a=b/c", "key": OTHER_KEY}],
-    "plan": "c3",
-    "facility": "da11",
-    "metro": "da",
     "instance_tags": {"role": "web"},
-    "network": STATIC,
-    "network_config": STATIC,
 }
+FULL |= Facts(plan="c3", facility="da11", metro="da", network=STATIC, network_config=STATIC)
 WITH_CERTIFICATE: Facts = {
     "hostname": "w",
     "public_keys": {"winrm": CERTIFICATE, "me": KEY},
