@@ -3,7 +3,10 @@
 tests/host/haproxy has haproxy itself, on loopback.
 """
 
+import contextlib
+import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 from dfmeta.host.accounts import NUMBERS
 from tests.harness.agent import HAPROXY, Agent, Options
 from tests.harness.fixtures import MakeGuest
-from tests.harness.guest import Guest
+from tests.harness.guest import Guest, uuid_of
 from tests.harness.netns import ROOT
 from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.poll import wait_for
@@ -22,6 +25,7 @@ from tests.host.e2e.support import (
     META_DATA,
     asks_own,
     children,
+    open_connection,
     project_ids,
     put_nova,
     status_of,
@@ -34,6 +38,9 @@ OPTIONS: Options = {
     "haproxy": {"binary": HAPROXY},
 }
 UNIT = ROOT / "etc/systemd/dfmeta-agent.service"
+REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n".encode()
+OF_HAPROXY = ("haproxy", "account")
+"""Beginnings of the names of doctor's checks of haproxy."""
 NAME = "/latest/meta-data/hostname"
 
 host, nova, fresh_record = shared.host, shared.nova, shared.fresh_record
@@ -71,6 +78,11 @@ def pid(agent: Agent) -> int:
     """The process id of the one haproxy."""
     wait_for(lambda: len(pids(agent)) == 1 and agent.ready(), "one haproxy")
     return pids(agent)[0]
+
+
+def knows(agent: Agent, instance: str) -> bool:
+    """Whether the daemon has read of that instance in OVSDB."""
+    return uuid_of(instance) in agent.admin("/ports").text
 
 
 def by_daemon(agent: Agent) -> float:
@@ -134,6 +146,56 @@ def test_haproxy_answers_inside_the_units_sandbox(sandboxed: Agent, guest: Guest
     asks_own(guest)
     assert pid(sandboxed) != first
     assert "haproxy: " not in sandboxed.log(), "a complaint of haproxy's"
+
+
+def test_an_answer_does_not_leave_to_another_guest_of_the_port(
+    agent: Agent, nova: RecordingNova, guest: Guest
+) -> None:
+    nova.fault(held=True)
+    with open_connection(guest) as connection:
+        connection.sendall(REQUEST)
+        wait_for(nova.requests, "the request to reach Nova")
+        guest.set_external_ids(vm_uuid=uuid_of("instance after"))
+        wait_for(lambda: knows(agent, "instance after"), "the daemon to know it")
+        nova.mend()
+        wait_for(
+            lambda: agent.metric("dfmeta_closed_connections_total", reason="changed") > 0,
+            "the answer to be counted",
+        )
+        # A reset, or nothing where the flows of the guest before are gone.
+        connection.setblocking(False)
+        answer = b""
+        with contextlib.suppress(OSError):
+            answer = connection.recv(65536)
+        assert answer == b""
+
+
+def doctor(agent: Agent) -> dict[str, dict[str, str]]:
+    """Check → line of doctor, for those of haproxy."""
+    done = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
+    assert SECRET not in done.stdout
+    found = [line for line in json.loads(done.stdout) if line["check"].startswith(OF_HAPROXY)]
+    return {line["check"]: line for line in found}
+
+
+def test_doctor_and_the_report_name_the_program_the_process_and_the_map(
+    agent: Agent, guest: Guest
+) -> None:
+    process = pid(agent)
+    uid = status_of(process)["Uid"].split()[0]
+    texts = {check: line["text"] for check, line in doctor(agent).items()}
+    assert re.fullmatch(rf"haproxy [0-9]\S+, {HAPROXY}", texts["haproxy"])
+    assert f"haproxy (pid {process}) runs as user {uid} without" in texts["haproxy-process"]
+    assert texts["account"] == f"haproxy runs as user {uid}, and no other program does"
+    assert re.match(r"[0-9]+ of [0-9]+ files", texts["haproxy-files"])
+    assert re.match(r"guests have [0-9]+ of 4096 connections", texts["haproxy-connections"])
+    assert re.search("has the [1-9][0-9]* addresses", texts["haproxy-map"])
+    answer = agent.admin("/haproxy")
+    report = answer.json()
+    assert report["pid"] == process
+    assert report["map"]["entries"] >= 1
+    for secret in (SECRET, guest.instance_id, guest.ids.project_id, guest.ip):
+        assert str(secret) not in answer.text
 
 
 def test_a_haproxy_that_is_killed_is_there_again(agent: Agent, guest: Guest) -> None:

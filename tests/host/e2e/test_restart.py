@@ -8,10 +8,10 @@ import pytest
 
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
-from tests.harness.guest import Guest
+from tests.harness.guest import Guest, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import Capture, asks_own, put
+from tests.host.e2e.support import META_DATA, Capture, asks_own, put, uuid_in
 
 pytestmark = pytest.mark.early
 
@@ -55,6 +55,35 @@ def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
         asks_own(guest)
         assert len(capture.syns()) == 1
     assert agent.metric("dfmeta_packet_ins_total") == 0
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["flows stay", "flows deleted"])
+def test_an_instance_that_changed_while_no_daemon_ran_gets_its_own(
+    host: OpenvSwitch, agent: Agent, guest: Guest, *, lost: bool
+) -> None:
+    agent.stop()
+    before = listed(host)
+    if lost:
+        host.ofctl("del-flows", BRIDGE)
+    guest.set_external_ids(vm_uuid=uuid_of("next"))
+    agent.start()
+    agent.put(uuid_of("next"), "next")
+    addresses = [flow for flow in before if "table=200" in flow and "dl_src" in flow]
+    assert [flow for flow in addresses if flow in listed(host)] == []
+    reply = guest.curl(META_DATA)
+    assert uuid_in(reply.body) == uuid_of("next")
+    assert agent.metric("dfmeta_packet_ins_total", outcome="learned") == 1
+
+
+def test_a_port_that_went_while_no_daemon_ran_has_no_flows(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    number = guest.ofport
+    agent.stop()
+    guest.del_port()
+    agent.start()
+    assert [flow for flow in listed(host) if f"in_port={number}," in flow] == []
+    assert [flow for flow in listed(host) if f"output:{number}" in flow] == []
 
 
 # --cleanup
@@ -130,4 +159,17 @@ def test_cleanup_leaves_bridge_and_host_as_they_were(
     agent.clean_up()
     assert outline(host) == before
     agent.start()
+    asks_own(guest)
+
+
+def test_cleanup_beside_a_running_daemon_refuses(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    before = outline(host)
+    done = agent.run("--cleanup")
+    assert done.returncode == 1
+    assert "another dfmeta-agent already serves br-int" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert outline(host) == before
+    assert agent.running
     asks_own(guest)

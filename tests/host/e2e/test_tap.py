@@ -111,6 +111,23 @@ def test_a_guest_cannot_send_to_anothers_key(
         assert [data for _, data in tap.frames() if data[6:12] == mac] == []
 
 
+def test_a_tagged_frame_is_not_answered(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
+    """A tag that a guest sets itself is not the port's untagged traffic."""
+    flow = f"in_port={guest.ofport},tcp,nw_src=10.0.0.5,nw_dst={METADATA_IP},tp_dst=80"
+    flow += ",dl_vlan=7,tcp_flags=syn"
+    assert "controller" not in host.trace(flow)
+    assert "NORMAL" in host.trace(flow)
+
+
+def test_answers_find_their_way_whatever_rp_filter_is(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    for rp_filter in (0, 1, 2):
+        for name in ("all", TAP):
+            host.namespace.sysctl(**{f"net.ipv4.conf.{name}.rp_filter": rp_filter})
+        asks_own(guest)
+
+
 def test_another_card_of_the_host_does_not_lead_to_the_proxy(
     host: OpenvSwitch, agent: Agent, guest: Guest
 ) -> None:

@@ -18,6 +18,7 @@ from tests.host.e2e.support import (
     asks_own,
     open_connection,
     project_ids,
+    put,
     put_nova,
     read_all,
     uuid_in,
@@ -35,8 +36,10 @@ host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
 fresh_record = shared.fresh_record
 
 
-def twins(make_guest: MakeGuest, *names: str) -> list[Guest]:
-    return [make_guest(name, mac=TWIN_MAC, ids=project_ids(name)) for name in names]
+def twins(make_guest: MakeGuest, *names: str, address: str = "10.0.0.5/24") -> list[Guest]:
+    return [
+        make_guest(name, address=address, mac=TWIN_MAC, ids=project_ids(name)) for name in names
+    ]
 
 
 def test_nova_is_asked_for_the_right_one_of_two_guests_with_one_ip_and_mac(
@@ -68,6 +71,22 @@ def test_nova_is_asked_for_the_right_one_of_two_guests_with_one_ip_and_mac(
     for guest in both:
         asks_own(guest)
     assert agent.metric("dfmeta_packet_ins_total") == known
+
+
+def test_the_store_gives_two_guests_with_one_ip_and_mac_only_their_own() -> None:
+    with OpenvSwitch() as switch, Agent(switch) as daemon:
+        both = [
+            Guest(switch, name, address="10.0.0.5/24", mac=TWIN_MAC) for name in ("left", "right")
+        ]
+        daemon.start()
+        for guest in both:
+            put(daemon, guest)
+        batches = [guest.start_many(50, 50) for guest in both]
+        for guest, batch in zip(both, batches, strict=True):
+            samples = batch.samples()
+            assert [sample.error for sample in samples if sample.status != 200] == []
+            assert {uuid_in(sample.body) for sample in samples} == {guest.instance_id}
+        daemon.stop()
 
 
 def test_a_kept_connection_does_not_survive_a_change_of_its_port(
