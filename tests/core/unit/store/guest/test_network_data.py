@@ -4,6 +4,7 @@ import copy
 import json
 from typing import Any
 
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,21 +85,25 @@ def test_each_form_of_a_network_has_its_links_and_networks() -> None:
     assert found["links"][0]["name"] == "a", "the name of an interface is kept"
 
 
-def plain(data: Config | None) -> list[Config]:
-    """Return links and networks without names, and with the guest's name servers alone."""
+def plain(data: Config | None, **same: object) -> list[Config]:
+    """Return links, networks and name servers without names and order; networks with *same*."""
     assert data is not None
     links = [{**one, "name": ""} for one in data["links"]]
-    networks = [{**one, "services": []} for one in data["networks"]]
-    return [*links, *networks, *sorted(data["services"], key=str)]
+    networks = [{**one, "id": "", "network_id": "", **same} for one in data["networks"]]
+    return sorted([*links, *networks, *data["services"]], key=str)
 
 
 def test_a_network_is_the_same_in_the_form_of_each_dialect() -> None:
-    for config in (*GOOD.values(), *(one for one, _means in EQUINIX)):
-        made = derived(config)
-        assert plain(derived(made)) == plain(made), config
+    two = {"addresses": ["10.0.0.5/24", "10.9.0.5/24"], "gateway4": "10.0.0.1"}
+    gateways = version2(a=nic(**two, routes=[{"to": "0.0.0.0/0", "via": "10.9.0.1"}]))
+    for config in (*GOOD.values(), *(one for one, _means in EQUINIX), gateways):
+        made = derived(config) or {}
+        assert plain(derived({**made, "links": made["links"][::-1]})) == plain(made), config
         if "slaac" not in str(made):
             # Version 2 has no word for it.
-            assert plain(derived(version2_of(read(config)))) == plain(made), config
+            seed = derived(version2_of(read(config)))
+            # A name server of the guest is one of its first link.
+            assert plain(seed, services=[]) == plain(made, services=[]), config
 
 
 def test_a_device_keeps_its_name_in_version_2_unless_another_one_is_on_it() -> None:
@@ -125,6 +130,7 @@ def routed(route: Config) -> Config:
     return version2(a=nic(addresses=["10.0.0.5/24"], routes=[route]))
 
 
+NOVA: Config = derived(BONDED) or {}
 UNFIT: list[Any] = [
     *(None, "x", [], {}, {"version": 3}, {"version": True}, version2(), version1(), {"version": 2}),
     {"version": 1, "config": {}},
@@ -177,6 +183,12 @@ UNFIT: list[Any] = [
     ),
     {**BONDED, "vlans": {"v": {"id": 7, "link": "w", "dhcp4": True}, "w": {"id": 8, "link": "a"}}},
     {**BONDED, "vlans": {"v7": {"id": 4095, "link": "a", "dhcp4": True}}},
+    # Nova's form, with a network that no link has, or of an unknown type.
+    *(
+        {**NOVA, "networks": [{**NOVA["networks"][0], **odd}]}
+        for odd in ({"link": "x"}, {"type": "ipx"})
+    ),
+    {**NOVA, "links": [{**link, "bond_x": 1} for link in NOVA["links"]]},
     # Equinix Metal's form, without what a guest would need.
     {"addresses": [{"address": "10.0.0.5", "public": False}]},
     *(equinix({**PUBLIC, "enabled": False}), equinix(PUBLIC, interfaces=[{"name": "eth0"}])),
@@ -195,6 +207,8 @@ UNFIT: list[Any] = [
 def test_a_network_that_the_file_cannot_express_is_left_out() -> None:
     for network in UNFIT:
         assert derived(network) is None, network
+    bridged = {**version2(a=nic(dhcp4=True)), "bridges": {}}
+    assert yaml.safe_load(asker({"network": bridged})("/nocloud/network-config").body) == bridged
 
 
 def test_the_file_exists_from_liberty_on_if_there_is_a_network() -> None:
