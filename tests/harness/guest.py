@@ -294,7 +294,7 @@ class Guest(Closing):
         with self.namespace.inside():
             link = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
         with link:
-            return _is_answered(link, address, timeout)
+            return is_answered(link, address, timeout)
 
     def curl(
         self,
@@ -512,7 +512,7 @@ def _syns(kind: str, mac: str, source: str) -> list[bytes]:
     return frames
 
 
-def _is_answered(link: socket.socket, address: str, timeout: float) -> bool:
+def is_answered(link: socket.socket, address: str, timeout: float) -> bool:
     """Send an ICMP echo request (RFC 792), and wait for its reply."""
     identity, number = os.getpid() & 0xFFFF, next(_ECHOES) & 0xFFFF
     total = 0x0800 + identity + number
