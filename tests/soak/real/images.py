@@ -248,7 +248,9 @@ def disk(distribution: Distribution, folder: Path, emulator: Emulator) -> Disk:
 
 def in_chroot(tree: Path, *command: str, bare: bool = False) -> str:
     """Run a command in *tree*, with this machine's package index settings and uv unless *bare*."""
-    env = ["env", "-u", "HTTPLIB2_CA_CERTS", "DEBIAN_FRONTEND=noninteractive"]
+    # The PATH of tests is a folder that the chroot has not.
+    env = ["env", "-u", "HTTPLIB2_CA_CERTS", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    env.append("DEBIAN_FRONTEND=noninteractive")
     script, words = 'tree=$1; shift; exec chroot "$tree" "$@"', [str(tree)]
     if not bare:
         script, words = _IN_CHROOT, [str(tree), _uv() or "", str(ROOT / ".cache/uv")]

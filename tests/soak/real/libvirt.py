@@ -58,7 +58,7 @@ ln -s /proc/self/fd "$tree/dev/fd"
 mkdir -p "$tree/var/lib/libvirt/boot"
 mount --bind "$boot" "$tree/var/lib/libvirt/boot"
 mkdir "$tree/run/openvswitch" "$tree/run/entered"
-exec chroot "$tree" sleep infinity
+exec chroot "$tree" /bin/sleep infinity
 """
 _SWITCH = """
 cd /run/openvswitch
@@ -115,7 +115,7 @@ class Libvirt(Closing):
     def command(self, *command: str) -> list[str]:
         """Return the command that runs *command* on this host."""
         enter = ["nsenter", f"--target={self._keeper.pid}", "--mount", "--net", "--root", "--wd"]
-        return [*enter, "env", "-i", *_ENVIRONMENT, *command]
+        return [*enter, "/usr/bin/env", "-i", *_ENVIRONMENT, *command]
 
     def run(
         self, *command: str, check: bool = True, stdin: str | None = None, timeout: float = LIMIT
