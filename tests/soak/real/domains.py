@@ -6,6 +6,7 @@ User-data has a guest write lines to its serial line: ``@@`` subject ``@@`` valu
 
 import json
 from typing import Any
+from xml.etree import ElementTree
 
 from tests.core.docs.typed import page
 from tests.harness.console import blocks
@@ -85,3 +86,17 @@ def another(name: str, number: int) -> str:
         assert old in text
         text = text.replace(old, new)
     return text
+
+
+def by_recipe(xml: str, recipe: str) -> str:
+    """Return a domain with the SMBIOS of a recipe of doc/source/guests.rst, and no other."""
+    (text,) = (
+        block.text for block in blocks(page("guests")) if block.caption == f"libvirt, {recipe}"
+    )
+    domain = ElementTree.fromstring(xml)
+    for element in ElementTree.fromstring(f"<domain>{text}</domain>"):
+        before = domain.find(element.tag)
+        assert before is not None
+        domain.remove(before)
+        domain.append(element)
+    return ElementTree.tostring(domain, encoding="unicode")

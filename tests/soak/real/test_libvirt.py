@@ -15,6 +15,7 @@ from tests.soak.real.domains import (
     OTHER_KEY,
     XML,
     another,
+    by_recipe,
     reports,
     user_data,
     wait_reports,
@@ -94,6 +95,21 @@ def test_a_guest_without_a_record_gets_the_defaults(host: Libvirt) -> None:
         assert wait_reports(host, name, "asked", 1)[0] == name
         assert reports(host, name, "host") == [name]
         assert reports(host, name, "key") == [OTHER_KEY]
+        host.remove(name)
+
+
+@pytest.mark.parametrize(("recipe", "source"), [("OpenStack", "OpenStack"), ("EC2", "Ec2")])
+def test_a_recipe_of_the_page_needs_no_seed(host: Libvirt, recipe: str, source: str) -> None:
+    with host.alone():
+        name = host.define(host.emulated(by_recipe(another(recipe.lower(), 4), recipe)))
+        script = host.write("user-data", REPORT)
+        host.dfmeta("store", "put", name, "--hostname", f"{name}-host", "--user-data", script)
+        host.virsh("start", name)
+        assert wait_reports(host, name, "asked", 1)[0] == f"{name}-host"
+        assert reports(host, name, "host") == [f"{name}-host"]
+        (result,) = reports(host, name, "result")
+        assert f"DataSource{source}" in result
+        assert '"errors": []' in result
         host.remove(name)
 
 
