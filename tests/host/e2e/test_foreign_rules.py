@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -36,6 +37,17 @@ VPNS = {
         "rule add lookup 78 priority 1",
     ),
 }
+UNRELATED = (
+    "rule add fwmark 0x200/0xf00 lookup 2004 priority 9",
+    "rule add from {other} lookup 52 priority 10",
+    "rule add to {other} lookup 52 priority 11",
+    "rule add iif lo ipproto udp lookup 52 priority 12",
+    "rule add oif eth0 lookup 52 priority 13",
+    "rule add uidrange 1000-1000 lookup 52 priority 14",
+)
+CILIUM = ("rule add lookup local priority 100", "rule del priority 0")
+"""Moves the rule of the local table."""
+OTHERS = {4: "10.0.0.0/8", 6: "2001:db8::/32"}
 
 host, agent, guest = shared.host, shared.agent_with(), shared.guest6
 
@@ -87,6 +99,10 @@ def leads(namespace: Namespace) -> bool:
     return True
 
 
+def has_rule(namespace: Namespace, rule: str, *, six: bool) -> bool:
+    return rule in order(namespace, six=six)
+
+
 def asks_both(guest: Guest) -> None:
     asks_own(guest)
     asks_own(guest, host=EC2_6)
@@ -109,3 +125,26 @@ def test_rules_of_a_vpn_take_no_answer(
         assert [order(namespace, six=six) for six in (False, True)] == rules
         apply(namespace, tuple(map(removal_of, VPNS[kind])))
         asks_both(guest)
+
+
+def test_rules_that_take_no_answer_move_nothing(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    agent.restart()
+    asks_both(guest)
+    namespace, log = host.namespace, len(agent.log())
+    for version, other in OTHERS.items():
+        six = version == 6
+        before = order(namespace, six=six)
+        rules = [line.format(other=other) for line in UNRELATED]
+        namespace.ip(*rules, *CILIUM, six=six)
+        # The rule that comes back shows that the daemon has read all of them.
+        if SIDE.rules:
+            removed = before[1].removeprefix("from all ")
+            namespace.ip(f"rule del {removed}", six=six)
+            wait_for(partial(has_rule, namespace, before[1], six=six), "the rule to be back")
+        assert order(namespace, six=six)[-len(before) :] == before
+        namespace.ip("rule add lookup local priority 0", six=six)
+        namespace.ip(*map(removal_of, [*rules, CILIUM[0]]), six=six)
+    asks_both(guest)
+    assert " before " not in agent.log()[log:]

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from dfmeta.model import TAP_MTU
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import METADATA_IP, Guest
 from tests.harness.netns import Namespace, run, veth
-from tests.harness.ovs import OpenvSwitch
+from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
 from tests.host.e2e import shared
@@ -87,3 +88,36 @@ def test_container_behind_a_smaller_link_fetches_a_large_document(
             url = f"http://{service}/latest/user-data"
             command = inner.command(["curl", "-q", "-sS", "-g", "--max-time", "60", url])
             assert run(command).stdout == USER_DATA
+
+
+def test_internal_port_of_another_program_keeps_the_large_mtu_of_its_bridge(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    internal = ("set", "Interface", "mgmt0", "type=internal")
+    host.vsctl("add-port", BRIDGE, "mgmt0", "--", *internal)
+    try:
+        host.namespace.ip(f"link set {guest.port} mtu 9000")
+        wait_for(lambda: mtu_of(host, "mgmt0") == "9000", "the MTU of the other ports")
+        fetch_all(guest)
+        host.namespace.ip(f"link set {guest.port} mtu 1500")
+        wait_for(lambda: mtu_of(host, "mgmt0") == "1500", "the MTU of the other ports")
+        host.vsctl("del-port", BRIDGE, guest.port)
+        host.vsctl("clear", "Interface", SIDE.tap, "mtu_request")
+        request = ("get", "Interface", SIDE.tap, "mtu_request")
+        wait_for(lambda: host.vsctl(*request).strip() == str(TAP_MTU), "the request")
+        assert mtu_of(host, "mgmt0") == "1500", "a bridge without other ports"
+    finally:
+        host.vsctl("del-port", BRIDGE, "mgmt0")
+
+
+def test_mtu_request_of_an_operator_stays_if_it_is_large_enough(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    own = str(TAP_MTU)
+    for request, result in (("9000", "9000"), ("1280", "1280"), ("1279", own), ("", own)):
+        change = ("set", "Interface", SIDE.tap, f"mtu_request={request}")
+        if not request:
+            change = ("clear", "Interface", SIDE.tap, "mtu_request")
+        host.vsctl(*change)
+        wait_for(lambda: mtu_of(host, SIDE.tap) == result, f"MTU {result}")  # noqa: B023
+        fetch_all(guest)

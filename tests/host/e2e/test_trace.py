@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.e2e.test_doctor import pretend_nft
 
 pytestmark = pytest.mark.early
@@ -22,14 +24,28 @@ def _filter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
 
+def trace(agent: Agent, port: str, status: int, family: int | None = 4) -> str:
+    """What it prints; its last line is the verdict.
+
+    :param family: version of IP to trace; None: those that the guest uses.
+    """
+    options = ("--family", str(family)) if family is not None else ()
+    done = agent.ctl("trace", port, *options, check=False)
+    assert (done.returncode, done.stderr) == (status, ""), done.stdout
+    return done.stdout
+
+
+def verdict(agent: Agent, port: str, status: int = 1) -> str:
+    """The last line."""
+    return trace(agent, port, status).splitlines()[-1]
+
+
 def test_a_known_address_leads_to_the_proxy_and_back(
     make_agent: MakeAgent, make_guest: MakeGuest
 ) -> None:
     guest, agent = make_guest(), make_agent()
     assert guest.curl("/").status == 404
-    done = agent.ctl("trace", guest.port, "--family", "4")
-    text = done.stdout
-    assert done.stderr == ""
+    text = trace(agent, guest.port, 0)
     head, *steps, end = text.splitlines()
     assert head == (
         f"{guest.port} (ofport {guest.ofport}), instance {guest.instance_id}, "
@@ -48,3 +64,19 @@ def test_a_known_address_leads_to_the_proxy_and_back(
     # Where the way leads, and what its guest gets there, are two things.
     assert "proxy  the guest gets an answer, and fails: 404 (no record) since" in text
     assert end == LEADS
+
+
+def test_a_foreign_flow_before_our_hooks_is_named(
+    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
+) -> None:
+    guest, agent = make_guest(), make_agent()
+    flow = f"cookie=0xbad,priority=400,in_port={guest.ofport},ip,actions=NORMAL"
+    host.ofctl("add-flow", BRIDGE, flow)
+    end = verdict(agent, guest.port)
+    assert end.startswith("Stops in the classification table: another program's flow")
+    assert "(cookie 0xbad, priority 400, actions=NORMAL)" in end
+    host.ofctl("add-flow", BRIDGE, "cookie=0xbad2,priority=500,tcp,tcp_flags=+syn+ack,actions=drop")
+    host.ofctl("del-flows", BRIDGE, "cookie=0xbad/-1")
+    end = verdict(agent, guest.port)
+    assert end.startswith("On the return path: stops in the classification table:")
+    assert "cookie 0xbad2" in end

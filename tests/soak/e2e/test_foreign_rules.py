@@ -1,15 +1,22 @@
 """Rules of a VPN take no answer to guests with any reverse path filter."""
 
+import json
+import subprocess
+
 import pytest
 
+from dfmeta.host.rules import AT_ONCE
 from tests.harness.agent import Agent
 from tests.harness.guest import Guest
+from tests.harness.netns import end, spawn
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
 from tests.host.e2e import shared
-from tests.host.e2e.support import PROXY_PORT
+from tests.host.e2e.support import PROXY_PORT, asks_own
 from tests.host.e2e.test_foreign_rules import (
+    EC2_6,
+    TUNNEL,
     VPNS,
     apply,
     asks_both,
@@ -37,4 +44,42 @@ def test_answers_leave_by_tap_metadata_with_any_rp_filter(
             asks_both(guest)
         assert [one for one in capture.segments() if one.source_port == PROXY_PORT] == []
         apply(namespace, tuple(map(removal_of, VPNS[kind])))
+        asks_both(guest)
+
+
+FIRST_AGAIN = """
+while :; do
+    case $(ip rule show | sed -n 2p) in
+        *'lookup 77'*) ;;
+        *) ip rule del lookup 77; ip rule add lookup 77 ;;
+    esac
+    sleep 0.05
+done
+"""
+"""A program that puts its rule before all others each time."""
+
+
+def test_a_program_that_wants_to_be_first_too_ends_no_quarrel(
+    host: OpenvSwitch, agent: Agent, guest: Guest
+) -> None:
+    namespace = host.namespace
+    asks_both(guest)
+    agent.restart()
+    log = len(agent.log())
+    with tunnel(namespace):
+        namespace.ip(f"route add default dev {TUNNEL} table 77")
+        program = spawn(namespace.command(["sh", "-c", FIRST_AGAIN]), stderr=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: "WARNING" in agent.log()[log:], "the daemon to give way")
+            asks_own(guest, host=EC2_6)
+            found = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
+            (line,) = [line for line in found if line["check"] == "way-back"]
+            assert line["status"] == "wrong"
+            own = f"from {SIDE.ip} lookup 2" if SIDE.rules else "the main table's rule"
+            for rule in ("from all lookup 77", own):
+                assert rule in line["text"]
+        finally:
+            end(program)
+        assert agent.log()[log:].count(" before '") <= 2 * AT_ONCE
+        namespace.ip("rule del lookup 77", "route flush table 77")
         asks_both(guest)
