@@ -32,25 +32,30 @@ class Address:
     public: bool
 
 
-def addresses(members: Mapping[str, Any]) -> tuple[Address, ...]:
+def addresses(networks: Mapping[str, Mapping[str, Any]]) -> tuple[Address, ...]:
     """Return the static addresses of a document, in its order.
 
     They are those of ``network``, else those of ``network_data``, else those of
     ``network_config``. Only Equinix Metal's form says which ones are public.
+
+    :param networks: the result of :func:`networks_in`.
     """
     for name in MEMBERS:
-        values = _values(network_in(members, name))
+        values = _values(networks[name])
         if found := [one for value, public in values for one in _address(value, public=public)]:
             return tuple(found)
     return ()
 
 
-def network_in(members: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the network in a member, an object or YAML; empty if there is none.
+def networks_in(members: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the network in each of :data:`MEMBERS`, an object or YAML; empty if there is none.
 
-    :param name: one of :data:`MEMBERS`.
+    Reading YAML takes long: it is done once for a document, and not for each path.
     """
-    given = members.get(name)
+    return {name: _network_in(members.get(name)) for name in MEMBERS}
+
+
+def _network_in(given: object) -> dict[str, Any]:
     network = object_of(_loaded(given) if isinstance(given, str) else given)
     # cloud-init takes its versions also below one more member.
     return object_of(network.get("network")) or network

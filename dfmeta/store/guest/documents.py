@@ -21,7 +21,7 @@ from typing import Any, Final
 from dfmeta.devices import validate
 from dfmeta.exceptions import DeviceError
 from dfmeta.store.db.repository import Record, parse_document
-from dfmeta.store.guest.addresses import Address, addresses, network_in
+from dfmeta.store.guest.addresses import Address, addresses, networks_in
 from dfmeta.store.guest.keys import Key, keys_of
 from dfmeta.store.guest.links import UnfitError, with_dhcp
 from dfmeta.store.guest.netconfig import derived, has_version, read
@@ -87,6 +87,8 @@ class Document:
     """The document as it was written; None: the record has user-data alone."""
     members: Mapping[str, Any] = field(repr=False)
     """Members of the document, of any type; ``{}`` if there is no document."""
+    networks: Mapping[str, dict[str, Any]] = field(repr=False)
+    """Name of a member → the network in it: :func:`~dfmeta.store.guest.addresses.networks_in`."""
 
 
 def from_record(record: Record) -> Document:
@@ -98,7 +100,7 @@ def from_record(record: Record) -> Document:
     name = text_of(members.get("name"))
     hostname = text_of(members.get("hostname")) or hostname_of(name) or record.id
     own_id = text_of(members.get("id"))
-    keys = keys_of(members)
+    keys, networks = keys_of(members), networks_in(members)
     return Document(
         instance_id=own_id or record.id,
         ec2_id=own_id or text_of(members.get("ec2_instance_id")) or _ec2_id(record.id),
@@ -111,7 +113,7 @@ def from_record(record: Record) -> Document:
         launch_index=_launch_index(members.get("launch_index")),
         keys=tuple(key for key in keys if key.kind == "ssh"),
         certificates=tuple(key for key in keys if key.kind == "x509"),
-        addresses=addresses(members),
+        addresses=addresses(networks),
         instance_tags=_tags(members.get("instance_tags")),
         created_at=record.created_at,
         random_seed=hashlib.shake_256(record.seed).digest(RANDOM_SEED_BYTES),
@@ -119,6 +121,7 @@ def from_record(record: Record) -> Document:
         password=record.password or b"",
         text=record.metadata,
         members=members,
+        networks=networks,
     )
 
 
@@ -208,7 +211,7 @@ def network_data_of(document: Document, mac: str = "") -> dict[str, list[dict[st
     if any(found.values()):
         return found
     for name in ("network", "network_config"):
-        if made := derived(network_in(document.members, name)):
+        if made := derived(document.networks[name]):
             return made
     return with_dhcp(mac) if mac else None
 
@@ -222,12 +225,12 @@ def network_config_of(document: Document) -> str | dict[str, Any]:
     given = document.members.get("network_config")
     if own := given if isinstance(given, str) else object_of(plain(given)):
         return own
-    network = network_in(document.members, "network")
+    network = document.networks["network"]
     if has_version(network):
         return object_of(plain(network))
     for name in ("network", "network_data"):
         with suppress(UnfitError):
-            return version2(read(network_in(document.members, name)))
+            return version2(read(document.networks[name]))
     return {}
 
 

@@ -25,6 +25,13 @@ DYNAMIC_STATEFUL: Final = "ipv6_dhcpv6-stateful"
 DHCP6: Final = ("ipv6_dhcp", DYNAMIC_STATEFUL)
 """Types with which a link accepts router advertisements beside a static address."""
 SLAAC: Final = ("ipv6_slaac", "ipv6_dhcpv6-stateless")
+BOND: Final = {
+    "bond_mode": "mode",
+    "bond_miimon": "mii-monitor-interval",
+    "bond_xmit_hash_policy": "transmit-hash-policy",
+    "bond_lacp_rate": "lacp-rate",
+}
+"""Parameters of a bond in ``network_data.json`` → their names in cloud-init's version 2."""
 
 Interface = IPv4Interface | IPv6Interface
 

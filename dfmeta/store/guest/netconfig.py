@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from dfmeta.store.db.networks import Address, Network
 from dfmeta.store.guest.links import (
+    BOND,
     DYNAMIC,
     DYNAMIC_STATEFUL,
     STATIC,
@@ -53,12 +54,9 @@ _IP: Final = (
 )
 """Members of all devices in version 2."""
 _BOND: Final = {
-    "mode": "bond_mode",
-    "mii-monitor-interval": "bond_miimon",
+    **{text: name for name, text in BOND.items()},
     "miimon": "bond_miimon",
-    "transmit-hash-policy": "bond_xmit_hash_policy",
     "xmit-hash-policy": "bond_xmit_hash_policy",
-    "lacp-rate": "bond_lacp_rate",
 }
 """Names of a bond's parameters in both versions → their names in the link."""
 _ABOVE: Final = {"bond": 1, "vlan": 2}

@@ -14,15 +14,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from dfmeta.store.db.networks import Address
-from dfmeta.store.guest.links import DHCP6, DYNAMIC, SLAAC, GuestNetwork, Link
+from dfmeta.store.guest.links import BOND, DHCP6, DYNAMIC, SLAAC, GuestNetwork, Link
 
 _KINDS: Final = {"phy": "ethernets", "bond": "bonds", "vlan": "vlans"}
-_BOND: Final = {
-    "bond_mode": "mode",
-    "bond_miimon": "mii-monitor-interval",
-    "bond_xmit_hash_policy": "transmit-hash-policy",
-    "bond_lacp_rate": "lacp-rate",
-}
 
 
 def version2(guest: GuestNetwork) -> dict[str, Any]:
@@ -47,7 +41,7 @@ def version2(guest: GuestNetwork) -> dict[str, Any]:
             one["macaddress"] = link.mac
         if link.kind == "bond":
             one["interfaces"] = [names[member] for member in link.members]
-            one["parameters"] = {_BOND[name]: value for name, value in link.bond.items()}
+            one["parameters"] = {BOND[name]: value for name, value in link.bond.items()}
         if link.kind == "vlan":
             one |= {"id": link.vlan, "link": names[link.below]}
         devices = found.setdefault(_KINDS[link.kind], {})

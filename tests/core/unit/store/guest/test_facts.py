@@ -4,11 +4,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 import yaml
 
-from dfmeta.store.guest.addresses import addresses
+from dfmeta.store.guest import addresses as reader
+from dfmeta.store.guest.addresses import addresses, networks_in
 from dfmeta.store.guest.netconfig import read
-from tests.core.unit.store.guest.crawling import asker
+from tests.core.unit.store.guest.crawling import asker, crawl
 from tests.core.unit.store.guest.networks import (
     ONE,
     nic,
@@ -110,11 +112,13 @@ def test_fact_is_in_each_dialect_whatever_its_form() -> None:
 
 
 def test_only_the_form_of_equinix_says_that_an_address_is_public() -> None:
-    shown = [(one.text, one.version, one.public) for one in addresses({"network": EQUINIX})]
+    shown = [
+        (one.text, one.version, one.public) for one in addresses(networks_in({"network": EQUINIX}))
+    ]
     assert shown == [(IP, 4, False), ("192.0.2.5", 4, True)]
     both = version2(lan=nic(ONE, addresses=[{f"{IP}/24": {"label": "lan:0"}}, f"{IP6}/64"]))
     for form in ({"network": both}, {"network": version2(lan=nic()), "network_config": both}):
-        shown = [(one.text, one.version, one.public) for one in addresses(form)]
+        shown = [(one.text, one.version, one.public) for one in addresses(networks_in(form))]
         assert shown == [(IP, 4, False), (IP6, 6, False)]
 
 
@@ -133,10 +137,24 @@ def test_what_is_no_address_is_absent() -> None:
         {"ethernets": {"a": {"addresses": [5, [], {}, {"x": 1}, None]}, "b": 5}},
     ):
         for member in ("network", "network_data", "network_config"):
-            assert addresses({member: odd}) == (), odd
+            assert addresses(networks_in({member: odd})) == (), odd
 
 
 def test_text_that_names_one_list_many_times_is_read_in_bounded_time() -> None:
     lines = ["a: &a [x, x, x, x, x, x, x, x]", f"b: &b [{', '.join(['*a'] * 900)}]", "ethernets:"]
     lines += [f"  e{number}: {{addresses: *b}}" for number in range(900)]
-    assert addresses({"network_config": "\n".join(lines)}) == ()
+    assert addresses(networks_in({"network_config": "\n".join(lines)})) == ()
+
+
+def test_text_is_read_once_for_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+
+    def parse(text: str) -> Mapping[str, Any]:
+        texts.append(text)
+        return VERSION2
+
+    monkeypatch.setattr(reader, "parse_mapping", parse)
+    ask = asker({"network": EQUINIX, "network_config": "text"})
+    assert {answer.status for _path, answer in crawl(ask)} == {200}
+    assert ask("/openstack/latest/vendor_data3.json").status == 404
+    assert texts == ["text"]
