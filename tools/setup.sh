@@ -27,7 +27,8 @@
 # Python: a virtual environment in .venv with this checkout in it, two versions of requests in
 # .cache/requests, and environments in .cache/neutron and .cache/nova, so that the dependencies of
 # Neutron and Nova do not determine the versions of dfmeta's. uv, or else pip, fills these side by
-# side, while apt works in the foreground. A run is quick if everything is installed already, and waits for one that is under way.
+# side, while apt works in the foreground. A run is quick if everything is installed already, and
+# waits for one that is under way.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -332,7 +333,8 @@ compile_cloud_init() {
     local modules
     for modules in "$cache"/{root,cloud-init,newest}/usr/lib/python3/dist-packages/cloudinit \
         "$cache"/requests/*/{requests,urllib3}; do
-        [ ! -d "$modules" ] || [ -d "$modules/__pycache__" ] || quietly /usr/bin/python3 -m compileall -q "$modules" ||
+        [ ! -d "$modules" ] || [ -d "$modules/__pycache__" ] ||
+            quietly /usr/bin/python3 -m compileall -q "$modules" ||
             die "cannot compile $modules, see above"
     done
 }
