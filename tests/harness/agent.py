@@ -1,6 +1,7 @@
 """The daemon as it is installed, on the compute node of :mod:`tests.harness.ovs`."""
 
 import abc
+import atexit
 import contextlib
 import http.client
 import os
@@ -22,7 +23,6 @@ from tests.harness.poll import DEADLINE, wait_for
 from tests.harness.stand_in import ENGINE, StandIn
 
 ADMIN_PORT = 9697
-HAPROXY = UNPACKED / "usr/sbin/haproxy"
 WORKERS = int(os.environ.get("DFMETA_TEST_WORKERS", "0"))
 """Workers of a daemon whose test does not set them; tools/soak runs some tests with others."""
 SCHEME = os.environ.get("DFMETA_TEST_SCHEME", "in_port")
@@ -32,6 +32,19 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 Options = Mapping[str, Mapping[str, object]]
 """Option groups: ``{"df_metadata": {"backend": "nova"}}``."""
+
+
+def startable(program: Path) -> Path:
+    """Return a program that each user can start: a copy, if the checkout is in a private folder."""
+    if not program.exists() or all(folder.stat().st_mode & 0o001 for folder in program.parents):
+        return program
+    folder = netns.temporary_folder(program.name)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder.chmod(0o755)
+    return Path(shutil.copy(program, folder))
+
+
+HAPROXY = startable(UNPACKED / "usr/sbin/haproxy")
 
 
 def ini(options: Options) -> str:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +33,8 @@ WITH_WORKER = {
     "df_metadata": {**NOVA_OPTIONS["df_metadata"], "engine": "wsgi", "proxy_workers": 1},
 }
 PRIVATE = b"PRIVATE KEY"
+PYTHON = ("/usr/bin/python3", "-IS", "-c")
+"""Each user may start it, also where the checkout is in a private folder."""
 
 
 def as_user(uid: str, *command: str) -> list[str]:
@@ -44,7 +45,7 @@ def as_user(uid: str, *command: str) -> list[str]:
 
 def taken(uid: str, pid: int, mark: str) -> list[str]:
     """What a process of that user gets of a process."""
-    command = as_user(uid, sys.executable, "-I", str(thief.__file__), str(pid), mark)
+    command = as_user(uid, *PYTHON, Path(thief.__file__).read_text(), str(pid), mark)
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd="/")
     return [str(one) for one in json.loads(done.stdout)]
 
@@ -129,7 +130,7 @@ KNOCK = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 
 def connects(uid: str, path: str) -> bool:
     """Whether a process of that user can connect to a socket."""
-    command = as_user(uid, sys.executable, "-I", "-c", KNOCK, path)
+    command = as_user(uid, *PYTHON, KNOCK, path)
     return subprocess.run(command, check=False, capture_output=True, cwd="/").returncode == 0
 
 
