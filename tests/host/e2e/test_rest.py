@@ -22,7 +22,16 @@ NEW_RULE, DEL_RULE = 32, 33
 ROUNDS = 3
 TRACKED = ("dfmeta_dropped_packets_total", 'dfmeta_reconciles_total{result="failed"}')
 
-host, agent, guest = shared.host, shared.agent_with(), shared.guest6
+agent, guest = shared.agent_with(), shared.guest6
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[OpenvSwitch]:
+    with OpenvSwitch() as switch:
+        # The kernel repeats its reports of the start within a second (RFC 3810, 9.11).
+        name = "net/ipv6/conf/default/mldv2_unsolicited_report_interval"
+        switch.namespace.setting(name, "1")
+        yield switch
 
 
 class Monitor:
