@@ -1,6 +1,6 @@
-"""Draw the pipeline as an SVG picture and as an index; tools/draw-pipeline runs it.
+"""Draw the pipeline as an SVG picture; tools/draw-pipeline runs it.
 
-Tables, purposes, priorities and cookies come from the declaration (:mod:`dfmeta.flows.pipeline`).
+Tables, purposes and priorities come from the declaration (:mod:`dfmeta.flows.pipeline`).
 The destinations of a purpose's packets come from the builders of flows, run on a guest with one
 address of each version of IP. The program uses only the standard library, and its output is
 deterministic.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import enum
 import itertools
 import sys
 import textwrap
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
+from typing import TypeVar
 from xml.sax.saxutils import escape
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -34,18 +36,17 @@ from dfmeta.flows.pipeline import (
     Priority,
     Purpose,
     Stage,
-    cookie_of,
 )
 from dfmeta.flows.service import Tap
-from dfmeta.model import Binding, Endpoint, GuestAddress
+from dfmeta.model import Binding, Endpoint, GuestAddress, NextHop
 
+P = TypeVar("P", bound=enum.IntEnum)
 TARGET = Path(__file__).resolve().parents[1] / "doc" / "source"
 PICTURE = "pipeline.svg"
-INDEX = "pipeline-index.inc"
 LAYOUT = Layout()
 
 _SERVICE6 = IPv6Address("fe80::a9fe:a9fe")
-_TAP = Tap(
+SAMPLE_TAP = Tap(
     ofport=2,
     mac="02:00:00:00:00:01",
     port=18080,
@@ -53,20 +54,22 @@ _TAP = Tap(
     guest_ip6=(str(_SERVICE6),),
 )
 _MAC = "fa:16:3e:00:00:01"
-_GUEST = Guest(
+SAMPLE_GUEST = Guest(
     Endpoint(1),
     addresses={
         SLOTS[0]: GuestAddress(_MAC, IPv4Address("10.0.0.5")),
         SLOTS6[0]: GuestAddress(_MAC, IPv6Address("fe80::1"), _SERVICE6),
     },
+    next_hops=(NextHop("10.0.0.2", "fa:16:3e:00:00:02"),),
 )
-_SUBPORT = replace(_GUEST, endpoint=Endpoint(1, 100))
-_CONTAINER = replace(_GUEST, binding=Binding(_MAC, IPv4Address("10.0.0.5")))
+_SUBPORT = replace(SAMPLE_GUEST, endpoint=Endpoint(1, 100), next_hops=())
+_CONTAINER = replace(SAMPLE_GUEST, binding=Binding(_MAC, IPv4Address("10.0.0.5")))
 _PORTS = {
-    _TAP.ofport: "tap-metadata",
-    _GUEST.endpoint.ofport: "the guest's port",
+    SAMPLE_TAP.ofport: "tap-metadata",
+    SAMPLE_GUEST.endpoint.ofport: "the guest's port",
     PORT_IN_PORT: "the ingress port",
 }
+"""OpenFlow port number → its name."""
 CONTROLLER = "dfmeta-agent"
 DROPPED = "dropped"
 BRIDGE = "the other flows"
@@ -74,10 +77,12 @@ BRIDGE = "the other flows"
 
 @cache
 def sample_flows() -> tuple[Flow, ...]:
-    """Return all flows of a switch that has one guest with an address of each version of IP, one
-    behind a VLAN tag, and a container whose source is checked."""
-    guests = (_GUEST, _SUBPORT, _CONTAINER)
-    return *fixed_flows(_TAP), *(flow for one in guests for flow in guest_flows(one, _TAP))
+    """Return all flows of a switch that has one guest with a next hop and an address of each
+    version of IP, one behind a VLAN tag, and a container whose source is checked."""
+    guests = (SAMPLE_GUEST, _SUBPORT, _CONTAINER)
+    return *fixed_flows(SAMPLE_TAP), *(
+        flow for one in guests for flow in guest_flows(one, SAMPLE_TAP)
+    )
 
 
 def exits(purpose: Purpose) -> list[Stage | str]:
@@ -98,20 +103,23 @@ def exits(purpose: Purpose) -> list[Stage | str]:
     return list(dict.fromkeys(found)) or [DROPPED]
 
 
-def descriptions() -> dict[Purpose, str]:
-    """Return the description of each purpose in the declaration."""
+def descriptions(purposes: type[P]) -> dict[P, str]:
+    """Return the description of each purpose in the declaration.
+
+    :param purposes: :class:`Purpose`, or that of the second bridge.
+    """
     tree = ast.parse(Path(pipeline.__file__).read_text(encoding="utf-8"))
     body = next(
         node.body
         for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name == Purpose.__name__
+        if isinstance(node, ast.ClassDef) and node.name == purposes.__name__
     )
     found = {}
     for name, text in itertools.pairwise(body):
         if isinstance(name, ast.Assign) and isinstance(text, ast.Expr):
             assert isinstance(name.targets[0], ast.Name)
             assert isinstance(text.value, ast.Constant)
-            found[Purpose[name.targets[0].id]] = " ".join(str(text.value.value).split())
+            found[purposes[name.targets[0].id]] = " ".join(str(text.value.value).split())
     return found
 
 
@@ -126,41 +134,9 @@ def has_last(stage: Stage) -> bool:
     return any(PURPOSES[one].priority is Priority.DROP for one in in_order(stage))
 
 
-# The index
-
-
 def label(purpose: Purpose) -> str:
     """Return the label of the page's section on *purpose*, for links."""
     return f"purpose-{purpose.name.lower().replace('_', '-')}"
-
-
-def index() -> str:
-    """Return the index of tables, purposes, priorities and cookies as reStructuredText."""
-    lines = [
-        ".. Made by tools/draw-pipeline from dfmeta/flows/pipeline.py: change that, then run it.",
-        "",
-        ".. list-table::",
-        "   :header-rows: 1",
-        "   :widths: auto",
-        "",
-        *_row("Table", "Purpose", "Priority", "Cookie", "Description"),
-    ]
-    texts = descriptions()
-    for stage in TABLES:
-        for purpose in in_order(stage):
-            lines += _row(
-                f"{LAYOUT.number(stage)}, {TABLES[stage].name}",
-                f":ref:`{purpose.name} <{label(purpose)}>`",
-                str(LAYOUT.priority(purpose)),
-                f"``{cookie_of(purpose):#x}``",
-                texts[purpose],
-            )
-    return "\n".join(lines) + "\n"
-
-
-def _row(*cells: str) -> list[str]:
-    first, *rest = cells
-    return [f"   * - {first}", *(f"     - {cell}" for cell in rest)]
 
 
 # The picture. Sizes are in SVG's user units. The width of a letter is larger than in common fonts.
@@ -242,7 +218,7 @@ def heading_height(why: tuple[str, ...]) -> int:
 
 def boxes() -> list[Box]:
     """Return the boxes of all tables, one below the other."""
-    texts, found, top = descriptions(), [], 74
+    texts, found, top = descriptions(Purpose), [], 74
     for stage, table in TABLES.items():
         why = tuple(textwrap.wrap(table.why, int((BOX_WIDTH - 24) / LETTER)))
         below = top + heading_height(why)
@@ -357,27 +333,24 @@ def _text(left: int, base: int, text: str, kind: str) -> str:
 
 
 def main() -> int:
-    """Write both files, or with ``--check`` report whether they are up to date."""
+    """Write the picture, or with ``--check`` report whether it is up to date."""
     parser = argparse.ArgumentParser(description="Draw the pipeline from its declaration.")
     parser.add_argument("--output", type=Path, default=TARGET, help="directory to write to")
     parser.add_argument(
         "--check",
         action="store_true",
-        help="write nothing; exit with status 1 if a file is out of date",
+        help="write nothing; exit with status 1 if the picture is out of date",
     )
     options = parser.parse_args()
-    out_of_date = 0
-    for name, content in ((PICTURE, picture()), (INDEX, index())):
-        path = options.output / name
-        if path.exists() and path.read_text(encoding="utf-8") == content:
-            continue
-        if options.check:
-            out_of_date = 1
-            print(f"{path} is out of date: run tools/draw-pipeline")
-        else:
-            path.write_text(content, encoding="utf-8")
-            print(f"wrote {path}")
-    return out_of_date
+    path, content = options.output / PICTURE, picture()
+    if path.exists() and path.read_text(encoding="utf-8") == content:
+        return 0
+    if options.check:
+        print(f"{path} is out of date: run tools/draw-pipeline")
+        return 1
+    path.write_text(content, encoding="utf-8")
+    print(f"wrote {path}")
+    return 0
 
 
 if __name__ == "__main__":

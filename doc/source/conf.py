@@ -9,7 +9,7 @@ from pathlib import Path
 # References are made from the code beside the pages, whatever is installed.
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent / "_ext")]
 
-extensions = ["dfmeta_reference", "sphinx_click"]
+extensions = ["dfmeta_pipeline", "dfmeta_reference", "sphinx_click"]
 
 project = "dfmeta"
 author = "The authors of dfmeta"

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
-from typing import get_args
 
 from dfmeta import hub, model, quiet, registry, slots, state
 from dfmeta.admin import page as status_http
@@ -20,7 +19,6 @@ from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX
 from dfmeta.devices.schema import SCHEMA, TAG_MAX
 from dfmeta.flows import key, pipeline
 from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
-from dfmeta.flows.flow import Action
 from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import (
     COOKIE_PREFIX,
@@ -34,7 +32,6 @@ from dfmeta.flows.pipeline import (
     Purpose,
     Register,
     Stage,
-    cookie_of,
 )
 from dfmeta.flows.service import Tap
 from dfmeta.guest import cni, snippet, tag_devices
@@ -277,36 +274,21 @@ def _owns() -> Iterable[str]:
 
 
 def _pipeline() -> Iterable[str]:
-    yield from (f"``{kind.__name__}``" for kind in get_args(Action))
-    yield from ("``goto``",)
     yield f"``classification_table`` ({LAYOUT.classification_table})"
     yield f"``table_base`` ({LAYOUT.table_base})"
-    yield f"is {pipeline.CONTROLLER_ID} ({pipeline.CONTROLLER_ID:#x})"
-    for priority in dict.fromkeys(place.priority for place in PURPOSES.values()):
-        # Those of one table stand together.
-        mine = sorted(
-            (place.stage, one) for one, place in PURPOSES.items() if place.priority is priority
-        )
-        names = ", ".join(one.name for _stage, one in mine)
-        yield f"* - ``{priority.name}`` - {LAYOUT.priority(mine[0][1])} - {names}"
+    yield {5: "the four numbers after it"}[pipeline.TABLES_TAKEN]
+    yield f"id {pipeline.CONTROLLER_ID} ({pipeline.CONTROLLER_ID:#x})"
     fixed = [one.name for one in sorted(BR_INT_PLAN.needed)]
-    yield f"exist once on the bridge ({', '.join(fixed)})"
     yield f"except {', '.join(fixed[:-1])} and {fixed[-1]}"
     yield f"in bundles of {reconciler.BATCH}"
     yield f"every {driver.FULL_CHECK_INTERVAL:g} seconds"
     yield {1.0: "every second"}[driver.CHECK_INTERVAL]
-    yield from _pipeline_cookies()
-    yield from _pipeline_floods()
-    yield from _pipeline_keys()
-
-
-def _pipeline_cookies() -> Iterable[str]:
     yield f"``{(COOKIE_PREFIX >> 32).to_bytes(4, 'big').decode()}``"
     yield f"The version is {COOKIE_VERSION}."
     yield f"cookie={COOKIE_PREFIX:#x}/{COOKIE_PREFIX_MASK:#x}"
-    yield ", ".join(f"{one.value} {one.name} ({TABLES[one].name})" for one in Stage)
-    yield f"The purpose is {', '.join(f'{one.value} {one.name}' for one in Purpose)}."
-    yield f"``{cookie_of(Purpose.ADDRESS):#x}``"
+    yield from (f"``{register}``" for register in Register)
+    yield from _pipeline_floods()
+    yield from _pipeline_keys()
 
 
 def _pipeline_floods() -> Iterable[str]:
