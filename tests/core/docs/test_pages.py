@@ -6,7 +6,6 @@ import re
 from dfmeta import conf
 from dfmeta.admin import status
 from dfmeta.devices import validate
-from dfmeta.flows.pipeline import META_NUMBERS, META_PURPOSES, META_TABLES, MetaPurpose, MetaStage
 from dfmeta.ports import one_change, ovsdb, ovsdb_facts
 from dfmeta.proxy import recent
 from tests.core.docs.facts import FACTS
@@ -25,15 +24,6 @@ def test_each_page_has_the_facts_of_the_code() -> None:
     for page, facts in FACTS.items():
         content = text(page)
         assert [fact for fact in facts() if fact not in content] == [], page
-
-
-def test_page_on_meta_ips_has_each_table_with_its_flows() -> None:
-    assert {*META_PURPOSES} == {*MetaPurpose}
-    for stage in MetaStage:
-        begin = f"* - {META_NUMBERS[stage]}, {META_TABLES[stage].name} - "
-        entry = text("meta-ip").partition(begin)[2].partition(" * - ")[0]
-        purposes = {one.name for one, place in META_PURPOSES.items() if place.stage is stage}
-        assert set(re.findall(r"META_[A-Z_]+", entry.partition(" On the host")[0])) == purposes
 
 
 def test_page_on_owned_objects_has_the_columns_that_are_read_of_each_table() -> None:

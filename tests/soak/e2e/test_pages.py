@@ -87,18 +87,12 @@ def test_the_doctor_finds_nothing_wrong(host: Shell) -> None:
     assert ", 0 wrong" in types(host, "doctor").splitlines()[-1]
 
 
-def test_a_bridge_has_a_datapath(host: Shell) -> None:
-    printed = types(host, "datapaths")
-    assert "netdev" in printed
-    assert "TcpInCsumErrors" in printed
-
-
 def test_the_switch_prints_our_flows(host: Shell) -> None:
     assert "priority=300" in types(host, "pipeline")
 
 
 def test_a_guest_gets_next_hops_and_loses_them(host: Shell) -> None:
-    assert "10.0.0.2=fa:16:3e:00:00:02 10.0.1.2" in types(host, "next-hops")
+    assert "10.0.0.2=fa:16:3e:00:00:02 10.0.1.2" in types(host, "meta-ip")
 
 
 def test_a_subport_gets_an_instance_and_loses_it_and_a_vm_a_trunk(host: Shell) -> None:
