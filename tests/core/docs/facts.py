@@ -70,7 +70,7 @@ def _decisions() -> Iterable[str]:
     yield f"``tag={TAP_VLAN.tag} vlan_mode={TAP_VLAN.vlan_mode} cvlans={inner}``"
     yield f"``backend = {DEFAULTS['backend']}``"
     yield f"``timeout_answer = {DEFAULTS['timeout_answer']}``"
-    yield f"``hold_timeout``, {DEFAULTS['hold_timeout']} seconds"
+    yield f"``hold_timeout``, *{DEFAULTS['hold_timeout']} seconds, in total"
     limit, window = DEFAULTS["base_query_rate_limit"], DEFAULTS["base_window_duration"]
     yield f"the default is {limit} in {window} seconds"
 
