@@ -2,8 +2,8 @@
 
 Each class states one cause as a sentence with named fields. The fields stay on the instance, so
 that a caller can act on the cause and a log line can name it without parsing text. Each class also
-has a name, which ends the line for the operator and is the title of a section of
-doc/source/errors.rst. The names do not change.
+has a name, which ends the line for the operator and does not change. doc/source/errors.rst is made
+from this module.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ class DfmetaError(Exception):
     """Identifier that an operator can search for; unique for each class."""
     sentence: ClassVar[str] = "dfmeta failed"
     advice: ClassVar[str] = ""
-    """Default remedy, for code that raises the error without a more specific one; a sentence
-    without its final dot."""
+    """Remedy where the code that raises the error has none; a sentence without its final dot."""
 
     def __init__(self, **fields: object) -> None:
         self.fields = fields
@@ -65,35 +64,35 @@ def _shortened(fields: dict[str, object]) -> dict[str, object]:
 
 
 class ConfigError(DfmetaError):
-    """A value in the configuration is wrong; the daemon ends with exit status 2."""
+    """A value in the configuration is wrong; exit status 2. A reload keeps the values in force."""
 
     name = "wrong-option"
     sentence = "option {option} = {value!r} is wrong: {cause}. {remedy}"
 
 
 class UnknownOptionError(DfmetaError):
-    """A name in a configuration file is not an option; dfmeta logs a warning at start only."""
+    """A name in a configuration file is not an option and is ignored; a warning at start only."""
 
     name = "unknown-option"
     sentence = "{file}: {what} is unknown to dfmeta and is ignored"
 
 
 class StartError(DfmetaError):
-    """The host lacks something that the daemon needs to start; exit status 2."""
+    """The host lacks something that the daemon needs to start, after startup_timeout; status 2."""
 
     name = "cannot-start"
     sentence = "cannot start: {cause}. {remedy}"
 
 
 class AlreadyRunningError(DfmetaError):
-    """Another daemon already serves this bridge."""
+    """Another daemon serves this bridge, or has not finished its shutdown; nothing was changed."""
 
     name = "already-running"
     sentence = "another dfmeta-agent already serves {bridge} (it holds {lock}). Stop it first"
 
 
 class PacketError(DfmetaError):
-    """A frame does not match the flow that sent it to the controller."""
+    """A frame does not match the flow that sent it to the controller; it is dropped and counted."""
 
     name = "odd-packet"
     sentence = "{layer}: {cause}"
@@ -107,7 +106,7 @@ class PipelineError(DfmetaError):
 
 
 class KeyRangeError(DfmetaError):
-    """An endpoint or a slot is outside the range that has keys."""
+    """An endpoint or a slot is outside the range that has keys; ``dfmeta ports`` lists the port."""
 
     name = "no-key"
     sentence = "no key for ofport {ofport}, VID {vid}, slot {slot}: {cause}"
@@ -115,7 +114,7 @@ class KeyRangeError(DfmetaError):
 
 
 class SwitchError(DfmetaError):
-    """The switch refused a message."""
+    """The switch refused a flow or a bundle of flows. The daemon reconciles and tries again."""
 
     name = "switch-refused"
     sentence = "the switch refused {what}: {cause}"
@@ -123,7 +122,7 @@ class SwitchError(DfmetaError):
 
 
 class SwitchTimeoutError(DfmetaError):
-    """The switch did not confirm a batch in time."""
+    """The switch did not confirm a batch in time. The daemon reconciles and tries again."""
 
     name = "switch-slow"
     sentence = "the switch did not confirm {what} within {seconds} s"
@@ -131,7 +130,7 @@ class SwitchTimeoutError(DfmetaError):
 
 
 class NotConnectedError(DfmetaError):
-    """There is no connection to the switch at the moment; dfmeta is reconnecting."""
+    """There is no connection to the switch at the moment; its flows serve known guests."""
 
     name = "switch-away"
     sentence = "not connected to {bridge}"
@@ -139,7 +138,7 @@ class NotConnectedError(DfmetaError):
 
 
 class OvsdbError(DfmetaError):
-    """A transaction on the Open vSwitch database failed."""
+    """Open vSwitch's database does not answer, or refuses a change; known guests are served."""
 
     name = "ovsdb"
     sentence = "OVSDB at {connection}: {cause}"
@@ -147,7 +146,7 @@ class OvsdbError(DfmetaError):
 
 
 class SourceError(DfmetaError):
-    """The query to an identity source failed. This differs from an answer without a result."""
+    """The query to an identity source failed; ports that only this source knows have to wait."""
 
     name = "identity-source"
     sentence = "identity source {source}: {cause}"
@@ -185,7 +184,7 @@ class TagRuleError(DfmetaError):
 
 
 class HostError(DfmetaError):
-    """The kernel refused an address, a rule or a route."""
+    """The kernel refused an address, a rule, a route or a setting. The daemon tries again."""
 
     name = "host-network"
     sentence = "{what} on {device}: {cause}"
@@ -193,7 +192,7 @@ class HostError(DfmetaError):
 
 
 class BackendError(DfmetaError):
-    """The backend gave no answer that can be forwarded to the guest."""
+    """The backend gave no answer that can be forwarded to the guest; the log has the cause."""
 
     name = "backend"
     sentence = "{backend}: {cause}"
@@ -224,7 +223,7 @@ class BackendUpstreamError(BackendError):
 
 
 class UpstreamError(DfmetaError):
-    """An HTTP exchange with a backend's server failed."""
+    """An HTTP exchange with a backend's server failed. It becomes one of the errors of backends."""
 
     name = "exchange"
     sentence = "{cause}"
@@ -255,7 +254,7 @@ class UpstreamAnswerError(UpstreamError):
 
 
 class HaproxyError(DfmetaError):
-    """haproxy did not start, or did not do what it was told."""
+    """haproxy failed; the daemon starts another one. ``haproxy:`` begins its lines of the log."""
 
     name = "haproxy-failed"
     sentence = "haproxy failed: {cause}"
@@ -314,7 +313,7 @@ class NoTokenError(StoreError):
 
 
 class ImportIncompleteError(StoreError):
-    """Some of the records could not be imported; the others were imported."""
+    """Some records could not be imported; the lines before this one name them."""
 
     name = "import-incomplete"
     advice = "Correct the entries that the lines above name, and import them again"
@@ -327,84 +326,84 @@ class BackupError(StoreError):
 
 
 class StoreDamagedError(StoreError):
-    """The content of the database's file is not as dfmeta, or SQLite, wrote it."""
+    """The file of the database is not as dfmeta or SQLite wrote it; guests get 503, not 404."""
 
     name = "store-damaged"
     advice = "Restore a backup: dfmeta store restore FILE, or move the file away for an empty store"
 
 
 class StoreReadOnlyError(StoreError):
-    """The database can be read but not written."""
+    """The database can be read but not written: a read-only disk, or a standby of PostgreSQL."""
 
     name = "store-read-only"
     advice = "Check that its disk is mounted for writing, and that the server accepts writes"
 
 
 class StoreFullError(StoreError):
-    """The database's disk is full; the current write was not stored."""
+    """The disk of the database is full: this write was not stored, earlier data is intact."""
 
     name = "store-full"
     advice = "Make room on the disk of the database, and try again"
 
 
 class StoreBusyError(StoreError):
-    """Another program is writing to the database for too long; nothing was changed."""
+    """Another program uses the database for more than five seconds; nothing was changed."""
 
     name = "store-busy"
     advice = "Try again; if it persists, find the programs that use the file: fuser -v FILE"
 
 
 class StoreGoneError(StoreError):
-    """The database's file has been removed since it was opened."""
+    """The database's file was removed while open: 503 until it is back, and never a new file."""
 
     name = "store-gone"
     advice = "Restore it with dfmeta store restore FILE, or restart for an empty store"
 
 
 class StoreAccessError(StoreError):
-    """This user may not use the database's file, its directory, or the server's tables."""
+    """This user may not use the database's file, directory or tables, or it is no regular file."""
 
     name = "store-access"
     advice = "Run it as the file's owner, or set another file in [store] connection"
 
 
 class StoreSchemaError(StoreError):
-    """A newer dfmeta has written the database; nothing was changed."""
+    """A newer dfmeta has upgraded the schema, and can convert it back; nothing was changed."""
 
     name = "store-schema"
     advice = "Install the newer dfmeta that wrote it, or restore a backup"
 
 
 class StoreAwayError(StoreError):
-    """The database does not answer. The next operation that needs it tries again."""
+    """The database, or the admin API at ``--url``, does not answer. A daemon tries again."""
 
     name = "store-away"
     advice = "Start the server, or correct its address, user and password in [store] connection"
 
 
 class StoreRefusedError(StoreError):
-    """A remote store does not permit this operation for the client, on any record."""
+    """The admin API at ``--url`` refuses the token: 401, unknown or expired; 403, no scope."""
 
     name = "store-refused"
     advice = "Give a token that may do this: --token-file FILE, or DFMETA_TOKEN"
 
 
 class NoApiError(StoreError):
-    """The server at a URL is not the admin API of a store."""
+    """The server at ``--url`` is not a store's admin API, or the URL has a path."""
 
     name = "no-api"
     advice = "Give the [df_metadata] admin_listen of a dfmeta with backend = store, without a path"
 
 
 class RecordError(StoreError):
-    """A record, or a value of one, is not acceptable to the store; nothing was changed."""
+    """A value of a command or of a record is wrong; nothing was changed. Exit status 2."""
 
     name = "wrong-value"
     sentence = "{what} = {value!r} is wrong: {cause}. {remedy}"
 
 
 class TokenFileError(StoreError):
-    """The token file is invalid or cannot be accessed; nothing was changed."""
+    """The token file is invalid or open to other users; a running daemon keeps its tokens."""
 
     name = "token-file"
     sentence = "{path}: {cause}. {remedy}"
@@ -420,10 +419,7 @@ class Unauthorized(DfmetaError):  # noqa: N818  # the status' own name
 
 
 class Forbidden(DfmetaError):  # noqa: N818  # the status' own name
-    """The client's token is valid but lacks the scope: 403 (RFC 9110, 15.5.4).
-
-    ``message`` is sent to the client.
-    """
+    """The token is valid but lacks the scope: 403 (RFC 9110, 15.5.4). ``message`` is sent to it."""
 
     name = "forbidden"
     sentence = "{message}"
@@ -445,7 +441,7 @@ class AuthUnavailable(DfmetaError):  # noqa: N818  # beside the two above
 
 
 class IssuerError(DfmetaError):
-    """The issuer of tokens gave no usable keys."""
+    """The issuer of tokens gave no usable keys; requests with its tokens get 503 until it does."""
 
     name = "token-issuer"
     sentence = "{url}: {cause}"
@@ -457,8 +453,8 @@ class IssuerError(DfmetaError):
 class LookupAwayError(StoreAwayError):
     """The upstream store is slow, unreachable or fails; whether it has the record is unknown.
 
-    The lookup is repeated later. The field ``whole`` is True if all lookups would fail in the same
-    way, False if only this one is affected.
+    The lookup is repeated later; guests that need it get 503. The field ``whole`` is True if all
+    lookups would fail in the same way, False if only this one is affected.
     """
 
     name = "lookup-away"
@@ -467,7 +463,7 @@ class LookupAwayError(StoreAwayError):
 
 
 class LookupAnswerError(StoreError):
-    """The upstream store gave an answer that cannot be stored or forwarded."""
+    """The upstream store gave an answer that cannot be stored or forwarded; the guest gets 502."""
 
     name = "lookup-answer"
     sentence = "store: lookup at {upstream}: {cause}"
@@ -491,7 +487,7 @@ class ApiError(DfmetaError):
 
 
 class SubportListError(DfmetaError):
-    """The list of subports in a port's row cannot be read, or an entry of it."""
+    """The list of subports in a port's row cannot be read, or would be too long."""
 
     name = "subport-list"
     sentence = "external_ids:dfmeta-subports cannot be used: {cause}"
@@ -502,7 +498,7 @@ class SubportListError(DfmetaError):
 
 
 class AttachError(DfmetaError):
-    """A request of a VM for the attachments of its containers failed."""
+    """A request of a VM for the attachments of its containers failed; the VM gets the cause."""
 
     name = "attach"
     sentence = "attachment: {cause}"
@@ -522,7 +518,7 @@ class AttachError(DfmetaError):
 
 
 class AttachConflictError(AttachError):
-    """The container has this interface on another network; nothing was changed."""
+    """409: the container has this interface on another network; nothing was changed."""
 
     name = "attach-conflict"
     advice = "Delete the attachment first, or use another interface name"
@@ -530,7 +526,7 @@ class AttachConflictError(AttachError):
 
 
 class AttachNetworkError(AttachError):
-    """The network is unknown, or does not have the requested address or MAC."""
+    """422: the network is unknown, or does not have the requested address or MAC."""
 
     name = "attach-network"
     advice = "GET /dfmeta/v1/status lists the networks"
@@ -538,7 +534,7 @@ class AttachNetworkError(AttachError):
 
 
 class AttachQuotaError(AttachError):
-    """The VM has as many attachments as it may have."""
+    """429: the VM has as many attachments as it may have."""
 
     name = "attach-quota"
     advice = "Delete attachments that no container uses"
@@ -546,21 +542,21 @@ class AttachQuotaError(AttachError):
 
 
 class AttachRateError(AttachQuotaError):
-    """The VM asks for new attachments too quickly."""
+    """429: the VM asks for new attachments too quickly."""
 
     name = "attach-rate"
     advice = "Try again in a second"
 
 
 class AttachDriverError(AttachError):
-    """The data plane or the database did not do its part. The same request can be repeated."""
+    """503: the data plane or the database did not do its part. The request can be repeated."""
 
     name = "attach-driver"
     status = 503
 
 
 class AttachFullError(AttachError):
-    """No VLAN id of the VM, or no address of the network, is free."""
+    """507: no VLAN id of the VM, or no address of the network, is free."""
 
     name = "attach-full"
     advice = "Delete attachments that no container uses, or enlarge the range"
@@ -568,7 +564,7 @@ class AttachFullError(AttachError):
 
 
 class NotRunningError(DfmetaError):
-    """A command needs the daemon, and the daemon does not answer."""
+    """A command needs the daemon, and no daemon answers at ``admin_listen``."""
 
     name = "not-running"
     sentence = "dfmeta-agent does not answer at {address}: {cause}. {remedy}"
@@ -590,7 +586,11 @@ class RefusedBySystemError(DfmetaError):
 
 
 class UnexpectedError(DfmetaError):
-    """An unhandled exception: an error in dfmeta."""
+    """An exception that dfmeta does not handle: an error in dfmeta; exit status 1.
+
+    A daemon also ends so when one of its essential threads has ended: readiness reports
+    ``threads``, running requests end as after SIGTERM, and flows and listener stay.
+    """
 
     name = "unexpected"
     sentence = "{kind} in {place}: {cause}"

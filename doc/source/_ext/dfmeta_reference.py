@@ -5,13 +5,18 @@
 ``dfmeta-program:: NAME``: every option of the command line of a program that is not click's.
 ``dfmeta-limits::``: rows of a table, each of an item, of what holds its limit, and of what happens
 above it; the number is added.
+``dfmeta-errors::``: every class of errors, by the name that ends its line.
+``dfmeta-metrics::``: every metric with its kind, and the values of its labels.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar
 
@@ -21,9 +26,11 @@ from oslo_config import cfg, types
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+import dfmeta
 import dfmeta.conf
 from dfmeta.conf import attachments
 from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE
+from dfmeta.exceptions import DfmetaError
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.guest import tag_devices
 
@@ -40,6 +47,8 @@ OSLO: Mapping[str, str] = {
 }
 """Option of oslo.config → its description."""
 
+PACKAGE = Path(dfmeta.__file__).parent
+_ERROR_CLASS = re.compile(r"^class \w+\(\w*Error\)", re.MULTILINE)
 
 LIMITS = """.. list-table::
    :header-rows: 1
@@ -241,6 +250,34 @@ PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {
 """Program → what reads its command line."""
 
 
+def errors_text() -> Iterator[str]:
+    """Every error in the order of the names, as lines of reStructuredText."""
+    # Each class declares its name; Sphinx warns of a label that two have.
+    for error in sorted(errors(), key=lambda each: vars(each)["name"]):
+        yield from (f".. _error-{error.name}:", "", f"``{error.name}``")
+        yield f"   ``{error.sentence}``"
+        yield ""
+        yield from (f"   {line}" for line in inspect.cleandoc(error.__doc__ or "").splitlines())
+        yield ""
+        if error.advice:
+            yield from (f"   Remedy: {_words(error.advice).replace('`', '``')}.", "")
+
+
+def errors() -> Iterator[type[DfmetaError]]:
+    """Every class of errors that any module of dfmeta declares, but for a module's private ones."""
+    for path in PACKAGE.rglob("*.py"):
+        if _ERROR_CLASS.search(path.read_text(encoding="utf-8")):
+            module = path.relative_to(PACKAGE.parent).with_suffix("")
+            importlib.import_module(".".join(module.parts))
+    return (error for error in _tree(DfmetaError) if error.__name__[0] != "_")
+
+
+def _tree(root: type[DfmetaError]) -> Iterator[type[DfmetaError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _tree(child)
+
+
 class _Written(SphinxDirective):
     """A directive that stands for text."""
 
@@ -275,6 +312,12 @@ class Program(_Written):
     text = staticmethod(program_text)
 
 
+class Errors(_Written):
+    """``dfmeta-errors::``."""
+
+    text = staticmethod(errors_text)
+
+
 class Limits(_Written):
     """``dfmeta-limits::``."""
 
@@ -288,4 +331,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("dfmeta-daemons", Daemons)
     app.add_directive("dfmeta-program", Program)
     app.add_directive("dfmeta-limits", Limits)
+    app.add_directive("dfmeta-errors", Errors)
     return {"parallel_read_safe": True}
