@@ -258,12 +258,8 @@ def _owns() -> Iterable[str]:
         yield f"net.ipv6.conf.{DEFAULTS['metadata_interface']}.{name} = {value}"
     for name in ("iface-id", "attached-mac", "vm-uuid", "vm-id", "project-id", model.TAP_MARK[0]):
         yield f"``{name}``"
-    yield from (f"* - {LAYOUT.number(one)} - {TABLES[one].name} " for one in Stage)
-    yield f"* - 63 to 32 - {COOKIE_PREFIX >> 32:#x}, in every version "
-    yield f"* - 31 to 24 - version of the flow's form, now {COOKIE_VERSION} "
-    yield "* - 23 to 16 - table: " + ", ".join(f"{one.value} {TABLES[one].name}" for one in Stage)
-    purposes = ", ".join(f"{one.value} {one.name}" for one in sorted(Purpose))
-    yield f"* - 15 to 0 - purpose: {purposes} "
+    numbers = [LAYOUT.number(one) for one in Stage if one is not Stage.CLASSIFY]
+    yield f"tables {min(numbers)} to {max(numbers)}"
     used = {field for table in TABLES.values() for field in table.sets | table.matches}
     assert not [one for one in used if one.startswith(("xreg", "xxreg", "ct_", "metadata"))]
     own = {one.removeprefix("reg") for one in used if one.startswith("reg")}
