@@ -212,16 +212,9 @@ def _metrics() -> Iterable[str]:
     yield {60: "within a minute"}[int(admin_server.SILENCE)]
 
 
-def _migrate_agent() -> Iterable[str]:
+def _migrate() -> Iterable[str]:
     yield f"queue has {BACKLOG} places"
-
-
-def _migrate_hollow() -> Iterable[str]:
     yield f"{central.GRACE:g} seconds"
-
-
-def _migrate_ovn() -> Iterable[str]:
-    yield from _migrate_agent()
     tables = [LAYOUT.number(stage) for stage in TABLES if stage is not min(TABLES)]
     yield f"dfmeta's are {tables[0]} and {tables[1]}"
     hooks = {LAYOUT.priority(one) for one in PURPOSES if LAYOUT.priority(one) >= 300}
@@ -368,9 +361,7 @@ FACTS: Mapping[str, Callable[[], Iterable[str]]] = {
     "limits": _limits,
     "meta-ip": _meta_ip,
     "metrics": _metrics,
-    "migrate-hollow": _migrate_hollow,
-    "migrate-neutron-agent": _migrate_agent,
-    "migrate-ovn": _migrate_ovn,
+    "migrate": _migrate,
     "owns": _owns,
     "pipeline": _pipeline,
     "proxy": _proxy,

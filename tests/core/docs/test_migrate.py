@@ -1,110 +1,123 @@
-"""The pages on migration should say what Neutron's code and dfmeta's have."""
+"""The page on migration should say what Neutron's code and dfmeta's have."""
 
 import configparser
 import re
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
-
-import pytest
 
 from dfmeta import conf
 from dfmeta.cli.ctl import COMMANDS
 from tests.core.docs import page as reader
 
-ROOT = Path(__file__).parents[3]
-SOURCE = ROOT / "doc/source"
-OF_NEUTRON = ("migrate-neutron-agent", "migrate-metadata-path", "migrate-ovn")
-PAGES = (*OF_NEUTRON, "migrate-hollow")
-BLOCK = re.compile(
-    r"^\.\. code-block:: ini\n   :caption: (?P<caption>.+)\n\n(?P<text>(?:   .*\n|\n)+)",
+PAGE = (Path(__file__).parents[3] / "doc/source/migrate.rst").read_text(encoding="utf-8")
+_BLOCK = re.compile(
+    r"^(?P<margin> *)\.\. code-block:: ini\n"
+    r"(?P=margin)   :caption: (?P<caption>.+)\n\n"
+    r"(?P<text>(?:(?P=margin)   .*\n|\n)+)",
     re.MULTILINE,
 )
+_NAME = re.compile(r"``(?:\[(\w+)\])? ?(\w*)``(?: \(([^)]*)\))?")
+
+
+NEUTRON = "Options of Neutron"
+
+
+def default_of(value: object) -> str:
+    """A default as a configuration has it."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+KNOWN = {
+    f"[{group or 'DEFAULT'}] {option.name}": default_of(option.default)
+    for group, many in conf.own_opts()
+    for option in many
+}
+"""Name of each option of dfmeta → its default."""
+
+
+class Option(NamedTuple):
+    """An option as a cell of a table has it: ``[group] name``, and its default if that is there."""
+
+    name: str
+    default: str | None
 
 
 class Row(NamedTuple):
-    """A row of a table of options, without the marks."""
+    """The counterparts of some options of Neutron; without any, those have none."""
 
-    old: str
-    old_default: str
-    new: str
-    new_default: str
-    text: str
+    former: list[Option]
+    present: list[Option]
 
 
-def page(name: str) -> str:
-    return (SOURCE / f"{name}.rst").read_text(encoding="utf-8")
+def options(cell: str) -> list[Option]:
+    """The options of a cell; a group holds for the names after it."""
+    listed, group = [], ""
+    for match in _NAME.finditer(cell):
+        group = match[1] or group
+        listed.append(Option(f"[{group}] {match[2]}".strip(), match[3]))
+    return listed
 
 
-def rows(name: str) -> list[Row]:
-    """The rows of a page's table."""
-    return [Row(*(cell.strip("`") for cell in one)) for one in reader.rows(page(name))[1:]]
+def table(chapter: str) -> list[tuple[str, ...]]:
+    """The rows of a chapter's table, without its heading."""
+    (section,) = (section for section in reader.sections(PAGE) if section.title == chapter)
+    return [row for part in section.paragraphs for row in reader.rows(part)][1:]
 
 
-def blocks(name: str) -> dict[str, str]:
-    """Caption of each example → its text."""
-    return {
-        one["caption"]: re.sub("^   ", "", one["text"], flags=re.MULTILINE)
-        for one in BLOCK.finditer(page(name))
-    }
+def rows() -> list[Row]:
+    """The table of Neutron's options."""
+    return [Row(options(first), counterparts(first, second)) for first, second, _ in table(NEUTRON)]
 
 
-def options_of(text: str) -> set[str]:
-    """``[group] name`` of what an ini file sets."""
-    ini = configparser.RawConfigParser(default_section="")
-    ini.read_string(text)
-    return {f"[{group}] {name}" for group in ini.sections() for name in ini[group]}
+def counterparts(first: str, second: str) -> list[Option]:
+    """dfmeta's options of a row: "none", "same", another group, or other names."""
+    if second == "none":
+        return []
+    if second.startswith("same"):
+        default = second.removeprefix("same").strip(" ()") or None
+        return [Option(name, default) for name, _ in options(first)]
+    if re.fullmatch(r"``\[\w+\]``", second):
+        group = second.strip("`")
+        return [Option(f"{group} {name.split()[1]}", None) for name, _ in options(first)]
+    return options(second)
 
 
-def test_the_new_options_are_listed_with_their_defaults() -> None:
-    known = {}
-    for group, options in conf.own_opts():
-        for option in options:
-            default = "" if option.default in (None, []) else option.default
-            if isinstance(default, list):
-                default = ",".join(map(str, default))
-            known[f"[{group or 'DEFAULT'}] {option.name}"] = str(default)
-    for name in PAGES:
-        named = {row.new: row.new_default for row in rows(name) if row.new != "none"}
-        assert named == {option: known[option] for option in named}
-        assert not [row for row in rows(name) if row.new == "none" and row.new_default]
-        others = {row.old for row in rows(name)}
-        others |= {"[agent] extensions", "[ovs] bridge_mappings", "[ovs] integration_bridge"}
-        assert set(re.findall(r"``(\[\w+\] \w+)``", page(name))) <= known.keys() | others
+def test_each_counterpart_exists_with_its_default() -> None:
+    assert len(rows()) > 20
+    for row in rows():
+        for name, default in row.present:
+            assert name in KNOWN, name
+            assert default in (None, KNOWN[name]), name
 
 
-def test_the_new_configuration_is_one_that_dfmeta_takes(tmp_path: Path) -> None:
-    own = {f"[{group or 'DEFAULT'}] {one.name}" for group, many in conf.own_opts() for one in many}
-    for name in PAGES:
-        (caption,) = [one for one in blocks(name) if one.startswith("/etc/dfmeta/")]
-        text = blocks(name)[caption]
+def test_counterparts_of_the_flags_exist() -> None:
+    flags = table("hollow-metadataservice")
+    assert len(flags) > 10
+    for _flags, named, _difference in flags:
+        assert {option.name for option in options(named)} <= KNOWN.keys(), named
+
+
+def test_new_configurations_are_accepted(tmp_path: Path) -> None:
+    backends = {}
+    for block in _BLOCK.finditer(PAGE):
+        text = textwrap.dedent(block["text"])
+        ini = configparser.RawConfigParser(default_section="")
+        ini.read_string(text)
+        assert {f"[{group}] {name}" for group in ini.sections() for name in ini[group]} <= {*KNOWN}
         file = tmp_path / "dfmeta.conf"
         file.write_text(text)
         loaded = conf.load([str(file)], prog="test")
-        assert loaded.df_metadata.backend == ("store" if name == "migrate-hollow" else "nova")
-        assert options_of(text) <= own, name
-
-
-@pytest.mark.parametrize("name", OF_NEUTRON)
-def test_copied_values_arrive_under_their_new_names(name: str) -> None:
-    """Each value of the old example that has a counterpart stands in the new one."""
-    new = configparser.RawConfigParser(default_section="")
-    new.read_string(blocks(name)["/etc/dfmeta/dfmeta.conf"])
-    names = {row.old: row.new for row in rows(name)}
-    # The number of workers is not to be copied.
-    left = {"none", "[df_metadata] proxy_workers"}
-    former = [text for one, text in blocks(name).items() if one.startswith("/etc/neutron/")]
-    assert former
-    for text in former:
-        old = configparser.RawConfigParser(default_section="")
-        old.read_string(text)
-        for option in options_of(text):
-            if names[option] not in left:
-                group, key = names[option].strip("[").split("] ")
-                assert new[group][key] == old[option[1:].split("]")[0]][option.split()[1]]
+        backends[block["caption"]] = loaded.df_metadata.backend
+    assert backends == {
+        "/etc/dfmeta/dfmeta.conf": "nova",
+        "/etc/dfmeta/dfmeta-store.conf": "store",
+    }
 
 
 def test_every_command_exists() -> None:
-    for name in ("migrate", *PAGES):
-        named = re.findall(r"^ {4,}dfmeta (\w+)", page(name), re.MULTILINE)
-        assert set(named) <= COMMANDS.keys()
-        assert "dfmeta-agent --config-file /etc/dfmeta/dfmeta.conf --cleanup" in page(name)
+    named = re.findall(r"^ {4,}dfmeta (\w+)", PAGE, re.MULTILINE)
+    assert named
+    assert set(named) <= COMMANDS.keys()

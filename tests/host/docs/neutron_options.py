@@ -1,6 +1,6 @@
 """Runs in Neutron's environment: prints what its own code registers for metadata, as JSON.
 
-{page: [[group, name, default], …]}, in the order of Neutron's sample files.
+[[group, name, default], …], those of all agents; an option of several agents is repeated.
 """
 
 from __future__ import annotations
@@ -51,19 +51,12 @@ PROXIES = [
     (meta.RATE_LIMITING_GROUP, meta.METADATA_RATE_LIMITING_OPTS),
     (meta.HAPROXY_GROUP, meta.METADATA_HAPROXY_OPTS),
 ]
-PAGES = {
-    "migrate-neutron-agent": itertools.chain(
-        opts.list_metadata_agent_opts(),
-        [("DEFAULT", some(l3.OPTS, OF_ROUTERS)), ("DEFAULT", some(dhcp.DHCP_AGENT_OPTS, OF_DHCP))],
-        PROXIES,
-    ),
-    "migrate-metadata-path": [
-        ("METADATA", options)
-        for group, options in opts.list_ovs_opts()
-        if group.upper() == "METADATA"
-    ],
-    "migrate-ovn": itertools.chain(
-        ovn_meta.list_metadata_agent_opts(), [("ovn", some(ovn_conf.ovn_opts, OF_OVN))]
-    ),
-}
-json.dump({page: list(rows(groups)) for page, groups in PAGES.items()}, sys.stdout)
+AGENTS = itertools.chain(
+    opts.list_metadata_agent_opts(),
+    [("DEFAULT", some(l3.OPTS, OF_ROUTERS)), ("DEFAULT", some(dhcp.DHCP_AGENT_OPTS, OF_DHCP))],
+    PROXIES,
+    [("METADATA", many) for group, many in opts.list_ovs_opts() if group.upper() == "METADATA"],
+    ovn_meta.list_metadata_agent_opts(),
+    [("ovn", some(ovn_conf.ovn_opts, OF_OVN))],
+)
+json.dump(list(rows(AGENTS)), sys.stdout)

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from dfmeta.cli.ctl import cli
 
-PAGE = Path(__file__).parents[3] / "doc/source/migrate-hollow.rst"
+PAGE = Path(__file__).parents[3] / "doc/source/migrate.rst"
 FULL = "67fe638b-87b3-4fde-b191-1effb94b3c19"
 BARE = "820a7791-b6d1-4319-a748-5614797f5047"
 DOCUMENT = {"id": FULL, "hostname": 'web "1"', "tags": ["a\nb", "ü"], "facility": "da11"}
@@ -32,7 +32,7 @@ CREATE TABLE instance_ip_addresses (
 def statements() -> list[str]:
     """Those of export.sql on the page."""
     block = re.search(
-        r"   :caption: export\.sql\n\n((?:   .*\n|\n)+)", PAGE.read_text(encoding="utf-8")
+        r"   :caption: export\.sql\n\n((?: {6}.*\n|\n)+)", PAGE.read_text(encoding="utf-8")
     )
     assert block
     return [one for one in block[1].split(";") if one.strip()]

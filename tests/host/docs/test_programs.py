@@ -11,7 +11,7 @@ from pathlib import Path
 from dfmeta.conf.daemons import EVERY, READS, STORE
 from dfmeta.guest import cni
 from tests.core.docs.test_cni_doc import LISTS
-from tests.core.docs.test_migrate import OF_NEUTRON, rows
+from tests.core.docs.test_migrate import KNOWN, rows
 from tests.harness.netns import ROOT
 from tests.harness.poll import wait_for
 from tests.host.neutron.agent import PYTHON
@@ -67,12 +67,20 @@ def test_example_of_a_network_is_accepted_by_the_installed_file(tmp_path: Path) 
         assert json.loads(done.stdout)["code"] == cni.UNAVAILABLE
 
 
-def test_tables_have_every_option_of_neutron_with_its_default() -> None:
+def test_table_has_every_option_of_neutron_and_each_default_that_differs() -> None:
     program = Path(__file__).with_name("neutron_options.py")
     done = subprocess.run(
         [str(PYTHON), "-W", "ignore", str(program)], capture_output=True, text=True, check=True
     )
-    registered = json.loads(done.stdout)
-    for name in OF_NEUTRON:
-        options = [(f"[{group}] {option}", value) for group, option, value in registered[name]]
-        assert [(row.old, row.old_default) for row in rows(name)] == options, name
+    former = {f"[{group}] {name}": default for group, name, default in json.loads(done.stdout)}
+    listed = [option for row in rows() for option in row.former]
+    assert sorted(option.name for option in listed) == sorted(former)
+    assert {name: default for name, default in listed if default} == {
+        option.name: former[option.name]
+        for row in rows()
+        for option, present in zip(row.former, row.present, strict=bool(row.present))
+        if former[option.name] != KNOWN[present.name]
+    }
+    for row in rows():
+        for option, present in zip(row.former, row.present, strict=bool(row.present)):
+            assert (option.default is None) == (present.default is None), option.name

@@ -1,6 +1,6 @@
 """From Neutron's extension metadata_path to dfmeta, to its Meta IPs, and back, while guests ask.
 
-The steps are those of doc/source/migrate-metadata-path.rst.
+The steps are those of doc/source/migrate.rst, "metadata_path".
 """
 
 import contextlib
