@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from bench.load import FIRST_USER
 from dfmeta.conf.agent import HOST_IP6
-from dfmeta.flows.key import IN_PORT, NEXT_HOP_MAC
+from dfmeta.identity.key import IN_PORT, NEXT_HOP_MAC
 from tests.harness.guest import METADATA_IP
 from tests.harness.netns import Namespace, veth
 

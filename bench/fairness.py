@@ -27,7 +27,7 @@ from pathlib import Path
 
 from bench.packet_path import machine, quantile, start_responder
 from bench.processes import thread_seconds
-from dfmeta.proxy.limits import Limits
+from dfmeta.http.limits import Limits
 from tests.harness.agent import Agent
 from tests.harness.greedy import Greedy, Kind
 from tests.harness.guest import Guest, Ids, Sample

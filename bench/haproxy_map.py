@@ -2,10 +2,10 @@
 
 The engine of dfmeta runs in this process, with a haproxy of its own, whose map has an entry for
 each guest of a registry. A guest more enters the registry (*add*), and leaves it (*delete*). After
-each, :meth:`~dfmeta.proxy.haproxy.engine.Haproxy.inform` is called, as it is before a first SYN is
-sent on: the feed tells the entries, they go over the runtime interface, and haproxy confirms them.
-The time is that from the registry's change to the end of this call. Meanwhile the engine also reads
-haproxy's counters, checks that it answers, and compares the map, as it does in the daemon.
+each, :meth:`~dfmeta.proxy.engines.haproxy.engine.Haproxy.inform` is called, as it is before a first
+SYN is sent on: the feed tells the entries, they go over the runtime interface, and haproxy confirms
+them. The time is that from the registry's change to the end of this call. Meanwhile the engine also
+reads haproxy's counters, checks that it answers, and compares the map, as it does in the daemon.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import eventlet
 
 from bench.programs import HAPROXY
 from bench.targets import ADD, DELETE, ENTRIES, change_name
+from dfmeta.http.limits import Limits
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, GuestAddress, Port
-from dfmeta.proxy.haproxy.engine import Haproxy, Setup
-from dfmeta.proxy.haproxy.entries import Entries
-from dfmeta.proxy.haproxy.handover import HandoverServer, listen
-from dfmeta.proxy.haproxy.plan import Plan
-from dfmeta.proxy.haproxy.process import Program, Secrets
-from dfmeta.proxy.limits import Limits
-from dfmeta.registry import Registry
+from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
+from dfmeta.proxy.engines.haproxy.entries import Entries
+from dfmeta.proxy.engines.haproxy.handover import HandoverServer, listen
+from dfmeta.proxy.engines.haproxy.plan import Plan
+from dfmeta.proxy.engines.haproxy.process import Program, Secrets
 from tests.harness.guest import uuid_of
 
 COUNTS = (10, 1000, ENTRIES)

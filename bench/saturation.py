@@ -21,7 +21,7 @@ from bench.packet_path import quantile
 from bench.programs import METADATA_IP
 from bench.stand import Stand
 from bench.targets import IN_PROCESS, ONE_WORKER, TWO_WORKERS
-from dfmeta.flows.key import SLOTS
+from dfmeta.identity.key import SLOTS
 from tests.harness.guest import Guest
 from tests.harness.poll import wait_for
 

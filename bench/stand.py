@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from bench.load import PATH
 from bench.peers import SECRET, Nova
-from dfmeta.flows.key import IN_PORT
+from dfmeta.identity.key import IN_PORT
 from dfmeta.model import Endpoint
 from tests.harness.agent import HAPROXY, Agent
 from tests.harness.closing import Closing

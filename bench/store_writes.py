@@ -18,7 +18,7 @@ from ipaddress import IPv4Network
 
 from bench.stand import Stand
 from bench.store_targets import POSTGRESQL, SQLITE
-from dfmeta.exceptions import StoreError
+from dfmeta.errors import StoreError
 from dfmeta.store.db.repository import Kind, Repository
 from tests.harness.agent import ADMIN_PORT
 from tests.harness.guest import uuid_of

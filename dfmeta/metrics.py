@@ -19,7 +19,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from dfmeta.exceptions import BodyFault, HeadFault
+from dfmeta.errors import BodyFault, HeadFault
 from dfmeta.model import PortState
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the package has no annotation there

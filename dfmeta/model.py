@@ -125,7 +125,7 @@ OBSERVED = (
     PortState.NO_META_IP,
     PortState.NO_CONNECTION,
 )
-"""States that are observed from outside the port's rows (:mod:`dfmeta.conditions`):
+"""States that are observed from outside the port's rows (:mod:`dfmeta.identity.port_states`):
 :attr:`Port.state` is :attr:`PortState.SERVED` in each of them. The first that applies is shown."""
 
 
@@ -403,8 +403,8 @@ class View:
     configuration; None if the backend does not know the guest, or only by an incorrect claim: then
     there is no document that a token could protect."""
     answer: Callable[[], Answer]
-    """Answers the request, at most once. Raises :class:`~dfmeta.exceptions.BackendError` if there
-    is no answer to forward, and its :class:`~dfmeta.exceptions.BackendTimeoutError` if a request
+    """Answers the request, at most once. Raises :class:`~dfmeta.errors.BackendError` if there
+    is no answer to forward, and its :class:`~dfmeta.errors.BackendTimeoutError` if a request
     that must not be repeated was sent and not answered."""
 
 

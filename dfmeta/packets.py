@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-from dfmeta.exceptions import PacketError
+from dfmeta.errors import PacketError
 from dfmeta.model import GuestAddress
 
 ETH_TYPE_IPV4 = 0x0800

@@ -19,8 +19,8 @@ import webob
 
 from dfmeta.admin.browsers import stranger
 from dfmeta.admin.listings import Reused
-from dfmeta.exceptions import DfmetaError
-from dfmeta.proxy.environ import ENDS, SAME_HOST
+from dfmeta.errors import DfmetaError
+from dfmeta.http.environ import ENDS, SAME_HOST
 
 LOG = logging.getLogger(__name__)
 

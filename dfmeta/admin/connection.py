@@ -16,8 +16,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, Final
 
 from dfmeta import metrics
-from dfmeta.exceptions import BadRequestError, BodyFault, HeadFault
-from dfmeta.proxy.connection import (
+from dfmeta.errors import BadRequestError, BodyFault, HeadFault
+from dfmeta.http.connection import (
     CONTINUE,
     LINGER_MAX,
     WHOLE,
@@ -25,10 +25,10 @@ from dfmeta.proxy.connection import (
     GuestConnection,
     Headers,
 )
-from dfmeta.proxy.environ import ENDS, NO_BODY, SAME_HOST, Incoming, base_environ
-from dfmeta.proxy.http1 import Body, Head
-from dfmeta.proxy.sockets import quiet
-from dfmeta.registry import Claim
+from dfmeta.http.environ import ENDS, NO_BODY, SAME_HOST, Incoming, base_environ
+from dfmeta.http.http1 import Body, Head
+from dfmeta.http.sockets import quiet
+from dfmeta.identity.registry import Claim
 from dfmeta.runtime import clock
 
 if TYPE_CHECKING:

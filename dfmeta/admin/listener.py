@@ -22,11 +22,11 @@ from prometheus_client.exposition import choose_encoder
 from dfmeta.admin.browsers import own_names, stranger
 from dfmeta.admin.listings import Reused
 from dfmeta.admin.server import AdminServer
-from dfmeta.exceptions import StartError
-from dfmeta.health import Health
-from dfmeta.proxy.environ import SAME_HOST
-from dfmeta.proxy.limits import SEND_BUFFER
-from dfmeta.proxy.sockets import keep_room
+from dfmeta.errors import StartError
+from dfmeta.http.environ import SAME_HOST
+from dfmeta.http.limits import SEND_BUFFER
+from dfmeta.http.sockets import keep_room
+from dfmeta.runtime.health import Health
 
 Listing = Callable[[], Any]
 Page = Callable[[webob.Request], webob.Response]

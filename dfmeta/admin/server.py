@@ -16,18 +16,18 @@ from typing import Any, Final
 import eventlet
 from eventlet.semaphore import Semaphore
 
-from dfmeta import hub, metrics
+from dfmeta import metrics
 from dfmeta.admin.connection import AdminConnection
-from dfmeta.exceptions import BadRequestError
+from dfmeta.errors import BadRequestError
+from dfmeta.http.connection import GuestConnection
+from dfmeta.http.http1 import HeadLimits
+from dfmeta.http.limits import Limits
+from dfmeta.http.peers import Peers
+from dfmeta.http.server import POLL, GuestServer
+from dfmeta.identity.registry import Claim
 from dfmeta.model import Caller
 from dfmeta.proxy.complaints import NOBODY, Together
-from dfmeta.proxy.connection import GuestConnection
-from dfmeta.proxy.http1 import HeadLimits
-from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.peers import Peers
-from dfmeta.proxy.server import POLL, GuestServer
-from dfmeta.registry import Claim
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, hub
 
 LOG = logging.getLogger(__name__)
 

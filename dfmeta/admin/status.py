@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dfmeta.admin.troubles import SEVERE, signs
-from dfmeta.exceptions import printable
+from dfmeta.doctor.find_port import make_guests
+from dfmeta.doctor.finding import listed
+from dfmeta.doctor.timefmt import span
+from dfmeta.errors import printable
 from dfmeta.flows.pipeline import META_PURPOSES, PURPOSES, AnyStage, table_name
-from dfmeta.inspect.finding import listed
-from dfmeta.inspect.moments import span
-from dfmeta.inspect.which import make_guests
 from dfmeta.metrics import Samples
 from dfmeta.model import PortState
 from dfmeta.proxy.recent import CLASSES

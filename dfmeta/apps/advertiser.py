@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from dfmeta import metrics
 from dfmeta.apps.channel import Channel
-from dfmeta.exceptions import DfmetaError, PacketError
+from dfmeta.errors import DfmetaError, PacketError
 from dfmeta.flows.flow import Output
 from dfmeta.flows.pipeline import PORT_IN_PORT
 from dfmeta.flows.service import Tap
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
 from dfmeta.packets import parse_solicitation, write_advertisement
-from dfmeta.registry import Registry
 
 LOG = logging.getLogger(__name__)
 

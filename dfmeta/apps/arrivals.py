@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dfmeta.apps.channel import Channel
-from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.reading import read_address
 from dfmeta.flows.wire import DumpedFlow
-from dfmeta.hub import Turns
+from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint
 from dfmeta.runtime import clock
+from dfmeta.runtime.hub import Turns
 
 SHARE: Final = 0.03
 """Share of the time that reading the flows of thousands of ports may take."""

@@ -20,10 +20,10 @@ from eventlet.event import Event
 from eventlet.queue import LightQueue
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta import hub
-from dfmeta.exceptions import NotConnectedError, SwitchError, SwitchTimeoutError
+from dfmeta.errors import NotConnectedError, SwitchError, SwitchTimeoutError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.wire import Wire
+from dfmeta.runtime import hub
 
 LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import eventlet
 
-from dfmeta import hub, metrics
+from dfmeta import metrics
 from dfmeta.apps import tally
 from dfmeta.apps.advertiser import Advertiser
 from dfmeta.apps.arrivals import Arrivals
@@ -22,9 +22,9 @@ from dfmeta.apps.reconciler import Remembered
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import BR_META, Layout
 from dfmeta.flows.service import Tap
+from dfmeta.identity.registry import Phase, Registry
 from dfmeta.model import Endpoint
-from dfmeta.registry import Phase, Registry
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, hub
 
 HEED: Final = 8
 """Turns of all threads for which a request waits at most. In one turn, the thread that reads

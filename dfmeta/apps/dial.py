@@ -15,9 +15,9 @@ import os_ken.base.app_manager  # noqa: F401  # the controller cannot be importe
 from os_ken.controller.controller import datapath_connection_factory
 from os_ken.exception import OFPUnknownVersion
 
-from dfmeta.exceptions import StartError
-from dfmeta.quiet import Seldom
+from dfmeta.errors import StartError
 from dfmeta.runtime import clock
+from dfmeta.runtime.log_throttle import Seldom
 
 LOG = logging.getLogger(__name__)
 

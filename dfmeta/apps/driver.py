@@ -14,10 +14,10 @@ from dfmeta import metrics
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.plans import Plan
 from dfmeta.apps.reconciler import Reconciler, Remembered
-from dfmeta.exceptions import DfmetaError
+from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import CONTROLLER_ID, Purpose
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
-from dfmeta.registry import Registry
 from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)

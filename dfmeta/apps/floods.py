@@ -22,11 +22,11 @@ import eventlet
 
 from dfmeta import metrics
 from dfmeta.apps.arrivals import Arrivals
-from dfmeta.exceptions import DfmetaError
+from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import RATE_OF_VM, RATES, Purpose
 from dfmeta.model import Endpoint
-from dfmeta.quiet import Seldom
 from dfmeta.runtime import clock
+from dfmeta.runtime.log_throttle import Seldom
 
 LOG = logging.getLogger(__name__)
 

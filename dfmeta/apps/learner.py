@@ -18,15 +18,15 @@ import eventlet
 
 from dfmeta import metrics
 from dfmeta.apps.reconciler import Reconciler
-from dfmeta.exceptions import DfmetaError, PacketError
+from dfmeta.errors import DfmetaError, PacketError
 from dfmeta.flows.service import towards_proxy
-from dfmeta.guest_counts import GuestCounts
-from dfmeta.hub import Turns
+from dfmeta.identity.guest_counters import GuestCounts
+from dfmeta.identity.registry import Registry
+from dfmeta.identity.slots import Learned
 from dfmeta.model import Endpoint, GuestAddress
 from dfmeta.packets import Syn, parse_syn
-from dfmeta.registry import Registry
 from dfmeta.runtime import clock
-from dfmeta.slots import Learned
+from dfmeta.runtime.hub import Turns
 
 LOG = logging.getLogger(__name__)
 K = TypeVar("K")

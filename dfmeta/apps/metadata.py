@@ -22,7 +22,7 @@ from dfmeta.apps.dial import Refusals
 from dfmeta.apps.driver import Driver
 from dfmeta.apps.numbers import Numbers
 from dfmeta.flows.pipeline import Purpose, purpose_of
-from dfmeta.hub import Turns
+from dfmeta.runtime.hub import Turns
 
 LOG = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import metrics
 from dfmeta.apps.channel import Channel
-from dfmeta.exceptions import DfmetaError, NotConnectedError
-from dfmeta.inspect.cuts import PortBits
+from dfmeta.doctor.port_down import PortBits
+from dfmeta.errors import DfmetaError, NotConnectedError
+from dfmeta.identity.numbering import Device
+from dfmeta.identity.registry import Registry
 from dfmeta.model import PortId
-from dfmeta.numbering import Device
-from dfmeta.registry import Registry
 from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)

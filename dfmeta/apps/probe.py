@@ -18,16 +18,15 @@ from typing import Any, Final
 import eventlet
 from eventlet.event import Event
 
-from dfmeta import hub
 from dfmeta.apps.channel import Channel
-from dfmeta.exceptions import DfmetaError, PacketError
+from dfmeta.errors import DfmetaError, PacketError
 from dfmeta.flows.flow import Output
-from dfmeta.flows.key import NEXT_HOP_MAC
 from dfmeta.flows.pipeline import METADATA_PORT
 from dfmeta.flows.service import Tap
+from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import HttpHost
 from dfmeta.packets import FLAG_ACK, FLAG_RST, FLAG_SYN, Segment, parse_segment, write_segment
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, hub
 
 LOG = logging.getLogger(__name__)
 
@@ -100,7 +99,7 @@ class Probe:
     def ask(self, timeout: float = TIMEOUT) -> Result:
         """Send a probe and wait; simultaneous callers share one probe and its result.
 
-        :param timeout: seconds; see :func:`dfmeta.hub.wait`.
+        :param timeout: seconds; see :func:`dfmeta.runtime.hub.wait`.
         """
         if self._one is not None:
             found: Result = self._one.wait()

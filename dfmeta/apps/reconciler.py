@@ -42,7 +42,7 @@ from dfmeta.apps.drops import Drops
 from dfmeta.apps.plans import Plan
 from dfmeta.apps.removals import Removals
 from dfmeta.apps.tally import Tally
-from dfmeta.exceptions import (
+from dfmeta.errors import (
     DfmetaError,
     NotConnectedError,
     SwitchError,
@@ -53,10 +53,10 @@ from dfmeta.flows.flow import Flow, comes_in_at
 from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.flows.reading import read_address, read_next_hop
 from dfmeta.flows.wire import DumpedFlow, Wire
-from dfmeta.hub import Turns
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, GuestAddress
-from dfmeta.registry import Registry
 from dfmeta.runtime import clock
+from dfmeta.runtime.hub import Turns
 
 LOG = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from os_ken.base.app_manager import AppManager
 
-from dfmeta import hub
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.dial import Refusals, accept, dial, listen
 from dfmeta.apps.metadata import Handshake, MetadataApp
-from dfmeta.inspect.vswitchd import management_socket
+from dfmeta.ovsdb.vswitchd import management_socket
+from dfmeta.runtime import hub
 
 
 def connect(controller: Controller, connection: str, ovsdb_connection: str) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from dfmeta.exceptions import AttachDriverError
+from dfmeta.errors import AttachDriverError
 
 
 class Alone:

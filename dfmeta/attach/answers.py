@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from dfmeta.attach.model import Attachment, Network, Status
-from dfmeta.exceptions import AttachDriverError, AttachError
+from dfmeta.errors import AttachDriverError, AttachError
 from dfmeta.model import Answer
 
 JSON: Final = "application/json"

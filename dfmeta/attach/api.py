@@ -26,7 +26,7 @@ from dfmeta.attach.alone import Alone
 from dfmeta.attach.answers import NOT_HERE, ApiRefusalError, refuse, said
 from dfmeta.attach.audit import Audit
 from dfmeta.attach.model import Attachment, Network, Parent, unknown_network
-from dfmeta.exceptions import AttachError
+from dfmeta.errors import AttachError
 from dfmeta.model import Answer, GuestRequest, Port
 from dfmeta.store.guest.paths import split_path
 

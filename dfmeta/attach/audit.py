@@ -13,8 +13,8 @@ from typing import Final
 
 from dfmeta.attach.model import Attachment
 from dfmeta.model import Port
-from dfmeta.quiet import Seldom, counted
 from dfmeta.runtime import clock
+from dfmeta.runtime.log_throttle import Seldom, counted
 
 LOG = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from dfmeta.attach.model import Attachment, Parent
 from dfmeta.attach.plane import Plane
-from dfmeta.exceptions import AttachDriverError, AttachError
+from dfmeta.errors import AttachDriverError, AttachError
 from dfmeta.runtime import clock
 
 WINDOW: Final = 0.0

@@ -16,7 +16,7 @@ from dfmeta.attach.addresses import (
     random_mac,
 )
 from dfmeta.attach.model import Network, Settings, State, Wanted
-from dfmeta.exceptions import AttachError, AttachFullError, AttachNetworkError, AttachQuotaError
+from dfmeta.errors import AttachError, AttachFullError, AttachNetworkError, AttachQuotaError
 from dfmeta.store.db.attachments import Taken
 
 LAST_PART: Final = 8

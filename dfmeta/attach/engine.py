@@ -32,7 +32,7 @@ from dfmeta.attach.plane import Plane
 from dfmeta.attach.rate import Rate
 from dfmeta.attach.rows import to_attachment, to_report, to_trunk
 from dfmeta.attach.tidying import Tidying
-from dfmeta.exceptions import (
+from dfmeta.errors import (
     AttachConflictError,
     AttachDriverError,
     AttachError,

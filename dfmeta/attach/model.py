@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from typing import Protocol
 
-from dfmeta.exceptions import AttachNetworkError
+from dfmeta.errors import AttachNetworkError
 
 
 class State(enum.StrEnum):

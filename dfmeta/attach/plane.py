@@ -26,9 +26,9 @@ from typing import Final
 from dfmeta.attach.alone import Alone
 from dfmeta.attach.model import Attachment, Driver, Parent, Settings, State
 from dfmeta.attach.rows import to_attachment
-from dfmeta.exceptions import AttachDriverError, AttachError
-from dfmeta.quiet import Seldom
+from dfmeta.errors import AttachDriverError, AttachError
 from dfmeta.runtime import clock
+from dfmeta.runtime.log_throttle import Seldom
 from dfmeta.store.db.attachments import Attachments
 
 LOG = logging.getLogger(__name__)

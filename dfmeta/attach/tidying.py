@@ -16,9 +16,9 @@ from typing import Final
 from dfmeta.attach.model import Attachment, Found, Settings, State
 from dfmeta.attach.plane import Plane
 from dfmeta.attach.rows import to_attachment, to_parent
-from dfmeta.exceptions import AttachError
-from dfmeta.quiet import Seldom
+from dfmeta.errors import AttachError
 from dfmeta.runtime import clock
+from dfmeta.runtime.log_throttle import Seldom
 from dfmeta.store.db.attachments import Attachments, Row
 
 LOG = logging.getLogger(__name__)

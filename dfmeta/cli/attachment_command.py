@@ -21,8 +21,8 @@ from dfmeta.cli.common import (
     wide_option,
 )
 from dfmeta.cli.in_force import running
-from dfmeta.exceptions import AttachDriverError, UsageError
-from dfmeta.inspect.moments import clock
+from dfmeta.doctor.timefmt import clock
+from dfmeta.errors import AttachDriverError, UsageError
 
 ROOT: Final = "/attachments"
 PATIENCE: Final = 60.0

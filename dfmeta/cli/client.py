@@ -7,7 +7,7 @@ from typing import Any
 import httplib2
 from oslo_config import cfg
 
-from dfmeta.exceptions import NotRunningError
+from dfmeta.errors import NotRunningError
 from dfmeta.host.process import read_process
 from dfmeta.store import strictjson
 from dfmeta.wiring.lock import lock_name

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from dfmeta.devices.splice import splice
 from dfmeta.devices.versions import SINCE, as_of
-from dfmeta.exceptions import DeviceError, RecordError
+from dfmeta.errors import DeviceError, RecordError
 
 LATEST: Final = "latest"
 FILE: Final = "meta_data.json"

@@ -12,7 +12,7 @@ import click
 
 from dfmeta.cli.common import Group, config_before
 from dfmeta.cli.help_command import command_meant
-from dfmeta.exceptions import (
+from dfmeta.errors import (
     ConfigError,
     DeviceError,
     DfmetaError,

@@ -17,7 +17,7 @@ from dfmeta.devices import validate
 from dfmeta.devices.elements import SIZE_MAX
 from dfmeta.devices.libvirt import DomainDevices, read_domain
 from dfmeta.devices.rules import TagRule
-from dfmeta.exceptions import DeviceError, DomainError, RecordError
+from dfmeta.errors import DeviceError, DomainError, RecordError
 from dfmeta.store import strictjson
 
 SUFFIX: Final = ".xml"

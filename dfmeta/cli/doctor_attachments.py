@@ -10,12 +10,12 @@ from oslo_config import cfg
 
 from dfmeta.cli.client import request_agent
 from dfmeta.conf import attachments as options
-from dfmeta.exceptions import NotRunningError, OvsdbError
-from dfmeta.inspect import checks_attachments
-from dfmeta.inspect.checks_attachments import AttachmentFacts, Row
-from dfmeta.inspect.facts import Settings, Snapshot
-from dfmeta.inspect.finding import Finding
-from dfmeta.ports.ovsdb_facts import read_snapshot
+from dfmeta.doctor import checks_attachments
+from dfmeta.doctor.checks_attachments import AttachmentFacts, Row
+from dfmeta.doctor.facts import Settings, Snapshot
+from dfmeta.doctor.finding import Finding
+from dfmeta.errors import NotRunningError, OvsdbError
+from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.runtime import clock
 from dfmeta.wiring import neutron_client
 

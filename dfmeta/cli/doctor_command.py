@@ -48,13 +48,7 @@ from dfmeta.cli.in_force import InForce, take_over
 from dfmeta.cli.progress import shown
 from dfmeta.conf import limits as limit_options
 from dfmeta.conf.unknown import unknown_options
-from dfmeta.exceptions import HostError, NotRunningError, OvsdbError, SwitchError
-from dfmeta.flows.family import IPV6
-from dfmeta.flows.pipeline import RATES, Purpose
-from dfmeta.host import ipv6
-from dfmeta.host.conntrack import read_conntrack
-from dfmeta.host.process import read_process
-from dfmeta.inspect import (
+from dfmeta.doctor import (
     checks_daemon,
     checks_floods,
     checks_forwarding,
@@ -66,14 +60,20 @@ from dfmeta.inspect import (
     checks_switch,
     checks_trunks,
 )
-from dfmeta.inspect.checks_daemon import OptionFacts
-from dfmeta.inspect.cuts import PortBits, cut_of
-from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
-from dfmeta.inspect.finding import Finding, Status, healthy, summary, unknown, wrong
-from dfmeta.inspect.vswitchd import Vswitchd, VswitchdError, run_folder
+from dfmeta.doctor.checks_daemon import OptionFacts
+from dfmeta.doctor.facts import KnownPort, Settings, Snapshot
+from dfmeta.doctor.finding import Finding, Status, healthy, summary, unknown, wrong
+from dfmeta.doctor.port_down import PortBits, cut_of
+from dfmeta.errors import HostError, NotRunningError, OvsdbError, SwitchError
+from dfmeta.flows.family import IPV6
+from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.host import ipv6
+from dfmeta.host.conntrack import read_conntrack
+from dfmeta.host.process import read_process
+from dfmeta.http.limits import BACKLOG
 from dfmeta.model import Endpoint
-from dfmeta.ports.ovsdb_facts import read_snapshot
-from dfmeta.proxy.limits import BACKLOG
+from dfmeta.ovsdb.snapshot import read_snapshot
+from dfmeta.ovsdb.vswitchd import Vswitchd, VswitchdError, run_folder
 from dfmeta.wiring.lock import lock_name
 
 SILENT: Final = "the switch, which sends the SYN, does not answer: see the line openflow"

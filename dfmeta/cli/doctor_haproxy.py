@@ -11,12 +11,12 @@ from oslo_config import cfg
 from dfmeta.cli.client import ask_agent
 from dfmeta.conf.accounts import HAPROXY_ACCOUNT, account_of
 from dfmeta.conf.haproxy import HAPROXY
-from dfmeta.exceptions import ConfigError, NotRunningError
+from dfmeta.doctor import checks_haproxy, checks_process
+from dfmeta.doctor.checks_haproxy import EngineFacts, MapFacts, ProgramFacts
+from dfmeta.doctor.checks_process import ProcessFacts
+from dfmeta.doctor.finding import Finding
+from dfmeta.errors import ConfigError, NotRunningError
 from dfmeta.host.process import read_account, read_haproxy
-from dfmeta.inspect import checks_haproxy, checks_process
-from dfmeta.inspect.checks_haproxy import EngineFacts, MapFacts, ProgramFacts
-from dfmeta.inspect.checks_process import ProcessFacts
-from dfmeta.inspect.finding import Finding
 from dfmeta.wiring import haproxy_program
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address
 
+from dfmeta.doctor import checks_host, firewall
+from dfmeta.doctor.facts import HostFacts, Settings, Snapshot
+from dfmeta.doctor.finding import Finding, unknown
+from dfmeta.doctor.programs import read_filters
 from dfmeta.flows.family import IPV4, IPV6
 from dfmeta.host.host_facts import read_host
-from dfmeta.inspect import checks_host, firewall
-from dfmeta.inspect.facts import HostFacts, Settings, Snapshot
-from dfmeta.inspect.finding import Finding, unknown
-from dfmeta.inspect.programs import read_filters
 
 IPV6_NAME = "-ipv6"
 """End of the name of a check that both versions of IP have, for IPv6."""

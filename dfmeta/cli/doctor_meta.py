@@ -10,14 +10,14 @@ from oslo_config import cfg
 
 from dfmeta.apps.switch_facts import Reading, SilentError, read_flows
 from dfmeta.cli import gather
-from dfmeta.exceptions import NotRunningError, OvsdbError, SwitchError
-from dfmeta.inspect import checks_meta
-from dfmeta.inspect.cuts import PortBits
-from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
-from dfmeta.inspect.finding import Finding, Status
+from dfmeta.doctor import checks_meta
+from dfmeta.doctor.facts import KnownPort, Settings, Snapshot
+from dfmeta.doctor.finding import Finding, Status
+from dfmeta.doctor.port_down import PortBits
+from dfmeta.errors import NotRunningError, OvsdbError, SwitchError
 from dfmeta.model import MetaIds
-from dfmeta.ports.meta_ids import own_ids
-from dfmeta.ports.ovsdb_facts import read_snapshot
+from dfmeta.ovsdb.meta_ids import own_ids
+from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.runtime import clock
 
 SETTLE_TRIES: Final = 4
@@ -35,7 +35,7 @@ def bridge(
     """Check the second bridge and the patch; no line if the identity scheme has none.
 
     :param snapshot: None when OVSDB does not answer.
-    :param bits: see :func:`~dfmeta.inspect.checks_meta.patch`.
+    :param bits: see :func:`~dfmeta.doctor.checks_meta.patch`.
     :param silent: the error of a request that the bridge has not answered; None: it has answered,
         or was not asked.
     """

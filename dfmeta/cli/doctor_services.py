@@ -13,23 +13,23 @@ from typing import Final, TypeVar
 
 from oslo_config import cfg
 
+from dfmeta.cli.concurrent import Later
 from dfmeta.cli.gather import explicit
-from dfmeta.cli.later import Later
 from dfmeta.conf.daemons import Name, shown
-from dfmeta.exceptions import ConfigError, SourceError, StoreError, TokenFileError
-from dfmeta.inspect import checks_nova, checks_sources, checks_store
-from dfmeta.inspect.checks_daemon import Owners
-from dfmeta.inspect.checks_nova import GuestFact, NovaFact
-from dfmeta.inspect.checks_sources import LibvirtFacts, NeutronFacts
-from dfmeta.inspect.checks_store import LookupFacts, StoreFacts, TokenFacts
-from dfmeta.inspect.checks_system import skew
-from dfmeta.inspect.facts import KnownPort
-from dfmeta.inspect.finding import Finding, by_files
+from dfmeta.doctor import checks_nova, checks_sources, checks_store
+from dfmeta.doctor.checks_daemon import Owners
+from dfmeta.doctor.checks_nova import GuestFact, NovaFact
+from dfmeta.doctor.checks_sources import LibvirtFacts, NeutronFacts
+from dfmeta.doctor.checks_store import LookupFacts, StoreFacts, TokenFacts
+from dfmeta.doctor.checks_system import skew
+from dfmeta.doctor.facts import KnownPort
+from dfmeta.doctor.finding import Finding, by_files
+from dfmeta.errors import ConfigError, SourceError, StoreError, TokenFileError
 from dfmeta.model import HttpHost
-from dfmeta.ports.folders import Folders
-from dfmeta.ports.neutron_api import NeutronApi
-from dfmeta.proxy.nova.ask import Question, ask_nova
+from dfmeta.neutron.client import NeutronApi
+from dfmeta.proxy.backends.nova.ask import Question, ask_nova
 from dfmeta.runtime import clock
+from dfmeta.sources.folders import Folders
 from dfmeta.store.db.database_facts import load_driver, look
 from dfmeta.store.db.revisions import REVISIONS
 from dfmeta.wiring import neutron_client, nova_settings

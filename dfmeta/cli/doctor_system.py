@@ -17,6 +17,13 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta.cli import gather
 from dfmeta.conf import limits as limit_options
+from dfmeta.doctor import checks_process, checks_store, checks_system
+from dfmeta.doctor.checks_daemon import Owners
+from dfmeta.doctor.checks_process import ProcessFacts, VersionFacts
+from dfmeta.doctor.checks_store import DiskFacts
+from dfmeta.doctor.checks_system import ClockFacts, SecretFile
+from dfmeta.doctor.facts import Settings
+from dfmeta.doctor.finding import Finding
 from dfmeta.host.process import read_account, read_sockets
 from dfmeta.host.system import (
     own_route,
@@ -25,13 +32,6 @@ from dfmeta.host.system import (
     read_networkd,
     read_sockets_enabled,
 )
-from dfmeta.inspect import checks_process, checks_store, checks_system
-from dfmeta.inspect.checks_daemon import Owners
-from dfmeta.inspect.checks_process import ProcessFacts, VersionFacts
-from dfmeta.inspect.checks_store import DiskFacts
-from dfmeta.inspect.checks_system import ClockFacts, SecretFile
-from dfmeta.inspect.facts import Settings
-from dfmeta.inspect.finding import Finding
 
 OWN_FILES: Final = 256
 """Descriptors in addition to those of guests' connections, see :mod:`dfmeta.cmd.serving`."""

@@ -26,12 +26,9 @@ from dfmeta.cli.common import (
     wide_option,
 )
 from dfmeta.cli.in_force import say, take_over
-from dfmeta.exceptions import NotRunningError, OvsdbError, StartError, SwitchError, UsageError
-from dfmeta.flows.flow import Flow
-from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK
-from dfmeta.inspect import which
-from dfmeta.inspect.facts import KnownPort, Settings, Snapshot
-from dfmeta.inspect.ledger import (
+from dfmeta.doctor import find_port
+from dfmeta.doctor.facts import KnownPort, Settings, Snapshot
+from dfmeta.doctor.flow_diff import (
     Entry,
     addresses_of,
     entries,
@@ -39,8 +36,11 @@ from dfmeta.inspect.ledger import (
     wanted_flows,
     wanted_meta_flows,
 )
+from dfmeta.errors import NotRunningError, OvsdbError, StartError, SwitchError, UsageError
+from dfmeta.flows.flow import Flow
+from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK
 from dfmeta.model import Endpoint
-from dfmeta.ports.ovsdb_facts import read_snapshot
+from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.runtime import clock
 
 COLUMNS: Final = {
@@ -168,7 +168,7 @@ def _asked(
     found = gather.find(conf, ports, text)
     if not found:
         wanted = gather.settings(conf)
-        why = which.no_port(snapshot, text, wanted=wanted, running=True)
+        why = find_port.no_port(snapshot, text, wanted=wanted, running=True)
         raise UsageError(cause=why, remedy="`dfmeta ports` lists the ports")
     return found
 

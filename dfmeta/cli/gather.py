@@ -20,20 +20,19 @@ from packaging.requirements import Requirement
 
 from dfmeta.cli.client import ask_agent, daemon_pid, request_agent
 from dfmeta.conf.accounts import WORKER_ACCOUNT, account_of
-from dfmeta.exceptions import KeyRangeError, NotRunningError, UsageError
-from dfmeta.flows.key import Keys
+from dfmeta.doctor import find_port
+from dfmeta.doctor.checks_daemon import DaemonFacts, FolderFacts, Owners
+from dfmeta.doctor.checks_path import PathFacts
+from dfmeta.doctor.checks_process import ProcessFacts
+from dfmeta.doctor.facts import GuestFailure, KnownPort, MetaSide, Settings, Snapshot
+from dfmeta.doctor.port_down import PortBits, cut_of
+from dfmeta.errors import KeyRangeError, NotRunningError, UsageError
 from dfmeta.flows.meta_bridge import MetaTap
-from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.service import Tap
 from dfmeta.host.listeners import listener_at, listeners_of, program_of
 from dfmeta.host.process import read_process
-from dfmeta.inspect import which
-from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts, Owners
-from dfmeta.inspect.checks_path import PathFacts
-from dfmeta.inspect.checks_process import ProcessFacts
-from dfmeta.inspect.cuts import PortBits, cut_of
-from dfmeta.inspect.facts import GuestFailure, KnownPort, MetaSide, Settings, Snapshot
-from dfmeta.inspect.vswitchd import management_socket
+from dfmeta.identity.key import Keys
+from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import (
     OBSERVED,
     TAP_MAC,
@@ -45,8 +44,9 @@ from dfmeta.model import (
     PortKind,
     PortState,
 )
+from dfmeta.ovsdb.vswitchd import management_socket
 from dfmeta.proxy.tokens import unusable_key
-from dfmeta.state import UNREADABLE, State, read_state
+from dfmeta.runtime.saved_state import UNREADABLE, State, read_state
 from dfmeta.store import strictjson
 from dfmeta.wiring.layout import keys_of, layout_of, meta_of
 from dfmeta.wiring.lock import lock_name
@@ -116,22 +116,22 @@ def daemon_ports(conf: cfg.ConfigOpts, keys: Keys) -> tuple[KnownPort, ...]:
 
 
 def find(conf: cfg.ConfigOpts, ports: Iterable[KnownPort], text: str) -> list[KnownPort]:
-    """Return the guests' ports that *text* names: see :func:`dfmeta.inspect.which.named`.
+    """Return the guests' ports that *text* names: see :func:`dfmeta.doctor.find_port.named`.
 
     Libvirt's names of domains, and the names in records of the store, count last.
 
     :raises UsageError: when several instances have that name.
     """
     ports = tuple(ports)
-    found = list(which.named(ports, text))
+    found = list(find_port.named(ports, text))
     if found and not all(text in one.names and text != one.name for one in found):
         return found
     found = found or _of_domain(conf, ports, text)
     if not found:
-        named = which.named(with_record_names(conf, ports), text)
+        named = find_port.named(with_record_names(conf, ports), text)
         places = {(one.name, one.vid) for one in named}
         found = [one for one in ports if (one.name, one.vid) in places]
-    if several := which.several(found):
+    if several := find_port.several(found):
         raise UsageError(
             cause=f"several instances have the name {text}: {several}",
             remedy="Give the name of one of these ports",
@@ -143,7 +143,7 @@ def _of_domain(conf: cfg.ConfigOpts, ports: tuple[KnownPort, ...], text: str) ->
     """Return the ports of the libvirt domains on this host that have the name *text*."""
     from dfmeta.cli.store_target import Domains
 
-    return [port for one in Domains(conf).ids(text) for port in which.named(ports, one)]
+    return [port for one in Domains(conf).ids(text) for port in find_port.named(ports, one)]
 
 
 def with_record_names(conf: cfg.ConfigOpts, ports: Iterable[KnownPort]) -> list[KnownPort]:

@@ -23,11 +23,11 @@ from oslo_config import cfg
 from dfmeta.cli.client import ask_agent
 from dfmeta.conf import values
 from dfmeta.conf.values import Taken
-from dfmeta.exceptions import NotRunningError
+from dfmeta.doctor.finding import listed
+from dfmeta.errors import NotRunningError
 from dfmeta.host.listeners import listener_at, listeners_of
 from dfmeta.host.process import read_process
 from dfmeta.host.sock_diag import TcpListener
-from dfmeta.inspect.finding import listed
 from dfmeta.store import strictjson
 from dfmeta.wiring.lock import lock_name
 

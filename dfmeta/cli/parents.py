@@ -5,11 +5,11 @@ from __future__ import annotations
 from oslo_config import cfg
 
 from dfmeta.cli import gather
-from dfmeta.exceptions import UsageError
-from dfmeta.inspect import which
-from dfmeta.inspect.facts import Interface, Snapshot
+from dfmeta.doctor import find_port
+from dfmeta.doctor.facts import Interface, Snapshot
+from dfmeta.errors import UsageError
 from dfmeta.model import PortKind
-from dfmeta.ports.ovsdb_facts import read_snapshot
+from dfmeta.ovsdb.snapshot import read_snapshot
 
 
 def parent_of(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:
@@ -25,7 +25,7 @@ def parent_of(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:
     found = gather.find(conf, known, text)
     found += [
         one
-        for one in which.behind_trunk(known, snapshot, text, bridge=wanted.bridge)
+        for one in find_port.behind_trunk(known, snapshot, text, bridge=wanted.bridge)
         if one not in found
     ]
     parents = [one for one in found if one.kind is not PortKind.SUBPORT]
@@ -40,5 +40,5 @@ def parent_of(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:
             cause=f"{one.name} is a subport of {one.parent}, with VID {one.segmentation_id}",
             remedy=f"Give its parent: {one.parent} --vid {one.segmentation_id}",
         )
-    why = which.no_port(snapshot, text, wanted=wanted, running=True)
+    why = find_port.no_port(snapshot, text, wanted=wanted, running=True)
     raise UsageError(cause=why, remedy="`dfmeta ports` lists the ports")

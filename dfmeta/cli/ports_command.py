@@ -22,8 +22,8 @@ from dfmeta.cli.common import (
     wide_option,
 )
 from dfmeta.cli.in_force import ask_running
-from dfmeta.exceptions import NotRunningError, UsageError
-from dfmeta.inspect.moments import clock, span
+from dfmeta.doctor.timefmt import clock, span
+from dfmeta.errors import NotRunningError, UsageError
 from dfmeta.model import PortKind, PortState
 from dfmeta.wiring.layout import keys_of
 

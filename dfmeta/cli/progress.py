@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TextIO, TypeVar
 
-from dfmeta.exceptions import printable
+from dfmeta.errors import printable
 from dfmeta.runtime import clock
 from dfmeta.wiring.last_words import PROG
 

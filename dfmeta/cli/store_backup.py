@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from dfmeta.cli.agreed import agreed, yes_option
 from dfmeta.cli.common import cell_text, config_options, ending, load_config
+from dfmeta.cli.confirm import agreed, yes_option
 from dfmeta.cli.progress import shown
 
 

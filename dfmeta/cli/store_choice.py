@@ -15,7 +15,7 @@ from oslo_config import cfg
 
 from dfmeta.cli.common import config_options, load_config
 from dfmeta.cli.progress import shown
-from dfmeta.exceptions import RecordError
+from dfmeta.errors import RecordError
 from dfmeta.store.api.client import Client
 from dfmeta.store.db.repository import Repository
 

@@ -26,7 +26,7 @@ from dfmeta.cli.store_import import import_records
 from dfmeta.cli.store_put import WORDS, put
 from dfmeta.cli.store_schema import schema
 from dfmeta.cli.store_target import Asked, Target, no_defaults, no_record, target_options
-from dfmeta.exceptions import NoRecordError
+from dfmeta.errors import NoRecordError
 from dfmeta.store.api.client import UNKNOWN, Client
 from dfmeta.store.api.listing import row_of, timestamp
 from dfmeta.store.db.record import Record, parse_document

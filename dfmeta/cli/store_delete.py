@@ -11,11 +11,11 @@ from typing import Final
 
 import click
 
-from dfmeta.cli.agreed import agreed, yes_option
 from dfmeta.cli.common import CONFIG_FILE, ending
+from dfmeta.cli.confirm import agreed, yes_option
 from dfmeta.cli.store_choice import StoreChoice, store_options
 from dfmeta.cli.store_target import Asked, Target, no_record, target_options
-from dfmeta.exceptions import StoreError
+from dfmeta.errors import StoreError
 from dfmeta.store.api.client import Client
 from dfmeta.store.db.record import Record, parse_document
 

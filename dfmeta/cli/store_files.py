@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dfmeta.exceptions import RecordError
+from dfmeta.errors import RecordError
 
 STDIN = "-"
 

@@ -22,7 +22,7 @@ from dfmeta.cli.store_choice import Records, StoreChoice, store_options
 from dfmeta.cli.store_files import STDIN
 from dfmeta.cli.store_put import WORDS
 from dfmeta.cli.store_target import Domains, records_by_name
-from dfmeta.exceptions import ImportIncompleteError, StoreError, StoreRefusedError
+from dfmeta.errors import ImportIncompleteError, StoreError, StoreRefusedError
 from dfmeta.store.api.checks import USERDATA_MAX
 from dfmeta.store.api.client import Client
 from dfmeta.store.api.requests import parse_id

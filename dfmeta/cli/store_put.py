@@ -13,7 +13,7 @@ from dfmeta.cli.store_choice import StoreChoice, store_options
 from dfmeta.cli.store_defaults import lost_defaults
 from dfmeta.cli.store_files import STDIN, read
 from dfmeta.cli.store_target import Asked, Target, target_options
-from dfmeta.exceptions import RecordError
+from dfmeta.errors import RecordError
 from dfmeta.store.api import checks
 from dfmeta.store.db.record import KEEP, PutResult, Whole, merge_patch
 

@@ -6,7 +6,7 @@ import click
 
 from dfmeta.cli.common import config_options, ending, load_config
 from dfmeta.cli.progress import shown
-from dfmeta.exceptions import RecordError
+from dfmeta.errors import RecordError
 from dfmeta.store.db.database import move_schema, schema_of
 from dfmeta.store.db.schema import HEAD, REVISIONS
 

@@ -13,9 +13,9 @@ from oslo_config import cfg
 
 from dfmeta.cli.common import cell_text
 from dfmeta.cli.store_choice import Records
-from dfmeta.exceptions import NoRecordError, RecordError
-from dfmeta.ports.domain import Domain
-from dfmeta.ports.folders import Folders
+from dfmeta.errors import NoRecordError, RecordError
+from dfmeta.sources.domain import Domain
+from dfmeta.sources.folders import Folders
 from dfmeta.store.api import checks
 from dfmeta.store.api.client import Client
 from dfmeta.store.api.listing import row_of

@@ -19,13 +19,13 @@ from dfmeta.cli.common import (
     wide_option,
 )
 from dfmeta.cli.parents import parent_of
-from dfmeta.exceptions import SubportListError, UsageError
-from dfmeta.inspect.facts import Interface, Snapshot
+from dfmeta.doctor.facts import Interface, Snapshot
+from dfmeta.errors import SubportListError, UsageError
 from dfmeta.model import Port, PortKind
-from dfmeta.ports import subport_list
-from dfmeta.ports.ovsdb_facts import read_snapshot
-from dfmeta.ports.subport_list import MTU, VID_MAX, Entry
-from dfmeta.ports.subport_writer import change_list
+from dfmeta.ovsdb import subport_list
+from dfmeta.ovsdb.snapshot import read_snapshot
+from dfmeta.ovsdb.subport_list import MTU, VID_MAX, Entry
+from dfmeta.ovsdb.subport_writer import change_list
 
 COLUMNS: Final = {
     "parent": "PARENT",

@@ -20,7 +20,7 @@ from dfmeta.cli.common import (
     print_rows,
     wide_option,
 )
-from dfmeta.exceptions import ConfigError, NoTokenError, RecordError
+from dfmeta.errors import ConfigError, NoTokenError, RecordError
 from dfmeta.runtime import clock
 from dfmeta.store.api.listing import timestamp
 from dfmeta.store.auth import edit as auth_edit

@@ -19,24 +19,24 @@ from dfmeta.cli import doctor_host, gather, trace_patch
 from dfmeta.cli.client import HangsError
 from dfmeta.cli.common import config_options, ending, load_config
 from dfmeta.cli.in_force import say, take_over
-from dfmeta.exceptions import DfmetaError, NotRunningError, SwitchError, printable
+from dfmeta.doctor import checks_forwarding, checks_path, find_port, trace_paths
+from dfmeta.doctor.checks_path import PathFacts
+from dfmeta.doctor.facts import GuestFailure, KnownPort, Settings, Snapshot
+from dfmeta.doctor.finding import Status
+from dfmeta.doctor.flow_diff import addresses_of
+from dfmeta.doctor.port_down import PortBits, cut_of
+from dfmeta.doctor.timefmt import clock
+from dfmeta.doctor.tracing import Trace, parse
+from dfmeta.errors import DfmetaError, NotRunningError, SwitchError, printable
 from dfmeta.flows.family import FAMILIES, IPV4, IPV6, Family, family_of
-from dfmeta.flows.key import VID_MAX
-from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.reading import read_service
 from dfmeta.flows.service import Tap
-from dfmeta.inspect import checks_forwarding, checks_path, legs, which
-from dfmeta.inspect.checks_path import PathFacts
-from dfmeta.inspect.cuts import PortBits, cut_of
-from dfmeta.inspect.facts import GuestFailure, KnownPort, Settings, Snapshot
-from dfmeta.inspect.finding import Status
-from dfmeta.inspect.ledger import addresses_of
-from dfmeta.inspect.moments import clock
-from dfmeta.inspect.tracing import Trace, parse
-from dfmeta.inspect.vswitchd import Vswitchd, run_folder
+from dfmeta.identity.key import VID_MAX
+from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import OBSERVED, Endpoint, GuestAddress, PortState
-from dfmeta.ports.ovsdb_facts import read_snapshot
+from dfmeta.ovsdb.snapshot import read_snapshot
+from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder
 
 LEADS: Final = (
     "The path leads to the proxy and back. The flows were traced on the switch, and the host "
@@ -119,13 +119,13 @@ def trace(config_files: tuple[str, ...], *, port: str, family: str | None, vid: 
     scene = look(conf)
     found = gather.find(conf, scene.ports, port)
     wanted, snapshot = scene.wanted, scene.snapshot
-    trunks = which.behind_trunk(scene.ports, snapshot, port, bridge=wanted.bridge)
+    trunks = find_port.behind_trunk(scene.ports, snapshot, port, bridge=wanted.bridge)
     found += [one for one in trunks if one not in found]
-    behind, found = found, which.with_vid(found, vid)
+    behind, found = found, find_port.with_vid(found, vid)
     if behind and not found:
         _not_traced(f"{port} has no tagged subport with VID {vid}: see `dfmeta ports`")
     if not found:
-        _not_traced(which.no_port(snapshot, port, wanted=wanted, running=scene.running))
+        _not_traced(find_port.no_port(snapshot, port, wanted=wanted, running=scene.running))
     if family == str(IPV6.version) and not scene.ip6:
         _not_traced(_without_ip6(scene))
     stops = [follow(scene, one, [int(family)] if family else used(one)) for one in found]
@@ -192,7 +192,7 @@ def follow(scene: Scene, port: KnownPort, versions: Sequence[int] = (4,)) -> str
     :return: the places where it stops; empty when no fault is found.
     """
     tap = gather.tap_of(scene.wanted, scene.snapshot, ip6=scene.ip6)
-    stop = which.unusable(port)
+    stop = find_port.unusable(port)
     if not stop and tap is None:
         wanted = scene.wanted
         stop = trace_patch.missing(wanted, scene.snapshot) or (
@@ -253,7 +253,7 @@ def _ways(port: KnownPort, tap: Tap, version: int) -> list[Way]:
     if isinstance(tap.keys, MetaKeys):
         # The slot of an address that is not known yet cannot be known: the daemon's own is traced.
         slot = tap.keys.probe_number(version)
-    return [Way(slot, legs.unseen(port.mac, asked), known=False)]
+    return [Way(slot, trace_paths.unseen(port.mac, asked), known=False)]
 
 
 def _follow_way(scene: Scene, port: KnownPort, tap: Tap, way: Way, *, alone: bool) -> str:
@@ -313,17 +313,17 @@ def _both_ways(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[st
         return parse(Vswitchd(run_folder(wanted.ovsdb)).trace(wanted.bridge, packet))
 
     if version == IPV6.version:
-        found = traced(legs.solicitation(port, used, tap=tap))
-        leg = legs.neighbour(found, port, used, tap=tap, layout=layout)
+        found = traced(trace_paths.solicitation(port, used, tap=tap))
+        leg = trace_paths.neighbour(found, port, used, tap=tap, layout=layout)
         yield from _steps("finds", leg)
     for hop in (port.next_hops or ()) if version == IPV4.version else ():
-        found = traced(legs.arp_request(port, used.mac, hop=hop))
-        leg = legs.next_hop(found, port, hop=hop, tap=tap, layout=layout)
+        found = traced(trace_paths.arp_request(port, used.mac, hop=hop))
+        leg = trace_paths.next_hop(found, port, hop=hop, tap=tap, layout=layout)
         yield from _steps("finds", leg)
-    syn, label = traced(legs.syn(port, used, tap=tap)), tap.keys.label(way.slot)
-    leg = legs.there(syn.first, port, version=version, tap=tap, layout=layout, label=label)
+    syn, label = traced(trace_paths.syn(port, used, tap=tap)), tap.keys.label(way.slot)
+    leg = trace_paths.there(syn.first, port, version=version, tap=tap, layout=layout, label=label)
     yield from _steps("there", leg)
-    stop = legs.on(traced(legs.syn(port, used, tap=tap, flags="ack")), layout)
+    stop = trace_paths.on(traced(trace_paths.syn(port, used, tap=tap, flags="ack")), layout)
     if stop:
         yield Stop(stop)
     if leg.to_controller:
@@ -355,9 +355,11 @@ def _both_ways(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[st
         yield from _legs("back ", patch.back())
         answer = patch.answer(tap.ofport)
     else:
-        answer = legs.syn_ack(port, used, slot=way.slot, tap=tap)
+        answer = trace_paths.syn_ack(port, used, slot=way.slot, tap=tap)
     back = traced(answer)
-    yield from _steps("back ", legs.back(back, port, address=expected, tap=tap, layout=layout))
+    yield from _steps(
+        "back ", trace_paths.back(back, port, address=expected, tap=tap, layout=layout)
+    )
     if expected is None:
         yield "         where the controller installs the flow of the key before that SYN goes on"
     yield from _probe(scene, family_of(version))
@@ -374,12 +376,12 @@ def _unanswered(patch: trace_patch.Patch) -> Iterator[str]:
             return
 
 
-def _legs(name: str, found: Iterable[legs.Leg]) -> Iterator[str | Stop]:
+def _legs(name: str, found: Iterable[trace_paths.Leg]) -> Iterator[str | Stop]:
     for leg in found:
         yield from _steps(name, leg)
 
 
-def _steps(name: str, leg: legs.Leg) -> Iterator[str | Stop]:
+def _steps(name: str, leg: trace_paths.Leg) -> Iterator[str | Stop]:
     yield from (f"  {name}  {step}" for step in leg.steps)
     if leg.stop:
         yield Stop(leg.stop)

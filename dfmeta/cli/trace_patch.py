@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dfmeta.cli import gather
-from dfmeta.inspect import checks_meta, meta_legs
-from dfmeta.inspect.cuts import PortBits
-from dfmeta.inspect.facts import MetaSide, Settings, Snapshot
-from dfmeta.inspect.finding import Finding, Status
-from dfmeta.inspect.legs import Leg
-from dfmeta.inspect.meta_legs import Beyond
-from dfmeta.inspect.tracing import Trace, parse
-from dfmeta.inspect.vswitchd import Vswitchd, run_folder
+from dfmeta.doctor import checks_meta, meta_trace_paths
+from dfmeta.doctor.facts import MetaSide, Settings, Snapshot
+from dfmeta.doctor.finding import Finding, Status
+from dfmeta.doctor.meta_trace_paths import Beyond
+from dfmeta.doctor.port_down import PortBits
+from dfmeta.doctor.trace_paths import Leg
+from dfmeta.doctor.tracing import Trace, parse
 from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class Patch:
         if syn is not None:
             ends = names.patch_int, names.patch_meta
             yield Leg(
-                (), meta_legs.not_crossed(syn, port=ends[0], peer=ends[1], bridge=names.bridge)
+                (),
+                meta_trace_paths.not_crossed(syn, port=ends[0], peer=ends[1], bridge=names.bridge),
             )
         found = self._traced(self.meta.names.bridge, self.beyond.syn(address))
         yield self.beyond.there(found.on(self.meta.names.bridge))
@@ -56,8 +57,10 @@ class Patch:
         found = self._traced(names.bridge, self.beyond.syn_ack())
         yield self.beyond.back(found.on(names.bridge))
         ends = names.patch_meta, names.patch_int
-        stop = meta_legs.not_crossed(found, port=ends[0], peer=ends[1], bridge=self.wanted.bridge)
-        yield Leg((), f"{meta_legs.BACK}{stop}" if stop else "")
+        stop = meta_trace_paths.not_crossed(
+            found, port=ends[0], peer=ends[1], bridge=self.wanted.bridge
+        )
+        yield Leg((), f"{meta_trace_paths.BACK}{stop}" if stop else "")
 
     def answer(self, in_port: int) -> str:
         """Return the SYN-ACK as the integration bridge gets it; see :meth:`Beyond.answer`."""
@@ -78,7 +81,7 @@ def of_way(
 ) -> Patch | None:
     """Return the patch and the path of the address with *slot* over it.
 
-    :param bits: see :func:`~dfmeta.inspect.checks_meta.patch`.
+    :param bits: see :func:`~dfmeta.doctor.checks_meta.patch`.
     :param slot: the slot of the address, or that of the daemon's own probe.
     :param ip6: the IPv6 addresses at which guests are served.
     :return: None: there is no second bridge.

@@ -6,7 +6,7 @@ import click
 
 from dfmeta.cli.common import Group, config_before, config_options, ending, load_config
 from dfmeta.cli.parents import parent_of
-from dfmeta.ports import trunk_bridge
+from dfmeta.ovsdb import trunk_bridge
 
 
 @click.group("trunk", cls=Group)

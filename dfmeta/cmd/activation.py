@@ -15,7 +15,7 @@ from typing import Any
 import eventlet.green.socket as green_socket
 from eventlet.patcher import original
 
-from dfmeta.exceptions import StartError
+from dfmeta.errors import StartError
 from dfmeta.model import HttpHost
 
 FIRST_FD = 3

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oslo_config import cfg
 from prometheus_client import Metric
 
-from dfmeta import hub, metrics
+from dfmeta import metrics
 from dfmeta.admin import listener
 from dfmeta.admin.attachments import AttachmentsApi, Source
 from dfmeta.admin.browsers import own_names
@@ -17,6 +17,7 @@ from dfmeta.cmd import options, rows, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, activated
 from dfmeta.cmd.parts import Parts
 from dfmeta.host.listeners import client_user
+from dfmeta.runtime import hub
 
 if TYPE_CHECKING:
     from dfmeta.wiring.api import StoreApi

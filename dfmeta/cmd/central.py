@@ -18,29 +18,29 @@ import eventlet
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta import hub, metrics
+from dfmeta import metrics
 from dfmeta.admin import listener as admin
 from dfmeta.admin.page import StatusPage
 from dfmeta.admin.server import AdminServer
 from dfmeta.cmd import readiness, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, activated
-from dfmeta.cmd.keeping import notify
+from dfmeta.cmd.fd_store import notify
 from dfmeta.cmd.logs import set_up_logging, warn
 from dfmeta.cmd.privileges import allow_descriptors
 from dfmeta.cmd.signals import Signals
 from dfmeta.cmd.token_key import TokenKey
 from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
-from dfmeta.exceptions import ConfigError, DfmetaError, StartError
-from dfmeta.health import Health
+from dfmeta.errors import ConfigError, DfmetaError, StartError
+from dfmeta.http.server import GuestServer
+from dfmeta.http.sockets import keep_room, listen_to_all
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Find
 from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.complaints import Together
 from dfmeta.proxy.rate import RateLimiter
-from dfmeta.proxy.server import GuestServer
-from dfmeta.proxy.sockets import keep_room, listen_to_all
 from dfmeta.proxy.tokens import Tokens
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, hub
+from dfmeta.runtime.health import Health
 from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.db.networks import parse_network
 from dfmeta.store.db.repository import Repository

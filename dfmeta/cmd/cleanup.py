@@ -13,22 +13,21 @@ from typing import Any
 import eventlet
 from oslo_config import cfg
 
-from dfmeta import hub
 from dfmeta.apps import switch
 from dfmeta.apps.controller import Controller
 from dfmeta.cmd.activation import green
-from dfmeta.cmd.keeping import keeper
-from dfmeta.cmd.waiting import LINES, Waiting
-from dfmeta.exceptions import StartError
+from dfmeta.cmd.fd_store import keeper
+from dfmeta.cmd.startup_progress import LINES, Waiting
+from dfmeta.errors import StartError
 from dfmeta.flows.family import IPV4, IPV6, Family
 from dfmeta.host import device
 from dfmeta.host.netlink import HostSide, Wanted
-from dfmeta.ports.bridge_reader import Update
-from dfmeta.ports.ovsdb import OvsdbWatcher
-from dfmeta.proxy.sockets import silence
-from dfmeta.registry import Registry
-from dfmeta.runtime import clock
-from dfmeta.state import State, StateFile
+from dfmeta.http.sockets import silence
+from dfmeta.identity.registry import Registry
+from dfmeta.ovsdb.bridge_reader import Update
+from dfmeta.ovsdb.watcher import OvsdbWatcher
+from dfmeta.runtime import clock, hub
+from dfmeta.runtime.saved_state import State, StateFile
 from dfmeta.wiring.layout import keys_of, layout_of, meta_of
 
 LOG = logging.getLogger(__name__)

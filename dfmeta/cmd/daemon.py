@@ -12,10 +12,9 @@ import eventlet
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta import hub
-from dfmeta.cmd import missing, readiness
+from dfmeta.cmd import missing_parts, readiness
 from dfmeta.cmd.agent_admin import PROG, AgentAdmin
-from dfmeta.cmd.keeping import notify
+from dfmeta.cmd.fd_store import notify
 from dfmeta.cmd.logs import set_up_logging, warn
 from dfmeta.cmd.parts import Parts
 from dfmeta.cmd.privileges import allow_descriptors
@@ -23,10 +22,10 @@ from dfmeta.cmd.signals import Signals
 from dfmeta.cmd.start import Start
 from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
-from dfmeta.exceptions import AlreadyRunningError, DfmetaError
+from dfmeta.errors import AlreadyRunningError, DfmetaError
 from dfmeta.model import Port
-from dfmeta.ports.bridge_reader import Update
-from dfmeta.runtime import clock
+from dfmeta.ovsdb.bridge_reader import Update
+from dfmeta.runtime import clock, hub
 from dfmeta.wiring import last_words
 from dfmeta.wiring.lock import BridgeLock
 
@@ -126,9 +125,9 @@ class Daemon:
 
     def _log_readiness(self) -> None:
         parts = self.parts
-        why = missing.reasons(parts.conf.df_metadata, lambda: parts.tap.fault)
+        why = missing_parts.reasons(parts.conf.df_metadata, lambda: parts.tap.fault)
         why |= {
-            "path": lambda: missing.path_fault(parts.update.bridge, parts.controller.probe),
+            "path": lambda: missing_parts.path_fault(parts.update.bridge, parts.controller.probe),
             "store": self._admin.store_fault,
             "disk": self._admin.disk_fault,
         }

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Iterable
 
-from dfmeta.exceptions import DfmetaError
+from dfmeta.errors import DfmetaError
 
 LOG = logging.getLogger(__name__)
 

@@ -16,20 +16,20 @@ from typing import Final
 from oslo_config import cfg
 
 from dfmeta.apps.controller import Controller
-from dfmeta.cmd.keeping import keeper
+from dfmeta.cmd.fd_store import keeper
 from dfmeta.cmd.proxy import Proxy
-from dfmeta.cmd.remembering import Memory
+from dfmeta.cmd.saved_guests import Memory
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.cmd.watch import PortWatch
-from dfmeta.health import Health
 from dfmeta.host.own_service import OwnService
-from dfmeta.host_wide import allotment_of
-from dfmeta.hub import Bell
+from dfmeta.identity.host_wide_allocator import allotment_of
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, PortId
-from dfmeta.ports.bridge_reader import Update
-from dfmeta.ports.ovsdb import OvsdbWatcher
-from dfmeta.proxy.engine import Engine
-from dfmeta.registry import Registry
+from dfmeta.ovsdb.bridge_reader import Update
+from dfmeta.ovsdb.watcher import OvsdbWatcher
+from dfmeta.proxy.engines.engine import Engine
+from dfmeta.runtime.health import Health
+from dfmeta.runtime.hub import Bell
 from dfmeta.wiring import identity, layout
 
 LOG = logging.getLogger("dfmeta.agent")

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta import hub
 from dfmeta.cmd.privileges import go_first
 from dfmeta.cmd.token_key import TokenKey
 from dfmeta.conf.haproxy import HAPROXY
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Identity
-from dfmeta.proxy import subports
 from dfmeta.proxy.application import Application
-from dfmeta.proxy.backends import Backend
+from dfmeta.proxy.backends import subports
+from dfmeta.proxy.backends.backend import Backend
+from dfmeta.proxy.backends.network_data import Vlan
 from dfmeta.proxy.complaints import Complaints
-from dfmeta.proxy.engine import Engine, InProcess, Terms
-from dfmeta.proxy.haproxy import handover
-from dfmeta.proxy.haproxy.engine import Haproxy, Setup
-from dfmeta.proxy.network_data import Vlan
+from dfmeta.proxy.engines.engine import Engine, InProcess, Terms
+from dfmeta.proxy.engines.haproxy import handover
+from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
+from dfmeta.proxy.engines.workers.answers import WorkerAnswers
+from dfmeta.proxy.engines.workers.workers import Workers
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
-from dfmeta.proxy.worker.answers import WorkerAnswers
-from dfmeta.proxy.worker.workers import Workers
-from dfmeta.registry import Registry
-from dfmeta.state import Listeners
+from dfmeta.runtime import hub
+from dfmeta.runtime.saved_state import Listeners
 from dfmeta.wiring import backends, haproxy
 from dfmeta.wiring.limits import limits, rates
 
@@ -176,7 +176,8 @@ class Proxy:
             self.engine.reload(self._terms(), done)
 
     def report(self, *, thorough: bool = True) -> dict[str, Any] | None:
-        """See :meth:`~dfmeta.proxy.haproxy.engine.Haproxy.report`; None with another engine."""
+        """See :meth:`~dfmeta.proxy.engines.haproxy.engine.Haproxy.report`; None with another
+        engine."""
         return None if self._haproxy is None else self._haproxy.report(thorough=thorough)
 
     @property

@@ -8,9 +8,8 @@ from typing import Final
 
 import eventlet
 
-from dfmeta import hub
-from dfmeta.health import Health
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, hub
+from dfmeta.runtime.health import Health
 
 LOG = logging.getLogger(__name__)
 

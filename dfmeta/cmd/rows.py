@@ -6,14 +6,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from dfmeta.conditions import Conditions
 from dfmeta.flows.desired import usable_next_hops
 from dfmeta.flows.pipeline import METADATA_IP
-from dfmeta.hub import Turns
+from dfmeta.http import remedies
+from dfmeta.identity.port_states import Conditions
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Port
-from dfmeta.proxy.nova import remedies
 from dfmeta.proxy.recent import CLASSES, CLOSED, RECENT, Asked, Failure, Recent
-from dfmeta.registry import Registry
+from dfmeta.runtime.hub import Turns
 
 if TYPE_CHECKING:
     from dfmeta.apps.controller import Controller

@@ -12,29 +12,30 @@ import eventlet
 from eventlet.patcher import original
 
 import dfmeta.conf
-from dfmeta import hub, metrics
+from dfmeta import metrics
 from dfmeta.cmd import privileges
 from dfmeta.cmd.activation import green
 from dfmeta.cmd.logs import set_up_logging
 from dfmeta.conf.accounts import WORKER_ACCOUNT, account_of
-from dfmeta.guest_counts import ACCEPTED
+from dfmeta.http.server import GuestServer
+from dfmeta.http.sockets import FDS_MAX
+from dfmeta.identity.guest_counters import ACCEPTED
+from dfmeta.identity.registry import Claim
 from dfmeta.proxy.application import Application
 from dfmeta.proxy.claims import Mirror
-from dfmeta.proxy.recent import RECENT
-from dfmeta.proxy.server import GuestServer
-from dfmeta.proxy.sockets import FDS_MAX
-from dfmeta.proxy.tokens import Tokens
-from dfmeta.proxy.worker.echo import Echo
-from dfmeta.proxy.worker.pipe import Message, Pipe
-from dfmeta.proxy.worker.remote import (
+from dfmeta.proxy.engines.workers.echo import Echo
+from dfmeta.proxy.engines.workers.pipe import Message, Pipe
+from dfmeta.proxy.engines.workers.remote import (
     RemoteAttachments,
     RemoteComplaints,
     RemoteRates,
     RemoteStore,
     RemoteSubports,
 )
-from dfmeta.proxy.worker.use import SlotUse, Use
-from dfmeta.registry import Claim
+from dfmeta.proxy.engines.workers.use import SlotUse, Use
+from dfmeta.proxy.recent import RECENT
+from dfmeta.proxy.tokens import Tokens
+from dfmeta.runtime import hub
 from dfmeta.wiring import backends
 from dfmeta.wiring.layout import keys_of
 from dfmeta.wiring.limits import limits, rates, share

@@ -6,8 +6,7 @@ import math
 import signal
 from types import FrameType
 
-from dfmeta import hub
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, hub
 
 
 class Signals:

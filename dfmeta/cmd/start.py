@@ -17,20 +17,19 @@ from typing import Final
 
 import eventlet
 
-from dfmeta import hub
 from dfmeta.apps import switch
 from dfmeta.cmd.activation import activated_guests
-from dfmeta.cmd.elsewhere import refuse_elsewhere
-from dfmeta.cmd.keeping import notify
+from dfmeta.cmd.fd_store import notify
 from dfmeta.cmd.parts import Parts
 from dfmeta.cmd.proxy import Proxy
-from dfmeta.cmd.waiting import Waiting, no_bridge, no_engine, no_ovsdb, no_switch, no_tap
+from dfmeta.cmd.stale_bridge import refuse_elsewhere
+from dfmeta.cmd.startup_progress import Waiting, no_bridge, no_engine, no_ovsdb, no_switch, no_tap
 from dfmeta.conf.daemons import AGENT
-from dfmeta.exceptions import DfmetaError, StartError
+from dfmeta.doctor.checks_system import ANOTHER_IP, cloud_signs
+from dfmeta.errors import DfmetaError, StartError
 from dfmeta.host.own_service import OwnService
 from dfmeta.host.system import own_route, read_cloud
-from dfmeta.inspect.checks_system import ANOTHER_IP, cloud_signs
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, hub
 
 LOG = logging.getLogger("dfmeta.agent")
 

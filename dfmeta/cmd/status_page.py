@@ -20,15 +20,15 @@ from dfmeta.admin.page import StatusPage
 from dfmeta.admin.status import FAILURES_SHOWN, Query, Status, render
 from dfmeta.cmd.rows import failure_row
 from dfmeta.conf.haproxy import HAPROXY
-from dfmeta.exceptions import StoreError
-from dfmeta.health import Health
-from dfmeta.hub import Turns
+from dfmeta.errors import StoreError
+from dfmeta.http import remedies
 from dfmeta.metrics import Samples
 from dfmeta.model import Caller, Endpoint, Peer
-from dfmeta.ports.records import names_in
-from dfmeta.proxy.nova import remedies
 from dfmeta.proxy.recent import RECENT, Failure, Recent
 from dfmeta.runtime import clock
+from dfmeta.runtime.health import Health
+from dfmeta.runtime.hub import Turns
+from dfmeta.sources.records import names_in
 
 if TYPE_CHECKING:
     from dfmeta.store.db.repository import Record, Repository

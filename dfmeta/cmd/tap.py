@@ -14,23 +14,23 @@ import eventlet
 from eventlet.hubs import trampoline
 
 from dfmeta.apps.controller import Controller
-from dfmeta.cmd.keeping import Keeper
-from dfmeta.cmd.listening import GuestListeners
-from dfmeta.exceptions import DfmetaError, HostError, StartError
+from dfmeta.cmd.fd_store import Keeper
+from dfmeta.cmd.listeners import GuestListeners
+from dfmeta.errors import DfmetaError, HostError, StartError
 from dfmeta.flows.family import IPV4, IPV6, Family
-from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.meta_bridge import MetaTap
-from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.service import Tap
 from dfmeta.host import device
 from dfmeta.host.changes import Changes, NewRules
 from dfmeta.host.netlink import Wanted
 from dfmeta.host.sides import HostSides
+from dfmeta.identity.key import IN_PORT, Keys
+from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import TAP_MAC, MetaNames
-from dfmeta.ports.bridge_reader import Update
-from dfmeta.ports.ovsdb import OvsdbWatcher
+from dfmeta.ovsdb.bridge_reader import Update
+from dfmeta.ovsdb.watcher import OvsdbWatcher
 from dfmeta.runtime import clock
-from dfmeta.state import HostMemory, State
+from dfmeta.runtime.saved_state import HostMemory, State
 
 LOG = logging.getLogger(__name__)
 

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dfmeta import hub
-from dfmeta.exceptions import StartError
+from dfmeta.errors import StartError
 from dfmeta.proxy.tokens import KEY_BYTES, KEY_FILE, load_key
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, hub
 
 LOG = logging.getLogger(__name__)
 

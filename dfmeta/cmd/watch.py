@@ -14,17 +14,17 @@ from dfmeta.apps.arrivals import DOUBTFUL, Arrivals
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.probe import Probe
 from dfmeta.cmd.rows import moment
-from dfmeta.conditions import Conditions, Observer
-from dfmeta.exceptions import DfmetaError
-from dfmeta.experience import Experience, Met
+from dfmeta.doctor.offload import advice
+from dfmeta.doctor.port_down import PortBits, cut_of, refused
+from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import METADATA_IP, Purpose
-from dfmeta.guest_counts import ACCEPTED, GuestCounts
 from dfmeta.host.counters import checksum_errors
 from dfmeta.host.device import driver_of
-from dfmeta.inspect.cuts import PortBits, cut_of, refused
-from dfmeta.inspect.offload import advice
+from dfmeta.identity.guest_counters import ACCEPTED, GuestCounts
+from dfmeta.identity.port_states import Conditions, Observer
+from dfmeta.identity.registry import Registry
+from dfmeta.identity.syn_accounting import Experience, Met
 from dfmeta.model import Endpoint, Port, PortId, PortState
-from dfmeta.registry import Registry
 from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from dfmeta.conf import (
     store,
 )
 from dfmeta.conf.kinds import without_password
-from dfmeta.exceptions import ConfigError, UsageError
+from dfmeta.errors import ConfigError, UsageError
 
 _MODULES = (agent, metadata, haproxy, attachments, limits, neutron, rate)
 """The modules that define the options of one other group each."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pwd
 from typing import Final
 
-from dfmeta.exceptions import ConfigError
+from dfmeta.errors import ConfigError
 
 HAPROXY_ACCOUNT: Final = "dfmeta-haproxy"
 WORKER_ACCOUNT: Final = "dfmeta-worker"

@@ -10,9 +10,9 @@ from oslo_config import cfg, types
 
 from dfmeta.conf.accounts import check_user
 from dfmeta.conf.kinds import Several, Text, absolute_path, has_port, host_port
-from dfmeta.exceptions import ConfigError
-from dfmeta.flows.key import PREFIX6
+from dfmeta.errors import ConfigError
 from dfmeta.flows.pipeline import METADATA_IP, TABLES_TAKEN
+from dfmeta.identity.key import PREFIX6
 
 GROUP: Final = cfg.OptGroup(
     name="df_metadata",

@@ -16,7 +16,7 @@ from oslo_config import cfg
 
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.conf.kinds import Several, Text
-from dfmeta.exceptions import ConfigError
+from dfmeta.errors import ConfigError
 
 GROUP: Final = cfg.OptGroup(
     name="attachments",

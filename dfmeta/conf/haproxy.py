@@ -7,7 +7,7 @@ from typing import Any, Final
 from oslo_config import cfg, types
 
 from dfmeta.conf.accounts import check_user
-from dfmeta.exceptions import ConfigError
+from dfmeta.errors import ConfigError
 
 HAPROXY: Final = "haproxy"
 GROUP: Final = cfg.OptGroup(

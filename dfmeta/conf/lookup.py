@@ -10,7 +10,7 @@ from oslo_config import cfg
 
 from dfmeta.conf.kinds import HTTP_URL, Several, Text, absolute_path, http_url
 from dfmeta.conf.store import GROUP, wrong
-from dfmeta.exceptions import ConfigError
+from dfmeta.errors import ConfigError
 
 __all__ = ["GROUP", "OPTS", "check"]
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from dfmeta.conf.kinds import Text
-from dfmeta.exceptions import ConfigError
-from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.errors import ConfigError
+from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import MetaNames
 
 GROUP: Final = cfg.OptGroup(

@@ -9,7 +9,7 @@ from typing import Final
 from oslo_config import cfg
 
 from dfmeta.conf.kinds import without_password
-from dfmeta.exceptions import ConfigError
+from dfmeta.errors import ConfigError
 from dfmeta.model import HttpHost
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from dfmeta.exceptions import ConfigError
+from dfmeta.errors import ConfigError
 
 GROUP: Final = cfg.OptGroup(
     name="store",

@@ -14,7 +14,7 @@ from typing import Final
 from oslo_config import cfg
 
 from dfmeta.conf import agent, attachments, limits, neutron, own_opts, rate, store
-from dfmeta.exceptions import UnknownOptionError
+from dfmeta.errors import UnknownOptionError
 
 OURS: Final = (
     agent.GROUP.name,

@@ -18,7 +18,7 @@ from oslo_config import cfg
 
 from dfmeta.conf import neutron
 from dfmeta.conf.daemons import AGENT, OWN, READS, RELOADED, Name, shown, value_of
-from dfmeta.exceptions import ConfigError
+from dfmeta.errors import ConfigError
 
 RELOAD: Final = "reload"
 RESTART: Final = "restart"

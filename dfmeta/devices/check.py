@@ -1,7 +1,7 @@
 """Checks a document of devices against its rules. Pure.
 
 Trust: none. A document may come from a tenant. Any value is accepted, or refused with a
-:class:`~dfmeta.exceptions.DeviceError`, in a time that its size bounds. Tags become part of udev's
+:class:`~dfmeta.errors.DeviceError`, in a time that its size bounds. Tags become part of udev's
 rules inside the guest, so a tag with a line break or a path in it is refused.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dfmeta.devices.schema import SCHEMA
-from dfmeta.exceptions import DeviceError
+from dfmeta.errors import DeviceError
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator

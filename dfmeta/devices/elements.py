@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from xml.parsers import expat
 
-from dfmeta.exceptions import DomainError
+from dfmeta.errors import DomainError
 
 SIZE_MAX: Final = 1 << 20
 """Largest size in bytes. A domain with a hundred devices has a tenth of that."""

@@ -17,7 +17,7 @@ from dfmeta.devices.check import validate
 from dfmeta.devices.elements import DomainReader
 from dfmeta.devices.model import Bus, Disk, IdeBus, Nic, NoBus, XenBus
 from dfmeta.devices.rules import Candidate, TagRule, pick
-from dfmeta.exceptions import DomainError, TagRuleError
+from dfmeta.errors import DomainError, TagRuleError
 
 XEN: Final = "xen"
 LXC: Final = "lxc"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from dfmeta.devices.schema import SCHEMA
-from dfmeta.exceptions import TagRuleError
+from dfmeta.errors import TagRuleError
 
 KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "nic": ("mac", "target", "alias", "network", "port"),

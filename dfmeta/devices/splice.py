@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from dfmeta.exceptions import DeviceError
+from dfmeta.errors import DeviceError
 
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()

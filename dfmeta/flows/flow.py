@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dfmeta.exceptions import PipelineError
+from dfmeta.errors import PipelineError
 from dfmeta.flows.pipeline import BR_INT, AnyPurpose, AnyStage, Pipeline, Table
 from dfmeta.model import Endpoint
 

@@ -33,8 +33,8 @@ from dfmeta.flows.flow import (
     Value,
     flow,
 )
-from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import BR_META, METADATA_PORT, AnyStage, MetaPurpose, MetaStage
+from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import Endpoint, GuestAddress
 
 NEEDED: Final = frozenset(

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
-from dfmeta.exceptions import KeyRangeError
+from dfmeta.errors import KeyRangeError
 from dfmeta.flows.family import Family, family_of
 from dfmeta.flows.flow import ETH_ARP, ETH_IP, ETH_IPV6, Flow, SetField, Value, comes_in_at
-from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import MetaPurpose, Purpose
+from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint, GuestAddress, NextHop
 
 

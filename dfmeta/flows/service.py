@@ -17,8 +17,8 @@ from dfmeta.flows.flow import (
     flow,
     frames_of,
 )
-from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, Purpose, Stage
+from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint, GuestAddress
 
 

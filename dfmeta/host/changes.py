@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from eventlet.patcher import original
 
-from dfmeta.socket_filter import DROP, PASS, Instruction, attach, load, when
+from dfmeta.runtime.socket_filter import DROP, PASS, Instruction, attach, load, when
 
 _socket = original("socket")
 """Not patched by eventlet: no call here waits."""

@@ -10,7 +10,7 @@ import struct
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from dfmeta.exceptions import HostError
+from dfmeta.errors import HostError
 
 SIOCGIFCONF = 0x8912
 SIOCGIFFLAGS = 0x8913

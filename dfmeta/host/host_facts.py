@@ -18,15 +18,15 @@ from typing import Any
 
 from pyroute2.netlink.exceptions import NetlinkError
 
-from dfmeta.exceptions import HostError
+from dfmeta.doctor.facts import HostFacts, LimitFacts, Listener, RuleFact
+from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV4, Family
-from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.host.device import tx_checksum
 from dfmeta.host.netlink import ROUTE_MTU, Wanted, has_next_hop, routes_through
 from dfmeta.host.rtnetlink import Rtnetlink
 from dfmeta.host.rules import Rule
 from dfmeta.host.sock_diag import listening
-from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
+from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint
 
 _IFF_UP = 0x1

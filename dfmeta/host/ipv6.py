@@ -11,7 +11,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Final
 
-from dfmeta.exceptions import HostError
+from dfmeta.errors import HostError
 
 SYSCTL: Final = Path("/proc/sys/net/ipv6")
 """Of the reader's network namespace; missing while the kernel has no IPv6."""

@@ -35,13 +35,13 @@ from typing import Any, Final
 
 from pyroute2.netlink.exceptions import NetlinkError
 
-from dfmeta.exceptions import HostError
+from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV4, IPV6, Family
-from dfmeta.flows.key import NEXT_HOP, NEXT_HOP_MAC
 from dfmeta.host import ipv6
 from dfmeta.host.device import held_addresses, is_up
 from dfmeta.host.rtnetlink import Rtnetlink
 from dfmeta.host.rules import Pace, Packets, Plan, Rule, plan_of
+from dfmeta.identity.key import NEXT_HOP, NEXT_HOP_MAC
 from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dfmeta.doctor.checks_haproxy import ChildFacts
+from dfmeta.doctor.checks_process import AccountFacts, ProcessFacts, SocketFacts
 from dfmeta.host.proc import PROC, of_each, users
-from dfmeta.inspect.checks_haproxy import ChildFacts
-from dfmeta.inspect.checks_process import AccountFacts, ProcessFacts, SocketFacts
 
 _OURS: Final = b"dfmeta"
 _WORKER: Final = b"dfmeta.cmd.worker"

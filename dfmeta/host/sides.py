@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from ipaddress import IPv4Address, IPv6Address
 
-from dfmeta.exceptions import HostError
+from dfmeta.errors import HostError
 from dfmeta.host import ipv6
 from dfmeta.host.netlink import HostSide, Wanted
 

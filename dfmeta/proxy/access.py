@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from dfmeta import metrics
+from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.proxy.recent import CLOSED, REASONS, RECENT
-from dfmeta.registry import Claim
 
 LOG = logging.getLogger(__name__)
 

@@ -20,14 +20,14 @@ from weakref import WeakValueDictionary
 
 from eventlet.semaphore import Semaphore
 
-from dfmeta.exceptions import BackendError, ForwardedForError, StoreError
+from dfmeta.errors import BackendError, ForwardedForError, StoreError
+from dfmeta.http.exchange import Exchange, Turn
+from dfmeta.http.limits import Limits
+from dfmeta.http.peers import Peers, described
+from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, GuestRequest, Identity, Peer, PeerAddress, View
 from dfmeta.proxy import access
 from dfmeta.proxy.application import Application
-from dfmeta.proxy.exchange import Exchange, Turn
-from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.peers import Peers, described
-from dfmeta.registry import Claim
 from dfmeta.store.api.trusted import HEADER, TrustedProxies
 from dfmeta.store.db.networks import Address
 from dfmeta.store.db.record import Record
@@ -134,7 +134,7 @@ class AddressApplication:
         """Semaphores of guests behind proxies, while they have requests."""
 
     def answer(self, exchange: Exchange) -> Answer:
-        """Answer one request; see :data:`~dfmeta.proxy.exchange.Handler`.
+        """Answer one request; see :data:`~dfmeta.http.exchange.Handler`.
 
         :raises Abandoned: when the connection is to be closed without an answer.
         """
@@ -177,7 +177,7 @@ class AddressStore(StoreBackend):
         deadline: float = math.inf,
         goes_on: Callable[[str | None], bool] = lambda _said: True,
     ) -> View:
-        """See :class:`~dfmeta.proxy.backends.Backend`."""
+        """See :class:`~dfmeta.proxy.backends.backend.Backend`."""
         del deadline, goes_on
         record = identity.record if isinstance(identity, IdentifiedCaller) else None
         return self.view(request, identity, record)

@@ -15,21 +15,21 @@ import eventlet
 
 from dfmeta import metrics
 from dfmeta.attach.api import is_listing
-from dfmeta.exceptions import BackendError, BackendTimeoutError, BackendUpstreamError
+from dfmeta.errors import BackendError, BackendTimeoutError, BackendUpstreamError
+from dfmeta.http.exchange import Abandoned, Exchange
+from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
 from dfmeta.proxy import access
 from dfmeta.proxy.access import Spent
 from dfmeta.proxy.attachments import Attachments, is_ours
 from dfmeta.proxy.attachments import answer as attachment_answer
-from dfmeta.proxy.backends import Backend
+from dfmeta.proxy.backends.backend import Backend
 from dfmeta.proxy.claims import Claims
 from dfmeta.proxy.complaints import Complaints
-from dfmeta.proxy.exchange import Abandoned, Exchange
 from dfmeta.proxy.paths import is_admins, is_versions, takes_post
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.recent import REASONS, RECENT
 from dfmeta.proxy.tokens import TokenMode, Tokens, handshake, is_token_path, passed_on
-from dfmeta.registry import Claim
 from dfmeta.runtime import clock
 from dfmeta.store.guest.paths import split_path
 
@@ -93,7 +93,7 @@ class Application:
         self._backend, self._settings = backend, settings
 
     def answer(self, exchange: Exchange) -> Answer:
-        """Answer one request; see :data:`~dfmeta.proxy.exchange.Handler`.
+        """Answer one request; see :data:`~dfmeta.http.exchange.Handler`.
 
         :raises Abandoned: when the connection is to be closed without an answer.
         """

@@ -8,11 +8,11 @@ from urllib.parse import unquote_to_bytes
 
 from dfmeta.attach.answers import NOT_HERE, TOO_LARGE, failed
 from dfmeta.attach.api import Api, Call, body_max, is_listing
-from dfmeta.exceptions import AttachDriverError, BadRequestError
+from dfmeta.errors import AttachDriverError, BadRequestError
+from dfmeta.http.exchange import Abandoned, Exchange
+from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Answer, Endpoint, GuestRequest, Port
-from dfmeta.proxy.exchange import Abandoned, Exchange
 from dfmeta.proxy.tokens import passed_on
-from dfmeta.registry import Claim, Registry
 from dfmeta.store.guest.paths import split_path
 
 FIRST: Final = "dfmeta"

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Protocol
 
-from dfmeta.exceptions import KeyRangeError
-from dfmeta.flows.key import IN_PORT, Keys
+from dfmeta.errors import KeyRangeError
+from dfmeta.identity.key import IN_PORT, Keys
+from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Caller, Endpoint, GuestAddress, Identity
-from dfmeta.registry import Claim, Registry
 
 WAITS_KEPT = 16
 """Waiting times of one port that a worker remembers; only few of them are used."""
 
 
 class Claims(Protocol):
-    """The part of :class:`~dfmeta.registry.Registry` that the proxy uses."""
+    """The part of :class:`~dfmeta.identity.registry.Registry` that the proxy uses."""
 
     def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
         """Call *listener* with each endpoint whose guest has changed."""

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dfmeta.model import Caller, Endpoint
-from dfmeta.quiet import Seldom, counted
 from dfmeta.runtime import clock
+from dfmeta.runtime.log_throttle import Seldom, counted
 
 NOBODY: Final = Endpoint(0)
 """Stands for all guests together."""

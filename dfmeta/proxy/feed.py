@@ -18,9 +18,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import eventlet
 from eventlet.event import Event
 
-from dfmeta.hub import Turns
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
-from dfmeta.registry import Registry
+from dfmeta.runtime.hub import Turns
 
 BATCH: Final = 32
 """Endpoints of one message."""

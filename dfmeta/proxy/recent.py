@@ -4,7 +4,7 @@ A few numbers for each port are kept for as long as its guest has the port. A wo
 numbers that it has not sent to the daemon yet, and the daemon adds them up.
 
 Trust: of a guest's input, only the kind of the path is kept. Reasons are texts of dfmeta, of the
-system or of OpenSSL; see :mod:`dfmeta.proxy.nova.remedies`.
+system or of OpenSSL; see :mod:`dfmeta.http.remedies`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dfmeta.identity.registry import Claim
 from dfmeta.model import Caller, Endpoint
 from dfmeta.proxy.tokens import is_token_path
-from dfmeta.registry import Claim
 from dfmeta.runtime import clock
 from dfmeta.store.guest.paths import split_path
 

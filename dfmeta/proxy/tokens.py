@@ -30,7 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from dfmeta.exceptions import StartError
+from dfmeta.errors import StartError
 from dfmeta.model import Answer, GuestRequest, Identity, Port
 from dfmeta.runtime import clock
 from dfmeta.store.guest.paths import split_path

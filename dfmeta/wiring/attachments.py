@@ -13,29 +13,28 @@ import eventlet
 from eventlet import tpool
 from oslo_config import cfg
 
-from dfmeta import hub
 from dfmeta.attach.access import Access
 from dfmeta.attach.addresses import capacity
 from dfmeta.attach.api import Api
+from dfmeta.attach.drivers.local import LocalDriver
+from dfmeta.attach.drivers.neutron import NeutronDriver
+from dfmeta.attach.drivers.wired import WiredPorts
 from dfmeta.attach.engine import Engine, name_of_port
 from dfmeta.attach.model import Network, Settings
 from dfmeta.attach.records import Records
 from dfmeta.conf import attachments as options
 from dfmeta.conf import metadata
-from dfmeta.exceptions import AttachDriverError, AttachError, ConfigError, DfmetaError
-from dfmeta.flows.key import IN_PORT
+from dfmeta.errors import AttachDriverError, AttachError, ConfigError, DfmetaError
+from dfmeta.identity.key import IN_PORT
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Port, PortKind
-from dfmeta.ports.attach_networks import Chosen, NeutronNetworks
-from dfmeta.ports.attach_neutron import NeutronDriver
-from dfmeta.ports.attach_wired import WiredPorts
-from dfmeta.ports.attachments import LocalDriver
-from dfmeta.ports.neutron_trunks import NeutronTrunks
+from dfmeta.neutron.networks import Chosen, NeutronNetworks
+from dfmeta.neutron.trunks import NeutronTrunks
 from dfmeta.proxy.attachments import Local
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import AttachmentTokens
-from dfmeta.quiet import Seldom
-from dfmeta.registry import Registry
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, hub
+from dfmeta.runtime.log_throttle import Seldom
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
 from dfmeta.wiring import neutron_client

@@ -11,7 +11,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from dfmeta.exceptions import ConfigError, TokenFileError
+from dfmeta.errors import ConfigError, TokenFileError
 from dfmeta.store.auth.caller import Authorizer, Verifier
 from dfmeta.store.auth.tokens import TokenFile
 

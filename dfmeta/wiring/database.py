@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import eventlet
 from oslo_config import cfg
 
-from dfmeta import hub, names
 from dfmeta.conf import lookup as lookup_options
-from dfmeta.exceptions import StoreError
+from dfmeta.errors import StoreError
+from dfmeta.runtime import hub, names
 from dfmeta.store.db.repository import Repository
 from dfmeta.wiring import lookup
 

@@ -15,15 +15,15 @@ from eventlet.green import socket as green_socket
 from oslo_config import cfg
 
 from dfmeta.conf import nova as nova_options
-from dfmeta.exceptions import ConfigError, StartError
+from dfmeta.errors import ConfigError, StartError
+from dfmeta.identity.registry import Registry
 from dfmeta.model import HttpHost, Identity
-from dfmeta.proxy.haproxy.engine import Setup
-from dfmeta.proxy.haproxy.entries import Entries
-from dfmeta.proxy.haproxy.plan import NovaServer, Plan
-from dfmeta.proxy.haproxy.process import Secrets, descriptors_of
-from dfmeta.proxy.nova.request import host_header
+from dfmeta.proxy.backends.nova.request import host_header
+from dfmeta.proxy.engines.haproxy.engine import Setup
+from dfmeta.proxy.engines.haproxy.entries import Entries
+from dfmeta.proxy.engines.haproxy.plan import NovaServer, Plan
+from dfmeta.proxy.engines.haproxy.process import Secrets, descriptors_of
 from dfmeta.proxy.tokens import TokenMode
-from dfmeta.registry import Registry
 from dfmeta.wiring import backends, haproxy_program
 from dfmeta.wiring.limits import limits, rates
 

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from oslo_config import cfg
 
 from dfmeta.conf.accounts import HAPROXY_ACCOUNT, account_of
-from dfmeta.exceptions import ConfigError
-from dfmeta.proxy.haproxy.program import Program
+from dfmeta.errors import ConfigError
+from dfmeta.proxy.engines.haproxy.program import Program
 
 OLDEST: Final = (2, 6)
 """Oldest version of haproxy that was tried."""

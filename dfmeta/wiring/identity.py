@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from oslo_config import cfg
 
 from dfmeta.model import Port, PortId
-from dfmeta.ports.handover import Handover
-from dfmeta.ports.next_hop_list import NEUTRON
-from dfmeta.ports.resolver import Resolver
-from dfmeta.ports.sources import Source
-from dfmeta.ports.subports import Subports
+from dfmeta.ovsdb.next_hop_list import NEUTRON
+from dfmeta.sources.handover import Handover
+from dfmeta.sources.merge import Source
+from dfmeta.sources.resolver import Resolver
+from dfmeta.sources.subports import Subports
 from dfmeta.wiring import neutron_client
 
 if TYPE_CHECKING:
-    from dfmeta.ports.next_hops import NextHops
-    from dfmeta.ports.trunk_details import TrunkDetails
+    from dfmeta.neutron.next_hops import NextHops
+    from dfmeta.neutron.trunk_details import TrunkDetails
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def build(
     handover = Handover(deliver, drop)
     deliver, drop = handover.put, handover.forget
     if NEUTRON in order:
-        from dfmeta.ports.next_hops import NextHops
+        from dfmeta.neutron.next_hops import NextHops
 
         hops = NextHops(neutron_client.build(conf), deliver, drop, timeout=conf.neutron.timeout)
         deliver, drop = hops.put, hops.forget
@@ -73,7 +73,7 @@ def build(
     subports = Subports(deliver, drop, own=own)
     resolver = Resolver(order, sources, subports.put, drop=subports.forget)
     if NEUTRON in order:
-        from dfmeta.ports.trunk_details import TrunkDetails
+        from dfmeta.neutron.trunk_details import TrunkDetails
 
         trunks = TrunkDetails(
             neutron_client.build(conf),
@@ -85,21 +85,21 @@ def build(
 
 
 def _libvirt(conf: cfg.ConfigOpts) -> Source:
-    from dfmeta.ports.folders import Folders
-    from dfmeta.ports.libvirt import LibvirtSource
+    from dfmeta.sources.folders import Folders
+    from dfmeta.sources.libvirt import LibvirtSource
 
     return LibvirtSource(Folders([Path(path) for path in conf.df_metadata.libvirt_xml_path]))
 
 
 def _neutron(conf: cfg.ConfigOpts) -> Source:
-    from dfmeta.ports.neutron import NeutronSource
+    from dfmeta.sources.neutron import NeutronSource
 
     return NeutronSource(neutron_client.build(conf), timeout=conf.neutron.timeout)
 
 
 def _store(conf: cfg.ConfigOpts) -> Source:
     # Imported only when needed, since the import of SQLAlchemy takes a third of a second.
-    from dfmeta.ports.records import StoreSource
+    from dfmeta.sources.records import StoreSource
     from dfmeta.wiring.database import repository
 
     return StoreSource(repository(conf.store.connection).get)

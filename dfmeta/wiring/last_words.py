@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import dfmeta
-from dfmeta.exceptions import DfmetaError, RefusedBySystemError, UnexpectedError
+from dfmeta.errors import DfmetaError, RefusedBySystemError, UnexpectedError
 
 PROG: Final = "dfmeta"
 DEBUG: Final = "DFMETA_DEBUG"

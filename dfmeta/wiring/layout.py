@@ -8,8 +8,8 @@ from typing import Any
 from oslo_config import cfg
 
 from dfmeta.conf import metadata
-from dfmeta.flows.key import InPortKeys, Keys
 from dfmeta.flows.pipeline import Layout
+from dfmeta.identity.key import InPortKeys, Keys
 from dfmeta.model import MetaNames
 
 

@@ -8,8 +8,8 @@ from oslo_config import cfg
 
 from dfmeta.conf import limits as limit_options
 from dfmeta.conf import rate as rate_options
-from dfmeta.proxy.http1 import HeadLimits
-from dfmeta.proxy.limits import Limits
+from dfmeta.http.http1 import HeadLimits
+from dfmeta.http.limits import Limits
 from dfmeta.proxy.rate import RateSettings, Window
 
 

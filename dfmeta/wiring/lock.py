@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 
-from dfmeta.exceptions import AlreadyRunningError
+from dfmeta.errors import AlreadyRunningError
 
 
 class BridgeLock:

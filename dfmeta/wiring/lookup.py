@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from dfmeta.exceptions import ConfigError
+from dfmeta.errors import ConfigError
 
 if TYPE_CHECKING:
+    from dfmeta.http.bounded import Resolve
     from dfmeta.store.db.repository import Repository
-    from dfmeta.store.http import Resolve
     from dfmeta.store.lookup.puller import Puller
     from dfmeta.store.lookup.token import TokenSource
     from dfmeta.store.lookup.upstream import Upstream
@@ -61,7 +61,7 @@ def connect(conf: cfg.ConfigOpts, *, resolve: Resolve | None = None) -> Upstream
     if not group.lookup_base_url:
         return None
     # Imported only with an upstream store, since the import of tenacity and oauthlib takes time.
-    from dfmeta.store import http as lookup_http
+    from dfmeta.http import bounded as lookup_http
     from dfmeta.store.lookup.oauth import Credentials, Tokens
     from dfmeta.store.lookup.upstream import Patience, Upstream
 

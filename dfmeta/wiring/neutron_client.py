@@ -10,7 +10,7 @@ import socket
 from oslo_config import cfg
 
 from dfmeta.conf import neutron as neutron_options
-from dfmeta.ports.neutron_api import NeutronApi
+from dfmeta.neutron.client import NeutronApi
 
 
 def build(conf: cfg.ConfigOpts) -> NeutronApi:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from oslo_config import cfg
 
 from dfmeta.conf import nova as nova_options
-from dfmeta.proxy.nova.request import NovaSettings
+from dfmeta.proxy.backends.nova.request import NovaSettings
 
 
 def build(conf: cfg.ConfigOpts) -> NovaSettings:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["dfmeta.proxy.http1", "h11"]):
+with atheris.instrument_imports(include=["dfmeta.http.http1", "h11"]):
     from tests.fuzz.http1_oracle import check
 
 HERE = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""What must hold of dfmeta.proxy.http1 for any bytes, measured against h11 and RFC 9112's grammar.
+"""What must hold of dfmeta.http.http1 for any bytes, measured against h11 and RFC 9112's grammar.
 
 h11 is more lenient than dfmeta, so it says what may be accepted at all and how that reads; the
 grammar, written down a second time as one expression, says what must be.
@@ -13,8 +13,8 @@ from enum import Enum
 
 import h11
 
-from dfmeta.exceptions import BadRequestError
-from dfmeta.proxy.http1 import LIMITS, Body, Head, HeadLimits, find_end, parse_head
+from dfmeta.errors import BadRequestError
+from dfmeta.http.http1 import LIMITS, Body, Head, HeadLimits, find_end, parse_head
 
 BODY_MAX = 1 << 14
 WHOLE = 1 << 20

@@ -5,8 +5,8 @@ from typing import Final
 
 from dfmeta.conf.agent import HOST_IP6
 from dfmeta.conf.metadata import META_IP, TAP
-from dfmeta.flows.key import IN_PORT, Keys
 from dfmeta.flows.pipeline import METADATA_IP
+from dfmeta.identity.key import IN_PORT, Keys
 from tests.harness.agent import SCHEME
 from tests.harness.meta import meta_keys
 from tests.harness.ovs import BRIDGE

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 
 import webob
 
-from dfmeta.exceptions import (
+from dfmeta.errors import (
     ApiError,
     AuthUnavailable,
     DeviceError,

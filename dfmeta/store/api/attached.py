@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dfmeta.devices import validate
 from dfmeta.devices.schema import NONE
-from dfmeta.exceptions import DeviceError
+from dfmeta.errors import DeviceError
 
 MEMBER: Final = "devices"
 _KNOWN_BY: Final = (("mac", "devname"), ("serial", "path"), ("path",))

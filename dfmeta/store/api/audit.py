@@ -17,8 +17,8 @@ from typing import Final
 
 import webob
 
-from dfmeta.quiet import Seldom
 from dfmeta.runtime import clock
+from dfmeta.runtime.log_throttle import Seldom
 from dfmeta.store.api.routes import Route
 
 LOG = logging.getLogger(__name__)

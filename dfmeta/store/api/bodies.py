@@ -1,6 +1,6 @@
 """The body of a request in WSGI (PEP 3333), limited in size.
 
-Trust: none. The server has determined where the body ends (:mod:`dfmeta.proxy.http1`). No part of
+Trust: none. The server has determined where the body ends (:mod:`dfmeta.http.http1`). No part of
 the body is read before :func:`read_body` is called.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from dfmeta.exceptions import ApiError, BadRequestError
+from dfmeta.errors import ApiError, BadRequestError
 
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 

@@ -1,7 +1,7 @@
 """Checks of the values that an operator gives for a record. Pure functions.
 
 Each takes the option that the value came from, and returns the value in its stored form or raises
-:class:`~dfmeta.exceptions.RecordError` with the option, the value and the remedy.
+:class:`~dfmeta.errors.RecordError` with the option, the value and the remedy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from dfmeta.devices import validate_in
-from dfmeta.exceptions import DeviceError, RecordError
+from dfmeta.errors import DeviceError, RecordError
 from dfmeta.store import strict, strictjson
 from dfmeta.store.db.networks import Network, parse_network
 from dfmeta.store.db.schema import HTTP_TOKENS

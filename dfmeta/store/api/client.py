@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import httplib2
 
-from dfmeta.exceptions import (
+from dfmeta.errors import (
     NoApiError,
     RecordError,
     StoreAwayError,
@@ -30,6 +30,7 @@ from dfmeta.exceptions import (
     StoreFullError,
     StoreRefusedError,
 )
+from dfmeta.http.authorities import client_context
 from dfmeta.store import strict
 from dfmeta.store.api import listing
 from dfmeta.store.api.representations import ENVELOPE
@@ -49,7 +50,6 @@ from dfmeta.store.db.record import (
     parse_document,
 )
 from dfmeta.store.guest.values import is_one_line
-from dfmeta.trust import client_context
 
 TIMEOUT: Final = 30.0
 """Seconds for a connection, and for each piece of an answer."""
@@ -87,7 +87,7 @@ class Client:
     :param url: ``http://HOST[:PORT][/PATH]``, or https.
     :param token: sent as a bearer token (RFC 6750, 2.1); empty: none.
     :param ca_file: file with the only certificates (PEM) that are trusted; empty: the system's
-        authorities, see :func:`dfmeta.trust.client_context`.
+        authorities, see :func:`dfmeta.http.authorities.client_context`.
     :raises RecordError: the URL is invalid, or *ca_file* has no certificate.
     """
 

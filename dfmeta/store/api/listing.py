@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from dfmeta.exceptions import StoreError
+from dfmeta.errors import StoreError
 from dfmeta.store.api.requests import parse_id
 from dfmeta.store.db.record import Summary, parse_document
 from dfmeta.store.guest.values import list_of, plain

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dfmeta.devices import validate_in
 from dfmeta.devices.schema import ADDRESSES, NONE, SCHEMA
-from dfmeta.exceptions import ApiError, DeviceError
+from dfmeta.errors import ApiError, DeviceError
 from dfmeta.store import strictjson
 from dfmeta.store.api.attached import Selector
 from dfmeta.store.db.networks import Address, Network, parse_address, parse_network

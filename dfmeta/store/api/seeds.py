@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dfmeta.devices import validate_in
-from dfmeta.exceptions import DeviceError
+from dfmeta.errors import DeviceError
 from dfmeta.store import strict, strictjson
 from dfmeta.store.api.requests import parse_id
 from dfmeta.store.db.networks import Network, parse_network

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from dfmeta.exceptions import ForwardedForError
+from dfmeta.errors import ForwardedForError
 from dfmeta.store.db.networks import Address, Network, parse_address
 
 HEADER: Final = "x-forwarded-for"

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from dfmeta.exceptions import Forbidden, Unauthorized
+from dfmeta.errors import Forbidden, Unauthorized
 
 EXPECTED: Final = 'expected format: "Bearer token"'
 MISSING: Final = f"missing authorization header, {EXPECTED}"

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from dfmeta.exceptions import RecordError, TokenFileError
+from dfmeta.errors import RecordError, TokenFileError
 from dfmeta.store.auth.tokens import (
     StaticToken,
     format_line,

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import jwt
 
-from dfmeta.exceptions import AuthUnavailable, IssuerError
+from dfmeta.errors import AuthUnavailable, IssuerError
 from dfmeta.runtime import clock
 
 LOG = logging.getLogger(__name__)

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import jwt
 
-from dfmeta.exceptions import IssuerError, LookupAnswerError, LookupAwayError
+from dfmeta.errors import IssuerError, LookupAnswerError, LookupAwayError
+from dfmeta.http import bounded as store_http
 from dfmeta.runtime import clock
-from dfmeta.store import http as store_http
 from dfmeta.store.auth.caller import Client
 from dfmeta.store.auth.keys import ALGORITHMS, Key, KeyCache, read_keys
 

@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from dfmeta.exceptions import TokenFileError
+from dfmeta.errors import TokenFileError
 from dfmeta.runtime import clock
 from dfmeta.store.auth.caller import Client
 

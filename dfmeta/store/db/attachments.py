@@ -133,7 +133,7 @@ class Taken:
 class Attachments:
     """The tables of attachments, which hosts may share.
 
-    All methods raise :class:`~dfmeta.exceptions.StoreError` if the database fails.
+    All methods raise :class:`~dfmeta.errors.StoreError` if the database fails.
 
     :param database: opened by the caller, and closed by it.
     """

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dfmeta.exceptions import BackupError, StoreDamagedError
+from dfmeta.errors import BackupError, StoreDamagedError
 from dfmeta.runtime import clock
 from dfmeta.store.db.database import Database, of_system
 from dfmeta.store.db.sqlite import CUT, FOLDER_MODE, Sqlite, kind_of

@@ -1,9 +1,9 @@
 """The database under the repository: its connections and its transactions.
 
 SQLite in a file of this host, or PostgreSQL for a store that many hosts share. Blocking calls run
-where :class:`~dfmeta.store.db.apart.Apart` puts them. This module has a connection pool of its own:
-SQLAlchemy's pool takes locks that belong to the hub in a daemon, and other threads must not wait
-for those.
+where :class:`~dfmeta.store.db.blocking.Apart` puts them. This module has a connection pool of its
+own: SQLAlchemy's pool takes locks that belong to the hub in a daemon, and other threads must not
+wait for those.
 
 An operation runs as follows:
 
@@ -28,8 +28,7 @@ from typing import Final, Protocol, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from dfmeta.backoff import Backoff
-from dfmeta.exceptions import (
+from dfmeta.errors import (
     StoreAccessError,
     StoreAwayError,
     StoreError,
@@ -38,7 +37,8 @@ from dfmeta.exceptions import (
     StoreReadOnlyError,
 )
 from dfmeta.runtime import clock
-from dfmeta.store.db.apart import Apart, at_once
+from dfmeta.runtime.backoff import Backoff
+from dfmeta.store.db.blocking import Apart, at_once
 from dfmeta.store.db.migrations import current_revision, ensure_schema, move
 from dfmeta.store.db.urls import parse_url, wrong_url
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from dfmeta.exceptions import StoreError
+from dfmeta.errors import StoreError
 
 OTHERS: Final = 0o077
 """Permissions that only the owner may have."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from sqlalchemy import URL, Connection, NullPool, create_engine, text
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError
 
-from dfmeta.exceptions import (
+from dfmeta.errors import (
     StoreAccessError,
     StoreDamagedError,
     StoreError,

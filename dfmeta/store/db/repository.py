@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 
 from dfmeta.store.db import networks as nets
-from dfmeta.store.db.apart import Apart, at_once
+from dfmeta.store.db.blocking import Apart, at_once
 from dfmeta.store.db.cache import Cache
 from dfmeta.store.db.columns import changes, half, stamp
 from dfmeta.store.db.database import SECONDS, Database
@@ -106,7 +106,7 @@ class Repository:
     Records that were read are cached until this process or another one writes to the database.
 
     :param url: an SQLAlchemy URL; see :class:`dfmeta.store.db.database.Database`. Every method
-        raises :class:`~dfmeta.exceptions.StoreError` when the database fails.
+        raises :class:`~dfmeta.errors.StoreError` when the database fails.
     :param apart: runs calls that may block.
     :param seconds: time limit of each method.
     """

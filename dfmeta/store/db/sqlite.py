@@ -17,7 +17,7 @@ from typing import Any, Final
 from sqlalchemy import URL, Connection, NullPool, create_engine, event
 from sqlalchemy.exc import DBAPIError
 
-from dfmeta.exceptions import (
+from dfmeta.errors import (
     StoreAccessError,
     StoreBusyError,
     StoreDamagedError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from dfmeta.exceptions import ConfigError, StoreBusyError
+from dfmeta.errors import ConfigError, StoreBusyError
 
 REMEDY = "Give sqlite:////path/to/store.db, or postgresql://USER@HOST/DATABASE"
 

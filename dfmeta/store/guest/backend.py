@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from dfmeta import metrics
-from dfmeta.exceptions import (
+from dfmeta.errors import (
     BackendError,
     BackendUpstreamError,
     LookupAnswerError,
@@ -26,8 +26,8 @@ from dfmeta.store.db.repository import Record, Repository
 from dfmeta.store.db.schema import HTTP_TOKENS, REQUIRED
 from dfmeta.store.guest import defaults, dialects, openstack
 from dfmeta.store.guest.answers import Answers
-from dfmeta.store.guest.need import HERE, Need
 from dfmeta.store.guest.paths import split_path
+from dfmeta.store.guest.record_parts import HERE, Need
 
 PASSWORD_MAX: Final = 1020
 """Bytes. Nova keeps four pieces of 255 (nova/api/metadata/password.py)."""
@@ -59,7 +59,7 @@ Containers = Callable[[str], Record | None]
 
 
 class StoreBackend:
-    """Answers guests from a repository; see :class:`~dfmeta.proxy.backends.Backend`.
+    """Answers guests from a repository; see :class:`~dfmeta.proxy.backends.backend.Backend`.
 
     :param settings: configuration of answers.
     :param reader: returns instances' records; None: there is no upstream store, and the repository
@@ -96,7 +96,7 @@ class StoreBackend:
         goes_on: Callable[[str | None], bool] = lambda _said: True,
     ) -> View:
         """Look up the record of ``identity.instance_id``; see
-        :class:`~dfmeta.proxy.backends.Backend`.
+        :class:`~dfmeta.proxy.backends.backend.Backend`.
 
         If the part of a record that is here requires tokens, that is known before the upstream
         store is queried for the rest.

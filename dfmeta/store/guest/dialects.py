@@ -12,8 +12,8 @@ from typing import Final
 from dfmeta.model import Answer
 from dfmeta.store.guest import ec2, equinix, nocloud, openstack
 from dfmeta.store.guest.documents import Document
-from dfmeta.store.guest.need import ANY_HALF, METADATA_ALONE, USERDATA_ALONE, Need
 from dfmeta.store.guest.paths import split_path
+from dfmeta.store.guest.record_parts import ANY_HALF, METADATA_ALONE, USERDATA_ALONE, Need
 
 OPENSTACK: Final = "openstack"
 NOCLOUD: Final = "nocloud"

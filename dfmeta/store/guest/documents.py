@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dfmeta.devices import validate
-from dfmeta.exceptions import DeviceError
+from dfmeta.errors import DeviceError
 from dfmeta.store.db.repository import Record, parse_document
 from dfmeta.store.guest.addresses import Address, addresses, networks_in
 from dfmeta.store.guest.keys import Key, keys_of

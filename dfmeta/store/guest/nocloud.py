@@ -17,7 +17,7 @@ from typing import Any, Final
 import yaml
 
 from dfmeta.model import Answer
-from dfmeta.store.guest import need as needs
+from dfmeta.store.guest import record_parts as needs
 from dfmeta.store.guest.documents import (
     CLOUD_INIT,
     USERDATA_TYPE,
@@ -26,7 +26,7 @@ from dfmeta.store.guest.documents import (
     network_config_of,
     vendor_data_of,
 )
-from dfmeta.store.guest.need import Need
+from dfmeta.store.guest.record_parts import Need
 from dfmeta.store.guest.roles import together
 
 METADATA: Final = "meta-data"

@@ -28,7 +28,7 @@ from dfmeta.store.guest.documents import (
     vendor_data2_of,
     vendor_data_of,
 )
-from dfmeta.store.guest.need import ANY_HALF, METADATA, USERDATA_ALONE, Need
+from dfmeta.store.guest.record_parts import ANY_HALF, METADATA, USERDATA_ALONE, Need
 
 JSON_TYPE: Final = "application/json"
 

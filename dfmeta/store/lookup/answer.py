@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dfmeta.devices import validate_in
-from dfmeta.exceptions import DeviceError
+from dfmeta.errors import DeviceError
+from dfmeta.http.bounded import Reply
 from dfmeta.store.api.checks import MEMBERS, USERDATA_MAX
 from dfmeta.store.api.representations import ENVELOPE
 from dfmeta.store.db.networks import Network, parse_network
 from dfmeta.store.db.record import KEEP, FetchedHalf, Kind
 from dfmeta.store.db.schema import HTTP_TOKENS
-from dfmeta.store.http import Reply
 from dfmeta.store.strictjson import loads
 
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -8,11 +8,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, TypeVar, cast
 
-from dfmeta.backoff import Backoff
-from dfmeta.exceptions import LookupAnswerError, LookupAwayError
-from dfmeta.quiet import Seldom
+from dfmeta.errors import LookupAnswerError, LookupAwayError
+from dfmeta.http.bounded import Clock
+from dfmeta.runtime.backoff import Backoff
+from dfmeta.runtime.log_throttle import Seldom
 from dfmeta.store.db.record import Kind
-from dfmeta.store.http import Clock
 
 LOG = logging.getLogger(__name__)
 

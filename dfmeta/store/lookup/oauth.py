@@ -17,9 +17,9 @@ from urllib.parse import quote_plus
 
 from oauthlib.oauth2 import BackendApplicationClient, OAuth2Error
 
-from dfmeta.exceptions import LookupAnswerError, LookupAwayError
+from dfmeta.errors import LookupAnswerError, LookupAwayError
+from dfmeta.http.bounded import Client, Clock, Exchange
 from dfmeta.runtime import clock
-from dfmeta.store.http import Client, Clock, Exchange
 from dfmeta.store.lookup.token import TOKEN
 from dfmeta.store.strictjson import loads
 

@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from dfmeta import metrics
-from dfmeta.exceptions import LookupAnswerError, LookupAwayError
+from dfmeta.errors import LookupAnswerError, LookupAwayError
+from dfmeta.http.bounded import Clock
 from dfmeta.runtime import clock
 from dfmeta.store.db.columns import stamp
 from dfmeta.store.db.networks import Address
 from dfmeta.store.db.record import FetchedHalf, Kind, Record
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.keys import unusable
-from dfmeta.store.guest.need import BOTH, Need
-from dfmeta.store.http import Clock
+from dfmeta.store.guest.record_parts import BOTH, Need
 from dfmeta.store.lookup.answer import UUID
 from dfmeta.store.lookup.memory import Failures, Flights, Memory, Question
 from dfmeta.store.lookup.upstream import Upstream
@@ -55,8 +55,8 @@ class Puller:
     """Reads records, and fetches missing halves. Safe to use from several threads.
 
     Besides the errors of the repository, every method that reads raises
-    :class:`~dfmeta.exceptions.LookupAwayError` (503 for a guest) or
-    :class:`~dfmeta.exceptions.LookupAnswerError` (502) when a needed half is not known and the
+    :class:`~dfmeta.errors.LookupAwayError` (503 for a guest) or
+    :class:`~dfmeta.errors.LookupAnswerError` (502) when a needed half is not known and the
     upstream store gives no usable answer.
 
     :param clock: monotonic seconds.

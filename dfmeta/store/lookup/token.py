@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import Final, Protocol
 
-from dfmeta.exceptions import LookupAwayError
+from dfmeta.errors import LookupAwayError
 
 TOKEN_MAX: Final = 16384
 """Maximum bytes of a token, the limit of servers for a header."""

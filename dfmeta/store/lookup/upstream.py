@@ -11,12 +11,12 @@ from urllib.parse import quote, urlsplit
 
 import tenacity
 
-from dfmeta.exceptions import LookupAnswerError, LookupAwayError
+from dfmeta.errors import LookupAnswerError, LookupAwayError
+from dfmeta.http.bounded import Client, Clock, Exchange, Reply
 from dfmeta.runtime import clock
 from dfmeta.store.api.representations import ENVELOPE
 from dfmeta.store.db.networks import Address
 from dfmeta.store.db.record import FetchedHalf, Kind
-from dfmeta.store.http import Client, Clock, Exchange, Reply
 from dfmeta.store.lookup.answer import by_address, by_id
 from dfmeta.store.lookup.token import TokenSource
 

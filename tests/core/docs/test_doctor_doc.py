@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dfmeta.inspect.offload import DRIVER
+from dfmeta.doctor.offload import DRIVER
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "doc/source/doctor.rst").read_text(encoding="utf-8")
@@ -16,7 +16,7 @@ MODULES = [
     *sorted((ROOT / "dfmeta/inspect").glob("*.py")),
     *sorted((ROOT / "dfmeta/cli").glob("doctor_*.py")),
     ROOT / "dfmeta/host/ipv6.py",
-    ROOT / "dfmeta/proxy/nova/remedies.py",
+    ROOT / "dfmeta/http/remedies.py",
 ]
 SOURCES = {path.name: path.read_text(encoding="utf-8") for path in MODULES}
 FIELDS = ("Looks at", "Wrong when", "Remedy")

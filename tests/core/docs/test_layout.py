@@ -194,7 +194,7 @@ def test_imports_point_one_way() -> None:
 def test_the_registry_imports_of_keys_the_scheme_alone() -> None:
     registry = ROOT / "dfmeta" / "registry.py"
     assert {one for one in imports(registry) if one.startswith("dfmeta.flows")} == {
-        f"dfmeta.flows.key.{one}" for one in ("IN_PORT", "Keys")
+        f"dfmeta.identity.key.{one}" for one in ("IN_PORT", "Keys")
     }
 
 
@@ -207,8 +207,8 @@ def test_libraries_are_confined() -> None:
 def test_only_the_clock_asks_the_kernel_for_the_time() -> None:
     asking = {name(path) for path in MODULES if ASKS_TIME & set(attributes(path))}
     # These run in a guest, or in a process that imports nothing of dfmeta.
-    own = {"dfmeta/guest/cni.py", "dfmeta/guest/tag_devices.py", "dfmeta/proxy/holder.py"}
-    assert asking == own | {"dfmeta/runtime/clock.py", "dfmeta/ports/ovsdb.py"}
+    own = {"dfmeta/guest/cni.py", "dfmeta/guest/tag_devices.py", "dfmeta/cmd/holder.py"}
+    assert asking == own | {"dfmeta/runtime/clock.py", "dfmeta/ovsdb/watcher.py"}
 
 
 def attributes(path: Path) -> Iterator[str]:

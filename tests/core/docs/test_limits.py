@@ -9,7 +9,7 @@ import pytest
 
 from dfmeta import conf
 from dfmeta.conf import agent
-from dfmeta.exceptions import ConfigError
+from dfmeta.errors import ConfigError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import ETH_ARP, PROTO_TCP, Flow, Output
 from dfmeta.flows.pipeline import METADATA_PORT, Purpose

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from dfmeta.conf import agent, limits, rate, store
-from dfmeta.flows.key import IN_PORT
+from dfmeta.identity.key import IN_PORT
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Answer, Endpoint, GuestRequest, Port
 from dfmeta.proxy import access
-from dfmeta.registry import Registry
 from tests.core.docs.page import rows
 from tests.core.docs.sources import ROOT, sources
 from tests.core.docs.statuses import reasons, statuses

@@ -15,7 +15,7 @@ from dfmeta.cli.ctl import cli
 from dfmeta.cmd import daemon
 from dfmeta.conf import attachments, neutron
 from dfmeta.conf.daemons import AGENT, EVERY, READS, Changes
-from dfmeta.exceptions import ConfigError
+from dfmeta.errors import ConfigError
 from tests.core.docs.sources import ROOT
 from tests.harness.domains import definition
 

@@ -14,9 +14,9 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 from dfmeta.flows import desired, meta_bridge
 from dfmeta.flows.desired import Guest
 from dfmeta.flows.flow import Action, Flow
-from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import BR_META, METADATA_IP, METADATA_PORT, Layout
 from dfmeta.flows.wire import Wire
+from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
 from tests.core.flows.frames import Frame, ends_of, ethernet, ipv4, ipv6, mac, sums_are_right, tcp
 from tests.core.flows.world import Host, Host6

@@ -5,8 +5,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dfmeta.flows.key import IN_PORT, SLOTS, SLOTS6
 from dfmeta.flows.pipeline import METADATA_IP
+from dfmeta.identity.key import IN_PORT, SLOTS, SLOTS6
 from dfmeta.model import Endpoint
 from tests.core.flows.frames import Frame, ends_of
 from tests.core.flows.world import (

@@ -21,12 +21,12 @@ from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import MetadataApp
 from dfmeta.apps.reconciler import Remembered
-from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import METADATA_IP, METADATA_PORT, RATES, Layout, Purpose, cookie_of
 from dfmeta.flows.service import Tap
-from dfmeta.hub import Turns
+from dfmeta.identity.key import IN_PORT
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Port, PortId
-from dfmeta.registry import Registry
+from dfmeta.runtime.hub import Turns
 from tests.core.flows.frames import (
     Frame,
     arp,

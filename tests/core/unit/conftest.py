@@ -19,9 +19,9 @@ with warnings.catch_warnings():
     import webob  # noqa: F401
 
 import dfmeta.conf
-from dfmeta import hub
-from dfmeta.guest_counts import ACCEPTED
+from dfmeta.identity.guest_counters import ACCEPTED
 from dfmeta.proxy.recent import RECENT
+from dfmeta.runtime import hub
 from tests.core.unit.nova_support import backend, one_round, upstream, upstreams
 from tests.core.unit.support import Load, Rig, port
 from tests.harness.certificates import Authority

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from dfmeta.proxy.backends.backend.nova import backend as nova
 
 from dfmeta import metrics
 from dfmeta.model import Answer, GuestRequest, HttpHost, Identity
-from dfmeta.proxy.nova import backend as nova
-from dfmeta.proxy.nova.backend import NovaBackend
-from dfmeta.proxy.nova.request import NovaSettings
+from dfmeta.proxy.backends.nova.backend import NovaBackend
+from dfmeta.proxy.backends.nova.request import NovaSettings
 from dfmeta.runtime import clock
 from tests.core.unit.support import AMPLE, INSTANCE, OTHER_INSTANCE, PROJECT
 from tests.core.unit.upstream import Upstream

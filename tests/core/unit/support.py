@@ -29,15 +29,15 @@ from dfmeta import metrics
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import MetadataApp
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
-from dfmeta.host_wide import HostWide
-from dfmeta.hub import Turns
+from dfmeta.identity.host_wide_allocator import HostWide
+from dfmeta.identity.key import IN_PORT
+from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, MetaIds, Port
-from dfmeta.registry import Claim, Registry
 from dfmeta.runtime import clock
+from dfmeta.runtime.hub import Turns
 from tests import flowsim
 from tests.core.flows.world import handle
 from tests.harness.poll import DEADLINE

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dfmeta.conf import accounts as option
-from dfmeta.exceptions import ConfigError
+from dfmeta.errors import ConfigError
 from dfmeta.host import accounts
 from dfmeta.host.accounts import NUMBERS, SMALL_NUMBERS, Account
 

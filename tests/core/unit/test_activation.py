@@ -10,7 +10,7 @@ import pytest
 
 from dfmeta.cmd.activation import ADMIN_OPTION as OPTION
 from dfmeta.cmd.activation import activated, activated_guests
-from dfmeta.exceptions import StartError
+from dfmeta.errors import StartError
 from tests.core.unit.test_keeping import passing
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from eventlet.event import Event
 
-from dfmeta.exceptions import LookupAnswerError, StoreAwayError, StoreError
+from dfmeta.errors import LookupAnswerError, StoreAwayError, StoreError
+from dfmeta.http.limits import Limits
+from dfmeta.http.server import GuestServer
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore
 from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.complaints import Together
-from dfmeta.proxy.limits import Limits
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
-from dfmeta.proxy.server import GuestServer
 from dfmeta.proxy.tokens import KEY_BYTES, TokenMode, Tokens
 from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.db.networks import Address, parse_network

@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, Counter
 from dfmeta.admin import listener as admin
 from dfmeta.admin.listener import AdminApplication
 from dfmeta.admin.listings import REUSED, Reused
-from dfmeta.exceptions import StartError
-from dfmeta.health import Health
+from dfmeta.errors import StartError
 from dfmeta.runtime import clock
+from dfmeta.runtime.health import Health
 from tests.harness.tier import CLOCK
 
 ROWS = [{"port": "tap1", "ofport": 13}]

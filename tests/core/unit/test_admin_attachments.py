@@ -7,9 +7,9 @@ import webob
 
 from dfmeta.admin.attachments import AttachmentsApi
 from dfmeta.admin.listener import AdminApplication
-from dfmeta.exceptions import AttachDriverError
-from dfmeta.health import Health
-from dfmeta.proxy.environ import ENDS, SAME_HOST
+from dfmeta.errors import AttachDriverError
+from dfmeta.http.environ import ENDS, SAME_HOST
+from dfmeta.runtime.health import Health
 
 ONE = "11111111-2222-3333-4444-555555555555"
 OTHER = ONE.replace("1", "9")

@@ -14,8 +14,8 @@ import pytest
 from dfmeta import metrics
 from dfmeta.admin import server as admin_server
 from dfmeta.admin.server import LIMITS, AdminServer
-from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.sockets import keep_room
+from dfmeta.http.limits import Limits
+from dfmeta.http.sockets import keep_room
 from tests.core.unit.support import AMPLE, Listener, until
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]

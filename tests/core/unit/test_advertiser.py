@@ -8,12 +8,12 @@ import pytest
 
 from dfmeta.apps.advertiser import Advertiser
 from dfmeta.apps.channel import Channel
-from dfmeta.exceptions import NotConnectedError
+from dfmeta.errors import NotConnectedError
 from dfmeta.flows.flow import Output
 from dfmeta.flows.pipeline import PORT_IN_PORT
 from dfmeta.flows.service import Tap
+from dfmeta.identity.registry import Registry
 from dfmeta.packets import parse_solicitation, write_advertisement
-from dfmeta.registry import Registry
 from tests.core.unit.support import SERVICE6, TAP, TAP6, packet_ins, port, solicit
 
 

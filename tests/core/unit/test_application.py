@@ -9,22 +9,22 @@ import eventlet
 import pytest
 
 from dfmeta import metrics
-from dfmeta.exceptions import (
+from dfmeta.errors import (
     BackendError,
     BackendTimeoutError,
     BackendUnreachableError,
     BadRequestError,
 )
+from dfmeta.http.connection import message_of
+from dfmeta.http.exchange import Abandoned, Exchange
+from dfmeta.identity.numbering import Device
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
-from dfmeta.numbering import Device
 from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.complaints import Complaints
-from dfmeta.proxy.connection import message_of
-from dfmeta.proxy.exchange import Abandoned, Exchange
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.recent import REASONS, RECENT, Failure
 from dfmeta.proxy.tokens import TokenMode, Tokens
-from dfmeta.registry import Registry
 from dfmeta.runtime import clock
 from tests.core.unit.support import AMPLE, INSTANCE, OTHER_INSTANCE, claim_of, let_hub_run, port
 

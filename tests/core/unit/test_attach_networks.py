@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from dfmeta.exceptions import AttachDriverError
-from dfmeta.ports import attach_networks
-from dfmeta.ports.attach_networks import Chosen, NeutronNetworks
-from dfmeta.ports.neutron_trunks import NeutronTrunks
+from dfmeta.errors import AttachDriverError
+from dfmeta.neutron import networks as network_module
+from dfmeta.neutron.networks import Chosen, NeutronNetworks
+from dfmeta.neutron.trunks import NeutronTrunks
 
 PODS = {"pods": Chosen("n", "s")}
 
@@ -62,7 +62,7 @@ def test_requests_wait_for_the_answer_that_the_start_waits_for(
 def test_a_request_does_not_wait_for_ever(
     networks: NeutronNetworks, neutron: Trunks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attach_networks, "WAIT", 0.01)
+    monkeypatch.setattr(network_module, "WAIT", 0.01)
     with ThreadPoolExecutor(1) as pool:
         start = pool.submit(networks.refresh)
         neutron.asked.wait()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.exceptions import ConfigError, Forbidden, Unauthorized
+from dfmeta.errors import ConfigError, Forbidden, Unauthorized
 from dfmeta.store.auth.caller import Authorizer
 from dfmeta.store.auth.tokens import StaticToken, format_line, hash_token
 from dfmeta.wiring.auth import build, check_open

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from dfmeta.model import GuestRequest, HttpHost, Identity
-from dfmeta.proxy.network_data import Vlan
-from dfmeta.proxy.nova.backend import NovaBackend, NovaSettings
+from dfmeta.proxy.backends.network_data import Vlan
+from dfmeta.proxy.backends.nova.backend import NovaBackend, NovaSettings
 from dfmeta.wiring import backends
 from tests.core.unit.support import INSTANCE, PROJECT, Load
 from tests.harness.certificates import Authority

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dfmeta.flows.key import IN_PORT, PREFIX6, SLOTS, SLOTS6, InPortKeys
-from dfmeta.flows.meta_key import MetaKeys
-from dfmeta.host_wide import HostWide
+from dfmeta.identity.host_wide_allocator import HostWide
+from dfmeta.identity.key import IN_PORT, PREFIX6, SLOTS, SLOTS6, InPortKeys
+from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.numbering import Device
+from dfmeta.identity.registry import REST, Claim, Registry
 from dfmeta.model import Endpoint, GuestAddress, PortId
-from dfmeta.numbering import Device
 from dfmeta.proxy.claims import Mirror, tell
-from dfmeta.registry import REST, Claim, Registry
 from tests.core.unit.support import OTHER_INSTANCE, address, port
 
 HERE = Endpoint(13)

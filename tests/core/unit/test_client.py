@@ -12,7 +12,7 @@ import dfmeta.conf
 from dfmeta.cli import in_force
 from dfmeta.cli.client import ask_agent
 from dfmeta.cli.gather import daemon_facts, daemon_version
-from dfmeta.exceptions import NotRunningError
+from dfmeta.errors import NotRunningError
 from dfmeta.host.sock_diag import TcpListener
 from tests.harness.other_store import Last, OtherStore, reply
 

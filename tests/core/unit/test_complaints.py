@@ -7,7 +7,7 @@ import pytest
 from dfmeta.model import Endpoint
 from dfmeta.proxy import complaints
 from dfmeta.proxy.complaints import Complaints
-from dfmeta.quiet import QUIET
+from dfmeta.runtime.log_throttle import QUIET
 
 HERE, THERE = Endpoint(13), Endpoint(13, vid=7)
 AWAY = "%s: Nova is away: see nova_metadata_host"

@@ -8,9 +8,9 @@ import pytest
 
 from dfmeta.cmd.rows import port_rows
 from dfmeta.cmd.watch import without_project
-from dfmeta.conditions import CHANGES, Conditions
+from dfmeta.identity.port_states import CHANGES, Conditions
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Port, PortId, PortState
-from dfmeta.registry import Registry
 
 INSTANCE = str(uuid.uuid4())
 PORT = Port("tap1", "row1", 1, instance_id=INSTANCE, project_id="p")

@@ -8,7 +8,7 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta.conf import nova, store
-from dfmeta.exceptions import ConfigError
+from dfmeta.errors import ConfigError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.model import HttpHost
 from dfmeta.wiring.layout import layout_of

@@ -17,13 +17,13 @@ import pytest
 from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
+from dfmeta.http.connection import GuestConnection
+from dfmeta.http.exchange import Abandoned, Exchange, Handler
+from dfmeta.http.http1 import HeadLimits
+from dfmeta.http.limits import Limits
+from dfmeta.http.sockets import keep_room
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Answer, GuestRequest
-from dfmeta.proxy.connection import GuestConnection
-from dfmeta.proxy.exchange import Abandoned, Exchange, Handler
-from dfmeta.proxy.http1 import HeadLimits
-from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.sockets import keep_room
-from dfmeta.registry import Registry
 from dfmeta.runtime import clock
 from tests.core.unit.support import AMPLE, claim_of, let_hub_run, port, until
 

@@ -12,7 +12,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from dfmeta import metrics
 from dfmeta.apps import driver as driver_module
 from dfmeta.apps.removals import LATE, Removals
-from dfmeta.exceptions import NotConnectedError
+from dfmeta.errors import NotConnectedError
 from dfmeta.flows.desired import fixed_flows
 from dfmeta.flows.pipeline import BR_INT, Purpose
 from dfmeta.model import Endpoint, PortId

@@ -13,11 +13,11 @@ from dfmeta.cmd import start as start_module
 from dfmeta.cmd.agent_admin import AgentAdmin
 from dfmeta.cmd.central import Central
 from dfmeta.cmd.daemon import Daemon
-from dfmeta.cmd.elsewhere import refuse_elsewhere
+from dfmeta.cmd.stale_bridge import refuse_elsewhere
 from dfmeta.cmd.start import Start
-from dfmeta.exceptions import OvsdbError, StartError
-from dfmeta.health import Health
-from dfmeta.ports.conflicts import TapElsewhereError
+from dfmeta.errors import OvsdbError, StartError
+from dfmeta.ovsdb.conflicts import TapElsewhereError
+from dfmeta.runtime.health import Health
 from dfmeta.wiring.lock import BridgeLock
 from tests.core.unit.support import Load
 

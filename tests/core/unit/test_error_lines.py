@@ -17,8 +17,8 @@ import dfmeta.conf
 from dfmeta.cli.ctl import cli, usage_error
 from dfmeta.cmd.logs import warn
 from dfmeta.conf.unknown import unknown_options
-from dfmeta.exceptions import DfmetaError, StoreError
-from dfmeta.state import StateFile
+from dfmeta.errors import DfmetaError, StoreError
+from dfmeta.runtime.saved_state import StateFile
 from dfmeta.store.api.admin import _failure
 from dfmeta.store.api.client import _refused as refusal
 from dfmeta.store.db.database import Database

@@ -2,8 +2,8 @@
 
 import string
 
-from dfmeta import exceptions
-from dfmeta.exceptions import BadRequestError, DfmetaError
+from dfmeta import errors
+from dfmeta.errors import BadRequestError, DfmetaError
 
 
 def tree(root: type[DfmetaError] = DfmetaError) -> list[type[DfmetaError]]:
@@ -11,7 +11,7 @@ def tree(root: type[DfmetaError] = DfmetaError) -> list[type[DfmetaError]]:
 
 
 def test_an_error_says_its_fields_and_keeps_them() -> None:
-    kinds = [one for one in tree() if one.__module__ == exceptions.__name__]
+    kinds = [one for one in tree() if one.__module__ == errors.__name__]
     assert len(kinds) > 50
     for kind in kinds:
         fields = {name for _text, name, _spec, _conv in string.Formatter().parse(kind.sentence)}

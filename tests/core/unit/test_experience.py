@@ -1,7 +1,7 @@
 """SYNs beside connections: when a guest counts as without one, and when not."""
 
-from dfmeta.experience import FORGOTTEN, LAG, PERSISTENCE, Experience
-from dfmeta.guest_counts import GuestCounts
+from dfmeta.identity.guest_counters import GuestCounts
+from dfmeta.identity.syn_accounting import FORGOTTEN, LAG, PERSISTENCE, Experience
 from dfmeta.model import Endpoint
 
 HERE = Endpoint(1)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import eventlet
 
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, PortId
 from dfmeta.proxy.feed import BATCH, Feed
-from dfmeta.registry import Registry
 from tests.core.unit.support import let_hub_run, port
 
 News = tuple[bool, list[Endpoint]]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.exceptions import PipelineError
+from dfmeta.errors import PipelineError
 from dfmeta.flows.flow import (
     TAGGED,
     UNTAGGED,
@@ -22,8 +22,8 @@ from dfmeta.flows.flow import (
     flow,
     frames_of,
 )
-from dfmeta.flows.key import VID_MAX
 from dfmeta.flows.pipeline import BR_INT, Purpose, Stage
+from dfmeta.identity.key import VID_MAX
 from dfmeta.model import OFPORT_MAX, Endpoint
 
 TCP = {"eth_type": 0x0800, "ip_proto": 6}

@@ -13,12 +13,12 @@ from dfmeta.cmd.rows import port_rows
 from dfmeta.flows.arp import next_hop_request, senders_of
 from dfmeta.flows.desired import Guest, guest_flows, usable_next_hops
 from dfmeta.flows.flow import Flow, SetField
-from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose
 from dfmeta.flows.reading import FOUND, read_address, read_next_hop, read_service
 from dfmeta.flows.wire import Wire
+from dfmeta.identity.key import IN_PORT
+from dfmeta.identity.registry import Phase, Registry
 from dfmeta.model import Endpoint, NextHop, Port
-from dfmeta.registry import Phase, Registry
 from dfmeta.wiring import identity
 from tests.core.unit.support import (
     INSTANCE,

@@ -7,13 +7,13 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
 import pytest
 
-from dfmeta.allotment import PerPort
-from dfmeta.flows.key import IN_PORT, PREFIX6
-from dfmeta.flows.meta_key import MetaKeys
-from dfmeta.host_wide import RESERVE, SEARCH_PAUSE, SHARE, HostWide, allotment_of
+from dfmeta.identity.host_wide_allocator import RESERVE, SEARCH_PAUSE, SHARE, HostWide, allotment_of
+from dfmeta.identity.key import IN_PORT, PREFIX6
+from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.registry import REST, Claim, Phase, Registry
+from dfmeta.identity.slot_allocator import PerPort
+from dfmeta.identity.slots import Guest, Learned
 from dfmeta.model import Endpoint, MetaIds, Port, PortId
-from dfmeta.registry import REST, Claim, Phase, Registry
-from dfmeta.slots import Guest, Learned
 from tests.core.unit.support import OTHER_INSTANCE, address, address6, first_numbers, port
 
 CIDR = IPv4Network("240.0.0.0/28")

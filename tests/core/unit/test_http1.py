@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dfmeta.exceptions import BadRequestError
-from dfmeta.proxy.http1 import CHUNK_LINE_MAX, LIMITS, Body, Head, HeadLimits, find_end, parse_head
+from dfmeta.errors import BadRequestError
+from dfmeta.http.http1 import CHUNK_LINE_MAX, LIMITS, Body, Head, HeadLimits, find_end, parse_head
 
 HOST = b"Host: 169.254.169.254\r\n"
 BODY_MAX = 64

@@ -11,7 +11,8 @@ from eventlet import hubs
 from eventlet.event import Event
 from eventlet.hubs import get_hub
 
-from dfmeta import hub, metrics
+from dfmeta import metrics
+from dfmeta.runtime import hub
 from tests.core.unit.support import Clock
 from tests.harness.tier import CLOCK
 

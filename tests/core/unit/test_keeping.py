@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dfmeta.cmd import activation
-from dfmeta.cmd.holding import HolderKeeper, Terms
-from dfmeta.cmd.keeping import FD_NAMES, SystemdKeeper, keeper, notify
-from dfmeta.flows.key import PREFIX6
-from dfmeta.state import State
+from dfmeta.cmd.fd_store import FD_NAMES, SystemdKeeper, keeper, notify
+from dfmeta.cmd.listener_holder import HolderKeeper, Terms
+from dfmeta.identity.key import PREFIX6
+from dfmeta.runtime.saved_state import State
 from dfmeta.wiring.lock import lock_name
 
 FD_NAME, FD_NAME6 = FD_NAMES[socket.AF_INET], FD_NAMES[socket.AF_INET6]

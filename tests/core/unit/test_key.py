@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dfmeta.exceptions import KeyRangeError
-from dfmeta.flows.key import (
+from dfmeta.errors import KeyRangeError
+from dfmeta.identity.key import (
     IN_PORT,
     PREFIX6,
     SLOT6,

@@ -11,8 +11,8 @@ import pytest
 from dfmeta.cli import ctl
 from dfmeta.cmd import central, daemon
 from dfmeta.cmd.logs import NamingFormatter
-from dfmeta.exceptions import ConfigError, HostError, StoreError
-from dfmeta.quiet import Seldom
+from dfmeta.errors import ConfigError, HostError, StoreError
+from dfmeta.runtime.log_throttle import Seldom
 from dfmeta.wiring import last_words
 
 Said = tuple[int, str]

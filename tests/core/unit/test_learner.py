@@ -8,10 +8,10 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.learner import HELD_IN_ALL, SETTLE, Held, Holds
-from dfmeta.flows.key import IN_PORT, SLOT6
+from dfmeta.identity.key import IN_PORT, SLOT6
+from dfmeta.identity.slots import EXPECTED
 from dfmeta.model import Endpoint, PortId
 from dfmeta.packets import parse_syn
-from dfmeta.slots import EXPECTED
 from tests.core.unit.support import (
     SERVICE6,
     TAP6,

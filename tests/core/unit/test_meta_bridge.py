@@ -13,9 +13,7 @@ from dfmeta.flows import desired, meta_bridge
 from dfmeta.flows.desired import Guest
 from dfmeta.flows.entry import Entry
 from dfmeta.flows.flow import Flow, Value
-from dfmeta.flows.key import IN_PORT, SLOT6, InPortKeys
 from dfmeta.flows.meta_bridge import NEEDED
-from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import (
     BR_META,
     AnyPurpose,
@@ -27,6 +25,8 @@ from dfmeta.flows.pipeline import (
 )
 from dfmeta.flows.reading import read_address
 from dfmeta.flows.wire import Wire
+from dfmeta.identity.key import IN_PORT, SLOT6, InPortKeys
+from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import Endpoint
 from tests.core.unit.support import SERVICE6, TAP6, address, address6, guests
 from tests.flowsim import Switch, stats

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.exceptions import KeyRangeError
+from dfmeta.errors import KeyRangeError
 from dfmeta.model import Endpoint
 from tests.harness.examples import examples
 from tests.harness.meta import BASE_MAC, CIDR, meta_keys

@@ -9,7 +9,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
 from dfmeta.apps.metadata import MetadataApp
-from dfmeta.exceptions import SwitchError
+from dfmeta.errors import SwitchError
 from dfmeta.flows.pipeline import Purpose, cookie_of
 from dfmeta.model import Endpoint
 from tests import flowsim

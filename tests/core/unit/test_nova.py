@@ -9,21 +9,21 @@ from typing import Any
 
 import eventlet
 import pytest
+from dfmeta.proxy.backends.backend.nova import backend as nova
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dfmeta import metrics
-from dfmeta.exceptions import (
+from dfmeta.errors import (
     BackendAnswerError,
     BackendError,
     BackendTimeoutError,
     BackendUnreachableError,
 )
+from dfmeta.http import remedies, responses
+from dfmeta.http.pool import OF_INSTANCE
+from dfmeta.http.remedies import explain
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.proxy.nova import backend as nova
-from dfmeta.proxy.nova import remedies, replies
-from dfmeta.proxy.nova.pool import OF_INSTANCE
-from dfmeta.proxy.nova.remedies import explain
 from dfmeta.runtime import clock
 from tests.core.unit.nova_support import PASSWORD, SIGNATURE, Counted, answering, ask, get, nowhere
 from tests.core.unit.support import INSTANCE, PROJECT
@@ -304,7 +304,7 @@ def test_redirect_is_not_followed(upstream: Upstream, backend: Any) -> None:
 def test_an_answer_that_is_too_large_is_asked_for_once(
     upstream: Upstream, backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(replies.read_reply.__kwdefaults__, "body_max", 99)
+    monkeypatch.setitem(responses.read_reply.__kwdefaults__, "body_max", 99)
     saying(upstream, answering("200 OK", b"x" * 100))
     with pytest.raises(BackendAnswerError, match="larger than 99 bytes") as caught:
         ask(backend(upstream))

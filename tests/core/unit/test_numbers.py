@@ -8,10 +8,10 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.cmd.watch import cut_off
-from dfmeta.flows.key import IN_PORT
-from dfmeta.inspect.cuts import LINK_DOWN, NO_FWD, NO_RECV, PortBits
+from dfmeta.doctor.port_down import LINK_DOWN, NO_FWD, NO_RECV, PortBits
+from dfmeta.identity.key import IN_PORT
+from dfmeta.identity.registry import Claim
 from dfmeta.model import Endpoint, PortId
-from dfmeta.registry import Claim
 from tests.core.unit.support import (
     OTHER_INSTANCE,
     Datapath,

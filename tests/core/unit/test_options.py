@@ -18,11 +18,11 @@ from dfmeta.conf.daemons import AGENT, READS, STORE, Changes
 from dfmeta.conf.limits import OPTS
 from dfmeta.conf.unknown import SAMPLE, unknown_options
 from dfmeta.conf.values import Digest, Taken
-from dfmeta.exceptions import ConfigError
-from dfmeta.health import Health
-from dfmeta.proxy.environ import SAME_HOST
-from dfmeta.proxy.limits import Limits
+from dfmeta.errors import ConfigError
+from dfmeta.http.environ import SAME_HOST
+from dfmeta.http.limits import Limits
 from dfmeta.proxy.rate import RateSettings, Window
+from dfmeta.runtime.health import Health
 from dfmeta.store.auth.edit import Grant, add, new_token
 from dfmeta.store.db.repository import Repository
 from dfmeta.wiring.api import StoreApi

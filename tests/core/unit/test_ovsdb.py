@@ -14,14 +14,14 @@ from ovs.db.types import UuidType
 from ovs.jsonrpc import EOF, Message
 from ovs.reconnect import Reconnect
 
+from dfmeta.identity.registry import Registry
 from dfmeta.model import TAP_MAC, TAP_MTU, Endpoint, MetaNames, Port, PortId
-from dfmeta.ports import bridge_reader, vif
-from dfmeta.ports.bridge_reader import Bridge, BridgeReader, TapPort, Update
-from dfmeta.ports.idl import Noticing
-from dfmeta.ports.meta_rows import MetaRows
-from dfmeta.ports.ovsdb import OvsdbWatcher
-from dfmeta.ports.trunks import Lead
-from dfmeta.registry import Registry
+from dfmeta.ovsdb import bridge_reader, vif
+from dfmeta.ovsdb.bridge_reader import Bridge, BridgeReader, TapPort, Update
+from dfmeta.ovsdb.idl import Noticing
+from dfmeta.ovsdb.meta_rows import MetaRows
+from dfmeta.ovsdb.trunks import Lead
+from dfmeta.ovsdb.watcher import OvsdbWatcher
 from tests.core.unit.support import GUEST_MAC, INSTANCE
 
 

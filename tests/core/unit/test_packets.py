@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from os_ken.lib.packet import ethernet, icmpv6, ipv6, packet, tcp
 
-from dfmeta.exceptions import PacketError
-from dfmeta.flows.key import NEXT_HOP_MAC
+from dfmeta.errors import PacketError
+from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.packets import (
     Segment,
     Solicitation,

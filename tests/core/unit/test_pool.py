@@ -2,7 +2,7 @@
 
 import eventlet
 
-from dfmeta.proxy.nova.pool import IDLE, OF_INSTANCE, POOL_SIZE, Pool
+from dfmeta.http.pool import IDLE, OF_INSTANCE, POOL_SIZE, Pool
 
 
 class Connection:

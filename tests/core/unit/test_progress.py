@@ -1,6 +1,6 @@
 """A guest should get as long as it reads, and no longer."""
 
-from dfmeta.proxy.progress import FLOOR, Progress
+from dfmeta.http.progress import FLOOR, Progress
 
 PATIENCE = 30.0
 PAUSE = 10.0

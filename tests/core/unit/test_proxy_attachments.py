@@ -12,19 +12,19 @@ from eventlet.green import socket
 from dfmeta.attach.access import Access
 from dfmeta.attach.answers import NOT_HERE
 from dfmeta.attach.api import Api
-from dfmeta.exceptions import BadRequestError
+from dfmeta.errors import BadRequestError
+from dfmeta.http.exchange import Abandoned, Exchange
+from dfmeta.http.sockets import limit_hops
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, GuestRequest
 from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.attachments import Attachments, Local, is_ours
 from dfmeta.proxy.complaints import Complaints
-from dfmeta.proxy.exchange import Abandoned, Exchange
+from dfmeta.proxy.engines.workers.answers import WorkerAnswers
+from dfmeta.proxy.engines.workers.pipe import Pipe
+from dfmeta.proxy.engines.workers.remote import RemoteAttachments
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
-from dfmeta.proxy.sockets import limit_hops
 from dfmeta.proxy.tokens import Tokens
-from dfmeta.proxy.worker.answers import WorkerAnswers
-from dfmeta.proxy.worker.pipe import Pipe
-from dfmeta.proxy.worker.remote import RemoteAttachments
-from dfmeta.registry import Registry
 from dfmeta.runtime import clock
 from tests.core.unit.attach.vm_side import BODY, DOCUMENT, PATH, PORT, FakeEngine, Side
 from tests.core.unit.support import AMPLE, claim_of

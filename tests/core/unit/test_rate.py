@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dfmeta.http.refusals import AT_ONCE, LONGEST, PER_SECOND, Refusals
 from dfmeta.model import Endpoint
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict, Window
-from dfmeta.proxy.refusals import AT_ONCE, LONGEST, PER_SECOND, Refusals
 
 HERE, THERE = Endpoint(13), Endpoint(14)
 ON = RateSettings(enabled=True)

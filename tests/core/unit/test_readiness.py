@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from dfmeta.cli.progress import Work
-from dfmeta.cmd.missing import reasons
+from dfmeta.cmd.missing_parts import reasons
 from dfmeta.cmd.readiness import BLIP, ReadinessLog
-from dfmeta.cmd.waiting import BEGIN, EXTENSION, LINES, Waiting
-from dfmeta.health import Health
+from dfmeta.cmd.startup_progress import BEGIN, EXTENSION, LINES, Waiting
+from dfmeta.runtime.health import Health
 
 GROUP = SimpleNamespace(integration_bridge="br-lan", ovsdb_connection="unix:/db.sock")
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, SetField, Value
-from dfmeta.flows.key import IN_PORT, SLOT6, SLOTS, SLOTS6, InPortKeys
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.reading import NONE, FlowAddress, read_address, read_service, version_of
+from dfmeta.identity.key import IN_PORT, SLOT6, SLOTS, SLOTS6, InPortKeys
 from dfmeta.model import Endpoint, GuestAddress
 from tests.core.unit.support import SERVICE6, TAP, TAP6, address, address6, guests
 from tests.harness.examples import examples

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from dfmeta.identity.registry import Claim
 from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy.recent import CLOSED, OWN, REASONS, Asked, Recent, is_of_every_instance, kind_of
-from dfmeta.registry import Claim
 from tests.core.unit.support import INSTANCE, PROJECT, address
 
 HERE, THERE = Endpoint(13), Endpoint(14)

@@ -9,15 +9,15 @@ import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta import hub
-from dfmeta.allotment import PerPort
 from dfmeta.apps import reconciler as reconciler_module
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.key import IN_PORT
 from dfmeta.flows.pipeline import Layout, Purpose
 from dfmeta.flows.wire import Wire
+from dfmeta.identity.key import IN_PORT
+from dfmeta.identity.slot_allocator import PerPort
 from dfmeta.model import Endpoint, GuestAddress, PortId
+from dfmeta.runtime import hub
 from tests.core.unit.support import (
     OTHER_INSTANCE,
     PORT_FLOWS,

@@ -10,12 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dfmeta.flows.key import PREFIX6
-from dfmeta.flows.meta_key import MetaKeys
-from dfmeta.host_wide import HostWide
+from dfmeta.identity.host_wide_allocator import HostWide
+from dfmeta.identity.key import PREFIX6
+from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.registry import REST, Claim, Phase, Registry
 from dfmeta.model import Endpoint, GuestAddress, Identity, MetaIds, Port
-from dfmeta.registry import REST, Claim, Phase, Registry
-from dfmeta.state import Holder
+from dfmeta.runtime.saved_state import Holder
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, address6, first_numbers, port
 from tests.harness.examples import examples
 

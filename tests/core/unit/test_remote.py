@@ -8,15 +8,20 @@ import eventlet
 import pytest
 from eventlet.green import socket
 
-from dfmeta.exceptions import BackendError, BackendUnreachableError
+from dfmeta.errors import BackendError, BackendUnreachableError
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
+from dfmeta.proxy.backends.network_data import Vlan
 from dfmeta.proxy.complaints import Complaints
-from dfmeta.proxy.network_data import Vlan
+from dfmeta.proxy.engines.workers.answers import WorkerAnswers
+from dfmeta.proxy.engines.workers.pipe import BYTES, Message, Pipe
+from dfmeta.proxy.engines.workers.remote import (
+    RemoteComplaints,
+    RemoteRates,
+    RemoteStore,
+    RemoteSubports,
+)
+from dfmeta.proxy.engines.workers.use import Use
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
-from dfmeta.proxy.worker.answers import WorkerAnswers
-from dfmeta.proxy.worker.pipe import BYTES, Message, Pipe
-from dfmeta.proxy.worker.remote import RemoteComplaints, RemoteRates, RemoteStore, RemoteSubports
-from dfmeta.proxy.worker.use import Use
 from dfmeta.runtime import clock
 from tests.core.unit.support import AMPLE, INSTANCE, PROJECT
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dfmeta.exceptions import UpstreamAnswerError, UpstreamLostError
-from dfmeta.proxy.nova import replies
-from dfmeta.proxy.nova.replies import Reply, read_reply
+from dfmeta.errors import UpstreamAnswerError, UpstreamLostError
+from dfmeta.http import responses
+from dfmeta.http.responses import Reply, read_reply
 from tests.harness.examples import examples
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -173,7 +173,7 @@ BIG = b"x" * 70000
 
 
 def test_header_section_has_a_bound() -> None:
-    line = b"X: " + b"y" * (replies.HEAD_MAX - len(OK) - 3)
+    line = b"X: " + b"y" * (responses.HEAD_MAX - len(OK) - 3)
     assert len(read(OK + line + b"\r\n\r\n").headers[0][1]) == len(line) - 3
     for data in (
         OK + line + b"y\r\n\r\n",
@@ -207,7 +207,7 @@ def test_body_has_a_bound() -> None:
 
 
 def test_a_body_has_not_too_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "CHUNKS_MAX", 3)
+    monkeypatch.setattr(responses, "CHUNKS_MAX", 3)
     assert read(CHUNKED + b"1\r\na\r\n" * 2 + b"0\r\n\r\n").body == b"aa"
     with pytest.raises(UpstreamAnswerError, match="more than 3 chunks"):
         read(CHUNKED + b"1\r\na\r\n" * 3 + b"0\r\n\r\n")

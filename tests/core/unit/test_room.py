@@ -6,9 +6,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dfmeta.http.connection_limiter import Decision, Room
+from dfmeta.http.limits import VM_PART, Limits
 from dfmeta.model import Endpoint
-from dfmeta.proxy.limits import VM_PART, Limits
-from dfmeta.proxy.room import Decision, Room
 
 HERE = Endpoint(1)
 FEW = Limits(connections=60, connections_per_port=2, waiting_per_port=2)

@@ -7,8 +7,8 @@ from typing import Any
 import eventlet
 import pytest
 
+from dfmeta.http.fairness import REST, SHARE, Rounds
 from dfmeta.model import Endpoint
-from dfmeta.proxy.rounds import REST, SHARE, Rounds
 from tests.core.unit.support import let_hub_run
 
 ONE, TWO, THREE = Endpoint(1), Endpoint(2), Endpoint(3)

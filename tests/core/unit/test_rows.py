@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from dfmeta.cli import gather, ports_command
 from dfmeta.cli.ports_command import answer_of, ports
 from dfmeta.cmd.rows import port_rows
-from dfmeta.exceptions import NotRunningError
-from dfmeta.flows.key import IN_PORT
+from dfmeta.errors import NotRunningError
+from dfmeta.identity.key import IN_PORT
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
 from dfmeta.proxy.recent import REASONS, Recent
-from dfmeta.registry import Registry
 from tests.core.unit.support import (
     GUEST_MAC,
     INSTANCE,

@@ -11,13 +11,13 @@ import pytest
 from eventlet.event import Event
 
 from dfmeta import metrics
-from dfmeta.flows.key import IN_PORT
+from dfmeta.http import connection
+from dfmeta.http.exchange import Exchange
+from dfmeta.http.limits import Limits
+from dfmeta.http.server import GuestServer
+from dfmeta.identity.key import IN_PORT
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Answer, Endpoint
-from dfmeta.proxy import connection
-from dfmeta.proxy.exchange import Exchange
-from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.server import GuestServer
-from dfmeta.registry import Registry
 from tests.core.unit.support import (
     AMPLE,
     INSTANCE,

@@ -11,14 +11,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dfmeta.cmd.remembering import RETRY, Memory
-from dfmeta.exceptions import AlreadyRunningError, StartError
-from dfmeta.flows.key import PREFIX6
-from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.cmd.saved_guests import RETRY, Memory
+from dfmeta.errors import AlreadyRunningError, StartError
+from dfmeta.identity.key import PREFIX6
+from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, GuestAddress, Port
-from dfmeta.registry import Registry
 from dfmeta.runtime import clock
-from dfmeta.state import FILE, VERSION, Holder, HostMemory, Listeners, State, StateFile
+from dfmeta.runtime.saved_state import (
+    FILE,
+    VERSION,
+    Holder,
+    HostMemory,
+    Listeners,
+    State,
+    StateFile,
+)
 from dfmeta.wiring.lock import BridgeLock
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, port
 from tests.harness.examples import examples

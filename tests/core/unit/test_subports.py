@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Answer, GuestRequest, Identity, Port, PortKind, View
-from dfmeta.proxy import subports
-from dfmeta.proxy.network_data import Vlan, with_vlans
-from dfmeta.proxy.subports import Completing
-from dfmeta.registry import Registry
+from dfmeta.proxy.backends import subports
+from dfmeta.proxy.backends.network_data import Vlan, with_vlans
+from dfmeta.proxy.backends.subports import Completing
 from tests.core.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE, PROJECT, port
 
 PATH = "/openstack/latest/network_data.json"

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from dfmeta.cmd.tap import TapKeeper
-from dfmeta.exceptions import HostError
+from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV6
-from dfmeta.flows.key import InPortKeys
 from dfmeta.host import device, ipv6
 from dfmeta.host.ipv6 import SETTINGS, Lack, lack_of, settle
 from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.host.sides import HostSides
-from dfmeta.ports.bridge_reader import Bridge, TapPort, Update
-from dfmeta.state import HostMemory, State
+from dfmeta.identity.key import InPortKeys
+from dfmeta.ovsdb.bridge_reader import Bridge, TapPort, Update
+from dfmeta.runtime.saved_state import HostMemory, State
 from tests.harness.tier import CLOCK
 
 BRIDGE = Bridge(1, controllers=0)

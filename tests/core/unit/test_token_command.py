@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from dfmeta.cli.common import load_config
 from dfmeta.cli.ctl import cli
 from dfmeta.cli.token_command import parse_expiry
-from dfmeta.exceptions import Forbidden, RecordError, Unauthorized
+from dfmeta.errors import Forbidden, RecordError, Unauthorized
 from dfmeta.store.auth import scopes
 from dfmeta.store.auth.tokens import hash_token
 from dfmeta.wiring.auth import build

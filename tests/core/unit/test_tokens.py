@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.cmd.token_key import PAUSE, TokenKey
-from dfmeta.exceptions import StartError
+from dfmeta.errors import StartError
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.proxy.nova.backend import NovaBackend
-from dfmeta.proxy.nova.request import NovaSettings
+from dfmeta.proxy.backends.nova.backend import NovaBackend
+from dfmeta.proxy.backends.nova.request import NovaSettings
 from dfmeta.proxy.tokens import (
     KEY_BYTES,
     KEY_FILE,

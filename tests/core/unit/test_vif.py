@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.model import OFPORT_MAX, Endpoint, MetaIds, Port, PortKind, PortState
-from dfmeta.ports.meta_ids import IDS, PROVIDER_IDS
-from dfmeta.ports.trunks import Lead, side_of
-from dfmeta.ports.vif import InterfaceRow, vifs
+from dfmeta.ovsdb.meta_ids import IDS, PROVIDER_IDS
+from dfmeta.ovsdb.trunks import Lead, side_of
+from dfmeta.ovsdb.vif import InterfaceRow, vifs
 from tests.core.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE
 from tests.harness.examples import examples
 

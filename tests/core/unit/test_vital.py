@@ -16,13 +16,13 @@ from dfmeta.apps import switch as switch_module
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.switch import connect
 from dfmeta.cmd.daemon import Daemon
-from dfmeta.exceptions import StartError
+from dfmeta.errors import StartError
 from dfmeta.flows.pipeline import Layout
-from dfmeta.health import Health
-from dfmeta.hub import ThreadEndedError, Vital
-from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.server import GuestServer
-from dfmeta.registry import Registry
+from dfmeta.http.limits import Limits
+from dfmeta.http.server import GuestServer
+from dfmeta.identity.registry import Registry
+from dfmeta.runtime.health import Health
+from dfmeta.runtime.hub import ThreadEndedError, Vital
 from tests.core.unit.support import Load, let_hub_run, until
 
 

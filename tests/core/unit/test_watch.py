@@ -11,15 +11,15 @@ import pytest
 from dfmeta.apps.probe import Result
 from dfmeta.cmd import watch
 from dfmeta.cmd.watch import FullRange, Silence
-from dfmeta.exceptions import NotConnectedError
-from dfmeta.experience import Experience
-from dfmeta.flows.key import PREFIX6
-from dfmeta.flows.meta_key import MetaKeys
+from dfmeta.errors import NotConnectedError
 from dfmeta.flows.pipeline import Purpose
-from dfmeta.guest_counts import GuestCounts
-from dfmeta.host_wide import allotment_of
+from dfmeta.identity.guest_counters import GuestCounts
+from dfmeta.identity.host_wide_allocator import allotment_of
+from dfmeta.identity.key import PREFIX6
+from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.registry import Registry
+from dfmeta.identity.syn_accounting import Experience
 from dfmeta.model import Endpoint, Port
-from dfmeta.registry import Registry
 
 HERE = Endpoint(1)
 PORT = Port("tap1", "row1", 1, instance_id=str(uuid.uuid4()), project_id="p")

@@ -13,7 +13,6 @@ from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.entry import Entry
 from dfmeta.flows.flow import TAGGED, Flow, Opaque, Output, SetField
-from dfmeta.flows.key import SLOT6
 from dfmeta.flows.pipeline import (
     BR_INT,
     BR_META,
@@ -33,6 +32,7 @@ from dfmeta.flows.pipeline import (
 )
 from dfmeta.flows.service import Tap, towards_proxy
 from dfmeta.flows.wire import DumpedFlow, Wire
+from dfmeta.identity.key import SLOT6
 from dfmeta.model import OFPORT_MAX, Binding, Endpoint, NextHop
 from tests.core.unit.support import (
     SERVICE6,

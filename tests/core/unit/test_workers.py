@@ -12,15 +12,16 @@ import eventlet
 import pytest
 from eventlet.green import socket as green_socket
 
-from dfmeta import hub, metrics
+from dfmeta import metrics
+from dfmeta.http.limits import Limits
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
-from dfmeta.proxy.engine import Terms
-from dfmeta.proxy.limits import Limits
-from dfmeta.proxy.worker import workers as workers_module
-from dfmeta.proxy.worker.answers import WorkerAnswers
-from dfmeta.proxy.worker.pipe import Message, Pipe
-from dfmeta.proxy.worker.workers import Worker, Workers
-from dfmeta.registry import Registry
+from dfmeta.proxy.engines.engine import Terms
+from dfmeta.proxy.engines.workers import workers as workers_module
+from dfmeta.proxy.engines.workers.answers import WorkerAnswers
+from dfmeta.proxy.engines.workers.pipe import Message, Pipe
+from dfmeta.proxy.engines.workers.workers import Worker, Workers
+from dfmeta.runtime import hub
 from tests.core.unit.support import address, let_hub_run, port, until
 from tests.harness.tier import CLOCK
 

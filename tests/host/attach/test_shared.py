@@ -9,7 +9,7 @@ import pytest
 
 from dfmeta.attach.engine import Engine, Settings
 from dfmeta.attach.model import Attachment, Network, Parent
-from dfmeta.exceptions import AttachError
+from dfmeta.errors import AttachError
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
 from tests.core.unit.attach.support import OTHER, VM, Breaking, Plane, World, wanted

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from dfmeta.cmd import patching
+from dfmeta.runtime import patching
 
 
 def main(trigger: str, module: str, attribute: str, *options: str) -> int:

@@ -170,7 +170,7 @@ def holders(host: OpenvSwitch) -> list[int]:
     found = []
     for pid in host.namespace.processes():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if b"dfmeta.proxy.holder" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"dfmeta.cmd.holder" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
 

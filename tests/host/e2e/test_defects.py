@@ -45,7 +45,7 @@ def test_a_defect_in_a_thread_that_must_live_ends_the_daemon_and_no_guest_is_ref
         trigger.touch()
         wait_for(lambda: "threads" in missing(agent), "readiness to say so")
         assert agent.wait() == 1
-    assert f"CRITICAL dfmeta.hub The thread {thread!r} has ended" in agent.log()
+    assert f"CRITICAL dfmeta.runtime.hub The thread {thread!r} has ended" in agent.log()
     last = agent.log().splitlines()[-1]
     assert last.startswith("dfmeta-agent: ThreadEndedError in dfmeta/")
     assert f"the thread {thread!r} has ended: ZeroDivisionError: a defect" in last

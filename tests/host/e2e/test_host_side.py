@@ -10,14 +10,14 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from dfmeta.exceptions import HostError
+from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV6
-from dfmeta.flows.key import NEXT_HOP6, NEXT_HOP_MAC
 from dfmeta.host.changes import Changes
 from dfmeta.host.device import disable_tx_checksum, driver_of
 from dfmeta.host.host_facts import HostFacts, read_host
 from dfmeta.host.ipv6 import lack_of
 from dfmeta.host.netlink import HostSide, Wanted
+from dfmeta.identity.key import NEXT_HOP6, NEXT_HOP_MAC
 from tests.harness.guest import METADATA_IP
 from tests.harness.netns import Namespace
 from tests.harness.poll import wait_for

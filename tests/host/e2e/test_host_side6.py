@@ -5,9 +5,9 @@ import os
 from typing import Any
 
 from dfmeta.flows.family import IPV6
-from dfmeta.flows.key import NEXT_HOP6
 from dfmeta.host.host_facts import read_host
-from dfmeta.state import FILE
+from dfmeta.identity.key import NEXT_HOP6
+from dfmeta.runtime.saved_state import FILE
 from tests.harness.agent import Agent
 from tests.harness.guest import Guest
 from tests.harness.ovs import OpenvSwitch

@@ -218,8 +218,8 @@ def test_every_socket_and_process_is_on_the_page(came: View) -> None:
         assert f"* - {word}" in PAGE
     agent, holder = sorted(came["processes"], key=lambda one: "holder" in one)
     assert "dfmeta-agent --config-file" in agent
-    assert "python -P -S -m dfmeta.proxy.holder" in holder
-    assert "``python -P -S -m dfmeta.proxy.holder``" in PAGE
+    assert "python -P -S -m dfmeta.cmd.holder" in holder
+    assert "``python -P -S -m dfmeta.cmd.holder``" in PAGE
 
 
 def test_every_flow_has_the_pages_cookie_and_no_other_changes(seen: Seen, came: View) -> None:

@@ -10,9 +10,9 @@ import eventlet
 import pytest
 from eventlet.green import socket as green_socket
 
-from dfmeta.proxy.haproxy.plan import NovaServer, Plan
-from dfmeta.proxy.haproxy.process import Process, Secrets
-from dfmeta.proxy.haproxy.program import Program
+from dfmeta.proxy.engines.haproxy.plan import NovaServer, Plan
+from dfmeta.proxy.engines.haproxy.process import Process, Secrets
+from dfmeta.proxy.engines.haproxy.program import Program
 from tests.core.unit.haproxy.support import GET, value
 from tests.core.unit.support import until
 from tests.core.unit.upstream import Upstream

@@ -9,19 +9,19 @@ from typing import Any
 import eventlet
 import pytest
 
-from dfmeta.proxy.haproxy import process as process_module
-from dfmeta.proxy.haproxy.config import IN_DOUBT, waiting
-from dfmeta.proxy.haproxy.plain import (
+from dfmeta.http.http1 import HeadLimits
+from dfmeta.http.limits import Limits
+from dfmeta.proxy.engines.haproxy import process as process_module
+from dfmeta.proxy.engines.haproxy.config import IN_DOUBT, waiting
+from dfmeta.proxy.engines.haproxy.plain import (
     USUAL_NAMES,
     USUAL_NETWORK_DATA,
     USUAL_OPENSTACK,
     USUAL_TARGETS,
 )
-from dfmeta.proxy.haproxy.plan import Descriptors, Plan
-from dfmeta.proxy.haproxy.process import Process, Secrets
-from dfmeta.proxy.haproxy.program import Program
-from dfmeta.proxy.http1 import HeadLimits
-from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.engines.haproxy.plan import Descriptors, Plan
+from dfmeta.proxy.engines.haproxy.process import Process, Secrets
+from dfmeta.proxy.engines.haproxy.program import Program
 from tests.core.unit.haproxy.support import GET, PLANS, counted, value
 from tests.core.unit.support import let_hub_run, until
 from tests.core.unit.upstream import OK as ANSWER

@@ -14,20 +14,20 @@ import eventlet
 import pytest
 from eventlet.event import Event
 
-from dfmeta.exceptions import HaproxyError
-from dfmeta.guest_counts import ACCEPTED
+from dfmeta.errors import HaproxyError
+from dfmeta.http.http1 import HeadLimits
+from dfmeta.http.limits import Limits
+from dfmeta.identity.guest_counters import ACCEPTED
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
-from dfmeta.proxy.haproxy import process as process_module
-from dfmeta.proxy.haproxy.config import OF_ADDRESS, OF_PORT
-from dfmeta.proxy.haproxy.counts import Counts, connections
-from dfmeta.proxy.haproxy.entries import Entries
-from dfmeta.proxy.haproxy.process import Secrets
-from dfmeta.proxy.haproxy.program import Program
-from dfmeta.proxy.haproxy.runtime import COMMANDS, REQUEST
-from dfmeta.proxy.http1 import HeadLimits
-from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.engines.haproxy import process as process_module
+from dfmeta.proxy.engines.haproxy.config import OF_ADDRESS, OF_PORT
+from dfmeta.proxy.engines.haproxy.counts import Counts, connections
+from dfmeta.proxy.engines.haproxy.entries import Entries
+from dfmeta.proxy.engines.haproxy.process import Secrets
+from dfmeta.proxy.engines.haproxy.program import Program
+from dfmeta.proxy.engines.haproxy.runtime import COMMANDS, REQUEST
 from dfmeta.proxy.recent import RECENT
-from dfmeta.registry import Registry
 from dfmeta.runtime import clock
 from dfmeta.wiring import haproxy_program
 from tests.core.unit.haproxy.support import FOUR, value
@@ -93,7 +93,7 @@ def test_process_that_does_not_answer_is_killed_where_it_should_leave(
     monkeypatch.setattr(process_module, "READY_TIMEOUT", 0.02)
     with pytest.raises(HaproxyError, match=r"did not answer within 0\.02 s"):
         process.wait_ready()
-    monkeypatch.setattr("dfmeta.proxy.haproxy.runtime.TIMEOUT", 0.02)
+    monkeypatch.setattr("dfmeta.proxy.engines.haproxy.runtime.TIMEOUT", 0.02)
     process.leave()
     assert wait_ended(process) == -signal.SIGKILL
     assert "it is killed" in caplog.text

@@ -12,16 +12,16 @@ import pytest
 from keystoneauth1.noauth import NoAuth
 from keystoneauth1.session import Session
 
+from dfmeta.attach.drivers.neutron import NeutronDriver
+from dfmeta.attach.drivers.wired import WiredPorts, is_patch
 from dfmeta.attach.engine import Engine, Settings
 from dfmeta.attach.model import Attachment, Driver, Parent, State, Wanted
-from dfmeta.exceptions import SourceError
-from dfmeta.ports.attach_networks import Chosen, NeutronNetworks
-from dfmeta.ports.attach_neutron import NeutronDriver
-from dfmeta.ports.attach_wired import WiredPorts, is_patch
-from dfmeta.ports.neutron_api import NeutronApi
-from dfmeta.ports.neutron_trunks import NeutronTrunks
-from dfmeta.ports.subport_list import KEY
-from dfmeta.ports.trunk_bridge import enable
+from dfmeta.errors import SourceError
+from dfmeta.neutron.client import NeutronApi
+from dfmeta.neutron.networks import Chosen, NeutronNetworks
+from dfmeta.neutron.trunks import NeutronTrunks
+from dfmeta.ovsdb.subport_list import KEY
+from dfmeta.ovsdb.trunk_bridge import enable
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
 from tests.harness.ovs import BRIDGE, OpenvSwitch

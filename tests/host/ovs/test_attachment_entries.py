@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from dfmeta.attach.drivers.entries import Entries
+from dfmeta.attach.drivers.wired import WiredPorts
 from dfmeta.attach.model import Attachment, Parent
-from dfmeta.exceptions import AttachDriverError
-from dfmeta.ports.attach_entries import Entries
-from dfmeta.ports.attach_wired import WiredPorts
-from dfmeta.ports.subport_list import KEY, Claim
+from dfmeta.errors import AttachDriverError
+from dfmeta.ovsdb.subport_list import KEY, Claim
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.ovs import vms
 

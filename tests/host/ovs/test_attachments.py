@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from dfmeta.attach.drivers.local import LocalDriver, names_of
 from dfmeta.attach.model import Attachment, Driver, Found, Network, Parent
-from dfmeta.exceptions import AttachDriverError
-from dfmeta.ports import one_change
-from dfmeta.ports.attachments import LocalDriver, names_of
-from dfmeta.ports.trunk_bridge import disable, enable
+from dfmeta.errors import AttachDriverError
+from dfmeta.ovsdb import transactions
+from dfmeta.ovsdb.trunk_bridge import disable, enable
 from tests.harness.guest import uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.ovs import vms
@@ -100,8 +100,8 @@ def test_readiness_of_a_vm_is_read_from_its_own_rows(
         answers.append(one_change_call(*args))
         return answers[-1]
 
-    one_change_call = one_change.call
-    monkeypatch.setattr(one_change, "call", recording)
+    one_change_call = transactions.call
+    monkeypatch.setattr(transactions, "call", recording)
     outer = parent.port_name.replace("tpi-", "tpt-")
     for one, cause, own in (
         (parent, "", {parent.port_name, outer, BRIDGE, bridge_of(host, parent)}),

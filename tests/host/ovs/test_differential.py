@@ -14,9 +14,9 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.key import SLOTS6
 from dfmeta.flows.pipeline import METADATA_IP, RATES, Purpose
 from dfmeta.flows.service import Tap
+from dfmeta.identity.key import SLOTS6
 from dfmeta.model import Endpoint, GuestAddress, NextHop
 from tests.core.flows.frames import ethernet, ipv4, tcp
 from tests.core.flows.world import SERVICE6

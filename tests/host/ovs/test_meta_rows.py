@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from dfmeta.cmd.tap import NUMBER_INTERVAL
-from dfmeta.exceptions import OvsdbError
+from dfmeta.errors import OvsdbError
 from dfmeta.model import MetaIds, MetaNames, Port
-from dfmeta.ports import meta_writer
-from dfmeta.ports.bridge_reader import Update
-from dfmeta.ports.conflicts import MetaDatapathError, TapElsewhereError
-from dfmeta.ports.meta_rows import MetaRows
-from dfmeta.ports.ovsdb import OvsdbWatcher
+from dfmeta.ovsdb import meta_writer
+from dfmeta.ovsdb.bridge_reader import Update
+from dfmeta.ovsdb.conflicts import MetaDatapathError, TapElsewhereError
+from dfmeta.ovsdb.meta_rows import MetaRows
+from dfmeta.ovsdb.watcher import OvsdbWatcher
 from tests.core.unit.support import let_hub_run, until
 from tests.harness.netns import KERNEL_DATAPATH
 from tests.harness.ovs import BRIDGE, OpenvSwitch

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dfmeta.ports import ovsdb
-from dfmeta.ports.idl import Noticing
+from dfmeta.ovsdb import watcher
+from dfmeta.ovsdb.idl import Noticing
 from tests.core.unit.support import until
 from tests.harness.ovs import OpenvSwitch
 from tests.host.ovs.test_subport_rows import Watch, host, watch
@@ -21,7 +21,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Noticing]:
             super().__init__(remote, helper)
             made.append(self)
 
-    monkeypatch.setattr(ovsdb, "Noticing", Listed)
+    monkeypatch.setattr(watcher, "Noticing", Listed)
     return made
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from dfmeta.model import Port, PortId, PortState
-from dfmeta.ports import subport_list, subport_writer
-from dfmeta.ports.bridge_reader import Update
-from dfmeta.ports.ovsdb import OvsdbWatcher
-from dfmeta.ports.ovsdb_facts import read_snapshot
-from dfmeta.ports.subport_list import KEY, Entry
+from dfmeta.ovsdb import subport_list, subport_writer
+from dfmeta.ovsdb.bridge_reader import Update
+from dfmeta.ovsdb.snapshot import read_snapshot
+from dfmeta.ovsdb.subport_list import KEY, Entry
+from dfmeta.ovsdb.watcher import OvsdbWatcher
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, let_hub_run, until
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 

@@ -5,8 +5,8 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.key import SLOTS6
 from dfmeta.flows.service import Tap
+from dfmeta.identity.key import SLOTS6
 from dfmeta.model import Endpoint, GuestAddress
 from tests.core.flows.world import SERVICE6, Host, Host6
 from tests.harness.ovs import OpenvSwitch

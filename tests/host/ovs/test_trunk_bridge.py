@@ -2,9 +2,9 @@
 
 import pytest
 
-from dfmeta.exceptions import OvsdbError, UsageError
-from dfmeta.ports import one_change, trunk_bridge
-from dfmeta.ports.trunk_bridge import disable, enable, names_of
+from dfmeta.errors import OvsdbError, UsageError
+from dfmeta.ovsdb import transactions, trunk_bridge
+from dfmeta.ovsdb.trunk_bridge import disable, enable, names_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.ovs import vms
 
@@ -166,18 +166,18 @@ def test_a_change_of_the_vms_row_meanwhile_is_read_again(
     host: OpenvSwitch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vm = vms.plug(host, "tap1", tag=7)
-    original, changes = one_change.read, [f"external_ids:other={n}" for n in range(3)]
-    monkeypatch.setattr(one_change, "PAUSE", 0.0)
-    monkeypatch.setattr(one_change, "TRIES", 3)
+    original, changes = transactions.read, [f"external_ids:other={n}" for n in range(3)]
+    monkeypatch.setattr(transactions, "PAUSE", 0.0)
+    monkeypatch.setattr(transactions, "TRIES", 3)
 
-    def read(remote: str, **options: bool) -> one_change.Rows:
+    def read(remote: str, **options: bool) -> transactions.Rows:
         found = original(remote, **options)
         if changes:
             host.vsctl("set", "Port", "tap1", "tag=8")
             host.vsctl("set", "Interface", "tap1", changes.pop())
         return found
 
-    monkeypatch.setattr(one_change, "read", read)
+    monkeypatch.setattr(transactions, "read", read)
     with pytest.raises(OvsdbError, match="all the time"):
         on(host, "tap1")
     assert on(host, "tap1").changed

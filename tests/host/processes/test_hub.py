@@ -7,7 +7,7 @@ from typing import Any
 import eventlet
 import pytest
 
-from dfmeta import hub
+from dfmeta.runtime import hub
 from tests.core.unit.support import until
 from tests.harness.poll import DEADLINE
 

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from dfmeta.cmd import holding
-from dfmeta.cmd.holding import HolderKeeper
-from dfmeta.cmd.keeping import FD_NAMES, SystemdKeeper
-from dfmeta.exceptions import HostError
+from dfmeta.cmd import holder, listener_holder
+from dfmeta.cmd.fd_store import FD_NAMES, SystemdKeeper
+from dfmeta.cmd.listener_holder import HolderKeeper
+from dfmeta.errors import HostError
 from dfmeta.host.process import named_sockets
-from dfmeta.proxy import holder
 from tests.core.unit.test_keeping import TERMS, Systemd, listener, same, six, systemd
 from tests.harness.poll import DEADLINE, wait_for
 
@@ -28,8 +27,8 @@ NO_DEVICE = TERMS.device
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a holder take long to start and to answer, as it may on a busy machine."""
-    monkeypatch.setattr(holding, "START_TRIES", int(DEADLINE / holding.START_PAUSE))
-    monkeypatch.setattr(holding, "ANSWER_TIMEOUT", DEADLINE)
+    monkeypatch.setattr(listener_holder, "START_TRIES", int(DEADLINE / listener_holder.START_PAUSE))
+    monkeypatch.setattr(listener_holder, "ANSWER_TIMEOUT", DEADLINE)
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def test_a_holder_that_has_ended_is_replaced(held: HolderKeeper, listener: socke
 def test_a_holder_of_another_user_gets_and_gives_nothing(
     held: HolderKeeper, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "START_TRIES", 2)
+    monkeypatch.setattr(listener_holder, "START_TRIES", 2)
     program = (
         "import signal, socket\n"
         "server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from dfmeta.cmd import listening
-from dfmeta.cmd.listening import GuestListeners
+from dfmeta.cmd import listeners as listeners_module
+from dfmeta.cmd.listeners import GuestListeners
 from dfmeta.cmd.tap import TapKeeper
-from dfmeta.exceptions import StartError
-from dfmeta.proxy import sockets
-from dfmeta.proxy.limits import SYN_ACK_RETRIES
-from dfmeta.proxy.sockets import confine, confined, index_of, silence
-from dfmeta.state import State
+from dfmeta.errors import StartError
+from dfmeta.http import sockets
+from dfmeta.http.limits import SYN_ACK_RETRIES
+from dfmeta.http.sockets import confine, confined, index_of, silence
+from dfmeta.runtime.saved_state import State
 from tests.core.unit import test_keeping
 
 NOT_OURS = "fd00:a9fe:a9fe:a9fe::a9fe"
@@ -59,7 +59,7 @@ Make = Callable[..., GuestListeners]
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    monkeypatch.setattr(listening, "HOLDER_END", 0.0)
+    monkeypatch.setattr(listeners_module, "HOLDER_END", 0.0)
     made: list[GuestListeners] = []
 
     def make(keeping: Keeping, state: State | None = None, **options: object) -> GuestListeners:
@@ -120,7 +120,7 @@ def test_a_device_that_does_not_exist_is_waited_for(
     listeners = make(keeping)
     for later in ("at once", "after both were opened"):
         with monkeypatch.context() as patched:
-            module = listening if later != "at once" else sockets
+            module = listeners_module if later != "at once" else sockets
             patched.setattr(module, "index_of", lambda _device: index_of("dfm-none"))
             with pytest.raises(OSError, match="No such device") as caught:
                 listeners.open()
@@ -134,7 +134,7 @@ def test_a_device_that_does_not_exist_is_waited_for(
 @pytest.mark.parametrize("how", ["not configured", "not in the kernel"])
 def test_without_ipv6_there_is_one(make: Make, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     if how == "not in the kernel":
-        monkeypatch.setattr(listening, "has_ipv6", lambda: False)
+        monkeypatch.setattr(listeners_module, "has_ipv6", lambda: False)
     keeping = Keeping()
     listeners = make(keeping, ip6=[] if how == "not configured" else ["fe80::a9fe:a9fe"])
     listeners.open()
@@ -254,7 +254,7 @@ def test_listeners_of_a_unit_with_two_ports_are_refused(make: Make) -> None:
 
 def socket_of(listeners: GuestListeners, version: int) -> Any:
     """A socket of the same listener, as another process has it."""
-    return listening.green(os.dup(listeners.sockets[version].fileno()))
+    return listeners.green(os.dup(listeners.sockets[version].fileno()))
 
 
 def test_both_follow_a_device_that_is_created_again(
@@ -266,7 +266,7 @@ def test_both_follow_a_device_that_is_created_again(
     listeners.open()
     assert listeners.follow() == (real, False)
     for index, reachable in ((real + 1000, False), (real, True)):
-        monkeypatch.setattr(listening.socket, "if_nametoindex", lambda _name, found=index: found)
+        monkeypatch.setattr(listeners.socket, "if_nametoindex", lambda _name, found=index: found)
         assert listeners.follow() == (index, True)
         for sock in listeners.sockets.values():
             assert accepts(sock, wait=reachable) is reachable

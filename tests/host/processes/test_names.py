@@ -10,8 +10,8 @@ import eventlet
 import pytest
 from eventlet.patcher import original
 
-from dfmeta import names
-from dfmeta.names import STALE, THREADS, Names
+from dfmeta.runtime import names
+from dfmeta.runtime.names import STALE, THREADS, Names
 from tests.core.unit.support import until
 
 threading = original("threading")
@@ -162,13 +162,13 @@ def test_an_address_needs_no_thread(host: str | None, monkeypatch: pytest.Monkey
 
 PROGRAM = """
 import gc, sys, time
-from dfmeta.cmd.patching import patch
+from dfmeta.runtime.patching import patch
 patch()
 assert not gc.isenabled()
 import eventlet, socket
 from eventlet.green import socket as green
 from eventlet.patcher import original
-from dfmeta import names
+from dfmeta.runtime import names
 assert socket.getaddrinfo is green.getaddrinfo is names.getaddrinfo
 for name in names.OTHERS:
     assert isinstance(getattr(socket, name), names.Names), name

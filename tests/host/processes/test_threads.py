@@ -7,9 +7,9 @@ import pytest
 from eventlet.patcher import original
 
 from dfmeta.cli import progress
-from dfmeta.hub import ThreadEndedError, Vital
-from dfmeta.ports.bridge_reader import Update
-from dfmeta.ports.ovsdb import OvsdbWatcher
+from dfmeta.ovsdb.bridge_reader import Update
+from dfmeta.ovsdb.watcher import OvsdbWatcher
+from dfmeta.runtime.hub import ThreadEndedError, Vital
 from tests.core.unit.support import until
 from tests.harness.poll import wait_for
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.exceptions import StoreDamagedError
+from dfmeta.errors import StoreDamagedError
 from dfmeta.store.db import backup as copies
 from dfmeta.store.db.database_facts import look
 from dfmeta.store.db.repository import Repository

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dfmeta.exceptions import StoreAwayError, StoreError
+from dfmeta.errors import StoreAwayError, StoreError
 from dfmeta.store.db.record import Kind
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.store.support import read
@@ -18,11 +18,11 @@ ONE = "00000000-0000-4000-8000-000000000001"
 
 HANGING = """
 import sys
-from dfmeta.cmd.patching import patch
+from dfmeta.runtime.patching import patch
 patch()
 import eventlet
 from dfmeta.wiring.database import fault, repository
-from dfmeta.exceptions import StoreAwayError
+from dfmeta.errors import StoreAwayError
 
 url, one = sys.argv[1:]
 store = repository(url)

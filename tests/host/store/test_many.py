@@ -17,11 +17,11 @@ GREEN = """
 import eventlet
 eventlet.monkey_patch()
 import sys
-from dfmeta.exceptions import LookupAwayError
+from dfmeta.errors import LookupAwayError
 from dfmeta.store.lookup.puller import Puller
-from dfmeta.store.http import Client
+from dfmeta.http.bounded import Client
 from dfmeta.store.lookup.upstream import Patience, Upstream
-from dfmeta.store.guest.need import METADATA_ALONE
+from dfmeta.store.guest.record_parts import METADATA_ALONE
 from dfmeta.store.db.repository import Repository
 
 url, database, known, unknown = sys.argv[1:]

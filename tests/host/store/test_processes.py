@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.exceptions import StoreError
+from dfmeta.errors import StoreError
 from dfmeta.store.db import database, schema
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.support import INSTANCE
@@ -30,7 +30,7 @@ print([name for name in sys.modules if name.startswith("alembic")])
 """
 UNPRIVILEGED = """
 import os, sys
-from dfmeta.exceptions import StoreError
+from dfmeta.errors import StoreError
 from dfmeta.store.db import sqlite
 from dfmeta.store.db.repository import Repository
 os.setegid(65534)

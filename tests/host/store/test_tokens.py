@@ -18,7 +18,7 @@ import eventlet
 eventlet.monkey_patch()
 import sys
 from dfmeta.store.auth.oidc import fetch_json
-from dfmeta.exceptions import IssuerError
+from dfmeta.errors import IssuerError
 
 turns = 0
 

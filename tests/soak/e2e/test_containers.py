@@ -3,7 +3,7 @@
 import json
 from contextlib import ExitStack
 
-from dfmeta.ports.attachments import names_of
+from dfmeta.attach.drivers.local import names_of
 from tests.harness.agent import Agent
 from tests.harness.netns import Namespace
 from tests.harness.ovs import OpenvSwitch

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dfmeta.ports.domain import parse
+from dfmeta.sources.domain import parse
 from tests.core.docs.typed import page, untyped
 from tests.harness import domains as libvirt
 from tests.harness.cloudinit import Boot, Booting

@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from dfmeta.flows.key import SLOTS, SLOTS6
+from dfmeta.identity.key import SLOTS, SLOTS6
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.ovs import OpenvSwitch

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dfmeta.proxy.limits import Limits
+from dfmeta.http.limits import Limits
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.greedy import Greedy, Kind

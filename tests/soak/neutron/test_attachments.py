@@ -6,10 +6,10 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from dfmeta.attach.drivers import wired
 from dfmeta.attach.model import Found, Parent, State
-from dfmeta.exceptions import AttachDriverError, AttachNetworkError, AttachQuotaError
-from dfmeta.ports import attach_wired
-from dfmeta.ports.subport_list import KEY
+from dfmeta.errors import AttachDriverError, AttachNetworkError, AttachQuotaError
+from dfmeta.ovsdb.subport_list import KEY
 from tests.host.neutron.api import PROJECT
 from tests.host.ovs import vms
 from tests.host.ovs.neutron_world import (
@@ -166,8 +166,8 @@ def test_without_a_trunks_bridge_the_status_of_the_port_counts(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OVN has no row for a subport, and no agent that would change the status here."""
-    monkeypatch.setattr(attach_wired, "WAIT", 0.3)
-    monkeypatch.setattr(attach_wired, "POLL_STATUS", 0.05)
+    monkeypatch.setattr(wired, "WAIT", 0.3)
+    monkeypatch.setattr(wired, "POLL_STATUS", 0.05)
     vm = world.tagged("tap1")
     driver = world.driver(vm)
     one = wanted(vm, 100, instance_id=INSTANCE)

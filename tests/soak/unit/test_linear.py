@@ -18,9 +18,9 @@ from webob import Request
 from webob.acceptparse import create_accept_header
 
 from dfmeta.devices.schema import ADDRESSES, SCHEMA
-from dfmeta.exceptions import BadRequestError
+from dfmeta.errors import BadRequestError
+from dfmeta.http.http1 import Body, HeadLimits, find_end, parse_head
 from dfmeta.model import Answer, GuestRequest
-from dfmeta.proxy.http1 import Body, HeadLimits, find_end, parse_head
 from dfmeta.store.api.representations import wants_envelope
 from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.guest.documents import hostname_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Column, MetaData, PrimaryKeyConstraint, String, Table, inspect, text
 
-from dfmeta.exceptions import StoreSchemaError
+from dfmeta.errors import StoreSchemaError
 from dfmeta.store.db import schema
 
 if TYPE_CHECKING:

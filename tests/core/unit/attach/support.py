@@ -12,7 +12,7 @@ from sqlalchemy import Connection, event
 
 from dfmeta.attach.engine import Engine, Settings
 from dfmeta.attach.model import Attachment, Found, Network, Parent, State, Wanted
-from dfmeta.exceptions import AttachDriverError, AttachError
+from dfmeta.errors import AttachDriverError, AttachError
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
 from dfmeta.store.db.schema import metadata

@@ -14,7 +14,7 @@ from dfmeta.attach import audit
 from dfmeta.attach.access import Access
 from dfmeta.attach.api import body_max
 from dfmeta.attach.model import Attachment, Wanted
-from dfmeta.exceptions import (
+from dfmeta.errors import (
     AttachConflictError,
     AttachDriverError,
     AttachError,

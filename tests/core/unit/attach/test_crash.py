@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from dfmeta.attach.model import Attachment, Found, State
-from dfmeta.exceptions import AttachDriverError, AttachError
+from dfmeta.errors import AttachDriverError, AttachError
 from tests.core.unit.attach.support import NETWORKS, OTHER, VM, Breaking, CrashError, Plane, World
 from tests.harness.examples import examples
 

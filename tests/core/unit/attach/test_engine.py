@@ -17,7 +17,7 @@ from dfmeta.attach.addresses import is_unicast, may_have, next_address
 from dfmeta.attach.choice import next_vid
 from dfmeta.attach.model import Found, Network, State
 from dfmeta.attach.rate import Rate
-from dfmeta.exceptions import (
+from dfmeta.errors import (
     AttachConflictError,
     AttachDriverError,
     AttachFullError,

@@ -9,7 +9,7 @@ from typing import Any
 from dfmeta.attach.access import Access
 from dfmeta.attach.api import Api, Call
 from dfmeta.attach.model import Attachment, Network, Parent, State, Status, Wanted
-from dfmeta.exceptions import AttachError
+from dfmeta.errors import AttachError
 from dfmeta.model import Answer, GuestRequest, Port, PortKind
 from dfmeta.proxy.tokens import AttachmentTokens
 

@@ -13,7 +13,7 @@ from dfmeta.devices import as_of, validate
 from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX, VALUES_MAX
 from dfmeta.devices.schema import ADDRESSES, SCHEMA, TAG_MAX
 from dfmeta.devices.splice import splice
-from dfmeta.exceptions import DeviceError
+from dfmeta.errors import DeviceError
 from tests.core.unit.devices.documents import GOOD, REFUSED, disk, load, nic
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dfmeta.devices import validate
 from dfmeta.devices.libvirt import read_domain
 from dfmeta.devices.rules import TagRule
-from dfmeta.exceptions import DomainError, TagRuleError
+from dfmeta.errors import DomainError, TagRuleError
 
 A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 PORT = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d"

@@ -9,12 +9,12 @@ from typing import Any
 import eventlet
 from eventlet.event import Event
 
-from dfmeta.exceptions import HaproxyError
-from dfmeta.proxy.haproxy.plan import Descriptors, NovaServer, Plan
-from dfmeta.proxy.haproxy.process import Secrets
-from dfmeta.proxy.haproxy.program import Program
-from dfmeta.proxy.haproxy.runtime import Changes, Rows
-from dfmeta.proxy.limits import Limits
+from dfmeta.errors import HaproxyError
+from dfmeta.http.limits import Limits
+from dfmeta.proxy.engines.haproxy.plan import Descriptors, NovaServer, Plan
+from dfmeta.proxy.engines.haproxy.process import Secrets
+from dfmeta.proxy.engines.haproxy.program import Program
+from dfmeta.proxy.engines.haproxy.runtime import Changes, Rows
 from dfmeta.runtime import clock
 
 GET = b"GET /latest/meta-data HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"

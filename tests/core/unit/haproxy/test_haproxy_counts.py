@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from dfmeta import metrics
-from dfmeta.exceptions import HaproxyError
-from dfmeta.guest_counts import ACCEPTED
+from dfmeta.errors import HaproxyError
+from dfmeta.identity.guest_counters import ACCEPTED
+from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Endpoint
-from dfmeta.proxy.haproxy.config import FORGET, NOVA, NOVA_CLOSES, OF_ADDRESS, OF_PORT
-from dfmeta.proxy.haproxy.counts import Counts, connections
-from dfmeta.proxy.haproxy.entries import claim_token, port_token
+from dfmeta.proxy.engines.haproxy.config import FORGET, NOVA, NOVA_CLOSES, OF_ADDRESS, OF_PORT
+from dfmeta.proxy.engines.haproxy.counts import Counts, connections
+from dfmeta.proxy.engines.haproxy.entries import claim_token, port_token
 from dfmeta.proxy.recent import RECENT
-from dfmeta.registry import Claim, Registry
 from dfmeta.runtime import clock
 from tests.core.unit.haproxy.support import FakeRuntime
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, claim_of, port

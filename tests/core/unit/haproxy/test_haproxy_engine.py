@@ -14,20 +14,20 @@ import pytest
 from eventlet.event import Event
 
 from dfmeta import metrics
-from dfmeta.guest_counts import ACCEPTED
+from dfmeta.http.limits import Limits
+from dfmeta.identity.guest_counters import ACCEPTED
+from dfmeta.identity.numbering import Device
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
-from dfmeta.numbering import Device
-from dfmeta.proxy.engine import Terms
-from dfmeta.proxy.haproxy import engine as engine_module
-from dfmeta.proxy.haproxy.config import COUNTED, FORGET, IN_DOUBT, OF_ADDRESS, OF_PORT
-from dfmeta.proxy.haproxy.engine import Haproxy, Setup
-from dfmeta.proxy.haproxy.entries import Entries
-from dfmeta.proxy.haproxy.plan import Plan
-from dfmeta.proxy.haproxy.process import Secrets
-from dfmeta.proxy.haproxy.program import Program
-from dfmeta.proxy.limits import Limits
+from dfmeta.proxy.engines.engine import Terms
+from dfmeta.proxy.engines.haproxy import engine as engine_module
+from dfmeta.proxy.engines.haproxy.config import COUNTED, FORGET, IN_DOUBT, OF_ADDRESS, OF_PORT
+from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
+from dfmeta.proxy.engines.haproxy.entries import Entries
+from dfmeta.proxy.engines.haproxy.plan import Plan
+from dfmeta.proxy.engines.haproxy.process import Secrets
+from dfmeta.proxy.engines.haproxy.program import Program
 from dfmeta.proxy.recent import RECENT
-from dfmeta.registry import Registry
 from dfmeta.runtime import clock
 from tests.core.unit.haproxy.support import FOUR, OTHER, SIX, FakeProcess
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, let_hub_run, port

@@ -12,11 +12,12 @@ from eventlet.event import Event
 from eventlet.green import socket as green_socket
 from eventlet.hubs import trampoline
 
-from dfmeta.exceptions import HaproxyError
+from dfmeta.errors import HaproxyError
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Identity
-from dfmeta.proxy.haproxy import runtime as runtime_module
-from dfmeta.proxy.haproxy.config import COUNTED, IN_DOUBT, PARTS
-from dfmeta.proxy.haproxy.entries import (
+from dfmeta.proxy.engines.haproxy import runtime as runtime_module
+from dfmeta.proxy.engines.haproxy.config import COUNTED, IN_DOUBT, PARTS
+from dfmeta.proxy.engines.haproxy.entries import (
     AT_ONCE,
     MANY,
     Entries,
@@ -26,8 +27,7 @@ from dfmeta.proxy.haproxy.entries import (
     read_token,
     vm_token,
 )
-from dfmeta.proxy.haproxy.runtime import COMMANDS, PROMPT, REQUEST, Runtime
-from dfmeta.registry import Registry
+from dfmeta.proxy.engines.haproxy.runtime import COMMANDS, PROMPT, REQUEST, Runtime
 from tests.core.unit.haproxy.support import FakeRuntime
 from tests.core.unit.support import (
     GUEST_IP6,

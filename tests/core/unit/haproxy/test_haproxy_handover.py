@@ -12,12 +12,14 @@ import pytest
 from eventlet.green import socket as green_socket
 
 from dfmeta import metrics
-from dfmeta.exceptions import HaproxyError, StartError
-from dfmeta.guest_counts import ACCEPTED
+from dfmeta.errors import HaproxyError, StartError
+from dfmeta.http.exchange import Exchange
+from dfmeta.http.limits import Limits
+from dfmeta.identity.guest_counters import ACCEPTED
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Answer, Endpoint
-from dfmeta.proxy.exchange import Exchange
-from dfmeta.proxy.haproxy import handover
-from dfmeta.proxy.haproxy.handover import (
+from dfmeta.proxy.engines.haproxy import handover
+from dfmeta.proxy.engines.haproxy.handover import (
     SIGNATURE,
     HandoverServer,
     Source,
@@ -25,8 +27,6 @@ from dfmeta.proxy.haproxy.handover import (
     read_header,
     rest_length,
 )
-from dfmeta.proxy.limits import Limits
-from dfmeta.registry import Registry
 from dfmeta.runtime import clock
 from tests.core.unit.haproxy.support import GET
 from tests.core.unit.support import address, port

@@ -14,15 +14,15 @@ import pytest
 
 from dfmeta.cmd import haproxy as command
 from dfmeta.cmd import privileges
-from dfmeta.exceptions import HaproxyError
-from dfmeta.proxy.haproxy import process as process_module
-from dfmeta.proxy.haproxy.config import render, server_names, waiting
-from dfmeta.proxy.haproxy.plan import Plan
-from dfmeta.proxy.haproxy.process import Process, Secrets
-from dfmeta.proxy.haproxy.program import Program
-from dfmeta.proxy.limits import Limits
-from dfmeta.quiet import QUIET
+from dfmeta.errors import HaproxyError
+from dfmeta.http.limits import Limits
+from dfmeta.proxy.engines.haproxy import process as process_module
+from dfmeta.proxy.engines.haproxy.config import render, server_names, waiting
+from dfmeta.proxy.engines.haproxy.plan import Plan
+from dfmeta.proxy.engines.haproxy.process import Process, Secrets
+from dfmeta.proxy.engines.haproxy.program import Program
 from dfmeta.runtime import clock
+from dfmeta.runtime.log_throttle import QUIET
 from tests.core.unit.haproxy.support import FOUR, GIVEN, OTHER, PLANS, SIX
 from tests.harness.tier import CLOCK
 

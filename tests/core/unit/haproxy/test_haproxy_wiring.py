@@ -15,9 +15,9 @@ import pytest
 from eventlet.green import socket as green_socket
 from oslo_config import cfg
 
-from dfmeta.exceptions import ConfigError, StartError
+from dfmeta.errors import ConfigError, StartError
+from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Identity
-from dfmeta.registry import Registry
 from dfmeta.wiring import haproxy, haproxy_program
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT, Load, address, port
 from tests.harness.certificates import Authority

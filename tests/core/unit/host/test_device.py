@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.exceptions import HostError
+from dfmeta.errors import HostError
 from dfmeta.host import device
 from dfmeta.host.device import (
     disable_tx_checksum,

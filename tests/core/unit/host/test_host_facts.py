@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from dfmeta.exceptions import HostError
+from dfmeta.doctor.facts import HostFacts, LimitFacts, Listener, RuleFact
+from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV6
-from dfmeta.flows.key import NEXT_HOP6
 from dfmeta.host import host_facts
 from dfmeta.host.host_facts import read_host
-from dfmeta.inspect.facts import HostFacts, LimitFacts, Listener, RuleFact
+from dfmeta.identity.key import NEXT_HOP6
 from tests.core.unit.host.kernel import MAC, OTHER, TAP, Kernel
 
 ADDRESS, ADDRESS6 = "169.254.169.254", "fd00::1"

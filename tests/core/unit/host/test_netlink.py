@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pyroute2.netlink.exceptions import NetlinkError
 
-from dfmeta.exceptions import HostError
+from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV4, IPV6
-from dfmeta.flows.key import NEXT_HOP6
 from dfmeta.host import ipv6, netlink, netlink_socket
 from dfmeta.host.netlink import HostSide, Wanted, has_next_hop
 from dfmeta.host.rtnetlink import Rtnetlink
 from dfmeta.host.rules import CALM
+from dfmeta.identity.key import NEXT_HOP6
 from tests.core.unit.host.kernel import MAC, OTHER, TAP, Kernel, Object
 from tests.harness.tier import CLOCK
 

@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from dfmeta.cli import doctor_host
-from dfmeta.flows.family import IPV6
-from dfmeta.inspect import checks_daemon, checks_host, checks_limits, checks_switch, which
-from dfmeta.inspect.checks_daemon import DaemonFacts, FolderFacts, OptionFacts, Owners
-from dfmeta.inspect.cuts import NO_FWD, NO_RECV, PortBits, cut_of
-from dfmeta.inspect.facts import (
+from dfmeta.doctor import checks_daemon, checks_host, checks_limits, checks_switch, find_port
+from dfmeta.doctor.checks_daemon import DaemonFacts, FolderFacts, OptionFacts, Owners
+from dfmeta.doctor.facts import (
     Bridge,
     ConntrackFacts,
     Foreign,
@@ -21,10 +19,12 @@ from dfmeta.inspect.facts import (
     Listener,
     Snapshot,
 )
-from dfmeta.inspect.finding import Finding, Status, by_files, healthy, ok, unknown, wrong
-from dfmeta.inspect.firewall import Syn
+from dfmeta.doctor.finding import Finding, Status, by_files, healthy, ok, unknown, wrong
+from dfmeta.doctor.firewall import Syn
+from dfmeta.doctor.port_down import NO_FWD, NO_RECV, PortBits, cut_of
+from dfmeta.flows.family import IPV6
 from dfmeta.model import Endpoint, Port, PortState
-from dfmeta.ports.vif import GUEST_TYPES
+from dfmeta.ovsdb.vif import GUEST_TYPES
 from tests.core.unit.inspect.values import (
     HOST,
     INODE,
@@ -271,7 +271,7 @@ def test_port_that_waits_for_its_guest_by_live_migration_has_no_fault() -> None:
 
 
 def test_ports_that_could_be_a_guests_and_are_not_are_one_line() -> None:
-    assert GUEST_TYPES - {"internal"} == which.DEVICE_TYPES
+    assert GUEST_TYPES - {"internal"} == find_port.DEVICE_TYPES
     others = [Interface(f"eth{n}", "br-int", type="system") for n in range(10)]
     none = [
         Interface("tap1", "br-int", ports=(Port("tap1", "row", 1),)),

@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
-from dfmeta.cmd.missing import path_fault
-from dfmeta.inspect import checks_forwarding
-from dfmeta.inspect.checks_path import PathFacts, path
-from dfmeta.inspect.facts import Bridge, Controller
-from dfmeta.inspect.finding import Status, ok, summary, unknown, warning, wrong
-from dfmeta.ports.bridge_reader import Bridge as BridgeRow
+from dfmeta.cmd.missing_parts import path_fault
+from dfmeta.doctor import checks_forwarding
+from dfmeta.doctor.checks_path import PathFacts, path
+from dfmeta.doctor.facts import Bridge, Controller
+from dfmeta.doctor.finding import Status, ok, summary, unknown, warning, wrong
+from dfmeta.ovsdb.bridge_reader import Bridge as BridgeRow
 from tests.core.unit.inspect.values import SETTINGS
 
 AWAY, HERE = Controller("tcp:127.0.0.1:1", False), Controller("tcp:127.0.0.1:2", True)

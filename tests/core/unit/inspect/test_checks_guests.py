@@ -11,15 +11,15 @@ from oslo_config import cfg
 from dfmeta.cli import gather
 from dfmeta.cli.doctor_command import SILENT
 from dfmeta.cli.gather import with_cuts
-from dfmeta.exceptions import KeyRangeError, NotRunningError, UsageError
+from dfmeta.doctor import find_port, port_down
+from dfmeta.doctor.checks_guests import ALL, KINDS, guests
+from dfmeta.doctor.checks_path import PathFacts, path
+from dfmeta.doctor.facts import GuestFailure, Interface, KnownPort, Snapshot
+from dfmeta.doctor.finding import SHOWN, Finding
+from dfmeta.doctor.port_down import LINK_DOWN, NO_FWD, NO_RECV, PORT_DOWN, PortBits, cut_of
+from dfmeta.errors import KeyRangeError, NotRunningError, UsageError
 from dfmeta.flows.family import IPV6
-from dfmeta.flows.key import IN_PORT, SLOT6
-from dfmeta.inspect import cuts, which
-from dfmeta.inspect.checks_guests import ALL, KINDS, guests
-from dfmeta.inspect.checks_path import PathFacts, path
-from dfmeta.inspect.cuts import LINK_DOWN, NO_FWD, NO_RECV, PORT_DOWN, PortBits, cut_of
-from dfmeta.inspect.facts import GuestFailure, Interface, KnownPort, Snapshot
-from dfmeta.inspect.finding import SHOWN, Finding
+from dfmeta.identity.key import IN_PORT, SLOT6
 from dfmeta.model import GuestAddress, PortKind, PortState
 from tests.core.unit.inspect.values import (
     ADDRESS,
@@ -193,7 +193,7 @@ MODIFY = "ovs-ofctl -O OpenFlow13 mod-port br-int tap1"
 
 
 def test_the_bits_are_openflows() -> None:
-    assert (cuts.PORT_DOWN, cuts.NO_RECV, cuts.NO_FWD, cuts.LINK_DOWN) == (
+    assert (port_down.PORT_DOWN, port_down.NO_RECV, port_down.NO_FWD, port_down.LINK_DOWN) == (
         ofp.OFPPC_PORT_DOWN,
         ofp.OFPPC_NO_RECV,
         ofp.OFPPC_NO_FWD,
@@ -273,10 +273,10 @@ def test_value_of_the_operator_names_a_port_before_one_that_a_guest_chose() -> N
         ((PORT6, other), f"{ADDRESS6.ip}%eth0", (PORT6,)),
         ((PORT, other), str(ADDRESS6.ip), ()),
     ):
-        assert which.named(ports, text) == expected, text
+        assert find_port.named(ports, text) == expected, text
     named = replace(other, instance_name="web1", record_names=("web2", "web2.example.org"))
     for text in ("web1", "web2", "web2.example.org"):
-        assert which.named([PORT, named], text) == (named,)
+        assert find_port.named([PORT, named], text) == (named,)
 
 
 def test_name_in_a_record_names_a_port_unless_several_instances_have_it(
@@ -308,10 +308,10 @@ def test_without_the_daemon_or_with_another_one_records_have_no_names(
 
 def test_untagged_port_of_a_name_is_meant_unless_a_vlan_is_named() -> None:
     ports = [PORT, SUBPORT]
-    assert which.with_vid(ports, None) == [PORT]
-    assert which.with_vid(ports, 300) == [SUBPORT]
-    assert which.with_vid(ports, 301) == []
-    assert which.with_vid([SUBPORT], None) == [SUBPORT]
+    assert find_port.with_vid(ports, None) == [PORT]
+    assert find_port.with_vid(ports, 300) == [SUBPORT]
+    assert find_port.with_vid(ports, 301) == []
+    assert find_port.with_vid([SUBPORT], None) == [SUBPORT]
 
 
 def test_port_on_a_trunks_bridge_is_meant_by_any_of_its_names() -> None:
@@ -326,11 +326,11 @@ def test_port_on_a_trunks_bridge_is_meant_by_any_of_its_names() -> None:
     port = replace(PORT, name="tpi-p1", iface_id="p1", kind=PortKind.PARENT)
     ports = [PORT, port, replace(port, name="tpi-p2", iface_id="p2")]
     for text in ("tap9", "tpt-p1", "p1", "P1", INSTANCE, INSTANCE.upper()):
-        assert which.behind_trunk(ports, snapshot, text, bridge="br-int") == (port,), text
+        assert find_port.behind_trunk(ports, snapshot, text, bridge="br-int") == (port,), text
     for text in ("tap1", "", "p2"):
-        assert which.behind_trunk(ports, snapshot, text, bridge="br-int") == (), text
+        assert find_port.behind_trunk(ports, snapshot, text, bridge="br-int") == (), text
     subport = replace(port, kind=PortKind.SUBPORT)
-    assert which.behind_trunk([subport], snapshot, "tap9", bridge="br-int") == ()
+    assert find_port.behind_trunk([subport], snapshot, "tap9", bridge="br-int") == ()
 
 
 def test_port_without_flows_has_a_cause() -> None:
@@ -339,8 +339,8 @@ def test_port_without_flows_has_a_cause() -> None:
         (replace(PORT, state=PortState.DEAD), "switched it off"),
         (replace(PORT, state=PortState.NO_OFPORT, ofport=None), "no port number"),
     ):
-        assert cause in which.unusable(port)
-    assert which.unusable(PORT) == ""
+        assert cause in find_port.unusable(port)
+    assert find_port.unusable(PORT) == ""
 
 
 def test_interface_that_is_no_guests_port_has_a_cause() -> None:
@@ -356,8 +356,8 @@ def test_interface_that_is_no_guests_port_has_a_cause() -> None:
         (Interface("eth1", "br-ex"), "is on br-ex, not on br-int"),
     ):
         snapshot = Snapshot(interfaces=(interface,))
-        assert cause in which.no_port(snapshot, interface.name, wanted=SETTINGS, running=True)
+        assert cause in find_port.no_port(snapshot, interface.name, wanted=SETTINGS, running=True)
     for running in (True, False):
-        nothing = which.no_port(Snapshot(), "x", wanted=SETTINGS, running=running)
+        nothing = find_port.no_port(Snapshot(), "x", wanted=SETTINGS, running=running)
         assert nothing.startswith("no port of br-int has the name, iface-id, MAC, instance")
         assert ("does not run" in nothing) is not running

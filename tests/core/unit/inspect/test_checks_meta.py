@@ -5,12 +5,12 @@ from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
 from dfmeta.cli import doctor_host
+from dfmeta.doctor import checks_host, checks_meta, checks_path, checks_switch
+from dfmeta.doctor.checks_path import PathFacts
+from dfmeta.doctor.facts import Bridge, Foreign, HostFacts, Interface, Listener, Snapshot
+from dfmeta.doctor.finding import Finding
+from dfmeta.doctor.port_down import LINK_DOWN, NO_RECV, PortBits
 from dfmeta.flows.family import IPV6
-from dfmeta.inspect import checks_host, checks_meta, checks_path, checks_switch
-from dfmeta.inspect.checks_path import PathFacts
-from dfmeta.inspect.cuts import LINK_DOWN, NO_RECV, PortBits
-from dfmeta.inspect.facts import Bridge, Foreign, HostFacts, Interface, Listener, Snapshot
-from dfmeta.inspect.finding import Finding
 from dfmeta.model import MetaIds, PortState
 from tests.core.unit.inspect.values import (
     INODE,

@@ -4,11 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dfmeta.flows.classify import guest_fragment, guest_syn
-from dfmeta.flows.flow import Flow
-from dfmeta.flows.nd import bare_request
-from dfmeta.flows.service import first_syn
-from dfmeta.inspect import (
+from dfmeta.doctor import (
     checks_floods,
     checks_haproxy,
     checks_limits,
@@ -18,26 +14,30 @@ from dfmeta.inspect import (
     checks_store,
     checks_system,
 )
-from dfmeta.inspect.checks_haproxy import ChildFacts, EngineFacts, MapFacts, ProgramFacts
-from dfmeta.inspect.checks_nova import GuestFact, NovaFact
-from dfmeta.inspect.checks_process import (
+from dfmeta.doctor.checks_haproxy import ChildFacts, EngineFacts, MapFacts, ProgramFacts
+from dfmeta.doctor.checks_nova import GuestFact, NovaFact
+from dfmeta.doctor.checks_process import (
     CAPABILITIES,
     AccountFacts,
     ProcessFacts,
     SocketFacts,
     VersionFacts,
 )
-from dfmeta.inspect.checks_sources import LibvirtFacts, NeutronFacts
-from dfmeta.inspect.checks_store import DiskFacts, LookupFacts, StoreFacts, TokenFacts
-from dfmeta.inspect.checks_system import (
+from dfmeta.doctor.checks_sources import LibvirtFacts, NeutronFacts
+from dfmeta.doctor.checks_store import DiskFacts, LookupFacts, StoreFacts, TokenFacts
+from dfmeta.doctor.checks_system import (
     ClockFacts,
     CloudFacts,
     NetworkdFacts,
     SecretFile,
     SocketUnit,
 )
-from dfmeta.inspect.facts import LimitFacts, Seen
-from dfmeta.inspect.finding import Finding
+from dfmeta.doctor.facts import LimitFacts, Seen
+from dfmeta.doctor.finding import Finding
+from dfmeta.flows.classify import guest_fragment, guest_syn
+from dfmeta.flows.flow import Flow
+from dfmeta.flows.nd import bare_request
+from dfmeta.flows.service import first_syn
 from dfmeta.model import Endpoint
 from tests.core.unit.inspect.values import (
     INSTANCE,

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dfmeta.inspect import checks_attachments, checks_daemon, checks_trunks
-from dfmeta.inspect.checks_attachments import AttachmentFacts, Row
-from dfmeta.inspect.facts import Bridge, Interface, KnownPort, Snapshot
-from dfmeta.inspect.finding import Finding, Status
+from dfmeta.doctor import checks_attachments, checks_daemon, checks_trunks
+from dfmeta.doctor.checks_attachments import AttachmentFacts, Row
+from dfmeta.doctor.facts import Bridge, Interface, KnownPort, Snapshot
+from dfmeta.doctor.finding import Finding, Status
 from dfmeta.model import Port, PortKind, PortState
 from tests.core.unit.inspect.values import OK, SETTINGS, UNKNOWN, WARNING, WRONG, expect
 from tests.core.unit.support import INSTANCE

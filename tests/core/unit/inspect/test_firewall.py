@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dfmeta.doctor import iptables, nft
+from dfmeta.doctor.firewall import Filter, Step, Syn, Verdict, fates, judge
 from dfmeta.flows.family import IPV6
-from dfmeta.flows.key import IN_PORT
-from dfmeta.inspect import iptables, nft
-from dfmeta.inspect.firewall import Filter, Step, Syn, Verdict, fates, judge
+from dfmeta.identity.key import IN_PORT
 from tests.core.unit.inspect.values import OK, SETTINGS, UNKNOWN, WRONG, expect
 
 SYN = Syn("tap-metadata", IPv4Address("169.254.169.254"), 18080)

@@ -8,14 +8,10 @@ from ipaddress import IPv6Network
 import pytest
 
 from dfmeta.cli import common, doctor_command
-from dfmeta.flows.classify import guest_http, guest_syn
-from dfmeta.flows.flow import Flow, Value
-from dfmeta.flows.key import IN_PORT, InPortKeys
-from dfmeta.flows.pipeline import BR_META, TABLES, Layout, cookie_of, table_name
-from dfmeta.inspect import checks_switch
-from dfmeta.inspect.facts import Foreign, Seen
-from dfmeta.inspect.finding import Finding, Status
-from dfmeta.inspect.ledger import (
+from dfmeta.doctor import checks_switch
+from dfmeta.doctor.facts import Foreign, Seen
+from dfmeta.doctor.finding import Finding, Status
+from dfmeta.doctor.flow_diff import (
     State,
     addresses_of,
     entries,
@@ -23,7 +19,11 @@ from dfmeta.inspect.ledger import (
     wanted_flows,
     wanted_meta_flows,
 )
-from dfmeta.inspect.overlap import takes
+from dfmeta.doctor.overlap import takes
+from dfmeta.flows.classify import guest_http, guest_syn
+from dfmeta.flows.flow import Flow, Value
+from dfmeta.flows.pipeline import BR_META, TABLES, Layout, cookie_of, table_name
+from dfmeta.identity.key import IN_PORT, InPortKeys
 from dfmeta.model import Endpoint, PortState
 from tests.core.unit.inspect.values import (
     ADDRESS,

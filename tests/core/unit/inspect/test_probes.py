@@ -13,28 +13,29 @@ from typing import Any
 
 import eventlet
 import pytest
+from dfmeta.proxy.backends.backend.nova import ask as ask_module
 from eventlet.event import Event
 from eventlet.green import socket as green_socket
 from eventlet.green import ssl as green_ssl
 
 from dfmeta.cli.doctor_services import _of_nova, real_guests
-from dfmeta.exceptions import OvsdbError
-from dfmeta.inspect import jsonrpc, programs
-from dfmeta.inspect.checks_nova import NovaFact
-from dfmeta.inspect.facts import Controller, GuestFailure, KnownPort
-from dfmeta.inspect.jsonrpc import RefusedError, call, why
-from dfmeta.inspect.vswitchd import (
+from dfmeta.doctor import programs
+from dfmeta.doctor.checks_nova import NovaFact
+from dfmeta.doctor.facts import Controller, GuestFailure, KnownPort
+from dfmeta.errors import OvsdbError
+from dfmeta.model import HttpHost, PortState
+from dfmeta.ovsdb import jsonrpc
+from dfmeta.ovsdb.jsonrpc import RefusedError, call, why
+from dfmeta.ovsdb.snapshot import read_snapshot
+from dfmeta.ovsdb.vswitchd import (
     Vswitchd,
     VswitchdError,
     control_socket,
     management_socket,
     run_folder,
 )
-from dfmeta.model import HttpHost, PortState
-from dfmeta.ports.ovsdb_facts import read_snapshot
-from dfmeta.proxy.nova import ask as ask_module
-from dfmeta.proxy.nova.ask import Question, ask_nova
-from dfmeta.proxy.nova.request import NovaSettings, signed
+from dfmeta.proxy.backends.nova.ask import Question, ask_nova
+from dfmeta.proxy.backends.nova.request import NovaSettings, signed
 from dfmeta.runtime import clock
 from tests.core.unit.inspect.test_firewall import PRINTED, SYN, SYN6, ruleset
 from tests.core.unit.inspect.values import INSTANCE, PORT

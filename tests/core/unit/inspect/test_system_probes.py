@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.exceptions import ConfigError
+from dfmeta.doctor.checks_process import AccountFacts
+from dfmeta.doctor.checks_system import SETTINGS as MANAGED
+from dfmeta.errors import ConfigError
 from dfmeta.host import system
 from dfmeta.host.listeners import client_user
 from dfmeta.host.process import read_account, read_process, read_sockets
 from dfmeta.host.system import read_cloud, read_networkd, read_sockets_enabled
-from dfmeta.inspect.checks_process import AccountFacts
-from dfmeta.inspect.checks_system import SETTINGS as MANAGED
 from dfmeta.store.db.database_facts import look
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.db.revisions import HEAD
@@ -123,7 +123,7 @@ def test_the_process_is_found_by_the_lock_that_it_holds(tmp_path: Path) -> None:
     for pid, state, command in (
         ("10", "S", "dfmeta.cmd.worker"),
         ("11", "Z", "dfmeta.cmd.worker"),
-        ("12", "S", "dfmeta.proxy.holder"),
+        ("12", "S", "dfmeta.cmd.holder"),
     ):
         write(tmp_path, f"{pid}/cmdline", f"python\0-m\0{command}\0")
         write(tmp_path, f"{pid}/status", f"State:\t{state}\nPPid:\t9\n")

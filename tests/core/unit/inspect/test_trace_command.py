@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from dfmeta.apps.switch_facts import Reading
 from dfmeta.cli import trace_command
 from dfmeta.cli.trace_command import LEADS, UNPROBED, Scene, follow, trace
-from dfmeta.exceptions import SwitchError
+from dfmeta.doctor.checks_path import PathFacts
+from dfmeta.doctor.facts import Interface, KnownPort, Seen, Snapshot
+from dfmeta.doctor.port_down import PortBits
+from dfmeta.errors import SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.key import SLOT6
 from dfmeta.flows.pipeline import Layout, Purpose, cookie_of
-from dfmeta.inspect.checks_path import PathFacts
-from dfmeta.inspect.cuts import PortBits
-from dfmeta.inspect.facts import Interface, KnownPort, Seen, Snapshot
+from dfmeta.identity.key import SLOT6
 from dfmeta.model import Port
 from tests.core.unit.inspect.values import (
     ADDRESS6,

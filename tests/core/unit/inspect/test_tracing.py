@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.cli import gather
-from dfmeta.flows.key import SLOT6
+from dfmeta.doctor import meta_trace_paths, trace_paths
+from dfmeta.doctor.checks_next_hops import next_hops
+from dfmeta.doctor.facts import Interface, KnownPort, Seen, Snapshot
+from dfmeta.doctor.flow_diff import State, entries, wanted_flows
+from dfmeta.doctor.meta_trace_paths import Beyond
+from dfmeta.doctor.tracing import Trace, packet, parse
 from dfmeta.flows.pipeline import BR_META, METADATA_IP, Layout, Purpose, cookie_of
-from dfmeta.inspect import legs, meta_legs
-from dfmeta.inspect.checks_next_hops import next_hops
-from dfmeta.inspect.facts import Interface, KnownPort, Seen, Snapshot
-from dfmeta.inspect.ledger import State, entries, wanted_flows
-from dfmeta.inspect.meta_legs import Beyond
-from dfmeta.inspect.tracing import Trace, packet, parse
+from dfmeta.identity.key import SLOT6
 from dfmeta.model import NextHop, Port, PortState
 from tests.core.unit.inspect.values import (
     ADDRESS,
@@ -48,25 +48,25 @@ SERVICE = "200. tcp,in_port=1, priority "
 SUBPORT = replace(PORT, vid=300)
 
 
-def there(text: str, port: KnownPort = PORT) -> legs.Leg:
-    return legs.there(parse(text), port, tap=TAP, layout=LAYOUT)
+def there(text: str, port: KnownPort = PORT) -> trace_paths.Leg:
+    return trace_paths.there(parse(text), port, tap=TAP, layout=LAYOUT)
 
 
-def back(text: str, *, known: bool = True, port: KnownPort = PORT) -> legs.Leg:
+def back(text: str, *, known: bool = True, port: KnownPort = PORT) -> trace_paths.Leg:
     address = ADDRESS if known else None
-    return legs.back(parse(text), port, address=address, tap=TAP, layout=LAYOUT)
+    return trace_paths.back(parse(text), port, address=address, tap=TAP, layout=LAYOUT)
 
 
-def there6(text: str) -> legs.Leg:
-    return legs.there(parse(text), PORT6, version=6, tap=TAP6, layout=LAYOUT)
+def there6(text: str) -> trace_paths.Leg:
+    return trace_paths.there(parse(text), PORT6, version=6, tap=TAP6, layout=LAYOUT)
 
 
-def back6(text: str) -> legs.Leg:
-    return legs.back(parse(text), PORT6, address=ADDRESS6, tap=TAP6, layout=LAYOUT)
+def back6(text: str) -> trace_paths.Leg:
+    return trace_paths.back(parse(text), PORT6, address=ADDRESS6, tap=TAP6, layout=LAYOUT)
 
 
-def neighbour(text: str) -> legs.Leg:
-    return legs.neighbour(parse(text), PORT6, ADDRESS6, tap=TAP6, layout=LAYOUT)
+def neighbour(text: str) -> trace_paths.Leg:
+    return trace_paths.neighbour(parse(text), PORT6, ADDRESS6, tap=TAP6, layout=LAYOUT)
 
 
 def cut(text: str, service: str) -> str:
@@ -99,31 +99,31 @@ def test_any_text_is_read(text: str) -> None:
 
 def test_packets_are_written_as_ovs_ofctl_takes_them() -> None:
     assert packet("tcp", in_port=1, tcp_flags="syn|ack") == "tcp,in_port=1,tcp_flags=syn|ack"
-    assert legs.syn(PORT, ADDRESS, tap=TAP) == (
+    assert trace_paths.syn(PORT, ADDRESS, tap=TAP) == (
         "tcp,in_port=1,dl_src=fa:16:3e:00:00:01,dl_dst=02:00:00:00:00:01,nw_src=10.0.0.5,"
         "nw_dst=169.254.169.254,nw_ttl=64,tcp_src=49152,tcp_dst=80,tcp_flags=syn"
     )
-    assert "nw_dst=144.0.0.1," in legs.syn_ack(PORT, ADDRESS, slot=1, tap=TAP)
-    assert "in_port=1,dl_vlan=300,dl_src=" in legs.syn(SUBPORT, ADDRESS, tap=TAP)
-    assert "nw_dst=129.44.0.1," in legs.syn_ack(SUBPORT, ADDRESS, slot=0, tap=TAP)
-    assert legs.syn(PORT, ADDRESS6, tap=TAP6) == (
+    assert "nw_dst=144.0.0.1," in trace_paths.syn_ack(PORT, ADDRESS, slot=1, tap=TAP)
+    assert "in_port=1,dl_vlan=300,dl_src=" in trace_paths.syn(SUBPORT, ADDRESS, tap=TAP)
+    assert "nw_dst=129.44.0.1," in trace_paths.syn_ack(SUBPORT, ADDRESS, slot=0, tap=TAP)
+    assert trace_paths.syn(PORT, ADDRESS6, tap=TAP6) == (
         "tcp6,in_port=1,dl_src=fa:16:3e:00:00:01,dl_dst=02:00:00:00:00:01,"
         "ipv6_src=fe80::f816:3eff:fe00:1,ipv6_dst=fe80::a9fe:a9fe,nw_ttl=64,tcp_src=49152,"
         "tcp_dst=80,tcp_flags=syn"
     )
-    assert legs.syn_ack(PORT, ADDRESS6, slot=SLOT6 + 1, tap=TAP6) == (
+    assert trace_paths.syn_ack(PORT, ADDRESS6, slot=SLOT6 + 1, tap=TAP6) == (
         "tcp6,in_port=9,dl_src=02:64:66:6d:65:fe,dl_dst=fa:16:3e:00:00:01,"
         "ipv6_src=fd00:a9fe:a9fe:a9fe::a9fe,ipv6_dst=fd00:a9fe:a9fe:a9fe:1::1,nw_ttl=64,"
         "tcp_src=18080,tcp_dst=49152,tcp_flags=syn|ack"
     )
-    assert legs.solicitation(PORT, ADDRESS6, tap=TAP6) == (
+    assert trace_paths.solicitation(PORT, ADDRESS6, tap=TAP6) == (
         "icmp6,in_port=1,dl_src=fa:16:3e:00:00:01,dl_dst=33:33:ff:fe:a9:fe,"
         "ipv6_src=fe80::f816:3eff:fe00:1,ipv6_dst=ff02::1:fffe:a9fe,nw_ttl=255,icmpv6_type=135,"
         "icmpv6_code=0,nd_target=fe80::a9fe:a9fe,nd_sll=fa:16:3e:00:00:01"
     )
-    other = legs.unseen(PORT.mac, "fd00:ec2::254")
-    assert "dl_dst=33:33:ff:00:02:54," in legs.solicitation(PORT, other, tap=TAP6)
-    assert legs.unseen("") == legs.UNSEEN
+    other = trace_paths.unseen(PORT.mac, "fd00:ec2::254")
+    assert "dl_dst=33:33:ff:00:02:54," in trace_paths.solicitation(PORT, other, tap=TAP6)
+    assert trace_paths.unseen("") == trace_paths.UNSEEN
 
 
 def test_legs_lead_to_their_ends() -> None:
@@ -213,9 +213,9 @@ def test_way_back_stops_in_words() -> None:
 
 def test_packets_after_the_syn_go_by_another_flow() -> None:
     after = THERE.replace("0x64666d650101000a", "0x64666d6501010001")
-    assert legs.on(parse(after), LAYOUT) == ""
-    assert "after the SYN: stops in" in legs.on(parse(THERE), LAYOUT)
-    assert "guest-http flow is missing" in legs.on(parse(THERE), LAYOUT)
+    assert trace_paths.on(parse(after), LAYOUT) == ""
+    assert "after the SYN: stops in" in trace_paths.on(parse(THERE), LAYOUT)
+    assert "guest-http flow is missing" in trace_paths.on(parse(THERE), LAYOUT)
 
 
 def test_legs_of_ipv6_stop_in_words() -> None:
@@ -273,7 +273,7 @@ BEYOND = Beyond(
 
 def test_integration_bridge_writes_the_meta_mac() -> None:
     def judged(text: str) -> str:
-        return legs.there(
+        return trace_paths.there(
             parse(text).first, META_PORT, tap=TAP_TO_META, layout=Layout(), label=META_MAC
         ).stop
 
@@ -337,7 +337,8 @@ def test_answer_reaches_the_patch() -> None:
     leg = BEYOND.back(found.on("br-meta"))
     assert (leg.stop, len(leg.steps)) == ("", 2)
     assert (
-        meta_legs.not_crossed(found, port="phy-br-meta", peer="int-br-meta", bridge="br-int") == ""
+        meta_trace_paths.not_crossed(found, port="phy-br-meta", peer="int-br-meta", bridge="br-int")
+        == ""
     )
     lost = BEYOND.back(parse(without(META_BACK, 91)).on("br-meta")).stop
     assert lost == (
@@ -379,7 +380,7 @@ def test_answer_to_a_guests_request_is_judged() -> None:
         (answer(HOP, MAC, back="drop"), HOP, "the answer does not leave at tap1"),
         (OTHER, HOP, "the guest-next-hop flow is missing"),
     ):
-        found = legs.next_hop(parse(text), PORT, hop=hop, tap=TAP, layout=LAYOUT)
+        found = trace_paths.next_hop(parse(text), PORT, hop=hop, tap=TAP, layout=LAYOUT)
         assert stop in found.stop
         assert found.stop.startswith(f"guest next hop {hop.ip}: " if stop else "")
         assert bool(found.stop) is bool(stop)

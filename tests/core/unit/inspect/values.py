@@ -6,12 +6,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address
 from pathlib import Path
 from typing import Any
 
-from dfmeta.flows.key import PREFIX6, SLOT6
-from dfmeta.flows.meta_bridge import MetaTap
-from dfmeta.flows.meta_key import MetaKeys
-from dfmeta.flows.pipeline import Layout
-from dfmeta.flows.service import Tap
-from dfmeta.inspect.facts import (
+from dfmeta.doctor.facts import (
     Bridge,
     HostFacts,
     Interface,
@@ -22,7 +17,12 @@ from dfmeta.inspect.facts import (
     Settings,
     Snapshot,
 )
-from dfmeta.inspect.finding import Finding, Status
+from dfmeta.doctor.finding import Finding, Status
+from dfmeta.flows.meta_bridge import MetaTap
+from dfmeta.flows.pipeline import Layout
+from dfmeta.flows.service import Tap
+from dfmeta.identity.key import PREFIX6, SLOT6
+from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import TAP_MAC, TAP_VLAN, Endpoint, GuestAddress, MetaNames, PortState
 
 OK, WRONG, WARNING, UNKNOWN = Status.OK, Status.WRONG, Status.WARNING, Status.UNKNOWN

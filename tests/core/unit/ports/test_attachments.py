@@ -1,17 +1,17 @@
 """Refusals of Neutron, and which attachments work by the rows and entries of subports."""
 
-from dfmeta.exceptions import (
+from dfmeta.attach.drivers import refusals
+from dfmeta.attach.drivers.entries import claims_of
+from dfmeta.attach.drivers.wired import WiredState
+from dfmeta.errors import (
     AttachDriverError,
     AttachError,
     AttachNetworkError,
     AttachQuotaError,
     SourceError,
 )
-from dfmeta.ports import attach_refusals as refusals
-from dfmeta.ports.attach_entries import claims_of
-from dfmeta.ports.attach_wired import WiredState
-from dfmeta.ports.one_change import PortRow, Rows
-from dfmeta.ports.subport_list import KEY, Claim
+from dfmeta.ovsdb.subport_list import KEY, Claim
+from dfmeta.ovsdb.transactions import PortRow, Rows
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
 
 SECRET = "port 5b7e94c9 of the network 066a2caf"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.exceptions import DomainError
+from dfmeta.errors import DomainError
 from dfmeta.model import Port
-from dfmeta.ports.domain import SIZE_MAX, Domain, Nic, match, parse
+from dfmeta.sources.domain import SIZE_MAX, Domain, Nic, match, parse
 from tests.harness.domains import NOVA, Interface, definition, status
 
 A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"

@@ -7,7 +7,7 @@ import pytest
 
 from dfmeta import metrics
 from dfmeta.model import Port, PortId, PortKind
-from dfmeta.ports.handover import RETRY
+from dfmeta.sources.handover import RETRY
 from dfmeta.wiring import identity
 from tests.core.unit.support import INSTANCE, Load, port
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import eventlet
 import pytest
 
-from dfmeta.exceptions import SourceError, StoreError
+from dfmeta.errors import SourceError, StoreError
 from dfmeta.model import Port
-from dfmeta.ports import folders as folders_module
-from dfmeta.ports.domain import Domain
-from dfmeta.ports.folders import Folders
-from dfmeta.ports.libvirt import PAUSE, LibvirtSource
-from dfmeta.ports.records import StoreSource
-from dfmeta.ports.sources import Ownership, Question
+from dfmeta.sources import folders as folders_module
+from dfmeta.sources.domain import Domain
+from dfmeta.sources.folders import Folders
+from dfmeta.sources.libvirt import PAUSE, LibvirtSource
+from dfmeta.sources.merge import Ownership, Question
+from dfmeta.sources.records import StoreSource
 from dfmeta.store.db.repository import Repository
 from tests.harness.domains import Interface, definition, status, write
 from tests.harness.tier import CLOCK

@@ -2,8 +2,8 @@
 
 from dfmeta.attach.model import Parent
 from dfmeta.model import ATTACHMENT_KEY
-from dfmeta.ports.mac_use import is_learned, is_ports
-from dfmeta.ports.one_change import PortRow
+from dfmeta.ovsdb.mac_use import is_learned, is_ports
+from dfmeta.ovsdb.transactions import PortRow
 
 MAC = "fa:16:3e:00:00:07"
 VM = Parent(port_id="vm", port_name="tpi-1", instance_id="i")

@@ -8,7 +8,7 @@ import ovs.json
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dfmeta.ports.message_parser import DEPTH_MAX, MessageParser
+from dfmeta.ovsdb.message_parser import DEPTH_MAX, MessageParser
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.text(),

@@ -9,12 +9,12 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta.conf import neutron as neutron_options
-from dfmeta.exceptions import ConfigError, SourceError
+from dfmeta.errors import ConfigError, SourceError
 from dfmeta.model import Port
-from dfmeta.ports.neutron import IDS_AT_ONCE, LIST_FROM, NeutronSource
-from dfmeta.ports.neutron_api import NeutronApi, Row
-from dfmeta.ports.sources import Ownership, Question
+from dfmeta.neutron.client import NeutronApi, Row
 from dfmeta.runtime import clock
+from dfmeta.sources.merge import Ownership, Question
+from dfmeta.sources.neutron import IDS_AT_ONCE, LIST_FROM, NeutronSource
 from tests.harness import neutron as harness
 from tests.harness.neutron import Neutron
 from tests.harness.other_store import NOT_FOUND, Asked, Last, OtherStore, reply

@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta import metrics
-from dfmeta.exceptions import SourceError
+from dfmeta.errors import SourceError
 from dfmeta.model import Port, PortId, PortKind, PortState
-from dfmeta.ports import resolver as module
-from dfmeta.ports.resolver import Resolver
-from dfmeta.ports.sources import (
+from dfmeta.sources import resolver as module
+from dfmeta.sources.merge import (
     FIELDS,
     INSTANCE,
     NAME,
@@ -33,6 +32,7 @@ from dfmeta.ports.sources import (
     open_fields,
     project_of,
 )
+from dfmeta.sources.resolver import Resolver
 from tests.harness.tier import CLOCK
 
 values = st.sampled_from(["", "1", "2"])

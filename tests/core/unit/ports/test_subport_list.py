@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.exceptions import SubportListError
-from dfmeta.ports.subport_list import (
+from dfmeta.errors import SubportListError
+from dfmeta.ovsdb.subport_list import (
     FAULTS_MAX,
     SIZE_MAX,
     VID_MAX,

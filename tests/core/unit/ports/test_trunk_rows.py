@@ -15,10 +15,10 @@ from ovs.db.data import Atom
 from ovs.db.types import UuidType
 
 from dfmeta.model import Endpoint, Port, PortId, PortKind, PortState
-from dfmeta.ports.bridge_reader import BridgeReader, Update
-from dfmeta.ports.subport_list import KEY
-from dfmeta.ports.subports import Subports
-from dfmeta.ports.vif import INSTANCE_KEY
+from dfmeta.ovsdb.bridge_reader import BridgeReader, Update
+from dfmeta.ovsdb.subport_list import KEY
+from dfmeta.ovsdb.vif import INSTANCE_KEY
+from dfmeta.sources.subports import Subports
 from tests.core.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE
 from tests.harness.examples import examples
 

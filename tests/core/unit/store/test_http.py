@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dfmeta.exceptions import LookupAnswerError, LookupAwayError, StoreError
-from dfmeta.store import http as lookup_http
-from dfmeta.store.http import Client, Exchange, Reply
+from dfmeta.errors import LookupAnswerError, LookupAwayError, StoreError
+from dfmeta.http import bounded as lookup_http
+from dfmeta.http.bounded import Client, Exchange, Reply
 from tests.core.unit.store.support import named
 from tests.harness.certificates import Authority
 from tests.harness.other_store import NOT_FOUND, Asked, Last, OtherStore, ResetError, reply

@@ -11,8 +11,8 @@ import webob
 from eventlet.green import socket
 
 from dfmeta.admin.listener import AdminApplication, serve
-from dfmeta.exceptions import Forbidden, Unauthorized
-from dfmeta.health import Health
+from dfmeta.errors import Forbidden, Unauthorized
+from dfmeta.runtime.health import Health
 from dfmeta.store.api.admin import AdminApi
 from dfmeta.store.auth import caller as auth
 from dfmeta.store.db.repository import Repository

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 from webob import Request
 
-from dfmeta.exceptions import (
+from dfmeta.errors import (
     AuthUnavailable,
     LookupAnswerError,
     LookupAwayError,
@@ -19,7 +19,7 @@ from dfmeta.exceptions import (
     StoreError,
     StoreFullError,
 )
-from dfmeta.quiet import QUIET
+from dfmeta.runtime.log_throttle import QUIET
 from dfmeta.store.api import audit, openapi
 from dfmeta.store.api.admin import LARGE, AdminApi
 from dfmeta.store.api.routes import ROUTES, Action, Route

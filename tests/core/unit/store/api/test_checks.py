@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.exceptions import RecordError
+from dfmeta.errors import RecordError
 from dfmeta.store.api import checks
 from tests.core.unit.store.support import named
 

@@ -13,7 +13,7 @@ import pytest
 import webob
 
 from dfmeta.admin.listener import AdminApplication
-from dfmeta.health import Health
+from dfmeta.runtime.health import Health
 from dfmeta.store.api import listing
 from dfmeta.store.api.client import Client, _reach
 from dfmeta.store.auth.caller import Authorizer

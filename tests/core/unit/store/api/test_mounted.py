@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dfmeta.conf.store import TEMPLATES
-from dfmeta.exceptions import ConfigError
+from dfmeta.errors import ConfigError
 from dfmeta.model import GuestRequest, Identity
 from dfmeta.store.auth.edit import Grant, add, new_token
 from dfmeta.store.db.repository import Repository

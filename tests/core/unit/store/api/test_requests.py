@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.exceptions import ApiError
+from dfmeta.errors import ApiError
 from dfmeta.store import strictjson
 from dfmeta.store.api.requests import ADDRESSES_MAX, Push, parse_push
 from dfmeta.store.api.seeds import body_of, parse_line, parse_seed

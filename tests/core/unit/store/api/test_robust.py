@@ -10,7 +10,7 @@ from eventlet.green import socket
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.exceptions import ApiError, BadRequestError
+from dfmeta.errors import ApiError, BadRequestError
 from dfmeta.store.api.bodies import read_body
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.store.api.support import (

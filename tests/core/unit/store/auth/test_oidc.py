@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dfmeta.exceptions import AuthUnavailable, Forbidden, IssuerError, Unauthorized
+from dfmeta.errors import AuthUnavailable, Forbidden, IssuerError, Unauthorized
 from dfmeta.store.auth import keys as auth_keys
 from dfmeta.store.auth.caller import INVALID, Authorizer
 from dfmeta.store.auth.keys import AWAY_PAUSE, LIFESPAN, RETRY_PAUSE, SEARCH_PAUSE, KeyCache

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.exceptions import Forbidden, RecordError, TokenFileError, Unauthorized
+from dfmeta.errors import Forbidden, RecordError, TokenFileError, Unauthorized
 from dfmeta.store.auth import edit as auth_edit
 from dfmeta.store.auth.caller import INVALID, MALFORMED, MISSING, Authorizer, Client
 from dfmeta.store.auth.edit import Grant

@@ -11,7 +11,7 @@ from pathlib import Path
 import eventlet
 import pytest
 
-from dfmeta.exceptions import ConfigError, StoreError
+from dfmeta.errors import ConfigError, StoreError
 from dfmeta.store.db import backup as copies
 from dfmeta.store.db import sqlite
 from dfmeta.store.db.repository import Repository

@@ -11,7 +11,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, inspect, make_url, text
 
-from dfmeta.exceptions import StoreError
+from dfmeta.errors import StoreError
 from dfmeta.store.db import database, migrations, schema
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.support import INSTANCE

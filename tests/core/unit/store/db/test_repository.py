@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
-from dfmeta.exceptions import StoreError, StoreFullError
+from dfmeta.errors import StoreError, StoreFullError
 from dfmeta.runtime import clock
 from dfmeta.store.db.database import REST
 from dfmeta.store.db.networks import Network

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.exceptions import ForwardedForError, StoreError
+from dfmeta.errors import ForwardedForError, StoreError
 from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.db.cache import ENTRY, Cache
 from dfmeta.store.db.networks import Address, parse_address, parse_network

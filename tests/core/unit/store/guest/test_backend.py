@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dfmeta.exceptions import BackendError
+from dfmeta.errors import BackendError
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.store.db.repository import Repository

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dfmeta.exceptions import BackendError, StoreError
+from dfmeta.errors import BackendError, StoreError
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store.db.record import Kind, Record, dump_document
 from dfmeta.store.db.repository import Repository

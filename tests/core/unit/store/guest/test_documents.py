@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.exceptions import StoreError
+from dfmeta.errors import StoreError
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.store.db.record import Record
 from dfmeta.store.guest import answers

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dfmeta.exceptions import LookupAwayError, StoreError
+from dfmeta.errors import LookupAwayError, StoreError
+from dfmeta.http.bounded import Exchange, Reply
 from dfmeta.store.db.record import Kind, Record, parse_document
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.http import Exchange, Reply
 from dfmeta.store.lookup.puller import Lifetimes, Puller
 from dfmeta.store.lookup.upstream import Patience, Upstream
 from tests.core.unit.support import INSTANCE
@@ -68,7 +68,7 @@ class OtherStore:
         self.answer = lambda _asked: answer
 
     def exchange(self, exchange: Exchange) -> Reply:
-        """See :class:`dfmeta.store.http.Client`."""
+        """See :class:`dfmeta.http.bounded.Client`."""
         url = urlsplit(exchange.url)
         target = f"{url.path}?{url.query}" if url.query else url.path
         headers = {name.lower(): value for name, value in exchange.headers.items()}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dfmeta.http.bounded import Reply
 from dfmeta.store.db.record import KEEP, FetchedHalf, Kind
-from dfmeta.store.http import Reply
 from dfmeta.store.lookup.answer import ENVELOPE, by_address, by_id
 from tests.core.unit.store.support import named
 from tests.core.unit.support import INSTANCE

@@ -8,12 +8,12 @@ from ipaddress import ip_address
 import pytest
 
 from dfmeta import metrics
-from dfmeta.exceptions import LookupAnswerError, LookupAwayError, StoreError
-from dfmeta.quiet import QUIET
+from dfmeta.errors import LookupAnswerError, LookupAwayError, StoreError
+from dfmeta.http.bounded import Reply
+from dfmeta.runtime.log_throttle import QUIET
 from dfmeta.store.db.record import Kind, Record
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.guest.need import METADATA_ALONE, USERDATA_ALONE
-from dfmeta.store.http import Reply
+from dfmeta.store.guest.record_parts import METADATA_ALONE, USERDATA_ALONE
 from dfmeta.store.lookup.memory import REST, Memory
 from dfmeta.store.lookup.puller import LATER
 from dfmeta.store.lookup.upstream import AT_ONCE, pause

@@ -9,10 +9,10 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from dfmeta.exceptions import ConfigError, LookupAnswerError, LookupAwayError, StoreError
+from dfmeta.errors import ConfigError, LookupAnswerError, LookupAwayError, StoreError
+from dfmeta.http.bounded import Reply
 from dfmeta.store.db.record import Kind
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.http import Reply
 from dfmeta.store.lookup.oauth import DISCOVERY, EARLY, LIFE, Credentials, Tokens
 from dfmeta.store.lookup.token import TOKEN_MAX, FileToken
 from dfmeta.store.lookup.upstream import Patience, Upstream

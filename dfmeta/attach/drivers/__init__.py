@@ -1,0 +1,1 @@
+"""The drivers of attachments: how the data plane of a container is made."""

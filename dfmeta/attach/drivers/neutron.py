@@ -1,0 +1,342 @@
+"""The driver ``neutron``: attachments as ports of Neutron that are subports of the VM's trunk.
+
+An addition creates the port, with the address and the MAC of the attachment, and adds it to the
+trunk; then the host's network agent connects it. A removal takes the attachment's entry out of the
+list of subports, if it has one, so that no guest is served any more; then it takes the port off the
+trunk, and deletes it: Neutron deletes no port of a trunk. Each step may have been done by a call
+whose answer was lost, so that what exists already is success, and so is what is gone already.
+
+Ports of other hosts' VMs are never touched: :meth:`NeutronDriver.found` asks for this host's VMs
+alone, and of those that Neutron has bound to another host nothing may be removed.
+
+Trust: attachments are rows of dfmeta's own table. A port of Neutron is used only if it has the
+project, the network, the address and the MAC of the attachment that its description names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dfmeta.attach.drivers import refusals
+from dfmeta.attach.drivers.wired import WiredPorts
+from dfmeta.attach.model import Attachment, Found, Network, Parent, State
+from dfmeta.errors import AttachDriverError, SourceError
+from dfmeta.neutron.client import Row
+from dfmeta.neutron.networks import NeutronNetworks
+from dfmeta.neutron.trunks import (
+    MARK,
+    NeutronTrunks,
+    Trunk,
+    VmPort,
+    attachment_of,
+    name_of,
+    parent_of,
+)
+from dfmeta.runtime import clock
+from dfmeta.runtime.log_throttle import Seldom
+
+LOG = logging.getLogger(__name__)
+
+FRESH: Final = 60.0
+"""Seconds for which a trunk that can be used is not asked for again."""
+UNUSABLE: Final = 3.0
+"""The same for the cause for which a parent can get no attachments."""
+_NOT_FOUND, _CONFLICT = 404, 409
+_ERROR: Final = "ERROR"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A parent's trunk, or why it cannot be used."""
+
+    trunk: Trunk | None
+    cause: str
+    until: float
+    """Monotonic seconds."""
+
+
+class NeutronDriver:
+    """Makes attachments in Neutron; see :class:`dfmeta.attach.model.Driver`.
+
+    :param neutron: Neutron's trunks.
+    :param networks: the networks of containers.
+    :param wired: the subports of this host's switch.
+    :param parents: returns the ids of the ports of this host's VMs.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        neutron: NeutronTrunks,
+        networks: NeutronNetworks,
+        wired: WiredPorts,
+        parents: Callable[[], Collection[str]],
+        *,
+        clock: Callable[[], float] = clock.now,
+    ) -> None:
+        self._neutron, self._networks, self._wired = neutron, networks, wired
+        self._parents, self._clock = parents, clock
+        self._known: dict[str, _Known] = {}
+        self._seldom = Seldom()
+
+    def make(self, parent: Parent, attachments: Sequence[Attachment]) -> Mapping[str, str]:
+        """Create ports, add them to the parent's trunk, and wait until they work.
+
+        After an error, ports may be left; :meth:`remove` finds them.
+
+        :returns: attachment → id of its port.
+        :raises AttachError: as :mod:`dfmeta.attach.drivers.refusals` says; with the field ``taken``
+            if others use the VLAN id or the address of an attachment.
+        """
+        if not attachments:
+            return {}
+        with self._answered(parent.port_id):
+            trunk = self._usable(parent.port_id)
+            ports = self._ensure_ports(trunk, attachments)
+            self._ensure_subports(trunk, {ports[one.id]: one.vid for one in attachments})
+            self._wired.wait(parent, {ports[one.id]: one for one in attachments})
+            return ports
+
+    def remove(self, attachments: Sequence[Attachment]) -> None:
+        """Take ports off their trunks and delete them, also those that are on no trunk.
+
+        :raises AttachDriverError: when Neutron does not answer, or refuses, or OVSDB does not
+            answer.
+        """
+        self._wired.forget(attachments)
+        of_parent: dict[str, list[Attachment]] = {}
+        for one in attachments:
+            of_parent.setdefault(one.parent, []).append(one)
+        for parent, those in of_parent.items():
+            with self._answered(parent):
+                self._remove(parent, those)
+
+    def has_mac(self, _parent: Parent, _mac: str, _network: Network) -> bool:
+        """Return False: Neutron itself refuses a MAC that a port of the network has."""
+        return False
+
+    def found(self) -> Sequence[Found]:
+        """Return the ports and entries of the containers of this host's VMs, and other subports.
+
+        :raises AttachDriverError: when Neutron or OVSDB does not answer.
+        """
+        with self._answered():
+            vms = {one.id: one for one in self._neutron.parents(self._parents())}
+            ports = self._neutron.ports_of(vms)
+            trunks = {one.parent: one for one in self._neutron.trunks(vms)}
+        self._known = {one: known for one, known in self._known.items() if one in vms}
+        for parent, trunk in trunks.items():
+            self._keep(parent, trunk)
+        wired = self._wired.state()
+        found = list[Found]()
+        ours = set[str]()
+        for port in ports:
+            parent, name, port_id = parent_of(port), attachment_of(port), str(port["id"])
+            known = trunks.get(parent)
+            if port.get("project_id") not in _projects(vms[parent], known):
+                # Any tenant may give its ports that name.
+                continue
+            vid = known.subports.get(port_id, 0) if known is not None else 0
+            whole = bool(vid) and wired.works(parent, name, port_id, vid)
+            found.append(
+                Found(
+                    id=name,
+                    parent=parent,
+                    vid=vid,
+                    whole=whole,
+                    removable=vms[parent].here,
+                    shared=True,
+                )
+            )
+            ours.add(port_id)
+        for parent, trunk in trunks.items():
+            others = {vid for port, vid in trunk.subports.items() if port not in ours}
+            others |= wired.others(parent)
+            found += [Found(id="", parent=parent, vid=vid) for vid in sorted(others)]
+        left = wired.left({one.id for one in found})
+        found += [
+            Found(id=name, parent=parent, vid=vid, whole=False, shared=True)
+            for name, (parent, vid) in left.items()
+        ]
+        return found
+
+    def ready(self, parent: Parent) -> str:
+        """Return the cause for which a parent can get no attachments; empty: it can."""
+        try:
+            with self._answered(parent.port_id):
+                return self._look(parent.port_id).cause
+        except AttachDriverError as error:
+            return error.cause
+
+    # Additions
+
+    def _ensure_ports(self, trunk: Trunk, attachments: Sequence[Attachment]) -> dict[str, str]:
+        """Return attachment → id of its port, after the missing ports have been created."""
+        # An attachment that has just been chosen has no port yet, so that nothing is asked for.
+        there: dict[str, str] | None = None
+        if any(one.state is not State.WANTED for one in attachments):
+            there = self._existing(trunk, attachments)
+        missing = [one for one in attachments if one.id not in (there or {})]
+        try:
+            return {**(there or {}), **self._create(trunk, missing)}
+        except SourceError as error:
+            kind = error.fields.get("kind")
+            if kind not in refusals.ADDRESS_TYPES | refusals.MAC_TYPES:
+                raise
+            if there is None:
+                there = self._existing(trunk, attachments)
+                missing = [one for one in attachments if one.id not in there]
+                if there:
+                    return {**there, **self._create_or_refuse(trunk, missing)}
+            raise self._address_taken(error, missing) from error
+
+    def _create_or_refuse(self, trunk: Trunk, missing: Sequence[Attachment]) -> dict[str, str]:
+        try:
+            return self._create(trunk, missing)
+        except SourceError as error:
+            raise self._address_taken(error, missing) from error
+
+    def _address_taken(self, error: SourceError, missing: Sequence[Attachment]) -> Exception:
+        if error.fields.get("kind") not in refusals.ADDRESS_TYPES:
+            return error
+        for name in {one.network for one in missing}:
+            self._networks.read_again(name)
+        return refusals.taken("the address")
+
+    def _create(self, trunk: Trunk, attachments: Sequence[Attachment]) -> dict[str, str]:
+        if not attachments:
+            return {}
+        rows = self._neutron.create([self._body(trunk, one) for one in attachments])
+        return {attachment_of(row): str(row["id"]) for row in rows}
+
+    def _body(self, trunk: Trunk, one: Attachment) -> dict[str, Any]:
+        chosen = self._networks.chosen(one.network)
+        address = {"subnet_id": chosen.subnet_id, "ip_address": str(one.ip)}
+        return {
+            "name": name_of(one.parent),
+            "description": f"{MARK}{one.id}",
+            "project_id": trunk.project_id,
+            "network_id": chosen.network_id,
+            "fixed_ips": [address],
+            "mac_address": one.mac,
+            **({"security_groups": list(chosen.groups)} if chosen.groups else {}),
+        }
+
+    def _existing(self, trunk: Trunk, attachments: Iterable[Attachment]) -> dict[str, str]:
+        by_id = {one.id: one for one in attachments}
+        rows = self._neutron.ports_for(by_id)
+        return {
+            attachment_of(row): str(row["id"])
+            for row in rows
+            if _is_like(row, self._body(trunk, by_id[attachment_of(row)]))
+        }
+
+    def _ensure_subports(self, trunk: Trunk, wanted: Mapping[str, int]) -> None:
+        try:
+            self._neutron.add(trunk.id, wanted)
+        except SourceError as error:
+            if error.fields.get("status") != _CONFLICT:
+                raise
+            now = self._ask(trunk.parent).trunk
+            if now is None:
+                raise
+            left = {port: vid for port, vid in wanted.items() if now.subports.get(port) != vid}
+            used = {vid for port, vid in now.subports.items() if port not in wanted}
+            for vid in left.values():
+                if vid in used:
+                    raise refusals.taken(f"the VLAN id {vid}") from error
+            if len(left) == len(wanted):
+                raise
+            if left:
+                self._neutron.add(trunk.id, left)
+
+    # Removals
+
+    def _remove(self, parent: str, attachments: Sequence[Attachment]) -> None:
+        ports = {one.port_id for one in attachments if one.port_id}
+        unnamed = [one.id for one in attachments if not one.port_id]
+        ports |= {str(row["id"]) for row in self._neutron.ports_for(unnamed)}
+        if not ports:
+            return
+        try:
+            trunk = self._look(parent).trunk
+            if trunk is not None:
+                self._neutron.remove(trunk.id, sorted(ports))
+        except SourceError as error:
+            # A trunk that is switched off refuses also the removal of what is not on it.
+            if error.fields.get("status") not in (_NOT_FOUND, _CONFLICT):
+                raise
+            self._remove_left(parent, ports)
+        for port in sorted(ports):
+            self._delete(port)
+
+    def _remove_left(self, parent: str, ports: set[str]) -> None:
+        """Take those ports off a trunk that are on it; Neutron takes all or none."""
+        now = self._ask(parent).trunk
+        left = sorted(ports & now.subports.keys()) if now is not None else []
+        if now is not None and left:
+            self._neutron.remove(now.id, left)
+
+    def _delete(self, port: str) -> None:
+        try:
+            self._neutron.delete(port)
+        except SourceError as error:
+            if error.fields.get("status") != _NOT_FOUND:
+                raise
+
+    # Trunks
+
+    def _usable(self, parent: str) -> Trunk:
+        known = self._look(parent)
+        if known.trunk is None or known.cause:
+            raise AttachDriverError(cause=known.cause, whole=True)
+        return known.trunk
+
+    def _look(self, parent: str) -> _Known:
+        """Return a parent's trunk, as Neutron has it or lately had it."""
+        known = self._known.get(parent)
+        if known is None or known.until <= self._clock():
+            return self._ask(parent)
+        return known
+
+    def _ask(self, parent: str) -> _Known:
+        return self._keep(parent, next(iter(self._neutron.trunks([parent])), None))
+
+    def _keep(self, parent: str, trunk: Trunk | None) -> _Known:
+        cause = ""
+        if trunk is None:
+            cause = refusals.NO_TRUNK
+        elif trunk.status == _ERROR:
+            cause = refusals.BROKEN
+        elif not trunk.up:
+            cause = refusals.DOWN
+        until = self._clock() + (UNUSABLE if cause else FRESH)
+        known = self._known[parent] = _Known(trunk, cause, until)
+        return known
+
+    @contextmanager
+    def _answered(self, parent: str = "") -> Iterator[None]:
+        """Turn an error of a request into one for a VM, and log Neutron's own words."""
+        try:
+            yield
+        except SourceError as error:
+            self._known.pop(parent, None)
+            self._seldom.warn(LOG, "Neutron did not do a request for attachments: %s", error.cause)
+            raise refusals.of(error) from error
+
+
+def _projects(vm: VmPort, trunk: Trunk | None) -> set[str]:
+    """Return the projects that the ports of a VM's containers may have."""
+    return {vm.project_id, *([trunk.project_id] if trunk is not None else [])}
+
+
+def _is_like(row: Row, body: Mapping[str, Any]) -> bool:
+    """Return whether a port is the one that *body* would create."""
+    return all(
+        row.get(name) == body[name]
+        for name in ("project_id", "network_id", "mac_address", "fixed_ips")
+    )

@@ -1,0 +1,111 @@
+"""The daemon's state for the next start: the guest and the addresses of each port.
+
+A start adopts the addresses of a guest that is still on its port: from the switch's flows, and from
+the state where the switch has lost them. The keys of a guest that has left rest, so that no other
+guest gets them too early.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from eventlet import tpool
+
+from dfmeta.apps.reconciler import Remembered
+from dfmeta.identity.registry import Registry
+from dfmeta.model import Endpoint
+from dfmeta.runtime import clock, hub
+from dfmeta.runtime.saved_state import Holder, Listeners, State, StateFile
+
+SAVE: Final = 0.1
+"""Minimum seconds between two savings of the state. After a daemon is killed, the next start adopts
+no addresses of ports that were not saved yet, and restores no address that was not."""
+RETRY: Final = 10.0
+"""Seconds from a saving that has failed, on a full disk for example, to the next one."""
+SAVE_SHARE: Final = 0.05
+"""Maximum share of the time that saving may take when there are many ports."""
+
+
+class Memory:
+    """The state file and the changes that are not written yet.
+
+    :param directory: value of state_path.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._file = StateFile(directory)
+        self.state: State = self._file.load()
+        self._saved, self._next = -1, 0.0
+
+    def adopts(self, endpoint: Endpoint, registry: Registry) -> bool:
+        """Return whether the guest at *endpoint* is the same as at the end of the previous run."""
+        identity = registry.identity(endpoint)
+        holder = self.state.holders.get(endpoint)
+        return (
+            identity is not None
+            and holder is not None
+            and (holder.port_id, holder.instance_id) == (identity.port_id, identity.instance_id)
+        )
+
+    def addresses(self, registry: Registry) -> Iterator[Remembered]:
+        """Yield the addresses of the previous run whose guest is the same now."""
+        for endpoint, holder in self.state.holders.items():
+            if self.adopts(endpoint, registry):
+                for number, address in holder.slots.items():
+                    if address is not None:
+                        yield endpoint, number, address
+
+    def rest_strangers(self, registry: Registry) -> None:
+        """Make the keys rest that another guest of a port used at the end of the previous run, and
+        those that rested then. The others are kept for their guests."""
+        registry.rest(None, self.state.resting)
+        for endpoint, holder in self.state.holders.items():
+            if self.adopts(endpoint, registry):
+                registry.allotment.expect(endpoint, holder.slots)
+            else:
+                registry.rest(endpoint, holder.slots)
+
+    def due_in(self, registry: Registry) -> float:
+        """Return seconds until the next saving; infinite when nothing has changed."""
+        changed = self._saved != registry.version
+        return self._next - clock.now() if changed else math.inf
+
+    def save(self, listeners: Listeners, registry: Registry, *, now: bool = False) -> None:
+        """Save the changes since the last saving, unless that was too recent.
+
+        :param now: save everything at once.
+        """
+        begun = clock.now()
+        if not now and self.due_in(registry) > 0:
+            return
+        self._saved = registry.version
+        self.state.port, self.state.listener, self.state.listener6 = listeners
+        self.state.resting = registry.allotment.resting()
+        turns, changed = hub.Turns(), registry.take_changed()
+        if now:
+            self.state.holders = {}
+            endpoints = (port.endpoint for port in registry.ports())
+            changed = {endpoint for endpoint in endpoints if endpoint is not None}
+        for endpoint in changed:
+            self._remember(endpoint, registry)
+            turns.give_way()
+        saved = self._file.save(
+            self.state, None if now else changed, give_way=turns.give_way, apart=tpool.execute
+        )
+        ended = clock.now()
+        self._next = ended + max(SAVE if saved else RETRY, (ended - begun) / SAVE_SHARE)
+        if not saved:
+            self._saved = -1
+
+    def _remember(self, endpoint: Endpoint, registry: Registry) -> None:
+        """Update the state of the port at *endpoint*."""
+        held = registry.holder(endpoint)
+        if held is None:
+            self.state.holders.pop(endpoint, None)
+        else:
+            port, slots = held
+            addresses = {number: slots[number].address for number in sorted(slots)}
+            self.state.holders[endpoint] = Holder(port.iface_id, port.instance_id, addresses)

@@ -1,0 +1,221 @@
+"""Checks of the engine haproxy: its program, its process, its limits and its map. Pure.
+
+Sources: capabilities(7), getrlimit(2); HAProxy 2.6, management guide, 5 "File-descriptor
+limitations".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from dfmeta.doctor.checks_limits import NEARLY_FULL
+from dfmeta.doctor.finding import Finding, ok, unknown, warning, wrong
+from dfmeta.doctor.timefmt import span
+
+RECENT: Final = timedelta(hours=1)
+"""Time for which a restart after a fault is a warning."""
+_LOG: Final = "`journalctl -u dfmeta-agent | grep haproxy` shows the cause"
+_RELOAD: Final = "`systemctl reload dfmeta-agent`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramFacts:
+    """The program, as the daemon would start it now."""
+
+    binary: str = ""
+    version: str = ""
+    user: str = ""
+    """The option [haproxy] user."""
+    cause: str = ""
+    """Why it cannot be used; empty when it can."""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapFacts:
+    """haproxy's map, compared with the registry."""
+
+    entries: int
+    missing: int = 0
+    superfluous: int = 0
+    different: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What the daemon knows of haproxy."""
+
+    pid: int | None = None
+    """None: no haproxy accepts connections."""
+    version: str = ""
+    connections: int | None = None
+    """Open connections of guests; None: haproxy has not told."""
+    maxconn: int = 0
+    fault: str = ""
+    """Why there is no haproxy, or why it has not answered the daemon."""
+    failed_replacement: str = ""
+    """Why a process that was to replace this one has not started; empty: none has failed."""
+    restarts: int = 0
+    """Restarts after a fault since the daemon's start."""
+    last_restart: datetime | None = None
+    last_fault: str = ""
+    map: MapFacts | None = None
+    """None: haproxy has not answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildFacts:
+    """The process of haproxy, from proc(5)."""
+
+    user: str
+    """Name of its user, or the user's number."""
+    uid: int
+    capabilities: int
+    """Inheritable, permitted, effective and ambient capabilities together, as a bit mask."""
+    descriptors: int
+    """Limit of open file descriptors (RLIMIT_NOFILE, soft)."""
+    open: int
+    """Number of open file descriptors."""
+
+
+def program(facts: ProgramFacts, engine: EngineFacts | None) -> Finding:
+    """Check that the program can be started, and that the version which runs is the installed one.
+
+    :param engine: None: the daemon does not tell.
+    """
+    if facts.cause:
+        runs = engine is not None and engine.pid is not None
+        until = "; the one that runs goes on, and could not be started again" if runs else ""
+        return wrong("haproxy", f"{facts.cause}{until}", facts.remedy)
+    if engine is not None and engine.pid is not None and engine.version != facts.version:
+        return warning(
+            "haproxy",
+            f"haproxy {facts.version} is installed, but {engine.version} runs",
+            f"{_RELOAD} replaces it, and no request is lost",
+        )
+    return ok("haproxy", f"haproxy {facts.version}, {facts.binary}")
+
+
+def process(
+    engine: EngineFacts, child: ChildFacts | None, *, wanted: str, now: datetime
+) -> Iterator[Finding]:
+    """Check that haproxy runs without privileges, and has not failed lately.
+
+    :param child: None: its process cannot be seen.
+    :param wanted: the user that it has to run as; empty: it is not known.
+    """
+    if engine.pid is None:
+        yield wrong(
+            "haproxy-process",
+            f"no haproxy runs: {engine.fault or 'dfmeta-agent is about to start it'}; guests wait",
+            f"dfmeta-agent starts it within 5 seconds, again and again; {_LOG}",
+        )
+        return
+    if engine.fault:
+        yield wrong(
+            "haproxy-process",
+            f"haproxy (pid {engine.pid}) does not answer dfmeta-agent: {engine.fault}",
+            f"dfmeta-agent replaces it within a second; if the line stays, {_LOG}",
+        )
+        return
+    if engine.failed_replacement:
+        yield wrong(
+            "haproxy-process",
+            f"haproxy (pid {engine.pid}) runs with a former configuration: the process that was "
+            f"to replace it has not started: {engine.failed_replacement}",
+            f"dfmeta-agent tries again every 30 seconds; {_LOG}",
+        )
+        return
+    if child is None:
+        yield unknown("haproxy-process", f"the process of haproxy ({engine.pid}) cannot be seen")
+    elif not child.uid or child.capabilities or (wanted and child.user != wanted):
+        has = f"capabilities 0x{child.capabilities:x}" if child.capabilities else "no capability"
+        yield wrong(
+            "haproxy-process",
+            f"haproxy (pid {engine.pid}) runs as user {child.user} with {has}: it has to run as "
+            f"user {wanted or 'of [haproxy] user'} without any",
+            f"`systemctl restart dfmeta-agent`; if the line stays, {_LOG}",
+        )
+    elif engine.last_restart is None or now - engine.last_restart > RECENT:
+        yield ok("haproxy-process", _runs(engine, child))
+    if engine.last_restart is not None and now - engine.last_restart <= RECENT:
+        ago = span(max((now - engine.last_restart).total_seconds(), 0.0))
+        yield warning(
+            "haproxy-process",
+            f"haproxy was started again {_times(engine.restarts)} after a fault, the last time "
+            f"{ago} ago: it {engine.last_fault}",
+            f"{_LOG}; check that the host has enough CPU time and memory",
+        )
+
+
+def files(engine: EngineFacts, child: ChildFacts | None) -> Finding:
+    """Check that haproxy has descriptors left."""
+    if child is None:
+        return unknown("haproxy-files", "the process of haproxy cannot be seen")
+    taken = f"{child.open} of {child.descriptors} files of haproxy are open"
+    if child.open < NEARLY_FULL * child.descriptors:
+        return ok("haproxy-files", taken)
+    raised = f"raise [haproxy] maxconn above {engine.maxconn} and {_RELOAD}"
+    if child.open >= child.descriptors:
+        return wrong("haproxy-files", f"{taken}: it accepts no further connection", raised)
+    return warning(
+        "haproxy-files", f"{taken}: when all are, it accepts no further connection", raised
+    )
+
+
+def connections(engine: EngineFacts) -> Finding:
+    """Check that haproxy accepts further connections of guests."""
+    if engine.connections is None:
+        return unknown("haproxy-connections", "haproxy has not told its connections")
+    taken = f"guests have {engine.connections} of {engine.maxconn} connections"
+    if engine.connections < NEARLY_FULL * engine.maxconn:
+        return ok("haproxy-connections", taken)
+    raised = (
+        f"raise [haproxy] maxconn and {_RELOAD}; or find the guests that keep them: `dfmeta ports` "
+        "shows the connections of each"
+    )
+    if engine.connections >= engine.maxconn:
+        return wrong("haproxy-connections", f"{taken}: further ones wait", raised)
+    return warning("haproxy-connections", f"{taken}: when all are taken, further ones wait", raised)
+
+
+def guest_map(engine: EngineFacts) -> Finding:
+    """Check that haproxy's map has the guests of the registry."""
+    found = engine.map
+    if found is None:
+        return unknown("haproxy-map", "haproxy has not told its map")
+    counts = {
+        "missing": found.missing,
+        "superfluous": found.superfluous,
+        "different": found.different,
+    }
+    faults = [f"{count} {kind}" for kind, count in counts.items() if count]
+    if not faults:
+        return ok("haproxy-map", f"haproxy's map has the {found.entries} addresses of its guests")
+    return wrong(
+        "haproxy-map",
+        f"haproxy's map differs from dfmeta-agent's guests: {', '.join(faults)}, of "
+        f"{found.entries} entries",
+        "dfmeta-agent replaces haproxy within 30 seconds; if the line stays, `systemctl restart "
+        "dfmeta-agent`",
+    )
+
+
+def silent() -> Iterator[Finding]:
+    """Return the lines of the checks that need the daemon, if it does not tell of haproxy."""
+    for check in ("haproxy-process", "haproxy-files", "haproxy-connections", "haproxy-map"):
+        yield unknown(check, "dfmeta-agent does not tell of haproxy")
+
+
+def _runs(engine: EngineFacts, child: ChildFacts) -> str:
+    text = f"haproxy (pid {engine.pid}) runs as user {child.user} without capabilities"
+    if engine.restarts:
+        text += f"; it was started again {_times(engine.restarts)} after a fault"
+    return text
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -1,0 +1,225 @@
+"""Checks of the system around the daemon: clock, systemd, the host's own cloud, files. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from dfmeta.doctor.facts import Settings
+from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
+
+SKEW_MAX: Final = 60.0
+"""Seconds that the clocks of two hosts may differ: the validity of certificates and tokens starts a
+little before they are issued, but not more than that."""
+DROP_IN: Final = "/etc/systemd/networkd.conf.d/50-dfmeta.conf"
+SETTINGS: Final = ("ManageForeignRoutingPolicyRules", "ManageForeignRoutes")
+"""Settings of networkd.conf(5), section [Network]; both are on by default."""
+ANOTHER_IP: Final = "169.254.1.1"
+
+
+@dataclass(frozen=True, slots=True)
+class ClockFacts:
+    """The state of this host's clock in the kernel, and its difference from other hosts' clocks."""
+
+    synchronised: bool | None
+    """Whether the clock is synchronised (adjtimex(2), STA_UNSYNC); None: not reported."""
+    skews: Sequence[tuple[str, float]] = ()
+    """Name of another host → seconds that the Date of its answer is ahead of this host's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkdFacts:
+    """How systemd-networkd handles routes and rules of other programs."""
+
+    running: bool
+    managed: Sequence[str] = ()
+    """The settings among :data:`SETTINGS` that are on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SocketUnit:
+    """An enabled socket unit of dfmeta-agent."""
+
+    name: str
+    active: bool | None
+    """None: systemd cannot be queried."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloudFacts:
+    """Signs that this host is itself a guest of a cloud."""
+
+    dmi: str = ""
+    """Maker of the machine, if that is a cloud whose metadata are at 169.254.169.254."""
+    source: str = ""
+    """cloud-init's data source that queries that address; empty: none."""
+    route: str = ""
+    """Device of the host, not tap-metadata, of a route to exactly that address; empty: none."""
+    service: bool = False
+    """Whether a server answered the host at that address before dfmeta's first start."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFile:
+    """A configuration file with a secret, or a file that is a secret, such as a key."""
+
+    path: str
+    what: str
+    """Names of the secret options in it, or of the option that names the file."""
+    mode: int
+    uid: int = 0
+    """User id of its owner."""
+    strange: bool = False
+    """Whether its owner is the user of workers."""
+
+
+def skew(date: str, now: float) -> float | None:
+    """Return the seconds from *now* to *date*; None if *date* is invalid.
+
+    :param date: as in RFC 9110, 5.6.7.
+    :param now: in seconds of Unix time.
+    """
+    try:
+        moment = parsedate_to_datetime(date)
+    except (ValueError, TypeError):
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return moment.timestamp() - now
+
+
+def clock(facts: ClockFacts, needs: Sequence[str]) -> Iterator[Finding]:
+    """Check that this host's clock is right.
+
+    :param needs: names of things on this host that depend on the clock; may be empty.
+    """
+    away = [(host, seconds) for host, seconds in facts.skews if abs(seconds) > SKEW_MAX]
+    for host, seconds in away:
+        yield wrong(
+            "clock",
+            f"this host's clock and that of {host} are {abs(seconds):.0f} s apart (this host's is "
+            f"{'behind' if seconds > 0 else 'ahead'}): certificates and tokens are refused",
+            "correct the clock that is wrong: `timedatectl set-ntp true`, `chronyc tracking`",
+        )
+    if away:
+        return
+    agreed = listed(dict.fromkeys(host for host, _ in facts.skews))
+    if facts.synchronised:
+        same = f", and agrees with {agreed}" if agreed else ""
+        yield ok("clock", f"the clock is synchronised by NTP{same}")
+    elif facts.synchronised is None:
+        yield unknown("clock", "the kernel does not report whether the clock is synchronised")
+    elif agreed:
+        yield ok("clock", f"the clock is not synchronised (adjtimex), but agrees with {agreed}")
+    elif needs:
+        yield wrong(
+            "clock",
+            f"the clock is not synchronised (adjtimex: STA_UNSYNC), and {listed(needs)} depends "
+            "on it",
+            "`timedatectl set-ntp true`, or start chrony: `chronyc tracking`",
+        )
+    else:
+        yield ok(
+            "clock", "the clock is not synchronised (adjtimex), and nothing here depends on it"
+        )
+
+
+def networkd(facts: NetworkdFacts, wanted: Settings) -> Finding:
+    """Check that systemd-networkd does not remove dfmeta's rules and route."""
+    if not facts.running:
+        return ok("networkd", "systemd-networkd does not run")
+    if facts.managed:
+        lines = "".join(f"\\n{one}=no" for one in facts.managed)
+        return wrong(
+            "networkd",
+            "systemd-networkd removes rules and routes of other programs "
+            f"({', '.join(facts.managed)}): at each of its restarts the answers from {wanted.tap} "
+            "are lost until dfmeta-agent notices",
+            f"`mkdir -p {DROP_IN.rpartition('/')[0]} && printf '[Network]{lines}\\n' > {DROP_IN}`, "
+            "and `systemctl restart systemd-networkd`",
+        )
+    return ok("networkd", "systemd-networkd does not remove rules and routes of other programs")
+
+
+def sockets(units: Sequence[SocketUnit]) -> Finding:
+    """Check that the enabled socket units hold their listeners.
+
+    systemd refuses to start a socket unit while its service runs: after a restart of the socket
+    unit alone the unit is inactive, and the service keeps the listener that it has.
+    """
+    if not units:
+        return ok("socket-units", "no socket unit of dfmeta-agent is enabled")
+    idle = [one.name for one in units if one.active is False]
+    if idle:
+        verb = "is" if len(idle) == 1 else "are"
+        return wrong(
+            "socket-units",
+            f"{listed(idle)} {verb} enabled and inactive: the listener closes with the next stop "
+            "of dfmeta-agent",
+            "`systemctl stop dfmeta-agent.service && systemctl start "
+            f"{' '.join(idle)} dfmeta-agent.service`; guests' requests wait meanwhile",
+        )
+    names = listed([one.name for one in units])
+    if any(one.active is None for one in units):
+        return unknown(
+            "socket-units", f"systemctl does not report whether {names} hold their listeners"
+        )
+    return ok("socket-units", f"{names} active: listeners stay open while dfmeta-agent is stopped")
+
+
+def cloud(facts: CloudFacts, wanted: Settings) -> Finding:
+    """Check that the host does not need the address of tap-metadata for its own metadata."""
+    if wanted.host_ip != wanted.ip:
+        return ok(
+            "cloud", f"the host can still reach {wanted.ip} itself: host_ip is another address"
+        )
+    signs = cloud_signs(facts, wanted.ip)
+    if signs:
+        return wrong(
+            "cloud",
+            f"this host is a cloud's guest itself and needs {wanted.ip}, which it cannot reach "
+            f"while {wanted.tap} has that address: {'; '.join(signs)}",
+            f"set [df_metadata] host_ip to another address, such as {ANOTHER_IP}, and `systemctl "
+            "restart dfmeta-agent`; guests do not notice",
+        )
+    return ok("cloud", f"the host does not get its own metadata from {wanted.ip}")
+
+
+def cloud_signs(facts: CloudFacts, ip: str) -> list[str]:
+    """Return why this host seems to need *ip* for metadata of its own; empty: it does not."""
+    found = (
+        (facts.route, f"a route to {ip} leads through {facts.route}"),
+        (facts.dmi, f"the machine is {facts.dmi}'s"),
+        (facts.source, f"cloud-init's data source is {facts.source}"),
+        (facts.service, f"a server answered this host at {ip} before dfmeta's first start"),
+    )
+    return [text for sign, text in found if sign]
+
+
+def secret_files(files: Iterable[SecretFile]) -> Finding:
+    """Check that files with secrets are closed to users other than owner and group."""
+    files = tuple(files)
+    strange = [one for one in files if one.strange]
+    if strange:
+        texts = [f"{one.path} ({one.what}, user {one.uid})" for one in strange]
+        paths = " ".join(shlex.quote(one.path) for one in strange)
+        return wrong(
+            "secret-files",
+            f"the user of workers, which parse guests' requests, owns {listed(texts)}",
+            f"`chown root: {paths}`, and replace the secrets that could be read",
+        )
+    exposed = [one for one in files if one.mode & 0o007]
+    if exposed:
+        texts = [f"{one.path} ({one.what}, mode {one.mode:04o})" for one in exposed]
+        paths = " ".join(shlex.quote(one.path) for one in exposed)
+        return wrong(
+            "secret-files",
+            f"all users of this host may read or change {listed(texts)}",
+            f"`chmod o-rwx {paths}`, and replace the secrets that could be read",
+        )
+    if not files:
+        return ok("secret-files", "no file with a secret is configured")
+    return ok("secret-files", f"{len(files)} files with secrets are closed to other users")

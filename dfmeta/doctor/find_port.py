@@ -1,0 +1,174 @@
+"""Find the port that an operator names, or explain why it cannot be traced. Pure."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from ipaddress import ip_address
+from typing import Final
+
+from dfmeta.doctor.facts import Interface, KnownPort, Settings, Snapshot
+from dfmeta.doctor.finding import listed
+from dfmeta.model import GuestAddress, PortKind, PortState
+
+DEVICE_TYPES: Final = frozenset(
+    {"", "system", "tap", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
+)
+"""Interface types that a guest may be behind. Internal interfaces are left out: most of them belong
+to an agent."""
+TUNNELS: Final = frozenset(
+    {"vxlan", "geneve", "gre", "ip6gre", "erspan", "ip6erspan", "lisp", "stt", "gtpu", "bareudp"}
+    | {"srv6"}
+)
+"""Interface types of tunnels (ovs-vswitchd.conf.db(5))."""
+
+
+def named(ports: Iterable[KnownPort], text: str) -> tuple[KnownPort, ...]:
+    """Return the ports that *text* names; an instance, address or name may have several ports.
+
+    Names that the operator sets take precedence over those that a guest or its owner may choose:
+    the port's name; then its iface-id, its instance or its MAC; then an address that its guest has
+    used; then the names of the instance, from its owner and from its record.
+    """
+    if not text:
+        return ()
+    ports, lower = tuple(ports), text.lower()
+    ways: tuple[Callable[[KnownPort], bool], ...] = (
+        lambda port: text == port.name,
+        lambda port: lower in (port.iface_id.lower(), port.instance.lower(), port.mac.lower()),
+        lambda port: any(_is(one, lower) for one in port.addresses.values()),
+        lambda port: text in port.names,
+    )
+    for means in ways:
+        found = tuple(filter(means, ports))
+        if found:
+            return found
+    return ()
+
+
+def several(ports: Iterable[KnownPort]) -> str:
+    """Return the ports of several instances with the same name; empty if all are of one."""
+    ports = tuple(ports)
+    if len({port.instance for port in ports}) < 2:
+        return ""
+    return listed(f"{port.name} ({port.instance})" for port in ports)
+
+
+def with_vid(ports: Iterable[KnownPort], vid: int | None) -> list[KnownPort]:
+    """Return those of *ports* that have the VLAN id *vid*.
+
+    :param vid: None: the ports without one; if all of them have one, as a tagged subport that is
+        named by its own iface-id or instance, all.
+    """
+    ports = list(ports)
+    if vid is not None:
+        return [port for port in ports if port.vid == vid]
+    return [port for port in ports if not port.vid] or ports
+
+
+def _is(address: GuestAddress, text: str) -> bool:
+    """Return whether *text* is the MAC or the IP address, in any spelling.
+
+    An IPv6 address may have a zone, as the guest's own commands show it.
+    """
+    with contextlib.suppress(ValueError):
+        return address.ip == ip_address(text.partition("%")[0])
+    return text == address.mac
+
+
+def behind_trunk(
+    ports: Iterable[KnownPort], snapshot: Snapshot, text: str, *, bridge: str
+) -> tuple[KnownPort, ...]:
+    """Return the ports that connect the interface *text* of a trunk's bridge to *bridge*.
+
+    A VM with a trunk has its own interface, with its instance, on the trunk's bridge. The patch
+    port on the integration bridge has the same iface-id.
+    """
+    called = [one for one in snapshot.interfaces if one.bridge != bridge and _called(one, text)]
+    wanted = {one.external_ids.get("iface-id", "").lower() for one in called} - {""}
+    return tuple(
+        port for port in ports if port.kind is PortKind.PARENT and port.iface_id.lower() in wanted
+    )
+
+
+def no_port(snapshot: Snapshot, text: str, *, wanted: Settings, running: bool) -> str:
+    """Return why the bridge has no guest's port that *text* names.
+
+    :param running: the daemon runs, which knows the names of instances and addresses of guests.
+    """
+    here = [one for one in snapshot.interfaces if _called(one, text)]
+    if not here:
+        known = "" if running else "; dfmeta-agent, which knows more names, does not run"
+        return (
+            f"no port of {wanted.bridge} has the name, iface-id, MAC, instance (id or name) or "
+            f"address {text}: `dfmeta ports` lists the ports{known}"
+        )
+    one = next((found for found in here if found.bridge == wanted.bridge), here[0])
+    if one.bridge != wanted.bridge and one.name != wanted.tap:
+        return (
+            f"{one.name} is on {one.bridge}, not on {wanted.bridge}, the only bridge whose guests "
+            "are served ([df_metadata] integration_bridge)"
+        )
+    return f"{one.name} is not a guest's port: {_kind(one, wanted)}"
+
+
+def could_be_a_guests(interface: Interface, wanted: Settings) -> bool:
+    """Return whether it is a port of the bridge that is not a guest's but could have a guest."""
+    return (
+        interface.bridge == wanted.bridge
+        and not interface.ports
+        and interface.type in DEVICE_TYPES
+        and interface.name not in (wanted.tap, wanted.bridge)
+    )
+
+
+def make_guests(name: str) -> str:
+    """Return the command that makes a port a guest's port."""
+    return f"ovs-vsctl set Interface {name} external_ids:vm-uuid=<instance's UUID>"
+
+
+def unusable(port: KnownPort) -> str:
+    """Return why *port* has no flows; empty if it has."""
+    if port.state is PortState.BROKEN:
+        return f"{port.name} is broken: {port.fault}"
+    if port.state is PortState.DEAD:
+        return (
+            f"{port.name} is dead: its owner has switched it off (tag 4095 without vlan_mode trunk)"
+        )
+    if port.ofport is None:
+        return f"Open vSwitch has given {port.name} no port number: its device may be missing"
+    return ""
+
+
+def _called(interface: Interface, text: str) -> bool:
+    ids = [interface.external_ids.get(key, "") for key in ("iface-id", "vm-uuid", "vm-id")]
+    return text == interface.name or text.lower() in [one.lower() for one in ids if one]
+
+
+def _kind(interface: Interface, wanted: Settings) -> str:
+    """Return the kind of the port, and why it has no guest or how to make it a guest's port."""
+    name, kind = interface.name, interface.type
+    if name == wanted.tap:
+        return "it is the port that leads to the proxy"
+    if name == interface.bridge:
+        return "it is the bridge's own port and a device of the host: the host is not a guest"
+    if kind == "internal":
+        return (
+            "its type is internal and it has no instance (it may belong to an agent, a router or "
+            f"the host); if a guest is behind it, `{make_guests(name)}`"
+        )
+    if kind == "patch":
+        peer = interface.options.get("peer", "")
+        return (
+            f"its type is patch: it leads to another bridge{f' ({peer})' if peer else ''}, and a "
+            f"guest behind that bridge has no port of its own on {interface.bridge}"
+        )
+    if kind in TUNNELS:
+        return f"its type is {kind}: a tunnel to other hosts, each of which serves its own guests"
+    if kind not in DEVICE_TYPES:
+        return f"its type is {kind}, and such a port has no guest"
+    return (
+        "it has neither an instance (external_ids:vm-uuid) nor iface-id with attached-mac. If a "
+        f"guest is behind it, `{make_guests(name)}`; with Neutron, also external_ids:iface-id=<its "
+        "port's UUID> and external_ids:attached-mac=<its MAC>"
+    )

@@ -1,0 +1,1 @@
+"""HTTP/1.1: the server with its limits, and the client. Knows no guest."""

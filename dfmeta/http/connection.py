@@ -1,0 +1,438 @@
+"""One guest's connection: read requests one after the other and send their answers.
+
+A connection belongs to the claim that it was accepted for. Each wait has a time limit and each
+buffer a size limit. Both apply to one connection, so that a guest that sends slowly or does not
+read delays only itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from contextlib import suppress
+from email.utils import formatdate
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final
+
+import eventlet
+from eventlet.hubs import trampoline
+
+from dfmeta import metrics
+from dfmeta.errors import BadRequestError, BodyFault, HeadFault
+from dfmeta.http.environ import NO_BODY, Incoming
+from dfmeta.http.exchange import Abandoned, Exchange, Turn
+from dfmeta.http.http1 import Body, Head, find_end, parse_head
+from dfmeta.http.progress import Progress
+from dfmeta.http.sockets import abort, limit_hops, quiet, unread, unsent
+from dfmeta.identity.registry import Claim
+from dfmeta.model import Answer, GuestRequest
+from dfmeta.proxy import access
+from dfmeta.runtime import clock
+
+if TYPE_CHECKING:
+    from dfmeta.http.server import GuestServer
+
+LOG = logging.getLogger(__name__)
+
+PIECE = 8192
+"""Bytes of one read."""
+LINGER = 1.0
+LINGER_MAX = 65536
+"""Seconds and bytes for which input is read and discarded after the last answer: the kernel resets
+a connection that is closed with unread bytes, and the guest loses the answer (RFC 9112, 9.6)."""
+SPARED = 1.0
+"""Seconds after the first request that has limited the hops in which the connection is not closed
+in favour of another one: it was for a token, and the request that needs it follows."""
+WHOLE = 65536
+"""A body of at least this many bytes is sent separately from its head."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+BODILESS: Final = frozenset({204, 304})
+"""Statuses of answers without a body and Content-Length (RFC 9110, 8.6)."""
+LOOK = 2.0
+"""Seconds after which a guest that reads too slowly for the socket is looked at again."""
+
+Headers = list[tuple[str, str]]
+
+
+class Phase(Enum):
+    """State of a connection."""
+
+    BUSY = auto()
+    """It reads or answers a request."""
+    KEPT = auto()
+    """It waits for another request and has received no byte of it."""
+    LAST = auto()
+    """It ends after the present request."""
+
+
+class EndedError(Exception):
+    """The connection carries no further request."""
+
+
+class GuestConnection:
+    """A connection that has been accepted.
+
+    :param sock: a non-blocking socket; the caller closes it.
+    :param began: monotonic seconds at which hold_timeout of its first request began: when it was
+        accepted, or earlier by the wait of its SYN.
+    """
+
+    def __init__(self, sock: Any, claim: Claim, host: GuestServer, *, began: float) -> None:
+        self.sock = sock
+        self.claim = claim
+        self._host = host
+        self._began = began
+        self._first = True
+        """Whether no request has been read yet."""
+        self._guest_ip = str(claim.address.ip)
+        self._buffer = bytearray()
+        self._incoming = NO_BODY
+        self._phase = Phase.BUSY
+        self._spared_until = 0.0
+        """Monotonic seconds."""
+        self._hops = 0
+        """Hop limit of the connection; 0: the system's."""
+        self._aborted = False
+        """Whether the server has aborted, and counted, the connection."""
+
+    def run(self) -> None:
+        """Serve the connection until it ends. Errors of the guest or the socket are not raised."""
+        try:
+            while self._phase is not Phase.LAST:
+                self._turn()
+        except EndedError:
+            pass
+        except BadRequestError as error:
+            self._refuse(error)
+        except Abandoned as abandoned:
+            if not self._aborted:
+                self._note_closed(abandoned.reason)
+        except OSError as error:
+            LOG.debug("%s: a connection ended: %s", self.claim.identity.port_name, error)
+
+    # For the server
+
+    @property
+    def between(self) -> bool:
+        """Whether the connection waits for another request and has received no byte of it."""
+        return self._phase is Phase.KEPT and quiet(self.sock)
+
+    @property
+    def may_go(self) -> bool:
+        """Whether the idle connection may be closed in favour of a new one."""
+        return self.between and not self.spared
+
+    @property
+    def spared(self) -> bool:
+        """Whether the next request of the connection has to come on it."""
+        return clock.now() < self._spared_until
+
+    def cut(self) -> None:
+        """Shut the connection down; pending reads and writes return."""
+        self._phase = Phase.LAST
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+    def abort(self) -> None:
+        """Reset the connection; unsent data is discarded."""
+        self._phase, self._aborted = Phase.LAST, True
+        abort(self.sock)
+
+    # One request
+
+    def _turn(self) -> None:
+        if self._buffer:
+            # Otherwise a guest that pipelines requests would occupy the hub for all of them.
+            self._host.turn(self)
+        head = self._read_head()
+        now = clock.now()
+        waited = now - self._began if self._first else 0.0
+        self._first, self._spared_until = False, 0.0
+        there = head.length or head.chunked
+        self._incoming = Incoming(lambda size: self._read_body(head, size)) if there else NO_BODY
+        turn = Turn(self._host.slots(self))
+        exchange = Exchange(
+            claim=self.claim,
+            request=GuestRequest(
+                head.method,
+                head.path,
+                query=head.query,
+                headers=head.headers,
+                guest_ip=self._guest_ip,
+            ),
+            deadline=now + max(self._host.hold_timeout - waited, 0.0),
+            turn=turn,
+            read=self._incoming.read,
+            limit_hops=self._limit_hops,
+            source_port=lambda: int(self.sock.getpeername()[1]),
+        )
+        try:
+            answer = self._host.application(exchange)
+            self._give(head, *message_of(answer, bodiless=head.method == "HEAD"))
+        finally:
+            turn.end()
+            self._incoming.close()
+
+    def _read_head(self) -> Head:
+        limits = self._host.limits
+        first, now = self._first, clock.now()
+        kept = not first and not self._buffer
+        if first:
+            # Nothing was read while the connection waited for others of its port.
+            until = now + limits.header_timeout
+        elif kept:
+            self._phase = Phase.KEPT
+            self._host.idle(self)
+            until = now + limits.keepalive_timeout
+        else:
+            until = now + limits.header_timeout
+        if kept:
+            # Under load the next request arrives meanwhile, and the read need not wait for it.
+            self._host.turn(self)
+        # The server begins with a connection at its turn.
+        has_turn = kept or first
+        looked, blank = 0, True
+        while True:
+            if blank and self._buffer:
+                # One empty line before a request is skipped (RFC 9112, 2.2).
+                blank = self._buffer == b"\r"
+                if self._buffer.startswith(b"\r\n"):
+                    del self._buffer[:2]
+            end = -1 if blank else find_end(self._buffer, limits.head, looked)
+            if end >= 0:
+                break
+            looked = 0 if blank else len(self._buffer)
+            try:
+                self._receive(until, has_turn=has_turn)
+            except TimeoutError:
+                if not looked and not first:
+                    raise EndedError from None
+                raise BadRequestError(
+                    status=408, reason="header_timeout", cause="the request did not come in time"
+                ) from None
+            has_turn = False
+            if kept:
+                kept = False
+                if self._phase is Phase.KEPT:
+                    self._phase = Phase.BUSY
+                self._host.busy(self)
+                until = clock.now() + limits.header_timeout
+        head = parse_head(bytes(self._buffer[:end]), limits.head)
+        del self._buffer[:end]
+        return head
+
+    def _read_body(self, head: Head, most: int) -> bytes:
+        """Read the body that *head* announces.
+
+        :param most: its largest size in bytes; 0: that of the limits.
+        :raises BadRequestError: when the body is malformed, too long or not complete in time.
+        """
+        limits = self._host.limits
+        body = Body(head, most or limits.body, limits=limits.head)
+        body.feed(bytes(self._buffer))
+        self._buffer.clear()
+        until = clock.now() + limits.body_timeout
+        if head.expects_continue and not body.done:
+            self._send(CONTINUE)
+        while not body.done:
+            try:
+                self._receive(until)
+            except TimeoutError:
+                raise BadRequestError(
+                    status=408, reason="body_timeout", cause="the body did not come in time"
+                ) from None
+            body.feed(bytes(self._buffer))
+            self._buffer.clear()
+        self._buffer += body.rest
+        return body.content
+
+    def _receive(self, until: float, *, has_turn: bool = False) -> None:
+        data = self._arrived()
+        if data is not None and not has_turn:
+            self._host.turn(self)
+        while data is None:
+            left = until - clock.now()
+            if left <= 0:
+                raise TimeoutError
+            trampoline(self.sock, read=True, timeout=left, timeout_exc=TimeoutError)
+            # Before the read: it costs time in the kernel as well.
+            self._host.turn(self)
+            data = self._arrived()
+        if not data:
+            raise EndedError
+        self._buffer += data
+
+    def _arrived(self) -> bytes | None:
+        """Return bytes that have arrived; empty at the end of the input, None if there are none."""
+        try:
+            return self.sock.recv(PIECE)  # type: ignore[no-any-return]  # eventlet has no types
+        except BlockingIOError:
+            return None
+
+    def _limit_hops(self, hops: int) -> None:
+        if hops != self._hops:
+            limit_hops(self.sock, hops)
+            self._hops, self._spared_until = hops, clock.now() + SPARED
+
+    def _give(self, head: Head, status: str, headers: Headers, body: bytes) -> None:
+        """Send an answer, and end the connection if no further request may follow."""
+        if not self._keeps(head):
+            self._phase = Phase.LAST
+        last = self._phase is Phase.LAST
+        rendered = self._render(status, headers, minor=head.minor, keep=not last)
+        if len(body) < WHOLE:
+            self._send(rendered + body)
+        else:
+            # Separately: the concatenation would be a copy in memory until the guest has read it.
+            self._send(rendered)
+            self._send(body)
+        if self._phase is Phase.LAST and self._more_to_come():
+            self._linger()
+
+    def _more_to_come(self) -> bool:
+        """Whether there is, or may still come, input that is not read as a request."""
+        return not self._incoming.done or bool(self._buffer) or unread(self.sock)
+
+    def _keeps(self, head: Head) -> bool:
+        """Whether another request may follow this one."""
+        ready = self._incoming.done and head.keep_alive
+        return ready and not self._host.draining and self._host.may_keep(self)
+
+    def _refuse(self, error: BadRequestError) -> None:
+        self._phase = Phase.LAST
+        status, reason = error.status, error.reason
+        if reason == "header_timeout" and not self._buffer:
+            self._note_silent()
+            return
+        self._note_refused(status, reason)
+        try:
+            phrase = access.phrase(status)
+            kind, body = self._refusal(f"{status} {phrase}", str(error.cause))
+            headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]
+            self._send(self._render(f"{status} {phrase}", headers, minor=1, keep=False) + body)
+            self._linger()
+        except OSError as gone:
+            LOG.debug("%s: a connection ended: %s", self.claim.identity.port_name, gone)
+
+    def _render(self, status: str, headers: Headers, *, minor: int, keep: bool) -> bytes:
+        """Return the status line and headers of an answer; see :func:`render`."""
+        return render(status, headers, minor=minor, keep=keep)
+
+    def _refusal(self, status: str, cause: str) -> tuple[str, bytes]:
+        """Return the content type and the body of the answer to an unacceptable request."""
+        return "text/plain; charset=UTF-8", f"{status}: {cause}\n".encode()
+
+    # Counters
+
+    def _note_closed(self, reason: metrics.Closed) -> None:
+        """Count a connection that ends without an answer."""
+        metrics.CLOSED.labels(reason).inc()
+
+    def _note_silent(self) -> None:
+        """Count a connection that sent nothing in time."""
+        access.silent(self.claim)
+
+    def _note_refused(self, status: int, reason: HeadFault | BodyFault) -> None:
+        """Count a refused request."""
+        access.refused(self.claim, status, reason)
+
+    def _note_unread(self) -> None:
+        """Count an answer that was not read in time."""
+        metrics.LIMITS.labels("send_timeout").inc()
+
+    # Bytes
+
+    def _send(self, data: bytes) -> None:
+        try:
+            # The send buffer nearly always has room for all of it.
+            sent = self.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            self._send_on(memoryview(data)[sent:])
+
+    def _send_on(self, rest: memoryview) -> None:
+        whole = len(rest)
+        progress = Progress(now=clock.now(), patience=self._host.limits.send_timeout)
+        while rest:
+            # The socket takes more only when the guest has read much: see what it has read.
+            taken = whole - len(rest) - unsent(self.sock)
+            left = progress.left(taken, now=clock.now())
+            if left <= 0:
+                self._note_unread()
+                abort(self.sock)
+                raise Abandoned("not_read")
+            try:
+                trampoline(self.sock, write=True, timeout=min(left, LOOK), timeout_exc=TimeoutError)
+                rest = rest[self.sock.send(rest) :]
+            except BlockingIOError:
+                continue
+            except TimeoutError as error:
+                # eventlet's frame keeps the raised error, whose traceback keeps the frames up to
+                # here: the answer would stay in memory until the garbage collector runs, perhaps
+                # for minutes.
+                error.__traceback__ = None
+
+    def _linger(self, most: int = LINGER_MAX) -> None:
+        self.sock.shutdown(socket.SHUT_WR)
+        until, left = clock.now() + LINGER, most
+        with suppress(OSError, EndedError):
+            while left > 0:
+                self._buffer.clear()
+                eventlet.sleep(0)
+                self._receive(until)
+                left -= len(self._buffer)
+        self._host.hold_back(self)
+
+
+class _Date:
+    """The Date header (RFC 9110, 6.6.1), made once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._text = ""
+
+    def __call__(self) -> str:
+        now = int(clock.wall())
+        if now != self._second:
+            self._second, self._text = now, formatdate(now, usegmt=True)
+        return self._text
+
+
+_date = _Date()
+
+
+def message_of(answer: Answer, *, bodiless: bool) -> tuple[str, Headers, bytes]:
+    """Return status, headers and body of an answer.
+
+    :param bodiless: it answers a HEAD, whose length only the backend knows (RFC 9110, 9.3.2).
+    """
+    headers = [(name.title(), value) for name, value in answer.headers]
+    if answer.content_type:
+        headers.insert(0, ("Content-Type", answer.content_type))
+    status, body = f"{answer.status} {access.phrase(answer.status)}", answer.body
+    if answer.status in BODILESS:
+        return status, headers, b""
+    counted = any(name == "Content-Length" for name, _value in headers)
+    if not counted and (body or not bodiless):
+        headers.append(("Content-Length", str(len(body))))
+    return status, headers, b"" if bodiless else body
+
+
+def render(status: str, headers: Headers, *, minor: int, keep: bool) -> bytes:
+    """Return the status line and headers of an answer (RFC 9112, 4 to 6).
+
+    :param status: code and phrase.
+    :param headers: with Content-Length, if the answer has one.
+    :param minor: minor version of the guest's HTTP/1.x.
+    :param keep: whether another request may follow.
+    """
+    lines = [f"HTTP/1.1 {status}", f"Date: {_date()}"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    if not keep:
+        lines.append("Connection: close")
+    elif not minor:
+        lines.append("Connection: keep-alive")
+    lines += ["", ""]
+    return "\r\n".join(lines).encode("latin-1")

@@ -1,0 +1,220 @@
+"""Decide which connections are served, wait or are closed. No I/O."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from dfmeta.http.limits import CROWDED, FEW, Limits
+from dfmeta.metrics import Limit
+from dfmeta.model import Caller
+
+C = TypeVar("C")
+
+
+class Decision(enum.Enum):
+    """Decision about an accepted connection."""
+
+    SERVED = enum.auto()
+    WAITS = enum.auto()
+    """It waits until :meth:`Room.leave` returns it."""
+    REFUSED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[C]):
+    """Result of :meth:`Room.enter`."""
+
+    decision: Decision
+    limit: Limit | Literal[""] = ""
+    """Option of the limit that was reached."""
+    close: tuple[C, ...] = ()
+    """Kept connections to close in favour of the new one; :meth:`Room.leave` is called for them."""
+    gone: C | None = None
+    """A waiting connection that has lost its place; the room has forgotten it already."""
+
+
+_SERVED: Final[Entry[Any]] = Entry(Decision.SERVED)
+
+
+@dataclass(slots=True)
+class _Port(Generic[C]):
+    vm: str
+    served: set[C] = field(default_factory=set)
+    waiting: deque[C] = field(default_factory=deque)
+    idle: dict[C, None] = field(default_factory=dict)
+    """Idle connections, the longest idle first."""
+
+
+class Room(Generic[C]):
+    """Connections by port. A port that uses its full share takes nothing from other ports, nor does
+    a virtual machine with its containers.
+
+    :param limits: may be replaced; existing connections stay.
+    :param quiet: whether an idle connection has received nothing, so that it may be closed.
+    """
+
+    def __init__(self, limits: Limits, *, quiet: Callable[[C], bool]) -> None:
+        self.limits = limits
+        self._quiet = quiet
+        self._ports: dict[Caller, _Port[C]] = {}
+        self._idle: dict[C, Caller] = {}
+        self._vms: Counter[str] = Counter()
+        """Virtual machine → its connections, with those of its containers."""
+        self._total = 0
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that apply to the next connection."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        """Replace the limits."""
+        self._limits, most = limits, limits.connections
+        # Each accepted connection needs them.
+        self._shares = limits.shares(most)[::-1]
+        self._crowded_vm = int(limits.of_vm(most) * CROWDED)
+
+    def __len__(self) -> int:
+        return self._total
+
+    def __iter__(self) -> Iterator[C]:
+        for caller in list(self._ports):
+            yield from self.of(caller)
+
+    def of(self, caller: Caller) -> list[C]:
+        """Return the connections of a port, including those that wait."""
+        port = self._ports.get(caller)
+        return [*port.served, *port.waiting] if port else []
+
+    def awaited(self, caller: Caller) -> int:
+        """Return the number of connections of a port that wait for a place."""
+        port = self._ports.get(caller)
+        return len(port.waiting) if port is not None else 0
+
+    def crowded(self) -> list[Caller]:
+        """Return the ports with connections that wait for a place."""
+        return [caller for caller, port in self._ports.items() if port.waiting]
+
+    def waits(self, caller: Caller, one: C) -> bool:
+        """Whether a connection waits for a place."""
+        port = self._ports.get(caller)
+        return port is not None and one in port.waiting
+
+    def enter(self, caller: Caller, one: C, vm: str = "") -> Entry[C]:
+        """Find a place for a new connection of a port.
+
+        :param vm: the virtual machine that the port belongs to; empty: of none, such as a client of
+            the admin listener, behind whose address there may be many. Shares are those of virtual
+            machines.
+        """
+        port = self._ports.get(caller) or _Port(vm)
+        close: list[C] = []
+        gone = None
+        full = self._total >= self._limits.connections
+        if self._has_its_share(port):
+            close += self._take_idle(port.idle)
+            if not close:
+                return Entry(Decision.REFUSED, "connections")
+        elif full:
+            close += self._take_idle(self._idle)
+            gone = None if close else self._take_waiting(port)
+            if not close and gone is None:
+                return Entry(Decision.REFUSED, "connections")
+        self._ports[caller] = port
+        if len(port.served) < self._limits.connections_per_port:
+            port.served.add(one)
+            self._add(port, 1)
+            if not full and not close:
+                return _SERVED
+            return Entry(Decision.SERVED, "connections" if full else "", tuple(close), gone)
+        own = [known for known in close if known in port.served] or self._take_idle(port.idle)
+        close += [known for known in own if known not in close]
+        if len(port.waiting) >= self._limits.waiting_per_port and not own:
+            return Entry(Decision.REFUSED, "waiting_per_port", tuple(close), gone)
+        port.waiting.append(one)
+        self._add(port, 1)
+        return Entry(Decision.WAITS, "connections_per_port", tuple(close), gone)
+
+    def leave(self, caller: Caller, one: C) -> C | None:
+        """Forget a connection; return the connection to serve in its place, if any."""
+        port = self._ports.get(caller)
+        if port is None:
+            return None
+        self.busy(caller, one)
+        if one in port.served:
+            port.served.remove(one)
+        elif one in port.waiting:
+            port.waiting.remove(one)
+        else:
+            return None
+        self._add(port, -1)
+        following = None
+        if port.waiting and len(port.served) < self._limits.connections_per_port:
+            following = port.waiting.popleft()
+            port.served.add(following)
+        if not port.served and not port.waiting:
+            del self._ports[caller]
+        return following
+
+    def idle(self, caller: Caller, one: C) -> None:
+        """Note that a connection is kept for another request."""
+        port = self._ports.get(caller)
+        if port is not None and one in port.served:
+            port.idle[one] = None
+            self._idle[one] = caller
+
+    def longest_idle(self, wanted: Callable[[C], bool], caller: Caller | None = None) -> C | None:
+        """Return the longest idle connection that is *wanted*, to be closed; None: there is none.
+
+        :param caller: its port; None: any port.
+        """
+        port = self._ports.get(caller) if caller is not None else None
+        idle = self._idle if caller is None else port.idle if port is not None else {}
+        found = self._take_idle(one for one in idle if wanted(one))
+        return found[0] if found else None
+
+    def busy(self, caller: Caller, one: C) -> None:
+        """Note that a request has begun on an idle connection."""
+        self._idle.pop(one, None)
+        port = self._ports.get(caller)
+        if port is not None:
+            port.idle.pop(one, None)
+
+    def _take_idle(self, candidates: Iterable[C]) -> list[C]:
+        found = next((one for one in candidates if self._quiet(one)), None)
+        if found is None:
+            return []
+        self.busy(self._idle[found], found)
+        return [found]
+
+    def _take_waiting(self, wanting: _Port[C]) -> C | None:
+        """Take the newest waiting connection of the port with most, if *wanting* has fewer."""
+        port = max(self._ports.values(), key=lambda one: len(one.waiting))
+        if len(port.waiting) <= len(wanting.waiting):
+            return None
+        self._add(port, -1)
+        return port.waiting.pop()
+
+    def _has_its_share(self, port: _Port[C]) -> bool:
+        """Return whether a port, or its virtual machine, has all the connections it may have now.
+
+        The limits of the port alone are not looked at.
+        """
+        if not port.vm:
+            return False
+        of_vm = self._vms[port.vm]
+        if of_vm >= next(share for begins, share in self._shares if self._total >= begins):
+            return True
+        crowded = of_vm >= self._crowded_vm
+        return crowded and len(port.served) + len(port.waiting) >= FEW
+
+    def _add(self, port: _Port[C], change: int) -> None:
+        self._total += change
+        self._vms[port.vm] += change
+        if not self._vms[port.vm]:
+            del self._vms[port.vm]

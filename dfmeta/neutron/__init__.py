@@ -1,0 +1,1 @@
+"""Neutron's API. Alone speaks to Neutron."""

@@ -1,0 +1,1 @@
+"""Open vSwitch's database: rows, events and transactions. Alone speaks to ovsdb-server."""

@@ -1,0 +1,249 @@
+"""Writes the rows of ``identity_scheme = meta_ip`` in OVSDB: second bridge, ports, Meta addresses.
+
+The functions run within a transaction of the IDL, which calls them again if a row that they have
+verified was changed meanwhile. They write only columns that differ, and keys of ``external_ids``
+one at a time, so that keys of others stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from ovsdbapp.backend.ovs_idl import idlutils
+
+from dfmeta.model import TAP_MTU, TAP_VLAN, MetaIds, MetaNames
+from dfmeta.ovsdb import subport_list
+from dfmeta.ovsdb.bridge_reader import is_marked
+from dfmeta.ovsdb.conflicts import MetaDatapathError, TapElsewhereError
+from dfmeta.ovsdb.meta_ids import IDS
+from dfmeta.ovsdb.meta_rows import (
+    SECURE,
+    datapath_of,
+    has_mtu,
+    keeps_fail_mode,
+    mark_of,
+    others_on,
+    owner_of,
+    owner_of_port,
+)
+
+SKIP_CLEANUP: Final = ("skip_cleanup", "true")
+"""Key and value in ``external_ids`` with which Neutron's agent leaves a port alone."""
+
+
+def ensure(idl: Any, txn: Any, integration: str, names: MetaNames) -> None:
+    """Create the second bridge and its three ports, and correct those that exist.
+
+    NORMAL floods nothing to the three ports: not even on a bridge of others, where frames of others
+    would get to guests or to the host. Rows that dfmeta has created under former names are removed,
+    and tap-metadata of ``identity_scheme = in_port`` if it has the name of tap-meta.
+
+    :param integration: name of the integration bridge, which exists.
+    :raises TapElsewhereError: when a port of another bridge has one of the names.
+    :raises MetaDatapathError: when the bridge has another datapath, and ports of others.
+    """
+    mark = mark_of(integration)
+    home = idlutils.row_by_value(idl, "Bridge", "name", integration)
+    places = {
+        names.patch_int: integration,
+        **dict.fromkeys((names.bridge, names.patch_meta, names.tap), names.bridge),
+    }
+    _remove(idl, integration, keep=places)
+    _delete(home, [one for one in home.ports if one.name == names.tap and _is_tap(one)])
+    _refuse_elsewhere(idl.tables["Bridge"].rows.values(), places)
+    bridge = idlutils.row_by_value(idl, "Bridge", "name", names.bridge, None)
+    if bridge is None:
+        bridge = _new_bridge(idl, txn, names.bridge, mark)
+        bridge.datapath_type = home.datapath_type
+        bridge.fail_mode = [SECURE]
+    else:
+        _correct_bridge(bridge, home, names)
+    for row, name, peer in (
+        (home, names.patch_int, names.patch_meta),
+        (bridge, names.patch_meta, names.patch_int),
+    ):
+        patch = _ensure_port(idl, txn, row, name, mark)
+        _put(patch, "type", "patch")
+        _put_keys(patch, "options", {"peer": peer})
+    tap = _ensure_port(idl, txn, bridge, names.tap, mark)
+    _put(tap, "type", "internal")
+    _put(tap, "mac", [names.mac])
+    if not has_mtu(tap):
+        tap.mtu_request = [TAP_MTU]
+
+
+def remove(idl: Any, integration: str) -> list[str]:
+    """Remove the ports that dfmeta has created, and its second bridge if it has no other ports.
+
+    All names count, since the options may have changed.
+
+    :param integration: name of the integration bridge; rows of other daemons stay.
+    :return: names of the removed ports, and of removed bridges after them.
+    """
+    return _remove(idl, integration, keep={})
+
+
+def make_way(idl: Any, integration: str, name: str) -> None:
+    """Remove a port of dfmeta's second bridge whose name tap-metadata is to have.
+
+    :param integration: name of the integration bridge; ports of other daemons stay.
+    """
+    for row in idl.tables["Bridge"].rows.values():
+        ports = [one for one in row.ports if one.name == name and owner_of_port(one) == integration]
+        _delete(row, ports)
+
+
+def write_ids(idl: Any, rows: Mapping[str, MetaIds]) -> None:
+    """Write the Meta addresses of ports.
+
+    :param rows: UUID of an Interface row → its Meta addresses; an empty one removes the key. Rows
+        that do not exist any more are skipped.
+    """
+    known = idl.tables["Interface"].rows
+    for uuid, ids in rows.items():
+        row = known.get(UUID(uuid))
+        if row is not None:
+            _put_keys(row, "external_ids", dict(zip(IDS, ids, strict=True)))
+
+
+def remove_ids(idl: Any, integration: str) -> None:
+    """Remove the Meta addresses of dfmeta from all interfaces of the integration bridge."""
+    _remove_keys(idl, integration, IDS)
+
+
+def remove_lists(idl: Any, integration: str) -> None:
+    """Remove the lists of subports from all interfaces of the integration bridge."""
+    _remove_keys(idl, integration, [subport_list.KEY])
+
+
+def _remove_keys(idl: Any, integration: str, keys: Iterable[str]) -> None:
+    for row in idl.tables["Bridge"].rows.values():
+        for port in row.ports if row.name == integration else ():
+            for interface in port.interfaces:
+                _put_keys(interface, "external_ids", dict.fromkeys(keys, ""))
+
+
+def _remove(idl: Any, integration: str, *, keep: Mapping[str, str]) -> list[str]:
+    """Remove rows of dfmeta.
+
+    :param keep: name of a port or bridge → the bridge on which it stays.
+    """
+    (root,) = idl.tables["Open_vSwitch"].rows.values()
+    ports, bridges = list[str](), list[str]()
+    for row in list(idl.tables["Bridge"].rows.values()):
+        name, there = row.name, list(row.ports)
+        leaving = [
+            one for one in there if keep.get(one.name) != name and owner_of_port(one) == integration
+        ]
+        names = [port.name for port in leaving]
+        ports += names
+        staying = {port.name for port in there} - {name, *names}
+        if owner_of(row) == integration and name not in keep and not staying:
+            # A port that is added meanwhile keeps the bridge.
+            row.verify("ports")
+            root.delvalue("bridges", row)
+            row.delete()
+            bridges.append(name)
+            _delete_rows(there)
+        else:
+            _delete(row, leaving)
+    return [*sorted(ports), *sorted(bridges)]
+
+
+def _delete(bridge: Any, ports: Sequence[Any]) -> None:
+    """Remove ports from their bridge."""
+    for port in ports:
+        bridge.delvalue("ports", port)
+    _delete_rows(ports)
+
+
+def _delete_rows(ports: Iterable[Any]) -> None:
+    for port in ports:
+        for interface in port.interfaces:
+            interface.delete()
+        port.delete()
+
+
+def _is_tap(port: Any) -> bool:
+    """Return whether dfmeta has created a port as tap-metadata."""
+    return any(map(is_marked, port.interfaces))
+
+
+def _refuse_elsewhere(bridges: Iterable[Any], places: Mapping[str, str]) -> None:
+    for row in bridges:
+        for port in row.ports:
+            if places.get(port.name, row.name) != row.name:
+                raise TapElsewhereError(port.name, row.name, owner=owner_of_port(port))
+
+
+def _new_bridge(idl: Any, txn: Any, name: str, mark: tuple[str, str]) -> Any:
+    (root,) = idl.tables["Open_vSwitch"].rows.values()
+    row = txn.insert(idl.tables["Bridge"])
+    row.name = name
+    row.external_ids = dict([mark])
+    root.addvalue("bridges", row)
+    # Every bridge has an internal port of its own name (ovs-vswitchd.conf.db(5), Bridge.ports).
+    local = _only_interface(idl, txn, _new_port(idl, txn, row, name))
+    local.type = "internal"
+    return row
+
+
+def _correct_bridge(row: Any, home: Any, names: MetaNames) -> None:
+    found, wanted = datapath_of(row), datapath_of(home)
+    if found != wanted:
+        others = others_on(row, names)
+        if others:
+            raise MetaDatapathError(row.name, found=found, wanted=wanted, others=others)
+        row.datapath_type = home.datapath_type
+    if not keeps_fail_mode(row, names):
+        _put(row, "fail_mode", [SECURE])
+
+
+def _ensure_port(idl: Any, txn: Any, bridge: Any, name: str, mark: tuple[str, str]) -> Any:
+    """Return the interface of a port to which nothing is flooded; a new port is marked."""
+    port = next((one for one in getattr(bridge, "ports", ()) if one.name == name), None)
+    is_new = port is None
+    if is_new:
+        port = _new_port(idl, txn, bridge, name)
+    interface = _only_interface(idl, txn, port)
+    if is_new:
+        interface.external_ids = dict([mark, SKIP_CLEANUP])
+    _put(port, "tag", [TAP_VLAN.tag])
+    _put(port, "vlan_mode", [TAP_VLAN.vlan_mode])
+    _put(port, "cvlans", list(TAP_VLAN.cvlans))
+    return interface
+
+
+def _new_port(idl: Any, txn: Any, bridge: Any, name: str) -> Any:
+    port = txn.insert(idl.tables["Port"])
+    port.name = name
+    bridge.addvalue("ports", port)
+    return port
+
+
+def _only_interface(idl: Any, txn: Any, port: Any) -> Any:
+    """Return the interface of the port's name, after the removal of others, such as a bond's."""
+    there = getattr(port, "interfaces", [])
+    found = next((one for one in there if one.name == port.name), None)
+    if found is None:
+        found = txn.insert(idl.tables["Interface"])
+        found.name = port.name
+    _put(port, "interfaces", [found])
+    return found
+
+
+def _put(row: Any, column: str, value: Any) -> None:
+    if getattr(row, column, None) != value:
+        setattr(row, column, value)
+
+
+def _put_keys(row: Any, column: str, values: Mapping[str, str]) -> None:
+    """Set keys of a map column; an empty value removes the key."""
+    present = getattr(row, column, {})
+    for key, value in values.items():
+        if value and present.get(key) != value:
+            row.setkey(column, key, value)
+        elif not value and key in present:
+            row.delkey(column, key)

@@ -1,0 +1,410 @@
+"""Moves the interface of a VM to a trunk bridge of its own and back, in one transaction each.
+
+The rows look as those of Neutron's Open vSwitch agent (neutron.services.trunk.drivers.openvswitch.
+agent.trunk_manager), so that :mod:`dfmeta.ovsdb.trunks` reads both alike:
+
+- a bridge ``tbr-`` without fail_mode, which forwards as a switch does (NORMAL) as long as it has no
+  controller, with the VM's interface;
+- a pair of patches, ``tpi-`` on the integration bridge and ``tpt-`` on the trunk's bridge, both
+  with the VM's iface-id and MAC. ``tpi-`` has the VLAN of the integration bridge that the VM's port
+  had, and the keys ``dfmeta-…`` of its interface, which belong to the port on that bridge.
+
+One column differs: ``tpt-`` carries VLAN 0 only (``trunks``), since a port without a VLAN is a
+trunk of all VLANs, and would connect tagged frames of two VMs.
+
+Bridge and patches have ``external_ids:dfmeta=trunk``. A host where Neutron or OVN wires ports is
+refused: there the agent makes and removes trunks.
+
+Trust: the host's programs write the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dfmeta.errors import UsageError
+from dfmeta.ovsdb.subport_list import KEY
+from dfmeta.ovsdb.transactions import (
+    Inserts,
+    Operation,
+    PortRow,
+    Rows,
+    as_map,
+    as_set,
+    change,
+    mutate,
+    reconfigure,
+    reference,
+    unchanged,
+    update,
+)
+from dfmeta.ovsdb.trunks import INSTANCE_KEYS, PARENT
+
+BRIDGE: Final = "tbr-"
+"""Beginning of the name of a trunk's bridge."""
+OUTER: Final = "tpt-"
+"""Beginning of the name of the parent's patch port on the trunk's bridge."""
+NAME_MAX: Final = 15
+"""Maximum number of characters of the name of a port (IFNAMSIZ - 1)."""
+BRIDGE_NAME_MAX: Final = 14
+"""Maximum number of characters of the name of a bridge, as in Neutron."""
+MARK: Final = ("dfmeta", "trunk")
+"""Key and value in ``external_ids`` of the rows that dfmeta has made."""
+UNTAGGED: Final = 0
+"""The VLAN id of frames without a tag, in the column ``trunks``."""
+_OWN_KEYS: Final = "dfmeta-"
+"""Beginning of the keys in ``external_ids`` that count on the integration bridge alone."""
+_MOVABLE: Final = frozenset({"", "system", "dpdkvhostuserclient", "afxdp"})
+"""Types of interfaces whose device stays when Open vSwitch removes the port. It deletes and creates
+those of the other types."""
+_OVN: Final = ("ovn-remote", "ovn-bridge", "ovn-encap-type")
+"""Keys in ``external_ids`` of Open_vSwitch on a host of OVN."""
+_AGENTS_KEY: Final = "net_uuid"
+"""Key in ``other_config`` of each port that Neutron's Open vSwitch agent has wired."""
+AGENTS_PATCH: Final = "patch-tun"
+"""Patch port of the integration bridge of Neutron's Open vSwitch agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The result of a command."""
+
+    changed: bool
+    interface: str
+    """The VM's interface."""
+    bridge: str
+    """Name of the trunk's bridge."""
+    parent: str
+    """The patch port on the integration bridge."""
+
+
+def names_of(iface_id: str) -> tuple[str, str, str]:
+    """Return the names of a trunk's bridge, and of the inner and outer end of its patch."""
+    return (
+        f"{BRIDGE}{iface_id}"[:BRIDGE_NAME_MAX],
+        f"{PARENT}{iface_id}"[:NAME_MAX],
+        f"{OUTER}{iface_id}"[:NAME_MAX],
+    )
+
+
+def agent_of(rows: Rows, bridge: str) -> str:
+    """Return the sign that Neutron or OVN wires the ports of a bridge; empty: there is none."""
+    for key in _OVN:
+        if key in rows.root_ids:
+            return f"external_ids:{key} of Open_vSwitch, of OVN"
+    for port in rows.on(bridge):
+        if _AGENTS_KEY in port.other_config:
+            return f"other_config:{_AGENTS_KEY} of the port {port.name}, of Neutron's agent"
+        if port.name == AGENTS_PATCH:
+            return f"the port {port.name}, of Neutron's agent"
+    return ""
+
+
+def is_ours(rows: Rows, bridge: str) -> bool:
+    """Return whether dfmeta has made a trunk's bridge."""
+    row = rows.bridges.get(bridge)
+    return row is not None and row.external_ids.get(MARK[0]) == MARK[1]
+
+
+def enable(remote: str, integration: str, name: str) -> Change:
+    """Move the interface of a VM to a trunk's bridge. A second call changes nothing.
+
+    :param remote: OVSDB's address, ``unix:PATH`` or ``tcp:HOST:PORT``.
+    :param integration: name of the integration bridge.
+    :param name: the VM's port on that bridge: its own interface, or ``tpi-…``.
+    :raises OvsdbError: when OVSDB does not answer or refuses the change.
+    :raises UsageError: when the port cannot have a trunk of dfmeta; nothing was changed.
+    """
+    found: list[Change] = []
+
+    def build(rows: Rows) -> Sequence[Operation]:
+        port = _port(rows, integration, name)
+        if port.peer:
+            vm, outer = _trunk(rows, port)
+            found.append(Change(False, vm.name, outer.bridge, port.name))
+            return ()
+        _refuse(rows, port, integration)
+        bridge, inner, _outer = names_of(port.external_ids["iface-id"])
+        found.append(Change(True, port.name, bridge, inner))
+        if _left(rows, port):
+            return _entering(rows, port, rows.ports[inner])
+        return _enabling(rows, port)
+
+    change(remote, build)
+    return found[-1]
+
+
+def disable(remote: str, integration: str, name: str) -> Change:
+    """Move the interface of a VM back to the integration bridge. A second call changes nothing.
+
+    :param name: as for :func:`enable`.
+    :raises OvsdbError: when OVSDB does not answer or refuses the change.
+    :raises UsageError: when the trunk is another program's, or still has subports; nothing was
+        changed.
+    """
+    found: list[Change] = []
+
+    def build(rows: Rows) -> Sequence[Operation]:
+        port = _port(rows, integration, name)
+        if port.peer:
+            vm, outer = _trunk(rows, port)
+        elif left := _left(rows, port):
+            vm, (port, outer) = port, left
+        else:
+            found.append(Change(False, port.name, "", ""))
+            return ()
+        bridge = outer.bridge
+        others = [one for one in rows.on(bridge) if one.name not in (bridge, vm.name, outer.name)]
+        if others:
+            names = ", ".join(sorted(one.name for one in others)[:3])
+            more = ", …" if len(others) > 3 else ""
+            raise UsageError(
+                cause=f"the trunk of {vm.name} has subports on {bridge}: {names}{more}",
+                remedy="Remove the containers' attachments first",
+            )
+        if KEY in port.external_ids:
+            raise UsageError(
+                cause=f"{port.name} has a list of subports (external_ids:{KEY})",
+                remedy=f"`dfmeta subport list {port.name}` shows it; delete its entries first",
+            )
+        found.append(Change(True, vm.name, bridge, port.name))
+        return _disabling(rows, vm, port, bridge)
+
+    change(remote, build)
+    return found[-1]
+
+
+def _port(rows: Rows, integration: str, name: str) -> PortRow:
+    port = rows.ports.get(name)
+    if port is None:
+        raise UsageError(cause=f"there is no port {name}", remedy="`dfmeta ports` lists the ports")
+    if port.bridge == integration:
+        return port
+    # A VM's interface on its trunk's bridge, by its own name: another command has just moved it.
+    iface_id = port.external_ids.get("iface-id", "")
+    inner = [
+        one
+        for one in rows.on(integration)
+        if one.name.startswith(PARENT) and iface_id and _same_trunk(rows, one, port)
+    ]
+    if len(inner) != 1:
+        raise UsageError(
+            cause=f"{name} is on {port.bridge}, and no port {PARENT}… connects it to {integration}",
+            remedy="`dfmeta ports` lists the ports",
+        )
+    return inner[0]
+
+
+def _same_trunk(rows: Rows, inner: PortRow, vm: PortRow) -> bool:
+    outer = rows.ports.get(inner.peer)
+    same = inner.external_ids.get("iface-id") == vm.external_ids.get("iface-id")
+    return outer is not None and outer.bridge == vm.bridge and same
+
+
+def _trunk(rows: Rows, inner: PortRow) -> tuple[PortRow, PortRow]:
+    """Return the VM's interface and the outer patch port of a trunk of dfmeta.
+
+    :raises UsageError: when it is another program's, or not complete.
+    """
+    outer = rows.ports.get(inner.peer)
+    if outer is None or not inner.name.startswith(PARENT):
+        raise UsageError(
+            cause=f"{inner.name} is a patch port without a trunk's bridge behind it",
+            remedy="Name a VM's port; `dfmeta ports` lists them",
+        )
+    if not is_ours(rows, outer.bridge):
+        raise UsageError(
+            cause=f"the trunk of {inner.name} on {outer.bridge} was made by another program, such "
+            "as Neutron's agent",
+            remedy="That program adds and removes its subports",
+        )
+    iface_id = inner.external_ids.get("iface-id", "")
+    vms = [
+        one
+        for one in rows.on(outer.bridge)
+        if one.external_ids.get("iface-id") == iface_id and not one.peer and _instance(one)
+    ]
+    if len(vms) != 1:
+        raise UsageError(
+            cause=f"{outer.bridge} has {len(vms)} interfaces of the VM of {inner.name}, not one",
+            remedy=f"Add the VM's interface to {outer.bridge}, or delete {outer.bridge} and "
+            f"{inner.name} with ovs-vsctl if the VM is gone",
+        )
+    return vms[0], outer
+
+
+def _left(rows: Rows, vm: PortRow) -> tuple[PortRow, PortRow] | None:
+    """Return the patch ports of a trunk of dfmeta that the interface of its VM has left.
+
+    A program that plugs the VM anew removes its interface from the bridge of the trunk, and puts it
+    on the integration bridge, where *vm* is.
+    """
+    iface_id = vm.external_ids.get("iface-id", "")
+    bridge, *ends = names_of(iface_id)
+    inner, outer = (rows.ports.get(name) for name in ends)
+    if not (iface_id and inner and outer and is_ours(rows, bridge)):
+        return None
+    if (inner.bridge, inner.peer, outer.bridge) != (vm.bridge, outer.name, bridge):
+        return None
+    same = {one.external_ids.get("iface-id") for one in (inner, outer)} == {iface_id}
+    return (inner, outer) if same and not any(map(_instance, rows.on(bridge))) else None
+
+
+def _instance(port: PortRow) -> str:
+    return next((text for key in INSTANCE_KEYS if (text := port.external_ids.get(key, ""))), "")
+
+
+def _refuse(rows: Rows, port: PortRow, integration: str) -> None:
+    """Raise UsageError if a port of the integration bridge can have no trunk of dfmeta."""
+    sign = agent_of(rows, integration)
+    ids = port.external_ids
+    set_it = f"ovs-vsctl set Interface {port.name} external_ids:"
+    cause = remedy = ""
+    if sign:
+        cause = f"this host has {sign}, which wires the ports of {integration}"
+        remedy = "Create the trunk in Neutron; dfmeta serves its subports"
+    elif not _instance(port):
+        cause = f"{port.name} is no VM's port: it has no instance (external_ids:vm-uuid)"
+        remedy = f"If a VM is behind it, `{set_it}vm-uuid=<instance's UUID>`"
+    elif not ids.get("iface-id", "").strip():
+        cause = f"{port.name} has no external_ids:iface-id, by which its trunk is named"
+        remedy = f"`{set_it}iface-id=<a UUID>`"
+    elif port.type not in _MOVABLE:
+        cause = f"{port.name} has the type {port.type}: Open vSwitch would delete its device"
+        remedy = "Give the VM a tap device that another program makes"
+    elif port.trunks or port.cvlans or port.vlan_mode not in ("", "access"):
+        cause = f"{port.name} carries VLANs of {integration} (vlan_mode, trunks or cvlans)"
+        remedy = "The VLANs of a trunk are its containers'; give the VM another port for them"
+    elif KEY in ids:
+        cause = f"{port.name} has subports whose tags reach {integration} (external_ids:{KEY})"
+        remedy = f"`dfmeta subport list {port.name}` shows them; delete them first"
+    else:
+        bridge, inner, outer = names_of(ids["iface-id"])
+        taken = [one for one in (bridge, inner, outer) if one in rows.ports or one in rows.bridges]
+        if taken and not _left(rows, port):
+            cause = f"{taken[0]} exists already, and is not the trunk of {port.name}"
+            remedy = f"Delete it with ovs-vsctl if no VM uses it, then repeat for {port.name}"
+    if cause:
+        raise UsageError(cause=cause, remedy=remedy)
+
+
+def _enabling(rows: Rows, vm: PortRow) -> list[Operation]:
+    home = rows.bridges[vm.bridge]
+    bridge, inner, outer = names_of(vm.external_ids["iface-id"])
+    new, mark = Inserts(), dict([MARK])
+    wired = {
+        key: text for key in ("iface-id", "attached-mac") if (text := vm.external_ids.get(key))
+    }
+    moved = _moved(vm)
+    near = new.port(
+        inner,
+        interface={
+            "type": "patch",
+            "options": as_map({"peer": outer}),
+            "external_ids": as_map(wired | mark | moved),
+        },
+        port=_vlan_columns(vm),
+    )
+    far = new.port(
+        outer,
+        interface={
+            "type": "patch",
+            "options": as_map({"peer": inner}),
+            "external_ids": as_map(wired | mark),
+        },
+        port={"trunks": UNTAGGED},
+    )
+    own = new.port(bridge, interface={"type": "internal"}, port={})
+    trunk = new.row(
+        "Bridge",
+        name=bridge,
+        datapath_type=home.datapath_type,
+        external_ids=as_map(mark),
+        ports=as_set([own, far, reference(vm.uuid)]),
+    )
+    return [
+        *_as_read(vm),
+        *new.operations,
+        mutate("Open_vSwitch", rows.root, ("bridges", "insert", as_set([trunk]))),
+        mutate(
+            "Bridge",
+            home.uuid,
+            ("ports", "delete", as_set([reference(vm.uuid)])),
+            ("ports", "insert", as_set([near])),
+        ),
+        update("Port", vm.uuid, tag=as_set([]), vlan_mode=as_set([])),
+        *([_without(vm, moved)] if moved else []),
+        reconfigure(rows),
+    ]
+
+
+def _entering(rows: Rows, vm: PortRow, inner: PortRow) -> list[Operation]:
+    """Return the operations that move a VM's interface to the trunk that it has left."""
+    trunk, moved = rows.bridges[rows.ports[inner.peer].bridge], _moved(vm)
+    return [
+        *_as_read(vm),
+        unchanged("Bridge", trunk.uuid, "ports", as_set(map(reference, trunk.ports))),
+        mutate("Bridge", trunk.uuid, ("ports", "insert", as_set([reference(vm.uuid)]))),
+        mutate(
+            "Bridge",
+            rows.bridges[vm.bridge].uuid,
+            ("ports", "delete", as_set([reference(vm.uuid)])),
+        ),
+        update("Port", inner.uuid, **_vlan_columns(vm)),
+        update("Port", vm.uuid, tag=as_set([]), vlan_mode=as_set([])),
+        *([_without(inner, moved), _with(inner, moved), _without(vm, moved)] if moved else []),
+        reconfigure(rows),
+    ]
+
+
+def _disabling(rows: Rows, vm: PortRow, inner: PortRow, bridge: str) -> list[Operation]:
+    home, trunk = rows.bridges[inner.bridge], rows.bridges[bridge]
+    moved = _moved(inner)
+    # An interface that has left the trunk has its own columns.
+    back = [update("Port", vm.uuid, **_vlan_columns(inner)), *([_with(vm, moved)] if moved else [])]
+    return [
+        *_as_read(vm),
+        *_as_read(inner),
+        # No subport has come meanwhile.
+        unchanged("Bridge", trunk.uuid, "ports", as_set(map(reference, trunk.ports))),
+        *(back if vm.bridge == bridge else []),
+        mutate("Open_vSwitch", rows.root, ("bridges", "delete", as_set([reference(trunk.uuid)]))),
+        mutate(
+            "Bridge",
+            home.uuid,
+            ("ports", "delete", as_set([reference(inner.uuid)])),
+            ("ports", "insert", as_set([reference(vm.uuid)])),
+        ),
+        reconfigure(rows),
+    ]
+
+
+def _moved(port: PortRow) -> dict[str, str]:
+    """Return the keys of a port that count on the integration bridge alone."""
+    return {key: text for key, text in port.external_ids.items() if key.startswith(_OWN_KEYS)}
+
+
+def _without(port: PortRow, keys: Mapping[str, str]) -> Operation:
+    return mutate("Interface", port.interface, ("external_ids", "delete", as_set(keys)))
+
+
+def _with(port: PortRow, values: Mapping[str, str]) -> Operation:
+    return mutate("Interface", port.interface, ("external_ids", "insert", as_map(values)))
+
+
+def _vlan_columns(port: PortRow) -> dict[str, object]:
+    return {
+        "tag": as_set([] if port.tag is None else [port.tag]),
+        "vlan_mode": as_set([port.vlan_mode] if port.vlan_mode else []),
+    }
+
+
+def _as_read(port: PortRow) -> list[Operation]:
+    """Return the conditions that the columns of a port are still those that were read."""
+    columns = _vlan_columns(port)
+    return [
+        unchanged("Interface", port.interface, "external_ids", as_map(port.external_ids)),
+        *(unchanged("Port", port.uuid, name, value) for name, value in columns.items()),
+    ]

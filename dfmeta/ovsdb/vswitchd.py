@@ -1,0 +1,93 @@
+"""Send commands to ovs-vswitchd over its control socket, as ovs-appctl(8) does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dfmeta.errors import DfmetaError
+from dfmeta.ovsdb.jsonrpc import TIMEOUT, RefusedError, call, why
+
+DEFAULT_RUNDIR = Path("/var/run/openvswitch")
+_NAME = "ovs-vswitchd"
+
+
+class VswitchdError(DfmetaError):
+    """ovs-vswitchd does not answer, or refuses the command."""
+
+    name = "vswitchd"
+    sentence = "ovs-vswitchd at {target}: {cause}"
+    advice = "Check that ovs-vswitchd runs, and read its log"
+
+
+def run_folder(ovsdb: str) -> Path:
+    """Return Open vSwitch's run directory: the one with OVSDB's socket, or else the default."""
+    kind, _, path = ovsdb.partition(":")
+    return Path(path).parent if kind == "unix" else DEFAULT_RUNDIR
+
+
+def management_socket(openflow: str, ovsdb: str, bridge: str) -> Path:
+    """Return the path of *bridge*'s management socket (ovs-vswitchd(8)).
+
+    :param openflow: the option openflow_connection; the socket exists also with ``listen:``.
+    """
+    kind, _, path = openflow.partition(":")
+    return Path(path) if kind == "unix" else run_folder(ovsdb) / f"{bridge}.mgmt"
+
+
+def control_socket(folder: Path) -> Path:
+    """Return the path of ovs-vswitchd's control socket.
+
+    Its name contains the process id, unless ``--unixctl`` sets another name.
+
+    :param folder: Open vSwitch's run directory.
+    :raises VswitchdError: if there is no control socket.
+    """
+    candidates = [folder / f"{_NAME}.ctl"]
+    try:
+        pid = int((folder / f"{_NAME}.pid").read_text())
+        candidates.insert(0, folder / f"{_NAME}.{pid}.ctl")
+    except (OSError, ValueError):
+        pid = 0
+    found = next((one for one in candidates if one.exists()), None)
+    if found is None:
+        raise VswitchdError(target=candidates[0], cause="there is no control socket: not running")
+    return found
+
+
+class Vswitchd:
+    """The running ovs-vswitchd.
+
+    :param folder: Open vSwitch's run directory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def version(self) -> str:
+        """Return its version, such as ``ovs-vswitchd (Open vSwitch) 3.1.0``.
+
+        :raises VswitchdError: if it does not answer.
+        """
+        return self._ask("version").strip()
+
+    def trace(self, bridge: str, packet: str) -> str:
+        """Trace *packet* through *bridge* (``ofproto/trace``); no packet is sent.
+
+        :param packet: in ovs-ofctl(8)'s notation.
+        :raises VswitchdError: if it does not answer, or the bridge does not exist.
+        """
+        return self._ask("ofproto/trace", bridge, packet)
+
+    def learned(self, bridge: str) -> str:
+        """Return the MACs that *bridge* has learned (``fdb/show``), one on each line.
+
+        :raises VswitchdError: if it does not answer, or the bridge does not exist.
+        """
+        return self._ask("fdb/show", bridge)
+
+    def _ask(self, method: str, *params: str) -> str:
+        path = control_socket(self._folder)
+        try:
+            return str(call(f"unix:{path}", method, params, timeout=TIMEOUT))
+        except (OSError, ValueError, RefusedError) as error:
+            raise VswitchdError(target=path, cause=why(error)) from error

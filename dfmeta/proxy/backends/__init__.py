@@ -1,0 +1,1 @@
+"""The backends: where the answers to guests come from."""

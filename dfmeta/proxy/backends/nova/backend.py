@@ -1,0 +1,283 @@
+"""Nova's metadata API as a backend.
+
+The headers for Nova are built from scratch: of the guest's headers, only ``Accept`` and, for a
+password, the body's type are forwarded, so that no spelling of a guest's X- header can reach Nova
+(``X-Metadata-Provider`` would switch Nova to another way of authenticating).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import string
+import urllib.parse
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import eventlet
+from eventlet.green import ssl
+
+from dfmeta import metrics
+from dfmeta.errors import (
+    BackendAnswerError,
+    BackendError,
+    BackendTimeoutError,
+    BackendUnreachableError,
+    UpstreamAnswerError,
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamStaleError,
+)
+from dfmeta.http.client import Exchange, Server
+from dfmeta.http.remedies import reach
+from dfmeta.http.responses import Reply
+from dfmeta.model import Answer, GuestRequest, Identity, View
+from dfmeta.proxy.backends.nova.request import PRINTABLE, NovaSettings, nova_context, signed
+from dfmeta.proxy.recent import is_of_every_instance
+from dfmeta.runtime import clock
+from dfmeta.runtime.backoff import Backoff
+
+LOG = logging.getLogger(__name__)
+
+REST = 10.0
+"""Seconds for which a failed host is not used while there are others."""
+RETRY_PAUSE = 0.2
+LEAST_PATIENCE = 0.05
+"""Seconds below which another try could not succeed, and would hide the cause of the last
+failure."""
+SIGNED_MAX = 4096
+"""Number of cached signatures of instances."""
+IDEMPOTENT = frozenset({"GET", "HEAD"})
+HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers that are not forwarded (RFC 9110, 7.6.1)."""
+_OURS = frozenset({"content-type", "content-length", "date", "server"})
+_ENDS_HERE = HOP_BY_HOP | _OURS
+_NOT_FOUND = 404
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+_REASONS: dict[type[BackendError], metrics.Retried] = {
+    BackendUnreachableError: "unreachable",
+    BackendTimeoutError: "timeout",
+    BackendAnswerError: "broken",
+}
+_REMARKS = {
+    400: "Nova rejected the request: if the guest's request is valid, see Nova's log, "
+    "nova_metadata_protocol and nova_client_cert",
+    403: "metadata_proxy_shared_secret differs from [neutron] metadata_proxy_shared_secret in "
+    "nova.conf",
+}
+_FAILED = "Nova's metadata API, or a proxy in front of it, has failed: see its log"
+
+
+class _Asked(NamedTuple):
+    """A request to Nova, without its Host header."""
+
+    instance: str
+    method: str
+    line: bytes
+    rest: bytes
+
+    @property
+    def once(self) -> bool:
+        return self.method not in IDEMPOTENT
+
+    def of(self, server: Server) -> Exchange:
+        message = b"%bHost: %b\r\n%b" % (self.line, server.name, self.rest)
+        return Exchange(self.instance, self.method, message)
+
+
+class NovaBackend:
+    """Signs requests and forwards them over persistent connections.
+
+    :raises StartError: when a file with certificates cannot be loaded.
+    """
+
+    name: metrics.Backend = "nova"
+
+    def __init__(self, settings: NovaSettings) -> None:
+        self._settings = settings
+        context = nova_context(settings, create=ssl.create_default_context)
+        self._servers = [Server(host, context) for host in dict.fromkeys(settings.hosts)]
+        self._rests = {server: Backoff(REST) for server in self._servers}
+        """A server that rests is not used while there are others."""
+        self._signed = functools.lru_cache(SIGNED_MAX)(functools.partial(signed, settings.secret))
+
+    def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
+        """Forward *request*; see :class:`~dfmeta.proxy.backends.backend.Backend`.
+
+        A GET or HEAD that fails is sent again, to the next host, until *deadline*. A POST is sent
+        once; another host is tried only if no byte of it has been sent.
+        """
+        asked = self._asked(request, identity)
+        error: BackendError | None = None
+        useless: set[Server] = set()
+        for server, patience in self._tries(deadline, useless):
+            if error is not None:
+                metrics.BACKEND_RETRIES.labels(_REASONS[type(error)]).inc()
+            try:
+                reply = self._ask(server, asked, patience)
+            except BackendError as caught:
+                if asked.once and not isinstance(caught, BackendUnreachableError):
+                    raise
+                error = caught
+                self._let_rest(server, error)
+                if isinstance(error, BackendAnswerError):
+                    # The host answered in time: it would give the same answer again.
+                    useless.add(server)
+            else:
+                self._rests[server].succeeded()
+                answer = _answer(reply, head=request.method == "HEAD")
+                known = answer.status != _NOT_FOUND or not is_of_every_instance(request.path)
+                return answer if known else replace(answer, known=False)
+        raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
+
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float,
+        goes_on: Callable[[str | None], bool],
+    ) -> View:
+        """Return a view without a lookup, since Nova has no token mode of an instance."""
+        del goes_on
+        return View("", lambda: self.answer(request, identity, deadline=deadline))
+
+    def remark(self, status: int) -> str:
+        """Return the checks for a status that indicates a fault.
+
+        See :class:`~dfmeta.proxy.backends.backend.Backend`.
+        """
+        return _FAILED if status >= 500 else _REMARKS.get(status, "")
+
+    def close(self) -> None:
+        """Close the persistent connections."""
+        for server in self._servers:
+            server.close()
+
+    def _tries(self, deadline: float, useless: set[Server]) -> Iterator[tuple[Server, float]]:
+        """Yield the next server to query, and the seconds for it, until no time is left."""
+        now, several = clock.now(), len(self._servers) > 1
+        half = max(0.1, (deadline - now) / 2)
+        least, held = 0.0, False
+        while candidates := [server for server in self._servers if server not in useless]:
+            rested = [one for one in candidates if not self._rests[one].rests(now)]
+            for server in rested or candidates:
+                left = deadline - now
+                if left <= least:
+                    return
+                least = LEAST_PATIENCE
+                yield server, min(left, half) if several else left
+                now = clock.now()
+            over = deadline - now <= RETRY_PAUSE + LEAST_PATIENCE
+            if over or len(useless) == len(self._servers):
+                return
+            if not held:
+                held = True
+                metrics.HELD_REQUESTS.labels("backend").inc()
+            eventlet.sleep(RETRY_PAUSE)
+            now = clock.now()
+
+    def _let_rest(self, server: Server, error: BackendError) -> None:
+        now, rest = clock.now(), self._rests[server]
+        if len(self._servers) > 1 and not rest.rests(now):
+            # Another host will answer, so that this failure would not be logged otherwise.
+            LOG.warning("%s; only other hosts are used for %d s. %s", error, REST, error.remedy)
+        rest.failed(now)
+
+    def _asked(self, request: GuestRequest, identity: Identity) -> _Asked:
+        headers = [self._signed(identity.instance_id, identity.project_id)]
+        if PRINTABLE.fullmatch(request.guest_ip):
+            headers.append(f"X-Forwarded-For: {request.guest_ip}\r\n")
+        accept = request.headers.get("accept", "")
+        if PRINTABLE.fullmatch(accept):
+            headers.append(f"Accept: {accept}\r\n")
+        body = b""
+        if request.method not in IDEMPOTENT:
+            body = request.body
+            kind = request.headers.get("content-type", "")
+            kind = kind if PRINTABLE.fullmatch(kind) else "text/plain"
+            headers.append(f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n")
+        line = f"{request.method} {_target(request)} HTTP/1.1\r\n".encode("ascii")
+        rest = "".join([*headers, "\r\n"]).encode("ascii") + body
+        return _Asked(identity.instance_id, request.method, line, rest)
+
+    def _ask(self, server: Server, asked: _Asked, patience: float) -> Reply:
+        exchange = asked.of(server)
+        reply = None
+        try:
+            with eventlet.Timeout(patience, False):
+                reply = _send(server, exchange, once=asked.once)
+        except UpstreamError as error:
+            cause = f"{server.host.authority}: {error}"
+            kind = _kind(error, once=asked.once)
+            raise kind(backend=self.name, cause=cause, remedy=error.remedy) from error
+        if reply is None:
+            raise self._too_late(server, patience, sent=exchange.sent)
+        return reply
+
+    def _too_late(self, server: Server, patience: float, *, sent: bool) -> BackendError:
+        where = server.host.authority
+        if not sent:
+            cause = f"{where}: no connection within {patience:.1f} s"
+            remedy = reach("it runs and no firewall blocks it")
+            return BackendUnreachableError(backend=self.name, cause=cause, remedy=remedy)
+        cause = f"{where} has not answered within {patience:.1f} s"
+        return BackendTimeoutError(backend=self.name, cause=cause, remedy="Read its log")
+
+
+def _send(server: Server, exchange: Exchange, *, once: bool) -> Reply:
+    if once:
+        # A persistent connection may end during the request, and it would be unknown whether the
+        # server has read the request.
+        return server.exchange(exchange, fresh=True)
+    try:
+        return server.exchange(exchange)
+    except UpstreamStaleError:
+        metrics.BACKEND_RETRIES.labels("stale").inc()
+    return server.exchange(exchange, fresh=True)
+
+
+def _kind(error: UpstreamError, *, once: bool) -> type[BackendError]:
+    if isinstance(error, UpstreamAwayError):
+        return BackendUnreachableError
+    if once:
+        return BackendTimeoutError
+    return BackendAnswerError if isinstance(error, UpstreamAnswerError) else BackendUnreachableError
+
+
+def _target(request: GuestRequest) -> str:
+    # Some servers take the text after a leading // for a host.
+    target = "/" + request.path.lstrip("/")
+    if request.query:
+        target = f"{target}?{request.query}"
+    if _VISIBLE.fullmatch(target):
+        return target
+    return urllib.parse.quote(target.encode("latin-1", "replace"), safe=string.punctuation)
+
+
+def _answer(reply: Reply, *, head: bool) -> Answer:
+    drop = _ENDS_HERE | reply.options if reply.options else _ENDS_HERE
+    headers = [pair for pair in reply.headers if pair[0] not in drop]
+    if head:
+        headers += [pair for pair in reply.headers if pair[0] == "content-length"][:1]
+    kinds = [value for name, value in reply.headers if name == "content-type"]
+    return Answer(
+        reply.status,
+        reply.body,
+        content_type=kinds[0] if kinds else "",
+        headers=tuple(headers),
+    )

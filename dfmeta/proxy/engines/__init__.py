@@ -1,0 +1,1 @@
+"""The engines: how guests' connections are accepted and answered."""

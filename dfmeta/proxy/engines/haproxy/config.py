@@ -1,0 +1,462 @@
+"""The configuration of haproxy, as text.
+
+How it works: haproxy answers only plain requests itself
+(:mod:`dfmeta.proxy.engines.haproxy.plain`), and none for the file that the daemon completes
+(:mod:`dfmeta.proxy.backends.subports`). All other requests go to the daemon
+(:mod:`dfmeta.proxy.engines.haproxy.handover`), whose own engine answers or refuses them as it
+always does. So the rules here need not repeat the engine's.
+
+The map has one value for each source address: all that identifies a guest, separated by "|"
+(:mod:`dfmeta.proxy.engines.haproxy.entries`). A connection takes it at its beginning. haproxy
+answers a request, and lets the answer leave, only while the value is still the same.
+
+Source: HAProxy 2.6, configuration manual, sections 3 (global), 4.2 (keywords), 5.2 (server), 7.3
+(fetching samples). Trust: all parameters come from the operator or the daemon. Nothing of a guest
+is part of this text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import string
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from dfmeta.http.limits import CROWDED, FEW
+from dfmeta.proxy.backends import network_data
+from dfmeta.proxy.engines.haproxy import plain
+from dfmeta.proxy.engines.haproxy.plain import quoted
+from dfmeta.proxy.engines.haproxy.plan import Descriptors, NovaServer, Plan
+from dfmeta.proxy.engines.haproxy.runtime import REQUEST
+
+MORE_LINES: Final = 64
+"""Header lines beyond the limit of the daemon's engine that haproxy reads, to hand them over."""
+BUFFER: Final = 1280
+"""Bytes of a buffer beyond the limits of the daemon's engine, of which haproxy takes 8 for each
+header line: a request that the engine refuses must fit, or haproxy would refuse it in its own way.
+No more: for a second try, haproxy copies the whole buffer of each request, twice, and with 6144
+bytes it answers 9 % fewer requests."""
+ANSWER_MAX: Final = 16 << 20
+"""Bytes of the longest answer of Nova, as in the other engine."""
+RESERVE: Final = 640
+"""Bytes of a buffer that headers may grow by: those for Nova have 500."""
+PER_CONNECTION: Final = 3
+"""Descriptors of a guest's connection: its own, that of the present request, and an idle one."""
+CONNECT_TIMEOUT: Final = 1.0
+"""Seconds until another host of Nova, or the daemon, is tried."""
+HANDOVER_EXTRA: Final = 5.0
+"""Seconds beyond all waits of the daemon's engine after which haproxy gives up on the daemon."""
+PORTS: Final = 16384
+"""Guests' ports whose connections haproxy counts, and a fourth of their addresses."""
+DOUBT_POLL: Final = 0.02
+"""Seconds between two looks whether the number of a guest's port is still in doubt."""
+REST: Final = 10
+"""Seconds for which a host of several is not asked after it has not answered."""
+FORGET: Final = 600
+"""Seconds after which the counts of a guest without requests are forgotten."""
+TIMES: Final = ("%HM", "%B", "%Ta", "%Tr", "%Tw")
+"""Words at the beginning of each line with ``debug``: method, bytes, and milliseconds in total,
+until Nova's answer, and in the queue."""
+LATELY: Final = 5.0
+"""Seconds after a connection for which its port counts as one that has had any of late."""
+ODD: Final = 20
+"""Failed requests of an address in ten seconds after which no more of them are logged."""
+
+LAST: Final = "X-Dfmeta-Last"
+"""Header of the daemon's answers to haproxy: the guest's connection ends with this answer."""
+NOVA: Final = "nova"
+NOVA_CLOSES: Final = "nova_closes"
+"""Nova, where a Nova without an answer in time is answered with 503, or not answered."""
+DAEMON: Final = "daemon"
+"""Backend and server: the daemon's own engine."""
+_TABLES: Final = "counts"
+OF_PORT: Final = f"{_TABLES}/of_port"
+OF_ADDRESS: Final = f"{_TABLES}/of_address"
+OF_VM: Final = f"{_TABLES}/of_vm"
+"""Stick-tables: the numbers of a port, of an address, and of a virtual machine with its
+containers."""
+COUNTED: Final = ("port", "vm")
+"""Parts of each value of the map, in its order; the value of a guest whose requests are all the
+daemon's has no others. Connections are counted by them."""
+PARTS: Final = (*COUNTED, "claim", "address", "project", "instance", "signature")
+"""Parts of a value of the map, in its order, and the variables of a connection that have them. The
+short ones come first: haproxy reads a value up to the part."""
+_FROM_THE_END: Final = 2
+"""Last parts that haproxy looks for from the end of the value, which is nearer."""
+IN_DOUBT: Final = "?"
+"""Value of an address whose port has a number in doubt: an answer to it waits, and the daemon has
+its requests."""
+
+_OPENSTACK: Final = (f"{string.ascii_lowercase}{string.digits}", f"{string.ascii_uppercase}-._~")
+"""Characters that may follow /openstack/ in a plain path, a line of patterns each: haproxy reads at
+most 64 words of a line."""
+_IN_SERVERS: Final = frozenset(string.ascii_letters + string.digits + ".:_-")
+"""Characters of a server's name (haproxy's configuration manual, 2.2)."""
+_COMMON: Final = ("accept-", "c", "h", "u", "x")
+"""Beginnings of all headers that Nova gets, except Accept, and of most headers of guests; in lower
+case, as in haproxy."""
+_RARE: Final = tuple(
+    one for one in f"{string.ascii_lowercase}{string.digits}!#$%&'*+-.^_`|~" if one not in _COMMON
+)
+"""The other characters that a header's name may begin with (RFC 9110, 5.6.2)."""
+_FOR_NOVA: Final = (
+    "User-Agent: dfmeta",
+    "Accept-Encoding: identity",
+    "X-Instance-ID: %[var(sess.instance)]",
+    "X-Tenant-ID: %[var(sess.project)]",
+    "X-Instance-ID-Signature: %[var(sess.signature)]",
+    "X-Forwarded-For: %[var(sess.address)]",
+)
+"""Headers that Nova gets, beside Host and Accept. haproxy encodes a line's end in a variable."""
+_USUAL_ANSWERS: Final = (
+    *("content-type,content-length,date", "content-length,content-type,date"),
+    *("date,content-type,content-length", "date,content-length,content-type"),
+)
+"""Lists of headers' names of the usual answers of Nova, without Server: all of them go on."""
+_NOTHING: Final = "/dev/null"
+"""Instead of an answer: the connection ends."""
+_ONE_HOP: Final = ("keep-alive", "te", "trailer", "upgrade")
+"""Headers of an answer that end here, as those do that begin with "proxy-" (RFC 9110, 7.6.1)."""
+_INTRODUCED: Final = "send-proxy-v2 proxy-v2-options unique-id"
+"""How a connection to the daemon begins."""
+_BEGAN: Final = "acl began var(sess.claim) -m len 1:"
+"""The guest's value had a claim: to haproxy, a word beyond the last one is empty, and found."""
+_SETTLE: Final = "settle"
+"""Name of the action in Lua."""
+_CHANGED: Final = 500
+"""Status that stands for a guest that has changed; it is answered with nothing."""
+
+
+def map_name(given: Descriptors) -> str:
+    """Return the name of the map, for the configuration and the runtime interface."""
+    return _path(given.map)
+
+
+def server_names(plan: Plan) -> list[str]:
+    """Return the names of Nova's servers for the runtime interface."""
+    names = _names(plan.servers)
+    return [f"{backend}/{name}" for backend in (NOVA, NOVA_CLOSES) for name in names]
+
+
+def waiting(plan: Plan, given: Descriptors) -> str:
+    """Return the program in Lua with which an answer waits while its guest's number is in doubt.
+
+    haproxy compares the value of the map after the wait, so this program decides nothing.
+    """
+    return f"""local guests = Map.new("{map_name(given)}", Map._ip)
+core.register_action("{_SETTLE}", {{ "http-res" }}, function(txn)
+    local source = txn.f:src()
+    for _ = 1, {round(plan.hold_timeout / DOUBT_POLL)} do
+        if guests:lookup(source) ~= "{IN_DOUBT}" then
+            return
+        end
+        core.msleep({_ms(DOUBT_POLL)})
+    end
+end)
+"""
+
+
+def render(plan: Plan, given: Descriptors) -> str:
+    """Return the configuration."""
+    lines = [
+        *_global(plan, given),
+        *_defaults(plan),
+        *_frontend(plan, given),
+        *_nova(NOVA, plan, given),
+        *_nova(NOVA_CLOSES, plan, given),
+        *_handover(plan, given),
+        *_tables(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _global(plan: Plan, given: Descriptors) -> Iterator[str]:
+    head = plan.limits.head
+    yield "global"
+    # haproxy opens twice as many descriptors at most.
+    yield f"    maxconn {math.ceil(plan.maxconn * PER_CONNECTION / 2)}"
+    yield f"    nbthread {plan.threads}"
+    yield f"    stats socket sockpair@{given.cli} level admin"
+    yield "    stats timeout 1h"
+    yield f"    log fd@{given.log} format raw local0"
+    yield "    hard-stop-after 10s"
+    # A request at the runtime interface has to fit too, with its command.
+    yield f"    tune.bufsize {BUFFER + max(head.header + head.request_line, REQUEST)}"
+    yield f"    tune.maxrewrite {RESERVE}"
+    yield f"    tune.http.maxhdr {head.lines + MORE_LINES}"
+    if given.waiting is not None:
+        yield f"    lua-load {_path(given.waiting)}"
+
+
+def _defaults(plan: Plan) -> Iterator[str]:
+    limits = plan.limits
+    share = plan.hold_timeout / 2 if plan.several else plan.hold_timeout
+    yield "defaults"
+    yield "    mode http"
+    yield "    option abortonclose"
+    # A connection to Nova is one guest's, as is the one to the daemon, and each guest's connection
+    # has at most one that is idle: bytes behind an answer would be another guest's next answer.
+    yield "    http-reuse never"
+    yield "    max-session-srv-conns 1"
+    yield f"    timeout http-request {_ms(limits.header_timeout)}"
+    yield f"    timeout http-keep-alive {_ms(limits.keepalive_timeout)}"
+    yield f"    timeout client {_ms(limits.send_timeout)}"
+    yield f"    timeout connect {_ms(CONNECT_TIMEOUT)}"
+    yield f"    timeout queue {_ms(plan.hold_timeout)}"
+    yield f"    timeout server {_ms(share)}"
+    yield "    timeout check 2s"
+
+
+def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
+    limits, guests = plan.limits, f"src,map_ip({map_name(given)})"
+    yield "frontend guests"
+    yield f"    maxconn {plan.maxconn}"
+    for listener in given.listeners:
+        # Without "proto h1" haproxy would speak HTTP/2 with a guest that begins so.
+        yield f"    bind fd@{listener} proto h1"
+    if not limits.keepalive_timeout:
+        yield "    option httpclose"
+    # A connection that sends nothing in time is closed without haproxy's 408.
+    yield "    option http-ignore-probes"
+    yield "    log global"
+    times = "".join(f"{one} " for one in TIMES if plan.debug)
+    yield f'    log-format "{times}%[var(sess.claim)] %ST %tsc %b %HP"'
+    # With the time of arrival, and whether the guest was known, for the daemon.
+    yield "    unique-id-format %Ts.%ms%[var(sess.port)]"
+    yield f"    tcp-request connection set-var(sess.who) {guests}"
+    yield f"    tcp-request connection unset-var(sess.who) if {{ var(sess.who) -m str {IN_DOUBT} }}"
+    yield from _shares(plan)
+    for index, part in enumerate(PARTS[len(COUNTED) :], len(COUNTED) + 1):
+        left = len(PARTS) + 1 - index
+        place = -left if left <= _FROM_THE_END else index
+        end = "" if part == "claim" else " if began"
+        yield f"    tcp-request connection set-var(sess.{part}) var(sess.who),word({place},|){end}"
+        if part == "claim":
+            yield f"    {_BEGAN}"
+    yield f"    tcp-request connection track-sc1 var(sess.claim) table {OF_ADDRESS} if began"
+    # No request of another guest is plain.
+    yield "    tcp-request connection unset-var(sess.who) unless began"
+    yield f"    acl same {guests},strcmp(sess.who) eq 0"
+    yield from plain.acls(plan)
+    if plan.timeout_answer == "auto" and plan.servers:
+        # One rule for most requests, of those below.
+        yield f"    use_backend {NOVA_CLOSES} if {plain.USUAL}"
+    unless = f"unless {' or '.join(plain.CONDITIONS)}" if plan.servers else ""
+    yield f"    use_backend {DAEMON} {unless}"
+    if plan.network_data_subports:
+        # Too strict, so that each spelling is the daemon's.
+        yield f"    use_backend {DAEMON} if {{ path -m sub {network_data.LAST} }}"
+    if plan.timeout_answer == "auto":
+        # All paths below /openstack/, but for that itself.
+        for some in _OPENSTACK:
+            yield f"    acl openstack path_beg {' '.join(f'/openstack/{one}' for one in some)}"
+        yield f"    use_backend {NOVA_CLOSES} if openstack"
+    yield f"    default_backend {NOVA_CLOSES if plan.timeout_answer == 'close' else NOVA}"
+
+
+def _shares(plan: Plan) -> Iterator[str]:
+    """Yield the rules that refuse connections beyond the shares of their port and its VM.
+
+    A source without an entry has no share. It is about to get one, or its guest is gone.
+    """
+    for number, (part, table) in enumerate(zip(COUNTED, (OF_PORT, OF_VM), strict=True)):
+        counter, var = number * 2, f"var(sess.{part})"
+        yield f"    tcp-request connection set-var(sess.{part}) var(sess.who),word({number + 1},|)"
+        yield (
+            f"    tcp-request connection track-sc{counter} {var} table {table}"
+            f" if {{ {var} -m found }}"
+        )
+    yield f"    tcp-request connection reject if {{ sc0_conn_cur gt {plan.limits.per_port} }}"
+    (_none, share), *crowded = plan.limits.shares(plan.maxconn)
+    yield f"    tcp-request connection reject if {{ sc2_conn_cur gt {share} }}"
+    many = f"{{ sc0_conn_cur gt {FEW} }}"
+    yield (
+        f"    tcp-request connection reject if {{ sc2_conn_cur gt {int(share * CROWDED)} }} {many}"
+    )
+    for begins, share in crowded:
+        few = f"!{{ sc2_conn_cur le {share} }}"
+        yield f"    tcp-request connection reject if {{ fe_conn gt {begins} }} {few}"
+
+
+def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
+    yield f"backend {name}"
+    yield f"    errorfile {_CHANGED} {_NOTHING}"
+    for status in (502, 503, 504):
+        yield f"    errorfile {status} {_NOTHING if name == NOVA_CLOSES else _path(given.away)}"
+    if not plan.several:
+        # The first that is up. One that has failed to answer is passed over at the next try.
+        yield "    balance first"
+    yield "    option redispatch 1"
+    # Each of several hosts is tried once, and then the daemon if all of them are down.
+    yield f"    retries {len(plan.servers) if plan.several else 3}"
+    # Only another host may give another answer.
+    others = " junk-response response-timeout" if plan.several else ""
+    yield f"    retry-on conn-failure empty-response{others}"
+    if plan.several:
+        yield "    http-request set-var(txn.begun) date(0,ms)"
+    if _have_hosts_names(plan.servers):
+        # haproxy chooses the host later, and writes the server's name into this header then.
+        yield "    http-send-name-header Host"
+        hosts = []
+    else:
+        hosts = [f"Host: {server.authority}" for server in plan.servers[:1]]
+    yield f"    http-request {plain.remember()}"
+    yield from _headers([*_FOR_NOVA, *hosts])
+    # An answer leaves only while the address still stands for the same guest.
+    yield f"    acl same src,map_ip({map_name(given)}),strcmp(sess.who) eq 0"
+    yield "    acl doubt var(txn.doubt) -m found"
+    yield "    http-response set-var(txn.doubt) bool(true) unless same"
+    if given.waiting is not None:
+        yield f"    http-response lua.{_SETTLE} if doubt"
+    yield f"    http-response deny deny_status {_CHANGED} if doubt !same"
+    yield f"    http-response deny deny_status 503 if {{ res.body_size gt {ANSWER_MAX} }}"
+    yield "    acl well status 200:399"
+    yield "    http-response sc-inc-gpc0(1) if well"
+    if not plan.debug:
+        yield f"    http-response set-log-level silent if well or {{ sc1_http_err_rate gt {ODD} }}"
+    yield "    http-response del-header server"
+    if plan.several:
+        yield from _in_order(plan)
+    yield f"    http-response allow if {{ res.hdr_names -m str {quoted(_USUAL_ANSWERS)} }}"
+    yield from _last()
+    for header in _ONE_HOP:
+        yield f"    http-response del-header {header}"
+    yield "    http-response del-header proxy- -m beg"
+    for called, server in zip(_names(plan.servers), plan.servers, strict=True):
+        yield f"    server {called} {_address(server)} {_server(server, plan, given)}"
+    # With one host, the daemon goes on after the first failure; with several, the next host does.
+    backup = "backup " if plan.several else ""
+    yield f"    server {DAEMON} unix@{_path(given.handover)} {backup}{_INTRODUCED}"
+
+
+def _headers(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the rules by which Nova gets these lines and, of a guest's headers, only Accept.
+
+    To haproxy, all lines are one header: each further one would cost as much as the first.
+    """
+    name, _, value = "\\r\\n".join(lines).partition(": ")
+    added = f'    http-request add-header {name} "{value}"'
+    yield from _deletion(_COMMON)
+    yield added
+    # Most requests have no other header left now. There is at most one Accept.
+    usual = f"{name.lower()} accept,{name.lower()}"
+    yield f"    http-request allow if {{ req.hdr_names -m str {usual} }}"
+    yield "    http-request set-var(txn.accept) req.fhdr(accept)"
+    yield from _deletion(_RARE)
+    yield "    http-request set-header Accept %[var(txn.accept)] if { var(txn.accept) -m found }"
+
+
+def _in_order(plan: Plan) -> Iterator[str]:
+    """Yield the rules by which the first host is asked that neither is down nor rests.
+
+    A host rests that has not answered within its share of the time: a check does not find it,
+    because it accepts connections. If another server answers after that time, those before it have
+    not. haproxy itself tries other servers in turn.
+    """
+    yield f"    acl late date(0,ms),sub(txn.begun) ge {_ms(plan.hold_timeout / 2)}"
+    for number, called in enumerate(_names(plan.servers)):
+        yield f"    acl rests{number} date,sub(proc.late{number}) lt {REST}"
+        yield f"    use-server {called} unless rests{number}"
+        later = f"if late {{ srv_id {number + 1} }}"
+        yield from (f"    http-response set-var(proc.late{n}) date {later}" for n in range(number))
+
+
+def _names(servers: Sequence[NovaServer]) -> list[str]:
+    if not _have_hosts_names(servers):
+        return [f"nova{number}" for number in range(len(servers))]
+    found: list[str] = []
+    for server in servers:
+        # Each name may occur only once. A further address of a host has the host's name in another
+        # case, which has no meaning (RFC 9110, 4.2.3).
+        cases = (dict.fromkeys((letter, letter.swapcase())) for letter in server.authority)
+        spellings = map("".join, itertools.product(*cases))
+        found.append(next(one for one in spellings if one not in found))
+    return found
+
+
+def _have_hosts_names(servers: Sequence[NovaServer]) -> bool:
+    """Return whether each server has the value of its Host header as its name.
+
+    A name cannot have the brackets of an IPv6 address.
+    """
+    hosts = {one.authority for one in servers}
+    return len(hosts) > 1 and all(set(one) <= _IN_SERVERS for one in hosts)
+
+
+def _deletion(beginnings: Iterable[str]) -> Iterator[str]:
+    """Yield the rules that delete all headers whose names begin in one of those ways."""
+    for one in beginnings:
+        yield f"    http-request del-header {quoted([one])} -m beg"
+
+
+def _server(server: NovaServer, plan: Plan, given: Descriptors) -> str:
+    rest = "inter 2s downinter 10s" if plan.several else "inter 1s"
+    words = [f"check {rest} fall 1 rise 1 observe layer4 error-limit 1 on-error mark-down"]
+    if plan.tls:
+        words.append("ssl ssl-min-ver TLSv1.2")
+        if plan.insecure:
+            words.append("verify none")
+        else:
+            authorities = _path(given.ca) if given.ca is not None else "@system-ca"
+            words.append(f"verify required verifyhost {server.host} ca-file {authorities}")
+        words.append(f"sni str({server.host}) check-sni {server.host}")
+        if given.cert is not None:
+            words.append(f"crt {_path(given.cert)}")
+    return " ".join(words)
+
+
+def _handover(plan: Plan, given: Descriptors) -> Iterator[str]:
+    waits = plan.hold_timeout + plan.limits.body_timeout + HANDOVER_EXTRA
+    yield f"backend {DAEMON}"
+    yield f"    timeout server {_ms(waits)}"
+    # Where the daemon's engine ends without an answer, so does haproxy.
+    for status in (502, 503, 504):
+        yield f"    errorfile {status} {_NOTHING}"
+    # A connection is one guest's for as long as it lives.
+    guests = f"src,map_ip({map_name(given)})"
+    yield f"    {_BEGAN}"
+    yield f"    acl same {guests},strcmp(sess.who) eq 0"
+    yield f"    acl known {guests} -m found"
+    yield f"    acl in_doubt {guests} -m str {IN_DOUBT}"
+    yield "    http-request reject if began !same known !in_doubt"
+    # haproxy would send another version as 1.1. No target is a "*", so that the daemon refuses it.
+    yield "    http-request set-uri * unless { req.ver 1.0 1.1 }"
+    yield from _last()
+    yield "    http-request set-log-level silent"
+    yield f"    server {DAEMON} unix@{_path(given.handover)} {_INTRODUCED}"
+
+
+def _last() -> Iterator[str]:
+    """End a guest's connection where the daemon's engine ends its own."""
+    yield f"    http-response set-header Connection close if {{ res.fhdr({LAST}) -m found }}"
+    yield f"    http-response del-header {LAST}"
+
+
+def _tables() -> Iterator[str]:
+    """Yield the stick-tables. They belong to no proxy: haproxy empties a proxy's while it ends."""
+    yield f"peers {_TABLES}"
+    yield "    disabled"
+    stored = f"conn_cur,conn_cnt,conn_rate({_ms(LATELY)})"
+    yield _table(OF_PORT, f"len 48 size {PORTS}", stored)
+    yield _table(OF_VM, f"len 16 size {PORTS}", "conn_cur")
+    yield _table(OF_ADDRESS, f"len 64 size {4 * PORTS}", "conn_cur,gpc0,http_err_rate(10s)")
+
+
+def _table(name: str, sizes: str, stored: str) -> str:
+    own = name.removeprefix(f"{_TABLES}/")
+    return f"    table {own} type string {sizes} expire {FORGET}s store {stored}"
+
+
+def _address(server: NovaServer) -> str:
+    if server.address.version == 6:
+        return f"[{server.address}]:{server.port}"
+    return f"{server.address}:{server.port}"
+
+
+def _path(descriptor: int) -> str:
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _ms(seconds: float) -> int:
+    return max(round(seconds * 1000), 1)

@@ -1,0 +1,334 @@
+"""haproxy's counters under dfmeta's names.
+
+Totals (requests by status, connections) come from haproxy's statistics, and the numbers of a guest
+
+
+from its stick-tables. Only the difference to the last reading is added. haproxy writes a line about
+a failed request, so that an operator can find the guest, and no line about others.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Final, Literal
+
+from dfmeta import metrics
+from dfmeta.errors import HaproxyError, HeadFault
+from dfmeta.identity.guest_counters import ACCEPTED
+from dfmeta.identity.registry import Claim, Registry
+from dfmeta.model import Endpoint
+from dfmeta.proxy import access
+from dfmeta.proxy.access import Spent, Told
+from dfmeta.proxy.engines.haproxy.config import (
+    DAEMON,
+    FORGET,
+    NOVA,
+    NOVA_CLOSES,
+    OF_ADDRESS,
+    OF_PORT,
+    TIMES,
+)
+from dfmeta.proxy.engines.haproxy.entries import claim_token, read_port_token, read_token
+from dfmeta.proxy.engines.haproxy.runtime import Rows, Runtime
+from dfmeta.proxy.recent import CLOSED, REASONS, RECENT, is_of_every_instance
+from dfmeta.runtime import clock
+from dfmeta.runtime.log_throttle import Seldom
+
+LOG = logging.getLogger(__name__)
+
+FRONTEND: Final = "guests"
+NOT_NOVAS: Final = frozenset({"FRONTEND", "BACKEND", DAEMON})
+"""Names of rows that are not those of Nova's servers."""
+BACKENDS: Final = (NOVA, NOVA_CLOSES)
+OUTCOMES: Final[Mapping[Literal["opened", "reused", "failed"], str]] = {
+    "opened": "connect",
+    "reused": "reuse",
+    "failed": "econ",
+}
+"""Outcome of a connection to Nova → haproxy's counter."""
+CLASSES: Final[tuple[metrics.StatusClass, ...]] = ("2xx", "3xx", "4xx", "5xx")
+AT_ONCE: Final = 0.05
+"""Seconds that haproxy has to tell the connections of one port; the daemon waits for it."""
+_ANSWERS: Final = "answers"
+"""Counter of an address."""
+_DENIED: Final = "dcon"
+"""haproxy's counter of connections that it has refused."""
+_PORT: Final = "connections"
+"""Counter of a port."""
+_LINE: Final = re.compile(r"([0-9.]+|-) ([0-9]{3}) (\S+) (\S+) (\S*)")
+_UNREADABLE: Final = "<BADREQ>"
+"""Instead of the path of a request that haproxy could not read."""
+_NOT_FOUND: Final = 404
+_LATE: Final = 408
+_CHANGED: Final = 500
+_AWAY: Final = 503
+_NO_ANSWER: Final = frozenset({502, 503, 504})
+_FAILED: Final = 400
+_NOVAS_OWN: Final = "-"
+"""First letter of the state of a request that has Nova's answer."""
+_NOVAS_FAULT: Final = ("s", "S")
+"""First letters of haproxy's state of a request that Nova did not answer (configuration manual,
+8.5)."""
+_OWN: Final = "P"
+"""First letter of the state of a request whose answer haproxy has refused."""
+
+
+class Counts:
+    """Reads the counters of haproxy's processes, and its lines about requests.
+
+    :param remark: see :meth:`~dfmeta.proxy.application.Application.remark`.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        remark: Callable[[Claim, int], str] = lambda _claim, _status: "",
+    ) -> None:
+        self._registry = registry
+        self._remark = remark
+        self._seldom = Seldom()
+        self._read: dict[tuple[int, str, str], int] = {}
+        """Process id, name and kind of a counter → its value at the last reading."""
+        self._used: dict[int, set[tuple[Endpoint, int, int]]] = {}
+        """Process id → the addresses of which it had connections: endpoint, slot, epoch."""
+
+    def failed(self, line: str) -> None:
+        """Note a failed request; *line* is haproxy's, see ``log-format`` in its configuration."""
+        found = _LINE.fullmatch(line)
+        if found is None:
+            return
+        token, status, state, backend, path = found[1], int(found[2]), *found.group(3, 4, 5)
+        claim = self._claim(token)
+        if path == _UNREADABLE:
+            _refused(claim, status)
+            return
+        if status in _NO_ANSWER and not state.startswith(_NOVAS_OWN):
+            self._seldom.warn(
+                LOG,
+                "Nova gave no answer in time, or none that haproxy can forward (%s %s). Check Nova "
+                "with: dfmeta doctor",
+                status,
+                state,
+            )
+        if status == _CHANGED and state.startswith(_OWN):
+            metrics.CLOSED.labels("changed").inc()
+        elif state.startswith(_NOVAS_FAULT) or (status == _AWAY and state.startswith(_OWN)):
+            closed = backend == NOVA_CLOSES
+            if closed:
+                metrics.CLOSED.labels("timeout").inc()
+            else:
+                metrics.REQUESTS.labels("5xx", "dfmeta").inc()
+            if claim is not None:
+                RECENT.answered(claim, CLOSED if closed else _AWAY, path, REASONS["timeout"])
+        elif status >= _FAILED and claim is not None:
+            reason = self._remark(claim, status) or f"nova answered {status}"
+            if status == _NOT_FOUND and is_of_every_instance(path):
+                reason = REASONS["absent"]
+            RECENT.answered(claim, status, path, reason)
+
+    def request(self, line: str) -> None:
+        """Note any request, and log it as the daemon's own engine does at DEBUG.
+
+        :param line: haproxy's with times, as with
+        :attr:`~dfmeta.proxy.engines.haproxy.plan.Plan.debug`.
+        """
+        words = line.split(" ", len(TIMES))
+        found = _LINE.fullmatch(words.pop())
+        if found is None or len(words) != len(TIMES):
+            return
+        self.failed(found[0])
+        claim, path = self._claim(found[1]), found[5]
+        if claim is None or not path.startswith("/") or not found[3].startswith(_NOVAS_OWN):
+            return
+        method, *numbers = words
+        # -1: the request did not come so far.
+        size, total, asked, waited = (max(_signed(one), 0) for one in numbers)
+        access.tell(
+            claim,
+            Told(method, path, int(found[2]), size),
+            seconds=total / 1000,
+            spent=Spent(0.0, waited / 1000, asked / 1000, "nova"),
+        )
+
+    def read(self, pid: int, runtime: Runtime) -> None:
+        """Add everything that was counted since the last reading.
+
+        :raises HaproxyError: when haproxy does not answer; the next reading adds the rest.
+        """
+        self._read_totals(pid, runtime)
+        self._read_guests(pid, runtime)
+
+    def read_accepted(self, pid: int, runtime: Runtime) -> None:
+        """Add the connections that were accepted of the ports that have had any of late.
+
+        The daemon compares them every second with the SYNs that the switch has counted
+        (:mod:`dfmeta.identity.syn_accounting`).
+        """
+        try:
+            self._add_accepted(pid, runtime.table(OF_PORT, "data.conn_rate gt 0"))
+        except HaproxyError as error:
+            LOG.debug("haproxy's connections cannot be read: %s", error)
+
+    def note_all(self, pid: int, runtime: Runtime) -> None:
+        """Note which addresses of all guests have open connections, and when each was used."""
+        try:
+            rows = runtime.table(OF_ADDRESS)
+            self._note(pid, rows)
+            self._forget(pid, rows)
+            self.read(pid, runtime)
+        except HaproxyError as error:
+            LOG.debug("haproxy's connections cannot be read: %s", error)
+
+    def look(self, pid: int, runtime: Runtime, endpoint: Endpoint) -> None:
+        """Note the same of the addresses of one endpoint, at once.
+
+        A slot with an open connection is not evicted, and otherwise the least recently used one is.
+        """
+        identity = self._registry.identity(endpoint)
+        if identity is None:
+            return
+        slots = self._registry.slots(endpoint).items()
+        tokens = [
+            claim_token(endpoint, identity.incarnation, number, slot.epoch)
+            for number, slot in slots
+        ]
+        try:
+            self._note(pid, runtime.rows_at_once(OF_ADDRESS, tokens, timeout=AT_ONCE))
+        except HaproxyError as error:
+            LOG.debug("haproxy's connections cannot be read: %s", error)
+
+    def _note(self, pid: int, rows: Rows) -> None:
+        used, now = self._used.setdefault(pid, set()), clock.now()
+        for token, row in rows.items():
+            found = read_token(token)
+            if found is None:
+                continue
+            endpoint, _incarnation, number, epoch = found
+            # haproxy forgets an address after a time without a request.
+            last = now - max(FORGET - row.get("exp", 0) / 1000, 0.0)
+            one, uses = (endpoint, number, epoch), row.get("conn_cur", 0) > 0
+            change = int(uses) - int(one in used)
+            (used.add if uses else used.discard)(one)
+            self._registry.count_connections(endpoint, number, epoch, change, last)
+
+    def _forget(self, pid: int, rows: Rows) -> None:
+        """Forget the addresses that haproxy has forgotten: they have no connection."""
+        there = {found for token in rows if (found := read_token(token)) is not None}
+        known = {(endpoint, number, epoch) for endpoint, _guest, number, epoch in there}
+        now = clock.now()
+        for endpoint, number, epoch in self._used[pid] - known:
+            self._registry.count_connections(endpoint, number, epoch, -1, now)
+        self._used[pid] &= known
+        self._drop(pid, (_ANSWERS,), rows)
+
+    def _drop(self, pid: int, kinds: Container[str], rows: Container[str]) -> None:
+        """Drop the last readings of counters whose rows are gone."""
+        stale = [key for key in self._read if key[0] == pid and key[2] in kinds]
+        for key in stale:
+            if key[1] not in rows:
+                del self._read[key]
+
+    def ended(self, pid: int) -> None:
+        """Note the end of a process."""
+        now = clock.now()
+        for endpoint, number, epoch in self._used.pop(pid, set()):
+            self._registry.count_connections(endpoint, number, epoch, -1, now)
+        for key in [key for key in self._read if key[0] == pid]:
+            del self._read[key]
+        metrics.CONNECTIONS.set(0)
+
+    def _read_totals(self, pid: int, runtime: Runtime) -> None:
+        for row in runtime.statistics():
+            name, kind = row.get("pxname", ""), row.get("svname", "")
+            if name == FRONTEND and kind == "FRONTEND":
+                metrics.CONNECTIONS.set(_number(row, "scur"))
+                # Connections beyond those of one port.
+                more = self._more(pid, name, _DENIED, _number(row, _DENIED))
+                metrics.CLOSED.labels("too_many").inc(more)
+                metrics.LIMITS.labels("waiting_per_port").inc(more)
+            elif name in BACKENDS and kind not in NOT_NOVAS:
+                self._read_server(pid, f"{name}/{kind}", row)
+
+    def _read_server(self, pid: int, name: str, row: Mapping[str, str]) -> None:
+        """Add the counts of one address of Nova; the daemon counts its own answers itself."""
+        for status in CLASSES:
+            more = self._more(pid, name, status, _number(row, f"hrsp_{status}"))
+            metrics.REQUESTS.labels(status, "nova").inc(more)
+        for outcome, field in OUTCOMES.items():
+            more = self._more(pid, name, outcome, _number(row, field))
+            metrics.BACKEND_CONNECTIONS.labels(outcome).inc(more)
+
+    def _read_guests(self, pid: int, runtime: Runtime) -> None:
+        now = clock.wall()
+        for claim, more in self._answers(pid, runtime):
+            RECENT.succeeded(claim, more, now)
+        ports = runtime.table(OF_PORT, "data.conn_cnt gt 0")
+        self._drop(pid, (_PORT,), ports)
+        self._add_accepted(pid, ports)
+
+    def _add_accepted(self, pid: int, ports: Rows) -> None:
+        for token, row in ports.items():
+            found = read_port_token(token)
+            if found is None:
+                continue
+            endpoint, incarnation = found
+            more = self._more(pid, token, _PORT, row.get("conn_cnt", 0))
+            identity = self._registry.identity(endpoint)
+            if more and identity is not None and identity.incarnation == incarnation:
+                ACCEPTED.add(endpoint, incarnation, more)
+
+    def _answers(self, pid: int, runtime: Runtime) -> Iterator[tuple[Claim, int]]:
+        for token, row in runtime.table(OF_ADDRESS, "data.gpc0 gt 0").items():
+            more = self._more(pid, token, _ANSWERS, row.get("gpc0", 0))
+            claim = self._claim(token) if more else None
+            if claim is not None:
+                yield claim, more
+
+    def _more(self, pid: int, name: str, kind: str, value: int) -> int:
+        """Return what a counter has gained since the last call for it."""
+        key = pid, name, kind
+        before = self._read.get(key, 0)
+        self._read[key] = value
+        return value - before if value >= before else value
+
+    def _claim(self, token: str) -> Claim | None:
+        """Return the claim that a token stands for, if it still holds."""
+        found = read_token(token)
+        if found is None:
+            return None
+        endpoint, incarnation, number, epoch = found
+        identity, slot = self._registry.identity(endpoint), None
+        if identity is not None and identity.incarnation == incarnation:
+            slot = self._registry.slots(endpoint).get(number)
+        if identity is None or slot is None or slot.epoch != epoch:
+            return None
+        return Claim(identity, endpoint, number, epoch, slot.address)
+
+
+def _refused(claim: Claim | None, status: int) -> None:
+    """Count a request that haproxy could not read, or that was not complete in time."""
+    reason: HeadFault = "header_timeout" if status == _LATE else "malformed"
+    if claim is not None:
+        access.refused(claim, status, reason)
+    else:
+        access.refuse(reason)
+
+
+def connections(runtime: Runtime) -> int:
+    """Return the number of guests' open connections.
+
+    :raises HaproxyError: when haproxy does not answer.
+    """
+    rows = [row for row in runtime.statistics() if row.get("pxname") == FRONTEND]
+    return sum(_number(row, "scur") for row in rows if row.get("svname") == "FRONTEND")
+
+
+def _signed(text: str) -> int:
+    return int(text) if text.removeprefix("-").isdecimal() else 0
+
+
+def _number(row: Mapping[str, str], name: str) -> int:
+    text = row.get(name, "")
+    return int(text) if text.isdecimal() else 0

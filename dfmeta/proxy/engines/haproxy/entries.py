@@ -1,0 +1,270 @@
+"""The map of one haproxy: what it should have, and what it has.
+
+How it works: :meth:`GuestMap.tell` notes the entries that an endpoint should have, without waiting.
+One thread (:meth:`GuestMap.run`) brings haproxy's map to that state: few changes one by one, many
+by a new version of the whole map. A follower has a message when the map has been at that state
+(:meth:`GuestMap.has`). The state may be newer than the message: entries are states, not events.
+
+An address without an entry is no loss: haproxy gives its requests to the daemon.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from eventlet.event import Event
+
+from dfmeta.errors import HaproxyError
+from dfmeta.identity.registry import Registry
+from dfmeta.identity.slots import Slot
+from dfmeta.model import Endpoint, Identity
+from dfmeta.proxy.engines.haproxy.config import COUNTED, IN_DOUBT, PARTS
+from dfmeta.proxy.engines.haproxy.runtime import Runtime
+
+LOG = logging.getLogger(__name__)
+
+MANY: Final = 256
+"""Changes from which on the whole map is replaced: it takes 22 ms for 5,000 entries."""
+AT_ONCE: Final = 32
+"""Endpoints whose entries are changed at once, before the next message."""
+AT_ONCE_TIMEOUT: Final = 0.05
+"""Seconds that haproxy has for such a change; the daemon waits for it."""
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]+")
+"""A value that has no meaning in haproxy's commands or in the map's value."""
+
+News = Sequence[tuple[Endpoint, dict[str, str]]]
+"""Endpoint, and its entries: source address → value."""
+
+
+def port_token(endpoint: Endpoint, incarnation: int) -> str:
+    """Return the text that stands for one guest at one port."""
+    return f"{endpoint.ofport}.{endpoint.vid}.{incarnation}"
+
+
+def claim_token(endpoint: Endpoint, incarnation: int, number: int, epoch: int) -> str:
+    """Return the text that stands for one address of one guest at one port."""
+    return f"{port_token(endpoint, incarnation)}.{number}.{epoch}"
+
+
+def vm_token(identity: Identity) -> str:
+    """Return the text that stands for a virtual machine with its containers."""
+    return f"{zlib.crc32(identity.vm.encode()):08x}"
+
+
+def read_token(token: str) -> tuple[Endpoint, int, int, int] | None:
+    """Return endpoint, incarnation, slot and epoch of a claim's token; None for another text."""
+    try:
+        ofport, vid, incarnation, number, epoch = map(int, token.split("."))
+    except ValueError:
+        return None
+    return Endpoint(ofport, vid), incarnation, number, epoch
+
+
+def read_port_token(token: str) -> tuple[Endpoint, int] | None:
+    """Return endpoint and incarnation of a port's token; None for another text."""
+    try:
+        ofport, vid, incarnation = map(int, token.split("."))
+    except ValueError:
+        return None
+    return Endpoint(ofport, vid), incarnation
+
+
+class Entries:
+    """Makes the entries of an endpoint from the registry.
+
+    :param sign: return the signature of an instance id.
+    :param plain: whether haproxy may answer requests of that identity over that version of IP.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        sign: Callable[[str], str],
+        plain: Callable[[Identity, int], bool],
+    ) -> None:
+        self._registry = registry
+        self.sign = sign
+        self.plain = plain
+
+    def news(self, endpoints: Iterable[Endpoint], _new: bool) -> News:
+        """Return the message about *endpoints*."""
+        return [(endpoint, self._of(endpoint)) for endpoint in endpoints]
+
+    def _of(self, endpoint: Endpoint) -> dict[str, str]:
+        identity = self._registry.identity(endpoint)
+        if identity is None:
+            return {}
+        # While the number of a port is in doubt, answers wait, and the daemon holds its requests.
+        certain, found = self._registry.certain(endpoint), {}
+        for number, slot in self._registry.slots(endpoint).items():
+            value = self._value(endpoint, identity, number, slot)
+            key = str(self._registry.keys.key_of(endpoint, number))
+            found[key] = value if certain else IN_DOUBT
+        return found
+
+    def _value(self, endpoint: Endpoint, identity: Identity, number: int, slot: Slot) -> str:
+        """Return the value of one address: only what is counted if its requests are the
+        daemon's."""
+        parts = {
+            "port": port_token(endpoint, identity.incarnation),
+            "vm": vm_token(identity),
+            "claim": claim_token(endpoint, identity.incarnation, number, slot.epoch),
+            "address": str(slot.address.ip).partition("%")[0],
+            "project": identity.project_id,
+            "instance": identity.instance_id,
+            "signature": self.sign(identity.instance_id),
+        }
+        fields = [parts[name] for name in PARTS]
+        plain = self.plain(identity, slot.address.ip.version)
+        whole = plain and all(map(_PLAIN.fullmatch, fields))
+        return "|".join(fields if whole else fields[: len(COUNTED)])
+
+
+class GuestMap:
+    """A follower of the feed: the map of one haproxy.
+
+    :param name: name of the map in haproxy.
+    """
+
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        self._runtime = runtime
+        self._name = name
+        self._wanted: dict[str, tuple[Endpoint, str]] = {}
+        self._of: dict[Endpoint, frozenset[str]] = {}
+        self._present: dict[str, str] = {}
+        self._dirty: set[str] = set()
+        self._unsure: set[str] = set()
+        """Keys whose value in haproxy may be :data:`IN_DOUBT`, until the next message has them."""
+        self._at_once = 0
+        """Endpoints that were withdrawn since the last message."""
+        self._told = 0
+        self._done = 0
+        self._wake = Event()
+        self._changing = False
+        """Whether haproxy is being told of changes that :attr:`_present` does not have yet."""
+        self.follows = False
+        """Whether haproxy answers guests, so that no guest may go on before the map is right."""
+        self.leaving = False
+        """Whether haproxy answers its running requests and then ends."""
+        self.ended = False
+        """Whether haproxy is not used any more."""
+
+    def __len__(self) -> int:
+        return len(self._present)
+
+    @property
+    def position(self) -> int:
+        """See :class:`~dfmeta.proxy.feed.Follower`; here the number of messages."""
+        return self._told
+
+    def has(self, position: int) -> bool:
+        """See :class:`~dfmeta.proxy.feed.Follower`."""
+        return self._done >= position or self.ended
+
+    def tell(self, news: News) -> None:
+        """See :class:`~dfmeta.proxy.feed.Follower`."""
+        for endpoint, entries in news:
+            for key in self._of.get(endpoint, frozenset()) - entries.keys():
+                # By now another endpoint may have it, or may have had it.
+                if self._wanted.get(key, (None,))[0] == endpoint:
+                    del self._wanted[key]
+                    self._dirty.add(key)
+            for key, value in entries.items():
+                self._wanted[key] = endpoint, value
+                self._dirty.add(key)
+            self._of[endpoint] = frozenset(entries)
+            if not entries:
+                del self._of[endpoint]
+        self._told += 1
+        self._at_once = 0
+        if not self._wake.ready():
+            self._wake.send()
+
+    def withdraw(self, endpoint: Endpoint) -> None:
+        """Have haproxy answer none of an endpoint's requests, before this returns if possible.
+
+        The endpoint is in doubt, and the message about it follows, but the daemon may be busy until
+        then. Of many at once, only the first are changed here: haproxy gets the others together.
+        """
+        doubted = self._of.get(endpoint, frozenset())
+        keys = [key for key in doubted if self._present.get(key, IN_DOUBT) != IN_DOUBT]
+        if not keys or self.ended or self._at_once >= AT_ONCE:
+            return
+        self._at_once += 1
+        try:
+            self._runtime.set_at_once(self._name, keys, IN_DOUBT, timeout=AT_ONCE_TIMEOUT)
+        except HaproxyError as error:
+            self._at_once = AT_ONCE
+            self._unsure.update(keys)
+            LOG.debug("%s", error)
+        else:
+            if self._changing:
+                # haproxy may take a change that is under way after this one.
+                self._unsure.update(keys)
+            else:
+                self._present.update(dict.fromkeys(keys, IN_DOUBT))
+
+    def end(self) -> None:
+        """Stop following."""
+        self.ended = True
+        if not self._wake.ready():
+            self._wake.send()
+
+    def run(self) -> None:
+        """Keep the map right until :meth:`end`.
+
+        :raises HaproxyError: when haproxy does not confirm a change: its map is unknown then.
+        """
+        while not self.ended:
+            self._wake.wait()
+            self._wake = Event()
+            self._changing = True
+            try:
+                self._bring_up()
+            except HaproxyError:
+                if not self.ended:
+                    raise
+            finally:
+                self._changing = False
+
+    def differs(self) -> int:
+        """Return how many entries of haproxy's map differ from those that it was given.
+
+        :raises HaproxyError: when it does not answer.
+        """
+        before = dict(self._present)
+        changing = self._changing
+        there = self._runtime.entries(self._name)
+        if changing or self._changing or self._unsure or before != self._present:
+            return 0  # the next look decides
+        return len(there.items() ^ before.items())
+
+    def _bring_up(self) -> None:
+        told, dirty = self._told, self._dirty
+        self._dirty = set()
+        wanted = {key: self._wanted[key][1] if key in self._wanted else None for key in dirty}
+        unsure = self._unsure & dirty & self._present.keys()
+        self._unsure -= dirty
+        changes = {
+            key: value
+            for key, value in wanted.items()
+            if value != self._present.get(key) or key in unsure
+        }
+        if len(changes) > MANY and not self.leaving:
+            everything = {key: value for key, (_endpoint, value) in self._wanted.items()}
+            self._dirty = set()
+            told = self._told
+            self._runtime.replace(self._name, everything)
+            self._present = everything
+        elif changes:
+            self._runtime.change(self._name, self._present, changes)
+            for key, value in changes.items():
+                if value is None:
+                    self._present.pop(key, None)
+                else:
+                    self._present[key] = value
+        self._done = told

@@ -1,0 +1,245 @@
+"""The daemon's own engine behind haproxy: requests that haproxy does not answer itself.
+
+haproxy makes a connection for each such request, to a listener that has no name, and begins it with
+a header of the PROXY protocol, version 2. The header has the guest's key as the source address, and
+as its unique id the time at which the request arrived at haproxy: the time that a request has
+waited there, for a Nova that does not answer, counts towards hold_timeout.
+
+Source: "The PROXY protocol", versions 1 and 2, sections 2.2 and 2.2.7 (HAProxy, 2020). Trust: only
+haproxy can connect, through a descriptor of the listener's place in the file system (O_PATH,
+open(2)), from which the name is removed. A connection counts only if the kernel names a process of
+haproxy as its peer as well (SO_PEERCRED, unix(7)). The rest of the header is haproxy's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import struct
+import tempfile
+from collections.abc import Callable, Container
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import eventlet
+from eventlet.green import socket as green_socket
+from eventlet.hubs import trampoline
+
+from dfmeta.errors import HaproxyError, StartError
+from dfmeta.http.connection import GuestConnection, Headers
+from dfmeta.http.exchange import Handler
+from dfmeta.http.limits import BACKLOG, Limits
+from dfmeta.http.server import GuestServer
+from dfmeta.http.sockets import close_now
+from dfmeta.identity.registry import Claim
+from dfmeta.proxy.claims import Claims
+from dfmeta.proxy.engines.haproxy.config import LAST
+from dfmeta.runtime import clock
+
+LOG = logging.getLogger(__name__)
+
+SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
+HEADER_TIMEOUT: Final = 5.0
+"""Seconds for the header; haproxy sends it at once."""
+_START: Final = struct.Struct("!12sBBH")
+_PROXY: Final = 0x21
+_LENGTHS: Final = {0x11: 4, 0x21: 16}
+"""TCP over IPv4 and IPv6 → bytes of an address."""
+_PORTS: Final = struct.Struct("!HH")
+_TLV: Final = struct.Struct("!BH")
+_UNIQUE_ID: Final = 0x05
+_CREDENTIALS: Final = struct.Struct("3i")
+_SOCKET: Final = "socket"
+_ID: Final = re.compile(r"([0-9]{1,12})\.([0-9]{3})(.*)", re.ASCII)
+
+
+class Source(NamedTuple):
+    """What the header of the PROXY protocol says."""
+
+    address: IPv4Address | IPv6Address
+    port: int
+    arrived: float
+    """Seconds since the epoch."""
+    known: bool
+    """Whether haproxy knew the guest when it accepted the connection."""
+
+
+class Entrance(NamedTuple):
+    """A listener, and the way to it for another process."""
+
+    listener: Any
+    descriptor: int
+    """Of the listener's place (O_PATH): who inherits N connects to ``/proc/self/fd/N``."""
+
+
+def listen(*folders: Path | str) -> Entrance:
+    """Return a listener that only heirs of a descriptor can connect to.
+
+    :param folders: where its name may be for a moment, in a folder that only this user can enter;
+        the first that is possible is taken.
+    :raises StartError: when none is.
+    """
+    faults = []
+    for folder in folders:
+        try:
+            with tempfile.TemporaryDirectory(prefix="handover-", dir=folder) as private:
+                return _bound(Path(private))
+        except OSError as error:
+            faults.append(f"{folder}: {error.strerror}")
+    raise StartError(
+        cause=f"no socket for haproxy can be made: {', '.join(faults)}",
+        remedy="Check that the directory [df_metadata] state_path exists and is writable",
+    )
+
+
+def _bound(private: Path) -> Entrance:
+    """Return a listener in a folder that only this user can enter.
+
+    The folder and the name in it are to be removed; the listener and the descriptor stay.
+    """
+    sock = green_socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder = os.open(private, os.O_PATH | os.O_DIRECTORY)
+    try:
+        # A path of its own may be longer than an address can be (unix(7)).
+        sock.bind(f"/proc/self/fd/{folder}/{_SOCKET}")
+        # haproxy runs as another user.
+        (private / _SOCKET).chmod(0o666)
+        sock.listen(BACKLOG)
+        return Entrance(sock, os.open(private / _SOCKET, os.O_PATH))
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.close(folder)
+
+
+def read_header(start: bytes, rest: bytes) -> Source:
+    """Return the source of a connection.
+
+    :param start: the first bytes, of :func:`rest_length`'s size.
+    :raises HaproxyError: when it is not a header as haproxy sends it.
+    """
+    signature, command, family, length = _START.unpack(start)
+    size = _LENGTHS.get(family, 0)
+    if signature != SIGNATURE or command != _PROXY or not size or length != len(rest):
+        raise HaproxyError(cause="a connection of it does not begin with a PROXY header")
+    addresses = 2 * size + _PORTS.size
+    if length < addresses:
+        raise HaproxyError(cause="a PROXY header of it is too short")
+    raw = rest[:size]
+    port, _own = _PORTS.unpack_from(rest, 2 * size)
+    address = IPv4Address(raw) if size == 4 else IPv6Address(raw)
+    found = _ID.fullmatch(_unique_id(rest[addresses:]))
+    if found is None:
+        raise HaproxyError(cause="a PROXY header of it has no time")
+    seconds, milliseconds, who = found.groups()
+    return Source(address, port, int(seconds) + int(milliseconds) / 1000, bool(who))
+
+
+def rest_length(start: bytes) -> int:
+    """Return the number of bytes that follow the first ones."""
+    return int(_START.unpack(start)[3])
+
+
+class HandedOver(GuestConnection):
+    """The connection of haproxy for one request of a guest."""
+
+    def _render(self, status: str, headers: Headers, *, minor: int, keep: bool) -> bytes:
+        if not keep:
+            # haproxy does not pass "Connection: close" on to its rules.
+            headers = [*headers, (LAST, "true")]
+        return super()._render(status, headers, minor=minor, keep=keep)
+
+
+class HandoverServer(GuestServer):
+    """Serves the requests that haproxy hands over; see :class:`GuestServer`.
+
+    :param listener: of :func:`listen`.
+    :param port: TCP port that guests' connections arrive at.
+    :param peers: return the process ids of haproxy.
+    """
+
+    thread_name = "requests from haproxy"
+
+    def __init__(
+        self,
+        listener: Any,
+        registry: Claims,
+        application: Handler,
+        *,
+        port: int,
+        peers: Callable[[], Container[int]],
+        hold_timeout: float,
+        limits: Limits,
+    ) -> None:
+        super().__init__(
+            [listener],
+            "",
+            registry,
+            application,
+            hold_timeout=hold_timeout,
+            limits=limits,
+            port=port,
+        )
+        self._peers = peers
+
+    def _admit(self, client: Any, address: Any) -> None:
+        del address  # haproxy's socket has no name
+        raw = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        if _CREDENTIALS.unpack(raw)[0] in self._peers():
+            eventlet.spawn_n(self._introduce, client)
+        else:
+            close_now(client)
+
+    def _introduce(self, client: Any) -> None:
+        """Read the header, and let the connection enter as the guest's."""
+        until = clock.now() + HEADER_TIMEOUT
+        try:
+            start = _exactly(client, _START.size, until)
+            source = read_header(start, _exactly(client, rest_length(start), until))
+            waited = max(clock.wall() - source.arrived, 0.0)
+            self._enter(client, source.address, source.port, waited=waited, counted=source.known)
+        except OSError as error:
+            LOG.debug("A connection of haproxy ended: %s", error)
+            client.close()
+        except Exception as error:
+            client.close()
+            self._complain_of_accept(error)
+
+    def _connection(self, client: Any, claim: Claim, began: float) -> HandedOver:
+        return HandedOver(client, claim, self, began=began)
+
+    def _show_count(self, count: Callable[[], int]) -> None:
+        """Do nothing: these connections are among those that haproxy counts."""
+
+
+def _unique_id(tlvs: bytes) -> str:
+    """Return the unique id among the type-length-value fields of a header; empty if none."""
+    while len(tlvs) >= _TLV.size:
+        kind, length = _TLV.unpack_from(tlvs)
+        value, tlvs = tlvs[_TLV.size : _TLV.size + length], tlvs[_TLV.size + length :]
+        if kind == _UNIQUE_ID:
+            return value.decode("ascii", "replace")
+    return ""
+
+
+def _exactly(client: Any, size: int, until: float) -> bytes:
+    """Return that many bytes.
+
+    :raises OSError: when the connection ends, or they do not come in time.
+    """
+    data = bytearray()
+    while len(data) < size:
+        try:
+            piece = client.recv(size - len(data))
+        except BlockingIOError:
+            left = max(until - clock.now(), 0.001)
+            trampoline(client, read=True, timeout=left, timeout_exc=TimeoutError)
+            continue
+        if not piece:
+            raise ConnectionResetError("it ended early")
+        data += piece
+    return bytes(data)

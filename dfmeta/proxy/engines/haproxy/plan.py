@@ -1,0 +1,78 @@
+"""The parameters of haproxy's configuration.
+
+Trust: all of them come from the operator or the daemon.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
+
+from dfmeta.flows.pipeline import METADATA_IP
+from dfmeta.http.limits import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NovaServer:
+    """One address of one Nova host."""
+
+    host: str
+    """Name or address as the operator wrote it, for the certificate."""
+    authority: str
+    """Value of the Host header."""
+    address: IPv4Address | IPv6Address
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptors:
+    """Descriptors that haproxy inherits."""
+
+    listeners: tuple[int, ...]
+    """The guests' listeners."""
+    handover: int
+    """Place of the daemon's listener; see
+    :class:`~dfmeta.proxy.engines.haproxy.handover.Entrance`."""
+    cli: int
+    """haproxy's end of the runtime interface."""
+    log: int
+    """Pipe for the lines about failed requests."""
+    map: int
+    """File of the map, which is empty."""
+    away: int
+    """File with the answer for a Nova that gives none."""
+    ca: int | None = None
+    """File of trusted authorities; None: the system's."""
+    cert: int | None = None
+    """File of the client's certificate and key; None: it has none."""
+    waiting: int | None = None
+    """File of :func:`~dfmeta.proxy.engines.haproxy.config.waiting`; None: this haproxy has no
+    Lua."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that the configuration depends on, except descriptors and certificates."""
+
+    servers: tuple[NovaServer, ...]
+    """Nova's hosts in their order; empty: the daemon is asked for everything."""
+    several: bool = False
+    """Whether there are several hosts, so that a slow one is given half of the time."""
+    tls: bool = False
+    insecure: bool = False
+    """With TLS: whether any certificate is accepted."""
+    limits: Limits = field(default_factory=Limits)
+    hold_timeout: float = 8.0
+    """Seconds."""
+    timeout_answer: str = "auto"
+    """``auto``, ``503`` or ``close``."""
+    refuse_forwarded: bool = False
+    """Whether requests that a proxy forwarded are refused."""
+    debug: bool = False
+    """Whether there is a line for each request, with its method, size and times."""
+    network_data_subports: bool = False
+    """Whether the daemon is asked for every network_data.json, to complete it."""
+    threads: int = 1
+    maxconn: int = 4096
+    hosts: tuple[str, ...] = (METADATA_IP,)
+    """Values of the Host header of plain requests."""

@@ -1,0 +1,476 @@
+"""The daemon's side of its workers: start them, send them identities, replace those that end.
+
+Each worker has the listeners and answers guests; the registry stays in the daemon. Its changes go
+to all workers (:mod:`dfmeta.proxy.feed`). A worker reads its pipe before it claims a connection and
+before an answer leaves (:class:`~dfmeta.proxy.claims.Mirror`), and :meth:`Workers.inform` waits
+until the changes are in the pipes. So a worker that is late, or hangs and continues, never answers
+a guest from outdated identities, and need not be killed for it. If the daemon is late, a worker's
+answers wait for it (:mod:`dfmeta.proxy.engines.workers.echo`).
+
+The daemon checks about once a second whether each worker answers; a worker that does not is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import eventlet
+from eventlet.green import socket as green_socket
+from eventlet.hubs import trampoline
+from prometheus_client import Metric
+
+from dfmeta import metrics
+from dfmeta.http.sockets import FDS_MAX, keep_to
+from dfmeta.identity.guest_counters import ACCEPTED
+from dfmeta.identity.registry import Registry
+from dfmeta.model import Endpoint
+from dfmeta.proxy.claims import tell
+from dfmeta.proxy.engines.engine import Terms
+from dfmeta.proxy.engines.workers.answers import WorkerAnswers
+from dfmeta.proxy.engines.workers.pipe import Message, Pipe
+from dfmeta.proxy.engines.workers.use import SlotUse
+from dfmeta.proxy.feed import SETTLE_TIMEOUT, Feed
+from dfmeta.proxy.recent import RECENT
+from dfmeta.runtime import clock, hub
+
+LOG = logging.getLogger(__name__)
+
+MODULE = "dfmeta.cmd.worker"
+END_TIMEOUT = 1.0
+"""Seconds that the process of a worker may exist after its pipe was closed."""
+START_TIMEOUT = 30.0
+BEAT = 1.0
+"""Seconds of one round: the time for a worker's answer, and the pause until the next check."""
+SILENT = 2
+"""Rounds without an answer after which a worker does not count as serving."""
+HANGS = 5
+"""Rounds without an answer after which a worker is killed. On a host that is short of CPU time, an
+answer may take more than one round."""
+LATE = 0.5
+"""Seconds by which a round may end late; if it is more, the daemon itself was late, and the round
+does not count."""
+DRAIN = 10.0
+"""Seconds that a replaced worker may take to finish its requests."""
+OVERTIME = 2.0
+"""Seconds after that until it is killed."""
+HEAD_START = 0.3
+"""Seconds by which the workers' grace at a stop is shorter than the daemon's."""
+LIVED = 5.0
+"""Seconds after which the end of a worker does not count as a failed start."""
+PAUSE_MIN, PAUSE_MAX = 0.1, 5.0
+"""Shortest and longest pause in seconds until another worker is started; it doubles after each
+failed start."""
+POLL = 0.01
+SCRAPE_TIMEOUT = 0.5
+
+Handle = Callable[["Worker", Message], None]
+
+
+class Worker:
+    """The daemon's state of one worker process."""
+
+    def __init__(self, listeners: Sequence[int], handle: Handle) -> None:
+        ours, theirs = green_socket.socketpair()
+        self._rights, rights = green_socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        first, *others = listeners
+        given = (first, theirs.fileno(), rights.fileno(), *others)
+        process = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
+            [sys.executable, "-m", MODULE, *map(str, given)],
+            pass_fds=given,
+            stdin=subprocess.DEVNULL,
+            cwd="/",
+        )
+        theirs.close()
+        rights.close()
+        self._prepare(process, ours, handle)
+
+    def _prepare(self, process: Any, sock: Any, handle: Handle) -> None:
+        self.process = process
+        self.pipe = Pipe(sock)
+        self.begun = clock.now()
+        self.serving = False
+        """Whether it may answer guests, so that it must get every change."""
+        self.silent = False
+        """Whether it has not answered the checks for some seconds."""
+        self.lost = False
+        """Whether the daemon has killed it and logged that."""
+        self.served = False
+        """Whether it has ever served."""
+        self.leaving = False
+        self.succeeded = False
+        """Whether another worker is started in its place, so that its keeper starts none."""
+        self.used: set[SlotUse] = set()
+        """Addresses that it has connections of: their slots are not evicted."""
+        self.samples: metrics.Samples = {}
+        self._handle = handle
+
+    @property
+    def follows(self) -> bool:
+        """See :class:`~dfmeta.proxy.feed.Follower`."""
+        return self.serving
+
+    @property
+    def position(self) -> int:
+        """See :class:`~dfmeta.proxy.feed.Follower`."""
+        return self.pipe.queued
+
+    def tell(self, news: Message) -> None:
+        """See :class:`~dfmeta.proxy.feed.Follower`."""
+        self.pipe.send(news)
+
+    def has(self, position: int) -> bool:
+        """See :class:`~dfmeta.proxy.feed.Follower`."""
+        return self.pipe.gone(position)
+
+    def run(self, device: str) -> None:
+        """Handle its messages until it ends.
+
+        :param device: device that its connections are bound to.
+        """
+        eventlet.spawn_n(self._bind, device)
+        try:
+            self.pipe.run(lambda message: self._handle(self, message))
+        except Exception as error:
+            self._refuse(error)
+        self.serving = False
+        with contextlib.suppress(OSError):
+            # This wakes up the waiting greenthread. If the socket were closed, the hub would wait
+            # for its descriptor indefinitely, and no other socket with that number could be used.
+            self._rights.shutdown(socket.SHUT_RDWR)
+        # A worker without its pipe ends by itself, unless it hangs.
+        with eventlet.Timeout(END_TIMEOUT, False):
+            while self.process.poll() is None:
+                eventlet.sleep(POLL)
+        self.kill()
+        self.process.wait()
+
+    def _bind(self, device: str) -> None:
+        """Bind the connections that it sends: it may not do so itself (SO_BINDTODEVICE, socket(7)).
+
+        This is needed after the device was created again.
+        """
+        try:
+            while True:
+                trampoline(self._rights, read=True)
+                told, descriptors, _flags, _address = socket.recv_fds(self._rights.fd, 1, FDS_MAX)
+                for descriptor in descriptors:
+                    with socket.socket(fileno=descriptor) as connection:
+                        keep_to(connection, device, anew=True)
+                if not told:
+                    break
+        except OSError:
+            LOG.debug("Worker %d sends no more connections", self.process.pid, exc_info=True)
+        except Exception as error:
+            self._refuse(error)
+        self._rights.close()
+
+    def _refuse(self, error: Exception) -> None:
+        """Kill a worker that sent an invalid message: a guest may have compromised it."""
+        if not self.lost:
+            self.lost = True
+            metrics.WORKERS_LOST.labels("nonsense").inc()
+            LOG.error(
+                "Worker %d sent a message that cannot be read; it is killed and another one is "
+                "started. Report this with the traceback below",
+                self.process.pid,
+                exc_info=error,
+            )
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the process."""
+        if self.process.poll() is None:
+            self.process.kill()
+
+
+class Workers:
+    """Keeps a fixed number of workers running.
+
+    :param listeners: the listening sockets; they stay open here, so that their queues outlive the
+        workers.
+    :param count: number of workers.
+    :param settings: return the message with the settings for a new worker; it contains secrets,
+        which go over the pipe only.
+    :param answers: answers the workers' requests.
+    :param device: name of tap-metadata, through which answers leave.
+    :param heed: lets the switch's latest messages be handled, before a worker gets its echo.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[Any],
+        registry: Registry,
+        *,
+        count: int,
+        settings: Callable[[], Message],
+        answers: WorkerAnswers,
+        device: str,
+        heed: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._listeners = tuple(listeners)
+        self._registry = registry
+        self._count = count
+        self._settings = settings
+        self._answers = answers
+        self._device = device
+        self._heed = heed
+        self._workers: list[Worker] = []
+        self._stopping = False
+        self._feed: Feed[Worker] = Feed(registry, self._news, lambda: self._workers)
+        self._retired: metrics.Samples = {}
+        self._replaced: list[Callable[[], None]] = []
+        """Functions to call after the next replacement."""
+        self._replacing = False
+
+    @property
+    def serving(self) -> bool:
+        """Whether guests are answered: one worker that serves is enough."""
+        return any(one.serving and not one.silent for one in self._workers)
+
+    def start(self) -> None:
+        """Start all workers; see :attr:`serving`."""
+        hub.VITAL.spawn(
+            "changes for the workers", self._feed.run, lambda: self._stopping, may_return=True
+        )
+        for _ in range(self._count):
+            self._keep()
+
+    def inform(self) -> None:
+        """Wait until the present state of the registry is in the pipe of each worker.
+
+        A worker is killed if its pipe does not have room for it in time.
+        """
+        for worker in self._feed.inform():
+            self._end(worker, "full", f"has not read its messages for {SETTLE_TIMEOUT:g} s")
+
+    def look(self, endpoint: Endpoint) -> None:
+        """Do nothing: workers report each change of use, with its time."""
+
+    def reload(self, terms: Terms, done: Callable[[], None]) -> None:
+        """Replace all workers by new ones with the present settings.
+
+        The old workers finish their requests. There is one replacement at a time: all calls during
+        a replacement lead to one more replacement after it.
+
+        :param terms: not used: new workers read their settings.
+        :param done: called when all workers have been replaced.
+        """
+        del terms
+        self._replaced.append(done)
+        if not self._replacing:
+            self._replacing = True
+            hub.VITAL.spawn("replacement of workers", self._replace_all, may_return=True)
+
+    def _replace_all(self) -> None:
+        while self._replaced:
+            told, self._replaced = self._replaced, []
+            before = [worker for worker in self._workers if not worker.leaving]
+            for worker in before:
+                worker.succeeded = True
+                self._keep(worker)
+            while any(one in self._workers and one.succeeded and not one.leaving for one in before):
+                eventlet.sleep(POLL)
+            if all(one.leaving or one not in self._workers for one in before):
+                for done in told:
+                    done()
+            else:
+                LOG.error(
+                    "A worker does not start with the new configuration; the previous worker "
+                    "continues with the old configuration. See the log lines above, and send "
+                    "SIGHUP again"
+                )
+        self._replacing = False
+
+    def rebind(self) -> None:
+        """Notify the workers that the device was created again."""
+        for worker in self._workers:
+            worker.pipe.send({"what": "rebind"})
+
+    def stop(self, grace: float) -> None:
+        """Make the workers stop accepting and answer their requests, within *grace* seconds."""
+        self._stopping = True
+        for worker in self._workers:
+            worker.pipe.send({"what": "stop", "grace": max(0.0, grace - HEAD_START)})
+        with eventlet.Timeout(grace, False):
+            while self._workers:
+                eventlet.sleep(POLL)
+        for worker in self._workers:
+            worker.kill()
+        for sock in self._listeners:
+            sock.close()
+
+    def collect(self) -> list[Metric]:
+        """Return the daemon's metrics with those of all workers, including ended ones."""
+        self._ask_all(self._scrape)
+        return metrics.merged([self._retired, *(worker.samples for worker in self._workers)])
+
+    def gather(self) -> None:
+        """Collect the recent requests of all workers in the daemon."""
+        self._ask_all(lambda worker: worker.pipe.ask({"what": "recent"}, SCRAPE_TIMEOUT))
+
+    def _ask_all(self, ask: Callable[[Worker], object]) -> None:
+        """Call *ask* with all workers that answer, at the same time."""
+        answering = [one for one in self._workers if one.serving and not one.silent]
+        for thread in [eventlet.spawn(ask, worker) for worker in answering]:
+            thread.wait()
+
+    # Processes
+
+    def _keep(self, predecessor: Worker | None = None) -> None:
+        hub.VITAL.spawn("keeper of a worker", self._keep_one, predecessor, may_return=True)
+
+    def _keep_one(self, predecessor: Worker | None) -> None:
+        """Start a worker, and another one whenever it ends.
+
+        :param predecessor: worker to be replaced; it continues if the new worker does not start.
+        """
+        pause = PAUSE_MIN
+        while not self._stopping:
+            try:
+                worker = Worker([sock.fileno() for sock in self._listeners], self._handle)
+            except OSError as error:
+                LOG.warning("A worker cannot be started: %s; dfmeta tries again", error.strerror)
+                if self._stays(predecessor):
+                    return
+                eventlet.sleep(PAUSE_MAX)
+                continue
+            self._workers.append(worker)
+            worker.pipe.send({"what": "start", **self._settings()})
+            hub.VITAL.spawn(
+                "start of a worker", self._introduce, worker, predecessor, may_return=True
+            )
+            worker.run(self._device)
+            self._forget(worker)
+            if worker.leaving or worker.succeeded or self._stopping:
+                return
+            if not worker.lost:
+                metrics.WORKERS_LOST.labels("ended").inc()
+                LOG.error(
+                    "Worker %d ended with status %s; another one is started",
+                    worker.process.pid,
+                    worker.process.returncode,
+                )
+            if not worker.served and self._stays(predecessor):
+                return
+            predecessor = None
+            pause = PAUSE_MIN if clock.now() - worker.begun > LIVED else pause * 2
+            eventlet.sleep(min(pause, PAUSE_MAX))
+
+    def _stays(self, predecessor: Worker | None) -> bool:
+        """Keep a worker if its successor did not start; False if it has ended too."""
+        if predecessor is None or predecessor not in self._workers:
+            return False
+        predecessor.succeeded = False
+        return True
+
+    def _end(self, worker: Worker, reason: metrics.WorkerLost, fault: str) -> None:
+        """Kill a worker; its keeper starts another one, unless the worker has a successor."""
+        if worker.lost:
+            return
+        worker.lost = True
+        metrics.WORKERS_LOST.labels(reason).inc()
+        LOG.error(
+            "Worker %d %s; it is killed. If this happens again, check that the host has enough "
+            "CPU time and memory",
+            worker.process.pid,
+            fault,
+        )
+        worker.kill()
+
+    def _watch(self, worker: Worker) -> None:
+        """Check a worker until its pipe is closed; kill it if it does not answer."""
+        while not worker.pipe.closed:
+            asking = eventlet.spawn(worker.pipe.ask, {"what": "ready?"}, None)
+            missed = 0
+            while not asking.dead:
+                begun = clock.now()
+                with eventlet.Timeout(BEAT, False):
+                    asking.wait()
+                if asking.dead or clock.now() - begun > BEAT + LATE:
+                    continue
+                missed += 1
+                worker.silent = missed >= SILENT
+                if missed == HANGS:
+                    self._end(worker, "hangs", f"hangs: no answer for {HANGS * BEAT:g} s")
+            worker.silent = False
+            eventlet.sleep(BEAT)
+
+    def _introduce(self, worker: Worker, predecessor: Worker | None) -> None:
+        """Send all endpoints to a new worker and make it serve; changes follow in their order."""
+        self._feed.introduce(worker)
+        if worker.pipe.ask({"what": "ready?"}, START_TIMEOUT) is None:
+            if not worker.pipe.closed:
+                self._end(worker, "start", f"did not start within {START_TIMEOUT:g} s")
+            return
+        worker.serving = worker.served = True
+        worker.pipe.send({"what": "serve"})
+        hub.VITAL.spawn("watch over a worker", self._watch, worker, may_return=True)
+        if predecessor is not None:
+            predecessor.leaving = True
+            predecessor.pipe.send({"what": "stop", "grace": DRAIN})
+            eventlet.spawn_after(DRAIN + OVERTIME, self._see_off, predecessor)
+
+    def _see_off(self, worker: Worker) -> None:
+        """Kill a replaced worker that has not ended yet."""
+        if worker in self._workers:
+            self._end(worker, "stays", f"was replaced {DRAIN + OVERTIME:g} s ago and has not ended")
+
+    def _forget(self, worker: Worker) -> None:
+        self._workers.remove(worker)
+        now = clock.now()
+        for ofport, vid, slot, epoch in worker.used:
+            self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, -1, now)
+        metrics.add(self._retired, metrics.lasting(worker.samples))
+
+    def _scrape(self, worker: Worker) -> None:
+        found = worker.pipe.ask({"what": "metrics"}, SCRAPE_TIMEOUT)
+        if found is not None:
+            worker.samples = metrics.samples_from(found["samples"])
+
+    # Messages from workers
+
+    def _handle(self, worker: Worker, message: Message) -> None:
+        match message["what"]:
+            case "use":
+                use, at = tuple(message["place"]), float(message["at"])
+                self._note_use(worker, use, used=message["used"], at=at)
+            case "samples":
+                worker.samples = metrics.samples_from(message["samples"])
+            case "accepted":
+                ACCEPTED.merge(message["ports"], self._incarnation)
+            case "recent":
+                RECENT.add(message["ports"], self._incarnation)
+            case "echo":
+                eventlet.spawn_n(self._echo, worker.pipe, message)
+            case _:
+                self._answers.handle(worker.pipe, message)
+
+    def _echo(self, pipe: Pipe, message: Message) -> None:
+        """Answer when the worker has been told of all that the switch has sent by now."""
+        self._heed()
+        self._feed.flush()
+        pipe.answer(message, {})
+
+    def _incarnation(self, endpoint: Endpoint) -> int | None:
+        identity = self._registry.identity(endpoint)
+        return None if identity is None else identity.incarnation
+
+    def _note_use(self, worker: Worker, use: SlotUse, *, used: bool, at: float) -> None:
+        ofport, vid, slot, epoch = use
+        if used is (use in worker.used):
+            return
+        (worker.used.add if used else worker.used.remove)(use)
+        change = 1 if used else -1
+        self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, change, at)
+
+    # Messages to workers
+
+    def _news(self, endpoints: Sequence[Endpoint], new: bool) -> Message:
+        told = [tell(self._registry, one, waits=not new) for one in endpoints]
+        return {"what": "guests", "guests": told}

@@ -1,4 +1,0 @@
-"""The engine ``haproxy``: one haproxy for the host answers plain requests, for backend nova.
-
-:class:`~dfmeta.proxy.haproxy.engine.Haproxy` is its door; the other modules are its parts.
-"""

@@ -1,0 +1,32 @@
+"""Replaces blocking calls with eventlet's versions, before any module uses sockets."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import warnings
+
+
+def patch() -> None:
+    """Patch this process (eventlet, "Greening the world").
+
+    Python collects no garbage from here to :func:`dfmeta.runtime.hub.resume_collection`: to look
+    through all that is imported, and stays, costs a tenth of the start.
+    """
+    gc.disable()
+    # eventlet prints a deprecation notice of itself at import, which does not concern operators.
+    warnings.filterwarnings("ignore", message="(?s).*Eventlet is deprecated")
+    # Imported before the patch, to use Python's own locks: each increment takes a lock, and
+    # eventlet's lock costs more than the rest of it. No greenthread yields while it holds such a
+    # lock, and an OS thread (OVSDB's) increments counters too.
+    importlib.import_module("prometheus_client")
+    # The C library resolves names, not eventlet's own resolver, which would not notice a new
+    # nameserver.
+    os.environ["EVENTLET_NO_GREENDNS"] = "yes"
+    import eventlet
+
+    from dfmeta.runtime import names
+
+    names.install()
+    eventlet.monkey_patch()

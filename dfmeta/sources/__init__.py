@@ -1,0 +1,1 @@
+"""Identity sources: which instance is on which port."""

@@ -1,0 +1,104 @@
+"""Identity from the XML files of libvirt's domains on this host.
+
+The files are read instead of libvirt's API: they contain all necessary values. The library has no
+wheel, blocks the whole process in C, and would only be a second path to the same values.
+
+libvirt writes ``NAME.xml`` below /run/libvirt/qemu for each active domain (replaced as a whole,
+deleted when the domain ends) and below /etc/libvirt/qemu for each defined domain.
+
+Only active domains give the instance of a port. A definition gives the project and the name of an
+instance that is already known.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import eventlet
+from eventlet import tpool
+from eventlet.event import Event
+
+from dfmeta import metrics
+from dfmeta.errors import SourceError
+from dfmeta.runtime import clock
+from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.sources.domain import Domain, match
+from dfmeta.sources.folders import Folders, Scan
+from dfmeta.sources.merge import FIELDS, Ownership, Question
+
+LOG = logging.getLogger(__name__)
+
+PAUSE: Final = 0.05
+"""Minimum number of seconds between two scans."""
+
+
+class LibvirtSource:
+    """Instance, project and name from the domains on this host.
+
+    Scans run one at a time in an OS thread, so that a disk that hangs does not block the hub. All
+    queries that arrive during a scan share the next scan.
+    """
+
+    name: metrics.IdentitySource = "libvirt"
+    gives = frozenset(FIELDS)
+    unverified = False
+    subports = False
+    by_instance = False
+    timeout = 2.0
+    retry = (0.25, 5.0)
+    recheck = 2.0
+    at_once = 256
+    """All queries that wait for one scan wake at once."""
+
+    def __init__(self, folders: Folders, *, clock: Callable[[], float] = clock.now) -> None:
+        self._folders = folders
+        self._scan = Scan(float("-inf"))
+        self._next: Event | None = None
+        self._scanning = False
+        self._seldom = Seldom(clock=clock)
+
+    def find(self, question: Question) -> Ownership:
+        """See :class:`~dfmeta.sources.merge.Source`.
+
+        :raises SourceError: when a directory exists and cannot be read.
+        """
+        scan = self._since(question.since)
+        port = question.port
+        domain: Domain | None = None
+        if question.proven:
+            mine = [one for one in scan.domains if one.instance_id == port.instance_id]
+            domain = max(mine, key=lambda one: one.active, default=None)
+        else:
+            domain = match(port, scan.domains)
+        if domain is not None:
+            return domain.found
+        if scan.error:
+            raise SourceError(source=self.name, cause=scan.error)
+        return Ownership()
+
+    def _since(self, moment: float) -> Scan:
+        while self._scan.started < moment:
+            if self._next is None:
+                self._next = Event()
+            waiting = self._next
+            if not self._scanning:
+                self._scanning = True
+                eventlet.spawn_n(self._run)
+            waiting.wait()
+        return self._scan
+
+    def _run(self) -> None:
+        try:
+            while self._next is not None:
+                # This scan answers all queries that arrived before this moment.
+                eventlet.sleep(0)
+                done, self._next = self._next, None
+                self._scan = tpool.execute(self._folders.scan)
+                done.send(None)
+                for broken in self._scan.broken:
+                    self._seldom.warn(LOG, "Ignored the libvirt file %s", broken)
+                eventlet.sleep(PAUSE)
+        finally:
+            self._scanning = False
