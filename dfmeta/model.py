@@ -9,10 +9,11 @@ frames arrive identifies a guest.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 OFPORT_MAX = 0xFEFF
 """Highest number that OpenFlow gives to an ordinary port (OFPP_MAX is 0xff00, exclusive)."""
@@ -420,3 +421,11 @@ class HttpHost:
     def authority(self) -> str:
         """Host and port in the form of a URL (RFC 3986, 3.2.2)."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+_UNICAST: Final = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}", re.ASCII)
+
+
+def is_unicast(mac: str) -> bool:
+    """Return whether a device can have a MAC: of lower case with colons, no group, not all zero."""
+    return _UNICAST.fullmatch(mac) is not None and mac != "00:00:00:00:00:00"

@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from dfmeta.flows import pipeline
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, Output, Reclassify, ToController
-from dfmeta.flows.key import SLOTS, SLOTS6
 from dfmeta.flows.pipeline import (
     PORT_IN_PORT,
     PURPOSES,
@@ -38,6 +37,7 @@ from dfmeta.flows.pipeline import (
     Stage,
 )
 from dfmeta.flows.service import Tap
+from dfmeta.identity.key import SLOTS, SLOTS6
 from dfmeta.model import Binding, Endpoint, GuestAddress, NextHop
 
 P = TypeVar("P", bound=enum.IntEnum)

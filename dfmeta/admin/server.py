@@ -19,6 +19,7 @@ from eventlet.semaphore import Semaphore
 from dfmeta import metrics
 from dfmeta.admin.connection import AdminConnection
 from dfmeta.errors import BadRequestError
+from dfmeta.http.complaints import NOBODY, Together
 from dfmeta.http.connection import GuestConnection
 from dfmeta.http.http1 import HeadLimits
 from dfmeta.http.limits import Limits
@@ -26,7 +27,7 @@ from dfmeta.http.peers import Peers
 from dfmeta.http.server import POLL, GuestServer
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Caller
-from dfmeta.proxy.complaints import NOBODY, Together
+from dfmeta.proxy import access
 from dfmeta.runtime import clock, hub
 
 LOG = logging.getLogger(__name__)
@@ -83,7 +84,9 @@ class AdminServer(GuestServer):
         self._held = 0
         self._sweeper: Any = None
         """Greenthread that runs while connections wait for a place."""
-        super().__init__([sock], "", Peers(), self._answer, hold_timeout=0.0, limits=limits)
+        super().__init__(
+            [sock], "", Peers(), self._answer, hold_timeout=0.0, limits=limits, observer=access
+        )
         # Clients can use many addresses, so complaints are not kept by address: see the class.
         self._complaints = Together(LOG)
 

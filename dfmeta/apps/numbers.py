@@ -15,8 +15,8 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import metrics
 from dfmeta.apps.channel import Channel
-from dfmeta.doctor.port_down import PortBits
 from dfmeta.errors import DfmetaError, NotConnectedError
+from dfmeta.flows.port_down import PortBits
 from dfmeta.identity.numbering import Device
 from dfmeta.identity.registry import Registry
 from dfmeta.model import PortId

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Set
 from ipaddress import IPv4Address
@@ -17,7 +16,6 @@ _WHOLE: Final = 31
 _OCTETS: Final = 6
 _MULTICAST, _LOCAL = 0x01, 0x02
 """Bits of a MAC's first octet (IEEE 802, 8.2)."""
-_UNICAST: Final = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}", re.ASCII)
 
 
 def bounds(network: Network) -> tuple[int, int]:
@@ -75,8 +73,3 @@ def random_mac() -> str:
 def is_reserved(mac: str) -> bool:
     """Return whether a unicast MAC is IANA's: those of virtual routers (VRRP) are among them."""
     return mac.startswith("00:00:5e:")
-
-
-def is_unicast(mac: str) -> bool:
-    """Return whether a device can have a MAC: of lower case with colons, no group, not all zero."""
-    return _UNICAST.fullmatch(mac) is not None and mac != "00:00:00:00:00:00"

@@ -7,16 +7,10 @@ import json
 from collections.abc import Mapping, Set
 from typing import Any, Final
 
-from dfmeta.attach.addresses import (
-    capacity,
-    is_reserved,
-    is_unicast,
-    may_have,
-    next_address,
-    random_mac,
-)
+from dfmeta.attach.addresses import capacity, is_reserved, may_have, next_address, random_mac
 from dfmeta.attach.model import Network, Settings, State, Wanted
 from dfmeta.errors import AttachError, AttachFullError, AttachNetworkError, AttachQuotaError
+from dfmeta.model import is_unicast
 from dfmeta.store.db.attachments import Taken
 
 LAST_PART: Final = 8

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address
 from typing import Any, Final, NoReturn, TypeVar
 
-from dfmeta.attach.addresses import is_unicast
 from dfmeta.attach.answers import refuse
 from dfmeta.attach.model import Wanted
+from dfmeta.model import is_unicast
 from dfmeta.store import strictjson
 
 CONTAINER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)

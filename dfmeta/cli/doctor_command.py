@@ -61,18 +61,20 @@ from dfmeta.doctor import (
     checks_trunks,
 )
 from dfmeta.doctor.checks_daemon import OptionFacts
-from dfmeta.doctor.facts import KnownPort, Settings, Snapshot
+from dfmeta.doctor.facts import KnownPort, Settings
 from dfmeta.doctor.finding import Finding, Status, healthy, summary, unknown, wrong
-from dfmeta.doctor.port_down import PortBits, cut_of
 from dfmeta.errors import HostError, NotRunningError, OvsdbError, SwitchError
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.host import ipv6
 from dfmeta.host.conntrack import read_conntrack
 from dfmeta.host.process import read_process
 from dfmeta.http.limits import BACKLOG
 from dfmeta.model import Endpoint
+from dfmeta.ovsdb.facts import Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
+from dfmeta.ovsdb.vif import RESTORE_WAIT
 from dfmeta.ovsdb.vswitchd import Vswitchd, VswitchdError, run_folder
 from dfmeta.wiring.lock import lock_name
 
@@ -346,7 +348,7 @@ def _path(
     :param conf: None when the daemon does not run.
     :param silent: why a probe would show nothing about the host; empty: it shows something.
     """
-    waits = snapshot.other_config.get(checks_forwarding.RESTORE_WAIT) == "true"
+    waits = snapshot.other_config.get(RESTORE_WAIT) == "true"
     if conf is None:
         yield checks_forwarding.restore_wait(waits, None)
         yield checks_path.path(None, wanted)

@@ -13,9 +13,9 @@ from dfmeta.conf.accounts import HAPROXY_ACCOUNT, account_of
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.doctor import checks_haproxy, checks_process
 from dfmeta.doctor.checks_haproxy import EngineFacts, MapFacts, ProgramFacts
-from dfmeta.doctor.checks_process import ProcessFacts
 from dfmeta.doctor.finding import Finding
 from dfmeta.errors import ConfigError, NotRunningError
+from dfmeta.host.facts import ProcessFacts
 from dfmeta.host.process import read_account, read_haproxy
 from dfmeta.wiring import haproxy_program
 

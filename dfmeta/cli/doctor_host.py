@@ -7,11 +7,13 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 from dfmeta.doctor import checks_host, firewall
-from dfmeta.doctor.facts import HostFacts, Settings, Snapshot
+from dfmeta.doctor.facts import Settings
 from dfmeta.doctor.finding import Finding, unknown
 from dfmeta.doctor.programs import read_filters
 from dfmeta.flows.family import IPV4, IPV6
+from dfmeta.host.facts import HostFacts
 from dfmeta.host.host_facts import read_host
+from dfmeta.ovsdb.facts import Snapshot
 
 IPV6_NAME = "-ipv6"
 """End of the name of a check that both versions of IP have, for IPv6."""

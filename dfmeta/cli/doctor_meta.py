@@ -11,11 +11,12 @@ from oslo_config import cfg
 from dfmeta.apps.switch_facts import Reading, SilentError, read_flows
 from dfmeta.cli import gather
 from dfmeta.doctor import checks_meta
-from dfmeta.doctor.facts import KnownPort, Settings, Snapshot
+from dfmeta.doctor.facts import KnownPort, Settings
 from dfmeta.doctor.finding import Finding, Status
-from dfmeta.doctor.port_down import PortBits
 from dfmeta.errors import NotRunningError, OvsdbError, SwitchError
+from dfmeta.flows.port_down import PortBits
 from dfmeta.model import MetaIds
+from dfmeta.ovsdb.facts import Snapshot
 from dfmeta.ovsdb.meta_ids import own_ids
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.runtime import clock

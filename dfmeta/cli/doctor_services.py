@@ -18,7 +18,7 @@ from dfmeta.cli.gather import explicit
 from dfmeta.conf.daemons import Name, shown
 from dfmeta.doctor import checks_nova, checks_sources, checks_store
 from dfmeta.doctor.checks_daemon import Owners
-from dfmeta.doctor.checks_nova import GuestFact, NovaFact
+from dfmeta.doctor.checks_nova import GuestFact
 from dfmeta.doctor.checks_sources import LibvirtFacts, NeutronFacts
 from dfmeta.doctor.checks_store import LookupFacts, StoreFacts, TokenFacts
 from dfmeta.doctor.checks_system import skew
@@ -27,7 +27,7 @@ from dfmeta.doctor.finding import Finding, by_files
 from dfmeta.errors import ConfigError, SourceError, StoreError, TokenFileError
 from dfmeta.model import HttpHost
 from dfmeta.neutron.client import NeutronApi
-from dfmeta.proxy.backends.nova.ask import Question, ask_nova
+from dfmeta.proxy.backends.nova.ask import NovaFact, Question, ask_nova
 from dfmeta.runtime import clock
 from dfmeta.sources.folders import Folders
 from dfmeta.store.db.database_facts import load_driver, look

@@ -19,11 +19,12 @@ from dfmeta.cli import gather
 from dfmeta.conf import limits as limit_options
 from dfmeta.doctor import checks_process, checks_store, checks_system
 from dfmeta.doctor.checks_daemon import Owners
-from dfmeta.doctor.checks_process import ProcessFacts, VersionFacts
+from dfmeta.doctor.checks_process import VersionFacts
 from dfmeta.doctor.checks_store import DiskFacts
 from dfmeta.doctor.checks_system import ClockFacts, SecretFile
 from dfmeta.doctor.facts import Settings
 from dfmeta.doctor.finding import Finding
+from dfmeta.host.facts import ProcessFacts
 from dfmeta.host.process import read_account, read_sockets
 from dfmeta.host.system import (
     own_route,

@@ -27,7 +27,7 @@ from dfmeta.cli.common import (
 )
 from dfmeta.cli.in_force import say, take_over
 from dfmeta.doctor import find_port
-from dfmeta.doctor.facts import KnownPort, Settings, Snapshot
+from dfmeta.doctor.facts import KnownPort, Settings
 from dfmeta.doctor.flow_diff import (
     Entry,
     addresses_of,
@@ -40,6 +40,7 @@ from dfmeta.errors import NotRunningError, OvsdbError, StartError, SwitchError, 
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK
 from dfmeta.model import Endpoint
+from dfmeta.ovsdb.facts import Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.runtime import clock
 

@@ -23,12 +23,12 @@ from dfmeta.conf.accounts import WORKER_ACCOUNT, account_of
 from dfmeta.doctor import find_port
 from dfmeta.doctor.checks_daemon import DaemonFacts, FolderFacts, Owners
 from dfmeta.doctor.checks_path import PathFacts
-from dfmeta.doctor.checks_process import ProcessFacts
-from dfmeta.doctor.facts import GuestFailure, KnownPort, MetaSide, Settings, Snapshot
-from dfmeta.doctor.port_down import PortBits, cut_of
+from dfmeta.doctor.facts import GuestFailure, KnownPort, MetaSide, Settings
 from dfmeta.errors import KeyRangeError, NotRunningError, UsageError
 from dfmeta.flows.meta_bridge import MetaTap
+from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.flows.service import Tap
+from dfmeta.host.facts import ProcessFacts
 from dfmeta.host.listeners import listener_at, listeners_of, program_of
 from dfmeta.host.process import read_process
 from dfmeta.identity.key import Keys
@@ -44,6 +44,7 @@ from dfmeta.model import (
     PortKind,
     PortState,
 )
+from dfmeta.ovsdb.facts import Snapshot
 from dfmeta.ovsdb.vswitchd import management_socket
 from dfmeta.proxy.tokens import unusable_key
 from dfmeta.runtime.saved_state import UNREADABLE, State, read_state

@@ -6,9 +6,9 @@ from oslo_config import cfg
 
 from dfmeta.cli import gather
 from dfmeta.doctor import find_port
-from dfmeta.doctor.facts import Interface, Snapshot
 from dfmeta.errors import UsageError
 from dfmeta.model import PortKind
+from dfmeta.ovsdb.facts import Interface, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 
 

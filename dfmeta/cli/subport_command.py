@@ -19,10 +19,10 @@ from dfmeta.cli.common import (
     wide_option,
 )
 from dfmeta.cli.parents import parent_of
-from dfmeta.doctor.facts import Interface, Snapshot
 from dfmeta.errors import SubportListError, UsageError
 from dfmeta.model import Port, PortKind
 from dfmeta.ovsdb import subport_list
+from dfmeta.ovsdb.facts import Interface, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.ovsdb.subport_list import MTU, VID_MAX, Entry
 from dfmeta.ovsdb.subport_writer import change_list

@@ -21,21 +21,23 @@ from dfmeta.cli.common import config_options, ending, load_config
 from dfmeta.cli.in_force import say, take_over
 from dfmeta.doctor import checks_forwarding, checks_path, find_port, trace_paths
 from dfmeta.doctor.checks_path import PathFacts
-from dfmeta.doctor.facts import GuestFailure, KnownPort, Settings, Snapshot
+from dfmeta.doctor.facts import GuestFailure, KnownPort, Settings
 from dfmeta.doctor.finding import Status
 from dfmeta.doctor.flow_diff import addresses_of
-from dfmeta.doctor.port_down import PortBits, cut_of
 from dfmeta.doctor.timefmt import clock
 from dfmeta.doctor.tracing import Trace, parse
 from dfmeta.errors import DfmetaError, NotRunningError, SwitchError, printable
 from dfmeta.flows.family import FAMILIES, IPV4, IPV6, Family, family_of
 from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.flows.reading import read_service
 from dfmeta.flows.service import Tap
 from dfmeta.identity.key import VID_MAX
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import OBSERVED, Endpoint, GuestAddress, PortState
+from dfmeta.ovsdb.facts import Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
+from dfmeta.ovsdb.vif import RESTORE_WAIT
 from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder
 
 LEADS: Final = (
@@ -411,7 +413,7 @@ def _probe(scene: Scene, family: Family) -> Iterator[str | Stop]:
         yield f"  probe  not sent: {scene.away}"
         return
     facts = scene.path.over(family.version)
-    waits = scene.snapshot.other_config.get(checks_forwarding.RESTORE_WAIT) == "true"
+    waits = scene.snapshot.other_config.get(RESTORE_WAIT) == "true"
     waiting = checks_forwarding.restore_wait(waits, facts)
     if waiting.status is Status.WRONG:
         yield Stop(f"stops at the switch: {waiting.text}: {waiting.remedy}")

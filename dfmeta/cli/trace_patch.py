@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from dfmeta.cli import gather
 from dfmeta.doctor import checks_meta, meta_trace_paths
-from dfmeta.doctor.facts import MetaSide, Settings, Snapshot
+from dfmeta.doctor.facts import MetaSide, Settings
 from dfmeta.doctor.finding import Finding, Status
 from dfmeta.doctor.meta_trace_paths import Beyond
-from dfmeta.doctor.port_down import PortBits
 from dfmeta.doctor.trace_paths import Leg
 from dfmeta.doctor.tracing import Trace, parse
+from dfmeta.flows.port_down import PortBits
 from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.ovsdb.facts import Snapshot
 from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder
 
 

@@ -32,11 +32,12 @@ from dfmeta.cmd.token_key import TokenKey
 from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.errors import ConfigError, DfmetaError, StartError
+from dfmeta.http.complaints import Together
 from dfmeta.http.server import GuestServer
 from dfmeta.http.sockets import keep_room, listen_to_all
+from dfmeta.proxy import access
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Find
 from dfmeta.proxy.application import Application, Settings
-from dfmeta.proxy.complaints import Together
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import clock, hub
@@ -240,6 +241,7 @@ class Guests:
             ).answer,
             hold_timeout=conf.df_metadata.hold_timeout,
             limits=limits(conf),
+            observer=access,
         )
         self._server.start()
 

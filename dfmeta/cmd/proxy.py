@@ -14,13 +14,14 @@ import dfmeta.conf
 from dfmeta.cmd.privileges import go_first
 from dfmeta.cmd.token_key import TokenKey
 from dfmeta.conf.haproxy import HAPROXY
+from dfmeta.http.complaints import Complaints
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Identity
+from dfmeta.proxy import access
 from dfmeta.proxy.application import Application
+from dfmeta.proxy.backend import Backend
 from dfmeta.proxy.backends import subports
-from dfmeta.proxy.backends.backend import Backend
 from dfmeta.proxy.backends.network_data import Vlan
-from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.engines.engine import Engine, InProcess, Terms
 from dfmeta.proxy.engines.haproxy import handover
 from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
@@ -132,6 +133,7 @@ class Proxy:
             self._application.answer,
             hold_timeout=terms.hold_timeout,
             limits=terms.limits,
+            observer=access,
         )
 
     def _make_haproxy(self, sockets: list[Any], terms: Terms) -> Haproxy:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from dfmeta.flows.desired import usable_next_hops
 from dfmeta.flows.pipeline import METADATA_IP
-from dfmeta.http import remedies
 from dfmeta.identity.port_states import Conditions
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Port
+from dfmeta.proxy import remedies
 from dfmeta.proxy.recent import CLASSES, CLOSED, RECENT, Asked, Failure, Recent
 from dfmeta.runtime.hub import Turns
 

@@ -21,6 +21,7 @@ from dfmeta.http.server import GuestServer
 from dfmeta.http.sockets import FDS_MAX
 from dfmeta.identity.guest_counters import ACCEPTED
 from dfmeta.identity.registry import Claim
+from dfmeta.proxy import access
 from dfmeta.proxy.application import Application
 from dfmeta.proxy.claims import Mirror
 from dfmeta.proxy.engines.workers.echo import Echo
@@ -147,6 +148,7 @@ class Serving:
             application.answer,
             hold_timeout=conf.df_metadata.hold_timeout,
             limits=mine,
+            observer=access,
         )
         hub.resume_collection()
         hub.watch()

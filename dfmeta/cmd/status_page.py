@@ -21,9 +21,9 @@ from dfmeta.admin.status import FAILURES_SHOWN, Query, Status, render
 from dfmeta.cmd.rows import failure_row
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.errors import StoreError
-from dfmeta.http import remedies
 from dfmeta.metrics import Samples
 from dfmeta.model import Caller, Endpoint, Peer
+from dfmeta.proxy import remedies
 from dfmeta.proxy.recent import RECENT, Failure, Recent
 from dfmeta.runtime import clock
 from dfmeta.runtime.health import Health

@@ -15,9 +15,9 @@ from dfmeta.apps.controller import Controller
 from dfmeta.apps.probe import Probe
 from dfmeta.cmd.rows import moment
 from dfmeta.doctor.offload import advice
-from dfmeta.doctor.port_down import PortBits, cut_of, refused
 from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import METADATA_IP, Purpose
+from dfmeta.flows.port_down import PortBits, cut_of, refused
 from dfmeta.host.counters import checksum_errors
 from dfmeta.host.device import driver_of
 from dfmeta.identity.guest_counters import ACCEPTED, GuestCounts

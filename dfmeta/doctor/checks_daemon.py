@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dfmeta.doctor.checks_trunks import leads_to_trunk, without_vm
-from dfmeta.doctor.facts import KnownPort, Settings, Snapshot
+from dfmeta.doctor.facts import KnownPort, Settings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
 from dfmeta.doctor.offload import remedies
 from dfmeta.model import PortState
+from dfmeta.ovsdb.facts import Snapshot
 
 START = "start dfmeta-agent (`systemctl start dfmeta-agent`), and read its log if it ends again"
 

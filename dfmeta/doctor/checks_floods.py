@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dfmeta.doctor.facts import Seen
 from dfmeta.doctor.finding import Finding, listed, ok, warning
 from dfmeta.doctor.flow_diff import drops_flood
+from dfmeta.flows.dump import Seen
 from dfmeta.flows.flow import comes_in_at
 from dfmeta.model import Endpoint
 

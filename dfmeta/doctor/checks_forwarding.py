@@ -11,11 +11,10 @@ import re
 from typing import Final
 
 from dfmeta.doctor.checks_path import PathFacts
-from dfmeta.doctor.facts import Bridge
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
+from dfmeta.ovsdb.facts import Bridge
+from dfmeta.ovsdb.vif import RESTORE_WAIT, SECURE
 
-RESTORE_WAIT: Final = "flow-restore-wait"
-SECURE: Final = "secure"
 FORWARDS_NOTHING: Final = f"ovs-vswitchd forwards nothing while other_config:{RESTORE_WAIT} is true"
 CLEAR_RESTORE_WAIT: Final = "`ovs-vsctl remove Open_vSwitch . other_config flow-restore-wait`"
 _FAIL_OPEN: Final = re.compile(r"\bpriority 15790320\b")

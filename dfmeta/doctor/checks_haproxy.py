@@ -14,6 +14,7 @@ from typing import Final
 from dfmeta.doctor.checks_limits import NEARLY_FULL
 from dfmeta.doctor.finding import Finding, ok, unknown, warning, wrong
 from dfmeta.doctor.timefmt import span
+from dfmeta.host.facts import ChildFacts
 
 RECENT: Final = timedelta(hours=1)
 """Time for which a restart after a fault is a warning."""
@@ -64,21 +65,6 @@ class EngineFacts:
     last_fault: str = ""
     map: MapFacts | None = None
     """None: haproxy has not answered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildFacts:
-    """The process of haproxy, from proc(5)."""
-
-    user: str
-    """Name of its user, or the user's number."""
-    uid: int
-    capabilities: int
-    """Inheritable, permitted, effective and ambient capabilities together, as a bit mask."""
-    descriptors: int
-    """Limit of open file descriptors (RLIMIT_NOFILE, soft)."""
-    open: int
-    """Number of open file descriptors."""
 
 
 def program(facts: ProgramFacts, engine: EngineFacts | None) -> Finding:

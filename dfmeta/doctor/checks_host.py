@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dfmeta.doctor.facts import HostFacts, Settings
+from dfmeta.doctor.facts import Settings
 from dfmeta.doctor.finding import Finding, ok, unknown, warning, wrong
-from dfmeta.doctor.offload import USERSPACE
 from dfmeta.flows.family import IPV4, IPV6
+from dfmeta.host.facts import HostFacts
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import TAP_MTU_MIN, HttpHost
+from dfmeta.ovsdb.vif import USERSPACE
 
 BY_ITSELF = "a running dfmeta-agent does so by itself within a second"
 NO_IPV6 = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dfmeta.doctor.facts import ConntrackFacts, LimitFacts
 from dfmeta.doctor.finding import Finding, ok, wrong
+from dfmeta.host.facts import ConntrackFacts, LimitFacts
 
 ONE_GUESTS_SHARE = 0.5
 NEARLY_FULL = 0.9

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from dfmeta.doctor.facts import Foreign, Interface, KnownPort, MetaSide, Settings, Snapshot
+from dfmeta.doctor.facts import KnownPort, MetaSide, Settings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
-from dfmeta.doctor.port_down import PortBits, cut_of
+from dfmeta.flows.dump import Foreign
 from dfmeta.flows.pipeline import MetaPurpose, MetaStage
+from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.model import TAP_VLAN, MetaIds, MetaNames, PortState
+from dfmeta.ovsdb.facts import Interface, Snapshot
 
 MAKES: Final = "start dfmeta-agent, which makes it; if it runs, its log says why it could not"
 SECURE: Final = "secure"

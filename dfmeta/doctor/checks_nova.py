@@ -14,35 +14,12 @@ from http import HTTPStatus
 from typing import Final
 
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
+from dfmeta.proxy.backends.nova.ask import NovaFact
 
 _COMPARE: Final = (
     "give both the same value and `systemctl reload dfmeta-agent`. To compare without showing "
     "them, on both hosts: `grep -h ^metadata_proxy_shared_secret FILE | tr -d ' ' | sha256sum`"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class NovaFact:
-    """The answer of one host of nova_metadata_host to a signed request."""
-
-    authority: str
-    """HOST:PORT."""
-    status: int = 0
-    """0: there was no answer."""
-    unsigned: int = 0
-    """The status of the same request without dfmeta's headers; 0: it was not sent."""
-    cause: str = ""
-    """Why there was no answer."""
-    remedy: str = ""
-    date: str = ""
-    """The answer's Date header, unparsed."""
-
-    @property
-    def takes_signature(self) -> bool:
-        """Whether the status depends on the signed headers, and not on the client's address."""
-        looks = self.unsigned not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)
-        found = self.status == HTTPStatus.NOT_FOUND and looks
-        return not self.cause and (found or self.status == HTTPStatus.OK)
 
 
 @dataclass(frozen=True, slots=True)

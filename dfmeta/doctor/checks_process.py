@@ -11,18 +11,8 @@ from typing import Final
 
 from dfmeta.doctor.facts import Settings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
+from dfmeta.host.facts import AccountFacts, ProcessFacts, SocketFacts
 
-CAPABILITIES: Final = {
-    "CAP_DAC_OVERRIDE": 1,
-    "CAP_KILL": 5,
-    "CAP_SETGID": 6,
-    "CAP_SETUID": 7,
-    "CAP_SETPCAP": 8,
-    "CAP_NET_ADMIN": 12,
-    "CAP_NET_RAW": 13,
-    "CAP_SYS_NICE": 23,
-}
-"""The capabilities that the checks use, with their numbers in linux/capability.h."""
 ALWAYS: Final = ("CAP_NET_ADMIN", "CAP_NET_RAW")
 """For addresses, rules and routes, and for SO_BINDTODEVICE."""
 WITH_WORKERS: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL")
@@ -30,39 +20,6 @@ WITH_WORKERS: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL")
 OLDEST_OVS: Final = (2, 9)
 """First with ``dot1q-tunnel`` and ``cvlans``, which tap-metadata's port has."""
 _EDIT: Final = "`systemctl edit dfmeta-agent`"
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessFacts:
-    """The daemon's process, from proc(5)."""
-
-    pid: int
-    uid: int = 0
-    """Effective user id."""
-    groups: Sequence[int] = ()
-    """Effective group id and supplementary group ids."""
-    capabilities: int = 0
-    """Effective capabilities, as a bit mask."""
-    descriptors: int = 0
-    """Limit of open file descriptors (RLIMIT_NOFILE, soft)."""
-    open: int = 0
-    """Number of open file descriptors."""
-    workers: Sequence[int] = ()
-    """Process ids of its live workers."""
-
-    def can(self, capability: str) -> bool:
-        """Return whether the process has the capability of that name."""
-        return bool(self.capabilities >> CAPABILITIES[capability] & 1)
-
-
-@dataclass(frozen=True, slots=True)
-class SocketFacts:
-    """A unix socket that the daemon connects to; connect(2) needs write permission."""
-
-    path: str
-    uid: int
-    gid: int
-    mode: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +34,6 @@ class VersionFacts:
     python: str = ""
     packages: Sequence[tuple[str, str, str]] = field(default_factory=tuple)
     """Packages that do not meet dfmeta's requirements: name, version (empty: missing), required."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccountFacts:
-    """The users that processes of one kind run as, from proc(5)."""
-
-    users: Sequence[str]
-    """Names of the users, or numbers of those without a name."""
-    sharers: Sequence[str] = ()
-    """Other programs that run as one of these users, with their process ids."""
 
 
 def permissions(

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from dfmeta.doctor import checks_meta, find_port
-from dfmeta.doctor.facts import Bridge, Foreign, Interface, Settings, Snapshot
+from dfmeta.doctor.facts import Settings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
 from dfmeta.doctor.flow_diff import Entry, State
 from dfmeta.doctor.overlap import takes
-from dfmeta.doctor.port_down import Cut
+from dfmeta.flows.dump import Foreign
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK, METADATA_PORT
+from dfmeta.flows.port_down import Cut
 from dfmeta.model import TAP_MARK, TAP_VLAN, Endpoint
+from dfmeta.ovsdb.facts import Bridge, Interface, Snapshot
 
 START_OVS = (
     "start Open vSwitch (`systemctl start openvswitch-switch`; `openvswitch` on Red Hat's systems)"

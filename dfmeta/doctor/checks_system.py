@@ -11,13 +11,12 @@ from typing import Final
 
 from dfmeta.doctor.facts import Settings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
+from dfmeta.host.facts import CloudFacts, NetworkdFacts, SocketUnit
 
 SKEW_MAX: Final = 60.0
 """Seconds that the clocks of two hosts may differ: the validity of certificates and tokens starts a
 little before they are issued, but not more than that."""
 DROP_IN: Final = "/etc/systemd/networkd.conf.d/50-dfmeta.conf"
-SETTINGS: Final = ("ManageForeignRoutingPolicyRules", "ManageForeignRoutes")
-"""Settings of networkd.conf(5), section [Network]; both are on by default."""
 ANOTHER_IP: Final = "169.254.1.1"
 
 
@@ -29,38 +28,6 @@ class ClockFacts:
     """Whether the clock is synchronised (adjtimex(2), STA_UNSYNC); None: not reported."""
     skews: Sequence[tuple[str, float]] = ()
     """Name of another host → seconds that the Date of its answer is ahead of this host's clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkdFacts:
-    """How systemd-networkd handles routes and rules of other programs."""
-
-    running: bool
-    managed: Sequence[str] = ()
-    """The settings among :data:`SETTINGS` that are on."""
-
-
-@dataclass(frozen=True, slots=True)
-class SocketUnit:
-    """An enabled socket unit of dfmeta-agent."""
-
-    name: str
-    active: bool | None
-    """None: systemd cannot be queried."""
-
-
-@dataclass(frozen=True, slots=True)
-class CloudFacts:
-    """Signs that this host is itself a guest of a cloud."""
-
-    dmi: str = ""
-    """Maker of the machine, if that is a cloud whose metadata are at 169.254.169.254."""
-    source: str = ""
-    """cloud-init's data source that queries that address; empty: none."""
-    route: str = ""
-    """Device of the host, not tap-metadata, of a route to exactly that address; empty: none."""
-    service: bool = False
-    """Whether a server answered the host at that address before dfmeta's first start."""
 
 
 @dataclass(frozen=True, slots=True)

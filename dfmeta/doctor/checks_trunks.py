@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from dfmeta.doctor.facts import Interface, KnownPort, Snapshot
+from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.finding import Finding, listed, ok, warning, wrong
 from dfmeta.model import PortKind
+from dfmeta.ovsdb.facts import Interface, Snapshot
 
 NAME = "trunks"
 _PATCH: Final = "patch"

@@ -10,19 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
     IPv4Network,
-    IPv6Address,
-    IPv6Interface,
     IPv6Network,
 )
-from typing import Final
 
-from dfmeta.doctor.port_down import Cut
 from dfmeta.flows.family import IPV4, Family
-from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.pipeline import BR_META, Layout
+from dfmeta.flows.port_down import Cut
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import (
     WIRED,
@@ -31,7 +25,6 @@ from dfmeta.model import (
     GuestAddress,
     MetaNames,
     NextHop,
-    Port,
     PortKind,
     PortState,
 )
@@ -124,73 +117,6 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Controller:
-    """A row of OVSDB's table Controller."""
-
-    target: str
-    connected: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Bridge:
-    """A row of OVSDB's table Bridge."""
-
-    name: str
-    datapath_type: str = ""
-    protocols: tuple[str, ...] = ()
-    """Empty: Open vSwitch's default, which includes OpenFlow 1.3."""
-    fail_mode: str = ""
-    external_ids: Mapping[str, str] = field(default_factory=dict)
-    controllers: tuple[Controller, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """A row of OVSDB's table Interface, with the VLAN columns of its Port."""
-
-    name: str
-    bridge: str
-    type: str = ""
-    ofport: int | None = None
-    external_ids: Mapping[str, str] = field(default_factory=dict)
-    mac_in_use: str = ""
-    error: str = ""
-    tag: int | None = None
-    vlan_mode: str = ""
-    cvlans: tuple[int, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
-    driver: str = ""
-    """Driver of its device, by the kernel's name; empty: it has no device, or no known driver."""
-    listed_vids: tuple[int, ...] = ()
-    """VLAN ids of the valid entries of its list of subports."""
-    mtu: int = 0
-    """MTU of its device in bytes; 0: not known, as for a patch port."""
-    ports: tuple[Port, ...] = ()
-    """The guests' ports on this interface; empty if it is not a guest's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Open vSwitch's configuration at one moment."""
-
-    bridges: tuple[Bridge, ...] = ()
-    interfaces: tuple[Interface, ...] = ()
-    external_ids: Mapping[str, str] = field(default_factory=dict)
-    """That column of the one row of OVSDB's table Open_vSwitch."""
-    other_config: Mapping[str, str] = field(default_factory=dict)
-    """The same of this column."""
-
-    def bridge(self, name: str) -> Bridge | None:
-        """Return the bridge *name*; None if it does not exist."""
-        return next((one for one in self.bridges if one.name == name), None)
-
-    def interface(self, name: str, bridge: str) -> Interface | None:
-        """Return the interface *name* on *bridge*; None if it does not exist."""
-        found = (one for one in self.interfaces if (one.name, one.bridge) == (name, bridge))
-        return next(found, None)
-
-
-@dataclass(frozen=True, slots=True)
 class GuestFailure:
     """The failure of a guest's requests, as the daemon reports it."""
 
@@ -264,120 +190,3 @@ class KnownPort:
     def wired(self) -> bool:
         """Whether the switch has to have flows for this port."""
         return self.ofport is not None and self.state in WIRED
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A flow on the switch that carries dfmeta's cookie."""
-
-    flow: Flow | None
-    """None if its table, its priority or its cookie is not one of dfmeta's current flows."""
-    table: int
-    priority: int
-    cookie: int
-    packets: int = 0
-    bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """A flow of another program in the classification table."""
-
-    cookie: int
-    priority: int
-    match: Mapping[str, Value]
-    actions: str
-    table: int = 0
-    hands_on: bool = False
-    """Whether it resubmits to the classification table, so that dfmeta's hook follows it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RuleFact:
-    """One of dfmeta's two routing rules."""
-
-    selector: str
-    """As ip-rule(8) writes it: ``from 169.254.169.254`` or ``oif tap-metadata``."""
-    priority: int
-    """The present one, or that of a missing rule."""
-    there: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """A listening TCP socket."""
-
-    address: IPv4Address | IPv6Address
-    port: int
-    inode: int
-    """Inode number, which identifies the socket (sock_diag(7))."""
-
-
-@dataclass(frozen=True, slots=True)
-class LimitFacts:
-    """Limits of the host that all guests share."""
-
-    somaxconn: int = 4096
-    """Maximum length of a listener's queue, in connections."""
-    syncookies: int = 1
-    """0: never; 1: when the queue is full; 2: always (Linux, ip-sysctl)."""
-    neighbours: int = 0
-    """Number of entries in the IPv4 neighbour table."""
-    neighbours_max: int | None = None
-    """gc_thresh3; None if it cannot be read in this network namespace."""
-    local_ports: int = 28232
-    """Number of TCP ports for the host's outgoing connections (ip_local_port_range)."""
-
-
-CONNTRACK_KEEPS: Final = 120
-"""Linux' default of nf_conntrack_tcp_timeout_time_wait, in seconds (nf_conntrack-sysctl)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConntrackFacts:
-    """The kernel's table of tracked connections, in the daemon's network namespace."""
-
-    room: int | None = None
-    """nf_conntrack_max; None: the kernel tracks no connections; 0: there is no limit."""
-    count: int = 0
-    guests: int | None = None
-    """Number of entries for connections to the proxy, with those of the daemon's own probe; None:
-    the kernel does not list its entries, or the proxy's port is not known."""
-    kept: int = CONNTRACK_KEEPS
-    """Seconds that the kernel keeps the entry of a connection that has ended."""
-    dropped: int = 0
-    """Packets of new connections dropped because the table was full, since the network namespace
-    was made."""
-    evicted: int = 0
-    """Entries of unanswered connections evicted because the table was full, since then."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostFacts:
-    """The kernel's side of the packet path, for one version of IP."""
-
-    up: bool | None
-    """Whether tap-metadata's device is up; None if there is no such device."""
-    carrier: bool = True
-    """Whether ovs-vswitchd holds the device's other end."""
-    addresses: tuple[tuple[str, IPv4Interface | IPv6Interface], ...] = ()
-    """Device and address, for every address of every device."""
-    rules: tuple[RuleFact, ...] = ()
-    contender: str = ""
-    """Rule of another program that comes before dfmeta's and may match packets to guests, as
-    ``ip rule show`` has it; empty: there is none."""
-    route: bool = False
-    """Whether the route table has a default route by the next hop through tap-metadata."""
-    neighbour: bool = False
-    """Whether the neighbour table has a permanent entry with the next hop's MAC."""
-    way_back: str = ""
-    """Device by which the kernel sends from the proxy's address to a guest's key, or the kernel's
-    error."""
-    rp_filter: tuple[int, int] = (0, 0)
-    """Values of ``all`` and of tap-metadata; the larger one applies (Linux, ip-sysctl)."""
-    arp_ignore: int = 0
-    """Value of ``all``, which applies to every network interface."""
-    tx_checksum: bool | None = None
-    """Whether the kernel leaves checksums to the device; None if that is not known."""
-    listeners: tuple[Listener, ...] = ()
-    limits: LimitFacts = field(default_factory=LimitFacts)

@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import Final
 
-from dfmeta.doctor.facts import Interface, KnownPort, Settings, Snapshot
+from dfmeta.doctor.facts import KnownPort, Settings
 from dfmeta.doctor.finding import listed
 from dfmeta.model import GuestAddress, PortKind, PortState
+from dfmeta.ovsdb.facts import Interface, Snapshot
+from dfmeta.ovsdb.vif import DEVICE_TYPES
 
-DEVICE_TYPES: Final = frozenset(
-    {"", "system", "tap", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
-)
-"""Interface types that a guest may be behind. Internal interfaces are left out: most of them belong
-to an agent."""
 TUNNELS: Final = frozenset(
     {"vxlan", "geneve", "gre", "ip6gre", "erspan", "ip6erspan", "lisp", "stt", "gtpu", "bareudp"}
     | {"srv6"}

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dfmeta.doctor.facts import KnownPort, Seen
+from dfmeta.doctor.facts import KnownPort
 from dfmeta.flows import meta_bridge
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.dump import Seen
 from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import AnyPurpose, Layout, Purpose, cookie_of, table_name

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from dfmeta.doctor.facts import Snapshot
+from dfmeta.ovsdb.facts import Snapshot
+from dfmeta.ovsdb.vif import USERSPACE
 
-USERSPACE: Final = "netdev"
-"""Bridge.datapath_type of the userspace datapath (ovs-vswitchd.conf.db(5))."""
 DRIVER: Final = (
     "<driver name='qemu'>"
     "<host csum='off' gso='off' tso4='off' tso6='off' ecn='off' ufo='off'/>"

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-from collections.abc import Sequence
 
 from dfmeta.doctor import iptables, nft
 from dfmeta.doctor.firewall import Filter, Syn
-
-TIMEOUT = 10.0
+from dfmeta.host.programs import run
 
 
 def read_filters(syn: Syn) -> tuple[Filter, ...] | None:
     """Read the host's filters for *syn*; None if neither nft nor iptables can be run."""
-    table = _run([iptables.command(syn), "-w", "-S"])
-    ruleset = _run(["nft", "-j", "list", "ruleset"])
+    table = run([iptables.command(syn), "-w", "-S"])
+    ruleset = run(["nft", "-j", "list", "ruleset"])
     if table is None and ruleset is None:
         return None
     filters = iptables.read(table, syn) if table is not None else ()
@@ -27,27 +23,3 @@ def read_filters(syn: Syn) -> tuple[Filter, ...] | None:
         except (ValueError, RecursionError):
             return filters or None
     return filters
-
-
-def active(unit: str) -> bool | None:
-    """Return whether *unit* is active (systemctl(1), is-active); None: systemctl failed."""
-    states = _run(["systemctl", "show", "--property=ActiveState", "--value", unit])
-    return states.strip() == "active" if states is not None else None
-
-
-def _run(command: Sequence[str]) -> str | None:
-    """Return the output of *command*; None if it does not exist, fails or hangs."""
-    program = shutil.which(command[0])
-    if program is None:
-        return None
-    try:
-        done = subprocess.run(  # noqa: S603  # fixed arguments, found on the operator's own PATH
-            [program, *command[1:]],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None

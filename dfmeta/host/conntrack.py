@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from dfmeta.doctor.facts import CONNTRACK_KEEPS, ConntrackFacts
+from dfmeta.host.facts import CONNTRACK_KEEPS, ConntrackFacts
 
 _SYSCTL = Path("/proc/sys/net/netfilter")
 _TABLE = Path("/proc/thread-self/net/nf_conntrack")

@@ -18,10 +18,10 @@ from typing import Any
 
 from pyroute2.netlink.exceptions import NetlinkError
 
-from dfmeta.doctor.facts import HostFacts, LimitFacts, Listener, RuleFact
 from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV4, Family
 from dfmeta.host.device import tx_checksum
+from dfmeta.host.facts import HostFacts, LimitFacts, Listener, RuleFact
 from dfmeta.host.netlink import ROUTE_MTU, Wanted, has_next_hop, routes_through
 from dfmeta.host.rtnetlink import Rtnetlink
 from dfmeta.host.rules import Rule

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dfmeta.doctor.checks_haproxy import ChildFacts
-from dfmeta.doctor.checks_process import AccountFacts, ProcessFacts, SocketFacts
+from dfmeta.host.facts import AccountFacts, ChildFacts, ProcessFacts, SocketFacts
 from dfmeta.host.proc import PROC, of_each, users
 
 _OURS: Final = b"dfmeta"

@@ -14,9 +14,9 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
-from dfmeta.doctor.checks_system import SETTINGS, CloudFacts, NetworkdFacts, SocketUnit
-from dfmeta.doctor.programs import active
+from dfmeta.host.facts import SETTINGS, CloudFacts, NetworkdFacts, SocketUnit
 from dfmeta.host.proc import of_each
+from dfmeta.host.programs import active
 
 _STA_UNSYNC: Final = 0x0040
 """linux/timex.h."""

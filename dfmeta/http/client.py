@@ -19,13 +19,17 @@ from eventlet.green import socket, ssl
 from eventlet.hubs import trampoline
 
 from dfmeta import metrics
-from dfmeta.errors import UpstreamAwayError, UpstreamLostError, UpstreamStaleError
+from dfmeta.errors import (
+    UpstreamAwayError,
+    UpstreamLostError,
+    UpstreamStaleError,
+)
 from dfmeta.http.authorities import is_cut
+from dfmeta.http.failures import explain
+from dfmeta.http.http1 import host_header
 from dfmeta.http.pool import Pool
-from dfmeta.http.remedies import explain
 from dfmeta.http.responses import Reply, lost, read_reply
 from dfmeta.model import HttpHost
-from dfmeta.proxy.backends.nova.request import host_header
 
 ADDRESS_PATIENCE = 2.0
 """Seconds for each address of a name except the last: with one dead address of two, no request

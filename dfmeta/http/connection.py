@@ -21,12 +21,11 @@ from dfmeta import metrics
 from dfmeta.errors import BadRequestError, BodyFault, HeadFault
 from dfmeta.http.environ import NO_BODY, Incoming
 from dfmeta.http.exchange import Abandoned, Exchange, Turn
-from dfmeta.http.http1 import Body, Head, find_end, parse_head
+from dfmeta.http.http1 import Body, Head, find_end, parse_head, phrase
 from dfmeta.http.progress import Progress
 from dfmeta.http.sockets import abort, limit_hops, quiet, unread, unsent
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, GuestRequest
-from dfmeta.proxy import access
 from dfmeta.runtime import clock
 
 if TYPE_CHECKING:
@@ -307,10 +306,10 @@ class GuestConnection:
             return
         self._note_refused(status, reason)
         try:
-            phrase = access.phrase(status)
-            kind, body = self._refusal(f"{status} {phrase}", str(error.cause))
+            line = f"{status} {phrase(status)}"
+            kind, body = self._refusal(line, str(error.cause))
             headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]
-            self._send(self._render(f"{status} {phrase}", headers, minor=1, keep=False) + body)
+            self._send(self._render(line, headers, minor=1, keep=False) + body)
             self._linger()
         except OSError as gone:
             LOG.debug("%s: a connection ended: %s", self.claim.identity.port_name, gone)
@@ -331,11 +330,11 @@ class GuestConnection:
 
     def _note_silent(self) -> None:
         """Count a connection that sent nothing in time."""
-        access.silent(self.claim)
+        self._host.observer.silent(self.claim)
 
     def _note_refused(self, status: int, reason: HeadFault | BodyFault) -> None:
         """Count a refused request."""
-        access.refused(self.claim, status, reason)
+        self._host.observer.refused(self.claim, status, reason)
 
     def _note_unread(self) -> None:
         """Count an answer that was not read in time."""
@@ -411,7 +410,7 @@ def message_of(answer: Answer, *, bodiless: bool) -> tuple[str, Headers, bytes]:
     headers = [(name.title(), value) for name, value in answer.headers]
     if answer.content_type:
         headers.insert(0, ("Content-Type", answer.content_type))
-    status, body = f"{answer.status} {access.phrase(answer.status)}", answer.body
+    status, body = f"{answer.status} {phrase(answer.status)}", answer.body
     if answer.status in BODILESS:
         return status, headers, b""
     counted = any(name == "Content-Length" for name, _value in headers)

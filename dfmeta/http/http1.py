@@ -8,12 +8,16 @@ well-formed, but every value comes from the guest.
 
 from __future__ import annotations
 
+import http.client
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from dfmeta.errors import BadRequestError
+from dfmeta.errors import (
+    BadRequestError,
+)
+from dfmeta.model import HttpHost
 
 CHUNK_LINE_MAX: Final = 256
 """Bytes of a chunk's size and its extensions, without the CRLF."""
@@ -441,3 +445,18 @@ def _many_chunks() -> BadRequestError:
 
 def _too_large() -> BadRequestError:
     return BadRequestError(status=413, reason="body", cause="the body is too long")
+
+
+def phrase(status: int) -> str:
+    """Return the reason phrase of a status (RFC 9110, 15)."""
+    return http.client.responses.get(status, "Unknown")
+
+
+def host_header(host: HttpHost) -> bytes:
+    """Return the value of a request's Host header (RFC 9112, 3.2)."""
+    # A zone is valid on this host only (RFC 6874, 1).
+    authority = HttpHost(host.host.partition("%")[0], host.port).authority
+    try:
+        return authority.encode("idna")
+    except UnicodeError:
+        return authority.encode("ascii", "replace")  # it cannot be resolved

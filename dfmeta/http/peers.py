@@ -1,4 +1,4 @@
-"""Clients that are known only by their address; see :class:`~dfmeta.proxy.claims.Claims`.
+"""Clients that are known only by their address; see :class:`~dfmeta.http.server.Claims`.
 
 Each address has its share of connections, as each port has on a host with a switch.
 

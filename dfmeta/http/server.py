@@ -11,13 +11,15 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any
+from typing import Any, Protocol
 
 import eventlet
 from eventlet import hubs
 from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
+from dfmeta.errors import BodyFault, HeadFault
+from dfmeta.http.complaints import NOBODY, Complaints
 from dfmeta.http.connection import GuestConnection
 from dfmeta.http.connection_limiter import Decision, Room
 from dfmeta.http.fairness import Rounds
@@ -26,9 +28,7 @@ from dfmeta.http.refusals import Refusals
 from dfmeta.http.sockets import abort, close_now, keep_to
 from dfmeta.identity.guest_counters import ACCEPTED
 from dfmeta.identity.registry import Claim
-from dfmeta.model import Caller, Endpoint
-from dfmeta.proxy.claims import Claims
-from dfmeta.proxy.complaints import NOBODY, Complaints
+from dfmeta.model import Caller, Endpoint, Identity
 from dfmeta.runtime import clock, hub
 
 LOG = logging.getLogger(__name__)
@@ -45,6 +45,54 @@ KEYS = 8192
 _address = functools.lru_cache(KEYS)(ip_address)
 
 
+class Claims(Protocol):
+    """The part of :class:`~dfmeta.identity.registry.Registry` that the proxy uses."""
+
+    def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
+        """Call *listener* with each endpoint whose guest has changed."""
+        ...
+
+    def claim(self, peer: IPv4Address | IPv6Address) -> Claim | None:
+        """Return the claim of the guest that sends from *peer*; None: there is no such guest."""
+        ...
+
+    def certain(self, endpoint: Caller) -> bool:
+        """Whether the endpoint's ofport is certain; requests wait while it is in doubt."""
+        ...
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether the same guest is certainly still there, so that an answer may leave."""
+        ...
+
+    def current(self, claim: Claim) -> Identity | None:
+        """Return the present identity of the claim's guest; None: the claim does not hold."""
+        ...
+
+    def opened(self, claim: Claim, now: float) -> None:
+        """Count an open connection of *claim*."""
+        ...
+
+    def closed(self, claim: Claim, now: float) -> None:
+        """Undo the count of :meth:`opened`."""
+        ...
+
+    def take_wait(self, endpoint: Caller, source_port: int) -> float:
+        """Return and forget the seconds that the SYN of that connection was held."""
+        ...
+
+
+class Observer(Protocol):
+    """Counts and logs what a connection does instead of a request."""
+
+    def silent(self, claim: Claim, /) -> None:
+        """Count a connection that sent nothing in time."""
+        ...
+
+    def refused(self, claim: Claim, status: int, reason: HeadFault | BodyFault, /) -> None:
+        """Count input that is not an acceptable request."""
+        ...
+
+
 class GuestServer:
     """Serves guests until :meth:`stop`.
 
@@ -54,6 +102,7 @@ class GuestServer:
         :data:`~dfmeta.http.exchange.Handler`.
     :param hold_timeout: seconds that a request may wait in total, including the time that its first
         SYN was held.
+    :param observer: counts connections that send no acceptable request.
     :param port: TCP port that guests' connections arrive at; 0: that of the listeners.
     """
 
@@ -69,11 +118,13 @@ class GuestServer:
         *,
         hold_timeout: float,
         limits: Limits,
+        observer: Observer,
         port: int = 0,
     ) -> None:
         self.registry = registry
         self.hold_timeout = hold_timeout
         self.application = application
+        self.observer = observer
         self.port = port or int(listeners[0].getsockname()[1])
         """TCP port that guests' connections arrive at."""
         self.draining = False

@@ -6,9 +6,8 @@ datapath has revalidated its flows by then.
 
 All methods run on the hub and none of them waits, so each is atomic.
 
-A slot rests after its guest has left, before another guest gets it
-(:mod:`dfmeta.identity.slot_allocator`). So a key stands for one guest as long as any packet of it
-can be in transit.
+A slot rests after its guest has left, so a key stands for one guest as long as any packet of it
+can be in transit (:mod:`dfmeta.identity.slot_allocator`).
 
 OVSDB and the switch both report the OpenFlow number of a port, and the two must agree. OVSDB's
 report is later, by the delay of its session and of dfmeta's reader, and meanwhile the number may

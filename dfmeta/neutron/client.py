@@ -132,3 +132,11 @@ def _own(error: Any) -> tuple[str, str]:
         return str(own.get("type", "")), " ".join(str(own.get("message", "")).split())
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return "", ""
+
+
+LIST_FROM: Final = 16
+"""Number of ports from which on all ports of the host are requested in one call."""
+
+
+IDS_AT_ONCE: Final = 32
+"""Number of ids in one call: about 1,400 characters of its URL."""

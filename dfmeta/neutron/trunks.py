@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dfmeta.errors import SourceError
-from dfmeta.neutron.client import NeutronApi, Row
+from dfmeta.neutron.client import IDS_AT_ONCE, NeutronApi, Row
 from dfmeta.runtime import clock
-from dfmeta.sources.neutron import IDS_AT_ONCE
 
 MARK: Final = "dfmeta:"
 """Beginning of the name and of the description of a container's port."""

@@ -25,14 +25,11 @@ from typing import Any
 from ovs.db.data import Atom
 from ovs.db.types import UuidType
 
-from dfmeta.doctor.checks_forwarding import RESTORE_WAIT, SECURE
-from dfmeta.doctor.find_port import DEVICE_TYPES
-from dfmeta.doctor.offload import USERSPACE
 from dfmeta.model import TAP_MARK, TAP_MTU, TAP_VLAN, MetaNames, Port, PortId
 from dfmeta.ovsdb.meta_rows import Member, MetaRows, has_mtu
 from dfmeta.ovsdb.meta_rows import read as read_meta
 from dfmeta.ovsdb.trunk_rows import TrunkRows
-from dfmeta.ovsdb.vif import InterfaceRow, vifs
+from dfmeta.ovsdb.vif import DEVICE_TYPES, RESTORE_WAIT, SECURE, USERSPACE, InterfaceRow, vifs
 
 
 @dataclass(frozen=True, slots=True)

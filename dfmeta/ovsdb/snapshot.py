@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dfmeta.doctor.facts import Bridge, Controller, Interface, Snapshot
 from dfmeta.errors import OvsdbError
+from dfmeta.ovsdb.facts import Bridge, Controller, Interface, Snapshot
 from dfmeta.ovsdb.jsonrpc import RefusedError, call, why
 from dfmeta.ovsdb.subport_list import parse
 from dfmeta.ovsdb.trunks import Trunks, side_of

@@ -10,11 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
+from typing import Final
 from uuid import UUID
 
-from dfmeta.attach.addresses import is_unicast
 from dfmeta.identity.numbering import WIRE_NAME_MAX
-from dfmeta.model import ATTACHMENT_KEY, OFPORT_MAX, Binding, Port, PortKind
+from dfmeta.model import (
+    ATTACHMENT_KEY,
+    OFPORT_MAX,
+    Binding,
+    Port,
+    PortKind,
+    is_unicast,
+)
 from dfmeta.ovsdb import next_hop_list, subport_list
 from dfmeta.ovsdb.meta_ids import ids_of
 from dfmeta.ovsdb.subport_list import Entry, parse
@@ -214,3 +221,20 @@ def _canonical(instance: str) -> str:
 def _sources(ids: Mapping[str, str]) -> dict[str, str]:
     keys = {"instance_id": (INSTANCE_KEY, *INSTANCE_KEYS), "project_id": ("project-id",)}
     return {name: "ovsdb" for name, options in keys.items() if any(ids.get(o) for o in options)}
+
+
+RESTORE_WAIT: Final = "flow-restore-wait"
+
+
+SECURE: Final = "secure"
+
+
+DEVICE_TYPES: Final = frozenset(
+    {"", "system", "tap", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
+)
+"""Interface types that a guest may be behind. Internal interfaces are left out: most of them belong
+to an agent."""
+
+
+USERSPACE: Final = "netdev"
+"""Bridge.datapath_type of the userspace datapath (ovs-vswitchd.conf.db(5))."""

@@ -6,7 +6,6 @@ Of a guest's request, only the method and the path are logged; no query, header 
 from __future__ import annotations
 
 import functools
-import http.client
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,11 +55,6 @@ class Spent:
     """The backend that answered, or :data:`OURSELVES`."""
     reason: str = ""
     """Reason of a failure, in dfmeta's own words; empty if none was set."""
-
-
-def phrase(status: int) -> str:
-    """Return the reason phrase of a status (RFC 9110, 15)."""
-    return http.client.responses.get(status, "Unknown")
 
 
 def answered(claim: Claim, request: GuestRequest, answer: Answer, spent: Spent, now: float) -> None:

@@ -60,7 +60,7 @@ class Asking(Claim):
 
 
 class Addresses(Peers):
-    """Identify guests by address; see :class:`~dfmeta.proxy.claims.Claims`.
+    """Identify guests by address; see :class:`~dfmeta.http.server.Claims`.
 
     :param find: see :data:`Find`; may be replaced at any time.
     :param trusted: proxies with an accepted X-Forwarded-For; may be replaced at any time.
@@ -177,7 +177,7 @@ class AddressStore(StoreBackend):
         deadline: float = math.inf,
         goes_on: Callable[[str | None], bool] = lambda _said: True,
     ) -> View:
-        """See :class:`~dfmeta.proxy.backends.backend.Backend`."""
+        """See :class:`~dfmeta.proxy.backend.Backend`."""
         del deadline, goes_on
         record = identity.record if isinstance(identity, IdentifiedCaller) else None
         return self.view(request, identity, record)

@@ -16,16 +16,17 @@ import eventlet
 from dfmeta import metrics
 from dfmeta.attach.api import is_listing
 from dfmeta.errors import BackendError, BackendTimeoutError, BackendUpstreamError
+from dfmeta.http.complaints import Complaints
 from dfmeta.http.exchange import Abandoned, Exchange
+from dfmeta.http.http1 import phrase
+from dfmeta.http.server import Claims
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
 from dfmeta.proxy import access
 from dfmeta.proxy.access import Spent
 from dfmeta.proxy.attachments import Attachments, is_ours
 from dfmeta.proxy.attachments import answer as attachment_answer
-from dfmeta.proxy.backends.backend import Backend
-from dfmeta.proxy.claims import Claims
-from dfmeta.proxy.complaints import Complaints
+from dfmeta.proxy.backend import Backend
 from dfmeta.proxy.paths import is_admins, is_versions, takes_post
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.recent import REASONS, RECENT
@@ -375,7 +376,7 @@ def _is_unnamed(claim: Claim) -> bool:
 
 
 def _text(status: int, *headers: tuple[str, str]) -> Answer:
-    return Answer(status, f"{status} {access.phrase(status)}\n".encode(), headers=headers)
+    return Answer(status, f"{status} {phrase(status)}\n".encode(), headers=headers)
 
 
 def _in_words(cause: str, remedy: str) -> str:

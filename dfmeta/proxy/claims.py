@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any, Protocol
+from typing import Any
 
 from dfmeta.errors import KeyRangeError
 from dfmeta.identity.key import IN_PORT, Keys
@@ -20,42 +20,6 @@ from dfmeta.model import Caller, Endpoint, GuestAddress, Identity
 
 WAITS_KEPT = 16
 """Waiting times of one port that a worker remembers; only few of them are used."""
-
-
-class Claims(Protocol):
-    """The part of :class:`~dfmeta.identity.registry.Registry` that the proxy uses."""
-
-    def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
-        """Call *listener* with each endpoint whose guest has changed."""
-        ...
-
-    def claim(self, peer: IPv4Address | IPv6Address) -> Claim | None:
-        """Return the claim of the guest that sends from *peer*; None: there is no such guest."""
-        ...
-
-    def certain(self, endpoint: Caller) -> bool:
-        """Whether the endpoint's ofport is certain; requests wait while it is in doubt."""
-        ...
-
-    def holds(self, claim: Claim) -> bool:
-        """Whether the same guest is certainly still there, so that an answer may leave."""
-        ...
-
-    def current(self, claim: Claim) -> Identity | None:
-        """Return the present identity of the claim's guest; None: the claim does not hold."""
-        ...
-
-    def opened(self, claim: Claim, now: float) -> None:
-        """Count an open connection of *claim*."""
-        ...
-
-    def closed(self, claim: Claim, now: float) -> None:
-        """Undo the count of :meth:`opened`."""
-        ...
-
-    def take_wait(self, endpoint: Caller, source_port: int) -> float:
-        """Return and forget the seconds that the SYN of that connection was held."""
-        ...
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ A few numbers for each port are kept for as long as its guest has the port. A wo
 numbers that it has not sent to the daemon yet, and the daemon adds them up.
 
 Trust: of a guest's input, only the kind of the path is kept. Reasons are texts of dfmeta, of the
-system or of OpenSSL; see :mod:`dfmeta.http.remedies`.
+system or of OpenSSL; see :mod:`dfmeta.proxy.remedies`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from typing import Final
 from dfmeta.devices.elements import SIZE_MAX, DomainReader
 from dfmeta.errors import DomainError
 from dfmeta.model import Port, PortKind
-from dfmeta.sources.merge import Ownership, instance_of, name_of, project_of
+from dfmeta.ovsdb.external_ids import instance_of, name_of, project_of
+from dfmeta.sources.merge import Ownership
 
 __all__ = ["SIZE_MAX", "Domain", "Nic", "match", "parse"]
 

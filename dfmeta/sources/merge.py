@@ -13,11 +13,9 @@ port is the instance's.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
-from uuid import UUID
 
 from dfmeta import metrics
 from dfmeta.model import Port
@@ -30,8 +28,6 @@ PORT_PROJECT: Final = "port_project"
 NEEDED: Final = frozenset({INSTANCE, PROJECT, PORT_PROJECT})
 """Fields that are queried again while they are unknown; the name is queried once."""
 OVSDB: Final = "ovsdb"
-NAME_MAX: Final = 255
-_PROJECT: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,26 +140,6 @@ def open_fields(port: Port) -> frozenset[str]:
     return frozenset(
         name for name in FIELDS if not getattr(port, name) or (provisional and name == PROJECT)
     )
-
-
-def instance_of(text: str) -> str:
-    """Return an instance id in canonical form; empty when *text* is not a UUID."""
-    try:
-        return str(UUID(text.strip()))
-    except ValueError:
-        return ""
-
-
-def project_of(text: str) -> str:
-    """Return a project id that is valid in an HTTP header; empty when *text* is not valid."""
-    stripped = text.strip()
-    return stripped if _PROJECT.fullmatch(stripped) else ""
-
-
-def name_of(text: str) -> str:
-    """Return a name on one line, without control characters: its owner may have chosen any text."""
-    printable = "".join(c if c.isprintable() else " " for c in text[: 4 * NAME_MAX])
-    return " ".join(printable.split())[:NAME_MAX]
 
 
 def _fill(port: Port, found: Ownership, answer: SourceAnswer) -> Port:

@@ -20,20 +20,10 @@ from eventlet.event import Event
 from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.model import Port, PortKind
-from dfmeta.neutron.client import NeutronApi, Row
-from dfmeta.sources.merge import (
-    INSTANCE,
-    PORT_PROJECT,
-    Ownership,
-    Question,
-    instance_of,
-    project_of,
-)
+from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
+from dfmeta.ovsdb.external_ids import instance_of, project_of
+from dfmeta.sources.merge import INSTANCE, PORT_PROJECT, Ownership, Question
 
-LIST_FROM: Final = 16
-"""Number of ports from which on all ports of the host are requested in one call."""
-IDS_AT_ONCE: Final = 32
-"""Number of ids in one call: about 1,400 characters of its URL."""
 CALLS_AT_ONCE: Final = 4
 _OF_INSTANCE: Final = "compute:"
 """Beginning of ``device_owner`` of an instance's port."""

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from dfmeta import metrics
 from dfmeta.errors import SourceError, StoreError
-from dfmeta.sources.merge import NAME, PROJECT, Ownership, Question, name_of, project_of
+from dfmeta.ovsdb.external_ids import name_of, project_of
+from dfmeta.sources.merge import NAME, PROJECT, Ownership, Question
 
 
 class Record(Protocol):

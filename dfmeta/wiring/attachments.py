@@ -17,6 +17,7 @@ from dfmeta.attach.access import Access
 from dfmeta.attach.addresses import capacity
 from dfmeta.attach.api import Api
 from dfmeta.attach.drivers.local import LocalDriver
+from dfmeta.attach.drivers.networks import Chosen, NeutronNetworks
 from dfmeta.attach.drivers.neutron import NeutronDriver
 from dfmeta.attach.drivers.wired import WiredPorts
 from dfmeta.attach.engine import Engine, name_of_port
@@ -28,7 +29,6 @@ from dfmeta.errors import AttachDriverError, AttachError, ConfigError, DfmetaErr
 from dfmeta.identity.key import IN_PORT
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Port, PortKind
-from dfmeta.neutron.networks import Chosen, NeutronNetworks
 from dfmeta.neutron.trunks import NeutronTrunks
 from dfmeta.proxy.attachments import Local
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window

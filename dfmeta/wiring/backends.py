@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from dfmeta.conf import store as store_options
 from dfmeta.proxy.application import Settings
-from dfmeta.proxy.backends.backend import Backend
+from dfmeta.proxy.backend import Backend
 from dfmeta.proxy.backends.nova.backend import NovaBackend
 from dfmeta.proxy.backends.subports import Completing, Subports
 from dfmeta.proxy.tokens import TokenMode

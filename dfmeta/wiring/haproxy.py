@@ -16,9 +16,9 @@ from oslo_config import cfg
 
 from dfmeta.conf import nova as nova_options
 from dfmeta.errors import ConfigError, StartError
+from dfmeta.http.http1 import host_header
 from dfmeta.identity.registry import Registry
 from dfmeta.model import HttpHost, Identity
-from dfmeta.proxy.backends.nova.request import host_header
 from dfmeta.proxy.engines.haproxy.engine import Setup
 from dfmeta.proxy.engines.haproxy.entries import Entries
 from dfmeta.proxy.engines.haproxy.plan import NovaServer, Plan

@@ -18,8 +18,8 @@ from dfmeta.sources.subports import Subports
 from dfmeta.wiring import neutron_client
 
 if TYPE_CHECKING:
-    from dfmeta.neutron.next_hops import NextHops
-    from dfmeta.neutron.trunk_details import TrunkDetails
+    from dfmeta.sources.next_hops import NextHops
+    from dfmeta.sources.trunk_details import TrunkDetails
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def build(
     handover = Handover(deliver, drop)
     deliver, drop = handover.put, handover.forget
     if NEUTRON in order:
-        from dfmeta.neutron.next_hops import NextHops
+        from dfmeta.sources.next_hops import NextHops
 
         hops = NextHops(neutron_client.build(conf), deliver, drop, timeout=conf.neutron.timeout)
         deliver, drop = hops.put, hops.forget
@@ -73,7 +73,7 @@ def build(
     subports = Subports(deliver, drop, own=own)
     resolver = Resolver(order, sources, subports.put, drop=subports.forget)
     if NEUTRON in order:
-        from dfmeta.neutron.trunk_details import TrunkDetails
+        from dfmeta.sources.trunk_details import TrunkDetails
 
         trunks = TrunkDetails(
             neutron_client.build(conf),

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dfmeta.attach.drivers.mac_use import is_learned, is_ports
 from dfmeta.attach.model import Attachment, Found, Network, Parent
 from dfmeta.errors import AttachDriverError, OvsdbError
 from dfmeta.model import ATTACHMENT_KEY as KEY
-from dfmeta.ovsdb.mac_use import is_learned, is_ports
 from dfmeta.ovsdb.transactions import (
     Inserts,
     Operation,

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dfmeta.attach.drivers import refusals
+from dfmeta.attach.drivers.networks import NeutronNetworks
 from dfmeta.attach.drivers.wired import WiredPorts
 from dfmeta.attach.model import Attachment, Found, Network, Parent, State
 from dfmeta.errors import AttachDriverError, SourceError
 from dfmeta.neutron.client import Row
-from dfmeta.neutron.networks import NeutronNetworks
 from dfmeta.neutron.trunks import (
     MARK,
     NeutronTrunks,

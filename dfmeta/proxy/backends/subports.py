@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dfmeta import metrics
-from dfmeta.attach.addresses import is_unicast
 from dfmeta.identity.registry import Registry
-from dfmeta.model import GuestRequest, Identity, Port, PortKind, View
-from dfmeta.proxy.backends.backend import Backend
+from dfmeta.model import GuestRequest, Identity, Port, PortKind, View, is_unicast
+from dfmeta.proxy.backend import Backend
 from dfmeta.proxy.backends.network_data import Vlan, completed, is_file, whole
 
 Subports = Callable[[Identity, float], Sequence[Vlan]]
@@ -21,7 +20,7 @@ Subports = Callable[[Identity, float], Sequence[Vlan]]
 
 class Completing:
     """A backend whose ``network_data.json`` has the VM's subports; see
-    :class:`~dfmeta.proxy.backends.backend.Backend`.
+    :class:`~dfmeta.proxy.backend.Backend`.
 
     :param backend: answers all requests.
     :param subports: returns the VLANs of an instance.
@@ -40,7 +39,7 @@ class Completing:
         deadline: float,
         goes_on: Callable[[str | None], bool],
     ) -> View:
-        """See :class:`~dfmeta.proxy.backends.backend.Backend`."""
+        """See :class:`~dfmeta.proxy.backend.Backend`."""
         vlans: Sequence[Vlan] = ()
         if request.method in ("GET", "HEAD") and is_file(request.path):
             vlans = self._subports(identity, deadline)
@@ -50,7 +49,7 @@ class Completing:
         return View(view.http_tokens, lambda: completed(view.answer(), vlans, request))
 
     def remark(self, status: int) -> str:
-        """See :class:`~dfmeta.proxy.backends.backend.Backend`."""
+        """See :class:`~dfmeta.proxy.backend.Backend`."""
         return self.backend.remark(status)
 
 

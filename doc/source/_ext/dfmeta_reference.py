@@ -30,7 +30,7 @@ import dfmeta
 import dfmeta.conf
 from dfmeta.conf import attachments
 from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE
-from dfmeta.exceptions import DfmetaError
+from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.guest import tag_devices
 

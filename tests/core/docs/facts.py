@@ -5,21 +5,21 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
 
-from dfmeta import hub, model, quiet, registry, slots, state
+from dfmeta import model
 from dfmeta.admin import page as status_http
 from dfmeta.admin import server as admin_server
 from dfmeta.admin import status
 from dfmeta.apps import driver, floods, learner, reconciler
 from dfmeta.apps.plans import BR_INT_PLAN
+from dfmeta.attach.drivers import local
 from dfmeta.cli.store_choice import TOKEN
 from dfmeta.cli.token_command import token
-from dfmeta.cmd import central, daemon, keeping, status_page
+from dfmeta.cmd import central, daemon, fd_store, status_page
 from dfmeta.conf import DEFAULT_FILES, agent, auth, limits, metadata, rate, store
 from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX
 from dfmeta.devices.schema import SCHEMA, TAG_MAX
-from dfmeta.flows import key, pipeline
+from dfmeta.flows import pipeline
 from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
-from dfmeta.flows.meta_key import MetaKeys
 from dfmeta.flows.pipeline import (
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
@@ -36,15 +36,19 @@ from dfmeta.flows.pipeline import (
 from dfmeta.flows.service import Tap
 from dfmeta.guest import cni, snippet, tag_devices
 from dfmeta.host import device, ipv6, netlink
-from dfmeta.host_wide import RESERVE
+from dfmeta.http import connection
+from dfmeta.http.limits import BACKLOG, CROWDED
+from dfmeta.identity import key, registry, slots
+from dfmeta.identity.host_wide_allocator import RESERVE
+from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import TAP_VLAN, Endpoint, GuestAddress
-from dfmeta.ports import attachments, trunk_bridge
-from dfmeta.ports.meta_ids import IDS, PROVIDER_IDS
-from dfmeta.ports.meta_rows import mark_of
-from dfmeta.ports.meta_writer import SKIP_CLEANUP
-from dfmeta.proxy import access, connection, recent, tokens
-from dfmeta.proxy.limits import BACKLOG, CROWDED
-from dfmeta.proxy.worker import workers
+from dfmeta.ovsdb import trunk_bridge
+from dfmeta.ovsdb.meta_ids import IDS, PROVIDER_IDS
+from dfmeta.ovsdb.meta_rows import mark_of
+from dfmeta.ovsdb.meta_writer import SKIP_CLEANUP
+from dfmeta.proxy import access, recent, tokens
+from dfmeta.proxy.engines.workers import workers
+from dfmeta.runtime import hub, log_throttle, saved_state
 from dfmeta.store import strictjson
 from dfmeta.store.api import audit, representations, requests, routes
 from dfmeta.store.auth import caller, keys, oidc, scopes
@@ -161,7 +165,7 @@ def _store_central() -> Iterable[str]:
 
 def _upgrade() -> Iterable[str]:
     yield f"version {COOKIE_VERSION} in the cookie"
-    yield f"``{state.FILE}`` in ``state_path`` - format {state.VERSION} "
+    yield f"``{saved_state.FILE}`` in ``state_path`` - format {saved_state.VERSION} "
     yield f"schema {HEAD} "
     yield f"dfmeta store schema --to {REVISIONS[-2]}"
     yield f"closed after {round(central.GRACE)} seconds"
@@ -227,7 +231,7 @@ def _owns() -> Iterable[str]:
     yield "``external_ids:{}={}``".format(*trunk_bridge.MARK)
     yield f"``external_ids:{model.ATTACHMENT_KEY}``"
     yield f"Bridge ``{trunk_bridge.BRIDGE}``"
-    for port in (trunk_bridge.OUTER, attachments.INNER, attachments.OUTER):
+    for port in (trunk_bridge.OUTER, local.INNER, local.OUTER):
         yield f"Port ``{port}``"
     yield f"``trunks=[{trunk_bridge.UNTAGGED}]``"
     yield f"controller id {pipeline.CONTROLLER_ID:#x}"
@@ -243,8 +247,8 @@ def _owns() -> Iterable[str]:
     yield f"at priority {LAYOUT.hook_priority}"
     yield from (f"TCP ``{name}``:{DEFAULTS['port']}" for name in ("host_ip", "host_ip6"))
     yield f"TCP {LISTEN}"
-    yield from (f"``{name}``" for name in keeping.FD_NAMES.values())
-    yield from (f"* - {file}" for file in (state.FILE, tokens.KEY_FILE))
+    yield from (f"``{name}``" for name in fd_store.FD_NAMES.values())
+    yield from (f"* - {file}" for file in (saved_state.FILE, tokens.KEY_FILE))
     yield f"{tokens.KEY_BYTES} random bytes"
     yield ".".join(device.ARP_IGNORE.parts[3:])
     for name, value in ipv6.SETTINGS.items():
@@ -306,7 +310,7 @@ def _proxy() -> Iterable[str]:
     yield {0.75: "fewer than three quarters of ``connections``"}[CROWDED]
     yield f"{connection.LINGER:g} second"
     yield f"{connection.LINGER_MAX} bytes"
-    yield {60.0: "once a minute"}[quiet.QUIET]
+    yield {60.0: "once a minute"}[log_throttle.QUIET]
     yield f"({access.PATH_SHOWN} characters at most)"
     yield {1.0: "once a second"}[workers.BEAT]
     yield f"not answered for {workers.SILENT * workers.BEAT:g} s"
@@ -318,7 +322,7 @@ def _proxy() -> Iterable[str]:
 
 
 def _commands() -> Iterable[str]:
-    names = (TOKEN, tokens.KEY_FILE, state.FILE, tag_devices.RULES, *DEFAULT_FILES)
+    names = (TOKEN, tokens.KEY_FILE, saved_state.FILE, tag_devices.RULES, *DEFAULT_FILES)
     yield from (f"``{name}``" for name in names)
 
 

@@ -53,7 +53,7 @@ def reasons(texts: Mapping[str, str]) -> set[tuple[str, int]]:
 
 def _nodes(texts: Mapping[str, str]) -> Iterator[tuple[str, ast.AST]]:
     for module, text in texts.items():
-        if module.startswith("dfmeta/proxy/"):
+        if module.startswith(("dfmeta/proxy/", "dfmeta/http/")):
             yield from ((module, node) for node in ast.walk(parsed(text)))
 
 

@@ -13,10 +13,12 @@ from dfmeta.doctor.offload import DRIVER
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "doc/source/doctor.rst").read_text(encoding="utf-8")
 MODULES = [
-    *sorted((ROOT / "dfmeta/inspect").glob("*.py")),
+    *sorted((ROOT / "dfmeta/doctor").glob("*.py")),
     *sorted((ROOT / "dfmeta/cli").glob("doctor_*.py")),
+    ROOT / "dfmeta/flows/port_down.py",
     ROOT / "dfmeta/host/ipv6.py",
-    ROOT / "dfmeta/http/remedies.py",
+    ROOT / "dfmeta/proxy/remedies.py",
+    ROOT / "dfmeta/http/failures.py",
 ]
 SOURCES = {path.name: path.read_text(encoding="utf-8") for path in MODULES}
 FIELDS = ("Looks at", "Wrong when", "Remedy")

@@ -17,64 +17,33 @@ from tools import bounds
 
 ROOT = Path(__file__).parents[3]
 MODULES = sorted((ROOT / "dfmeta").rglob("*.py"))
-BASE = {"model", "exceptions", "runtime"}
-PURE = BASE | {
-    "allotment",
-    "backoff",
-    "contenders",
-    "devices",
-    "flows",
-    "host_wide",
-    "numbering",
-    "packets",
-    "registry",
-    "rest",
-    "slots",
-    "waits",
-}
+BASE = {"model", "errors"}
+VALUES = BASE | {"metrics", "packets", "runtime"}
+LOW = VALUES | {"identity", "flows"}
 # What a part may import of dfmeta, besides itself.
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
-    "runtime": set(),
     "model": set(),
-    "exceptions": set(),
-    "packets": BASE,
-    "flows": BASE,
-    "numbering": BASE,
-    "slots": BASE,
-    "contenders": BASE,
-    "waits": BASE,
-    "allotment": BASE | {"flows", "slots"},
-    "rest": BASE | {"allotment"},
-    "host_wide": BASE | {"allotment", "flows", "rest", "slots"},
-    "backoff": {"runtime"},
-    "claim": BASE,
-    "registry": BASE
-    | {"claim", "allotment", "contenders", "flows", "host_wide", "numbering", "slots", "waits"},
-    "conditions": {"hub", "model", "registry", "runtime"},
-    "experience": {"model", "runtime"},
-    "guest_counts": {"model"},
-    "devices": BASE,
-    "store": BASE | {"backoff", "devices", "guest", "metrics", "quiet", "trust"},
-    "attach": BASE | {"backoff", "hub", "metrics", "quiet", "store"},
+    "errors": set(),
     "metrics": BASE,
-    "trust": set(),
-    "health": {"exceptions", "runtime"},
-    "hub": {"metrics", "runtime"},
-    "names": {"runtime"},
-    "quiet": {"runtime"},
-    "socket_filter": set(),
-    "state": {"exceptions", "model", "runtime"},
-    "conf": BASE | {"flows", "trust"},
-    "inspect": PURE,
-    "proxy": PURE
-    | {"attach", "store", "metrics", "health", "hub", "inspect", "trust", "guest_counts", "quiet"}
-    | {"socket_filter"},
-    "apps": PURE | {"metrics", "health", "hub", "inspect", "guest_counts", "quiet"},
-    "ports": PURE | {"attach", "metrics", "health", "hub", "inspect", "quiet"},
-    "host": PURE | {"metrics", "health", "hub", "inspect", "socket_filter"},
+    "packets": BASE,
+    "runtime": BASE | {"metrics"},
+    "http": VALUES | {"identity"},
+    "identity": BASE | {"runtime"},
+    "flows": BASE | {"identity"},
+    "devices": BASE,
+    "ovsdb": LOW,
+    "host": LOW,
+    "neutron": BASE | {"runtime"},
+    "store": VALUES | {"devices", "guest", "http"},
+    "sources": VALUES | {"devices", "neutron", "ovsdb"},
+    "attach": VALUES | {"neutron", "ovsdb", "store"},
+    "apps": LOW | {"ovsdb"},
+    "proxy": LOW | {"attach", "http", "store"},
+    "doctor": LOW | {"host", "ovsdb", "proxy"},
     "guest": set(),
-    "admin": PURE | {"proxy", "metrics", "health", "hub", "inspect"},
+    "admin": LOW | {"doctor", "http", "proxy"},
+    "conf": BASE | {"flows", "http", "identity"},
 }
 _BELOW = MAY_IMPORT.keys() - {"__init__", "guest"}
 MAY_IMPORT["wiring"] = _BELOW - {"apps"}
@@ -90,24 +59,24 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "api": {"db", "guest", "auth"},
         "lookup": {"db", "guest", "api"},
     },
-    "proxy": {"haproxy": set(), "nova": set(), "worker": set()},
+    "proxy": {"backends": set(), "engines": {"backends"}},
 }
 # Libraries that only some parts may know.
 ONLY_IN: dict[str, set[str]] = {
     "os_ken": {"flows", "packets", "apps"},
-    "ovsdbapp": {"ports"},
-    "ovs": {"ports"},
+    "ovsdbapp": {"ovsdb"},
+    "ovs": {"ovsdb"},
     "pyroute2": {"host"},
     "oslo_config": {"conf", "wiring", "cli", "cmd"},
     "sqlalchemy": {"store"},
-    "keystoneauth1": {"conf", "ports"},
+    "keystoneauth1": {"conf", "neutron"},
     "alembic": {"store"},
     "jwt": {"store"},
     "oauthlib": {"store"},
     "tenacity": {"store"},
     "jsonschema": {"devices"},
     "jinja2": {"admin"},
-    "httplib2": {"proxy", "store", "ports", "cli"},
+    "httplib2": {"cli", "http", "store"},
 }
 # What has no place where nothing may wait, look at a clock or open a socket.
 NOT_IN_FLOWS = {"eventlet", "socket", "time", "random", "os", "logging", "subprocess", "datetime"}
@@ -192,8 +161,8 @@ def test_imports_point_one_way() -> None:
 
 
 def test_the_registry_imports_of_keys_the_scheme_alone() -> None:
-    registry = ROOT / "dfmeta" / "registry.py"
-    assert {one for one in imports(registry) if one.startswith("dfmeta.flows")} == {
+    registry = ROOT / "dfmeta" / "identity" / "registry.py"
+    assert {one for one in imports(registry) if one.startswith("dfmeta.identity.key")} == {
         f"dfmeta.identity.key.{one}" for one in ("IN_PORT", "Keys")
     }
 
@@ -224,7 +193,7 @@ def test_the_pipeline_is_pure() -> None:
 
 
 def test_values_need_no_third_party() -> None:
-    for path in (one for one in MODULES if part(one) in ("model", "exceptions", "inspect")):
+    for path in (one for one in MODULES if part(one) in ("model", "errors", "doctor")):
         assert not distributions(imports(path)), name(path)
 
 
@@ -236,7 +205,7 @@ def test_a_program_of_guests_needs_nothing_but_python() -> None:
 
 def test_no_table_has_a_number_outside_the_pipeline() -> None:
     for path in MODULES:
-        if part(path) in ("flows", "apps", "registry", "inspect") and path.stem != "pipeline":
+        if part(path) in ("flows", "apps", "identity", "doctor") and path.stem != "pipeline":
             lines = [
                 node.lineno
                 for node in ast.walk(tree(path))

@@ -6,7 +6,7 @@ import re
 from dfmeta import conf
 from dfmeta.admin import status
 from dfmeta.devices import validate
-from dfmeta.ports import one_change, ovsdb, ovsdb_facts
+from dfmeta.ovsdb import snapshot, transactions, watcher
 from dfmeta.proxy import recent
 from tests.core.docs.facts import FACTS
 from tests.core.docs.page import rows
@@ -28,8 +28,8 @@ def test_each_page_has_the_facts_of_the_code() -> None:
 
 def test_page_on_owned_objects_has_the_columns_that_are_read_of_each_table() -> None:
     there = {row[0]: row[1] for row in rows((SOURCE / "owns.rst").read_text(encoding="utf-8"))}
-    for table, columns in ovsdb.COLUMNS.items():
-        others = (ovsdb_facts._COLUMNS, one_change._COLUMNS)
+    for table, columns in watcher.COLUMNS.items():
+        others = (snapshot._COLUMNS, transactions._COLUMNS)
         read = {*columns, *(name for one in others for name in one.get(table, ()))} - {"_uuid"}
         assert set(there[table].split(", ")) == read, table
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from dfmeta.proxy.backends.backend.nova import backend as nova
 
 from dfmeta import metrics
 from dfmeta.model import Answer, GuestRequest, HttpHost, Identity
+from dfmeta.proxy.backends.nova import backend as nova
 from dfmeta.proxy.backends.nova.backend import NovaBackend
 from dfmeta.proxy.backends.nova.request import NovaSettings
 from dfmeta.runtime import clock

@@ -9,11 +9,12 @@ import pytest
 from eventlet.event import Event
 
 from dfmeta.errors import LookupAnswerError, StoreAwayError, StoreError
+from dfmeta.http.complaints import Together
 from dfmeta.http.limits import Limits
 from dfmeta.http.server import GuestServer
+from dfmeta.proxy import access
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore
 from dfmeta.proxy.application import Application, Settings
-from dfmeta.proxy.complaints import Together
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import KEY_BYTES, TokenMode, Tokens
 from dfmeta.store.api.trusted import TrustedProxies
@@ -83,6 +84,7 @@ class World:
             AddressApplication(application, self.addresses, lambda: limits).answer,
             hold_timeout=5.0,
             limits=limits,
+            observer=access,
         )
         self.server.start()
 

@@ -15,13 +15,13 @@ from dfmeta.errors import (
     BackendUnreachableError,
     BadRequestError,
 )
+from dfmeta.http.complaints import Complaints
 from dfmeta.http.connection import message_of
 from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.identity.numbering import Device
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy.application import Application, Settings
-from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.recent import REASONS, RECENT, Failure
 from dfmeta.proxy.tokens import TokenMode, Tokens

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from dfmeta.attach.drivers import networks as network_module
+from dfmeta.attach.drivers.networks import Chosen, NeutronNetworks
 from dfmeta.errors import AttachDriverError
-from dfmeta.neutron import networks as network_module
-from dfmeta.neutron.networks import Chosen, NeutronNetworks
 from dfmeta.neutron.trunks import NeutronTrunks
 
 PODS = {"pods": Chosen("n", "s")}

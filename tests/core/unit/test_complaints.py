@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
+from dfmeta.http import complaints
+from dfmeta.http.complaints import Complaints
 from dfmeta.model import Endpoint
-from dfmeta.proxy import complaints
-from dfmeta.proxy.complaints import Complaints
 from dfmeta.runtime.log_throttle import QUIET
 
 HERE, THERE = Endpoint(13), Endpoint(13, vid=7)

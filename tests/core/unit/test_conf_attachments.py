@@ -8,12 +8,12 @@ import pytest
 from oslo_config import cfg
 
 import dfmeta.conf
+from dfmeta.attach.drivers.networks import Chosen
 from dfmeta.attach.model import Network
 from dfmeta.conf import attachments
 from dfmeta.conf.daemons import AGENT, keep_running_values
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.errors import ConfigError
-from dfmeta.neutron.networks import Chosen
 from dfmeta.wiring.attachments import access, chosen, large_shares, networks, settings
 
 PODS = {"subnet": "10.20.0.0/24", "gateway": "10.20.0.1"}

@@ -24,6 +24,7 @@ from dfmeta.http.limits import Limits
 from dfmeta.http.sockets import keep_room
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Answer, GuestRequest
+from dfmeta.proxy import access
 from dfmeta.runtime import clock
 from tests.core.unit.support import AMPLE, claim_of, let_hub_run, port, until
 
@@ -49,6 +50,7 @@ class Server:
 
     hold_timeout = 5.0
     draining = False
+    observer = access
 
     def __init__(self, limits: Limits, application: Handler | None = None) -> None:
         self.limits = limits

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.doctor.facts import ConntrackFacts
 from dfmeta.host import conntrack
 from dfmeta.host.conntrack import read_conntrack
+from dfmeta.host.facts import ConntrackFacts
 
 TABLE = (
     "ipv4     2 tcp      6 117 TIME_WAIT src=128.0.0.2 dst=169.254.169.254 sport=40001 dport=18080 "

@@ -9,7 +9,6 @@ from typing import Any
 
 import eventlet
 import pytest
-from dfmeta.proxy.backends.backend.nova import backend as nova
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -20,10 +19,11 @@ from dfmeta.errors import (
     BackendTimeoutError,
     BackendUnreachableError,
 )
-from dfmeta.http import remedies, responses
+from dfmeta.http import failures, responses
+from dfmeta.http.failures import explain
 from dfmeta.http.pool import OF_INSTANCE
-from dfmeta.http.remedies import explain
 from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.proxy.backends.nova import backend as nova
 from dfmeta.runtime import clock
 from tests.core.unit.nova_support import PASSWORD, SIGNATURE, Counted, answering, ask, get, nowhere
 from tests.core.unit.support import INSTANCE, PROJECT
@@ -375,12 +375,12 @@ def unverified(code: int) -> ssl.SSLCertVerificationError:
         (TimeoutError(errno.ETIMEDOUT, "x"), "connection timed out", "firewall"),
         (ConnectionResetError(errno.ECONNRESET, "x"), "closed the connection", "its log"),
         (socket.gaierror(socket.EAI_NONAME, "x"), "cannot be resolved", "nova_metadata_host"),
-        (tls("TLSV13_ALERT_CERTIFICATE_REQUIRED"), "CERTIFICATE_REQUIRED", remedies.CLIENT),
-        (tls("WRONG_VERSION_NUMBER"), "WRONG_VERSION_NUMBER", remedies.NO_TLS),
-        (tls("SOMETHING_NEW"), "SOMETHING_NEW", remedies.LOG),
-        (unverified(20), "CERTIFICATE_VERIFY_FAILED: why", remedies.AUTHORITY),
-        (unverified(10), "CERTIFICATE_VERIFY_FAILED: why", remedies.CLOCK),
-        (unverified(62), "CERTIFICATE_VERIFY_FAILED: why", remedies.NAME),
+        (tls("TLSV13_ALERT_CERTIFICATE_REQUIRED"), "CERTIFICATE_REQUIRED", failures.CLIENT),
+        (tls("WRONG_VERSION_NUMBER"), "WRONG_VERSION_NUMBER", failures.NO_TLS),
+        (tls("SOMETHING_NEW"), "SOMETHING_NEW", failures.LOG),
+        (unverified(20), "CERTIFICATE_VERIFY_FAILED: why", failures.AUTHORITY),
+        (unverified(10), "CERTIFICATE_VERIFY_FAILED: why", failures.CLOCK),
+        (unverified(62), "CERTIFICATE_VERIFY_FAILED: why", failures.NAME),
         (unverified(999), "CERTIFICATE_VERIFY_FAILED: why", "Fix Nova's certificate"),
     ],
     ids=str,

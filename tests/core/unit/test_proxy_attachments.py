@@ -13,13 +13,13 @@ from dfmeta.attach.access import Access
 from dfmeta.attach.answers import NOT_HERE
 from dfmeta.attach.api import Api
 from dfmeta.errors import BadRequestError
+from dfmeta.http.complaints import Complaints
 from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.http.sockets import limit_hops
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, GuestRequest
 from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.attachments import Attachments, Local, is_ours
-from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.engines.workers.answers import WorkerAnswers
 from dfmeta.proxy.engines.workers.pipe import Pipe
 from dfmeta.proxy.engines.workers.remote import RemoteAttachments

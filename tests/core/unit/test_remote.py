@@ -9,9 +9,9 @@ import pytest
 from eventlet.green import socket
 
 from dfmeta.errors import BackendError, BackendUnreachableError
+from dfmeta.http.complaints import Complaints
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy.backends.network_data import Vlan
-from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.engines.workers.answers import WorkerAnswers
 from dfmeta.proxy.engines.workers.pipe import BYTES, Message, Pipe
 from dfmeta.proxy.engines.workers.remote import (

@@ -18,6 +18,7 @@ from dfmeta.http.server import GuestServer
 from dfmeta.identity.key import IN_PORT
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Answer, Endpoint
+from dfmeta.proxy import access
 from tests.core.unit.support import (
     AMPLE,
     INSTANCE,
@@ -46,7 +47,13 @@ class World:
         self.running = 0
         self.most = 0
         self.server = GuestServer(
-            [self.listener], "lo", self.registry, self._answer, hold_timeout=5.0, limits=limits
+            [self.listener],
+            "lo",
+            self.registry,
+            self._answer,
+            hold_timeout=5.0,
+            limits=limits,
+            observer=access,
         )
         self.server.start()
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import eventlet
 import pytest
-from dfmeta.proxy.backends.backend.nova import backend as nova
 from eventlet.green import socket
 
 from dfmeta.errors import BackendUnreachableError
 from dfmeta.http import client as connections
 from dfmeta.http.pool import IDLE
 from dfmeta.model import HttpHost
+from dfmeta.proxy.backends.nova import backend as nova
 from dfmeta.runtime import clock
 from tests.core.unit.nova_support import IDENTITY, OTHER, PASSWORD, Counted, answering, ask
 from tests.core.unit.support import INSTANCE, until

@@ -21,6 +21,7 @@ from dfmeta.flows.pipeline import Layout
 from dfmeta.http.limits import Limits
 from dfmeta.http.server import GuestServer
 from dfmeta.identity.registry import Registry
+from dfmeta.proxy import access
 from dfmeta.runtime.health import Health
 from dfmeta.runtime.hub import ThreadEndedError, Vital
 from tests.core.unit.support import Load, let_hub_run, until
@@ -154,7 +155,13 @@ def test_the_end_of_the_guests_listener_is_the_daemons(
 ) -> None:
     sock = eventlet.listen(("127.0.0.1", 0))
     server = GuestServer(
-        [sock], "", Registry(), lambda *_args: [], hold_timeout=1.0, limits=Limits()
+        [sock],
+        "",
+        Registry(),
+        lambda *_args: [],
+        hold_timeout=1.0,
+        limits=Limits(),
+        observer=access,
     )
     monkeypatch.setattr(server, "_accept_some", broken)
     monkeypatch.setattr(server, "_complain_of_accept", broken)

@@ -1,7 +1,7 @@
 """``dfmeta doctor`` on hosts with faults: what it reads of each part, and its remedies applied.
 
 Remedies are applied as they are printed: the first command between backticks is what runs.
-tests/core/unit/inspect has the judgements on facts.
+tests/core/unit/doctor has the judgements on facts.
 """
 
 import json

@@ -12,13 +12,13 @@ import pytest
 from keystoneauth1.noauth import NoAuth
 from keystoneauth1.session import Session
 
+from dfmeta.attach.drivers.networks import Chosen, NeutronNetworks
 from dfmeta.attach.drivers.neutron import NeutronDriver
 from dfmeta.attach.drivers.wired import WiredPorts, is_patch
 from dfmeta.attach.engine import Engine, Settings
 from dfmeta.attach.model import Attachment, Driver, Parent, State, Wanted
 from dfmeta.errors import SourceError
 from dfmeta.neutron.client import NeutronApi
-from dfmeta.neutron.networks import Chosen, NeutronNetworks
 from dfmeta.neutron.trunks import NeutronTrunks
 from dfmeta.ovsdb.subport_list import KEY
 from dfmeta.ovsdb.trunk_bridge import enable

@@ -254,7 +254,7 @@ def test_listeners_of_a_unit_with_two_ports_are_refused(make: Make) -> None:
 
 def socket_of(listeners: GuestListeners, version: int) -> Any:
     """A socket of the same listener, as another process has it."""
-    return listeners.green(os.dup(listeners.sockets[version].fileno()))
+    return listeners_module.green(os.dup(listeners.sockets[version].fileno()))
 
 
 def test_both_follow_a_device_that_is_created_again(
@@ -266,7 +266,9 @@ def test_both_follow_a_device_that_is_created_again(
     listeners.open()
     assert listeners.follow() == (real, False)
     for index, reachable in ((real + 1000, False), (real, True)):
-        monkeypatch.setattr(listeners.socket, "if_nametoindex", lambda _name, found=index: found)
+        monkeypatch.setattr(
+            listeners_module.socket, "if_nametoindex", lambda _name, found=index: found
+        )
         assert listeners.follow() == (index, True)
         for sock in listeners.sockets.values():
             assert accepts(sock, wait=reachable) is reachable

@@ -10,14 +10,15 @@ from __future__ import annotations
 import socket
 import ssl
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
-from dfmeta.doctor.checks_nova import NovaFact
 from dfmeta.errors import BackendError, StartError, UpstreamError, UpstreamLostError
-from dfmeta.http.remedies import LOG, explain
+from dfmeta.http.failures import LOG, explain
+from dfmeta.http.http1 import host_header
 from dfmeta.http.responses import Reply, read_reply
 from dfmeta.model import HttpHost
-from dfmeta.proxy.backends.nova.request import NovaSettings, host_header, nova_context, signed
+from dfmeta.proxy.backends.nova.request import NovaSettings, nova_context, signed
 from dfmeta.runtime import clock
 
 PATH: Final = "/latest/meta-data/instance-id"
@@ -140,3 +141,27 @@ def _left(deadline: float) -> float:
     if left <= 0:
         raise TimeoutError
     return left
+
+
+@dataclass(frozen=True, slots=True)
+class NovaFact:
+    """The answer of one host of nova_metadata_host to a signed request."""
+
+    authority: str
+    """HOST:PORT."""
+    status: int = 0
+    """0: there was no answer."""
+    unsigned: int = 0
+    """The status of the same request without dfmeta's headers; 0: it was not sent."""
+    cause: str = ""
+    """Why there was no answer."""
+    remedy: str = ""
+    date: str = ""
+    """The answer's Date header, unparsed."""
+
+    @property
+    def takes_signature(self) -> bool:
+        """Whether the status depends on the signed headers, and not on the client's address."""
+        looks = self.unsigned not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)
+        found = self.status == HTTPStatus.NOT_FOUND and looks
+        return not self.cause and (found or self.status == HTTPStatus.OK)

@@ -31,7 +31,7 @@ from dfmeta.errors import (
     UpstreamStaleError,
 )
 from dfmeta.http.client import Exchange, Server
-from dfmeta.http.remedies import reach
+from dfmeta.http.failures import reach
 from dfmeta.http.responses import Reply
 from dfmeta.model import Answer, GuestRequest, Identity, View
 from dfmeta.proxy.backends.nova.request import PRINTABLE, NovaSettings, nova_context, signed
@@ -116,7 +116,7 @@ class NovaBackend:
         self._signed = functools.lru_cache(SIGNED_MAX)(functools.partial(signed, settings.secret))
 
     def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
-        """Forward *request*; see :class:`~dfmeta.proxy.backends.backend.Backend`.
+        """Forward *request*; see :class:`~dfmeta.proxy.backend.Backend`.
 
         A GET or HEAD that fails is sent again, to the next host, until *deadline*. A POST is sent
         once; another host is tried only if no byte of it has been sent.
@@ -159,7 +159,7 @@ class NovaBackend:
     def remark(self, status: int) -> str:
         """Return the checks for a status that indicates a fault.
 
-        See :class:`~dfmeta.proxy.backends.backend.Backend`.
+        See :class:`~dfmeta.proxy.backend.Backend`.
         """
         return _FAILED if status >= 500 else _REMARKS.get(status, "")
 

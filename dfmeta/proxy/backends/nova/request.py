@@ -61,16 +61,6 @@ def signed(secret: bytes, instance_id: str, project_id: str) -> str:
     )
 
 
-def host_header(host: HttpHost) -> bytes:
-    """Return the value of a request's Host header (RFC 9112, 3.2)."""
-    # A zone is valid on this host only (RFC 6874, 1).
-    authority = HttpHost(host.host.partition("%")[0], host.port).authority
-    try:
-        return authority.encode("idna")
-    except UnicodeError:
-        return authority.encode("ascii", "replace")  # it cannot be resolved
-
-
 def nova_context(
     settings: NovaSettings, *, create: Callable[..., Any] | None = None
 ) -> ssl.SSLContext | None:

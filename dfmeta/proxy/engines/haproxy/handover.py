@@ -32,10 +32,10 @@ from dfmeta.errors import HaproxyError, StartError
 from dfmeta.http.connection import GuestConnection, Headers
 from dfmeta.http.exchange import Handler
 from dfmeta.http.limits import BACKLOG, Limits
-from dfmeta.http.server import GuestServer
+from dfmeta.http.server import Claims, GuestServer
 from dfmeta.http.sockets import close_now
 from dfmeta.identity.registry import Claim
-from dfmeta.proxy.claims import Claims
+from dfmeta.proxy import access
 from dfmeta.proxy.engines.haproxy.config import LAST
 from dfmeta.runtime import clock
 
@@ -182,6 +182,7 @@ class HandoverServer(GuestServer):
             application,
             hold_timeout=hold_timeout,
             limits=limits,
+            observer=access,
             port=port,
         )
         self._peers = peers

@@ -11,11 +11,11 @@ import eventlet
 
 from dfmeta.attach.answers import refusal
 from dfmeta.errors import BackendError, BackendUpstreamError
+from dfmeta.http.complaints import Complaints
 from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy.attachments import Local
-from dfmeta.proxy.backends.backend import Backend
+from dfmeta.proxy.backend import Backend
 from dfmeta.proxy.backends.network_data import Vlan
-from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.engines.workers.pipe import Message, Pipe, answer_fields, request_of
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.runtime import clock

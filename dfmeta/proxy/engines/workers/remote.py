@@ -13,12 +13,12 @@ from typing import Final
 from dfmeta import metrics
 from dfmeta.attach.answers import NOT_HERE, refusal
 from dfmeta.errors import BackendError, BackendUpstreamError
+from dfmeta.http.complaints import Complaints
 from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, Caller, GuestRequest, Identity, View
 from dfmeta.proxy.backends.network_data import Vlan
 from dfmeta.proxy.claims import identity_fields
-from dfmeta.proxy.complaints import Complaints
 from dfmeta.proxy.engines.workers.pipe import Message, Pipe, answer_of, request_fields
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict
 from dfmeta.proxy.tokens import TokenMode
@@ -38,7 +38,7 @@ SAID = (None, "", *TokenMode)
 
 
 class RemoteStore:
-    """The daemon's backend, over a pipe; see :class:`~dfmeta.proxy.backends.backend.Backend`."""
+    """The daemon's backend, over a pipe; see :class:`~dfmeta.proxy.backend.Backend`."""
 
     def __init__(self, pipe: Pipe, name: metrics.Backend) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class RemoteStore:
         return View(reply["http_tokens"], lambda: answer_of(reply))
 
     def remark(self, status: int) -> str:
-        """Return no remark; see :class:`~dfmeta.proxy.backends.backend.Backend`."""
+        """Return no remark; see :class:`~dfmeta.proxy.backend.Backend`."""
         return ""
 
     def _ask(self, question: Message, timeout: float) -> Message:

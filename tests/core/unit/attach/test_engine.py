@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dfmeta import metrics
 from dfmeta.attach import batches, plane, rate
-from dfmeta.attach.addresses import is_unicast, may_have, next_address
+from dfmeta.attach.addresses import may_have, next_address
 from dfmeta.attach.choice import next_vid
 from dfmeta.attach.model import Found, Network, State
 from dfmeta.attach.rate import Rate
@@ -25,6 +25,7 @@ from dfmeta.errors import (
     AttachQuotaError,
     StoreAwayError,
 )
+from dfmeta.model import is_unicast
 from tests.core.unit.attach.support import (
     OTHER,
     VM,

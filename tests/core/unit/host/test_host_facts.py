@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dfmeta.doctor.facts import HostFacts, LimitFacts, Listener, RuleFact
 from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV6
 from dfmeta.host import host_facts
+from dfmeta.host.facts import HostFacts, LimitFacts, Listener, RuleFact
 from dfmeta.host.host_facts import read_host
 from dfmeta.identity.key import NEXT_HOP6
 from tests.core.unit.host.kernel import MAC, OTHER, TAP, Kernel

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.model import Port, PortId, PortKind, PortState
+from dfmeta.ovsdb.external_ids import instance_of, name_of, project_of
 from dfmeta.sources import resolver as module
 from dfmeta.sources.merge import (
     FIELDS,
@@ -26,11 +27,8 @@ from dfmeta.sources.merge import (
     Ownership,
     Question,
     SourceAnswer,
-    instance_of,
     merge,
-    name_of,
     open_fields,
-    project_of,
 )
 from dfmeta.sources.resolver import Resolver
 from tests.harness.tier import CLOCK

@@ -6,24 +6,16 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address
 from pathlib import Path
 from typing import Any
 
-from dfmeta.doctor.facts import (
-    Bridge,
-    HostFacts,
-    Interface,
-    KnownPort,
-    Listener,
-    MetaSide,
-    RuleFact,
-    Settings,
-    Snapshot,
-)
+from dfmeta.doctor.facts import KnownPort, MetaSide, Settings
 from dfmeta.doctor.finding import Finding, Status
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
+from dfmeta.host.facts import HostFacts, Listener, RuleFact
 from dfmeta.identity.key import PREFIX6, SLOT6
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import TAP_MAC, TAP_VLAN, Endpoint, GuestAddress, MetaNames, PortState
+from dfmeta.ovsdb.facts import Bridge, Interface, Snapshot
 
 OK, WRONG, WARNING, UNKNOWN = Status.OK, Status.WRONG, Status.WARNING, Status.UNKNOWN
 IP = "169.254.169.254"

@@ -1,8 +1,8 @@
 """A MAC should be found in the rows of ports, and in what a bridge has learned."""
 
+from dfmeta.attach.drivers.mac_use import is_learned, is_ports
 from dfmeta.attach.model import Parent
 from dfmeta.model import ATTACHMENT_KEY
-from dfmeta.ovsdb.mac_use import is_learned, is_ports
 from dfmeta.ovsdb.transactions import PortRow
 
 MAC = "fa:16:3e:00:00:07"

@@ -2,7 +2,7 @@
 
 Nothing waits for the answers: a port is delivered at once, and again when its next hops are known.
 Each network is asked about once, and again every :data:`FRESH` seconds: see
-:mod:`dfmeta.neutron.rounds`.
+:mod:`dfmeta.sources.rounds`.
 
 Ports whose row in OVSDB names next hops, right or wrong, are not asked about: that source comes
 first. Everything runs on the hub.
@@ -17,12 +17,11 @@ from functools import partial
 from typing import Final
 
 from dfmeta.model import NextHop, Port, PortId
-from dfmeta.neutron.client import NeutronApi, Row
-from dfmeta.neutron.rounds import RETRY, Rounds
+from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
+from dfmeta.ovsdb.external_ids import instance_of
 from dfmeta.ovsdb.next_hop_list import MOST, fixed_ips, of_dhcp_ports
 from dfmeta.runtime import clock, hub
-from dfmeta.sources.merge import instance_of
-from dfmeta.sources.neutron import IDS_AT_ONCE, LIST_FROM
+from dfmeta.sources.rounds import RETRY, Rounds
 
 FRESH: Final = 300.0
 """Seconds after which a network's DHCP ports are asked for again: a new one serves new leases, and

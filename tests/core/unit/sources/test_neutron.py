@@ -11,10 +11,10 @@ import dfmeta.conf
 from dfmeta.conf import neutron as neutron_options
 from dfmeta.errors import ConfigError, SourceError
 from dfmeta.model import Port
-from dfmeta.neutron.client import NeutronApi, Row
+from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
 from dfmeta.runtime import clock
 from dfmeta.sources.merge import Ownership, Question
-from dfmeta.sources.neutron import IDS_AT_ONCE, LIST_FROM, NeutronSource
+from dfmeta.sources.neutron import NeutronSource
 from tests.harness import neutron as harness
 from tests.harness.neutron import Neutron
 from tests.harness.other_store import NOT_FOUND, Asked, Last, OtherStore, reply

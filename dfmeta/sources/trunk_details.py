@@ -5,7 +5,7 @@ entry of OVSDB for the same VLAN id comes first. A trunk with a bridge of its ow
 subport, so that Neutron is not asked about it.
 
 Nothing waits for the answers: a port from OVSDB is handed on at once. Each parent is asked about
-once, and again every :data:`FRESH` seconds: see :mod:`dfmeta.neutron.rounds`. The subport of an
+once, and again every :data:`FRESH` seconds: see :mod:`dfmeta.sources.rounds`. The subport of an
 attachment that leaves OVSDB is no longer known: it leaves Neutron next.
 
 Trust: a tenant creates trunks of its own ports; the instance of a subport comes from the identity
@@ -22,13 +22,13 @@ from typing import Final
 
 from dfmeta.errors import SubportListError
 from dfmeta.model import Port, PortId, PortKind
-from dfmeta.neutron.client import NeutronApi, Row
-from dfmeta.neutron.rounds import Rounds
+from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
+from dfmeta.ovsdb.external_ids import instance_of
 from dfmeta.ovsdb.subport_list import Entry, entry_of
 from dfmeta.ovsdb.trunks import PARENT
 from dfmeta.runtime import clock, hub
-from dfmeta.sources.merge import bare, instance_of
-from dfmeta.sources.neutron import IDS_AT_ONCE, LIST_FROM
+from dfmeta.sources.merge import bare
+from dfmeta.sources.rounds import Rounds
 
 FRESH: Final = 30.0
 """Seconds after which a port is asked about again: a subport is served that much later."""

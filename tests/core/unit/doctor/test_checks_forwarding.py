@@ -6,10 +6,10 @@ from typing import Any
 from dfmeta.cmd.missing_parts import path_fault
 from dfmeta.doctor import checks_forwarding
 from dfmeta.doctor.checks_path import PathFacts, path
-from dfmeta.doctor.facts import Bridge, Controller
 from dfmeta.doctor.finding import Status, ok, summary, unknown, warning, wrong
 from dfmeta.ovsdb.bridge_reader import Bridge as BridgeRow
-from tests.core.unit.inspect.values import SETTINGS
+from dfmeta.ovsdb.facts import Bridge, Controller
+from tests.core.unit.doctor.values import SETTINGS
 
 AWAY, HERE = Controller("tcp:127.0.0.1:1", False), Controller("tcp:127.0.0.1:2", True)
 FAIL_OPEN = " 0. priority 15790320\n    NORMAL\n"

@@ -6,10 +6,11 @@ from typing import Any
 
 from dfmeta.doctor import checks_attachments, checks_daemon, checks_trunks
 from dfmeta.doctor.checks_attachments import AttachmentFacts, Row
-from dfmeta.doctor.facts import Bridge, Interface, KnownPort, Snapshot
+from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.finding import Finding, Status
 from dfmeta.model import Port, PortKind, PortState
-from tests.core.unit.inspect.values import OK, SETTINGS, UNKNOWN, WARNING, WRONG, expect
+from dfmeta.ovsdb.facts import Bridge, Interface, Snapshot
+from tests.core.unit.doctor.values import OK, SETTINGS, UNKNOWN, WARNING, WRONG, expect
 from tests.core.unit.support import INSTANCE
 
 PARENT = KnownPort("tpi-1", 1, PortState.SERVED, instance=INSTANCE, kind=PortKind.PARENT)

@@ -13,18 +13,18 @@ from typing import Any
 
 import eventlet
 import pytest
-from dfmeta.proxy.backends.backend.nova import ask as ask_module
 from eventlet.event import Event
 from eventlet.green import socket as green_socket
 from eventlet.green import ssl as green_ssl
 
 from dfmeta.cli.doctor_services import _of_nova, real_guests
 from dfmeta.doctor import programs
-from dfmeta.doctor.checks_nova import NovaFact
-from dfmeta.doctor.facts import Controller, GuestFailure, KnownPort
+from dfmeta.doctor.facts import GuestFailure, KnownPort
 from dfmeta.errors import OvsdbError
+from dfmeta.host import programs as host_programs
 from dfmeta.model import HttpHost, PortState
 from dfmeta.ovsdb import jsonrpc
+from dfmeta.ovsdb.facts import Controller
 from dfmeta.ovsdb.jsonrpc import RefusedError, call, why
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.ovsdb.vswitchd import (
@@ -34,11 +34,12 @@ from dfmeta.ovsdb.vswitchd import (
     management_socket,
     run_folder,
 )
-from dfmeta.proxy.backends.nova.ask import Question, ask_nova
+from dfmeta.proxy.backends.nova import ask as ask_module
+from dfmeta.proxy.backends.nova.ask import NovaFact, Question, ask_nova
 from dfmeta.proxy.backends.nova.request import NovaSettings, signed
 from dfmeta.runtime import clock
-from tests.core.unit.inspect.test_firewall import PRINTED, SYN, SYN6, ruleset
-from tests.core.unit.inspect.values import INSTANCE, PORT
+from tests.core.unit.doctor.test_firewall import PRINTED, SYN, SYN6, ruleset
+from tests.core.unit.doctor.values import INSTANCE, PORT
 
 Serve = Callable[..., str]
 
@@ -220,10 +221,10 @@ def test_filters_of_the_host_are_those_that_its_programs_print(outputs: dict[str
 
 
 def test_unit_is_active_as_systemctl_says(outputs: dict[str, Any]) -> None:
-    assert programs.active("a.socket") is None
+    assert host_programs.active("a.socket") is None
     for text, state in (("active\n", True), ("inactive\n", False), (None, None)):
         outputs["systemctl"] = text
-        assert programs.active("a.socket") is state
+        assert host_programs.active("a.socket") is state
 
 
 QUESTION = Question(INSTANCE, "project")

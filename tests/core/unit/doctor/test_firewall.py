@@ -16,7 +16,7 @@ from dfmeta.doctor import iptables, nft
 from dfmeta.doctor.firewall import Filter, Step, Syn, Verdict, fates, judge
 from dfmeta.flows.family import IPV6
 from dfmeta.identity.key import IN_PORT
-from tests.core.unit.inspect.values import OK, SETTINGS, UNKNOWN, WRONG, expect
+from tests.core.unit.doctor.values import OK, SETTINGS, UNKNOWN, WRONG, expect
 
 SYN = Syn("tap-metadata", IPv4Address("169.254.169.254"), 18080)
 HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"

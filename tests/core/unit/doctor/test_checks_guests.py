@@ -11,17 +11,19 @@ from oslo_config import cfg
 from dfmeta.cli import gather
 from dfmeta.cli.doctor_command import SILENT
 from dfmeta.cli.gather import with_cuts
-from dfmeta.doctor import find_port, port_down
+from dfmeta.doctor import find_port
 from dfmeta.doctor.checks_guests import ALL, KINDS, guests
 from dfmeta.doctor.checks_path import PathFacts, path
-from dfmeta.doctor.facts import GuestFailure, Interface, KnownPort, Snapshot
+from dfmeta.doctor.facts import GuestFailure, KnownPort
 from dfmeta.doctor.finding import SHOWN, Finding
-from dfmeta.doctor.port_down import LINK_DOWN, NO_FWD, NO_RECV, PORT_DOWN, PortBits, cut_of
 from dfmeta.errors import KeyRangeError, NotRunningError, UsageError
+from dfmeta.flows import port_down
 from dfmeta.flows.family import IPV6
+from dfmeta.flows.port_down import LINK_DOWN, NO_FWD, NO_RECV, PORT_DOWN, PortBits, cut_of
 from dfmeta.identity.key import IN_PORT, SLOT6
 from dfmeta.model import GuestAddress, PortKind, PortState
-from tests.core.unit.inspect.values import (
+from dfmeta.ovsdb.facts import Interface, Snapshot
+from tests.core.unit.doctor.values import (
     ADDRESS,
     ADDRESS6,
     INSTANCE,

@@ -9,7 +9,6 @@ import pytest
 
 from dfmeta.cli import common, doctor_command
 from dfmeta.doctor import checks_switch
-from dfmeta.doctor.facts import Foreign, Seen
 from dfmeta.doctor.finding import Finding, Status
 from dfmeta.doctor.flow_diff import (
     State,
@@ -21,11 +20,12 @@ from dfmeta.doctor.flow_diff import (
 )
 from dfmeta.doctor.overlap import takes
 from dfmeta.flows.classify import guest_http, guest_syn
+from dfmeta.flows.dump import Foreign, Seen
 from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.pipeline import BR_META, TABLES, Layout, cookie_of, table_name
 from dfmeta.identity.key import IN_PORT, InPortKeys
 from dfmeta.model import Endpoint, PortState
-from tests.core.unit.inspect.values import (
+from tests.core.unit.doctor.values import (
     ADDRESS,
     ADDRESS6,
     IP,

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.model import Endpoint, NextHop, Port, PortId, PortKind, PortState
-from dfmeta.neutron import rounds
-from dfmeta.neutron.client import NeutronApi, Row
-from dfmeta.neutron.next_hops import FRESH, PLACE, UNKNOWN, NextHops
-from dfmeta.neutron.trunk_details import FIELDS, TrunkDetails, subports_of
-from dfmeta.neutron.trunk_details import FRESH as ROUND
+from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
 from dfmeta.ovsdb.next_hop_list import KEY, MOST, SHOWN, fixed_ips, of_dhcp_ports, parse
 from dfmeta.ovsdb.vif import InterfaceRow, vifs
 from dfmeta.runtime import hub
-from dfmeta.sources.neutron import IDS_AT_ONCE, LIST_FROM
+from dfmeta.sources import rounds
+from dfmeta.sources.next_hops import FRESH, PLACE, UNKNOWN, NextHops
+from dfmeta.sources.trunk_details import FIELDS, TrunkDetails, subports_of
+from dfmeta.sources.trunk_details import FRESH as ROUND
 from tests.core.unit.support import GUEST_MAC, INSTANCE
 from tests.harness import neutron as harness
 

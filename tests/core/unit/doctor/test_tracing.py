@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 from dfmeta.cli import gather
 from dfmeta.doctor import meta_trace_paths, trace_paths
 from dfmeta.doctor.checks_next_hops import next_hops
-from dfmeta.doctor.facts import Interface, KnownPort, Seen, Snapshot
+from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.flow_diff import State, entries, wanted_flows
 from dfmeta.doctor.meta_trace_paths import Beyond
 from dfmeta.doctor.tracing import Trace, packet, parse
+from dfmeta.flows.dump import Seen
 from dfmeta.flows.pipeline import BR_META, METADATA_IP, Layout, Purpose, cookie_of
 from dfmeta.identity.key import SLOT6
 from dfmeta.model import NextHop, Port, PortState
-from tests.core.unit.inspect.values import (
+from dfmeta.ovsdb.facts import Interface, Snapshot
+from tests.core.unit.doctor.values import (
     ADDRESS,
     ADDRESS6,
     IP,

@@ -9,23 +9,16 @@ import pytest
 from dfmeta.cli import doctor_host
 from dfmeta.doctor import checks_daemon, checks_host, checks_limits, checks_switch, find_port
 from dfmeta.doctor.checks_daemon import DaemonFacts, FolderFacts, OptionFacts, Owners
-from dfmeta.doctor.facts import (
-    Bridge,
-    ConntrackFacts,
-    Foreign,
-    HostFacts,
-    Interface,
-    LimitFacts,
-    Listener,
-    Snapshot,
-)
 from dfmeta.doctor.finding import Finding, Status, by_files, healthy, ok, unknown, wrong
 from dfmeta.doctor.firewall import Syn
-from dfmeta.doctor.port_down import NO_FWD, NO_RECV, PortBits, cut_of
+from dfmeta.flows.dump import Foreign
 from dfmeta.flows.family import IPV6
+from dfmeta.flows.port_down import NO_FWD, NO_RECV, PortBits, cut_of
+from dfmeta.host.facts import ConntrackFacts, HostFacts, LimitFacts, Listener
 from dfmeta.model import Endpoint, Port, PortState
+from dfmeta.ovsdb.facts import Bridge, Interface, Snapshot
 from dfmeta.ovsdb.vif import GUEST_TYPES
-from tests.core.unit.inspect.values import (
+from tests.core.unit.doctor.values import (
     HOST,
     INODE,
     IP,

@@ -7,12 +7,14 @@ from typing import Any
 from dfmeta.cli import doctor_host
 from dfmeta.doctor import checks_host, checks_meta, checks_path, checks_switch
 from dfmeta.doctor.checks_path import PathFacts
-from dfmeta.doctor.facts import Bridge, Foreign, HostFacts, Interface, Listener, Snapshot
 from dfmeta.doctor.finding import Finding
-from dfmeta.doctor.port_down import LINK_DOWN, NO_RECV, PortBits
+from dfmeta.flows.dump import Foreign
 from dfmeta.flows.family import IPV6
+from dfmeta.flows.port_down import LINK_DOWN, NO_RECV, PortBits
+from dfmeta.host.facts import HostFacts, Listener
 from dfmeta.model import MetaIds, PortState
-from tests.core.unit.inspect.values import (
+from dfmeta.ovsdb.facts import Bridge, Interface, Snapshot
+from tests.core.unit.doctor.values import (
     INODE,
     META,
     META_IP,

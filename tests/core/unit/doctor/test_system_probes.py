@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.doctor.checks_process import AccountFacts
-from dfmeta.doctor.checks_system import SETTINGS as MANAGED
 from dfmeta.errors import ConfigError
 from dfmeta.host import system
+from dfmeta.host.facts import SETTINGS as MANAGED
+from dfmeta.host.facts import AccountFacts
 from dfmeta.host.listeners import client_user
 from dfmeta.host.process import read_account, read_process, read_sockets
 from dfmeta.host.system import read_cloud, read_networkd, read_sockets_enabled

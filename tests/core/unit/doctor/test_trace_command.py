@@ -12,14 +12,16 @@ from dfmeta.apps.switch_facts import Reading
 from dfmeta.cli import trace_command
 from dfmeta.cli.trace_command import LEADS, UNPROBED, Scene, follow, trace
 from dfmeta.doctor.checks_path import PathFacts
-from dfmeta.doctor.facts import Interface, KnownPort, Seen, Snapshot
-from dfmeta.doctor.port_down import PortBits
+from dfmeta.doctor.facts import KnownPort
 from dfmeta.errors import SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.dump import Seen
 from dfmeta.flows.pipeline import Layout, Purpose, cookie_of
+from dfmeta.flows.port_down import PortBits
 from dfmeta.identity.key import SLOT6
 from dfmeta.model import Port
-from tests.core.unit.inspect.values import (
+from dfmeta.ovsdb.facts import Interface, Snapshot
+from tests.core.unit.doctor.values import (
     ADDRESS6,
     INSTANCE,
     PORT,

@@ -14,32 +14,32 @@ from dfmeta.doctor import (
     checks_store,
     checks_system,
 )
-from dfmeta.doctor.checks_haproxy import ChildFacts, EngineFacts, MapFacts, ProgramFacts
-from dfmeta.doctor.checks_nova import GuestFact, NovaFact
-from dfmeta.doctor.checks_process import (
-    CAPABILITIES,
-    AccountFacts,
-    ProcessFacts,
-    SocketFacts,
-    VersionFacts,
-)
+from dfmeta.doctor.checks_haproxy import EngineFacts, MapFacts, ProgramFacts
+from dfmeta.doctor.checks_nova import GuestFact
+from dfmeta.doctor.checks_process import VersionFacts
 from dfmeta.doctor.checks_sources import LibvirtFacts, NeutronFacts
 from dfmeta.doctor.checks_store import DiskFacts, LookupFacts, StoreFacts, TokenFacts
-from dfmeta.doctor.checks_system import (
-    ClockFacts,
-    CloudFacts,
-    NetworkdFacts,
-    SecretFile,
-    SocketUnit,
-)
-from dfmeta.doctor.facts import LimitFacts, Seen
+from dfmeta.doctor.checks_system import ClockFacts, SecretFile
 from dfmeta.doctor.finding import Finding
 from dfmeta.flows.classify import guest_fragment, guest_syn
+from dfmeta.flows.dump import Seen
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.nd import bare_request
 from dfmeta.flows.service import first_syn
+from dfmeta.host.facts import (
+    CAPABILITIES,
+    AccountFacts,
+    ChildFacts,
+    CloudFacts,
+    LimitFacts,
+    NetworkdFacts,
+    ProcessFacts,
+    SocketFacts,
+    SocketUnit,
+)
 from dfmeta.model import Endpoint
-from tests.core.unit.inspect.values import (
+from dfmeta.proxy.backends.nova.ask import NovaFact
+from tests.core.unit.doctor.values import (
     INSTANCE,
     OK,
     SETTINGS,
