@@ -1,6 +1,6 @@
-"""Metrics that indicate trouble, with the explanation and first step that the status page shows.
+"""Metrics that indicate trouble, with the explanation and the first step for the operator.
 
-The page on metrics in the documentation has a longer description, under the name of the metric.
+The status page shows them, and so does the page on metrics of the documentation.
 """
 
 from __future__ import annotations

@@ -28,11 +28,13 @@ from sphinx.util.docutils import SphinxDirective
 
 import dfmeta
 import dfmeta.conf
+from dfmeta.admin.troubles import TROUBLES
 from dfmeta.conf import attachments
 from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE
 from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.guest import tag_devices
+from tools.declared import declared
 
 CLEANUP = "Remove dfmeta's flows, port, rules and route from this host, and exit."
 """Of :data:`dfmeta.cmd.daemon.CLI`, which cannot be imported without os-ken."""
@@ -278,6 +280,28 @@ def _tree(root: type[DfmetaError]) -> Iterator[type[DfmetaError]]:
         yield from _tree(child)
 
 
+def metrics_text() -> Iterator[str]:
+    """Every metric in its order, as lines of reStructuredText."""
+    for metric in declared():
+        yield from (f"``{metric.shown}``", f"   *{metric.kind}.* {_sentence(metric.help)}", "")
+        for label, values in metric.values.items():
+            yield from (f"   ``{label}``: {_list(values)}.", "")
+        if metric.remedy:
+            yield from (f"   {metric.remedy}", "")
+        for trouble in TROUBLES:
+            if trouble.name == metric.shown:
+                value = " of ".join(f"``{value}``" for value in trouble.labels.values())
+                meaning = f"{trouble.means}. {trouble.look}."
+                yield f"   * {value}: {meaning}" if value else f"   * {meaning}"
+        yield ""
+
+
+def _list(values: frozenset[str]) -> str:
+    if values == frozenset(Purpose.__members__):
+        return "the names of flows (:doc:`pipeline`)"
+    return ", ".join(f"``{value}``" for value in sorted(values))
+
+
 class _Written(SphinxDirective):
     """A directive that stands for text."""
 
@@ -318,6 +342,12 @@ class Errors(_Written):
     text = staticmethod(errors_text)
 
 
+class Metrics(_Written):
+    """``dfmeta-metrics::``."""
+
+    text = staticmethod(metrics_text)
+
+
 class Limits(_Written):
     """``dfmeta-limits::``."""
 
@@ -332,4 +362,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("dfmeta-program", Program)
     app.add_directive("dfmeta-limits", Limits)
     app.add_directive("dfmeta-errors", Errors)
+    app.add_directive("dfmeta-metrics", Metrics)
     return {"parallel_read_safe": True}

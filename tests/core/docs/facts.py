@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from dfmeta import model
 from dfmeta.admin import page as status_http
 from dfmeta.admin import server as admin_server
 from dfmeta.admin import status
-from dfmeta.apps import driver, floods, learner, reconciler
+from dfmeta.apps import driver, floods, reconciler
 from dfmeta.apps.plans import BR_INT_PLAN
 from dfmeta.attach.drivers import local
 from dfmeta.cli.store_choice import TOKEN
@@ -19,7 +19,7 @@ from dfmeta.conf import DEFAULT_FILES, agent, auth, limits, metadata, rate, stor
 from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX
 from dfmeta.devices.schema import SCHEMA, TAG_MAX
 from dfmeta.flows import pipeline
-from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
+from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import (
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
@@ -41,14 +41,14 @@ from dfmeta.http.limits import BACKLOG, CROWDED
 from dfmeta.identity import key, registry, slots
 from dfmeta.identity.host_wide_allocator import RESERVE
 from dfmeta.identity.meta_key import MetaKeys
-from dfmeta.model import TAP_VLAN, Endpoint, GuestAddress
+from dfmeta.model import TAP_VLAN, Endpoint
 from dfmeta.ovsdb import trunk_bridge
 from dfmeta.ovsdb.meta_ids import IDS, PROVIDER_IDS
 from dfmeta.ovsdb.meta_rows import mark_of
 from dfmeta.ovsdb.meta_writer import SKIP_CLEANUP
 from dfmeta.proxy import access, recent, tokens
 from dfmeta.proxy.engines.workers import workers
-from dfmeta.runtime import hub, log_throttle, saved_state
+from dfmeta.runtime import log_throttle, saved_state
 from dfmeta.store import strictjson
 from dfmeta.store.api import audit, representations, requests, routes
 from dfmeta.store.auth import caller, keys, oidc, scopes
@@ -188,32 +188,6 @@ def _dfmeta_cni() -> Iterable[str]:
     yield f"up to {cni.UNDO_PATIENCE} more"
     assert Path(cni.__file__).read_text(encoding="utf-8").startswith("#!/usr/bin/python3 -IS\n")
     yield "needs Python 3.8 or later at ``/usr/bin/python3``"
-
-
-def _metrics() -> Iterable[str]:
-    yield f"``http://{LISTEN}/metrics``"
-    yield f"every {driver.FULL_CHECK_INTERVAL:g} seconds"
-    yield {7: "seven of IPv4"}[len(key.SLOTS)]
-    yield {16: "sixteen of IPv6"}[len(key.SLOTS6)]
-    known = GuestAddress("02:00:00:00:00:02", IPv4Address("192.0.2.1"))
-    each = address_flows(Endpoint(1), known, slot=0, tap=IPV4_ONLY)
-    yield {3: "Three for each address"}[len(each)]
-    yield {5: "five for each port"}[EACH4]
-    yield {15: "fifteen where"}[EACH]
-    yield f"{learner.HELD_PER_PORT} of a port"
-    yield f"{learner.HELD_IN_ALL} in all"
-    yield f"more than {RATES[Purpose.SYN]} a second"
-    yield f"more than {RATES[Purpose.GUEST_SYN]} a second"
-    yield f"{1 / hub.TICK:g} times a second"
-    most = admin_server.LIMITS
-    yield f"{most.connections} at most"
-    yield f"{most.connections_per_port} of one address"
-    yield f"above {most.head.request_line} bytes"
-    yield f"above {most.head.header} bytes"
-    yield f"more than {most.head.lines} lines"
-    yield f"complete in {most.header_timeout:g} seconds"
-    yield f"{admin_server.HELD >> 20} MiB"
-    yield {60: "within a minute"}[int(admin_server.SILENCE)]
 
 
 def _migrate() -> Iterable[str]:
@@ -364,7 +338,6 @@ FACTS: Mapping[str, Callable[[], Iterable[str]]] = {
     "dfmeta-cni": _dfmeta_cni,
     "limits": _limits,
     "meta-ip": _meta_ip,
-    "metrics": _metrics,
     "migrate": _migrate,
     "owns": _owns,
     "pipeline": _pipeline,

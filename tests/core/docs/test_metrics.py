@@ -8,16 +8,16 @@ from typing import Any
 import promql_parser
 import yaml
 
+from dfmeta.admin.troubles import TROUBLES
 from dfmeta.conf import limits
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import PortState
-from tests.core.docs.declared import Metric, declared
-from tests.core.docs.page import sections
 from tests.core.docs.sources import ROOT, sources
+from tools.declared import Metric, declared
 
 DASHBOARD = json.loads((ROOT / "etc/grafana/dfmeta.json").read_text(encoding="utf-8"))
 ALERTS = yaml.safe_load((ROOT / "etc/prometheus/dfmeta-alerts.yaml").read_text(encoding="utf-8"))
-METRICS = sections((ROOT / "doc/source/metrics.rst").read_text(encoding="utf-8"))
+PAGE = (ROOT / "doc/source/metrics.rst").read_text(encoding="utf-8")
 DECLARED = declared()
 SERIES = {name: one for one in DECLARED for name in one.series}
 PANELS = [one for one in DASHBOARD["panels"] if one["type"] != "row"]
@@ -119,14 +119,13 @@ def test_each_panel_shows_figures_that_exist() -> None:
 
 
 def troubles() -> Iterable[tuple[str, str, str]]:
-    """Metric, label and value of what the page on metrics says to look into when it grows."""
-    known = {one.shown: one.values for one in DECLARED}
-    for section in METRICS:
-        for paragraph in section.paragraphs:
-            if section.title in known and paragraph.startswith("When "):
-                for label, values in known[section.title].items():
-                    for value in sorted(values & set(re.findall(r"``([^`]+)``", paragraph))):
-                        yield section.title, label, value
+    """Metric, label and value of each trouble that the page of metrics names."""
+    for trouble in TROUBLES:
+        yield from ((trouble.name, *condition) for condition in trouble.labels.items())
+    for metric in DECLARED:
+        for label, values in metric.values.items():
+            for value in sorted(values & set(re.findall(r"``([^`]+)``", metric.remedy))):
+                yield metric.shown, label, value
 
 
 def test_every_figure_and_all_that_means_trouble_is_on_the_dashboard() -> None:
@@ -171,28 +170,23 @@ def test_each_alert_asks_for_figures_that_exist_and_names_labels_that_it_keeps()
         assert "{{" not in re.sub(r"{{ \$(?:labels\.\w+|value) }}", "", text), name
 
 
-def test_page_has_each_metric_with_its_kind_its_labels_and_their_values() -> None:
-    found = {one.title: one for one in METRICS if one.title.startswith("dfmeta_")}
-    assert found.keys() == {one.shown for one in DECLARED}
-    for metric in DECLARED:
-        body = "\n\n".join(found[metric.shown].paragraphs)
-        by = " and ".join(f"``{label}``" for label in metric.values)
-        assert body.startswith(f"{metric.kind}, by {by}." if by else f"{metric.kind}."), metric
-        listed = re.findall(r'^\* ``(\w+)="([^"]+)"``: \S', body, re.MULTILINE)
-        values = [(label, one) for label, ones in metric.values.items() for one in ones]
-        assert sorted(listed) == sorted(values), metric
+def test_each_query_of_the_page_asks_for_figures_that_exist() -> None:
+    blocks = re.findall(r"::\n\n((?: {4}.*\n)+)", PAGE)
+    queries = [query for block in blocks for query in re.split(r"\n(?! {6})", block.rstrip("\n"))]
+    assert len(queries) > 5
+    assert [(query, *faults(query)) for query in queries] == [(query,) for query in queries]
 
 
 def test_each_series_and_value_that_a_page_names_exists() -> None:
     series = SERIES | {one.shown: one for one in DECLARED}
-    for name in ("metrics", "runbook"):
-        page = (ROOT / f"doc/source/{name}.rst").read_text(encoding="utf-8")
+    runbook = (ROOT / "doc/source/runbook.rst").read_text(encoding="utf-8")
+    for page in (runbook, " ".join(metric.remedy for metric in DECLARED)):
         named = set(re.findall(r"\b(dfmeta_(?!agent)\w+)(?:\{([^}]*)\})?", page))
         assert named
         for metric, conditions in named:
-            assert metric in series, name
+            assert metric in series
             for label, value in re.findall(r'(\w+)!?="([^"]*)"', conditions):
-                assert value in series[metric].values.get(label, ()), (name, metric)
+                assert value in series[metric].values.get(label, ()), metric
 
 
 def unused(metrics: Sequence[Metric], texts: Mapping[str, str]) -> Iterator[str]:

@@ -3,10 +3,13 @@
 The values are those of the types which mypy checks each ``labels(...)`` with.
 """
 
+import ast
 import enum
+import inspect
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -26,6 +29,8 @@ class Metric:
     help: str
     values: Mapping[str, frozenset[str]]
     """Label → its values, in the order of the labels."""
+    remedy: str
+    """What to do when it moves, as reStructuredText on one line; empty if there is nothing."""
 
     @property
     def shown(self) -> str:
@@ -46,18 +51,35 @@ def declared() -> list[Metric]:
     :raises TypeError: the values of a label are of no closed set.
     """
     hints = get_type_hints(metrics, include_extras=True)
+    remedies = dict(_remedies())
     return [
-        _metric(constant, one, get_args(hints.get(constant))[1:])
-        for constant, one in vars(metrics).items()
-        if isinstance(one, MetricWrapperBase)
+        _metric(constant, metric, get_args(hints.get(constant))[1:], remedies.get(constant, ""))
+        for constant, metric in vars(metrics).items()
+        if isinstance(metric, MetricWrapperBase)
     ]
 
 
-def _metric(constant: str, metric: MetricWrapperBase, hints: tuple[Any, ...]) -> Metric:
+def _remedies() -> Iterator[tuple[str, str]]:
+    """The docstring after each constant that has one, on one line."""
+    body = ast.parse(inspect.getsource(metrics)).body
+    for before, after in pairwise(body):
+        match before, after:
+            case (
+                ast.Assign(targets=[ast.Name(constant)]) | ast.AnnAssign(target=ast.Name(constant)),
+                ast.Expr(ast.Constant(str(text))),
+            ):
+                yield constant, " ".join(text.split())
+
+
+def _metric(
+    constant: str, metric: MetricWrapperBase, hints: tuple[Any, ...], remedy: str
+) -> Metric:
     (family,) = metric.describe()
     labels = zip(metric._labelnames, hints, strict=True)
     values = {label: frozenset(_values(hint)) for label, hint in labels}
-    return Metric(constant, family.name, type(metric).__name__, family.documentation, values)
+    return Metric(
+        constant, family.name, type(metric).__name__, family.documentation, values, remedy
+    )
 
 
 def _values(hint: Any) -> Iterator[str]:
