@@ -1,5 +1,6 @@
 """Words that the pages must have, made of the code: see :data:`FACTS`."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network
@@ -136,18 +137,23 @@ def _status() -> Iterable[str]:
     yield from (f"``{kind}``" for kind in map(recent.kind_of, paths))
 
 
-def _store_auth() -> Iterable[str]:
-    operations = {"upsert": "push or refresh", "read": "read", "delete": "delete"}
-    kinds = {"metadata": "metadata", "userdata": "user-data"}
+def _scopes(operation: str) -> str:
+    """The scopes of an operation on either kind of content."""
+    (names,) = {
+        tuple(re.sub(f":{kind}$", ":KIND", name) for name in scopes.accepted(operation, kind))
+        for kind in scopes.KINDS
+    }
+    return ", ".join(f"``{name}``" for name in names)
+
+
+def _store_access() -> Iterable[str]:
+    operations = {"upsert": "push, refresh", "read": "read", "delete": "delete"}
+    assert operations.keys() == set(scopes.OPERATIONS)
     yield from (option.name for option in auth.OPTS)
-    for operation in scopes.OPERATIONS:
-        for kind in scopes.KINDS:
-            names = ", ".join(f"``{one}``" for one in scopes.accepted(operation, kind))
-            yield f"* - {operations[operation]} {kinds[kind]} - {names} "
+    yield from (f"* - {text} - {_scopes(name)} " for name, text in operations.items())
     listed = ", ".join(f"``{one}``" for one in scopes.accepted_for_any("read"))
     yield f"* - list records - {listed} "
-    messages = (caller.MISSING, caller.MALFORMED, caller.INVALID, keys.UNAVAILABLE)
-    yield from (f"``{message}" for message in messages)
+    yield from (f"``{message}``" for message in (caller.INVALID, keys.UNAVAILABLE))
     yield from (f"dfmeta token {name} --config-file FILE" for name in token.commands)
     yield f"with {oidc.LEEWAY:g} seconds for clocks"
     yield f"every {keys.LIFESPAN:g} seconds"
@@ -161,6 +167,7 @@ def _store_auth() -> Iterable[str]:
 def _store_central() -> Iterable[str]:
     yield f"after {central.GRACE:g} seconds"
     yield "what is missing: ``threads``, ``store``, ``proxy``"
+    yield from _store_access()
 
 
 def _upgrade() -> Iterable[str]:
@@ -303,7 +310,6 @@ def _commands() -> Iterable[str]:
 def _store_api() -> Iterable[str]:
     yield f"``Accept: {representations.ENVELOPE}``"
     yield f"{requests.ADDRESSES_MAX} at most"
-    yield f"it has more than {requests.ADDRESSES_MAX}"
     yield f"{repository.PAGE} records at most"
     yield f"{strictjson.DEPTH_MAX} arrays and objects inside each other at most"
     yield {60: "nothing came for a minute"}[int(admin_server.SILENCE)]
@@ -344,7 +350,6 @@ FACTS: Mapping[str, Callable[[], Iterable[str]]] = {
     "proxy": _proxy,
     "status": _status,
     "store-api": _store_api,
-    "store-auth": _store_auth,
     "store-central": _store_central,
     "store-documents": _store_documents,
     "upgrade": _upgrade,

@@ -91,12 +91,12 @@ Ask = Callable[[str], Answer]
 def rows(page: str) -> dict[str, dict[str, set[str]]]:
     """Member → dialect → where the page says that it is."""
     return {
-        member.strip("`"): {
+        member: {
             dialect: set(_LITERAL.findall(cell))
             for dialect, cell in zip(DIALECTS, cells, strict=True)
         }
-        for member, _form, *cells in (row for row in reader.rows(page) if len(row) == 6)
-        if member.startswith("``")
+        for members, _form, *cells in (row for row in reader.rows(page) if len(row) == 6)
+        for member in _LITERAL.findall(members)
     }
 
 

@@ -31,9 +31,7 @@ TYPED: Mapping[str, str] = {
     "pipeline": "tests/soak/e2e/test_pages.py",
     "runbook": "tests/soak/e2e/test_runbook.py",
     "store-api": "tests/soak/e2e/test_pages.py",
-    "store-auth": "tests/soak/e2e/test_pages.py",
     "store-central": "tests/soak/e2e/test_pages.py",
-    "store-database": "tests/soak/e2e/test_pages.py",
     "store-kvm": "tests/soak/e2e/test_pages.py",
     "trunks": "tests/soak/e2e/test_pages.py",
     "upgrade": "tests/soak/e2e/test_upgrade_page.py",
@@ -99,6 +97,16 @@ def page(name: str) -> str:
     """The text of a page, by its name without a folder."""
     places = {"README": ROOT / "README.rst", "devstack": ROOT / "devstack/README.rst"}
     return places.get(name, SOURCE / f"{name}.rst").read_text(encoding="utf-8")
+
+
+def chapter(name: str, title: str) -> str:
+    """A part of a page, from a title with a double rule to the next."""
+    text = page(name)
+    found = re.search(
+        rf"^{re.escape(title)}\n=+\n(.*?)(?=^\S.*\n===|\Z)", text, re.MULTILINE | re.DOTALL
+    )
+    assert found, title
+    return found[1]
 
 
 def pages() -> list[str]:

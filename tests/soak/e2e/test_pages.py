@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.core.docs.typed import page, untyped
+from tests.core.docs.typed import chapter, page, untyped
 from tests.harness import domains as libvirt
 from tests.harness import netns
 from tests.harness.console import blocks
@@ -148,7 +148,7 @@ def test_a_host_goes_back_and_a_central_store_takes_hollows_records(host: Shell)
         f"[store]\nguest_listen = {CENTRAL}:80\ntoken_file = {host.folder}/tokens\n"
     )
     host.names |= {"FILE": "/etc/dfmeta/dfmeta-store.conf", "ID": PUSHED}
-    tokens = types(host, "store-auth")
+    tokens = host.type_all(chapter("store-central", "Access"))
     assert "deploy" in tokens
     printed = host.run("dfmeta token create --config-file FILE --scope read --name reader")
     (host.variables["TOKEN"],) = re.findall(r"\bdfm_[\w-]+", printed)
@@ -157,7 +157,6 @@ def test_a_host_goes_back_and_a_central_store_takes_hollows_records(host: Shell)
     ready = ["curl", "-sf", f"http://{CENTRAL}:9697/healthz/readiness"]
     process = host.background("dfmeta-store --config-file /etc/dfmeta/dfmeta-store.conf")
     try:
-        assert untyped("store-central", host.typed) == []
         inside = host.switch.namespace
         wait_for(lambda: inside.run(ready, check=False).returncode == 0, "dfmeta-store")
         answers = types(host, "migrate")
@@ -169,14 +168,12 @@ def test_a_host_goes_back_and_a_central_store_takes_hollows_records(host: Shell)
         netns.end(process)
         del host.names["FILE"], host.names["ID"]
     assert host.switch.ports() == [host.guests["web1"].port]
-
-
-def test_the_schema_goes_back_while_nothing_runs(host: Shell) -> None:
-    host.agent.stop()
-    types(host, "store-database")
+    # The daemon was stopped by the commands of the migration.
+    host.type_all(chapter("store-central", "Database"))
     assert "schema 0003" in host.run("dfmeta store schema")
     host.agent.start()
     asks_own(host.guests["web1"])
+    assert untyped("store-central", host.typed) == []
 
 
 def test_a_guest_is_rid_of_the_program_for_tags(host: Shell) -> None:
