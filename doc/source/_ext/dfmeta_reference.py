@@ -107,6 +107,8 @@ def _facts(group: str, option: Any) -> Iterator[str]:
     if option.secret:
         yield "Secret: no log and no message shows it."
     yield f"At SIGHUP: {at_sighup(group, option.dest)}."
+    if former := [f"``[{old.group or group}] {old.name}``" for old in option.deprecated_opts]:
+        yield f"Former names: {', '.join(former)}."
 
 
 def at_sighup(group: str, name: str) -> str:

@@ -45,17 +45,6 @@ def test_page_on_status_has_each_state_in_the_order_of_the_status_page() -> None
     assert set(requests) == {*recent.CLASSES, "last_at", "last_status"}
 
 
-def test_page_on_upgrades_lists_each_former_name_of_an_option() -> None:
-    page = (SOURCE / "upgrade.rst").read_text(encoding="utf-8")
-    former = {
-        (f"[{one.group or group or 'DEFAULT'}] {one.name}", f"[{group or 'DEFAULT'}] {option.name}")
-        for group, options in conf.own_opts()
-        for option in options
-        for one in option.deprecated_opts
-    }
-    assert set(re.findall(r"^   \* - ``(\[.+)``\n     - ``(.+)``\n", page, re.MULTILINE)) == former
-
-
 def test_page_on_limits_names_no_option_as_absent_that_exists() -> None:
     names = {one.name for _group, options in conf.own_opts() for one in options}
     assert not names & {*re.findall(r"no option ``(\w+)``", text("limits"))}

@@ -16,7 +16,6 @@ from tests.harness.netns import ROOT
 SOURCE = ROOT / "doc/source"
 TYPED: Mapping[str, str] = {
     "README": "tests/soak/e2e/test_pages.py",
-    "changing": "tests/soak/e2e/test_changing_page.py",
     "containers": "tests/soak/e2e/test_containers_page.py",
     "device-tags-use": "tests/soak/e2e/test_pages.py",
     "devices": "tests/soak/e2e/test_pages.py",
