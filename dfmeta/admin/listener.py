@@ -13,7 +13,6 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, Protocol
 
-import eventlet
 import webob
 import webob.exc
 from prometheus_client import CollectorRegistry, Metric
@@ -26,6 +25,7 @@ from dfmeta.errors import StartError
 from dfmeta.http.environ import SAME_HOST
 from dfmeta.http.limits import SEND_BUFFER
 from dfmeta.http.sockets import keep_room
+from dfmeta.runtime import threads
 from dfmeta.runtime.health import Health
 
 Listing = Callable[[], Any]
@@ -173,7 +173,7 @@ def _listen(address: str) -> Any:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         # No reuse_port: with eventlet's default, a second daemon could listen on the same address.
-        return eventlet.listen((host, int(port)), family=family, reuse_port=False)
+        return threads.listen((host, int(port)), family=family, reuse_port=False)
     except OSError as error:
         raise StartError(
             cause=f"cannot listen on [df_metadata] admin_listen = {address}: {error.strerror}",

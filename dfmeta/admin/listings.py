@@ -10,10 +10,8 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from eventlet import tpool
-from eventlet.semaphore import Semaphore
-
 from dfmeta.runtime import clock
+from dfmeta.runtime.threads import Semaphore, call_in_thread
 
 REUSED: Final = 1.0
 """Seconds for which a text is reused at most."""
@@ -29,7 +27,7 @@ class Reused:
     """
 
     def __init__(
-        self, make: Callable[[], Any], *, apart: Callable[..., Any] = tpool.execute
+        self, make: Callable[[], Any], *, apart: Callable[..., Any] = call_in_thread
     ) -> None:
         self._make, self._apart = make, apart
         self._one_at_a_time = Semaphore(1)

@@ -13,9 +13,6 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import eventlet
-from eventlet.semaphore import Semaphore
-
 from dfmeta import metrics
 from dfmeta.admin.connection import AdminConnection
 from dfmeta.errors import BadRequestError
@@ -28,7 +25,8 @@ from dfmeta.http.server import POLL, GuestServer
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Caller
 from dfmeta.proxy import access
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
+from dfmeta.runtime.threads import Semaphore
 
 LOG = logging.getLogger(__name__)
 
@@ -99,7 +97,7 @@ class AdminServer(GuestServer):
     def _sweep(self) -> None:
         """Close connections that wait for their clients while others wait for a place."""
         while self._room.crowded():
-            eventlet.sleep(GRACE)
+            threads.sleep(GRACE)
             for caller in self._room.crowded():
                 self._make_way(caller, clock.now() - GRACE)
         self._sweeper = None
@@ -120,7 +118,7 @@ class AdminServer(GuestServer):
     def pace(self) -> None:
         """Let one caller continue in each round of the hub, in the order of their calls."""
         with self._pace:
-            eventlet.sleep(0)
+            threads.sleep(0)
 
     def hold(self, connection: AdminConnection, count: int, *, until: float | None = None) -> None:
         """Add *count* bytes to the memory in use by *connection*.
@@ -145,7 +143,7 @@ class AdminServer(GuestServer):
                 )
             # Others may close it meanwhile; otherwise two bodies could wait for each other's room.
             with connection.waiting(reads=False):
-                eventlet.sleep(POLL)
+                threads.sleep(POLL)
         connection.held += count
         self._held += count
 

@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from eventlet.event import Event
-from eventlet.queue import LightQueue
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.errors import NotConnectedError, SwitchError, SwitchTimeoutError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.wire import Wire
 from dfmeta.runtime import hub
+from dfmeta.runtime.threads import Event, Queue
 
 LOG = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class Channel:
         self.layout = layout
         self._datapath: Any = None
         self._wire: Wire | None = None
-        self._outbox: LightQueue | None = None
+        self._outbox: Queue | None = None
         self._by_xid: dict[int, Pending] = {}
         self._ends: dict[int, Pending] = {}
         self._bundles = 0
@@ -130,7 +129,7 @@ class Channel:
         """Use the connection *datapath*, which has finished its handshake."""
         self.detach(self._datapath)
         self._datapath, self._wire = datapath, Wire(self.layout, datapath)
-        self._outbox = LightQueue()
+        self._outbox = Queue()
         hub.VITAL.spawn("OpenFlow sender", self._send_loop, datapath, self._outbox, may_return=True)
 
     def detach(self, datapath: Any) -> bool:
@@ -243,7 +242,7 @@ class Channel:
         self._outbox.put(bytes(data))
 
     @staticmethod
-    def _send_loop(datapath: Any, outbox: LightQueue) -> None:
+    def _send_loop(datapath: Any, outbox: Queue) -> None:
         while True:
             data = outbox.get()
             if data is None or not datapath.send(data):

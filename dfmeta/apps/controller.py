@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-import eventlet
-
 from dfmeta import metrics
 from dfmeta.apps import tally
 from dfmeta.apps.advertiser import Advertiser
@@ -24,7 +22,7 @@ from dfmeta.flows.pipeline import BR_META, Layout
 from dfmeta.flows.service import Tap
 from dfmeta.identity.registry import Phase, Registry
 from dfmeta.model import Endpoint
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
 
 HEED: Final = 8
 """Turns of all threads for which a request waits at most. In one turn, the thread that reads
@@ -58,7 +56,7 @@ class Controller(Driver):
         meta_bridge: str = "",
         meta_datapath_id: Callable[[], int | None] = lambda: None,
         clock: Callable[[], float] = clock.now,
-        pause: Callable[[float], object] = eventlet.sleep,
+        pause: Callable[[float], object] = threads.sleep,
     ) -> None:
         channel = Channel(bridge, layout)
         self.arrivals = Arrivals(channel, registry.keys, clock=clock)
@@ -148,7 +146,7 @@ class Controller(Driver):
         for _ in range(HEED):
             if not self.channel.unread:
                 return
-            eventlet.sleep(0)
+            threads.sleep(0)
 
     def limit_floods(self) -> None:
         """Watch for guests that flood, from now on."""

@@ -9,15 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import eventlet
-import eventlet.green.socket as green_socket
 import os_ken.base.app_manager  # noqa: F401  # the controller cannot be imported before it
 from os_ken.controller.controller import datapath_connection_factory
 from os_ken.exception import OFPUnknownVersion
 
 from dfmeta.errors import StartError
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.runtime.threads import green_socket
 
 LOG = logging.getLogger(__name__)
 
@@ -97,12 +96,12 @@ def dial(path: Path, refusals: Refusals) -> None:
             if not missed:
                 LOG.info("Waiting for the management socket %s: %s", path, error.strerror)
             missed = True
-            eventlet.sleep(pause)
+            threads.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
             continue
         pause, missed = FIRST_PAUSE, False
         _serve(sock, str(path), refusals)
-        eventlet.sleep(REFUSED_PAUSE if refusals.take() else FIRST_PAUSE)
+        threads.sleep(REFUSED_PAUSE if refusals.take() else FIRST_PAUSE)
 
 
 def listen(host: str, port: int) -> Any:
@@ -112,7 +111,7 @@ def listen(host: str, port: int) -> Any:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return eventlet.listen((host, port), family=family)
+        return threads.listen((host, port), family=family)
     except OSError as error:
         raise StartError(
             cause=f"cannot listen on [df_metadata] openflow_connection = listen:{host}:{port}: "
@@ -139,10 +138,10 @@ def accept(listener: Any, refusals: Refusals) -> None:
                     error.strerror,
                 )
             missed = True
-            eventlet.sleep(LONGEST_PAUSE)
+            threads.sleep(LONGEST_PAUSE)
             continue
         missed = False
-        eventlet.spawn_n(_serve, sock, address, refusals)
+        threads.spawn_detached(_serve, sock, address, refusals)
 
 
 def _serve(sock: Any, address: Any, refusals: Refusals) -> None:

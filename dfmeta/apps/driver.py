@@ -7,9 +7,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
-import eventlet
-from eventlet.queue import Empty, LightQueue
-
 from dfmeta import metrics
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.plans import Plan
@@ -18,7 +15,8 @@ from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import CONTROLLER_ID, Purpose
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
+from dfmeta.runtime.threads import Empty, Queue
 
 LOG = logging.getLogger(__name__)
 
@@ -67,7 +65,7 @@ class Driver:
             doubt=self.doubt,
         )
         self._datapath_id = datapath_id
-        self._doubts = LightQueue(1)
+        self._doubts = Queue(1)
         self._lost_flows = False
         """Whether the switch has reported the removal of flows of ours, and has not answered since.
         A switch that stops reports the removal of all flows before it closes the connection."""
@@ -133,7 +131,7 @@ class Driver:
         """Remove dfmeta's flows, within :data:`WITHDRAW_TIMEOUT`."""
         self.reconciler.tap = None
         if self.channel.connected:
-            with eventlet.Timeout(WITHDRAW_TIMEOUT, False), contextlib.suppress(DfmetaError):
+            with threads.Timeout(WITHDRAW_TIMEOUT, False), contextlib.suppress(DfmetaError):
                 self.reconciler.clear()
 
     def changed(self, endpoint: Endpoint) -> None:

@@ -18,14 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import eventlet
-
 from dfmeta import metrics
 from dfmeta.apps.arrivals import Arrivals
 from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import RATE_OF_VM, RATES, Purpose
 from dfmeta.model import Endpoint
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.log_throttle import Seldom
 
 LOG = logging.getLogger(__name__)
@@ -124,7 +122,7 @@ class Floods:
                 self.look()
             except DfmetaError as error:
                 LOG.debug("The counters of SYNs were not read: %s", error)
-            eventlet.sleep(INTERVAL)
+            threads.sleep(INTERVAL)
 
     def look(self) -> None:
         """Read the counters, and begin and end to drop. Waits.
@@ -174,7 +172,7 @@ class Floods:
         )
         self._change(endpoint)
         # The flow keeps the counter of the one that it replaces; the switch keeps the order.
-        eventlet.spawn_n(self._read_first, use)
+        threads.spawn_detached(self._read_first, use)
 
     def _review(self, use: Use) -> None:
         """Count the drops of *use*; end them when the guest may send again.

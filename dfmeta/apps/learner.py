@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import eventlet
-
 from dfmeta import metrics
 from dfmeta.apps.reconciler import Reconciler
 from dfmeta.errors import DfmetaError, PacketError
@@ -25,7 +23,7 @@ from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import Learned
 from dfmeta.model import Endpoint, GuestAddress
 from dfmeta.packets import Syn, parse_syn
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
 
 LOG = logging.getLogger(__name__)
@@ -141,7 +139,7 @@ class Learner:
         beyond: Reconciler | None = None,
         informed: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = clock.now,
-        pause: Callable[[float], object] = eventlet.sleep,
+        pause: Callable[[float], object] = threads.sleep,
     ) -> None:
         self.registry = registry
         self.reconciler = reconciler
@@ -248,7 +246,7 @@ class Learner:
         # A busy host may need longer than EXPECTED for the flows, and with them the guest's next
         # SYN reaches the proxy before this one.
         self.registry.expect(endpoint, learned, math.inf)
-        eventlet.spawn_n(self._send_on, endpoint, learned, frame, since)
+        threads.spawn_detached(self._send_on, endpoint, learned, frame, since)
 
     def _send_on(self, endpoint: Endpoint, learned: Learned, frame: bytes, since: float) -> None:
         try:

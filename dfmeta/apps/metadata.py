@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import eventlet
 from os_ken.base.app_manager import OSKenApp
 from os_ken.controller import ofp_event
 from os_ken.controller.handler import (
@@ -22,6 +21,7 @@ from dfmeta.apps.dial import Refusals
 from dfmeta.apps.driver import Driver
 from dfmeta.apps.numbers import Numbers
 from dfmeta.flows.pipeline import Purpose, purpose_of
+from dfmeta.runtime import threads
 from dfmeta.runtime.hub import Turns
 
 LOG = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Handshake(OFPHandler):
     )
     def give_way(self, _event: Any) -> None:
         """Yield to other threads between two parts of a dump: os-ken reads on without a pause."""
-        eventlet.sleep(0)
+        threads.sleep(0)
 
 
 class MetadataApp(OSKenApp):

@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
 
-import eventlet
-from eventlet.event import Event
-
 from dfmeta.apps.channel import Channel
 from dfmeta.errors import DfmetaError, PacketError
 from dfmeta.flows.flow import Output
@@ -26,7 +23,8 @@ from dfmeta.flows.service import Tap
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import HttpHost
 from dfmeta.packets import FLAG_ACK, FLAG_RST, FLAG_SYN, Segment, parse_segment, write_segment
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
+from dfmeta.runtime.threads import Event
 
 LOG = logging.getLogger(__name__)
 
@@ -171,7 +169,7 @@ class Probe:
                 tap,
             )
 
-    def run(self, ready: Callable[[], bool], pause: Pause = eventlet.sleep) -> None:
+    def run(self, ready: Callable[[], bool], pause: Pause = threads.sleep) -> None:
         """Probe periodically and without end; run this in a separate thread.
 
         :param ready: returns whether the flows are confirmed and the proxy listens; no probe is

@@ -33,9 +33,6 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
-import eventlet
-from eventlet.semaphore import Semaphore
-
 from dfmeta import metrics
 from dfmeta.apps.channel import CONFIRM_TIMEOUT, Channel, Pending
 from dfmeta.apps.drops import Drops
@@ -55,8 +52,9 @@ from dfmeta.flows.reading import read_address, read_next_hop
 from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, GuestAddress
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
+from dfmeta.runtime.threads import Semaphore
 
 LOG = logging.getLogger(__name__)
 
@@ -169,7 +167,7 @@ class Reconciler:
             port = self.registry.port_at(endpoint)
             what = f"the flows of {port.name if port else endpoint}"
             self._last[endpoint] = pending = self.channel.commit(mods, what)
-            eventlet.spawn_n(self._watch, endpoint, pending)
+            threads.spawn_detached(self._watch, endpoint, pending)
 
     def wait_for(self, endpoint: Endpoint, timeout: float = CONFIRM_TIMEOUT) -> None:
         """Wait until the switch has confirmed the flows of *endpoint*.
@@ -185,7 +183,7 @@ class Reconciler:
                 raise NotConnectedError(bridge=self.channel.bridge)
             if clock.now() >= deadline:
                 raise SwitchTimeoutError(what="a reconcile", seconds=timeout)
-            eventlet.sleep(RECONCILE_POLL)
+            threads.sleep(RECONCILE_POLL)
         pending = self._last.get(endpoint)
         if pending is not None:
             pending.wait(max(0.0, deadline - clock.now()))

@@ -12,11 +12,9 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-import eventlet.green.socket as green_socket
-from eventlet.patcher import original
-
 from dfmeta.errors import StartError
 from dfmeta.model import HttpHost
+from dfmeta.runtime.threads import green_socket, original
 
 FIRST_FD = 3
 """SD_LISTEN_FDS_START of sd_listen_fds(3)."""

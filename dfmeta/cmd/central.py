@@ -14,7 +14,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import eventlet
 from oslo_config import cfg
 
 import dfmeta.conf
@@ -40,7 +39,7 @@ from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, 
 from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.health import Health
 from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.db.networks import parse_network
@@ -105,7 +104,7 @@ class Central:
         LOG.info("%s %s starts", PROG, version("dfmeta"))
         self._start_admin()
         # In its own greenthread, so that signals still work while the database does not answer.
-        starting = eventlet.spawn(self._try_to_start)
+        starting = threads.spawn(self._try_to_start)
         starting.link(lambda _thread: self._bell.ring())
         try:
             while not self._signals.ending:
@@ -189,7 +188,7 @@ class Central:
         grace = max(0.0, deadline - clock.now())
         servers = [one for one in (self._admin, self._guests) if one is not None]
         # Each stops accepting connections and ends after its last running request.
-        ending = [eventlet.spawn(one.stop, grace) for one in servers]
+        ending = [threads.spawn(one.stop, grace) for one in servers]
         for one in ending:
             one.wait()
         hub.abandon_threads()

@@ -10,7 +10,6 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
-import eventlet
 from oslo_config import cfg
 
 from dfmeta.apps import switch
@@ -26,7 +25,7 @@ from dfmeta.http.sockets import silence
 from dfmeta.identity.registry import Registry
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.ovsdb.watcher import OvsdbWatcher
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.saved_state import State, StateFile
 from dfmeta.wiring.layout import keys_of, layout_of, meta_of
 
@@ -120,7 +119,7 @@ class Cleanup:
         group = self._group
         switch.connect(controller, group.openflow_connection, group.ovsdb_connection)
         self._await(lambda: controller.channel.connected, "the switch")
-        saying = eventlet.spawn(self._say_removing)
+        saying = threads.spawn(self._say_removing)
         try:
             flows = controller.reconciler.clear()
             meta = controller.meta
@@ -133,7 +132,7 @@ class Cleanup:
 
     def _say_removing(self) -> None:
         while True:
-            eventlet.sleep(LINES)
+            threads.sleep(LINES)
             LOG.info("Still removing the flows of %s", self._group.integration_bridge)
 
     def _updated(self, update: Update) -> None:
@@ -149,4 +148,4 @@ class Cleanup:
                     remedy="Start Open vSwitch and run --cleanup again",
                 )
             waiting.say(lambda: f"{what} has not answered")
-            eventlet.sleep(POLL)
+            threads.sleep(POLL)

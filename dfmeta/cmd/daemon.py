@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 
-import eventlet
 from oslo_config import cfg
 
 import dfmeta.conf
@@ -25,7 +24,7 @@ from dfmeta.conf.unknown import unknown_options
 from dfmeta.errors import AlreadyRunningError, DfmetaError
 from dfmeta.model import Port
 from dfmeta.ovsdb.bridge_reader import Update
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
 from dfmeta.wiring import last_words
 from dfmeta.wiring.lock import BridgeLock
 
@@ -157,7 +156,7 @@ class Daemon:
         rung = parts.bell.wait(max(PAUSE, longest) if parts.tap.in_place else PAUSE)
         if rung and not self._signals.ending:
             # Collect simultaneous events, of thousands of ports, for one iteration.
-            eventlet.sleep(PAUSE)
+            threads.sleep(PAUSE)
 
     def _stop(self) -> None:
         LOG.info("dfmeta-agent ends")

@@ -8,11 +8,10 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eventlet.patcher import original
-
 from dfmeta.cmd.activation import passed
 from dfmeta.cmd.listener_holder import HolderKeeper, Terms, close_all
 from dfmeta.runtime.saved_state import State
+from dfmeta.runtime.threads import original
 from dfmeta.wiring.lock import bridge_id
 
 LOG = logging.getLogger(__name__)

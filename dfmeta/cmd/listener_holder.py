@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import eventlet
-import eventlet.green.socket as green_socket
-from eventlet.patcher import original
-
 import dfmeta
 from dfmeta.cmd import holder
 from dfmeta.errors import HostError
 from dfmeta.host.process import named_sockets
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
+from dfmeta.runtime.threads import green_socket, original
 
 LOG = logging.getLogger(__name__)
 
@@ -190,7 +187,7 @@ class HolderKeeper:
         for _try in range(START_TRIES):
             if path not in {one.name for one in named_sockets()}:
                 break
-            eventlet.sleep(START_PAUSE)
+            threads.sleep(START_PAUSE)
 
     def _start(self, fds: Sequence[int]) -> None:
         numbers = ",".join(map(str, fds))
@@ -210,7 +207,7 @@ class HolderKeeper:
         for _try in range(START_TRIES):
             if self._join():
                 return
-            eventlet.sleep(START_PAUSE)
+            threads.sleep(START_PAUSE)
         raise HostError(
             what="keeping the listener", device=self.name, cause="no holder has started"
         )
@@ -242,12 +239,12 @@ class HolderKeeper:
         return True
 
     def _receive(self) -> tuple[bytes, list[int]]:
-        with eventlet.Timeout(ANSWER_TIMEOUT, OSError("no answer in time")):
+        with threads.Timeout(ANSWER_TIMEOUT, OSError("no answer in time")):
             while True:
                 try:
                     return holder.receive(self._connection.fd)
                 except BlockingIOError:
-                    eventlet.sleep(0.001)
+                    threads.sleep(0.001)
 
     def release(self) -> None:
         """Close the connection to the holder, which keeps the listeners."""
@@ -280,4 +277,4 @@ def _without_daemon(own: str) -> list[str]:
         used = {name for name, listens in found if not listens}
         if not used or clock.now() >= give_up:
             return sorted({name for name, _listens in found} - used)
-        eventlet.sleep(START_PAUSE)
+        threads.sleep(START_PAUSE)

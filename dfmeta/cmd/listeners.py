@@ -13,8 +13,6 @@ from collections.abc import Container, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
-import eventlet
-
 from dfmeta.cmd.activation import green
 from dfmeta.cmd.fd_store import Keeper
 from dfmeta.errors import HostError, StartError
@@ -29,7 +27,7 @@ from dfmeta.http.sockets import (
     silence,
 )
 from dfmeta.model import HttpHost
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.saved_state import State
 
 LOG = logging.getLogger(__name__)
@@ -136,7 +134,7 @@ class GuestListeners:
                         raise
                     LOG.info("%s; taking another port", error.fields["cause"])
                     return self._open_at_free_port()
-            eventlet.sleep(POLL)
+            threads.sleep(POLL)
 
     def open_now(self) -> None:
         """Open the listeners as :meth:`open` does, with one attempt at one port."""

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from eventlet import tpool
-from eventlet.semaphore import Semaphore
 from oslo_config import cfg
 
 from dfmeta.conf import values
+from dfmeta.runtime.threads import Semaphore, call_in_thread
 
 Apart = Callable[..., Any]
 """Calls a function with its arguments outside the hub, so that no guest waits for it."""
@@ -25,7 +24,9 @@ class Options:
     :param conf: returns the configuration in force; after a reload it returns another one.
     """
 
-    def __init__(self, conf: Callable[[], cfg.ConfigOpts], *, apart: Apart = tpool.execute) -> None:
+    def __init__(
+        self, conf: Callable[[], cfg.ConfigOpts], *, apart: Apart = call_in_thread
+    ) -> None:
         self._conf = conf
         self._apart = apart
         self._digest = values.Digest()

@@ -6,9 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import eventlet
-
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.health import Health
 
 LOG = logging.getLogger(__name__)
@@ -45,7 +43,7 @@ class ReadinessLog:
         """Check until the daemon has *ended*; run it in its own greenthread after the start."""
         while not ended():
             self.look()
-            eventlet.sleep(INTERVAL)
+            threads.sleep(INTERVAL)
 
     def look(self) -> None:
         """Check which parts are missing now."""

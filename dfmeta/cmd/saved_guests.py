@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from eventlet import tpool
-
 from dfmeta.apps.reconciler import Remembered
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
 from dfmeta.runtime import clock, hub
 from dfmeta.runtime.saved_state import Holder, Listeners, State, StateFile
+from dfmeta.runtime.threads import call_in_thread
 
 SAVE: Final = 0.1
 """Minimum seconds between two savings of the state. After a daemon is killed, the next start adopts
@@ -93,7 +92,7 @@ class Memory:
             self._remember(endpoint, registry)
             turns.give_way()
         saved = self._file.save(
-            self.state, None if now else changed, give_way=turns.give_way, apart=tpool.execute
+            self.state, None if now else changed, give_way=turns.give_way, apart=call_in_thread
         )
         ended = clock.now()
         self._next = ended + max(SAVE if saved else RETRY, (ended - begun) / SAVE_SHARE)

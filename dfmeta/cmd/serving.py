@@ -8,9 +8,6 @@ import os
 import socket
 from collections.abc import Sequence
 
-import eventlet
-from eventlet.patcher import original
-
 import dfmeta.conf
 from dfmeta import metrics
 from dfmeta.cmd import privileges
@@ -36,7 +33,8 @@ from dfmeta.proxy.engines.workers.remote import (
 from dfmeta.proxy.engines.workers.use import SlotUse, Use
 from dfmeta.proxy.recent import RECENT
 from dfmeta.proxy.tokens import Tokens
-from dfmeta.runtime import hub
+from dfmeta.runtime import hub, threads
+from dfmeta.runtime.threads import original
 from dfmeta.wiring import backends
 from dfmeta.wiring.layout import keys_of
 from dfmeta.wiring.limits import limits, rates, share
@@ -79,7 +77,7 @@ class Serving:
 
     def run(self) -> int:
         """Serve until the daemon requests the stop or has ended; return the exit status."""
-        hub.VITAL.on_failure = lambda: eventlet.spawn_n(self._stop, FAILED_GRACE)
+        hub.VITAL.on_failure = lambda: threads.spawn_detached(self._stop, FAILED_GRACE)
         self._pipe.run(self._handle)
         # Without the daemon there are no identities of guests.
         hub.VITAL.release()
@@ -105,7 +103,7 @@ class Serving:
             case "rebind":
                 self._have_bound()
             case "stop":
-                eventlet.spawn_n(self._stop, message["grace"])
+                threads.spawn_detached(self._stop, message["grace"])
 
     def _have_bound(self) -> None:
         """Make the daemon bind the connections to the device, which has been created again."""
@@ -161,14 +159,14 @@ class Serving:
                 self._server.stop(grace)
             self._pipe.send({"what": "samples", "samples": metrics.samples()})
             self._tell_recent()
-            eventlet.sleep(0)
+            threads.sleep(0)
         finally:
             # Closing the pipe ends the process, also after a failure above.
             self._pipe.close()
 
     def _push(self) -> None:
         for turn in itertools.count(1):
-            eventlet.sleep(TELL)
+            threads.sleep(TELL)
             self._tell_accepted()
             if turn % PUSH_TURNS == 0:
                 self._pipe.send({"what": "samples", "samples": metrics.samples()})
@@ -193,5 +191,5 @@ class Serving:
 
     def _review_use(self) -> None:
         while True:
-            eventlet.sleep(REVIEW)
+            threads.sleep(REVIEW)
             self._use.review()

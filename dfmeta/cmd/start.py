@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import eventlet
-
 from dfmeta.apps import switch
 from dfmeta.cmd.activation import activated_guests
 from dfmeta.cmd.fd_store import notify
@@ -29,7 +27,7 @@ from dfmeta.doctor.checks_system import ANOTHER_IP, cloud_signs
 from dfmeta.errors import DfmetaError, StartError
 from dfmeta.host.own_service import OwnService
 from dfmeta.host.system import own_route, read_cloud
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
 
 LOG = logging.getLogger("dfmeta.agent")
 
@@ -155,9 +153,9 @@ class Start:
         )
 
     def _await_identities(self) -> None:
-        with eventlet.Timeout(FIRST_ROUND, False):
+        with threads.Timeout(FIRST_ROUND, False):
             while not self._parts.identities.resolver.settled():
-                eventlet.sleep(0.01)
+                threads.sleep(0.01)
 
     def _await_switch(self) -> bool:
         controller = self._parts.controller
@@ -219,5 +217,5 @@ class Start:
             if clock.now() >= self._deadline and not busy():
                 raise error()
             waiting.say(lambda: str(error().cause))
-            eventlet.sleep(POLL)
+            threads.sleep(POLL)
         return True

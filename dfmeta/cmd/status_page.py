@@ -11,8 +11,6 @@ from importlib.metadata import version
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from eventlet import tpool
-from eventlet.semaphore import Semaphore
 from oslo_config import cfg
 from prometheus_client import Metric
 
@@ -28,6 +26,7 @@ from dfmeta.proxy.recent import RECENT, Failure, Recent
 from dfmeta.runtime import clock
 from dfmeta.runtime.health import Health
 from dfmeta.runtime.hub import Turns
+from dfmeta.runtime.threads import Semaphore, call_in_thread
 from dfmeta.sources.records import names_in
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def page(listen: str, sources: Sources) -> StatusPage:
         # stays free for guests.
         with one_at_a_time:
             status = gather(sources)
-            drawn: str = tpool.execute(render, status, query)
+            drawn: str = call_in_thread(render, status, query)
             return drawn
 
     return StatusPage(listen, draw)

@@ -10,9 +10,6 @@ from contextlib import closing
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
-import eventlet
-from eventlet.hubs import trampoline
-
 from dfmeta.apps.controller import Controller
 from dfmeta.cmd.fd_store import Keeper
 from dfmeta.cmd.listeners import GuestListeners
@@ -29,8 +26,9 @@ from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import TAP_MAC, MetaNames
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.ovsdb.watcher import OvsdbWatcher
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.saved_state import HostMemory, State
+from dfmeta.runtime.threads import wait_for_io
 
 LOG = logging.getLogger(__name__)
 
@@ -215,12 +213,12 @@ class TapKeeper:
             try:
                 with closing(NewRules()) as rules:
                     while True:
-                        trampoline(rules.fileno(), read=True)
+                        wait_for_io(rules.fileno(), read=True)
                         rules.take()
                         self._lead()
             except OSError as error:
                 LOG.debug("New routing rules are noticed late: %s", error)
-                eventlet.sleep(FULL_LOOK_INTERVAL)
+                threads.sleep(FULL_LOOK_INTERVAL)
 
     def _lead(self) -> None:
         if not self._known:

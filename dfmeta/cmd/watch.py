@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Final
 
-import eventlet
-
 from dfmeta import metrics
 from dfmeta.apps.arrivals import DOUBTFUL, Arrivals
 from dfmeta.apps.controller import Controller
@@ -25,7 +23,7 @@ from dfmeta.identity.port_states import Conditions, Observer
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.syn_accounting import Experience, Met
 from dfmeta.model import Endpoint, Port, PortId, PortState
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
 
 LOG = logging.getLogger(__name__)
 
@@ -92,7 +90,7 @@ class PortWatch:
             begun = clock.now()
             self.conditions.review()
             took = clock.now() - begun
-            eventlet.sleep(min(max(INTERVAL, took / SHARE), LONGEST))
+            threads.sleep(min(max(INTERVAL, took / SHARE), LONGEST))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return every guest port in the form of ``GET /ports``."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 from typing import Any, Final
 
-from eventlet.patcher import original
-
 from dfmeta.runtime.socket_filter import DROP, PASS, Instruction, attach, load, when
+from dfmeta.runtime.threads import original
 
 _socket = original("socket")
 """Not patched by eventlet: no call here waits."""

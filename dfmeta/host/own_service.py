@@ -9,10 +9,9 @@ import contextlib
 import socket
 from typing import Any, Final
 
-from eventlet.patcher import original
-
 from dfmeta.flows.pipeline import METADATA_PORT
 from dfmeta.host.device import held_addresses
+from dfmeta.runtime.threads import original
 
 _socket: Final = original("socket")
 """Not patched by eventlet: no call here waits."""

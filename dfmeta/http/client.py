@@ -12,11 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import eventlet
-import eventlet.patcher
 import httplib2
-from eventlet.green import socket, ssl
-from eventlet.hubs import trampoline
 
 from dfmeta import metrics
 from dfmeta.errors import (
@@ -30,6 +26,10 @@ from dfmeta.http.http1 import host_header
 from dfmeta.http.pool import Pool
 from dfmeta.http.responses import Reply, lost, read_reply
 from dfmeta.model import HttpHost
+from dfmeta.runtime import threads
+from dfmeta.runtime.threads import green_socket as socket
+from dfmeta.runtime.threads import green_ssl as ssl
+from dfmeta.runtime.threads import original, wait_for_io
 
 ADDRESS_PATIENCE = 2.0
 """Seconds for each address of a name except the last: with one dead address of two, no request
@@ -42,7 +42,7 @@ _FAILED = metrics.BACKEND_CONNECTIONS.labels("failed")
 _REUSED = metrics.BACKEND_CONNECTIONS.labels("reused")
 _STALE = metrics.BACKEND_CONNECTIONS.labels("stale")
 # eventlet's patching removes poll, and select supports no descriptor above 1,023.
-_select = eventlet.patcher.original("select")
+_select = original("select")
 
 
 @dataclass(slots=True)
@@ -188,7 +188,7 @@ class Connection(httplib2.HTTPConnectionWithTimeout):  # type: ignore[misc]  # h
         self._read += len(data)
         if self._read >= SHARE:
             self._read = 0
-            eventlet.sleep(0)
+            threads.sleep(0)
         return data
 
     def _receive_some(self, size: int) -> bytes:
@@ -201,7 +201,7 @@ class Connection(httplib2.HTTPConnectionWithTimeout):  # type: ignore[misc]  # h
             try:
                 return sock.recv(size)  # type: ignore[no-any-return]  # eventlet has no types
             except BlockingIOError:
-                trampoline(sock, read=True)
+                wait_for_io(sock, read=True)
 
 
 class Server:

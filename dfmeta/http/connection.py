@@ -14,9 +14,6 @@ from email.utils import formatdate
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
-import eventlet
-from eventlet.hubs import trampoline
-
 from dfmeta import metrics
 from dfmeta.errors import BadRequestError, BodyFault, HeadFault
 from dfmeta.http.environ import NO_BODY, Incoming
@@ -26,7 +23,8 @@ from dfmeta.http.progress import Progress
 from dfmeta.http.sockets import abort, limit_hops, quiet, unread, unsent
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, GuestRequest
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
+from dfmeta.runtime.threads import wait_for_io
 
 if TYPE_CHECKING:
     from dfmeta.http.server import GuestServer
@@ -254,7 +252,7 @@ class GuestConnection:
             left = until - clock.now()
             if left <= 0:
                 raise TimeoutError
-            trampoline(self.sock, read=True, timeout=left, timeout_exc=TimeoutError)
+            wait_for_io(self.sock, read=True, timeout=left, timeout_exc=TimeoutError)
             # Before the read: it costs time in the kernel as well.
             self._host.turn(self)
             data = self._arrived()
@@ -363,7 +361,9 @@ class GuestConnection:
                 abort(self.sock)
                 raise Abandoned("not_read")
             try:
-                trampoline(self.sock, write=True, timeout=min(left, LOOK), timeout_exc=TimeoutError)
+                wait_for_io(
+                    self.sock, write=True, timeout=min(left, LOOK), timeout_exc=TimeoutError
+                )
                 rest = rest[self.sock.send(rest) :]
             except BlockingIOError:
                 continue
@@ -379,7 +379,7 @@ class GuestConnection:
         with suppress(OSError, EndedError):
             while left > 0:
                 self._buffer.clear()
-                eventlet.sleep(0)
+                threads.sleep(0)
                 self._receive(until)
                 left -= len(self._buffer)
         self._host.hold_back(self)

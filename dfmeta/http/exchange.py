@@ -10,12 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from eventlet.semaphore import Semaphore
-
 from dfmeta import metrics
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.runtime import clock
+from dfmeta.runtime.threads import Semaphore
 
 _UNREAD = frozenset({"content-length", "transfer-encoding"})
 """Headers that announce a body (RFC 9112, 6.3)."""

@@ -13,11 +13,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
-import eventlet
-from eventlet.hubs import get_hub
-from eventlet.support.greenlets import greenlet
-
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
+from dfmeta.runtime.threads import get_hub, greenlet
 
 SHARE: Final = 0.001
 """Seconds of a round for all waiting guests. The last piece of work may take longer.
@@ -58,7 +55,7 @@ class Rounds:
             self._begin(guest, now)
             self._have_another()
             return
-        one = eventlet.getcurrent()
+        one = threads.current()
         waiting = self._waiting.setdefault(guest, deque())
         waiting.append(one)
         try:
@@ -77,7 +74,7 @@ class Rounds:
         self._forget_rested(now - REST)
         if guest not in self._seen:
             self._begin(guest, now)
-            eventlet.spawn_n(run)
+            threads.spawn_detached(run)
         else:
             self._waiting.setdefault(guest, deque()).append(greenlet(run, get_hub().greenlet))
         self._have_another()

@@ -12,9 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-import eventlet
-
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
 
 POOL_SIZE: Final = 128
 """Idle connections to each server, of all instances."""
@@ -42,7 +40,7 @@ class Pool(Generic[C]):
     """
 
     def __init__(
-        self, later: Callable[[float, Callable[[], None]], object] = eventlet.spawn_after
+        self, later: Callable[[float, Callable[[], None]], object] = threads.spawn_after
     ) -> None:
         self._later = later
         self._idle: OrderedDict[C, tuple[str, float]] = OrderedDict()

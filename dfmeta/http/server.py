@@ -13,10 +13,6 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Protocol
 
-import eventlet
-from eventlet import hubs
-from eventlet.semaphore import Semaphore
-
 from dfmeta import metrics
 from dfmeta.errors import BodyFault, HeadFault
 from dfmeta.http.complaints import NOBODY, Complaints
@@ -29,7 +25,8 @@ from dfmeta.http.sockets import abort, close_now, keep_to
 from dfmeta.identity.guest_counters import ACCEPTED
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Caller, Endpoint, Identity
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
+from dfmeta.runtime.threads import Semaphore, get_hub
 
 LOG = logging.getLogger(__name__)
 
@@ -172,9 +169,9 @@ class GuestServer:
         for connection in list(self._room):
             if connection.between:
                 connection.cut()
-        with eventlet.Timeout(grace, False):
+        with threads.Timeout(grace, False):
             while len(self._room):
-                eventlet.sleep(POLL)
+                threads.sleep(POLL)
         for connection in list(self._room):
             connection.cut()
 
@@ -206,7 +203,7 @@ class GuestServer:
         """Keep the place of a closed connection until its guest is within its share of refusals."""
         pause = self._refusals.pause(connection.claim.sharer)
         if pause and not self.draining:
-            eventlet.sleep(pause)
+            threads.sleep(pause)
 
     def idle(self, connection: GuestConnection) -> None:
         """Note that the connection waits for another request."""
@@ -236,7 +233,7 @@ class GuestServer:
     # Accepting
 
     def _accept_loop(self, sock: Any) -> None:
-        loop, accepting = hubs.get_hub(), eventlet.getcurrent()
+        loop, accepting = get_hub(), threads.current()
         listener = None
         try:
             while True:
@@ -254,7 +251,7 @@ class GuestServer:
                     loop.remove(listener)
                     listener = None
                     self._complain_of_accept(error)
-                    eventlet.sleep(ACCEPT_PAUSE)
+                    threads.sleep(ACCEPT_PAUSE)
         finally:
             if listener is not None:
                 loop.remove(listener)

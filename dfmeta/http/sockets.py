@@ -14,13 +14,11 @@ import termios
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-import eventlet.green.socket as green_socket
-from eventlet.patcher import original
-
 from dfmeta.errors import StartError
 from dfmeta.http.limits import BACKLOG, RECEIVE_BUFFER, SEND_BUFFER, SYN_ACK_RETRIES
 from dfmeta.model import HttpHost
 from dfmeta.runtime.socket_filter import DROP, PASS, attach, attached, detach, load, when
+from dfmeta.runtime.threads import green_socket, original
 
 LOG = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ovs.json
-from eventlet.patcher import original
 from ovs.db.idl import Idl, SchemaHelper
 from ovs.jsonrpc import Connection, Message
 from ovs.stream import Stream
@@ -14,6 +13,7 @@ from ovsdbapp.backend.ovs_idl import command, idlutils, transaction
 from ovsdbapp.schema.open_vswitch import impl_idl
 
 from dfmeta.ovsdb.message_parser import MessageParser
+from dfmeta.runtime.threads import original
 
 _threading = original("threading")
 _DATABASE = "Open_vSwitch"

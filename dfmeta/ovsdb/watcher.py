@@ -13,9 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import eventlet
-from eventlet.hubs import trampoline
-from eventlet.patcher import original
 from ovs.poller import POLLIN, Poller
 
 from dfmeta.errors import OvsdbError
@@ -33,7 +30,8 @@ from dfmeta.ovsdb.idl import (
     schema_helper,
 )
 from dfmeta.ovsdb.meta_rows import has_mtu, owner_of_port
-from dfmeta.runtime import hub
+from dfmeta.runtime import hub, threads
+from dfmeta.runtime.threads import original, wait_for_io
 
 LOG = logging.getLogger(__name__)
 
@@ -257,9 +255,9 @@ class OvsdbWatcher:
         job = _Job(build)
         self._jobs.append(job)
         _poke(self._to_thread[1])
-        with eventlet.Timeout(TRANSACTION_TIMEOUT, False):
+        with threads.Timeout(TRANSACTION_TIMEOUT, False):
             while not job.done.is_set():
-                eventlet.sleep(0.01)
+                threads.sleep(0.01)
         if not job.done.is_set():
             job.given_up = True
             raise OvsdbError(connection=self.remote, cause="no answer to a transaction")
@@ -268,7 +266,7 @@ class OvsdbWatcher:
 
     def _deliver_loop(self) -> None:
         while not self._stopping:
-            trampoline(self._to_hub[0], read=True)
+            wait_for_io(self._to_hub[0], read=True)
             _drain(self._to_hub[0])
             while self._updates:
                 self._deliver(self._updates.popleft())

@@ -18,8 +18,6 @@ from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from weakref import WeakValueDictionary
 
-from eventlet.semaphore import Semaphore
-
 from dfmeta.errors import BackendError, ForwardedForError, StoreError
 from dfmeta.http.exchange import Exchange, Turn
 from dfmeta.http.limits import Limits
@@ -28,6 +26,7 @@ from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, GuestRequest, Identity, Peer, PeerAddress, View
 from dfmeta.proxy import access
 from dfmeta.proxy.application import Application
+from dfmeta.runtime.threads import Semaphore
 from dfmeta.store.api.trusted import HEADER, TrustedProxies
 from dfmeta.store.db.networks import Address
 from dfmeta.store.db.record import Record

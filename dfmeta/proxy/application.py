@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-import eventlet
-
 from dfmeta import metrics
 from dfmeta.attach.api import is_listing
 from dfmeta.errors import BackendError, BackendTimeoutError, BackendUpstreamError
@@ -31,7 +29,7 @@ from dfmeta.proxy.paths import is_admins, is_versions, takes_post
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.recent import REASONS, RECENT
 from dfmeta.proxy.tokens import TokenMode, Tokens, handshake, is_token_path, passed_on
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
 from dfmeta.store.guest.paths import split_path
 
 HOLD_POLL = 0.1
@@ -150,7 +148,7 @@ class Application:
         while not self._registry.certain(claim.caller):
             if clock.now() >= deadline:
                 raise Abandoned("timeout")
-            eventlet.sleep(DOUBT_POLL)
+            threads.sleep(DOUBT_POLL)
         spent.waited += clock.now() - begun
 
     def _guard(self, exchange: Exchange, spent: Spent, ask: Callable[[], T]) -> T | Answer:
@@ -198,7 +196,7 @@ class Application:
             return _text(429, ("Retry-After", str(verdict.retry_after)))
         if verdict.delay:
             metrics.DELAYED_REQUESTS.inc()
-            eventlet.sleep(verdict.delay)
+            threads.sleep(verdict.delay)
             spent.waited += verdict.delay
         return None
 
@@ -321,7 +319,7 @@ class Application:
                     "See `dfmeta ports` for the values that identity_sources give for the port",
                 )
                 break
-            eventlet.sleep(HOLD_POLL)
+            threads.sleep(HOLD_POLL)
             identity = self._registry.current(claim)
         spent.waited += clock.now() - begun
         if identity is not None and self._lacks_project(identity):

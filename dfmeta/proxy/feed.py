@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-import eventlet
-from eventlet.event import Event
-
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
+from dfmeta.runtime import threads
 from dfmeta.runtime.hub import Turns
+from dfmeta.runtime.threads import Event
 
 BATCH: Final = 32
 """Endpoints of one message."""
@@ -108,7 +107,7 @@ class Feed(Generic[F]):
             behind = [(one, position) for one, position in behind if not one.has(position)]
             if not behind:
                 break
-            eventlet.sleep(pause)
+            threads.sleep(pause)
             pause = min(2 * pause, POLL)
         return [one for one, _position in behind]
 

@@ -19,16 +19,18 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import eventlet
-from eventlet import tpool
-from eventlet.event import Event
-from eventlet.hubs import get_hub, trampoline
-from eventlet.patcher import original
-from eventlet.semaphore import Semaphore
-from eventlet.support.greenlets import GreenletExit
-
 from dfmeta import metrics
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
+from dfmeta.runtime.threads import (
+    Event,
+    GreenletExit,
+    Semaphore,
+    call_in_thread,
+    end_pool,
+    get_hub,
+    original,
+    wait_for_io,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ class Turns:
         longest: float = SLICE,
         *,
         clock: Clock = clock.now,
-        sleep: Sleep = eventlet.sleep,
+        sleep: Sleep = threads.sleep,
     ) -> None:
         self._longest, self._clock, self._sleep = longest, clock, sleep
         self._since = clock()
@@ -104,7 +106,7 @@ def wait(event: Event, seconds: float) -> bool:
     left = PARTS
     for _ in range(2 * PARTS):
         begun = clock.now()
-        with eventlet.Timeout(part, False):
+        with threads.Timeout(part, False):
             event.wait()
         if event.ready():
             return True
@@ -207,7 +209,7 @@ class Bell:
         rung = self._rung
         if not rung:
             with contextlib.suppress(TimeoutError):
-                trampoline(self._reading, read=True, timeout=seconds, timeout_exc=TimeoutError)
+                wait_for_io(self._reading, read=True, timeout=seconds, timeout_exc=TimeoutError)
                 rung = True
         self._rung = False
         # Read after the reset: a later ring belongs to the next wait.
@@ -246,7 +248,7 @@ def abandon_threads() -> None:
     Otherwise a call that a server delays would delay the end of the process. All work that a client
     has got an answer for is complete.
     """
-    atexit.unregister(tpool.killall)
+    atexit.unregister(end_pool)
 
 
 class ThreadEndedError(RuntimeError):
@@ -299,7 +301,7 @@ class Vital:
         :param may_return: *function* may return when its work is done; only an exception is a
             failure.
         """
-        thread = eventlet.spawn(self.guard(name, function, may_return=may_return), *args)
+        thread = threads.spawn(self.guard(name, function, may_return=may_return), *args)
         self._running.add(thread)
         thread.link(self._running.discard)
         return thread
@@ -316,7 +318,7 @@ class Vital:
                 return
             except (SystemExit, KeyboardInterrupt):
                 raise
-            except BaseException as error:  # eventlet.Timeout is not an Exception
+            except BaseException as error:  # threads.Timeout is not an Exception
                 self._ended(name, error)
             else:
                 if not may_return:
@@ -374,8 +376,8 @@ class Threads:
             raise TimeoutError
         timer = get_hub().schedule_call_global(max(deadline - clock.now(), 0.0), abort)
         try:
-            return tpool.execute(step)  # type: ignore[no-any-return]  # eventlet is untyped
-        except (GreenletExit, eventlet.Timeout):
+            return call_in_thread(step)  # type: ignore[no-any-return]  # eventlet is untyped
+        except (GreenletExit, threads.Timeout):
             # The caller no longer waits for the result, and other calls need the thread.
             abort()
             raise

@@ -27,12 +27,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-import eventlet
-from eventlet.event import Event
-from eventlet.hubs import trampoline
-from eventlet.patcher import original
-
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
+from dfmeta.runtime.threads import Event, original, wait_for_io
 
 _socket = original("socket")
 _threading = original("threading")
@@ -120,7 +116,7 @@ class _Question:
                 self._begin(now)
             left = deadline - self._clock()
             answers: list[Any] = []
-            with eventlet.Timeout(max(0.0, min(left, AGAIN)), False):
+            with threads.Timeout(max(0.0, min(left, AGAIN)), False):
                 answers.append(self._news.wait())
             if answers:
                 return answers[0]
@@ -142,11 +138,11 @@ class _Question:
         if not self._threads:
             self._unanswered = now
         self._threads += 1
-        eventlet.spawn_n(self._attend, self._latest, ended, outcome)
+        threads.spawn_detached(self._attend, self._latest, ended, outcome)
 
     def _attend(self, number: int, ended: int, outcome: list[Any]) -> None:
         try:
-            trampoline(ended, read=True)
+            wait_for_io(ended, read=True)
         finally:
             os.close(ended)
             self._threads -= 1
@@ -213,7 +209,7 @@ def install() -> None:
 
     Call this in the hub's thread, before ``eventlet.monkey_patch``.
     """
-    from eventlet.green import socket as green
+    from dfmeta.runtime.threads import green_socket as green
 
     replacements = {name: Names(getattr(_socket, name)) for name in OTHERS}
     for name, function in {"getaddrinfo": getaddrinfo, **replacements}.items():

@@ -11,10 +11,9 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-import eventlet
-
 from dfmeta import metrics
 from dfmeta.model import Port, PortId
+from dfmeta.runtime import threads
 
 LOG = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class Handover:
             LOG.exception("Port %s cannot be served; retrying", port.name)
             self._drop(port.id)
             self._refused[port.id] = port
-            eventlet.spawn_after(RETRY, self._again, port)
+            threads.spawn_after(RETRY, self._again, port)
 
     def forget(self, port_id: PortId) -> None:
         """Drop that port."""

@@ -16,14 +16,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-import eventlet
-from eventlet import tpool
-from eventlet.event import Event
-
 from dfmeta import metrics
 from dfmeta.errors import SourceError
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.runtime.threads import Event, call_in_thread
 from dfmeta.sources.domain import Domain, match
 from dfmeta.sources.folders import Folders, Scan
 from dfmeta.sources.merge import FIELDS, Ownership, Question
@@ -85,7 +82,7 @@ class LibvirtSource:
             waiting = self._next
             if not self._scanning:
                 self._scanning = True
-                eventlet.spawn_n(self._run)
+                threads.spawn_detached(self._run)
             waiting.wait()
         return self._scan
 
@@ -93,12 +90,12 @@ class LibvirtSource:
         try:
             while self._next is not None:
                 # This scan answers all queries that arrived before this moment.
-                eventlet.sleep(0)
+                threads.sleep(0)
                 done, self._next = self._next, None
-                self._scan = tpool.execute(self._folders.scan)
+                self._scan = call_in_thread(self._folders.scan)
                 done.send(None)
                 for broken in self._scan.broken:
                     self._seldom.warn(LOG, "Ignored the libvirt file %s", broken)
-                eventlet.sleep(PAUSE)
+                threads.sleep(PAUSE)
         finally:
             self._scanning = False

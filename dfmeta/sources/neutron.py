@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import eventlet
-from eventlet.event import Event
-
 from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.model import Port, PortKind
 from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
 from dfmeta.ovsdb.external_ids import instance_of, project_of
+from dfmeta.runtime import threads
+from dfmeta.runtime.threads import Event
 from dfmeta.sources.merge import INSTANCE, PORT_PROJECT, Ownership, Question
 
 CALLS_AT_ONCE: Final = 4
@@ -47,7 +46,7 @@ class NeutronSource:
     def __init__(self, ports: NeutronApi, *, timeout: float) -> None:
         self.timeout = timeout
         self._ports = ports
-        self._calls = eventlet.GreenPool(CALLS_AT_ONCE)
+        self._calls = threads.GreenPool(CALLS_AT_ONCE)
         self._waiting: dict[str, Event] = {}
         self._listed = False
 
@@ -60,7 +59,7 @@ class NeutronSource:
         if not port_id:
             return Ownership()
         if not self._waiting:
-            eventlet.spawn_n(self._collect)
+            threads.spawn_detached(self._collect)
         event = self._waiting.setdefault(port_id, Event())
         row: Row = event.wait()
         return _of_subport(row, question.port) if _is_subport(question.port) else _found(row)
@@ -72,9 +71,9 @@ class NeutronSource:
 
     def _call(self, batch: dict[str, Event]) -> None:
         try:
-            with eventlet.Timeout(self.timeout):
+            with threads.Timeout(self.timeout):
                 rows = self._rows(list(batch))
-        except eventlet.Timeout:
+        except threads.Timeout:
             error = SourceError(source=self.name, cause=f"no answer within {self.timeout:g} s")
             _fail(batch, error)
         except Exception as error:  # every waiting query gets it

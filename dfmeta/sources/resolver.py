@@ -20,15 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import eventlet
-from eventlet.semaphore import Semaphore
-
 from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.model import Port, PortId, PortKind
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.backoff import Backoff
 from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.runtime.threads import Semaphore
 from dfmeta.sources.merge import (
     INSTANCE,
     NEEDED,
@@ -219,13 +217,13 @@ class Resolver:
             entry.working = True
             if not entry.rounds:
                 self._unsettled.add(entry)
-            eventlet.spawn_n(self._work, entry)
+            threads.spawn_detached(self._work, entry)
 
     def _work(self, entry: _Entry) -> None:
         try:
             pause: float | None = 0.0
             while pause is not None:
-                eventlet.sleep(pause)
+                threads.sleep(pause)
                 try:
                     pause = self._round(entry)
                 except Exception:
@@ -257,7 +255,7 @@ class Resolver:
         After a start thousands of greenthreads wake at once; one continues in each turn of the hub.
         """
         with self._gate:
-            eventlet.sleep(0)
+            threads.sleep(0)
 
     def _current(self, entry: _Entry) -> bool:
         return self._entries.get(entry.row.id) is entry
@@ -361,10 +359,10 @@ class Resolver:
         with asking.room:
             if asking.rest.rests(self._clock()):
                 return None  # it failed while this port waited for its turn
-            timer = eventlet.Timeout(source.timeout)
+            timer = threads.Timeout(source.timeout)
             try:
                 found = source.find(Question(port, self._clock()))
-            except eventlet.Timeout as timeout:
+            except threads.Timeout as timeout:
                 if timeout is not timer:
                     raise
                 cause = f"no answer within {source.timeout:g} s"
@@ -394,8 +392,8 @@ class Resolver:
 
     def _recheck_loop(self, asking: _Asking) -> None:
         while True:
-            eventlet.sleep(asking.source.recheck)
-            pool = eventlet.GreenPool()
+            threads.sleep(asking.source.recheck)
+            pool = threads.GreenPool()
             for entry in list(self._entries.values()):
                 if entry.port.sources.get(INSTANCE) == asking.source.name:
                     pool.spawn_n(self._recheck, entry, asking)

@@ -11,12 +11,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-import eventlet
-
 from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.neutron.client import Row
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.backoff import Backoff
 from dfmeta.runtime.log_throttle import Seldom
 from dfmeta.sources.neutron import NeutronSource
@@ -66,10 +64,10 @@ class Rounds:
 
         :raises SourceError: when there is none in time, or the query raises it.
         """
-        timer = eventlet.Timeout(self._timeout)
+        timer = threads.Timeout(self._timeout)
         try:
             return query()
-        except eventlet.Timeout as timeout:
+        except threads.Timeout as timeout:
             if timeout is not timer:
                 raise
             cause = f"no answer within {self._timeout:g} s"
@@ -96,5 +94,5 @@ class Rounds:
                 continue
             self._backoff.failed(0.0)
             # New ports do not shorten the pause.
-            eventlet.sleep(self._backoff.until)
+            threads.sleep(self._backoff.until)
             pause = 0.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from eventlet import tpool
 from oslo_config import cfg
 
 from dfmeta.admin.browsers import own_names, stranger
 from dfmeta.conf import auth as auth_options
+from dfmeta.runtime.threads import call_in_thread
 from dfmeta.store.api.admin import AdminApi, Gate, later
 from dfmeta.store.auth.caller import Authorizer
 from dfmeta.store.db.repository import Repository
@@ -84,7 +84,7 @@ def _api(conf: cfg.ConfigOpts, authorizer: Authorizer | None, repository: Reposi
         authorizer=authorizer,
         max_body=group.max_body,
         refresh=upstream.refresh if upstream is not None else None,
-        aside=tpool.execute,
+        aside=call_in_thread,
         # Needed only without tokens: a web page of another site cannot send a token.
         gate=None if authorizer is not None else _gate(conf.df_metadata.admin_listen),
     )

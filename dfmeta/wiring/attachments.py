@@ -9,8 +9,6 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final
 from uuid import UUID
 
-import eventlet
-from eventlet import tpool
 from oslo_config import cfg
 
 from dfmeta.attach.access import Access
@@ -33,8 +31,9 @@ from dfmeta.neutron.trunks import NeutronTrunks
 from dfmeta.proxy.attachments import Local
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import AttachmentTokens
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.runtime.threads import call_in_thread
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
 from dfmeta.wiring import neutron_client
@@ -100,7 +99,7 @@ class Attaching:
             access=access(conf),
             quota=conf.attachments.quota,
             wait=self._wait,
-            apart=tpool.execute,
+            apart=call_in_thread,
         )
         registry.subscribe(self._rates.forget)
         self.local = Local(self._api, registry)
@@ -118,7 +117,7 @@ class Attaching:
             except AttachError as error:
                 seldom.warn(LOG, "Attachments: %s", error.line)
             step = self.engine.tidy
-            eventlet.sleep(self._plane.pause)
+            threads.sleep(self._plane.pause)
 
     def reload(self, conf: cfg.ConfigOpts) -> None:
         """Apply the networks, ``allow``, ``quota`` and ``rate`` of another configuration."""

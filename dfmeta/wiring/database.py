@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import eventlet
 from oslo_config import cfg
 
 from dfmeta.conf import lookup as lookup_options
 from dfmeta.errors import StoreError
-from dfmeta.runtime import hub, names
+from dfmeta.runtime import hub, names, threads
 from dfmeta.store.db.repository import Repository
 from dfmeta.wiring import lookup
 
@@ -60,7 +59,7 @@ def fault(url: str) -> str:
     """Return why the store at *url* does not answer within :data:`PATIENCE`; empty if it does."""
     found = f"no answer within {PATIENCE:g} s"
     # A thread that is connecting cannot be interrupted, so the time-out ends only this wait.
-    with eventlet.Timeout(PATIENCE, False):
+    with threads.Timeout(PATIENCE, False):
         try:
             repository(url).ping(seconds=PATIENCE)
             found = ""

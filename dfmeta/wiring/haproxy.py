@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from pathlib import Path
 
-from eventlet import tpool
-from eventlet.green import socket as green_socket
 from oslo_config import cfg
 
 from dfmeta.conf import nova as nova_options
@@ -24,6 +22,7 @@ from dfmeta.proxy.engines.haproxy.entries import Entries
 from dfmeta.proxy.engines.haproxy.plan import NovaServer, Plan
 from dfmeta.proxy.engines.haproxy.process import Secrets, descriptors_of
 from dfmeta.proxy.tokens import TokenMode
+from dfmeta.runtime.threads import call_in_thread, green_socket
 from dfmeta.wiring import backends, haproxy_program
 from dfmeta.wiring.limits import limits, rates
 
@@ -39,7 +38,7 @@ def setup(conf: cfg.ConfigOpts, registry: Registry) -> Setup:
         plan=lambda: plan(conf),
         secrets=_secrets(conf),
         # In a thread, so that no guest waits for it.
-        program=tpool.execute(haproxy_program.program, conf),
+        program=call_in_thread(haproxy_program.program, conf),
         entries=Entries(registry, _signer(conf), _plain(conf)),
     )
 

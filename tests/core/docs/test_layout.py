@@ -63,6 +63,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
 }
 # Libraries that only some parts may know.
 ONLY_IN: dict[str, set[str]] = {
+    "eventlet": {"runtime"},
     "os_ken": {"flows", "packets", "apps"},
     "ovsdbapp": {"ovsdb"},
     "ovs": {"ovsdb"},

@@ -16,9 +16,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-import eventlet
-from eventlet.green import ssl
-
 from dfmeta import metrics
 from dfmeta.errors import (
     BackendAnswerError,
@@ -36,8 +33,9 @@ from dfmeta.http.responses import Reply
 from dfmeta.model import Answer, GuestRequest, Identity, View
 from dfmeta.proxy.backends.nova.request import PRINTABLE, NovaSettings, nova_context, signed
 from dfmeta.proxy.recent import is_of_every_instance
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.backoff import Backoff
+from dfmeta.runtime.threads import green_ssl as ssl
 
 LOG = logging.getLogger(__name__)
 
@@ -188,7 +186,7 @@ class NovaBackend:
             if not held:
                 held = True
                 metrics.HELD_REQUESTS.labels("backend").inc()
-            eventlet.sleep(RETRY_PAUSE)
+            threads.sleep(RETRY_PAUSE)
             now = clock.now()
 
     def _let_rest(self, server: Server, error: BackendError) -> None:
@@ -219,7 +217,7 @@ class NovaBackend:
         exchange = asked.of(server)
         reply = None
         try:
-            with eventlet.Timeout(patience, False):
+            with threads.Timeout(patience, False):
                 reply = _send(server, exchange, once=asked.once)
         except UpstreamError as error:
             cause = f"{server.host.authority}: {error}"

@@ -18,9 +18,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import eventlet
-from eventlet.event import Event
-from eventlet.semaphore import Semaphore
 from prometheus_client import Metric
 
 from dfmeta import metrics
@@ -37,7 +34,8 @@ from dfmeta.proxy.engines.haproxy.process import Process, Secrets
 from dfmeta.proxy.engines.haproxy.program import Program
 from dfmeta.proxy.engines.haproxy.running import Failures, Running
 from dfmeta.proxy.feed import SETTLE_TIMEOUT, Feed
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
+from dfmeta.runtime.threads import Event, Semaphore
 
 LOG = logging.getLogger(__name__)
 
@@ -159,12 +157,12 @@ class Haproxy:
 
     def rebind(self) -> None:
         """Replace haproxy: its connections came in over the device that does not exist any more."""
-        eventlet.spawn_n(self._replace)
+        threads.spawn_detached(self._replace)
 
     def reload(self, terms: Terms, done: Callable[[], None]) -> None:
         """Apply a new configuration; haproxy is replaced only if its own differs."""
         self._handover.hold_timeout, self._handover.limits = terms.hold_timeout, terms.limits
-        eventlet.spawn_n(self._reload, done)
+        threads.spawn_detached(self._reload, done)
 
     def collect(self) -> Iterable[Metric]:
         """See :class:`~dfmeta.proxy.engines.engine.Engine`."""
@@ -182,7 +180,7 @@ class Haproxy:
         for one in list(self._running):
             self._dismiss(one)
         while self._running and clock.now() < until:
-            eventlet.sleep(POLL)
+            threads.sleep(POLL)
         for one in list(self._running):
             one.process.kill()
         self._handover.stop(min(HEAD_START, grace))
@@ -225,7 +223,7 @@ class Haproxy:
                 self._ended.wait()
                 self._ended = Event()
             pause = PAUSE_MIN if clock.now() - begun > LIVED else min(2 * pause, PAUSE_MAX)
-            eventlet.sleep(pause)
+            threads.sleep(pause)
 
     def _accepting(self) -> list[Running]:
         return [one for one in self._running if not one.leaving]
@@ -263,7 +261,7 @@ class Haproxy:
 
     def _bring_up(self, one: Running) -> None:
         one.process.wait_ready()
-        eventlet.spawn_n(self._run_map, one)
+        threads.spawn_detached(self._run_map, one)
         self._feed.introduce(one.map)
         # From now on no guest goes on before this map has it.
         one.map.follows = True
@@ -271,7 +269,7 @@ class Haproxy:
         for _ in range(round(SETTLE_TIMEOUT / POLL)):
             if one.map.has(position):
                 return
-            eventlet.sleep(POLL)
+            threads.sleep(POLL)
         raise HaproxyError(cause=f"its map was not complete within {SETTLE_TIMEOUT:g} s")
 
     def _forget(self, one: Running) -> None:
@@ -291,7 +289,7 @@ class Haproxy:
 
     def _watch(self, one: Running) -> None:
         """Wait until a process ends, and kill it if it does not answer."""
-        asking = eventlet.spawn(self._ask, one)
+        asking = threads.spawn(self._ask, one)
         one.process.wait()
         asking.kill()
         if not (one.leaving or one.lost or self._stopping):
@@ -312,7 +310,7 @@ class Haproxy:
                 missed += took <= ANSWER + LATE
                 # A check that fails at once takes as long as others.
                 pause = max(ANSWER - took, 0)
-            eventlet.sleep(pause)
+            threads.sleep(pause)
             if one.leaving:
                 return
         self._end(one, "hangs", "hangs")
@@ -343,7 +341,7 @@ class Haproxy:
                 return False
             for other in before:
                 self._dismiss(other)
-                eventlet.spawn_after(DRAIN, self._drained, other)
+                threads.spawn_after(DRAIN, self._drained, other)
             return True
 
     def _dismiss(self, one: Running) -> None:
@@ -370,7 +368,7 @@ class Haproxy:
     def _resolve(self) -> None:
         """Replace haproxy if the addresses of Nova's hosts change, or if a reload has failed."""
         while not self._stopping:
-            eventlet.sleep(RESOLVE)
+            threads.sleep(RESOLVE)
             one, setup = self.current, self._setup
             plan = setup.plan()
             if one is None:
@@ -391,7 +389,7 @@ class Haproxy:
     def _count(self) -> None:
         turn = 0
         while not self._stopping:
-            eventlet.sleep(COUNT)
+            threads.sleep(COUNT)
             turn, one = turn + 1, self.current
             if one is None:
                 continue

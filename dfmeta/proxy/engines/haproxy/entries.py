@@ -16,14 +16,13 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from eventlet.event import Event
-
 from dfmeta.errors import HaproxyError
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import Slot
 from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy.engines.haproxy.config import COUNTED, IN_DOUBT, PARTS
 from dfmeta.proxy.engines.haproxy.runtime import Runtime
+from dfmeta.runtime.threads import Event
 
 LOG = logging.getLogger(__name__)
 

@@ -24,10 +24,6 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import eventlet
-from eventlet.green import socket as green_socket
-from eventlet.hubs import trampoline
-
 from dfmeta.errors import HaproxyError, StartError
 from dfmeta.http.connection import GuestConnection, Headers
 from dfmeta.http.exchange import Handler
@@ -37,7 +33,8 @@ from dfmeta.http.sockets import close_now
 from dfmeta.identity.registry import Claim
 from dfmeta.proxy import access
 from dfmeta.proxy.engines.haproxy.config import LAST
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
+from dfmeta.runtime.threads import green_socket, wait_for_io
 
 LOG = logging.getLogger(__name__)
 
@@ -191,7 +188,7 @@ class HandoverServer(GuestServer):
         del address  # haproxy's socket has no name
         raw = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         if _CREDENTIALS.unpack(raw)[0] in self._peers():
-            eventlet.spawn_n(self._introduce, client)
+            threads.spawn_detached(self._introduce, client)
         else:
             close_now(client)
 
@@ -238,7 +235,7 @@ def _exactly(client: Any, size: int, until: float) -> bytes:
             piece = client.recv(size - len(data))
         except BlockingIOError:
             left = max(until - clock.now(), 0.001)
-            trampoline(client, read=True, timeout=left, timeout_exc=TimeoutError)
+            wait_for_io(client, read=True, timeout=left, timeout_exc=TimeoutError)
             continue
         if not piece:
             raise ConnectionResetError("it ended early")

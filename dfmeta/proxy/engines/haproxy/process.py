@@ -19,9 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import eventlet
-from eventlet.hubs import trampoline
-
 from dfmeta.errors import HaproxyError
 from dfmeta.proxy.engines.haproxy.config import (
     PER_CONNECTION,
@@ -34,7 +31,9 @@ from dfmeta.proxy.engines.haproxy.memory import MemoryFile, sealed
 from dfmeta.proxy.engines.haproxy.plan import Descriptors, Plan
 from dfmeta.proxy.engines.haproxy.program import Program
 from dfmeta.proxy.engines.haproxy.runtime import Runtime
+from dfmeta.runtime import threads
 from dfmeta.runtime.log_throttle import Seldom, counted
+from dfmeta.runtime.threads import wait_for_io
 
 LOG = logging.getLogger(__name__)
 
@@ -105,8 +104,8 @@ class Process:
                 for descriptor in given:
                     os.close(descriptor)
             failed_start.pop_all()
-        eventlet.spawn_n(_read_lines, log, told)
-        eventlet.spawn_n(_read_lines, errors, self._say)
+        threads.spawn_detached(_read_lines, log, told)
+        threads.spawn_detached(_read_lines, errors, self._say)
 
     def _start(self, listeners: Sequence[int], handover: int, given: list[int]) -> None:
         """Run it.
@@ -181,7 +180,7 @@ class Process:
                 return
             if not self.running:
                 raise HaproxyError(cause=f"it ended at its start with status {self.status}")
-            eventlet.sleep(POLL)
+            threads.sleep(POLL)
         raise HaproxyError(cause=f"it did not answer within {READY_TIMEOUT:g} s")
 
     def wait(self) -> None:
@@ -191,7 +190,7 @@ class Process:
         ended = os.pidfd_open(self.pid)
         try:
             while self.running:
-                trampoline(ended, read=True)
+                wait_for_io(ended, read=True)
         finally:
             os.close(ended)
 
@@ -270,7 +269,7 @@ def _read_lines(descriptor: int, take: Callable[[str], object]) -> None:
     rest = b""
     try:
         while True:
-            trampoline(descriptor, read=True)
+            wait_for_io(descriptor, read=True)
             try:
                 data = os.read(descriptor, _LINE_MAX)
             except BlockingIOError:
@@ -281,6 +280,6 @@ def _read_lines(descriptor: int, take: Callable[[str], object]) -> None:
             rest = rest[-_LINE_MAX:]
             for line in lines:
                 take(line.decode("ascii", "replace"))
-            eventlet.sleep(0)
+            threads.sleep(0)
     finally:
         os.close(descriptor)

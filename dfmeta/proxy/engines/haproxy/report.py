@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import eventlet
-
 from dfmeta.errors import HaproxyError
 from dfmeta.identity.registry import Registry
 from dfmeta.proxy.engines.haproxy.counts import connections
 from dfmeta.proxy.engines.haproxy.entries import Entries
 from dfmeta.proxy.engines.haproxy.running import Failures, Running
 from dfmeta.proxy.feed import BATCH
+from dfmeta.runtime import threads
 from dfmeta.runtime.hub import Turns
 
 LOOKS: Final = 3
@@ -79,7 +78,7 @@ def compare(one: Running | None, wanted: Wanted) -> dict[str, int] | None:
     try:
         for look in range(LOOKS):
             if look:
-                eventlet.sleep(PAUSE)
+                threads.sleep(PAUSE)
             expected = wanted()
             there = one.process.runtime.entries(one.process.map)
             found = set(_differences(expected, there).items())

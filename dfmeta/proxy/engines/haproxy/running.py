@@ -7,14 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import eventlet
-
 from dfmeta import metrics
 from dfmeta.errors import HaproxyError
 from dfmeta.proxy.engines.haproxy.counts import connections
 from dfmeta.proxy.engines.haproxy.entries import GuestMap
 from dfmeta.proxy.engines.haproxy.process import Process
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
 
 LOG = logging.getLogger(__name__)
 
@@ -45,7 +43,7 @@ class Running:
             return
         self.map.leaving = True
         self.process.leave()
-        eventlet.spawn_n(self._let_go, count)
+        threads.spawn_detached(self._let_go, count)
 
     def _let_go(self, count: Callable[[], object]) -> None:
         """Close the runtime interface after the last request: haproxy would not end before."""
@@ -57,7 +55,7 @@ class Running:
             except HaproxyError as error:
                 # On a busy machine an answer may be late: the counts would be lost.
                 LOG.debug("%s", error)
-            eventlet.sleep(LEAVE_POLL)
+            threads.sleep(LEAVE_POLL)
         self.map.end()
         self.process.runtime.close()
 

@@ -16,12 +16,9 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-import eventlet
-from eventlet.green import socket as green_socket
-from eventlet.patcher import original
-from eventlet.semaphore import Semaphore
-
 from dfmeta.errors import HaproxyError
+from dfmeta.runtime import threads
+from dfmeta.runtime.threads import Semaphore, green_socket, original
 
 _socket = original("socket")
 TIMEOUT: Final = 2.0
@@ -64,7 +61,7 @@ class Runtime:
 
         :raises HaproxyError: when there is no complete answer in time.
         """
-        with _failing(), eventlet.Timeout(timeout, TimeoutError("no answer in time")):
+        with _failing(), threads.Timeout(timeout, TimeoutError("no answer in time")):
             if self._last is not None:
                 return self._last.ask(command)
             with self._connect(green_socket) as sock:
@@ -91,7 +88,7 @@ class Runtime:
 
         :raises HaproxyError: when it does not answer.
         """
-        with _failing(), eventlet.Timeout(TIMEOUT, TimeoutError("no answer in time")):
+        with _failing(), threads.Timeout(TIMEOUT, TimeoutError("no answer in time")):
             self._last = _Kept(self._connect(green_socket))
             self._last.ask("prompt")
 

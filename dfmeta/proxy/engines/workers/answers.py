@@ -7,8 +7,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import eventlet
-
 from dfmeta.attach.answers import refusal
 from dfmeta.errors import BackendError, BackendUpstreamError
 from dfmeta.http.complaints import Complaints
@@ -18,7 +16,7 @@ from dfmeta.proxy.backend import Backend
 from dfmeta.proxy.backends.network_data import Vlan
 from dfmeta.proxy.engines.workers.pipe import Message, Pipe, answer_fields, request_of
 from dfmeta.proxy.rate import RateLimiter
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
 
 LOG = logging.getLogger(__name__)
 
@@ -62,9 +60,9 @@ class WorkerAnswers:
                 allowed = self.attachments is not None and self.attachments.allows_at(endpoint)
                 pipe.answer(message, {"allowed": allowed})
             case "attach":
-                eventlet.spawn_n(self._attach, pipe, message)
+                threads.spawn_detached(self._attach, pipe, message)
             case "open":
-                eventlet.spawn_n(self._ask_backend, pipe, message)
+                threads.spawn_detached(self._ask_backend, pipe, message)
             case _:
                 return False
         return True

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import eventlet
-from eventlet.event import Event
-
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
+from dfmeta.runtime.threads import Event
 
 Echoed = Callable[[float], bool]
 """Wait for the echo until those monotonic seconds; return whether it has come."""
@@ -39,7 +37,7 @@ class Echo:
             self._next = Event()
             if not self._asking:
                 self._asking = True
-                eventlet.spawn_n(self._run)
+                threads.spawn_detached(self._run)
         event = self._next
         return lambda deadline: _come(event, deadline)
 
@@ -55,6 +53,6 @@ class Echo:
 def _come(event: Event, deadline: float) -> bool:
     """Return whether the daemon has echoed, waiting until *deadline*."""
     if not event.ready():
-        with eventlet.Timeout(max(deadline - clock.now(), 0.001), False):
+        with threads.Timeout(max(deadline - clock.now(), 0.001), False):
             event.wait()
     return event.ready() and bool(event.wait())

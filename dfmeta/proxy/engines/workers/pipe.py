@@ -14,10 +14,9 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-import eventlet
-from eventlet.event import Event
-
 from dfmeta.model import Answer, GuestRequest
+from dfmeta.runtime import threads
+from dfmeta.runtime.threads import Event
 
 Message = dict[str, Any]
 PIECE = 262144
@@ -71,7 +70,7 @@ class Pipe:
             self._write()
         if self._outgoing and not self.closed:
             self._writing = True
-            eventlet.spawn_n(self._write_on)
+            threads.spawn_detached(self._write_on)
 
     def ask(self, message: Message, timeout: float | None = ANSWER_TIMEOUT) -> Message | None:
         """Send a message and wait for its answer; None if there is no answer in time.
@@ -86,7 +85,7 @@ class Pipe:
         self.send({**message, "number": number})
         found: Message | None = None
         try:
-            with eventlet.Timeout(timeout, False):
+            with threads.Timeout(timeout, False):
                 found = event.wait()
         finally:
             self._asked.pop(number, None)

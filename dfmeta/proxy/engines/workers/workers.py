@@ -20,9 +20,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import eventlet
-from eventlet.green import socket as green_socket
-from eventlet.hubs import trampoline
 from prometheus_client import Metric
 
 from dfmeta import metrics
@@ -37,7 +34,8 @@ from dfmeta.proxy.engines.workers.pipe import Message, Pipe
 from dfmeta.proxy.engines.workers.use import SlotUse
 from dfmeta.proxy.feed import SETTLE_TIMEOUT, Feed
 from dfmeta.proxy.recent import RECENT
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
+from dfmeta.runtime.threads import green_socket, wait_for_io
 
 LOG = logging.getLogger(__name__)
 
@@ -133,7 +131,7 @@ class Worker:
 
         :param device: device that its connections are bound to.
         """
-        eventlet.spawn_n(self._bind, device)
+        threads.spawn_detached(self._bind, device)
         try:
             self.pipe.run(lambda message: self._handle(self, message))
         except Exception as error:
@@ -144,9 +142,9 @@ class Worker:
             # for its descriptor indefinitely, and no other socket with that number could be used.
             self._rights.shutdown(socket.SHUT_RDWR)
         # A worker without its pipe ends by itself, unless it hangs.
-        with eventlet.Timeout(END_TIMEOUT, False):
+        with threads.Timeout(END_TIMEOUT, False):
             while self.process.poll() is None:
-                eventlet.sleep(POLL)
+                threads.sleep(POLL)
         self.kill()
         self.process.wait()
 
@@ -157,7 +155,7 @@ class Worker:
         """
         try:
             while True:
-                trampoline(self._rights, read=True)
+                wait_for_io(self._rights, read=True)
                 told, descriptors, _flags, _address = socket.recv_fds(self._rights.fd, 1, FDS_MAX)
                 for descriptor in descriptors:
                     with socket.socket(fileno=descriptor) as connection:
@@ -275,7 +273,7 @@ class Workers:
                 worker.succeeded = True
                 self._keep(worker)
             while any(one in self._workers and one.succeeded and not one.leaving for one in before):
-                eventlet.sleep(POLL)
+                threads.sleep(POLL)
             if all(one.leaving or one not in self._workers for one in before):
                 for done in told:
                     done()
@@ -297,9 +295,9 @@ class Workers:
         self._stopping = True
         for worker in self._workers:
             worker.pipe.send({"what": "stop", "grace": max(0.0, grace - HEAD_START)})
-        with eventlet.Timeout(grace, False):
+        with threads.Timeout(grace, False):
             while self._workers:
-                eventlet.sleep(POLL)
+                threads.sleep(POLL)
         for worker in self._workers:
             worker.kill()
         for sock in self._listeners:
@@ -317,7 +315,7 @@ class Workers:
     def _ask_all(self, ask: Callable[[Worker], object]) -> None:
         """Call *ask* with all workers that answer, at the same time."""
         answering = [one for one in self._workers if one.serving and not one.silent]
-        for thread in [eventlet.spawn(ask, worker) for worker in answering]:
+        for thread in [threads.spawn(ask, worker) for worker in answering]:
             thread.wait()
 
     # Processes
@@ -338,7 +336,7 @@ class Workers:
                 LOG.warning("A worker cannot be started: %s; dfmeta tries again", error.strerror)
                 if self._stays(predecessor):
                     return
-                eventlet.sleep(PAUSE_MAX)
+                threads.sleep(PAUSE_MAX)
                 continue
             self._workers.append(worker)
             worker.pipe.send({"what": "start", **self._settings()})
@@ -360,7 +358,7 @@ class Workers:
                 return
             predecessor = None
             pause = PAUSE_MIN if clock.now() - worker.begun > LIVED else pause * 2
-            eventlet.sleep(min(pause, PAUSE_MAX))
+            threads.sleep(min(pause, PAUSE_MAX))
 
     def _stays(self, predecessor: Worker | None) -> bool:
         """Keep a worker if its successor did not start; False if it has ended too."""
@@ -386,11 +384,11 @@ class Workers:
     def _watch(self, worker: Worker) -> None:
         """Check a worker until its pipe is closed; kill it if it does not answer."""
         while not worker.pipe.closed:
-            asking = eventlet.spawn(worker.pipe.ask, {"what": "ready?"}, None)
+            asking = threads.spawn(worker.pipe.ask, {"what": "ready?"}, None)
             missed = 0
             while not asking.dead:
                 begun = clock.now()
-                with eventlet.Timeout(BEAT, False):
+                with threads.Timeout(BEAT, False):
                     asking.wait()
                 if asking.dead or clock.now() - begun > BEAT + LATE:
                     continue
@@ -399,7 +397,7 @@ class Workers:
                 if missed == HANGS:
                     self._end(worker, "hangs", f"hangs: no answer for {HANGS * BEAT:g} s")
             worker.silent = False
-            eventlet.sleep(BEAT)
+            threads.sleep(BEAT)
 
     def _introduce(self, worker: Worker, predecessor: Worker | None) -> None:
         """Send all endpoints to a new worker and make it serve; changes follow in their order."""
@@ -414,7 +412,7 @@ class Workers:
         if predecessor is not None:
             predecessor.leaving = True
             predecessor.pipe.send({"what": "stop", "grace": DRAIN})
-            eventlet.spawn_after(DRAIN + OVERTIME, self._see_off, predecessor)
+            threads.spawn_after(DRAIN + OVERTIME, self._see_off, predecessor)
 
     def _see_off(self, worker: Worker) -> None:
         """Kill a replaced worker that has not ended yet."""
@@ -447,7 +445,7 @@ class Workers:
             case "recent":
                 RECENT.add(message["ports"], self._incarnation)
             case "echo":
-                eventlet.spawn_n(self._echo, worker.pipe, message)
+                threads.spawn_detached(self._echo, worker.pipe, message)
             case _:
                 self._answers.handle(worker.pipe, message)
 
