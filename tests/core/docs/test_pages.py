@@ -6,7 +6,6 @@ import re
 from dfmeta import conf
 from dfmeta.admin import status
 from dfmeta.devices import validate
-from dfmeta.ovsdb import snapshot, transactions, watcher
 from dfmeta.proxy import recent
 from tests.core.docs.facts import FACTS
 from tests.core.docs.page import rows
@@ -24,14 +23,6 @@ def test_each_page_has_the_facts_of_the_code() -> None:
     for page, facts in FACTS.items():
         content = text(page)
         assert [fact for fact in facts() if fact not in content] == [], page
-
-
-def test_page_on_owned_objects_has_the_columns_that_are_read_of_each_table() -> None:
-    there = {row[0]: row[1] for row in rows((SOURCE / "owns.rst").read_text(encoding="utf-8"))}
-    for table, columns in watcher.COLUMNS.items():
-        others = (snapshot._COLUMNS, transactions._COLUMNS)
-        read = {*columns, *(name for one in others for name in one.get(table, ()))} - {"_uuid"}
-        assert set(there[table].split(", ")) == read, table
 
 
 def test_page_on_status_has_each_state_in_the_order_of_the_status_page() -> None:
