@@ -100,12 +100,8 @@ def page(name: str) -> str:
 
 def chapter(name: str, title: str) -> str:
     """A part of a page, from a title with a double rule to the next."""
-    text = page(name)
-    found = re.search(
-        rf"^{re.escape(title)}\n=+\n(.*?)(?=^\S.*\n===|\Z)", text, re.MULTILINE | re.DOTALL
-    )
-    assert found, title
-    return found[1]
+    parts = re.split(r"^(\S.*)\n={3,}\n", page(name), flags=re.MULTILINE)
+    return parts[parts.index(title) + 1]
 
 
 def pages() -> list[str]:
