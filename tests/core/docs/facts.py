@@ -98,12 +98,6 @@ def _device_tags_guest() -> Iterable[str]:
     yield "any Python from 3.6 on"
 
 
-def _device_tags_use() -> Iterable[str]:
-    yield from (f"rm {tag_devices.RULES}", f"rm {snippet.PER_BOOT}")
-    yield f"rm -r {Path(snippet.PROGRAM).parent}"
-    yield f"A tag has 1 to {TAG_MAX} characters"
-
-
 def _limits() -> Iterable[str]:
     yield from (f"``[guest_limits] {one.name}``" for one in limits.OPTS)
     yield f"{RATES[Purpose.SYN]}"
@@ -179,10 +173,13 @@ def _upgrade() -> Iterable[str]:
 
 
 def _devices() -> Iterable[str]:
-    yield f"1 to {TAG_MAX} characters"
+    yield f"A tag has 1 to {TAG_MAX} characters"
     yield f"at most {DEVICES_MAX} devices and {DEPTH_MAX} levels"
     vlan = SCHEMA["$defs"]["nicdevice"]["properties"]["vlan"]
     yield f"{vlan['minimum']} to {vlan['maximum']}"
+    yield from (f"rm {tag_devices.RULES}", f"rm {snippet.PER_BOOT}")
+    yield f"rm -r {Path(snippet.PROGRAM).parent}"
+    yield from _device_tags_guest()
 
 
 def _dfmeta_cni() -> Iterable[str]:
@@ -338,8 +335,6 @@ FACTS: Mapping[str, Callable[[], Iterable[str]]] = {
     "commands": _commands,
     "commands/dfmeta-agent": lambda: [f"closes the rest after {daemon.GRACE:g} seconds"],
     "decisions": _decisions,
-    "device-tags-guest": _device_tags_guest,
-    "device-tags-use": _device_tags_use,
     "devices": _devices,
     "dfmeta-cni": _dfmeta_cni,
     "limits": _limits,

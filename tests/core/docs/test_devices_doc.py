@@ -72,11 +72,11 @@ def test_the_page_has_each_bus_with_its_address_and_each_key_of_a_rule() -> None
 
 
 def test_document_and_rules_of_the_page_are_valid() -> None:
-    block = PAGE.split(".. code-block:: json\n\n", 1)[1].split("\n\nTagging", 1)[0]
+    block = PAGE.split(".. code-block:: json\n\n", 1)[1].split("\n\nTag the devices", 1)[0]
     document: dict[str, Any] = json.loads(block)
     validate(document)
     assert document["devices"]
-    rules = re.findall(r"--tag (\S+)", PAGE) + re.findall(r"``(disk:\S+=\w+)``", PAGE)
+    rules = re.findall(r"--tag (\S+=\S+)", PAGE) + re.findall(r"``(disk:\S+=\w+)``", PAGE)
     assert len(rules) == 4
     assert [str(TagRule.parse(rule)) for rule in rules] == rules
 

@@ -42,7 +42,7 @@ def test_page_on_limits_names_no_option_as_absent_that_exists() -> None:
 
 
 def test_tags_of_the_examples_are_those_that_they_look_for() -> None:
-    page = (SOURCE / "device-tags-use.rst").read_text(encoding="utf-8")
+    page = (SOURCE / "devices.rst").read_text(encoding="utf-8")
     tags = set(re.findall(r"(?:,tag=|--tag )(\w+)", page))
     assert set(re.findall(r"^ +/dev/disk/by-role/(\w+) ", page, re.MULTILINE)) == {"oracledb"}
     assert re.findall(r"^ +Property=DFMETA_TAGS=(\w+)$", page, re.MULTILINE) == ["storage"]

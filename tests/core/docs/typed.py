@@ -17,7 +17,6 @@ SOURCE = ROOT / "doc/source"
 TYPED: Mapping[str, str] = {
     "README": "tests/soak/e2e/test_pages.py",
     "containers": "tests/soak/e2e/test_containers_page.py",
-    "device-tags-use": "tests/soak/e2e/test_pages.py",
     "devices": "tests/soak/e2e/test_pages.py",
     "doctor": "tests/soak/e2e/test_pages.py",
     "first-hour-libvirt": "tests/soak/e2e/test_first_hour.py",
@@ -63,7 +62,6 @@ NOT_TYPED: Mapping[str, str] = {
 """A command that no test types as it stands: why, and what stands in."""
 NOT_TYPED_PAGES: Mapping[str, str] = {
     "devstack": "no devstack runs in a test",
-    "device-tags-guest": "tests/host/e2e/test_tag_devices.py has udev and devices",
     "dfmeta-cni": "test_cni_doc.py calls it; test_swarm.py types a section",
     "status": "it needs another host",
     "testing": "CI runs tools/test",

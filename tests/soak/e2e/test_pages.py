@@ -105,16 +105,27 @@ def test_a_subport_gets_an_instance_and_loses_it_and_a_vm_a_trunk(host: Shell) -
     assert not any(one.startswith("tbr-") for one in host.switch.vsctl("list-br").split())
 
 
-def test_devices_get_their_roles(host: Shell) -> None:
+def test_devices_get_their_roles_and_a_guest_loses_the_program(host: Shell) -> None:
     drive = host.folder / "srv/drives/web1"
     drive.mkdir(parents=True)
-    types(host, "devices")
+    host.type_all(page("devices").partition("\nRemoval\n")[0])
     tagged = json.loads((drive / "openstack/latest/meta_data.json").read_text())["devices"]
     assert [one["tags"] for one in tagged if one["type"] == "disk"] == [["root"]]
     shown = host.guests["web1"].curl("/openstack/latest/meta_data.json").text
     assert {tag for one in json.loads(shown)["devices"] for tag in one["tags"]} == {
         *("nfvfunc1", "oracledb")
     }
+    host.agent.stop()
+    left = [
+        host.folder / "etc/udev/rules.d/90-dfmeta-tags.rules",
+        host.folder / "var/lib/cloud/scripts/per-boot/50-dfmeta-tag-devices",
+    ]
+    for path in left:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    host.type_all(chapter("devices", "Removal"))
+    assert not any(path.exists() for path in (*left, host.agent.state_path))
+    assert untyped("devices", host.typed) == []
 
 
 def test_a_guest_asks_over_ipv6_and_gets_a_record_for_it(host: Shell) -> None:
@@ -174,19 +185,6 @@ def test_a_host_goes_back_and_a_central_store_takes_hollows_records(host: Shell)
     host.agent.start()
     asks_own(host.guests["web1"])
     assert untyped("store-central", host.typed) == []
-
-
-def test_a_guest_is_rid_of_the_program_for_tags(host: Shell) -> None:
-    host.agent.stop()
-    left = [
-        host.folder / "etc/udev/rules.d/90-dfmeta-tags.rules",
-        host.folder / "var/lib/cloud/scripts/per-boot/50-dfmeta-tag-devices",
-    ]
-    for path in left:
-        path.parent.mkdir(parents=True)
-        path.touch()
-    types(host, "device-tags-use")
-    assert not any(path.exists() for path in (*left, host.agent.state_path))
 
 
 def test_guests_without_openstack_get_their_records(

@@ -1,6 +1,6 @@
 """A libvirt guest should find its devices by the roles that their tags give them.
 
-dfmeta-tag-devices comes with the vendor data, and the examples of doc/source/device-tags-use.rst
+dfmeta-tag-devices comes with the vendor data, and the examples of doc/source/devices.rst
 with the user-data. Real devices: virtio and SCSI disks with serials, two NICs, and a disk that is
 plugged in while the guest runs.
 """
@@ -23,7 +23,7 @@ DATA = "/var/lib/libvirt/data"
 ORACLE, LOGS, BACKUP = "vol-oracle", "vol-logs", "vol-backup"
 FSTAB, NETWORK = re.findall(
     r"^In ``(?:/etc/fstab|/etc/systemd/network/20-storage.network)``.*?::\n\n((?:   .*\n|\n)+)",
-    page("device-tags-use"),
+    page("devices"),
     re.MULTILINE,
 )
 USER_DATA = user_data(
