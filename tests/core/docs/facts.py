@@ -30,7 +30,6 @@ from dfmeta.flows.pipeline import (
     RATES,
     TABLES,
     Layout,
-    Purpose,
     Register,
     Stage,
 )
@@ -96,11 +95,6 @@ def _device_tags_guest() -> Iterable[str]:
     yield f"the first {tag_devices.MAX_INTERFACES} interfaces"
     yield from (tag_devices.RULES, tag_devices.DOCUMENT, snippet.PER_BOOT, tag_devices.IPV4)
     yield "any Python from 3.6 on"
-
-
-def _limits() -> Iterable[str]:
-    yield from (f"``[guest_limits] {one.name}``" for one in limits.OPTS)
-    yield f"{RATES[Purpose.SYN]}"
 
 
 def _meta_ip() -> Iterable[str]:
@@ -337,7 +331,6 @@ FACTS: Mapping[str, Callable[[], Iterable[str]]] = {
     "decisions": _decisions,
     "devices": _devices,
     "dfmeta-cni": _dfmeta_cni,
-    "limits": _limits,
     "meta-ip": _meta_ip,
     "migrate": _migrate,
     "owns": _owns,
