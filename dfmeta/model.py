@@ -88,6 +88,7 @@ class PortState(enum.StrEnum):
     """State of a port: served, or the reason why it is not."""
 
     SERVED = "served"
+    """Its instance is known; the guest may have asked for nothing yet."""
     NO_INSTANCE = "no instance"
     """A VIF without an instance: its SYNs are held until the instance is known."""
     NO_OFPORT = "no ofport"
@@ -103,7 +104,7 @@ class PortState(enum.StrEnum):
     NO_META_IP = "no meta ip"
     """The port has flows, but all Meta IPs are taken, so that no request of its guest is served."""
     CUT_OFF = "cut off"
-    """The port has flows, but the switch or its device passes none of its frames."""
+    """Its device is down or has no link, or the switch refuses its frames or its flows."""
     NO_CONNECTION = "no connection"
     """The port has flows and its SYNs reach the switch, but no connection reaches the proxy."""
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from prometheus_client.metrics import MetricWrapperBase
 
 from dfmeta import metrics
+from dfmeta.model import PortState
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def declared() -> list[Metric]:
     :raises TypeError: the values of a label are of no closed set.
     """
     hints = get_type_hints(metrics, include_extras=True)
-    remedies = dict(_remedies())
+    remedies = docstrings(ast.parse(inspect.getsource(metrics)).body)
     return [
         _metric(constant, metric, get_args(hints.get(constant))[1:], remedies.get(constant, ""))
         for constant, metric in vars(metrics).items()
@@ -59,9 +60,20 @@ def declared() -> list[Metric]:
     ]
 
 
-def _remedies() -> Iterator[tuple[str, str]]:
-    """The docstring after each constant that has one, on one line."""
-    body = ast.parse(inspect.getsource(metrics)).body
+def states() -> dict[str, str]:
+    """Each state of a port, with its docstring on one line."""
+    (body,) = ast.parse(inspect.getsource(PortState)).body
+    assert isinstance(body, ast.ClassDef)
+    described = docstrings(body.body)
+    return {str(state): described[state.name] for state in PortState}
+
+
+def docstrings(body: list[ast.stmt]) -> dict[str, str]:
+    """Each constant that has a docstring after it, with it on one line."""
+    return dict(_docstrings(body))
+
+
+def _docstrings(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
     for before, after in pairwise(body):
         match before, after:
             case (

@@ -7,6 +7,7 @@
 above it; the number is added.
 ``dfmeta-errors::``: every class of errors, by the name that ends its line.
 ``dfmeta-metrics::``: every metric with its kind, and the values of its labels.
+``dfmeta-states::``: every state of a port.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE
 from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.guest import tag_devices
-from tools.declared import declared
+from tools.declared import declared, states
 
 CLEANUP = "Remove dfmeta's flows, port, rules and route from this host, and exit."
 """Of :data:`dfmeta.cmd.daemon.CLI`, which cannot be imported without os-ken."""
@@ -298,6 +299,12 @@ def metrics_text() -> Iterator[str]:
         yield ""
 
 
+def states_text() -> Iterator[str]:
+    """Every state of a port, as lines of reStructuredText."""
+    for state, meaning in states().items():
+        yield from (f"``{state}``", f"   {meaning}", "")
+
+
 def _list(values: frozenset[str]) -> str:
     if values == frozenset(Purpose.__members__):
         return "the names of flows (:doc:`pipeline`)"
@@ -350,6 +357,12 @@ class Metrics(_Written):
     text = staticmethod(metrics_text)
 
 
+class States(_Written):
+    """``dfmeta-states::``."""
+
+    text = staticmethod(states_text)
+
+
 class Limits(_Written):
     """``dfmeta-limits::``."""
 
@@ -365,4 +378,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("dfmeta-limits", Limits)
     app.add_directive("dfmeta-errors", Errors)
     app.add_directive("dfmeta-metrics", Metrics)
+    app.add_directive("dfmeta-states", States)
     return {"parallel_read_safe": True}

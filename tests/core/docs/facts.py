@@ -119,7 +119,7 @@ def _status() -> Iterable[str]:
     yield f"At most {status.SHOWN} rows"
     yield f"twice a minute, {status_page.NAMES_ASKED} at a time"
     yield f"and {recent.KINDS_KEPT} failures that differ"
-    yield f"The last {status.FAILURES_SHOWN} of all"
+    yield f"the last {status.FAILURES_SHOWN} of all"
     yield f"until {recent.PORTS} others"
     paths = ("/openstack", "/latest", "/nocloud", "/metadata", "/x", "")
     yield from (f"``{kind}``" for kind in map(recent.kind_of, paths))
