@@ -103,7 +103,7 @@ STYLES: Final = {
     default="/",
     metavar="DIRECTORY",
     help="Root directory of the host's files, for doctor in a container that has them mounted "
-    "elsewhere: the files of systemd-networkd, cloud-init and the machine's vendor.",
+    "elsewhere: the files of systemd-networkd.",
 )
 def doctor(
     config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool, root: str

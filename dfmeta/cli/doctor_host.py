@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from ipaddress import ip_address
 
-from dfmeta.doctor import checks_host, firewall
+from dfmeta.doctor import checks_host
 from dfmeta.doctor.facts import Settings
 from dfmeta.doctor.finding import Finding, unknown
-from dfmeta.doctor.programs import read_filters
+from dfmeta.doctor.firewall import firewall, read_chains
 from dfmeta.flows.family import IPV4, IPV6
 from dfmeta.host.facts import HostFacts
 from dfmeta.host.host_facts import read_host
@@ -42,13 +41,13 @@ def way(host: HostFacts, wanted: Settings, snapshot: Snapshot | None) -> Iterato
     yield checks_host.device(host, wanted)
     yield from _routing(host, wanted)
     yield _checksum(host, wanted, snapshot)
-    yield named(_firewall(wanted), wanted)
+    yield named(firewall(read_chains(), wanted.family.version), wanted)
 
 
 def beside(host: HostFacts, wanted: Settings, *, running: bool) -> Iterator[Finding]:
     """Run the checks that another version of IP than IPv4 has of its own."""
     yield from _routing(host, wanted)
-    yield named(_firewall(wanted), wanted)
+    yield named(firewall(read_chains(), wanted.family.version), wanted)
     yield listener(host, wanted, running=running)
 
 
@@ -81,11 +80,3 @@ def _checksum(host: HostFacts, wanted: Settings, snapshot: Snapshot | None) -> F
     if bridge is None or host.up is None:
         return unknown("checksum", f"{wanted.bridge} or {wanted.tap} does not exist")
     return checks_host.checksum(host, bridge.datapath_type, wanted=wanted)
-
-
-def _firewall(wanted: Settings) -> Finding:
-    if wanted.port is None:
-        return unknown("firewall", "the proxy's port is not known")
-    keys = wanted.keys.network(wanted.family.version)
-    syn = firewall.Syn(wanted.tap, ip_address(wanted.host_ip), wanted.port, keys)
-    return firewall.judge(read_filters(syn), wanted)

@@ -26,13 +26,7 @@ from dfmeta.doctor.facts import Settings
 from dfmeta.doctor.finding import Finding
 from dfmeta.host.facts import ProcessFacts
 from dfmeta.host.process import read_account, read_sockets
-from dfmeta.host.system import (
-    own_route,
-    read_clock,
-    read_cloud,
-    read_networkd,
-    read_sockets_enabled,
-)
+from dfmeta.host.system import own_route, read_clock, read_networkd
 
 OWN_FILES: Final = 256
 """Descriptors in addition to those of guests' connections, see :mod:`dfmeta.cmd.serving`."""
@@ -62,9 +56,7 @@ def process(
     """
     said = gather.daemon_version(conf) if running else ""
     yield from checks_process.versions(
-        VersionFacts(
-            metadata.version("dfmeta"), said, ovs, platform.python_version(), gather.packages()
-        )
+        VersionFacts(metadata.version("dfmeta"), said, ovs, platform.python_version())
     )
     count = conf.df_metadata.proxy_workers
     sockets = read_sockets(checks_process.wanted_sockets(wanted))
@@ -99,15 +91,12 @@ def files(conf: cfg.ConfigOpts, wanted: Settings, owners: Owners) -> Iterator[Fi
 
 
 def system(wanted: Settings, root: Path) -> Iterator[Finding]:
-    """Check systemd's networkd and socket units, and whether the host itself needs metadata.
+    """Check systemd's networkd, and whether the host itself needs metadata.
 
     :param root: root directory of the host's files.
     """
     yield checks_system.networkd(read_networkd(root), wanted)
-    yield checks_system.sockets(read_sockets_enabled(root))
-    route = own_route(wanted.ip, but=wanted.tap)
-    cloud = read_cloud(root, route, service=wanted.host_service)
-    yield checks_system.cloud(cloud, wanted)
+    yield checks_system.cloud(own_route(wanted.ip, but=wanted.tap), wanted)
 
 
 def clock(conf: cfg.ConfigOpts, skews: list[tuple[str, float]]) -> Iterator[Finding]:

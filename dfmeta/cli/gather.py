@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import http.client
 import pwd
-import re
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from importlib import metadata
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 
 from oslo_config import cfg
-from packaging.requirements import Requirement
 
 from dfmeta.cli.client import ask_agent, daemon_pid, request_agent
 from dfmeta.conf.accounts import WORKER_ACCOUNT, account_of
@@ -29,8 +26,6 @@ from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.flows.service import Tap
 from dfmeta.host.facts import ProcessFacts
-from dfmeta.host.listeners import listener_at, listeners_of, program_of
-from dfmeta.host.process import read_process
 from dfmeta.identity.key import Keys
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import (
@@ -50,14 +45,9 @@ from dfmeta.proxy.tokens import unusable_key
 from dfmeta.runtime.saved_state import UNREADABLE, State, read_state
 from dfmeta.store import strictjson
 from dfmeta.wiring.layout import keys_of, layout_of, meta_of
-from dfmeta.wiring.lock import lock_name
 
 TIMEOUT = 3.0
 """Seconds to wait for an answer of the daemon."""
-_VERSION = re.compile(r"^Version: (\S+)$", re.MULTILINE)
-"""The first is the header's: it is required (core metadata specifications)."""
-_RUN_TIME_EXTRAS = ("neutron", "postgresql")
-"""Extras that are needed at run time; the others are for the development of dfmeta."""
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:
@@ -294,10 +284,11 @@ def daemon_facts(conf: cfg.ConfigOpts) -> DaemonFacts:
         cause = getattr(error, "strerror", None) or str(error) or "no answer in time"
         if isinstance(error, TimeoutError) and (pid := daemon_pid(conf)):
             return DaemonFacts(running=False, cause=cause, hangs=pid, seconds=TIMEOUT)
-        return DaemonFacts(running=False, cause=cause, other=_other_program(conf))
+        other = isinstance(error, http.client.HTTPException)
+        return DaemonFacts(running=False, cause=cause, other=other)
     except (ValueError, KeyError, AttributeError, TypeError):
-        cause, other = "its answer is not dfmeta-agent's", _other_program(conf)
-        return DaemonFacts(running=False, cause=cause, other=other or "its name cannot be seen")
+        cause = "its answer is not dfmeta-agent's"
+        return DaemonFacts(running=False, cause=cause, other=True)
     return DaemonFacts(running=True, ready=up, missing=missing)
 
 
@@ -337,31 +328,6 @@ def daemon_version(conf: cfg.ConfigOpts) -> str:
     return ""
 
 
-def packages() -> tuple[tuple[str, str, str], ...]:
-    """Return the packages that dfmeta's requirements exclude: name, version, requirement.
-
-    The version is empty for a package that is missing. Packages of an extra are only checked if
-    they are installed.
-    """
-    found = []
-    for text in metadata.requires("dfmeta") or ():
-        wanted = Requirement(text)
-        of_extra = "extra" in str(wanted.marker or "")
-        if of_extra and not _at_run_time(text):
-            continue
-        if wanted.marker is not None and not of_extra and not wanted.marker.evaluate():
-            continue
-        try:
-            there = _version(wanted.name)
-        except metadata.PackageNotFoundError:
-            there = ""
-        if of_extra and not there:
-            continue
-        if not there or not wanted.specifier.contains(there, prereleases=True):
-            found.append((wanted.name, there, str(wanted.specifier)))
-    return tuple(found)
-
-
 def explicit(conf: cfg.ConfigOpts, name: str, group: str) -> bool:
     """Return whether an operator has set an option, so that it does not have its default."""
     place = conf.get_location(name, group)
@@ -397,38 +363,6 @@ def owners(conf: cfg.ConfigOpts, process: ProcessFacts | None) -> Owners:
     with contextlib.suppress(KeyError):
         worker = pwd.getpwnam(user).pw_uid
     return Owners(worker=worker, daemon=process.uid if process is not None else None)
-
-
-def _other_program(conf: cfg.ConfigOpts) -> str:
-    """Return the name of another program that listens at admin_listen.
-
-    Empty if the daemon listens there, or systemd for it, or no program.
-    """
-    group = conf.df_metadata
-    listener = listener_at(group.admin_listen)
-    if listener is None:
-        return ""
-    process = read_process(lock_name(group.ovsdb_connection, group.integration_bridge))
-    if process is not None and listener in listeners_of(process.pid):
-        return ""
-    found = program_of(listener.inode)
-    return "" if found.endswith(", pid 1") else found
-
-
-def _version(package: str) -> str:
-    """Return the version of a package.
-
-    Its metadata ends with the text of its page, which importlib.metadata would parse as well.
-
-    :raises PackageNotFoundError: it is not installed.
-    """
-    found = metadata.distribution(package)
-    version = _VERSION.search(found.read_text("METADATA") or "")
-    return version[1] if version is not None else found.version
-
-
-def _at_run_time(requirement: str) -> bool:
-    return any(f'extra == "{extra}"' in requirement for extra in _RUN_TIME_EXTRAS)
 
 
 def _ask(conf: cfg.ConfigOpts, path: str) -> Any:

@@ -12,7 +12,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from dfmeta.apps import switch
@@ -26,7 +25,7 @@ from dfmeta.conf.daemons import AGENT
 from dfmeta.doctor.checks_system import ANOTHER_IP, cloud_signs
 from dfmeta.errors import DfmetaError, StartError
 from dfmeta.host.own_service import OwnService
-from dfmeta.host.system import own_route, read_cloud
+from dfmeta.host.system import own_route
 from dfmeta.runtime import clock, hub, threads
 
 LOG = logging.getLogger("dfmeta.agent")
@@ -102,8 +101,7 @@ class Start:
         group, state = self._parts.conf.df_metadata, self._parts.memory.state
         state.host_service = own_service.take()
         route = own_route(group.ip, but=group.metadata_interface)
-        facts = read_cloud(Path("/"), route, service=state.host_service)
-        if signs := cloud_signs(facts, group.ip):
+        if signs := cloud_signs(group.ip, route, service=state.host_service):
             LOG.warning(
                 "This host seems to need %s for metadata of its own, and cannot reach it while %s "
                 "has that address: %s. Set [df_metadata] host_ip to another address, such as %s, "

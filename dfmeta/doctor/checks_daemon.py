@@ -24,8 +24,8 @@ class DaemonFacts:
     missing: tuple[str, ...] = ()
     cause: str = ""
     """Why the daemon counts as not running."""
-    other: str = ""
-    """Another program that listens at admin_listen, as ``NAME, pid PID``; empty: none was found."""
+    other: bool = False
+    """Whether another program answers at admin_listen."""
     hangs: int = 0
     """Process of a daemon that is there and has not answered within ``seconds``; 0: there is none.
     """
@@ -125,8 +125,8 @@ def daemon(facts: DaemonFacts, wanted: Settings) -> Finding:
         port = wanted.admin.rpartition(":")[2]
         return wrong(
             "daemon",
-            f"dfmeta-agent is not running: another program ({facts.other}) listens at "
-            f"{wanted.admin}: {facts.cause}",
+            f"dfmeta-agent is not running: another program listens at {wanted.admin}: "
+            f"{facts.cause}",
             f"stop that program (`ss -ltnp sport = :{port}` shows it), or set [df_metadata] "
             f"admin_listen to another port; then {START}",
         )

@@ -5,8 +5,8 @@ Sources: capabilities(7) and getrlimit(2).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from dfmeta.doctor.facts import Settings
@@ -32,8 +32,6 @@ class VersionFacts:
     ovs: str = ""
     """Answer of ovs-vswitchd to the query of its version; empty: it does not answer."""
     python: str = ""
-    packages: Sequence[tuple[str, str, str]] = field(default_factory=tuple)
-    """Packages that do not meet dfmeta's requirements: name, version (empty: missing), required."""
 
 
 def permissions(
@@ -132,7 +130,7 @@ def open_files(process: ProcessFacts | None, needed: int) -> Finding:
 
 
 def versions(facts: VersionFacts) -> Iterator[Finding]:
-    """Check that the installed dfmeta runs, and that its requirements are recent enough."""
+    """Check that the installed dfmeta runs, and that Open vSwitch is recent enough."""
     if facts.running and facts.running != facts.installed:
         yield wrong(
             "version",
@@ -142,18 +140,6 @@ def versions(facts: VersionFacts) -> Iterator[Finding]:
     else:
         yield ok("version", f"dfmeta {facts.installed}, Python {facts.python}")
     yield _ovs_version(facts.ovs)
-    if facts.packages:
-        shown = [
-            f"{name} {installed or '(none)'} (required: {wanted or 'any'})"
-            for name, installed, wanted in facts.packages
-        ]
-        yield wrong(
-            "packages",
-            f"missing, or not of a version that dfmeta was tested with: {listed(shown)}",
-            "`pip install --upgrade dfmeta` installs them, in an environment of its own",
-        )
-    else:
-        yield ok("packages", "all packages are of versions that dfmeta was tested with")
 
 
 def ovs_version(text: str) -> tuple[int, ...]:

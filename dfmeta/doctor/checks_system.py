@@ -11,7 +11,7 @@ from typing import Final
 
 from dfmeta.doctor.facts import Settings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
-from dfmeta.host.facts import CloudFacts, NetworkdFacts, SocketUnit
+from dfmeta.host.facts import NetworkdFacts
 
 SKEW_MAX: Final = 60.0
 """Seconds that the clocks of two hosts may differ: the validity of certificates and tokens starts a
@@ -111,39 +111,16 @@ def networkd(facts: NetworkdFacts, wanted: Settings) -> Finding:
     return ok("networkd", "systemd-networkd does not remove rules and routes of other programs")
 
 
-def sockets(units: Sequence[SocketUnit]) -> Finding:
-    """Check that the enabled socket units hold their listeners.
+def cloud(route: str, wanted: Settings) -> Finding:
+    """Check that the host does not need the address of tap-metadata for its own metadata.
 
-    systemd refuses to start a socket unit while its service runs: after a restart of the socket
-    unit alone the unit is inactive, and the service keeps the listener that it has.
+    :param route: see :func:`cloud_signs`.
     """
-    if not units:
-        return ok("socket-units", "no socket unit of dfmeta-agent is enabled")
-    idle = [one.name for one in units if one.active is False]
-    if idle:
-        verb = "is" if len(idle) == 1 else "are"
-        return wrong(
-            "socket-units",
-            f"{listed(idle)} {verb} enabled and inactive: the listener closes with the next stop "
-            "of dfmeta-agent",
-            "`systemctl stop dfmeta-agent.service && systemctl start "
-            f"{' '.join(idle)} dfmeta-agent.service`; guests' requests wait meanwhile",
-        )
-    names = listed([one.name for one in units])
-    if any(one.active is None for one in units):
-        return unknown(
-            "socket-units", f"systemctl does not report whether {names} hold their listeners"
-        )
-    return ok("socket-units", f"{names} active: listeners stay open while dfmeta-agent is stopped")
-
-
-def cloud(facts: CloudFacts, wanted: Settings) -> Finding:
-    """Check that the host does not need the address of tap-metadata for its own metadata."""
     if wanted.host_ip != wanted.ip:
         return ok(
             "cloud", f"the host can still reach {wanted.ip} itself: host_ip is another address"
         )
-    signs = cloud_signs(facts, wanted.ip)
+    signs = cloud_signs(wanted.ip, route, service=wanted.host_service)
     if signs:
         return wrong(
             "cloud",
@@ -155,15 +132,17 @@ def cloud(facts: CloudFacts, wanted: Settings) -> Finding:
     return ok("cloud", f"the host does not get its own metadata from {wanted.ip}")
 
 
-def cloud_signs(facts: CloudFacts, ip: str) -> list[str]:
-    """Return why this host seems to need *ip* for metadata of its own; empty: it does not."""
-    found = (
-        (facts.route, f"a route to {ip} leads through {facts.route}"),
-        (facts.dmi, f"the machine is {facts.dmi}'s"),
-        (facts.source, f"cloud-init's data source is {facts.source}"),
-        (facts.service, f"a server answered this host at {ip} before dfmeta's first start"),
+def cloud_signs(ip: str, route: str, *, service: bool) -> list[str]:
+    """Return why this host seems to need *ip* for metadata of its own; empty: it does not.
+
+    :param route: device of the host's own route to exactly this address; empty: there is none.
+    :param service: whether a server answered at this address before the first start.
+    """
+    signs = (
+        (route, f"a route to {ip} leads through {route}"),
+        (service, f"a server answered this host at {ip} before dfmeta's first start"),
     )
-    return [text for sign, text in found if sign]
+    return [text for sign, text in signs if sign]
 
 
 def secret_files(files: Iterable[SecretFile]) -> Finding:

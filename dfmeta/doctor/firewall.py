@@ -1,154 +1,77 @@
-"""Check that the host's own packet filter accepts guests' connections to the proxy. Pure.
+"""Base chains of the host's packet filter that drop each packet that no rule accepts.
 
-Each rule of a chain is a step that matches the packet, does not match, or cannot be decided. A
-verdict is given only if every path through the chain ends in the same one.
-:mod:`dfmeta.doctor.nft` and :mod:`dfmeta.doctor.iptables` parse the output of nft and iptables.
+Whether guests' packets pass is shown by the daemon's probe (the check ``path``): no rule is judged
+here.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import Any, Final
 
-from dfmeta.doctor.facts import Settings
-from dfmeta.doctor.finding import Finding, ok, unknown, wrong
-from dfmeta.flows.family import IPV4
-from dfmeta.identity.key import IN_PORT
+from dfmeta.doctor.finding import Finding, listed, ok, unknown
+from dfmeta.host.programs import run
 
-Network = IPv4Network | IPv6Network
-
-KEYS = IN_PORT.network(4)
-"""Network of the source addresses (keys) of guests' IPv4 connections on tap-metadata."""
-
-
-class Verdict(enum.Enum):
-    """The action of a step for a packet that it matches."""
-
-    ACCEPT = "accept"
-    DROP = "drop"
-    JUMP = "jump"
-    GOTO = "goto"
-    RETURN = "return"
-    NOTHING = "nothing"
-    """The step only counts, logs or marks."""
-    ANYTHING = "anything"
-    """The action is not known to this module."""
-    FALL = "fall"
-    """The packet reached the end of the chain; never the verdict of a step."""
+_HOOKS: Final = ("ingress", "prerouting", "input", "output", "postrouting")
+"""Hooks that a guest's packet, or its answer, passes (nft(8))."""
+_VERSIONS: Final = {"ip": (4,), "ip6": (6,), "inet": (4, 6), "netdev": (4, 6)}
+"""Family of an nftables' table → versions of IP."""
+_IPTABLES: Final = {4: "iptables", 6: "ip6tables"}
 
 
 @dataclass(frozen=True, slots=True)
-class Syn:
-    """The first packet of a guest's connection, as the INPUT chain sees it."""
-
-    device: str
-    address: IPv4Address | IPv6Address
-    port: int
-    keys: Network = KEYS
-    """Network of its source address, of the same version."""
-
-    @property
-    def version(self) -> int:
-        """Version of IP."""
-        return self.address.version
-
-    def is_for(self, network: Network) -> bool:
-        """Return whether its destination is in *network*."""
-        return self.address in network
-
-    def is_from(self, network: Network) -> bool | None:
-        """Return whether its source is in *network*; None if that depends on the guest."""
-        first, last = int(network[0]), int(network[-1])
-        first_key, last_key = int(self.keys[0]), int(self.keys[-1])
-        if network.version != self.version or last < first_key or last_key < first:
-            return False
-        return True if first <= first_key and last_key <= last else None
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A rule of a chain."""
-
-    holds: bool | None
-    """Whether it matches the packet; None if that cannot be decided."""
-    verdict: Verdict
-    target: str = ""
-    """Chain that a jump or goto leads to."""
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """A base chain at the input hook, with the chains that it may call."""
+class Chain:
+    """A base chain whose policy is ``drop``."""
 
     name: str
-    """Name for the operator, such as ``nftables' chain inet filter input``."""
-    start: str
-    policy: Verdict
-    chains: Mapping[str, tuple[Step, ...]]
-    remedy: str
-    """Command that lets the packet in."""
+    versions: tuple[int, ...]
 
 
-def fates(found: Filter) -> frozenset[Verdict]:
-    """Return the possible verdicts of *found* on the packet: accept, drop, or both."""
-    ends = _walk(found.chains, found.start)
-    return frozenset(found.policy if end is Verdict.FALL else end for end in ends)
+def read_chains() -> tuple[Chain, ...] | None:
+    """Return the base chains with the policy ``drop``; None if no program can list them."""
+    listing = run(["nft", "-j", "list", "chains"])
+    tables = {version: run([name, "-w", "-S"]) for version, name in _IPTABLES.items()}
+    if listing is None and not any(tables.values()):
+        return None
+    return (*_of_nftables(listing or "{}"), *_of_iptables(tables))
 
 
-def _walk(chains: Mapping[str, tuple[Step, ...]], name: str) -> set[Verdict]:
-    possible: set[Verdict] = set()
-    for step in chains.get(name, ()):
-        if step.holds is False or step.verdict is Verdict.NOTHING:
-            continue
-        ends, goes_on = _outcome(chains, step)
-        possible |= ends
-        if step.holds and not goes_on:
-            return possible
-    return possible | {Verdict.FALL}
+def firewall(chains: tuple[Chain, ...] | None, version: int) -> Finding:
+    """List the packet filter's base chains that drop each packet that no rule accepts.
 
-
-def _outcome(chains: Mapping[str, tuple[Step, ...]], step: Step) -> tuple[set[Verdict], bool]:
-    """Return the verdicts that *step* may lead to, and whether the chain may continue after it."""
-    match step.verdict:
-        case Verdict.RETURN:
-            return {Verdict.FALL}, False
-        case Verdict.JUMP:
-            ends = _walk(chains, step.target)
-            return ends - {Verdict.FALL}, Verdict.FALL in ends
-        case Verdict.GOTO:
-            return _walk(chains, step.target), False
-        case Verdict.ANYTHING:
-            return {Verdict.ACCEPT, Verdict.DROP}, True
-        case verdict:
-            return {verdict}, False
-
-
-def judge(filters: tuple[Filter, ...] | None, wanted: Settings) -> Finding:
-    """Check that every filter accepts guests' connections.
-
-    :param filters: None if neither nft nor iptables could be run.
+    :param chains: None if no program can list them.
+    :param version: version of IP.
     """
-    if filters is None:
-        return unknown(
-            "firewall", "neither nft nor iptables can be run: the packet filter is not checked"
-        )
-    over = "" if wanted.family is IPV4 else f" over IPv{wanted.family.version}"
-    packets = f"TCP{over} to port {wanted.port} that comes in on {wanted.tap}"
-    judged = [(one, fates(one)) for one in filters]
-    for found, ends in judged:
-        if ends == {Verdict.DROP}:
-            return wrong(
-                "firewall",
-                f"{found.name} drops {packets}",
-                f"`{found.remedy}`, and the same in the firewall's configuration",
-            )
-    doubtful = [found.name for found, ends in judged if Verdict.DROP in ends]
-    if doubtful:
-        return unknown(
-            "firewall",
-            f"doctor cannot decide whether {', '.join(doubtful)} accepts {packets}: check that it "
-            "does",
-        )
-    return ok("firewall", f"no rule of the input chains that doctor can parse drops {packets}")
+    if chains is None:
+        return unknown("firewall", "neither nft nor iptables can be run")
+    names = [one.name for one in chains if version in one.versions]
+    if not names:
+        return ok("firewall", "no base chain of the packet filter has the policy drop")
+    return ok(
+        "firewall",
+        f"packets that no rule accepts are dropped by {listed(names)}: the line path shows "
+        "whether guests' packets are",
+    )
+
+
+def _of_nftables(listing: str) -> Iterator[Chain]:
+    try:
+        rows = json.loads(listing).get("nftables", ())
+    except (ValueError, RecursionError, AttributeError):
+        return
+    for chain in (row["chain"] for row in rows if "chain" in row):
+        if chain.get("policy") == "drop" and chain.get("hook") in _HOOKS:
+            yield Chain(_name(chain), _VERSIONS.get(chain["family"], ()))
+
+
+def _name(chain: dict[str, Any]) -> str:
+    return f"nftables' chain {chain['family']} {chain['table']} {chain['name']}"
+
+
+def _of_iptables(tables: dict[int, str | None]) -> Iterator[Chain]:
+    for version, rules in tables.items():
+        for name in ("INPUT", "OUTPUT"):
+            if f"-P {name} DROP" in (rules or "").splitlines():
+                yield Chain(f"{_IPTABLES[version]}' chain {name}", (version,))

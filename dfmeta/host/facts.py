@@ -175,29 +175,6 @@ class NetworkdFacts:
     """The settings among :data:`SETTINGS` that are on."""
 
 
-@dataclass(frozen=True, slots=True)
-class SocketUnit:
-    """An enabled socket unit of dfmeta-agent."""
-
-    name: str
-    active: bool | None
-    """None: systemd cannot be queried."""
-
-
-@dataclass(frozen=True, slots=True)
-class CloudFacts:
-    """Signs that this host is itself a guest of a cloud."""
-
-    dmi: str = ""
-    """Maker of the machine, if that is a cloud whose metadata are at 169.254.169.254."""
-    source: str = ""
-    """cloud-init's data source that queries that address; empty: none."""
-    route: str = ""
-    """Device of the host, not tap-metadata, of a route to exactly that address; empty: none."""
-    service: bool = False
-    """Whether a server answered the host at that address before dfmeta's first start."""
-
-
 CAPABILITIES: Final = {
     "CAP_DAC_OVERRIDE": 1,
     "CAP_KILL": 5,

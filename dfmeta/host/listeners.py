@@ -48,15 +48,6 @@ def listeners_of(pid: int, *, proc: Path = PROC) -> list[TcpListener]:
     return [one for one in tcp_listeners(proc=proc) if one.inode in inodes]
 
 
-def program_of(inode: int, *, proc: Path = PROC) -> str:
-    """Return the process with a socket open as ``NAME, pid PID``; empty when none is visible."""
-    for folder in sorted(proc.iterdir(), key=lambda one: one.name):
-        if folder.name.isdecimal() and inode in _inodes(folder):
-            with contextlib.suppress(OSError):
-                return f"{(folder / 'comm').read_text().strip()}, pid {folder.name}"
-    return ""
-
-
 def tcp_listeners(*, proc: Path = PROC) -> Iterator[TcpListener]:
     """Read all TCP listeners of this network namespace."""
     asked = _asked() if proc == PROC else None

@@ -9,12 +9,6 @@ from collections.abc import Sequence
 TIMEOUT = 10.0
 
 
-def active(unit: str) -> bool | None:
-    """Return whether *unit* is active (systemctl(1), is-active); None: systemctl failed."""
-    states = run(["systemctl", "show", "--property=ActiveState", "--value", unit])
-    return states.strip() == "active" if states is not None else None
-
-
 def run(command: Sequence[str]) -> str | None:
     """Return the output of *command*; None if it does not exist, fails or hangs."""
     program = shutil.which(command[0])

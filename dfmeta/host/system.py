@@ -1,4 +1,4 @@
-"""Reads the clock's state, systemd-networkd's configuration and signs of a cloud, for commands.
+"""Reads the clock's state, systemd-networkd's configuration and a route of the host's own.
 
 *root* is the root directory of the host's files: ``/``, or a mount point in a container.
 """
@@ -9,14 +9,13 @@ import contextlib
 import ctypes
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
-from dfmeta.host.facts import SETTINGS, CloudFacts, NetworkdFacts, SocketUnit
+from dfmeta.host.facts import SETTINGS, NetworkdFacts
 from dfmeta.host.proc import of_each
-from dfmeta.host.programs import active
 
 _STA_UNSYNC: Final = 0x0040
 """linux/timex.h."""
@@ -32,45 +31,9 @@ _NETWORKD: Final = (
     "lib/systemd",
 )
 """Directories in order of precedence, highest first (systemd.syntax(7), networkd.conf(5))."""
-_WANTS: Final = "etc/systemd/system/sockets.target.wants"
-"""Directory of the links that WantedBy= of the units creates."""
 _SECTION: Final = re.compile(r"\[([^\]]*)\]")
 _FALSE: Final = frozenset({"0", "no", "n", "false", "f", "off"})
 _TRUE: Final = frozenset({"1", "yes", "y", "true", "t", "on"})
-_DMI: Final = ("sys_vendor", "product_name", "chassis_asset_tag", "bios_vendor")
-_CLOUDS: Final[Mapping[str, str]] = {
-    "openstack": "OpenStack",
-    "amazon ec2": "Amazon EC2",
-    "google compute engine": "Google",
-    "google": "Google",
-    "digitalocean": "DigitalOcean",
-    "hetzner": "Hetzner",
-    "vultr": "Vultr",
-    "scaleway": "Scaleway",
-    "oraclecloud.com": "Oracle",
-    "7783-7084-3265-9085-8269-3286-77": "Azure",
-    "opentelekomcloud": "Open Telekom Cloud",
-}
-"""Beginning of a DMI string in lower case → name of the cloud. Only clouds whose guests query
-169.254.169.254 (cloud-init's ds-identify)."""
-_SOURCES: Final = frozenset(
-    {
-        "openstack",
-        "ec2",
-        "gce",
-        "azure",
-        "digitalocean",
-        "hetzner",
-        "oracle",
-        "vultr",
-        "scaleway",
-        "exoscale",
-        "upcloud",
-        "akamai",
-    }
-)
-"""cloud-init's data sources that query that address."""
-_DATASOURCES: Final = re.compile(r"^datasource_list:\s*\[([^\]]*)\]", re.MULTILINE)
 
 
 def read_clock() -> bool | None:
@@ -91,23 +54,6 @@ def read_networkd(root: Path) -> NetworkdFacts:
     for file in _networkd_files(root):
         values.update(_network_section(file))
     return NetworkdFacts(_networkd_runs(root), tuple(name for name in SETTINGS if values[name]))
-
-
-def read_sockets_enabled(root: Path) -> tuple[SocketUnit, ...]:
-    """Return dfmeta-agent's enabled socket units (systemctl(1), enable), by their links."""
-    links = sorted((root / _WANTS).glob("dfmeta-agent-*.socket"))
-    return tuple(SocketUnit(link.name, active(link.name)) for link in links)
-
-
-def read_cloud(root: Path, route: str, *, service: bool) -> CloudFacts:
-    """Look for signs that this host is itself a guest of a cloud.
-
-    :param route: device of a host route to exactly this address, other than tap-metadata; empty
-        when there is none.
-    :param service: whether a server answered at this address before the first start.
-    """
-    dmi, source = _dmi(root / "sys/class/dmi/id"), _source(root / "run/cloud-init")
-    return CloudFacts(dmi, source, route, service)
 
 
 def own_route(address: str, *, but: str) -> str:
@@ -161,23 +107,6 @@ def _network_section(file: Path) -> dict[str, bool]:
         if value.lower() in _FALSE | _TRUE:
             values[name] = value.lower() in _TRUE
     return values
-
-
-def _dmi(folder: Path) -> str:
-    for name in _DMI:
-        text = _text(folder / name).strip().lower()
-        for beginning, cloud in _CLOUDS.items():
-            if text.startswith(beginning):
-                return cloud
-    return ""
-
-
-def _source(folder: Path) -> str:
-    found = _DATASOURCES.search(_text(folder / "cloud.cfg"))
-    names = [one.strip(" '\"") for one in found[1].split(",")] if found else []
-    asking = [one for one in names if one.lower() in _SOURCES]
-    # A list of several sources is only the order in which cloud-init tries them.
-    return asking[0] if len(asking) == 1 else ""
 
 
 def _text(file: Path) -> str:

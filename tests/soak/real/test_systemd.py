@@ -185,20 +185,6 @@ systemctl start dfmeta-agent.service
         assert node.ask(guest) == guest.name
         assert node.text("systemctl is-active dfmeta-agent.service") == "active"
 
-    def test_an_inactive_socket_is_named_by_doctor(self, node: Node, guest: Guest) -> None:
-        assert node.doctor()["socket-units"]["status"] == "ok"
-        refused = node.run("systemctl restart dfmeta-agent-guests.socket", check=False)
-        assert refused.returncode
-        assert node.ask(guest) == guest.name
-        finding = node.doctor()["socket-units"]
-        assert finding["status"] == "wrong"
-        assert "dfmeta-agent-guests.socket" in finding["text"]
-        node.run("systemctl stop dfmeta-agent.service")
-        node.run(f"systemctl start {SOCKETS} dfmeta-agent.service")
-        node.wait_ready()
-        assert node.doctor()["socket-units"]["status"] == "ok"
-        assert node.ask(guest) == guest.name
-
 
 @pytest.mark.long
 def test_a_boot_brings_all_back(node: Node, guest: Guest) -> None:

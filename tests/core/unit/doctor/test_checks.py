@@ -10,7 +10,7 @@ from dfmeta.cli import doctor_host
 from dfmeta.doctor import checks_daemon, checks_host, checks_limits, checks_switch, find_port
 from dfmeta.doctor.checks_daemon import DaemonFacts, FolderFacts, OptionFacts, Owners
 from dfmeta.doctor.finding import Finding, Status, by_files, healthy, ok, unknown, wrong
-from dfmeta.doctor.firewall import Syn
+from dfmeta.doctor.firewall import Chain, firewall
 from dfmeta.flows.dump import Foreign
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.port_down import NO_FWD, NO_RECV, PortBits, cut_of
@@ -168,8 +168,7 @@ def test_remedies_name_the_version_of_ip_that_they_are_for() -> None:
 
 
 def test_working_host_with_ipv6_has_lines_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Syn] = []
-    monkeypatch.setattr(doctor_host, "read_filters", lambda syn: asked.append(syn) or ())
+    monkeypatch.setattr(doctor_host, "read_chains", lambda: ())
     wanted = replace(SETTINGS, host_ip6=IP6, ip6=("fe80::a9fe:a9fe",), listener6=99).over(IPV6)
     host = replace(
         HOST,
@@ -182,14 +181,23 @@ def test_working_host_with_ipv6_has_lines_of_its_own(monkeypatch: pytest.MonkeyP
         assert [one.check for one in found] == [f"{name}-ipv6" for name in (*names, "listener")]
         assert [status(one) for one in found] == [OK] * len(found)
         assert f"[{IP6}]:18080" in found[-1].text
-    assert {(str(one.address), str(one.keys)) for one in asked} == {
-        (IP6, "fd00:a9fe:a9fe:a9fe::/64")
-    }
     *_, last = doctor_host.beside(HOST, wanted, running=True)
     assert last.text == f"no process listens on [{IP6}]:18080", "IPv4's listener is none of IPv6"
     anothers = replace(host, listeners=(Listener(IPv6Address("::"), 18080, 7),))
     *_, last = doctor_host.beside(anothers, wanted, running=True)
     assert last.text == "another program listens on [::]:18080"
+
+
+def test_chains_that_drop_are_listed_for_each_version_of_ip() -> None:
+    chains = (Chain("nftables' chain inet f c", (4, 6)), Chain("iptables' chain INPUT", (4,)))
+    expect(
+        [
+            (firewall(chains, 4), OK, "nftables' chain inet f c, iptables' chain INPUT:"),
+            (firewall(chains, 6), OK, "are dropped by nftables' chain inet f c:"),
+            (firewall(chains[1:], 6), OK, "no base chain"),
+            (firewall(None, 4), UNKNOWN, "neither nft nor iptables"),
+        ]
+    )
 
 
 def test_listener_is_the_one_that_the_daemon_remembers() -> None:
@@ -292,8 +300,8 @@ def test_daemon_that_does_not_run_or_is_not_ready() -> None:
         return checks_daemon.daemon(DaemonFacts(**facts), SETTINGS)
 
     down = "dfmeta-agent is not running: no answer from 127.0.0.1:9697: Connection refused"
-    taken = daemon(running=False, cause="no JSON", other="python3, pid 7")
-    listens = "another program (python3, pid 7) listens at 127.0.0.1:9697"
+    taken = daemon(running=False, cause="no JSON", other=True)
+    listens = "another program listens at 127.0.0.1:9697: no JSON"
     waiting = daemon(running=True, missing=("flows", "novelty"))
     expect(
         [

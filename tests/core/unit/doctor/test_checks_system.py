@@ -30,12 +30,10 @@ from dfmeta.host.facts import (
     CAPABILITIES,
     AccountFacts,
     ChildFacts,
-    CloudFacts,
     LimitFacts,
     NetworkdFacts,
     ProcessFacts,
     SocketFacts,
-    SocketUnit,
 )
 from dfmeta.model import Endpoint
 from dfmeta.proxy.backends.nova.ask import NovaFact
@@ -103,14 +101,12 @@ def test_versions_that_do_not_fit() -> None:
     for facts, wrong in (
         (replace(VERSIONS, running="0.9"), "version"),
         (replace(VERSIONS, ovs="ovs-vswitchd (Open vSwitch) 2.8.8"), "ovs-version"),
-        (replace(VERSIONS, packages=(("click", "7", ">=8"),)), "packages"),
-        (replace(VERSIONS, packages=(("click", "", ""),)), "packages"),
     ):
         found = list(checks_process.versions(facts))
         assert [one.check for one in found if status(one) is WRONG] == [wrong], facts
     assert checks_process.ovs_version("ovs-vswitchd (Open vSwitch) 2.17.9-dpdk") == (2, 17, 9)
     for text in ("", "something else"):
-        _, found, _ = checks_process.versions(replace(VERSIONS, ovs=text))
+        _, found = checks_process.versions(replace(VERSIONS, ovs=text))
         assert status(found) is UNKNOWN
 
 
@@ -187,15 +183,15 @@ def test_networkd_is_wrong_while_it_runs_and_removes_routes_or_rules() -> None:
 
 def test_guest_of_a_cloud_needs_the_address_itself() -> None:
     elsewhere = replace(SETTINGS, host_ip="169.254.169.253")
-    for facts in (
-        CloudFacts(dmi="OpenStack"),
-        CloudFacts(source="Ec2"),
-        CloudFacts(route="eth0"),
-        CloudFacts(service=True),
-    ):
-        assert status(checks_system.cloud(facts, SETTINGS)) is WRONG, facts
-        assert status(checks_system.cloud(facts, elsewhere)) is OK, facts
-    assert status(checks_system.cloud(CloudFacts(), SETTINGS)) is OK
+    cloud, answered = checks_system.cloud, replace(SETTINGS, host_service=True)
+    expect(
+        [
+            (cloud("eth0", SETTINGS), WRONG, "leads through eth0"),
+            (cloud("", answered), WRONG, "a server answered this host"),
+            (cloud("eth0", elsewhere), OK, ""),
+            (cloud("", SETTINGS), OK, ""),
+        ]
+    )
 
 
 def test_files_with_secrets_are_for_their_owner_and_group() -> None:
@@ -214,19 +210,6 @@ def test_files_with_secrets_are_for_their_owner_and_group() -> None:
             (strange, WRONG, "/etc/a b (secret, user 65534)", "`chown root: '/etc/a b'`"),
         ]
     )
-
-
-def test_socket_units_are_active_where_they_are_enabled() -> None:
-    for states, expected, *texts in (
-        ((), OK),
-        ((True, True), OK),
-        ((True, None), UNKNOWN),
-        ((None, False), WRONG, "b.socket is enabled and inactive: ", "systemctl start b.socket"),
-        ((False, False), WRONG),
-    ):
-        units = zip(("a.socket", "b.socket"), states, strict=False)
-        found = checks_system.sockets([SocketUnit(name, state) for name, state in units])
-        expect([(found, expected, *(texts or [""]))])
 
 
 URL = "http://n:8775"

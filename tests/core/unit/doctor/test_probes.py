@@ -18,10 +18,9 @@ from eventlet.green import socket as green_socket
 from eventlet.green import ssl as green_ssl
 
 from dfmeta.cli.doctor_services import _of_nova, real_guests
-from dfmeta.doctor import programs
 from dfmeta.doctor.facts import GuestFailure, KnownPort
+from dfmeta.doctor.firewall import Chain, read_chains
 from dfmeta.errors import OvsdbError
-from dfmeta.host import programs as host_programs
 from dfmeta.model import HttpHost, PortState
 from dfmeta.ovsdb import jsonrpc
 from dfmeta.ovsdb.facts import Controller
@@ -38,7 +37,6 @@ from dfmeta.proxy.backends.nova import ask as ask_module
 from dfmeta.proxy.backends.nova.ask import NovaFact, Question, ask_nova
 from dfmeta.proxy.backends.nova.request import NovaSettings, signed
 from dfmeta.runtime import clock
-from tests.core.unit.doctor.test_firewall import PRINTED, SYN, SYN6, ruleset
 from tests.core.unit.doctor.values import INSTANCE, PORT
 
 Serve = Callable[..., str]
@@ -194,37 +192,28 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | Exception | None
     return made
 
 
-def test_filters_of_the_host_are_those_that_its_programs_print(outputs: dict[str, Any]) -> None:
-    def starts() -> list[str] | None:
-        found = programs.read_filters(SYN)
-        return [one.start for one in found] if found is not None else None
+def test_base_chains_that_drop_are_those_that_programs_list(outputs: dict[str, Any]) -> None:
+    def row(**values: Any) -> dict[str, Any]:
+        return {"chain": {"family": "inet", "table": "f", "name": "c", **values}}
 
-    assert starts() is None
-    outputs["nft"] = json.dumps(ruleset())
-    assert starts() == ["input"]
-    outputs["iptables"] = PRINTED
-    assert starts() == ["INPUT", "input"]
-    kept = json.dumps(ruleset(family="ip", name="INPUT"))
-    outputs["nft"] = kept
-    assert starts() == ["INPUT"], "iptables' own chain is no other"
-    for text in ("no JSON", "[" * 100_000):
+    assert read_chains() is None
+    dropping = {"hook": "input", "policy": "drop"}
+    rows = [
+        row(),
+        row(**dropping),
+        row(**dropping, family="ip6"),
+        row(hook="input", policy="accept"),
+    ]
+    outputs["nft"] = json.dumps({"nftables": [{"metainfo": {}}, *rows]})
+    of_nft = (Chain("nftables' chain inet f c", (4, 6)), Chain("nftables' chain ip6 f c", (6,)))
+    assert read_chains() == of_nft
+    outputs["iptables"] = "-P INPUT DROP\n-P OUTPUT ACCEPT\n-A INPUT -j DROP\n"
+    assert read_chains() == (*of_nft, Chain("iptables' chain INPUT", (4,)))
+    for text in ("no JSON", "[" * 100_000, "[]", None, OSError()):
         outputs["nft"] = text
-        assert starts() == ["INPUT"]
-    for failure in (None, OSError(), subprocess.TimeoutExpired("iptables", 10)):
-        outputs["iptables"] = failure
-        assert starts() is None
-    assert programs.read_filters(SYN6) is None
-    outputs["ip6tables"] = "-P INPUT DROP"
-    del outputs["nft"]
-    (found,) = programs.read_filters(SYN6) or ()
-    assert found.name == "ip6tables' chain INPUT"
-
-
-def test_unit_is_active_as_systemctl_says(outputs: dict[str, Any]) -> None:
-    assert host_programs.active("a.socket") is None
-    for text, state in (("active\n", True), ("inactive\n", False), (None, None)):
-        outputs["systemctl"] = text
-        assert host_programs.active("a.socket") is state
+        assert read_chains() == (Chain("iptables' chain INPUT", (4,)),)
+    outputs["iptables"] = subprocess.TimeoutExpired("iptables", 10)
+    assert read_chains() is None
 
 
 QUESTION = Question(INSTANCE, "project")

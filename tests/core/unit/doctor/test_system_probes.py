@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from dfmeta.errors import ConfigError
-from dfmeta.host import system
 from dfmeta.host.facts import SETTINGS as MANAGED
 from dfmeta.host.facts import AccountFacts
 from dfmeta.host.listeners import client_user
 from dfmeta.host.process import read_account, read_process, read_sockets
-from dfmeta.host.system import read_cloud, read_networkd, read_sockets_enabled
+from dfmeta.host.system import read_networkd
 from dfmeta.store.db.database_facts import look
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.db.revisions import HEAD
@@ -78,29 +77,6 @@ def test_networkd_runs_when_its_process_does_and_not_for_what_it_has_left(tmp_pa
     assert not read_networkd(tmp_path).running
     write(tmp_path, "proc/77/comm", "systemd-network\n")
     assert read_networkd(tmp_path).running
-
-
-def test_cloud_of_the_host_is_named_by_its_maker_and_by_cloud_init(tmp_path: Path) -> None:
-    for number, (name, text, cloud) in enumerate(
-        (
-            ("sys_vendor", "OpenStack Foundation", "OpenStack"),
-            ("sys_vendor", "Amazon EC2", "Amazon EC2"),
-            ("product_name", "Google Compute Engine", "Google"),
-            ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77", "Azure"),
-            ("sys_vendor", "QEMU", ""),
-        )
-    ):
-        root = tmp_path / str(number)
-        write(root, f"sys/class/dmi/id/{name}", f"{text}\n")
-        assert read_cloud(root, "", service=False).dmi == cloud, text
-    for text, source in (
-        ("datasource_list: [ OpenStack, None ]", "OpenStack"),
-        ("datasource_list: [ NoCloud, None ]", ""),
-        ("datasource_list: [ NoCloud, Ec2, OpenStack, None ]", ""),
-        ("other: x", ""),
-    ):
-        write(tmp_path, "run/cloud-init/cloud.cfg", f"{text}\n")
-        assert read_cloud(tmp_path, "", service=False).source == source, text
 
 
 def test_the_process_is_found_by_the_lock_that_it_holds(tmp_path: Path) -> None:
@@ -205,16 +181,3 @@ def test_a_client_that_closes_its_socket_meanwhile_is_not_known(
             Path, "read_text", lambda file, texts=texts: next(texts) if file.name == "tcp" else ""
         )
         assert client_user(*ends) == user, second
-
-
-def test_socket_units_are_those_that_are_enabled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert read_sockets_enabled(tmp_path) == ()
-    wants = tmp_path / "etc/systemd/system/sockets.target.wants"
-    wants.mkdir(parents=True)
-    for name in ("dfmeta-agent-guests.socket", "dfmeta-store-guests.socket", "ssh.socket"):
-        (wants / name).symlink_to(f"/etc/systemd/system/{name}")
-    monkeypatch.setattr(system, "active", lambda unit: unit == "dfmeta-agent-guests.socket")
-    (unit,) = read_sockets_enabled(tmp_path)
-    assert (unit.name, unit.active) == ("dfmeta-agent-guests.socket", True)
