@@ -29,9 +29,9 @@ from bench.throughput import (
     Place,
     Running,
     ask,
-    contenders,
     crowded_place,
     median,
+    ofport_claims,
     usual_place,
     warm_up,
 )
@@ -72,7 +72,7 @@ class Comparison:
 
 def measure(*, turns: int = TURNS) -> dict[str, Any]:
     """Return the report on all pairs; see :meth:`Comparison.report`."""
-    starts = contenders()
+    starts = ofport_claims()
     with ExitStack() as stack:
         # Only one daemon runs on a host.
         others = usual_place(stack)

@@ -40,7 +40,7 @@ Figures = dict[str, dict[str, dict[str, Cell]]]
 
 
 def measure(*, rounds: int, seconds: int) -> Figures:
-    """Measure all contenders. Values are medians of all rounds; failures are added up."""
+    """Measure all ofport_claims. Values are medians of all rounds; failures are added up."""
     cells: dict[str, dict[str, dict[str, list[Cell]]]] = {
         name: {item: {one.name: [] for one in LOADS} for item in ITEMS} for name in CONTENDERS
     }

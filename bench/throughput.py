@@ -72,7 +72,7 @@ class Place:
 Start = Callable[[Place], AbstractContextManager[Running]]
 
 
-def contenders() -> dict[str, Start]:
+def ofport_claims() -> dict[str, Start]:
     """Return the function that starts each proxy, by the proxy's name."""
     found: dict[str, Start] = {
         IN_PROCESS: _dfmeta(0),
@@ -159,7 +159,7 @@ class Cell:
 
 def measure(names: Sequence[str], *, rounds: int, seconds: int) -> dict[str, dict[str, Cell]]:
     """Return, for each proxy and load, medians of all rounds; failures are added up."""
-    starts = contenders()
+    starts = ofport_claims()
     cells: dict[str, dict[str, list[Cell]]] = {
         name: {one.name: [] for one in LOADS} for name in names
     }

@@ -18,9 +18,9 @@ from dfmeta import metrics
 from dfmeta.apps.reconciler import Reconciler
 from dfmeta.errors import DfmetaError, PacketError
 from dfmeta.flows.service import towards_proxy
-from dfmeta.identity.guest_counters import GuestCounts
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import Learned
+from dfmeta.identity.syn_accounting import GuestCounts
 from dfmeta.model import Endpoint, GuestAddress
 from dfmeta.packets import Syn, parse_syn
 from dfmeta.runtime import clock, threads

@@ -229,7 +229,7 @@ class Reconciler:
             self._overtaken = {}
             self._removals.forget_old()
             self._removed = True
-            sweep = self.registry.allotment.begin_sweep() if self._plan.shows_numbers else None
+            sweep = self.registry.allocator.begin_sweep() if self._plan.shows_numbers else None
             found = self._dump(turns, everywhere=not self._swept)
             self._drops.flows(_each(found, turns))
             if not self.adopted:
@@ -239,7 +239,7 @@ class Reconciler:
             count = self._send_differences(found, tap, wire=wire, turns=turns)
             self.confirmed, self._swept = not self._doubted, True
             if sweep is not None and self.confirmed and self._removed:
-                self.registry.allotment.end_sweep(sweep)
+                self.registry.allocator.end_sweep(sweep)
             self._on_reconciled()
             metrics.RECONCILES.labels("changed" if count else "unchanged").inc()
             if count:
@@ -487,7 +487,7 @@ class Reconciler:
         with contextlib.suppress(ValueError):
             number = self._keys.number_of(ip_address(key))
             if number is not None:
-                self.registry.mistrust(endpoint, number)
+                self.registry.quarantine(endpoint, number)
 
     def _wanted(self, endpoint: Endpoint, tap: Any) -> ByKey:
         port = self.registry.port_at(endpoint)

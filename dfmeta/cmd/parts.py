@@ -22,7 +22,7 @@ from dfmeta.cmd.saved_guests import Memory
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.cmd.watch import PortWatch
 from dfmeta.host.own_service import OwnService
-from dfmeta.identity.host_wide_allocator import allotment_of
+from dfmeta.identity.host_wide_allocator import allocator_of
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, PortId
 from dfmeta.ovsdb.bridge_reader import Update
@@ -68,7 +68,7 @@ class Parts:
             ask=lambda: self.watcher.ask(),
             look=self._look,
             keys=keys,
-            allotment=allotment_of(keys, addresses, versions=versions),
+            allocator=allocator_of(keys, addresses, versions=versions),
         )
         self.identities = identity.build(conf, self.registry.set_port, self.registry.remove_port)
         self.registry.when_replaced(self.identities.resolver.renew)
@@ -143,7 +143,7 @@ class Parts:
         """
         if self.controller.meta is None or not self.controller.reconciler.adopted:
             return
-        unwritten = self.registry.unwritten()
+        unwritten = self.registry.pending_ovsdb_writes()
         self._name_those_without()
         if unwritten and self.update.connected:
             # The rest follows with the next turns: OVSDB takes milliseconds for each row.
@@ -151,7 +151,7 @@ class Parts:
 
     def _name_those_without(self) -> None:
         """Log each port for which no Meta IP is free, once."""
-        without = {port.id: port for port in self.registry.without()}
+        without = {port.id: port for port in self.registry.ports_without_number()}
         for port_id, port in without.items():
             if port_id not in self._without:
                 LOG.error(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dfmeta.flows.desired import usable_next_hops
 from dfmeta.flows.pipeline import METADATA_IP
-from dfmeta.identity.port_states import Conditions
+from dfmeta.identity.port_states import PortStateMonitor
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Port
 from dfmeta.proxy import remedies
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def port_rows(
     registry: Registry,
     recent: Recent = RECENT,
-    conditions: Conditions | None = None,
+    conditions: PortStateMonitor | None = None,
     connections: Callable[[Port], dict[str, Any] | None] = lambda _port: None,
     *,
     backend: str = "store",
@@ -38,7 +38,7 @@ def port_rows(
     :param service_ip: IPv4 address of the service for guests.
     """
     rows = []
-    conditions = conditions or Conditions(registry, {})
+    conditions = conditions or PortStateMonitor(registry, {})
     turns = Turns()
     for port, slots in list(registry):
         turns.give_way()
@@ -57,7 +57,7 @@ def port_rows(
             for number, slot in sorted(slots.items())
             if endpoint is not None
         ]
-        key, key6 = (registry.allotment.first_key(port, version) for version in (4, 6))
+        key, key6 = (registry.allocator.first_key(port, version) for version in (4, 6))
         number = registry.keys.number_of(key) if key is not None else None
         rows.append(
             {

@@ -63,7 +63,7 @@ class Memory:
         registry.rest(None, self.state.resting)
         for endpoint, holder in self.state.holders.items():
             if self.adopts(endpoint, registry):
-                registry.allotment.expect(endpoint, holder.slots)
+                registry.allocator.expect(endpoint, holder.slots)
             else:
                 registry.rest(endpoint, holder.slots)
 
@@ -82,7 +82,7 @@ class Memory:
             return
         self._saved = registry.version
         self.state.port, self.state.listener, self.state.listener6 = listeners
-        self.state.resting = registry.allotment.resting()
+        self.state.resting = registry.allocator.resting()
         turns, changed = hub.Turns(), registry.take_changed()
         if now:
             self.state.holders = {}

@@ -16,8 +16,8 @@ from dfmeta.cmd.logs import set_up_logging
 from dfmeta.conf.accounts import WORKER_ACCOUNT, account_of
 from dfmeta.http.server import GuestServer
 from dfmeta.http.sockets import FDS_MAX
-from dfmeta.identity.guest_counters import ACCEPTED
 from dfmeta.identity.registry import Claim
+from dfmeta.identity.syn_accounting import ACCEPTED
 from dfmeta.proxy import access
 from dfmeta.proxy.application import Application
 from dfmeta.proxy.claims import Mirror

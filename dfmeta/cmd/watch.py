@@ -18,10 +18,9 @@ from dfmeta.flows.pipeline import METADATA_IP, Purpose
 from dfmeta.flows.port_down import PortBits, cut_of, refused
 from dfmeta.host.counters import checksum_errors
 from dfmeta.host.device import driver_of
-from dfmeta.identity.guest_counters import ACCEPTED, GuestCounts
-from dfmeta.identity.port_states import Conditions, Observer
+from dfmeta.identity.port_states import Observer, PortStateMonitor
 from dfmeta.identity.registry import Registry
-from dfmeta.identity.syn_accounting import Experience, Met
+from dfmeta.identity.syn_accounting import ACCEPTED, GuestCounts, SynAccounting, SynCounters
 from dfmeta.model import Endpoint, Port, PortId, PortState
 from dfmeta.runtime import clock, threads
 
@@ -76,7 +75,7 @@ class PortWatch:
             observers[PortState.NO_META_IP] = FullRange(
                 registry, lambda: controller.reconciler.adopted
             ).cause
-        self.conditions = Conditions(registry, observers)
+        self.conditions = PortStateMonitor(registry, observers)
         for state in PortState:
             metrics.PORTS.labels(state).set_function(partial(self.conditions.count, state))
         metrics.ADDRESSES.labels("4").set_function(partial(registry.count_addresses, 4))
@@ -125,7 +124,7 @@ class Silence:
         self._probe = probe
         self._first_syns = first_syns
         self._floods, self._userspace = floods, userspace
-        self.experience = Experience()
+        self.experience = SynAccounting()
         self._latest: dict[Endpoint, dict[str, int]] = {}
         """Counters of the guests with unanswered SYNs, as of the last look."""
         self._checksums = checksum_errors()
@@ -190,7 +189,7 @@ class Silence:
             "unanswered_since": moment(met.since) if met.unanswered else None,
         }
 
-    def _met(self, port: Port) -> Met | None:
+    def _met(self, port: Port) -> SynCounters | None:
         endpoint = port.endpoint
         if endpoint is None or self._registry.port_at(endpoint) != port:
             return None
@@ -201,7 +200,7 @@ class Silence:
         identity = self._registry.identity(endpoint)
         return None if identity is None else identity.incarnation
 
-    def _count(self, endpoint: Endpoint, met: Met, checksums: int) -> dict[str, int]:
+    def _count(self, endpoint: Endpoint, met: SynCounters, checksums: int) -> dict[str, int]:
         """Return the current counters of a guest, and record the first ones.
 
         :param checksums: the host's checksum errors before the SYNs of this look.
@@ -239,8 +238,8 @@ class FullRange:
         if now >= self._due and self._adopted():
             # All ports are reviewed at a time.
             self._due = now + INTERVAL
-            self._without = frozenset(one.id for one in self._registry.without())
-        has_key = self._registry.allotment.first_key(port) is not None
+            self._without = frozenset(one.id for one in self._registry.ports_without_number())
+        has_key = self._registry.allocator.first_key(port) is not None
         if has_key or port.id not in self._without:
             return ""
         network = self._registry.keys.network(4)

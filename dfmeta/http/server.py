@@ -22,8 +22,8 @@ from dfmeta.http.fairness import Rounds
 from dfmeta.http.limits import CROWDED, Limits
 from dfmeta.http.refusals import Refusals
 from dfmeta.http.sockets import abort, close_now, keep_to
-from dfmeta.identity.guest_counters import ACCEPTED
 from dfmeta.identity.registry import Claim
+from dfmeta.identity.syn_accounting import ACCEPTED
 from dfmeta.model import Caller, Endpoint, Identity
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.threads import Semaphore, get_hub

@@ -5,9 +5,13 @@ first time that the port has an endpoint until the row is gone, and is kept in O
 addresses of a port, and all addresses of tagged subports, get further numbers, as long as enough
 are left for new ports. A VM can have thousands of subports: those of one parent have a share.
 
-A number that a guest has used rests before another guest gets it
-(:mod:`dfmeta.identity.quarantine`), be it on another port or the next one of the same port: its
-addresses get further numbers while the port's first number rests.
+A number that a guest has used rests before another guest gets it, be it on another port or the next
+one of the same port: its addresses get further numbers while the port's first number rests. It does
+so for :data:`~dfmeta.identity.slot_allocator.REST` seconds from the end of the first comparison of
+all flows (a *sweep*) that began after the guest had left: until that end the switch may have flows
+that give the number to frames of the former guest's port. A number is *kept* after a start of the
+daemon for the guest that used it in the previous run, until the guest uses it again or it has
+rested.
 
 A number is busy while it is reserved, used by an address, kept for a guest that used it in the
 previous run of the daemon, or resting; only other numbers are given.
@@ -18,18 +22,122 @@ busy for another port is not used.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+import math
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Final
+from typing import Final, NamedTuple
 
 from dfmeta.identity.key import Keys
 from dfmeta.identity.meta_key import MetaKeys
-from dfmeta.identity.quarantine import Rests
-from dfmeta.identity.slot_allocator import Addresses, Allotment, PerPort
+from dfmeta.identity.slot_allocator import REST, Addresses, PerPortAllocator, SlotAllocator
 from dfmeta.identity.slots import Guest
 from dfmeta.model import Endpoint, GuestAddress, MetaIds, Port, PortId
 from dfmeta.runtime import clock
+
+
+class _Rest(NamedTuple):
+    sweep: int
+    """The latest sweep that had begun when the guest left."""
+    port: PortId | None
+    """The port whose guest had the number, if it is known."""
+
+
+class Quarantine:
+    """Resting and kept numbers; none is both.
+
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._resting: OrderedDict[int, _Rest] = OrderedDict()
+        """In the order of their sweeps."""
+        self._kept: dict[int, Endpoint] = {}
+        """Number → the endpoint whose guest it is kept for."""
+        self._kept_at: dict[Endpoint, set[int]] = {}
+        """The inverse of it."""
+        self._kept_until = math.inf
+        self._begun = 0
+        """The latest sweep that has begun."""
+        self._ended: deque[tuple[float, int]] = deque()
+        """Times, and the sweeps that ended :data:`~dfmeta.identity.slot_allocator.REST` seconds
+        before."""
+        self._rested = 0
+        """The latest sweep that ended so long ago: rests that were in progress before are over."""
+
+    def lay(self, number: int, port: PortId | None) -> None:
+        """Let a number rest, from now on.
+
+        :param port: the port whose guest had it; None: not known.
+        """
+        self.take(number)
+        self._resting[number] = _Rest(self._begun, port)
+        self._resting.move_to_end(number)
+
+    def keep(self, number: int, endpoint: Endpoint) -> None:
+        """Keep a number, unless it rests, for the present guest of *endpoint*."""
+        if number not in self._resting:
+            self._kept[number] = endpoint
+            self._kept_at.setdefault(endpoint, set()).add(number)
+
+    def take(self, number: int) -> None:
+        """Keep a number no more, because its guest uses it."""
+        endpoint = self._kept.pop(number, None)
+        if endpoint is not None:
+            self._kept_at[endpoint].discard(number)
+
+    def wake(self) -> list[int]:
+        """Return the numbers that have rested, or need not be kept any more, and forget them."""
+        now, over = self._clock(), []
+        while self._ended and self._ended[0][0] <= now:
+            self._rested = max(self._rested, self._ended.popleft()[1])
+        while self._resting:
+            number, rest = next(iter(self._resting.items()))
+            if rest.sweep >= self._rested:
+                break
+            self._resting.popitem(last=False)
+            over.append(number)
+        if self._kept_until <= now:
+            over += self._kept
+            self._kept, self._kept_at = {}, {}
+        return over
+
+    def begin_sweep(self) -> int:
+        """See :meth:`~dfmeta.identity.slot_allocator.SlotAllocator.begin_sweep`."""
+        self._begun += 1
+        return self._begun
+
+    def end_sweep(self, sweep: int) -> None:
+        """See :meth:`~dfmeta.identity.slot_allocator.SlotAllocator.end_sweep`."""
+        until = self._clock() + REST
+        self._ended.append((until, sweep))
+        self._kept_until = min(self._kept_until, until)
+
+    def resting(self) -> Collection[int]:
+        """Return the numbers that rest."""
+        return self._resting.keys()
+
+    def kept_at(self, endpoint: Endpoint) -> list[int]:
+        """Return the numbers that are kept for the guest of *endpoint*."""
+        return sorted(self._kept_at.get(endpoint, ()))
+
+    def port_of(self, number: int) -> PortId | None:
+        """Return the port whose guest had a resting number; None if it is not known."""
+        rest = self._resting.get(number)
+        return rest.port if rest is not None else None
+
+    def allows(self, number: int, endpoint: Endpoint | None) -> bool:
+        """Return whether a number neither rests nor is kept for another endpoint's guest."""
+        return number not in self._resting and self._kept.get(number, endpoint) == endpoint
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._resting or number in self._kept
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._resting
+        yield from self._kept
+
 
 RESERVE: Final = 8
 """One of so many numbers of a range, but at least one number, is left for the first addresses of
@@ -37,11 +145,9 @@ ports: further addresses and subports do not get it."""
 SHARE: Final = 4
 """One of so many numbers of a range, but at least one number, is the most that all tagged subports
 of one parent may have, with those that rest."""
-SEARCH_PAUSE: Final = 1.0
-"""Minimum seconds between two searches for addresses that give way to a port without a number."""
 
 
-class HostWide(Allotment):
+class HostWideAllocator(SlotAllocator):
     """Numbers of ports and addresses on the whole host; see the module.
 
     :param keys: the key scheme, whose owners of numbers this object keeps.
@@ -73,7 +179,7 @@ class HostWide(Allotment):
         """First number → its port."""
         self._users: dict[int, Guest] = {}
         """Number → the guest that uses it."""
-        self._rests = Rests(clock)
+        self._rests = Quarantine(clock)
         self._busy: dict[int, set[int]] = {4: set(), 6: set()}
         """Version of IP → its busy numbers."""
         self._cursors: dict[int, int] = {4: 0, 6: 0}
@@ -83,7 +189,6 @@ class HostWide(Allotment):
         self._unwritten: dict[PortId, MetaIds] = {}
         self._changed: set[PortId] = set()
         """Ports whose first numbers or rows have changed since the last comparison of them."""
-        self._search_at = 0.0
         self._tagged: dict[PortId, Guest] = {}
         """The guests of tagged subports, which have no first numbers."""
         self._parents: dict[int, int] = {}
@@ -94,7 +199,7 @@ class HostWide(Allotment):
     # Ports
 
     def put(self, port: Port) -> None:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`.
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`.
 
         A port without a first number gets the one that its row has, unless that is busy. If it has
         one, the row does not matter.
@@ -110,8 +215,8 @@ class HostWide(Allotment):
         self._changed.add(port.id)
 
     def forget(self, port: Port) -> None:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`. A number that has not been used
-        is free."""
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`. A number that has not been
+        used is free."""
         self._ports.pop(port.id, None)
         self._unwritten.pop(port.id, None)
         for number in self._firsts.pop(port.id, {}).values():
@@ -119,7 +224,7 @@ class HostWide(Allotment):
             self._release(number)
 
     def enter(self, guest: Guest) -> None:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`."""
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`."""
         port_id = guest.port.id
         if guest.port.vid:
             self._tagged[port_id] = guest
@@ -133,7 +238,7 @@ class HostWide(Allotment):
                 self._waiting[version][port_id] = None
 
     def leave(self, guest: Guest) -> None:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`. The port keeps its first
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`. The port keeps its first
         numbers."""
         for number in guest.slots:
             del self._users[number]
@@ -152,7 +257,7 @@ class HostWide(Allotment):
     # Numbers of addresses
 
     def pick(self, guest: Guest, version: int) -> int | None:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`: the port's first number, or a
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`: the port's first number, or a
         further one.
 
         The guest of an untagged port without any address of that version may get one of the numbers
@@ -180,7 +285,7 @@ class HostWide(Allotment):
         return left and self._counts[version, guest.endpoint.ofport] < most
 
     def take(self, guest: Guest, number: int) -> None:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`."""
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`."""
         self._users[number] = guest
         self._rests.take(number)
         self._busy[self._version(number)].add(number)
@@ -188,14 +293,14 @@ class HostWide(Allotment):
         self._keys.own(guest.endpoint, number)
 
     def drop(self, guest: Guest, number: int) -> None:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`."""
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`."""
         del self._users[number]
         self._rests.lay(number, guest.port.id)
         if number not in self._reserved:
             self._keys.disown(guest.endpoint, number)
 
     def may_adopt(self, guest: Guest, number: int, address: GuestAddress) -> bool:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`.
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`.
 
         A number that rests is not adopted: another flow, or the previous run, has had it for
         another guest.
@@ -212,16 +317,16 @@ class HostWide(Allotment):
         )
 
     def user(self, number: int) -> Guest | None:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`."""
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`."""
         return self._users.get(number)
 
     def conflicts(self, endpoint: Endpoint, number: int) -> bool:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`. A stale flow of the owner itself
-        does not."""
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`. A stale flow of the owner
+        itself does not."""
         return self._is_guests(number) and self._keys.owners.get(number) != endpoint
 
     def first_key(self, port: Port, version: int = 4) -> IPv4Address | IPv6Address | None:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`; keys do not depend on the
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`; keys do not depend on the
         endpoint."""
         number = self._firsts.get(port.id, {}).get(version)
         return None if number is None else self._keys.key_of(Endpoint(0), number)
@@ -229,62 +334,53 @@ class HostWide(Allotment):
     # Rest
 
     def rest(self, endpoint: Endpoint | None, numbers: Iterable[int]) -> None:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`; *endpoint* may belong to another
-        port now."""
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`; *endpoint* may belong to
+        another port now."""
         del endpoint
         for number in filter(self._is_guests, numbers):
             self._rests.lay(number, None)
             self._busy[self._version(number)].add(number)
 
     def expect(self, endpoint: Endpoint, numbers: Iterable[int]) -> None:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`."""
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`."""
         for number in filter(self._is_guests, numbers):
             self._rests.keep(number, endpoint)
             self._busy[self._version(number)].add(number)
             self._count(number, endpoint)
 
     def resting(self) -> list[int]:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`."""
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`."""
         self._wake()
         return list(self._rests)
 
     def begin_sweep(self) -> int:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`."""
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`."""
         return self._rests.begin_sweep()
 
     def end_sweep(self, sweep: int) -> None:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`."""
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`."""
         self._rests.end_sweep(sweep)
 
     # First numbers
 
-    def settle(self, guests: Iterable[Guest], now: float) -> list[tuple[Guest, int]]:
-        """See :class:`~dfmeta.identity.slot_allocator.Allotment`.
-
-        Where no number is free, idle further addresses and those of tagged subports give way, as
-        many as ports wait. Their numbers rest first, so that the ports get them later.
-        """
+    def settle(self) -> None:
+        """See :class:`~dfmeta.identity.slot_allocator.SlotAllocator`."""
         self._wake()
         for version, waiting in self._waiting.items():
             # Once for all of them: at a start thousands of ports may wait.
             barred = self._barred(version) if waiting else frozenset()
             while waiting and (number := self._free(version, barred, left=0)) is not None:
                 self._reserve(next(iter(waiting)), version, number)
-        if not any(self._waiting.values()) or self._clock() < self._search_at:
-            return []
-        self._search_at = self._clock() + SEARCH_PAUSE
-        guests = list(guests)
-        return [one for version in self._versions for one in self._giving_way(version, guests, now)]
 
-    def unwritten(self) -> dict[str, MetaIds]:
-        """See :meth:`~dfmeta.identity.registry.Registry.unwritten`."""
+    def pending_ovsdb_writes(self) -> dict[str, MetaIds]:
+        """See :meth:`~dfmeta.identity.registry.Registry.pending_ovsdb_writes`."""
         for port_id in self._changed & self._firsts.keys():
             self._compare(port_id)
         self._changed.clear()
         return {port_id.row: ids for port_id, ids in self._unwritten.items()}
 
-    def without(self) -> list[Port]:
-        """See :meth:`~dfmeta.identity.registry.Registry.without`."""
+    def ports_without_number(self) -> list[Port]:
+        """See :meth:`~dfmeta.identity.registry.Registry.ports_without_number`."""
         waiting = dict.fromkeys(port_id for one in self._waiting.values() for port_id in one)
         return [*(self._ports[port_id] for port_id in waiting), *self._stuck()]
 
@@ -345,30 +441,6 @@ class HostWide(Allotment):
         own = self._rests.port_of(number) == port.id or self._rests.allows(number, port.endpoint)
         return number if own else None
 
-    def _giving_way(
-        self, version: int, guests: Collection[Guest], now: float
-    ) -> list[tuple[Guest, int]]:
-        """Return the idle further addresses whose numbers waiting ports are to get, the longest
-        idle first. Each guest of an untagged port keeps an address."""
-        numbers = self._keys.slots(version)
-        resting = self._rests.resting()
-        coming = sum(one in numbers and one not in self._reserved for one in resting)
-        wanted = len(self._waiting[version]) - coming
-        if wanted <= 0:
-            return []
-        found: list[tuple[float, int, Guest]] = []
-        for guest in guests:
-            mine = {number: slot for number, slot in guest.slots.items() if number in numbers}
-            spare = [
-                (slot.last_used, number, guest)
-                for number, slot in mine.items()
-                if number not in self._reserved and slot.idle(now)
-            ]
-            most = len(mine) if guest.port.vid else len(mine) - 1
-            found += sorted(spare, key=lambda one: one[:2])[:most]
-        found.sort(key=lambda one: one[:2])
-        return [(guest, number) for _last_used, number, guest in found[:wanted]]
-
     # Numbers in general
 
     def _version(self, number: int) -> int:
@@ -428,17 +500,17 @@ class HostWide(Allotment):
             self._counts[version, endpoint.ofport] += 1
 
 
-def allotment_of(
+def allocator_of(
     keys: Keys,
     host_addresses: Addresses,
     clock: Callable[[], float] = clock.now,
     *,
     versions: Collection[int] = (4, 6),
-) -> Allotment:
+) -> SlotAllocator:
     """Return the choice of slot numbers that suits *keys*.
 
-    :param versions: see :class:`HostWide`.
+    :param versions: see :class:`HostWideAllocator`.
     """
     if isinstance(keys, MetaKeys):
-        return HostWide(keys, host_addresses, clock, versions=versions)
-    return PerPort(keys, host_addresses, clock)
+        return HostWideAllocator(keys, host_addresses, clock, versions=versions)
+    return PerPortAllocator(keys, host_addresses, clock)

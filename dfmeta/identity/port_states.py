@@ -39,7 +39,7 @@ class _Told:
     changes: int = 0
 
 
-class Conditions:
+class PortStateMonitor:
     """The state of each port, including the observed states.
 
     :param observers: state of :data:`~dfmeta.model.OBSERVED` → its observer. An observer is called

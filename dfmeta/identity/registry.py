@@ -25,15 +25,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address
 
 from dfmeta.errors import KeyRangeError
-from dfmeta.identity.claim import Claim as Claim
-from dfmeta.identity.host_wide_allocator import allotment_of
+from dfmeta.identity.host_wide_allocator import allocator_of
 from dfmeta.identity.key import IN_PORT, Keys
-from dfmeta.identity.numbering import Device, Numbering
-from dfmeta.identity.ofport_claims import Contenders
+from dfmeta.identity.numbering import Device, Numbering, OfportClaims
 from dfmeta.identity.slot_allocator import REST as REST
-from dfmeta.identity.slot_allocator import Addresses, Allotment
-from dfmeta.identity.slots import EXPECTED, Guest, Learned, Slot
-from dfmeta.identity.syn_hold_times import Waits
+from dfmeta.identity.slot_allocator import Addresses, SlotAllocator
+from dfmeta.identity.slots import EXPECTED, Guest, Learned, Slot, SynHoldTimes
+from dfmeta.identity.slots import Claim as Claim
 from dfmeta.model import (
     Caller,
     Endpoint,
@@ -70,7 +68,7 @@ class Registry:
     :param look: counts an endpoint's connections before one of its addresses is evicted.
     :param clock: monotonic seconds.
     :param keys: the key scheme; the flows use the same.
-    :param allotment: the choice of slots, with its own *keys*; None: the one that suits *keys*.
+    :param allocator: the choice of slots, with its own *keys*; None: the one that suits *keys*.
     """
 
     def __init__(
@@ -81,10 +79,10 @@ class Registry:
         look: Callable[[Endpoint], object] = lambda _endpoint: None,
         clock: Callable[[], float] = clock.now,
         keys: Keys = IN_PORT,
-        allotment: Allotment | None = None,
+        allocator: SlotAllocator | None = None,
     ) -> None:
-        self.allotment = allotment or allotment_of(keys, host_addresses, clock)
-        self.keys: Keys = self.allotment.keys
+        self.allocator = allocator or allocator_of(keys, host_addresses, clock)
+        self.keys: Keys = self.allocator.keys
         self._clock = clock
         self.version = 0
         """Grows with each change to save: of an identity or a slot, but no eviction, which a guest
@@ -93,11 +91,11 @@ class Registry:
         self._states: Counter[PortState] = Counter()
         self._ports: dict[PortId, Port] = {}
         self._guests: dict[Endpoint, Guest] = {}
-        self._contenders = Contenders()
+        self._claims = OfportClaims()
         self._numbering, self._look = Numbering(ask), look
         self._incarnations = itertools.count(1)
         self._epochs = itertools.count(1)
-        self._waits = Waits()
+        self._waits = SynHoldTimes()
         self._listeners: dict[Phase, list[Callable[[Endpoint], None]]] = {
             phase: [] for phase in Phase
         }
@@ -137,7 +135,7 @@ class Registry:
         if old == port:
             self._store(port)
             return
-        self.allotment.put(port)
+        self.allocator.put(port)
         if old is not None and old.with_notes_of(port) == port:
             self._store(port)
             self._keep_in_place(port)
@@ -152,7 +150,7 @@ class Registry:
         touched = self._withdraw(old) if old is not None else set()
         self._store(port)
         if port.endpoint is not None and not port.dead:
-            self._contenders.put(port, port.endpoint)
+            self._claims.put(port, port.endpoint)
             touched |= self._enter(port, port.endpoint)
         self._tell(touched)
 
@@ -163,7 +161,7 @@ class Registry:
             self._states[port.state] -= 1
             self._note(port)
             touched = self._withdraw(port)
-            self.allotment.forget(port)
+            self.allocator.forget(port)
             self._tell(touched)
 
     def port(self, port_id: PortId) -> Port | None:
@@ -211,12 +209,12 @@ class Registry:
 
         :param gap: earlier changes may have been missed; see :meth:`Numbering.put_all`.
         """
-        patches = self._contenders.patches() if gap else ()
+        patches = self._claims.patches() if gap else ()
         changed = self._numbering.put_all(devices, gap=gap, patches=patches)
-        for endpoint in self._contenders.with_number(*self._numbering.doubted()):
+        for endpoint in self._claims.with_number(*self._numbering.doubted()):
             self._show(endpoint)
         for ofport, replaced in changed.items():
-            for endpoint in self._contenders.with_number(ofport):
+            for endpoint in self._claims.with_number(ofport):
                 self._review(endpoint, anew=replaced)
             self._say_replaced(ofport, there=replaced and ofport in devices)
 
@@ -226,14 +224,14 @@ class Registry:
         A guest with that number starts again: the other device may belong to another guest.
         """
         if self._numbering.put(ofport, device):
-            for endpoint in self._contenders.with_number(ofport):
+            for endpoint in self._claims.with_number(ofport):
                 self._show(endpoint)
                 self._review(endpoint, anew=True)
             self._say_replaced(ofport, there=device is not None)
 
     def answered(self, question: int) -> None:
         """Note that OVSDB has answered *question*, and that everything before it has been read."""
-        for endpoint in self._contenders.with_number(*self._numbering.answered(question)):
+        for endpoint in self._claims.with_number(*self._numbering.answered(question)):
             self._show(endpoint)
             for listener in self._certain_listeners:
                 listener(endpoint)
@@ -244,7 +242,7 @@ class Registry:
 
     def doubted(self) -> list[Port]:
         """Return the ports that are not served because OVSDB has not yet confirmed their number."""
-        found = map(self.port_at, self._contenders.with_number(*self._numbering.doubted()))
+        found = map(self.port_at, self._claims.with_number(*self._numbering.doubted()))
         return [port for port in found if port is not None]
 
     def misnamed(self) -> list[tuple[Port, bytes]]:
@@ -252,7 +250,7 @@ class Registry:
         number, each with the name of that device."""
         return [
             (port, self._numbering.name(port.ofport or 0))
-            for port in self._contenders
+            for port in self._claims
             if not self._numbering.agrees(port)
         ]
 
@@ -288,13 +286,13 @@ class Registry:
         guest = self._guests.get(endpoint)
         if guest is None or not guest.admits(address) or not self.certain(endpoint):
             return None
-        self._settle(now)
+        self.allocator.settle()
         for known, slot in guest.slots.items():
             if slot.address == address:
                 slot.last_used = now
                 return Learned(known, new=False, epoch=slot.epoch)
         displaced = None
-        number = self.allotment.pick(guest, address.ip.version)
+        number = self.allocator.pick(guest, address.ip.version)
         if number is None:
             self._look(endpoint)
             number = guest.longest_idle(self.keys.slots(address.ip.version), now)
@@ -304,7 +302,7 @@ class Registry:
         self.touch(endpoint, save=displaced is None)
         epoch = next(self._epochs)
         guest.slots[number] = Slot(address, epoch, now, expected_until=now + EXPECTED)
-        self.allotment.take(guest, number)
+        self.allocator.take(guest, number)
         return Learned(number, new=True, epoch=epoch, displaced=displaced)
 
     def expect(self, endpoint: Endpoint, learned: Learned, now: float) -> None:
@@ -330,19 +328,19 @@ class Registry:
         An address that has one of these numbers by now loses it, if the number alone identifies it:
         frames of two guests may have the same key until the switch has no such flow any more.
 
-        :param endpoint: None for :meth:`~dfmeta.identity.slot_allocator.Allotment.resting` of the
-        previous run.
+        :param endpoint: None for :meth:`~dfmeta.identity.slot_allocator.SlotAllocator.resting` of
+        the previous run.
         """
         numbers = list(numbers)
-        users = [(self.allotment.user(number), number) for number in numbers]
+        users = [(self.allocator.user(number), number) for number in numbers]
         touched = self._take_away((guest, number) for guest, number in users if guest is not None)
-        self.allotment.rest(endpoint, numbers)
+        self.allocator.rest(endpoint, numbers)
         self._tell(touched)
 
     def adopt(self, endpoint: Endpoint, number: int, address: GuestAddress, now: float) -> bool:
         """Adopt an address found in the switch's flows; return False if the slot is not free."""
         if not (adopted := self.restore(endpoint, number, address, now)):
-            self.mistrust(endpoint, number)
+            self.quarantine(endpoint, number)
         return adopted
 
     def restore(self, endpoint: Endpoint, number: int, address: GuestAddress, now: float) -> bool:
@@ -351,11 +349,11 @@ class Registry:
         slots = guest.slots if guest is not None else {}
         taken = number in slots or any(slot.address == address for slot in slots.values())
         known = guest is not None and guest.admits(address) and not taken
-        if guest is None or not known or not self.allotment.may_adopt(guest, number, address):
+        if guest is None or not known or not self.allocator.may_adopt(guest, number, address):
             return False
         self.touch(endpoint)
         guest.slots[number] = Slot(address, next(self._epochs), now)
-        self.allotment.take(guest, number)
+        self.allocator.take(guest, number)
         return True
 
     def next_hops(self, endpoint: Endpoint) -> tuple[NextHop, ...]:
@@ -374,14 +372,14 @@ class Registry:
         guest.next_hops = (*guest.next_hops, hop)
         return True
 
-    def mistrust(self, endpoint: Endpoint, number: int) -> None:
+    def quarantine(self, endpoint: Endpoint, number: int) -> None:
         """Let *number* rest, if a flow of *endpoint* has it that a start finds and cannot adopt."""
-        if self.allotment.conflicts(endpoint, number):
+        if self.allocator.conflicts(endpoint, number):
             self.rest(endpoint, (number,))
 
     # Numbers that are unique on the host
 
-    def unwritten(self) -> dict[str, MetaIds]:
+    def pending_ovsdb_writes(self) -> dict[str, MetaIds]:
         """Return row → its Meta addresses for OVSDB, those of its port's first numbers, where they
         differ from ``Port.meta``; it takes little time. An empty field is no difference: there is
         no number for it.
@@ -389,14 +387,14 @@ class Registry:
         This gives new ports their numbers. If it is called before the addresses of an earlier run
         are adopted, some of these may lose theirs.
         """
-        self._settle(self._clock())
-        return self.allotment.unwritten()
+        self.allocator.settle()
+        return self.allocator.pending_ovsdb_writes()
 
-    def without(self) -> list[Port]:
+    def ports_without_number(self) -> list[Port]:
         """Return the ports without a number, which get one that has become free at the next
-        :meth:`learn` or :meth:`unwritten`."""
-        self._settle(self._clock())
-        return self.allotment.without()
+        :meth:`learn` or :meth:`pending_ovsdb_writes`."""
+        self.allocator.settle()
+        return self.allocator.ports_without_number()
 
     # Claims, for the proxy
 
@@ -503,7 +501,7 @@ class Registry:
         if guest is None or guest.port.id != port.id or guest.identity is None:
             return False
         guest.put(port)
-        self._contenders.put(port, guest.endpoint)
+        self._claims.put(port, guest.endpoint)
         guest.identity = port.identify(guest.identity.incarnation)
         self._tell({guest.endpoint})
         return True
@@ -512,7 +510,7 @@ class Registry:
         endpoint = port.endpoint
         if endpoint is None:
             return set()
-        self._contenders.remove(port, endpoint)
+        self._claims.remove(port, endpoint)
         guest = self._guests.get(endpoint)
         if guest is None or guest.port.id != port.id:
             return set()
@@ -530,11 +528,11 @@ class Registry:
         if before is not None:
             self._leave(before)
         guest = self._guests[endpoint] = Guest(port, endpoint, self._identify(port))
-        self.allotment.enter(guest)
+        self.allocator.enter(guest)
         return {endpoint}
 
     def _rightful(self, endpoint: Endpoint) -> Port | None:
-        return self._contenders.latest(endpoint, self._numbering.agrees)
+        return self._claims.latest(endpoint, self._numbering.agrees)
 
     def _review(self, endpoint: Endpoint, *, anew: bool) -> None:
         guest, rightful = self._guests.get(endpoint), self._rightful(endpoint)
@@ -550,13 +548,13 @@ class Registry:
 
     def _leave(self, guest: Guest) -> None:
         del self._guests[guest.endpoint]
-        self.allotment.leave(guest)
+        self.allocator.leave(guest)
         self._waits.take_all(guest.endpoint)
 
     def _keep_in_place(self, port: Port) -> None:
         """Store a port of which only what does not identify the guest has changed."""
         if port.endpoint is not None and not port.dead:
-            self._contenders.put(port, port.endpoint)
+            self._claims.put(port, port.endpoint)
             guest = self._guests.get(port.endpoint)
             if guest is not None and guest.port.id == port.id:
                 before = guest.next_hops, guest.port.binding
@@ -567,22 +565,18 @@ class Registry:
                 if (guest.next_hops, guest.port.binding) != before:
                     self._tell({guest.endpoint}, Phase.FLOWS)
 
-    def _settle(self, now: float) -> None:
-        touched = self._take_away(self.allotment.settle(self._guests.values(), now))
-        self._tell(touched, Phase.FLOWS)  # their guests stay, and have no connection there
-
     def _take_away(self, taken: Iterable[tuple[Guest, int]]) -> set[Endpoint]:
         """Take numbers from guests, and return the endpoints of these guests."""
         touched = set()
         for guest, number in taken:
             self.touch(guest.endpoint)
-            self.allotment.drop(guest, number)
+            self.allocator.drop(guest, number)
             del guest.slots[number]
             touched.add(guest.endpoint)
         return touched
 
     def _say_replaced(self, ofport: int, *, there: bool) -> None:
-        ids = self._contenders.ids(ofport) if there else ()
+        ids = self._claims.ids(ofport) if there else ()
         for port_id, listener in itertools.product(ids, self._replaced_listeners):
             listener(port_id)
 

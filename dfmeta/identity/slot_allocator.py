@@ -4,7 +4,7 @@ A number rests after its guest has left, before another guest gets it. Connectio
 the listener's queue, and the kernel may still repeat segments of the old guest's answers, all with
 the old key. So a key stands for one guest as long as any packet of it can be in transit.
 
-:class:`PerPort` is the choice for keys that contain their endpoint.
+:class:`PerPortAllocator` is the choice for keys that contain their endpoint.
 :mod:`dfmeta.identity.host_wide_allocator` has the choice for numbers that are unique on the host.
 """
 
@@ -27,7 +27,7 @@ Addresses = Callable[[], Collection[IPv4Address | IPv6Address]]
 """Returns the addresses of the host itself, which cannot be keys."""
 
 
-class Allotment(Protocol):
+class SlotAllocator(Protocol):
     """The choice of slot numbers.
 
     The registry calls it on the hub, and no method waits. A number is *in use* from :meth:`take` to
@@ -122,25 +122,20 @@ class Allotment(Protocol):
         """Return the key of the port's first address of *version*, used or not; None if none."""
         ...
 
-    def settle(self, guests: Iterable[Guest], now: float) -> list[tuple[Guest, int]]:
-        """Give waiting ports their numbers.
+    def settle(self) -> None:
+        """Give waiting ports their numbers, as many as are free."""
+        return
 
-        :param guests: all guests.
-        :param now: time in the terms of :attr:`~dfmeta.identity.slots.Slot.last_used`.
-        :return: guests and numbers of addresses that give way; the registry removes them.
-        """
-        return []
-
-    def unwritten(self) -> dict[str, MetaIds]:
-        """See :meth:`~dfmeta.identity.registry.Registry.unwritten`."""
+    def pending_ovsdb_writes(self) -> dict[str, MetaIds]:
+        """See :meth:`~dfmeta.identity.registry.Registry.pending_ovsdb_writes`."""
         return {}
 
-    def without(self) -> list[Port]:
-        """See :meth:`~dfmeta.identity.registry.Registry.without`."""
+    def ports_without_number(self) -> list[Port]:
+        """See :meth:`~dfmeta.identity.registry.Registry.ports_without_number`."""
         return []
 
 
-class PerPort(Allotment):
+class PerPortAllocator(SlotAllocator):
     """Each endpoint has all slots of the scheme: keys contain their endpoint.
 
     :param host_addresses: see :data:`Addresses`.
@@ -155,12 +150,13 @@ class PerPort(Allotment):
         """Endpoint → its resting slots, and until when."""
 
     def leave(self, guest: Guest) -> None:
-        """See :class:`Allotment`."""
+        """See :class:`SlotAllocator`."""
         if guest.slots:
             self.rest(guest.endpoint, guest.slots)
 
     def pick(self, guest: Guest, version: int) -> int | None:
-        """See :class:`Allotment`. If all slots of a new guest rest, the longest resting is used."""
+        """See :class:`SlotAllocator`. If all slots of a new guest rest, the longest resting is
+        used."""
         taken, resting = self._host_addresses(), self._rests(guest.endpoint)
         free = [
             number
@@ -174,23 +170,22 @@ class PerPort(Allotment):
         return min(free, key=lambda number: resting[number], default=None)
 
     def may_adopt(self, guest: Guest, number: int, address: GuestAddress) -> bool:
-        """See :class:`Allotment`. The number may be of another key scheme, which was configured in
-        the earlier run."""
+        """See :class:`SlotAllocator`. The number may be one of an earlier run's key scheme."""
         fits = number in self.keys.slots(address.ip.version)
         return fits and self.keys.key_of(guest.endpoint, number) not in self._host_addresses()
 
     def drop(self, guest: Guest, number: int) -> None:
-        """See :class:`Allotment`."""
+        """See :class:`SlotAllocator`."""
         self.rest(guest.endpoint, (number,))
 
     def rest(self, endpoint: Endpoint | None, numbers: Iterable[int]) -> None:
-        """See :class:`Allotment`; no slot rests on the whole host."""
+        """See :class:`SlotAllocator`; no slot rests on the whole host."""
         if endpoint is not None:
             resting = self._resting.setdefault(endpoint, {})
             resting.update(dict.fromkeys(numbers, self._clock() + REST))
 
     def first_key(self, port: Port, version: int = 4) -> IPv4Address | IPv6Address | None:
-        """See :class:`Allotment`."""
+        """See :class:`SlotAllocator`."""
         if port.endpoint is None:
             return None
         return self.keys.key_of(port.endpoint, self.keys.slots(version)[0])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections import OrderedDict
+from collections.abc import Container, Hashable
 from dataclasses import dataclass, field
 
-from dfmeta.model import Endpoint, GuestAddress, Identity, NextHop, Port
+from dfmeta.model import Caller, Endpoint, GuestAddress, Identity, NextHop, PeerAddress, Port
 
 DISPLACED_AT_ONCE = 16
 DISPLACED_PER_SECOND = 4.0
@@ -92,3 +93,58 @@ class Guest:
             if number in numbers and one.idle(now)
         ]
         return min(idle)[1] if idle else None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The guest that a connection was accepted for.
+
+    Valid while :meth:`~dfmeta.identity.registry.Registry.holds` is true.
+    """
+
+    identity: Identity
+    caller: Caller
+    slot: int
+    epoch: int
+    address: GuestAddress | PeerAddress
+
+    @property
+    def sharer(self) -> Hashable:
+        """The virtual machine whose share the connection counts to; without one, the caller."""
+        return self.identity.vm or self.caller
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Endpoint of the caller.
+
+        :raises TypeError: if the caller is identified by its address only.
+        """
+        if not isinstance(self.caller, Endpoint):
+            raise TypeError(f"{self.caller} is not at a port")
+        return self.caller
+
+
+KEPT = 1024
+"""Maximum number of times that are kept for the proxy."""
+
+
+class SynHoldTimes:
+    """Caller and source port → seconds that the SYN was held."""
+
+    def __init__(self) -> None:
+        self._seconds: OrderedDict[tuple[Caller, int], float] = OrderedDict()
+
+    def note(self, endpoint: Endpoint, source_port: int, seconds: float) -> None:
+        """Store the time of one SYN; above :data:`KEPT`, the oldest entry is dropped."""
+        self._seconds[endpoint, source_port] = seconds
+        while len(self._seconds) > KEPT:
+            self._seconds.popitem(last=False)
+
+    def take(self, endpoint: Caller, source_port: int) -> float:
+        """Return and forget one time; 0.0 if there is none."""
+        return self._seconds.pop((endpoint, source_port), 0.0)
+
+    def take_all(self, endpoint: Endpoint) -> list[tuple[int, float]]:
+        """Return and forget all times of *endpoint*: source ports and seconds."""
+        keys = [key for key in self._seconds if key[0] == endpoint] if self._seconds else []
+        return [(key[1], self._seconds.pop(key)) for key in keys]

@@ -9,11 +9,12 @@ unanswered SYNs, and the first of them was seen :data:`PERSISTENCE` or more ago.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from dfmeta.model import Endpoint
+from dfmeta.model import Caller, Endpoint
 from dfmeta.runtime import clock
 
 LAG: Final = 1.0
@@ -26,7 +27,7 @@ FORGOTTEN: Final = 600.0
 
 
 @dataclass(slots=True)
-class Met:
+class SynCounters:
     """SYNs and connections of one guest since the daemon's first reading."""
 
     incarnation: int
@@ -46,15 +47,15 @@ class Met:
     """Counters of the host and of the port when the first unanswered SYN was seen."""
 
 
-class Experience:
-    """Endpoint → :class:`Met`.
+class SynAccounting:
+    """Endpoint → :class:`SynCounters`.
 
     :param clock: seconds since the epoch, because the times are shown to operators.
     """
 
     def __init__(self, *, clock: Callable[[], float] = clock.wall) -> None:
         self._clock = clock
-        self._met: dict[Endpoint, Met] = {}
+        self._met: dict[Endpoint, SynCounters] = {}
         self._read_at: float | None = None
         """Time at which the counters were last read."""
 
@@ -71,7 +72,7 @@ class Experience:
         :param accepted: returns the number of connections accepted for that guest.
         """
         now = self._clock()
-        met: dict[Endpoint, Met] = {}
+        met: dict[Endpoint, SynCounters] = {}
         before = now if self._read_at is None else self._read_at
         looked = self._read_at is not None
         if counters is None:
@@ -86,27 +87,27 @@ class Experience:
             if one is None or one.incarnation != guest:
                 # The counter of a flow older than the daemon may include another guest's packets.
                 adopted = not looked or one is not None
-                one = Met(guest, counter if adopted else 0)
+                one = SynCounters(guest, counter if adopted else 0)
                 one.settled_at = now + LAG if adopted else before
             self._compare(one, counter, accepted(endpoint, guest), now, before)
             met[endpoint] = one
         self._met = met
 
-    def of(self, endpoint: Endpoint, incarnation: int) -> Met | None:
+    def of(self, endpoint: Endpoint, incarnation: int) -> SynCounters | None:
         """Return the data of that guest; None if there is none."""
         found = self._met.get(endpoint)
         return found if found is not None and found.incarnation == incarnation else None
 
-    def doubtful(self) -> list[tuple[Endpoint, Met]]:
+    def doubtful(self) -> list[tuple[Endpoint, SynCounters]]:
         """Return the guests with unanswered SYNs, reported or not."""
         return [(endpoint, one) for endpoint, one in self._met.items() if one.unanswered]
 
-    def silent(self, one: Met) -> bool:
+    def silent(self, one: SynCounters) -> bool:
         """Return whether a guest's SYNs arrive but no connection follows."""
         return one.unanswered >= SYNS and self._clock() - one.since >= PERSISTENCE
 
     @staticmethod
-    def _compare(one: Met, counter: int, accepted: int, now: float, before: float) -> None:
+    def _compare(one: SynCounters, counter: int, accepted: int, now: float, before: float) -> None:
         """Compare a guest's counters with those of the previous reading.
 
         :param before: time of the previous reading.
@@ -125,3 +126,51 @@ class Experience:
             one.last_at = now
         elif one.unanswered and now - one.last_at > FORGOTTEN:
             one.unanswered, one.at_first = 0, {}
+
+
+PORTS: Final = 8192
+"""Maximum number of guests with a count; beyond it, the least recently counted one is dropped."""
+
+
+class GuestCounts:
+    """Counter for the present guest of each endpoint."""
+
+    def __init__(self, *, ports: int = PORTS) -> None:
+        self._most = ports
+        self._counts: OrderedDict[Caller, tuple[int, int]] = OrderedDict()
+        """Caller → incarnation of its guest, and its count."""
+
+    def add(self, caller: Caller, incarnation: int, count: int = 1) -> None:
+        """Add *count* to the counter of that guest."""
+        known, before = self._counts.get(caller, (incarnation, 0))
+        self._counts[caller] = incarnation, count + (before if known == incarnation else 0)
+        self._counts.move_to_end(caller)
+        if len(self._counts) > self._most:
+            self._counts.popitem(last=False)
+
+    def of(self, caller: Caller, incarnation: int) -> int:
+        """Return the count of that guest."""
+        known, count = self._counts.get(caller, (incarnation, 0))
+        return count if known == incarnation else 0
+
+    # Between a worker and the daemon
+
+    def take(self) -> list[Any]:
+        """Return all counts as JSON values, and reset them; see :meth:`merge`."""
+        taken, self._counts = self._counts, OrderedDict()
+        return [[*caller, *counted] for caller, counted in taken.items()]
+
+    def merge(self, told: Iterable[Any], current: Callable[[Endpoint], int | None]) -> None:
+        """Add the counts that a worker returned from :meth:`take`.
+
+        :param current: returns the incarnation of the endpoint's present guest; counts of another
+            incarnation are dropped.
+        """
+        for ofport, vid, incarnation, count in told:
+            endpoint = Endpoint(ofport, vid)
+            if current(endpoint) == incarnation:
+                self.add(endpoint, incarnation, count)
+
+
+ACCEPTED: Final = GuestCounts()
+"""Connections that this process has accepted, for each guest."""

@@ -97,7 +97,7 @@ class State:
     """Inode of the proxy's listening socket for IPv6; 0: there was none."""
     resting: list[int] = field(default_factory=list)
     """Slot numbers that rest on the whole host; see
-    :meth:`~dfmeta.identity.slot_allocator.Allotment.resting`."""
+    :meth:`~dfmeta.identity.slot_allocator.SlotAllocator.resting`."""
     host_service: bool = False
     """Whether a server answered the host itself at the metadata address before dfmeta took it."""
 

@@ -32,7 +32,7 @@ from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
-from dfmeta.identity.host_wide_allocator import HostWide
+from dfmeta.identity.host_wide_allocator import HostWideAllocator
 from dfmeta.identity.key import IN_PORT
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, MetaIds, Port
@@ -134,8 +134,8 @@ def port(
 
 def first_numbers(registry: Registry) -> dict[str, MetaIds]:
     """Row → the Meta addresses of its port's first numbers, as far as it has got any."""
-    numbers = registry.allotment
-    assert isinstance(numbers, HostWide)
+    numbers = registry.allocator
+    assert isinstance(numbers, HostWideAllocator)
     return {one.row: numbers._ids(one) for one in numbers._firsts}
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dfmeta.identity.host_wide_allocator import HostWide
+from dfmeta.identity.host_wide_allocator import HostWideAllocator
 from dfmeta.identity.key import IN_PORT, PREFIX6, SLOTS, SLOTS6, InPortKeys
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.identity.numbering import Device
@@ -225,8 +225,8 @@ class OfTheHost:
     def __init__(self) -> None:
         self.now = 0.0
         self.keys = meta()
-        allotment = HostWide(self.keys, tuple, self.clock)
-        self.registry = Registry(clock=self.clock, allotment=allotment)
+        allocator = HostWideAllocator(self.keys, tuple, self.clock)
+        self.registry = Registry(clock=self.clock, allocator=allocator)
         self.dirty: dict[Endpoint, None] = {}
         self.registry.watch(lambda endpoint: self.dirty.setdefault(endpoint))
         self.mirror = Mirror(lambda _claim, _change: None, self.tell, keys=meta())
@@ -249,8 +249,8 @@ class OfTheHost:
         return found.slot
 
     def rested(self) -> None:
-        sweep = self.registry.allotment.begin_sweep()
-        self.registry.allotment.end_sweep(sweep)
+        sweep = self.registry.allocator.begin_sweep()
+        self.registry.allocator.end_sweep(sweep)
         self.now += REST
 
 

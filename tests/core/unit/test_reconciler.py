@@ -15,7 +15,7 @@ from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import Layout, Purpose
 from dfmeta.flows.wire import Wire
 from dfmeta.identity.key import IN_PORT
-from dfmeta.identity.slot_allocator import PerPort
+from dfmeta.identity.slot_allocator import PerPortAllocator
 from dfmeta.model import Endpoint, GuestAddress, PortId
 from dfmeta.runtime import hub
 from tests.core.unit.support import (
@@ -205,8 +205,8 @@ def test_change_in_the_middle_of_a_reconcile_wins(
     assert rig.reconciler.reconcile() == 0
 
 
-class Sweeps(PerPort):
-    """An allotment that notes what the reconciler says of sweeps and of stray flows."""
+class Sweeps(PerPortAllocator):
+    """An allocator that notes what the reconciler says of sweeps and of stray flows."""
 
     def __init__(self) -> None:
         super().__init__(IN_PORT, tuple, lambda: 0.0)
@@ -227,7 +227,7 @@ class Sweeps(PerPort):
 
 
 def swept(rig: Rig) -> Sweeps:
-    sweeps = rig.registry.allotment = Sweeps()
+    sweeps = rig.registry.allocator = Sweeps()
     return sweeps
 
 

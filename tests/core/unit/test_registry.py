@@ -9,11 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dfmeta.identity import syn_hold_times
 from dfmeta.identity.key import IN_PORT, SLOT6, SLOTS, SLOTS6
 from dfmeta.identity.numbering import Device
 from dfmeta.identity.registry import REST, Claim, Phase, Registry
-from dfmeta.identity.slots import DISPLACED_AT_ONCE, DISPLACED_PER_SECOND, EXPECTED, Learned
+from dfmeta.identity.slots import DISPLACED_AT_ONCE, DISPLACED_PER_SECOND, EXPECTED, KEPT, Learned
 from dfmeta.model import Endpoint, GuestAddress, Port, PortId, PortKind, PortState
 from tests.core.unit.support import (
     GUEST_MAC,
@@ -534,10 +533,10 @@ def test_keys_that_another_guest_had_before_a_restart_rest_too(registry: Registr
 
 
 def test_waits_are_bounded_and_the_oldest_goes_first(registry: Registry) -> None:
-    for number in range(syn_hold_times.KEPT + 10):
+    for number in range(KEPT + 10):
         registry.note_wait(HERE, number, 1.0)
-    kept = [registry.take_wait(HERE, number) for number in range(syn_hold_times.KEPT + 10)]
-    assert kept == [0.0] * 10 + [1.0] * syn_hold_times.KEPT
+    kept = [registry.take_wait(HERE, number) for number in range(KEPT + 10)]
+    assert kept == [0.0] * 10 + [1.0] * KEPT
 
 
 def test_a_wait_of_a_guest_that_is_gone_costs_the_next_one_nothing(registry: Registry) -> None:

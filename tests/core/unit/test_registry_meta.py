@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dfmeta.identity.host_wide_allocator import HostWide
+from dfmeta.identity.host_wide_allocator import HostWideAllocator
 from dfmeta.identity.key import PREFIX6
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.identity.registry import REST, Claim, Phase, Registry
@@ -72,8 +72,8 @@ class Ports(RuleBasedStateMachine):
 
     def start(self) -> None:
         self.keys = MetaKeys(self.cidr, PREFIX6, "fa:16:ee:00:00:00")
-        allotment = HostWide(self.keys, lambda: HOST, self.clock)
-        self.registry = Registry(clock=self.clock, allotment=allotment)
+        allocator = HostWideAllocator(self.keys, lambda: HOST, self.clock)
+        self.registry = Registry(clock=self.clock, allocator=allocator)
         self.registry.subscribe(self.apply, Phase.FLOWS)
         self.firsts: dict[str, MetaIds] = {}
         self.claims: list[tuple[Claim, Port]] = []
@@ -159,7 +159,7 @@ class Ports(RuleBasedStateMachine):
         """Numbers are given in turn, so that this brings one nearer to its next port."""
         for _ in range(times):
             self.registry.set_port(passing := port(77, name="passing"))
-            self.registry.unwritten()
+            self.registry.pending_ovsdb_writes()
             self.registry.remove_port(passing.id)
 
     def forge(self, row: str, meta: MetaIds) -> None:
@@ -170,12 +170,12 @@ class Ports(RuleBasedStateMachine):
 
     def write(self) -> None:
         with self.quiet():
-            unwritten = self.registry.unwritten()
+            unwritten = self.registry.pending_ovsdb_writes()
         for row, ids in unwritten.items():
             there = self.rows[row].meta
             assert any(mine not in ("", other) for mine, other in zip(ids, there, strict=True))
             self.put(replace(self.rows[row], meta=ids))
-        assert not self.registry.unwritten(), "each of them is written once"
+        assert not self.registry.pending_ovsdb_writes(), "each of them is written once"
 
     def connection(self, claim: Claim) -> None:
         if claim in self.open:
@@ -217,7 +217,7 @@ class Ports(RuleBasedStateMachine):
         assert self.registry.slots(endpoint)[found.slot].address == one
         assert found.slot in self.keys.slots(one.ip.version)
         if found.new and found.displaced is None:
-            assert found.slot not in self.registry.allotment.resting()
+            assert found.slot not in self.registry.allocator.resting()
         claim = self.registry.claim(self.key(found.slot))
         assert claim is not None
         behind = self.registry.port_at(endpoint)
@@ -248,7 +248,7 @@ class Ports(RuleBasedStateMachine):
         for endpoint, slots in before.items():
             after = self.registry.slots(endpoint)
             lost = {number: one for number, one in slots.items() if number not in after}
-            assert not lost or self.registry.without()
+            assert not lost or self.registry.ports_without_number()
             for number, slot in lost.items():
                 assert str(self.key(number)) not in first
                 assert slot.idle(self.now)
@@ -269,14 +269,14 @@ class Ports(RuleBasedStateMachine):
     @rule(at_once=st.booleans())
     def compare(self, at_once: bool) -> None:
         if self.sweep is None:
-            self.sweep = self.registry.allotment.begin_sweep(), set(self.flows)
+            self.sweep = self.registry.allocator.begin_sweep(), set(self.flows)
             if not at_once:
                 return
         number, found = self.sweep
         self.sweep = None
         desired = set().union(*map(self.desired, self.registry.endpoints()))
         self.flows = self.flows - (found - desired) | desired
-        self.registry.allotment.end_sweep(number)
+        self.registry.allocator.end_sweep(number)
 
     # The daemon
 
@@ -309,7 +309,7 @@ class Ports(RuleBasedStateMachine):
             for endpoint, one in held.items()
             if one is not None
         }
-        resting = before.allotment.resting()
+        resting = before.allocator.resting()
         identities = {one: before.identity(one) for one in before.endpoints()}
         if changed and self.rows:
             row = data.draw(st.sampled_from(sorted(self.rows)))
@@ -325,14 +325,14 @@ class Ports(RuleBasedStateMachine):
             self.registry.set_port(self.rows[row])
         self.rest_strangers(holders, resting)
         self.connected = True
-        number, found = self.registry.allotment.begin_sweep(), set(self.flows)
+        number, found = self.registry.allocator.begin_sweep(), set(self.flows)
         for flow in data.draw(st.permutations(sorted(found, key=str))):
             self.adopt(flow, holders)
         self.restore(holders, complete=not changed and odd is None)
         self.remap(identities)
         self.sweep = number, found
         self.compare(at_once=True)
-        self.registry.unwritten()
+        self.registry.pending_ovsdb_writes()
         ids = first_numbers(self.registry)
         for row, key in written:
             assert key in (ids[row].ip, ids[row].ip6), "a first number survives a restart"
@@ -351,7 +351,7 @@ class Ports(RuleBasedStateMachine):
         self.registry.rest(None, resting)
         for endpoint, holder in holders.items():
             if self.adopts(endpoint, holder):
-                self.registry.allotment.expect(endpoint, holder.slots)
+                self.registry.allocator.expect(endpoint, holder.slots)
             else:
                 self.registry.rest(endpoint, holder.slots)
 
@@ -363,7 +363,7 @@ class Ports(RuleBasedStateMachine):
     def adopt(self, flow: InFlow, holders: dict[Endpoint, Holder]) -> None:
         owner = self.keys.owners.get(flow.number)
         if owner not in (None, flow.endpoint):
-            self.registry.mistrust(flow.endpoint, flow.number)
+            self.registry.quarantine(flow.endpoint, flow.number)
         elif self.adopts(flow.endpoint, holders.get(flow.endpoint)):
             self.registry.adopt(flow.endpoint, flow.number, flow.address, self.now)
         else:
@@ -414,7 +414,7 @@ class Ports(RuleBasedStateMachine):
         ]
         numbers = [number for number, _endpoint, _slot in used]
         assert len(numbers) == len(set(numbers))
-        assert not set(numbers) & set(self.registry.allotment.resting())
+        assert not set(numbers) & set(self.registry.allocator.resting())
         for number, endpoint, slot in used:
             version = slot.address.ip.version
             assert number in self.keys.slots(version)
@@ -440,7 +440,7 @@ class Ports(RuleBasedStateMachine):
                 if key:
                     number = self.keys.number_of(ip_of(key))
                     assert number in self.keys.slots(version), "none of network, gateway, broadcast"
-                    owner = self.registry.allotment.user(number)
+                    owner = self.registry.allocator.user(number)
                     assert owner is None or owner.port.row == row
                     if version == 4:
                         assert one.mac == self.keys.label(number)

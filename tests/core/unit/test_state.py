@@ -277,7 +277,7 @@ def test_numbers_of_the_host_that_rest_do_so_after_a_restart(tmp_path: Path) -> 
     registry, memory = of_the_host(port(15, name="tap3")), Memory(tmp_path)
     assert memory.state.resting == [2]
     memory.rest_strangers(registry)
-    assert sorted(registry.allotment.resting()) == [2, 3], "the guest of ofport 14 is gone as well"
+    assert sorted(registry.allocator.resting()) == [2, 3], "the guest of ofport 14 is gone as well"
     assert number(registry, Endpoint(15)) == 4
 
 
@@ -286,7 +286,7 @@ def test_a_number_of_the_host_is_kept_for_the_same_guest_alone(tmp_path: Path) -
     assert [number(registry, HERE, ip) for ip in ("10.0.0.5", "10.0.0.6")] == [2, 3]
     memory.save(Listeners(18080, 1), registry)
 
-    meta = registry.unwritten()[port().row]
+    meta = registry.pending_ovsdb_writes()[port().row]
     for instance in (INSTANCE, OTHER_INSTANCE):
         here = replace(port(instance=instance), meta=meta)
         registry = of_the_host(port(14, name="tap2"), here)

@@ -13,12 +13,11 @@ from dfmeta.cmd import watch
 from dfmeta.cmd.watch import FullRange, Silence
 from dfmeta.errors import NotConnectedError
 from dfmeta.flows.pipeline import Purpose
-from dfmeta.identity.guest_counters import GuestCounts
-from dfmeta.identity.host_wide_allocator import allotment_of
+from dfmeta.identity.host_wide_allocator import allocator_of
 from dfmeta.identity.key import PREFIX6
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.identity.registry import Registry
-from dfmeta.identity.syn_accounting import Experience
+from dfmeta.identity.syn_accounting import GuestCounts, SynAccounting
 from dfmeta.model import Endpoint, Port
 
 HERE = Endpoint(1)
@@ -49,7 +48,7 @@ class Rig:
             floods=lambda endpoint: self.floods if endpoint == HERE else (),
             userspace=lambda: self.userspace,
         )
-        self.silence.experience = Experience(clock=lambda: self.now)
+        self.silence.experience = SynAccounting(clock=lambda: self.now)
         self.silence.look()
         self.registry.set_port(PORT)
 
@@ -115,7 +114,7 @@ def test_without_the_switch_there_is_no_cause(rig: Rig) -> None:
 
 def test_a_port_for_which_no_meta_ip_is_left_is_named_once_addresses_are_adopted() -> None:
     keys = MetaKeys(IPv4Network("240.0.0.0/29"), PREFIX6, "fa:16:ee:00:00:00")
-    registry = Registry(keys=keys, allotment=allotment_of(keys, frozenset))
+    registry = Registry(keys=keys, allocator=allocator_of(keys, frozenset))
     ports = [replace(PORT, name=f"tap{n}", row=f"row{n}", ofport=n) for n in range(1, 7)]
     for one in ports:
         registry.set_port(one)

@@ -16,8 +16,8 @@ from typing import Final, Literal
 
 from dfmeta import metrics
 from dfmeta.errors import HaproxyError, HeadFault
-from dfmeta.identity.guest_counters import ACCEPTED
 from dfmeta.identity.registry import Claim, Registry
+from dfmeta.identity.syn_accounting import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy import access
 from dfmeta.proxy.access import Spent, Told

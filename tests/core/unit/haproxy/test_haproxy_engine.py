@@ -15,9 +15,9 @@ from eventlet.event import Event
 
 from dfmeta import metrics
 from dfmeta.http.limits import Limits
-from dfmeta.identity.guest_counters import ACCEPTED
 from dfmeta.identity.numbering import Device
 from dfmeta.identity.registry import Registry
+from dfmeta.identity.syn_accounting import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy.engines.engine import Terms
 from dfmeta.proxy.engines.haproxy import engine as engine_module

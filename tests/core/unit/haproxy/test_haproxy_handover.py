@@ -15,8 +15,8 @@ from dfmeta import metrics
 from dfmeta.errors import HaproxyError, StartError
 from dfmeta.http.exchange import Exchange
 from dfmeta.http.limits import Limits
-from dfmeta.identity.guest_counters import ACCEPTED
 from dfmeta.identity.registry import Registry
+from dfmeta.identity.syn_accounting import ACCEPTED
 from dfmeta.model import Answer, Endpoint
 from dfmeta.proxy.engines.haproxy import handover
 from dfmeta.proxy.engines.haproxy.handover import (

@@ -1,7 +1,6 @@
 """SYNs beside connections: when a guest counts as without one, and when not."""
 
-from dfmeta.identity.guest_counters import GuestCounts
-from dfmeta.identity.syn_accounting import FORGOTTEN, LAG, PERSISTENCE, Experience
+from dfmeta.identity.syn_accounting import FORGOTTEN, LAG, PERSISTENCE, GuestCounts, SynAccounting
 from dfmeta.model import Endpoint
 
 HERE = Endpoint(1)
@@ -13,7 +12,7 @@ class Rig:
     def __init__(self) -> None:
         self.now, self.counter, self.accepted = 1000.0, 0, 0
         self.guest: int | None = 1
-        self.experience = Experience(clock=lambda: self.now)
+        self.experience = SynAccounting(clock=lambda: self.now)
         self.experience.look({}, lambda _: None, lambda _e, _g: 0)
 
     def look(
@@ -85,7 +84,7 @@ def test_one_lost_syn_is_no_report() -> None:
 
 def test_counts_of_the_time_before_the_daemon_are_none_of_its_guests() -> None:
     rig = Rig()
-    rig.experience = Experience(clock=lambda: rig.now)
+    rig.experience = SynAccounting(clock=lambda: rig.now)
     assert not rig.look(syns=1000)
     assert not rig.look(LAG + 1)
 

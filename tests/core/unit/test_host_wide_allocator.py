@@ -7,11 +7,16 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
 import pytest
 
-from dfmeta.identity.host_wide_allocator import RESERVE, SEARCH_PAUSE, SHARE, HostWide, allotment_of
+from dfmeta.identity.host_wide_allocator import (
+    RESERVE,
+    SHARE,
+    HostWideAllocator,
+    allocator_of,
+)
 from dfmeta.identity.key import IN_PORT, PREFIX6
 from dfmeta.identity.meta_key import MetaKeys
-from dfmeta.identity.registry import REST, Claim, Phase, Registry
-from dfmeta.identity.slot_allocator import PerPort
+from dfmeta.identity.registry import REST, Claim, Registry
+from dfmeta.identity.slot_allocator import PerPortAllocator
 from dfmeta.identity.slots import Guest, Learned
 from dfmeta.model import Endpoint, MetaIds, Port, PortId
 from tests.core.unit.support import OTHER_INSTANCE, address, address6, first_numbers, port
@@ -31,8 +36,10 @@ class Host:
         self.keys = MetaKeys(cidr, PREFIX6, "fa:16:ee:00:00:00")
         self.own: set[IPv4Address | IPv6Address] = set()
         """The host's own addresses."""
-        self.numbers = HostWide(self.keys, lambda: self.own, lambda: self.now, versions=versions)
-        self.registry = Registry(clock=lambda: self.now, allotment=self.numbers)
+        self.numbers = HostWideAllocator(
+            self.keys, lambda: self.own, lambda: self.now, versions=versions
+        )
+        self.registry = Registry(clock=lambda: self.now, allocator=self.numbers)
 
     def plug(self, ofport: int, *, meta: MetaIds | None = None, instance: str = "") -> Port:
         new = port(ofport, name=f"tap{ofport}", instance=instance or f"i{ofport}")
@@ -93,7 +100,7 @@ class Host:
 
     def firsts(self) -> dict[str, MetaIds]:
         """Row → first numbers, after all ports have got theirs."""
-        self.registry.unwritten()
+        self.registry.pending_ovsdb_writes()
         return first_numbers(self.registry)
 
     def again(self) -> Host:
@@ -113,9 +120,9 @@ def ids(number: int) -> MetaIds:
 
 
 def test_each_scheme_has_its_choice(host: Host) -> None:
-    assert isinstance(allotment_of(IN_PORT, tuple), PerPort)
-    assert isinstance(allotment_of(host.keys, tuple), HostWide)
-    assert isinstance(Registry(keys=host.keys).allotment, HostWide), "not even by mistake"
+    assert isinstance(allocator_of(IN_PORT, tuple), PerPortAllocator)
+    assert isinstance(allocator_of(host.keys, tuple), HostWideAllocator)
+    assert isinstance(Registry(keys=host.keys).allocator, HostWideAllocator), "not even by mistake"
 
 
 # First numbers
@@ -125,8 +132,8 @@ def test_each_port_has_a_first_number_before_its_guest_is_known(host: Host) -> N
     host.registry.set_port(port(1, name="tap1", instance=""))
     host.plug(2)
     assert host.firsts() == {"row-of-tap1": ids(2), "row-of-tap2": ids(3)}
-    assert host.registry.unwritten() == host.firsts()
-    assert host.registry.without() == []
+    assert host.registry.pending_ovsdb_writes() == host.firsts()
+    assert host.registry.ports_without_number() == []
     assert (host.number(2), host.keys.parse(CIDR[2])) == (3, (Endpoint(1), 2))
     assert host.claim(2) is None
 
@@ -141,7 +148,7 @@ def test_without_ipv6_there_are_no_numbers_for_it() -> None:
 def test_an_ip_of_neutrons_is_kept_and_gets_the_mac_of_its_number(host: Host) -> None:
     host.plug(1, meta=MetaIds(str(CIDR[9]), "fa:16:ee:12:34:56"))
     assert host.first(1)[:2] == ids(9)[:2]
-    assert set(host.registry.unwritten()) == {"row-of-tap1"}
+    assert set(host.registry.pending_ovsdb_writes()) == {"row-of-tap1"}
 
 
 def test_a_meta_ip_out_of_the_guests_range_is_not_believed() -> None:
@@ -168,13 +175,13 @@ def test_a_vlan_behind_a_port_for_which_no_number_is_left_is_named() -> None:
     used, idle = host.subport(1, 7), host.subport(2, 8)
     assert host.learn_tagged(1, 7)
     last = [host.plug(ofport) for ofport in range(3, 6)][-1]
-    assert host.registry.without() == [idle], "one number is left for ports"
+    assert host.registry.ports_without_number() == [idle], "one number is left for ports"
     assert not host.learn_tagged(2, 8)
     host.registry.remove_port(last.id)
-    assert host.registry.without() == []
+    assert host.registry.ports_without_number() == []
     assert host.learn_tagged(2, 8)
     host.registry.remove_port(used.id)
-    assert host.registry.without() == []
+    assert host.registry.ports_without_number() == []
 
 
 def test_subports_of_one_parent_have_a_quarter_and_leave_the_numbers_of_ports() -> None:
@@ -183,14 +190,16 @@ def test_subports_of_one_parent_have_a_quarter_and_leave_the_numbers_of_ports() 
     subports = [host.subport(1, vid) for vid in range(1, 101)]
     served = [vid for vid in range(1, 101) if host.learn_tagged(1, vid)]
     assert len(served) == numbers // SHARE
-    assert host.registry.without() == subports[len(served) :]
+    assert host.registry.ports_without_number() == subports[len(served) :]
     for parent in range(2, 9):
         for vid in range(1, 20):
             host.subport(parent, vid)
             host.learn_tagged(parent, vid)
     assert host.registry.count_addresses(4) == numbers - numbers // RESERVE
     ports = [host.plug(ofport) for ofport in range(100, 100 + numbers // RESERVE)]
-    assert {port.id for port in ports}.isdisjoint(port.id for port in host.registry.without())
+    assert {port.id for port in ports}.isdisjoint(
+        port.id for port in host.registry.ports_without_number()
+    )
 
 
 def test_a_number_of_a_subport_counts_for_its_parent_while_it_rests() -> None:
@@ -202,18 +211,6 @@ def test_a_number_of_a_subport_counts_for_its_parent_while_it_rests() -> None:
     assert not host.learn_tagged(1, 8)
     host.rested()
     assert host.learn_tagged(1, 8)
-
-
-def test_an_idle_subport_gives_way_to_a_port() -> None:
-    host = Host(IPv4Network("240.0.0.0/29"), versions=(4,))
-    host.subport(1, 7)
-    assert host.learn_tagged(1, 7)
-    *_others, last = [host.plug(ofport) for ofport in range(2, 7)]
-    assert last in host.registry.without()
-    assert host.registry.slots(Endpoint(1, 7)) == {}
-    host.rested()
-    assert last not in host.registry.without()
-    assert not host.learn_tagged(1, 7)
 
 
 # Further numbers
@@ -246,14 +243,14 @@ def test_a_share_of_the_numbers_is_left_for_new_ports(cidr: str, left: int) -> N
     ports = range(1, guests // 8 + 2)
     for ofport in ports:
         host.plug(ofport)
-    host.registry.unwritten()
+    host.registry.pending_ovsdb_writes()
     given = {host.number(ofport, last) for last in range(20) for ofport in ports}
     assert guests - len(given) == left
     for ofport in range(100, 100 + left):
         host.plug(ofport)
-    assert host.registry.without() == []
+    assert host.registry.ports_without_number() == []
     host.plug(98)
-    assert host.registry.without() == [port(98, name="tap98", instance="i98")]
+    assert host.registry.ports_without_number() == [port(98, name="tap98", instance="i98")]
 
 
 # Rest
@@ -292,11 +289,11 @@ def test_the_next_guest_of_a_port_gets_another_number_while_the_first_one_rests(
 def test_the_next_guest_waits_where_every_other_number_is_taken(host: Host) -> None:
     for ofport in range(1, 14):
         host.plug(ofport)
-    host.registry.unwritten()
+    host.registry.pending_ovsdb_writes()
     assert host.number(1) == 2
     host.plug(1, instance=OTHER_INSTANCE)
     assert host.learn(1) is None
-    assert host.registry.without() == [], "it has a number, which rests"
+    assert host.registry.ports_without_number() == [], "it has a number, which rests"
     host.rested()
     assert host.number(1) == 2
 
@@ -304,13 +301,13 @@ def test_the_next_guest_waits_where_every_other_number_is_taken(host: Host) -> N
 def test_a_number_that_was_not_used_need_not_rest(host: Host) -> None:
     for ofport in range(1, 14):
         host.plug(ofport)
-    host.registry.unwritten()
+    host.registry.pending_ovsdb_writes()
     host.number(3)
     host.unplug(3)
     host.plug(20)
-    assert len(host.registry.without()) == 1
+    assert len(host.registry.ports_without_number()) == 1
     host.unplug(5)
-    assert (host.registry.without(), host.first(20).ip) == ([], str(CIDR[6]))
+    assert (host.registry.ports_without_number(), host.first(20).ip) == ([], str(CIDR[6]))
 
 
 def test_a_row_that_comes_back_has_its_number_though_that_rests(host: Host) -> None:
@@ -329,7 +326,7 @@ def test_a_row_that_comes_back_has_its_number_though_that_rests(host: Host) -> N
 def test_numbers_are_given_in_turn_so_that_each_rests_long(host: Host) -> None:
     for _ in range(3):
         host.plug(1)
-        host.registry.unwritten()
+        host.registry.pending_ovsdb_writes()
         host.unplug(1)
     host.plug(1)
     assert host.first(1) == ids(5)
@@ -342,77 +339,14 @@ def full(host: Host) -> None:
     """Addresses of ports 1 and 2 have all numbers but the one for new ports, which port 3 has."""
     for ofport in (1, 2):
         host.plug(ofport)
-    host.registry.unwritten()
+    host.registry.pending_ovsdb_writes()
     for last in range(8):
         host.number(1, last)
     for last in range(8):
         host.learn(2, last)
     host.plug(3)
-    assert host.registry.without() == []
+    assert host.registry.ports_without_number() == []
     assert len(host.keys.slots(4)) == LAST - FIRST + 1
-
-
-def test_an_idle_further_address_gives_way_to_a_port_and_its_number_rests(host: Host) -> None:
-    full(host)
-    first, victim = host.claim(2), host.claim(4)
-    assert first is not None
-    assert victim is not None
-    applied: list[Endpoint] = []
-    ended: list[Endpoint] = []
-    host.registry.subscribe(applied.append, Phase.FLOWS)
-    host.registry.subscribe(ended.append)
-    new = host.plug(4)
-    applied.clear()
-    ended.clear()
-    assert host.registry.without() == [new]
-    assert (applied, ended) == ([Endpoint(1)], [])
-    assert host.registry.slots(Endpoint(1)).keys() == {2, 5, 6, 7, 8, 9, 10}
-    assert (host.registry.holds(victim), host.registry.holds(first)) == (False, True)
-    assert (host.claim(4), 4 in host.keys.owners) == (None, False)
-    assert host.learn(4) is None
-    host.rested()
-    assert host.number(4) == 4
-    assert host.registry.without() == []
-    claim = host.claim(4)
-    assert claim is not None
-    assert claim.endpoint == Endpoint(4)
-
-
-def test_as_many_addresses_give_way_as_ports_wait(host: Host) -> None:
-    full(host)
-    for ofport in (4, 5):
-        host.plug(ofport)
-    for _ in range(5):
-        assert len(host.registry.without()) == 2
-        assert (host.learn(4), host.learn(5)) == (None, None)
-        host.now += SEARCH_PAUSE
-    assert sum(len(host.registry.slots(Endpoint(ofport))) for ofport in (1, 2)) == 12 - 2
-    host.rested()
-    assert {host.number(ofport) for ofport in (4, 5)} <= set(range(FIRST, LAST + 1))
-    assert host.registry.without() == []
-
-
-def test_an_address_with_a_connection_or_the_last_one_of_a_guest_does_not_give_way(
-    host: Host,
-) -> None:
-    full(host)
-    connected = {}
-    for ofport in (1, 2):
-        for number, slot in host.registry.slots(Endpoint(ofport)).items():
-            connected[number] = (ofport, Learned(number, new=False, epoch=slot.epoch))
-    for ofport, found in connected.values():
-        host.count(ofport, found, 1)
-    host.plug(4)
-    assert host.learn(4) is None
-    assert len(host.registry.slots(Endpoint(1))) == 8
-    assert len(host.registry.slots(Endpoint(2))) == 4
-    for number, (ofport, found) in connected.items():
-        if number not in (2, 3):
-            host.count(ofport, found, -1)
-    host.plug(1, instance=OTHER_INSTANCE)
-    host.now += SEARCH_PAUSE
-    assert host.learn(4) is None
-    assert len(host.registry.slots(Endpoint(2))) == 4, "numbers that rest are on their way"
 
 
 # After a restart
@@ -471,8 +405,8 @@ def test_a_remembered_number_that_another_guest_has_is_not_restored(host: Host) 
 def test_a_flow_of_another_endpoint_with_a_ports_first_number_makes_that_rest(host: Host) -> None:
     for ofport in (1, 2):
         host.plug(ofport, meta=ids(ofport + 4))
-    host.registry.mistrust(Endpoint(2), 5)
-    host.registry.mistrust(Endpoint(2), 6)
+    host.registry.quarantine(Endpoint(2), 5)
+    host.registry.quarantine(Endpoint(2), 6)
     assert (host.first(1), host.numbers.resting()) == (ids(5), [5])
     assert (host.number(1), host.number(2)) == (2, 6)
     host.rested()
@@ -530,8 +464,8 @@ def test_there_are_no_numbers_of_the_host() -> None:
     registry = Registry()
     registry.set_port(port())
     registry.learn(HERE, address(), 0.0)
-    assert isinstance(registry.allotment, PerPort)
-    assert (registry.unwritten(), registry.without()) == ({}, [])
+    assert isinstance(registry.allocator, PerPortAllocator)
+    assert (registry.pending_ovsdb_writes(), registry.ports_without_number()) == ({}, [])
     assert registry.port_at(HERE) == port()
     assert port().meta == MetaIds()
 
@@ -541,13 +475,13 @@ def test_a_flow_with_the_key_of_another_endpoint_concerns_no_guest() -> None:
     registry.set_port(port())
     learned = registry.learn(HERE, address(), 0.0)
     assert learned is not None
-    registry.mistrust(Endpoint(14), learned.slot)
+    registry.quarantine(Endpoint(14), learned.slot)
     assert registry.has_slot(HERE, learned)
 
 
 def test_a_slot_rests_at_its_endpoint_alone() -> None:
     now = 0.0
-    slots = PerPort(IN_PORT, tuple, lambda: now)
+    slots = PerPortAllocator(IN_PORT, tuple, lambda: now)
     here, there = (Guest(port(one.ofport), one, None) for one in (HERE, Endpoint(14)))
     slots.rest(None, [0, 1])
     slots.expect(HERE, [0])

@@ -8,7 +8,7 @@ import pytest
 
 from dfmeta.cmd.rows import port_rows
 from dfmeta.cmd.watch import without_project
-from dfmeta.identity.port_states import CHANGES, Conditions
+from dfmeta.identity.port_states import CHANGES, PortStateMonitor
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Port, PortId, PortState
 
@@ -22,7 +22,9 @@ def test_an_observed_state_takes_the_place_of_served_alone() -> None:
     dead = replace(PORT, name="tap2", row="row2", ofport=2, dead=True)
     registry.set_port(dead)
     causes = {PortState.NO_CONNECTION: "silent", PortState.CUT_OFF: ""}
-    conditions = Conditions(registry, {state: lambda _p, s=state: causes[s] for state in causes})
+    conditions = PortStateMonitor(
+        registry, {state: lambda _p, s=state: causes[s] for state in causes}
+    )
     assert conditions.of(PORT) == (PortState.NO_CONNECTION, "silent")
     assert conditions.of(dead)[0] is PortState.DEAD
     causes[PortState.CUT_OFF] = "down"
@@ -37,7 +39,7 @@ def test_each_state_is_counted_once_and_logged_at_its_beginning_and_end(
     registry = Registry()
     registry.set_port(PORT)
     cause = "silent"
-    conditions = Conditions(registry, {PortState.NO_CONNECTION: lambda _port: cause})
+    conditions = PortStateMonitor(registry, {PortState.NO_CONNECTION: lambda _port: cause})
     with caplog.at_level(logging.INFO):
         conditions.review()
         conditions.review()
@@ -57,7 +59,7 @@ def test_a_guest_that_makes_its_port_change_fills_no_log(caplog: pytest.LogCaptu
     registry, now, cause = Registry(), 0.0, ""
     registry.set_port(PORT)
     observers = {PortState.CUT_OFF: lambda _port: cause}
-    conditions = Conditions(registry, observers, clock=lambda: now)
+    conditions = PortStateMonitor(registry, observers, clock=lambda: now)
     with caplog.at_level(logging.INFO):
         for turn in range(50):
             now, cause = turn, "down" if turn % 2 else ""
@@ -72,7 +74,7 @@ def test_a_guest_that_makes_its_port_change_fills_no_log(caplog: pytest.LogCaptu
 def test_a_port_that_is_gone_counts_no_more() -> None:
     registry = Registry()
     registry.set_port(replace(PORT, project_id=""))
-    conditions = Conditions(registry, {PortState.NO_PROJECT: without_project})
+    conditions = PortStateMonitor(registry, {PortState.NO_PROJECT: without_project})
     conditions.review()
     assert conditions.count(PortState.NO_PROJECT) == 1
     registry.remove_port(PortId("row1"))
