@@ -61,7 +61,6 @@ NOT_TYPED: Mapping[str, str] = {
 }
 """A command that no test types as it stands: why, and what stands in."""
 NOT_TYPED_PAGES: Mapping[str, str] = {
-    "devstack": "no devstack runs in a test",
     "dfmeta-cni": "test_cni_doc.py calls it; test_swarm.py types a section",
     "status": "it needs another host",
     "testing": "CI runs tools/test",
@@ -92,8 +91,8 @@ class Lines(NamedTuple):
 
 def page(name: str) -> str:
     """The text of a page, by its name without a folder."""
-    places = {"README": ROOT / "README.rst", "devstack": ROOT / "devstack/README.rst"}
-    return places.get(name, SOURCE / f"{name}.rst").read_text(encoding="utf-8")
+    path = ROOT / "README.rst" if name == "README" else SOURCE / f"{name}.rst"
+    return path.read_text(encoding="utf-8")
 
 
 def chapter(name: str, title: str) -> str:

@@ -29,11 +29,11 @@ def service(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def told(service: str) -> dict[str, str]:
+def reasons_of(service: str) -> dict[str, str]:
     """Open item to its reason, in the page's table of that unit."""
     (section,) = (one for one in sections(PAGE) if one.title == f"{service}.service")
     found = rows("\n\n".join(section.paragraphs))
-    return {item.strip("`"): reason for item, reason in found if item.startswith("``")}
+    return {item: reason for items, reason in found for item in re.findall("``([^`]+)``", items)}
 
 
 def test_each_open_item_has_its_reason(service: str) -> None:
@@ -42,7 +42,7 @@ def test_each_open_item_has_its_reason(service: str) -> None:
     items = json.loads(done.stdout)
     # What does not apply has no value.
     open_items = {one["name"] for one in items if one["set"] is False}
-    reasons = told(service)
+    reasons = reasons_of(service)
     assert open_items - reasons.keys() == set(), "no reason is given"
     # Another release of the analyzer may know fewer.
     assert reasons.keys() & {one["name"] for one in items} == open_items
