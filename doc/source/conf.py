@@ -23,9 +23,4 @@ highlight_language = "none"
 # A "--" in the text is an option's, not a dash.
 smartquotes = False
 
-man_pages = [
-    ("commands/dfmeta", "dfmeta", "manage the metadata service of a host and its store", "", 1),
-    ("commands/dfmeta-agent", "dfmeta-agent", "instance metadata for an Open vSwitch host", "", 8),
-    ("commands/dfmeta-store", "dfmeta-store", "instance metadata for many hosts", "", 8),
-    ("commands/dfmeta-tag-devices", "dfmeta-tag-devices", "device roles inside a guest", "", 8),
-]
+man_pages = [("commands", "dfmeta", "the programs of dfmeta and their options", "", 1)]

@@ -294,6 +294,7 @@ def _proxy() -> Iterable[str]:
 
 
 def _commands() -> Iterable[str]:
+    yield f"closes the rest after {daemon.GRACE:g} seconds"
     names = (TOKEN, tokens.KEY_FILE, saved_state.FILE, tag_devices.RULES, *DEFAULT_FILES)
     yield from (f"``{name}``" for name in names)
 
@@ -327,7 +328,6 @@ def _store_documents() -> Iterable[str]:
 
 FACTS: Mapping[str, Callable[[], Iterable[str]]] = {
     "commands": _commands,
-    "commands/dfmeta-agent": lambda: [f"closes the rest after {daemon.GRACE:g} seconds"],
     "decisions": _decisions,
     "devices": _devices,
     "dfmeta-cni": _dfmeta_cni,
