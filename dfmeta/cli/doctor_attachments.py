@@ -15,7 +15,7 @@ from dfmeta.doctor.checks_attachments import AttachmentFacts, Row
 from dfmeta.doctor.facts import Settings
 from dfmeta.doctor.finding import Finding
 from dfmeta.errors import NotRunningError, OvsdbError
-from dfmeta.ovsdb.facts import Snapshot
+from dfmeta.ovsdb.rows import Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.runtime import clock
 from dfmeta.wiring import neutron_client

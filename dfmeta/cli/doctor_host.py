@@ -12,7 +12,7 @@ from dfmeta.doctor.firewall import firewall, read_chains
 from dfmeta.flows.family import IPV4, IPV6
 from dfmeta.host.facts import HostFacts
 from dfmeta.host.host_facts import read_host
-from dfmeta.ovsdb.facts import Snapshot
+from dfmeta.ovsdb.rows import Snapshot
 
 IPV6_NAME = "-ipv6"
 """End of the name of a check that both versions of IP have, for IPv6."""

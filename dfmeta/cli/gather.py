@@ -39,7 +39,7 @@ from dfmeta.model import (
     PortKind,
     PortState,
 )
-from dfmeta.ovsdb.facts import Snapshot
+from dfmeta.ovsdb.rows import Snapshot
 from dfmeta.ovsdb.vswitchd import management_socket
 from dfmeta.proxy.tokens import unusable_key
 from dfmeta.runtime.saved_state import UNREADABLE, State, read_state

@@ -8,7 +8,7 @@ from dfmeta.cli import gather
 from dfmeta.doctor import find_port
 from dfmeta.errors import UsageError
 from dfmeta.model import PortKind
-from dfmeta.ovsdb.facts import Interface, Snapshot
+from dfmeta.ovsdb.rows import Interface, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 
 

@@ -22,7 +22,7 @@ from dfmeta.cli.parents import parent_of
 from dfmeta.errors import SubportListError, UsageError
 from dfmeta.model import Port, PortKind
 from dfmeta.ovsdb import subport_list
-from dfmeta.ovsdb.facts import Interface, Snapshot
+from dfmeta.ovsdb.rows import Interface, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.ovsdb.subport_list import MTU, VID_MAX, Entry
 from dfmeta.ovsdb.subport_writer import change_list

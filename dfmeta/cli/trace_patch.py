@@ -14,7 +14,7 @@ from dfmeta.doctor.trace_paths import Leg
 from dfmeta.doctor.tracing import Trace, parse
 from dfmeta.flows.port_down import PortBits
 from dfmeta.model import Endpoint, GuestAddress
-from dfmeta.ovsdb.facts import Snapshot
+from dfmeta.ovsdb.rows import Snapshot
 from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder
 
 

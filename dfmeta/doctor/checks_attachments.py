@@ -10,7 +10,7 @@ from dfmeta.doctor.checks_trunks import mtu_behind
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
 from dfmeta.model import ATTACHMENT_KEY as KEY
 from dfmeta.model import Port
-from dfmeta.ovsdb.facts import Interface, Snapshot
+from dfmeta.ovsdb.rows import Interface, Snapshot
 
 NAME = "attachments"
 LATE: Final = 60.0

@@ -10,7 +10,7 @@ from dfmeta.doctor.facts import KnownPort, Settings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
 from dfmeta.doctor.offload import remedies
 from dfmeta.model import PortState
-from dfmeta.ovsdb.facts import Snapshot
+from dfmeta.ovsdb.rows import Snapshot
 
 START = "start dfmeta-agent (`systemctl start dfmeta-agent`), and read its log if it ends again"
 

@@ -11,7 +11,7 @@ from dfmeta.flows.dump import Foreign
 from dfmeta.flows.pipeline import MetaPurpose, MetaStage
 from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.model import TAP_VLAN, MetaIds, MetaNames, PortState
-from dfmeta.ovsdb.facts import Interface, Snapshot
+from dfmeta.ovsdb.rows import Interface, Snapshot
 
 MAKES: Final = "start dfmeta-agent, which makes it; if it runs, its log says why it could not"
 SECURE: Final = "secure"

@@ -14,7 +14,7 @@ from dfmeta.flows.family import IPV6
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK, METADATA_PORT
 from dfmeta.flows.port_down import Cut
 from dfmeta.model import TAP_MARK, TAP_VLAN, Endpoint
-from dfmeta.ovsdb.facts import Bridge, Interface, Snapshot
+from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
 
 START_OVS = (
     "start Open vSwitch (`systemctl start openvswitch-switch`; `openvswitch` on Red Hat's systems)"

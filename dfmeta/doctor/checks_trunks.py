@@ -8,7 +8,7 @@ from typing import Final
 from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.finding import Finding, listed, ok, warning, wrong
 from dfmeta.model import PortKind
-from dfmeta.ovsdb.facts import Interface, Snapshot
+from dfmeta.ovsdb.rows import Interface, Snapshot
 
 NAME = "trunks"
 _PATCH: Final = "patch"

@@ -10,7 +10,7 @@ from typing import Final
 from dfmeta.doctor.facts import KnownPort, Settings
 from dfmeta.doctor.finding import listed
 from dfmeta.model import GuestAddress, PortKind, PortState
-from dfmeta.ovsdb.facts import Interface, Snapshot
+from dfmeta.ovsdb.rows import Interface, Snapshot
 from dfmeta.ovsdb.vif import DEVICE_TYPES
 
 TUNNELS: Final = frozenset(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from dfmeta.ovsdb.facts import Snapshot
+from dfmeta.ovsdb.rows import Snapshot
 from dfmeta.ovsdb.vif import USERSPACE
 
 DRIVER: Final = (

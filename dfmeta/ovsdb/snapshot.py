@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dfmeta.errors import OvsdbError
-from dfmeta.ovsdb.facts import Bridge, Controller, Interface, Snapshot
 from dfmeta.ovsdb.jsonrpc import RefusedError, call, why
+from dfmeta.ovsdb.rows import Bridge, Controller, Interface, Snapshot
 from dfmeta.ovsdb.subport_list import parse
 from dfmeta.ovsdb.trunks import Trunks, side_of
 from dfmeta.ovsdb.vif import InterfaceRow, list_of, vifs

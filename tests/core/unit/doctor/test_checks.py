@@ -16,7 +16,7 @@ from dfmeta.flows.family import IPV6
 from dfmeta.flows.port_down import NO_FWD, NO_RECV, PortBits, cut_of
 from dfmeta.host.facts import ConntrackFacts, HostFacts, LimitFacts, Listener
 from dfmeta.model import Endpoint, Port, PortState
-from dfmeta.ovsdb.facts import Bridge, Interface, Snapshot
+from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
 from dfmeta.ovsdb.vif import GUEST_TYPES
 from tests.core.unit.doctor.values import (
     HOST,

@@ -8,7 +8,7 @@ from dfmeta.doctor import checks_forwarding
 from dfmeta.doctor.checks_path import PathFacts, path
 from dfmeta.doctor.finding import Status, ok, summary, unknown, warning, wrong
 from dfmeta.ovsdb.bridge_reader import Bridge as BridgeRow
-from dfmeta.ovsdb.facts import Bridge, Controller
+from dfmeta.ovsdb.rows import Bridge, Controller
 from tests.core.unit.doctor.values import SETTINGS
 
 AWAY, HERE = Controller("tcp:127.0.0.1:1", False), Controller("tcp:127.0.0.1:2", True)

@@ -22,7 +22,7 @@ from dfmeta.flows.family import IPV6
 from dfmeta.flows.port_down import LINK_DOWN, NO_FWD, NO_RECV, PORT_DOWN, PortBits, cut_of
 from dfmeta.identity.key import IN_PORT, SLOT6
 from dfmeta.model import GuestAddress, PortKind, PortState
-from dfmeta.ovsdb.facts import Interface, Snapshot
+from dfmeta.ovsdb.rows import Interface, Snapshot
 from tests.core.unit.doctor.values import (
     ADDRESS,
     ADDRESS6,

@@ -13,7 +13,7 @@ from dfmeta.flows.family import IPV6
 from dfmeta.flows.port_down import LINK_DOWN, NO_RECV, PortBits
 from dfmeta.host.facts import HostFacts, Listener
 from dfmeta.model import MetaIds, PortState
-from dfmeta.ovsdb.facts import Bridge, Interface, Snapshot
+from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
 from tests.core.unit.doctor.values import (
     INODE,
     META,

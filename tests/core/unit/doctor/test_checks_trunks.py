@@ -9,7 +9,7 @@ from dfmeta.doctor.checks_attachments import AttachmentFacts, Row
 from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.finding import Finding, Status
 from dfmeta.model import Port, PortKind, PortState
-from dfmeta.ovsdb.facts import Bridge, Interface, Snapshot
+from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
 from tests.core.unit.doctor.values import OK, SETTINGS, UNKNOWN, WARNING, WRONG, expect
 from tests.core.unit.support import INSTANCE
 

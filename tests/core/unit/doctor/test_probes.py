@@ -23,8 +23,8 @@ from dfmeta.doctor.firewall import Chain, read_chains
 from dfmeta.errors import OvsdbError
 from dfmeta.model import HttpHost, PortState
 from dfmeta.ovsdb import jsonrpc
-from dfmeta.ovsdb.facts import Controller
 from dfmeta.ovsdb.jsonrpc import RefusedError, call, why
+from dfmeta.ovsdb.rows import Controller
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.ovsdb.vswitchd import (
     Vswitchd,

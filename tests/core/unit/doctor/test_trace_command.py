@@ -20,7 +20,7 @@ from dfmeta.flows.pipeline import Layout, Purpose, cookie_of
 from dfmeta.flows.port_down import PortBits
 from dfmeta.identity.key import SLOT6
 from dfmeta.model import Port
-from dfmeta.ovsdb.facts import Interface, Snapshot
+from dfmeta.ovsdb.rows import Interface, Snapshot
 from tests.core.unit.doctor.values import (
     ADDRESS6,
     INSTANCE,

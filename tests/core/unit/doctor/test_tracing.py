@@ -16,7 +16,7 @@ from dfmeta.flows.dump import Seen
 from dfmeta.flows.pipeline import BR_META, METADATA_IP, Layout, Purpose, cookie_of
 from dfmeta.identity.key import SLOT6
 from dfmeta.model import NextHop, Port, PortState
-from dfmeta.ovsdb.facts import Interface, Snapshot
+from dfmeta.ovsdb.rows import Interface, Snapshot
 from tests.core.unit.doctor.values import (
     ADDRESS,
     ADDRESS6,

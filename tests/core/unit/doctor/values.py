@@ -15,7 +15,7 @@ from dfmeta.host.facts import HostFacts, Listener, RuleFact
 from dfmeta.identity.key import PREFIX6, SLOT6
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import TAP_MAC, TAP_VLAN, Endpoint, GuestAddress, MetaNames, PortState
-from dfmeta.ovsdb.facts import Bridge, Interface, Snapshot
+from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
 
 OK, WRONG, WARNING, UNKNOWN = Status.OK, Status.WRONG, Status.WARNING, Status.UNKNOWN
 IP = "169.254.169.254"
