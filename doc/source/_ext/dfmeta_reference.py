@@ -8,6 +8,7 @@ above it; the number is added.
 ``dfmeta-errors::``: every class of errors, by the name that ends its line.
 ``dfmeta-metrics::``: every metric with its kind, and the values of its labels.
 ``dfmeta-states::``: every state of a port.
+``dfmeta-symptoms::``: the chapters of the page, each with its first command.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ OSLO: Mapping[str, str] = {
 PACKAGE = Path(dfmeta.__file__).parent
 _ERROR_CLASS = re.compile(r"^class \w+\(\w*Error\)", re.MULTILINE)
 
+_CHAPTER = re.compile(r"^(\S.*)\n=+$", re.MULTILINE)
+_COMMAND = re.compile(r"^   \$ (.*)$", re.MULTILINE)
 LIMITS = """.. list-table::
    :header-rows: 1
    :widths: 34 10 30 26
@@ -311,6 +314,17 @@ def _list(values: frozenset[str]) -> str:
     return ", ".join(f"``{value}``" for value in sorted(values))
 
 
+def symptoms_text(page: str) -> Iterator[str]:
+    """A table of the chapters of a page with their first commands, as reStructuredText."""
+    yield from (".. list-table::", "   :header-rows: 1", "   :widths: 44 56", "")
+    yield from ("   * - Symptom", "     - First command")
+    titles = list(_CHAPTER.finditer(page))
+    for title, ends in zip(titles, [*(each.start() for each in titles[1:]), None], strict=True):
+        if command := _COMMAND.search(page, title.end(), ends or len(page)):
+            yield from (f"   * - `{title[1]}`_", f"     - ``{command[1]}``")
+    yield ""
+
+
 class _Written(SphinxDirective):
     """A directive that stands for text."""
 
@@ -318,7 +332,10 @@ class _Written(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Parse the text where the directive stands."""
-        written = type(self).text(*self.arguments, *self.content)
+        return self.parsed(type(self).text(*self.arguments, *self.content))
+
+    def parsed(self, written: Iterator[str]) -> list[nodes.Node]:
+        """Parse lines of reStructuredText."""
         lines = StringList(list(written), source="the code")
         node = nodes.Element()
         self.state.nested_parse(lines, self.content_offset, node)
@@ -363,6 +380,14 @@ class States(_Written):
     text = staticmethod(states_text)
 
 
+class Symptoms(_Written):
+    """``dfmeta-symptoms::``."""
+
+    def run(self) -> list[nodes.Node]:
+        """Parse the table of the page in which the directive stands."""
+        return self.parsed(symptoms_text(Path(self.get_source_info()[0]).read_text("utf-8")))
+
+
 class Limits(_Written):
     """``dfmeta-limits::``."""
 
@@ -379,4 +404,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("dfmeta-errors", Errors)
     app.add_directive("dfmeta-metrics", Metrics)
     app.add_directive("dfmeta-states", States)
+    app.add_directive("dfmeta-symptoms", Symptoms)
     return {"parallel_read_safe": True}

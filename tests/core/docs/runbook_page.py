@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.core.docs.page import Section, rows, sections
+from tests.core.docs.page import Section, sections
 
 PAGE = (Path(__file__).parents[3] / "doc/source/runbook.rst").read_text(encoding="utf-8")
 SKIPPED = "..."
@@ -59,12 +59,6 @@ def _of(section: Section) -> Iterator[Block]:
             yield Block(
                 found[1], section.chapter, first.removeprefix("$ "), tuple(rest), dict(fields)
             )
-
-
-def table(page: str = PAGE) -> dict[str, str]:
-    """The table of symptoms: chapter → first command."""
-    found = [row for row in rows(page) if row[0].endswith("`_")]
-    return {one.strip("`_"): command.strip("`") for one, command in found}
 
 
 def missing(block: Block, printed: str, names: dict[str, str]) -> list[str]:
