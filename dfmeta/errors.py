@@ -368,7 +368,7 @@ class StoreAccessError(StoreError):
 
 
 class StoreSchemaError(StoreError):
-    """A newer dfmeta has upgraded the schema, and can convert it back; nothing was changed."""
+    """A newer dfmeta has upgraded the schema of the database; nothing was changed."""
 
     name = "store-schema"
     advice = "Install the newer dfmeta that wrote it, or restore a backup"

@@ -30,8 +30,8 @@ from dfmeta.neutron.client import NeutronApi
 from dfmeta.proxy.backends.nova.ask import NovaFact, Question, ask_nova
 from dfmeta.runtime import clock
 from dfmeta.sources.folders import Folders
+from dfmeta.store.db import HEAD
 from dfmeta.store.db.database_facts import load_driver, look
-from dfmeta.store.db.revisions import REVISIONS
 from dfmeta.wiring import neutron_client, nova_settings
 
 T = TypeVar("T")
@@ -265,7 +265,7 @@ def _store(url: str, owners: Owners) -> StoreFacts:
         cut=found.cut,
         cause=found.cause,
         revision=found.revision,
-        known=REVISIONS,
+        known=(HEAD,),
         open_files=found.open_files,
         strange=owners.strange(dict(found.owners)),
         rightful=owners.rightful,

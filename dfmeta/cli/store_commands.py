@@ -24,7 +24,6 @@ from dfmeta.cli.store_choice import StoreChoice, store_options
 from dfmeta.cli.store_delete import delete
 from dfmeta.cli.store_import import import_records
 from dfmeta.cli.store_put import WORDS, put
-from dfmeta.cli.store_schema import schema
 from dfmeta.cli.store_target import Asked, Target, no_defaults, no_record, target_options
 from dfmeta.errors import NoRecordError
 from dfmeta.store.api.client import UNKNOWN, Client
@@ -83,7 +82,7 @@ def store() -> None:
     """
 
 
-for _command in (put, delete, import_records, backup, restore, schema):
+for _command in (put, delete, import_records, backup, restore):
     store.add_command(_command)
 
 

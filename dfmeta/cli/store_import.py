@@ -266,8 +266,8 @@ def _names(
     """
     if records is not None:
         return records_by_name(records)
+    from dfmeta.store.db import HEAD
     from dfmeta.store.db.database_facts import look
-    from dfmeta.store.db.revisions import HEAD
 
     if store.url is None and look(conf.store.connection).revision != HEAD:
         return {}

@@ -124,8 +124,8 @@ def schema(facts: StoreFacts, *, running: bool) -> Finding:
             "store-schema",
             f"the schema is {facts.revision}, made by a newer dfmeta; this dfmeta knows schemas up "
             f"to {newest} and does not start with a newer one",
-            "install the newer dfmeta again; or first downgrade the schema with the newer dfmeta: "
-            f"`dfmeta store schema --to {newest}`",
+            "install the newer dfmeta again, or restore a backup of this one: "
+            "`dfmeta store restore FILE`",
         )
     state = "is empty" if facts.revision is None else f"has schema {facts.revision}"
     if running:

@@ -352,7 +352,7 @@ VITAL = Vital()
 class Threads:
     """OS threads for calls that wait for a disk, a lock or another host.
 
-    See :class:`dfmeta.store.db.blocking.Apart`. The caller waits; the hub continues.
+    See :class:`dfmeta.store.db.database.Apart`. The caller waits; the hub continues.
 
     :param readers: maximum number of simultaneous calls that only read.
     :param writers: maximum number of other simultaneous calls. eventlet has 20 threads in all
@@ -366,7 +366,7 @@ class Threads:
     def __call__(
         self, step: Callable[[], T], *, seconds: float, abort: Callable[[], None], write: bool
     ) -> T:
-        """Call *step* in a thread; see :class:`dfmeta.store.db.blocking.Apart`.
+        """Call *step* in a thread; see :class:`dfmeta.store.db.database.Apart`.
 
         :raises TimeoutError: if all threads were busy for *seconds*.
         """

@@ -62,7 +62,7 @@ def look(url: str) -> Looked:
 
 def _look_at_server(url: str) -> Looked:
     from dfmeta.store.db.database import schema_of
-    from dfmeta.store.db.urls import parse_url
+    from dfmeta.store.db.dialect import parse_url
 
     parsed = parse_url(url)
     shown = parsed.set(drivername=parsed.get_backend_name(), query={})

@@ -13,7 +13,7 @@ import os
 import socket
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, NullPool, create_engine, text
+from sqlalchemy import URL, Connection, text
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError
 
 from dfmeta.errors import (
@@ -23,7 +23,7 @@ from dfmeta.errors import (
     StoreFullError,
     StoreReadOnlyError,
 )
-from dfmeta.store.db.urls import in_use, wrong_url
+from dfmeta.store.db.dialect import Dialect, engine_of, wrong_url
 
 CONNECT_SECONDS: Final = 3
 """libpq's connect_timeout, for each address of the server."""
@@ -37,18 +37,13 @@ _KEEPALIVES: Final = {
 connections too."""
 APPLICATION: Final = "dfmeta"
 """Name of dfmeta's connections at the server."""
-_OTHERS: Final = (
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-    " AND application_name = :name AND pid <> pg_backend_pid()"
-)
-_PAUSES: Final = (0.02, 0.1, 0.3, 0.6)
-"""Seconds between two checks for other dfmeta connections."""
 _SCHEMA_LOCK: Final = 0x64666D657461
 """Key of the advisory lock for changes of the schema: "dfmeta" in ASCII."""
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
 """serialization_failure and deadlock_detected (PostgreSQL, appendix A)."""
-_AWAY: Final = ("08", "57P")
-"""SQLSTATE classes of connection exceptions and of a server that shuts down or starts."""
+_AWAY: Final = ("08", "57P", "57014")
+"""SQLSTATE classes of connection exceptions and of a server that shuts down or starts, and
+query_canceled, for a statement that took too long."""
 _KINDS: Final[dict[str, type[StoreError]]] = {
     "25006": StoreReadOnlyError,
     "42501": StoreAccessError,
@@ -61,13 +56,15 @@ _KINDS: Final[dict[str, type[StoreError]]] = {
 index_corrupted (PostgreSQL, appendix A)."""
 
 
-class Postgresql:
-    """See :class:`~dfmeta.store.db.database.Dialect`.
+class Postgresql(Dialect):
+    """A server.
 
+    :param seconds: time limit of a statement. The server ends a statement whose client waits no
+        longer, with the locks that it holds.
     :raises ConfigError: the URL cannot work, or the driver is not installed.
     """
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, seconds: float) -> None:
         if url.drivername not in ("postgresql", "postgresql+psycopg"):
             raise wrong_url(url, "only the driver psycopg is supported", "Write postgresql://...")
         if not url.database:
@@ -76,51 +73,25 @@ class Postgresql:
         # Our own errors include its messages about lost connections, and a logger takes locks.
         logging.getLogger("psycopg").disabled = True
         self.shown = url.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
-        arguments: dict[str, Any] = {
-            name: value
-            for name, value in {"connect_timeout": CONNECT_SECONDS, **_KEEPALIVES}.items()
-            if name not in url.query
+        arguments = {
+            "connect_timeout": CONNECT_SECONDS,
+            **_KEEPALIVES,
+            "options": f"-c statement_timeout={max(round(seconds * 1000), 1)}",
         }
+        arguments = {name: value for name, value in arguments.items() if name not in url.query}
         try:
-            self.engine = create_engine(
+            self.engine = engine_of(
                 url.set(drivername="postgresql+psycopg"),
-                hide_parameters=True,
-                poolclass=NullPool,
-                connect_args={**arguments, "application_name": APPLICATION},
+                application_name=APPLICATION,
+                **arguments,
             )
         except (ImportError, NoSuchModuleError) as error:
             remedy = "Install dfmeta with PostgreSQL support: dfmeta[postgresql]"
             raise wrong_url(url, "psycopg is not installed", remedy) from error
 
-    def follow(self) -> bool:
-        """Return False: another server can replace this one only by closing its connections."""
-        return False
-
-    def check_usable(self) -> None:
-        """Do nothing: the server guards its own files."""
-
-    def begin(self, connection: Connection, *, write: bool) -> None:
-        """Do nothing: READ COMMITTED is enough, since rows are locked before they are changed."""
-
     def lock_schema(self, connection: Connection) -> None:
         """Take an advisory lock until the transaction ends."""
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SCHEMA_LOCK})
-
-    def insist_on_being_alone(self, connection: Connection) -> None:
-        """Ask the server for other dfmeta connections, by their name, which any role may read.
-
-        :raises StoreError: another dfmeta has the database open.
-        """
-        # The server still lists a connection for a moment after it was closed.
-        for pause in _PAUSES:
-            if not connection.execute(text(_OTHERS), {"name": APPLICATION}).scalar():
-                return
-            connection.execute(text("SELECT pg_stat_clear_snapshot(), pg_sleep(:s)"), {"s": pause})
-        raise in_use(self.shown)
-
-    def version(self) -> object | None:
-        """Return None: only the rows on the server can show a change."""
-        return None
 
     def conflicts(self, error: DBAPIError) -> bool:
         """Return whether the error is a deadlock or a serialization failure."""
@@ -140,20 +111,17 @@ class Postgresql:
         return " ".join(str(primary or error.orig).split())
 
     def kind(self, error: DBAPIError) -> type[StoreError]:
-        """See :meth:`~dfmeta.store.db.database.Dialect.kind`."""
+        """See :meth:`.Dialect.kind`."""
         return _KINDS.get(_state(error), StoreError)
 
-    def interrupt(self, connection: Connection) -> None:
+    def interrupt(self, driver: Any) -> None:
         """Shut the socket down, so that a thread that waits for it returns immediately."""
-        driver: Any = connection.connection.driver_connection
         # If the connection is being closed at this moment, no thread waits for it.
-        with contextlib.suppress(OSError, AttributeError, self.engine.dialect.loaded_dbapi.Error):
-            copy = os.dup(driver.fileno())
-            with socket.socket(fileno=copy) as plug:
-                plug.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Do nothing: this dialect holds no resources."""
+        with (
+            contextlib.suppress(OSError, self.engine.dialect.loaded_dbapi.Error),
+            socket.socket(fileno=os.dup(driver.fileno())) as plug,
+        ):
+            plug.shutdown(socket.SHUT_RDWR)
 
 
 def _state(error: DBAPIError) -> str:

@@ -23,10 +23,9 @@ from sqlalchemy import (
 )
 
 from dfmeta.store.db import networks as nets
-from dfmeta.store.db.blocking import Apart, at_once
 from dfmeta.store.db.cache import Cache
 from dfmeta.store.db.columns import changes, half, stamp
-from dfmeta.store.db.database import SECONDS, Database
+from dfmeta.store.db.database import SECONDS, Apart, Database, at_once
 from dfmeta.store.db.networks import Address, Network
 from dfmeta.store.db.owners import ADDRESSES, insert_of, own
 from dfmeta.store.db.record import (

@@ -1,7 +1,7 @@
 """The store's tables, as SQLAlchemy Core describes them.
 
-The migrations under ``dfmeta/store/db/migrations`` build the same tables; a test compares the two,
-in SQLite and in PostgreSQL.
+An empty database gets them at once, another one by the migrations under
+``dfmeta/store/db/migrations``; a test compares the two, in SQLite and in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -21,13 +21,6 @@ from sqlalchemy import (
     Table,
     Text,
 )
-
-from dfmeta.store.db import revisions
-
-HEAD: Final = revisions.HEAD
-"""The newest migration, which a database needs before it is used."""
-REVISIONS: Final = revisions.REVISIONS
-"""All migrations, the oldest first."""
 
 REQUIRED: Final = "required"
 HTTP_TOKENS: Final = ("off", "optional", REQUIRED)

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, NullPool, create_engine, event
+from sqlalchemy import URL, Connection, event
 from sqlalchemy.exc import DBAPIError
 
 from dfmeta.errors import (
@@ -25,7 +25,7 @@ from dfmeta.errors import (
     StoreFullError,
     StoreReadOnlyError,
 )
-from dfmeta.store.db.urls import in_use, wrong_url
+from dfmeta.store.db.dialect import Dialect, engine_of, wrong_url
 
 BUSY_STEP_MS: Final = 250
 """Milliseconds that SQLite itself waits for another process' lock before it reports an error."""
@@ -50,8 +50,8 @@ _KINDS: Final[dict[int, type[StoreError]]] = {
 a table or column is missing: the file belongs to another program, or was changed by hand."""
 
 
-class Sqlite:
-    """See :class:`~dfmeta.store.db.database.Dialect`.
+class Sqlite(Dialect):
+    """A file of this host.
 
     :raises ConfigError: the URL does not name a file.
     """
@@ -59,12 +59,7 @@ class Sqlite:
     def __init__(self, url: URL) -> None:
         self.path = _path_of(url)
         self.shown = str(self.path)
-        self.engine = create_engine(
-            f"sqlite:///{self.path}",
-            hide_parameters=True,
-            poolclass=NullPool,
-            connect_args={"check_same_thread": False},
-        )
+        self.engine = engine_of(f"sqlite:///{self.path}", check_same_thread=False)
         event.listen(self.engine, "connect", _prepare_connection)
         self._file: tuple[int, int] | None = None
         self._watch: sqlite3.Connection | None = None
@@ -108,27 +103,6 @@ class Sqlite:
         """Take the write lock, or begin a transaction that reads one consistent snapshot."""
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
-    def lock_schema(self, connection: Connection) -> None:
-        """Do nothing: the transaction has the write lock."""
-
-    def insist_on_being_alone(self, connection: Connection) -> None:
-        """Lock the file for this connection alone, until it is closed.
-
-        A process that has a file with a write-ahead log open holds a shared lock on it meanwhile
-        (https://www.sqlite.org/pragma.html, locking_mode).
-
-        :raises StoreError: another process has it open.
-        """
-        self.close()
-        connection.exec_driver_sql("PRAGMA locking_mode=EXCLUSIVE")
-        try:
-            connection.exec_driver_sql("BEGIN EXCLUSIVE")
-            connection.exec_driver_sql("ROLLBACK")
-        except DBAPIError as error:
-            if not self.conflicts(error):
-                raise
-            raise in_use(self.shown) from error
-
     def version(self) -> object | None:
         """Return SQLite's ``data_version`` of a connection that never writes.
 
@@ -151,17 +125,12 @@ class Sqlite:
         code: int = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK)
         return code & _PRIMARY_CODE in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
-    def is_away(self, error: DBAPIError) -> bool:
-        """Return False: a file has no server that can be away."""
-        del error
-        return False
-
     def cause(self, error: DBAPIError) -> str:
-        """See :meth:`~dfmeta.store.db.database.Dialect.cause`."""
+        """See :meth:`.Dialect.cause`."""
         return CUT if self._cut(error) else str(error.orig)
 
     def kind(self, error: DBAPIError) -> type[StoreError]:
-        """See :meth:`~dfmeta.store.db.database.Dialect.kind`."""
+        """See :meth:`.Dialect.kind`."""
         if self._cut(error):
             return StoreDamagedError
         return kind_of(getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK))
@@ -173,18 +142,17 @@ class Sqlite:
         except OSError:
             return False
 
-    def interrupt(self, connection: Connection) -> None:
-        """See :meth:`~dfmeta.store.db.database.Dialect.interrupt`."""
-        driver = connection.connection.driver_connection
-        if isinstance(driver, sqlite3.Connection):
-            driver.interrupt()
+    def interrupt(self, driver: sqlite3.Connection) -> None:
+        """See :meth:`.Dialect.interrupt`."""
+        driver.interrupt()
 
     def close(self) -> None:
-        """Close the connection that reads ``data_version``."""
+        """Close all connections, with the one that reads ``data_version``."""
         with self._turn:
             if self._watch is not None:
                 self._watch.close()
                 self._watch = None
+        super().close()
 
 
 def kind_of(code: int) -> type[StoreError]:

@@ -52,9 +52,9 @@ from dfmeta.runtime import log_throttle, saved_state
 from dfmeta.store import strictjson
 from dfmeta.store.api import audit, representations, requests, routes
 from dfmeta.store.auth import caller, keys, oidc, scopes
-from dfmeta.store.db import repository
+from dfmeta.store.db import HEAD, repository
 from dfmeta.store.db.record import Kind
-from dfmeta.store.db.schema import HEAD, HTTP_TOKENS, REVISIONS
+from dfmeta.store.db.schema import HTTP_TOKENS
 from dfmeta.store.guest import documents, ec2, openstack
 
 DEFAULTS = {one.name: one.default for one in (*agent.OPTS, *rate.OPTS, *limits.OPTS)}
@@ -162,7 +162,6 @@ def _upgrade() -> Iterable[str]:
     yield f"version {COOKIE_VERSION} in the cookie"
     yield f"``{saved_state.FILE}`` in ``state_path`` - format {saved_state.VERSION} "
     yield f"schema {HEAD} "
-    yield f"dfmeta store schema --to {REVISIONS[-2]}"
     yield f"closed after {round(central.GRACE)} seconds"
 
 

@@ -5,12 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pytest
-
-from dfmeta.errors import StoreError
-from dfmeta.store.db import database, schema
 from dfmeta.store.db.repository import Repository
-from tests.core.unit.support import INSTANCE
 
 OPEN = """
 import sys
@@ -64,24 +59,6 @@ def test_processes_that_open_a_new_database_at_once_all_succeed(database_url: st
     assert ends == [("open\n", "")] * len(ids)
     with Repository(database_url) as repository:
         assert [row.id for row in repository.list()] == ids
-
-
-def test_the_schema_stays_while_another_process_has_the_database_open(database_url: str) -> None:
-    Repository(database_url).close()
-    with python(OPEN, database_url, INSTANCE) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
-        print(file=other.stdin, flush=True)
-        assert other.stdout.readline() == "open\n"
-        with pytest.raises(StoreError, match="another program has it open") as raised:
-            database.move_schema(database_url, "0002")
-        assert database.schema_of(database_url) == schema.HEAD
-        other.communicate("\n")
-    assert "Stop every dfmeta-agent and dfmeta-store" in raised.value.line
-    database.move_schema(database_url, "0002")
-    assert database.schema_of(database_url) == "0002"
-    with Repository(database_url) as repository:
-        assert repository.get(INSTANCE) is not None
 
 
 def test_a_first_start_imports_no_alembic(database_url: str) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from dfmeta import conf
-from dfmeta.store.db import database, schema
+from dfmeta.store.db import HEAD, database
 from tests.harness.central import Central
 from tests.harness.netns import ROOT, Namespace
 
@@ -157,7 +157,7 @@ def test_the_store_makes_its_database(installed: Path) -> None:
     with Namespace("packed") as namespace, Central(namespace=namespace) as central:
         central.command = [*ALONE, str(installed / "bin/dfmeta-store")]
         central.start()
-        assert database.schema_of(central.url) == schema.HEAD
+        assert database.schema_of(central.url) == HEAD
         central.stop()
 
 

@@ -1,4 +1,4 @@
-"""Migrates a database to the schema of this version of the code.
+"""Brings a database to the schema of this version of the code.
 
 The scripts are Alembic's and are found beside this file in every installation; ``alembic.ini`` is
 not needed.
@@ -10,10 +10,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Column, MetaData, PrimaryKeyConstraint, String, Table, inspect, text
+from sqlalchemy import Column, MetaData, PrimaryKeyConstraint, String, Table, inspect, select
 
 from dfmeta.errors import StoreSchemaError
-from dfmeta.store.db import schema
+from dfmeta.store.db import HEAD, schema
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -32,10 +32,10 @@ _VERSION: Final = Table(
 
 def current_revision(connection: Connection) -> str | None:
     """Return the revision of the database, None for an empty one."""
-    if not inspect(connection).has_table("alembic_version"):
+    if not inspect(connection).has_table(_VERSION.name):
         return None
-    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    return found
+    revision: str | None = connection.execute(select(_VERSION.c.version_num)).scalar()
+    return revision
 
 
 def configuration(connection: Connection) -> Config:
@@ -49,65 +49,29 @@ def configuration(connection: Connection) -> Config:
 
 
 def ensure_schema(connection: Connection) -> None:
-    """Bring the database to :data:`~dfmeta.store.db.schema.HEAD`, unless it has that schema.
+    """Bring the database to :data:`~dfmeta.store.db.HEAD`, unless it has that schema.
 
     :param connection: inside a transaction that locks out other writers, so that the second of two
         processes finds the migration done.
-    :raises StoreError: the database has a revision that this version does not know.
+    :raises StoreSchemaError: the database has a revision that this version does not know.
     """
-    found = current_revision(connection)
-    if found is None:
-        _create(connection)
-    elif found != schema.HEAD:
-        _upgrade(connection, found)
+    revision = current_revision(connection)
+    if revision is None:
+        # All tables at once: the import of Alembic takes ten times as long.
+        schema.metadata.create_all(connection, checkfirst=False)
+        _VERSION.create(connection, checkfirst=True)
+        connection.execute(_VERSION.insert().values(version_num=HEAD))
+    elif revision != HEAD:
+        _upgrade(connection, revision)
 
 
-def known_revisions(connection: Connection) -> list[str]:
-    """Return the revisions to which this version can migrate a database, the oldest first."""
-    from alembic.script import ScriptDirectory
-
-    scripts = ScriptDirectory.from_config(configuration(connection)).walk_revisions()
-    return [script.revision for script in scripts][::-1]
-
-
-def move(connection: Connection, revision: str) -> None:
-    """Migrate the database to *revision*, forward or back.
-
-    :param connection: inside a transaction that locks out other writers.
-    :param revision: one of :func:`known_revisions`.
-    :raises StoreError: the database has a revision that this version does not know.
-    """
-    found, known = current_revision(connection), known_revisions(connection)
-    _check_known(found, known)
-    if found is not None and known.index(revision) < known.index(found):
-        _run("downgrade", connection, revision)
-    elif found != revision:
-        _run("upgrade", connection, revision)
-
-
-def _create(connection: Connection) -> None:
-    """Create all tables at once: the import of Alembic takes ten times as long."""
-    schema.metadata.create_all(connection, checkfirst=False)
-    _VERSION.create(connection, checkfirst=True)
-    connection.execute(_VERSION.insert().values(version_num=schema.HEAD))
-
-
-def _upgrade(connection: Connection, found: str) -> None:
-    _check_known(found, known_revisions(connection))
-    _run("upgrade", connection, schema.HEAD)
-
-
-def _check_known(found: str | None, known: list[str]) -> None:
-    if found is not None and found not in known:
-        raise StoreSchemaError(
-            cause=f"the database has schema {found}, this version of dfmeta knows up to "
-            f"{schema.HEAD}"
-        )
-
-
-def _run(what: str, connection: Connection, revision: str) -> None:
-    """Run migrations. Alembic is imported here because its import is slow and rarely needed."""
+def _upgrade(connection: Connection, revision: str) -> None:
     from alembic import command
+    from alembic.util import CommandError
 
-    with _alembic_lock:
-        getattr(command, what)(configuration(connection), revision)
+    try:
+        with _alembic_lock:
+            command.upgrade(configuration(connection), HEAD)
+    except CommandError as error:
+        cause = f"the database has schema {revision}, this version of dfmeta knows up to {HEAD}"
+        raise StoreSchemaError(cause=cause) from error

@@ -120,7 +120,7 @@ class Breaking(Database):
         # These tests end a process, and not its machine: no commit has to reach the disk.
         if self.name == "sqlite":
             event.listen(self.dialect.engine, "connect", _forgetful)
-            self._drop_idle()
+            self.dialect.engine.dispose()
 
     def run(self, work: Callable[[Connection], Any], *, write: bool = False) -> Any:
         if write:

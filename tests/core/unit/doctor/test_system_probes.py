@@ -15,9 +15,9 @@ from dfmeta.host.facts import AccountFacts
 from dfmeta.host.listeners import client_user
 from dfmeta.host.process import read_account, read_process, read_sockets
 from dfmeta.host.system import read_networkd
+from dfmeta.store.db import HEAD
 from dfmeta.store.db.database_facts import look
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.db.revisions import HEAD
 
 RULES, ROUTES = MANAGED
 USER = 65534

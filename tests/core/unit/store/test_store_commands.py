@@ -11,9 +11,7 @@ from click.testing import CliRunner
 
 from dfmeta.cli import common
 from dfmeta.cli.ctl import cli
-from dfmeta.store.db.database import schema_of
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.db.schema import HEAD
 from tests.core.unit.store.support import KEY, Run, database_file, refusal
 from tests.core.unit.support import OTHER_INSTANCE, succeeded
 from tests.harness import domains as libvirt
@@ -388,17 +386,3 @@ def test_a_put_names_the_parts_of_the_defaults_that_it_ends(
     assert ": name, ssh keys, meta, user-data. A record of its own" in said
     again = run("put", "web1", "--meta", "b=2")
     assert (again.exit_code, again.stderr) == (0, ""), "it lives on a record of its own now"
-
-
-def test_the_schema_is_shown_and_moved(run: Run, url: str) -> None:
-    shown = succeeded(run("schema"))
-    assert shown == f"schema none, the database is empty; this dfmeta's is {HEAD}\n"
-    Repository(url).close()
-    assert succeeded(run("schema")) == f"schema {HEAD}; this dfmeta's is {HEAD}\n"
-    for revision in ("0001", HEAD):
-        moved = succeeded(run("schema", "--to", revision))
-        assert moved == f"schema {revision}; this dfmeta's is {HEAD}\n"
-        assert schema_of(url) == revision
-    line = refusal(run("schema", "--to", "9999"))
-    assert line.startswith("dfmeta: --to = '9999' is wrong: ")
-    assert "0001, 0002, 0003, 0004" in line

@@ -259,7 +259,7 @@ def test_a_full_disk_is_507_for_a_push_and_nothing_else(tmp_path: Path) -> None:
             connection.execute("PRAGMA max_page_count=1")
 
         event.listen(engine, "connect", full)
-        repository._database._drop_idle()
+        engine.dispose()
         assert client.push("userdata", userdata="x" * 100_000).status_int == 507
         assert client.get(ONE).json == DOCUMENT
 

@@ -60,26 +60,6 @@ def test_what_was_backed_up_is_what_is_restored(
     assert document(repository) == {"hostname": "after"}
 
 
-def test_an_earlier_schema_is_brought_up_to_date(
-    run: Run, repository: Repository, url: str, file: Path, instance_id: str
-) -> None:
-    repository.put(instance_id, document={"n": 1})
-    copies.backup(url, file)
-    with sqlite3.connect(file) as connection:
-        for table in ("addresses", "attachments", "rests", "trunks"):
-            connection.execute(f"DROP TABLE {table}")
-        for column in ("metadata_fetched_at", "userdata_fetched_at", "http_tokens"):
-            connection.execute(f"ALTER TABLE records DROP COLUMN {column}")
-        connection.execute("UPDATE alembic_version SET version_num = '0001'")
-    connection.close()
-    before = file.read_bytes()
-    repository.delete(instance_id)
-    succeeded(run("restore", str(file)))
-    assert document(repository) == {"n": 1}
-    assert repository.addresses(instance_id) == ()
-    assert file.read_bytes() == before, "the back-up stays as it is"
-
-
 def test_what_is_no_back_up_changes_nothing(
     run: Run, repository: Repository, url: str, file: Path, instance_id: str
 ) -> None:
