@@ -42,7 +42,7 @@ class Metric:
     def series(self) -> set[str]:
         """Names of its series."""
         if self.kind == "Histogram":
-            return {f"{self.name}_{one}" for one in ("bucket", "sum", "count")}
+            return {f"{self.name}_{suffix}" for suffix in ("bucket", "sum", "count")}
         return {self.shown}
 
 
@@ -99,8 +99,8 @@ def _values(hint: Any) -> Iterator[str]:
     if origin is Literal:
         yield from args
     elif origin in (Union, types.UnionType):
-        for one in args:
-            yield from _values(one)
+        for part in args:
+            yield from _values(part)
     elif origin is Annotated:
         # metrics.py stands below flows and does not import it.
         yield from resolve_name(args[1].removeprefix("the names of ")).__members__

@@ -119,14 +119,14 @@ def at_sighup(group: str, name: str) -> str:
     """Return the effect of SIGHUP on a changed option, in words."""
     if group == NETWORK:
         return "reloaded"
-    said = {daemon: _fate(daemon, (group, name)) for daemon in (AGENT, STORE)}
-    if said[STORE] == "not read":
-        return said[AGENT]
-    if said[AGENT] == "not read":
-        return f"{said[STORE]} ({STORE} alone reads it)"
-    if said[AGENT] == said[STORE]:
-        return said[AGENT]
-    return f"{said[AGENT]} by {AGENT}, {said[STORE]} by {STORE}"
+    fates = {daemon: _fate(daemon, (group, name)) for daemon in (AGENT, STORE)}
+    if fates[STORE] == "not read":
+        return fates[AGENT]
+    if fates[AGENT] == "not read":
+        return f"{fates[STORE]} ({STORE} alone reads it)"
+    if fates[AGENT] == fates[STORE]:
+        return fates[AGENT]
+    return f"{fates[AGENT]} by {AGENT}, {fates[STORE]} by {STORE}"
 
 
 def _fate(daemon: str, name: tuple[str, str]) -> str:
@@ -172,7 +172,7 @@ def _default(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     if isinstance(value, dict):
-        return ",".join(f"{key}:{one}" for key, one in value.items())
+        return ",".join(f"{key}:{item}" for key, item in value.items())
     return str(value)
 
 
@@ -189,9 +189,9 @@ def program_text(program: str) -> Iterator[str]:
             continue
         long = max(action.option_strings, key=len)
         value = "" if action.nargs == 0 else f" {action.metavar or _values(action)}"
-        names = ", ".join(f"{one}{value}" for one in action.option_strings)
-        said = OSLO.get(long) or _sentence(action.help % {**vars(action)})
-        yield from (f".. option:: {names}", "", f"   {said}", "")
+        names = ", ".join(f"{option}{value}" for option in action.option_strings)
+        meaning = OSLO.get(long) or _sentence(action.help % {**vars(action)})
+        yield from (f".. option:: {names}", "", f"   {meaning}", "")
 
 
 def limits_text(*rows: str) -> Iterator[str]:
@@ -201,8 +201,8 @@ def limits_text(*rows: str) -> Iterator[str]:
     """
     yield from LIMITS.splitlines()
     for line in rows:
-        if found := _HOLDER.fullmatch(line):
-            yield f"     - {_number(held(found[1]))}"
+        if holder := _HOLDER.fullmatch(line):
+            yield f"     - {_number(held(holder[1]))}"
         yield f"   {line}" if line else ""
 
 
@@ -214,8 +214,8 @@ def held(name: str) -> float:
     """
     if option := _OPTION.fullmatch(name):
         options = {group or "DEFAULT": them for group, them in dfmeta.conf.own_opts()}
-        (found,) = (one for one in options[option[1]] if one.name == option[2])
-        return float(found.type.max if option[3] else found.default)
+        (holder,) = (each for each in options[option[1]] if each.name == option[2])
+        return float(holder.type.max if option[3] else holder.default)
     path, _, purpose = name.removesuffix("]").partition("[")
     value = resolve_name(path)
     if purpose:

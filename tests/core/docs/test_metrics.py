@@ -19,8 +19,8 @@ DASHBOARD = json.loads((ROOT / "etc/grafana/dfmeta.json").read_text(encoding="ut
 ALERTS = yaml.safe_load((ROOT / "etc/prometheus/dfmeta-alerts.yaml").read_text(encoding="utf-8"))
 PAGE = (ROOT / "doc/source/metrics.rst").read_text(encoding="utf-8")
 DECLARED = declared()
-SERIES = {name: one for one in DECLARED for name in one.series}
-PANELS = [one for one in DASHBOARD["panels"] if one["type"] != "row"]
+SERIES = {name: metric for metric in DECLARED for name in metric.series}
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 OF_THE_SCRAPE = {"instance", "job"}
@@ -38,9 +38,9 @@ def _nodes(node: Any) -> Iterator[Any]:
     yield node
     for name in ("expr", "param", "args", "lhs", "rhs", "vector_selector"):
         child = getattr(node, name, None)
-        for one in child if isinstance(child, list) else [child]:
-            if one is not None and not isinstance(one, str | float):
-                yield from _nodes(one)
+        for item in child if isinstance(child, list) else [child]:
+            if item is not None and not isinstance(item, str | float):
+                yield from _nodes(item)
 
 
 def is_a(node: Any, kind: str) -> bool:
@@ -50,14 +50,14 @@ def is_a(node: Any, kind: str) -> bool:
 def matchers(selector: Any) -> list[tuple[str, str, str]]:
     """Label, operator and value of each condition, the series' name first."""
     return [("__name__", "=", selector.name)] + [
-        (one.name, OPERATORS[str(one.op).partition(".")[2]], one.value)
-        for one in selector.matchers.matchers
+        (matcher.name, OPERATORS[str(matcher.op).partition(".")[2]], matcher.value)
+        for matcher in selector.matchers.matchers
     ]
 
 
 def selectors(expression: str) -> list[Any]:
     """Each series that an expression asks for."""
-    return [one for one in nodes(expression) if is_a(one, "VectorSelector")]
+    return [node for node in nodes(expression) if is_a(node, "VectorSelector")]
 
 
 def takes(selector: Any, label: str, value: str) -> bool:
@@ -72,48 +72,48 @@ def takes(selector: Any, label: str, value: str) -> bool:
 
 def faults(expression: str) -> Iterator[str]:
     """What of it dfmeta does not have, and counters whose level is looked at."""
-    found, known, rated = nodes(expression), set(OF_THE_SCRAPE), []
-    for node in found:
+    tree, allowed, rated = nodes(expression), set(OF_THE_SCRAPE), []
+    for node in tree:
         if is_a(node, "MatrixSelector"):
             rated.append(matchers(node.vector_selector))
         # A series held against itself of some time before shows that it is new.
         if str(getattr(node, "op", "")) == "unless" and getattr(node.rhs, "offset", None):
             rated.append(matchers(node.lhs))
-    for one in selectors(expression):
-        if one.name not in SERIES:
-            yield f"there is no series {one.name}"
+    for selector in selectors(expression):
+        if selector.name not in SERIES:
+            yield f"there is no series {selector.name}"
             continue
-        values = SERIES[one.name].values
-        known |= {*values, "le"}
-        for label, how, wanted in matchers(one)[1:]:
+        values = SERIES[selector.name].values
+        allowed |= {*values, "le"}
+        for label, how, wanted in matchers(selector)[1:]:
             for value in wanted.split("|") if "~" in how else [wanted]:
                 if label not in OF_THE_SCRAPE and value not in values.get(label, ()):
-                    yield f'{one.name} has no {label}="{value}"'
-        if one.name.endswith(("_total", "_bucket")) and matchers(one) not in rated:
-            yield f"the level of {one.name} is looked at"
-    for node in found:
+                    yield f'{selector.name} has no {label}="{value}"'
+        if selector.name.endswith(("_total", "_bucket")) and matchers(selector) not in rated:
+            yield f"the level of {selector.name} is looked at"
+    for node in tree:
         by = getattr(node, "modifier", None)
         labels = by if hasattr(by, "labels") else getattr(by, "matching", None)
         for label in getattr(labels, "labels", None) or ():
-            if label not in known:
+            if label not in allowed:
                 yield f"no series has a label {label}"
 
 
 def test_each_panel_shows_figures_that_exist() -> None:
-    assert len({one["id"] for one in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     for panel in PANELS:
         title, defaults = panel["title"], panel["fieldConfig"]["defaults"]
         assert panel["description"], title
         assert defaults["unit"], title
         assert defaults["thresholds"]["steps"][0]["value"] is None, title
         assert panel["datasource"] == DATASOURCE, title
-        references = [one["refId"] for one in panel["targets"]]
+        references = [target["refId"] for target in panel["targets"]]
         assert len(references) == len(set(references)) > 0, title
         for target in panel["targets"]:
             assert target["datasource"] == DATASOURCE, title
             assert list(faults(target["expr"])) == [], title
-            for one in selectors(target["expr"]):
-                assert ("instance", "=~", "$instance") in matchers(one), title
+            for selector in selectors(target["expr"]):
+                assert ("instance", "=~", "$instance") in matchers(selector), title
             legend = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
             assert legend <= set(re.findall(r"\w+", target["expr"])) | {"instance"}, title
 
@@ -132,16 +132,16 @@ def test_every_figure_and_all_that_means_trouble_is_on_the_dashboard() -> None:
     wanted: dict[str, list[Any]] = {}
     for panel in PANELS:
         for target in panel["targets"]:
-            for one in selectors(target["expr"]):
-                name = re.sub(r"_(?:bucket|sum|count)$", "", one.name)
-                wanted.setdefault(name, []).append(one)
-    assert [one.shown for one in DECLARED if one.shown not in wanted] == []
+            for selector in selectors(target["expr"]):
+                name = re.sub(r"_(?:bucket|sum|count)$", "", selector.name)
+                wanted.setdefault(name, []).append(selector)
+    assert [metric.shown for metric in DECLARED if metric.shown not in wanted] == []
     for name, label, value in troubles():
-        assert any(takes(one, label, value) for one in wanted[name]), (name, label, value)
+        assert any(takes(selector, label, value) for selector in wanted[name]), (name, label, value)
 
 
 def test_the_dashboard_can_be_imported_as_it_is() -> None:
-    variables = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
+    variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"
     assert variables["instance"]["datasource"] == DATASOURCE
     listed = variables["instance"]["query"]["query"]
@@ -156,7 +156,7 @@ def test_the_dashboard_can_be_imported_as_it_is() -> None:
 
 
 def test_each_alert_asks_for_figures_that_exist_and_names_labels_that_it_keeps() -> None:
-    names = [one["alert"] for one in RULES]
+    names = [rule["alert"] for rule in RULES]
     assert len(set(names)) == len(names) > 0
     for rule in RULES:
         name = rule["alert"]
@@ -178,7 +178,7 @@ def test_each_query_of_the_page_asks_for_figures_that_exist() -> None:
 
 
 def test_each_series_and_value_that_a_page_names_exists() -> None:
-    series = SERIES | {one.shown: one for one in DECLARED}
+    series = SERIES | {metric.shown: metric for metric in DECLARED}
     runbook = (ROOT / "doc/source/runbook.rst").read_text(encoding="utf-8")
     for page in (runbook, " ".join(metric.remedy for metric in DECLARED)):
         named = set(re.findall(r"\b(dfmeta_(?!agent)\w+)(?:\{([^}]*)\})?", page))
@@ -198,12 +198,12 @@ def unused(metrics: Sequence[Metric], texts: Mapping[str, str]) -> Iterator[str]
     # Members of an Enum are counted by a loop.
     used = {*re.findall(r'"(\w+)"', code), *PortState, *Purpose.__members__}
     constants = {*re.findall(r"\bmetrics\.(?=(\w+))", code)}
-    for one in metrics:
-        if one.constant not in constants:
-            yield f"{one.constant} is declared, and no module sets it"
-        for label, values in one.values.items():
+    for metric in metrics:
+        if metric.constant not in constants:
+            yield f"{metric.constant} is declared, and no module sets it"
+        for label, values in metric.values.items():
             for value in sorted(values - used):
-                yield f'{one.shown}: {label}="{value}" is declared, and never counted'
+                yield f'{metric.shown}: {label}="{value}" is declared, and never counted'
 
 
 def test_every_metric_and_every_value_of_a_label_is_counted() -> None:
@@ -211,5 +211,5 @@ def test_every_metric_and_every_value_of_a_label_is_counted() -> None:
 
 
 def test_each_limit_but_the_one_that_ends_idle_connections_is_counted() -> None:
-    (counted,) = [one.values["limit"] for one in DECLARED if one.constant == "LIMITS"]
-    assert counted == {one.name for one in limits.OPTS} - {"keepalive_timeout"}
+    (counted,) = [metric.values["limit"] for metric in DECLARED if metric.constant == "LIMITS"]
+    assert counted == {option.name for option in limits.OPTS} - {"keepalive_timeout"}

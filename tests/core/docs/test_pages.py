@@ -33,7 +33,7 @@ def test_page_on_status_has_the_members_that_count_requests() -> None:
 
 
 def test_page_on_limits_names_no_option_as_absent_that_exists() -> None:
-    names = {one.name for _group, options in conf.own_opts() for one in options}
+    names = {option.name for _group, options in conf.own_opts() for option in options}
     assert not names & {*re.findall(r"no option ``(\w+)``", text("limits"))}
 
 
@@ -55,6 +55,6 @@ def test_ratios_of_the_comparison_are_the_measured_ones() -> None:
     for first, *shares in ratios:
         proxy, _, peer = first.rpartition(", of ")
         for clients, share in zip((1, 32, 256), shares, strict=True):
-            (table,) = [one for one in tables if re.match(rf"{clients} clients?, a conn", one)]
+            (table,) = [each for each in tables if re.match(rf"{clients} clients?, a conn", each)]
             measured = {row[0]: row for row in rows(table)}
             assert share == measured[proxy][{"haproxy": 2, "Neutron": 3}[peer]], (first, clients)

@@ -14,11 +14,11 @@ from tests.core.docs.statuses import statuses
 
 SOURCES = sources()
 BLOCKS = blocks()
-LITERALS = sorted({" ".join(one.split()) for one in re.findall(r"``([^`]+)``", PAGE)})
-OPTIONS = {one.dest for _group, options in conf.own_opts() for one in options}
+LITERALS = sorted({" ".join(literal.split()) for literal in re.findall(r"``([^`]+)``", PAGE)})
+OPTIONS = {option.dest for _group, options in conf.own_opts() for option in options}
 OTHERS = {"external_ids", "no_proxy", "http_proxy", "rp_filter"}
 """What looks like an option and is another program's, or another thing's name."""
-CHAPTERS = {one.title for one in sections(PAGE) if one.mark == "="} - {"Runbook"}
+CHAPTERS = {section.title for section in sections(PAGE) if section.mark == "="} - {"Runbook"}
 
 
 def test_every_chapter_has_a_first_command() -> None:
@@ -32,11 +32,11 @@ def test_every_cause_has_its_metric_its_remedy_and_its_end() -> None:
 
 
 def test_commands_and_options_exist() -> None:
-    commands = {one.split()[1] for one in LITERALS if one.startswith("dfmeta ")}
+    commands = {literal.split()[1] for literal in LITERALS if literal.startswith("dfmeta ")}
     assert commands <= COMMANDS.keys()
-    options = {one for one in LITERALS if re.fullmatch(r"[a-z]+_[a-z_]+", one)}
+    options = {literal for literal in LITERALS if re.fullmatch(r"[a-z]+_[a-z_]+", literal)}
     unknown = options - OPTIONS - OTHERS
-    assert [one for one in unknown if not one.startswith("dfmeta")] == []
+    assert [name for name in unknown if not name.startswith("dfmeta")] == []
 
 
 def test_every_check_of_the_doctor_is_one() -> None:
@@ -47,14 +47,14 @@ def test_every_check_of_the_doctor_is_one() -> None:
 
 
 def test_every_status_is_one() -> None:
-    known, _unknown = statuses(SOURCES)
-    named = {int(one) for title in CHAPTERS for one in re.findall(r"\b[45]\d\d\b", title)}
+    answered, _unknown = statuses(SOURCES)
+    named = {int(status) for title in CHAPTERS for status in re.findall(r"\b[45]\d\d\b", title)}
     assert named == {400, 401, 403, 404, 429, 502, 503}
-    assert named <= known
+    assert named <= answered
     assert CONFLICT.status == 409
 
 
 def test_every_block_is_broken_and_looked_at() -> None:
     code = Path(runbook_page.__file__).parents[2].joinpath("soak/e2e/breakages.py").read_text()
     broken = re.findall(r'^    "([\w-]+)": \w+(?:\(.*\))?,$', code, re.MULTILINE)
-    assert sorted(one.name for one in BLOCKS) == sorted(broken)
+    assert sorted(block.name for block in BLOCKS) == sorted(broken)

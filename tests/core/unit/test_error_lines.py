@@ -155,8 +155,8 @@ OF_THE_AGENT = ("wrong-option", "cannot-start", "already-running")
 
 def ended(name: str, folder: Path) -> str:
     """The line that a program ends with."""
-    said, prog = io.StringIO(), "dfmeta-agent" if name in OF_THE_AGENT else "dfmeta"
-    with contextlib.redirect_stderr(said):
+    stream, prog = io.StringIO(), "dfmeta-agent" if name in OF_THE_AGENT else "dfmeta"
+    with contextlib.redirect_stderr(stream):
         try:
             error = RAISED[name](folder)
             assert error is not None
@@ -165,14 +165,14 @@ def ended(name: str, folder: Path) -> str:
             last_words.say(prog, raised)
         except (KeyError, OSError) as raised:
             last_words.say_unexpected(prog, raised)
-    line = said.getvalue().removesuffix("\n")
+    line = stream.getvalue().removesuffix("\n")
     return re.sub(r" in \S+:\d+:", " in dfmeta/cli/ports_command.py:35:", line)
 
 
 def _unknown_option(folder: Path) -> None:
     config = configured(folder, "hold_timeot = 5")
-    (found,) = unknown_options(dfmeta.conf.load([config], prog="x"))
-    warn([found])
+    (warning,) = unknown_options(dfmeta.conf.load([config], prog="x"))
+    warn([warning])
 
 
 def _gone(folder: Path) -> None:
