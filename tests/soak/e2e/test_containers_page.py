@@ -127,7 +127,7 @@ def host() -> Iterator[Host]:
 
 
 def test_the_first_hour_is_as_the_page_says(host: Host) -> None:
-    first, rest = PAGE.split("Switch it on\n====")
+    first, rest = PAGE.split("Networks and quotas\n====")
     for block in blocks(first):
         if block.kind == "json":
             host.read_json(block.text, block.caption)
