@@ -21,7 +21,7 @@ from tests.harness.guest import EC2_6, OPENSTACK6, Guest, Ids, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e.shell import Shell
-from tests.host.e2e.support import KEY, asks_own, put
+from tests.host.e2e.support import KEY, put
 
 WEB1 = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 PUSHED = "67fe638b-87b3-4fde-b191-1effb94b3c19"
@@ -179,10 +179,6 @@ def test_a_host_goes_back_and_a_central_store_takes_hollows_records(host: Shell)
         netns.end(process)
         del host.names["FILE"], host.names["ID"]
     assert host.switch.ports() == [host.guests["web1"].port]
-    # The daemon was stopped by the commands of the migration.
-    host.type_all(chapter("store-central", "Database"))
-    host.agent.start()
-    asks_own(host.guests["web1"])
     assert untyped("store-central", host.typed) == []
 
 
