@@ -13,12 +13,6 @@ from dfmeta.http.http1 import HeadLimits
 from dfmeta.http.limits import Limits
 from dfmeta.proxy.engines.haproxy import process as process_module
 from dfmeta.proxy.engines.haproxy.config import IN_DOUBT, waiting
-from dfmeta.proxy.engines.haproxy.plain import (
-    USUAL_NAMES,
-    USUAL_NETWORK_DATA,
-    USUAL_OPENSTACK,
-    USUAL_TARGETS,
-)
 from dfmeta.proxy.engines.haproxy.plan import Descriptors, Plan
 from dfmeta.proxy.engines.haproxy.process import Process, Secrets
 from dfmeta.proxy.engines.haproxy.program import Program
@@ -32,7 +26,18 @@ from tests.harness.netns import ROOT
 from tests.host.haproxy.support import HERE, OK, PROGRAM, Loopback, server
 
 Known = Callable[..., Loopback]
-TARGETS = (*USUAL_TARGETS, *USUAL_OPENSTACK, USUAL_NETWORK_DATA)
+OPENSTACK = "/openstack/latest/meta_data.json"
+EC2 = "/latest/meta-data/local-ipv4"
+TARGETS = (
+    "/openstack",
+    "/latest/meta-data/",
+    EC2,
+    OPENSTACK,
+    "/openstack/latest/network_data.json",
+)
+"""What cloud-init and CirrOS ask for."""
+NAMES = ("host,accept", "host,user-agent,accept,connection", "accept-encoding,host,user-agent")
+"""Headers of usual clients, in their order."""
 BEYOND = 256
 """Bytes by which a request may be larger than the daemon allows, as the page says."""
 
@@ -141,7 +146,7 @@ def with_target(target: str) -> list[bytes]:
 
 def test_request_that_is_not_plain_never_reaches_nova(known: Known, upstream: Upstream) -> None:
     haproxy = known()
-    for odd in [*ODD, *with_target(USUAL_TARGETS[-1]), *with_target(USUAL_OPENSTACK[0])]:
+    for odd in [*ODD, *with_target(EC2), *with_target(OPENSTACK)]:
         with haproxy.connect() as guest:
             assert not haproxy.ask(odd, guest).startswith(OK), odd
         assert upstream.asked == [], odd
@@ -153,13 +158,13 @@ def test_no_request_of_a_guest_that_is_only_counted_reaches_nova(
 ) -> None:
     haproxy = known()
     haproxy.put(counted())
-    for target in ("/a", USUAL_TARGETS[-1], USUAL_OPENSTACK[0]):
+    for target in ("/a", EC2, OPENSTACK):
         # Here no daemon is there to answer.
         assert haproxy.ask(request(f"GET {target} HTTP/1.1")) == b"", target
         assert upstream.asked == [], target
 
 
-@pytest.mark.parametrize("target", [USUAL_TARGETS[-1], USUAL_OPENSTACK[0]])
+@pytest.mark.parametrize("target", [EC2, OPENSTACK])
 def test_request_after_a_plain_one_is_judged_by_its_own_headers(
     known: Known, upstream: Upstream, target: str
 ) -> None:
@@ -200,11 +205,10 @@ def test_daemon_gets_all_that_it_allows_and_a_little_more(known: Known) -> None:
         assert haproxy.ask(largest(limits, beyond=9000)).startswith(b"HTTP/1.1 400 ")
 
 
-def test_usual_requests_are_plain_by_the_other_rules_too(known: Known, upstream: Upstream) -> None:
-    """A usual target with an unusual header, and usual headers with an unusual target."""
+def test_requests_of_usual_clients_are_plain(known: Known, upstream: Upstream) -> None:
     haproxy = known()
     asked = [request(f"GET {target} HTTP/1.1", "A: b") for target in TARGETS]
-    for names in USUAL_NAMES:
+    for names in NAMES:
         values = {"host": "169.254.169.254", "connection": "keep-alive"}
         lines = [f"{name}: {values.get(name, 'a')}" for name in names.split(",")]
         asked.append("\r\n".join(["GET /a HTTP/1.1", *lines, "", ""]).encode())
@@ -232,14 +236,14 @@ def test_daemon_is_asked_for_the_network_of_vms_if_it_completes_it(
     known: Known, upstream: Upstream
 ) -> None:
     completing, usual = known(network_data_subports=True), known()
-    paths = (NETWORK_DATA, USUAL_NETWORK_DATA, f"{NETWORK_DATA}/")
+    paths = (NETWORK_DATA, TARGETS[-1], f"{NETWORK_DATA}/")
     for method, path in itertools.product(("GET", "HEAD"), paths):
         guest = completing.connect()
-        assert completing.ask(request(f"GET {USUAL_OPENSTACK[0]} HTTP/1.1"), guest).startswith(OK)
+        assert completing.ask(request(f"GET {OPENSTACK} HTTP/1.1"), guest).startswith(OK)
         # Here no daemon is there to be asked.
         assert completing.ask(request(f"{method} {path} HTTP/1.1")) == b""
         assert completing.ask(request(f"{method} {path} HTTP/1.1"), guest) == b""
-    assert [asked.line for asked in upstream.asked] == [f"GET {USUAL_OPENSTACK[0]} HTTP/1.1"] * 6
+    assert [asked.line for asked in upstream.asked] == [f"GET {OPENSTACK} HTTP/1.1"] * 6
     for other in ("meta_data.json", "Network_data.json"):
         path = NETWORK_DATA.replace("network_data.json", other)
         assert completing.ask(request(f"GET {path} HTTP/1.1")).startswith(OK), path
@@ -492,7 +496,7 @@ def test_guests_of_both_backends_use_up_no_descriptors(known: Known, upstream: U
     upstream.script = hang
     for number, guest in enumerate(guests, len(guests) + 1):
         # Each has an idle connection to Nova, and another one for this request.
-        guest.sendall(request(f"GET {USUAL_OPENSTACK[0]} HTTP/1.1"))
+        guest.sendall(request(f"GET {OPENSTACK} HTTP/1.1"))
         until(lambda number=number: len(upstream.asked) == number, "the request")
     upstream.script = lambda _asked: ANSWER
     assert haproxy.ask().startswith(OK)

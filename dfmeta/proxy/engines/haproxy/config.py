@@ -109,11 +109,6 @@ _FOR_NOVA: Final = (
     "X-Forwarded-For: %[var(sess.address)]",
 )
 """Headers that Nova gets, beside Host and Accept. haproxy encodes a line's end in a variable."""
-_USUAL_ANSWERS: Final = (
-    *("content-type,content-length,date", "content-length,content-type,date"),
-    *("date,content-type,content-length", "date,content-length,content-type"),
-)
-"""Lists of headers' names of the usual answers of Nova, without Server: all of them go on."""
 _NOTHING: Final = "/dev/null"
 """Instead of an answer: the connection ends."""
 _ONE_HOP: Final = ("keep-alive", "te", "trailer", "upgrade")
@@ -239,10 +234,7 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    tcp-request connection unset-var(sess.who) unless began"
     yield f"    acl same {guests},strcmp(sess.who) eq 0"
     yield from plain.acls(plan)
-    if plan.timeout_answer == "auto" and plan.servers:
-        # One rule for most requests, of those below.
-        yield f"    use_backend {NOVA_CLOSES} if {plain.USUAL}"
-    unless = f"unless {' or '.join(plain.CONDITIONS)}" if plan.servers else ""
+    unless = f"unless {plain.CONDITIONS}" if plan.servers else ""
     yield f"    use_backend {DAEMON} {unless}"
     if plan.network_data_subports:
         # Too strict, so that each spelling is the daemon's.
@@ -301,7 +293,6 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
         hosts = []
     else:
         hosts = [f"Host: {server.authority}" for server in plan.servers[:1]]
-    yield f"    http-request {plain.remember()}"
     yield from _headers([*_FOR_NOVA, *hosts])
     # An answer leaves only while the address still stands for the same guest.
     yield f"    acl same src,map_ip({map_name(given)}),strcmp(sess.who) eq 0"
@@ -318,7 +309,6 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    http-response del-header server"
     if plan.several:
         yield from _in_order(plan)
-    yield f"    http-response allow if {{ res.hdr_names -m str {quoted(_USUAL_ANSWERS)} }}"
     yield from _last()
     for header in _ONE_HOP:
         yield f"    http-response del-header {header}"
@@ -333,7 +323,8 @@ def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
 def _headers(lines: Sequence[str]) -> Iterator[str]:
     """Yield the rules by which Nova gets these lines and, of a guest's headers, only Accept.
 
-    To haproxy, all lines are one header: each further one would cost as much as the first.
+    To haproxy, all lines are one header. Without that, and without the end of the rules for usual
+    requests, it answers 5 % fewer requests of kept connections (``bench.proxy --only engine``).
     """
     name, _, value = "\\r\\n".join(lines).partition(": ")
     added = f'    http-request add-header {name} "{value}"'

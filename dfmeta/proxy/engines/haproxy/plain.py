@@ -5,10 +5,6 @@ headers, from a source address in the map. All other requests go to the daemon. 
 be too strict, and never too lax: a request that two parsers could read in two ways is read by the
 stricter one. The daemon also gets the requests that it answers itself.
 
-Most requests of a guest are alike. Targets and lists of headers' names that are usual are compared
-as a whole, and headers that are those of an earlier plain request of the connection
-(:func:`remember`) are not judged again.
-
 No regular expressions: haproxy compiles them to machine code, which the unit's
 MemoryDenyWriteExecute= forbids.
 
@@ -29,9 +25,6 @@ MARGIN: Final = 512
 little differently."""
 PLAIN_LINES: Final = 24
 """Header lines of a plain request."""
-REPEATED: Final = 512
-"""Bytes of the longest headers that haproxy remembers of a connection."""
-
 _OWN_PATHS: Final = (
     *(f"/{name}" for name in sorted(ADMIN | ADMIN_TREES)),
     *("/api", "/latest/api", "/dfmeta"),
@@ -40,24 +33,6 @@ _OWN_PATHS: Final = (
 _ODD_IN_TARGETS: Final = (*"!\"#$%&'()*+,:;<=>?@[\\]^`{|}", "//", "/.")
 """What no plain target has: a query, an escape, an absolute form (RFC 9112, 3.2.2), and what the
 daemon reads as another path or refuses: doubled slashes, and segments of dots."""
-USUAL_TARGETS: Final = (
-    *("/openstack", "/latest/meta-data/", "/latest/user-data", "/latest/meta-data"),
-    *(f"/latest/meta-data/{name}" for name in ("instance-id", "hostname", "local-hostname")),
-    *(f"/latest/meta-data/{name}" for name in ("local-ipv4", "public-keys/0/openssh-key")),
-)
-USUAL_OPENSTACK: Final = tuple(
-    f"/openstack/latest/{name}"
-    for name in ("meta_data.json", "user_data", "vendor_data.json", "vendor_data2.json")
-)
-USUAL_NETWORK_DATA: Final = "/openstack/latest/network_data.json"
-"""Plain targets that guests ask for most."""
-USUAL_NAMES: Final = (
-    *("host", "host,accept", "host,user-agent", "host,user-agent,accept"),
-    *("host,user-agent,accept,connection", "host,user-agent,accept-encoding,accept,connection"),
-    *("host,user-agent,accept,accept-encoding,connection",),
-    *("accept-encoding,host,user-agent,connection", "host,accept-encoding,user-agent,accept"),
-)
-"""Lists of headers' names of the usual clients, none of which is odd."""
 _FORWARDED: Final = (
     *(f"x{one}forwarded{other}for" for one in "-_" for other in "-_"),
     *("forwarded:", "via:"),
@@ -75,18 +50,11 @@ _ODD_NAMES: Final = (
 """Parts of the list of headers' names, in lower case: headers that announce a body or another
 protocol, and EC2's token. A longer name with such a part is no loss."""
 
-_COMMON: Final = "same plain plain_version !crowded"
-"""Conditions of each plain request. The frontend defines ``same``: the guest is still the same."""
-_JUDGED: Final = f"{_COMMON} plain_host !odd"
-USUAL: Final = f"usual_openstack again {_COMMON}"
-"""Condition of the most usual requests, which are below /openstack/."""
 CONDITIONS: Final = (
-    f"usual_target again {_COMMON}",
-    f"{_JUDGED} usual_target usual_names",
-    f"{_JUDGED} plain_target !odd_target !odd_names",
+    "same plain plain_version !crowded plain_host !odd plain_target !odd_target !odd_names"
 )
-"""Conditions of a plain request, one of which has to hold. haproxy evaluates each one up to the
-first name that does not apply: ``again`` is early, which never applies to the first request."""
+"""Conditions of a plain request, which haproxy evaluates up to the first that does not hold. The
+frontend defines ``same``: the guest is still the same."""
 
 
 def acls(plan: Plan) -> Iterator[str]:
@@ -113,22 +81,6 @@ def acls(plan: Plan) -> Iterator[str]:
     yield "    acl odd_names req.hdr_names -m beg te"
     yield "    acl odd_names req.fhdr_cnt(accept) gt 1"
     yield f"    acl odd_names req.fhdr_cnt gt {min(limits.head.lines, PLAIN_LINES)}"
-    # The headers of an earlier request of the connection that was plain. There is no NUL in them,
-    # at which the comparison would end.
-    yield "    acl again req.hdrs,strcmp(sess.plain) eq 0"
-    # Two comparisons for most requests, where the others are eight.
-    openstack = USUAL_OPENSTACK
-    if not plan.network_data_subports:
-        openstack = (*openstack, USUAL_NETWORK_DATA)
-    yield f"    acl usual_openstack url -m str {quoted(openstack)}"
-    yield f"    acl usual_target url -m str {quoted((*USUAL_TARGETS, *openstack))}"
-    yield f"    acl usual_names req.hdr_names -m str {quoted(USUAL_NAMES)}"
-
-
-def remember() -> str:
-    """Return the rule for Nova's backends by which a connection keeps a plain request's headers."""
-    short = f"{{ req.hdrs -m len :{REPEATED} }}"
-    return f"set-var(sess.plain) req.hdrs unless {{ var(sess.plain) -m found }} or !{short}"
 
 
 def quoted(patterns: Iterable[str]) -> str:
