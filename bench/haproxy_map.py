@@ -22,10 +22,10 @@ from bench.programs import HAPROXY
 from bench.targets import ADD, DELETE, ENTRIES, change_name
 from dfmeta.http.limits import Limits
 from dfmeta.identity.registry import Registry
-from dfmeta.model import Endpoint, GuestAddress, Port
+from dfmeta.model import Answer, Endpoint, GuestAddress, Port
 from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.engines.haproxy.entries import Entries
-from dfmeta.proxy.engines.haproxy.handover import HandoverServer, listen
+from dfmeta.proxy.engines.haproxy.handover import handover_server, listen
 from dfmeta.proxy.engines.haproxy.plan import Plan
 from dfmeta.proxy.engines.haproxy.process import Program, Secrets
 from tests.harness.guest import uuid_of
@@ -130,11 +130,10 @@ def _engine(registry: Registry, count: int) -> Iterator[Haproxy]:
     engine = Haproxy(
         [guests],
         registry,
-        handover=lambda peers: HandoverServer(
+        handover=lambda peers: handover_server(
             entrance.listener,
             registry,
-            lambda _environ, _start: [],
-            port=80,
+            lambda _exchange: Answer(200),
             peers=peers,
             hold_timeout=HOLD_TIMEOUT,
             limits=Limits(),

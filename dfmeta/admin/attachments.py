@@ -12,15 +12,15 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import webob
 
-from dfmeta.admin.browsers import stranger
+from dfmeta.admin.browsers import cross_origin_reason
 from dfmeta.admin.listings import Reused
+from dfmeta.admin.server import ENDS, SAME_HOST
 from dfmeta.errors import DfmetaError
-from dfmeta.http.environ import ENDS, SAME_HOST
 
 LOG = logging.getLogger(__name__)
 
@@ -66,25 +66,18 @@ class AttachmentsApi:
         """Return whether *path* belongs to these routes."""
         return path == ROOT or path.startswith(f"{ROOT}/")
 
-    def __call__(
-        self, environ: dict[str, Any], start_response: Callable[..., Any]
-    ) -> Iterable[bytes]:
-        """Answer one request (PEP 3333)."""
-        response = self._answer(webob.Request(environ))
-        sent: Iterable[bytes] = response(environ, start_response)
-        return sent
-
-    def _answer(self, request: webob.Request) -> webob.Response:
-        refused = stranger(request.environ, self._names)
+    def __call__(self, request: webob.Request) -> webob.Response:
+        """Answer one request."""
+        refused = cross_origin_reason(request.headers, self._names)
         if not refused and not request.environ.get(SAME_HOST):
             refused = "this host alone may ask"
         if refused:
-            return _said(403, refused)
+            return _message(403, refused)
         source = self._source()
         if source is None:
-            return _said(404, _OFF)
+            return _message(404, _OFF)
         path, method = request.path_info, request.method
-        one = _ONE.fullmatch(path)
+        match = _ONE.fullmatch(path)
         try:
             if path == ROOT:
                 if method not in ("GET", "HEAD"):
@@ -94,7 +87,7 @@ class AttachmentsApi:
                 if method != "POST":
                     return _only("POST")
                 if not self._may_change(request):
-                    return _said(403, _NOT_ROOT)
+                    return _message(403, _NOT_ROOT)
                 done = dict(source.tidy_now())
                 self._listing.forget()
                 LOG.info(
@@ -103,19 +96,19 @@ class AttachmentsApi:
                     done["waiting"],
                 )
                 return _json(200, done)
-            if one is None:
-                return _said(404, "there is no such attachment")
+            if match is None:
+                return _message(404, "there is no such attachment")
             if method != "DELETE":
                 return _only("DELETE")
             if not self._may_change(request):
-                return _said(403, _NOT_ROOT)
-            if not source.dismiss(one[1]):
-                return _said(404, "there is no such attachment")
+                return _message(403, _NOT_ROOT)
+            if not source.dismiss(match[1]):
+                return _message(404, "there is no such attachment")
             self._listing.forget()
-            LOG.info("Attachments: an operator has deleted %s", one[1])
+            LOG.info("Attachments: an operator has deleted %s", match[1])
             return webob.Response(status=204)
         except DfmetaError as error:
-            return _said(503, error.line)
+            return _message(503, error.line)
 
     def _report(self) -> list[Mapping[str, Any]]:
         source = self._source()
@@ -127,12 +120,12 @@ class AttachmentsApi:
 
 
 def _only(methods: str) -> webob.Response:
-    response = _said(405, f"this path has {methods}")
+    response = _message(405, f"this path has {methods}")
     response.headers["Allow"] = methods
     return response
 
 
-def _said(status: int, message: str) -> webob.Response:
+def _message(status: int, message: str) -> webob.Response:
     return _json(status, {"message": message})
 
 

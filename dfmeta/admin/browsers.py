@@ -14,7 +14,7 @@ import socket
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 OTHERS: Final = frozenset({"cross-site", "same-site"})
 """Values of Sec-Fetch-Site for pages of other sites (W3C, Fetch Metadata Request Headers, 2.4)."""
@@ -50,10 +50,10 @@ def own_name(host: str, names: frozenset[str]) -> bool:
     """
     if not host:
         return True
-    found = _HOST.fullmatch(host)
-    if found is None:
+    match = _HOST.fullmatch(host)
+    if match is None:
         return False
-    name = _plain(found["name"])
+    name = _plain(match["name"])
     return name in names or _is_address(name.strip("[]"))
 
 
@@ -62,19 +62,19 @@ def shown(host: str) -> str:
     return "".join(char if char.isascii() and char.isprintable() else "?" for char in host[:64])
 
 
-def stranger(environ: Mapping[str, Any], names: frozenset[str]) -> str:
+def cross_origin_reason(headers: Mapping[str, str], names: frozenset[str]) -> str:
     """Return the reason to refuse a request as another site's; empty to accept it.
 
-    :param environ: WSGI environment (PEP 3333).
+    :param headers: of the request, by names in any case.
     :param names: see :func:`own_names`.
     """
-    host = environ.get("HTTP_HOST", "")
+    host = headers.get("Host", "")
     if not own_name(host, names):
         return f"nothing is served under the name {shown(host)}: {HOW}"
-    origin = environ.get("HTTP_ORIGIN", "")
+    origin = headers.get("Origin", "")
     if origin and origin.lower() != f"http://{host}".lower():
         return "a web page of another site may not ask"
-    if environ.get("HTTP_SEC_FETCH_SITE", "") in OTHERS:
+    if headers.get("Sec-Fetch-Site", "") in OTHERS:
         return "a web page of another site may not ask"
     return ""
 

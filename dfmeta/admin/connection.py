@@ -1,53 +1,85 @@
-"""One connection to the admin listener: like a guest's, but the body is read on demand.
-
-The application authorizes a request before it reads the body, so that dfmeta neither reads nor
-keeps a body from a client without a token.
+"""One connection to the admin listener: it can be closed in favour of another one at any time.
 
 Trust: none. A client may send any bytes, at any speed. Each wait has a time limit, and a connection
-that waits for its client can be closed at any time to make room for another one.
+that waits for its client can be closed to make room for another one, also within a request.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any, Final
 
 from dfmeta import metrics
-from dfmeta.errors import BadRequestError, BodyFault, HeadFault
-from dfmeta.http.connection import (
-    CONTINUE,
-    LINGER_MAX,
-    WHOLE,
-    EndedError,
-    GuestConnection,
-    Headers,
-)
-from dfmeta.http.environ import ENDS, NO_BODY, SAME_HOST, Incoming, base_environ
+from dfmeta.errors import BadRequestError
+from dfmeta.http.connection import CONTINUE, WHOLE, EndedError, Headers, ServerConnection
+from dfmeta.http.connection_limiter import ConnectionLimiter
 from dfmeta.http.http1 import Body, Head
+from dfmeta.http.server import POLL, ClaimSource
+from dfmeta.http.service import HttpService
 from dfmeta.http.sockets import quiet
-from dfmeta.identity.registry import Claim
-from dfmeta.runtime import clock
+from dfmeta.model import Caller, Peer
+from dfmeta.runtime import clock, threads
 
-if TYPE_CHECKING:
-    from dfmeta.admin.server import AdminServer
-
-OVER: Final = 2
-"""Bytes of a body above its limit that are read and discarded, per byte of the limit."""
+HELD: Final = 64 << 20
+"""Maximum number of bytes of bodies and answers in memory. A single one may be larger."""
 
 
-class AdminConnection(GuestConnection):
-    """A connection to the admin listener; see :class:`GuestConnection`."""
+@dataclass(frozen=True, slots=True)
+class AdminClaim:
+    """A client of the admin listener, identified by its address."""
 
-    def __init__(self, sock: Any, claim: Claim, server: AdminServer, *, began: float) -> None:
-        super().__init__(sock, claim, server, began=began)
+    address: IPv4Address | IPv6Address
+    vm: str = ""
+    sharer: str = "admin"
+    """Clients can use many addresses, so all of them share one turn."""
+
+    @property
+    def caller(self) -> Peer:
+        """Its address has a share of connections."""
+        return Peer(self.address)
+
+    @property
+    def ip(self) -> str:
+        """The client's address."""
+        return str(self.address)
+
+    name = ip
+
+
+class AdminClaims(ClaimSource[AdminClaim]):
+    """Identifies the admin listener's clients; none is refused."""
+
+    def claim(self, peer: IPv4Address | IPv6Address) -> AdminClaim:
+        """See :class:`ClaimSource`."""
+        return AdminClaim(getattr(peer, "ipv4_mapped", None) or peer)
+
+
+class AdminConnection(ServerConnection[AdminClaim]):
+    """A connection to the admin listener.
+
+    :param memory: counts the bytes of all connections.
+    """
+
+    def __init__(
+        self,
+        sock: Any,
+        claim: AdminClaim,
+        service: HttpService[AdminClaim],
+        *,
+        memory: AdminMemory,
+        began: float,
+        source_port: int,
+    ) -> None:
+        super().__init__(sock, claim, service, began=began, source_port=source_port)
         self.held = 0
         """Bytes of a body or an answer that the connection has in memory."""
         self.since = 0.0
         """Monotonic seconds at which the connection began to wait for its client."""
-        self._server = server
+        self._memory = memory
         self._reads = False
         self._waits = False
 
@@ -61,22 +93,41 @@ class AdminConnection(GuestConnection):
         """Whether no byte of the next request, or of the first one, has arrived."""
         return self.may_go and self._reads and not self._buffer and self._incoming.done
 
-    def take_body(self, head: Head, limit: int) -> bytes:
-        """Read a request's body.
+    @contextmanager
+    def waiting(self, *, reads: bool) -> Iterator[None]:
+        """Allow the server to close the connection in favour of another one during the block.
 
-        :param limit: maximum length in bytes.
+        :param reads: the wait is for data of the client, and so ends when any has arrived.
+        """
+        self._waits, self._reads, self.since = True, reads, clock.now()
+        self._service.limiter.idle(self.claim.caller, self)
+        try:
+            yield
+        finally:
+            self._waits = False
+            self._service.limiter.busy(self.claim.caller, self)
+
+    def _serve_request(self) -> None:
+        try:
+            super()._serve_request()
+        finally:
+            self._memory.release(self)
+
+    def _read_body(self, head: Head, most: int) -> bytes:
+        """Read a request's body, each piece of which has the time limit of its own.
+
         :raises BadRequestError: 413 for a longer body, 408 if it stops arriving, 400 if it is
             invalid or ends too soon, 503 if other bodies leave no room for it. The connection is
             closed after such an answer.
         """
-        body = Body(head, limit, limits=self._server.limits.head)
+        limits = self._service.limits
+        body = Body(head, most, limits=limits.head)
         try:
             if head.expects_continue and not self._buffer:
                 self._send(CONTINUE)
             while True:
-                until = clock.now() + self._server.limits.body_timeout
-                self._server.pace()
-                self._server.hold(self, len(self._buffer), until=until)
+                until = clock.now() + limits.body_timeout
+                self._memory.hold(self, len(self._buffer), until=until)
                 body.feed(bytes(self._buffer))
                 self._buffer.clear()
                 if body.done:
@@ -93,52 +144,14 @@ class AdminConnection(GuestConnection):
         self._buffer += body.rest
         return body.content
 
-    # One request
-
-    def _turn(self) -> None:
-        head = self._read_head()
-        # One admin request at a time: many connections get no more time than a single one.
-        self._server.pace()
-        self._first = False
-        there = head.length or head.chunked
-        self._incoming = Incoming(lambda size: self.take_body(head, size)) if there else NO_BODY
-        environ = base_environ(head, server=self._server.place, peer=str(self.claim.address.ip))
-        environ["wsgi.input"] = self._incoming
-        environ[ENDS] = ends = _ends(self.sock)
-        # Both ends of a connection within a host have the same address.
-        environ[SAME_HOST] = len({address for address, _port in ends}) == 1
-        if "content-length" in head.headers:
-            environ["CONTENT_LENGTH"] = str(head.length)
-        try:
-            self._answer(head, environ)
-        finally:
-            self._server.release(self)
-            self._incoming.close()
-
-    def _answer(self, head: Head, environ: dict[str, Any]) -> None:
-        given: list[tuple[str, Headers]] = []
-
-        def start_response(status: str, headers: Headers, _error: Any = None) -> None:
-            given[:] = [(status, headers)]
-
-        body = self._host.application(environ, start_response)
-        ((status, headers),) = given
-        self._give(head, status, headers, body)
-
     def _give(self, head: Head, status: str, headers: Headers, body: bytes) -> None:
         if len(body) >= WHOLE:
-            self._server.hold(self, len(body))
+            self._memory.hold(self, len(body))
         super()._give(head, status, headers, body)
-
-    def _linger(self, most: int = LINGER_MAX) -> None:
-        # A client that may send a body, and sends too much, should still read the refusal.
-        super()._linger(most + OVER * self._incoming.asked)
 
     def _refusal(self, status: str, cause: str) -> tuple[str, bytes]:
         del status
         return "application/json", json.dumps({"message": cause}).encode()
-
-    # Waits
 
     def _receive(self, until: float, *, has_turn: bool = False) -> None:
         with self.waiting(reads=True):
@@ -148,44 +161,56 @@ class AdminConnection(GuestConnection):
         with self.waiting(reads=False):
             super()._send_on(rest)
 
-    @contextmanager
-    def waiting(self, *, reads: bool) -> Iterator[None]:
-        """Allow the server to close the connection in favour of another one during the block.
 
-        :param reads: the wait is for data of the client, and so ends when any has arrived.
+class AdminMemory:
+    """Counts the bytes of bodies and answers in memory, and closes connections for more room.
+
+    :param limiter: of the listener's connections.
+    """
+
+    def __init__(self, limiter: ConnectionLimiter[AdminConnection]) -> None:
+        self._limiter = limiter
+        self.held = 0
+        """Bytes of all connections."""
+
+    def hold(self, connection: AdminConnection, count: int, *, until: float | None = None) -> None:
+        """Add *count* bytes to the memory in use by *connection*.
+
+        If the total exceeds :data:`HELD`, connections that wait for their clients are closed, the
+        longest wait first.
+
+        :param until: monotonic seconds until which to wait for room; None: do not wait, and exceed
+            the limit if there is no room.
+        :raises BadRequestError: 503 if there was no room in time.
         """
-        self._waits, self._reads, self.since = True, reads, clock.now()
-        self._server.idle(self)
-        try:
-            yield
-        finally:
-            self._waits = False
-            self._server.busy(self)
+        while self.held + count > max(HELD, connection.held + count):
+            if self.end_longest(lambda other: other is not connection and other.held > 0):
+                metrics.ADMIN_REFUSED.labels("memory").inc()
+                continue
+            if until is None:
+                break
+            if clock.now() > until:
+                metrics.ADMIN_REFUSED.labels("memory").inc()
+                raise BadRequestError(
+                    status=503, reason="body", cause="there are too many large bodies at once"
+                )
+            # Others may close it meanwhile; otherwise two bodies could wait for each other's room.
+            with connection.waiting(reads=False):
+                threads.sleep(POLL)
+        connection.held += count
+        self.held += count
 
-    # The books
+    def release(self, connection: AdminConnection) -> None:
+        """Stop counting the bytes of *connection*."""
+        self.held -= connection.held
+        connection.held = 0
 
-    def _note_closed(self, reason: metrics.Closed) -> None:
-        """Count nothing: the only connections closed here without a whole answer are those of
-        clients that do not read, which :meth:`_note_unread` counts."""
-
-    def _note_silent(self) -> None:
-        metrics.ADMIN_REFUSED.labels("silent").inc()
-
-    def _note_refused(self, status: int, reason: HeadFault | BodyFault) -> None:
-        del status
-        match reason:
-            case "body" | "chunks" | "body_timeout":
-                """Not counted: the API refuses bodies with its own messages."""
-            case _:
-                metrics.ADMIN_REFUSED.labels(reason).inc()
-
-    def _note_unread(self) -> None:
-        metrics.ADMIN_REFUSED.labels("not_read").inc()
-
-
-def _ends(sock: Any) -> tuple[tuple[IPv4Address | IPv6Address, int], ...]:
-    """Return address and port of the client and of this side; empty if it has disconnected."""
-    with suppress(OSError):
-        both = (sock.getpeername(), sock.getsockname())
-        return tuple((ip_address(host), port) for host, port, *_scope in both)
-    return ()
+    def end_longest(
+        self, wanted: Callable[[AdminConnection], bool], caller: Caller | None = None
+    ) -> bool:
+        """Close the *wanted* connection that waits longest for its client, if there is one."""
+        longest = self._limiter.longest_idle(wanted, caller)
+        if longest is not None:
+            self.release(longest)
+            longest.cut()
+        return longest is not None

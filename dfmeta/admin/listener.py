@@ -14,15 +14,13 @@ from importlib.metadata import version
 from typing import Any, Protocol
 
 import webob
-import webob.exc
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
 
-from dfmeta.admin.browsers import own_names, stranger
+from dfmeta.admin.browsers import cross_origin_reason, own_names
 from dfmeta.admin.listings import Reused
-from dfmeta.admin.server import AdminServer
+from dfmeta.admin.server import SAME_HOST, AdminServer
 from dfmeta.errors import StartError
-from dfmeta.http.environ import SAME_HOST
 from dfmeta.http.limits import SEND_BUFFER
 from dfmeta.http.sockets import keep_room
 from dfmeta.runtime import threads
@@ -61,10 +59,8 @@ class Api(Protocol):
     def handles(self, path: str) -> bool:
         """Return whether *path* belongs to these routes, even if its object does not exist."""
 
-    def __call__(
-        self, environ: dict[str, Any], start_response: Callable[..., Any]
-    ) -> Iterable[bytes]:
-        """Answer one request (PEP 3333)."""
+    def __call__(self, request: webob.Request) -> webob.Response:
+        """Answer one request."""
 
 
 class AdminApplication:
@@ -106,24 +102,22 @@ class AdminApplication:
             **({} if page is None else {_PAGE: page}),
         }
 
-    def __call__(
-        self, environ: dict[str, Any], start_response: Callable[..., Any]
-    ) -> Iterable[bytes]:
-        """Answer one request (PEP 3333)."""
-        path = environ.get("PATH_INFO", "")
-        for one in (self.api, *self._more):
-            if one is not None and one.handles(path):
-                return one(environ, start_response)
-        request, page = webob.Request(environ), self._routes.get(path)
+    def __call__(self, request: webob.Request) -> webob.Response:
+        """Answer one request."""
+        # Not request.path_info, which is an error for bytes that are not UTF-8.
+        path = request.environ["PATH_INFO"]
+        for api in (self.api, *self._more):
+            if api is not None and api.handles(path):
+                return api(request)
+        page = self._routes.get(path)
         if page is None:
             # The message of hollow-metadataservice, as in the API's own paths.
-            response = _json({"message": "invalid request - route not found"}, status=404)
-        elif request.method not in ("GET", "HEAD"):
-            response = webob.exc.HTTPMethodNotAllowed(headers={"Allow": "GET, HEAD"})
-        else:
-            response = page(request)
-        sent: Iterable[bytes] = response(environ, start_response)
-        return sent
+            return _json({"message": "invalid request - route not found"}, status=404)
+        if request.method not in ("GET", "HEAD"):
+            response = _json({"message": "method not allowed"}, status=405)
+            response.allow = ("GET", "HEAD")
+            return response
+        return page(request)
 
     def _live(self, _request: webob.Request) -> webob.Response:
         return _json({"status": "UP"})
@@ -135,7 +129,7 @@ class AdminApplication:
         return _json({"status": "UP"})
 
     def _listed(self, text: Callable[[], bytes], request: webob.Request) -> webob.Response:
-        strange = stranger(request.environ, self._names)
+        strange = cross_origin_reason(request.headers, self._names)
         if strange:
             return _json({"message": strange}, status=403)
         if request.environ["PATH_INFO"] in _OF_THIS_HOST and not request.environ.get(SAME_HOST):
@@ -144,10 +138,10 @@ class AdminApplication:
 
     def _counted(self, request: webob.Request) -> webob.Response:
         """Answer with the metrics in Prometheus' text format 0.0.4, or in another accepted one."""
-        accept = request.environ.get("HTTP_ACCEPT", "")
+        accept = request.headers.get("Accept", "").split(",")
         # The library repeats any version from the header, or fails on it.
-        known = [one for one in accept.split(",") if _FORMATS.issuperset(_VERSION.findall(one))]
-        encode, kind = choose_encoder(",".join(known))
+        kinds = [kind for kind in accept if _FORMATS.issuperset(_VERSION.findall(kind))]
+        encode, kind = choose_encoder(",".join(kinds))
         response = webob.Response(body=encode(_Collected(self._metrics)))
         response.headers["Content-Type"] = kind
         return response

@@ -44,7 +44,7 @@ class StatusPage:
 
         Trust: of the request, only the filter for ports gets into the page, and it is escaped.
         """
-        host = request.environ.get("HTTP_HOST", "")
+        host = request.headers.get("Host", "")
         if not own_name(host, self._names):
             return _words(421, f"there is no page under the name {shown(host)}: {HOW}")
         try:

@@ -32,11 +32,10 @@ from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.errors import ConfigError, DfmetaError, StartError
 from dfmeta.http.complaints import Together
-from dfmeta.http.server import GuestServer
 from dfmeta.http.sockets import keep_room, listen_to_all
-from dfmeta.proxy import access
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Find
 from dfmeta.proxy.application import Application, Settings
+from dfmeta.proxy.guest_server import guest_server
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import clock, hub, threads
@@ -231,16 +230,15 @@ class Guests:
             rates=self._rates,
             complaints=Together(logging.getLogger("dfmeta.proxy")),
         )
-        self._server = GuestServer(
+        answering = AddressApplication(
+            self._application, self._addresses, lambda: self._server.service.limits
+        )
+        self._server = guest_server(
             [sock],
-            "",
             self._addresses,
-            AddressApplication(
-                self._application, self._addresses, lambda: self._server.limits
-            ).answer,
-            hold_timeout=conf.df_metadata.hold_timeout,
+            answering.answer,
             limits=limits(conf),
-            observer=access,
+            hold_timeout=conf.df_metadata.hold_timeout,
         )
         self._server.start()
 
@@ -251,8 +249,8 @@ class Guests:
         answering = AddressStore(self._repository, backends.answers(conf))
         self._application.replace(answering, _settings(conf))
         self._rates.settings = rates(conf)
-        self._server.hold_timeout = conf.df_metadata.hold_timeout
-        self._server.limits = limits(conf)
+        service = self._server.service
+        service.hold_timeout, service.limits = conf.df_metadata.hold_timeout, limits(conf)
 
     def stop(self, grace: float) -> None:
         """Stop accepting, answer running requests, and close the rest after *grace* seconds."""

@@ -17,7 +17,6 @@ from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.http.complaints import Complaints
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Identity
-from dfmeta.proxy import access
 from dfmeta.proxy.application import Application
 from dfmeta.proxy.backend import Backend
 from dfmeta.proxy.backends import subports
@@ -27,6 +26,7 @@ from dfmeta.proxy.engines.haproxy import handover
 from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.engines.workers.answers import WorkerAnswers
 from dfmeta.proxy.engines.workers.workers import Workers
+from dfmeta.proxy.guest_server import guest_server
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import hub
@@ -126,15 +126,15 @@ class Proxy:
                 device=group.metadata_interface,
                 heed=self._heed,
             )
-        return InProcess(
+        server = guest_server(
             sockets,
-            group.metadata_interface,
             self._registry,
             self._application.answer,
-            hold_timeout=terms.hold_timeout,
+            device=group.metadata_interface,
             limits=terms.limits,
-            observer=access,
+            hold_timeout=terms.hold_timeout,
         )
+        return InProcess(server)
 
     def _make_haproxy(self, sockets: list[Any], terms: Terms) -> Haproxy:
         setup = self._setup or haproxy.setup(self._conf, self._registry)
@@ -143,11 +143,10 @@ class Proxy:
         return Haproxy(
             sockets,
             self._registry,
-            handover=lambda peers: handover.HandoverServer(
+            handover=lambda peers: handover.handover_server(
                 entrance.listener,
                 self._registry,
                 self._application.answer,
-                port=int(sockets[0].getsockname()[1]),
                 peers=peers,
                 hold_timeout=terms.hold_timeout,
                 limits=terms.limits,

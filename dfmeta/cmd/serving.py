@@ -14,11 +14,10 @@ from dfmeta.cmd import privileges
 from dfmeta.cmd.activation import green
 from dfmeta.cmd.logs import set_up_logging
 from dfmeta.conf.accounts import WORKER_ACCOUNT, account_of
-from dfmeta.http.server import GuestServer
+from dfmeta.http.server import HttpServer
 from dfmeta.http.sockets import FDS_MAX
 from dfmeta.identity.registry import Claim
 from dfmeta.identity.syn_accounting import ACCEPTED
-from dfmeta.proxy import access
 from dfmeta.proxy.application import Application
 from dfmeta.proxy.claims import Mirror
 from dfmeta.proxy.engines.workers.echo import Echo
@@ -31,6 +30,7 @@ from dfmeta.proxy.engines.workers.remote import (
     RemoteSubports,
 )
 from dfmeta.proxy.engines.workers.use import SlotUse, Use
+from dfmeta.proxy.guest_server import guest_server
 from dfmeta.proxy.recent import RECENT
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import hub, threads
@@ -73,7 +73,7 @@ class Serving:
         self._parent = parent
         self._mirror = Mirror(self._count, self._pipe.catch_up)
         self._use = Use(self._tell_use)
-        self._server: GuestServer | None = None
+        self._server: HttpServer[Claim] | None = None
 
     def run(self) -> int:
         """Serve until the daemon requests the stop or has ended; return the exit status."""
@@ -115,7 +115,7 @@ class Serving:
         conf = dfmeta.conf.thaw(message["options"])
         self._mirror.keys = keys_of(conf)
         set_up_logging(debug=conf.debug)
-        mine = share(limits(conf), conf.df_metadata.proxy_workers)
+        worker_limits = share(limits(conf), conf.df_metadata.proxy_workers)
         application = Application(
             self._mirror,
             RemoteStore(self._pipe, "store")
@@ -135,18 +135,17 @@ class Serving:
         # Everything that needs privileges is open.
         privileges.drop(
             account_of(conf.df_metadata.proxy_worker_user, WORKER_ACCOUNT),
-            descriptors=2 * mine.connections + SPARE,
+            descriptors=2 * worker_limits.connections + SPARE,
         )
         if os.getppid() != self._parent:
             raise SystemExit(0)
-        self._server = GuestServer(
+        self._server = guest_server(
             self._listeners,
-            conf.df_metadata.metadata_interface,
             self._mirror,
             application.answer,
+            device=conf.df_metadata.metadata_interface,
+            limits=worker_limits,
             hold_timeout=conf.df_metadata.hold_timeout,
-            limits=mine,
-            observer=access,
         )
         hub.resume_collection()
         hub.watch()

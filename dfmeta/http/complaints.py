@@ -20,7 +20,7 @@ from dfmeta.model import Caller, Endpoint
 from dfmeta.runtime import clock
 from dfmeta.runtime.log_throttle import Seldom, counted
 
-NOBODY: Final = Endpoint(0)
+ALL_GUESTS: Final = Endpoint(0)
 """Stands for all guests together."""
 PORTS: Final = 4096
 """Ports with remembered errors. The port that was logged longest ago is forgotten first: its
@@ -90,4 +90,4 @@ class Together(Complaints):
     def about(self, caller: Caller, kind: str, message: str, *args: object, **how: Any) -> None:
         """See :meth:`Complaints.about`."""
         del caller
-        super().about(NOBODY, kind, message, *args, **how)
+        super().about(ALL_GUESTS, kind, message, *args, **how)

@@ -1,7 +1,7 @@
-"""One guest's connection: read requests one after the other and send their answers.
+"""One connection of a server: read requests one after the other and send their answers.
 
 A connection belongs to the claim that it was accepted for. Each wait has a time limit and each
-buffer a size limit. Both apply to one connection, so that a guest that sends slowly or does not
+buffer a size limit. Both apply to one connection, so that a client that sends slowly or does not
 read delays only itself.
 """
 
@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from email.utils import formatdate
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from ipaddress import ip_address
+from typing import Any, Final, Generic
 
-from dfmeta import metrics
-from dfmeta.errors import BadRequestError, BodyFault, HeadFault
-from dfmeta.http.environ import NO_BODY, Incoming
-from dfmeta.http.exchange import Abandoned, Exchange, Turn
+from dfmeta.errors import BadRequestError
+from dfmeta.http.exchange import Abandoned, Ends, Exchange, RequestSlot
 from dfmeta.http.http1 import Body, Head, find_end, parse_head, phrase
-from dfmeta.http.progress import Progress
+from dfmeta.http.service import HttpService, K
 from dfmeta.http.sockets import abort, limit_hops, quiet, unread, unsent
-from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import wait_for_io
-
-if TYPE_CHECKING:
-    from dfmeta.http.server import GuestServer
 
 LOG = logging.getLogger(__name__)
 
@@ -37,6 +33,8 @@ LINGER = 1.0
 LINGER_MAX = 65536
 """Seconds and bytes for which input is read and discarded after the last answer: the kernel resets
 a connection that is closed with unread bytes, and the guest loses the answer (RFC 9112, 9.6)."""
+OVER: Final = 2
+"""Bytes of a body above its limit that are read and discarded as well, per byte of the limit."""
 SPARED = 1.0
 """Seconds after the first request that has limited the hops in which the connection is not closed
 in favour of another one: it was for a token, and the request that needs it follows."""
@@ -48,6 +46,8 @@ BODILESS: Final = frozenset({204, 304})
 """Statuses of answers without a body and Content-Length (RFC 9110, 8.6)."""
 LOOK = 2.0
 """Seconds after which a guest that reads too slowly for the socket is looked at again."""
+FLOOR: Final = 1024.0
+"""Bytes per second that a client reads at least, on average."""
 
 Headers = list[tuple[str, str]]
 
@@ -67,22 +67,65 @@ class EndedError(Exception):
     """The connection carries no further request."""
 
 
-class GuestConnection:
+class IncomingBody:
+    """The body of one request, read at most once.
+
+    A body that the application does not read is not received at all: its connection is closed
+    after the answer.
+
+    :param take: read the body, of at most this many bytes, from the connection; raises
+        BadRequestError. None: there is no body.
+    """
+
+    def __init__(self, take: Callable[[int], bytes] | None) -> None:
+        self.done = take is None
+        """Whether the body is read, so that the next request follows."""
+        self.limit = 0
+        """Limit in bytes of the application's read."""
+        self._take = take
+
+    def read(self, most: int = 0) -> bytes:
+        """Return the whole body; empty once it has been read.
+
+        :param most: largest size in bytes; 0: the configured size.
+        :raises BadRequestError: when the body is malformed, too long or not complete in time.
+        """
+        if self.done or self._take is None:
+            return b""
+        self.limit = max(most, 0)
+        content = self._take(self.limit)
+        self.done = True
+        return content
+
+    def close(self) -> None:
+        """Drop the reference to the connection, which would form a cycle with this object."""
+        self._take = None
+
+
+NO_BODY: Final = IncomingBody(None)
+"""The body of all requests without one."""
+
+
+class ServerConnection(Generic[K]):
     """A connection that has been accepted.
 
     :param sock: a non-blocking socket; the caller closes it.
     :param began: monotonic seconds at which hold_timeout of its first request began: when it was
         accepted, or earlier by the wait of its SYN.
+    :param source_port: TCP port that the client sends from; 0: unknown.
     """
 
-    def __init__(self, sock: Any, claim: Claim, host: GuestServer, *, began: float) -> None:
+    def __init__(
+        self, sock: Any, claim: K, service: HttpService[K], *, began: float, source_port: int = 0
+    ) -> None:
         self.sock = sock
         self.claim = claim
-        self._host = host
+        self._service = service
         self._began = began
+        self._source_port = source_port
         self._first = True
         """Whether no request has been read yet."""
-        self._guest_ip = str(claim.address.ip)
+        self._ip = claim.ip
         self._buffer = bytearray()
         self._incoming = NO_BODY
         self._phase = Phase.BUSY
@@ -97,16 +140,16 @@ class GuestConnection:
         """Serve the connection until it ends. Errors of the guest or the socket are not raised."""
         try:
             while self._phase is not Phase.LAST:
-                self._turn()
+                self._serve_request()
         except EndedError:
             pass
         except BadRequestError as error:
             self._refuse(error)
         except Abandoned as abandoned:
             if not self._aborted:
-                self._note_closed(abandoned.reason)
+                self._service.observer.closed(abandoned.reason)
         except OSError as error:
-            LOG.debug("%s: a connection ended: %s", self.claim.identity.port_name, error)
+            LOG.debug("%s: a connection ended: %s", self.claim.name, error)
 
     # For the server
 
@@ -138,17 +181,19 @@ class GuestConnection:
 
     # One request
 
-    def _turn(self) -> None:
+    def _serve_request(self) -> None:
         if self._buffer:
             # Otherwise a guest that pipelines requests would occupy the hub for all of them.
-            self._host.turn(self)
+            self._acquire()
         head = self._read_head()
         now = clock.now()
         waited = now - self._began if self._first else 0.0
         self._first, self._spared_until = False, 0.0
-        there = head.length or head.chunked
-        self._incoming = Incoming(lambda size: self._read_body(head, size)) if there else NO_BODY
-        turn = Turn(self._host.slots(self))
+        has_body = head.length or head.chunked
+        self._incoming = (
+            IncomingBody(lambda most: self._read_body(head, most)) if has_body else NO_BODY
+        )
+        slot = RequestSlot(self._service.slots(self.claim))
         exchange = Exchange(
             claim=self.claim,
             request=GuestRequest(
@@ -156,23 +201,24 @@ class GuestConnection:
                 head.path,
                 query=head.query,
                 headers=head.headers,
-                guest_ip=self._guest_ip,
+                guest_ip=self._ip,
             ),
-            deadline=now + max(self._host.hold_timeout - waited, 0.0),
-            turn=turn,
+            deadline=now + max(self._service.hold_timeout - waited, 0.0),
+            acquire=slot,
             read=self._incoming.read,
             limit_hops=self._limit_hops,
-            source_port=lambda: int(self.sock.getpeername()[1]),
+            source_port=self._source_port,
+            ends=self._ends,
         )
         try:
-            answer = self._host.application(exchange)
+            answer = self._service.application(exchange)
             self._give(head, *message_of(answer, bodiless=head.method == "HEAD"))
         finally:
-            turn.end()
+            slot.end()
             self._incoming.close()
 
     def _read_head(self) -> Head:
-        limits = self._host.limits
+        limits = self._service.limits
         first, now = self._first, clock.now()
         kept = not first and not self._buffer
         if first:
@@ -180,13 +226,13 @@ class GuestConnection:
             until = now + limits.header_timeout
         elif kept:
             self._phase = Phase.KEPT
-            self._host.idle(self)
+            self._service.limiter.idle(self.claim.caller, self)
             until = now + limits.keepalive_timeout
         else:
             until = now + limits.header_timeout
         if kept:
             # Under load the next request arrives meanwhile, and the read need not wait for it.
-            self._host.turn(self)
+            self._acquire()
         # The server begins with a connection at its turn.
         has_turn = kept or first
         looked, blank = 0, True
@@ -213,7 +259,7 @@ class GuestConnection:
                 kept = False
                 if self._phase is Phase.KEPT:
                     self._phase = Phase.BUSY
-                self._host.busy(self)
+                self._service.limiter.busy(self.claim.caller, self)
                 until = clock.now() + limits.header_timeout
         head = parse_head(bytes(self._buffer[:end]), limits.head)
         del self._buffer[:end]
@@ -225,7 +271,7 @@ class GuestConnection:
         :param most: its largest size in bytes; 0: that of the limits.
         :raises BadRequestError: when the body is malformed, too long or not complete in time.
         """
-        limits = self._host.limits
+        limits = self._service.limits
         body = Body(head, most or limits.body, limits=limits.head)
         body.feed(bytes(self._buffer))
         self._buffer.clear()
@@ -247,18 +293,28 @@ class GuestConnection:
     def _receive(self, until: float, *, has_turn: bool = False) -> None:
         data = self._arrived()
         if data is not None and not has_turn:
-            self._host.turn(self)
+            self._acquire()
         while data is None:
             left = until - clock.now()
             if left <= 0:
                 raise TimeoutError
             wait_for_io(self.sock, read=True, timeout=left, timeout_exc=TimeoutError)
             # Before the read: it costs time in the kernel as well.
-            self._host.turn(self)
+            self._acquire()
             data = self._arrived()
         if not data:
             raise EndedError
         self._buffer += data
+
+    def _acquire(self) -> None:
+        """Wait for the turn of the connection's virtual machine on the hub."""
+        self._service.scheduler.acquire(self.claim.sharer)
+
+    def _ends(self) -> Ends:
+        with suppress(OSError):
+            both = (self.sock.getpeername(), self.sock.getsockname())
+            return tuple((ip_address(host), port) for host, port, *_scope in both)
+        return ()
 
     def _arrived(self) -> bytes | None:
         """Return bytes that have arrived; empty at the end of the input, None if there are none."""
@@ -293,16 +349,16 @@ class GuestConnection:
 
     def _keeps(self, head: Head) -> bool:
         """Whether another request may follow this one."""
-        ready = self._incoming.done and head.keep_alive
-        return ready and not self._host.draining and self._host.may_keep(self)
+        ready = self._incoming.done and head.keep_alive and not self._service.draining
+        return ready and self._service.may_keep(self.claim, spared=self.spared)
 
     def _refuse(self, error: BadRequestError) -> None:
         self._phase = Phase.LAST
         status, reason = error.status, error.reason
         if reason == "header_timeout" and not self._buffer:
-            self._note_silent()
+            self._service.observer.silent(self.claim)
             return
-        self._note_refused(status, reason)
+        self._service.observer.refused(self.claim, status, reason)
         try:
             line = f"{status} {phrase(status)}"
             kind, body = self._refusal(line, str(error.cause))
@@ -310,7 +366,7 @@ class GuestConnection:
             self._send(self._render(line, headers, minor=1, keep=False) + body)
             self._linger()
         except OSError as gone:
-            LOG.debug("%s: a connection ended: %s", self.claim.identity.port_name, gone)
+            LOG.debug("%s: a connection ended: %s", self.claim.name, gone)
 
     def _render(self, status: str, headers: Headers, *, minor: int, keep: bool) -> bytes:
         """Return the status line and headers of an answer; see :func:`render`."""
@@ -319,24 +375,6 @@ class GuestConnection:
     def _refusal(self, status: str, cause: str) -> tuple[str, bytes]:
         """Return the content type and the body of the answer to an unacceptable request."""
         return "text/plain; charset=UTF-8", f"{status}: {cause}\n".encode()
-
-    # Counters
-
-    def _note_closed(self, reason: metrics.Closed) -> None:
-        """Count a connection that ends without an answer."""
-        metrics.CLOSED.labels(reason).inc()
-
-    def _note_silent(self) -> None:
-        """Count a connection that sent nothing in time."""
-        self._host.observer.silent(self.claim)
-
-    def _note_refused(self, status: int, reason: HeadFault | BodyFault) -> None:
-        """Count a refused request."""
-        self._host.observer.refused(self.claim, status, reason)
-
-    def _note_unread(self) -> None:
-        """Count an answer that was not read in time."""
-        metrics.LIMITS.labels("send_timeout").inc()
 
     # Bytes
 
@@ -351,13 +389,13 @@ class GuestConnection:
 
     def _send_on(self, rest: memoryview) -> None:
         whole = len(rest)
-        progress = Progress(now=clock.now(), patience=self._host.limits.send_timeout)
+        progress = SendProgress(now=clock.now(), patience=self._service.limits.send_timeout)
         while rest:
             # The socket takes more only when the guest has read much: see what it has read.
             taken = whole - len(rest) - unsent(self.sock)
             left = progress.left(taken, now=clock.now())
             if left <= 0:
-                self._note_unread()
+                self._service.observer.limited("send_timeout")
                 abort(self.sock)
                 raise Abandoned("not_read")
             try:
@@ -373,16 +411,44 @@ class GuestConnection:
                 # for minutes.
                 error.__traceback__ = None
 
-    def _linger(self, most: int = LINGER_MAX) -> None:
+    def _linger(self) -> None:
         self.sock.shutdown(socket.SHUT_WR)
-        until, left = clock.now() + LINGER, most
+        # A client that sends too much of a body should still read the refusal.
+        until, left = clock.now() + LINGER, LINGER_MAX + OVER * self._incoming.limit
         with suppress(OSError, EndedError):
             while left > 0:
                 self._buffer.clear()
                 threads.sleep(0)
                 self._receive(until)
                 left -= len(self._buffer)
-        self._host.hold_back(self)
+        self._service.throttle(self.claim.sharer)
+
+
+class SendProgress:
+    """The time that a client has for an answer. No I/O, no clock.
+
+    A client behind a slow link reads a large answer slowly, and gets all of it. One that stops
+    reading, or reads slowly on purpose, holds the answer's memory for a limited time only.
+
+    :param now: monotonic seconds.
+    :param patience: seconds without progress after which the guest has no time left, and seconds
+        that it has in addition to those of :data:`FLOOR`.
+    """
+
+    def __init__(self, *, now: float, patience: float) -> None:
+        self._begun = self._last = now
+        self._patience = patience
+        self._taken = 0
+
+    def left(self, taken: int, *, now: float) -> float:
+        """Return the seconds that are left until the next progress; 0 or less: none.
+
+        :param taken: bytes of the answer that the guest's host has acknowledged.
+        """
+        if taken > self._taken:
+            self._taken, self._last = taken, now
+        slowest = self._begun + self._taken / FLOOR
+        return min(self._last, slowest) + self._patience - now
 
 
 class _Date:
@@ -407,7 +473,7 @@ def message_of(answer: Answer, *, bodiless: bool) -> tuple[str, Headers, bytes]:
 
     :param bodiless: it answers a HEAD, whose length only the backend knows (RFC 9110, 9.3.2).
     """
-    headers = [(name.title(), value) for name, value in answer.headers]
+    headers = [(name.title() if name.islower() else name, value) for name, value in answer.headers]
     if answer.content_type:
         headers.insert(0, ("Content-Type", answer.content_type))
     status, body = f"{answer.status} {phrase(answer.status)}", answer.body

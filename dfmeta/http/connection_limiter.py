@@ -15,29 +15,29 @@ from dfmeta.model import Caller
 C = TypeVar("C")
 
 
-class Decision(enum.Enum):
+class Admission(enum.Enum):
     """Decision about an accepted connection."""
 
     SERVED = enum.auto()
     WAITS = enum.auto()
-    """It waits until :meth:`Room.leave` returns it."""
+    """It waits until :meth:`ConnectionLimiter.leave` returns it."""
     REFUSED = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(Generic[C]):
-    """Result of :meth:`Room.enter`."""
+class LimiterResult(Generic[C]):
+    """Result of :meth:`ConnectionLimiter.enter`."""
 
-    decision: Decision
+    admission: Admission
     limit: Limit | Literal[""] = ""
     """Option of the limit that was reached."""
     close: tuple[C, ...] = ()
-    """Kept connections to close in favour of the new one; :meth:`Room.leave` is called for them."""
+    """Kept connections to close in favour of the new one; they still have to leave."""
     gone: C | None = None
-    """A waiting connection that has lost its place; the room has forgotten it already."""
+    """A waiting connection that has lost its place; the limiter has forgotten it already."""
 
 
-_SERVED: Final[Entry[Any]] = Entry(Decision.SERVED)
+_SERVED: Final[LimiterResult[Any]] = LimiterResult(Admission.SERVED)
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class _Port(Generic[C]):
     """Idle connections, the longest idle first."""
 
 
-class Room(Generic[C]):
+class ConnectionLimiter(Generic[C]):
     """Connections by port. A port that uses its full share takes nothing from other ports, nor does
     a virtual machine with its containers.
 
@@ -100,12 +100,12 @@ class Room(Generic[C]):
         """Return the ports with connections that wait for a place."""
         return [caller for caller, port in self._ports.items() if port.waiting]
 
-    def waits(self, caller: Caller, one: C) -> bool:
+    def waits(self, caller: Caller, connection: C) -> bool:
         """Whether a connection waits for a place."""
         port = self._ports.get(caller)
-        return port is not None and one in port.waiting
+        return port is not None and connection in port.waiting
 
-    def enter(self, caller: Caller, one: C, vm: str = "") -> Entry[C]:
+    def enter(self, caller: Caller, connection: C, vm: str = "") -> LimiterResult[C]:
         """Find a place for a new connection of a port.
 
         :param vm: the virtual machine that the port belongs to; empty: of none, such as a client of
@@ -119,37 +119,39 @@ class Room(Generic[C]):
         if self._has_its_share(port):
             close += self._take_idle(port.idle)
             if not close:
-                return Entry(Decision.REFUSED, "connections")
+                return LimiterResult(Admission.REFUSED, "connections")
         elif full:
             close += self._take_idle(self._idle)
             gone = None if close else self._take_waiting(port)
             if not close and gone is None:
-                return Entry(Decision.REFUSED, "connections")
+                return LimiterResult(Admission.REFUSED, "connections")
         self._ports[caller] = port
         if len(port.served) < self._limits.connections_per_port:
-            port.served.add(one)
+            port.served.add(connection)
             self._add(port, 1)
             if not full and not close:
                 return _SERVED
-            return Entry(Decision.SERVED, "connections" if full else "", tuple(close), gone)
-        own = [known for known in close if known in port.served] or self._take_idle(port.idle)
-        close += [known for known in own if known not in close]
-        if len(port.waiting) >= self._limits.waiting_per_port and not own:
-            return Entry(Decision.REFUSED, "waiting_per_port", tuple(close), gone)
-        port.waiting.append(one)
+            return LimiterResult(
+                Admission.SERVED, "connections" if full else "", tuple(close), gone
+            )
+        of_port = [kept for kept in close if kept in port.served] or self._take_idle(port.idle)
+        close += [kept for kept in of_port if kept not in close]
+        if len(port.waiting) >= self._limits.waiting_per_port and not of_port:
+            return LimiterResult(Admission.REFUSED, "waiting_per_port", tuple(close), gone)
+        port.waiting.append(connection)
         self._add(port, 1)
-        return Entry(Decision.WAITS, "connections_per_port", tuple(close), gone)
+        return LimiterResult(Admission.WAITS, "connections_per_port", tuple(close), gone)
 
-    def leave(self, caller: Caller, one: C) -> C | None:
+    def leave(self, caller: Caller, connection: C) -> C | None:
         """Forget a connection; return the connection to serve in its place, if any."""
         port = self._ports.get(caller)
         if port is None:
             return None
-        self.busy(caller, one)
-        if one in port.served:
-            port.served.remove(one)
-        elif one in port.waiting:
-            port.waiting.remove(one)
+        self.busy(caller, connection)
+        if connection in port.served:
+            port.served.remove(connection)
+        elif connection in port.waiting:
+            port.waiting.remove(connection)
         else:
             return None
         self._add(port, -1)
@@ -161,12 +163,12 @@ class Room(Generic[C]):
             del self._ports[caller]
         return following
 
-    def idle(self, caller: Caller, one: C) -> None:
+    def idle(self, caller: Caller, connection: C) -> None:
         """Note that a connection is kept for another request."""
         port = self._ports.get(caller)
-        if port is not None and one in port.served:
-            port.idle[one] = None
-            self._idle[one] = caller
+        if port is not None and connection in port.served:
+            port.idle[connection] = None
+            self._idle[connection] = caller
 
     def longest_idle(self, wanted: Callable[[C], bool], caller: Caller | None = None) -> C | None:
         """Return the longest idle connection that is *wanted*, to be closed; None: there is none.
@@ -175,26 +177,26 @@ class Room(Generic[C]):
         """
         port = self._ports.get(caller) if caller is not None else None
         idle = self._idle if caller is None else port.idle if port is not None else {}
-        found = self._take_idle(one for one in idle if wanted(one))
-        return found[0] if found else None
+        taken = self._take_idle(kept for kept in idle if wanted(kept))
+        return taken[0] if taken else None
 
-    def busy(self, caller: Caller, one: C) -> None:
+    def busy(self, caller: Caller, connection: C) -> None:
         """Note that a request has begun on an idle connection."""
-        self._idle.pop(one, None)
+        self._idle.pop(connection, None)
         port = self._ports.get(caller)
         if port is not None:
-            port.idle.pop(one, None)
+            port.idle.pop(connection, None)
 
     def _take_idle(self, candidates: Iterable[C]) -> list[C]:
-        found = next((one for one in candidates if self._quiet(one)), None)
-        if found is None:
+        idle = next((kept for kept in candidates if self._quiet(kept)), None)
+        if idle is None:
             return []
-        self.busy(self._idle[found], found)
-        return [found]
+        self.busy(self._idle[idle], idle)
+        return [idle]
 
     def _take_waiting(self, wanting: _Port[C]) -> C | None:
         """Take the newest waiting connection of the port with most, if *wanting* has fewer."""
-        port = max(self._ports.values(), key=lambda one: len(one.waiting))
+        port = max(self._ports.values(), key=lambda candidate: len(candidate.waiting))
         if len(port.waiting) <= len(wanting.waiting):
             return None
         self._add(port, -1)

@@ -1,23 +1,59 @@
-"""One request of a guest, from its head to its answer, as a value.
+"""One request to a server, from its head to its answer, as a value.
 
 The server creates it, an application answers it. Trust: only the field ``request`` comes from the
-guest.
+client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import NamedTuple
+from ipaddress import IPv4Address, IPv6Address
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from dfmeta import metrics
-from dfmeta.identity.registry import Claim
-from dfmeta.model import Answer, GuestRequest
+from dfmeta.model import Answer, Caller, GuestRequest
 from dfmeta.runtime import clock
 from dfmeta.runtime.threads import Semaphore
 
 _UNREAD = frozenset({"content-length", "transfer-encoding"})
 """Headers that announce a body (RFC 9112, 6.3)."""
+
+
+Ends = tuple[tuple[IPv4Address | IPv6Address, int], ...]
+"""Address and port of the client, and of this side."""
+
+
+class ClientClaim(Protocol):
+    """The client that a connection was accepted for, as far as the server needs it."""
+
+    @property
+    def caller(self) -> Caller:
+        """The port or address whose share of connections and requests it has."""
+        ...
+
+    @property
+    def vm(self) -> str:
+        """The virtual machine whose share of all connections it counts to; empty: none."""
+        ...
+
+    @property
+    def sharer(self) -> Hashable:
+        """Whoever it shares turns with."""
+        ...
+
+    @property
+    def ip(self) -> str:
+        """The client's address."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its name in the log."""
+        ...
+
+
+K = TypeVar("K", bound=ClientClaim)
 
 
 class Abandoned(BaseException):
@@ -31,28 +67,30 @@ class Abandoned(BaseException):
         super().__init__(reason)
 
 
-class Exchange(NamedTuple):
+class Exchange(NamedTuple, Generic[K]):
     """One request and the conditions of its answer."""
 
-    claim: Claim
-    """The guest that the connection was accepted for, with its port."""
+    claim: K
+    """The client that the connection was accepted for."""
     request: GuestRequest
     """The request; :meth:`whole` adds its body."""
     deadline: float
     """Monotonic seconds until which the request may wait."""
-    turn: Callable[[float], bool]
-    """Wait for the request's turn among those of its port, until those monotonic seconds; return
-    whether it came. See :class:`Turn`."""
+    acquire: Callable[[float], bool]
+    """Wait for a slot among the requests of its port, until those monotonic seconds; return whether
+    there was one. See :class:`RequestSlot`."""
     read: Callable[[int], bytes]
     """Read the body, of at most that many bytes, or of at most the configured number where that is
     0; raise BadRequestError."""
     limit_hops: Callable[[int], object]
     """Give everything that is sent on the connection from now on that hop limit. May raise
     OSError."""
-    source_port: Callable[[], int] = lambda: 0
-    """Return the TCP port that the guest sends from; 0: not known. May raise OSError."""
+    source_port: int = 0
+    """TCP port that the client sends from; 0: unknown."""
+    ends: Callable[[], Ends] = lambda: ()
+    """Return both ends of the connection; empty if the client has disconnected."""
 
-    def whole(self, most: int = 0) -> Exchange:
+    def whole(self, most: int = 0) -> Exchange[K]:
         """Return the exchange with its body; the time to read the body is added to the deadline.
 
         :param most: largest size of the body in bytes; 0: the configured size.
@@ -65,11 +103,11 @@ class Exchange(NamedTuple):
         return self._replace(request=request, deadline=self.deadline + clock.now() - begun)
 
 
-Handler = Callable[[Exchange], Answer]
+Handler = Callable[[Exchange[K]], Answer]
 """Answer a request; raise Abandoned to close its connection without an answer."""
 
 
-class Turn:
+class RequestSlot:
     """A request's place among those of its port; it lasts until the answer has been sent."""
 
     def __init__(self, slots: Semaphore) -> None:

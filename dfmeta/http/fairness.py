@@ -1,4 +1,4 @@
-"""Share the rounds of eventlet's hub among virtual machines, each with its containers.
+"""Fair shares of guests: of the rounds of eventlet's hub, and of refused connections.
 
 In one round, the hub runs everything that is ready, then polls again. A guest with sixteen
 connections would have sixteen requests in each round, and messages of the switch, or the first
@@ -25,11 +25,16 @@ accept: with 0.5 ms, 32 clients cost 0.7 polls and 1.5 accepts a request, with 1
 waits half as long again (bench.fairness)."""
 REST: Final = 0.05
 """Seconds without a piece of work after which a guest need not wait for its next one."""
+AT_ONCE: Final = 64
+PER_SECOND: Final = 32.0
+"""Connections of a guest that may be refused without a pause, and how many more per second."""
+LONGEST: Final = 1.0
+"""Longest time, in seconds, that a refused connection keeps its place."""
 _LOOKED_AT: Final = 2
 """Guests that each turn checks in order to forget idle ones: more than a turn can add."""
 
 
-class Rounds:
+class FairScheduler:
     """Assigns turns to guests.
 
     :param clock: monotonic seconds.
@@ -44,7 +49,7 @@ class Rounds:
         # Greenlets by guest; the first guest has waited longest.
         self._waiting: OrderedDict[Hashable, deque[Any]] = OrderedDict()
 
-    def turn(self, guest: Hashable) -> None:
+    def acquire(self, guest: Hashable) -> None:
         """Wait until a guest may do a piece of work.
 
         Return at once if none has worked in this round, or if this one has been idle.
@@ -55,15 +60,15 @@ class Rounds:
             self._begin(guest, now)
             self._have_another()
             return
-        one = threads.current()
+        current = threads.current()
         waiting = self._waiting.setdefault(guest, deque())
-        waiting.append(one)
+        waiting.append(current)
         try:
             get_hub().switch()
         finally:
             # The greenlet may have been killed meanwhile.
-            if one in waiting:
-                waiting.remove(one)
+            if current in waiting:
+                waiting.remove(current)
 
     def spawn(self, guest: Hashable, run: Callable[[], object]) -> None:
         """Call *run*, a piece of work, in a greenlet of its own at the guest's next turn.
@@ -99,11 +104,11 @@ class Rounds:
             guest, waiting = self._waiting.popitem(last=False)
             if not waiting:
                 continue
-            one = waiting.popleft()
+            following = waiting.popleft()
             if waiting:
                 self._waiting[guest] = waiting
             self._begin(guest, now)
-            one.switch()
+            following.switch()
             now = self._clock()
 
     def _forget_rested(self, since: float) -> None:
@@ -114,3 +119,32 @@ class Rounds:
             if at > since:
                 return
             del self._seen[guest]
+
+
+class RefusalThrottle:
+    """Limits how often connections of a guest are closed with unread input.
+
+    Such an end costs more than an answer, since the next request needs a new connection, which is
+    accepted, read and refused again. So the connection keeps its place among those of its port
+    until the guest is within its share. A guest with occasional errors never waits.
+
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = clock.now) -> None:
+        self._clock = clock
+        self._until: OrderedDict[Hashable, float] = OrderedDict()
+        """Guest → time at which its full share is available again, in the order of the last end."""
+
+    def pause(self, guest: Hashable) -> float:
+        """Count an end; return the seconds for which the connection keeps its place."""
+        now = self._clock()
+        while self._until and next(iter(self._until.values())) <= now:
+            self._until.popitem(last=False)
+        until = max(self._until.get(guest, now), now) + 1 / PER_SECOND
+        pause = min(max(until - now - AT_ONCE / PER_SECOND, 0.0), LONGEST)
+        # Bounded: otherwise a flood would delay the connections of the guest, and of the next guest
+        # at its port, long after its end.
+        self._until[guest] = min(until, now + AT_ONCE / PER_SECOND + LONGEST)
+        self._until.move_to_end(guest)
+        return pause

@@ -109,6 +109,21 @@ class Claim:
     address: GuestAddress | PeerAddress
 
     @property
+    def name(self) -> str:
+        """The port's name, for the log."""
+        return self.identity.port_name
+
+    @property
+    def ip(self) -> str:
+        """The guest's address."""
+        return str(self.address.ip)
+
+    @property
+    def vm(self) -> str:
+        """The virtual machine that the port belongs to; empty: unknown."""
+        return self.identity.vm
+
+    @property
     def sharer(self) -> Hashable:
         """The virtual machine whose share the connection counts to; without one, the caller."""
         return self.identity.vm or self.caller

@@ -1,4 +1,6 @@
-"""Account for each request: metrics, the recent requests of the guest's port, one line at DEBUG.
+"""Account for connections and requests: metrics, the port's recent requests, one line at DEBUG.
+
+The module is the guests' :class:`~dfmeta.http.service.ConnectionObserver`.
 
 Of a guest's request, only the method and the path are logged; no query, header or body.
 """
@@ -13,6 +15,7 @@ from typing import Final
 
 from dfmeta import metrics
 from dfmeta.identity.registry import Claim
+from dfmeta.identity.syn_accounting import ACCEPTED
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.proxy.recent import CLOSED, REASONS, RECENT
 
@@ -130,7 +133,7 @@ def refused(claim: Claim, status: int, reason: metrics.Refused) -> None:
     RECENT.answered(claim, status, "", REASONS.get(reason, ""))
     refuse(reason)
     if reason in _LIMITS:
-        metrics.LIMITS.labels(_LIMITS[reason]).inc()
+        limited(_LIMITS[reason])
     LOG.debug(
         "%s %s: %d (%s)",
         claim.identity.port_name,
@@ -140,10 +143,25 @@ def refused(claim: Claim, status: int, reason: metrics.Refused) -> None:
     )
 
 
+def accepted(claim: Claim) -> None:
+    """Count an accepted connection."""
+    ACCEPTED.add(claim.caller, claim.identity.incarnation)
+
+
+def closed(reason: metrics.Closed) -> None:
+    """Count a connection that ends without an answer."""
+    metrics.CLOSED.labels(reason).inc()
+
+
+def limited(limit: metrics.Limit) -> None:
+    """Count a connection that has reached a limit."""
+    metrics.LIMITS.labels(limit).inc()
+
+
 def silent(claim: Claim) -> None:
     """Count and log a connection that sent nothing in time, so that there is nothing to answer."""
-    metrics.LIMITS.labels("header_timeout").inc()
-    metrics.CLOSED.labels("silent").inc()
+    limited("header_timeout")
+    closed("silent")
     LOG.debug(
         "%s %s: no request within header_timeout",
         claim.identity.port_name,

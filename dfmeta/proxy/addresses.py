@@ -19,13 +19,13 @@ from ipaddress import IPv4Address, IPv6Address
 from weakref import WeakValueDictionary
 
 from dfmeta.errors import BackendError, ForwardedForError, StoreError
-from dfmeta.http.exchange import Exchange, Turn
+from dfmeta.http.exchange import Exchange, RequestSlot
 from dfmeta.http.limits import Limits
-from dfmeta.http.peers import Peers, described
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, GuestRequest, Identity, Peer, PeerAddress, View
 from dfmeta.proxy import access
 from dfmeta.proxy.application import Application
+from dfmeta.proxy.claims import Claims
 from dfmeta.runtime.threads import Semaphore
 from dfmeta.store.api.trusted import HEADER, TrustedProxies
 from dfmeta.store.db.networks import Address
@@ -58,8 +58,8 @@ class Asking(Claim):
     found: list[IdentifiedCaller] = field(default_factory=list, compare=False)
 
 
-class Addresses(Peers):
-    """Identify guests by address; see :class:`~dfmeta.http.server.Claims`.
+class Addresses(Claims):
+    """Identify guests by address.
 
     :param find: see :data:`Find`; may be replaced at any time.
     :param trusted: proxies with an accepted X-Forwarded-For; may be replaced at any time.
@@ -72,11 +72,11 @@ class Addresses(Peers):
 
     def claim(self, peer: IPv4Address | IPv6Address) -> Claim:
         """Return the claim of a new connection; no peer is refused yet."""
-        claim = super().claim(peer)
-        if claim.address.ip in self.trusted:
-            # Without a limit for the proxy's address: its connections carry many guests' requests.
-            return replace(claim, caller=Peer(None, next(self._proxies)))
-        return claim
+        address = getattr(peer, "ipv4_mapped", None) or peer
+        # Without a limit for a proxy's address: its connections carry many guests' requests.
+        trusted = address in self.trusted
+        caller = Peer(None, next(self._proxies)) if trusted else Peer(address)
+        return Claim(described(address), caller, 0, 0, PeerAddress(address))
 
     def asking(self, address: Address, path: str, turn: Callable[[], bool]) -> Asking:
         """Return the claim of one request for *path* from *address*.
@@ -132,7 +132,7 @@ class AddressApplication:
         self._places: WeakValueDictionary[Peer, Semaphore] = WeakValueDictionary()
         """Semaphores of guests behind proxies, while they have requests."""
 
-    def answer(self, exchange: Exchange) -> Answer:
+    def answer(self, exchange: Exchange[Claim]) -> Answer:
         """Answer one request; see :data:`~dfmeta.http.exchange.Handler`.
 
         :raises Abandoned: when the connection is to be closed without an answer.
@@ -145,18 +145,18 @@ class AddressApplication:
             return Answer(400, f"400 Bad Request: {error}\n".encode())
         if peer.caller == Peer(address):
             return self._ask(exchange, address)
-        turn = Turn(self._place(Peer(address)))
+        slot = RequestSlot(self._place(Peer(address)))
         request = replace(request, guest_ip=str(address))
         try:
-            return self._ask(exchange._replace(request=request, turn=turn), address)
+            return self._ask(exchange._replace(request=request, acquire=slot), address)
         finally:
-            # The proxy receives the answer, not the guest: the turn need not last until it is sent.
-            turn.end()
+            # The proxy receives the answer, not the guest: the slot need not last until it is sent.
+            slot.end()
 
-    def _ask(self, exchange: Exchange, address: Address) -> Answer:
-        path, turn = exchange.request.path, partial(exchange.turn, exchange.deadline)
+    def _ask(self, exchange: Exchange[Claim], address: Address) -> Answer:
+        path, turn = exchange.request.path, partial(exchange.acquire, exchange.deadline)
         claim = self._addresses.asking(address, path, turn)
-        return self._application.answer(exchange._replace(claim=claim, turn=_has_come))
+        return self._application.answer(exchange._replace(claim=claim, acquire=_is_acquired))
 
     def _place(self, peer: Peer) -> Semaphore:
         found = self._places.get(peer)
@@ -182,6 +182,11 @@ class AddressStore(StoreBackend):
         return self.view(request, identity, record)
 
 
-def _has_come(_deadline: float) -> bool:
-    """Return True: the request has had its turn already."""
+def described(address: Address) -> Identity:
+    """Return an identity for the logs that contains only the address."""
+    return Identity("by its address", "", "", str(address), 0)
+
+
+def _is_acquired(_deadline: float) -> bool:
+    """Return True: the request has its slot already."""
     return True

@@ -17,7 +17,6 @@ from dfmeta.errors import BackendError, BackendTimeoutError, BackendUpstreamErro
 from dfmeta.http.complaints import Complaints
 from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.http.http1 import phrase
-from dfmeta.http.server import Claims
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
 from dfmeta.proxy import access
@@ -25,6 +24,7 @@ from dfmeta.proxy.access import Spent
 from dfmeta.proxy.attachments import Attachments, is_ours
 from dfmeta.proxy.attachments import answer as attachment_answer
 from dfmeta.proxy.backend import Backend
+from dfmeta.proxy.claims import Claims
 from dfmeta.proxy.paths import is_admins, is_versions, takes_post
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.recent import REASONS, RECENT
@@ -91,7 +91,7 @@ class Application:
         """Answer from *backend* from the next request on."""
         self._backend, self._settings = backend, settings
 
-    def answer(self, exchange: Exchange) -> Answer:
+    def answer(self, exchange: Exchange[Claim]) -> Answer:
         """Answer one request; see :data:`~dfmeta.http.exchange.Handler`.
 
         :raises Abandoned: when the connection is to be closed without an answer.
@@ -151,7 +151,7 @@ class Application:
             threads.sleep(DOUBT_POLL)
         spent.waited += clock.now() - begun
 
-    def _guard(self, exchange: Exchange, spent: Spent, ask: Callable[[], T]) -> T | Answer:
+    def _guard(self, exchange: Exchange[Claim], spent: Spent, ask: Callable[[], T]) -> T | Answer:
         """Return the result of *ask*, or an error answer if it fails."""
         try:
             return ask()
@@ -226,7 +226,7 @@ class Application:
 
     # The backend
 
-    def _ask(self, exchange: Exchange, spent: Spent) -> Answer:
+    def _ask(self, exchange: Exchange[Claim], spent: Spent) -> Answer:
         claim, request, deadline = exchange.claim, exchange.request, exchange.deadline
         identity = self._registry.current(claim)
         if identity is not None and _is_unnamed(claim):
@@ -238,13 +238,13 @@ class Application:
         if identity is None:
             raise Abandoned("changed")
         begun = clock.now()
-        there = exchange.turn(deadline)
+        there = exchange.acquire(deadline)
         spent.waited += clock.now() - begun
         if not there:
             return self._out_of_time(request)
         return self._forward(exchange, spent)
 
-    def _forward(self, exchange: Exchange, spent: Spent) -> Answer:
+    def _forward(self, exchange: Exchange[Claim], spent: Spent) -> Answer:
         claim, request, deadline = exchange.claim, exchange.request, exchange.deadline
         self._await_certainty(claim, deadline, spent)
         identity = self._registry.current(claim)
@@ -330,7 +330,7 @@ class Application:
         # The backend checks an unverified instance id against the project.
         return (self._settings.needs_project or identity.unverified) and not identity.project_id
 
-    def _failed(self, exchange: Exchange, error: BackendError) -> Answer:
+    def _failed(self, exchange: Exchange[Claim], error: BackendError) -> Answer:
         # The remedy is part of the kind: another remedy within the minute is logged as well.
         kind = f"{type(error).__name__}: {error.remedy}"
         self._complain(exchange.claim, kind, str(error.cause), error.remedy)

@@ -35,14 +35,14 @@ class Attachments(Protocol):
         """Number of attachments that a VM may have; see :func:`dfmeta.attach.api.body_max`."""
         ...
 
-    def refuse(self, exchange: Exchange) -> Answer | None:
+    def refuse(self, exchange: Exchange[Claim]) -> Answer | None:
         """Return the answer to a request that its head condemns; None: its body is to be read.
 
         :raises OSError: when the guest has closed the connection.
         """
         ...
 
-    def answer(self, exchange: Exchange) -> Answer:
+    def answer(self, exchange: Exchange[Claim]) -> Answer:
         """Answer a request with its whole body. May block.
 
         :raises Abandoned: when the claim does not hold any more.
@@ -71,11 +71,11 @@ class Local:
         """See :class:`Attachments`."""
         return self._api.quota
 
-    def refuse(self, exchange: Exchange) -> Answer | None:
+    def refuse(self, exchange: Exchange[Claim]) -> Answer | None:
         """See :class:`Attachments`."""
         return self._api.refuse(self._call(exchange))
 
-    def answer(self, exchange: Exchange) -> Answer:
+    def answer(self, exchange: Exchange[Claim]) -> Answer:
         """See :class:`Attachments`."""
         return self._api.answer(self._call(exchange))
 
@@ -95,11 +95,11 @@ class Local:
             return None
         return self._registry.port_at(claim.caller)
 
-    def _call(self, exchange: Exchange) -> Call:
+    def _call(self, exchange: Exchange[Claim]) -> Call:
         port = self._port(exchange.claim)
         if port is None:
             raise Abandoned("changed")
-        return _call(exchange.request, port, exchange.source_port())
+        return _call(exchange.request, port, exchange.source_port)
 
 
 def _call(request: GuestRequest, port: Port, source_port: int) -> Call:
@@ -122,7 +122,7 @@ def is_ours(path: str) -> bool:
 
 def answer(
     attachments: Attachments | None,
-    exchange: Exchange,
+    exchange: Exchange[Claim],
     guard: Callable[[Callable[[], Answer | None]], Answer | None],
 ) -> Answer:
     """Answer a request for which :func:`is_ours` is true.
@@ -146,6 +146,6 @@ def answer(
         if error.status != _TOO_LARGE:
             raise
         return TOO_LARGE
-    if is_listing(exchange.request) and not exchange.turn(exchange.deadline):
+    if is_listing(exchange.request) and not exchange.acquire(exchange.deadline):
         return failed(AttachDriverError(cause="other requests of the VM take too long"))
     return guard(lambda: attachments.answer(whole)) or NOT_HERE

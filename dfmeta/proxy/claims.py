@@ -1,4 +1,4 @@
-"""Claims of guests: the registry's interface for the guests' server, and its mirror in a worker.
+"""Claims of guests: the registry's interface for the proxy, and its mirror in a worker.
 
 A mirror holds the state of each endpoint that the daemon has sent, and reads all pending messages
 before each answer of its own. The daemon lets the guest of an endpoint go on only when the messages
@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any
+from typing import Any, Protocol
 
 from dfmeta.errors import KeyRangeError
+from dfmeta.http.server import ClaimSource
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Caller, Endpoint, GuestAddress, Identity
@@ -30,6 +31,24 @@ class _Known:
     waits: dict[int, float]
     """Source port → seconds; one of the workers uses each of them once."""
     certain: bool
+
+
+class Claims(ClaimSource[Claim], Protocol):
+    """The part of :class:`~dfmeta.identity.registry.Registry` that the proxy uses."""
+
+    def current(self, claim: Claim) -> Identity | None:
+        """Return the present identity of the claim's guest; None: the claim does not hold."""
+        return claim.identity
+
+    def certain(self, endpoint: Caller) -> bool:
+        """Whether the endpoint's ofport is certain; requests wait while it is in doubt."""
+        del endpoint
+        return True
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether the same guest is certainly still there, so that an answer may leave."""
+        del claim
+        return True
 
 
 class Mirror:

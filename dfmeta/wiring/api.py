@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
+import webob
 from oslo_config import cfg
 
-from dfmeta.admin.browsers import own_names, stranger
+from dfmeta.admin.browsers import cross_origin_reason, own_names
 from dfmeta.conf import auth as auth_options
 from dfmeta.runtime.threads import call_in_thread
 from dfmeta.store.api.admin import AdminApi, Gate, later
@@ -62,11 +63,9 @@ class StoreApi:
         """See :class:`dfmeta.admin.listener.Api`."""
         return AdminApi.handles(path)
 
-    def __call__(
-        self, environ: dict[str, Any], start_response: Callable[..., Any]
-    ) -> Iterable[bytes]:
-        """Answer one request (PEP 3333)."""
-        return (self._api or later)(environ, start_response)
+    def __call__(self, request: webob.Request) -> webob.Response:
+        """Answer one request."""
+        return (self._api or later)(request)
 
 
 def _authorizer(conf: cfg.ConfigOpts) -> Authorizer | None:
@@ -93,4 +92,4 @@ def _api(conf: cfg.ConfigOpts, authorizer: Authorizer | None, repository: Reposi
 def _gate(listen: str) -> Gate:
     """Return a function from a request to the reason to refuse it as another site's web page."""
     names = own_names(listen)
-    return lambda environ: stranger(environ, names)
+    return lambda request: cross_origin_reason(request.headers, names)

@@ -14,7 +14,8 @@ from prometheus_client import Metric
 
 from dfmeta import metrics
 from dfmeta.http.limits import Limits
-from dfmeta.http.server import GuestServer
+from dfmeta.http.server import HttpServer
+from dfmeta.identity.registry import Claim
 from dfmeta.model import Endpoint
 
 
@@ -72,14 +73,17 @@ class Engine(Protocol):
         ...
 
 
-class InProcess(GuestServer):
+class InProcess:
     """The engine in the daemon's own process; see :class:`Engine`."""
 
     serving = False
 
+    def __init__(self, server: HttpServer[Claim]) -> None:
+        self._server = server
+
     def start(self) -> None:
         """See :class:`Engine`."""
-        super().start()
+        self._server.start()
         self.serving = True
 
     def inform(self) -> None:
@@ -88,9 +92,14 @@ class InProcess(GuestServer):
     def look(self, endpoint: Endpoint) -> None:
         """Do nothing: the server counts its connections in the registry itself."""
 
+    def rebind(self) -> None:
+        """See :class:`Engine`."""
+        self._server.rebind()
+
     def reload(self, terms: Terms, done: Callable[[], None]) -> None:
         """See :class:`Engine`."""
-        self.hold_timeout, self.limits = terms.hold_timeout, terms.limits
+        service = self._server.service
+        service.hold_timeout, service.limits = terms.hold_timeout, terms.limits
         done()
 
     def collect(self) -> Iterable[Metric]:
@@ -99,3 +108,7 @@ class InProcess(GuestServer):
 
     def gather(self) -> None:
         """Do nothing: all requests are noted in this process."""
+
+    def stop(self, grace: float) -> None:
+        """See :class:`Engine`."""
+        self._server.stop(grace)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qs
@@ -21,6 +21,7 @@ import webob
 from dfmeta.errors import (
     ApiError,
     AuthUnavailable,
+    BadRequestError,
     DeviceError,
     Forbidden,
     LookupAnswerError,
@@ -33,7 +34,6 @@ from dfmeta.errors import (
 from dfmeta.model import Answer
 from dfmeta.store.api import attached, listing, openapi, routes
 from dfmeta.store.api.audit import Audit, Call
-from dfmeta.store.api.bodies import read_body
 from dfmeta.store.api.representations import JSON, document, envelope, wants_envelope
 from dfmeta.store.api.requests import (
     parse_after,
@@ -60,9 +60,8 @@ LARGE: Final = 16 * 1024
 RETRY_SECONDS: Final = 1
 """Retry-After of a 503."""
 
-Environ = dict[str, Any]
 Refresh = Callable[[Kind, str], Record | None]
-Gate = Callable[[Environ], str]
+Gate = Callable[[webob.Request], str]
 _T = TypeVar("_T")
 
 
@@ -80,7 +79,7 @@ def at_once(step: Callable[[], _T]) -> _T:
 
 
 class AdminApi:
-    """Answers the API's requests (PEP 3333).
+    """Answers the API's requests.
 
     :param repository: the records.
     :param authorizer: decides on each request. None: every client may do everything, and the
@@ -90,8 +89,8 @@ class AdminApi:
         record, or None if the upstream store has none; raises StoreError. None: there is no
         upstream store.
     :param aside: runs a long computation without blocking other requests.
-    :param gate: returns the reason to refuse a request, by its PEP 3333 environment, or an empty
-        string. It is called before anything of the request is read.
+    :param gate: returns the reason to refuse a request, or an empty string. It is called before
+        anything of the request's body is read.
     """
 
     def __init__(
@@ -130,9 +129,9 @@ class AdminApi:
         """
         return routes.is_ours(path)
 
-    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def __call__(self, request: webob.Request) -> webob.Response:
         """Answer one request."""
-        call = Call(webob.Request(environ))
+        call = Call(request)
         status = 500
         try:
             answer = self._answer(call)
@@ -144,14 +143,13 @@ class AdminApi:
             status = answer.status
         finally:
             self._audit.note(call, status)
-        return _respond(answer, call.request, start_response)
+        return _respond(answer, request)
 
     def _answer(self, call: Call) -> Answer:
-        environ = call.request.environ
-        methods, given_id = routes.find(environ["PATH_INFO"])
+        methods, given_id = routes.find(call.request.environ["PATH_INFO"])
         if not methods:
             raise ApiError(status=404, message=NO_ROUTE)
-        method = environ["REQUEST_METHOD"]
+        method = call.request.method
         allowed = routes.allowed(methods)
         if method not in allowed:
             raise ApiError(status=405, message="method not allowed", allow=", ".join(allowed))
@@ -172,13 +170,12 @@ class AdminApi:
 
         :raises ApiError: 401 or 403 if it is not, 503 if that cannot be verified now.
         """
-        environ = call.request.environ
-        refused = self._gate(environ) if self._gate is not None else ""
+        refused = self._gate(call.request) if self._gate is not None else ""
         if refused:
             raise ApiError(status=403, message=refused)
         if self._authorizer is None or not accepted:
             return
-        header = environ.get("HTTP_AUTHORIZATION")
+        header = call.request.headers.get("Authorization")
         try:
             call.client = self._authorizer.authorize(header, accepted).name
         except Unauthorized as error:
@@ -202,7 +199,7 @@ class AdminApi:
         return Answer(200, content_type="")
 
     def _parsed(self, call: Call, parse: Callable[[bytes], _T]) -> _T:
-        text = read_body(call.request.environ, self._max_body)
+        text = read_body(call.request, self._max_body)
         return self._aside(lambda: parse(text)) if len(text) > LARGE else parse(text)
 
     def _get(self, kind: Kind, call: Call) -> Answer:
@@ -255,16 +252,14 @@ class AdminApi:
         return _listed(_known(changed))
 
 
-def later(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Answer any request (PEP 3333) with 503, until the API is available."""
+def later(request: webob.Request) -> webob.Response:
+    """Answer any request with 503, until the API is available."""
     error = ApiError(status=503, message="the store is not open yet")
-    return _respond(_refusal(error), webob.Request(environ), start_response)
+    return _respond(_refusal(error), request)
 
 
-def _respond(
-    answer: Answer, request: webob.Request, start_response: Callable[..., Any]
-) -> Iterable[bytes]:
-    """Send an answer (PEP 3333), or 304 if the client has the same answer already.
+def _respond(answer: Answer, request: webob.Request) -> webob.Response:
+    """Return an answer, or 304 if the client has the same answer already.
 
     A successful answer to GET has an entity tag, compared weakly (RFC 9110, 13.1.2).
     """
@@ -276,11 +271,43 @@ def _respond(
         headers.append(("ETag", etag))
         if etag.strip('"') in request.if_none_match:
             status = HTTPStatus.NOT_MODIFIED
-            headers = [one for one in headers if one[0] != "Content-Type"]
-    words = f"{status.value} {status.phrase}"
-    response = webob.Response(status=words, headerlist=headers, body=answer.body)
-    sent: Iterable[bytes] = response(request.environ, start_response)
-    return sent
+            headers = [(name, value) for name, value in headers if name != "Content-Type"]
+    return webob.Response(status=status.value, headerlist=headers, body=answer.body)
+
+
+def read_body(request: webob.Request, limit: int) -> bytes:
+    """Return the whole body of a request, no part of which is read before.
+
+    Trust: none. The server has determined where the body ends (:mod:`dfmeta.http.http1`).
+
+    :param limit: maximum number of bytes of a body.
+    :raises ApiError: 413 if it is over the limit or has too many chunks, 400 if it is shorter than
+        announced or malformed, 408 if it does not arrive in time, 503 if there is no room for it
+        now.
+    """
+    # None: it is chunked, or there is none.
+    length = request.content_length
+    try:
+        body: bytes = request.body_file_raw.read(limit if length is None else min(length, limit))
+    except BadRequestError as error:
+        if error.reason == "chunks":
+            message = "the request body has too many chunks"
+            raise ApiError(status=413, message=message) from error
+        raise _refused_body(error.status, limit) from error
+    if length is not None and len(body) < length:
+        raise _refused_body(413 if length > limit else 400, limit)
+    return body
+
+
+def _refused_body(status: int, limit: int) -> ApiError:
+    match status:
+        case 413:
+            return ApiError(status=413, message=f"request body over {limit} bytes")
+        case 408:
+            return ApiError(status=408, message="the request body did not come")
+        case 503:
+            return ApiError(status=503, message="too many large bodies at once")
+    return ApiError(status=400, message="invalid request body")
 
 
 def _query(call: Call) -> dict[str, list[str]]:

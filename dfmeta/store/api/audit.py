@@ -70,10 +70,10 @@ class Audit:
         LOG.log(
             level,
             "Audit: %s %s, instance %s, by %s from %s: %d",
-            call.request.environ["REQUEST_METHOD"],
+            call.request.method,
             route.path,
             call.record_id or "unknown",
             call.client,
-            call.request.environ.get("REMOTE_ADDR") or "unknown",
+            call.request.remote_addr or "unknown",
             status,
         )

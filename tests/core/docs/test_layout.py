@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": BASE,
     "packets": BASE,
     "runtime": BASE | {"metrics"},
-    "http": VALUES | {"identity"},
+    "http": BASE | {"metrics", "runtime"},
     "identity": BASE | {"runtime"},
     "flows": BASE | {"identity"},
     "devices": BASE,

@@ -11,10 +11,9 @@ from eventlet.event import Event
 from dfmeta.errors import LookupAnswerError, StoreAwayError, StoreError
 from dfmeta.http.complaints import Together
 from dfmeta.http.limits import Limits
-from dfmeta.http.server import GuestServer
-from dfmeta.proxy import access
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore
 from dfmeta.proxy.application import Application, Settings
+from dfmeta.proxy.guest_server import guest_server
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import KEY_BYTES, TokenMode, Tokens
 from dfmeta.store.api.trusted import TrustedProxies
@@ -77,14 +76,12 @@ class World:
             rates=RateLimiter(rate),
             complaints=Together(logging.getLogger("dfmeta.proxy")),
         )
-        self.server = GuestServer(
+        self.server = guest_server(
             [self.listener],
-            "",
             self.addresses,
             AddressApplication(application, self.addresses, lambda: limits).answer,
-            hold_timeout=5.0,
             limits=limits,
-            observer=access,
+            hold_timeout=5.0,
         )
         self.server.start()
 

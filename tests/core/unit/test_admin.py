@@ -1,12 +1,12 @@
 """The admin listener should tell health, metrics, version and listings, and nothing else."""
 
 from importlib.metadata import version
-from typing import Any
 
 import eventlet
 import pytest
 import webob
 from prometheus_client import CollectorRegistry, Counter
+from webob.dec import wsgify
 
 from dfmeta.admin import listener as admin
 from dfmeta.admin.listener import AdminApplication
@@ -33,7 +33,7 @@ def application(health: Health) -> AdminApplication:
 
 def ask(application: AdminApplication, path: str, method: str = "GET") -> webob.Response:
     request = webob.Request.blank(path, method=method)
-    return request.get_response(application)
+    return request.get_response(wsgify(application))
 
 
 def test_the_daemon_is_alive_though_it_is_not_ready(
@@ -79,7 +79,7 @@ def test_metrics_are_in_the_format_that_is_asked_for(application: AdminApplicati
         (f"{OPEN}1.0.0;q=0.5,{OPEN}0.0.1;q=0.4,text/plain;q=0.3,*/*;q=0.1", f"{OPEN}1.0.0"),
     ):
         request = webob.Request.blank("/metrics", headers={"Accept": accept})
-        response = request.get_response(application)
+        response = request.get_response(wsgify(application))
         assert response.status_int == 200
         assert response.headers["Content-Type"].startswith(kind), accept
         assert "dfmeta_test_total 3.0" in response.text
@@ -107,9 +107,8 @@ class Api:
     def handles(self, path: str) -> bool:
         return path.startswith("/api")
 
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        start_response("200 OK", [])
-        return [environ["REQUEST_METHOD"].encode()]
+    def __call__(self, request: webob.Request) -> webob.Response:
+        return webob.Response(request.method)
 
 
 def test_listing_is_made_once_for_requests_that_come_together(health: Health) -> None:
@@ -159,7 +158,7 @@ def test_a_web_page_of_another_site_gets_no_ports(application: AdminApplication)
     for name in ("Host", "Origin"):
         for path, status in (("/ports", 403), ("/healthz", 200)):
             request = webob.Request.blank(path, headers={name: "http://evil.example"})
-            assert request.get_response(application).status_int == status
+            assert request.get_response(wsgify(application)).status_int == status
 
 
 def test_the_page_is_served_for_get_and_head(health: Health) -> None:
@@ -173,7 +172,7 @@ def test_the_page_is_served_for_get_and_head(health: Health) -> None:
 
 def test_an_address_that_another_daemon_has_stops_the_start(application: AdminApplication) -> None:
     server = admin.serve("127.0.0.1:0", application)
-    place = f"127.0.0.1:{server.place[1]}"
+    place = f"127.0.0.1:{server.port}"
     with pytest.raises(StartError, match=f"cannot listen on .*admin_listen = {place}: "):
         admin.serve(place, application)
     server.stop(0.0)

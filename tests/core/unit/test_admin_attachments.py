@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 import webob
+from webob.dec import wsgify
 
 from dfmeta.admin.attachments import AttachmentsApi
 from dfmeta.admin.listener import AdminApplication
+from dfmeta.admin.server import ENDS, SAME_HOST
 from dfmeta.errors import AttachDriverError
-from dfmeta.http.environ import ENDS, SAME_HOST
 from dfmeta.runtime.health import Health
 
 ONE = "11111111-2222-3333-4444-555555555555"
@@ -53,7 +54,7 @@ def ask(
     api = AttachmentsApi(lambda: engine, frozenset({"localhost"}), lambda *both: users[both])
     application = AdminApplication(Health(), list, {"/ports": list}, more=[api])
     request = webob.Request.blank(path, {SAME_HOST: True, ENDS: ends, **environ}, method=method)
-    return request.get_response(application)
+    return request.get_response(wsgify(application))
 
 
 def test_attachments_are_listed(engine: Engine) -> None:

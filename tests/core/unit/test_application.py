@@ -129,7 +129,7 @@ class World:
         unread: Any = None,
         **headers: str,
     ) -> Given:
-        def turn(_deadline: float) -> bool:
+        def acquire(_deadline: float) -> bool:
             self.at_turn()
             return not late
 
@@ -141,7 +141,7 @@ class World:
                 method, path, query=query, headers=named, body=body, guest_ip="10.0.0.5"
             ),
             deadline=clock.now() + seconds,
-            turn=turn,
+            acquire=acquire,
             read=(lambda _most: b"") if unread is None else unread.read,
             limit_hops=lambda _hops: None,
         )

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.admin.browsers import own_name, own_names, stranger
+from dfmeta.admin.browsers import cross_origin_reason, own_name, own_names
 
 OURS = frozenset({"localhost", "admin.example.org", "compute1", "compute1.example.org"})
 
 
-def environ(**headers: str) -> dict[str, str]:
-    return {f"HTTP_{name}": value for name, value in headers.items()}
+def headers_of(**headers: str) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
 
 
 def test_an_address_and_a_name_of_the_host_are_accepted() -> None:
@@ -21,7 +21,7 @@ def test_an_address_and_a_name_of_the_host_are_accepted() -> None:
         *("compute1:9697", "Compute1.Example.org:9697"),
     ):
         assert own_name(host, OURS)
-        assert stranger(environ(HOST=host), OURS) == "", host
+        assert cross_origin_reason(headers_of(Host=host), OURS) == "", host
 
 
 def test_another_name_is_refused_and_shown_without_control_characters() -> None:
@@ -40,7 +40,7 @@ def test_another_name_is_refused_and_shown_without_control_characters() -> None:
         ),
     ):
         assert not own_name(host, OURS)
-        text = stranger(environ(HOST=host), OURS)
+        text = cross_origin_reason(headers_of(Host=host), OURS)
         assert "nothing is served under the name" in text, host
         assert text.isascii()
 
@@ -48,23 +48,23 @@ def test_another_name_is_refused_and_shown_without_control_characters() -> None:
 def test_a_page_of_the_host_and_a_typed_address_may_ask() -> None:
     host = "127.0.0.1:9697"
     for origin in ("http://127.0.0.1:9697", "HTTP://127.0.0.1:9697"):
-        given = environ(HOST=host, ORIGIN=origin, SEC_FETCH_SITE="same-origin")
-        assert stranger(given, OURS) == ""
+        given = headers_of(Host=host, Origin=origin, Sec_Fetch_Site="same-origin")
+        assert cross_origin_reason(given, OURS) == ""
     for site in ("none", "same-origin", ""):
-        assert stranger(environ(HOST=host, SEC_FETCH_SITE=site), OURS) == ""
+        assert cross_origin_reason(headers_of(Host=host, Sec_Fetch_Site=site), OURS) == ""
 
 
 def test_a_page_of_another_site_may_not_ask() -> None:
     for headers in (
-        {"ORIGIN": "http://evil.example"},
-        {"ORIGIN": "null"},
-        {"ORIGIN": "http://127.0.0.1:8080"},
-        {"ORIGIN": "https://127.0.0.1:9697"},
-        {"SEC_FETCH_SITE": "cross-site"},
-        {"SEC_FETCH_SITE": "same-site"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:8080"},
+        {"Origin": "https://127.0.0.1:9697"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
     ):
-        given = environ(HOST="127.0.0.1:9697", **headers)
-        assert stranger(given, OURS) == "a web page of another site may not ask", headers
+        given = headers_of(Host="127.0.0.1:9697", **headers)
+        assert cross_origin_reason(given, OURS) == "a web page of another site may not ask", headers
 
 
 @pytest.mark.parametrize(

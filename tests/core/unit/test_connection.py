@@ -7,7 +7,7 @@ import re
 import select
 import socket
 import weakref
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -17,12 +17,13 @@ import pytest
 from eventlet.semaphore import Semaphore
 
 from dfmeta import metrics
-from dfmeta.http.connection import GuestConnection
+from dfmeta.http.connection import ServerConnection
 from dfmeta.http.exchange import Abandoned, Exchange, Handler
 from dfmeta.http.http1 import HeadLimits
 from dfmeta.http.limits import Limits
+from dfmeta.http.service import HttpService
 from dfmeta.http.sockets import keep_room
-from dfmeta.identity.registry import Registry
+from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.proxy import access
 from dfmeta.runtime import clock
@@ -45,16 +46,14 @@ def counted(counter: Any, *labels: str) -> float:
     return float((counter.labels(*labels) if labels else counter)._value.get())
 
 
-class Server:
-    """What a connection needs, and an application that says what it was asked."""
+class Server(HttpService[Claim]):
+    """A service without places, and an application that says what it was asked."""
 
-    hold_timeout = 5.0
-    draining = False
-    observer = access
-
-    def __init__(self, limits: Limits, application: Handler | None = None) -> None:
-        self.limits = limits
-        self.application = application or self._echo
+    def __init__(self, limits: Limits, application: Handler[Claim] | None = None) -> None:
+        super().__init__(application or self._echo, access, limits=limits, hold_timeout=5.0)
+        self.limiter.idle = lambda *_which: self.noted.append("idle")  # type: ignore[method-assign]
+        self.limiter.busy = lambda *_which: self.noted.append("busy")  # type: ignore[method-assign]
+        self.scheduler.acquire = self._acquire  # type: ignore[method-assign]
         self.asked: list[GuestRequest] = []
         self.deadlines: list[float] = []
         self.room = True
@@ -63,30 +62,21 @@ class Server:
         self.given_way = 0
         self.turns: list[bool] = []
 
-    def may_keep(self, connection: GuestConnection) -> bool:
+    def may_keep(self, claim: Claim, *, spared: bool) -> bool:
         return self.room
 
-    def slots(self, connection: GuestConnection) -> Semaphore:
+    def slots(self, claim: Claim) -> Semaphore:
         return self.places
 
-    def turn(self, connection: GuestConnection) -> None:
+    def _acquire(self, _sharer: Hashable) -> None:
         self.given_way += 1
         eventlet.sleep(0)
 
-    def hold_back(self, connection: GuestConnection) -> None:
-        self.noted.append("hold_back")
-
-    def idle(self, connection: GuestConnection) -> None:
-        self.noted.append("idle")
-
-    def busy(self, connection: GuestConnection) -> None:
-        self.noted.append("busy")
-
-    def _echo(self, exchange: Exchange) -> Answer:
+    def _echo(self, exchange: Exchange[Claim]) -> Answer:
         request = exchange.whole().request
         self.asked.append(request)
         self.deadlines.append(exchange.deadline)
-        self.turns.append(exchange.turn(exchange.deadline))
+        self.turns.append(exchange.acquire(exchange.deadline))
         return Answer(200, f"{request.method} {request.path} {request.body!r}".encode())
 
 
@@ -106,7 +96,7 @@ class Guest:
             self.other = self._green.fd
         # Each byte is to leave at once, though the one before is not acknowledged.
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.connection = GuestConnection(
+        self.connection = ServerConnection(
             self.other, claim, server, began=(accepted or clock.now()) - waited
         )
         self._thread = eventlet.spawn(self._run)

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 import webob
 from oslo_config import cfg
+from webob.dec import wsgify
 
 import dfmeta.conf
 from dfmeta.admin.listener import AdminApplication
+from dfmeta.admin.server import SAME_HOST
 from dfmeta.conf import daemons, values
 from dfmeta.conf.daemons import AGENT, READS, STORE, Changes
 from dfmeta.conf.limits import OPTS
 from dfmeta.conf.unknown import SAMPLE, unknown_options
 from dfmeta.conf.values import Digest, Taken
 from dfmeta.errors import ConfigError
-from dfmeta.http.environ import SAME_HOST
 from dfmeta.http.limits import Limits
 from dfmeta.proxy.rate import RateSettings, Window
 from dfmeta.runtime.health import Health
@@ -152,7 +153,7 @@ def ask(environ: dict[str, Any], **headers: str) -> webob.Response:
         Health(), list, {"/options": lambda: {"options": []}}, listen="127.0.0.1:9697"
     )
     request = webob.Request.blank("/options", environ=environ, headers=headers)
-    return request.get_response(application)
+    return request.get_response(wsgify(application))
 
 
 def test_this_host_alone_may_ask_and_no_web_page() -> None:

@@ -1,6 +1,6 @@
 """A guest should get as long as it reads, and no longer."""
 
-from dfmeta.http.progress import FLOOR, Progress
+from dfmeta.http.connection import FLOOR, SendProgress
 
 PATIENCE = 30.0
 PAUSE = 10.0
@@ -8,7 +8,7 @@ PAUSE = 10.0
 
 def seconds(bytes_a_second: float, size: int = 1 << 20) -> float | None:
     """Return the time at which a guest that reads steadily is given up; None: it got all."""
-    progress, now, taken = Progress(now=0.0, patience=PATIENCE), 0.0, 0
+    progress, now, taken = SendProgress(now=0.0, patience=PATIENCE), 0.0, 0
     while taken < size:
         if progress.left(taken, now=now) <= 0:
             return now
@@ -29,6 +29,6 @@ def test_guest_that_reads_more_slowly_than_it_may_is_given_up() -> None:
 
 
 def test_guest_that_stops_is_given_up_however_much_it_has_read() -> None:
-    progress = Progress(now=0.0, patience=PATIENCE)
+    progress = SendProgress(now=0.0, patience=PATIENCE)
     assert progress.left(1 << 20, now=5.0) == PATIENCE
     assert progress.left(1 << 20, now=5.0 + PATIENCE) == 0

@@ -16,7 +16,7 @@ from dfmeta.errors import BadRequestError
 from dfmeta.http.complaints import Complaints
 from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.http.sockets import limit_hops
-from dfmeta.identity.registry import Registry
+from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Endpoint, GuestRequest
 from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.attachments import Attachments, Local, is_ours
@@ -72,14 +72,14 @@ class World:
             attachments=attachments,
         )
 
-    def exchange(self, request: GuestRequest, **values: Any) -> Exchange:
+    def exchange(self, request: GuestRequest, **values: Any) -> Exchange[Claim]:
         known: dict[str, Any] = {
             "claim": self.claim,
             "deadline": clock.now() + AMPLE,
-            "turn": lambda _deadline: True,
+            "acquire": lambda _deadline: True,
             "read": lambda _most: b"",
             "limit_hops": self.hops.append,
-            "source_port": lambda: 700,
+            "source_port": 700,
         }
         return Exchange(request=request, **known | values)
 
@@ -89,7 +89,7 @@ class World:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         named |= {"content-length": str(len(body))} if body else {}
         request = GuestRequest(method, path, headers=named)
-        return self.answer(request, read=lambda most: body[:most], source_port=lambda: source)
+        return self.answer(request, read=lambda most: body[:most], source_port=source)
 
     def answer(self, request: GuestRequest, **values: Any) -> tuple[int, bytes]:
         answer = self.application.answer(self.exchange(request, **values))
@@ -170,7 +170,7 @@ def test_lists_of_attachments_count_as_any_request(world: World) -> None:
         world.application._rates.forget(HERE)
     turns: list[float] = []
     request = GuestRequest("GET", "/dfmeta/v1/status", headers={"x-dfmeta-token": token})
-    assert world.answer(request, turn=turns.append)[0] == 503
+    assert world.answer(request, acquire=turns.append)[0] == 503
     assert len(turns) == 1
 
 

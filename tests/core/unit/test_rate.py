@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.http.refusals import AT_ONCE, LONGEST, PER_SECOND, Refusals
+from dfmeta.http.fairness import AT_ONCE, LONGEST, PER_SECOND, RefusalThrottle
 from dfmeta.model import Endpoint
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict, Window
 
@@ -149,7 +149,7 @@ class Refused:
     now = 1000.0
 
     def __init__(self) -> None:
-        self.refusals = Refusals(clock=lambda: self.now)
+        self.refusals = RefusalThrottle(clock=lambda: self.now)
 
     def pauses(self, endpoint: Endpoint, count: int) -> list[float]:
         return [self.refusals.pause(endpoint) for _ in range(count)]

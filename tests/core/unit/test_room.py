@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.http.connection_limiter import Decision, Room
+from dfmeta.http.connection_limiter import Admission, ConnectionLimiter
 from dfmeta.http.limits import VM_PART, Limits
 from dfmeta.model import Endpoint
 
@@ -14,8 +14,8 @@ HERE = Endpoint(1)
 FEW = Limits(connections=60, connections_per_port=2, waiting_per_port=2)
 
 
-def room(limits: Limits = FEW, *loud: str) -> Room[str]:
-    return Room(limits, quiet=lambda one: one not in loud)
+def room(limits: Limits = FEW, *loud: str) -> ConnectionLimiter[str]:
+    return ConnectionLimiter(limits, quiet=lambda one: one not in loud)
 
 
 def test_waiting_connections_are_served_in_turn() -> None:
@@ -33,7 +33,7 @@ def test_waiting_connections_of_a_port_are_bounded() -> None:
     for one in "abcd":
         places.enter(HERE, one)
     entry = places.enter(HERE, "e")
-    assert (entry.decision, entry.limit) == (Decision.REFUSED, "waiting_per_port")
+    assert (entry.admission, entry.limit) == (Admission.REFUSED, "waiting_per_port")
     assert len(places) == 4
     assert places.leave(HERE, "e") is None, "it never was in"
 
@@ -53,10 +53,10 @@ def test_idle_connection_gives_way_when_all_places_are_taken() -> None:
         places.enter(Endpoint(ofport), one)
     places.idle(Endpoint(1), "b")
     entry = places.enter(Endpoint(9), "x")
-    assert (entry.decision, entry.limit, entry.close) == (Decision.SERVED, "connections", ("b",))
+    assert (entry.admission, entry.limit, entry.close) == (Admission.SERVED, "connections", ("b",))
 
 
-def crowded() -> Room[str]:
+def crowded() -> ConnectionLimiter[str]:
     """16 places: ports 0 to 2 have all that they may have, 3 to 6 have one."""
     places = room(replace(FEW, connections=16))
     for ofport in (0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 4, 5, 6):
@@ -67,7 +67,7 @@ def crowded() -> Room[str]:
 def test_without_an_idle_one_the_greediest_port_loses_one_that_waits() -> None:
     places = crowded()
     entry = places.enter(Endpoint(9), "x", "vm9")
-    assert (entry.decision, entry.limit, entry.gone) == (Decision.SERVED, "connections", "3 of 0")
+    assert (entry.admission, entry.limit, entry.gone) == (Admission.SERVED, "connections", "3 of 0")
     assert (len(places), places.of(Endpoint(0))[-1]) == (16, "2 of 0")
     assert places.leave(Endpoint(0), "3 of 0") is None
 
@@ -76,17 +76,17 @@ def test_the_last_places_are_for_vms_without_a_connection() -> None:
     places = crowded()
     places.leave(Endpoint(6), "15 of 6")
     refused = places.enter(Endpoint(3), "x", "vm3"), places.enter(Endpoint(2, 9), "y", "vm2")
-    assert {(entry.decision, entry.limit) for entry in refused} == {
-        (Decision.REFUSED, "connections")
+    assert {(entry.admission, entry.limit) for entry in refused} == {
+        (Admission.REFUSED, "connections")
     }
-    assert places.enter(Endpoint(6), "z", "vm6").decision is Decision.SERVED
+    assert places.enter(Endpoint(6), "z", "vm6").admission is Admission.SERVED
 
 
 def test_client_of_no_vm_has_no_share_of_one() -> None:
     places = crowded()
     places.leave(Endpoint(6), "15 of 6")
     for number in range(2):
-        assert places.enter(Endpoint(9), f"{number}").decision is Decision.SERVED
+        assert places.enter(Endpoint(9), f"{number}").admission is Admission.SERVED
 
 
 def test_container_takes_no_place_of_its_siblings() -> None:
@@ -95,7 +95,7 @@ def test_container_takes_no_place_of_its_siblings() -> None:
     for number in range(24):
         places.enter(Endpoint(1, number % 3), f"{number}", "vm")
     assert [len(places.of(Endpoint(1, vid))) for vid in range(3)] == [4, 4, 4]
-    assert places.enter(Endpoint(1, 9), "x", "vm").decision is Decision.SERVED
+    assert places.enter(Endpoint(1, 9), "x", "vm").admission is Admission.SERVED
 
 
 def test_vm_has_one_share_with_its_containers() -> None:
@@ -103,12 +103,12 @@ def test_vm_has_one_share_with_its_containers() -> None:
     for vid in range(20):
         places.enter(Endpoint(1, vid), f"{vid}", "vm")
     assert len(places) == 64 // VM_PART == places.limits.of_vm(64)
-    assert places.enter(Endpoint(2), "x", "other").decision is Decision.SERVED
+    assert places.enter(Endpoint(2), "x", "other").admission is Admission.SERVED
     places.idle(Endpoint(1, 3), "3")
     assert places.enter(Endpoint(1, 3), "y", "vm").close == ("3",), "its own idle one gives way"
     places.leave(Endpoint(1, 3), "3")
     places.leave(Endpoint(1, 4), "4")
-    assert places.enter(Endpoint(1, 30), "z", "vm").decision is Decision.SERVED
+    assert places.enter(Endpoint(1, 30), "z", "vm").admission is Admission.SERVED
 
 
 @given(
@@ -125,13 +125,13 @@ def test_bounds_hold_and_no_connection_waits_beside_a_free_place(
     steps: list[tuple[str, int, int]],
 ) -> None:
     limits = replace(FEW, connections=9)
-    places: Room[int] = Room(limits, quiet=lambda _one: True)
+    places: ConnectionLimiter[int] = ConnectionLimiter(limits, quiet=lambda _one: True)
     ports: dict[int, Endpoint] = {}
     closing: set[int] = set()
     for number, (step, ofport, pick) in enumerate(steps):
         if step == "enter":
             entry = places.enter(Endpoint(ofport), number)
-            if entry.decision is not Decision.REFUSED:
+            if entry.admission is not Admission.REFUSED:
                 ports[number] = Endpoint(ofport)
             if entry.gone is not None:
                 del ports[entry.gone]

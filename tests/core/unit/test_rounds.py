@@ -7,7 +7,7 @@ from typing import Any
 import eventlet
 import pytest
 
-from dfmeta.http.fairness import REST, SHARE, Rounds
+from dfmeta.http.fairness import REST, SHARE, FairScheduler
 from dfmeta.model import Endpoint
 from tests.core.unit.support import let_hub_run
 
@@ -21,7 +21,7 @@ class World:
         self.now = 0.0
         self.done: list[tuple[int, Endpoint]] = []
         self.round = 0
-        self.rounds = Rounds(clock=lambda: self.now)
+        self.rounds = FairScheduler(clock=lambda: self.now)
         self._counting = eventlet.spawn(self._count)
 
     def _count(self) -> None:
@@ -42,7 +42,7 @@ class World:
             self.rounds.spawn(port, functools.partial(self._do, port, seconds))
 
     def _piece(self, port: Endpoint, seconds: float) -> None:
-        self.rounds.turn(port)
+        self.rounds.acquire(port)
         self._do(port, seconds)
 
     def _do(self, port: Endpoint, seconds: float) -> None:

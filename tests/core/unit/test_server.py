@@ -14,11 +14,10 @@ from dfmeta import metrics
 from dfmeta.http import connection
 from dfmeta.http.exchange import Exchange
 from dfmeta.http.limits import Limits
-from dfmeta.http.server import GuestServer
 from dfmeta.identity.key import IN_PORT
-from dfmeta.identity.registry import Registry
+from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Answer, Endpoint
-from dfmeta.proxy import access
+from dfmeta.proxy.guest_server import guest_server
 from tests.core.unit.support import (
     AMPLE,
     INSTANCE,
@@ -46,19 +45,18 @@ class World:
         self.gate: Event | None = None
         self.running = 0
         self.most = 0
-        self.server = GuestServer(
+        self.server = guest_server(
             [self.listener],
-            "lo",
             self.registry,
             self._answer,
-            hold_timeout=5.0,
+            device="lo",
             limits=limits,
-            observer=access,
+            hold_timeout=5.0,
         )
         self.server.start()
 
-    def _answer(self, exchange: Exchange) -> Answer:
-        assert exchange.turn(exchange.deadline)
+    def _answer(self, exchange: Exchange[Claim]) -> Answer:
+        assert exchange.acquire(exchange.deadline)
         if exchange.request.path == "/token":
             exchange.limit_hops(1)
         self.running += 1
@@ -175,7 +173,7 @@ def test_when_all_places_are_taken_the_greediest_port_gives_one_away() -> None:
     before = closed("too_many"), hit("connections")
     mine = [world.connect() for _ in range(3)]
     world.wait(3)
-    world.server.limits = replace(FEW, connections=3)
+    world.server.service.limits = replace(FEW, connections=3)
     assert ask(world.connect(2)) == b"tap2"
     assert is_closed(mine[2])
     assert (closed("too_many"), hit("connections")) == (before[0] + 1, before[1] + 1)
@@ -205,7 +203,7 @@ def test_a_port_that_is_refused_too_often_waits_for_its_next_connections() -> No
     world = World(Limits(connections_per_port=1))
     refused = world.connect()
     pauses = iter([1000.0, 0.0])
-    world.server._refusals.pause = lambda _endpoint: next(pauses)  # type: ignore[method-assign]  # no clock of its own
+    world.server.service._throttle.pause = lambda _endpoint: next(pauses)  # type: ignore[union-attr, method-assign]  # no clock of its own
     refused.sendall(b"nonsense\r\n\r\n")
     assert refused.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
     refused.close()
@@ -228,7 +226,7 @@ def test_refusals_count_to_the_share_of_a_virtual_machine() -> None:
         sharers.append(guest)
         return 0.0
 
-    world.server._refusals.pause = pause  # type: ignore[method-assign]  # no clock of its own
+    world.server.service._throttle.pause = pause  # type: ignore[union-attr, method-assign]  # no clock of its own
     for ofport in (1, 2, 3):
         sock = world.connect(ofport)
         sock.sendall(b"nonsense\r\n\r\n")
@@ -260,17 +258,17 @@ def test_an_error_of_accept_is_survived(world: World, caplog: pytest.LogCaptureF
 def test_a_defect_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
 
-    def broken(_exchange: Exchange) -> Answer:
+    def broken(_exchange: Exchange[Claim]) -> Answer:
         raise RuntimeError("a defect")
 
     before = closed("defect")
-    world.server.application = broken
+    world.server.service.application = broken
     sock = world.connect()
     sock.sendall(GET)
     assert answer(sock) == b""
     assert closed("defect") == before + 1
     assert "tap1 failed" in caplog.text
-    world.server.application = world._answer
+    world.server.service.application = world._answer
     kept = world.connect()
     assert ask(kept) == b"tap1"
     let_hub_run()
@@ -308,7 +306,7 @@ def test_connections_go_on_over_a_device_that_was_made_anew(world: World) -> Non
     sock = world.connect()
     world.wait(1)
     world.server.rebind()
-    (connection,) = world.server._room
+    (connection,) = world.server.service.limiter
     bound = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
     assert bound.rstrip(b"\0") == b"lo"
     assert ask(sock) == b"tap1"

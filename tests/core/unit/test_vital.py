@@ -19,9 +19,10 @@ from dfmeta.cmd.daemon import Daemon
 from dfmeta.errors import StartError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.http.limits import Limits
-from dfmeta.http.server import GuestServer
+from dfmeta.http.server import HttpServer
 from dfmeta.identity.registry import Registry
-from dfmeta.proxy import access
+from dfmeta.model import Answer
+from dfmeta.proxy.guest_server import guest_server
 from dfmeta.runtime.health import Health
 from dfmeta.runtime.hub import ThreadEndedError, Vital
 from tests.core.unit.support import Load, let_hub_run, until
@@ -154,14 +155,8 @@ def test_the_end_of_the_guests_listener_is_the_daemons(
     vital: Vital, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sock = eventlet.listen(("127.0.0.1", 0))
-    server = GuestServer(
-        [sock],
-        "",
-        Registry(),
-        lambda *_args: [],
-        hold_timeout=1.0,
-        limits=Limits(),
-        observer=access,
+    server = guest_server(
+        [sock], Registry(), lambda _exchange: Answer(200), limits=Limits(), hold_timeout=1.0
     )
     monkeypatch.setattr(server, "_accept_some", broken)
     monkeypatch.setattr(server, "_complain_of_accept", broken)
@@ -176,12 +171,12 @@ def test_the_end_of_the_guests_listener_is_the_daemons(
 def test_the_end_of_the_admin_listener_is_the_daemons(
     vital: Vital, monkeypatch: pytest.MonkeyPatch, loop: str, name: str
 ) -> None:
-    monkeypatch.setattr(AdminServer, loop, broken)
-    monkeypatch.setattr(AdminServer, "_complain_of_accept", broken)
+    monkeypatch.setattr(AdminServer if loop == "_sweep" else HttpServer, loop, broken)
+    monkeypatch.setattr(HttpServer, "_complain_of_accept", broken)
     sock = eventlet.listen(("127.0.0.1", 0))
     server = admin.serve("", admin.AdminApplication(Health(), list, {}), sock=sock)
     if loop == "_sweep":
-        server._note_crowd()
+        server._sweep_on()
     with eventlet.connect(sock.getsockname()):
         assert f"{name!r} has ended" in ended(vital)
     server.stop(0.0)

@@ -22,13 +22,13 @@ from prometheus_client import Metric
 
 from dfmeta import metrics
 from dfmeta.errors import HaproxyError
+from dfmeta.http.server import HttpServer
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Endpoint
 from dfmeta.proxy.engines.engine import Terms
 from dfmeta.proxy.engines.haproxy import report
 from dfmeta.proxy.engines.haproxy.counts import Counts
 from dfmeta.proxy.engines.haproxy.entries import Entries, GuestMap
-from dfmeta.proxy.engines.haproxy.handover import HandoverServer
 from dfmeta.proxy.engines.haproxy.plan import Plan
 from dfmeta.proxy.engines.haproxy.process import Process, Secrets
 from dfmeta.proxy.engines.haproxy.program import Program
@@ -96,7 +96,7 @@ class Haproxy:
         listeners: Sequence[Any],
         registry: Registry,
         *,
-        handover: Callable[[Callable[[], set[int]]], HandoverServer],
+        handover: Callable[[Callable[[], set[int]]], HttpServer[Claim]],
         entrance: int,
         setup: Callable[[], Setup],
         remark: Callable[[Claim, int], str] = lambda _claim, _status: "",
@@ -161,7 +161,8 @@ class Haproxy:
 
     def reload(self, terms: Terms, done: Callable[[], None]) -> None:
         """Apply a new configuration; haproxy is replaced only if its own differs."""
-        self._handover.hold_timeout, self._handover.limits = terms.hold_timeout, terms.limits
+        service = self._handover.service
+        service.hold_timeout, service.limits = terms.hold_timeout, terms.limits
         threads.spawn_detached(self._reload, done)
 
     def collect(self) -> Iterable[Metric]:

@@ -13,7 +13,6 @@ haproxy as its peer as well (SO_PEERCRED, unix(7)). The rest of the header is ha
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import socket
@@ -25,18 +24,15 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dfmeta.errors import HaproxyError, StartError
-from dfmeta.http.connection import GuestConnection, Headers
+from dfmeta.http.connection import Headers, ServerConnection
 from dfmeta.http.exchange import Handler
 from dfmeta.http.limits import BACKLOG, Limits
-from dfmeta.http.server import Claims, GuestServer
-from dfmeta.http.sockets import close_now
+from dfmeta.http.server import ClaimSource, HttpServer, Introduction
 from dfmeta.identity.registry import Claim
-from dfmeta.proxy import access
 from dfmeta.proxy.engines.haproxy.config import LAST
-from dfmeta.runtime import clock, threads
+from dfmeta.proxy.guest_server import guest_service
+from dfmeta.runtime import clock
 from dfmeta.runtime.threads import green_socket, wait_for_io
-
-LOG = logging.getLogger(__name__)
 
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 HEADER_TIMEOUT: Final = 5.0
@@ -141,7 +137,7 @@ def rest_length(start: bytes) -> int:
     return int(_START.unpack(start)[3])
 
 
-class HandedOver(GuestConnection):
+class HandedOver(ServerConnection[Claim]):
     """The connection of haproxy for one request of a guest."""
 
     def _render(self, status: str, headers: Headers, *, minor: int, keep: bool) -> bytes:
@@ -151,67 +147,45 @@ class HandedOver(GuestConnection):
         return super()._render(status, headers, minor=minor, keep=keep)
 
 
-class HandoverServer(GuestServer):
-    """Serves the requests that haproxy hands over; see :class:`GuestServer`.
+def handover_server(
+    listener: Any,
+    claims: ClaimSource[Claim],
+    application: Handler[Claim],
+    *,
+    peers: Callable[[], Container[int]],
+    hold_timeout: float,
+    limits: Limits,
+) -> HttpServer[Claim]:
+    """Return the server of the requests that haproxy hands over.
 
     :param listener: of :func:`listen`.
-    :param port: TCP port that guests' connections arrive at.
     :param peers: return the process ids of haproxy.
     """
+    return HttpServer(
+        [listener],
+        claims,
+        guest_service(application, limits=limits, hold_timeout=hold_timeout),
+        connect=HandedOver,
+        introduce=lambda client: _introduced(client, peers()),
+        name="requests from haproxy",
+    )
 
-    thread_name = "requests from haproxy"
 
-    def __init__(
-        self,
-        listener: Any,
-        registry: Claims,
-        application: Handler,
-        *,
-        port: int,
-        peers: Callable[[], Container[int]],
-        hold_timeout: float,
-        limits: Limits,
-    ) -> None:
-        super().__init__(
-            [listener],
-            "",
-            registry,
-            application,
-            hold_timeout=hold_timeout,
-            limits=limits,
-            observer=access,
-            port=port,
-        )
-        self._peers = peers
+def _introduced(client: Any, peers: Container[int]) -> Introduction:
+    """Read the header of a connection.
 
-    def _admit(self, client: Any, address: Any) -> None:
-        del address  # haproxy's socket has no name
-        raw = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        if _CREDENTIALS.unpack(raw)[0] in self._peers():
-            threads.spawn_detached(self._introduce, client)
-        else:
-            close_now(client)
-
-    def _introduce(self, client: Any) -> None:
-        """Read the header, and let the connection enter as the guest's."""
-        until = clock.now() + HEADER_TIMEOUT
-        try:
-            start = _exactly(client, _START.size, until)
-            source = read_header(start, _exactly(client, rest_length(start), until))
-            waited = max(clock.wall() - source.arrived, 0.0)
-            self._enter(client, source.address, source.port, waited=waited, counted=source.known)
-        except OSError as error:
-            LOG.debug("A connection of haproxy ended: %s", error)
-            client.close()
-        except Exception as error:
-            client.close()
-            self._complain_of_accept(error)
-
-    def _connection(self, client: Any, claim: Claim, began: float) -> HandedOver:
-        return HandedOver(client, claim, self, began=began)
-
-    def _show_count(self, count: Callable[[], int]) -> None:
-        """Do nothing: these connections are among those that haproxy counts."""
+    :raises OSError: when it is not haproxy's, or ends.
+    :raises HaproxyError: as :func:`read_header`.
+    """
+    raw = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process = _CREDENTIALS.unpack(raw)[0]
+    if process not in peers:
+        raise PermissionError(f"process {process} is not haproxy")
+    until = clock.now() + HEADER_TIMEOUT
+    start = _exactly(client, _START.size, until)
+    source = read_header(start, _exactly(client, rest_length(start), until))
+    waited = max(clock.wall() - source.arrived, 0.0)
+    return Introduction(source.address, source.port, waited=waited, counted=source.known)
 
 
 def _unique_id(tlvs: bytes) -> str:

@@ -116,7 +116,7 @@ class RemoteAttachments:
         """Ask the daemon; False when it does not answer in time."""
         return self._allowed(claim) or False
 
-    def refuse(self, exchange: Exchange) -> Answer | None:
+    def refuse(self, exchange: Exchange[Claim]) -> Answer | None:
         """Return NOT_HERE for a guest that is not allowed; the daemon checks all others later.
 
         A VM that may have attachments must not read that it has none while the daemon is busy.
@@ -131,7 +131,7 @@ class RemoteAttachments:
         reply = self._pipe.ask({"what": "attach?", "endpoint": [*claim.endpoint]}, PATIENCE)
         return None if reply is None else bool(reply["allowed"])
 
-    def answer(self, exchange: Exchange) -> Answer:
+    def answer(self, exchange: Exchange[Claim]) -> Answer:
         """Ask the daemon.
 
         :raises Abandoned: when the guest has changed.
@@ -142,7 +142,7 @@ class RemoteAttachments:
             "endpoint": [*claim.endpoint],
             "incarnation": claim.identity.incarnation,
             "request": request_fields(request),
-            "source_port": exchange.source_port(),
+            "source_port": exchange.source_port,
         }
         reply = self._pipe.ask(question, ATTACH_PATIENCE)
         if reply is None:

@@ -55,6 +55,7 @@ class World:
         """Why the next process does not start; ``errno``: it cannot be made."""
         self.stopped: list[str] = []
         self.handover: Any = SimpleNamespace(
+            service=SimpleNamespace(),
             start=lambda: None,
             stop=lambda _grace: self.stopped.append("handover"),
             hold_timeout=0.0,
@@ -326,7 +327,7 @@ def test_reload_replaces_the_process_only_where_its_own_configuration_is_another
     assert world.process is before
     said = [entry.count("|") for entry in before.runtime.map.values()]
     assert said == [len(COUNTED) - 1], "the rules are read anew"
-    assert world.handover.hold_timeout == 7.0
+    assert world.handover.service.hold_timeout == 7.0
     world.plain = True
     for name, other in (
         ("program", replace(world.program, version="2.6.99")),

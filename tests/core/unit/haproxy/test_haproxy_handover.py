@@ -15,14 +15,14 @@ from dfmeta import metrics
 from dfmeta.errors import HaproxyError, StartError
 from dfmeta.http.exchange import Exchange
 from dfmeta.http.limits import Limits
-from dfmeta.identity.registry import Registry
+from dfmeta.identity.registry import Claim, Registry
 from dfmeta.identity.syn_accounting import ACCEPTED
 from dfmeta.model import Answer, Endpoint
 from dfmeta.proxy.engines.haproxy import handover
 from dfmeta.proxy.engines.haproxy.handover import (
     SIGNATURE,
-    HandoverServer,
     Source,
+    handover_server,
     listen,
     read_header,
     rest_length,
@@ -106,19 +106,18 @@ class World:
         self.deadlines: list[float] = []
         entrance = listen("/dev/shm")
         self.entrance = entrance.descriptor
-        self.server = HandoverServer(
+        self.server = handover_server(
             entrance.listener,
             self.registry,
             self._answer,
-            port=18080,
             peers=lambda: self.peers,
             hold_timeout=5.0,
             limits=Limits(),
         )
         self.server.start()
 
-    def _answer(self, exchange: Exchange) -> Answer:
-        assert exchange.turn(exchange.deadline)
+    def _answer(self, exchange: Exchange[Claim]) -> Answer:
+        assert exchange.acquire(exchange.deadline)
         self.deadlines.append(exchange.deadline - clock.now())
         return Answer(200, exchange.claim.identity.port_name.encode())
 

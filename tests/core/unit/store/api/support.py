@@ -9,6 +9,7 @@ from typing import Any
 import eventlet
 import webob
 from eventlet.green import socket
+from webob.dec import wsgify
 
 from dfmeta.admin.listener import AdminApplication, serve
 from dfmeta.errors import Forbidden, Unauthorized
@@ -49,7 +50,7 @@ def make_api(repository: Repository, **options: Any) -> AdminApi:
 
 @dataclass
 class Client:
-    """Asks an application (PEP 3333)."""
+    """Asks an application."""
 
     application: Any
 
@@ -59,7 +60,7 @@ class Client:
         """Headers are named as in Python: if_none_match."""
         request = webob.Request.blank(path, method=method, body=body or b"")
         request.headers.update({name.replace("_", "-"): text for name, text in headers.items()})
-        return request.get_response(self.application)
+        return request.get_response(wsgify(self.application))
 
     def get(self, path: str, **headers: str) -> webob.Response:
         return self.ask("GET", path, **headers)

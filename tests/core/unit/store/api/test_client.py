@@ -11,6 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import pytest
 import webob
+from webob.dec import wsgify
 
 from dfmeta.admin.listener import AdminApplication
 from dfmeta.runtime.health import Health
@@ -46,7 +47,7 @@ class Api(ThreadingMixIn, WSGIServer):
         self.message: object = "it fails"
         """What goes with it."""
         api = make_api(repository, authorizer=Authorizer(self))
-        self._application = AdminApplication(Health(), list, {}, api=api)
+        self._application = wsgify(AdminApplication(Health(), list, {}, api=api))
         self.set_app(self._answer)
 
     def client(self, token: str) -> Caller | None:
@@ -57,7 +58,7 @@ class Api(ThreadingMixIn, WSGIServer):
         query = f"?{environ['QUERY_STRING']}" if environ["QUERY_STRING"] else ""
         self.requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}{query}")
         if not self.failing:
-            return self._application(environ, start_response)
+            return self._application(environ, start_response)  # type: ignore[no-any-return]
         response = webob.Response(status=self.failing, json={"message": self.message})
         return response(environ, start_response)  # type: ignore[no-any-return]  # webob is untyped
 
