@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dfmeta.http.bounded import Resolve
     from dfmeta.store.db.repository import Repository
     from dfmeta.store.lookup.puller import Puller
-    from dfmeta.store.lookup.token import TokenSource
+    from dfmeta.store.lookup.tokens import TokenSource
     from dfmeta.store.lookup.upstream import Upstream
 
 LOG = logging.getLogger(__name__)
@@ -60,9 +60,8 @@ def connect(conf: cfg.ConfigOpts, *, resolve: Resolve | None = None) -> Upstream
     group = conf.store
     if not group.lookup_base_url:
         return None
-    # Imported only with an upstream store, since the import of tenacity and oauthlib takes time.
     from dfmeta.http import bounded as lookup_http
-    from dfmeta.store.lookup.oauth import Credentials, Tokens
+    from dfmeta.store.lookup.tokens import Credentials, IssuerToken
     from dfmeta.store.lookup.upstream import Patience, Upstream
 
     urls = (group.lookup_base_url, group.lookup_issuer or "")
@@ -77,7 +76,7 @@ def connect(conf: cfg.ConfigOpts, *, resolve: Resolve | None = None) -> Upstream
             audience=group.lookup_audience or "",
             scopes=tuple(group.lookup_scopes),
         )
-        tokens = Tokens(credentials, client)
+        tokens = IssuerToken(credentials, client)
     return Upstream(
         group.lookup_base_url,
         client=client,
@@ -89,7 +88,7 @@ def connect(conf: cfg.ConfigOpts, *, resolve: Resolve | None = None) -> Upstream
 def _file_token(path: str | None, upstream: str) -> TokenSource | None:
     if not path:
         return None
-    from dfmeta.store.lookup.token import FileToken, read_token, reason
+    from dfmeta.store.lookup.tokens import FileToken, read_token, reason
 
     try:
         read_token(Path(path))

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-import tenacity
-
 from dfmeta.errors import LookupAnswerError, LookupAwayError
 from dfmeta.http.bounded import Client, Clock, Exchange, Reply
 from dfmeta.runtime import clock
@@ -18,7 +16,7 @@ from dfmeta.store.api.representations import ENVELOPE
 from dfmeta.store.db.networks import Address
 from dfmeta.store.db.record import FetchedHalf, Kind
 from dfmeta.store.lookup.answer import by_address, by_id
-from dfmeta.store.lookup.token import TokenSource
+from dfmeta.store.lookup.tokens import TokenSource
 
 AT_ONCE: Final = 32
 """Concurrent queries for each half; further queries wait, within their time limit."""
@@ -117,14 +115,7 @@ class Upstream:
             cause = f"{AT_ONCE} lookups of {kind} are already under way"
             raise LookupAwayError(upstream=self._name, cause=cause, whole=False)
         try:
-            retrying = tenacity.Retrying(
-                sleep=clock.sleep,
-                stop=lambda state: state.attempt_number >= tries or self._clock() + WAIT >= end,
-                wait=lambda state: min(self._wait(state.attempt_number), end - self._clock()),
-                retry=tenacity.retry_if_exception_type(LookupAwayError),
-                reraise=True,
-            )
-            reply = retrying(self._try, path, end)
+            reply = self._retried(path, tries, end)
         finally:
             self._turns[kind].release()
         if reply.status == 404:
@@ -134,6 +125,17 @@ class Upstream:
         except ValueError as error:
             cause = f"its answer is not a usable record: {error}"
             raise LookupAnswerError(upstream=self._name, cause=cause) from error
+
+    def _retried(self, path: str, tries: int, end: float) -> Reply:
+        number = 1
+        while True:
+            try:
+                return self._try(path, end)
+            except LookupAwayError:
+                if number >= tries or self._clock() + WAIT >= end:
+                    raise
+            clock.sleep(min(self._wait(number), end - self._clock()))
+            number += 1
 
     def _try(self, path: str, end: float) -> Reply:
         deadline = min(end, self._clock() + self._patience.timeout)

@@ -73,8 +73,6 @@ ONLY_IN: dict[str, set[str]] = {
     "keystoneauth1": {"conf", "neutron"},
     "alembic": {"store"},
     "jwt": {"store"},
-    "oauthlib": {"store"},
-    "tenacity": {"store"},
     "jsonschema": {"devices"},
     "jinja2": {"admin"},
     "httplib2": {"cli", "http", "store"},

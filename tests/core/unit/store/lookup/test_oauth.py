@@ -13,8 +13,15 @@ from dfmeta.errors import ConfigError, LookupAnswerError, LookupAwayError, Store
 from dfmeta.http.bounded import Reply
 from dfmeta.store.db.record import Kind
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.lookup.oauth import DISCOVERY, EARLY, LIFE, Credentials, Tokens
-from dfmeta.store.lookup.token import TOKEN_MAX, FileToken
+from dfmeta.store.lookup.tokens import (
+    DISCOVERY,
+    EARLY,
+    LIFE,
+    TOKEN_MAX,
+    Credentials,
+    FileToken,
+    IssuerToken,
+)
 from dfmeta.store.lookup.upstream import Patience, Upstream
 from dfmeta.wiring import lookup as from_configuration
 from tests.core.unit.store.lookup.support import LATE, Asked, OtherStore, reply
@@ -53,20 +60,20 @@ def issuer() -> Issuer:
     return Issuer()
 
 
-Build = Callable[..., Tokens]
+Build = Callable[..., IssuerToken]
 
 
 @pytest.fixture
 def build(issuer: Issuer) -> Build:
-    def build(**of_credentials: Any) -> Tokens:
+    def build(**of_credentials: Any) -> IssuerToken:
         known = {"issuer": issuer.url, "client_id": "me:", "client_secret": SECRET}
         client: Any = issuer
-        return Tokens(Credentials(**{**known, **of_credentials}), client)
+        return IssuerToken(Credentials(**{**known, **of_credentials}), client)
 
     return build
 
 
-def get(tokens: Tokens, *, refused: str = "") -> str:
+def get(tokens: IssuerToken, *, refused: str = "") -> str:
     return tokens.get(deadline=CLOCK.now() + 10, refused=refused)
 
 

@@ -1,0 +1,234 @@
+"""Tokens that authenticate this store at the upstream store: from a file, or from an issuer.
+
+The file is read for each query, so that a new token needs no restart. An issuer gives tokens for
+OAuth 2.0 client credentials (RFC 6749, 4.4): its token endpoint is read once (OpenID Connect
+Discovery 1.0, 4), and a token is used until shortly before it expires.
+
+Trust: the issuer is the operator's. Only the issuer gets the client's secret: no log, error or
+``repr`` contains the secret or a token.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import stat
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import quote_plus, urlencode
+
+from dfmeta.errors import LookupAnswerError, LookupAwayError
+from dfmeta.http.bounded import Client, Clock, Exchange
+from dfmeta.runtime import clock
+from dfmeta.store.strictjson import loads
+
+TOKEN_MAX: Final = 16384
+"""Maximum bytes of a token, the limit of servers for a header."""
+TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+"""Characters that a header can hold unchanged, without spaces (RFC 6750, 2.1)."""
+DISCOVERY: Final = "/.well-known/openid-configuration"
+EARLY: Final = 30.0
+"""Seconds before its expiry at which a token is no longer used; at most a tenth of its lifetime."""
+LIFE: Final = 300.0
+"""Lifetime of a token in seconds if the issuer does not give one."""
+LIFE_MAX: Final = 86400.0
+"""Longest lifetime of a token, in seconds."""
+_COMMON: Final = {
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "User-Agent": "dfmeta",
+}
+_ERRORS: Final = frozenset(
+    {
+        "invalid_request",
+        "invalid_client",
+        "invalid_grant",
+        "unauthorized_client",
+        "unsupported_grant_type",
+        "invalid_scope",
+    }
+)
+"""Error codes of RFC 6749, 5.2."""
+
+
+class TokenSource(Protocol):
+    """Returns valid tokens."""
+
+    def get(self, *, deadline: float, refused: str = "") -> str:
+        """Return a token.
+
+        :param deadline: monotonic seconds; latest time for the return.
+        :param refused: a token that the upstream store has refused, and that is replaced.
+        :raises LookupAwayError: no token is available.
+        """
+        ...
+
+
+class FileToken:
+    """A token in a file that contains nothing else, as ``dfmeta token create`` prints it.
+
+    :param path: the file; only its owner and its group may have permissions for it.
+    :param upstream: name of the upstream store, for errors.
+    """
+
+    def __init__(self, path: Path, upstream: str) -> None:
+        self._path = path
+        self._upstream = upstream
+
+    def get(self, *, deadline: float, refused: str = "") -> str:
+        """See :meth:`TokenSource.get`."""
+        del deadline, refused
+        try:
+            return read_token(self._path)
+        except (OSError, ValueError) as error:
+            cause = f"the token cannot be read from {self._path}: {reason(error)}"
+            raise LookupAwayError(upstream=self._upstream, cause=cause, whole=True) from error
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file.
+
+    :raises OSError: the file cannot be read.
+    :raises ValueError: other users may read or change the file, or it does not contain exactly one
+        token. The error does not quote its content.
+    """
+    with path.open("rb") as file:
+        if stat.S_IMODE(path.stat().st_mode) & stat.S_IRWXO:
+            raise ValueError("other users may read or change it")
+        text = file.read(TOKEN_MAX + 1).decode("ascii", "replace").strip()
+    if len(text) > TOKEN_MAX or not TOKEN.fullmatch(text):
+        raise ValueError("it must contain one token and nothing else")
+    return text
+
+
+def reason(error: Exception) -> str:
+    """Return the cause in an error of :func:`read_token`."""
+    return error.strerror or "" if isinstance(error, OSError) else str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The client's credentials at an issuer of tokens."""
+
+    issuer: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    audience: str = ""
+    """The audience of the tokens; empty: the issuer's default."""
+    scopes: tuple[str, ...] = ()
+
+
+class IssuerToken:
+    """The token that an issuer gives for credentials.
+
+    Safe to use from several threads: one of them fetches for all.
+
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, credentials: Credentials, client: Client, *, clock: Clock = clock.now
+    ) -> None:
+        self._credentials = credentials
+        self._client = client
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._endpoint: tuple[str, bool] | None = None
+        self._token = ""
+        self._until = 0.0
+
+    def get(self, *, deadline: float, refused: str = "") -> str:
+        """See :meth:`TokenSource.get`."""
+        if not self._lock.acquire(timeout=max(0.0, deadline - self._clock())):
+            raise self._away("the issuer did not provide one in time")
+        try:
+            if refused and self._token == refused:
+                self._token = ""
+            if not self._token or self._clock() >= self._until:
+                self._fetch(deadline)
+            return self._token
+        finally:
+            self._lock.release()
+
+    def _fetch(self, deadline: float) -> None:
+        credentials = self._credentials
+        if self._endpoint is None:
+            self._endpoint = self._discover(deadline)
+        url, basic = self._endpoint
+        form = {"grant_type": "client_credentials"}
+        form |= {"audience": credentials.audience} if credentials.audience else {}
+        form |= {"scope": " ".join(credentials.scopes)} if credentials.scopes else {}
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        if basic:
+            # Id and secret are form-encoded before base64 (RFC 6749, 2.3.1).
+            pair = map(quote_plus, (credentials.client_id, credentials.client_secret))
+            encoded = base64.b64encode(":".join(pair).encode()).decode()
+            headers["Authorization"] = f"Basic {encoded}"
+        else:
+            form["client_id"] = credentials.client_id
+            form["client_secret"] = credentials.client_secret
+        begun = self._clock()
+        status, answer = self._ask(url, deadline, headers, urlencode(form).encode())
+        if status != 200:
+            # The endpoint may have moved: the next fetch runs discovery again.
+            self._endpoint = None
+            code = answer.get("error")
+            code = f"{code}: " if isinstance(code, str) and code in _ERRORS else ""
+            raise self._away(f"{code}the token endpoint answers {status}")
+        try:
+            token, life = answer["access_token"], answer.get("expires_in")
+            life = LIFE if life in (None, 0) else float(life)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            # Not chained to our error, because these errors quote the answer.
+            raise self._away("the token endpoint's answer is not a valid token response") from None
+        sound = isinstance(token, str) and len(token) < 65536 and TOKEN.fullmatch(token)
+        if not sound or str(answer.get("token_type", "bearer")).lower() != "bearer":
+            raise self._away("the token endpoint's answer contains no bearer token")
+        life = min(life, LIFE_MAX)
+        self._token, self._until = token, begun + life - min(EARLY, life / 10)
+
+    def _discover(self, deadline: float) -> tuple[str, bool]:
+        """Return the token endpoint, and whether it takes the secret in a header."""
+        issuer = self._credentials.issuer.rstrip("/")
+        status, answer = self._ask(f"{issuer}{DISCOVERY}", deadline)
+        if status != 200:
+            raise self._away(f"it answers {DISCOVERY} with status {status}")
+        if not isinstance(answer.get("issuer"), str):
+            raise self._away(f"its {DISCOVERY} is invalid")
+        if answer["issuer"].rstrip("/") != issuer:
+            raise self._away(f"its {DISCOVERY} names another issuer")
+        url = answer.get("token_endpoint")
+        schemes = ("https://",) if issuer.lower().startswith("https:") else ("https://", "http://")
+        if not isinstance(url, str) or not url.lower().startswith(schemes) or not url.isascii():
+            raise self._away(f"its token_endpoint does not begin with {' or '.join(schemes)}")
+        ways = answer.get("token_endpoint_auth_methods_supported")
+        ways = ways if isinstance(ways, list) else []
+        return url, "client_secret_basic" in ways or "client_secret_post" not in ways
+
+    def _ask(
+        self,
+        url: str,
+        deadline: float,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> tuple[int, Mapping[str, Any]]:
+        """Return the status of an answer, and the JSON object in it; empty if there is none."""
+        exchange = Exchange(url, {**_COMMON, **(headers or {})}, body, deadline)
+        try:
+            reply = self._client.exchange(exchange)
+        except LookupAnswerError as error:
+            # The invalid answer is the issuer's, not that of the upstream store.
+            raise self._away(str(error.fields["cause"])) from error
+        try:
+            answer = loads(reply.body)
+        except ValueError:
+            answer = None
+        return reply.status, answer if isinstance(answer, dict) else {}
+
+    def _away(self, cause: str) -> LookupAwayError:
+        return LookupAwayError(
+            upstream=self._credentials.issuer, cause=f"there is no token: {cause}", whole=True
+        )
