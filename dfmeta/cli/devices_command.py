@@ -12,7 +12,7 @@ import click
 
 from dfmeta.cli import config_drive
 from dfmeta.cli.common import Group, cell_text, config_before, config_options, ending, load_config
-from dfmeta.cli.store_files import read
+from dfmeta.cli.store_target import read
 from dfmeta.devices import validate
 from dfmeta.devices.elements import SIZE_MAX
 from dfmeta.devices.libvirt import DomainDevices, read_domain

@@ -1,7 +1,7 @@
-"""Progress of a command's long work, on stderr.
+"""Progress of a command's long work, in lines on stderr.
 
-A bar on a terminal, a line every few seconds in a pipe or a journal, and nothing for work that is
-done within a second. A separate thread shows the progress, since the work may be a single call.
+A separate thread writes them, since the work may be a single call. Work that is done within a
+second has no line.
 """
 
 from __future__ import annotations
@@ -9,84 +9,54 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final, TextIO, TypeVar
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, TextIO, TypeVar
 
 from dfmeta.errors import printable
-from dfmeta.runtime import clock
 from dfmeta.wiring.last_words import PROG
 
 BEGIN: Final = 1.0
-"""Seconds before progress is shown."""
+"""Seconds before the first line."""
 LINES: Final = 5.0
-"""Seconds between two lines if stderr is not a terminal."""
-FRAMES: Final = 0.1
-"""Seconds between two updates of the bar."""
+"""Seconds between two lines."""
 
 T = TypeVar("T")
 
 
 @dataclass
 class Work:
-    """A piece of work and its progress.
-
-    :param what: name of the work, as it is shown.
-    :param total: number of its parts; None: unknown.
-    :param unit: name of the parts.
-    """
+    """A piece of work and its progress."""
 
     what: str
+    """Name of the work, as it is shown."""
     total: int | None = None
+    """Number of its parts; None: unknown."""
     unit: str = ""
+    """Name of the parts."""
     done: int = 0
-    look: Callable[[], int] | None = None
-    """Returns the number of finished parts, if :meth:`advance` is not called."""
-    begun: float = field(default_factory=clock.now)
 
-    def advance(self, parts: int = 1) -> None:
-        """Add *parts* to the number of finished parts."""
-        self.done += parts
-
-    def begin(self, what: str, total: int | None, unit: str = "") -> None:
+    def begin(self, what: str, total: int | None, unit: str) -> None:
         """Replace this work by another, of which no part is finished."""
         self.what, self.total, self.unit, self.done = what, total, unit, 0
-        self.begun = clock.now()
 
-    def line(self, now: float) -> str:
-        """Return the progress at *now* (monotonic seconds) as text."""
-        seconds = max(now - self.begun, 0.001)
+    def line(self) -> str:
+        """Return the progress as text."""
         if not self.done:
-            return f"{self.what}: {seconds:.0f} s"
-        rate = self.done / seconds
-        unit = f" {self.unit}" if self.unit else ""
-        if not self.total:
-            return f"{self.what}: {self.done:,}{unit}, {rate:,.0f} a second"
-        share, left = self.done / self.total, max(self.total - self.done, 0) / rate
-        return (
-            f"{self.what}: {self.done:,} of {self.total:,}{unit} ({share:.0%}), "
-            f"{rate:,.0f} a second, {left:.0f} s left"
-        )
+            return self.what
+        share = f" of {self.total:,}" if self.total else ""
+        return f"{self.what}: {self.done:,}{share} {self.unit}".rstrip()
 
 
 @contextlib.contextmanager
-def shown(
-    what: str,
-    *,
-    total: int | None = None,
-    unit: str = "",
-    look: Callable[[], int] | None = None,
-    lines: bool = True,
-    stream: TextIO | None = None,
-) -> Iterator[Work]:
-    """Show the progress of the block's work, unless it ends within :data:`BEGIN` seconds.
+def shown(what: str, *, lines: bool = True, stream: TextIO | None = None) -> Iterator[Work]:
+    """Show the progress of the block's work.
 
-    :param look: returns the number of finished parts; it is called in another thread.
-    :param lines: write lines if *stream* is not a terminal.
+    :param lines: write lines also if *stream* is not a terminal.
     :param stream: stream for the progress; None: stderr.
     """
     stream = sys.stderr if stream is None else stream
-    work, done = Work(printable(what), total, unit, look=look), threading.Event()
+    work, done = Work(printable(what)), threading.Event()
     thread = threading.Thread(target=_show, args=(work, done, stream), daemon=True)
     if lines or stream.isatty():
         thread.start()
@@ -98,56 +68,18 @@ def shown(
             thread.join()
 
 
-def counted(items: Iterable[T], what: str, *, unit: str = "") -> Iterator[T]:
+def counted(items: Iterable[T], what: str, *, unit: str) -> Iterator[T]:
     """Yield *items*, and show the number of those that were yielded."""
-    with shown(what, unit=unit) as work:
+    with shown(what) as work:
+        work.unit = unit
         for item in items:
             yield item
-            work.advance()
+            work.done += 1
 
 
 def _show(work: Work, done: threading.Event, stream: TextIO) -> None:
-    if done.wait(BEGIN):
-        return
-    (_bar if stream.isatty() else _lines)(work, done, stream)
-
-
-def _lines(work: Work, done: threading.Event, stream: TextIO) -> None:
-    while not done.wait(LINES):
-        _look(work)
-        stream.write(f"{PROG}: {work.line(clock.now())}\n")
+    pause = BEGIN
+    while not done.wait(pause):
+        stream.write(f"{PROG}: {work.line()}\n")
         stream.flush()
-
-
-def _bar(work: Work, done: threading.Event, stream: TextIO) -> None:
-    from rich import progress
-    from rich.console import Console
-
-    bars = progress.Progress(
-        progress.SpinnerColumn(),
-        progress.TextColumn("{task.description}", markup=False),
-        progress.BarColumn(),
-        progress.TextColumn("{task.fields[said]}", markup=False),
-        progress.TimeElapsedColumn(),
-        console=Console(file=stream),
-        redirect_stdout=sys.stdout.isatty(),
-        transient=True,
-    )
-    with bars:
-        task: Any = bars.add_task(work.what, total=work.total, said="")
-        while not done.wait(FRAMES):
-            _look(work)
-            said = work.line(clock.now()).removeprefix(f"{work.what}: ")
-            bars.update(
-                task,
-                description=work.what,
-                total=work.total,
-                completed=work.done,
-                said=said if work.done else "",
-            )
-
-
-def _look(work: Work) -> None:
-    if work.look is not None:
-        with contextlib.suppress(OSError):
-            work.done = work.look()
+        pause = LINES

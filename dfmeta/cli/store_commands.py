@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 import click
@@ -12,19 +13,29 @@ import click
 from dfmeta.cli.common import (
     TABLE,
     Group,
+    cell_text,
     config_before,
+    config_options,
     ending,
     format_option,
+    load_config,
     print_rows,
     wide_option,
 )
-from dfmeta.cli.progress import counted
-from dfmeta.cli.store_backup import backup, restore
-from dfmeta.cli.store_choice import StoreChoice, store_options
+from dfmeta.cli.confirm import agreed, yes_option
+from dfmeta.cli.progress import counted, shown
 from dfmeta.cli.store_delete import delete
 from dfmeta.cli.store_import import import_records
 from dfmeta.cli.store_put import WORDS, put
-from dfmeta.cli.store_target import Asked, Target, no_defaults, no_record, target_options
+from dfmeta.cli.store_target import (
+    Asked,
+    StoreChoice,
+    Target,
+    no_defaults,
+    no_record,
+    store_options,
+    target_options,
+)
 from dfmeta.errors import NoRecordError
 from dfmeta.store.api.client import UNKNOWN, Client
 from dfmeta.store.api.listing import row_of, timestamp
@@ -82,7 +93,7 @@ def store() -> None:
     """
 
 
-for _command in (put, delete, import_records, backup, restore):
+for _command in (put, delete, import_records):
     store.add_command(_command)
 
 
@@ -168,6 +179,61 @@ def list_records(store: StoreChoice, *, fmt: str, wide: bool, default: bool) -> 
         print_rows(rows, LIST_COLUMNS, fmt, drop=LIST_DROP, wide=wide)
 
 
+@store.command(
+    "backup",
+    epilog=ending("dfmeta store backup store.bak", failed="FILE exists or cannot be written"),
+)
+@config_options
+@click.argument("file")
+def backup(config_files: tuple[str, ...], file: str) -> None:
+    """Write a backup of the whole store to a new FILE with mode 0600. The daemon keeps running."""
+    from dfmeta.store.db import backup as copies
+
+    conf = load_config(config_files)
+    with shown(f"writing {cell_text(file)}"):
+        count = copies.backup(conf.store.connection, Path(file))
+    click.echo(f"{cell_text(file)}: {_records(count)}")
+
+
+@store.command(
+    "restore",
+    epilog=ending(
+        "dfmeta store restore store.bak",
+        failed="FILE is not a backup of the store, or the answer was no",
+    ),
+)
+@config_options
+@yes_option
+@click.option(
+    "--copy",
+    metavar="FILE",
+    help="File for a copy of the current store, which replaces an earlier copy. Default: "
+    "STORE.before-restore, beside the store. Empty: no copy.",
+)
+@click.argument("file")
+def restore(config_files: tuple[str, ...], *, yes: bool, copy: str | None, file: str) -> None:
+    """Restore the store from the backup FILE. The daemon keeps running.
+
+    On a terminal the command asks for confirmation; in a script it does not. The copy of the store
+    that it keeps can be restored in the same way.
+    """
+    from dfmeta.store.db import backup as copies
+
+    conf = load_config(config_files)
+    url = conf.store.connection
+    agreed(f"Replace the whole content of the store by {cell_text(file)}?", yes=yes)
+    with shown(f"restoring {cell_text(file)}"):
+        keep = copies.before_restore(url) if copy is None else Path(copy) if copy else None
+        count, kept = copies.restore(url, Path(file), keep=keep)
+    now = f"{_records(count)} as in {cell_text(file)}"
+    if kept:
+        click.echo(f"{now}; the earlier content of the store is in {cell_text(keep)}")
+    elif keep is not None:
+        click.echo(f"{now}; no copy was made, since there was no intact store before")
+    else:
+        click.echo(f"{now}; the earlier content of the store is deleted")
+
+
 def _write_bytes(content: bytes | None, *, target: Target, what: str) -> None:
     if content is None:
         raise NoRecordError(
@@ -195,3 +261,7 @@ def _full_row(record: Record, addresses: tuple[str, ...]) -> dict[str, object]:
 
 def _moment(moment: datetime) -> str | None:
     return None if moment == UNKNOWN else timestamp(moment)
+
+
+def _records(count: int) -> str:
+    return f"{count} record{'' if count == 1 else 's'}"

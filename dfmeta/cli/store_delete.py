@@ -13,8 +13,14 @@ import click
 
 from dfmeta.cli.common import CONFIG_FILE, ending
 from dfmeta.cli.confirm import agreed, yes_option
-from dfmeta.cli.store_choice import StoreChoice, store_options
-from dfmeta.cli.store_target import Asked, Target, no_record, target_options
+from dfmeta.cli.store_target import (
+    Asked,
+    StoreChoice,
+    Target,
+    no_record,
+    store_options,
+    target_options,
+)
 from dfmeta.errors import StoreError
 from dfmeta.store.api.client import Client
 from dfmeta.store.db.record import Record, parse_document

@@ -18,10 +18,15 @@ from oslo_config import cfg
 
 from dfmeta.cli.common import cell_text, ending
 from dfmeta.cli.progress import Work, shown
-from dfmeta.cli.store_choice import Records, StoreChoice, store_options
-from dfmeta.cli.store_files import STDIN
 from dfmeta.cli.store_put import WORDS
-from dfmeta.cli.store_target import Domains, records_by_name
+from dfmeta.cli.store_target import (
+    STDIN,
+    Domains,
+    Records,
+    StoreChoice,
+    records_by_name,
+    store_options,
+)
 from dfmeta.errors import ImportIncompleteError, StoreError, StoreRefusedError
 from dfmeta.store.api.checks import USERDATA_MAX
 from dfmeta.store.api.client import Client
@@ -106,7 +111,7 @@ class _Import:
                 self.progress.begin(f"importing {cell_text(path)}", len(seeds), "seeds")
                 for seed in seeds:
                     self._take_seed(seed)
-                    self.progress.advance(1)
+                    self.progress.done += 1
             else:
                 with folder.open("rb") as file:
                     self._take_lines(file, path, folder.stat().st_size)
@@ -200,7 +205,7 @@ class _Import:
         self.progress.begin(f"importing {cell_text(name)}", size, "bytes")
         batch: dict[str, list[Push]] = {}
         for number, line in enumerate(_read_lines(file), 1):
-            self.progress.advance(len(line))
+            self.progress.done += len(line)
             where = f"{name}:{number}"
             try:
                 if len(line) > LINE_MAX:

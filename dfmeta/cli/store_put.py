@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import click
+from oslo_config import cfg
 
 from dfmeta.cli.common import cell_text, ending
 from dfmeta.cli.progress import shown
-from dfmeta.cli.store_choice import StoreChoice, store_options
-from dfmeta.cli.store_defaults import lost_defaults
-from dfmeta.cli.store_files import STDIN, read
-from dfmeta.cli.store_target import Asked, Target, target_options
+from dfmeta.cli.store_target import (
+    STDIN,
+    Asked,
+    Domains,
+    Records,
+    StoreChoice,
+    Target,
+    read,
+    store_options,
+    target_options,
+)
 from dfmeta.errors import RecordError
 from dfmeta.store.api import checks
-from dfmeta.store.db.record import KEEP, PutResult, Whole, merge_patch
+from dfmeta.store.api.client import Client
+from dfmeta.store.db.record import KEEP, PutResult, Record, Whole, merge_patch, parse_document
+from dfmeta.store.guest import defaults
+from dfmeta.wiring.last_words import PROG
 
 WORDS: Final = {
     "project_id": "project",
@@ -247,3 +260,56 @@ def _sentence(target: Target, result: PutResult) -> str:
             f"{target.shown}: created, with {what}" if what else f"{target.shown}: created, empty"
         )
     return f"{target.shown}: changed {what}" if what else f"{target.shown}: nothing to change"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The defaults that an instance has got so far."""
+
+    target: Target
+    before: Record | None
+    """The merged defaults; None if it had a record of its own, or has no defaults."""
+
+    def members(self, records: Records) -> tuple[str, ...]:
+        """Return the members of the defaults that the instance does not get any more."""
+        after = records.get(self.target.record_id) if self.before is not None else None
+        if self.before is None or after is None or after.empty:
+            return ()
+        had, has = (parse_document(one.id, one.metadata) for one in (self.before, after))
+        lost = [name for name in had if name not in has]
+        lost += [
+            name
+            for name in ("userdata", "http_tokens")
+            if getattr(self.before, name) is not None and getattr(after, name) is None
+        ]
+        return tuple(lost)
+
+    def sentence(self, words: str) -> str:
+        """Return the warning about the members that are lost.
+
+        :param words: their names.
+        """
+        return (
+            f"{PROG}: {self.target.shown} had these from the defaults, and loses them: {words}. "
+            "A record of its own replaces all defaults: put them into the record as well, "
+            f"or return to the defaults: dfmeta store delete {self.target.record_id}"
+        )
+
+
+def lost_defaults(conf: cfg.ConfigOpts, records: Records, target: Target) -> Lost:
+    """Return the defaults that an instance gets before a put gives it a record.
+
+    An admin API does not give access to defaults: with one, they are unknown.
+    """
+    if isinstance(records, Client) or target.default or not conf.store.defaults:
+        return Lost(target, None)
+    own = records.get(target.record_id)
+    if own is not None and not own.empty:
+        return Lost(target, None)
+    domain = Domains(conf).of(target.record_id)
+    project = (domain.project_id if domain else "") or (own.project_id if own else "") or ""
+    ids = defaults.layers(host=socket.gethostname(), project_id=project)
+    found = [one for one in map(records.get, ids) if one is not None]
+    name = (domain.name or domain.domain_name) if domain else ""
+    merged = defaults.merged(found, target.record_id, instance_name=name, project_id=project)
+    return Lost(target, merged)

@@ -1,18 +1,25 @@
-"""The record that a command works on: an instance's, by UUID or name, or a set of defaults."""
+"""The store and the record that a command works on.
+
+The store is the configured database, or an admin API. The record is an instance's, chosen by UUID
+or name, or a set of defaults.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.common import cell_text
-from dfmeta.cli.store_choice import Records
+from dfmeta.cli.common import cell_text, config_options, load_config
+from dfmeta.cli.progress import shown
 from dfmeta.errors import NoRecordError, RecordError
 from dfmeta.sources.domain import Domain
 from dfmeta.sources.folders import Folders
@@ -20,9 +27,114 @@ from dfmeta.store.api import checks
 from dfmeta.store.api.client import Client
 from dfmeta.store.api.listing import row_of
 from dfmeta.store.api.requests import parse_id
+from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import defaults
 
-INSTANCE = "INSTANCE"
+INSTANCE: Final = "INSTANCE"
+STDIN: Final = "-"
+TOKEN: Final = "DFMETA_TOKEN"  # noqa: S105  # the variable's name
+TOKEN_MAX: Final = 16 * 1024
+"""Bytes; more than servers accept in a header."""
+
+Records = Repository | Client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreChoice:
+    """The options of the command line that choose the store."""
+
+    config_files: tuple[str, ...]
+    url: str | None
+    token_file: str | None
+    ca_file: str | None
+
+    def conf(self) -> cfg.ConfigOpts:
+        """Read the configuration.
+
+        :raises ConfigError: when it is wrong.
+        """
+        return load_config(self.config_files)
+
+    @contextlib.contextmanager
+    def opened(self, conf: cfg.ConfigOpts) -> Iterator[Records]:
+        """Open the store.
+
+        :raises StoreError: when the database cannot be opened.
+        :raises RecordError: when the URL or the token is invalid.
+        """
+        if self.url is None:
+            # This waits for a server that is unavailable, and upgrades an older schema.
+            with shown("opening the store"):
+                repository = Repository(conf.store.connection)
+            with repository:
+                yield repository
+            return
+        yield Client(self.url, token=_token(self.token_file), ca_file=self.ca_file or "")
+
+
+def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that choose the store, as ``store: StoreChoice``."""
+
+    @config_options
+    @click.option(
+        "--url",
+        metavar="URL",
+        help="Use the admin API of a store, such as http://127.0.0.1:9697, instead of the "
+        "configured database.",
+    )
+    @click.option(
+        "--token-file",
+        metavar="FILE",
+        help=f"File with the token for --url. Default: the environment variable {TOKEN}.",
+    )
+    @click.option(
+        "--ca-file",
+        metavar="FILE",
+        help="PEM file with the certificates of the only authorities to trust for an https URL. "
+        "Default: the system's authorities.",
+    )
+    @functools.wraps(function)
+    def command(
+        config_files: tuple[str, ...],
+        url: str | None,
+        token_file: str | None,
+        ca_file: str | None,
+        **values: Any,
+    ) -> Any:
+        if url is None and (token_file or ca_file):
+            raise click.UsageError("--token-file and --ca-file need --url: give it as well")
+        store = StoreChoice(
+            config_files=config_files, url=url, token_file=token_file, ca_file=ca_file
+        )
+        return function(store=store, **values)
+
+    return command
+
+
+def _token(file: str | None) -> str:
+    """Return the token from *file* or the environment; empty if neither gives one."""
+    shown = file or TOKEN
+    try:
+        if file is None:
+            token = os.environ.get(TOKEN, "")
+        else:
+            with Path(file).open("rb") as opened:
+                token = opened.read(TOKEN_MAX).decode("latin-1").strip()
+    except (OSError, ValueError) as error:
+        raise RecordError(
+            what="--token-file",
+            value=shown,
+            cause=getattr(error, "strerror", None) or error,
+            remedy="Name a file that can be read",
+        ) from error
+    if not all("!" <= character <= "~" for character in token) or (file and not token):
+        raise RecordError(
+            what="--token-file" if file else "the environment",
+            value=shown,
+            cause="it contains no token",
+            remedy="Write the token alone on one line",
+        )
+    return token
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +293,20 @@ def _named(option: str, text: str | None) -> str:
     if not text.strip():
         raise RecordError(what=option, value=text, cause="it is empty", remedy="Give a value")
     return checks.text_value(option, text)
+
+
+def read(option: str, name: str, *, limit: int) -> bytes:
+    """Return the bytes of a file or of standard input, at most one more than *limit*.
+
+    :raises RecordError: when it cannot be read.
+    """
+    try:
+        if name == STDIN:
+            return sys.stdin.buffer.read(limit + 1)
+        with Path(name).open("rb") as file:
+            return file.read(limit + 1)
+    except (OSError, ValueError) as error:
+        cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise RecordError(
+            what=option, value=name, cause=cause, remedy="Name a file that can be read"
+        ) from error

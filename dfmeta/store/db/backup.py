@@ -12,7 +12,6 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,17 +19,16 @@ from dfmeta.errors import BackupError, StoreDamagedError
 from dfmeta.runtime import clock
 from dfmeta.store.db.database import Database
 from dfmeta.store.db.dialect import of_system, parse_url
-from dfmeta.store.db.sqlite import CUT, FOLDER_MODE, Sqlite, kind_of
+from dfmeta.store.db.sqlite import CUT, FOLDER_MODE, PRIMARY_CODE, Sqlite, kind_of
 
 BUSY_SECONDS: Final = 5.0
 """How long to wait for another writer."""
 RETRY_SECONDS: Final = 0.002
 _NO_DATABASE: Final = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
-_PRIMARY: Final = 0xFF
-"""SQLite's extended result codes keep the primary one in the low byte."""
 _MAGIC: Final = b"SQLite format 3\0"
-_PG_RESTORE: Final = "Restore it with pg_restore --clean --if-exists --dbname DATABASE FILE"
-_NAME_ONE: Final = "Name a file that dfmeta store backup wrote"
+_BACKUP: Final = "Make its backup with pg_dump --format=custom --file FILE DATABASE"
+_RESTORE: Final = "Restore it with pg_restore --clean --if-exists --dbname DATABASE FILE"
+_REMEDY: Final = "Name a file that dfmeta store backup wrote"
 
 
 def backup(url: str, file: Path) -> int:
@@ -40,24 +38,19 @@ def backup(url: str, file: Path) -> int:
     :returns: how many records the copy has.
     :raises StoreError: the store is not in a file, *file* already exists, or a step fails.
     """
-    path = _path_of(url, "Make its backup with pg_dump --format=custom --file FILE DATABASE")
+    path = _path_of(url, _BACKUP)
     if file.exists():
         raise BackupError(cause=f"{file}: it already exists", remedy="Name a new file")
     if not file.absolute().parent.is_dir():
         cause = f"{file}: its directory does not exist"
         raise BackupError(cause=cause, remedy="Create the directory first")
     if not path.exists():
-        raise BackupError(
-            cause=f"{path}: the store does not exist",
-            remedy="Name the daemon's configuration with --config-file",
-        )
+        cause = f"{path}: the store does not exist"
+        remedy = "Name the daemon's configuration with --config-file"
+        raise BackupError(cause=cause, remedy=remedy)
     if not path.stat().st_size:
         raise StoreDamagedError(cause=f"{path}: {CUT}")
-    with _errors(path), _temporary(file) as copy:
-        _copy(path, copy)
-        count = _check(copy, shown=path)
-        copy.rename(file)
-    return count
+    return _copy_store(path, file)
 
 
 def before_restore(url: str) -> Path:
@@ -65,20 +58,11 @@ def before_restore(url: str) -> Path:
 
     :raises StoreError: the store is not in a file.
     """
-    path = _path_of(url, _PG_RESTORE)
+    path = _path_of(url, _RESTORE)
     return path.with_name(f"{path.name}.before-restore")
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """Result of a restore."""
-
-    records: int
-    kept: Path | None
-    """Path of the copy of the previous store; None if there is no copy."""
-
-
-def restore(url: str, file: Path, *, keep: Path | None = None) -> Restored:
+def restore(url: str, file: Path, *, keep: Path | None = None) -> tuple[int, bool]:
     """Restore a store from the backup *file*; changes since that backup are lost.
 
     A daemon that uses the store keeps running, and each of its answers comes either from the
@@ -87,11 +71,12 @@ def restore(url: str, file: Path, *, keep: Path | None = None) -> Restored:
     :param url: the store's URL; see :class:`dfmeta.store.db.database.Database`.
     :param keep: a file for a copy of the current store; an existing file is replaced. None: no copy
         is kept.
+    :returns: the number of records, and whether there was a complete store to keep.
     :raises StoreError: *file* is not a backup of a store, or was made by a newer dfmeta, or *keep*
         cannot be written; the store is unchanged.
     """
-    path = _path_of(url, _PG_RESTORE)
-    _look_at(file)
+    path = _path_of(url, _RESTORE)
+    _check_magic(file)
     with _errors(path):
         path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     with _errors(file), _temporary(path) as copy:
@@ -99,24 +84,14 @@ def restore(url: str, file: Path, *, keep: Path | None = None) -> Restored:
         count = _check(copy, shown=file)
         Database(f"sqlite:///{copy}").close()
         _without_log(copy)
-        kept = keep if keep is not None and _kept(path, keep) else None
+        kept = False
+        if keep is not None and path.exists() and path.stat().st_size:
+            with contextlib.suppress(StoreDamagedError, BackupError):
+                _copy_store(path, keep)
+                kept = True
         with _errors(path):
             _put_into_place(copy, path)
-    return Restored(count, kept)
-
-
-def _kept(path: Path, keep: Path) -> bool:
-    """Copy a store to another file; return False if there is no complete store to copy."""
-    if not path.exists() or not path.stat().st_size:
-        return False
-    try:
-        with _errors(keep), _temporary(keep) as copy:
-            _copy(path, copy)
-            _check(copy, shown=path)
-            copy.rename(keep)
-    except (StoreDamagedError, BackupError):
-        return False
-    return True
+    return count, kept
 
 
 def _path_of(url: str, remedy: str) -> Path:
@@ -126,14 +101,14 @@ def _path_of(url: str, remedy: str) -> Path:
     return Sqlite(parsed).path
 
 
-def _look_at(file: Path) -> None:
+def _check_magic(file: Path) -> None:
     try:
         with file.open("rb") as opened:
             if opened.read(len(_MAGIC)) == _MAGIC:
                 return
     except OSError as error:
-        raise BackupError(cause=f"{file}: {error.strerror}", remedy=_NAME_ONE) from error
-    raise BackupError(cause=f"{file}: it is not an SQLite file", remedy=_NAME_ONE)
+        raise BackupError(cause=f"{file}: {error.strerror}", remedy=_REMEDY) from error
+    raise BackupError(cause=f"{file}: it is not an SQLite file", remedy=_REMEDY)
 
 
 @contextlib.contextmanager
@@ -159,12 +134,21 @@ def _temporary(beside: Path) -> Iterator[Path]:
             Path(name + suffix).unlink(missing_ok=True)
 
 
+def _copy_store(path: Path, file: Path) -> int:
+    """Write a checked copy of a store; the file is complete or does not change."""
+    with _errors(file), _temporary(file) as copy:
+        with _errors(path):
+            _copy(path, copy)
+        count = _check(copy, shown=path)
+        copy.rename(file)
+    return count
+
+
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """Open an existing file."""
-    with contextlib.closing(
-        sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS)
-    ) as connection:
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS)) as connection:
         yield connection
 
 
@@ -175,24 +159,24 @@ def _copy(source: Path, target: Path) -> None:
     """
     deadline = clock.now() + BUSY_SECONDS
 
-    def look(status: int, _left: int, _all: int) -> None:
+    def check(status: int, _left: int, _all: int) -> None:
         if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and clock.now() > deadline:
             error = sqlite3.OperationalError("another program has been writing to it for too long")
             error.sqlite_errorcode = sqlite3.SQLITE_BUSY
             raise error
 
-    with _opened(source) as one, _opened(target) as other:
+    with _opened(source) as reader, _opened(target) as writer:
         # A busy store is unlocked only for a moment between two writes. SQLite's own wait, in steps
         # of up to 0.1 s, would almost never hit that moment.
-        other.execute("PRAGMA busy_timeout=0")
+        writer.execute("PRAGMA busy_timeout=0")
         # All pages at once: in pieces, each write by others would restart the copy.
-        one.backup(other, pages=-1, progress=look, sleep=RETRY_SECONDS)
+        reader.backup(writer, pages=-1, progress=check, sleep=RETRY_SECONDS)
 
 
 def _without_log(path: Path) -> None:
     """Make a file of our own complete without a write-ahead log."""
     with _opened(path) as connection:
-        _value(connection, "PRAGMA journal_mode=DELETE")
+        connection.execute("PRAGMA journal_mode=DELETE")
 
 
 def _check(path: Path, *, shown: Path) -> int:
@@ -202,15 +186,16 @@ def _check(path: Path, *, shown: Path) -> int:
     """
     _without_log(path)
     with _opened(path) as connection:
-        said = _value(connection, "PRAGMA quick_check(1)")
-        if said != "ok":
-            raise StoreDamagedError(cause=f"{shown}: it is damaged: {said}")
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise StoreDamagedError(cause=f"{shown}: it is damaged: {verdict}")
         try:
-            _value(connection, "SELECT version_num FROM alembic_version")
-            return int(str(_value(connection, "SELECT count(*) FROM records")))
+            connection.execute("SELECT version_num FROM alembic_version")
+            (count,) = connection.execute("SELECT count(*) FROM records").fetchone()
         except sqlite3.OperationalError:
             cause = f"{shown}: it is an SQLite file, but not a dfmeta store"
-            raise BackupError(cause=cause, remedy=_NAME_ONE) from None
+            raise BackupError(cause=cause, remedy=_REMEDY) from None
+    return int(count)
 
 
 def _put_into_place(copy: Path, path: Path) -> None:
@@ -219,7 +204,7 @@ def _put_into_place(copy: Path, path: Path) -> None:
         try:
             _copy(copy, path)
         except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", 0) & _PRIMARY not in _NO_DATABASE:
+            if getattr(error, "sqlite_errorcode", 0) & PRIMARY_CODE not in _NO_DATABASE:
                 raise
         else:
             return
@@ -227,8 +212,3 @@ def _put_into_place(copy: Path, path: Path) -> None:
     for suffix in ("-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
     copy.rename(path)
-
-
-def _value(connection: sqlite3.Connection, statement: str) -> object:
-    row = connection.execute(statement).fetchone()
-    return None if row is None else row[0]

@@ -32,7 +32,7 @@ BUSY_STEP_MS: Final = 250
 FILE_MODE: Final = 0o600
 CUT: Final = "it was truncated to 0 bytes"
 FOLDER_MODE: Final = 0o700
-_PRIMARY_CODE: Final = 0xFF
+PRIMARY_CODE: Final = 0xFF
 """SQLite's extended result codes keep the primary one in the low byte."""
 _KINDS: Final[dict[int, type[StoreError]]] = {
     sqlite3.SQLITE_CORRUPT: StoreDamagedError,
@@ -123,7 +123,7 @@ class Sqlite(Dialect):
     def conflicts(self, error: DBAPIError) -> bool:
         """Return whether another process was writing."""
         code: int = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK)
-        return code & _PRIMARY_CODE in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+        return code & PRIMARY_CODE in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
     def cause(self, error: DBAPIError) -> str:
         """See :meth:`.Dialect.cause`."""
@@ -157,7 +157,7 @@ class Sqlite(Dialect):
 
 def kind_of(code: int) -> type[StoreError]:
     """Return our error class for one of SQLite's result codes."""
-    return _KINDS.get(code) or _KINDS.get(code & _PRIMARY_CODE, StoreError)
+    return _KINDS.get(code) or _KINDS.get(code & PRIMARY_CODE, StoreError)
 
 
 def _path_of(url: URL) -> Path:

@@ -13,7 +13,7 @@ from dfmeta.admin import status
 from dfmeta.apps import driver, floods, reconciler
 from dfmeta.apps.plans import BR_INT_PLAN
 from dfmeta.attach.drivers import local
-from dfmeta.cli.store_choice import TOKEN
+from dfmeta.cli.store_target import TOKEN
 from dfmeta.cli.token_command import token
 from dfmeta.cmd import central, daemon, fd_store, status_page
 from dfmeta.conf import DEFAULT_FILES, agent, auth, limits, metadata, rate, store

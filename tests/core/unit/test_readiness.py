@@ -69,15 +69,13 @@ def test_a_blip_is_no_line(world: World, caplog: pytest.LogCaptureFixture) -> No
     assert caplog.messages == []
 
 
-def test_line_has_rate_and_rest_as_far_as_they_are_known() -> None:
-    half = "1,000 of 4,000 bytes (25%), 100 a second, 30 s left"
-    for work, seconds, line in (
-        (Work("writing a", begun=0), 7, "writing a: 7 s"),
-        (Work("reading", unit="records", done=5000, begun=0), 5, "1,000 a second"),
-        (Work("importing r", 4000, "bytes", done=1000, begun=0), 10, f"importing r: {half}"),
-        (Work("importing r", 10, done=20, begun=0), 1, "(200%), 20 a second, 0 s left"),
+def test_line_has_the_parts_as_far_as_they_are_known() -> None:
+    for work, line in (
+        (Work("writing a"), "writing a"),
+        (Work("reading", unit="records", done=5000), "reading: 5,000 records"),
+        (Work("importing r", 4000, "bytes", done=1000), "importing r: 1,000 of 4,000 bytes"),
     ):
-        assert line in work.line(seconds)
+        assert work.line() == line
 
 
 def test_systemd_waits_for_as_long_as_the_daemon_does(

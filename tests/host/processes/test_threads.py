@@ -52,7 +52,9 @@ def test_end_of_a_reader_of_ovsdb_ends_the_process(
 def test_progress_is_written_while_the_work_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "BEGIN", 0)
     monkeypatch.setattr(progress, "LINES", 0.001)
-    stream, looked = io.StringIO(), iter(range(1, 1_000_000))
-    with progress.shown("copying\n\x1b[2J", look=lambda: next(looked), stream=stream):
-        wait_for(lambda: "copying \\x1b[2J: 3, " in stream.getvalue(), "a third line")
+    stream = io.StringIO()
+    with progress.shown("copying\n\x1b[2J", stream=stream) as work:
+        wait_for(lambda: "copying \\x1b[2J\n" in stream.getvalue(), "a line")
+        work.done = 3
+        wait_for(lambda: "copying \\x1b[2J: 3\n" in stream.getvalue(), "a line with a number")
     assert all(line.startswith("dfmeta: copying ") for line in stream.getvalue().splitlines())
