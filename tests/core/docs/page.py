@@ -47,6 +47,12 @@ def paragraphs(text: str) -> list[str]:
     return found
 
 
+def csv_rows(text: str) -> list[tuple[str, ...]]:
+    """The rows of a table whose cells are parted by semicolons; its options come first."""
+    lines = text.split("\n\n")[1].splitlines()
+    return [tuple(cell.strip() for cell in line.split(";")) for line in lines]
+
+
 def rows(text: str) -> list[tuple[str, ...]]:
     """The rows of all list tables in *text*, with the words of each cell on one line."""
     found = (re.split(r"\n     -", one.removeprefix("   * -")) for one in ROW.findall(text))
