@@ -72,9 +72,8 @@ from dfmeta.host.conntrack import read_conntrack
 from dfmeta.host.process import read_process
 from dfmeta.http.limits import BACKLOG
 from dfmeta.model import Endpoint
-from dfmeta.ovsdb.rows import Snapshot
+from dfmeta.ovsdb.rows import RESTORE_WAIT, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
-from dfmeta.ovsdb.vif import RESTORE_WAIT
 from dfmeta.ovsdb.vswitchd import Vswitchd, VswitchdError, run_folder
 from dfmeta.wiring.lock import lock_name
 

@@ -16,7 +16,7 @@ from dfmeta.doctor.finding import Finding, Status
 from dfmeta.errors import NotRunningError, OvsdbError, SwitchError
 from dfmeta.flows.port_down import PortBits
 from dfmeta.model import MetaIds
-from dfmeta.ovsdb.meta_ids import own_ids
+from dfmeta.ovsdb.external_ids import own_ids
 from dfmeta.ovsdb.rows import Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.runtime import clock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 import click
 from oslo_config import cfg
@@ -19,13 +20,13 @@ from dfmeta.cli.common import (
     wide_option,
 )
 from dfmeta.cli.parents import parent_of
-from dfmeta.errors import SubportListError, UsageError
+from dfmeta.errors import OvsdbError, SubportListError, UsageError
 from dfmeta.model import Port, PortKind
 from dfmeta.ovsdb import subport_list
+from dfmeta.ovsdb.idl import OvsdbClient
 from dfmeta.ovsdb.rows import Interface, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.ovsdb.subport_list import MTU, VID_MAX, Entry
-from dfmeta.ovsdb.subport_writer import change_list
 
 COLUMNS: Final = {
     "parent": "PARENT",
@@ -242,8 +243,17 @@ def _change(conf: cfg.ConfigOpts, parent: Interface, change: Callable[[str], str
     :raises OvsdbError: when OVSDB does not answer.
     :raises SubportListError: when the present list cannot be read.
     """
+    remote = conf.df_metadata.ovsdb_connection
+
+    def act(idl: Any, _txn: Any) -> bool:
+        row = idl.tables["Interface"].rows.get(UUID(parent.uuid))
+        if row is None:
+            cause = "the port was removed meanwhile"
+            raise OvsdbError(connection=remote, cause=cause, remedy="Run `dfmeta ports`")
+        return subport_list.write_list(row, change)
+
     try:
-        return change_list(conf.df_metadata.ovsdb_connection, parent.ports[0].row, change)
+        return OvsdbClient(remote, {"Interface": ("external_ids",)}).run(act)
     except SubportListError as error:
         raise SubportListError(
             cause=f"{parent.name}: {error.fields['cause']}",

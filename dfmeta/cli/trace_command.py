@@ -35,9 +35,8 @@ from dfmeta.flows.service import Tap
 from dfmeta.identity.key import VID_MAX
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import OBSERVED, Endpoint, GuestAddress, PortState
-from dfmeta.ovsdb.rows import Snapshot
+from dfmeta.ovsdb.rows import RESTORE_WAIT, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
-from dfmeta.ovsdb.vif import RESTORE_WAIT
 from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder
 
 LEADS: Final = (

@@ -8,7 +8,7 @@ from typing import Any
 from dfmeta.apps.probe import Probe
 from dfmeta.cmd.readiness import DOCTOR
 from dfmeta.doctor.checks_forwarding import CLEAR_RESTORE_WAIT, FORWARDS_NOTHING, set_secure
-from dfmeta.ovsdb.bridge_reader import Bridge
+from dfmeta.ovsdb.rows import Bridge
 
 
 def path_fault(bridge: Bridge | None, probe: Probe) -> str:

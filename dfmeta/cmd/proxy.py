@@ -17,6 +17,7 @@ from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.http.complaints import Complaints
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Identity
+from dfmeta.ovsdb.idl import Ovsdb
 from dfmeta.proxy.application import Application
 from dfmeta.proxy.backend import Backend
 from dfmeta.proxy.backends import subports
@@ -43,7 +44,7 @@ class Proxy:
     """The proxy, with either engine.
 
     :param heed: see :class:`~dfmeta.proxy.application.Application`.
-    :param confirm: see :class:`~dfmeta.wiring.attachments.Attaching`.
+    :param confirm, ovsdb: see :class:`~dfmeta.wiring.attachments.Attaching`.
     :raises StoreError, StartError: when a file or database that it needs cannot be opened.
     """
 
@@ -52,6 +53,7 @@ class Proxy:
         conf: cfg.ConfigOpts,
         registry: Registry,
         *,
+        ovsdb: Ovsdb,
         heed: Callable[[], object] = lambda: None,
         confirm: Callable[[Endpoint, float], None] = lambda _endpoint, _seconds: None,
     ) -> None:
@@ -60,7 +62,7 @@ class Proxy:
         self._heed = heed
         self.key = TokenKey(Path(conf.df_metadata.state_path))
         self._tokens = Tokens(self.key.usable)
-        self._attaching = _attaching(conf, registry, self.key.value, confirm)
+        self._attaching = _attaching(conf, registry, self.key.value, confirm=confirm, ovsdb=ovsdb)
         backend = self._backend(conf)
         self.backend_name = backend.name
         local = self._attaching.local if self._attaching is not None else None
@@ -213,11 +215,13 @@ def _attaching(
     conf: cfg.ConfigOpts,
     registry: Registry,
     key: bytes,
+    *,
     confirm: Callable[[Endpoint, float], None],
+    ovsdb: Ovsdb,
 ) -> Attaching | None:
     if not conf.attachments.enabled:
         return None
     # Imported only where it is needed, since the import of SQLAlchemy takes a third of a second.
     from dfmeta.wiring.attachments import Attaching
 
-    return Attaching(conf, registry, key, confirm)
+    return Attaching(conf, registry, key, confirm=confirm, ovsdb=ovsdb)

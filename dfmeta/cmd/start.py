@@ -68,6 +68,7 @@ class Start:
         proxy = parts.proxy = Proxy(
             parts.conf,
             parts.registry,
+            ovsdb=parts.watcher,
             heed=parts.controller.heed,
             confirm=parts.controller.reconciler.wait_for,
         )

@@ -12,8 +12,7 @@ from typing import Final
 
 from dfmeta.doctor.checks_path import PathFacts
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
-from dfmeta.ovsdb.rows import Bridge
-from dfmeta.ovsdb.vif import RESTORE_WAIT, SECURE
+from dfmeta.ovsdb.rows import RESTORE_WAIT, SECURE, Bridge
 
 FORWARDS_NOTHING: Final = f"ovs-vswitchd forwards nothing while other_config:{RESTORE_WAIT} is true"
 CLEAR_RESTORE_WAIT: Final = "`ovs-vsctl remove Open_vSwitch . other_config flow-restore-wait`"

@@ -14,7 +14,7 @@ from dfmeta.flows.family import IPV4, IPV6
 from dfmeta.host.facts import HostFacts
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import TAP_MTU_MIN, HttpHost
-from dfmeta.ovsdb.vif import USERSPACE
+from dfmeta.ovsdb.rows import USERSPACE
 
 BY_ITSELF = "a running dfmeta-agent does so by itself within a second"
 NO_IPV6 = (

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from dfmeta.ovsdb.rows import Snapshot
-from dfmeta.ovsdb.vif import USERSPACE
+from dfmeta.ovsdb.rows import USERSPACE, Snapshot
 
 DRIVER: Final = (
     "<driver name='qemu'>"

@@ -25,27 +25,14 @@ from typing import Any
 from ovs.db.data import Atom
 from ovs.db.types import UuidType
 
-from dfmeta.model import TAP_MARK, TAP_MTU, TAP_VLAN, MetaNames, Port, PortId
-from dfmeta.ovsdb.meta_rows import Member, MetaRows, has_mtu
+from dfmeta.model import TAP_MARK, TAP_MTU, MetaNames, Port, PortId
+from dfmeta.ovsdb.meta_rows import MetaRows, has_mtu, is_unflooded
 from dfmeta.ovsdb.meta_rows import read as read_meta
-from dfmeta.ovsdb.trunk_rows import TrunkRows
-from dfmeta.ovsdb.vif import DEVICE_TYPES, RESTORE_WAIT, SECURE, USERSPACE, InterfaceRow, vifs
-
-
-@dataclass(frozen=True, slots=True)
-class Bridge:
-    """The properties of the bridge that the rest of the daemon needs."""
-
-    datapath_id: int | None
-    controllers: int
-    """Number of Controller rows. When the first is added or the last removed, the bridge deletes
-    all its flows."""
-    userspace: bool = False
-    """Whether it has the userspace datapath (ovs-vswitchd.conf.db(5), Bridge.datapath_type)."""
-    fails_open: bool = False
-    """Whether it has controllers, none of which is connected, and does not fail secure: then Open
-    vSwitch puts a flow before all others after three inactivity probes (ovs-vswitchd.conf.db(5),
-    Bridge.fail_mode)."""
+from dfmeta.ovsdb.rows import RESTORE_WAIT, Bridge, Interface
+from dfmeta.ovsdb.rows import bridge as read_bridge
+from dfmeta.ovsdb.rows import interface as read_interface
+from dfmeta.ovsdb.trunks import TrunkRows
+from dfmeta.ovsdb.vif import DEVICE_TYPES, vifs
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +94,7 @@ class BridgeReader:
         self._tap_row: Any = None
         self._mtus: dict[Any, int] = {}
         """Row of a port whose MTU Open vSwitch does not choose → its MTU in bytes."""
-        self._patch: Member | None = None
+        self._patch: Interface | None = None
         """The patch port to the second bridge."""
         self._patch_row: Any = None
         self._trunks = TrunkRows(bridge)
@@ -149,7 +136,8 @@ class BridgeReader:
             tap = replace(tap, ours=False)
         return Update(
             connected=True,
-            bridge=_read_bridge(bridge) if bridge is not None else None,
+            # Other programs often write its external_ids.
+            bridge=replace(read_bridge(bridge), external_ids={}) if bridge is not None else None,
             tap=tap,
             changed=tuple(changed.values()),
             gone=tuple(gone),
@@ -182,26 +170,28 @@ class BridgeReader:
         :param port: the row; None when the bridge no longer has it.
         :return: Port rows whose ports depend on these ports, and have to be read again.
         """
-        there = port.interfaces if port is not None else ()
+        present = {
+            row.uuid: read_interface(self.bridge, port, row)
+            for row in (port.interfaces if port is not None else ())
+        }
         # Steps that may raise come first, so that the port is recorded as a whole.
         tap = patch = None
         found: dict[Any, Mapping[PortId, Port]] = {}
-        members: list[InterfaceRow] = []
+        members: list[Interface] = []
         others: dict[Any, str] = {}
-        for interface in there:
+        for key, interface in present.items():
             if interface.name == self.tap:
-                tap = _read_tap(port, interface)
+                tap = _read_tap(interface)
                 continue
             if self._meta is not None and interface.name == self._meta.patch_int:
-                patch = Member(port, interface)
+                patch = interface
                 continue
-            member = _interface_row(port, interface)
-            read = {one.id: one for one in vifs(member, self._trunks.lead(member))}
+            read = {one.id: one for one in vifs(interface, self._trunks.lead(interface))}
             if read:
-                found[interface.uuid] = read
-                members.append(member)
+                found[key] = read
+                members.append(interface)
             elif interface.type in DEVICE_TYPES and interface.name != self.bridge:
-                others[interface.uuid] = interface.name
+                others[key] = interface.name
         if tap is not None:
             self._tap, self._tap_row = tap, uuid
         elif uuid == self._tap_row:
@@ -210,11 +200,11 @@ class BridgeReader:
             self._patch, self._patch_row = patch, uuid
         elif uuid == self._patch_row:
             self._patch = self._patch_row = None
-        mtus = [one.mtu[0] for one in there if one.name != self.tap and _has_own_mtu(one)]
+        mtus = [one.mtu for one in present.values() if one.name != self.tap and _has_own_mtu(one)]
         self._mtus.pop(uuid, None)
         if mtus:
             self._mtus[uuid] = min(mtus)
-        before, now = self._interfaces.pop(uuid, ()), tuple(one.uuid for one in there)
+        before, now = self._interfaces.pop(uuid, ()), tuple(present)
         if port is not None:
             self._interfaces[uuid] = now
         for one in before:
@@ -223,15 +213,15 @@ class BridgeReader:
                 self._others.pop(one, None)
         self._others |= others
         self._owners.update(dict.fromkeys(now, uuid))
-        for interface, guests in found.items():
-            self._note(str(interface), guests)
-        for interface in {*before, *now} - found.keys():
+        for key, guests in found.items():
+            self._note(str(key), guests)
+        for key in {*before, *now} - found.keys():
             # The interface may belong to another port now.
-            if self._owners.get(interface) != uuid:
+            if self._owners.get(key) != uuid:
                 continue
-            if interface not in now:
-                del self._owners[interface]
-            self._note(str(interface), {})
+            if key not in now:
+                del self._owners[key]
+            self._note(str(key), {})
         return self._trunks.note(uuid, members)
 
     def _note(self, row: str, guests: Mapping[PortId, Port]) -> None:
@@ -259,57 +249,30 @@ def _restores(root: Any) -> bool:
     return bool(root.other_config.get(RESTORE_WAIT) == "true")
 
 
-def _read_bridge(row: Any) -> Bridge:
-    number = row.datapath_id[0] if row.datapath_id else ""
-    return Bridge(
-        int(number, 16) if number else None,
-        controllers=len(row.controller),
-        fails_open=bool(row.controller)
-        and list(row.fail_mode) != [SECURE]
-        and not any(one.is_connected for one in row.controller),
-        userspace=row.datapath_type == USERSPACE,
-    )
-
-
 def is_marked(interface: Any) -> bool:
-    """Return whether an Interface row is marked as dfmeta's."""
+    """Return whether an interface, a row or a value, is marked as dfmeta's."""
     key, value = TAP_MARK
     return bool(interface.external_ids.get(key) == value)
 
 
-def _has_own_mtu(interface: Any) -> bool:
+def _has_own_mtu(interface: Interface) -> bool:
     """Return whether Open vSwitch does not choose the MTU of an interface (ofproto, min_mtu)."""
     chosen = interface.type in ("internal", "patch") and not interface.mtu_request
     return bool(interface.mtu) and not chosen
 
 
-def _read_tap(port: Any, interface: Any) -> TapPort:
+def _read_tap(interface: Interface) -> TapPort:
     marked = is_marked(interface)
     ours = (
         marked
         and interface.type == "internal"
-        and list(port.tag) == [TAP_VLAN.tag]
-        and list(port.vlan_mode) == [TAP_VLAN.vlan_mode]
-        and tuple(port.cvlans) == TAP_VLAN.cvlans
-        and has_mtu(interface)
+        and is_unflooded(interface)
+        and has_mtu(interface.mtu_request)
     )
-    found = interface.ofport[0] if len(interface.ofport) == 1 else 0
-    mac = interface.mac_in_use[0] if interface.mac_in_use else ""
-    request = max(interface.mtu_request, default=0)
-    number = found if found > 0 else None
-    return TapPort(number, mac=mac, ours=ours, marked=marked, mtu_request=request)
-
-
-def _interface_row(port: Any, interface: Any) -> InterfaceRow:
-    return InterfaceRow(
-        uuid=str(interface.uuid),
-        name=interface.name,
-        type=interface.type,
-        ofport=tuple(interface.ofport),
-        external_ids=dict(interface.external_ids),
-        tag=tuple(port.tag),
-        vlan_mode=tuple(port.vlan_mode),
-        mac_in_use=tuple(interface.mac_in_use),
-        other_config=dict(port.other_config),
-        options=dict(interface.options),
+    return TapPort(
+        interface.ofport,
+        mac=interface.mac_in_use,
+        ours=ours,
+        marked=marked,
+        mtu_request=interface.mtu_request,
     )

@@ -1,42 +1,218 @@
-"""The IDL and ovsdbapp for OVSDB's thread, without threads and connections of their own."""
+"""The connection to OVSDB: the IDL of the package ovs, and its transactions.
+
+The daemon's thread (:mod:`dfmeta.ovsdb.watcher`) and commands (:class:`OvsdbClient`) share it. A
+transaction is a function of the IDL and its transaction, which reads rows and changes them. It is
+called again if a column that it has verified was changed meanwhile (RFC 7047, 5.2.6), or if another
+program has used a name: it must read the rows itself.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import json
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Protocol, TypeVar
 
+from dfmeta.errors import DfmetaError, OvsdbError
+from dfmeta.ovsdb.message_parser import MessageParser
+from dfmeta.ovsdb.poller import Poller
+
+# isort: split
 import ovs.json
-from ovs.db.idl import Idl, SchemaHelper
+from ovs.db.idl import Idl, SchemaHelper, Transaction
 from ovs.jsonrpc import Connection, Message
 from ovs.stream import Stream
-from ovsdbapp.backend.ovs_idl import command, idlutils, transaction
-from ovsdbapp.schema.open_vswitch import impl_idl
 
-from dfmeta.ovsdb.message_parser import MessageParser
-from dfmeta.runtime.threads import original
+from dfmeta.runtime import clock
 
-_threading = original("threading")
-_DATABASE = "Open_vSwitch"
-TRANSACTION_TIMEOUT = 10.0
-"""Seconds until a transaction fails without an answer."""
+T = TypeVar("T")
+Act = Callable[[Any, Any], T]
+"""A transaction: a function of the IDL and its ``ovs.db.idl.Transaction``."""
+Columns = Mapping[str, Sequence[str]]
+"""Table → the columns that are read."""
+
+TIMEOUT: Final = 5.0
+"""Seconds for a request: a daemon that hangs accepts a connection and never answers."""
+TRIES: Final = 20
+PAUSE: Final = 0.05
+"""Seconds to wait for the rows that a try has not seen."""
+_DATABASE: Final = "Open_vSwitch"
+_NAME_TAKEN: Final = '"constraint violation"'
+"""Part of the error for a name that another row has."""
 
 
-def schema_helper(remote: str, columns: Mapping[str, Sequence[str]]) -> Any:
+class RefusedError(Exception):
+    """The daemon answered with an error; the text is the daemon's own."""
+
+
+class Ovsdb(Protocol):
+    """A way to OVSDB for transactions."""
+
+    def run(self, act: Act[T]) -> T:
+        """Carry out a transaction and return its result; one without changes only reads.
+
+        :raises OvsdbError: when OVSDB does not answer, or refuses the change.
+        """
+
+
+class OvsdbClient:
+    """OVSDB for a command: each transaction has a connection of its own.
+
+    :param remote: OVSDB's address, such as ``unix:/var/run/openvswitch/db.sock``.
+    :param columns: those that the transactions read.
+    """
+
+    def __init__(self, remote: str, columns: Columns) -> None:
+        self._remote, self._columns = remote, columns
+
+    def run(self, act: Act[T]) -> T:
+        """Carry out a transaction; see :meth:`Ovsdb.run`."""
+        try:
+            idl = loaded(self._remote, self._columns)
+            try:
+                return transact(idl, act)
+            finally:
+                idl.close()
+        except DfmetaError:
+            raise
+        except Exception as error:  # the IDL raises many kinds
+            raise OvsdbError(connection=self._remote, cause=why(error)) from error
+
+
+def transact(idl: Any, act: Act[T], *, seconds: float = TIMEOUT) -> T:
+    """Carry out a transaction and return its result.
+
+    :raises TimeoutError: when OVSDB does not answer in time.
+    :raises RefusedError: when OVSDB refuses the change, or other programs change the rows at each
+        try.
+    """
+    deadline = clock.now() + seconds
+    for _try in range(TRIES):
+        seqno = idl.change_seqno
+        txn, result = _attempt(idl, act, deadline)
+        status = txn.commit()
+        if status in (txn.UNCHANGED, txn.SUCCESS):
+            return result
+        if status != txn.TRY_AGAIN and _NAME_TAKEN not in txn.get_error():
+            raise RefusedError(_details(txn.get_error()))
+        _await_change(idl, seqno, deadline)
+    raise RefusedError(f"another program changes the same rows all the time ({status})")
+
+
+def _attempt(idl: Any, act: Act[T], deadline: float) -> tuple[Any, T]:
+    """Return a transaction that has been answered, and its result."""
+    txn = Transaction(idl)
+    try:
+        result = act(idl, txn)
+        txn.commit()
+        if not _wait(idl, lambda: txn.commit() != txn.INCOMPLETE, deadline):
+            raise TimeoutError
+    finally:
+        txn.abort()  # does nothing after an answer
+    return txn, result
+
+
+def _await_change(idl: Any, seqno: int, deadline: float) -> None:
+    """Wait for the rows that the last try has not seen, and for the connection."""
+    if not _wait(idl, lambda: idl.state == idl.IDL_S_MONITORING, deadline):
+        raise TimeoutError
+    _wait(idl, lambda: idl.change_seqno != seqno, min(deadline, clock.now() + PAUSE))
+
+
+def verify(txn: Any, row: Any, *columns: str) -> None:
+    """Let a transaction fail, and be tried again, if columns of a row were changed meanwhile.
+
+    ``Row.verify()`` alone has no effect on a row that the transaction does not change.
+    """
+    for column in columns:
+        row.verify(column)
+    txn._txn_rows[row.uuid] = row
+
+
+def reconfigure(idl: Any, _txn: Any) -> None:
+    """Make ovs-vswitchd configure its ports, and report their numbers, as ovs-vsctl(8) does.
+
+    It counts ``next_cfg`` up (ovs-vswitchd.conf.db(5), Open_vSwitch). A transaction that changes
+    other rows calls ``increment("next_cfg")`` of that row instead, which meets no conflict.
+    """
+    (root,) = idl.tables["Open_vSwitch"].rows.values()
+    root.verify("next_cfg")
+    root.next_cfg += 1
+
+
+def call(target: str, method: str, params: Sequence[Any], *, seconds: float = TIMEOUT) -> Any:
+    """Call *method* of a daemon of Open vSwitch once, and return its result.
+
+    :param target: ``unix:PATH`` or ``tcp:HOST:PORT``.
+    :param seconds: for the whole call.
+    :raises OSError: if there is no answer, or not in time.
+    :raises RefusedError: if the answer is an error.
+    """
+    deadline = clock.now() + seconds
+    error, stream = Stream.open_block(Stream.open(target), round(1000 * seconds))
+    if error:
+        raise OSError(error, os.strerror(error))
+    connection, request = Connection(stream), Message.create_request(method, list(params))
+    try:
+        error = connection.send(request)
+        while not error:
+            _parse_fast(connection)
+            error, reply = connection.recv()
+            if error == errno.EAGAIN:
+                error = _block(connection, deadline)
+            elif (
+                not error
+                and reply.id == request.id
+                and reply.type in (reply.T_REPLY, reply.T_ERROR)
+            ):
+                break
+    finally:
+        connection.close()
+    if error:
+        closed = "it closed the connection"
+        raise ConnectionError(error, os.strerror(error) if error > 0 else closed)
+    if reply.type == reply.T_ERROR:
+        raise RefusedError(_text(reply.error))
+    return reply.result
+
+
+def why(error: Exception) -> str:
+    """Return the cause of *error*, raised by this module, in a few words."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def loaded(remote: str, columns: Columns, *, seconds: float = TIMEOUT) -> Noticing:
+    """Return an IDL with the rows.
+
+    :param remote: OVSDB's address, or several with commas between them.
+    :raises OSError: when none answers, or not in time.
+    """
+    deadline = clock.now() + seconds
+    idl = Noticing(remote, schema_helper(remote, columns))
+    if not _wait(idl, idl.has_ever_connected, deadline):
+        idl.close()
+        raise TimeoutError
+    return idl
+
+
+def schema_helper(remote: str, columns: Columns) -> Any:
     """Ask the server for its schema; return the part that an IDL of these columns needs.
 
-    As ovsdbapp's ``get_schema_helper`` does, which would take a quarter of the CPU time of a
-    daemon's start: it uses the package's own parser (see :mod:`dfmeta.ovsdb.message_parser`), and
-    all tables.
-
     :param remote: OVSDB's address, or several with commas between them; the first that answers.
-    :param columns: table → its columns.
-    :raises ConnectionError: none answers.
+    :raises OSError: none answers.
     """
-    for address in idlutils.parse_connection(remote):
-        if schema := _schema(address):
+    for address in Idl._parse_remotes(None, remote):
+        try:
+            schema = call(address, "get_schema", [_DATABASE])
             break
+        except OSError as error:
+            failure = error
     else:
-        raise ConnectionError(f"Could not retrieve schema from {remote}")
+        raise failure
     schema["tables"] = {
         name: _part(table, set(columns[name]))
         for name, table in schema["tables"].items()
@@ -57,16 +233,50 @@ def _part(table: Mapping[str, Any], columns: set[str]) -> dict[str, Any]:
     }
 
 
-def _schema(address: str) -> Any:
-    """Return the schema of the server at an address; None: it does not answer, or has none."""
-    error, stream = Stream.open_block(Stream.open(address))
-    if error:
-        return None
-    connection = Connection(stream)
-    _parse_fast(connection)
-    error, reply = connection.transact_block(Message.create_request("get_schema", [_DATABASE]))
-    connection.close()
-    return None if error or reply.error else reply.result
+def _wait(idl: Any, condition: Callable[[], bool], deadline: float) -> bool:
+    """Run the IDL until a condition is true; return whether it is."""
+    while True:
+        idl.run()
+        if condition():
+            return True
+        left = deadline - clock.now()
+        if left <= 0:
+            return False
+        poller = Poller()
+        idl.wait(poller)
+        poller.timer_wait(max(1, round(1000 * left)))
+        poller.block()
+
+
+def _answers(reply: Any, request: Any) -> bool:
+    return reply.id == request.id and reply.type in (reply.T_REPLY, reply.T_ERROR)
+
+
+def _block(connection: Any, deadline: float) -> int:
+    """Wait for the next message, and return 0."""
+    left = deadline - clock.now()
+    if left <= 0:
+        raise TimeoutError
+    connection.run()
+    poller = Poller()
+    connection.wait(poller)
+    connection.recv_wait(poller)
+    poller.timer_wait(max(1, round(1000 * left)))
+    poller.block()
+    return 0
+
+
+def _details(error: str) -> str:
+    """Return the text of a transaction's error, which may be JSON."""
+    with contextlib.suppress(ValueError):
+        return _text(json.loads(error))
+    return error
+
+
+def _text(error: Any) -> str:
+    if isinstance(error, dict):
+        return str(error.get("details") or error.get("error") or error)
+    return str(error).strip()
 
 
 def _parse_fast(connection: Any) -> None:
@@ -135,60 +345,3 @@ class Noticing(Idl):  # type: ignore[misc]  # the IDL has no types
         """Return the rows recorded since the last call."""
         taken, self.notices = self.notices, []
         return taken
-
-
-class Handle:
-    """The connection object that ovsdbapp's API and transactions need."""
-
-    is_running = True
-    """Always true: the thread runs the IDL itself, and the API has nothing to start."""
-
-    def __init__(self, idl: Any) -> None:
-        self.idl = idl
-        self.timeout = TRANSACTION_TIMEOUT
-        self.lock = _threading.RLock()
-
-
-class Api(impl_idl.OvsdbIdl):  # type: ignore[misc]  # ovsdbapp has no types
-    """ovsdbapp's commands on a connection that belongs to this object.
-
-    The base class stores the first connection of the process in the class, so that transactions
-    after a reconnect would use a closed session.
-    """
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        super().__init__(handle, start=False)
-
-    @property
-    def ovsdb_connection(self) -> Handle:
-        """Return the connection of this object."""
-        return self._handle
-
-    @ovsdb_connection.setter
-    def ovsdb_connection(self, connection: Handle) -> None:
-        """Ignore the value: the base class sets the connection that it was just given."""
-
-
-class Transaction(transaction.Transaction):  # type: ignore[misc]  # ovsdbapp has no types
-    """A transaction that does not wait for ovs-vswitchd to act on it."""
-
-    def pre_commit(self, txn: Any) -> None:
-        """Create the set in which the commands record new interfaces."""
-        txn.expected_ifaces = set()
-
-
-class Change(command.BaseCommand):  # type: ignore[misc]  # ovsdbapp has no types
-    """A command that changes rows of the IDL.
-
-    :param act: called with the IDL and its transaction, and again if a row that it has verified was
-        changed meanwhile: it must read the rows itself.
-    """
-
-    def __init__(self, api: Any, act: Callable[[Any, Any], None]) -> None:
-        super().__init__(api)
-        self._act = act
-
-    def run_idl(self, txn: Any) -> None:
-        """Make the changes; see ovsdbapp's base class."""
-        self._act(self.api.idl, txn)

@@ -7,14 +7,13 @@ are marked, and only marked ones are removed. :mod:`dfmeta.ovsdb.meta_writer` do
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from dfmeta.model import TAP_MTU, TAP_MTU_MIN, TAP_VLAN, MetaNames
+from dfmeta.ovsdb.rows import SECURE, Interface, interface
+from dfmeta.ovsdb.rows import bridge as read_bridge
 
-SECURE: Final = "secure"
-"""Fail mode of the second bridge: without dfmeta's flows it passes nothing."""
 _SYSTEM: Final = "system"
 _KEY: Final = "dfmeta"
 _VALUE: Final = "meta of "
@@ -26,7 +25,7 @@ class MetaRows:
 
     datapath_id: int | None = None
     controllers: int = 0
-    """Number of Controller rows, see :class:`~dfmeta.ovsdb.bridge_reader.Bridge`."""
+    """Number of Controller rows, see :class:`~dfmeta.ovsdb.rows.Bridge`."""
     tap: int | None = None
     """Number of tap-meta; None while it has none."""
     tap_mac: str = ""
@@ -40,30 +39,9 @@ class MetaRows:
     Numbers and the MAC in use, which Open vSwitch gives, do not count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A port of a bridge with its only interface, as rows of OVSDB."""
-
-    port: Any
-    interface: Any
-
-    @property
-    def number(self) -> int | None:
-        """Number of the port; None while it has none."""
-        found: list[int] = list(self.interface.ofport)
-        return found[0] if len(found) == 1 and found[0] > 0 else None
-
-    @property
-    def unflooded(self) -> bool:
-        """Whether NORMAL floods nothing to the port, see :data:`~dfmeta.model.TAP_VLAN`."""
-        port = self.port
-        columns = list(port.tag), list(port.vlan_mode), tuple(port.cvlans)
-        return columns == ([TAP_VLAN.tag], [TAP_VLAN.vlan_mode], TAP_VLAN.cvlans)
-
-    def leads_to(self, peer: str) -> bool:
-        """Return whether it is a patch port with that peer."""
-        kind, options = self.interface.type, self.interface.options
-        return bool(kind == "patch" and options.get("peer") == peer)
+def is_unflooded(interface: Interface) -> bool:
+    """Return whether NORMAL floods nothing to its port, see :data:`~dfmeta.model.TAP_VLAN`."""
+    return (interface.tag, interface.vlan_mode, interface.cvlans) == TAP_VLAN
 
 
 def mark_of(integration: str) -> tuple[str, str]:
@@ -105,7 +83,7 @@ def keeps_fail_mode(bridge: Any, names: MetaNames) -> bool:
     return owner_of(bridge) is None and bool(others_on(bridge, names))
 
 
-def read(idl: Any, integration: Any, patch: Member | None, names: MetaNames) -> MetaRows:
+def read(idl: Any, integration: Any, patch: Interface | None, names: MetaNames) -> MetaRows:
     """Read the second bridge.
 
     :param integration: the Bridge row of the integration bridge; None: there is none.
@@ -113,53 +91,49 @@ def read(idl: Any, integration: Any, patch: Member | None, names: MetaNames) -> 
     """
     rows = idl.tables["Bridge"].rows.values()
     bridge = next((row for row in rows if row.name == names.bridge), None)
-    near = patch.number if patch is not None else None
+    near = patch.ofport if patch is not None else None
     if bridge is None:
         return MetaRows(patch_int=near)
-    tap, far = _member(bridge.ports, names.tap), _member(bridge.ports, names.patch_meta)
-    number = bridge.datapath_id[0] if bridge.datapath_id else ""
+    tap, far = _member(bridge, names.tap), _member(bridge, names.patch_meta)
+    value = read_bridge(bridge)
     return MetaRows(
-        datapath_id=int(number, 16) if number else None,
-        controllers=len(bridge.controller),
-        tap=tap.number if tap is not None else None,
-        tap_mac="".join(tap.interface.mac_in_use[:1]) if tap is not None else "",
+        datapath_id=value.datapath_id,
+        controllers=len(value.controllers),
+        tap=tap.ofport if tap is not None else None,
+        tap_mac=tap.mac_in_use if tap is not None else "",
         patch_int=near,
-        patch_meta=far.number if far is not None else None,
+        patch_meta=far.ofport if far is not None else None,
         sound=integration is not None
         and datapath_of(bridge) == datapath_of(integration)
-        and (list(bridge.fail_mode) == [SECURE] or keeps_fail_mode(bridge, names))
+        and (value.fail_mode == SECURE or keeps_fail_mode(bridge, names))
         and _are_configured(tap, patch, far, names),
     )
 
 
-def has_mtu(interface: Any, least: int = 0) -> bool:
-    """Return whether an Interface row requests an MTU that is large enough for guests' requests.
+def has_mtu(request: int, least: int = 0) -> bool:
+    """Return whether the MTU that an interface requests is large enough for guests' requests.
 
     :param least: the smallest MTU of the bridge's other ports in bytes, 0 if there are none. A
         request of dfmeta's own must not be smaller.
     """
-    # A row that was inserted in this transaction has no value yet.
-    request = max(getattr(interface, "mtu_request", ()), default=0)
-    return bool(request >= TAP_MTU_MIN and (request >= least or request != TAP_MTU))
+    return request >= TAP_MTU_MIN and (request >= least or request != TAP_MTU)
 
 
 def _are_configured(
-    tap: Member | None, near: Member | None, far: Member | None, names: MetaNames
+    tap: Interface | None, near: Interface | None, far: Interface | None, names: MetaNames
 ) -> bool:
     if tap is None or near is None or far is None:
         return False
     return (
-        all(one.unflooded for one in (tap, near, far))
-        and near.leads_to(names.patch_meta)
-        and far.leads_to(names.patch_int)
-        and tap.interface.type == "internal"
-        and list(tap.interface.mac) == [names.mac]
-        and has_mtu(tap.interface)
+        all(map(is_unflooded, (tap, near, far)))
+        and (near.peer, far.peer) == (names.patch_meta, names.patch_int)
+        and (tap.type, tap.mac) == ("internal", names.mac)
+        and has_mtu(tap.mtu_request)
     )
 
 
-def _member(ports: Iterable[Any], name: str) -> Member | None:
+def _member(bridge: Any, name: str) -> Interface | None:
     """Return the port of that name; None also for one with other interfaces, such as a bond."""
-    port = next((one for one in ports if one.name == name), None)
-    there: list[Any] = port.interfaces if port is not None else []
-    return Member(port, there[0]) if [one.name for one in there] == [name] else None
+    port = next((port for port in bridge.ports if port.name == name), None)
+    rows: list[Any] = port.interfaces if port is not None else []
+    return interface(bridge.name, port, rows[0]) if [row.name for row in rows] == [name] else None

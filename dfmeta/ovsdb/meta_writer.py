@@ -11,15 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from ovsdbapp.backend.ovs_idl import idlutils
-
-from dfmeta.model import TAP_MTU, TAP_VLAN, MetaIds, MetaNames
+from dfmeta.model import TAP_MAC, TAP_MARK, TAP_MTU, TAP_VLAN, MetaIds, MetaNames
 from dfmeta.ovsdb import subport_list
 from dfmeta.ovsdb.bridge_reader import is_marked
-from dfmeta.ovsdb.conflicts import MetaDatapathError, TapElsewhereError
-from dfmeta.ovsdb.meta_ids import IDS
+from dfmeta.ovsdb.external_ids import IDS
 from dfmeta.ovsdb.meta_rows import (
-    SECURE,
     datapath_of,
     has_mtu,
     keeps_fail_mode,
@@ -28,9 +24,82 @@ from dfmeta.ovsdb.meta_rows import (
     owner_of,
     owner_of_port,
 )
+from dfmeta.ovsdb.rows import SECURE
 
 SKIP_CLEANUP: Final = ("skip_cleanup", "true")
 """Key and value in ``external_ids`` with which Neutron's agent leaves a port alone."""
+
+
+class TapElsewhereError(Exception):
+    """A port of another bridge has the name of tap-metadata, or one of
+    :class:`~dfmeta.model.MetaNames`.
+
+    :param owner: the integration bridge of the dfmeta that created the port; None: another program
+        created it.
+    """
+
+    def __init__(self, tap: str, bridge: str, *, owner: str | None) -> None:
+        super().__init__(f"{tap} is a port of {bridge}")
+        self.tap, self.bridge, self.owner = tap, bridge, owner
+
+
+class MetaDatapathError(Exception):
+    """The second bridge has ports of others, and another datapath than the integration bridge.
+
+    Patch ports connect bridges of one datapath only, and a change of the datapath would make the
+    ports of others anew.
+
+    :param bridge: name of the second bridge.
+    :param found: its datapath_type.
+    :param wanted: the integration bridge's.
+    :param others: names of the ports of others.
+    """
+
+    def __init__(self, bridge: str, *, found: str, wanted: str, others: Sequence[str]) -> None:
+        super().__init__(
+            f"{bridge} has datapath_type {found}, the integration bridge has {wanted}, and "
+            f"{bridge} has ports of others: {', '.join(others)}. Set another [df_metadata] "
+            f"meta_bridge, or remove these ports"
+        )
+        self.bridge, self.found, self.wanted, self.others = bridge, found, wanted, others
+
+
+def ensure_tap(idl: Any, txn: Any, integration: str, name: str, *, least_mtu: int) -> None:
+    """Make tap-metadata a port of the integration bridge, without flooding to it.
+
+    An untagged port would be a trunk of all VLANs, and NORMAL would flood every tenant's broadcasts
+    to it; see :data:`~dfmeta.model.TAP_VLAN`. A port of that name on this dfmeta's second bridge,
+    from a run with another identity scheme, is removed.
+
+    :param least_mtu: the smallest MTU of the bridge's other ports in bytes.
+    :raises TapElsewhereError: when a port of another bridge has the name.
+    """
+    for row in idl.tables["Bridge"].rows.values():
+        for port in row.ports if row.name != integration else ():
+            owner = row.name if _is_tap(port) else owner_of_port(port)
+            if port.name == name and owner != integration:
+                raise TapElsewhereError(name, row.name, owner=owner)
+    _make_way(idl, integration, name)
+    tap = _ensure_port(idl, txn, _bridge(idl, integration), name, TAP_MARK)
+    _put(tap, "type", "internal")
+    _put(tap, "mac", [TAP_MAC])
+    _put_keys(tap, "external_ids", dict([SKIP_CLEANUP, TAP_MARK]))
+    if not has_mtu(_request(tap), least_mtu):
+        tap.mtu_request = [max(TAP_MTU, least_mtu)]
+
+
+def remove_taps(idl: Any, integration: str, only: str) -> list[str]:
+    """Remove the ports of the integration bridge that dfmeta has created as tap-metadata.
+
+    :param only: name of the port; empty: all.
+    :return: names of the removed ports.
+    """
+    bridge = _bridge(idl, integration)
+    ports = [] if bridge is None else [one for one in bridge.ports if _is_tap(one)]
+    leaving = [one for one in ports if only in ("", one.name)]
+    names = [one.name for one in leaving]
+    _delete(bridge, leaving)
+    return names
 
 
 def ensure(idl: Any, txn: Any, integration: str, names: MetaNames) -> None:
@@ -45,7 +114,7 @@ def ensure(idl: Any, txn: Any, integration: str, names: MetaNames) -> None:
     :raises MetaDatapathError: when the bridge has another datapath, and ports of others.
     """
     mark = mark_of(integration)
-    home = idlutils.row_by_value(idl, "Bridge", "name", integration)
+    home = _bridge(idl, integration)
     places = {
         names.patch_int: integration,
         **dict.fromkeys((names.bridge, names.patch_meta, names.tap), names.bridge),
@@ -53,7 +122,7 @@ def ensure(idl: Any, txn: Any, integration: str, names: MetaNames) -> None:
     _remove(idl, integration, keep=places)
     _delete(home, [one for one in home.ports if one.name == names.tap and _is_tap(one)])
     _refuse_elsewhere(idl.tables["Bridge"].rows.values(), places)
-    bridge = idlutils.row_by_value(idl, "Bridge", "name", names.bridge, None)
+    bridge = _bridge(idl, names.bridge)
     if bridge is None:
         bridge = _new_bridge(idl, txn, names.bridge, mark)
         bridge.datapath_type = home.datapath_type
@@ -70,7 +139,7 @@ def ensure(idl: Any, txn: Any, integration: str, names: MetaNames) -> None:
     tap = _ensure_port(idl, txn, bridge, names.tap, mark)
     _put(tap, "type", "internal")
     _put(tap, "mac", [names.mac])
-    if not has_mtu(tap):
+    if not has_mtu(_request(tap)):
         tap.mtu_request = [TAP_MTU]
 
 
@@ -83,16 +152,6 @@ def remove(idl: Any, integration: str) -> list[str]:
     :return: names of the removed ports, and of removed bridges after them.
     """
     return _remove(idl, integration, keep={})
-
-
-def make_way(idl: Any, integration: str, name: str) -> None:
-    """Remove a port of dfmeta's second bridge whose name tap-metadata is to have.
-
-    :param integration: name of the integration bridge; ports of other daemons stay.
-    """
-    for row in idl.tables["Bridge"].rows.values():
-        ports = [one for one in row.ports if one.name == name and owner_of_port(one) == integration]
-        _delete(row, ports)
 
 
 def write_ids(idl: Any, rows: Mapping[str, MetaIds]) -> None:
@@ -116,6 +175,27 @@ def remove_ids(idl: Any, integration: str) -> None:
 def remove_lists(idl: Any, integration: str) -> None:
     """Remove the lists of subports from all interfaces of the integration bridge."""
     _remove_keys(idl, integration, [subport_list.KEY])
+
+
+def _make_way(idl: Any, integration: str, name: str) -> None:
+    """Remove a port of dfmeta's second bridge whose name tap-metadata is to have.
+
+    :param integration: name of the integration bridge; ports of other daemons stay.
+    """
+    for row in idl.tables["Bridge"].rows.values():
+        ports = [one for one in row.ports if one.name == name and owner_of_port(one) == integration]
+        _delete(row, ports)
+
+
+def _bridge(idl: Any, name: str) -> Any:
+    """Return the row of a bridge; None: there is none."""
+    rows = idl.tables["Bridge"].rows.values()
+    return next((row for row in rows if row.name == name), None)
+
+
+def _request(interface: Any) -> int:
+    """Return the MTU that an Interface row requests; one that was just inserted has no value."""
+    return max(getattr(interface, "mtu_request", ()), default=0)
 
 
 def _remove_keys(idl: Any, integration: str, keys: Iterable[str]) -> None:

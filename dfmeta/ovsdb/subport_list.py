@@ -15,7 +15,7 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -231,6 +231,27 @@ def without_attachments(text: str, attachments: Collection[str]) -> str:
         return text
     left = [one for one in _members(text) if _attachment(one) not in attachments]
     return _write(left) if left else ""
+
+
+def write_list(row: Any, change: Callable[[str], str]) -> bool:
+    """Change the list in an Interface row; return whether it differs now.
+
+    Only the key of the list is written. The transaction is tried again if another program has
+    changed external_ids meanwhile.
+
+    :param row: a row of an IDL with a transaction.
+    :param change: returns the new list for the present one, both empty for none.
+    """
+    before = row.external_ids.get(KEY, "")
+    after = change(before)
+    if after == before:
+        return False
+    row.verify("external_ids")
+    if after:
+        row.setkey("external_ids", KEY, after)
+    else:
+        row.delkey("external_ids", KEY)
+    return True
 
 
 def _members(text: str) -> list[Any]:

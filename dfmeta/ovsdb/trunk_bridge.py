@@ -20,26 +20,14 @@ Trust: the host's programs write the rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from dfmeta.errors import UsageError
+from dfmeta.ovsdb.idl import Columns, OvsdbClient, verify
+from dfmeta.ovsdb.rows import Interface, Rows
 from dfmeta.ovsdb.subport_list import KEY
-from dfmeta.ovsdb.transactions import (
-    Inserts,
-    Operation,
-    PortRow,
-    Rows,
-    as_map,
-    as_set,
-    change,
-    mutate,
-    reconfigure,
-    reference,
-    unchanged,
-    update,
-)
 from dfmeta.ovsdb.trunks import INSTANCE_KEYS, PARENT
 
 BRIDGE: Final = "tbr-"
@@ -59,12 +47,20 @@ _OWN_KEYS: Final = "dfmeta-"
 _MOVABLE: Final = frozenset({"", "system", "dpdkvhostuserclient", "afxdp"})
 """Types of interfaces whose device stays when Open vSwitch removes the port. It deletes and creates
 those of the other types."""
+_WIRED: Final = ("iface-id", "attached-mac")
 _OVN: Final = ("ovn-remote", "ovn-bridge", "ovn-encap-type")
 """Keys in ``external_ids`` of Open_vSwitch on a host of OVN."""
 _AGENTS_KEY: Final = "net_uuid"
 """Key in ``other_config`` of each port that Neutron's Open vSwitch agent has wired."""
 AGENTS_PATCH: Final = "patch-tun"
 """Patch port of the integration bridge of Neutron's Open vSwitch agent."""
+COLUMNS: Final[Columns] = {
+    "Open_vSwitch": ("bridges", "external_ids"),
+    "Bridge": ("name", "ports", "datapath_type", "external_ids"),
+    "Port": ("name", "interfaces", "tag", "vlan_mode", "trunks", "cvlans", "other_config"),
+    "Interface": ("name", "type", "options", "external_ids"),
+}
+"""The columns that a move reads and writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +88,7 @@ def names_of(iface_id: str) -> tuple[str, str, str]:
 def agent_of(rows: Rows, bridge: str) -> str:
     """Return the sign that Neutron or OVN wires the ports of a bridge; empty: there is none."""
     for key in _OVN:
-        if key in rows.root_ids:
+        if key in rows.root.external_ids:
             return f"external_ids:{key} of Open_vSwitch, of OVN"
     for port in rows.on(bridge):
         if _AGENTS_KEY in port.other_config:
@@ -111,29 +107,29 @@ def is_ours(rows: Rows, bridge: str) -> bool:
 def enable(remote: str, integration: str, name: str) -> Change:
     """Move the interface of a VM to a trunk's bridge. A second call changes nothing.
 
-    :param remote: OVSDB's address, ``unix:PATH`` or ``tcp:HOST:PORT``.
+    :param remote: OVSDB's address, such as ``unix:PATH`` or ``tcp:HOST:PORT``.
     :param integration: name of the integration bridge.
     :param name: the VM's port on that bridge: its own interface, or ``tpi-…``.
     :raises OvsdbError: when OVSDB does not answer or refuses the change.
     :raises UsageError: when the port cannot have a trunk of dfmeta; nothing was changed.
     """
-    found: list[Change] = []
 
-    def build(rows: Rows) -> Sequence[Operation]:
+    def act(idl: Any, txn: Any) -> Change:
+        rows = Rows(idl)
         port = _port(rows, integration, name)
         if port.peer:
             vm, outer = _trunk(rows, port)
-            found.append(Change(False, vm.name, outer.bridge, port.name))
-            return ()
+            return Change(False, vm.name, outer.bridge, port.name)
         _refuse(rows, port, integration)
         bridge, inner, _outer = names_of(port.external_ids["iface-id"])
-        found.append(Change(True, port.name, bridge, inner))
         if _left(rows, port):
-            return _entering(rows, port, rows.ports[inner])
-        return _enabling(rows, port)
+            _enter(rows, txn, port, inner)
+        else:
+            _enable(rows, txn, port)
+        rows.root.increment("next_cfg")
+        return Change(True, port.name, bridge, inner)
 
-    change(remote, build)
-    return found[-1]
+    return OvsdbClient(remote, COLUMNS).run(act)
 
 
 def disable(remote: str, integration: str, name: str) -> Change:
@@ -144,40 +140,43 @@ def disable(remote: str, integration: str, name: str) -> Change:
     :raises UsageError: when the trunk is another program's, or still has subports; nothing was
         changed.
     """
-    found: list[Change] = []
 
-    def build(rows: Rows) -> Sequence[Operation]:
+    def act(idl: Any, txn: Any) -> Change:
+        rows = Rows(idl)
         port = _port(rows, integration, name)
         if port.peer:
             vm, outer = _trunk(rows, port)
         elif left := _left(rows, port):
             vm, (port, outer) = port, left
         else:
-            found.append(Change(False, port.name, "", ""))
-            return ()
-        bridge = outer.bridge
-        others = [one for one in rows.on(bridge) if one.name not in (bridge, vm.name, outer.name)]
-        if others:
-            names = ", ".join(sorted(one.name for one in others)[:3])
-            more = ", …" if len(others) > 3 else ""
-            raise UsageError(
-                cause=f"the trunk of {vm.name} has subports on {bridge}: {names}{more}",
-                remedy="Remove the containers' attachments first",
-            )
-        if KEY in port.external_ids:
-            raise UsageError(
-                cause=f"{port.name} has a list of subports (external_ids:{KEY})",
-                remedy=f"`dfmeta subport list {port.name}` shows it; delete its entries first",
-            )
-        found.append(Change(True, vm.name, bridge, port.name))
-        return _disabling(rows, vm, port, bridge)
+            return Change(False, port.name, "", "")
+        _refuse_subports(rows, vm, port, outer)
+        _disable(rows, txn, vm, port, outer.bridge)
+        rows.root.increment("next_cfg")
+        return Change(True, vm.name, outer.bridge, port.name)
 
-    change(remote, build)
-    return found[-1]
+    return OvsdbClient(remote, COLUMNS).run(act)
 
 
-def _port(rows: Rows, integration: str, name: str) -> PortRow:
-    port = rows.ports.get(name)
+def _refuse_subports(rows: Rows, vm: Interface, port: Interface, outer: Interface) -> None:
+    """Raise UsageError if a trunk still has subports."""
+    bridge = outer.bridge
+    names = sorted({one.name for one in rows.on(bridge)} - {bridge, vm.name, outer.name})
+    if names:
+        more = ", …" if len(names) > 3 else ""
+        raise UsageError(
+            cause=f"the trunk of {vm.name} has subports on {bridge}: {', '.join(names[:3])}{more}",
+            remedy="Remove the containers' attachments first",
+        )
+    if KEY in port.external_ids:
+        raise UsageError(
+            cause=f"{port.name} has a list of subports (external_ids:{KEY})",
+            remedy=f"`dfmeta subport list {port.name}` shows it; delete its entries first",
+        )
+
+
+def _port(rows: Rows, integration: str, name: str) -> Interface:
+    port = rows.get(name)
     if port is None:
         raise UsageError(cause=f"there is no port {name}", remedy="`dfmeta ports` lists the ports")
     if port.bridge == integration:
@@ -197,18 +196,18 @@ def _port(rows: Rows, integration: str, name: str) -> PortRow:
     return inner[0]
 
 
-def _same_trunk(rows: Rows, inner: PortRow, vm: PortRow) -> bool:
-    outer = rows.ports.get(inner.peer)
+def _same_trunk(rows: Rows, inner: Interface, vm: Interface) -> bool:
+    outer = rows.get(inner.peer)
     same = inner.external_ids.get("iface-id") == vm.external_ids.get("iface-id")
     return outer is not None and outer.bridge == vm.bridge and same
 
 
-def _trunk(rows: Rows, inner: PortRow) -> tuple[PortRow, PortRow]:
+def _trunk(rows: Rows, inner: Interface) -> tuple[Interface, Interface]:
     """Return the VM's interface and the outer patch port of a trunk of dfmeta.
 
     :raises UsageError: when it is another program's, or not complete.
     """
-    outer = rows.ports.get(inner.peer)
+    outer = rows.get(inner.peer)
     if outer is None or not inner.name.startswith(PARENT):
         raise UsageError(
             cause=f"{inner.name} is a patch port without a trunk's bridge behind it",
@@ -235,7 +234,7 @@ def _trunk(rows: Rows, inner: PortRow) -> tuple[PortRow, PortRow]:
     return vms[0], outer
 
 
-def _left(rows: Rows, vm: PortRow) -> tuple[PortRow, PortRow] | None:
+def _left(rows: Rows, vm: Interface) -> tuple[Interface, Interface] | None:
     """Return the patch ports of a trunk of dfmeta that the interface of its VM has left.
 
     A program that plugs the VM anew removes its interface from the bridge of the trunk, and puts it
@@ -243,7 +242,7 @@ def _left(rows: Rows, vm: PortRow) -> tuple[PortRow, PortRow] | None:
     """
     iface_id = vm.external_ids.get("iface-id", "")
     bridge, *ends = names_of(iface_id)
-    inner, outer = (rows.ports.get(name) for name in ends)
+    inner, outer = (rows.get(name) for name in ends)
     if not (iface_id and inner and outer and is_ours(rows, bridge)):
         return None
     if (inner.bridge, inner.peer, outer.bridge) != (vm.bridge, outer.name, bridge):
@@ -252,11 +251,11 @@ def _left(rows: Rows, vm: PortRow) -> tuple[PortRow, PortRow] | None:
     return (inner, outer) if same and not any(map(_instance, rows.on(bridge))) else None
 
 
-def _instance(port: PortRow) -> str:
+def _instance(port: Interface) -> str:
     return next((text for key in INSTANCE_KEYS if (text := port.external_ids.get(key, ""))), "")
 
 
-def _refuse(rows: Rows, port: PortRow, integration: str) -> None:
+def _refuse(rows: Rows, port: Interface, integration: str) -> None:
     """Raise UsageError if a port of the integration bridge can have no trunk of dfmeta."""
     sign = agent_of(rows, integration)
     ids = port.external_ids
@@ -282,7 +281,7 @@ def _refuse(rows: Rows, port: PortRow, integration: str) -> None:
         remedy = f"`dfmeta subport list {port.name}` shows them; delete them first"
     else:
         bridge, inner, outer = names_of(ids["iface-id"])
-        taken = [one for one in (bridge, inner, outer) if one in rows.ports or one in rows.bridges]
+        taken = [one for one in (bridge, inner, outer) if one in rows.places or one in rows.bridges]
         if taken and not _left(rows, port):
             cause = f"{taken[0]} exists already, and is not the trunk of {port.name}"
             remedy = f"Delete it with ovs-vsctl if no VM uses it, then repeat for {port.name}"
@@ -290,121 +289,97 @@ def _refuse(rows: Rows, port: PortRow, integration: str) -> None:
         raise UsageError(cause=cause, remedy=remedy)
 
 
-def _enabling(rows: Rows, vm: PortRow) -> list[Operation]:
-    home = rows.bridges[vm.bridge]
-    bridge, inner, outer = names_of(vm.external_ids["iface-id"])
-    new, mark = Inserts(), dict([MARK])
-    wired = {
-        key: text for key in ("iface-id", "attached-mac") if (text := vm.external_ids.get(key))
-    }
-    moved = _moved(vm)
-    near = new.port(
-        inner,
-        interface={
-            "type": "patch",
-            "options": as_map({"peer": outer}),
-            "external_ids": as_map(wired | mark | moved),
-        },
-        port=_vlan_columns(vm),
+def _enable(rows: Rows, txn: Any, vm: Interface) -> None:
+    home, port, interface = rows.places[vm.name]
+    name, inner, outer = names_of(vm.external_ids["iface-id"])
+    wired = {key: text for key in _WIRED if (text := vm.external_ids.get(key))}
+    ids, moved = wired | dict([MARK]), _moved(vm)
+    verify_as_read(rows, txn, vm)
+    near = new_port(
+        rows, txn, inner, type="patch", options={"peer": outer}, external_ids=ids | moved
     )
-    far = new.port(
-        outer,
-        interface={
-            "type": "patch",
-            "options": as_map({"peer": inner}),
-            "external_ids": as_map(wired | mark),
-        },
-        port={"trunks": UNTAGGED},
-    )
-    own = new.port(bridge, interface={"type": "internal"}, port={})
-    trunk = new.row(
-        "Bridge",
-        name=bridge,
-        datapath_type=home.datapath_type,
-        external_ids=as_map(mark),
-        ports=as_set([own, far, reference(vm.uuid)]),
-    )
-    return [
-        *_as_read(vm),
-        *new.operations,
-        mutate("Open_vSwitch", rows.root, ("bridges", "insert", as_set([trunk]))),
-        mutate(
-            "Bridge",
-            home.uuid,
-            ("ports", "delete", as_set([reference(vm.uuid)])),
-            ("ports", "insert", as_set([near])),
-        ),
-        update("Port", vm.uuid, tag=as_set([]), vlan_mode=as_set([])),
-        *([_without(vm, moved)] if moved else []),
-        reconfigure(rows),
-    ]
+    far = new_port(rows, txn, outer, type="patch", options={"peer": inner}, external_ids=ids)
+    _move_vlan(port, near)
+    far.trunks = [UNTAGGED]
+    bridge = txn.insert(rows.idl.tables["Bridge"])
+    bridge.name, bridge.datapath_type = name, home.datapath_type
+    bridge.external_ids = dict([MARK])
+    bridge.ports = [new_port(rows, txn, name, type="internal"), far, port]
+    rows.root.addvalue("bridges", bridge)
+    home.delvalue("ports", port)
+    home.addvalue("ports", near)
+    _delete_keys(interface, moved)
 
 
-def _entering(rows: Rows, vm: PortRow, inner: PortRow) -> list[Operation]:
-    """Return the operations that move a VM's interface to the trunk that it has left."""
-    trunk, moved = rows.bridges[rows.ports[inner.peer].bridge], _moved(vm)
-    return [
-        *_as_read(vm),
-        unchanged("Bridge", trunk.uuid, "ports", as_set(map(reference, trunk.ports))),
-        mutate("Bridge", trunk.uuid, ("ports", "insert", as_set([reference(vm.uuid)]))),
-        mutate(
-            "Bridge",
-            rows.bridges[vm.bridge].uuid,
-            ("ports", "delete", as_set([reference(vm.uuid)])),
-        ),
-        update("Port", inner.uuid, **_vlan_columns(vm)),
-        update("Port", vm.uuid, tag=as_set([]), vlan_mode=as_set([])),
-        *([_without(inner, moved), _with(inner, moved), _without(vm, moved)] if moved else []),
-        reconfigure(rows),
-    ]
+def _enter(rows: Rows, txn: Any, vm: Interface, name: str) -> None:
+    """Move a VM's interface to the trunk that it has left.
+
+    :param name: the trunk's patch port on the integration bridge.
+    """
+    home, port, interface = rows.places[vm.name]
+    _home, near, inner = rows.places[name]
+    trunk, moved = rows.places[inner.options["peer"]].bridge, _moved(vm)
+    verify_as_read(rows, txn, vm)
+    verify(txn, trunk, "ports")
+    trunk.addvalue("ports", port)
+    home.delvalue("ports", port)
+    _move_vlan(port, near)
+    _set_keys(inner, moved)
+    _delete_keys(interface, moved)
 
 
-def _disabling(rows: Rows, vm: PortRow, inner: PortRow, bridge: str) -> list[Operation]:
-    home, trunk = rows.bridges[inner.bridge], rows.bridges[bridge]
-    moved = _moved(inner)
-    # An interface that has left the trunk has its own columns.
-    back = [update("Port", vm.uuid, **_vlan_columns(inner)), *([_with(vm, moved)] if moved else [])]
-    return [
-        *_as_read(vm),
-        *_as_read(inner),
-        # No subport has come meanwhile.
-        unchanged("Bridge", trunk.uuid, "ports", as_set(map(reference, trunk.ports))),
-        *(back if vm.bridge == bridge else []),
-        mutate("Open_vSwitch", rows.root, ("bridges", "delete", as_set([reference(trunk.uuid)]))),
-        mutate(
-            "Bridge",
-            home.uuid,
-            ("ports", "delete", as_set([reference(inner.uuid)])),
-            ("ports", "insert", as_set([reference(vm.uuid)])),
-        ),
-        reconfigure(rows),
-    ]
+def _disable(rows: Rows, txn: Any, vm: Interface, inner: Interface, name: str) -> None:
+    home, near, _interface = rows.places[inner.name]
+    _home, port, interface = rows.places[vm.name]
+    trunk = rows.bridges[name]
+    verify_as_read(rows, txn, vm)
+    verify_as_read(rows, txn, inner)
+    verify(txn, trunk, "ports")  # no subport has come meanwhile
+    if vm.bridge == name:  # an interface that has left the trunk has its own columns
+        _move_vlan(near, port)
+        _set_keys(interface, _moved(inner))
+    rows.root.delvalue("bridges", trunk)
+    home.delvalue("ports", near)
+    home.addvalue("ports", port)
 
 
-def _moved(port: PortRow) -> dict[str, str]:
+def new_port(rows: Rows, txn: Any, name: str, **columns: Any) -> Any:
+    """Insert a port with its interface, and return the port.
+
+    :param columns: columns of the interface.
+    """
+    port, interface = (txn.insert(rows.idl.tables[table]) for table in ("Port", "Interface"))
+    port.name = interface.name = name
+    port.interfaces = [interface]
+    for column, value in columns.items():
+        setattr(interface, column, value)
+    return port
+
+
+def verify_as_read(rows: Rows, txn: Any, interface: Interface) -> None:
+    """Let the transaction fail if the columns of an interface have changed meanwhile."""
+    place = rows.places[interface.name]
+    verify(txn, place.interface, "external_ids")
+    verify(txn, place.port, "tag", "vlan_mode")
+
+
+def _moved(port: Interface) -> dict[str, str]:
     """Return the keys of a port that count on the integration bridge alone."""
     return {key: text for key, text in port.external_ids.items() if key.startswith(_OWN_KEYS)}
 
 
-def _without(port: PortRow, keys: Mapping[str, str]) -> Operation:
-    return mutate("Interface", port.interface, ("external_ids", "delete", as_set(keys)))
+def _move_vlan(before: Any, after: Any) -> None:
+    """Move the VLAN of a Port row to another one."""
+    for column in ("tag", "vlan_mode"):
+        setattr(after, column, getattr(before, column))
+        setattr(before, column, [])
 
 
-def _with(port: PortRow, values: Mapping[str, str]) -> Operation:
-    return mutate("Interface", port.interface, ("external_ids", "insert", as_map(values)))
+def _set_keys(interface: Any, keys: Mapping[str, str]) -> None:
+    for key, text in keys.items():
+        interface.setkey("external_ids", key, text)
 
 
-def _vlan_columns(port: PortRow) -> dict[str, object]:
-    return {
-        "tag": as_set([] if port.tag is None else [port.tag]),
-        "vlan_mode": as_set([port.vlan_mode] if port.vlan_mode else []),
-    }
-
-
-def _as_read(port: PortRow) -> list[Operation]:
-    """Return the conditions that the columns of a port are still those that were read."""
-    columns = _vlan_columns(port)
-    return [
-        unchanged("Interface", port.interface, "external_ids", as_map(port.external_ids)),
-        *(unchanged("Port", port.uuid, name, value) for name, value in columns.items()),
-    ]
+def _delete_keys(interface: Any, keys: Iterable[str]) -> None:
+    for key in keys:
+        interface.delkey("external_ids", key)

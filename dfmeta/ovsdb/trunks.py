@@ -1,4 +1,4 @@
-"""The bridges of trunks: the rows on which the ports of a trunk depend. Pure.
+"""The bridges of trunks: the rows on which the ports of a trunk depend.
 
 Neutron's Open vSwitch agent gives each trunk a bridge (neutron.services.trunk.drivers.openvswitch.
 agent.trunk_manager), with the VM's own interface and the ends of patches to the integration bridge.
@@ -9,19 +9,22 @@ There, ``tpi-`` is the trunk's parent and each ``spi-`` a subport. They have no 
 
 The ofport of an interface on the trunk's bridge is a number of that bridge, and is not read.
 
+All bridges but the integration bridge are read: the peer of a patch port shows which of them is a
+trunk's. After a change only the changed ports of these bridges are read.
+
 Trust: the host's programs write these rows. A row that is missing leaves fields unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dfmeta.model import PortKind
-from dfmeta.ovsdb.subport_list import VID_MAX
+from dfmeta.ovsdb.rows import PATCH, Interface, interface
+from dfmeta.ovsdb.subport_list import KEY, VID_MAX
 
-PATCH: Final = "patch"
 PARENT: Final = "tpi-"
 _KINDS: Final = {PARENT: PortKind.PARENT, "spi-": PortKind.SUBPORT}
 """Beginning of the name of a patch port to a trunk's bridge → its kind."""
@@ -32,11 +35,16 @@ ALLOWED: Final = "dfmeta-attachments"
 _KEYS: Final = (*INSTANCE_KEYS, "iface-id", "project-id", ALLOWED)
 
 
-def kind_of(name: str, row_type: str, iface_id: str) -> PortKind:
+def kind_of(row: Interface) -> PortKind:
     """Return the kind of a row of the integration bridge, by its own columns."""
-    if row_type == PATCH and iface_id:
-        return _KINDS.get(name[: len(PARENT)], PortKind.PORT)
+    if row.type == PATCH and row.iface_id:
+        return _KINDS.get(row.name[: len(PARENT)], PortKind.PORT)
     return PortKind.PORT
+
+
+def list_of(row: Interface) -> str:
+    """Return the list of subports in a row; empty: none. A subport has none."""
+    return "" if kind_of(row) is PortKind.SUBPORT else row.external_ids.get(KEY, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +75,15 @@ class Side:
         return self.type == PATCH and not self.tag and self.peer.startswith(PARENT)
 
 
-def side_of(
-    name: str,
-    bridge: str,
-    row_type: str,
-    *,
-    options: Mapping[str, str],
-    external_ids: Mapping[str, str],
-    tag: Sequence[int],
-) -> Side:
+def side_of(row: Interface) -> Side:
     """Return the relevant part of the columns of an interface."""
     return Side(
-        name,
-        bridge,
-        row_type,
-        options.get("peer", ""),
-        tag[0] if len(tag) == 1 and 1 <= tag[0] <= VID_MAX else 0,
-        {key: value for key in _KEYS if (value := external_ids.get(key, "").strip())},
+        row.name,
+        row.bridge,
+        row.type,
+        row.peer,
+        row.tag if row.tag is not None and 1 <= row.tag <= VID_MAX else 0,
+        {key: value for key in _KEYS if (value := row.external_ids.get(key, "").strip())},
     )
 
 
@@ -147,15 +147,12 @@ class Trunks:
             del self._lists[parent]
         return {_list(parent)} if self._list_of(parent) != before else set()
 
-    def lead(self, kind: PortKind, peer: str, iface_id: str) -> Lead:
-        """Return the values of a trunk's port.
-
-        :param peer: name of the other end of its patch.
-        """
-        side = self._side(peer)
+    def lead(self, row: Interface) -> Lead:
+        """Return the values of an interface of the integration bridge that are in other rows."""
+        kind, side = kind_of(row), self._side(row.peer)
         there = self._of_trunk.get(side.bridge, {}).values() if side is not None else ()
         if kind is PortKind.PARENT:
-            vms = [one for one in there if one.is_vm and one.iface_id == iface_id]
+            vms = [one for one in there if one.is_vm and one.iface_id == row.iface_id]
             return Lead(vm=vms[0] if len(vms) == 1 else None)
         if side is None or kind is not PortKind.SUBPORT:
             return NO_LEAD
@@ -163,15 +160,15 @@ class Trunks:
         parent = parents[0] if len(parents) == 1 else ""
         return Lead(side.tag, parent, subports=self._list_of(parent))
 
-    def keys(self, kind: PortKind, peer: str, lead: Lead) -> set[str]:
+    def keys(self, row: Interface, lead: Lead) -> set[str]:
         """Return the keys on which a trunk's port depends.
 
         :param lead: the present values of the port.
         """
-        if kind is PortKind.PORT:
+        if kind_of(row) is PortKind.PORT:
             return set()
-        side = self._side(peer)
-        found = {_interface(peer)}
+        side = self._side(row.peer)
+        found = {_interface(row.peer)}
         if side is not None:
             found.add(_trunk(side.bridge))
         return found | {_list(lead.parent)} if lead.parent else found
@@ -199,3 +196,133 @@ def _trunk(bridge: str) -> str:
 
 def _list(parent: str) -> str:
     return f"list {parent}"
+
+
+_NONE: Final = frozenset[Any]()
+
+
+class TrunkRows:
+    """The other bridges as of the last reading.
+
+    :param bridge: name of the integration bridge.
+    """
+
+    def __init__(self, bridge: str) -> None:
+        self._bridge = bridge
+        self._clear()
+
+    def _clear(self) -> None:
+        self._trunks = Trunks()
+        self._ports: dict[Any, frozenset[Any]] = {}
+        """Row of another bridge → rows of its ports."""
+        self._homes: dict[Any, str] = {}
+        """Row of a port of another bridge → name of the bridge."""
+        self._interfaces: dict[Any, tuple[Any, ...]] = {}
+        """Row of a port of another bridge → rows of its interfaces."""
+        self._owners: dict[Any, Any] = {}
+        """Row of an interface of another bridge → row of its port."""
+        self._keys: dict[Any, frozenset[str]] = {}
+        """Row of a port of the integration bridge → the keys on which it depends."""
+        self._followers: dict[str, dict[Any, None]] = {}
+        """Key → the rows of ports that depend on it."""
+        self._parents: dict[Any, tuple[str, ...]] = {}
+        """Row of a port of the integration bridge → its interfaces that have a list of subports."""
+
+    def read(self, idl: Any, changes: Collection[Any] | None) -> list[Any]:
+        """Read the ports that the *changes* affect, or all ports when *changes* is None.
+
+        :return: rows of ports of the integration bridge that have to be read again. All of them
+            have to be when *changes* is None.
+        """
+        bridges = idl.tables["Bridge"].rows
+        touched: dict[Any, None] = {}  # a set that keeps its order
+        if changes is None:
+            self._clear()
+            for uuid, row in bridges.items():
+                touched |= self._members(uuid, row)
+        for row in changes or ():
+            match row._table.name:
+                case "Interface" if row.uuid in self._owners:
+                    touched[self._owners[row.uuid]] = None
+                case "Port" if row.uuid in self._homes:
+                    touched[row.uuid] = None
+                case "Bridge":
+                    touched |= self._members(row.uuid, bridges.get(row.uuid))
+        keys: set[str] = set()
+        for uuid in touched:
+            port = idl.tables["Port"].rows.get(uuid) if uuid in self._homes else None
+            keys |= self._read_port(uuid, port)
+        return self._following(keys)
+
+    def lead(self, row: Interface) -> Lead:
+        """Return the values of an interface of the integration bridge that are in other rows."""
+        return self._trunks.lead(row)
+
+    def note(self, uuid: Any, members: Sequence[Interface]) -> list[Any]:
+        """Note the guests' interfaces of a port of the integration bridge; empty: none.
+
+        :return: rows of ports that have to be read again because they depend on this one.
+        """
+        keys: set[str] = set()
+        for row in members:
+            keys |= self._trunks.keys(row, self.lead(row))
+        for key in self._keys.pop(uuid, _NONE):
+            followers = self._followers[key]
+            del followers[uuid]
+            if not followers:
+                del self._followers[key]
+        if keys:
+            self._keys[uuid] = frozenset(keys)
+            for key in keys:
+                self._followers.setdefault(key, {})[uuid] = None
+        lists = {row.name: list_of(row) for row in members if list_of(row)}
+        changed: set[str] = set()
+        for parent in {*self._parents.pop(uuid, ()), *lists}:
+            changed |= self._trunks.put_list(uuid, parent, lists.get(parent, ""))
+        if lists:
+            self._parents[uuid] = tuple(lists)
+        return self._following(changed)
+
+    def _following(self, keys: Iterable[str]) -> list[Any]:
+        found: dict[Any, None] = {}
+        for key in keys:
+            found |= self._followers.get(key, {})
+        return list(found)
+
+    def _members(self, uuid: Any, row: Any) -> dict[Any, None]:
+        """Return the ports that have been added to a bridge and removed from it.
+
+        :param row: None when the bridge is gone.
+        """
+        other = row is not None and row.name != self._bridge
+        there = {port.uuid: row.name for port in row.ports} if other else {}
+        before = self._ports.pop(uuid, _NONE)
+        if other:
+            self._ports[uuid] = frozenset(there)
+        for port in before - there.keys():
+            # Another bridge may have the port now.
+            if not any(port in ports for ports in self._ports.values()):
+                self._homes.pop(port, None)
+        self._homes |= there
+        return dict.fromkeys(there.keys() ^ before)
+
+    def _read_port(self, uuid: Any, port: Any) -> set[str]:
+        """Read a port of another bridge; return the keys that have changed.
+
+        :param port: the row; None when no other bridge has it.
+        """
+        there = {one.uuid: one for one in port.interfaces} if port is not None else {}
+        keys: set[str] = set()
+        for key in {*self._interfaces.pop(uuid, ()), *there}:
+            row = there.get(key)
+            if row is not None:
+                self._owners[key] = uuid
+            elif self._owners.get(key) == uuid:
+                del self._owners[key]
+            else:
+                continue  # another port has it now
+            side = None if row is None else side_of(interface(self._homes[uuid], port, row))
+            keys |= self._trunks.put(key, side)
+        if there:
+            self._interfaces[uuid] = tuple(there)
+        return keys

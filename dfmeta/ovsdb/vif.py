@@ -7,8 +7,7 @@ is listed, not served.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from ipaddress import IPv4Address
 from typing import Final
 from uuid import UUID
@@ -16,16 +15,16 @@ from uuid import UUID
 from dfmeta.identity.numbering import WIRE_NAME_MAX
 from dfmeta.model import (
     ATTACHMENT_KEY,
-    OFPORT_MAX,
     Binding,
     Port,
     PortKind,
     is_unicast,
 )
-from dfmeta.ovsdb import next_hop_list, subport_list
-from dfmeta.ovsdb.meta_ids import ids_of
+from dfmeta.ovsdb import next_hop_list
+from dfmeta.ovsdb.external_ids import ids_of
+from dfmeta.ovsdb.rows import PATCH, Interface
 from dfmeta.ovsdb.subport_list import Entry, parse
-from dfmeta.ovsdb.trunks import ALLOWED, INSTANCE_KEYS, NO_LEAD, PATCH, Lead, kind_of
+from dfmeta.ovsdb.trunks import ALLOWED, INSTANCE_KEYS, NO_LEAD, Lead, kind_of, list_of
 
 DEAD_TAG = 4095
 SHOWN = 64
@@ -34,6 +33,11 @@ GUEST_TYPES = frozenset(
     {"", "system", "tap", "internal", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
 )
 """Interface types of guests' ports; types of tunnels and patch ports are not among them."""
+DEVICE_TYPES: Final = frozenset(
+    {"", "system", "tap", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
+)
+"""Interface types that a guest may be behind. Internal interfaces are left out: most of them belong
+to an agent."""
 INSTANCE_KEY = "dfmeta-instance"
 """Key in ``external_ids`` of a subport's own row: its instance."""
 ADDRESS_KEY = "dfmeta-address"
@@ -43,34 +47,7 @@ _AGENT_TYPE = "internal"
 """Type of a DHCP agent's or router's port, which has iface-id and attached-mac but no instance."""
 
 
-@dataclass(frozen=True, slots=True)
-class InterfaceRow:
-    """The relevant columns of an Interface row and its Port row."""
-
-    uuid: str
-    name: str
-    type: str = ""
-    ofport: Sequence[int] = ()
-    external_ids: Mapping[str, str] = field(default_factory=dict)
-    tag: Sequence[int] = ()
-    vlan_mode: Sequence[str] = ()
-    mac_in_use: Sequence[str] = ()
-    other_config: Mapping[str, str] = field(default_factory=dict)
-    """Of the Port row."""
-    options: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def kind(self) -> PortKind:
-        """Kind of its port by its own columns."""
-        return kind_of(self.name, self.type, self.external_ids.get("iface-id", "").strip())
-
-    @property
-    def peer(self) -> str:
-        """Name of the other end of a patch; empty: it is no patch."""
-        return self.options.get("peer", "")
-
-
-def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
+def vifs(row: Interface, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
     """Return the guests' ports of a row, one for each VLAN id; empty when it is not a guest's.
 
     A guest's port has an instance (``vm-uuid`` or ``vm-id``), or a Neutron port and its MAC
@@ -84,7 +61,7 @@ def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
     :param lead: the values of a trunk's port in other rows.
     """
     ids = {key: text for key, value in row.external_ids.items() if (text := value.strip())}
-    kind, mtu = row.kind, 0
+    kind, mtu = kind_of(row), 0
     if kind is not PortKind.SUBPORT:
         ids.pop(INSTANCE_KEY, None)
     if kind is PortKind.PARENT and lead.vm is not None and not _key_of(ids):
@@ -100,18 +77,17 @@ def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
     if kind is PortKind.PORT and (row.type not in GUEST_TYPES or not (instance or wired)):
         return ()
     fault = _fault(key, instance)
-    ofport = row.ofport[0] if len(row.ofport) == 1 else None
     hops, wrong = next_hop_list.parse(ids.get(next_hop_list.KEY, ""))
     listed = parse(list_of(row))
     port = Port(
         name=row.name,
         row=row.uuid,
-        ofport=ofport if ofport is not None and 1 <= ofport <= OFPORT_MAX else None,
+        ofport=row.ofport,
         iface_id=iface_id,
         mac=mac,
         instance_id=_canonical(instance) if not fault else "",
         project_id=ids.get("project-id", ""),
-        dead=tuple(row.tag) == (DEAD_TAG,) and tuple(row.vlan_mode) != ("trunk",),
+        dead=row.tag == DEAD_TAG and row.vlan_mode != "trunk",
         fault=fault,
         kind=PortKind.PARENT if listed.entries else kind,
         segmentation_id=lead.vid,
@@ -122,9 +98,7 @@ def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
         attached=ids.get(ATTACHMENT_KEY, "") if kind is PortKind.SUBPORT else "",
         binding=_binding(ids) if kind is PortKind.SUBPORT else None,
         patch=row.type == PATCH and len(row.name.encode()) <= WIRE_NAME_MAX,
-        device_mac="".join(row.mac_in_use).lower()
-        if len(row.name.encode()) > WIRE_NAME_MAX
-        else "",
+        device_mac=row.mac_in_use.lower() if len(row.name.encode()) > WIRE_NAME_MAX else "",
         meta=ids_of(row.external_ids, row.other_config),
         next_hops=hops,
         next_hop_faults=wrong,
@@ -135,7 +109,7 @@ def vifs(row: InterfaceRow, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
     return (port, *(_behind(port, one) for one in listed.entries.values()))
 
 
-def _allowed(row: InterfaceRow, kind: PortKind, lead: Lead) -> bool:
+def _allowed(row: Interface, kind: PortKind, lead: Lead) -> bool:
     """Return whether a VM may make attachments, by its tap's row or that of its trunk's parent."""
     if kind is PortKind.SUBPORT:
         return False
@@ -143,11 +117,6 @@ def _allowed(row: InterfaceRow, kind: PortKind, lead: Lead) -> bool:
     if kind is PortKind.PARENT and lead.vm is not None:
         rows.append(lead.vm.ids)
     return any(ids.get(ALLOWED, "").strip() == "true" for ids in rows)
-
-
-def list_of(row: InterfaceRow) -> str:
-    """Return the list of subports in a row; empty: none. A subport has none."""
-    return "" if row.kind is PortKind.SUBPORT else row.external_ids.get(subport_list.KEY, "")
 
 
 def _behind(parent: Port, entry: Entry) -> Port:
@@ -221,20 +190,3 @@ def _canonical(instance: str) -> str:
 def _sources(ids: Mapping[str, str]) -> dict[str, str]:
     keys = {"instance_id": (INSTANCE_KEY, *INSTANCE_KEYS), "project_id": ("project-id",)}
     return {name: "ovsdb" for name, options in keys.items() if any(ids.get(o) for o in options)}
-
-
-RESTORE_WAIT: Final = "flow-restore-wait"
-
-
-SECURE: Final = "secure"
-
-
-DEVICE_TYPES: Final = frozenset(
-    {"", "system", "tap", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
-)
-"""Interface types that a guest may be behind. Internal interfaces are left out: most of them belong
-to an agent."""
-
-
-USERSPACE: Final = "netdev"
-"""Bridge.datapath_type of the userspace datapath (ovs-vswitchd.conf.db(5))."""

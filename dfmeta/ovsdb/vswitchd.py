@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from dfmeta.errors import DfmetaError
-from dfmeta.ovsdb.jsonrpc import TIMEOUT, RefusedError, call, why
 
 DEFAULT_RUNDIR = Path("/var/run/openvswitch")
 _NAME = "ovs-vswitchd"
@@ -86,8 +85,11 @@ class Vswitchd:
         return self._ask("fdb/show", bridge)
 
     def _ask(self, method: str, *params: str) -> str:
+        # Imported only where it is needed: commands that ask the daemon alone need no OVSDB.
+        from dfmeta.ovsdb.idl import RefusedError, call, why
+
         path = control_socket(self._folder)
         try:
-            return str(call(f"unix:{path}", method, params, timeout=TIMEOUT))
-        except (OSError, ValueError, RefusedError) as error:
+            return str(call(f"unix:{path}", method, params))
+        except (OSError, RefusedError) as error:
             raise VswitchdError(target=path, cause=why(error)) from error

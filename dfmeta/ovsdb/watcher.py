@@ -11,75 +11,61 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from ovs.poller import POLLIN, Poller
-
-from dfmeta.errors import OvsdbError
-from dfmeta.model import TAP_MAC, TAP_MARK, TAP_MTU, TAP_VLAN, MetaIds, MetaNames
+from dfmeta.errors import DfmetaError, OvsdbError
+from dfmeta.model import MetaIds, MetaNames
+from dfmeta.ovsdb import idl as ovsdb_idl
 from dfmeta.ovsdb import meta_writer
-from dfmeta.ovsdb.bridge_reader import BridgeReader, Update, is_marked
-from dfmeta.ovsdb.conflicts import TapElsewhereError
-from dfmeta.ovsdb.idl import (
-    TRANSACTION_TIMEOUT,
-    Api,
-    Change,
-    Handle,
-    Noticing,
-    Transaction,
-    schema_helper,
-)
-from dfmeta.ovsdb.meta_rows import has_mtu, owner_of_port
+from dfmeta.ovsdb.bridge_reader import BridgeReader, Update
+from dfmeta.ovsdb.idl import Act, Columns, Noticing, schema_helper, transact, why
+from dfmeta.ovsdb.poller import POLLIN, Poller
 from dfmeta.runtime import hub, threads
-from dfmeta.runtime.threads import original, wait_for_io
+from dfmeta.runtime.hub import Bell
+from dfmeta.runtime.threads import original
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _os = original("os")
 _threading = original("threading")
 _time = original("time")
 """Not patched by eventlet: patched modules would wait on a hub that this thread does not run."""
 
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "Open_vSwitch": ("bridges", "cur_cfg", "next_cfg", "other_config"),
+COLUMNS: Columns = {
+    "Open_vSwitch": ("bridges", "next_cfg", "external_ids", "other_config"),
     "Bridge": (
-        "name",
-        "ports",
-        "datapath_id",
-        "datapath_type",
-        "controller",
-        "fail_mode",
+        *("name", "ports", "datapath_id", "datapath_type", "controller", "fail_mode"),
         "external_ids",
     ),
     "Controller": ("target", "is_connected"),
-    "Port": ("name", "interfaces", "tag", "vlan_mode", "cvlans", "external_ids", "other_config"),
+    "Port": (
+        *("name", "interfaces", "tag", "vlan_mode", "trunks", "cvlans", "external_ids"),
+        "other_config",
+    ),
     "Interface": (
-        "name",
-        "type",
-        "ofport",
-        "external_ids",
-        "mac",
-        "mac_in_use",
-        "error",
-        "options",
-        "mtu",
-        "mtu_request",
+        *("name", "type", "ofport", "external_ids", "mac", "mac_in_use", "error", "options"),
+        *("mtu", "mtu_request"),
     ),
 }
-"""ovsdbapp's transactions read cur_cfg and next_cfg; without them each one logs an error.
-:meth:`OvsdbWatcher.reconfigure` counts next_cfg up."""
+TRANSACTION_TIMEOUT = 10.0
+"""Seconds until a transaction fails without an answer."""
 RECONNECT_PAUSE = 0.2
+PATIENCE = 3600.0
+"""Seconds that a greenthread waits for the thread; then it waits again."""
 JOIN_TIMEOUT = 0.3
 """Seconds to wait for the thread at the end; it is a daemon thread and holds no resources."""
 
 
 class _Job:
-    """A transaction that the hub waits for."""
+    """A transaction that a greenthread waits for."""
 
-    def __init__(self, build: Callable[[Any, Any], None]) -> None:
-        self.build = build
-        self.done = _threading.Event()
+    def __init__(self, act: Act[Any]) -> None:
+        self.act = act
+        self.done = threads.Event()
         self.given_up = False
+        self.result: Any = None
         self.error: Exception | None = None
 
 
@@ -106,9 +92,10 @@ class OvsdbWatcher:
         self._deliver = deliver
         self._updates: deque[Update] = deque()
         self._jobs: deque[_Job] = deque()
-        self._to_hub = _os.pipe()
+        self._finished: deque[_Job] = deque()
+        self._updated, self._answered_jobs = Bell(), Bell()
         self._to_thread = _os.pipe()
-        for fd in (*self._to_hub, *self._to_thread):
+        for fd in self._to_thread:
             _os.set_blocking(fd, False)
         self._stopping = False
         run = hub.VITAL.guard("OVSDB session", self._run, may_return=True)
@@ -125,8 +112,9 @@ class OvsdbWatcher:
     # The hub's side
 
     def start(self) -> None:
-        """Start the thread, and the greenthread that delivers the updates."""
+        """Start the thread, and the greenthreads that deliver updates and results."""
         self._thread.start()
+        hub.VITAL.spawn("results of OVSDB's transactions", self._finish_loop, may_return=True)
         hub.VITAL.spawn("delivery of OVSDB's changes", self._deliver_loop, may_return=True)
 
     def stop(self) -> None:
@@ -149,17 +137,17 @@ class OvsdbWatcher:
         return self._asked
 
     def ensure_tap(self) -> None:
-        """Make tap-metadata a port of the bridge, without flooding to it.
-
-        An untagged port would be a trunk of all VLANs, and NORMAL would flood every tenant's
-        broadcasts to it; see :data:`~dfmeta.model.TAP_VLAN`. A port of that name on this dfmeta's
-        second bridge, from a run with another identity scheme, is removed.
+        """Make tap-metadata a port of the bridge; see :func:`dfmeta.ovsdb.meta_writer.ensure_tap`.
 
         :raises OvsdbError: when the transaction fails; caused by
-            :class:`~dfmeta.ovsdb.conflicts.TapElsewhereError` where another bridge has a port of
+            :class:`~dfmeta.ovsdb.meta_writer.TapElsewhereError` where another bridge has a port of
             that name.
         """
-        self._transact(self._build_tap)
+        self.run(
+            lambda idl, txn: meta_writer.ensure_tap(
+                idl, txn, self.bridge, self.tap, least_mtu=self._reader.least_mtu
+            )
+        )
 
     def remove_taps(self, only: str = "") -> list[str]:
         """Remove the ports of the bridge that are marked as dfmeta's tap-metadata, with any name.
@@ -169,18 +157,7 @@ class OvsdbWatcher:
             ``metadata_interface``.
         :raises OvsdbError: when the transaction fails.
         """
-        names: list[str] = []
-
-        def build(api: Any, txn: Any) -> None:
-            bridges = api.tables["Bridge"].rows.values()
-            ports = [one for row in bridges if row.name == self.bridge for one in row.ports]
-            marked = [port.name for port in ports if any(map(is_marked, port.interfaces))]
-            names.extend(name for name in marked if only in ("", name))
-            for name in names:
-                txn.add(api.del_port(name, self.bridge, True))
-
-        self._transact(build)
-        return names
+        return self.run(lambda idl, _txn: meta_writer.remove_taps(idl, self.bridge, only))
 
     def ensure_meta(self, names: MetaNames) -> None:
         """Create the second bridge with its ports, or correct them; see
@@ -190,11 +167,11 @@ class OvsdbWatcher:
         other programs change the rows again.
 
         :raises OvsdbError: when the transaction fails; caused by
-            :class:`~dfmeta.ovsdb.conflicts.TapElsewhereError` where another bridge has a port of
-            one of the names, and by :class:`~dfmeta.ovsdb.conflicts.MetaDatapathError` where the
+            :class:`~dfmeta.ovsdb.meta_writer.TapElsewhereError` where another bridge has a port of
+            one of the names, and by :class:`~dfmeta.ovsdb.meta_writer.MetaDatapathError` where the
             bridge has another datapath, and ports of others.
         """
-        self._change(lambda idl, txn: meta_writer.ensure(idl, txn, self.bridge, names))
+        self.run(lambda idl, txn: meta_writer.ensure(idl, txn, self.bridge, names))
 
     def remove_meta(self) -> list[str]:
         """Remove the second bridge and its ports, as far as dfmeta has created them.
@@ -202,74 +179,70 @@ class OvsdbWatcher:
         :return: names of the removed ports, and of removed bridges after them.
         :raises OvsdbError: when the transaction fails.
         """
-        removed: list[str] = []
-
-        def act(idl: Any, _txn: Any) -> None:
-            removed[:] = meta_writer.remove(idl, self.bridge)
-
-        self._change(act)
-        return removed
+        return self.run(lambda idl, _txn: meta_writer.remove(idl, self.bridge))
 
     def reconfigure(self) -> None:
         """Make ovs-vswitchd configure its ports again, and report their numbers again.
 
-        It counts ``next_cfg`` up, as ovs-vsctl(8) does (ovs-vswitchd.conf.db(5), Open_vSwitch). A
-        port that is changed twice in quick succession may keep the error and the number -1 of the
+        A port that is changed twice in quick succession may keep the error and the number -1 of the
         first change in OVSDB, although it works (seen with Open vSwitch 3.1).
 
         :raises OvsdbError: when the transaction fails.
         """
-
-        def act(idl: Any, _txn: Any) -> None:
-            (root,) = idl.tables["Open_vSwitch"].rows.values()
-            root.verify("next_cfg")
-            root.next_cfg += 1
-
-        self._change(act)
+        self.run(ovsdb_idl.reconfigure)
 
     def write_ids(self, rows: Mapping[str, MetaIds]) -> None:
         """Write the Meta addresses of ports; see :func:`dfmeta.ovsdb.meta_writer.write_ids`.
 
         :raises OvsdbError: when the transaction fails.
         """
-        self._change(lambda idl, _txn: meta_writer.write_ids(idl, rows))
+        self.run(lambda idl, _txn: meta_writer.write_ids(idl, rows))
 
     def remove_ids(self) -> None:
         """Remove dfmeta's Meta addresses from all ports of the bridge.
 
         :raises OvsdbError: when the transaction fails.
         """
-        self._change(lambda idl, _txn: meta_writer.remove_ids(idl, self.bridge))
+        self.run(lambda idl, _txn: meta_writer.remove_ids(idl, self.bridge))
 
     def remove_lists(self) -> None:
         """Remove the lists of subports from all ports of the bridge.
 
         :raises OvsdbError: when the transaction fails.
         """
-        self._change(lambda idl, _txn: meta_writer.remove_lists(idl, self.bridge))
+        self.run(lambda idl, _txn: meta_writer.remove_lists(idl, self.bridge))
 
-    def _change(self, act: Callable[[Any, Any], None]) -> None:
-        self._transact(lambda api, txn: txn.add(Change(api, act)))
+    def run(self, act: Act[T]) -> T:
+        """Carry out a transaction in the thread, and return its result; the hub continues.
 
-    def _transact(self, build: Callable[[Any, Any], None]) -> None:
-        job = _Job(build)
+        :raises OvsdbError: when the transaction fails.
+        """
+        job = _Job(act)
         self._jobs.append(job)
         _poke(self._to_thread[1])
         with threads.Timeout(TRANSACTION_TIMEOUT, False):
-            while not job.done.is_set():
-                threads.sleep(0.01)
-        if not job.done.is_set():
+            job.done.wait()
+        if not job.done.ready():
             job.given_up = True
             raise OvsdbError(connection=self.remote, cause="no answer to a transaction")
+        if isinstance(job.error, DfmetaError):
+            raise job.error
         if job.error is not None:
-            raise OvsdbError(connection=self.remote, cause=job.error) from job.error
+            raise OvsdbError(connection=self.remote, cause=why(job.error)) from job.error
+        result: T = job.result
+        return result
 
     def _deliver_loop(self) -> None:
         while not self._stopping:
-            wait_for_io(self._to_hub[0], read=True)
-            _drain(self._to_hub[0])
+            self._updated.wait(PATIENCE)
             while self._updates:
                 self._deliver(self._updates.popleft())
+
+    def _finish_loop(self) -> None:
+        while not self._stopping:
+            self._answered_jobs.wait(PATIENCE)
+            while self._finished:
+                self._finished.popleft().done.send(None)
 
     # The thread's side
 
@@ -289,19 +262,15 @@ class OvsdbWatcher:
 
     def _serve_connection(self) -> None:
         idl = Noticing(self.remote, schema_helper(self.remote, COLUMNS))
-        api = Api(Handle(idl))
         self._seqno, self._session = idl.change_seqno, -1
         try:
             while not self._stopping:
-                self._turn(idl, api)
+                self._turn(idl)
         finally:
             idl.close()
-            for job in self._jobs:
-                job.error = job.error or ConnectionError("the connection was lost")
-                job.done.set()
-            self._jobs.clear()
+            self._refuse_jobs()
 
-    def _turn(self, idl: Any, api: Any) -> None:
+    def _turn(self, idl: Any) -> None:
         poller = Poller()
         idl.run()
         # Compared with the last reading, not with the state before this run: a transaction runs the
@@ -313,11 +282,11 @@ class OvsdbWatcher:
         elif idl._session.is_connected() is False and self._last and self._last.connected:
             self._tell(Update(connected=False))
         self._echo(idl)
-        if self._jobs and idl.has_ever_connected():
-            job = self._jobs.popleft()
-            if not job.given_up:
-                self._do(api, job)
+        if self._jobs and idl.state == idl.IDL_S_MONITORING:
+            self._do(idl, self._jobs.popleft())
             return
+        if idl.has_ever_connected() and not idl._session.is_connected():
+            self._refuse_jobs()
         idl.wait(poller)
         poller.fd_wait(self._to_thread[0], POLLIN)
         poller.block()
@@ -332,24 +301,31 @@ class OvsdbWatcher:
         if asked > self._answered and idl.echo():
             self._sent = asked
 
-    def _do(self, api: Any, job: _Job) -> None:
+    def _refuse_jobs(self) -> None:
+        while self._jobs:
+            job = self._jobs.popleft()
+            job.error = ConnectionError("the connection was lost")
+            self._finish(job)
+
+    def _do(self, idl: Any, job: _Job) -> None:
+        if job.given_up:
+            return
         try:
-            txn = Transaction(
-                api, api.ovsdb_connection, timeout=TRANSACTION_TIMEOUT, check_error=True
-            )
-            job.build(api, txn)
-            txn.do_commit()
+            job.result = transact(idl, job.act, seconds=TRANSACTION_TIMEOUT)
         except Exception as error:  # the waiting caller raises it
             job.error = error
-        finally:
-            job.done.set()
+        self._finish(job)
+
+    def _finish(self, job: _Job) -> None:
+        self._finished.append(job)
+        self._answered_jobs.ring()
 
     def _tell(self, update: Update) -> None:
         if update == self._last:
             return
         self._last = update
         self._updates.append(update)
-        _poke(self._to_hub[1])
+        self._updated.ring()
 
     def _changes(self, idl: Any) -> list[Any] | None:
         """Return the changed rows; None after a reconnect.
@@ -361,36 +337,6 @@ class OvsdbWatcher:
             self._session = session
             return None
         return list(notices)
-
-    def _build_tap(self, api: Any, txn: Any) -> None:
-        for row in api.tables["Bridge"].rows.values():
-            for port in row.ports if row.name != self.bridge else ():
-                if port.name != self.tap:
-                    continue
-                owner = row.name if any(map(is_marked, port.interfaces)) else owner_of_port(port)
-                if owner != self.bridge:
-                    raise TapElsewhereError(self.tap, row.name, owner=owner)
-        mtus = [
-            row.mtu_request[0]
-            for row in api.tables["Interface"].rows.values()
-            if row.name == self.tap and has_mtu(row, self._reader.least_mtu)
-        ]
-        interface_ids = {"skip_cleanup": "true", **dict([TAP_MARK])}
-        txn.add(Change(api, lambda idl, _txn: meta_writer.make_way(idl, self.bridge, self.tap)))
-        txn.add(api.add_port(self.bridge, self.tap, may_exist=True))
-        vlan = TAP_VLAN
-        txn.add(api.db_set("Port", self.tap, ("tag", vlan.tag), ("vlan_mode", vlan.vlan_mode)))
-        txn.add(api.db_set("Port", self.tap, ("cvlans", list(vlan.cvlans))))
-        txn.add(
-            api.db_set(
-                "Interface",
-                self.tap,
-                ("type", "internal"),
-                ("mac", TAP_MAC),
-                ("external_ids", interface_ids),
-                ("mtu_request", [*mtus, max(TAP_MTU, self._reader.least_mtu)][0]),
-            )
-        )
 
 
 def _poke(fd: int) -> None:

@@ -28,6 +28,8 @@ from dfmeta.identity.key import IN_PORT
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Port, PortKind
 from dfmeta.neutron.trunks import NeutronTrunks
+from dfmeta.ovsdb.idl import Ovsdb
+from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder
 from dfmeta.proxy.attachments import Local
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import AttachmentTokens
@@ -64,19 +66,28 @@ class Attaching:
     :param key: the key that signs guests' tokens; the API signs with a key that is made of it.
     :param confirm: waits until the switch has confirmed the flows of an endpoint, for so many
         seconds; raises DfmetaError if it has not.
+    :param ovsdb: carries out transactions.
     :raises ConfigError: when the database's URL cannot work.
     :raises StoreError: when the database cannot be opened.
     """
 
     def __init__(
-        self, conf: cfg.ConfigOpts, registry: Registry, key: bytes, confirm: Confirm
+        self,
+        conf: cfg.ConfigOpts,
+        registry: Registry,
+        key: bytes,
+        *,
+        confirm: Confirm,
+        ovsdb: Ovsdb,
     ) -> None:
         self._registry, self._confirm = registry, confirm
         self._settings, self._large = settings(conf), frozenset[str]()
         self._present: tuple[int, frozenset[str]] = (-1, frozenset())
         neutron = options.uses_neutron(conf)
         self._plane: _Local | _Neutron = (
-            _Neutron(conf, self._parents) if neutron else _Local(conf, self._await_checks)
+            _Neutron(conf, ovsdb, self._parents)
+            if neutron
+            else _Local(conf, ovsdb, self._await_checks)
         )
         attachments = Attachments(_database(conf.attachments.connection))
         self.records = Records(attachments, self._plane.known, hmac.digest(key, _SEEDS, "sha256"))
@@ -188,12 +199,15 @@ class _Local:
 
     pause = TIDY
 
-    def __init__(self, conf: cfg.ConfigOpts, await_checks: Callable[[Sequence[str]], None]) -> None:
+    def __init__(
+        self, conf: cfg.ConfigOpts, ovsdb: Ovsdb, await_checks: Callable[[Sequence[str]], None]
+    ) -> None:
         group = conf.df_metadata
         self.networks = self.known = networks(conf)
         keys = metadata.keys(conf) if group.identity_scheme == metadata.META_IP else IN_PORT
         self.driver = LocalDriver(
-            group.ovsdb_connection,
+            ovsdb,
+            Vswitchd(run_folder(group.ovsdb_connection)),
             group.integration_bridge,
             self.networks,
             is_meta_mac=lambda mac: keys.labelled(mac) is not None,
@@ -219,7 +233,9 @@ class _Neutron:
     :raises ConfigError: when the account for Neutron is wrong.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, parents: Callable[[], frozenset[str]]) -> None:
+    def __init__(
+        self, conf: cfg.ConfigOpts, ovsdb: Ovsdb, parents: Callable[[], frozenset[str]]
+    ) -> None:
         group = conf.df_metadata
         self._trunks = NeutronTrunks(
             neutron_client.build(conf),
@@ -229,7 +245,7 @@ class _Neutron:
         self.networks = NeutronNetworks(self._trunks, chosen(conf))
         self.known = self.networks.known
         """The networks that are known now."""
-        wired = WiredPorts(group.ovsdb_connection, group.integration_bridge, self._trunks.statuses)
+        wired = WiredPorts(ovsdb, group.integration_bridge, self._trunks.statuses)
         self.driver = NeutronDriver(self._trunks, self.networks, wired, parents)
 
     @property

@@ -9,43 +9,31 @@ All pairs of a call are one transaction. Its condition is that the trunk's bridg
 were read: a VLAN id cannot be given to two programs.
 
 Trust: :class:`~dfmeta.attach.model.Attachment` is a row of dfmeta's own table. The rows of OVSDB
-are those of the host's programs.
+are those of the host's programs. A bridge learns the sources of frames, which any device of a
+network may have forged: a MAC that is found there may only be refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
-from dfmeta.attach.drivers.mac_use import is_learned, is_ports
 from dfmeta.attach.model import Attachment, Found, Network, Parent
 from dfmeta.errors import AttachDriverError, OvsdbError
+from dfmeta.model import ATTACHMENT_KEY
 from dfmeta.model import ATTACHMENT_KEY as KEY
-from dfmeta.ovsdb.transactions import (
-    Inserts,
-    Operation,
-    Part,
-    PortRow,
-    Rows,
-    as_map,
-    as_set,
-    change,
-    mutate,
-    read,
-    read_ports,
-    reconfigure,
-    reference,
-    unchanged,
-    update,
-    without_number,
-)
-from dfmeta.ovsdb.trunk_bridge import AGENTS_PATCH, NAME_MAX, agent_of, is_ours
-from dfmeta.ovsdb.trunk_bridge import names_of as trunk_names
+from dfmeta.ovsdb.external_ids import IDS
+from dfmeta.ovsdb.idl import Act, Ovsdb, reconfigure, verify
+from dfmeta.ovsdb.rows import Interface, Place, Rows, without_number
+from dfmeta.ovsdb.trunk_bridge import NAME_MAX, agent_of, is_ours, new_port
 from dfmeta.ovsdb.trunks import PARENT
 from dfmeta.ovsdb.vif import ADDRESS_KEY, INSTANCE_KEY
-from dfmeta.ovsdb.vswitchd import Vswitchd, VswitchdError, run_folder
+from dfmeta.ovsdb.vswitchd import Vswitchd, VswitchdError
 from dfmeta.runtime import clock
+
+T = TypeVar("T")
 
 INNER: Final = "spi-"
 """Beginning of the name of the end on the integration bridge."""
@@ -71,31 +59,31 @@ class _End:
     vlan_mode: str
     external_ids: Mapping[str, str]
 
-    def is_like(self, row: PortRow) -> bool:
+    def is_like(self, row: Interface) -> bool:
         """Return whether a port of its bridge is this end."""
         ids = {key: row.external_ids[key] for key in _OWN_KEYS if key in row.external_ids}
         return (row.peer, row.tag, row.vlan_mode, row.trunks, ids) == (
             *(self.peer, self.tag, self.vlan_mode, (), self.external_ids),
         )
 
-    def interface(self) -> dict[str, Any]:
-        """Return the columns of a new interface."""
-        options = as_map({"peer": self.peer})
-        return {"type": "patch", "options": options, "external_ids": as_map(self.external_ids)}
-
-    def port(self) -> dict[str, Any]:
-        """Return the columns of its port."""
-        return {
-            "tag": as_set([] if self.tag is None else [self.tag]),
-            "vlan_mode": as_set([self.vlan_mode] if self.vlan_mode else []),
-            "trunks": as_set([]),
-        }
+    def write(self, port: Any, interface: Any) -> None:
+        """Write the columns of an end into its rows; keys of others stay."""
+        port.tag = [] if self.tag is None else [self.tag]
+        port.vlan_mode = [self.vlan_mode] if self.vlan_mode else []
+        port.trunks = []
+        interface.type, interface.options = "patch", {"peer": self.peer}
+        for key in _OWN_KEYS:
+            if key in self.external_ids:
+                interface.setkey("external_ids", key, self.external_ids[key])
+            else:
+                interface.delkey("external_ids", key)
 
 
 class LocalDriver:
     """Makes attachments by OVSDB alone; see :class:`dfmeta.attach.model.Driver`.
 
-    :param remote: OVSDB's address, ``unix:PATH`` or ``tcp:HOST:PORT``.
+    :param ovsdb: carries out transactions.
+    :param vswitchd: ovs-vswitchd of the host.
     :param bridge: name of the integration bridge.
     :param networks: name → network.
     :param is_meta_mac: tells whether a MAC is one of the second bridge's (``meta_ip``).
@@ -105,16 +93,17 @@ class LocalDriver:
 
     def __init__(
         self,
-        remote: str,
+        ovsdb: Ovsdb,
+        vswitchd: Vswitchd,
         bridge: str,
         networks: Mapping[str, Network],
         *,
         is_meta_mac: Callable[[str], bool] = lambda mac: False,
         await_checks: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
-        self._remote, self._bridge, self._networks = remote, bridge, networks
+        self._ovsdb, self._vswitchd = ovsdb, vswitchd
+        self._bridge, self._networks = bridge, networks
         self._is_meta_mac, self._await_checks = is_meta_mac, await_checks
-        self._vswitchd = Vswitchd(run_folder(remote))
 
     def make(self, parent: Parent, attachments: Sequence[Attachment]) -> None:
         """Create the ports of attachments, all or none, and wait until they have numbers.
@@ -128,58 +117,57 @@ class LocalDriver:
         if not attachments:
             return
 
-        def build(rows: Rows, *, inner: bool = False) -> list[Operation]:
+        def act(idl: Any, txn: Any, *, inner: bool = False) -> None:
+            rows = Rows(idl)
             cause, trunk = self._trunk(rows, parent.port_name)
             if cause:
-                # The whole cause is among ports that were not read.
-                raise _error(self.ready(parent) or cause)
+                raise _error(cause)
             self._refuse_vids(rows, trunk, attachments)
             ends = [end for one in attachments for end in self._ends(one, trunk)]
             here = [end for end in ends if end.bridge == self._bridge]
-            return _creating(rows, here if inner else ends, trunk)
+            if _create(rows, txn, here if inner else ends, trunk):
+                rows.root.increment("next_cfg")
 
-        names = _names(attachments)
-        ours = (parent.port_name, *trunk_names(parent.port_id))
-        part = Part([*ours, *names], [one.vid for one in attachments])
         if self._await_checks is not None:
             inner = [names_of(one.id)[0] for one in attachments]
-            self._change(lambda rows: build(rows, inner=True), part)
+            self._run(partial(act, inner=True))
             self._await(inner, has_peers=False)
             self._await_checks(inner)
-        self._change(build, part)
-        self._await(names)
+        self._run(act)
+        self._await([name for one in attachments for name in names_of(one.id)])
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
         """Delete the ports of attachments, whole or half, in one transaction.
 
         :raises AttachDriverError: when Open vSwitch does not answer.
         """
-        ids = {one.id for one in attachments}
-        if not ids:
-            return
 
-        def build(rows: Rows) -> list[Operation]:
-            ends = [one for one in rows.ports.values() if one.external_ids.get(KEY) in ids]
-            return [*_deleting(rows, ends), reconfigure(rows)] if ends else []
+        def act(idl: Any, _txn: Any) -> None:
+            rows = Rows(idl)
+            ends = [
+                rows.places[name]
+                for one in attachments
+                for name in names_of(one.id)
+                if name in rows.places and _id_of(rows.places[name].interface) == one.id
+            ]
+            if ends:
+                _delete(ends)
+                rows.root.increment("next_cfg")
 
-        self._change(build, Part(_names(attachments)))
+        if attachments:
+            self._run(act)
 
     def found(self) -> Sequence[Found]:
         """Return the attachments of which OVSDB has both ends or one.
 
         :raises AttachDriverError: when OVSDB does not answer.
         """
-        rows = self._read()
-        ends: dict[str, list[PortRow]] = {}
-        for one in rows.ports.values():
-            if one.name in names_of(_id_of(one)):
-                ends.setdefault(_id_of(one), []).append(one)
-        return [self._found(rows, name, there) for name, there in ends.items()]
+        return self._run(lambda idl, _txn: self._found_in(Rows(idl)))
 
     def ready(self, parent: Parent) -> str:
         """Return the cause for which a parent can get no attachments; empty: it can."""
         try:
-            return self._trunk(self._rows_of(parent.port_name), parent.port_name)[0]
+            return self._run(lambda idl, _txn: self._trunk(Rows(idl), parent.port_name)[0])
         except AttachDriverError as error:
             return error.cause
 
@@ -190,7 +178,7 @@ class LocalDriver:
 
         :raises AttachDriverError: when OVSDB does not answer.
         """
-        if self._is_meta_mac(mac) or is_ports(self._read().ports.values(), mac, parent):
+        if self._is_meta_mac(mac) or self._run(lambda idl, _txn: is_ports(Rows(idl), mac, parent)):
             return True
         try:
             return is_learned(self._vswitchd.learned(self._bridge), mac, network.local_vlan)
@@ -199,8 +187,8 @@ class LocalDriver:
 
     def _trunk(self, rows: Rows, name: str) -> tuple[str, str]:
         """Return why a port has no trunk of dfmeta, and the bridge of its trunk."""
-        inner = rows.ports.get(name)
-        outer = rows.ports.get(inner.peer) if inner is not None else None
+        inner = rows.get(name)
+        outer = rows.get(inner.peer) if inner is not None else None
         if inner is None or inner.bridge != self._bridge:
             return f"{self._bridge} has no port {name}", ""
         if outer is None or not name.startswith(PARENT):
@@ -237,7 +225,15 @@ class LocalDriver:
                     f"VLAN id {one.vid} of the trunk is used by the port {user.name} of {trunk}"
                 )
 
-    def _found(self, rows: Rows, name: str, ends: Sequence[PortRow]) -> Found:
+    def _found_in(self, rows: Rows) -> list[Found]:
+        ends: dict[str, list[Interface]] = {}
+        for name, place in rows.places.items():
+            attachment = _id_of(place.interface)
+            if name in names_of(attachment):
+                ends.setdefault(attachment, []).append(place.read())
+        return [self._found(rows, attachment, pair) for attachment, pair in ends.items()]
+
+    def _found(self, rows: Rows, name: str, ends: Sequence[Interface]) -> Found:
         outer = [one for one in ends if one.bridge != self._bridge]
         vid = outer[0].tag or 0 if len(outer) == 1 else 0
         if (
@@ -267,10 +263,7 @@ class LocalDriver:
         deadline = clock.now() + WAIT
         again = clock.now() + ASK_AGAIN
         while True:
-            try:
-                left = without_number(self._remote, left, has_peers=has_peers)
-            except OvsdbError as error:
-                raise _away(error) from error
+            left = self._run(partial(_without_number, names=list(left), has_peers=has_peers))
             if not left:
                 return
             now = clock.now()
@@ -282,32 +275,14 @@ class LocalDriver:
                 )
             if now >= again:
                 again = now + ASK_AGAIN
-                self._change(lambda rows: [reconfigure(rows)], Part(()))
+                self._run(reconfigure)
             clock.sleep(POLL)
 
-    def _rows_of(self, name: str) -> Rows:
-        """Read a port, its peer and the signs of Neutron's agent.
-
-        A reading of all rows takes longer with each port of the host, and any VM may ask often.
-        """
+    def _run(self, act: Act[T]) -> T:
         try:
-            rows = read_ports(self._remote, [name, AGENTS_PATCH])
-            peer = rows.ports[name].peer if name in rows.ports else ""
-            return read_ports(self._remote, [name, peer, AGENTS_PATCH]) if peer else rows
+            return self._ovsdb.run(act)
         except OvsdbError as error:
-            raise _away(error) from error
-
-    def _read(self) -> Rows:
-        try:
-            return read(self._remote)
-        except OvsdbError as error:
-            raise _away(error) from error
-
-    def _change(self, build: Callable[[Rows], Sequence[Operation]], part: Part) -> None:
-        try:
-            change(self._remote, build, part=part)
-        except OvsdbError as error:
-            raise _away(error) from error
+            raise _error(f"OVSDB does not do its part: {error.fields['cause']}") from error
 
 
 def names_of(attachment: str) -> tuple[str, str]:
@@ -315,72 +290,80 @@ def names_of(attachment: str) -> tuple[str, str]:
     return f"{INNER}{attachment}"[:NAME_MAX], f"{OUTER}{attachment}"[:NAME_MAX]
 
 
-def _names(attachments: Iterable[Attachment]) -> list[str]:
-    return [name for one in attachments for name in names_of(one.id)]
-
-
-def _id_of(port: PortRow) -> str:
-    return port.external_ids.get(KEY, "")
+def _id_of(interface: Any) -> str:
+    """Return the attachment of an interface, a row or a value; empty: none."""
+    return str(interface.external_ids.get(KEY, ""))
 
 
 def _error(cause: str) -> AttachDriverError:
     return AttachDriverError(cause=cause)
 
 
-def _away(error: OvsdbError) -> AttachDriverError:
-    return _error(f"OVSDB does not do its part: {error.fields['cause']}")
+def _without_number(
+    idl: Any, _txn: Any, *, names: Sequence[str], has_peers: bool
+) -> Mapping[str, str]:
+    return without_number(idl, names, has_peers=has_peers)
 
 
-def _creating(rows: Rows, ends: Sequence[_End], trunk: str) -> list[Operation]:
-    """Return the operations that make the missing ends, and correct the others; none if all are."""
-    new, stale = Inserts(), list[PortRow]()
-    made: dict[str, list[Any]] = {}
-    updates: list[Operation] = []
+def _create(rows: Rows, txn: Any, ends: Iterable[_End], trunk: str) -> bool:
+    """Make the missing ends, and correct the others; return whether there were any."""
+    changed = False
     for end in ends:
-        row = rows.ports.get(end.name)
+        row, place = rows.get(end.name), rows.places.get(end.name)
         if row is not None and _id_of(row) != end.external_ids[KEY]:
             raise _error(f"the port {end.name} of {row.bridge} belongs to another program")
-        if row is not None and row.bridge == end.bridge:
-            updates += [] if end.is_like(row) else _correcting(row, end)
+        if row is not None and row.bridge == end.bridge and end.is_like(row):
             continue
-        stale += [] if row is None else [row]
-        reference_to = new.port(end.name, interface=end.interface(), port=end.port())
-        made.setdefault(end.bridge, []).append(reference_to)
-    if not made and not updates:
-        return []
-    bridge = rows.bridges[trunk]
-    return [
-        unchanged("Bridge", bridge.uuid, "ports", as_set(map(reference, bridge.ports))),
-        *_deleting(rows, stale),
-        *new.operations,
-        *(
-            mutate("Bridge", rows.bridges[name].uuid, ("ports", "insert", as_set(ports)))
-            for name, ports in made.items()
-        ),
-        *updates,
-        reconfigure(rows),
-    ]
+        if not changed:
+            verify(txn, rows.bridges[trunk], "ports")
+            changed = True
+        if place is not None and place.bridge.name == end.bridge:
+            end.write(place.port, place.interface)
+            continue
+        if place is not None:
+            _delete([place])
+        port = new_port(rows, txn, end.name)
+        end.write(port, port.interfaces[0])
+        rows.bridges[end.bridge].addvalue("ports", port)
+    return changed
 
 
-def _correcting(row: PortRow, end: _End) -> list[Operation]:
-    return [
-        update("Port", row.uuid, **end.port()),
-        update("Interface", row.interface, type="patch", options=as_map({"peer": end.peer})),
-        mutate(
-            "Interface",
-            row.interface,
-            ("external_ids", "delete", as_set(_OWN_KEYS)),
-            ("external_ids", "insert", as_map(end.external_ids)),
-        ),
-    ]
+def _delete(ends: Iterable[Place]) -> None:
+    """Delete ports; OVSDB deletes rows that no bridge refers to."""
+    for end in ends:
+        end.bridge.delvalue("ports", end.port)
 
 
-def _deleting(rows: Rows, ends: Iterable[PortRow]) -> list[Operation]:
-    """Return the operations that delete ports; OVSDB deletes rows that no bridge refers to."""
-    gone: dict[str, list[Any]] = {}
-    for one in ends:
-        gone.setdefault(one.bridge, []).append(reference(one.uuid))
-    return [
-        mutate("Bridge", rows.bridges[name].uuid, ("ports", "delete", as_set(ports)))
-        for name, ports in gone.items()
-    ]
+_LEARNED = 4
+"""Columns of fdb/show: port, VLAN, MAC, age."""
+
+
+def is_ports(ports: Iterable[Interface], mac: str, parent: Parent) -> bool:
+    """Return whether a port, except containers' and the VM's own, has a MAC.
+
+    :param mac: in lower case with colons.
+    """
+    return any(
+        ATTACHMENT_KEY not in port.external_ids
+        and port.external_ids.get("iface-id") != parent.port_id
+        and mac in _macs(port)
+        for port in ports
+    )
+
+
+def is_learned(table: str, mac: str, vlan: int) -> bool:
+    """Return whether a bridge has learned a MAC in a VLAN.
+
+    :param table: the answer of ovs-vswitchd to fdb/show (ovs-vswitchd(8)).
+    :param vlan: 0: untagged.
+    """
+    lines = (line.split() for line in table.splitlines())
+    return any(
+        len(line) == _LEARNED and (line[1], line[2].lower()) == (str(vlan), mac) for line in lines
+    )
+
+
+def _macs(port: Interface) -> Iterator[str]:
+    yield port.mac_in_use.lower()
+    yield port.external_ids.get("attached-mac", "").strip().lower()
+    yield port.external_ids.get(IDS.mac, "").strip().lower()

@@ -7,38 +7,38 @@ agent only adds keys of its own there.
 
 With OVN no such row exists, because tags reach the integration bridge. There Neutron's status of
 the port says that it works, and the attachment is an entry of the list in the row of its VM's port
-(:mod:`dfmeta.attach.drivers.entries`).
+(:mod:`dfmeta.ovsdb.subport_list`). Entries of other programs stand.
 
-Trust: the host's programs write the rows.
+Trust: the host's programs write the rows. An entry has only values of the engine and of Neutron.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from dfmeta.attach.drivers.entries import AWAY, Entries, claims_of
 from dfmeta.attach.drivers.local import INNER
 from dfmeta.attach.model import Attachment, Parent
-from dfmeta.errors import AttachDriverError, OvsdbError
+from dfmeta.errors import AttachDriverError, OvsdbError, SubportListError
 from dfmeta.model import ATTACHMENT_KEY as KEY
-from dfmeta.ovsdb.subport_list import Claim
-from dfmeta.ovsdb.transactions import (
-    Operation,
-    Part,
-    Rows,
-    as_map,
-    as_set,
-    change,
-    mutate,
-    read,
-    without_number,
+from dfmeta.ovsdb.idl import Act, Ovsdb
+from dfmeta.ovsdb.rows import Interface, Rows, without_number
+from dfmeta.ovsdb.subport_list import KEY as LIST_KEY
+from dfmeta.ovsdb.subport_list import (
+    Claim,
+    Entry,
+    claims,
+    with_attachments,
+    without_attachments,
+    write_list,
 )
 from dfmeta.ovsdb.trunk_bridge import NAME_MAX
 from dfmeta.ovsdb.trunks import PARENT
 from dfmeta.ovsdb.vif import INSTANCE_KEY
 from dfmeta.runtime import clock
+
+T = TypeVar("T")
 
 WAIT: Final = 10.0
 """Seconds to wait for the agent."""
@@ -91,39 +91,35 @@ class WiredState:
 class WiredPorts:
     """The subports of this host's trunks.
 
-    :param remote: OVSDB's address, ``unix:PATH`` or ``tcp:HOST:PORT``.
+    :param ovsdb: carries out transactions.
     :param bridge: name of the integration bridge.
     :param statuses: returns Neutron's status of ports by their ids.
     """
 
     def __init__(
-        self, remote: str, bridge: str, statuses: Callable[[Iterable[str]], Mapping[str, str]]
+        self, ovsdb: Ovsdb, bridge: str, statuses: Callable[[Iterable[str]], Mapping[str, str]]
     ) -> None:
-        self._remote, self._bridge, self._statuses = remote, bridge, statuses
-        self._entries = Entries(remote, bridge)
+        self._ovsdb, self._bridge, self._statuses = ovsdb, bridge, statuses
+        self._entries = Entries(ovsdb, bridge)
 
     def wait(self, parent: Parent, ports: Ports) -> None:
         """Return when the subports of a trunk work, and their rows or entries name attachments.
 
         :raises AttachDriverError: when they do not after :data:`WAIT` seconds, when OVSDB does not
-            answer, or as :meth:`dfmeta.attach.drivers.entries.Entries.write`.
+            answer, or as :meth:`Entries.write`.
         :raises SourceError: when Neutron does not answer about a port of OVN.
         """
         if not is_patch(parent):
             _await(lambda: self._inactive(ports), POLL_STATUS, ports)
             self._entries.write(parent, ports)
             return
-        try:
-            _await(lambda: self._without_number(ports), POLL, ports)
-            part = Part([row_of(one) for one in ports])
-            change(self._remote, lambda rows: self._marks(rows, ports), part=part)
-        except OvsdbError as error:
-            raise AttachDriverError(cause=AWAY, whole=True) from error
+        _await(lambda: self._without_number(ports), POLL, ports)
+        _run(self._ovsdb, lambda idl, _txn: _mark(Rows(idl), ports))
 
     def forget(self, attachments: Iterable[Attachment]) -> None:
         """Remove the entries of attachments; a row goes with its port.
 
-        :raises AttachDriverError: as :meth:`dfmeta.attach.drivers.entries.Entries.remove`.
+        :raises AttachDriverError: as :meth:`Entries.remove`.
         """
         self._entries.remove({one.id for one in attachments})
 
@@ -132,42 +128,44 @@ class WiredPorts:
 
         :raises AttachDriverError: when OVSDB does not answer.
         """
-        try:
-            rows = read(self._remote)
-        except OvsdbError as error:
-            raise AttachDriverError(cause=AWAY, whole=True) from error
-        ids = [(one.name, one.external_ids) for one in rows.on(self._bridge)]
+        return _run(self._ovsdb, lambda idl, _txn: self._state(Rows(idl)))
+
+    def _state(self, rows: Rows) -> WiredState:
+        present = list(rows.on(self._bridge))
         return WiredState(
             parents=frozenset(
-                own.get("iface-id", "") for name, own in ids if name.startswith(PARENT)
+                row.external_ids.get("iface-id", "")
+                for row in present
+                if row.name.startswith(PARENT)
             ),
-            marks={own[KEY]: own.get("iface-id", "") for _name, own in ids if KEY in own},
-            claims=claims_of(rows, self._bridge),
+            marks={
+                row.external_ids[KEY]: row.external_ids.get("iface-id", "")
+                for row in present
+                if KEY in row.external_ids
+            },
+            claims=claims_of(present),
         )
 
     def _without_number(self, ports: Iterable[str]) -> list[str]:
-        missing = without_number(self._remote, map(row_of, ports))
+        missing = _run(self._ovsdb, lambda idl, _txn: without_number(idl, map(row_of, ports)))
         return [one for one in ports if row_of(one) in missing]
 
     def _inactive(self, ports: Iterable[str]) -> list[str]:
         found = self._statuses(ports)
         return [one for one in ports if found.get(one) != ACTIVE]
 
-    def _marks(self, rows: Rows, ports: Ports) -> list[Operation]:
-        operations = list[Operation]()
-        for port_id, one in ports.items():
-            row = rows.ports.get(row_of(port_id))
-            if row is None or row.external_ids.get("iface-id") != port_id:
-                raise _not_wired([port_id], ports)
-            marks = {KEY: one.id}
-            marks |= {INSTANCE_KEY: one.instance_id} if one.instance_id else {}
-            if any(row.external_ids.get(key) != value for key, value in marks.items()):
-                changes = (
-                    ("external_ids", "delete", as_set(marks)),
-                    ("external_ids", "insert", as_map(marks)),
-                )
-                operations.append(mutate("Interface", row.interface, *changes))
-        return operations
+
+def _mark(rows: Rows, ports: Ports) -> None:
+    """Write the attachments of subports, and their instances, into their rows."""
+    for port_id, attachment in ports.items():
+        row = rows.get(row_of(port_id))
+        if row is None or row.external_ids.get("iface-id") != port_id:
+            raise _not_wired([port_id], ports)
+        marks = {KEY: attachment.id}
+        marks |= {INSTANCE_KEY: attachment.instance_id} if attachment.instance_id else {}
+        for key, value in marks.items():
+            if row.external_ids.get(key) != value:
+                rows.places[row.name].interface.setkey("external_ids", key, value)
 
 
 def is_patch(parent: Parent) -> bool:
@@ -195,3 +193,83 @@ def _not_wired(missing: Iterable[str], ports: Iterable[str]) -> AttachDriverErro
         cause=f"the network agent of the host has not connected the port in {WAIT:g} s",
         whole=set(missing) == set(ports),
     )
+
+
+class Entries:
+    """The entries of attachments.
+
+    :param ovsdb: carries out transactions.
+    :param bridge: name of the integration bridge.
+    """
+
+    def __init__(self, ovsdb: Ovsdb, bridge: str) -> None:
+        self._ovsdb, self._bridge = ovsdb, bridge
+
+    def write(self, parent: Parent, ports: Mapping[str, Attachment]) -> None:
+        """Write the entries of a VM's attachments, all or none. Those that exist are corrected.
+
+        :param ports: id of a port → its attachment.
+        :raises AttachDriverError: with the field ``taken`` when another program has an entry for
+            the VLAN id of one; when the list cannot be read, the VM's port is gone, or OVSDB does
+            not answer.
+        """
+        wanted = [_entry(port_id, one) for port_id, one in ports.items()]
+
+        def act(idl: Any, _txn: Any) -> None:
+            rows = Rows(idl)
+            row = rows.get(parent.port_name)
+            if row is None or row.bridge != self._bridge or row.iface_id != parent.port_id:
+                cause = f"the VM's port {parent.port_name} is not on {self._bridge}"
+                raise AttachDriverError(cause=cause, whole=True)
+            _change(rows, row, lambda text: with_attachments(text, wanted))
+
+        _run(self._ovsdb, act)
+
+    def remove(self, attachments: Collection[str]) -> None:
+        """Remove the entries of attachments by their ids, of any VM.
+
+        :raises AttachDriverError: when a list cannot be written, or OVSDB does not answer.
+        """
+
+        def act(idl: Any, _txn: Any) -> None:
+            rows = Rows(idl)
+            for row in rows.on(self._bridge):
+                _change(rows, row, lambda text: without_attachments(text, attachments))
+
+        if attachments:
+            _run(self._ovsdb, act)
+
+
+def _run(ovsdb: Ovsdb, act: Act[T]) -> T:
+    """Carry out a transaction; without OVSDB the error is about all attachments."""
+    try:
+        return ovsdb.run(act)
+    except OvsdbError as error:
+        cause = "Open vSwitch does not answer"
+        raise AttachDriverError(cause=cause, whole=True) from error
+
+
+def claims_of(rows: Iterable[Interface]) -> dict[str, list[Claim]]:
+    """Return the iface-id of each VM's port whose tags reach the bridge → what its list claims.
+
+    :param rows: the interfaces of the integration bridge.
+    """
+    return {
+        row.iface_id: claims(row.external_ids.get(LIST_KEY, ""))
+        for row in rows
+        if row.iface_id and not row.name.startswith(PARENT)
+    }
+
+
+def _change(rows: Rows, row: Interface, change: Callable[[str], str]) -> None:
+    """Change the list of a row."""
+    try:
+        write_list(rows.places[row.name].interface, change)
+    except SubportListError as error:
+        cause = f"external_ids:{LIST_KEY} of {row.name}: {error.fields['cause']}"
+        about = {"taken": True} if error.fields.get("vid") else {"whole": True}
+        raise AttachDriverError(cause=cause, **about) from error
+
+
+def _entry(port_id: str, one: Attachment) -> Entry:
+    return Entry(one.vid, port_id, instance_id=one.instance_id, mac=one.mac, attachment=one.id)

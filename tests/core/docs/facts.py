@@ -43,7 +43,7 @@ from dfmeta.identity.host_wide_allocator import RESERVE
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import TAP_VLAN, Endpoint
 from dfmeta.ovsdb import trunk_bridge
-from dfmeta.ovsdb.meta_ids import IDS, PROVIDER_IDS
+from dfmeta.ovsdb.external_ids import IDS, PROVIDER_IDS
 from dfmeta.ovsdb.meta_rows import mark_of
 from dfmeta.ovsdb.meta_writer import SKIP_CLEANUP
 from dfmeta.proxy import access, recent, tokens

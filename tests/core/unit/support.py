@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 import eventlet
@@ -24,6 +25,8 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 from oslo_config import cfg
+from ovs.db.data import Atom
+from ovs.db.types import UuidType
 
 from dfmeta import metrics
 from dfmeta.apps.controller import Controller
@@ -556,3 +559,27 @@ class Rig:
         wire = Wire(self.channel.layout)
         found = [wire.found(stats) for stats in self.switch.dump()]
         return {one.flow for one in found if one is not None}
+
+
+class _Datum(NamedTuple):
+    """A column of a row of the IDL."""
+
+    value: Any
+
+    def to_python(self, _row_of: object) -> Any:
+        return self.value
+
+    @property
+    def values(self) -> dict[Any, None]:
+        return {Atom(UuidType, row.uuid): None for row in self.value}
+
+
+class IdlRow(SimpleNamespace):
+    """A row as the IDL has it: its columns are attributes, and data."""
+
+    __hash__ = object.__hash__
+    _uuid_to_row = None
+
+    @property
+    def _data(self) -> dict[str, _Datum]:
+        return {name: _Datum(value) for name, value in vars(self).items()}

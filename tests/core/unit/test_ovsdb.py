@@ -8,21 +8,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ovs.db.data import Atom
 from ovs.db.idl import Idl
-from ovs.db.types import UuidType
 from ovs.jsonrpc import EOF, Message
 from ovs.reconnect import Reconnect
 
 from dfmeta.identity.registry import Registry
 from dfmeta.model import TAP_MAC, TAP_MTU, Endpoint, MetaNames, Port, PortId
-from dfmeta.ovsdb import bridge_reader, vif
-from dfmeta.ovsdb.bridge_reader import Bridge, BridgeReader, TapPort, Update
+from dfmeta.ovsdb import bridge_reader, rows, vif
+from dfmeta.ovsdb.bridge_reader import BridgeReader, TapPort, Update
 from dfmeta.ovsdb.idl import Noticing
 from dfmeta.ovsdb.meta_rows import MetaRows
+from dfmeta.ovsdb.rows import Bridge, Controller, Interface
 from dfmeta.ovsdb.trunks import Lead
 from dfmeta.ovsdb.watcher import OvsdbWatcher
-from tests.core.unit.support import GUEST_MAC, INSTANCE
+from tests.core.unit.support import GUEST_MAC, INSTANCE, IdlRow
 
 
 def interface(name: str, **columns: Any) -> Any:
@@ -37,13 +36,13 @@ def interface(name: str, **columns: Any) -> Any:
         "mtu": [1500],
         "mtu_request": [],
     }
-    return SimpleNamespace(**base | columns, _table=SimpleNamespace(name="Interface"))
+    return IdlRow(**base | columns, _table=SimpleNamespace(name="Interface"))
 
 
 def port_row(*interfaces: Any, **columns: Any) -> Any:
     base = {"tag": [], "vlan_mode": [], "cvlans": [], "other_config": {}}
     base["interfaces"] = list(interfaces)
-    row = SimpleNamespace(**base | columns, _table=SimpleNamespace(name="Port"))
+    row = IdlRow(**base | columns, _table=SimpleNamespace(name="Port"))
     row.uuid = "port-of-" + ",".join(one.name for one in row.interfaces)
     return row
 
@@ -59,26 +58,20 @@ def tap_row(**columns: Any) -> Any:
     return interface("tap-metadata", **tap | columns)
 
 
+def read_tap(port: Any, tap: Any) -> TapPort:
+    return bridge_reader._read_tap(rows.interface("br-int", port, tap))
+
+
 def tap_port(**columns: Any) -> Any:
     base = {"tag": [4095], "vlan_mode": ["dot1q-tunnel"], "cvlans": [1]}
     return port_row(**base | columns)
 
 
-class BridgeRow(SimpleNamespace):
-    """A row of Bridge that knows its ports by their ids as well, as the IDL's does."""
-
-    _table = SimpleNamespace(name="Bridge")
-
-    @property
-    def _data(self) -> dict[str, Any]:
-        ids = {Atom(UuidType, port.uuid): None for port in self.ports}
-        return {"ports": SimpleNamespace(values=ids)}
-
-
 def bridge_row(*ports: Any, name: str = "br-int", **columns: Any) -> Any:
     base = {"name": name, "uuid": f"bridge-{name}", "ports": list(ports)}
     base["datapath_id"] = ["0000aabbccddeeff"]
-    return BridgeRow(**base | {"controller": [], "datapath_type": "", "fail_mode": []} | columns)
+    base |= {"controller": [], "datapath_type": "", "fail_mode": [], "external_ids": {}}
+    return IdlRow(**base | columns, _table=SimpleNamespace(name="Bridge"))
 
 
 def idl(*bridges: Any) -> Any:
@@ -95,7 +88,7 @@ def idl(*bridges: Any) -> Any:
 def watcher() -> Iterator[OvsdbWatcher]:
     made = OvsdbWatcher("unix:/none", "br-int", "tap-metadata", deliver=lambda _update: None)
     yield made
-    for fd in (*made._to_hub, *made._to_thread):
+    for fd in made._to_thread:
         os.close(fd)
 
 
@@ -103,16 +96,17 @@ def watcher() -> Iterator[OvsdbWatcher]:
     ("datapath_id", "number"), [(["0000aabbccddeeff"], 0xAABBCCDDEEFF), ([], None), ([""], None)]
 )
 def test_a_bridges_datapath_id_is_a_number(datapath_id: list[str], number: int | None) -> None:
-    controllers = [SimpleNamespace(is_connected=connected) for connected in (False, True)]
+    controllers = [IdlRow(is_connected=connected) for connected in (False, True)]
     row = bridge_row(datapath_id=datapath_id, controller=controllers)
-    assert bridge_reader._read_bridge(row) == Bridge(number, controllers=2)
+    assert rows.bridge(row).datapath_id == number
+    assert [one.connected for one in rows.bridge(row).controllers] == [False, True]
     for kind in ("", "system", "netdev"):
         row.datapath_type = kind
-        assert bridge_reader._read_bridge(row).userspace is (kind == "netdev")
+        assert rows.bridge(row).userspace is (kind == "netdev")
 
 
 def test_bridge_without_its_controllers_fails_open_unless_it_is_secure() -> None:
-    away, there = (SimpleNamespace(is_connected=connected) for connected in (False, True))
+    away, there = (IdlRow(is_connected=connected) for connected in (False, True))
     for controllers, mode, fails_open in (
         ([], [], False),
         ([away], ["secure"], False),
@@ -121,7 +115,7 @@ def test_bridge_without_its_controllers_fails_open_unless_it_is_secure() -> None
         ([away], [], True),
     ):
         row = bridge_row(controller=controllers, fail_mode=mode)
-        assert bridge_reader._read_bridge(row).fails_open is fails_open, (controllers, mode)
+        assert rows.bridge(row).fails_open is fails_open, (controllers, mode)
 
 
 def test_ports_that_could_have_a_guest_are_read(watcher: OvsdbWatcher) -> None:
@@ -142,9 +136,9 @@ def test_ports_that_could_have_a_guest_are_read(watcher: OvsdbWatcher) -> None:
 
 def test_wait_for_a_restoration_of_flows_is_read(watcher: OvsdbWatcher) -> None:
     for config, waits in ({}, False), ({"flow-restore-wait": "true"}, True):
-        rows = idl(bridge_row())
-        rows.tables["Open_vSwitch"].rows["root"].other_config = config
-        assert watcher._reader.read(rows).restore_wait is waits
+        database = idl(bridge_row())
+        database.tables["Open_vSwitch"].rows["root"].other_config = config
+        assert watcher._reader.read(database).restore_wait is waits
 
 
 def test_request_of_tap_is_no_smaller_than_the_mtu_of_all_other_ports() -> None:
@@ -164,7 +158,7 @@ def test_request_of_tap_is_no_smaller_than_the_mtu_of_all_other_ports() -> None:
 
 def test_tap_is_ours_by_its_mark_and_in_order_by_its_vlan() -> None:
     sound = TapPort(9, mac=TAP_MAC, ours=True, marked=True, mtu_request=TAP_MTU)
-    assert bridge_reader._read_tap(tap_port(), tap_row()) == sound
+    assert read_tap(tap_port(), tap_row()) == sound
     for columns in (
         {"tag": []},
         {"tag": [5]},
@@ -172,15 +166,15 @@ def test_tap_is_ours_by_its_mark_and_in_order_by_its_vlan() -> None:
         {"vlan_mode": ["access"]},
         {"cvlans": []},
     ):
-        read = bridge_reader._read_tap(tap_port(**columns), tap_row())
+        read = read_tap(tap_port(**columns), tap_row())
         assert (read.ours, read.marked) == (False, True), columns
     for request, ours in (([], False), ([1279], False), ([1280], True), ([9000], True)):
-        read = bridge_reader._read_tap(tap_port(), tap_row(mtu_request=request))
+        read = read_tap(tap_port(), tap_row(mtu_request=request))
         assert (read.ours, read.marked) == (ours, True), request
-    foreign = bridge_reader._read_tap(tap_port(), tap_row(external_ids={}))
+    foreign = read_tap(tap_port(), tap_row(external_ids={}))
     assert (foreign.ours, foreign.marked) == (False, False)
     for ofport in ([], [-1], [0]):
-        read = bridge_reader._read_tap(tap_port(), tap_row(ofport=ofport, mac_in_use=[]))
+        read = read_tap(tap_port(), tap_row(ofport=ofport, mac_in_use=[]))
         assert (read.ofport, read.mac) == (None, ""), ofport
 
 
@@ -199,7 +193,7 @@ def test_the_bridges_guests_and_its_tap_are_read(watcher: OvsdbWatcher) -> None:
     assert [port.name for port in update.changed] == ["tap1", "bond-b"]
     assert update.tap is not None
     assert update.tap.ours
-    assert update.bridge == Bridge(0xAABBCCDDEEFF, controllers=0)
+    assert update.bridge == Bridge("br-int", datapath_id=0xAABBCCDDEEFF)
     assert update.gone == ()
 
 
@@ -216,9 +210,10 @@ def test_a_change_of_one_port_reads_that_port_alone(watcher: OvsdbWatcher) -> No
     ports[0].tag = [4095]
     update = watcher._reader.read(database, [ports[0]])
     assert [(port.name, port.dead) for port in update.changed] == [("tap1", True)]
-    bridge.controller = [SimpleNamespace(is_connected=True)]
+    bridge.controller = [IdlRow(is_connected=True)]
     update = watcher._reader.read(database, [bridge])
-    assert (update.changed, update.gone, update.bridge) == ((), (), Bridge(0xAABBCCDDEEFF, 1))
+    connected = replace(update.bridge or Bridge(""), controllers=(Controller("", connected=True),))
+    assert (update.changed, update.gone, update.bridge) == ((), (), connected)
     assert update.tap is not None
     bridge.ports = bridge.ports[1:]
     update = watcher._reader.read(database, [bridge, ports[0], ports[0].interfaces[0]])
@@ -266,7 +261,7 @@ def test_after_a_reconnect_everything_is_read(watcher: OvsdbWatcher) -> None:
 def with_vlans(monkeypatch: pytest.MonkeyPatch, *vids: int) -> None:
     """Have each guest's row give a port for each of *vids*."""
 
-    def many(row: vif.InterfaceRow, lead: Lead) -> tuple[Port, ...]:
+    def many(row: Interface, lead: Lead) -> tuple[Port, ...]:
         return tuple(replace(one, vid=vid) for one in vif.vifs(row, lead) for vid in vids)
 
     monkeypatch.setattr(bridge_reader, "vifs", many)

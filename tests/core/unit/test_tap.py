@@ -17,11 +17,12 @@ from dfmeta.host.ipv6 import SETTINGS, Lack, lack_of, settle
 from dfmeta.host.netlink import HostSide, Wanted
 from dfmeta.host.sides import HostSides
 from dfmeta.identity.key import InPortKeys
-from dfmeta.ovsdb.bridge_reader import Bridge, TapPort, Update
+from dfmeta.ovsdb.bridge_reader import TapPort, Update
+from dfmeta.ovsdb.rows import Bridge
 from dfmeta.runtime.saved_state import HostMemory, State
 from tests.harness.tier import CLOCK
 
-BRIDGE = Bridge(1, controllers=0)
+BRIDGE = Bridge("br-int", datapath_id=1)
 THERE = Update(True, BRIDGE, TapPort(9, "02:64:66:6d:65:fe", ours=True, marked=True))
 NO_NUMBER = Update(True, BRIDGE, TapPort(None, "", ours=True, marked=True))
 HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"

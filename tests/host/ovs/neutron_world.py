@@ -20,8 +20,10 @@ from dfmeta.attach.model import Attachment, Driver, Parent, State, Wanted
 from dfmeta.errors import SourceError
 from dfmeta.neutron.client import NeutronApi
 from dfmeta.neutron.trunks import NeutronTrunks
+from dfmeta.ovsdb.idl import OvsdbClient
 from dfmeta.ovsdb.subport_list import KEY
 from dfmeta.ovsdb.trunk_bridge import enable
+from dfmeta.ovsdb.watcher import COLUMNS
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
 from tests.harness.ovs import BRIDGE, OpenvSwitch
@@ -120,7 +122,8 @@ class World:
         """Make a driver, as at the start of a process."""
         trunks = NeutronTrunks(api or self.api(), host=HOST, connect=10)
         networks = NeutronNetworks(trunks, {"red": self.pods, **more})
-        wired = WiredPorts(self.host.ovsdb_connection, BRIDGE, trunks.statuses)
+        database = OvsdbClient(self.host.ovsdb_connection, COLUMNS)
+        wired = WiredPorts(database, BRIDGE, trunks.statuses)
         driver: Driver = NeutronDriver(
             trunks, networks, wired, lambda: [one.port_id for one in parents]
         )

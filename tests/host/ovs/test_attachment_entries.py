@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from dfmeta.attach.drivers.entries import Entries
-from dfmeta.attach.drivers.wired import WiredPorts
+from dfmeta.attach.drivers.wired import Entries, WiredPorts
 from dfmeta.attach.model import Attachment, Parent
 from dfmeta.errors import AttachDriverError
+from dfmeta.ovsdb.idl import OvsdbClient
 from dfmeta.ovsdb.subport_list import KEY, Claim
+from dfmeta.ovsdb.watcher import COLUMNS
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.ovs import vms
 
@@ -33,7 +34,7 @@ def vm(host: OpenvSwitch) -> Iterator[Parent]:
 
 @pytest.fixture
 def entries(host: OpenvSwitch) -> Entries:
-    return Entries(host.ovsdb_connection, BRIDGE)
+    return Entries(OvsdbClient(host.ovsdb_connection, COLUMNS), BRIDGE)
 
 
 def listed(host: OpenvSwitch, name: str = "tap1") -> list[Any]:
@@ -108,7 +109,7 @@ def test_the_row_must_be_that_of_the_vm(host: OpenvSwitch, vm: Parent, entries: 
         with pytest.raises(AttachDriverError, match="is not on br-int"):
             entries.write(replace(vm, **change), ports(one))
     assert listed(host) == []
-    away = Entries("unix:/nowhere", BRIDGE)
+    away = Entries(OvsdbClient("unix:/nowhere", COLUMNS), BRIDGE)
     for call in (lambda: away.write(vm, ports(one)), lambda: away.remove({INSTANCE})):
         with pytest.raises(AttachDriverError, match="Open vSwitch does not answer"):
             call()
@@ -123,7 +124,9 @@ def test_the_state_has_the_lists_where_tags_reach_the_bridge(
     entries.write(vm, ports(one, gone))
     other = {"vid": 101, "instance_id": "odd"}
     write(host, json.dumps([*listed(host), other]))
-    state = WiredPorts(host.ovsdb_connection, BRIDGE, lambda _ports: {}).state()
+    state = WiredPorts(
+        OvsdbClient(host.ovsdb_connection, COLUMNS), BRIDGE, lambda _ports: {}
+    ).state()
     assert state.claims == {
         vm.port_id: [
             Claim(100, one.id, one.port_id),

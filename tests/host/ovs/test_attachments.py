@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from ipaddress import IPv4Network
-from typing import Any
 
 import pytest
 
 from dfmeta.attach.drivers.local import LocalDriver, names_of
 from dfmeta.attach.model import Attachment, Driver, Found, Network, Parent
 from dfmeta.errors import AttachDriverError
-from dfmeta.ovsdb import transactions
+from dfmeta.ovsdb.idl import OvsdbClient
 from dfmeta.ovsdb.trunk_bridge import disable, enable
+from dfmeta.ovsdb.vswitchd import Vswitchd
+from dfmeta.ovsdb.watcher import COLUMNS
 from tests.harness.guest import uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.ovs import vms
@@ -27,7 +28,9 @@ INSTANCE = uuid_of("container")
 
 @pytest.fixture
 def driver(host: OpenvSwitch) -> LocalDriver:
-    made: Driver = LocalDriver(host.ovsdb_connection, BRIDGE, NETWORKS)
+    made: Driver = LocalDriver(
+        OvsdbClient(host.ovsdb_connection, COLUMNS), Vswitchd(host.rundir), BRIDGE, NETWORKS
+    )
     assert isinstance(made, LocalDriver)
     return made
 
@@ -88,30 +91,14 @@ def test_both_ends_of_attachments_are_made_and_removed(
     driver.remove([])
 
 
-def test_readiness_of_a_vm_is_read_from_its_own_rows(
-    host: OpenvSwitch, driver: LocalDriver, parent: Parent, monkeypatch: pytest.MonkeyPatch
+def test_readiness_of_a_vm_is_that_of_its_own_trunk(
+    host: OpenvSwitch, driver: LocalDriver, parent: Parent
 ) -> None:
     other = trunk(host, "tap2")
     driver.make(other, [vms.attachment(other, 100)])
     vm = replace(vms.plug(host, "tap3"), port_name="tap3")
-    answers = list[Any]()
-
-    def recording(*args: Any) -> Any:
-        answers.append(one_change_call(*args))
-        return answers[-1]
-
-    one_change_call = transactions.call
-    monkeypatch.setattr(transactions, "call", recording)
-    outer = parent.port_name.replace("tpi-", "tpt-")
-    for one, cause, own in (
-        (parent, "", {parent.port_name, outer, BRIDGE, bridge_of(host, parent)}),
-        (vm, "tap3 is not on a trunk", {"tap3", BRIDGE}),
-    ):
-        answers.clear()
+    for one, cause in ((parent, ""), (vm, "tap3 is not on a trunk")):
         assert driver.ready(one).partition(":")[0] == cause
-        rows = [row for answer in answers for each in answer for row in each["rows"]]
-        assert {row["name"] for row in rows if "name" in row} == own
-        assert not any("ports" in row for row in rows)
 
 
 def test_half_a_pair_is_found_repaired_and_removed(

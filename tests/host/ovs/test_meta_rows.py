@@ -14,8 +14,8 @@ from dfmeta.errors import OvsdbError
 from dfmeta.model import MetaIds, MetaNames, Port
 from dfmeta.ovsdb import meta_writer
 from dfmeta.ovsdb.bridge_reader import Update
-from dfmeta.ovsdb.conflicts import MetaDatapathError, TapElsewhereError
 from dfmeta.ovsdb.meta_rows import MetaRows
+from dfmeta.ovsdb.meta_writer import MetaDatapathError, TapElsewhereError
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from tests.core.unit.support import let_hub_run, until
 from tests.harness.netns import KERNEL_DATAPATH
@@ -388,7 +388,7 @@ def test_dfmetas_bridge_stays_while_others_use_it(host: OpenvSwitch, watch: Watc
         if len(removed) == 1:
             host.vsctl("add-port", META, "uplink", "--", *internal("uplink"), wait=False)
 
-    watch.watcher._change(act)
+    watch.watcher.run(act)
     assert removed == [[NEAR, FAR, TAP, META], [NEAR, FAR, TAP]]
     assert host.ports(META) == ["uplink"]
 
@@ -434,7 +434,7 @@ def test_a_key_of_others_that_changes_at_that_moment_stays_changed(
         meta_writer.write_ids(idl, {guest: IDS})
         host.vsctl("set", "Interface", "guest", "external_ids:iface-id=port-2", wait=False)
 
-    watch.watcher._change(act)
+    watch.watcher.run(act)
     assert ids(host, "guest") == VIF | KEYS | {"iface-id": "port-2"}
     # A forged or deleted key is noticed.
     host.vsctl("set", "Interface", "guest", "external_ids:dfmeta-meta-ip=nonsense", wait=False)

@@ -1,15 +1,17 @@
 """Trunks in a real OVSDB, through the daemon's own watcher and the command's own writer."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from uuid import UUID
 
 import pytest
 
 from dfmeta.model import Port, PortId, PortState
-from dfmeta.ovsdb import subport_list, subport_writer
+from dfmeta.ovsdb import subport_list
 from dfmeta.ovsdb.bridge_reader import Update
+from dfmeta.ovsdb.idl import OvsdbClient
 from dfmeta.ovsdb.snapshot import read_snapshot
-from dfmeta.ovsdb.subport_list import KEY, Entry
+from dfmeta.ovsdb.subport_list import KEY, Entry, write_list
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, let_hub_run, until
 from tests.harness.ovs import BRIDGE, OpenvSwitch
@@ -137,12 +139,19 @@ def test_a_change_between_reading_and_writing_is_not_lost(host: OpenvSwitch, wat
             host.vsctl("set", "Interface", "tpi-1", f"external_ids:{KEY}={other}", wait=False)
         return subport_list.with_entry(text, Entry(100))
 
-    assert subport_writer.change_list(host.ovsdb_connection, row, change)
+    database = OvsdbClient(host.ovsdb_connection, {"Interface": ("external_ids",)})
+
+    def write(change: Callable[[str], str]) -> bool:
+        return database.run(
+            lambda idl, _txn: write_list(idl.tables["Interface"].rows[UUID(row)], change)
+        )
+
+    assert write(change)
     assert before == ["", '[{"vid":7}]']
     printed = host.vsctl("get", "Interface", "tpi-1", f"external_ids:{KEY}", wait=False)
     assert json.loads(json.loads(printed)) == [{"vid": 7}, {"vid": 100}]
     assert "iface-id=p" in host.vsctl("get", "Interface", "tpi-1", "external_ids", wait=False)
-    assert not subport_writer.change_list(host.ovsdb_connection, row, lambda text: text)
-    assert subport_writer.change_list(host.ovsdb_connection, row, lambda _text: "")
+    assert not write(lambda text: text)
+    assert write(lambda _text: "")
     printed = host.vsctl("get", "Interface", "tpi-1", "external_ids", wait=False)
     assert KEY not in printed

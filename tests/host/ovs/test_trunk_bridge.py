@@ -3,7 +3,7 @@
 import pytest
 
 from dfmeta.errors import OvsdbError, UsageError
-from dfmeta.ovsdb import transactions, trunk_bridge
+from dfmeta.ovsdb import idl, trunk_bridge
 from dfmeta.ovsdb.trunk_bridge import disable, enable, names_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.ovs import vms
@@ -166,18 +166,16 @@ def test_a_change_of_the_vms_row_meanwhile_is_read_again(
     host: OpenvSwitch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vm = vms.plug(host, "tap1", tag=7)
-    original, changes = transactions.read, [f"external_ids:other={n}" for n in range(3)]
-    monkeypatch.setattr(transactions, "PAUSE", 0.0)
-    monkeypatch.setattr(transactions, "TRIES", 3)
+    original, changes = trunk_bridge.Rows, [f"external_ids:other={n}" for n in range(3)]
+    monkeypatch.setattr(idl, "TRIES", 3)
 
-    def read(remote: str, **options: bool) -> transactions.Rows:
-        found = original(remote, **options)
+    def rows(database: object) -> trunk_bridge.Rows:
         if changes:
             host.vsctl("set", "Port", "tap1", "tag=8")
             host.vsctl("set", "Interface", "tap1", changes.pop())
-        return found
+        return original(database)
 
-    monkeypatch.setattr(transactions, "read", read)
+    monkeypatch.setattr(trunk_bridge, "Rows", rows)
     with pytest.raises(OvsdbError, match="all the time"):
         on(host, "tap1")
     assert on(host, "tap1").changed

@@ -5,7 +5,7 @@ import sys
 
 from tests.harness.netns import ROOT
 
-SWITCH = {"os_ken", "ovs", "ovsdbapp", "pyroute2"}
+SWITCH = {"os_ken", "ovs", "pyroute2"}
 MODULES = sorted(path.relative_to(ROOT) for path in (ROOT / "dfmeta").rglob("*.py"))
 
 

@@ -7,7 +7,6 @@ from dfmeta.cmd.missing_parts import path_fault
 from dfmeta.doctor import checks_forwarding
 from dfmeta.doctor.checks_path import PathFacts, path
 from dfmeta.doctor.finding import Status, ok, summary, unknown, warning, wrong
-from dfmeta.ovsdb.bridge_reader import Bridge as BridgeRow
 from dfmeta.ovsdb.rows import Bridge, Controller
 from tests.core.unit.doctor.values import SETTINGS
 
@@ -65,5 +64,5 @@ def test_findings_are_summed_up_in_a_line() -> None:
 def test_log_of_readiness_names_a_bridge_that_fails_open() -> None:
     probe: Any = SimpleNamespace(bridge="br-int", fault=lambda: "a packet filter")
     for fails_open, words in ((True, "`ovs-vsctl set-fail-mode br-int secure`"), (False, "filter")):
-        row = BridgeRow(1, controllers=1, fails_open=fails_open)
+        row = Bridge("br-int", controllers=(Controller("tcp:c", connected=not fails_open),))
         assert words in path_fault(row, probe)

@@ -12,8 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import eventlet
+import ovs.poller
 import pytest
 from eventlet.event import Event
+from eventlet.green import select as green_select
 from eventlet.green import socket as green_socket
 from eventlet.green import ssl as green_ssl
 
@@ -22,10 +24,9 @@ from dfmeta.doctor.facts import GuestFailure, KnownPort
 from dfmeta.doctor.firewall import Chain, read_chains
 from dfmeta.errors import OvsdbError
 from dfmeta.model import HttpHost, PortState
-from dfmeta.ovsdb import jsonrpc
-from dfmeta.ovsdb.jsonrpc import RefusedError, call, why
+from dfmeta.ovsdb.idl import RefusedError, call, why
 from dfmeta.ovsdb.rows import Controller
-from dfmeta.ovsdb.snapshot import read_snapshot
+from dfmeta.ovsdb.snapshot import read_snapshot, snapshot_of
 from dfmeta.ovsdb.vswitchd import (
     Vswitchd,
     VswitchdError,
@@ -38,6 +39,7 @@ from dfmeta.proxy.backends.nova.ask import NovaFact, Question, ask_nova
 from dfmeta.proxy.backends.nova.request import NovaSettings, signed
 from dfmeta.runtime import clock
 from tests.core.unit.doctor.values import INSTANCE, PORT
+from tests.core.unit.support import IdlRow
 
 Serve = Callable[..., str]
 
@@ -45,10 +47,17 @@ Serve = Callable[..., str]
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Starts a server that answers one request with the given pieces, and then no other."""
-    monkeypatch.setattr(jsonrpc, "socket", green_socket)
+    monkeypatch.setattr(ovs.poller, "select", green_select)
     threads: list[Any] = []
 
-    def start(*pieces: bytes, name: str = "sock", tcp: bool = False, mute: bool = False) -> str:
+    def start(
+        answer_to: Callable[[int], bytes] = lambda _number: b"",
+        *,
+        name: str = "sock",
+        tcp: bool = False,
+        mute: bool = False,
+        size: int = 65536,
+    ) -> str:
         path = str(tmp_path / name)
         family = green_socket.AF_INET if tcp else green_socket.AF_UNIX
         listener = eventlet.listen(("127.0.0.1", 0) if tcp else path, family)
@@ -57,13 +66,14 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
             with listener:
                 connection = listener.accept()[0]
                 with connection:
-                    connection.recv(65536)
+                    request = json.loads(connection.recv(65536))
                     if mute:
                         eventlet.Event().wait()
                     # Closed before it answers: a second question is refused.
                     listener.close()
-                    for piece in pieces:
-                        connection.sendall(piece)
+                    whole = answer_to(request["id"])
+                    for start in range(0, len(whole), size):
+                        connection.sendall(whole[start : start + size])
 
         threads.append(eventlet.spawn(answer))
         return f"tcp:127.0.0.1:{listener.getsockname()[1]}" if tcp else f"unix:{path}"
@@ -73,18 +83,19 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
         thread.kill()
 
 
-def reply(result: Any, error: Any = None) -> bytes:
-    return json.dumps({"id": 1, "result": result, "error": error}).encode()
+def reply(result: Any, error: Any = None) -> Callable[[int], bytes]:
+    """Return a function of a request's id that returns the reply."""
+    return lambda number: json.dumps({"id": number, "result": result, "error": error}).encode()
 
 
 def test_answer_comes_in_pieces_behind_an_echo_over_unix_and_tcp(serve: Serve) -> None:
-    echo = json.dumps({"id": "echo", "method": "echo", "params": []}).encode()
-    whole = echo + reply({"a": {"b": "}"}})
-    pieces = [whole[n : n + 7] for n in range(0, len(whole), 7)]
-    assert call(serve(*pieces), "m", []) == {"a": {"b": "}"}}
-    assert call(serve(*pieces, tcp=True), "m", []) == {"a": {"b": "}"}}
-    with pytest.raises(ValueError, match="only unix: and tcp:"):
-        call("ssl:127.0.0.1:6640", "m", [])
+    echo = json.dumps({"id": "echo", "method": "echo", "params": []})
+    answer = reply({"a": {"b": "}"}})
+    for tcp in (False, True):
+        target = serve(lambda number: echo.encode() + answer(number), tcp=tcp, size=7)
+        assert call(target, "m", []) == {"a": {"b": "}"}}
+    with pytest.raises(OSError, match="Address family"):
+        call("other:127.0.0.1:6640", "m", [])
 
 
 def test_refusals_and_silence_are_errors_in_words(serve: Serve) -> None:
@@ -95,12 +106,12 @@ def test_refusals_and_silence_are_errors_in_words(serve: Serve) -> None:
     ):
         with pytest.raises(RefusedError, match=f"^{text}$"):
             call(serve(reply(None, error), name=text), "m", [])
-    with pytest.raises(ConnectionResetError) as caught:
-        call(serve(b'{"id": 1'), "m", [])
+    with pytest.raises(ConnectionError) as caught:
+        call(serve(lambda _number: b'{"id": 1'), "m", [])
     assert why(caught.value) == "it closed the connection"
     before = clock.now()
     with pytest.raises(TimeoutError) as late:
-        call(serve(name="mute", mute=True), "m", [], timeout=7)
+        call(serve(name="mute", mute=True), "m", [], seconds=7)
     assert why(late.value) == "no answer in time"
     assert clock.now() - before == pytest.approx(7, abs=0.1)
 
@@ -133,30 +144,36 @@ def test_vswitchd_answers_and_refuses(serve: Serve, tmp_path: Path) -> None:
         Vswitchd(tmp_path).trace("br0", "tcp")
 
 
-def test_rows_of_ovsdb_become_interfaces(serve: Serve) -> None:
-    def entries(**those: str) -> list[Any]:
-        return ["map", [*those.items()]]
-
-    one, first_id, second_id = (["uuid", name] for name in "abc")
-    none: list[Any] = ["set", []]
-    bridge_row = {"name": "br0", "ports": one, "datapath_type": "", "fail_mode": "secure"}
-    bridge_row |= {"protocols": none, "external_ids": entries(dfmeta="meta of br-int")}
-    controller_row = {"_uuid": ["uuid", "d"], "target": "tcp:c", "is_connected": False}
-    bridge_row |= {"controller": controller_row["_uuid"]}
-    port_row = {"_uuid": one, "interfaces": ["set", [first_id, second_id]], "tag": 7}
-    port_row |= {"vlan_mode": none, "cvlans": ["set", [1, 2]]}
-    interface_rows = [
-        {"_uuid": uuid, "name": name, "type": "", "ofport": ofport, "mtu": none, "error": none}
-        | {"external_ids": entries(**{"iface-id": name, "attached-mac": "m"})}
-        | {"mac_in_use": "fa:16:3e:00:00:01", "options": entries(peer="p")}
-        | {"status": entries(driver_name="veth", driver_version="1.0")}
-        for uuid, name, ofport in ((first_id, "t1", -1), (second_id, "t2", 5))
+def test_rows_of_ovsdb_become_interfaces() -> None:
+    interfaces = [
+        IdlRow(
+            uuid=name,
+            name=name,
+            ofport=ofport,
+            external_ids={"iface-id": name, "attached-mac": "m"},
+            mac_in_use=["fa:16:3e:00:00:01"],
+            options={"peer": "p"},
+            status={"driver_name": "veth", "driver_version": "1.0"},
+        )
+        for name, ofport in (("t1", [-1]), ("t2", [5]))
     ]
-    switch_row = {"external_ids": entries(**{"ovn-bridge-mappings": "meta:br0"})}
-    switch_row |= {"other_config": entries(**{"flow-restore-wait": "true"})}
-    tables = ([switch_row], [bridge_row], [controller_row], [port_row], interface_rows)
-    answers = [{"rows": rows} for rows in tables]
-    snapshot = read_snapshot(serve(reply(answers)))
+    port_row = IdlRow(uuid="p", interfaces=interfaces, tag=[7], cvlans=[1, 2])
+    bridge_row = IdlRow(
+        uuid="b",
+        name="br0",
+        ports=[port_row],
+        fail_mode=["secure"],
+        external_ids={"dfmeta": "meta of br-int"},
+        controller=[IdlRow(target="tcp:c", is_connected=False)],
+    )
+    root = IdlRow(
+        uuid="r",
+        external_ids={"ovn-bridge-mappings": "meta:br0"},
+        other_config={"flow-restore-wait": "true"},
+    )
+    tables = {"Open_vSwitch": root, "Bridge": bridge_row}
+    database = {name: SimpleNamespace(rows={row.uuid: row}) for name, row in tables.items()}
+    snapshot = snapshot_of(SimpleNamespace(tables=database), None)
     first, second = snapshot.interfaces
     assert (first.name, first.ofport, second.ofport) == ("t1", None, 5)
     assert (first.driver, first.options) == ("veth", {"peer": "p"})
@@ -171,9 +188,17 @@ def test_rows_of_ovsdb_become_interfaces(serve: Serve) -> None:
     assert bridge.controllers == (Controller("tcp:c", False),)
     assert snapshot.external_ids == {"ovn-bridge-mappings": "meta:br0"}
     assert snapshot.other_config == {"flow-restore-wait": "true"}
-    for name, result in (("a", [{"error": "unknown table"}]), ("b", None), ("c", [1, 2, 3])):
-        with pytest.raises(OvsdbError, match="OVSDB at unix:"):
-            read_snapshot(serve(reply(result), name=name))
+
+
+def test_server_without_the_database_is_an_error_in_words(serve: Serve) -> None:
+    unknown = {"error": "unknown database", "details": "no Open_vSwitch"}
+    for name, answer, cause in (
+        ("a", reply(None, unknown), "no Open_vSwitch"),
+        ("b", reply(None), "Protocol error"),
+        ("c", lambda _number: b"[1, 2]", "Protocol error"),
+    ):
+        with pytest.raises(OvsdbError, match=f"OVSDB at unix:.*: {cause}"):
+            read_snapshot(serve(answer, name=name))
 
 
 @pytest.fixture

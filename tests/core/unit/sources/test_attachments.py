@@ -1,8 +1,7 @@
 """Refusals of Neutron, and which attachments work by the rows and entries of subports."""
 
 from dfmeta.attach.drivers import refusals
-from dfmeta.attach.drivers.entries import claims_of
-from dfmeta.attach.drivers.wired import WiredState
+from dfmeta.attach.drivers.wired import WiredState, claims_of
 from dfmeta.errors import (
     AttachDriverError,
     AttachError,
@@ -10,8 +9,8 @@ from dfmeta.errors import (
     AttachQuotaError,
     SourceError,
 )
+from dfmeta.ovsdb.rows import Interface
 from dfmeta.ovsdb.subport_list import KEY, Claim
-from dfmeta.ovsdb.transactions import PortRow, Rows
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
 
 SECRET = "port 5b7e94c9 of the network 066a2caf"
@@ -74,10 +73,9 @@ def test_entries_of_others_and_those_that_are_over() -> None:
 def test_lists_are_those_of_vms_whose_tags_reach_the_bridge() -> None:
     listed = f'[{{"vid":100,"port_id":"{OTHER_INSTANCE}","attachment":"{INSTANCE}"}}]'
 
-    def row(name: str, bridge: str = "br-int", iface_id: str = "") -> PortRow:
+    def row(name: str, iface_id: str = "") -> Interface:
         ids = {"iface-id": iface_id or name, KEY: listed}
-        return PortRow(name, bridge, f"port {name}", f"interface {name}", external_ids=ids)
+        return Interface(name, "br-int", external_ids=ids)
 
-    ports = [row("tap1"), row("tpi-1"), row("tap2", "br-other"), row("tap3", iface_id=" ")]
-    rows = Rows("root", {}, {}, {one.name: one for one in ports})
-    assert claims_of(rows, "br-int") == {"tap1": [Claim(100, INSTANCE, OTHER_INSTANCE)]}
+    ports = [row("tap1"), row("tpi-1"), row("tap3", iface_id=" ")]
+    assert claims_of(ports) == {"tap1": [Claim(100, INSTANCE, OTHER_INSTANCE)]}

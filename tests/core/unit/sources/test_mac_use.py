@@ -1,17 +1,17 @@
 """A MAC should be found in the rows of ports, and in what a bridge has learned."""
 
-from dfmeta.attach.drivers.mac_use import is_learned, is_ports
+from dfmeta.attach.drivers.local import is_learned, is_ports
 from dfmeta.attach.model import Parent
 from dfmeta.model import ATTACHMENT_KEY
-from dfmeta.ovsdb.transactions import PortRow
+from dfmeta.ovsdb.rows import Interface
 
 MAC = "fa:16:3e:00:00:07"
 VM = Parent(port_id="vm", port_name="tpi-1", instance_id="i")
 
 
-def row(iface_id: str = "other", mac_in_use: str = "", **ids: str) -> PortRow:
+def row(iface_id: str = "other", mac_in_use: str = "", **ids: str) -> Interface:
     keys = {"iface-id": iface_id, **{name.replace("_", "-"): one for name, one in ids.items()}}
-    return PortRow("p", "br-int", "1", "2", external_ids=keys, mac_in_use=mac_in_use)
+    return Interface("p", "br-int", external_ids=keys, mac_in_use=mac_in_use)
 
 
 def test_mac_of_another_port_is_found() -> None:

@@ -15,7 +15,8 @@ from dfmeta.errors import SourceError
 from dfmeta.model import Endpoint, NextHop, Port, PortId, PortKind, PortState
 from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
 from dfmeta.ovsdb.next_hop_list import KEY, MOST, SHOWN, fixed_ips, of_dhcp_ports, parse
-from dfmeta.ovsdb.vif import InterfaceRow, vifs
+from dfmeta.ovsdb.rows import Interface
+from dfmeta.ovsdb.vif import vifs
 from dfmeta.runtime import hub
 from dfmeta.sources import rounds
 from dfmeta.sources.next_hops import FRESH, PLACE, UNKNOWN, NextHops
@@ -85,7 +86,7 @@ def test_any_text_can_be_read(text: str) -> None:
 
 def test_a_port_has_those_of_its_row_and_a_wrong_one_does_not_stop_it() -> None:
     ids = {"vm-uuid": INSTANCE, "attached-mac": GUEST_MAC, KEY: f"10.0.0.2={MAC} x"}
-    (port,) = vifs(InterfaceRow("row", "tap1", ofport=(5,), external_ids=ids))
+    (port,) = vifs(Interface("tap1", "br-int", ofport=5, external_ids=ids))
     assert (port.state, port.next_hops) == (PortState.SERVED, (PLAIN,))
     assert len(port.next_hop_faults) == 1
 

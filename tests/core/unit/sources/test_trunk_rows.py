@@ -11,29 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from ovs.db.data import Atom
-from ovs.db.types import UuidType
 
 from dfmeta.model import Endpoint, Port, PortId, PortKind, PortState
 from dfmeta.ovsdb.bridge_reader import BridgeReader, Update
 from dfmeta.ovsdb.subport_list import KEY
 from dfmeta.ovsdb.vif import INSTANCE_KEY
 from dfmeta.sources.subports import Subports
-from tests.core.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE
+from tests.core.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE, IdlRow
 from tests.harness.examples import examples
 
 VM = {"iface-id": "p", "attached-mac": GUEST_MAC, "vm-uuid": INSTANCE}
 PORT = {"iface-id": "p", "attached-mac": GUEST_MAC}
-
-
-class Row(SimpleNamespace):
-    """A row of a table; equal to no other row."""
-
-    __hash__ = object.__hash__
-
-    @property
-    def _data(self) -> dict[str, Any]:
-        return {"ports": SimpleNamespace(values={Atom(UuidType, one.uuid) for one in self.ports})}
 
 
 class Ovsdb:
@@ -51,7 +39,7 @@ class Ovsdb:
 
     def insert(self, table: str, **columns: Any) -> Any:
         uuid = f"{table}-{next(self._numbers)}"
-        row = Row(uuid=uuid, _table=SimpleNamespace(name=table), **columns)
+        row = IdlRow(uuid=uuid, _table=SimpleNamespace(name=table), **columns)
         self.tables[table].rows[uuid] = row
         self.changes.append(row)
         return row
