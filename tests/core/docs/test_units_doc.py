@@ -62,7 +62,7 @@ def test_a_socket_unit_passes_the_sockets_that_its_service_looks_for() -> None:
         assert which in ("guests", "admin")
         assert value(path, "FileDescriptorName") == path.stem
         assert value(path, "Service") == f"{prog}.service"
-        assert f"* - ``{path.name}``" in PAGE
+        assert f"   ``{path.name}``; " in PAGE
 
 
 def test_the_sockets_of_the_agent_are_where_the_options_are_unless_they_are_set() -> None:
