@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dfmeta.admin.troubles import SEVERE, signs
 from dfmeta.doctor.find_port import make_guests
-from dfmeta.doctor.finding import listed
-from dfmeta.doctor.timefmt import span
+from dfmeta.doctor.finding import listed, span
 from dfmeta.errors import printable
 from dfmeta.flows.pipeline import META_PURPOSES, PURPOSES, AnyStage, table_name
 from dfmeta.metrics import Samples

@@ -21,7 +21,7 @@ from dfmeta.cli.common import (
     wide_option,
 )
 from dfmeta.cli.in_force import running
-from dfmeta.doctor.timefmt import clock
+from dfmeta.doctor.finding import time_of_day
 from dfmeta.errors import AttachDriverError, UsageError
 
 ROOT: Final = "/attachments"
@@ -86,7 +86,8 @@ def show(config_files: tuple[str, ...], *, fmt: str, wide: bool) -> None:
         return
     now = datetime.now(UTC)
     shown = [
-        {**row, "changed": clock(datetime.fromtimestamp(row["changed"], UTC), now)} for row in rows
+        {**row, "changed": time_of_day(datetime.fromtimestamp(row["changed"], UTC), now)}
+        for row in rows
     ]
     print_rows(shown, COLUMNS, fmt, styles=STYLES, drop=DROP, wide=wide)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import httplib2
 from oslo_config import cfg
 
+from dfmeta.doctor.agent import Agent, HangsError, another_program
 from dfmeta.errors import NotRunningError
 from dfmeta.host.process import read_process
 from dfmeta.store import strictjson
@@ -15,11 +17,9 @@ from dfmeta.wiring.lock import lock_name
 TIMEOUT = 10.0
 
 
-class HangsError(NotRunningError):
-    """A command needs the daemon, whose process is there and does not answer in time."""
-
-    name = "hangs"
-    sentence = "dfmeta-agent, process {pid}, hangs: {cause}. {remedy}"
+def agent_of(conf: cfg.ConfigOpts) -> Agent:
+    """Return the running daemon that *conf* is for."""
+    return Agent(conf.df_metadata.admin_listen, partial(request_agent, conf))
 
 
 def ask_agent(conf: cfg.ConfigOpts, path: str) -> Any:
@@ -27,10 +27,7 @@ def ask_agent(conf: cfg.ConfigOpts, path: str) -> Any:
 
     :raises NotRunningError: when there is no answer, or another program answers.
     """
-    status, document = request_agent(conf, path)
-    if status != 200:
-        raise _another(conf.df_metadata.admin_listen, f"{path} is answered with {status}")
-    return document
+    return agent_of(conf).ask(path)
 
 
 def request_agent(
@@ -60,7 +57,7 @@ def request_agent(
     try:
         return response.status, None if response.status == 204 else strictjson.loads(body)
     except ValueError as error:
-        raise _another(address, f"the answer for {path} is not JSON") from error
+        raise another_program(address, f"the answer for {path} is not JSON") from error
 
 
 def daemon_pid(conf: cfg.ConfigOpts) -> int:
@@ -80,8 +77,3 @@ def hangs(address: str, pid: int, seconds: float) -> HangsError:
         cause=f"it does not answer at {address} within {seconds:g} s",
         remedy="Restart it: systemctl restart dfmeta-agent",
     )
-
-
-def _another(address: str, cause: str) -> NotRunningError:
-    remedy = "Another program listens there: see [df_metadata] admin_listen"
-    return NotRunningError(address=address, cause=cause, remedy=remedy)

@@ -6,16 +6,12 @@ import contextlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import click
 from oslo_config import cfg
 
-from dfmeta.apps.switch_facts import Reading, read_flows
-from dfmeta.cli import gather
+from dfmeta.cli.client import agent_of
 from dfmeta.cli.common import (
     JSON,
     config_options,
@@ -26,23 +22,17 @@ from dfmeta.cli.common import (
     wide_option,
 )
 from dfmeta.cli.in_force import say, take_over
+from dfmeta.cli.port_argument import find
 from dfmeta.doctor import find_port
 from dfmeta.doctor.facts import KnownPort, Settings
-from dfmeta.doctor.flow_diff import (
-    Entry,
-    addresses_of,
-    entries,
-    faulty,
-    wanted_flows,
-    wanted_meta_flows,
-)
-from dfmeta.errors import NotRunningError, OvsdbError, StartError, SwitchError, UsageError
-from dfmeta.flows.flow import Flow
+from dfmeta.doctor.flow_diff import SETTLE_PAUSE, SETTLE_TRIES, Entry, compare
+from dfmeta.errors import OvsdbError, StartError, SwitchError, UsageError
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK
 from dfmeta.model import Endpoint
 from dfmeta.ovsdb.rows import Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.runtime import clock
+from dfmeta.wiring.host_settings import settings
 
 COLUMNS: Final = {
     "table": "TABLE",
@@ -81,10 +71,6 @@ STYLES: Final = {
     }
 }
 OFCTL: Final = "ovs-ofctl"
-SETTLE_TRIES: Final = 4
-SETTLE_PAUSE: Final = 0.4
-"""Seconds between two readings: the daemon may change flows in between, so that only a fault in
-all readings is shown."""
 
 
 @click.command(
@@ -121,7 +107,7 @@ def flows(
         raise click.UsageError("--raw shows the flows of all ports: leave out --raw or --port")
     conf = load_config(config_files)
     say(take_over(conf))
-    wanted = gather.settings(conf)
+    wanted = settings(conf)
     if raw:
         for path, _layout in wanted.sides.values():
             click.echo(_raw(path), nl=False)
@@ -129,7 +115,7 @@ def flows(
     snapshot = Snapshot()
     with contextlib.suppress(OvsdbError):  # OVSDB is only needed for names
         snapshot = read_snapshot(wanted.ovsdb)
-    found = compare(conf, wanted, snapshot=snapshot)
+    found = compare(agent_of(conf), wanted, snapshot)
     for problem in dict.fromkeys(found.problems.values()):
         of = [bridge for bridge, text in found.problems.items() if text == problem]
         which = "the flows" if len(of) == len(wanted.sides) else f"the flows of {of[0]}"
@@ -166,102 +152,12 @@ def _asked(
 
     :raises UsageError: when there is none.
     """
-    found = gather.find(conf, ports, text)
+    found = find(conf, ports, text)
     if not found:
-        wanted = gather.settings(conf)
+        wanted = settings(conf)
         why = find_port.no_port(snapshot, text, wanted=wanted, running=True)
         raise UsageError(cause=why, remedy="`dfmeta ports` lists the ports")
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The flows of all bridges, compared with the daemon's desired flows."""
-
-    ports: tuple[KnownPort, ...]
-    rows: tuple[Entry, ...]
-    problems: Mapping[str, str]
-    """Bridge → why its flows could not be compared."""
-    unread: Mapping[str, SwitchError]
-    """Bridge → why its flows could not be read; never the integration bridge."""
-
-    def of(self, bridge: str) -> tuple[Entry, ...]:
-        """Return the flows of one bridge."""
-        return tuple(row for row in self.rows if row.bridge == bridge)
-
-
-def compare(conf: cfg.ConfigOpts, wanted: Settings, *, snapshot: Snapshot) -> Compared:
-    """Read the switch and compare its flows with the daemon's desired flows.
-
-    :raises SwitchError: when the integration bridge does not answer.
-    """
-    for _ in range(SETTLE_TRIES):
-        ports, desired, problems = _desired(conf, wanted, snapshot)
-        found, unread = _read(wanted)
-        if not any(port.addresses for port in ports):
-            seen = found[wanted.bridge].ours
-            gather.own(wanted.keys, ((at, slot) for at, slot, _ in addresses_of(seen, wanted.keys)))
-        rows = tuple(
-            row
-            for bridge, reading in found.items()
-            for row in entries(
-                reading.ours,
-                desired.get(bridge),
-                layout=wanted.sides[bridge][1],
-                keys=wanted.keys,
-                bridge=bridge,
-            )
-        )
-        compared = Compared(ports, rows, problems, unread)
-        if problems or unread or not faulty(rows):
-            break
-        clock.sleep(SETTLE_PAUSE)
-    return compared
-
-
-def _read(wanted: Settings) -> tuple[dict[str, Reading], dict[str, SwitchError]]:
-    """Read the flows of each bridge; see :class:`Compared`."""
-    found: dict[str, Reading] = {}
-    unread: dict[str, SwitchError] = {}
-    for bridge, (path, layout) in wanted.sides.items():
-        try:
-            found[bridge] = read_flows(Path(path), layout)
-        except SwitchError as error:
-            if bridge == wanted.bridge:
-                raise
-            unread[bridge] = error
-    return found, unread
-
-
-def _desired(
-    conf: cfg.ConfigOpts, wanted: Settings, snapshot: Snapshot
-) -> tuple[tuple[KnownPort, ...], dict[str, tuple[Flow, ...]], dict[str, str]]:
-    """Return the ports, bridge → its desired flows, and bridge → why these are not known."""
-    try:
-        ports = gather.daemon_ports(conf, wanted.keys)
-    except NotRunningError as error:
-        problem = f"dfmeta-agent does not answer at {wanted.admin}: {error.fields['cause']}"
-        ports = gather.ovsdb_ports(snapshot, wanted.bridge)
-        return ports, {}, dict.fromkeys(wanted.sides, problem)
-    ip6 = gather.served_ip6(conf)
-    desired: dict[str, tuple[Flow, ...]] = {}
-    problems = {}
-    tap = gather.tap_of(wanted, snapshot, ip6=ip6)
-    beyond = gather.meta_tap_of(wanted, snapshot, ip6=ip6)
-    if tap is not None:
-        desired[wanted.bridge] = wanted_flows(ports, tap)
-    else:
-        names = wanted.meta.names if wanted.meta is not None else None
-        name = names.patch_int if names is not None else wanted.tap
-        problems[wanted.bridge] = f"{name} is not on {wanted.bridge}, or its port is not known"
-    if beyond is not None:
-        desired[wanted.home] = wanted_meta_flows(ports, beyond)
-    elif wanted.meta is not None:
-        names = wanted.meta.names
-        problems[names.bridge] = (
-            f"{names.tap} or {names.patch_meta} is not on {names.bridge}, or its port is not known"
-        )
-    return ports, desired, problems
 
 
 def _names(

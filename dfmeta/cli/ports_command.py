@@ -10,8 +10,7 @@ from typing import Any, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli import gather
-from dfmeta.cli.client import ask_agent
+from dfmeta.cli.client import agent_of, ask_agent
 from dfmeta.cli.common import (
     JSON,
     config_options,
@@ -22,7 +21,9 @@ from dfmeta.cli.common import (
     wide_option,
 )
 from dfmeta.cli.in_force import ask_running
-from dfmeta.doctor.timefmt import clock, span
+from dfmeta.cli.port_argument import find
+from dfmeta.doctor.agent import known
+from dfmeta.doctor.finding import span, time_of_day
 from dfmeta.errors import NotRunningError, UsageError
 from dfmeta.model import PortKind, PortState
 from dfmeta.wiring.layout import keys_of
@@ -150,8 +151,8 @@ def ports(
 
 
 def _with_names(conf: cfg.ConfigOpts, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    known = gather.record_names(conf)
-    return [{**row, "record_names": [*known.get(row["instance"], ())]} for row in rows]
+    names = agent_of(conf).record_names()
+    return [{**row, "record_names": [*names.get(row["instance"], ())]} for row in rows]
 
 
 def _asked(conf: cfg.ConfigOpts, rows: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
@@ -160,7 +161,7 @@ def _asked(conf: cfg.ConfigOpts, rows: list[dict[str, Any]], text: str) -> list[
     :raises UsageError: when there is none.
     """
     keys = keys_of(conf)
-    found = gather.find(conf, (gather.known(row, keys) for row in rows), text)
+    found = find(conf, (known(row, keys) for row in rows), text)
     if not found:
         raise UsageError(
             cause=f"no port has the name, iface-id, MAC, instance (id or name) or address {text}",
@@ -232,7 +233,7 @@ def answer_of(row: dict[str, Any], now: datetime) -> str:
     last, requests = row["last_failure"], row["requests"]
     if last and last["failing"]:
         times = "" if last["times"] == 1 else f", {last['times']} times"
-        since = clock(datetime.fromisoformat(last["failing_since"]), now)
+        since = time_of_day(datetime.fromisoformat(last["failing_since"]), now)
         said = last["status"] or "no answer"
         return f"fails since {since}: {said}{times}: {last['brief']}"
     if requests:

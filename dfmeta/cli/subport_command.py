@@ -19,7 +19,7 @@ from dfmeta.cli.common import (
     print_rows,
     wide_option,
 )
-from dfmeta.cli.parents import parent_of
+from dfmeta.cli.port_argument import parent_of
 from dfmeta.errors import OvsdbError, SubportListError, UsageError
 from dfmeta.model import Port, PortKind
 from dfmeta.ovsdb import subport_list

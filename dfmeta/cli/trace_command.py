@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Final, NoReturn
@@ -15,16 +16,17 @@ import click
 from oslo_config import cfg
 
 from dfmeta.apps.switch_facts import read_bits, read_flows
-from dfmeta.cli import doctor_host, gather, trace_patch
-from dfmeta.cli.client import HangsError
+from dfmeta.cli import trace_patch
+from dfmeta.cli.client import agent_of
 from dfmeta.cli.common import config_options, ending, load_config
 from dfmeta.cli.in_force import say, take_over
-from dfmeta.doctor import checks_forwarding, checks_path, find_port, trace_paths
-from dfmeta.doctor.checks_path import PathFacts
-from dfmeta.doctor.facts import GuestFailure, KnownPort, Settings
-from dfmeta.doctor.finding import Status
-from dfmeta.doctor.flow_diff import addresses_of
-from dfmeta.doctor.timefmt import clock
+from dfmeta.cli.port_argument import find
+from dfmeta.doctor import checks_host, checks_switch, find_port, table, trace_paths
+from dfmeta.doctor.agent import HangsError, own
+from dfmeta.doctor.facts import GuestFailure, KnownPort, PathFacts, Settings
+from dfmeta.doctor.finding import Finding, Status, time_of_day
+from dfmeta.doctor.flow_diff import addresses_of, tap_of
+from dfmeta.doctor.probes import Inspection, Options
 from dfmeta.doctor.tracing import Trace, parse
 from dfmeta.errors import DfmetaError, NotRunningError, SwitchError, printable
 from dfmeta.flows.family import FAMILIES, IPV4, IPV6, Family, family_of
@@ -38,6 +40,7 @@ from dfmeta.model import OBSERVED, Endpoint, GuestAddress, PortState
 from dfmeta.ovsdb.rows import RESTORE_WAIT, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder
+from dfmeta.wiring.host_settings import settings
 
 LEADS: Final = (
     "The path leads to the proxy and back. The flows were traced on the switch, and the host "
@@ -49,6 +52,16 @@ UNPROBED: Final = (
 )
 
 
+_SIDE: Final = ("address", "rule-from", "rule-oif", "route", "way-back", "neighbour")
+HOST_CHECKS: Final[Mapping[int, tuple[str, ...]]] = {
+    4: ("device", *_SIDE, "rp_filter", "checksum", "firewall", "listener"),
+    6: (
+        "device",
+        *(f"{name}-ipv6" for name in _SIDE),
+        *("checksum", "firewall-ipv6", "listener-ipv6"),
+    ),
+}
+"""Version of IP → doctor's checks of the host on the path, the listener last."""
 AWAY: Final = "dfmeta-agent does not run, or not with this configuration"
 
 
@@ -71,6 +84,8 @@ class Scene:
     """Result of the daemon's own probe of the host; None: the daemon does not run."""
     meta_bits: Mapping[int, PortBits] = field(default_factory=dict)
     """The same as ``bits`` for the second bridge; empty: there is none."""
+    judge: Callable[[Sequence[str]], Iterable[Finding]] = lambda _names: ()
+    """Runs the checks of doctor that have these names."""
     away: str = AWAY
     """Why the daemon is of no help while it is not ``running``."""
 
@@ -118,7 +133,7 @@ def trace(config_files: tuple[str, ...], *, port: str, family: str | None, vid: 
     conf = load_config(config_files)
     say(take_over(conf))
     scene = look(conf)
-    found = gather.find(conf, scene.ports, port)
+    found = find(conf, scene.ports, port)
     wanted, snapshot = scene.wanted, scene.snapshot
     trunks = find_port.behind_trunk(scene.ports, snapshot, port, bridge=wanted.bridge)
     found += [one for one in trunks if one not in found]
@@ -147,7 +162,7 @@ def look(conf: cfg.ConfigOpts) -> Scene:
 
     :raises OvsdbError: when OVSDB does not answer.
     """
-    wanted = gather.settings(conf)
+    wanted = settings(conf)
     snapshot, bits, unseen = read_snapshot(wanted.ovsdb), dict[int, PortBits](), ""
     away = AWAY
     meta_bits: dict[int, PortBits] = {}
@@ -157,15 +172,16 @@ def look(conf: cfg.ConfigOpts) -> Scene:
             meta_bits = read_bits(Path(wanted.meta.socket), wanted.meta.layout)
     except SwitchError as error:
         unseen = str(error)
+    agent = agent_of(conf)
+    inspection = Inspection(wanted, Options(), agent)
     try:
-        ports, running = gather.daemon_ports(conf, wanted.keys), True
-        ip6 = gather.served_ip6(conf)
+        ports, ip6, running = agent.ports(wanted.keys), agent.served_ip6(), True
     except NotRunningError as error:
         (ports, ip6), running = _without_daemon(wanted, snapshot), False
         if isinstance(error, HangsError):
             away = str(error)
-    ports = gather.with_cuts(ports, bits, wanted.bridge)
-    path = gather.path_facts(conf) if running else None
+    ports = find_port.with_cuts(ports, bits, wanted.bridge)
+    path = agent.path() if running else None
     return Scene(
         wanted,
         snapshot,
@@ -176,6 +192,7 @@ def look(conf: cfg.ConfigOpts) -> Scene:
         unseen=unseen,
         path=path,
         meta_bits=meta_bits,
+        judge=partial(table.run, inspection),
         away=away,
     )
 
@@ -192,7 +209,7 @@ def follow(scene: Scene, port: KnownPort, versions: Sequence[int] = (4,)) -> str
     :param versions: the versions of IP to trace.
     :return: the places where it stops; empty when no fault is found.
     """
-    tap = gather.tap_of(scene.wanted, scene.snapshot, ip6=scene.ip6)
+    tap = tap_of(scene.wanted, scene.snapshot, ip6=scene.ip6)
     stop = find_port.unusable(port)
     if not stop and tap is None:
         wanted = scene.wanted
@@ -390,19 +407,16 @@ def _steps(name: str, leg: trace_paths.Leg) -> Iterator[str | Stop]:
 
 def _host(scene: Scene, family: Family) -> Iterator[str | Stop]:
     """Run doctor's checks of the host; the first fault ends the path."""
-    wanted = scene.wanted.over(family)
-    host = doctor_host.read(wanted)
-    findings = list(doctor_host.way(host, wanted, scene.snapshot))
-    listener = doctor_host.listener(host, wanted, running=scene.running)
-    fine = [one.check for one in findings if one.status is Status.OK]
+    findings = list(scene.judge(HOST_CHECKS[family.version]))
+    fine = [each.check for each in findings[:-1] if each.status is Status.OK]
     yield f"  host   ok: {', '.join(fine)}"
-    for one in findings:
-        if one.status is Status.UNKNOWN:
-            yield f"  host   {one.check} is unknown: {one.text}"
-    yield f"  proxy  {listener.text}"
-    wrong = [one for one in (*findings, listener) if one.status is Status.WRONG]
+    for each in findings[:-1]:
+        if each.status is Status.UNKNOWN:
+            yield f"  host   {each.check} is unknown: {each.text}"
+    yield f"  proxy  {findings[-1].text}"
+    wrong = [each for each in findings if each.status is Status.WRONG]
     if wrong:
-        yield from (f"  host   {one.check} is wrong: {one.text}" for one in wrong[1:])
+        yield from (f"  host   {each.check} is wrong: {each.text}" for each in wrong[1:])
         yield Stop(f"stops at the host: {wrong[0].text}; {wrong[0].remedy}")
 
 
@@ -413,10 +427,10 @@ def _probe(scene: Scene, family: Family) -> Iterator[str | Stop]:
         return
     facts = scene.path.over(family.version)
     waits = scene.snapshot.other_config.get(RESTORE_WAIT) == "true"
-    waiting = checks_forwarding.restore_wait(waits, facts)
+    waiting = checks_switch.restore_wait(waits, facts)
     if waiting.status is Status.WRONG:
         yield Stop(f"stops at the switch: {waiting.text}: {waiting.remedy}")
-    probe = checks_path.path(facts, scene.wanted.over(family))
+    probe = checks_host.path(facts, scene.wanted.over(family))
     yield f"  probe  {probe.text}"
     if probe.status is Status.WRONG:
         yield Stop(f"stops at the host: {probe.text}: `dfmeta doctor` shows the remedy")
@@ -424,7 +438,7 @@ def _probe(scene: Scene, family: Family) -> Iterator[str | Stop]:
 
 def _experience(failure: GuestFailure) -> str:
     said = "no answer" if failure.status is None else str(failure.status)
-    since = clock(failure.since, datetime.now(UTC))
+    since = time_of_day(failure.since, datetime.now(UTC))
     return f"{said} ({failure.brief}) since {since}: {failure.remedy}"
 
 
@@ -458,10 +472,10 @@ def _without_daemon(
         seen = read_flows(Path(wanted.socket), wanted.layout).ours
         for endpoint, slot, address in addresses_of(seen, wanted.keys):
             found.setdefault(endpoint, {})[slot] = address
-        gather.own(wanted.keys, ((at, slot) for at, slots in found.items() for slot in slots))
+        own(wanted.keys, ((at, slot) for at, slots in found.items() for slot in slots))
         flows = (one.flow for one in seen if one.flow is not None)
         ip6 += [read_service(one) for one in flows if one.purpose is Purpose.SERVICE_ND]
-    ports = gather.ovsdb_ports(snapshot, wanted.bridge)
+    ports = find_port.ovsdb_ports(snapshot, wanted.bridge)
     # In the order of the option, so that the same address is traced with and without the daemon.
     ordered = tuple(one for one in wanted.ip6 if one in ip6)
     known = (replace(port, addresses=found.get(port.endpoint, {})) for port in ports)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from dfmeta.cli import gather
 from dfmeta.doctor import checks_meta, meta_trace_paths
 from dfmeta.doctor.facts import MetaSide, Settings
 from dfmeta.doctor.finding import Finding, Status
+from dfmeta.doctor.flow_diff import meta_tap_of
 from dfmeta.doctor.meta_trace_paths import Beyond
 from dfmeta.doctor.trace_paths import Leg
 from dfmeta.doctor.tracing import Trace, parse
@@ -94,7 +94,7 @@ def of_way(
         checks_meta.bridge(snapshot, wanted, meta),
         *checks_meta.patch(snapshot, wanted, meta, bits),
     )
-    tap = gather.meta_tap_of(wanted, snapshot, ip6=ip6)
+    tap = meta_tap_of(wanted, snapshot, ip6=ip6)
     beyond = None
     if tap is not None:
         version = address.ip.version

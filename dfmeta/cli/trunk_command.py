@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from dfmeta.cli.common import Group, config_before, config_options, ending, load_config
-from dfmeta.cli.parents import parent_of
+from dfmeta.cli.port_argument import parent_of
 from dfmeta.ovsdb import trunk_bridge
 
 

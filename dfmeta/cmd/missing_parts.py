@@ -7,7 +7,7 @@ from typing import Any
 
 from dfmeta.apps.probe import Probe
 from dfmeta.cmd.readiness import DOCTOR
-from dfmeta.doctor.checks_forwarding import CLEAR_RESTORE_WAIT, FORWARDS_NOTHING, set_secure
+from dfmeta.doctor.checks_switch import CLEAR_RESTORE_WAIT, FORWARDS_NOTHING, set_secure
 from dfmeta.ovsdb.rows import Bridge
 
 

@@ -12,7 +12,7 @@ from dfmeta.apps.arrivals import DOUBTFUL, Arrivals
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.probe import Probe
 from dfmeta.cmd.rows import moment
-from dfmeta.doctor.offload import advice
+from dfmeta.doctor.checks_guests import checksum_advice
 from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import METADATA_IP, Purpose
 from dfmeta.flows.port_down import PortBits, cut_of, refused
@@ -155,7 +155,7 @@ class Silence:
         new = {name: value - met.at_first.get(name, value) for name, value in now.items()}
         if new.get(CHECKSUMS):
             remedy = (
-                advice(driver_of(port.name))
+                checksum_advice(driver_of(port.name))
                 if self._userspace()
                 else "the guest or its device damages them"
             )

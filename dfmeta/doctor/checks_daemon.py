@@ -1,35 +1,43 @@
-"""Checks of the daemon, its configuration, its state directory and its guests' ports. Pure."""
+"""Checks of the daemon: its process, configuration, files and readiness. Pure.
+
+Sources: capabilities(7), getrlimit(2).
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from dfmeta.doctor.checks_trunks import leads_to_trunk, without_vm
-from dfmeta.doctor.facts import KnownPort, Settings
+from dfmeta.doctor.agent import SHORT, DaemonFacts
+from dfmeta.doctor.facts import Settings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
-from dfmeta.doctor.offload import remedies
-from dfmeta.model import PortState
-from dfmeta.ovsdb.rows import Snapshot
+from dfmeta.host.facts import AccountFacts, ProcessFacts, SocketFacts
 
-START = "start dfmeta-agent (`systemctl start dfmeta-agent`), and read its log if it ends again"
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonFacts:
-    """The answers of the daemon's admin listener."""
-
-    running: bool
-    ready: bool = False
-    missing: tuple[str, ...] = ()
-    cause: str = ""
-    """Why the daemon counts as not running."""
-    other: bool = False
-    """Whether another program answers at admin_listen."""
-    hangs: int = 0
-    """Process of a daemon that is there and has not answered within ``seconds``; 0: there is none.
-    """
-    seconds: float = 0.0
+START: Final = "`systemctl start dfmeta-agent`, and read its log if it ends again"
+ALWAYS: Final = ("CAP_NET_ADMIN", "CAP_NET_RAW")
+"""For addresses, rules and routes, and for SO_BINDTODEVICE."""
+WITH_WORKERS: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL")
+"""A worker becomes another user, and the daemon has to be able to end it."""
+OWN_FILES: Final = 256
+"""Descriptors in addition to those of guests' connections, see :mod:`dfmeta.cmd.serving`."""
+LEAST_FREE: Final = 256 << 20
+"""Bytes that have to be free on the disk of the store and the state: SQLite's log grows before it
+is written back, and a record's user-data may have 16 MiB."""
+LEAST_SHARE: Final = 0.02
+LEAST_INODES: Final = 100
+_MISSING: Final = {
+    "threads": "one of its threads has ended, and it is about to end itself (see its log)",
+    "ovsdb": "it has no connection to OVSDB",
+    "bridge": "OVSDB has no such bridge",
+    "flows": "the switch has not confirmed its flows",
+    "proxy": "the proxy does not listen, or tap-metadata is not in place",
+    "flow-restore-wait": "ovs-vswitchd forwards nothing (see the line flow-restore-wait)",
+    "path": "guests' SYNs do not reach the proxy (see the lines path and fail-mode)",
+    "store": "the database of the store does not answer (see the lines store and disk)",
+    "disk": "no room for token.key, without which guests get no tokens (see the line disk)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +47,36 @@ class FolderFacts:
     there: bool
     folder: bool = True
     mode: int = 0o700
-    open_files: tuple[str, ...] = ()
-    """Files in it that users other than their owner may read or write."""
     error: str = ""
     owners: Mapping[str, int] = field(default_factory=dict)
     """Path → user id of its owner, for the directory and for each file in it."""
     key: str = ""
     """Why the daemon cannot start with the token key in it; empty when it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFacts:
+    """Free space on the disk of state_path."""
+
+    free: int
+    total: int
+    """Both in bytes; *free* leaves out the space that is reserved for root."""
+    inodes: int | None = None
+    """Number of files that can still be made; None: there is no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFile:
+    """A configuration file with a secret, or a file that is a secret, such as a key."""
+
+    path: str
+    what: str
+    """Names of the secret options in it, or of the option that names the file."""
+    mode: int
+    uid: int = 0
+    """User id of its owner."""
+    strange: bool = False
+    """Whether its owner is the user of workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +93,8 @@ class OptionFacts:
     """Files that the daemon has read, if they are other files than doctor's; None: the same."""
     cause: str = ""
     """Why the daemon's values are not known; empty when they are known."""
-
-
-_MISSING = {
-    "threads": "one of its threads has ended, and it is about to end itself (see its log)",
-    "ovsdb": "it has no connection to OVSDB",
-    "bridge": "OVSDB has no such bridge",
-    "flows": "the switch has not confirmed its flows",
-    "proxy": "the proxy does not listen, or tap-metadata is not in place",
-    "flow-restore-wait": "ovs-vswitchd forwards nothing (see the line flow-restore-wait)",
-    "path": "guests' SYNs do not reach the proxy (see the lines path and fail-mode)",
-    "store": "the database of the store does not answer (see the lines store and disk)",
-    "disk": "no room for token.key, without which guests get no tokens (see the line disk)",
-}
+    strange: Sequence[tuple[str, str]] = ()
+    """Names in the files that are no options: each fault with its remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,266 +125,261 @@ class Owners:
 
 
 def user(uid: int) -> Finding:
-    """Check that doctor runs as root, so that it may read everything that it checks.
+    """Check that doctor runs as root.
 
     :param uid: effective user id of doctor.
     """
     if uid:
         return wrong(
-            "user",
             f"doctor runs as user {uid}, not as root: lines below may be wrong or unknown only "
             "because that user may not read everything on this host",
             "run it as root first: `sudo dfmeta doctor`",
         )
-    return ok("user", "doctor runs as root")
+    return ok("doctor runs as root")
 
 
 def daemon(facts: DaemonFacts, wanted: Settings) -> Finding:
     """Check that dfmeta-agent runs and is ready."""
+    if facts.hangs:
+        return wrong(
+            f"dfmeta-agent, process {facts.hangs}, hangs: it does not answer at {wanted.admin} "
+            f"within {SHORT:g} s",
+            "`systemctl restart dfmeta-agent`",
+        )
     if not facts.running and facts.other:
         port = wanted.admin.rpartition(":")[2]
         return wrong(
-            "daemon",
             f"dfmeta-agent is not running: another program listens at {wanted.admin}: "
             f"{facts.cause}",
-            f"stop that program (`ss -ltnp sport = :{port}` shows it), or set [df_metadata] "
-            f"admin_listen to another port; then {START}",
-        )
-    if facts.hangs:
-        return wrong(
-            "daemon",
-            f"dfmeta-agent, process {facts.hangs}, hangs: it does not answer at {wanted.admin} "
-            f"within {facts.seconds:g} s",
-            f"`systemctl restart dfmeta-agent`; `grep State /proc/{facts.hangs}/status` shows T "
-            "for a process that was stopped by a signal",
+            f"stop that program, which `ss -ltnp sport = :{port}` shows, or set [df_metadata] "
+            "admin_listen to another port",
         )
     if not facts.running:
         return wrong(
-            "daemon",
             f"dfmeta-agent is not running: no answer from {wanted.admin}: {facts.cause}",
             f"{START}; or name its configuration with --config-file",
         )
     if not facts.ready:
-        words = [_MISSING.get(one, one) for one in facts.missing]
+        words = [_MISSING.get(part, part) for part in facts.missing]
         return wrong(
-            "daemon",
             f"dfmeta-agent runs and is not ready: {'; '.join(words) or 'it gives no reason'}",
-            "fix the problems in the other lines; if there are none, wait until it has started, "
-            "and then read its log",
+            "fix the other lines; if they are ok, read its log: `journalctl -u dfmeta-agent`",
         )
-    return ok("daemon", "dfmeta-agent runs and is ready")
+    return ok("dfmeta-agent runs and is ready")
 
 
 def configuration(facts: OptionFacts, *, running: bool) -> Iterator[Finding]:
-    """Check that the running daemon has the values of the files.
-
-    An ``ok`` line also says that all names in the files are options; the caller leaves that line
-    out if one of them is not.
-
-    :param running: the daemon answers.
-    """
-    check, names = "configuration", "all names in the files are options"
-    if not running:
-        yield ok(check, f"{names}; no daemon answers, so its values were not compared")
+    """Check that all names in the files are options, and that the daemon has the files' values."""
+    names = "all names in the files are options"
+    yield from (wrong(text, remedy) for text, remedy in facts.strange)
+    differing = [*facts.restart, *facts.reload] if running else []
+    if differing and facts.files is not None:
+        yield _other_files(facts.files, differing)
         return
-    if facts.cause:
-        yield ok(check, names)
-        yield unknown(
-            check,
-            f"the values of the running daemon are not known: {facts.cause}; the other lines use "
-            "the values of the files",
-        )
-        return
-    other = [*facts.restart, *facts.reload]
-    if other and facts.files is not None:
-        yield _other_files(facts.files, other)
-        return
-    for differing, verb in ((facts.restart, "restart"), (facts.reload, "reload")):
-        if differing:
+    for options, verb in ((facts.restart, "restart"), (facts.reload, "reload")):
+        if running and options:
             yield wrong(
-                check,
-                f"the daemon runs with other values than the files for {listed(differing)}; the "
+                f"the daemon runs with other values than the files for {listed(options)}; the "
                 "other lines use the daemon's values",
-                f"if the files are right: `systemctl {verb} dfmeta-agent`; if they are not, "
-                "correct them first",
+                f"if the files are right: `systemctl {verb} dfmeta-agent`",
             )
-    if not other:
-        given = f", except those from its command line or environment: {listed(facts.given)}"
-        yield ok(
-            check,
-            f"{names}, and the running daemon has the same values{given if facts.given else ''}",
+    if not (differing or facts.strange):
+        same = "; no daemon answers, so its values were not compared"
+        if running:
+            given = f", except those from its command line or environment: {listed(facts.given)}"
+            same = f", and the running daemon has the same values{given if facts.given else ''}"
+        yield ok(names if facts.cause and running else names + same)
+    if running and facts.cause:
+        yield unknown(
+            f"the values of the running daemon are not known: {facts.cause}; the other lines use "
+            "the values of the files"
         )
 
 
-def _other_files(files: Sequence[str], names: Sequence[str]) -> Finding:
-    read = listed(files) if files else "none"
+def _other_files(files: Sequence[str], options: Sequence[str]) -> Finding:
     remedy = "start dfmeta-agent with these files"
     if files:
         same = " --config-file ".join(files)
         remedy = f"give doctor the daemon's files: `dfmeta doctor --config-file {same}`"
     return wrong(
-        "configuration",
-        f"the daemon has read other files ({read}) than doctor and runs with other values for "
-        f"{listed(names)}; the other lines use the daemon's values",
+        f"the daemon has read other files ({listed(files) or 'none'}) than doctor and runs with "
+        f"other values for {listed(options)}; the other lines use the daemon's values",
         remedy,
     )
 
 
-def state_path(facts: FolderFacts, wanted: Settings, *, owners: Owners) -> Finding:
+def version(installed: str, running: str, python: str) -> Finding:
+    """Check that the daemon is of the installed version.
+
+    :param running: version of the running daemon; empty: it is not known.
+    """
+    if running and running != installed:
+        return wrong(
+            f"dfmeta {installed} is installed, but dfmeta-agent {running} runs",
+            "`systemctl restart dfmeta-agent`; guests do not notice",
+        )
+    return ok(f"dfmeta {installed}, Python {python}")
+
+
+def permissions(process: ProcessFacts, *, workers: int) -> Finding:
+    """Check that the daemon has the capabilities that it needs.
+
+    :param workers: the option proxy_workers.
+    """
+    needed = (*ALWAYS, *(WITH_WORKERS if workers and process.uid == 0 else ()))
+    lacking = [name for name in needed if not process.can(name)]
+    if lacking:
+        return wrong(
+            f"dfmeta-agent (pid {process.pid}) lacks {', '.join(lacking)}: it cannot manage "
+            "addresses, rules and routes, or its workers",
+            f"`systemctl edit dfmeta-agent`: [Service] CapabilityBoundingSet={' '.join(needed)} "
+            "and the same in AmbientCapabilities=",
+        )
+    return ok(f"dfmeta-agent (pid {process.pid}) has {', '.join(needed)}")
+
+
+def sockets(process: ProcessFacts, sockets: Iterable[SocketFacts]) -> Finding:
+    """Check that the daemon may connect to Open vSwitch's sockets."""
+    closed = [sock.path for sock in sockets if not _may_write(process, sock)]
+    if closed:
+        return wrong(
+            f"dfmeta-agent (user {process.uid}) may not connect to {listed(closed)}",
+            f"add its user to the group that `ls -l {' '.join(closed)}` shows",
+        )
+    return ok("dfmeta-agent may connect to Open vSwitch's sockets")
+
+
+def _may_write(process: ProcessFacts, sock: SocketFacts) -> bool:
+    if process.can("CAP_DAC_OVERRIDE"):
+        return True
+    if process.uid == sock.uid:
+        return bool(sock.mode & 0o200)
+    if sock.gid in process.groups:
+        return bool(sock.mode & 0o020)
+    return bool(sock.mode & 0o002)
+
+
+def workers(process: ProcessFacts, count: int) -> Finding:
+    """Check that proxy_workers workers are alive.
+
+    :param count: the option proxy_workers, not 0.
+    """
+    alive = len(process.workers)
+    if alive < count:
+        return wrong(
+            f"{alive} of {count} workers are alive; guests share the remaining ones",
+            "`journalctl -u dfmeta-agent | grep Worker` shows why workers end",
+        )
+    if alive > count:
+        return ok(f"{count} workers are alive, and {alive - count} more are ending")
+    return ok(f"all {count} workers are alive")
+
+
+def account(facts: AccountFacts | None, *, which: str, option: str) -> Finding:
+    """Check that no other program runs as the user of haproxy or of the workers.
+
+    :param facts: None: the processes cannot be seen.
+    :param which: ``haproxy`` or ``workers``.
+    :param option: the option that names the user.
+    """
+    if facts is None:
+        return unknown(f"the users of {which} cannot be seen")
+    users = f"{which} run as" if which == "workers" else f"{which} runs as"
+    users += f" user {listed(facts.users)}"
+    if not facts.sharers:
+        return ok(f"{users}, and no other program does")
+    return wrong(
+        f"{users}, and so does {listed(facts.sharers)}, which can read secrets of guests",
+        f"leave {option} empty and `systemctl reload dfmeta-agent`",
+    )
+
+
+def open_files(process: ProcessFacts, connections: int) -> Finding:
+    """Check that the daemon's limit of open files is enough for its guests' connections.
+
+    :param connections: the option [guest_limits] connections. Each needs one more descriptor for
+        the backend. Each worker has a limit of its own, which is set from the daemon's hard limit.
+    """
+    needed = 2 * connections + OWN_FILES
+    if process.descriptors < needed:
+        return wrong(
+            f"dfmeta-agent may open {process.descriptors} files, and [guest_limits] connections "
+            f"needs {needed}: when the limit is reached, new connections are not answered",
+            f"`systemctl edit dfmeta-agent`: [Service] LimitNOFILE={needed}, and restart it",
+        )
+    return ok(f"{process.open} of {process.descriptors} files are open")
+
+
+def state_path(facts: FolderFacts, path: str, *, owners: Owners) -> Finding:
     """Check that state_path is a directory of the daemon alone, with a valid token key."""
-    path = wanted.state_path
     if not facts.there:
         return wrong(
-            "state_path",
             f"{path} does not exist: addresses and the port are forgotten at a restart",
-            f"`mkdir -p -m 700 {path}`, or start dfmeta-agent, which makes it",
+            f"`mkdir -p -m 700 {path}`",
         )
     if facts.error or not facts.folder:
         return wrong(
-            "state_path",
             f"{path} cannot be read: {facts.error or 'it is not a directory'}",
-            "run doctor as root; if it runs as root already, set [df_metadata] state_path to a "
-            "directory of the daemon's own",
+            "set [df_metadata] state_path to a directory of the daemon's own",
         )
     if facts.mode & 0o077:
         return wrong(
-            "state_path",
             f"{path} has mode {facts.mode:04o}: users other than its owner can access the store",
             f"`chmod 700 {path}`",
         )
     strange = owners.strange(facts.owners)
     if strange:
         return wrong(
-            "state_path",
-            f"{listed(f'{one} (user {facts.owners[one]})' for one in strange)} belongs to another "
-            "user than the daemon's: that user can read addresses, records and the token key",
+            f"{listed(f'{name} (user {facts.owners[name]})' for name in strange)} belongs to "
+            "another user than the daemon's: that user can read addresses, records and the token "
+            "key",
             f"`chown -R {owners.rightful}: {path}`",
         )
     if facts.key:
         return wrong(
-            "state_path",
             f"dfmeta-agent does not start: {facts.key}",
-            f"`rm {path}/token.key` and start dfmeta-agent: it makes a new key, and guests have to "
-            "get new tokens",
+            f"`rm {path}/token.key`: the daemon makes a new key, and guests get new tokens",
         )
     return ok(
-        "state_path",
-        f"{path} and its files belong to the daemon's user or root, and the "
-        "directory is closed to other users",
+        f"{path} and its files belong to the daemon's user or root, and the directory is closed to "
+        "other users"
     )
 
 
-def ports(
-    known: Iterable[KnownPort],
-    wanted: Settings,
-    *,
-    running: bool,
-    snapshot: Snapshot | None = None,
-) -> Iterator[Finding]:
-    """Check that each guest's port can be served. A dead port is not a fault: its owner wants it.
-
-    :param running: *known* comes from the running daemon, which has queried all identity sources.
-    :param snapshot: OVSDB's configuration, for the datapath's type and the devices' drivers.
-    """
-    by_state: dict[PortState, list[KnownPort]] = {}
-    for port in known:
-        by_state.setdefault(port.state, []).append(port)
-    served = by_state.get(PortState.SERVED, [])
-    strangers = [port for port in served if wanted.needs_project and running and not port.project]
-    strangers += by_state.get(PortState.NO_PROJECT, [])
-    nameless = by_state.get(PortState.NO_INSTANCE, [])
-    behind = [one for one in nameless if leads_to_trunk(one, snapshot, wanted.bridge)]
-    found = [
-        *_broken(by_state.get(PortState.BROKEN, [])),
-        *_without_instance([one for one in nameless if one not in behind], wanted),
-        *without_vm(behind),
-        *_without_number(by_state.get(PortState.NO_OFPORT, [])),
-        *_without_project(strangers, wanted),
-        *_without_connection(by_state.get(PortState.NO_CONNECTION, []), wanted, snapshot),
-        *_cut_off(by_state.get(PortState.CUT_OFF, []), wanted),
-    ]
-    yield from found
-    if not found:
-        dead = by_state.get(PortState.DEAD, [])
-        off = f"; switched off by their owner: {listed(p.name for p in dead)}" if dead else ""
-        count = sum(map(len, by_state.values()))
-        unnamed = len(by_state.get(PortState.UNNAMED, ()))
-        without = f"; subports without an instance, which get 404: {unnamed}" if unnamed else ""
-        yield ok(
-            "ports",
-            f"{len(served)} of {count} guests' ports on {wanted.bridge} served{without}{off}",
+def disk(facts: DiskFacts, path: str) -> Finding:
+    """Check that the disk of state_path has room."""
+    least = min(LEAST_FREE, int(facts.total * LEAST_SHARE))
+    no_files = facts.inodes is not None and facts.inodes < LEAST_INODES
+    if facts.free < least or no_files:
+        room = f"{facts.inodes} more files" if no_files else f"{facts.free >> 20} MiB more"
+        return wrong(
+            f"the disk of {path} has room for {room}: when it is full, addresses are forgotten at "
+            "a restart, and the store accepts no records",
+            f"free some space: `df -h {path}`",
         )
+    return ok(f"{facts.free >> 20} MiB are free for {path}")
 
 
-def _broken(ports: Sequence[KnownPort]) -> Iterator[Finding]:
-    if ports:
-        yield wrong(
-            "ports",
-            f"broken: {listed(f'{port.name} ({port.fault})' for port in ports)}",
-            "correct its external_ids, of a subport external_ids:dfmeta-instance: "
-            f"`ovs-vsctl set Interface {ports[0].name} external_ids:vm-uuid=<instance's UUID>`",
+def secret_files(files: Sequence[SecretFile]) -> Finding:
+    """Check that files with secrets are closed to users other than owner and group."""
+    strange = [file for file in files if file.strange]
+    if strange:
+        texts = [f"{file.path} ({file.what}, user {file.uid})" for file in strange]
+        return wrong(
+            f"the user of workers, which parse guests' requests, owns {listed(texts)}",
+            f"`chown root: {_quoted(strange)}`, and replace the secrets that could be read",
         )
-
-
-def _without_instance(ports: Sequence[KnownPort], wanted: Settings) -> Iterator[Finding]:
-    if ports:
-        others = [one for one in wanted.sources if one != "ovsdb"]
-        nor = f", and {listed(others)} does not know it" if others else ""
-        yield wrong(
-            "ports",
-            f"no instance is known for {listed(port.name for port in ports)}: "
-            f"external_ids:vm-uuid is missing{nor}",
-            "check that os-vif or libvirt sets it, or run "
-            f"`ovs-vsctl set Interface {ports[0].name} external_ids:vm-uuid=<instance's UUID>`",
+    exposed = [file for file in files if file.mode & 0o007]
+    if exposed:
+        texts = [f"{file.path} ({file.what}, mode {file.mode:04o})" for file in exposed]
+        return wrong(
+            f"all users of this host may read or change {listed(texts)}",
+            f"`chmod o-rwx {_quoted(exposed)}`, and replace the secrets that could be read",
         )
+    if not files:
+        return ok("no file with a secret is configured")
+    return ok(f"{len(files)} files with secrets are closed to other users")
 
 
-def _without_number(ports: Sequence[KnownPort]) -> Iterator[Finding]:
-    if ports:
-        yield wrong(
-            "ports",
-            f"Open vSwitch has given no port number to {listed(port.name for port in ports)}",
-            f"`ovs-vsctl get Interface {ports[0].name} error` shows the cause; its device may be "
-            "missing",
-        )
-
-
-def _without_connection(
-    ports: Sequence[KnownPort], wanted: Settings, snapshot: Snapshot | None
-) -> Iterator[Finding]:
-    if ports:
-        checksums = "; ".join(remedies(snapshot, wanted.bridge, [port.name for port in ports]))
-        if checksums:
-            checksums = (
-                "complete TCP checksums, if `nstat -az TcpInCsumErrors` grows while the guests "
-                f"try: {checksums} (userspace datapath); "
-            )
-        yield wrong(
-            "ports",
-            "SYNs arrive and no connection follows: "
-            f"{listed(f'{port.name} ({port.fault})' for port in ports)}",
-            f"check in this order: {checksums}a packet filter of the host or of the guest (`nft "
-            f"list ruleset`); the listener (`ss -ltn sport = :{wanted.port}`)",
-        )
-
-
-def _cut_off(ports: Sequence[KnownPort], wanted: Settings) -> Iterator[Finding]:
-    if ports:
-        named = listed(f"{one.name} ({one.cut.cause if one.cut else one.fault})" for one in ports)
-        cut = next((one.cut for one in ports if one.cut), None)
-        look = (
-            f"run the command of each port; `ovs-ofctl -O OpenFlow13 show {wanted.bridge}` shows "
-            "the bits of each"
-        )
-        yield wrong("ports", f"cut off: {named}", cut.remedy if cut else look)
-
-
-def _without_project(ports: Sequence[KnownPort], wanted: Settings) -> Iterator[Finding]:
-    if ports:
-        yield wrong(
-            "ports",
-            f"no project is known for {listed(port.name for port in ports)}, and Nova needs it to "
-            f"answer: {listed(wanted.sources)} does not know it",
-            "add libvirt or neutron to [df_metadata] identity_sources, or run `ovs-vsctl set "
-            f"Interface {ports[0].name} external_ids:project-id=<project's id>`",
-        )
+def _quoted(files: Iterable[SecretFile]) -> str:
+    return " ".join(shlex.quote(file.path) for file in files)

@@ -6,14 +6,13 @@ limitations".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from dfmeta.doctor.checks_limits import NEARLY_FULL
-from dfmeta.doctor.finding import Finding, ok, unknown, warning, wrong
-from dfmeta.doctor.timefmt import span
+from dfmeta.doctor.checks_system import NEARLY_FULL
+from dfmeta.doctor.finding import Finding, ok, span, unknown, warning, wrong
 from dfmeta.host.facts import ChildFacts
 
 RECENT: Final = timedelta(hours=1)
@@ -67,6 +66,26 @@ class EngineFacts:
     """None: haproxy has not answered."""
 
 
+def engine_facts(row: Mapping[str, Any]) -> EngineFacts:
+    """Return the daemon's answer about haproxy.
+
+    :raises KeyError, TypeError, ValueError: for an answer of another form.
+    """
+    last, guest_map = row["last_restart"], row["map"]
+    return EngineFacts(
+        pid=row["pid"],
+        version=row["version"],
+        connections=row["connections"],
+        maxconn=row["maxconn"] or 0,
+        fault=row["fault"],
+        failed_replacement=row["failed_replacement"],
+        restarts=row["restarts"],
+        last_restart=None if last is None else datetime.fromisoformat(last),
+        last_fault=row["last_fault"],
+        map=None if guest_map is None else MapFacts(**guest_map),
+    )
+
+
 def program(facts: ProgramFacts, engine: EngineFacts | None) -> Finding:
     """Check that the program can be started, and that the version which runs is the installed one.
 
@@ -75,14 +94,13 @@ def program(facts: ProgramFacts, engine: EngineFacts | None) -> Finding:
     if facts.cause:
         runs = engine is not None and engine.pid is not None
         until = "; the one that runs goes on, and could not be started again" if runs else ""
-        return wrong("haproxy", f"{facts.cause}{until}", facts.remedy)
+        return wrong(f"{facts.cause}{until}", facts.remedy)
     if engine is not None and engine.pid is not None and engine.version != facts.version:
         return warning(
-            "haproxy",
             f"haproxy {facts.version} is installed, but {engine.version} runs",
             f"{_RELOAD} replaces it, and no request is lost",
         )
-    return ok("haproxy", f"haproxy {facts.version}, {facts.binary}")
+    return ok(f"haproxy {facts.version}, {facts.binary}")
 
 
 def process(
@@ -95,84 +113,76 @@ def process(
     """
     if engine.pid is None:
         yield wrong(
-            "haproxy-process",
             f"no haproxy runs: {engine.fault or 'dfmeta-agent is about to start it'}; guests wait",
-            f"dfmeta-agent starts it within 5 seconds, again and again; {_LOG}",
+            _LOG,
         )
         return
     if engine.fault:
         yield wrong(
-            "haproxy-process",
             f"haproxy (pid {engine.pid}) does not answer dfmeta-agent: {engine.fault}",
-            f"dfmeta-agent replaces it within a second; if the line stays, {_LOG}",
+            _LOG,
         )
         return
     if engine.failed_replacement:
         yield wrong(
-            "haproxy-process",
             f"haproxy (pid {engine.pid}) runs with a former configuration: the process that was "
             f"to replace it has not started: {engine.failed_replacement}",
-            f"dfmeta-agent tries again every 30 seconds; {_LOG}",
+            _LOG,
         )
         return
     if child is None:
-        yield unknown("haproxy-process", f"the process of haproxy ({engine.pid}) cannot be seen")
+        yield unknown(f"the process of haproxy ({engine.pid}) cannot be seen")
     elif not child.uid or child.capabilities or (wanted and child.user != wanted):
         has = f"capabilities 0x{child.capabilities:x}" if child.capabilities else "no capability"
         yield wrong(
-            "haproxy-process",
             f"haproxy (pid {engine.pid}) runs as user {child.user} with {has}: it has to run as "
             f"user {wanted or 'of [haproxy] user'} without any",
-            f"`systemctl restart dfmeta-agent`; if the line stays, {_LOG}",
+            "`systemctl restart dfmeta-agent`",
         )
     elif engine.last_restart is None or now - engine.last_restart > RECENT:
-        yield ok("haproxy-process", _runs(engine, child))
+        yield ok(_runs(engine, child))
     if engine.last_restart is not None and now - engine.last_restart <= RECENT:
         ago = span(max((now - engine.last_restart).total_seconds(), 0.0))
         yield warning(
-            "haproxy-process",
             f"haproxy was started again {_times(engine.restarts)} after a fault, the last time "
             f"{ago} ago: it {engine.last_fault}",
-            f"{_LOG}; check that the host has enough CPU time and memory",
+            _LOG,
         )
 
 
 def files(engine: EngineFacts, child: ChildFacts | None) -> Finding:
     """Check that haproxy has descriptors left."""
     if child is None:
-        return unknown("haproxy-files", "the process of haproxy cannot be seen")
+        return unknown("the process of haproxy cannot be seen")
     taken = f"{child.open} of {child.descriptors} files of haproxy are open"
     if child.open < NEARLY_FULL * child.descriptors:
-        return ok("haproxy-files", taken)
+        return ok(taken)
     raised = f"raise [haproxy] maxconn above {engine.maxconn} and {_RELOAD}"
     if child.open >= child.descriptors:
-        return wrong("haproxy-files", f"{taken}: it accepts no further connection", raised)
-    return warning(
-        "haproxy-files", f"{taken}: when all are, it accepts no further connection", raised
-    )
+        return wrong(f"{taken}: it accepts no further connection", raised)
+    return warning(f"{taken}: when all are, it accepts no further connection", raised)
 
 
 def connections(engine: EngineFacts) -> Finding:
     """Check that haproxy accepts further connections of guests."""
     if engine.connections is None:
-        return unknown("haproxy-connections", "haproxy has not told its connections")
+        return unknown("haproxy has not told its connections")
     taken = f"guests have {engine.connections} of {engine.maxconn} connections"
     if engine.connections < NEARLY_FULL * engine.maxconn:
-        return ok("haproxy-connections", taken)
+        return ok(taken)
     raised = (
-        f"raise [haproxy] maxconn and {_RELOAD}; or find the guests that keep them: `dfmeta ports` "
-        "shows the connections of each"
+        f"raise [haproxy] maxconn and {_RELOAD}, or find the guests that keep them: `dfmeta ports`"
     )
     if engine.connections >= engine.maxconn:
-        return wrong("haproxy-connections", f"{taken}: further ones wait", raised)
-    return warning("haproxy-connections", f"{taken}: when all are taken, further ones wait", raised)
+        return wrong(f"{taken}: further ones wait", raised)
+    return warning(f"{taken}: when all are taken, further ones wait", raised)
 
 
 def guest_map(engine: EngineFacts) -> Finding:
     """Check that haproxy's map has the guests of the registry."""
     found = engine.map
     if found is None:
-        return unknown("haproxy-map", "haproxy has not told its map")
+        return unknown("haproxy has not told its map")
     counts = {
         "missing": found.missing,
         "superfluous": found.superfluous,
@@ -180,20 +190,12 @@ def guest_map(engine: EngineFacts) -> Finding:
     }
     faults = [f"{count} {kind}" for kind, count in counts.items() if count]
     if not faults:
-        return ok("haproxy-map", f"haproxy's map has the {found.entries} addresses of its guests")
+        return ok(f"haproxy's map has the {found.entries} addresses of its guests")
     return wrong(
-        "haproxy-map",
         f"haproxy's map differs from dfmeta-agent's guests: {', '.join(faults)}, of "
         f"{found.entries} entries",
-        "dfmeta-agent replaces haproxy within 30 seconds; if the line stays, `systemctl restart "
-        "dfmeta-agent`",
+        "`systemctl restart dfmeta-agent`",
     )
-
-
-def silent() -> Iterator[Finding]:
-    """Return the lines of the checks that need the daemon, if it does not tell of haproxy."""
-    for check in ("haproxy-process", "haproxy-files", "haproxy-connections", "haproxy-map"):
-        yield unknown(check, "dfmeta-agent does not tell of haproxy")
 
 
 def _runs(engine: EngineFacts, child: ChildFacts) -> str:

@@ -1,4 +1,4 @@
-"""Checks of the kernel's side of the packet path. Pure.
+"""Checks of the host's side of the packet path. Pure, but for the list of chains.
 
 The required rules and sysctls were found by trying each combination of rules and rp_filter; see
 :mod:`dfmeta.host.netlink` and Linux' Documentation/networking/ip-sysctl.rst.
@@ -6,47 +6,56 @@ The required rules and sysctls were found by trying each combination of rules an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-from dfmeta.doctor.facts import Settings
-from dfmeta.doctor.finding import Finding, ok, unknown, warning, wrong
+from dfmeta.doctor.facts import PathFacts, Settings
+from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
 from dfmeta.flows.family import IPV4, IPV6
-from dfmeta.host.facts import HostFacts
+from dfmeta.host.facts import HostFacts, RuleFact
+from dfmeta.host.ipv6 import Lack
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import TAP_MTU_MIN, HttpHost
 from dfmeta.ovsdb.rows import USERSPACE
 
-BY_ITSELF = "a running dfmeta-agent does so by itself within a second"
-NO_IPV6 = (
-    "dfmeta-agent then serves IPv6 within seconds. If the host is to have no IPv6, make "
-    "[df_metadata] ip6 empty"
-)
-KEYS4 = "128.0.0.0/4"
+KEYS4: Final = "128.0.0.0/4"
 """Keys in the first slot, that is, of most guests: with every VLAN id."""
-_STRICT = 1
-_RULES = {"from": "rule-from", "oif": "rule-oif"}
+_STRICT: Final = 1
+TIMEOUT: Final = 10.0
+"""Seconds for a program of the host."""
+_SAVE: Final[Mapping[int, str]] = {4: "iptables-save", 6: "ip6tables-save"}
+_RULES: Final = ("rule-from", "rule-oif")
+"""Checks that a host with a second bridge has not."""
+_LINES: Final[Mapping[int, tuple[str, ...]]] = {
+    4: ("rp_filter", *_RULES, "route", "neighbour", "listener"),
+    6: (*_RULES, "route", "neighbour", "listener"),
+}
+_HOOKS: Final = ("ingress", "prerouting", "input", "output", "postrouting")
+"""Hooks that a guest's packet, or its answer, passes (nft(8))."""
+_VERSIONS: Final = {"ip": (4,), "ip6": (6,), "inet": (4, 6), "netdev": (4, 6)}
+"""Family of an nftables' table → versions of IP."""
+_IPTABLES: Final = {4: "iptables", 6: "ip6tables"}
 
 
 def device(host: HostFacts, wanted: Settings) -> Finding:
     """Check that tap-metadata's device exists and is up."""
     if host.up is None:
         return wrong(
-            "device",
             f"there is no device {wanted.tap}",
-            "check that ovs-vswitchd runs and that the bridge has this port; start dfmeta-agent, "
-            "which makes it",
+            "start dfmeta-agent, which makes it: `systemctl start dfmeta-agent`",
         )
     if not host.up:
-        return wrong(
-            "device", f"{wanted.tap} is down", f"`ip link set {wanted.tap} up`; {BY_ITSELF}"
-        )
+        return wrong(f"{wanted.tap} is down", f"`ip link set {wanted.tap} up`")
     if not host.carrier:
         return wrong(
-            "device",
             f"{wanted.tap} has no carrier: ovs-vswitchd does not have it open",
-            "start ovs-vswitchd (`systemctl start openvswitch-switch`)",
+            "`systemctl start openvswitch-switch`",
         )
-    return ok("device", f"{wanted.tap} is up")
+    return ok(f"{wanted.tap} is up")
 
 
 def address(host: HostFacts, wanted: Settings) -> Finding:
@@ -62,20 +71,18 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
     others = sorted(name for name, _ in holders if name != wanted.tap)
     if others and host.way_back != wanted.tap:
         return wrong(
-            "address",
             f"{ip} is on {', '.join(others)} as well, and answers to guests do not leave by "
             f"{wanted.tap} but: {host.way_back}",
             _for(
                 wanted,
                 f"`ip addr del {ip} dev {others[0]}`, or set {_option(wanted)} to another "
-                f"{'address' if wanted.meta is None else 'network'} and restart dfmeta-agent",
+                f"{'address' if wanted.meta is None else 'network'}",
             ),
         )
     if (wanted.tap, bits) not in holders:
         return wrong(
-            "address",
             f"{wanted.tap} does not have {ip}/{bits}",
-            _for(wanted, f"`ip addr replace {ip}/{bits} dev {wanted.tap}{flags}`; {BY_ITSELF}"),
+            _for(wanted, f"`ip addr replace {ip}/{bits} dev {wanted.tap}{flags}`"),
         )
     beside = (
         f"; {', '.join(others)} has it as well, and the host answers for it there too; this does "
@@ -83,27 +90,40 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
         if others
         else ""
     )
-    return ok("address", f"{wanted.tap} has {ip}/{bits}{beside}")
+    return ok(f"{wanted.tap} has {ip}/{bits}{beside}")
 
 
-def rules(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
-    """Check that both rules exist and lead to the route table."""
-    for rule in host.rules:
-        check = _RULES[rule.selector.partition(" ")[0]]
-        if rule.there:
-            yield ok(check, f"rule {rule.selector} leads to table {wanted.route_table}")
-        else:
-            yield wrong(
-                check,
-                f"there is no rule {rule.selector} table {wanted.route_table}: answers to guests "
-                "take another route",
-                _for(
-                    wanted,
-                    f"`ip rule add priority {rule.priority} {rule.selector} table "
-                    f"{wanted.route_table}`; {BY_ITSELF}; systemd-networkd removes it unless it "
-                    "has ManageForeignRoutingPolicyRules=no",
-                ),
-            )
+def rule_from(host: HostFacts, wanted: Settings) -> Finding | None:
+    """Check that the rule exists that sends packets from the proxy's address to the route table."""
+    return _rule(host, wanted, "from")
+
+
+def rule_oif(host: HostFacts, wanted: Settings) -> Finding | None:
+    """Check that the rule exists that sends packets through tap-metadata to the route table."""
+    return _rule(host, wanted, "oif")
+
+
+def _rule(host: HostFacts, wanted: Settings, selector: str) -> Finding | None:
+    """Check one rule; None if the host needs none."""
+    rule = _rule_of(host, selector)
+    if rule is None:
+        return None
+    if rule.there:
+        return ok(f"rule {rule.selector} leads to table {wanted.route_table}")
+    return wrong(
+        f"there is no rule {rule.selector} table {wanted.route_table}: answers to guests take "
+        "another route",
+        _for(wanted, _add(rule, wanted)),
+    )
+
+
+def _rule_of(host: HostFacts, selector: str) -> RuleFact | None:
+    return next((one for one in host.rules if one.selector.startswith(f"{selector} ")), None)
+
+
+def _add(rule: RuleFact, wanted: Settings) -> str:
+    selector, table = rule.selector, wanted.route_table
+    return f"`ip rule add priority {rule.priority} {selector} table {table}`"
 
 
 def route(host: HostFacts, wanted: Settings) -> Finding:
@@ -120,49 +140,36 @@ def route(host: HostFacts, wanted: Settings) -> Finding:
         # "replace" could take a route of another program.
         command = (
             f"`ip route add {network} via {next_hop} {by}`, or, if another program has a route to "
-            f"it (`ip route show {network}`), delete that or set {_option(wanted)} to another "
-            "network and restart dfmeta-agent"
+            f"it, set {_option(wanted)} to another network"
         )
     if host.route:
-        return ok("route", f"{table} leads to {leads}")
+        return ok(f"{table} leads to {leads}")
     return wrong(
-        "route",
         f"{table} has no {route} via {next_hop} through {wanted.tap}",
-        _for(
-            wanted,
-            f"{command}; {BY_ITSELF}; systemd-networkd removes it unless it has "
-            "ManageForeignRoutes=no",
-        ),
+        _for(wanted, command),
     )
 
 
-def way_back(host: HostFacts, wanted: Settings) -> Iterator[Finding]:
+def way_back(host: HostFacts, wanted: Settings) -> Finding | None:
     """Check that the kernel sends answers by tap-metadata.
 
-    A rule of another program or an address of the host may precede dfmeta's rules. Yields nothing
-    if a rule, the route or the device is missing: other lines name it.
+    A rule of another program or an address of the host may precede dfmeta's rules. None if a rule,
+    the route or the device is missing: other lines name it.
     """
     if not (host.up and host.route and all(rule.there for rule in host.rules)):
-        return
+        return None
     if host.way_back == wanted.tap:
-        yield ok("way-back", f"answers to guests leave by {wanted.tap}")
-        return
+        return ok(f"answers to guests leave by {wanted.tap}")
     if host.contender:
-        yield _late(host, wanted)
-        return
-    if host.rules:
-        before, more = f"before priority {host.rules[0].priority}", ""
-    else:
-        before = "before that of the main table"
-        more = f"; `ip route show root {_keys(wanted)}`: no route of another program may be there"
-    yield wrong(
-        "way-back",
+        return _late(host, wanted)
+    before = f"priority {host.rules[0].priority}" if host.rules else "that of the main table"
+    return wrong(
         f"answers to guests do not leave by {wanted.tap} but: {host.way_back}",
         _for(
             wanted,
-            f"`ip rule show`: no rule {before} may match packets from {wanted.host_ip} or to "
-            f"{_keys(wanted)}; `ip route show table local {_keys(wanted)}`: no address of the host "
-            f"there may cover guests' keys{more}",
+            f"`ip rule show`: no rule before {before} may match packets from {wanted.host_ip} or "
+            f"to {_keys(wanted)}, and no route of another program or address of the host may cover "
+            "these",
         ),
     )
 
@@ -172,12 +179,10 @@ def _late(host: HostFacts, wanted: Settings) -> Finding:
     own = next((f"{rule.priority}: {rule.selector} lookup" for rule in host.rules), "")
     behind = f"dfmeta's rule '{own} {wanted.route_table}'" if own else "the main table's rule"
     return wrong(
-        "way-back",
         f"answers to guests do not leave by {wanted.tap} but: {host.way_back}; the rule "
         f"'{host.contender}' of another program comes before {behind}",
-        "a running dfmeta-agent moves its rules ahead, more and more rarely if the other program "
-        "comes first again each time: let that program (a VPN?) give its rule a fixed priority "
-        "and leave it there, or restrict it, such as with `to`, to other packets",
+        "let that program (a VPN?) give its rule a fixed priority behind dfmeta's, or restrict it "
+        "to other packets, such as with `to`",
     )
 
 
@@ -185,14 +190,12 @@ def neighbour(host: HostFacts, wanted: Settings) -> Finding:
     """Check that the next hop of that route has a permanent MAC, so that none is asked for."""
     next_hop = _next_hop(wanted)
     if host.neighbour:
-        return ok("neighbour", f"{next_hop} has its MAC on {wanted.tap}")
+        return ok(f"{next_hop} has its MAC on {wanted.tap}")
     return wrong(
-        "neighbour",
         f"{next_hop}, behind which all guests are, has no permanent MAC on {wanted.tap}",
         _for(
             wanted,
-            f"`ip neigh replace {next_hop} lladdr {NEXT_HOP_MAC} nud permanent dev "
-            f"{wanted.tap}`; {BY_ITSELF}",
+            f"`ip neigh replace {next_hop} lladdr {NEXT_HOP_MAC} nud permanent dev {wanted.tap}`",
         ),
     )
 
@@ -207,20 +210,15 @@ def rp_filter(host: HostFacts, wanted: Settings) -> Finding:
     everywhere, own = host.rp_filter
     effective = max(everywhere, own)
     text = f"rp_filter is {effective} on {wanted.tap} (all {everywhere}, its own {own})"
-    from_rule = next((rule for rule in host.rules if rule.selector.startswith("from ")), None)
+    from_rule = _rule_of(host, "from")
     if effective == 0 or from_rule is None or from_rule.there:
-        reason = f"the rule {_named(host)}" if host.rules else f"a route to {wanted.network}"
+        reason = f"the rule {from_rule.selector}" if from_rule else f"a route to {wanted.network}"
         because = "" if effective == 0 else f", which does no harm with {reason}"
-        return ok("rp_filter", text + because)
+        return ok(text + because)
     harm = "drops" if effective == _STRICT else "may drop"
     return wrong(
-        "rp_filter",
         f"{text} and {harm} guests' packets, since the rule {from_rule.selector} is missing",
-        _for(
-            wanted,
-            f"`ip rule add priority {from_rule.priority} {from_rule.selector} table "
-            f"{wanted.route_table}`; with this rule every value of rp_filter works",
-        ),
+        _for(wanted, _add(from_rule, wanted)),
     )
 
 
@@ -231,29 +229,26 @@ def arp_ignore(host: HostFacts, wanted: Settings) -> Finding:
     """
     if host.arp_ignore == 0:
         return wrong(
-            "arp_ignore",
             f"net.ipv4.conf.all.arp_ignore is 0: the host answers ARP for {wanted.host_ip} on "
             "its other network interfaces",
-            "`sysctl -w net.ipv4.conf.all.arp_ignore=1`, and look in /etc/sysctl.d for a file that "
-            "sets it to 0; a running dfmeta-agent sets it to 1 within a second",
+            "`sysctl -w net.ipv4.conf.all.arp_ignore=1`, in /etc/sysctl.d too",
         )
-    return ok("arp_ignore", f"net.ipv4.conf.all.arp_ignore is {host.arp_ignore}")
+    return ok(f"net.ipv4.conf.all.arp_ignore is {host.arp_ignore}")
 
 
 def checksum(host: HostFacts, datapath_type: str, *, wanted: Settings) -> Finding:
     """Check that tap-metadata sends complete TCP checksums to a userspace datapath."""
     if datapath_type != USERSPACE:
-        return ok("checksum", "the kernel's datapath completes checksums by itself")
+        return ok("the kernel's datapath completes checksums by itself")
     if host.tx_checksum is None:
-        return unknown("checksum", f"{wanted.tap} does not report whether it leaves out checksums")
+        return unknown(f"{wanted.tap} does not report whether it leaves out checksums")
     if host.tx_checksum:
         return wrong(
-            "checksum",
             f"{wanted.tap} leaves TCP checksums to a network interface, and on a userspace "
             "datapath no interface completes them: guests drop the answers",
-            f"`ethtool -K {wanted.tap} tx off`; dfmeta-agent does so when it starts",
+            f"`ethtool -K {wanted.tap} tx off`",
         )
-    return ok("checksum", f"{wanted.tap} sends complete checksums")
+    return ok(f"{wanted.tap} sends complete checksums")
 
 
 def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
@@ -262,7 +257,7 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
     :param running: the daemon runs; while it does not, its listener is kept open for the next one.
     """
     if wanted.port is None:
-        return unknown("listener", "port = 0, and no daemon has stored its port in state_path yet")
+        return unknown("port = 0, and no daemon has stored its port in state_path yet")
     where = HttpHost(wanted.host_ip, wanted.port).authority
     there = [
         one
@@ -272,28 +267,29 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
     ]
     if any(one.inode == wanted.listener for one in there):
         if running:
-            return ok("listener", f"the proxy listens on {where}, on {wanted.tap} alone")
-        return ok("listener", f"{where} on {wanted.tap} is kept open for the next dfmeta-agent")
+            return ok(f"the proxy listens on {where}, on {wanted.tap} alone")
+        return ok(f"{where} on {wanted.tap} is kept open for the next dfmeta-agent")
     if there:
         other = HttpHost(str(there[0].address), there[0].port)
         return wrong(
-            "listener",
             f"another program listens on {other.authority}",
             f"find it (`ss -ltnp sport = :{wanted.port}`) and stop it, or set {_port(wanted)} to "
-            "another number; then start dfmeta-agent",
+            "another number",
         )
     return wrong(
-        "listener",
         f"no process listens on {where}",
         "wait until dfmeta-agent is ready, and read its log if it does not become ready"
         if running
-        else "start dfmeta-agent (`systemctl start dfmeta-agent`)",
+        else "`systemctl start dfmeta-agent`",
     )
 
 
-def no_ipv6(cause: str, remedy: str) -> Finding:
-    """Return the line on a host whose settings prevent IPv6: guests are served over IPv4."""
-    return warning("ipv6", f"guests are served over IPv4 only: {cause}", f"{remedy}; {NO_IPV6}")
+def ipv6(lack: Lack) -> Finding:
+    """Report the setting of the host that prevents IPv6: guests are served over IPv4."""
+    return warning(
+        f"guests are served over IPv4 only: {lack.cause}",
+        f"{lack.remedy}; or make [df_metadata] ip6 empty",
+    )
 
 
 def _option(wanted: Settings) -> str:
@@ -327,5 +323,111 @@ def _for(wanted: Settings, remedy: str) -> str:
     return remedy.replace("`ip ", f"`ip -{wanted.family.version} ")
 
 
-def _named(host: HostFacts) -> str:
-    return next((rule.selector for rule in host.rules), "from")
+def path(facts: PathFacts, wanted: Settings) -> Finding:
+    """Check that the host lets a SYN from the switch reach the proxy, and the answer return.
+
+    :param facts: the result for the version of IP of *wanted*.
+    """
+    if not facts.asked:
+        return unknown(f"not probed: {facts.cause}")
+    where = HttpHost(wanted.host_ip, wanted.port or 0).authority
+    if not facts.answered:
+        version = wanted.family.version
+        return wrong(
+            f"guests' SYNs do not reach the proxy: {facts.cause}",
+            f"fix what the lines {_lines(wanted)} name; if all of them are ok, a packet filter "
+            f"drops it: `nft list ruleset`, `{_SAVE[version]}`; accept TCP to {where} that comes "
+            f"in on {wanted.tap}, and TCP from {where} that leaves by it",
+        )
+    if not facts.whole:
+        return wrong(
+            f"{wanted.tap} answers with an incomplete TCP checksum, and guests drop such answers",
+            f"`ethtool -K {wanted.tap} tx off`",
+        )
+    return ok(
+        f"a SYN from {wanted.bridge} to {where} by {wanted.tap} was answered, with a correct "
+        f"checksum, in {facts.seconds * 1000:.1f} ms: filters, rules and listener let it pass"
+    )
+
+
+def _lines(wanted: Settings) -> str:
+    """Return the names of the checks of which one may name the cause."""
+    end = "-ipv6" if wanted.family is IPV6 else ""
+    names = [f"{one}{end}" for one in _LINES[wanted.family.version]]
+    if wanted.meta is not None:
+        rules = {f"{one}{end}" for one in _RULES}
+        names = ["meta-patch", "flows", *(one for one in names if one not in rules)]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A base chain whose policy is ``drop``."""
+
+    name: str
+    versions: tuple[int, ...]
+
+
+def read_chains() -> tuple[Chain, ...] | None:
+    """Return the base chains with the policy ``drop``; None if no program can list them."""
+    listing = _output(["nft", "-j", "list", "chains"])
+    tables = {version: _output([name, "-w", "-S"]) for version, name in _IPTABLES.items()}
+    if listing is None and not any(tables.values()):
+        return None
+    return (*_of_nftables(listing or "{}"), *_of_iptables(tables))
+
+
+def firewall(chains: tuple[Chain, ...] | None, version: int) -> Finding:
+    """List the packet filter's base chains that drop each packet that no rule accepts.
+
+    :param chains: None if no program can list them.
+    :param version: version of IP.
+    """
+    if chains is None:
+        return unknown("neither nft nor iptables can be run")
+    names = [one.name for one in chains if version in one.versions]
+    if not names:
+        return ok("no base chain of the packet filter has the policy drop")
+    return ok(
+        f"packets that no rule accepts are dropped by {listed(names)}: the line path shows "
+        "whether guests' packets are"
+    )
+
+
+def _of_nftables(listing: str) -> Iterator[Chain]:
+    try:
+        rows = json.loads(listing).get("nftables", ())
+    except (ValueError, RecursionError, AttributeError):
+        return
+    for chain in (row["chain"] for row in rows if "chain" in row):
+        if chain.get("policy") == "drop" and chain.get("hook") in _HOOKS:
+            yield Chain(_name(chain), _VERSIONS.get(chain["family"], ()))
+
+
+def _name(chain: dict[str, Any]) -> str:
+    return f"nftables' chain {chain['family']} {chain['table']} {chain['name']}"
+
+
+def _of_iptables(tables: dict[int, str | None]) -> Iterator[Chain]:
+    for version, rules in tables.items():
+        for name in ("INPUT", "OUTPUT"):
+            if f"-P {name} DROP" in (rules or "").splitlines():
+                yield Chain(f"{_IPTABLES[version]}' chain {name}", (version,))
+
+
+def _output(command: Sequence[str]) -> str | None:
+    """Return the output of *command*; None if it does not exist, fails or hangs."""
+    program = shutil.which(command[0])
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(  # noqa: S603  # fixed arguments, found on the operator's own PATH
+            [program, *command[1:]],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from dfmeta.doctor.facts import KnownPort, MetaSide, Settings
@@ -11,10 +11,9 @@ from dfmeta.flows.dump import Foreign
 from dfmeta.flows.pipeline import MetaPurpose, MetaStage
 from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.model import TAP_VLAN, MetaIds, MetaNames, PortState
-from dfmeta.ovsdb.rows import Interface, Snapshot
+from dfmeta.ovsdb.rows import SECURE, Interface, Snapshot
 
-MAKES: Final = "start dfmeta-agent, which makes it; if it runs, its log says why it could not"
-SECURE: Final = "secure"
+MAKES: Final = "start dfmeta-agent, which makes it: `systemctl start dfmeta-agent`"
 _MAPPINGS: Final = ("bridge-mappings", "bridge_mappings")
 """Ends of the keys in Open_vSwitch's external_ids with a mapping of networks to bridges."""
 _NORMAL: Final = "NORMAL"
@@ -29,20 +28,19 @@ def bridge(snapshot: Snapshot, wanted: Settings, meta: MetaSide, *, cause: str =
 
     :param cause: why its flows could not be read; empty if they were, or were not asked for.
     """
-    check, name = "meta-bridge", meta.names.bridge
+    name = meta.names.bridge
     found, main = snapshot.bridge(name), snapshot.bridge(wanted.bridge)
     if found is None:
-        return wrong(check, f"there is no bridge {name}", MAKES)
+        return wrong(f"there is no bridge {name}", MAKES)
     others = _others(snapshot, meta)
     mode = found.fail_mode or "standalone"
     # dfmeta-agent does not set it on a bridge of others, who may rely on it.
     keeps = bool(others) and _MARK not in found.external_ids
     if mode != SECURE and not keeps:
         return wrong(
-            check,
             f"{name} has fail_mode={mode}: without dfmeta's flows it would pass frames between its "
             "ports",
-            f"`ovs-vsctl set-fail-mode {name} {SECURE}`; a running dfmeta-agent does so by itself",
+            f"`ovs-vsctl set-fail-mode {name} {SECURE}`",
         )
     kinds = [one.datapath_type or _SYSTEM for one in (found, main or found)]
     if kinds[0] != kinds[1]:
@@ -50,24 +48,20 @@ def bridge(snapshot: Snapshot, wanted: Settings, meta: MetaSide, *, cause: str =
             f"set [df_metadata] meta_bridge to another name, or remove the ports of others: "
             f"{listed(others)}"
             if others
-            else f"`ovs-vsctl set Bridge {name} datapath_type={kinds[1]}`; a running dfmeta-agent "
-            "does so by itself"
+            else f"`ovs-vsctl set Bridge {name} datapath_type={kinds[1]}`"
         )
         return wrong(
-            check,
             f"{name} has datapath_type={kinds[0]} and {wanted.bridge} has {kinds[1]}: no frame "
             "passes a patch between two datapaths",
             by,
         )
     if cause:
         return wrong(
-            check,
             f"{name}: {cause}",
-            f"`ovs-vsctl add Bridge {name} protocols OpenFlow13`, or restart ovs-vswitchd "
-            "(`systemctl restart openvswitch-switch`)",
+            f"`ovs-vsctl add Bridge {name} protocols OpenFlow13`",
         )
     beside = f", and ports of others: {listed(others)}" if others else ""
-    return ok(check, f"OVSDB has the bridge {name}, with fail_mode={mode}{beside}")
+    return ok(f"OVSDB has the bridge {name}, with fail_mode={mode}{beside}")
 
 
 def _others(snapshot: Snapshot, meta: MetaSide) -> list[str]:
@@ -84,78 +78,88 @@ def patch(
     meta: MetaSide,
     bits: Mapping[str, Mapping[int, PortBits]] | None = None,
 ) -> Iterator[Finding]:
-    """Check that the two bridges are connected, and that no frames are flooded over the patch.
+    """Check that the two bridges are connected.
 
     :param bits: bridge → number of a port → the switch's description of the port, as far as it is
         known.
     """
-    check, names = "meta-patch", meta.names
-    ends = (
-        (names.patch_int, wanted.bridge, names.patch_meta),
-        (names.patch_meta, names.bridge, names.patch_int),
-    )
-    bits = bits or {}
+    names, bits = meta.names, bits or {}
     faults = [
-        one for end in ends if (one := _end(snapshot, *end, bits.get(end[1], {}))) is not None
+        fault
+        for end in _ends(wanted, meta)
+        if (fault := _end(snapshot, *end, bits.get(end[1], {}))) is not None
     ]
     yield from faults
     if not faults:
         yield ok(
-            check,
-            f"{names.patch_int} and {names.patch_meta} connect {wanted.bridge} and {names.bridge}",
+            f"{names.patch_int} and {names.patch_meta} connect {wanted.bridge} and {names.bridge}"
         )
-    yield from _unflooded(snapshot, ends)
 
 
-def _unflooded(snapshot: Snapshot, ends: Iterable[tuple[str, str, str]]) -> Iterator[Finding]:
-    """Check the VLAN columns of both ends; no line if none exists."""
-    there = [one for name, of, _peer in ends if (one := snapshot.interface(name, of)) is not None]
-    flooded = [one for one in there if (one.tag, one.vlan_mode, one.cvlans) != TAP_VLAN]
+def patch_vlan(snapshot: Snapshot, wanted: Settings, meta: MetaSide) -> Iterator[Finding]:
+    """Check that no frames are flooded over the patch; no line if neither end exists."""
+    found = (snapshot.interface(name, of) for name, of, _peer in _ends(wanted, meta))
+    rows = [row for row in found if row is not None]
+    faults = [fault for row in rows if (fault := flooded(row)) is not None]
+    yield from faults
+    if rows and not faults:
+        yield ok(f"no frames are flooded to {listed(row.name for row in rows)}")
+
+
+def flooded(row: Interface) -> Finding | None:
+    """Return the fault if frames of other ports are flooded to a port of dfmeta; None: none is."""
+    if (row.tag, row.vlan_mode, row.cvlans) == TAP_VLAN:
+        return None
     tag, mode, inner = TAP_VLAN
-    for end in flooded:
-        yield wrong(
-            "meta-patch-vlan",
-            f"{end.name} has tag={end.tag} vlan_mode={end.vlan_mode or '[]'} "
-            f"cvlans={list(end.cvlans)}: frames of other ports of {end.bridge} are flooded to it",
-            f"`ovs-vsctl set Port {end.name} tag={tag} vlan_mode={mode} cvlans={inner[0]}`; a "
-            "running dfmeta-agent does so by itself",
-        )
-    if there and not flooded:
-        yield ok("meta-patch-vlan", f"no frames are flooded to {listed(one.name for one in there)}")
+    return wrong(
+        f"{row.name} has tag={row.tag} vlan_mode={row.vlan_mode or '[]'} "
+        f"cvlans={list(row.cvlans)}: frames of other ports of {row.bridge} are flooded to it",
+        f"`ovs-vsctl set Port {row.name} tag={tag} vlan_mode={mode} cvlans={inner[0]}`",
+    )
+
+
+def absent(name: str, bridge: str, snapshot: Snapshot) -> Finding:
+    """Return the fault of a port that is not on its bridge."""
+    for row in snapshot.interfaces:
+        if row.name == name:
+            return wrong(
+                f"{name} is a port of {row.bridge}, not of {bridge}",
+                f"`ovs-vsctl del-port {row.bridge} {name}`; dfmeta-agent makes it again",
+            )
+    return wrong(f"{name} is not a port of {bridge}", MAKES)
+
+
+def _ends(wanted: Settings, meta: MetaSide) -> tuple[tuple[str, str, str], ...]:
+    """Return name, bridge and peer of both ends of the patch."""
+    names = meta.names
+    return (
+        (names.patch_int, wanted.bridge, names.patch_meta),
+        (names.patch_meta, names.bridge, names.patch_int),
+    )
 
 
 def _end(
     snapshot: Snapshot, name: str, of: str, peer: str, bits: Mapping[int, PortBits], /
 ) -> Finding | None:
     """Return the fault of one end of the patch; None: it has none."""
-    check, found = "meta-patch", snapshot.interface(name, of)
+    found = snapshot.interface(name, of)
     if found is None:
-        elsewhere = [one.bridge for one in snapshot.interfaces if one.name == name]
-        if elsewhere:
-            return wrong(
-                check,
-                f"{name} is a port of {elsewhere[0]}, not of {of}",
-                f"`ovs-vsctl del-port {elsewhere[0]} {name}`; dfmeta-agent makes it again",
-            )
-        return wrong(check, f"{name} is not a port of {of}", MAKES)
+        return absent(name, of, snapshot)
     if found.type != "patch" or found.options.get("peer") != peer:
         return wrong(
-            check,
             f"{name} is not a patch port with the peer {peer}: type={found.type or '[]'}, "
             f"peer={found.options.get('peer', '[]')}",
-            f"`ovs-vsctl set Interface {name} type=patch options:peer={peer}`; a running "
-            "dfmeta-agent does so by itself",
+            f"`ovs-vsctl set Interface {name} type=patch options:peer={peer}`",
         )
     if found.ofport is None:
         return wrong(
-            check,
             f"Open vSwitch has given {name} no port number: {found.error or 'it may not run'}",
             f"`ovs-vsctl del-port {of} {name}`; dfmeta-agent makes it again",
         )
     known = bits.get(found.ofport)
     cut = cut_of(known.of_switch() if known is not None else None, name, bridge=of)
     if cut is not None:
-        return wrong(check, f"{name} is cut off, so no guest is served: {cut.cause}", cut.remedy)
+        return wrong(f"{name} is cut off, so no guest is served: {cut.cause}", cut.remedy)
     return None
 
 
@@ -163,17 +167,13 @@ def tap_fault(found: Interface, names: MetaNames) -> Finding | None:
     """Return the fault of tap-meta that tap-metadata cannot have; None: it has none."""
     if found.type != "internal":
         return wrong(
-            "tap",
             f"{found.name} is not internal: another program made or changed it",
-            f"`ovs-vsctl set Interface {found.name} type=internal`; a running dfmeta-agent does so "
-            "by itself",
+            f"`ovs-vsctl set Interface {found.name} type=internal`",
         )
     if found.mac_in_use and found.mac_in_use != names.mac:
         return wrong(
-            "tap",
             f"{found.name} has the MAC {found.mac_in_use}, not {names.mac}, the gateway's Meta MAC",
-            f"`ovs-vsctl set Interface {found.name} mac='\"{names.mac}\"'`; a running dfmeta-agent "
-            "does so by itself",
+            f"`ovs-vsctl set Interface {found.name} mac='\"{names.mac}\"'`",
         )
     return None
 
@@ -188,11 +188,8 @@ def mappings(
 
     :param flows: flows of other programs on the second bridge; None if they are not known.
     """
-    check, name = "meta-mappings", meta.names.bridge
-    remedy = (
-        f"remove meta:{name} from [ovs] bridge_mappings of Neutron's Open vSwitch agent, and "
-        "metadata_path from its [agent] extensions, and restart it"
-    )
+    name = meta.names.bridge
+    remedy = f"remove meta:{name} from [ovs] bridge_mappings of Neutron's Open vSwitch agent"
     faults = [_mapped(snapshot, name, remedy)]
     if flows is not None:
         flows, names = tuple(flows), (meta.names.tap, meta.names.patch_meta)
@@ -202,9 +199,9 @@ def mappings(
     found = [one for one in faults if one is not None]
     yield from found
     if not found and flows is None:
-        yield unknown(check, f"the flows of {name} cannot be read")
+        yield unknown(f"the flows of {name} cannot be read")
     elif not found:
-        yield ok(check, f"there is no sign that another program configures {name}")
+        yield ok(f"there is no sign that another program configures {name}")
 
 
 def _mapped(snapshot: Snapshot, name: str, remedy: str) -> Finding | None:
@@ -214,10 +211,9 @@ def _mapped(snapshot: Snapshot, name: str, remedy: str) -> Finding | None:
         physical = [one for one, to in pairs if to == name]
         if key.endswith(_MAPPINGS) and physical:
             return warning(
-                "meta-mappings",
                 f"external_ids:{key} of Open_vSwitch maps the network {physical[0]} to {name}, "
                 "which another program then configures as well",
-                f"{remedy}; `ovs-vsctl get Open_vSwitch . external_ids:{key}` shows the mapping",
+                remedy,
             )
     return None
 
@@ -250,7 +246,6 @@ def _before(
         return None
     one = taking[0]
     return wrong(
-        "meta-mappings",
         f"{len(taking)} flows of another program on {meta.names.bridge} may take guests' packets "
         f"before dfmeta's flows, the first in table {one.table}: cookie {one.cookie:#x}, priority "
         f"{one.priority}, actions={one.actions}",
@@ -266,7 +261,6 @@ def _normal(flows: tuple[Foreign, ...], meta: MetaSide, remedy: str) -> Finding 
         return None
     one = normal[0]
     return warning(
-        "meta-mappings",
         f"another program has a flow with the action NORMAL on {meta.names.bridge} (cookie "
         f"{one.cookie:#x}, priority {one.priority}), as Neutron's agent has on each bridge of its "
         "bridge_mappings; guests are served, and other ports of that bridge can reach each other",
@@ -279,48 +273,38 @@ def _removal(meta: MetaSide, flow: Foreign) -> str:
     return f'`ovs-ofctl del-flows {meta.names.bridge} "{where}"`'
 
 
-def room(known: Iterable[KnownPort], wanted: Settings, *, running: bool) -> Finding:
+def room(known: Sequence[KnownPort], wanted: Settings) -> Finding:
     """Check that each port has a Meta IP.
 
     :param known: the guests' ports, from the running daemon.
-    :param running: whether the daemon runs.
     """
-    if not running:
-        return unknown("meta-range", "not checked: dfmeta-agent, which gives them, does not answer")
-    known = tuple(known)
     without = [
-        f"{one.name} (VID {one.vid})" if one.vid else one.name
-        for one in known
-        if one.state is PortState.NO_META_IP
+        f"{port.name} (VID {port.vid})" if port.vid else port.name
+        for port in known
+        if port.state is PortState.NO_META_IP
     ]
     network = wanted.keys.network(4)
     size = len(wanted.keys.slots(4))
     if without:
         return wrong(
-            "meta-range",
             f"all {size} Meta IPs of {network} are taken, so {len(without)} ports have none and "
             f"their guests are not served: {listed(without)}",
-            "set [METADATA] provider_cidr to a larger network, such as 240.0.0.0/16, and restart "
-            "dfmeta-agent; a Meta IP of a removed port is free again after some minutes",
+            "set [METADATA] provider_cidr to a larger network, such as 240.0.0.0/16, and "
+            "`systemctl restart dfmeta-agent`",
         )
-    used = sum(len(one.addresses) for one in known)
+    used = sum(len(port.addresses) for port in known)
     return ok(
-        "meta-range",
         f"each port has its Meta IP: {len(known)} ports, {used} addresses in use, {size} Meta IPs "
-        f"in {network}",
+        f"in {network}"
     )
 
 
-def ids(known: Iterable[KnownPort], stored: Mapping[str, MetaIds], *, running: bool) -> Finding:
+def ids(known: Iterable[KnownPort], stored: Mapping[str, MetaIds]) -> Finding:
     """Check that OVSDB has the Meta IP of each port, which the next daemon reads there.
 
     :param known: the guests' ports, from the running daemon.
     :param stored: name of a port → its Meta addresses in OVSDB.
-    :param running: whether the daemon runs.
     """
-    check = "meta-ids"
-    if not running:
-        return unknown(check, "not compared: dfmeta-agent, which knows them, does not answer")
     differing = [
         f"{port.name} ({there or 'none'}, in use: {used})"
         for port in known
@@ -329,14 +313,12 @@ def ids(known: Iterable[KnownPort], stored: Mapping[str, MetaIds], *, running: b
     ]
     if differing:
         return wrong(
-            check,
             f"OVSDB has other Meta IPs than dfmeta-agent uses for {listed(differing)}: after a "
             "restart, these guests would get others",
-            "a running dfmeta-agent writes them again within a second: if this line stays, another "
-            "program changes external_ids:dfmeta-meta-ip, dfmeta-meta-mac or dfmeta-meta-ip6, or "
-            "OVSDB refuses the change (see the log of dfmeta-agent)",
+            "find the program that changes external_ids:dfmeta-meta-ip, dfmeta-meta-mac or "
+            "dfmeta-meta-ip6: `ovsdb-client monitor Interface external_ids`",
         )
-    return ok(check, "OVSDB has the Meta IPs that dfmeta-agent uses")
+    return ok("OVSDB has the Meta IPs that dfmeta-agent uses")
 
 
 def _differences(stored: MetaIds, port: KnownPort) -> Iterator[tuple[str, str]]:
@@ -344,8 +326,3 @@ def _differences(stored: MetaIds, port: KnownPort) -> Iterator[tuple[str, str]]:
     for there, used in zip(stored, MetaIds(port.key, port.label, port.key6), strict=True):
         if used and there != used:
             yield there, used
-
-
-def no_ids(cause: str) -> Finding:
-    """Return the line about Meta IPs in OVSDB that could not be compared."""
-    return unknown("meta-ids", f"not compared: {cause}")

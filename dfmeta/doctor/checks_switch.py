@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
-from dfmeta.doctor import checks_meta, find_port
-from dfmeta.doctor.facts import Settings
-from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
-from dfmeta.doctor.flow_diff import Entry, State
-from dfmeta.doctor.overlap import takes
+from dfmeta.doctor import checks_meta
+from dfmeta.doctor.facts import PathFacts, Settings
+from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
+from dfmeta.doctor.flow_diff import Entry, State, takes
 from dfmeta.flows.dump import Foreign
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK, METADATA_PORT
 from dfmeta.flows.port_down import Cut
-from dfmeta.model import TAP_MARK, TAP_VLAN, Endpoint
-from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
+from dfmeta.model import TAP_MARK, Endpoint
+from dfmeta.ovsdb.rows import RESTORE_WAIT, SECURE, Bridge, Interface, Snapshot
 
-START_OVS = (
-    "start Open vSwitch (`systemctl start openvswitch-switch`; `openvswitch` on Red Hat's systems)"
+START_OVS: Final = (
+    "start Open vSwitch: `systemctl start openvswitch-switch` (`openvswitch` on Red Hat's systems)"
 )
-DENIED = "Permission denied"
+DENIED: Final = "Permission denied"
 """strerror(3) of EACCES."""
-AS_ROOT = "run doctor as root: its user may not connect to that socket"
-OPENFLOW13 = "OpenFlow13"
+AS_ROOT: Final = "run doctor as root: its user may not connect to that socket"
+OLDEST_OVS: Final = (2, 9)
+"""First with ``dot1q-tunnel`` and ``cvlans``, which tap-metadata's port has."""
+FORWARDS_NOTHING: Final = f"ovs-vswitchd forwards nothing while other_config:{RESTORE_WAIT} is true"
+CLEAR_RESTORE_WAIT: Final = "`ovs-vsctl remove Open_vSwitch . other_config flow-restore-wait`"
+_FAIL_OPEN: Final = re.compile(r"\bpriority 15790320\b")
+"""0xf0f0f0, the priority of the hidden flow (ofproto/fail-open.h), in a trace."""
 _ACTIVATION = _PAUSE, _ANNOUNCEMENT = 1000, 1010
 """Priorities of OVN's flows of a port that waits for activation."""
 _ETH_RARP = 0x8035
@@ -32,11 +38,9 @@ def ovsdb(cause: str, wanted: Settings) -> Finding:
     """Check that OVSDB answers; *cause* is empty when it does."""
     if cause:
         return wrong(
-            "ovsdb",
-            cause,
-            _as_root(cause) or f"{START_OVS}, or correct [df_metadata] ovsdb_connection",
+            cause, _as_root(cause) or f"{START_OVS}; or correct [df_metadata] ovsdb_connection"
         )
-    return ok("ovsdb", f"OVSDB answers at {wanted.ovsdb}")
+    return ok(f"OVSDB answers at {wanted.ovsdb}")
 
 
 def _as_root(cause: str) -> str:
@@ -47,118 +51,103 @@ def _as_root(cause: str) -> str:
 def vswitchd(version: str, cause: str) -> Finding:
     """Check that ovs-vswitchd answers; *cause* is empty when it does."""
     if cause:
-        return wrong("vswitchd", cause, _as_root(cause) or START_OVS)
-    return ok("vswitchd", f"{version.splitlines()[0]} answers")
+        return wrong(cause, _as_root(cause) or START_OVS)
+    return ok(f"{version.splitlines()[0]} answers")
+
+
+def ovs_version(text: str) -> Finding:
+    """Check that Open vSwitch is recent enough.
+
+    :param text: answer of ovs-vswitchd to the query of its version.
+    """
+    version = parse_version(text.splitlines()[0] if text else "")
+    if not version:
+        return unknown("ovs-vswitchd does not report its version")
+    shown = ".".join(map(str, version))
+    if version < OLDEST_OVS:
+        return wrong(
+            f"Open vSwitch {shown} is older than {'.'.join(map(str, OLDEST_OVS))}: it floods the "
+            "frames of all networks to tap-metadata, and may refuse flows",
+            "upgrade it, and restart it: `ovs-vswitchd --version` shows the installed version",
+        )
+    return ok(f"Open vSwitch {shown}")
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Parse ``ovs-vswitchd (Open vSwitch) 3.1.0``; return an empty tuple if there is no version."""
+    last = text.split()[-1] if text.split() else ""
+    numbers = last.split("-")[0].split(".")[:3]
+    return tuple(int(number) for number in numbers if number.isdecimal())
 
 
 def bridge(found: Bridge | None, wanted: Settings) -> Finding:
     """Check that OVSDB has the integration bridge."""
     if found is None:
         return wrong(
-            "bridge",
             f"there is no bridge {wanted.bridge}",
             f"`ovs-vsctl add-br {wanted.bridge}`, or correct [df_metadata] integration_bridge",
         )
-    return ok("bridge", f"OVSDB has the bridge {found.name}")
+    return ok(f"OVSDB has the bridge {found.name}")
 
 
-def management_socket(cause: str, wanted: Settings) -> Finding:
+def socket(cause: str, wanted: Settings) -> Finding:
     """Check that the bridge's management socket accepts connections; *cause*: empty if it does."""
     if cause:
         return wrong(
-            "socket",
             cause,
             _as_root(cause)
-            or "start or restart ovs-vswitchd (`systemctl restart openvswitch-switch`), which "
-            "makes the socket again, or correct [df_metadata] openflow_connection",
+            or "`systemctl restart openvswitch-switch` makes the socket again; or correct "
+            "[df_metadata] openflow_connection",
         )
-    return ok("socket", f"{wanted.socket} accepts connections")
+    return ok(f"{wanted.socket} accepts connections")
 
 
 def openflow(cause: str, wanted: Settings) -> Finding:
     """Check that the bridge supports OpenFlow 1.3; *cause* is empty when it does."""
     if cause:
         return wrong(
-            "openflow",
             cause,
-            f"`ovs-vsctl add Bridge {wanted.bridge} protocols {OPENFLOW13}`; if the bridge has "
-            "that already (`ovs-vsctl get Bridge` shows it), check that OVSDB runs and read "
-            "ovs-vswitchd's log",
+            f"`ovs-vsctl add Bridge {wanted.bridge} protocols OpenFlow13`",
         )
-    return ok("openflow", f"{wanted.bridge} supports OpenFlow 1.3")
+    return ok(f"{wanted.bridge} supports OpenFlow 1.3")
 
 
-def tap_port(
-    found: Interface | None, snapshot: Snapshot, *, wanted: Settings, cut: Cut | None = None
-) -> Iterator[Finding]:
+def tap(
+    row: Interface | None, snapshot: Snapshot, *, wanted: Settings, cut: Cut | None = None
+) -> Finding:
     """Check that tap-metadata is a port of the bridge as dfmeta makes it.
 
     :param cut: why its frames do not pass, whatever the flows are; None: they pass.
     """
     name, bridge = wanted.tap, wanted.home
-    if found is None:
-        elsewhere = [one.bridge for one in snapshot.interfaces if one.name == name]
-        if elsewhere:
-            yield wrong(
-                "tap",
-                f"{name} is a port of {elsewhere[0]}, not of {bridge}",
-                f"`ovs-vsctl del-port {elsewhere[0]} {name}`; dfmeta-agent makes it again",
-            )
-        else:
-            yield wrong(
-                "tap",
-                f"{name} is not a port of {bridge}",
-                "start dfmeta-agent, which makes it; if it runs, its log says why it could not",
-            )
-        return
+    if row is None:
+        return checks_meta.absent(name, bridge, snapshot)
     key, value = TAP_MARK
-    fault = checks_meta.tap_fault(found, wanted.meta.names) if wanted.meta is not None else None
-    if fault is not None:
-        yield fault
-    elif wanted.meta is None and (found.external_ids.get(key) != value or found.type != "internal"):
-        yield wrong(
-            "tap",
+    if wanted.meta is not None:
+        if (fault := checks_meta.tap_fault(row, wanted.meta.names)) is not None:
+            return fault
+    elif row.external_ids.get(key) != value or row.type != "internal":
+        return wrong(
             f"{name} lacks dfmeta's mark or is not internal: another program made or changed it",
             f"`ovs-vsctl set Interface {name} type=internal external_ids:{key}={value}`; or, if "
             "another program uses it, set [df_metadata] metadata_interface to another name",
         )
-    elif found.ofport is None:
-        yield wrong(
-            "tap",
-            f"Open vSwitch has given {name} no port number: {found.error or 'it may not run'}",
-            f"remove the device of that name (`ip link del {name}`), and the port (`ovs-vsctl "
-            f"del-port {bridge} {name}`); dfmeta-agent makes it again",
+    if row.ofport is None:
+        return wrong(
+            f"Open vSwitch has given {name} no port number: {row.error or 'it may not run'}",
+            f"remove the device of that name: `ip link del {name}`",
         )
-    elif cut is not None:
-        yield wrong("tap", f"{name} is cut off, so no guest is served: {cut.cause}", cut.remedy)
-    else:
-        marked = ", with dfmeta's mark" if wanted.meta is None else ""
-        yield ok("tap", f"{name} is port {found.ofport} of {bridge}{marked}")
-    tag, mode, inner = TAP_VLAN
-    if (found.tag, found.vlan_mode, found.cvlans) != TAP_VLAN:
-        yield wrong(
-            "tap-vlan",
-            f"{name} has tag={found.tag} vlan_mode={found.vlan_mode or '[]'} "
-            f"cvlans={list(found.cvlans)}: broadcasts of guests are flooded to it",
-            f"`ovs-vsctl set Port {name} tag={tag} vlan_mode={mode} cvlans={inner[0]}`",
-        )
-    else:
-        yield ok("tap-vlan", f"no frames are flooded to {name}")
+    if cut is not None:
+        return wrong(f"{name} is cut off, so no guest is served: {cut.cause}", cut.remedy)
+    marked = ", with dfmeta's mark" if wanted.meta is None else ""
+    return ok(f"{name} is port {row.ofport} of {bridge}{marked}")
 
 
-def other_ports(snapshot: Snapshot, wanted: Settings) -> Iterator[Finding]:
-    """List the ports that are not guests' ports though a guest could be connected to them.
-
-    Yields nothing if there are none.
-    """
-    names = [one.name for one in snapshot.interfaces if find_port.could_be_a_guests(one, wanted)]
-    if names:
-        yield ok(
-            "other-ports",
-            f"ports of {wanted.bridge} that are not guests' ports ({len(names)}): {listed(names)}. "
-            f"That is right for an uplink; "
-            f"`{find_port.make_guests(names[0])}` makes a port a guest's",
-        )
+def tap_vlan(row: Interface) -> Finding:
+    """Check that no frames of other ports are flooded to tap-metadata."""
+    if (fault := checks_meta.flooded(row)) is not None:
+        return fault
+    return ok(f"no frames are flooded to {row.name}")
 
 
 def foreign_flows(
@@ -174,13 +163,12 @@ def foreign_flows(
     :param ports: endpoint → name of the guest's port.
     :param ip6: the IPv6 addresses at which guests are served.
     """
-    check, table = "foreign-flows", wanted.layout.classification_table
+    table = wanted.layout.classification_table
     hook = wanted.layout.hook_priority
     if flows is None:
         yield unknown(
-            check,
             f"table {table} has flows that doctor cannot parse; see `ovs-ofctl dump-flows "
-            f"{wanted.bridge} table={table}`",
+            f"{wanted.bridge} table={table}`"
         )
         return
     flows = tuple(flows)
@@ -189,9 +177,8 @@ def foreign_flows(
     paused = [ports[Endpoint(one)] for one in waiting if Endpoint(one) in ports]
     if paused:
         yield ok(
-            check,
             f"waits for activation (live migration): {listed(paused)}: OVN drops what comes from "
-            "it until its guest runs on this host",
+            "it until its guest runs on this host"
         )
     above = [
         (flow, ip)
@@ -205,19 +192,16 @@ def foreign_flows(
         ofport = flow.match.get("in_port")
         where = ports.get(Endpoint(ofport), "guests") if isinstance(ofport, int) else "guests"
         yield wrong(
-            check,
             f"another program's flow in table {table} takes packets of {where} to {ip}: "
             f"cookie {flow.cookie:#x}, priority {flow.priority} (dfmeta's hooks: {hook}), "
             f"actions={flow.actions}",
-            f"find the program and lower the flow's priority there; or set [df_metadata] "
-            f"hook_priority above {flow.priority} and restart dfmeta-agent; or, if no program "
-            f"needs the flow, {_removal(flow, flows, wanted)}",
+            f"set [df_metadata] hook_priority above {flow.priority}; or, if no program needs the "
+            f"flow, {_removal(flow, flows, wanted)}",
         )
     if not above:
         yield ok(
-            check,
             f"no other program's flow in table {table} precedes dfmeta's hooks for "
-            f"TCP/{METADATA_PORT} and ARP of {wanted.ip}{_of_ip6(ip6)}",
+            f"TCP/{METADATA_PORT} and ARP of {wanted.ip}{_of_ip6(ip6)}"
         )
 
 
@@ -266,38 +250,92 @@ def our_flows(
     """
     if rows is None or problem:
         which = "not compared" if alone else f"those of {bridge} are not compared"
-        yield unknown("flows", f"{which}: {problem or 'the switch does not answer'}")
+        yield unknown(f"{which}: {problem or 'the switch does not answer'}")
         return
     rows = tuple(rows)
     lost = [row for row in rows if row.state in (State.MISSING, State.DIFFERS)]
     strange = [row for row in rows if row.state is State.UNKNOWN]
     if lost:
         yield wrong(
-            "flows",
             f"{len(lost)} of dfmeta's flows are missing or changed on {bridge}: "
             f"{listed(_named(row) for row in lost)}",
-            "dfmeta-agent installs them again within seconds while it is connected to the bridge: "
-            "see its log and [df_metadata] openflow_connection",
+            "`journalctl -u dfmeta-agent`: while it is connected to the bridge, it installs them "
+            "again within seconds",
         )
     if strange:
         # The remedy has no command to delete them: flows that serve guests may share the cookie.
         yield wrong(
-            "flows",
             f"{len(strange)} stray flows with dfmeta's cookie are on {bridge}: "
             f"{listed(_named(row) for row in strange)}",
-            "dfmeta-agent deletes them within 30 seconds while it is connected to the bridge: see "
-            "its log and [df_metadata] openflow_connection",
+            "`journalctl -u dfmeta-agent`: while it is connected to the bridge, it deletes them "
+            "within 30 seconds",
         )
     if not (lost or strange):
         cookie = f"{COOKIE_PREFIX:#x}/{COOKIE_PREFIX_MASK:#x}"
         where = "" if alone else f" on {bridge}"
-        yield ok(
-            "flows",
-            f"all {len(rows)} of dfmeta's flows exist{where}, no stray flow (cookie={cookie})",
-        )
+        yield ok(f"all {len(rows)} of dfmeta's flows exist{where}, no stray flow (cookie={cookie})")
 
 
 def _named(row: Entry) -> str:
     name = f"{row.purpose}{f' of port {row.ofport}' if row.ofport is not None else ''}"
     # Over IPv4, the service has only one address.
     return f"{name} to {row.service}" if row.family == IPV6.version and row.service else name
+
+
+def set_secure(bridge: str) -> str:
+    """Return the command after which *bridge* keeps to its flows without a controller."""
+    return f"`ovs-vsctl set-fail-mode {bridge} {SECURE}`"
+
+
+def restore_wait(is_set: bool, path: PathFacts | None) -> Finding:
+    """Check that ovs-vswitchd does not wait for the end of a restoration of flows.
+
+    :param is_set: whether the setting is true in OVSDB. Only a start of ovs-vswitchd reads it.
+    :param path: result of the daemon's probe; None if the daemon does not run.
+    """
+    if not is_set:
+        return ok("ovs-vswitchd does not wait for a restoration of flows")
+    if path is not None and path.answered:
+        return warning(
+            f"other_config:{RESTORE_WAIT} is true: ovs-vswitchd forwards, and will forward nothing "
+            "after its next start",
+            CLEAR_RESTORE_WAIT,
+        )
+    return wrong(
+        f"{FORWARDS_NOTHING}: no guest of this host has a network. A restart of Open vSwitch sets "
+        "it until it has restored the flows; a script that has failed leaves it behind",
+        f"{CLEAR_RESTORE_WAIT}, unless a restart of Open vSwitch is under way",
+    )
+
+
+def is_at_risk(bridge: Bridge) -> bool:
+    """Return whether *bridge* leaves its flows when its controllers are away."""
+    return bool(bridge.controllers) and bridge.fail_mode != SECURE
+
+
+def fail_mode(bridge: Bridge, trace: str, cause: str = "") -> Finding:
+    """Check that *bridge* does not fail open: Open vSwitch's own flow would take all packets.
+
+    :param trace: a trace of any packet through the bridge, while it is at risk.
+    :param cause: why there is no trace; empty if there is one.
+    """
+    if not is_at_risk(bridge):
+        why = "has no controller" if not bridge.controllers else "has fail_mode secure"
+        return ok(f"{bridge.name} {why}: it keeps to its flows")
+    away = listed(one.target for one in bridge.controllers if not one.connected)
+    if _FAIL_OPEN.search(trace):
+        return wrong(
+            f"no controller of {bridge.name} answers ({away}), and fail_mode is not secure: a flow "
+            "of Open vSwitch itself takes all packets before any other flow (fail open)",
+            f"{set_secure(bridge.name)}; or start the controller; or, if none is needed, "
+            f"`ovs-vsctl del-controller {bridge.name}`",
+        )
+    if cause:
+        return unknown(f"not checked: {cause}")
+    if all(not one.connected for one in bridge.controllers):
+        return warning(
+            f"no controller of {bridge.name} answers ({away}), and fail_mode is not secure: Open "
+            "vSwitch is about to take all packets by a flow of its own (fail open)",
+            f"{set_secure(bridge.name)}; or `ovs-vsctl del-controller {bridge.name}`",
+        )
+    return ok(f"{bridge.name} has a connected controller: it keeps to its flows")

@@ -1,18 +1,18 @@
-"""Checks of the system around the daemon: clock, systemd, the host's own cloud, files. Pure."""
+"""Checks of the host's limits, its clock, and programs that take what dfmeta needs. Pure."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
 
 from dfmeta.doctor.facts import Settings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
-from dfmeta.host.facts import NetworkdFacts
+from dfmeta.host.facts import ConntrackFacts, LimitFacts, NetworkdFacts
 
+ONE_GUESTS_SHARE: Final = 0.5
+NEARLY_FULL: Final = 0.9
 SKEW_MAX: Final = 60.0
 """Seconds that the clocks of two hosts may differ: the validity of certificates and tokens starts a
 little before they are issued, but not more than that."""
@@ -20,28 +20,111 @@ DROP_IN: Final = "/etc/systemd/networkd.conf.d/50-dfmeta.conf"
 ANOTHER_IP: Final = "169.254.1.1"
 
 
-@dataclass(frozen=True, slots=True)
-class ClockFacts:
-    """The state of this host's clock in the kernel, and its difference from other hosts' clocks."""
+def somaxconn(limits: LimitFacts, *, backlog: int) -> Finding:
+    """Check that the listener's queue has room for guests that boot at the same time.
 
-    synchronised: bool | None
-    """Whether the clock is synchronised (adjtimex(2), STA_UNSYNC); None: not reported."""
-    skews: Sequence[tuple[str, float]] = ()
-    """Name of another host → seconds that the Date of its answer is ahead of this host's clock."""
+    :param backlog: length of the queue that the listener requests, in connections.
+    """
+    if limits.somaxconn < backlog:
+        return wrong(
+            f"net.core.somaxconn is {limits.somaxconn}: if more guests than that connect at the "
+            "same time, the others wait for a second or more",
+            f"`sysctl -w net.core.somaxconn={backlog}`, in /etc/sysctl.d too, and restart "
+            "dfmeta-agent",
+        )
+    return ok(f"the listener's queue has room for {backlog} connections")
 
 
-@dataclass(frozen=True, slots=True)
-class SecretFile:
-    """A configuration file with a secret, or a file that is a secret, such as a key."""
+def syncookies(limits: LimitFacts) -> Finding:
+    """Check that guests are answered while the listener's queue is full."""
+    if not limits.syncookies:
+        return wrong(
+            "net.ipv4.tcp_syncookies is 0: while the queue is full of half-open connections, "
+            "guests are not answered",
+            "`sysctl -w net.ipv4.tcp_syncookies=1`, in /etc/sysctl.d too",
+        )
+    return ok(f"net.ipv4.tcp_syncookies is {limits.syncookies}")
 
-    path: str
-    what: str
-    """Names of the secret options in it, or of the option that names the file."""
-    mode: int
-    uid: int = 0
-    """User id of its owner."""
-    strange: bool = False
-    """Whether its owner is the user of workers."""
+
+def conntrack(facts: ConntrackFacts, *, rate: int) -> Finding:
+    """Check that the host's connection tracking has room: a new connection needs an entry.
+
+    A small table is not a fault as long as it has never been full: the ``ok`` line says how many
+    entries guests' connections can take.
+
+    :param rate: connections per second that a guest may open on average.
+    """
+    there, room, needed = facts.count, facts.room, int(rate * facts.kept / ONE_GUESTS_SHARE)
+    past = _full_before(facts)
+    if room is None or not (there or past):
+        return ok("the host does not track connections")
+    if not room:
+        return ok(f"{there} entries of conntrack are taken, and it has no limit")
+    taken = f"{there} of {room} entries of conntrack are taken"
+    if facts.guests is not None:
+        taken += f", {facts.guests} of them by connections to the proxy"
+    more = f"`sysctl -w net.netfilter.nf_conntrack_max={max(needed, 2 * room)}`"
+    if there >= NEARLY_FULL * room:
+        return wrong(
+            f"{taken}: when the table is full, new connections are dropped, also those of "
+            f"guests{past}",
+            f"{more}, in /etc/sysctl.d too",
+        )
+    if room >= needed:
+        return ok(taken + past)
+    if past:
+        return wrong(
+            f"{taken}{past}",
+            f"{more}, in /etc/sysctl.d too",
+        )
+    if facts.guests == 0:
+        return ok(taken)
+    return ok(
+        f"{taken}; a guest's tracked connection keeps its entry until {facts.kept} s after its "
+        f"end, and a guest that opens {rate} connections a second can fill the table: {more} "
+        "makes it large enough"
+    )
+
+
+def _full_before(facts: ConntrackFacts) -> str:
+    """Return how often the table was full, as the end of a sentence; empty: never."""
+    if not (facts.dropped or facts.evicted):
+        return ""
+    return (
+        f"; the table was full before: {facts.dropped} packets of new connections were dropped, "
+        f"and {facts.evicted} unanswered connections were evicted"
+    )
+
+
+def neighbours(limits: LimitFacts) -> Finding:
+    """Check that the neighbour table has room.
+
+    If it is full, the host reaches no further neighbour, and so perhaps not Nova.
+    """
+    if limits.neighbours_max is None:
+        return ok("the limit of the neighbour table cannot be read in this network namespace")
+    there, room = limits.neighbours, limits.neighbours_max
+    if there >= NEARLY_FULL * room:
+        return wrong(
+            f"{there} of {room} entries of the neighbour table are taken: when it is full, the "
+            "host's own packets to new neighbours are dropped",
+            f"`sysctl -w net.ipv4.neigh.default.gc_thresh3={2 * room}`, in /etc/sysctl.d too",
+        )
+    return ok(f"{there} of {room} entries of the neighbour table are taken")
+
+
+def local_ports(limits: LimitFacts, *, needed: int) -> Finding:
+    """Check that there are enough local TCP ports for the daemon's connections to the backend.
+
+    :param needed: guests' connections that may wait for an answer at the same time.
+    """
+    if limits.local_ports < needed:
+        return wrong(
+            f"net.ipv4.ip_local_port_range allows {limits.local_ports} ports, and up to {needed} "
+            "connections of guests may wait for the backend at the same time",
+            '`sysctl -w net.ipv4.ip_local_port_range="32768 60999"`, in /etc/sysctl.d too',
+        )
+    return ok(f"connections to the backend can use {limits.local_ports} ports")
 
 
 def skew(date: str, now: float) -> float | None:
@@ -58,57 +141,56 @@ def skew(date: str, now: float) -> float | None:
     return moment.timestamp() - now
 
 
-def clock(facts: ClockFacts, needs: Sequence[str]) -> Iterator[Finding]:
+def clock(
+    synchronised: bool | None, skews: Sequence[tuple[str, float]], needs: Sequence[str]
+) -> Iterator[Finding]:
     """Check that this host's clock is right.
 
+    :param synchronised: whether NTP sets it (adjtimex(2), STA_UNSYNC); None: not reported.
+    :param skews: name of another host → seconds that the Date of its answer is ahead.
     :param needs: names of things on this host that depend on the clock; may be empty.
     """
-    away = [(host, seconds) for host, seconds in facts.skews if abs(seconds) > SKEW_MAX]
+    away = [(host, seconds) for host, seconds in skews if abs(seconds) > SKEW_MAX]
     for host, seconds in away:
         yield wrong(
-            "clock",
             f"this host's clock and that of {host} are {abs(seconds):.0f} s apart (this host's is "
             f"{'behind' if seconds > 0 else 'ahead'}): certificates and tokens are refused",
-            "correct the clock that is wrong: `timedatectl set-ntp true`, `chronyc tracking`",
+            "correct the clock that is wrong: `timedatectl set-ntp true`",
         )
     if away:
         return
-    agreed = listed(dict.fromkeys(host for host, _ in facts.skews))
-    if facts.synchronised:
+    agreed = listed(dict.fromkeys(host for host, _ in skews))
+    if synchronised:
         same = f", and agrees with {agreed}" if agreed else ""
-        yield ok("clock", f"the clock is synchronised by NTP{same}")
-    elif facts.synchronised is None:
-        yield unknown("clock", "the kernel does not report whether the clock is synchronised")
+        yield ok(f"the clock is synchronised by NTP{same}")
+    elif synchronised is None:
+        yield unknown("the kernel does not report whether the clock is synchronised")
     elif agreed:
-        yield ok("clock", f"the clock is not synchronised (adjtimex), but agrees with {agreed}")
+        yield ok(f"the clock is not synchronised (adjtimex), but agrees with {agreed}")
     elif needs:
         yield wrong(
-            "clock",
             f"the clock is not synchronised (adjtimex: STA_UNSYNC), and {listed(needs)} depends "
             "on it",
-            "`timedatectl set-ntp true`, or start chrony: `chronyc tracking`",
+            "`timedatectl set-ntp true`, or start chrony",
         )
     else:
-        yield ok(
-            "clock", "the clock is not synchronised (adjtimex), and nothing here depends on it"
-        )
+        yield ok("the clock is not synchronised (adjtimex), and nothing here depends on it")
 
 
 def networkd(facts: NetworkdFacts, wanted: Settings) -> Finding:
     """Check that systemd-networkd does not remove dfmeta's rules and route."""
     if not facts.running:
-        return ok("networkd", "systemd-networkd does not run")
+        return ok("systemd-networkd does not run")
     if facts.managed:
         lines = "".join(f"\\n{one}=no" for one in facts.managed)
         return wrong(
-            "networkd",
             "systemd-networkd removes rules and routes of other programs "
             f"({', '.join(facts.managed)}): at each of its restarts the answers from {wanted.tap} "
             "are lost until dfmeta-agent notices",
             f"`mkdir -p {DROP_IN.rpartition('/')[0]} && printf '[Network]{lines}\\n' > {DROP_IN}`, "
             "and `systemctl restart systemd-networkd`",
         )
-    return ok("networkd", "systemd-networkd does not remove rules and routes of other programs")
+    return ok("systemd-networkd does not remove rules and routes of other programs")
 
 
 def cloud(route: str, wanted: Settings) -> Finding:
@@ -117,19 +199,16 @@ def cloud(route: str, wanted: Settings) -> Finding:
     :param route: see :func:`cloud_signs`.
     """
     if wanted.host_ip != wanted.ip:
-        return ok(
-            "cloud", f"the host can still reach {wanted.ip} itself: host_ip is another address"
-        )
+        return ok(f"the host can still reach {wanted.ip} itself: host_ip is another address")
     signs = cloud_signs(wanted.ip, route, service=wanted.host_service)
     if signs:
         return wrong(
-            "cloud",
             f"this host is a cloud's guest itself and needs {wanted.ip}, which it cannot reach "
             f"while {wanted.tap} has that address: {'; '.join(signs)}",
             f"set [df_metadata] host_ip to another address, such as {ANOTHER_IP}, and `systemctl "
-            "restart dfmeta-agent`; guests do not notice",
+            "restart dfmeta-agent`",
         )
-    return ok("cloud", f"the host does not get its own metadata from {wanted.ip}")
+    return ok(f"the host does not get its own metadata from {wanted.ip}")
 
 
 def cloud_signs(ip: str, route: str, *, service: bool) -> list[str]:
@@ -143,29 +222,3 @@ def cloud_signs(ip: str, route: str, *, service: bool) -> list[str]:
         (service, f"a server answered this host at {ip} before dfmeta's first start"),
     )
     return [text for sign, text in signs if sign]
-
-
-def secret_files(files: Iterable[SecretFile]) -> Finding:
-    """Check that files with secrets are closed to users other than owner and group."""
-    files = tuple(files)
-    strange = [one for one in files if one.strange]
-    if strange:
-        texts = [f"{one.path} ({one.what}, user {one.uid})" for one in strange]
-        paths = " ".join(shlex.quote(one.path) for one in strange)
-        return wrong(
-            "secret-files",
-            f"the user of workers, which parse guests' requests, owns {listed(texts)}",
-            f"`chown root: {paths}`, and replace the secrets that could be read",
-        )
-    exposed = [one for one in files if one.mode & 0o007]
-    if exposed:
-        texts = [f"{one.path} ({one.what}, mode {one.mode:04o})" for one in exposed]
-        paths = " ".join(shlex.quote(one.path) for one in exposed)
-        return wrong(
-            "secret-files",
-            f"all users of this host may read or change {listed(texts)}",
-            f"`chmod o-rwx {paths}`, and replace the secrets that could be read",
-        )
-    if not files:
-        return ok("secret-files", "no file with a secret is configured")
-    return ok("secret-files", f"{len(files)} files with secrets are closed to other users")

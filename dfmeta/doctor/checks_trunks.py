@@ -1,20 +1,30 @@
-"""The check of trunks: subports, the lists that describe them, and their data plane. Pure."""
+"""Checks of trunks, of their subports, and of attachments. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.finding import Finding, listed, ok, warning, wrong
-from dfmeta.model import PortKind
+from dfmeta.model import ATTACHMENT_KEY as KEY
+from dfmeta.model import Port, PortKind
 from dfmeta.ovsdb.rows import Interface, Snapshot
 
-NAME = "trunks"
 _PATCH: Final = "patch"
 """Type of an interface that leads to another bridge."""
 _ACCESS: Final = "access"
 """The vlan_mode of a port that passes no tagged frames."""
+LATE: Final = 60.0
+"""Seconds after which an attachment that is not active needs the operator."""
+NEARLY: Final = 0.9
+"""Part of a VM's attachments that may be in use without a warning."""
+ACTIVE: Final = "active"
+LEAVING: Final = "leaving"
+_TRUNK: Final = ("dfmeta", "trunk")
+"""Key and value in ``external_ids`` of the bridge of a trunk of dfmeta."""
+_LOG: Final = "read the log of dfmeta-agent; `dfmeta attachment gc` tries again at once"
 
 
 def trunks(known: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
@@ -41,8 +51,7 @@ def trunks(known: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> Itera
     if (subports or parents) and not found:
         own = sum(bool(port.instance) for port in subports)
         yield ok(
-            NAME,
-            f"{len(parents)} trunks with {len(subports)} subports, {own} of them with an instance",
+            f"{len(parents)} trunks with {len(subports)} subports, {own} of them with an instance"
         )
 
 
@@ -51,12 +60,10 @@ def _faults(known: Sequence[KnownPort]) -> Iterator[Finding]:
     if faulty:
         name = faulty[0][0].name
         yield wrong(
-            NAME,
             "entries of subports are left out: "
             f"{listed(f'{port.name} ({fault})' for port, fault in faulty)}",
             f"`dfmeta subport add {name} --vid <VID> --instance <instance's UUID>` writes an entry "
-            f"anew, `dfmeta subport delete {name} --vid <VID>` removes it; `ovs-vsctl remove "
-            f"Interface {name} external_ids dfmeta-subports` removes a list that cannot be read",
+            f"anew, `dfmeta subport delete {name} --vid <VID>` removes it",
         )
 
 
@@ -77,12 +84,10 @@ def _lonely_entries(
     if lonely:
         name, vid = lonely[0]
         yield wrong(
-            NAME,
             "entries without a subport on the trunk: "
             f"{listed(f'{name} (VID {vid})' for name, vid in lonely)}",
-            "add the subport to the trunk (`openstack network trunk set --subport "
-            f"port=<port>,segmentation-type=vlan,segmentation-id={vid} <trunk>`), or remove the "
-            f"entry: `dfmeta subport delete {name} --vid {vid}`",
+            f"`dfmeta subport delete {name} --vid {vid}`, or `openstack network trunk set "
+            f"--subport port=<port>,segmentation-type=vlan,segmentation-id={vid} <trunk>`",
         )
 
 
@@ -95,13 +100,10 @@ def _loose(subports: Sequence[KnownPort]) -> Iterator[Finding]:
     loose = [port for port in subports if not (port.segmentation_id and port.parent)]
     if loose:
         yield wrong(
-            NAME,
             "subports without a VLAN id or a parent: "
             f"{listed(f'{port.name} (iface-id {port.iface_id})' for port in loose)}",
-            "the other end of the patch is missing or has no tag, or its bridge has no parent "
-            f"port: see `ovs-vsctl get Interface {loose[0].name} options error`; restart Neutron's "
-            f"agent, or remove what an earlier trunk has left: `ovs-vsctl del-port "
-            f"{loose[0].name}`",
+            "restart Neutron's agent, or remove what an earlier trunk has left: `ovs-vsctl "
+            f"del-port {loose[0].name}`",
         )
 
 
@@ -122,10 +124,9 @@ def _peerless(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> 
     if lost:
         texts = (f"{one.name} (peer {one.options.get('peer') or 'not set'})" for one in lost)
         yield wrong(
-            NAME,
             f"patches of trunk parents lead nowhere: {listed(texts)}",
-            "restart Neutron's Open vSwitch agent, which makes both ends anew, or remove what an "
-            f"earlier trunk has left: `ovs-vsctl del-port {lost[0].name}`",
+            "restart Neutron's agent, or remove what an earlier trunk has left: `ovs-vsctl "
+            f"del-port {lost[0].name}`",
         )
 
 
@@ -138,12 +139,10 @@ def _joined(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> It
     ]
     if joined:
         yield warning(
-            NAME,
             f"trunk parents without a local VLAN: {listed(one.name for one in joined)}: where "
             f"{bridge} forwards with the action NORMAL, tagged frames of their trunks reach other "
             "ports, such as other trunks with the same VLAN ids",
-            "restart Neutron's Open vSwitch agent, which gives each port a local VLAN; without it, "
-            f"`ovs-vsctl set Port {joined[0].name} tag=<local VLAN>`",
+            f"restart Neutron's agent, or `ovs-vsctl set Port {joined[0].name} tag=<local VLAN>`",
         )
 
 
@@ -164,13 +163,10 @@ def _too_large(snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
             for one, limit in large
         )
         yield warning(
-            NAME,
             f"the MTU of subports is larger than that of their parent: {listed(texts)}: larger "
             "frames of their containers are lost",
-            f"give the network of the subport an MTU of at most {mtu}, set it in the container, "
-            f"and write its entry again: `dfmeta subport add {port.parent} --vid "
-            f"{port.segmentation_id} --mtu {mtu}` with its other options; or give the parent's "
-            "network a larger MTU, and stop and start the VM",
+            f"write the entry again, with its other options: `dfmeta subport add {port.parent} "
+            f"--vid {port.segmentation_id} --mtu {mtu}`; or give the parent a larger MTU",
         )
 
 
@@ -196,14 +192,256 @@ def leads_to_trunk(port: KnownPort, snapshot: Snapshot | None, bridge: str) -> b
     return interface is not None and interface.type == _PATCH
 
 
-def without_vm(parents: Sequence[KnownPort]) -> Iterator[Finding]:
-    """Report the trunk parents whose VM has no interface on the trunk's bridge."""
-    if parents:
-        yield wrong(
-            "ports",
-            "no instance is known for trunk parents: "
-            f"{listed(f'{port.name} (iface-id {port.iface_id})' for port in parents)}: the bridge "
-            "of their peer has no interface with that iface-id and vm-uuid",
-            "start the VM if it is off; if it runs, look for its interface with `ovs-vsctl find "
-            f"Interface external_ids:iface-id={parents[0].iface_id}`",
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An attachment of a VM of this host."""
+
+    id: str
+    port: str
+    """Name of the VM's port on the integration bridge."""
+    container: str
+    vid: int
+    network: str
+    state: str
+    boot_id: str
+    changed: float
+    """Seconds of Unix time."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentFacts:
+    """The daemon's attachments, and its configuration."""
+
+    rows: Sequence[Row] = ()
+    """As they are after OVSDB was read."""
+    before: Sequence[Row] | None = None
+    """As they were before it was read; None: the same. Attachments come and go meanwhile."""
+    cause: str = ""
+    """Why there are no rows; empty: there are."""
+    most: int = 0
+    """Attachments that a VM can have, by its quota and its VLAN ids."""
+    networks: Mapping[str, int] | None = None
+    """Name → MTU in bytes."""
+    local: bool = True
+    """Whether dfmeta makes the ports itself, by OVSDB."""
+
+
+def attachment_row(row: Mapping[str, Any]) -> Row:
+    """Return an attachment from its row of ``GET /attachments``.
+
+    :raises KeyError, TypeError: for a row of another form.
+    """
+    names = ("id", "port", "container", "vid", "network", "state", "boot_id", "changed")
+    return Row(**{name: row[name] for name in names})
+
+
+def attachments(
+    facts: AttachmentFacts, snapshot: Snapshot, bridge: str, *, now: float
+) -> Iterator[Finding]:
+    """Check that each attachment has its data plane, and that VMs can get more of them.
+
+    :param snapshot: OVSDB's configuration.
+    :param bridge: name of the integration bridge.
+    :param now: seconds of Unix time.
+    """
+    if facts.cause:
+        yield wrong(f"the attachments cannot be read: {facts.cause}", _LOG)
+        return
+    found = [*_waiting(facts, now), *_full(facts), *_homeless(facts), *_dead(facts)]
+    if facts.local:
+        found += [*_planes(facts, snapshot), *_large(facts, snapshot, bridge)]
+    else:
+        found += _entries(facts, snapshot, bridge)
+    yield from found
+    if not found:
+        vms = len({row.port for row in facts.rows})
+        yield ok(f"{len(facts.rows)} attachments of {vms} VMs")
+
+
+def left(snapshot: Snapshot) -> Iterator[Finding]:
+    """Report the ports of attachments on a host where attachments are off."""
+    names = sorted(one.name for one in snapshot.interfaces if KEY in one.external_ids)
+    if names:
+        yield warning(
+            f"attachments are off, and their ports are left: {listed(names)}: no program removes "
+            "them",
+            f"if the containers are gone, `ovs-vsctl del-port {names[0]}` for each of them",
         )
+    entries = sorted((one.name, one.vid) for one in _tagged(snapshot.interfaces).values())
+    if entries:
+        name, vid = entries[0]
+        yield warning(
+            "attachments are off, and their entries in lists of subports are left: "
+            f"{listed(_place(*one) for one in entries)}: no program removes them",
+            f"if the containers are gone, `dfmeta subport delete {name} --vid {vid}` for each",
+        )
+
+
+def _waiting(facts: AttachmentFacts, now: float) -> Iterator[Finding]:
+    late = [row for row in facts.rows if row.state != ACTIVE and row.changed <= now - LATE]
+    if late:
+        texts = (f"{_name(row)} is {row.state}" for row in late)
+        yield wrong(f"attachments wait for their data plane: {listed(texts)}", _LOG)
+
+
+def _full(facts: AttachmentFacts) -> Iterator[Finding]:
+    counts: dict[str, int] = {}
+    for row in facts.rows:
+        counts[row.port] = counts.get(row.port, 0) + 1
+    full = {port: count for port, count in counts.items() if count >= NEARLY * facts.most}
+    if full:
+        texts = (f"{port} has {count} of {facts.most}" for port, count in full.items())
+        yield warning(
+            f"VMs can soon get no more attachments: {listed(texts)}",
+            "raise quota or widen vid_range in [attachments], or delete unused ones: `dfmeta "
+            "attachment delete <id>`",
+        )
+
+
+def _homeless(facts: AttachmentFacts) -> Iterator[Finding]:
+    networks = facts.networks or {}
+    gone = [row for row in facts.rows if row.network not in networks]
+    if gone:
+        texts = (f"{_name(row)} on {row.network}" for row in gone)
+        yield warning(
+            f"attachments are on networks that are not configured: {listed(texts)}; they are not "
+            "made again after a fault",
+            f"configure [attachment_network:{gone[0].network}] again, or `dfmeta attachment delete "
+            "<id>`",
+        )
+
+
+def _dead(facts: AttachmentFacts) -> Iterator[Finding]:
+    """Find attachments from before the last boot of their VM."""
+    boots: dict[str, dict[str, float]] = {}
+    for row in facts.rows:
+        if row.boot_id and row.state != LEAVING:
+            its = boots.setdefault(row.port, {})
+            its[row.boot_id] = max(its.get(row.boot_id, 0.0), row.changed)
+    last = {port: max(its, key=lambda boot: its[boot]) for port, its in boots.items()}
+    old = [
+        row
+        for row in facts.rows
+        if row.boot_id and row.state != LEAVING and row.boot_id != last[row.port]
+    ]
+    if old:
+        yield warning(
+            "attachments are from before the last boot of their VM: "
+            f"{listed(_name(row) for row in old)}",
+            f"they leave at the VM's next attachment; or `dfmeta attachment delete {old[0].id}`",
+        )
+
+
+def _planes(facts: AttachmentFacts, snapshot: Snapshot) -> Iterator[Finding]:
+    """Compare rows and ports."""
+    ends: dict[str, list[Interface]] = {}
+    for one in snapshot.interfaces:
+        if KEY in one.external_ids:
+            ends.setdefault(one.external_ids[KEY], []).append(one)
+    bare = [row for row in _steady(facts) if not _is_pair(ends.get(row.id, ()))]
+    if bare:
+        yield wrong(
+            f"attachments without their patch ports: {listed(map(_name, bare))}: frames of these "
+            "containers do not pass",
+            "`dfmeta attachment gc` makes them again",
+        )
+    stray = ends.keys() - _known(facts)
+    if stray:
+        yield warning(
+            f"ports of attachments that do not exist: {listed(sorted(stray))}",
+            "`dfmeta attachment gc` removes them",
+        )
+
+
+def _entries(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
+    """Compare rows and the lists of subports of the VMs whose tags reach the bridge."""
+    here = [one for one in snapshot.interfaces if one.bridge == bridge and one.type != _PATCH]
+    listed_vids = {(one.name, vid) for one in here for vid in one.listed_vids}
+    names, entries = {one.name for one in here}, _tagged(here)
+    lost = [row for row in _steady(facts) if row.port in names and row.id not in entries]
+    bare = [row for row in lost if (row.port, row.vid) not in listed_vids]
+    if bare:
+        yield wrong(
+            f"attachments without an entry in the list of subports: {listed(map(_name, bare))}: "
+            "these containers get no metadata",
+            "`dfmeta attachment gc` writes them again",
+        )
+    others = [row for row in lost if (row.port, row.vid) in listed_vids]
+    if others:
+        yield warning(
+            f"entries of other programs have the VLAN ids of attachments: "
+            f"{listed(map(_name, others))}: these containers get the instance of that entry",
+            f"`dfmeta subport delete {others[0].port} --vid {others[0].vid}`, then `dfmeta "
+            "attachment gc`",
+        )
+    stray = [entries[one] for one in sorted(entries.keys() - _known(facts))]
+    if stray:
+        places = (_place(one.name, one.vid) for one in stray)
+        yield warning(
+            f"entries of attachments that do not exist: {listed(places)}",
+            "`dfmeta attachment gc` removes them",
+        )
+
+
+def _tagged(interfaces: Iterable[Interface]) -> dict[str, Port]:
+    """Return attachment → its subport, of those whose tags reach the bridge."""
+    ports = (port for one in interfaces for port in one.ports)
+    return {one.attached: one for one in ports if one.vid and one.attached}
+
+
+def _steady(facts: AttachmentFacts) -> list[Row]:
+    """Return the attachments that were active before and after OVSDB was read."""
+    before = facts.rows if facts.before is None else facts.before
+    stood = {row.id for row in before if row.state == ACTIVE}
+    return [row for row in facts.rows if row.state == ACTIVE and row.id in stood]
+
+
+def _known(facts: AttachmentFacts) -> set[str]:
+    return {row.id for row in (*(facts.before or ()), *facts.rows)}
+
+
+def _is_pair(ends: Sequence[Interface]) -> bool:
+    """Return whether the ports of an attachment are two that lead to each other."""
+    names = {one.name for one in ends}
+    return len(names) == 2 and {one.options.get("peer") for one in ends} == names
+
+
+def _large(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
+    """Find networks whose frames do not pass the interface of a VM with a trunk of dfmeta.
+
+    Also those without an attachment: dfmeta-cni refuses them.
+    """
+    networks = facts.networks or {}
+    key, value = _TRUNK
+    trunks = {one.name for one in snapshot.bridges if one.external_ids.get(key) == value}
+    outer = {one.name for one in snapshot.interfaces if one.bridge in trunks}
+    limits = {
+        one.name: mtu_behind(one, snapshot)
+        for one in snapshot.interfaces
+        if one.bridge == bridge and one.options.get("peer") in outer and KEY not in one.external_ids
+    }
+    large = {
+        (network, port): limit
+        for network, mtu in sorted(networks.items())
+        for port, limit in sorted(limits.items())
+        if mtu > limit > 0
+    }
+    if large:
+        texts = (
+            f"{network} ({networks[network]}, {port}: {limit})"
+            for (network, port), limit in large.items()
+        )
+        yield warning(
+            f"the MTU of networks is larger than that of a VM's interface: {listed(texts)}: "
+            "dfmeta-cni attaches no container, and other clients lose larger frames",
+            f"set mtu in [attachment_network:{next(iter(large))[0]}] to {min(large.values())} or "
+            "less",
+        )
+
+
+def _name(row: Row) -> str:
+    return f"{row.container} of {_place(row.port, row.vid)}"
+
+
+def _place(port: str, vid: int) -> str:
+    return f"{port} (VID {vid})"

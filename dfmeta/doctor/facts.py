@@ -190,3 +190,29 @@ class KnownPort:
     def wired(self) -> bool:
         """Whether the switch has to have flows for this port."""
         return self.ofport is not None and self.state in WIRED
+
+
+@dataclass(frozen=True, slots=True)
+class PathFacts:
+    """Result of the daemon's probe: a SYN that it sends through the switch to tap-metadata."""
+
+    asked: bool = True
+    """Whether the daemon sent a SYN; if not, ``cause`` says why."""
+    answered: bool = False
+    cause: str = ""
+    seconds: float = 0.0
+    whole: bool = True
+    """Whether the answer's TCP checksum was right."""
+    ip6: PathFacts | None = None
+    """Result of the probe over IPv6; None if guests are served over IPv4 only."""
+
+    def because(self, cause: str) -> PathFacts:
+        """Return the result of a probe that shows nothing about the host, with the cause."""
+        six = None if self.ip6 is None else self.ip6.because(cause)
+        return replace(self, asked=False, cause=cause, ip6=six)
+
+    def over(self, version: int) -> PathFacts:
+        """Return the result for one version of IP."""
+        if version == 4:
+            return self
+        return self.ip6 or PathFacts(asked=False, cause="guests are served over IPv4 only")

@@ -1,15 +1,17 @@
-"""Find the port that an operator names, or explain why it cannot be traced. Pure."""
+"""Guests' ports as OVSDB has them, and the one that an operator names. Pure."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Final
 
 from dfmeta.doctor.facts import KnownPort, Settings
 from dfmeta.doctor.finding import listed
-from dfmeta.model import GuestAddress, PortKind, PortState
+from dfmeta.flows.port_down import PortBits, cut_of
+from dfmeta.model import OBSERVED, GuestAddress, Port, PortKind, PortState
 from dfmeta.ovsdb.rows import Interface, Snapshot
 from dfmeta.ovsdb.vif import DEVICE_TYPES
 
@@ -169,3 +171,53 @@ def _kind(interface: Interface, wanted: Settings) -> str:
         f"guest is behind it, `{make_guests(name)}`; with Neutron, also external_ids:iface-id=<its "
         "port's UUID> and external_ids:attached-mac=<its MAC>"
     )
+
+
+def ovsdb_ports(snapshot: Snapshot, bridge: str) -> tuple[KnownPort, ...]:
+    """Return every guest port from OVSDB, without its addresses."""
+    ports = [port for row in snapshot.interfaces if row.bridge == bridge for port in row.ports]
+    return tuple(
+        KnownPort(
+            port.name,
+            port.ofport,
+            PortState.UNNAMED if _is_unnamed(port) else port.state,
+            instance=port.instance_id,
+            iface_id=port.iface_id,
+            mac=port.mac,
+            fault=port.fault,
+            project=port.project_id,
+            vid=port.vid,
+            next_hops=port.next_hops,
+            next_hop_faults=port.next_hop_faults,
+            kind=port.kind,
+            segmentation_id=port.segmentation_id,
+            parent=port.parent,
+            subport_faults=port.subport_faults,
+            binding=port.binding,
+        )
+        for port in ports
+    )
+
+
+def _is_unnamed(port: Port) -> bool:
+    """Return whether OVSDB names no instance for a subport."""
+    return port.kind is PortKind.SUBPORT and port.state is PortState.NO_INSTANCE
+
+
+def with_cuts(
+    ports: Iterable[KnownPort], bits: Mapping[int, PortBits], bridge: str
+) -> tuple[KnownPort, ...]:
+    """Add to *ports* the cause if they are cut off on the switch at this moment.
+
+    :param bits: port number → the switch's description of the port.
+    """
+    return tuple(_with_cut(port, bits.get(port.ofport or 0), bridge) for port in ports)
+
+
+def _with_cut(port: KnownPort, bits: PortBits | None, bridge: str) -> KnownPort:
+    cut = cut_of(bits, port.name, bridge=bridge)
+    if cut is None:
+        return port
+    if port.state not in (PortState.SERVED, *OBSERVED):
+        return replace(port, cut=cut)
+    return replace(port, cut=cut, state=PortState.CUT_OFF, fault=str(cut))

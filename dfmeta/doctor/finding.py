@@ -1,11 +1,13 @@
-"""The result of a check of ``dfmeta doctor``."""
+"""The result of a check of ``dfmeta doctor``, and the words of its line."""
 
 from __future__ import annotations
 
 import enum
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
 
 
 class Status(enum.StrEnum):
@@ -21,38 +23,35 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of doctor: the check, its status, the result as text, and the remedy."""
+    """One line of doctor: the status, the result as text, and the remedy."""
 
-    check: str
     status: Status
     text: str
     remedy: str = ""
-    """Text with commands between backticks. Empty unless the status is ``wrong`` or ``warning``."""
-
-    @property
-    def because(self) -> str:
-        """The reason of another check that this finding makes pointless."""
-        return f"see the line {self.check}"
+    """Text with a command between backticks. Empty unless the status is ``wrong`` or ``warning``.
+    """
+    check: str = ""
+    """Name of the check; :data:`~dfmeta.doctor.table.CHECKS` has it."""
 
 
-def ok(check: str, text: str) -> Finding:
+def ok(text: str) -> Finding:
     """Return a finding without a fault."""
-    return Finding(check, Status.OK, text)
+    return Finding(Status.OK, text)
 
 
-def wrong(check: str, text: str, remedy: str) -> Finding:
+def wrong(text: str, remedy: str) -> Finding:
     """Return a fault: guests are not served, or not well, until *remedy* is applied."""
-    return Finding(check, Status.WRONG, text, remedy)
+    return Finding(Status.WRONG, text, remedy)
 
 
-def warning(check: str, text: str, remedy: str) -> Finding:
+def warning(text: str, remedy: str) -> Finding:
     """Return a limitation that *remedy* ends; guests are served all the same."""
-    return Finding(check, Status.WARNING, text, remedy)
+    return Finding(Status.WARNING, text, remedy)
 
 
-def unknown(check: str, text: str) -> Finding:
+def unknown(text: str) -> Finding:
     """Return the finding of a check that could not be made."""
-    return Finding(check, Status.UNKNOWN, text)
+    return Finding(Status.UNKNOWN, text)
 
 
 def by_files(finding: Finding, options: Iterable[str]) -> Finding:
@@ -68,12 +67,11 @@ def by_files(finding: Finding, options: Iterable[str]) -> Finding:
     if not names:
         return finding
     text = f"{finding.text}, with {names} of the files; the daemon has another value"
-    if finding.status is Status.OK:
-        return Finding(finding.check, Status.UNKNOWN, text)
-    return replace(finding, text=text)
+    status = Status.UNKNOWN if finding.status is Status.OK else finding.status
+    return Finding(status, text, finding.remedy)
 
 
-_SUMMED = {Status.OK: "ok", Status.WARNING: "warnings", Status.WRONG: "wrong"}
+_SUMMED: Final = {Status.OK: "ok", Status.WARNING: "warnings", Status.WRONG: "wrong"}
 
 
 def summary(findings: Iterable[Finding]) -> str:
@@ -92,7 +90,7 @@ def healthy(findings: Iterable[Finding]) -> bool:
     return all(finding.status is not Status.WRONG for finding in findings)
 
 
-SHOWN = 8
+SHOWN: Final = 8
 """Maximum number of names in a line; the others are counted, since a host may have 1,000 ports."""
 
 
@@ -101,3 +99,23 @@ def listed(names: Iterable[str]) -> str:
     names = list(names)
     rest = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+
+
+_UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+
+
+def span(seconds: float) -> str:
+    """Return *seconds* as text in the largest unit that fits; less than one second is ``0 s``."""
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return "0 s"
+
+
+def time_of_day(moment: datetime, now: datetime) -> str:
+    """Return the time of day of *moment*, preceded by the date if that is not today's.
+
+    :param moment: in UTC, like *now*.
+    """
+    day = "" if moment.date() == now.date() else f"{moment:%Y-%m-%d} "
+    return f"{day}{moment:%H:%M:%S} UTC"

@@ -1,19 +1,45 @@
-"""Comparison of dfmeta's flows on the switch with the desired flows. Pure."""
+"""Comparison of the flows on the switch with the desired flows, and with those of others."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Final
 
-from dfmeta.doctor.facts import KnownPort
+from dfmeta.apps.switch_facts import Reading, read_flows
+from dfmeta.doctor.agent import Agent, own
+from dfmeta.doctor.facts import KnownPort, Settings
+from dfmeta.doctor.find_port import ovsdb_ports
+from dfmeta.errors import NotRunningError, SwitchError
 from dfmeta.flows import meta_bridge
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.dump import Seen
-from dfmeta.flows.flow import Flow, Value
+from dfmeta.flows.family import family_of
+from dfmeta.flows.flow import (
+    ARP_REQUEST,
+    ETH_ARP,
+    ETH_IPV6,
+    ND_SOLICITATION,
+    PROTO_ICMPV6,
+    PROTO_TCP,
+    TAGGED,
+    UNTAGGED,
+    Flow,
+    Value,
+)
 from dfmeta.flows.meta_bridge import MetaTap
-from dfmeta.flows.pipeline import AnyPurpose, Layout, Purpose, cookie_of, table_name
+from dfmeta.flows.nd import solicited_node
+from dfmeta.flows.pipeline import (
+    METADATA_PORT,
+    AnyPurpose,
+    Layout,
+    Purpose,
+    cookie_of,
+    table_name,
+)
 from dfmeta.flows.reading import (
     NONE,
     read_address,
@@ -23,7 +49,15 @@ from dfmeta.flows.reading import (
 )
 from dfmeta.flows.service import Tap
 from dfmeta.identity.key import IN_PORT, Keys
-from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
+from dfmeta.ovsdb.rows import Snapshot
+from dfmeta.runtime import clock
+
+SETTLE_TRIES: Final = 4
+SETTLE_PAUSE: Final = 0.4
+"""Seconds between two readings: the daemon may change flows in between, so that only a fault in
+all readings is shown."""
 
 
 class State(enum.StrEnum):
@@ -216,3 +250,241 @@ def _order(layout: Layout) -> Callable[[Entry], tuple[int, int, int, int, str, s
         return table, -entry.priority, entry.ofport or 0, family, *place
 
     return key
+
+
+_ZERO = ("reg", "xreg", "xxreg", "metadata", "tun", "ct_", "conj_id")
+"""Prefixes of the fields that are zero in a packet that has just entered at a guest's port."""
+_OTHER_PROTOCOLS = ("icmp", "nd_", "ipv6_nd_", "udp", "sctp", "pbb", "mpls")
+"""Prefixes of the fields that none of these packets has; it has those that it needs by name."""
+_OTHER_VERSIONS = {4: ("ipv6",), 6: ("ipv4", "arp")}
+_ARP: Mapping[str, int | str] = {"eth_type": ETH_ARP, "arp_op": ARP_REQUEST}
+_SOLICITATION: Mapping[str, int | str] = {
+    "eth_type": ETH_IPV6,
+    "ip_proto": PROTO_ICMPV6,
+    "icmpv6_type": ND_SOLICITATION,
+    "icmpv6_code": 0,
+}
+
+
+def takes(match: Mapping[str, Value], endpoints: Collection[Endpoint], *, ip: str) -> bool:
+    """Return whether *match* takes a guest's TCP to port 80 of *ip*, or its request for the MAC.
+
+    :param endpoints: endpoints of guests.
+    :param ip: address of the service; its version decides whether the MAC is requested with ARP or
+        with neighbour discovery.
+    """
+    ofports: dict[int, set[int]] = {}
+    for endpoint in endpoints:
+        ofports.setdefault(endpoint.vid, set()).add(endpoint.ofport)
+    return any(_takes_of(match, vid, numbers, ip) for vid, numbers in ofports.items())
+
+
+def _takes_of(match: Mapping[str, Value], vid: int, ofports: Collection[int], ip: str) -> bool:
+    """Return :func:`takes` for the endpoints with the VLAN id *vid*."""
+    version = ip_address(ip).version
+    family = family_of(version)
+    tci = TAGGED | vid if vid else UNTAGGED
+    tag: Mapping[str, int | str] = {"vlan_vid": tci, "vlan_tci": tci}
+    http = {
+        **tag,
+        "eth_type": family.eth_type,
+        "ip_proto": PROTO_TCP,
+        family.destination: ip,
+        "tcp_dst": METADATA_PORT,
+    }
+    others = (*_OTHER_PROTOCOLS, *_OTHER_VERSIONS[version])
+    requests = [{**tag, **one, family.asked: ip} for one in _requests(ip)]
+    return any(_fits(match, packet, ofports, others) for packet in (http, *requests))
+
+
+def _requests(ip: str) -> Iterator[Mapping[str, int | str]]:
+    address = ip_address(ip)
+    if address.version == 4:
+        yield _ARP
+    else:
+        # A solicitation is sent to the target itself or to its group (RFC 4861, 4.3).
+        yield from (
+            {**_SOLICITATION, "ipv6_dst": str(one)} for one in (address, solicited_node(address))
+        )
+
+
+def _fits(
+    match: Mapping[str, Value],
+    packet: Mapping[str, int | str],
+    ofports: Collection[int],
+    others: tuple[str, ...],
+) -> bool:
+    return all(_fits_field(*one, packet, ofports, others) for one in match.items())
+
+
+def _fits_field(
+    field: str,
+    value: Value,
+    packet: Mapping[str, int | str],
+    ofports: Collection[int],
+    others: tuple[str, ...],
+) -> bool:
+    """Return whether the packet may have that value.
+
+    :param others: prefixes of the fields that the packet does not have, except those in *packet*.
+    """
+    name = field.removesuffix("_nxm")
+    if name == "in_port":
+        return _number(value[0] if isinstance(value, tuple) else value) in ofports
+    if name in packet:
+        return _matches(value, packet[name])
+    if name.startswith(_ZERO):
+        return _matches(value, 0)
+    return not name.startswith(others)
+
+
+def _matches(value: Value, actual: int | str) -> bool:
+    wanted, mask = value if isinstance(value, tuple) else (value, None)
+    if mask is None:
+        return _number(wanted) == _number(actual)
+    bits = _number(mask)
+    return _number(wanted) & bits == _number(actual) & bits
+
+
+def _number(value: int | str) -> int:
+    return value if isinstance(value, int) else int(ip_address(value))
+
+
+def tap_of(wanted: Settings, snapshot: Snapshot, *, ip6: tuple[str, ...]) -> Tap | None:
+    """Return tap-metadata as the flows address it; None while a part of it is unknown.
+
+    With a second bridge, it is the patch port to that bridge.
+
+    :param ip6: the IPv6 addresses at which guests are served; see :func:`served_ip6`.
+    """
+    name = wanted.tap if wanted.meta is None else wanted.meta.names.patch_int
+    found = snapshot.interface(name, wanted.bridge)
+    if found is None or found.ofport is None or wanted.port is None:
+        return None
+    mac = found.mac_in_use if wanted.meta is None else TAP_MAC
+    if not mac:
+        return None
+    return Tap(
+        ofport=found.ofport,
+        mac=mac,
+        port=wanted.port,
+        ip=wanted.host_ip,
+        guest_ip=wanted.ip,
+        ip6=wanted.host_ip6 if ip6 else "",
+        guest_ip6=ip6,
+        keys=wanted.keys,
+    )
+
+
+def meta_tap_of(wanted: Settings, snapshot: Snapshot, *, ip6: tuple[str, ...]) -> MetaTap | None:
+    """Return the ports of the second bridge as its flows address them.
+
+    :param ip6: the IPv6 addresses at which guests are served; see :func:`served_ip6`.
+    :return: None if there is no second bridge, and while a part of it is unknown.
+    """
+    meta = wanted.meta
+    if meta is None or wanted.port is None or not isinstance(wanted.keys, MetaKeys):
+        return None
+    tap = snapshot.interface(meta.names.tap, meta.names.bridge)
+    patch = snapshot.interface(meta.names.patch_meta, meta.names.bridge)
+    if tap is None or patch is None or not (tap.ofport and patch.ofport and tap.mac_in_use):
+        return None
+    return MetaTap(
+        ofport=tap.ofport,
+        patch=patch.ofport,
+        mac=tap.mac_in_use,
+        port=wanted.port,
+        vlan=meta.vlan,
+        guest_ip=wanted.ip,
+        keys=wanted.keys,
+        guest_ip6=ip6,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The flows of all bridges, compared with the daemon's desired flows."""
+
+    ports: tuple[KnownPort, ...]
+    rows: tuple[Entry, ...]
+    problems: Mapping[str, str]
+    """Bridge → why its flows could not be compared."""
+    unread: Mapping[str, SwitchError]
+    """Bridge → why its flows could not be read; never the integration bridge."""
+
+    def of(self, bridge: str) -> tuple[Entry, ...]:
+        """Return the flows of one bridge."""
+        return tuple(row for row in self.rows if row.bridge == bridge)
+
+
+def compare(agent: Agent, wanted: Settings, snapshot: Snapshot) -> Compared:
+    """Read the switch and compare its flows with the daemon's desired flows.
+
+    :raises SwitchError: when the integration bridge does not answer.
+    """
+    for _ in range(SETTLE_TRIES):
+        ports, desired, problems = _desired(agent, wanted, snapshot)
+        found, unread = _read(wanted)
+        if not any(port.addresses for port in ports):
+            seen = found[wanted.bridge].ours
+            own(wanted.keys, ((at, slot) for at, slot, _ in addresses_of(seen, wanted.keys)))
+        rows = tuple(
+            row
+            for bridge, reading in found.items()
+            for row in entries(
+                reading.ours,
+                desired.get(bridge),
+                layout=wanted.sides[bridge][1],
+                keys=wanted.keys,
+                bridge=bridge,
+            )
+        )
+        compared = Compared(ports, rows, problems, unread)
+        if problems or unread or not faulty(rows):
+            break
+        clock.sleep(SETTLE_PAUSE)
+    return compared
+
+
+def _read(wanted: Settings) -> tuple[dict[str, Reading], dict[str, SwitchError]]:
+    """Read the flows of each bridge; see :class:`Compared`."""
+    found: dict[str, Reading] = {}
+    unread: dict[str, SwitchError] = {}
+    for bridge, (path, layout) in wanted.sides.items():
+        try:
+            found[bridge] = read_flows(Path(path), layout)
+        except SwitchError as error:
+            if bridge == wanted.bridge:
+                raise
+            unread[bridge] = error
+    return found, unread
+
+
+def _desired(
+    agent: Agent, wanted: Settings, snapshot: Snapshot
+) -> tuple[tuple[KnownPort, ...], dict[str, tuple[Flow, ...]], dict[str, str]]:
+    """Return the ports, bridge → its desired flows, and bridge → why these are not known."""
+    try:
+        ports, ip6 = agent.ports(wanted.keys), agent.served_ip6()
+    except NotRunningError as error:
+        problem = f"dfmeta-agent does not answer at {wanted.admin}: {error.fields['cause']}"
+        ports = ovsdb_ports(snapshot, wanted.bridge)
+        return ports, {}, dict.fromkeys(wanted.sides, problem)
+    desired: dict[str, tuple[Flow, ...]] = {}
+    problems = {}
+    tap = tap_of(wanted, snapshot, ip6=ip6)
+    beyond = meta_tap_of(wanted, snapshot, ip6=ip6)
+    if tap is not None:
+        desired[wanted.bridge] = wanted_flows(ports, tap)
+    else:
+        names = wanted.meta.names if wanted.meta is not None else None
+        name = names.patch_int if names is not None else wanted.tap
+        problems[wanted.bridge] = f"{name} is not on {wanted.bridge}, or its port is not known"
+    if beyond is not None:
+        desired[wanted.home] = wanted_meta_flows(ports, beyond)
+    elif wanted.meta is not None:
+        names = wanted.meta.names
+        problems[names.bridge] = (
+            f"{names.tap} or {names.patch_meta} is not on {names.bridge}, or its port is not known"
+        )
+    return ports, desired, problems

@@ -5,6 +5,7 @@
 ``dfmeta-program:: NAME``: every option of the command line of a program that is not click's.
 ``dfmeta-limits::``: rows of a table, each of an item, of what holds its limit, and of what happens
 above it; the number is added.
+``dfmeta-checks::``: every check of doctor.
 ``dfmeta-errors::``: every class of errors, by the name that ends its line.
 ``dfmeta-metrics::``: every metric with its kind, and the values of its labels.
 ``dfmeta-states::``: every state of a port.
@@ -33,6 +34,8 @@ import dfmeta.conf
 from dfmeta.admin.troubles import TROUBLES
 from dfmeta.conf import attachments
 from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE
+from dfmeta.doctor.check import NEEDS, PLACES
+from dfmeta.doctor.table import CHECKS
 from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.guest import tag_devices
@@ -325,6 +328,26 @@ def symptoms_text(page: str) -> Iterator[str]:
     yield ""
 
 
+def checks_text() -> Iterator[str]:
+    """Every check of doctor, in the order of its lines, as lines of reStructuredText."""
+    names = {check.name for check in CHECKS}
+    for check in CHECKS:
+        twin = f"{check.name}-ipv6"
+        if check.about == f"As ``{check.name.removesuffix('-ipv6')}``, over IPv6.":
+            continue
+        yield f"``{check.name}``" + (f", ``{twin}``" if twin in names else "")
+        yield f"   {check.about}"
+        places = [PLACES[name] for name in check.only]
+        if places:
+            yield f"   *Only with:* {'; '.join(place.text for place in places)}."
+        if check.needs:
+            lacks = (NEEDS[name].text for name in check.needs)
+            yield f"   *Unknown if:* {'; '.join(lacks)}."
+        for page in filter(None, (check.page, *(place.page for place in places))):
+            yield f"   See :doc:`{page}`."
+        yield ""
+
+
 class _Written(SphinxDirective):
     """A directive that stands for text."""
 
@@ -388,6 +411,12 @@ class Symptoms(_Written):
         return self.parsed(symptoms_text(Path(self.get_source_info()[0]).read_text("utf-8")))
 
 
+class Checks(_Written):
+    """``dfmeta-checks::``."""
+
+    text = staticmethod(checks_text)
+
+
 class Limits(_Written):
     """``dfmeta-limits::``."""
 
@@ -401,6 +430,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("dfmeta-daemons", Daemons)
     app.add_directive("dfmeta-program", Program)
     app.add_directive("dfmeta-limits", Limits)
+    app.add_directive("dfmeta-checks", Checks)
     app.add_directive("dfmeta-errors", Errors)
     app.add_directive("dfmeta-metrics", Metrics)
     app.add_directive("dfmeta-states", States)

@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "attach": VALUES | {"neutron", "ovsdb", "store"},
     "apps": LOW | {"ovsdb"},
     "proxy": LOW | {"attach", "http", "store"},
-    "doctor": LOW | {"host", "ovsdb", "proxy"},
+    "doctor": LOW | {"apps", "host", "http", "neutron", "ovsdb", "proxy", "sources", "store"},
     "guest": set(),
     "admin": LOW | {"doctor", "http", "proxy"},
     "conf": BASE | {"flows", "http", "identity"},
@@ -214,8 +214,8 @@ def test_no_table_has_a_number_outside_the_pipeline() -> None:
 
 def test_no_module_is_longer_than_it_may_be() -> None:
     for path in MODULES:
-        # A guest gets its program as one file.
-        longest = {"tag_devices": 900, "cni": 1580}.get(path.stem, 600)
+        # A guest gets its program as one file, and doctor's checks are one literal.
+        longest = {"tag_devices": 900, "cni": 1580, "table": 700}.get(path.stem, 600)
         assert len(path.read_text(encoding="utf-8").splitlines()) <= longest, name(path)
 
 

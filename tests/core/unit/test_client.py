@@ -10,8 +10,7 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta.cli import in_force
-from dfmeta.cli.client import ask_agent
-from dfmeta.cli.gather import daemon_facts, daemon_version
+from dfmeta.cli.client import agent_of, ask_agent
 from dfmeta.errors import NotRunningError
 from dfmeta.host.sock_diag import TcpListener
 from tests.harness.other_store import Last, OtherStore, reply
@@ -32,8 +31,9 @@ def test_an_answer_without_json_is_another_program_s() -> None:
         with stranger(content) as conf:
             with pytest.raises(NotRunningError, match="is not JSON"):
                 ask_agent(conf, "/ports")
-            assert daemon_facts(conf).cause == "its answer is not dfmeta-agent's"
-            assert daemon_version(conf) == ""
+            facts = agent_of(conf).readiness()
+            assert (facts.running, facts.other) == (False, True), content
+            assert agent_of(conf).version() == ""
 
 
 def test_options_of_a_program_of_another_user_are_not_asked_for(

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.cli import gather
 from dfmeta.cmd import daemon
 from dfmeta.cmd.rows import port_rows
+from dfmeta.doctor import agent
 from dfmeta.flows.arp import next_hop_request, senders_of
 from dfmeta.flows.desired import Guest, guest_flows, usable_next_hops
 from dfmeta.flows.flow import Flow, SetField
@@ -145,7 +145,7 @@ def test_a_port_lists_them_and_those_that_are_left_out() -> None:
         f"{BARE.ip}: it is the address of the guest itself",
         f"{service.ip}: it is the address of the service",
     ]
-    known = gather.known(row, IN_PORT)
+    known = agent.known(row, IN_PORT)
     assert known.next_hops == (HOP,)
     assert known.next_hop_faults == tuple(row["next_hop_faults"])
 
@@ -155,13 +155,10 @@ def test_a_port_whose_next_hops_are_not_known_yet_lists_those_of_the_switch() ->
     registry.set_port(replace(port(), next_hops=None))
     (row,) = port_rows(registry)
     assert row["next_hops"] is None
-    assert gather.known(row, IN_PORT).next_hops is None
+    assert agent.known(row, IN_PORT).next_hops is None
     registry.adopt_next_hop(HERE, BARE._replace(source=FOUND))
     (row,) = port_rows(registry)
     assert row["next_hops"] == [{"ip": BARE.ip, "mac": None, "source": FOUND}]
-    del row["next_hops"], row["next_hop_faults"]
-    # A daemon of an older version.
-    assert gather.known(row, IN_PORT).next_hops == ()
     registry.set_port(replace(port(None), next_hops=(HOP,)))
     (row,) = port_rows(registry)
     assert [one["ip"] for one in row["next_hops"]] == [HOP.ip]

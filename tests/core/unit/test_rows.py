@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dfmeta.cli import gather, ports_command
+from dfmeta.cli import ports_command
 from dfmeta.cli.ports_command import answer_of, ports
 from dfmeta.cmd.rows import port_rows
+from dfmeta.doctor.agent import Agent
 from dfmeta.errors import NotRunningError
 from dfmeta.identity.key import IN_PORT
 from dfmeta.identity.registry import Registry
@@ -150,6 +151,12 @@ def row(name: str = "tap1", **values: Any) -> dict[str, Any]:
     return {**known, **fixed, **values}
 
 
+def name_records(monkeypatch: pytest.MonkeyPatch, names: dict[str, tuple[str, ...]]) -> None:
+    """Have the daemon tell these names: instance → the names in its record."""
+    agent = Agent("127.0.0.1:9697", lambda path, **_more: (200, names))
+    monkeypatch.setattr(ports_command, "agent_of", lambda _conf: agent)
+
+
 def test_the_last_answer_in_words() -> None:
     for values, said in (
         ({}, "200, 3 s ago"),
@@ -170,7 +177,7 @@ def test_the_last_answer_in_words() -> None:
 def test_fault_of_a_port_has_a_line_of_its_own_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     fault = "3 SYNs and no connection: " + "a long cause, " * 20
     monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
-    monkeypatch.setattr(gather, "record_names", lambda _conf: {INSTANCE: ("web2", "w.example")})
+    name_records(monkeypatch, {INSTANCE: ("web2", "w.example")})
     rows = [row("tap1", state="no connection", fault=fault, instance=INSTANCE), row("tap2")]
     monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
     head, first, note, second = CliRunner().invoke(ports).stdout.splitlines()
@@ -186,7 +193,7 @@ def test_addresses_of_both_versions_are_listed_with_their_slots(
     ipv4 = {"service": None, "slot": 1, "ip": "10.0.0.5", "mac": "fa:16:3e:00:00:01"}
     ipv6 = {**ipv4, "ip": "fe80::1", "service": "fe80::a9fe:a9fe"}
     monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
-    monkeypatch.setattr(gather, "record_names", lambda _conf: {})
+    name_records(monkeypatch, {})
     rows = [row(addresses=[ipv4, ipv6])]
     monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
     shown = CliRunner().invoke(ports, ["--wide"]).stdout
@@ -209,6 +216,7 @@ def test_a_subport_has_its_container_and_its_network(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
     monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
     monkeypatch.setattr(ports_command, "ask_agent", attachments)
+    name_records(monkeypatch, {})
     listed = json.loads(CliRunner().invoke(ports, ["--format", "json"]).stdout)
     assert [one["attachment"] for one in listed] == [None, "a1"]
     shown = CliRunner().invoke(ports, ["--wide"]).stdout
@@ -229,6 +237,7 @@ def test_failing_are_those_that_are_not_well(monkeypatch: pytest.MonkeyPatch) ->
     ]
     monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
     monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
+    name_records(monkeypatch, {})
     done = CliRunner().invoke(ports, ["--failing", "--format", "json"])
     assert done.exit_code == 0
     found = json.loads(done.stdout)

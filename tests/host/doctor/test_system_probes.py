@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 from pyroute2.netlink.exceptions import NetlinkError
 
-from dfmeta.cli.concurrent import Later
+from dfmeta.doctor.services import Later
 from dfmeta.host import listeners
 from dfmeta.host.listeners import client_user, listener_at, listeners_of
 from dfmeta.host.system import own_route, read_clock

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from dfmeta.doctor.offload import DRIVER
+from dfmeta.doctor.checks_guests import DRIVER
 from tests.harness import netns
 from tests.harness.closing import Closing
 from tests.harness.poll import wait_for

@@ -1,20 +1,28 @@
 """The checks of host, daemon and switch, on facts that are right, and wrong in one way each."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address
 from typing import Any
 
-import pytest
-
-from dfmeta.cli import doctor_host
-from dfmeta.doctor import checks_daemon, checks_host, checks_limits, checks_switch, find_port
-from dfmeta.doctor.checks_daemon import DaemonFacts, FolderFacts, OptionFacts, Owners
+from dfmeta.doctor import (
+    checks_daemon,
+    checks_guests,
+    checks_host,
+    checks_switch,
+    checks_system,
+    find_port,
+)
+from dfmeta.doctor.agent import DaemonFacts
+from dfmeta.doctor.checks_daemon import FolderFacts, OptionFacts, Owners
+from dfmeta.doctor.checks_host import Chain, firewall
+from dfmeta.doctor.facts import Settings
 from dfmeta.doctor.finding import Finding, Status, by_files, healthy, ok, unknown, wrong
-from dfmeta.doctor.firewall import Chain, firewall
 from dfmeta.flows.dump import Foreign
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.port_down import NO_FWD, NO_RECV, PortBits, cut_of
 from dfmeta.host.facts import ConntrackFacts, HostFacts, LimitFacts, Listener
+from dfmeta.host.ipv6 import Lack
 from dfmeta.model import Endpoint, Port, PortState
 from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
 from dfmeta.ovsdb.vif import GUEST_TYPES
@@ -47,25 +55,34 @@ TAP = Interface(
 NAMES = {Endpoint(1): "tap1"}
 
 
+def one(finding: Finding | None) -> Finding:
+    """Of a check that has a line."""
+    assert finding is not None
+    return finding
+
+
 def test_working_host_has_no_fault() -> None:
     findings = [
         checks_host.device(HOST, SETTINGS),
         checks_host.address(HOST, SETTINGS),
-        *checks_host.rules(HOST, SETTINGS),
+        checks_host.rule_from(HOST, SETTINGS),
+        checks_host.rule_oif(HOST, SETTINGS),
         checks_host.route(HOST, SETTINGS),
-        *checks_host.way_back(HOST, SETTINGS),
+        checks_host.way_back(HOST, SETTINGS),
         checks_host.neighbour(HOST, SETTINGS),
-        *checks_limits.queue(HOST.limits, backlog=4096),
-        checks_limits.conntrack(ConntrackFacts(), rate=1000),
+        checks_system.somaxconn(HOST.limits, backlog=4096),
+        checks_system.syncookies(HOST.limits),
+        checks_system.conntrack(ConntrackFacts(), rate=1000),
         checks_host.rp_filter(HOST, SETTINGS),
         checks_host.arp_ignore(HOST, SETTINGS),
         checks_host.checksum(HOST, "netdev", wanted=SETTINGS),
         checks_host.listener(HOST, SETTINGS, running=True),
-        *checks_switch.tap_port(TAP, Snapshot(), wanted=SETTINGS),
+        checks_switch.tap(TAP, Snapshot(), wanted=SETTINGS),
+        checks_switch.tap_vlan(TAP),
         checks_switch.bridge(Bridge("br-int"), SETTINGS),
         checks_daemon.user(0),
     ]
-    assert [status(finding) for finding in findings] == [OK] * len(findings)
+    assert [finding and status(finding) for finding in findings] == [OK] * len(findings)
 
 
 def test_faults_of_the_host() -> None:
@@ -73,14 +90,16 @@ def test_faults_of_the_host() -> None:
     short = replace(HOST, addresses=(("tap-metadata", IPv4Interface(f"{IP}/16")),))
     both = replace(HOST, addresses=(*HOST.addresses, ("eth0", IPv4Interface(f"{IP}/32"))))
     astray = address(replace(both, way_back="eth1"), SETTINGS)
-    few, cookies = checks_limits.queue(LimitFacts(somaxconn=128, syncookies=0), backlog=4096)
-    (way_back,) = checks_host.way_back(replace(HOST, way_back="lo"), SETTINGS)
+    limits = LimitFacts(somaxconn=128, syncookies=0)
+    few = checks_system.somaxconn(limits, backlog=4096)
+    cookies = checks_system.syncookies(limits)
+    way_back = one(checks_host.way_back(replace(HOST, way_back="lo"), SETTINGS))
     foreign = replace(HOST, way_back="wg0", contender="7: from all lookup 52")
-    (late,) = checks_host.way_back(foreign, SETTINGS)
+    late = one(checks_host.way_back(foreign, SETTINGS))
     no_next_hop = checks_host.neighbour(replace(HOST, neighbour=False), SETTINGS)
     lazy, silent = replace(HOST, tx_checksum=True), replace(HOST, tx_checksum=None)
     checksum = checks_host.checksum
-    no_ipv6 = checks_host.no_ipv6("net.ipv6.conf.t.disable_ipv6 is 1", "`sysctl -w x=0`")
+    no_ipv6 = checks_host.ipv6(Lack("net.ipv6.conf.t.disable_ipv6 is 1", "`sysctl -w x=0`"))
     expect(
         [
             (device(replace(HOST, up=None), SETTINGS), WRONG, "no device"),
@@ -106,10 +125,10 @@ def test_faults_of_the_host() -> None:
             (ovsdb("Connection refused", SETTINGS), WRONG, "", "start Open vSwitch"),
         ]
     )
-    assert healthy([no_ipv6, unknown("c", "d")])
+    assert healthy([no_ipv6, unknown("d")])
     assert not healthy([no_ipv6, few])
     other_route = replace(HOST, way_back="lo", route=False)
-    assert not list(checks_host.way_back(other_route, SETTINGS)), "the route's line says it"
+    assert checks_host.way_back(other_route, SETTINGS) is None, "the route's line says it"
 
 
 def test_reverse_path_filter_drops_without_the_rule_from_the_service() -> None:
@@ -138,7 +157,7 @@ def test_table_of_conntrack_is_a_fault_when_it_is_nearly_full() -> None:
         (ConntrackFacts(room=8192, count=31), "nf_conntrack_max=240000`"),
         (ConntrackFacts(room=8192, count=31, kept=30), "nf_conntrack_max=60000`"),
     ):
-        finding = checks_limits.conntrack(facts, rate=1000)
+        finding = checks_system.conntrack(facts, rate=1000)
         expect([(finding, OK, text)])
         assert ("fill the table" in finding.text) == ("sysctl" in finding.text), facts
     for facts, text, room in (
@@ -148,44 +167,41 @@ def test_table_of_conntrack_is_a_fault_when_it_is_nearly_full() -> None:
         (ConntrackFacts(room=8192, evicted=5), "and 5 unanswered connections", 240_000),
     ):
         remedy = f"`sysctl -w net.netfilter.nf_conntrack_max={room}`"
-        mended = checks_limits.conntrack(replace(facts, room=room), rate=1000)
-        expect([(checks_limits.conntrack(facts, rate=1000), WRONG, text, remedy), (mended, OK, "")])
+        mended = checks_system.conntrack(replace(facts, room=room), rate=1000)
+        expect([(checks_system.conntrack(facts, rate=1000), WRONG, text, remedy), (mended, OK, "")])
 
 
 def test_remedies_name_the_version_of_ip_that_they_are_for() -> None:
     other = replace(SETTINGS, host_ip6=IP6, ip6=("fe80::a9fe:a9fe",)).over(IPV6)
     bare = HostFacts(up=True, rules=tuple(replace(rule, there=False) for rule in HOST.rules))
-    checks = (checks_host.address, checks_host.route, checks_host.neighbour)
+    checks: tuple[Callable[[HostFacts, Settings], Finding | None], ...] = (
+        *(checks_host.address, checks_host.route, checks_host.neighbour),
+        *(checks_host.rule_from, checks_host.rule_oif),
+    )
     for wanted, command in ((SETTINGS, "`ip "), (other, "`ip -6 ")):
-        found = [check(bare, wanted) for check in checks] + [*checks_host.rules(bare, wanted)]
-        assert [status(one) for one in found] == [WRONG] * len(found)
-        assert all(one.remedy.startswith(command) for one in found)
+        found = [one(check(bare, wanted)) for check in checks]
+        assert [status(finding) for finding in found] == [WRONG] * len(found)
+        assert all(finding.remedy.startswith(command) for finding in found)
         next_hop = wanted.keys.next_hop(wanted.family.version)
-        assert all(next_hop in one.remedy for one in found[1:3])
+        assert all(next_hop in finding.remedy for finding in found[1:3])
     assert f"replace {IP6}/128 dev tap-metadata" in checks_host.address(HOST, other).remedy
-    (astray,) = checks_host.way_back(replace(HOST, way_back="lo"), other)
+    astray = one(checks_host.way_back(replace(HOST, way_back="lo"), other))
     assert "or to fd00:a9fe:a9fe:a9fe::/64" in astray.remedy
 
 
-def test_working_host_with_ipv6_has_lines_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_host, "read_chains", lambda: ())
+def test_listener_of_ipv6_is_not_that_of_ipv4() -> None:
     wanted = replace(SETTINGS, host_ip6=IP6, ip6=("fe80::a9fe:a9fe",), listener6=99).over(IPV6)
-    host = replace(
-        HOST,
-        addresses=(("tap-metadata", IPv6Interface(f"{IP6}/128")),),
-        listeners=(Listener(IPv6Address(IP6), 18080, 99),),
+    listener = checks_host.listener
+    six = replace(HOST, listeners=(Listener(IPv6Address(IP6), 18080, 99),))
+    another = replace(HOST, listeners=(Listener(IPv6Address("::"), 18080, 7),))
+    expect(
+        [
+            (listener(six, wanted, running=True), OK, f"[{IP6}]:18080"),
+            (listener(six, wanted, running=False), OK, f"[{IP6}]:18080"),
+            (listener(HOST, wanted, running=True), WRONG, f"no process listens on [{IP6}]:18080"),
+            (listener(another, wanted, running=True), WRONG, "program listens on [::]:18080"),
+        ]
     )
-    names = ("address", "rule-from", "rule-oif", "route", "way-back", "neighbour", "firewall")
-    for running in (True, False):
-        found = list(doctor_host.beside(host, wanted, running=running))
-        assert [one.check for one in found] == [f"{name}-ipv6" for name in (*names, "listener")]
-        assert [status(one) for one in found] == [OK] * len(found)
-        assert f"[{IP6}]:18080" in found[-1].text
-    *_, last = doctor_host.beside(HOST, wanted, running=True)
-    assert last.text == f"no process listens on [{IP6}]:18080", "IPv4's listener is none of IPv6"
-    anothers = replace(host, listeners=(Listener(IPv6Address("::"), 18080, 7),))
-    *_, last = doctor_host.beside(anothers, wanted, running=True)
-    assert last.text == "another program listens on [::]:18080"
 
 
 def test_chains_that_drop_are_listed_for_each_version_of_ip() -> None:
@@ -223,12 +239,13 @@ def test_faults_of_tap_metadata_in_ovsdb() -> None:
         (replace(TAP, ofport=None, error="E"), (), "given tap-metadata no port number: E"),
         (replace(TAP, type="system", tag=None), (), "", ""),
     ):
-        found = checks_switch.tap_port(tap, Snapshot(interfaces=others), wanted=SETTINGS)
+        found = [checks_switch.tap(tap, Snapshot(interfaces=others), wanted=SETTINGS)]
+        found += [checks_switch.tap_vlan(tap)] if tap is not None else []
         faults = [finding.text for finding in found if status(finding) is WRONG]
         assert len(faults) == len(texts), tap
         assert all(text in fault for text, fault in zip(texts, faults, strict=True)), tap
     cut = cut_of(PortBits(config=NO_FWD), TAP.name, bridge="br-int")
-    finding, _ = checks_switch.tap_port(TAP, Snapshot(), wanted=SETTINGS, cut=cut)
+    finding = checks_switch.tap(TAP, Snapshot(), wanted=SETTINGS, cut=cut)
     text = "cut off, so no guest is served: the switch sends no frames to it"
     remedy = "`ovs-ofctl -O OpenFlow13 mod-port br-int tap-metadata forward`"
     expect([(finding, WRONG, text, remedy)])
@@ -282,9 +299,9 @@ def test_ports_that_could_be_a_guests_and_are_not_are_one_line() -> None:
         Interface("eth9", "br-ex"),
         *(Interface(f"x-{kind}", "br-int", type=kind) for kind in ("patch", "vxlan", "dpdk")),
     ]
-    assert not list(checks_switch.other_ports(Snapshot(interfaces=tuple(none)), SETTINGS))
-    (many,) = checks_switch.other_ports(Snapshot(interfaces=(*none, *others)), SETTINGS)
-    (single,) = checks_switch.other_ports(Snapshot(interfaces=(others[3],)), SETTINGS)
+    assert not list(checks_guests.other_ports(Snapshot(interfaces=tuple(none)), SETTINGS))
+    (many,) = checks_guests.other_ports(Snapshot(interfaces=(*none, *others)), SETTINGS)
+    (single,) = checks_guests.other_ports(Snapshot(interfaces=(others[3],)), SETTINGS)
     expect(
         [
             (many, OK, "ports of br-int that are not guests' ports (10): eth0, eth1"),
@@ -316,7 +333,7 @@ def test_daemon_that_does_not_run_or_is_not_ready() -> None:
 
 def test_state_path_is_a_folder_of_the_daemon_or_of_root() -> None:
     def judged(of: Owners, **facts: Any) -> Finding:
-        return checks_daemon.state_path(FolderFacts(**facts), SETTINGS, owners=of)
+        return checks_daemon.state_path(FolderFacts(**facts), SETTINGS.state_path, owners=of)
 
     assert status(judged(Owners(), there=True)) is OK
     for facts in (
@@ -364,7 +381,7 @@ def test_values_of_the_daemon_are_compared_with_those_of_its_files() -> None:
 
 
 def test_answer_to_a_secret_that_is_not_the_daemons_is_unknown() -> None:
-    fine, bad = ok("a", "it answers"), wrong("a", "it refuses", "fix it")
+    fine, bad = ok("it answers"), wrong("it refuses", "fix it")
     assert by_files(fine, []) is fine
     assert status(by_files(fine, ["[b] c"])) is UNKNOWN
     expect([(by_files(bad, ["[b] c"]), WRONG, "the daemon has another value", "fix it")])
@@ -373,7 +390,7 @@ def test_answer_to_a_secret_that_is_not_the_daemons_is_unknown() -> None:
 def test_ports_in_each_state() -> None:
     def texts(*states: PortState) -> list[tuple[Status, str]]:
         ports = [replace(PORT, name=f"t{n}", state=s, fault="odd") for n, s in enumerate(states)]
-        return [(status(f), f.text) for f in checks_daemon.ports(ports, SETTINGS, running=True)]
+        return [(status(f), f.text) for f in checks_guests.ports(ports, SETTINGS, running=True)]
 
     served = "1 of 2 guests' ports on br-int served"
     assert texts() == [(OK, "0 of 0 guests' ports on br-int served")]
@@ -401,7 +418,7 @@ def test_nova_answers_no_port_without_a_project() -> None:
         (PORT, nova, False, OK, ""),
         (replace(PORT, project="p"), nova, True, OK, ""),
     ):
-        (finding,) = checks_daemon.ports([port], wanted, running=running)
+        (finding,) = checks_guests.ports([port], wanted, running=running)
         expect([(finding, expected, text) for text in texts])
 
 
@@ -409,8 +426,8 @@ def test_ports_that_are_cut_off_are_named_with_what_ends_it() -> None:
     cut = cut_of(PortBits(config=NO_RECV), "t0", bridge="br-int")
     off = replace(PORT, name="t0", state=PortState.CUT_OFF, cut=cut, fault=str(cut))
     told = replace(PORT, name="t1", state=PortState.CUT_OFF, fault="told")
-    (both,) = checks_daemon.ports([PORT, off, told], SETTINGS, running=True)
-    (single,) = checks_daemon.ports([told], SETTINGS, running=True)
+    (both,) = checks_guests.ports([PORT, off, told], SETTINGS, running=True)
+    (single,) = checks_guests.ports([told], SETTINGS, running=True)
     text = "cut off: t0 (the switch accepts no frames from it (no-receive)), t1 (told)"
     remedy = "`ovs-ofctl -O OpenFlow13 mod-port br-int t0 receive`"
     expect([(both, WRONG, text, remedy), (single, WRONG, "", "show br-int")])
@@ -431,8 +448,8 @@ def test_guests_without_a_connection_have_the_remedy_of_their_kind() -> None:
     ):
         row = Interface("tap1", "br-int", **values)
         snapshot = Snapshot((Bridge("br-int", datapath),), (row,))
-        (finding,) = checks_daemon.ports(silent, SETTINGS, running=True, snapshot=snapshot)
+        (finding,) = checks_guests.ports(silent, SETTINGS, running=True, snapshot=snapshot)
         assert status(finding) is WRONG
         assert [kind for kind in (namespace, machine) if kind in finding.remedy] == kinds, row
-    (finding,) = checks_daemon.ports(silent, SETTINGS, running=True)
+    (finding,) = checks_guests.ports(silent, SETTINGS, running=True)
     assert finding.remedy.startswith("check in this order: a packet filter of the host")

@@ -4,8 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from dfmeta.cmd.missing_parts import path_fault
-from dfmeta.doctor import checks_forwarding
-from dfmeta.doctor.checks_path import PathFacts, path
+from dfmeta.doctor import checks_switch
+from dfmeta.doctor.checks_host import path
+from dfmeta.doctor.facts import PathFacts
 from dfmeta.doctor.finding import Status, ok, summary, unknown, warning, wrong
 from dfmeta.ovsdb.rows import Bridge, Controller
 from tests.core.unit.doctor.values import SETTINGS
@@ -24,7 +25,7 @@ def test_restoration_is_a_fault_only_while_nothing_is_forwarded() -> None:
         (True, PathFacts(asked=False), Status.WRONG),
         (True, PathFacts(answered=True), Status.WARNING),
     ):
-        finding = checks_forwarding.restore_wait(is_set, facts)
+        finding = checks_switch.restore_wait(is_set, facts)
         assert finding.status is status, (is_set, facts)
         assert ("other_config flow-restore-wait`" in finding.remedy) == is_set
 
@@ -39,25 +40,24 @@ def test_bridge_fails_open_when_the_switch_itself_takes_the_packets() -> None:
         ((AWAY, HERE), "standalone", OWN_FLOW, Status.OK),
     ):
         bridge = Bridge("br-int", fail_mode=mode, controllers=controllers)
-        finding = checks_forwarding.fail_mode(bridge, trace)
+        finding = checks_switch.fail_mode(bridge, trace)
         assert finding.status is status, (controllers, mode)
         assert bool(finding.remedy) == (status is not Status.OK)
-    unknown = checks_forwarding.fail_mode(Bridge("b", controllers=(AWAY,)), "", "no answer")
+    unknown = checks_switch.fail_mode(Bridge("b", controllers=(AWAY,)), "", "no answer")
     assert unknown.status is Status.UNKNOWN
 
 
 def test_packet_filter_is_not_blamed_for_what_the_switch_does() -> None:
-    finding = checks_forwarding.restore_wait(True, PathFacts())
-    silent = PathFacts(ip6=PathFacts()).because(finding.because)
+    silent = PathFacts(ip6=PathFacts()).because("see the line flow-restore-wait")
     for facts in (silent, silent.over(6)):
         judged = path(facts, SETTINGS)
         assert (judged.status, "flow-restore-wait" in judged.text) == (Status.UNKNOWN, True)
 
 
 def test_findings_are_summed_up_in_a_line() -> None:
-    one = ok("a", "fine")
+    one = ok("fine")
     assert summary([one]) == "1 ok, 0 warnings, 0 wrong"
-    some = [one, one, warning("b", "t", "r"), wrong("c", "t", "r"), unknown("d", "t")]
+    some = [one, one, warning("t", "r"), wrong("t", "r"), unknown("t")]
     assert summary(some) == "2 ok, 1 warning, 1 wrong, 1 not checked"
 
 

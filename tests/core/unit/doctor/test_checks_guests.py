@@ -8,14 +8,16 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from oslo_config import cfg
 
-from dfmeta.cli import gather
-from dfmeta.cli.doctor_command import SILENT
-from dfmeta.cli.gather import with_cuts
+from dfmeta.cli import port_argument
 from dfmeta.doctor import find_port
+from dfmeta.doctor.agent import Agent
+from dfmeta.doctor.agent import known as known_port
 from dfmeta.doctor.checks_guests import ALL, KINDS, guests
-from dfmeta.doctor.checks_path import PathFacts, path
-from dfmeta.doctor.facts import GuestFailure, KnownPort
+from dfmeta.doctor.checks_host import path
+from dfmeta.doctor.facts import GuestFailure, KnownPort, PathFacts
+from dfmeta.doctor.find_port import with_cuts
 from dfmeta.doctor.finding import SHOWN, Finding
+from dfmeta.doctor.probes import SILENT
 from dfmeta.errors import KeyRangeError, NotRunningError, UsageError
 from dfmeta.flows import port_down
 from dfmeta.flows.family import IPV6
@@ -47,14 +49,13 @@ def port(number: int, failure: GuestFailure | None = None, *, asked: bool = True
     return replace(PORT, name=f"tap{number}", asked=asked, failure=failure)
 
 
-def judge(*ports: KnownPort, running: bool = True) -> list[Finding]:
-    return list(guests(ports, NOW, running=running))
+def judge(*ports: KnownPort) -> list[Finding]:
+    return list(guests(ports, NOW))
 
 
 def test_guests_that_fail_are_named_with_how_and_what_to_do() -> None:
     yesterday = replace(NO_RECORD, since=NOW - timedelta(days=1), times=1)
     (fine,) = judge(port(1), port(2, asked=False), port(3, asked=False))
-    (unseen,) = judge(port(1, NO_RECORD), running=False)
     (both,) = judge(port(1), port(2, yesterday), port(3, NO_RECORD))
     (single,) = judge(port(3, NO_RECORD))
     none = "no guest fails, of 1 that have sent requests since dfmeta-agent's start; 2 of 3 guests"
@@ -62,7 +63,7 @@ def test_guests_that_fail_are_named_with_how_and_what_to_do() -> None:
         "2 of 3 guests that have sent requests get 404 (no record): "
         "tap3 (since 14:28:00 UTC, 12 times), tap2 (since 2026-11-21 14:30:00 UTC)"
     )
-    expect([(fine, OK, f"{none} have sent none"), (unseen, UNKNOWN, ""), (both, WRONG, two)])
+    expect([(fine, OK, f"{none} have sent none"), (both, WRONG, two)])
     assert (both.text, both.remedy) == (two, f"`dfmeta store put x`; {ALL}")
     assert single.remedy == "`dfmeta store put x`"
 
@@ -81,7 +82,7 @@ def test_one_way_to_fail_does_not_hide_another_and_the_lines_have_an_end() -> No
 
 
 def known(row: dict[str, Any]) -> KnownPort:
-    return gather.known(row, IN_PORT)
+    return known_port(row, IN_PORT)
 
 
 def test_a_row_of_the_daemons_is_read() -> None:
@@ -103,6 +104,10 @@ def test_a_row_of_the_daemons_is_read() -> None:
         ],
         "requests": {},
         "last_failure": None,
+        "vid": 0,
+        "kind": "port",
+        **dict.fromkeys(("key", "key6", "meta_mac", "segmentation_id", "parent", "source")),
+        **dict.fromkeys(("next_hops", "next_hop_faults", "subport_faults"), ()),
     }
     last = {"status": 404, "brief": "no record", "remedy": "r", "times": 2}
     moment = {"failing_since": "2026-11-22T14:28:00Z"}
@@ -124,65 +129,65 @@ def test_probe_is_judged_for_each_version() -> None:
     six = path(silent, wanted)
     expect(
         [
-            (path(None, SETTINGS), UNKNOWN, "does not answer"),
             (path(PathFacts(asked=False, cause="not connected"), SETTINGS), UNKNOWN, "not connect"),
             (path(PathFacts(answered=True, seconds=0.0012), SETTINGS), OK, "in 1.2 ms"),
             (path(PathFacts(answered=True, whole=False), SETTINGS), WRONG, "incomplete TCP checks"),
             (path(silent, SETTINGS), WRONG, "the host is silent"),
             (path(PathFacts(answered=True), wanted), OK, "[fd00:a9fe:a9fe:a9fe::a9fe]:18080"),
-            (six, WRONG, "the host is silent", "firewall-ipv6 name", "`ip6tables-save`"),
+            (six, WRONG, "the host is silent", "listener-ipv6 name", "`ip6tables-save`"),
         ]
     )
-    assert [path(silent, one).check for one in (SETTINGS, wanted)] == ["path", "path-ipv6"]
     assert "rp_filter" not in six.remedy
 
 
-def test_no_probe_is_sent_by_a_switch_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def agent(answers: object) -> Agent:
+    """A daemon that gives the same answer at each path; None: it gives none."""
+
+    def request(path: str, **_more: object) -> tuple[int, Any]:
+        if answers is None:
+            raise NotRunningError(address="a", cause=f"no answer at {path}", remedy="r")
+        return 200, answers
+
+    return Agent("127.0.0.1:9697", request)
+
+
+def test_no_probe_is_sent_by_a_switch_that_does_not_answer() -> None:
     """That it has no answer would show nothing about the host."""
     for ip6 in ((), ("fe80::a9fe:a9fe",)):
-        answers = {"/service": {"ip6": ip6}}
-        monkeypatch.setattr(gather, "ask_agent", lambda _conf, place, found=answers: found[place])
-        facts = gather.path_facts(cfg.ConfigOpts(), silent=SILENT)
+        facts = agent({"ip6": ip6}).path(silent=SILENT)
         assert bool(facts.ip6) == bool(ip6)
-        for one, wanted in ((facts, SETTINGS), (facts.ip6, SETTINGS.over(IPV6))):
-            if one is not None:
+        for each, wanted in ((facts, SETTINGS), (facts.ip6, SETTINGS.over(IPV6))):
+            if each is not None:
                 text = "the switch, which sends the SYN, does not answer"
-                expect([(path(one, wanted), UNKNOWN, text)])
-                assert path(one, wanted).text.endswith("see the line openflow")
+                expect([(path(each, wanted), UNKNOWN, text)])
+                assert path(each, wanted).text.endswith("see the line openflow")
 
 
-def test_results_of_both_versions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_both_versions_are_read() -> None:
     def read(document: object) -> PathFacts:
-        monkeypatch.setattr(gather, "ask_agent", lambda _conf, _path: document)
-        return gather.path_facts(cfg.ConfigOpts())
+        return agent(document).path()
 
-    one = {"sent": True, "answered": True, "cause": "", "seconds": 0.5, "whole_checksum": True}
-    six = {**one, "answered": False, "cause": "c", "seconds": 2}
+    four = {"sent": True, "answered": True, "cause": "", "seconds": 0.5, "whole_checksum": True}
+    six = {**four, "answered": False, "cause": "c", "seconds": 2}
     plain = PathFacts(answered=True, seconds=0.5)
     both = replace(plain, ip6=PathFacts(answered=False, cause="c", seconds=2.0))
-    assert [read(one), read({**one, "ip6": None}), read({**one, "ip6": six})] == [
+    assert [read(four), read({**four, "ip6": None}), read({**four, "ip6": six})] == [
         plain,
         plain,
         both,
     ]
-    for nonsense in ([], {**one, "ip6": 7}, {}):
-        assert "of another version" in read(nonsense).cause
+    for invalid in ([], {**four, "ip6": 7}, {}):
+        assert "of another version" in read(invalid).cause
 
 
-def test_addresses_that_the_daemon_serves_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_that_the_daemon_serves_are_read() -> None:
     for document, ip6 in (
         ({"ip": None, "ip6": ["FE80::A9FE:A9FE", "fd00:ec2::254"]}, SERVICE6),
         ({"ip6": ["nonsense"]}, ()),
         ([], ()),
+        (None, ()),
     ):
-        monkeypatch.setattr(gather, "ask_agent", lambda _conf, _path, found=document: found)
-        assert gather.served_ip6(cfg.ConfigOpts()) == ip6
-    monkeypatch.setattr(gather, "ask_agent", _is_down)
-    assert gather.served_ip6(cfg.ConfigOpts()) == ()
-
-
-def _is_down(_conf: cfg.ConfigOpts, path: str) -> None:
-    raise NotRunningError(address="a", cause=f"{path} is answered with 404", remedy="r")
+        assert agent(document).served_ip6() == ip6
 
 
 MAC = "fa:16:3e:00:00:01"
@@ -286,26 +291,23 @@ def test_name_in_a_record_names_a_port_unless_several_instances_have_it(
 ) -> None:
     third = replace(OTHER, name="tap3", instance="i3")
     names = {INSTANCE: ["web2", "web2.example.org"], "i3": ["web3", "web2.example.org"]}
-    monkeypatch.setattr(gather, "request_agent", lambda *_of, **_more: (200, names))
-    monkeypatch.setattr(gather, "_of_domain", lambda *_of: [])
+    monkeypatch.setattr(port_argument, "agent_of", lambda _conf: agent(names))
+    monkeypatch.setattr(port_argument, "_of_domain", lambda *_of: [])
     conf = cfg.ConfigOpts()
     known = [PORT, OTHER, third]
-    assert gather.find(conf, known, "web2") == [PORT, OTHER], "both of that instance"
-    assert gather.find(conf, known, "web3") == [third]
-    assert gather.find(conf, known, "web4") == []
+    assert port_argument.find(conf, known, "web2") == [PORT, OTHER], "both of that instance"
+    assert port_argument.find(conf, known, "web3") == [third]
+    assert port_argument.find(conf, known, "web4") == []
     with pytest.raises(UsageError, match=r"web2\.example\.org: tap1 .*, tap2 .*, tap3 \(i3\)"):
-        gather.find(conf, known, "web2.example.org")
+        port_argument.find(conf, known, "web2.example.org")
     same = [replace(one, instance_name="vm") for one in (PORT, third)]
     with pytest.raises(UsageError, match="several instances have the name vm"):
-        gather.find(conf, same, "vm")
+        port_argument.find(conf, same, "vm")
 
 
-def test_without_the_daemon_or_with_another_one_records_have_no_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for answer in ((404, None), (200, ["nonsense"]), (200, {"i": None})):
-        monkeypatch.setattr(gather, "request_agent", lambda *_of, found=answer, **_more: found)
-        assert gather.record_names(cfg.ConfigOpts()) == {}
+def test_without_the_daemon_or_with_another_one_records_have_no_names() -> None:
+    for document in (None, ["nonsense"], {"i": None}):
+        assert agent(document).record_names() == {}
 
 
 def test_untagged_port_of_a_name_is_meant_unless_a_vlan_is_named() -> None:

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dfmeta.doctor import checks_attachments, checks_daemon, checks_trunks
-from dfmeta.doctor.checks_attachments import AttachmentFacts, Row
+from dfmeta.doctor import checks_guests, checks_trunks
+from dfmeta.doctor.checks_trunks import AttachmentFacts, Row
 from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.finding import Finding, Status
 from dfmeta.model import Port, PortKind, PortState
 from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
-from tests.core.unit.doctor.values import OK, SETTINGS, UNKNOWN, WARNING, WRONG, expect
+from tests.core.unit.doctor.values import OK, SETTINGS, WARNING, WRONG, expect
 from tests.core.unit.support import INSTANCE
 
 PARENT = KnownPort("tpi-1", 1, PortState.SERVED, instance=INSTANCE, kind=PortKind.PARENT)
@@ -112,7 +112,7 @@ def test_parent_without_its_vm_leads_to_the_trunks_bridge() -> None:
     snapshot = Snapshot(
         interfaces=(Interface("tpi-1", "br-int", type="patch"), Interface("tap1", "br-int"))
     )
-    lines = list(checks_daemon.ports([lost, plain], SETTINGS, running=True, snapshot=snapshot))
+    lines = list(checks_guests.ports([lost, plain], SETTINGS, running=True, snapshot=snapshot))
     assert [line.status for line in lines] == [WRONG] * 2
     assert lines[0].text.startswith("no instance is known for tap1")
     assert "trunk parents: tpi-1 (iface-id p)" in lines[1].text
@@ -158,7 +158,7 @@ def line(
     facts: AttachmentFacts = FACTS, *others: Interface, ids: Sequence[str] = ("a1",)
 ) -> Finding:
     snapshot = Snapshot(bridges=TRUNK, interfaces=(*VM, *ends(*ids), *others))
-    (finding,) = checks_attachments.attachments(facts, snapshot, "br-int", now=NOW)
+    (finding,) = checks_trunks.attachments(facts, snapshot, "br-int", now=NOW)
     return finding
 
 
@@ -186,12 +186,8 @@ def test_attachments_in_order_are_counted_and_faults_named() -> None:
             (line(replace(FACTS, local=False), ids=[]), OK, ""),
             (line(ids=["a1", "a9"]), WARNING, ": a9"),
             (line(AttachmentFacts(cause="it is away")), WRONG, "it is away"),
-            (checks_attachments.silent(), UNKNOWN, ""),
         ]
     )
-    for facts in (FACTS, replace(FACTS, local=False)):
-        (unseen,) = checks_attachments.attachments(facts, None, "br-int", now=NOW)
-        expect([(unseen, UNKNOWN, "")])
 
 
 def test_attachment_that_waits_for_a_minute_is_named() -> None:
@@ -245,7 +241,7 @@ def test_entries_are_compared_where_tags_reach_the_bridge() -> None:
 
 
 def test_remains_are_named_where_attachments_are_off() -> None:
-    left = checks_attachments.left
+    left = checks_trunks.left
     assert [*left(Snapshot(interfaces=VM)), *left(Snapshot(interfaces=(tagged({7: ""}),)))] == []
     (ports,) = left(Snapshot(interfaces=(*VM, *ends("a1"))))
     (entries,) = left(Snapshot(interfaces=(tagged({7: "", 100: "a1"}),)))

@@ -15,10 +15,10 @@ from dfmeta.doctor.flow_diff import (
     addresses_of,
     entries,
     faulty,
+    takes,
     wanted_flows,
     wanted_meta_flows,
 )
-from dfmeta.doctor.overlap import takes
 from dfmeta.flows.classify import guest_http, guest_syn
 from dfmeta.flows.dump import Foreign, Seen
 from dfmeta.flows.flow import Flow, Value

@@ -19,9 +19,9 @@ from eventlet.green import select as green_select
 from eventlet.green import socket as green_socket
 from eventlet.green import ssl as green_ssl
 
-from dfmeta.cli.doctor_services import _of_nova, real_guests
+from dfmeta.doctor.checks_host import Chain, read_chains
 from dfmeta.doctor.facts import GuestFailure, KnownPort
-from dfmeta.doctor.firewall import Chain, read_chains
+from dfmeta.doctor.services import _of_nova, real_guests
 from dfmeta.errors import OvsdbError
 from dfmeta.model import HttpHost, PortState
 from dfmeta.ovsdb.idl import RefusedError, call, why

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 from dfmeta.apps.switch_facts import Reading
 from dfmeta.cli import trace_command
 from dfmeta.cli.trace_command import LEADS, UNPROBED, Scene, follow, trace
-from dfmeta.doctor.checks_path import PathFacts
-from dfmeta.doctor.facts import KnownPort
+from dfmeta.doctor.facts import KnownPort, PathFacts
 from dfmeta.errors import SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.dump import Seen
@@ -212,7 +211,7 @@ def test_argument_is_repeated_without_control_characters(
     for name in ("load_config", "take_over", "say"):
         monkeypatch.setattr(trace_command, name, lambda _arg: None)
     monkeypatch.setattr(trace_command, "look", lambda _conf: replace(scene(), wanted=SETTINGS))
-    monkeypatch.setattr(trace_command.gather, "find", lambda *_arguments: [])
+    monkeypatch.setattr(trace_command, "find", lambda *_arguments: [])
     for options in ((), ("--vid", "9")):
         done = CliRunner().invoke(trace, ["x\x1b[2J\u202e", *options])
         assert done.exit_code == 1

@@ -1,0 +1,86 @@
+"""Finds the ports that the argument of a command names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from oslo_config import cfg
+
+from dfmeta.cli.client import agent_of
+from dfmeta.doctor import find_port
+from dfmeta.doctor.facts import KnownPort
+from dfmeta.errors import UsageError
+from dfmeta.model import PortKind
+from dfmeta.ovsdb.rows import Interface, Snapshot
+from dfmeta.ovsdb.snapshot import read_snapshot
+from dfmeta.wiring.host_settings import settings
+
+
+def parent_of(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:
+    """Return the interface of a parent that *text* names, and OVSDB's configuration.
+
+    :param text: name, iface-id, MAC or instance of the VM's port.
+    :raises OvsdbError: when OVSDB does not answer.
+    :raises UsageError: when no port, several ports or a subport has that name.
+    """
+    wanted = settings(conf)
+    snapshot = read_snapshot(wanted.ovsdb)
+    known = find_port.ovsdb_ports(snapshot, wanted.bridge)
+    found = find(conf, known, text)
+    found += [
+        one
+        for one in find_port.behind_trunk(known, snapshot, text, bridge=wanted.bridge)
+        if one not in found
+    ]
+    parents = [one for one in found if one.kind is not PortKind.SUBPORT]
+    if len(parents) == 1:
+        return next(one for one in snapshot.interfaces if one.name == parents[0].name), snapshot
+    if parents:
+        names = ", ".join(one.name for one in parents)
+        raise UsageError(cause=f"{text} has several ports: {names}", remedy="Name one of them")
+    if found and found[0].parent:
+        one = found[0]
+        raise UsageError(
+            cause=f"{one.name} is a subport of {one.parent}, with VID {one.segmentation_id}",
+            remedy=f"Give its parent: {one.parent} --vid {one.segmentation_id}",
+        )
+    why = find_port.no_port(snapshot, text, wanted=wanted, running=True)
+    raise UsageError(cause=why, remedy="`dfmeta ports` lists the ports")
+
+
+def find(conf: cfg.ConfigOpts, ports: Iterable[KnownPort], text: str) -> list[KnownPort]:
+    """Return the guests' ports that *text* names: see :func:`dfmeta.doctor.find_port.named`.
+
+    Libvirt's names of domains, and the names in records of the store, count last.
+
+    :raises UsageError: when several instances have that name.
+    """
+    ports = tuple(ports)
+    found = list(find_port.named(ports, text))
+    if found and not all(text in one.names and text != one.name for one in found):
+        return found
+    found = found or _of_domain(conf, ports, text)
+    if not found:
+        named = find_port.named(with_record_names(conf, ports), text)
+        places = {(one.name, one.vid) for one in named}
+        found = [one for one in ports if (one.name, one.vid) in places]
+    if several := find_port.several(found):
+        raise UsageError(
+            cause=f"several instances have the name {text}: {several}",
+            remedy="Give the name of one of these ports",
+        )
+    return found
+
+
+def _of_domain(conf: cfg.ConfigOpts, ports: tuple[KnownPort, ...], text: str) -> list[KnownPort]:
+    """Return the ports of the libvirt domains on this host that have the name *text*."""
+    from dfmeta.cli.store_target import Domains
+
+    return [port for one in Domains(conf).ids(text) for port in find_port.named(ports, one)]
+
+
+def with_record_names(conf: cfg.ConfigOpts, ports: Iterable[KnownPort]) -> list[KnownPort]:
+    """Return *ports* with the names in the records of their instances, from the running daemon."""
+    known = agent_of(conf).record_names()
+    return [replace(port, record_names=known.get(port.instance, ())) for port in ports]

@@ -1,0 +1,368 @@
+"""Requests of ``dfmeta doctor`` to other services: Nova, Neutron, libvirt, the store, its upstream.
+
+All requests are sent at once, each in a thread, while doctor checks this host: services that do not
+answer cost :data:`SECONDS` once in all.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from dfmeta.doctor import checks_services as checks
+from dfmeta.doctor.checks_daemon import Owners
+from dfmeta.doctor.checks_services import (
+    GuestFact,
+    LibvirtFacts,
+    LookupFacts,
+    NeutronFacts,
+    StoreFacts,
+    TokenFacts,
+)
+from dfmeta.doctor.checks_system import skew
+from dfmeta.doctor.facts import KnownPort
+from dfmeta.doctor.finding import Finding, by_files
+from dfmeta.errors import ConfigError, DfmetaError, SourceError, TokenFileError
+from dfmeta.model import HttpHost
+from dfmeta.neutron.client import NeutronApi
+from dfmeta.proxy.backends.nova.ask import NovaFact, Question, ask_nova
+from dfmeta.proxy.backends.nova.request import NovaSettings
+from dfmeta.runtime import clock
+from dfmeta.sources.folders import Folders
+from dfmeta.store.db import HEAD
+from dfmeta.store.db.database_facts import load_driver, look
+
+if TYPE_CHECKING:
+    from dfmeta.store.lookup.upstream import Upstream
+
+T = TypeVar("T")
+
+SECONDS: Final = 3.0
+"""Time limit of each request."""
+SPARE: Final = 0.3
+"""Seconds added to the wait for a request that has a time-out of its own."""
+GRACE: Final = 1.0
+"""Least wait for each answer in seconds, however long the checks of this host took."""
+LATE: Final = f"no answer within {SECONDS:g} s"
+PORTS_ASKED: Final = 4
+GUESTS_ASKED: Final = 10
+"""Largest number of guests that Nova is queried about; each query goes to one of its hosts."""
+_NOVA_PREFIX: Final = 3
+"""Letters at the beginning of a device name of Nova; the first part of the port's id follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """The services that the daemon uses, by its configuration."""
+
+    nova: NovaSettings | None = None
+    libvirt: Sequence[Path] | None = None
+    """Directories of libvirt_xml_path; None: libvirt is not an identity source."""
+    libvirt_wanted: bool = False
+    """Whether the configuration names libvirt or its directories, and not only the defaults."""
+    neutron: NeutronApi | ConfigError | None = None
+    """An error: the options are wrong; None: Neutron is not an identity source."""
+    neutron_host: str = ""
+    store: str = ""
+    """URL of the store's database; empty: it is not used."""
+    lookup: Callable[[], Upstream | None] | None = None
+    """Builds the client of the upstream store; None: there is none."""
+    lookup_url: str = ""
+    tokens: str = ""
+    """Path of token_file; empty: there is none."""
+    secrets: Sequence[tuple[str, str]] = ()
+    """Group and name of the secrets that differ in the daemon: requests use those of the files."""
+
+
+class Later(Generic[T]):
+    """The result of a call that runs in a thread.
+
+    :param call: starts at once, in a thread that ends with the process.
+    """
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._result: list[T] = []
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def get(self, seconds: float) -> T | None:
+        """Wait for the result; return None if the call does not end within *seconds* from now.
+
+        An exception of the call is raised here.
+        """
+        self._thread.join(seconds)
+        if self._error is not None:
+            raise self._error
+        return self._result[0] if self._result else None
+
+    def _run(self) -> None:
+        try:
+            self._result.append(self._call())
+        except Exception as error:  # get() raises it
+            self._error = error
+
+
+class Services:
+    """Requests to other services, which start when an instance is made.
+
+    :param ports: guests' ports, so that requests are about guests that exist.
+    :param owners: users that may own the daemon's files.
+    """
+
+    def __init__(
+        self, options: ServiceOptions, ports: Sequence[KnownPort], *, owners: Owners
+    ) -> None:
+        self._options = options
+        if options.store:
+            load_driver(options.store)
+        self._begun = clock.now()
+        self._guests = real_guests(ports) if options.nova is not None else []
+        """Guests that Nova should know; guests that fail come first."""
+        self._nova = list(_ask_nova(options.nova, self._guests)) if options.nova else []
+        paths, neutron, lookup = options.libvirt, options.neutron, options.lookup
+        named = _of_nova(ports)
+        self._libvirt = None if paths is None else Later(lambda: _libvirt(paths))
+        self._neutron = None if neutron is None else Later(lambda: _neutron(neutron, named))
+        self._store = Later(lambda: _store(options.store, owners)) if options.store else None
+        url = options.lookup_url
+        self._lookup = None if lookup is None else Later(lambda: _lookup(lookup, url))
+
+    @cached_property
+    def _nova_facts(self) -> list[tuple[HttpHost, KnownPort | None, NovaFact]]:
+        """Each answer of Nova, with the host and the guest of the request."""
+        return [(host, port, self._get(later, _late(host))) for host, port, later in self._nova]
+
+    @cached_property
+    def _lookup_facts(self) -> LookupFacts | None:
+        late = LookupFacts(self._options.lookup_url, cause=LATE)
+        return None if self._lookup is None else self._get(self._lookup, late)
+
+    @cached_property
+    def _store_facts(self) -> StoreFacts | None:
+        late = StoreFacts("[store] connection", file=False, cause=LATE)
+        return None if self._store is None else self._get(self._store, late)
+
+    @property
+    def skews(self) -> list[tuple[str, float]]:
+        """Server and the seconds that its clock is ahead."""
+        dates = [(f"Nova at {host.authority}", fact.date) for host, _port, fact in self._nova_facts]
+        if self._lookup_facts is not None:
+            dates.append((self._lookup_facts.url, self._lookup_facts.date))
+        now = clock.wall()
+        return [(name, ahead) for name, date in dates if (ahead := skew(date, now)) is not None]
+
+    def nova(self) -> Iterator[Finding]:
+        """Judge each host of Nova."""
+        settings = self._options.nova
+        first = self._guests[0] if self._guests else None
+        for host, port, fact in self._nova_facts:
+            if port is first and settings is not None:
+                finding = checks.nova(
+                    fact,
+                    f"{settings.protocol}://{host.authority}",
+                    instance=first.instance if first else "",
+                    project=first.project if first else "",
+                )
+                yield self._by_files(finding, "DEFAULT", "metadata_proxy_shared_secret")
+
+    def nova_guests(self) -> Finding | None:
+        """Judge Nova's answers about the guests of this host."""
+        if not self._guests:
+            return None
+        first = self._guests[0]
+        sound = {
+            host for host, port, fact in self._nova_facts if port is first and fact.takes_signature
+        }
+        answers: dict[str, GuestFact] = {}
+        for host, port, fact in self._nova_facts:
+            if port is not None and host in sound:
+                status = 0 if fact.cause else fact.status
+                guest = GuestFact(port.name, port.instance, port.project, status)
+                answers.setdefault(port.name, guest)
+        return checks.nova_guests(list(answers.values()), of=len(self._guests))
+
+    def libvirt(self) -> Finding | None:
+        """Judge libvirt's files."""
+        if self._libvirt is None:
+            return None
+        facts = self._get(self._libvirt, LibvirtFacts(error=f"libvirt_xml_path: {LATE}"))
+        return checks.libvirt(facts, wanted=self._options.libvirt_wanted)
+
+    def neutron(self) -> Finding | None:
+        """Judge Neutron's answer."""
+        if self._neutron is None:
+            return None
+        facts = self._get(self._neutron, NeutronFacts(cause=LATE))
+        return self._by_files(checks.neutron(facts, self._options.neutron_host), "neutron")
+
+    def store(self, *, running: bool) -> Finding | None:
+        """Judge the store's database.
+
+        :param running: whether the daemon runs.
+        """
+        facts = self._store_facts
+        if facts is None:
+            return None
+        return self._by_files(checks.store(facts, running=running), "store", "connection")
+
+    def store_schema(self, *, running: bool) -> Finding | None:
+        """Judge the schema of a database that answers.
+
+        :param running: whether the daemon runs.
+        """
+        facts = self._store_facts
+        if facts is None or not facts.there or facts.cause or (facts.cut and running):
+            return None
+        return checks.store_schema(facts, running=running)
+
+    def store_files(self) -> Finding | None:
+        """Judge the files of a database that is a file."""
+        facts = self._store_facts
+        return checks.store_files(facts) if facts and facts.file and facts.there else None
+
+    def lookup(self) -> Finding | None:
+        """Judge the upstream store's answer."""
+        facts = self._lookup_facts
+        if facts is None:
+            return None
+        return self._by_files(checks.lookup(facts), "store", "lookup_client_secret")
+
+    def tokens(self) -> Finding | None:
+        """Judge the file of tokens."""
+        path = self._options.tokens
+        return checks.tokens(_tokens(path)) if path else None
+
+    def _by_files(self, finding: Finding, group: str, option: str = "") -> Finding:
+        """Add to a finding that its check used a secret of the files, if the daemon's differs.
+
+        :param option: the secret that the check used; empty: any secret of the group.
+        """
+        secrets = self._options.secrets
+        differing = [name for name in secrets if name[0] == group and option in ("", name[1])]
+        return by_files(finding, (f"[{group}] {name}" for _group, name in differing))
+
+    def _get(self, later: Later[T], default: T) -> T:
+        left = self._begun + SECONDS + SPARE - clock.now()
+        # On a busy host the thread may have started late; its own time-out limits its wait.
+        result = later.get(max(left, GRACE))
+        return default if result is None else result
+
+
+def _ask_nova(
+    settings: NovaSettings, guests: Sequence[KnownPort]
+) -> Iterator[tuple[HttpHost, KnownPort | None, Later[NovaFact]]]:
+    """Query each host for the first guest, and one host for each of the other guests."""
+
+    def ask(host: HttpHost, question: Question, *, first: bool) -> Later[NovaFact]:
+        return Later(lambda: ask_nova(host, question, settings, seconds=SECONDS, unsigned=first))
+
+    hosts = list(dict.fromkeys(settings.hosts))
+    first = guests[0] if guests else None
+    question = _question(first) if first else Question(str(uuid.uuid4()), uuid.uuid4().hex)
+    for host in hosts:
+        yield host, first, ask(host, question, first=True)
+    for number, port in enumerate(guests[1:GUESTS_ASKED]):
+        host = hosts[number % len(hosts)]
+        yield host, port, ask(host, _question(port), first=False)
+
+
+def real_guests(ports: Sequence[KnownPort]) -> list[KnownPort]:
+    """Return ports of guests with a known instance and project; those that fail come first."""
+    real = [port for port in ports if port.wired and port.instance and port.project]
+    return sorted(real, key=lambda port: port.failure is None)
+
+
+def _late(host: HttpHost) -> NovaFact:
+    return NovaFact(host.authority, cause=LATE, remedy="Read its log")
+
+
+def _question(port: KnownPort) -> Question:
+    return Question(port.instance, port.project)
+
+
+def _of_nova(ports: Sequence[KnownPort]) -> dict[str, str]:
+    """Return some ports that have Nova's names, which Neutron should know: id → name."""
+    named = {
+        port.iface_id.lower(): port.name
+        for port in ports
+        if len(port.name) > 2 * _NOVA_PREFIX
+        and port.iface_id.lower().startswith(port.name[_NOVA_PREFIX:].lower())
+    }
+    return dict(list(named.items())[:PORTS_ASKED])
+
+
+def _libvirt(paths: Sequence[Path]) -> LibvirtFacts:
+    scan = Folders(list(paths)).scan()
+    return LibvirtFacts(
+        folders=[str(path) for path in paths if path.is_dir()],
+        missing=[str(path) for path in paths if not path.is_dir()],
+        error=scan.error,
+        domains=len({domain.instance_id for domain in scan.domains}),
+        active=sum(domain.active for domain in scan.domains),
+        broken=scan.broken,
+    )
+
+
+def _neutron(api: NeutronApi | ConfigError, asked: dict[str, str]) -> NeutronFacts:
+    if isinstance(api, ConfigError):
+        return NeutronFacts(cause=str(api))
+    filters = [("id", port_id) for port_id in asked] or [("limit", "1")]
+    try:
+        rows = api.ask(filters, ("id", "binding:host_id"))
+    except SourceError as error:
+        status = error.fields.get("status", 0)
+        return NeutronFacts(
+            cause=str(error.fields["cause"]), status=status if isinstance(status, int) else 0
+        )
+    seen = {str(row.get("id")): str(row.get("binding:host_id") or "") for row in rows}
+    return NeutronFacts(asked=asked, seen={key: seen[key] for key in seen if key in asked})
+
+
+def _store(url: str, owners: Owners) -> StoreFacts:
+    try:
+        found = look(url)
+    except ConfigError as error:
+        return StoreFacts("[store] connection", file=False, cause=str(error.fields["cause"]))
+    return StoreFacts(
+        found.shown,
+        file=found.file,
+        there=found.there,
+        cut=found.cut,
+        cause=found.cause,
+        revision=found.revision,
+        known=(HEAD,),
+        open_files=found.open_files,
+        strange=owners.strange(dict(found.owners)),
+        rightful=owners.rightful,
+    )
+
+
+def _lookup(build: Callable[[], Upstream | None], url: str) -> LookupFacts:
+    try:
+        upstream = build()
+        if upstream is None:
+            return LookupFacts(url, status=404)
+        reply = upstream.try_out(str(uuid.uuid4()), seconds=SECONDS)
+    except DfmetaError as error:
+        return LookupFacts(url, cause=str(error.fields["cause"]))
+    return LookupFacts(url, status=reply.status, date=reply.date)
+
+
+def _tokens(path: str) -> TokenFacts:
+    from dfmeta.store.auth.tokens import read_tokens
+
+    now = clock.wall()
+    try:
+        tokens = read_tokens(Path(path))
+    except TokenFileError as error:
+        fields = error.fields
+        return TokenFacts(path, cause=str(fields["cause"]), remedy=str(fields["remedy"]))
+    old = sum(token.expired(now) for token in tokens)
+    return TokenFacts(path, there=Path(path).exists(), valid=len(tokens) - old, expired=old)

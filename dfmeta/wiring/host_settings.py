@@ -1,0 +1,51 @@
+"""Settings of the host that the configuration asks for, as the commands use them."""
+
+from __future__ import annotations
+
+import contextlib
+from ipaddress import IPv6Address
+from pathlib import Path
+
+from oslo_config import cfg
+
+from dfmeta.doctor.facts import MetaSide, Settings
+from dfmeta.ovsdb.vswitchd import management_socket
+from dfmeta.runtime.saved_state import UNREADABLE, State, read_state
+from dfmeta.wiring.layout import keys_of, layout_of, meta_of
+
+
+def settings(conf: cfg.ConfigOpts) -> Settings:
+    """Return the settings of the host that follow from *conf* and state_path."""
+    group = conf.df_metadata
+    bridge, ovsdb = group.integration_bridge, group.ovsdb_connection
+    meta, remembered = meta_of(conf), State()
+    with contextlib.suppress(*UNREADABLE):
+        remembered = read_state(Path(group.state_path))
+    return Settings(
+        bridge=bridge,
+        tap=group.metadata_interface,
+        ip=group.ip,
+        host_ip=group.host_ip,
+        port=group.port or remembered.port or None,
+        listener=remembered.listener,
+        route_table=group.route_table,
+        layout=layout_of(group),
+        ovsdb=ovsdb,
+        socket=str(management_socket(group.openflow_connection, ovsdb, bridge)),
+        admin=group.admin_listen,
+        state_path=group.state_path,
+        sources=tuple(group.identity_sources),
+        needs_project=group.backend == "nova",
+        host_service=remembered.host_service,
+        ip6=tuple(str(IPv6Address(one)) for one in group.ip6),
+        host_ip6=str(IPv6Address(group.host_ip6)),
+        listener6=remembered.listener6,
+        keys=keys_of(conf),
+        meta=None
+        if meta is None
+        else MetaSide(
+            meta,
+            conf.METADATA.provider_vlan_id,
+            str(management_socket("auto", ovsdb, meta.bridge)),
+        ),
+    )
