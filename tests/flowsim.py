@@ -18,10 +18,9 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
-from dfmeta.flows import oxm
+import dfmeta.flows.entry  # noqa: F401  # adds fields of Open vSwitch to os-ken
 from tests.core.flows.frames import FIELDS, Frame, NotModelled
 
-oxm.register()
 _DATAPATH = ProtocolDesc(version=ofp.OFP_VERSION)
 _ONF, _NX, _SET_CONTROLLER_ID = 0x4F4E4600, 0x2320, 20
 _BUNDLE_FLAGS = ofp.ONF_BF_ATOMIC | ofp.ONF_BF_ORDERED

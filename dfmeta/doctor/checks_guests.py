@@ -15,8 +15,7 @@ from dfmeta.doctor.checks_trunks import leads_to_trunk
 from dfmeta.doctor.facts import GuestFailure, KnownPort, Settings
 from dfmeta.doctor.finding import Finding, listed, ok, time_of_day, unknown, warning, wrong
 from dfmeta.doctor.flow_diff import drops_flood
-from dfmeta.flows.dump import Seen
-from dfmeta.flows.flow import comes_in_at
+from dfmeta.flows.flow import Seen, comes_in_at
 from dfmeta.model import Endpoint, PortState
 from dfmeta.ovsdb.rows import USERSPACE, Snapshot
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from dfmeta.doctor.facts import KnownPort, MetaSide, Settings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
-from dfmeta.flows.dump import Foreign
+from dfmeta.flows.flow import Foreign
 from dfmeta.flows.pipeline import MetaPurpose, MetaStage
 from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.model import TAP_VLAN, MetaIds, MetaNames, PortState

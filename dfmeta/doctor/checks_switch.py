@@ -10,8 +10,8 @@ from dfmeta.doctor import checks_meta
 from dfmeta.doctor.facts import PathFacts, Settings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
 from dfmeta.doctor.flow_diff import Entry, State, takes
-from dfmeta.flows.dump import Foreign
 from dfmeta.flows.family import IPV6
+from dfmeta.flows.flow import Foreign
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK, METADATA_PORT
 from dfmeta.flows.port_down import Cut
 from dfmeta.model import TAP_MARK, Endpoint

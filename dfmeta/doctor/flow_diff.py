@@ -16,8 +16,7 @@ from dfmeta.doctor.find_port import ovsdb_ports
 from dfmeta.errors import NotRunningError, SwitchError
 from dfmeta.flows import meta_bridge
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.dump import Seen
-from dfmeta.flows.family import family_of
+from dfmeta.flows.family import family_of, solicited_node
 from dfmeta.flows.flow import (
     ARP_REQUEST,
     ETH_ARP,
@@ -28,10 +27,10 @@ from dfmeta.flows.flow import (
     TAGGED,
     UNTAGGED,
     Flow,
+    Seen,
     Value,
 )
 from dfmeta.flows.meta_bridge import MetaTap
-from dfmeta.flows.nd import solicited_node
 from dfmeta.flows.pipeline import (
     METADATA_PORT,
     AnyPurpose,

@@ -17,8 +17,8 @@ from typing import Final
 from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.flow_diff import purpose_name
 from dfmeta.doctor.tracing import Hop, Trace, packet
+from dfmeta.flows.family import solicited_node
 from dfmeta.flows.flow import ARP_REQUEST, ND_SOLICITATION
-from dfmeta.flows.nd import solicited_node
 from dfmeta.flows.pipeline import (
     METADATA_PORT,
     TABLES,

@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dfmeta.flows import arp, nd, source, subport
-from dfmeta.flows.classify import from_tap, guest_fragment, guest_http, guest_syn
-from dfmeta.flows.family import family_of
+from dfmeta.flows.family import bare_request, family_of, neighbour_discovery, next_hop_request
 from dfmeta.flows.flow import Flow
 from dfmeta.flows.pipeline import Purpose
-from dfmeta.flows.reply import probe, reply, reply_drop
-from dfmeta.flows.service import Service, Tap, first_syn, known_address, service_drop
+from dfmeta.flows.service import (
+    Service,
+    Tap,
+    first_syn,
+    from_tap,
+    guest_fragment,
+    guest_http,
+    guest_syn,
+    known_address,
+    probe,
+    reply,
+    reply_drop,
+    service_drop,
+    subport_flows,
+)
+from dfmeta.flows.source import source_checks, source_table
 from dfmeta.model import Binding, Endpoint, GuestAddress, NextHop
 
 
@@ -38,9 +50,9 @@ def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
         from_tap(tap.ofport),
         service_drop(),
         *(probe(tap, service) for service in tap.services()),
-        *(nd.fixed(tap.mac, tap.guest_ip6) if tap.guest_ip6 else ()),
-        *subport.fixed(tap.ofport),
-        *source.fixed(),
+        *(neighbour_discovery(tap.mac, tap.guest_ip6) if tap.guest_ip6 else ()),
+        *subport_flows(tap.ofport),
+        *source_table(),
         reply_drop(),
     )
 
@@ -59,9 +71,9 @@ def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:
     ]
     hops = usable_next_hops(guest.next_hops, guest.addresses.values(), tap.guest_ip)
     return (
-        *(source.checks(guest.endpoint, guest.binding) if guest.binding is not None else ()),
+        *(source_checks(guest.endpoint, guest.binding) if guest.binding is not None else ()),
         *flows,
-        *(arp.next_hop_request(guest.endpoint, hop.mac or tap.mac, hop.ip) for hop in hops),
+        *(next_hop_request(guest.endpoint, hop.mac or tap.mac, hop.ip) for hop in hops),
         *(one for service in tap.services() for one in _port_flows(guest, tap, service)),
     )
 
@@ -87,7 +99,7 @@ def _port_flows(guest: Guest, tap: Tap, service: Service) -> Iterator[Flow]:
     endpoint, family, first = guest.endpoint, service.family, Purpose.SYN in guest.floods
     yield first_syn(endpoint, family, mac=guest.mac, floods=first)
     if not family.arp:
-        yield nd.bare_request(endpoint, floods=first)
+        yield bare_request(endpoint, floods=first)
     for ip in service.guest_ips:
         yield family.guest_request(endpoint, tap.mac, ip)
         yield guest_fragment(endpoint, ip, family)

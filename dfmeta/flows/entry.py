@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from os_ken.lib import type_desc
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
+from os_ken.ofproto import oxm_fields
 
-from dfmeta.flows import oxm
 from dfmeta.flows.flow import Action, Opaque, Output, SetField, Value
 
 _HEAD = struct.Struct(ofp.OFP_FLOW_STATS_0_PACK_STR)
@@ -177,6 +177,33 @@ def _known_fields() -> Iterator[tuple[int, tuple[str, Callable[[bytes], int | st
             yield one.num << 9 | one.type.size, (one.name, reader)
 
 
-oxm.register()
+_CLASS: Final = 0x1000
+"""ERICOXM_OF of Open vSwitch's meta-flow.xml."""
+
+
+def _field(name: str, number: int, kind: Any) -> Any:
+    """Return a field of that class. os-ken derives the header's number from the class."""
+    field = oxm_fields.NiciraExtended1(name, number, kind)
+    field._class = _CLASS
+    field.oxm_type = field.num = number | _CLASS << 7
+    return field
+
+
+def _register_fields() -> None:
+    """Add the fields of Open vSwitch that os-ken does not know to os-ken's OpenFlow 1.3, once.
+
+    nd_reserved and nd_options_type (ovs-fields(7), "IPv6 Neighbor Discovery Fields") belong to
+    Ericsson's class of fields.
+    """
+    names = {field.name for field in ofp.oxm_types}
+    new = [
+        _field("nd_reserved", 1, type_desc.Int4),
+        _field("nd_options_type", 2, type_desc.Int1),
+    ]
+    ofp.oxm_types += [field for field in new if field.name not in names]
+    oxm_fields.generate(ofp.__name__)
+
+
+_register_fields()
 _FIELDS = dict(_known_fields())
 """Header of a field without a mask (class, number, length) → its name and its reader."""

@@ -2,17 +2,222 @@
 
 Builders of flows, the host's side and doctor's checks take a family as a parameter, as faucet's
 IPv4 and IPv6 routing tables do.
+
+ARP requests (RFC 826) are answered by the flow that they match. In neighbour discovery (RFC 4861),
+a solicitation of a guest for the service takes three flows: classification sends it to the service
+table, where its type, its flags and the type of its option change, and the neighbour discovery
+table fills in the addresses. Open vSwitch needs two of them: a flow may set nd_tll only if it
+matches the type of an advertisement (ovs-fields(7)). The flags and the type of the option are moved
+from registers: datapaths of the kernel refuse to set these two fields, and accept a move.
+
+A solicitation from the unspecified address is duplicate address detection (RFC 4862, 5.4.2). It is
+dropped: an answer would take the address away from the guest. A solicitation without a source
+link-layer address has no option that could become the target's; the controller answers it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-from dfmeta.flows import arp, nd
-from dfmeta.flows.flow import ETH_IP, ETH_IPV6, PROTO_TCP, Flow, Value
+from dfmeta.flows.flow import (
+    ARP_REPLY,
+    ARP_REQUEST,
+    ETH_ARP,
+    ETH_IP,
+    ETH_IPV6,
+    ND_ADVERTISEMENT,
+    ND_SOLICITATION,
+    PROTO_ICMPV6,
+    PROTO_TCP,
+    Action,
+    Flow,
+    Move,
+    Output,
+    SetField,
+    ToController,
+    Value,
+    flow,
+    frames_of,
+)
+from dfmeta.flows.pipeline import CONTROLLER_ID, PORT_IN_PORT, Purpose, Register, Stage
 from dfmeta.model import Endpoint
+
+SOLICITED_OVERRIDE = 0x60000000
+"""The first word of an advertisement's body: the flags S and O (RFC 4861, 4.4)."""
+TARGET_LINK_LAYER = 2
+"""Type of the option with the target's MAC (RFC 4861, 4.6.1)."""
+NO_MAC = "00:00:00:00:00:00"
+"""Value of nd_sll in a solicitation without that option."""
+UNSPECIFIED = "::"
+_SOLICITED_NODE = int(IPv6Address("ff02::1:ff00:0"))
+_LOW_BITS = 0xFFFFFF
+_MAC_BITS = 48
+_IPV6_BITS = 128
+
+
+def solicited_node(target: IPv6Address) -> IPv6Address:
+    """Return the multicast address of solicitations for *target* (RFC 4291, 2.7.1)."""
+    return IPv6Address(_SOLICITED_NODE | int(target) & _LOW_BITS)
+
+
+def nd_guest_request(endpoint: Endpoint, _mac: str, ip: str) -> Flow:
+    """Send a solicitation for *ip* from the guest at *endpoint* to the service table."""
+    match = {**frames_of(endpoint), **icmpv6_message(ND_SOLICITATION), "ipv6_nd_target": ip}
+    return flow(Purpose.GUEST_ND, match, goto=Stage.SERVICE)
+
+
+def bare_request(endpoint: Endpoint, *, floods: bool = False) -> Flow:
+    """Send a solicitation without a MAC of its sender to the controller; drop it if the guest
+    *floods*."""
+    match = {**frames_of(endpoint), **icmpv6_message(ND_SOLICITATION), "ipv6_nd_sll": NO_MAC}
+    actions = () if floods else (ToController(CONTROLLER_ID),)
+    return flow(Purpose.GUEST_ND_BARE, match, actions=actions)
+
+
+def neighbour_discovery(mac: str, ips: tuple[str, ...]) -> tuple[Flow, ...]:
+    """Return the flows that do not depend on guests; *mac* is the answer for each of *ips*."""
+    solicitation = icmpv6_message(ND_SOLICITATION)
+    return (
+        flow(Purpose.GUEST_DAD, {**solicitation, "ipv6_src": UNSPECIFIED}),
+        flow(
+            Purpose.GUEST_ND_ANSWER,
+            solicitation,
+            actions=ADVERTISE,
+            goto=Stage.ND,
+        ),
+        flow(
+            Purpose.KEY_ND_ANSWER,
+            solicitation,
+            actions=ADVERTISE,
+            goto=Stage.ND,
+        ),
+        *(_target(Purpose.SERVICE_ND, ip, mac) for ip in ips),
+        flow(Purpose.ND_DROP, {}),
+    )
+
+
+def nd_key_request(key: str, mac: str) -> Flow:
+    """Answer the host's solicitation for *key* with the guest's *mac*; see
+    :func:`neighbour_discovery`.
+
+    Only frames from tap-metadata have a key as their target here: classification sends guests'
+    solicitations for the service's addresses only.
+    """
+    return _target(Purpose.KEY_ND, key, mac)
+
+
+ADVERTISE = (
+    SetField("icmpv6_type", ND_ADVERTISEMENT),
+    SetField(Register.ND_FLAGS, SOLICITED_OVERRIDE),
+    SetField(Register.ND_OPTION, TARGET_LINK_LAYER),
+    Move(Register.ND_FLAGS, "nd_reserved", 32),
+    Move(Register.ND_OPTION, "nd_options_type", 8),
+)
+"""Actions that turn a solicitation into an advertisement, but for its addresses."""
+
+
+def icmpv6_message(kind: int) -> Mapping[str, Value]:
+    """Return the match of messages of that ICMPv6 type."""
+    return {
+        "eth_type": ETH_IPV6,
+        "ip_proto": PROTO_ICMPV6,
+        "icmpv6_type": kind,
+        "icmpv6_code": 0,
+    }
+
+
+def nd_advertisement(ip: str) -> Mapping[str, Value]:
+    """Return the match of advertisements of *ip*."""
+    return {**icmpv6_message(ND_ADVERTISEMENT), "ipv6_nd_target": ip}
+
+
+def _target(purpose: Purpose, ip: str, mac: str) -> Flow:
+    return flow(purpose, nd_advertisement(ip), actions=nd_reply(ip, mac))
+
+
+def nd_reply(ip: str, mac: str) -> tuple[Action, ...]:
+    """Return actions that complete the advertisement "*ip* is at *mac*", and send it back."""
+    return (
+        Move("eth_src", "eth_dst", _MAC_BITS),
+        SetField("eth_src", mac),
+        Move("ipv6_src", "ipv6_dst", _IPV6_BITS),
+        SetField("ipv6_src", ip),
+        SetField("ipv6_nd_tll", mac),
+        Output(PORT_IN_PORT),
+    )
+
+
+_MAC_BITS = 48
+_IPV4_BITS = 32
+
+
+def arp_guest_request(endpoint: Endpoint, mac: str, ip: str) -> Flow:
+    """Answer a request for *ip* from the guest at *endpoint* with *mac*.
+
+    The classification flows do not match on the MAC, but the guest's network stack needs one
+    (specification, "Proposed Change").
+    """
+    match = {**frames_of(endpoint), **arp_request(ip)}
+    return flow(Purpose.GUEST_ARP, match, actions=arp_reply(mac, ip))
+
+
+def next_hop_request(endpoint: Endpoint, mac: str, ip: str) -> Flow:
+    """Answer a request for the guest next hop *ip* from the guest at *endpoint* with *mac*.
+
+    The flow matches on the sender's address as well, see :func:`senders_of`: a probe for a
+    duplicate address (RFC 5227, 2.1.1), whose sender is 0.0.0.0, is left to the bridge's owner. An
+    answer to it would forbid a guest the address that it has got from DHCP.
+    """
+    match = {**frames_of(endpoint), **arp_request(ip), "arp_spa": senders_of(ip)}
+    return flow(Purpose.GUEST_NEXT_HOP, match, actions=arp_reply(mac, ip))
+
+
+def senders_of(ip: str) -> tuple[str, str]:
+    """Return address and mask of the senders whose requests for *ip* are answered.
+
+    A match cannot exclude 0.0.0.0. So it consists of the leading bits of *ip* up to the first one
+    that is set: 10.0.0.2 gives 8.0.0.0/5, and 192.0.2.2 gives 128.0.0.0/1. A guest on the same
+    network as *ip* has these bits as well, and 0.0.0.0 has not.
+
+    :param ip: not 0.0.0.0.
+    """
+    number = int(IPv4Address(ip))
+    first = number.bit_length() - 1
+    bits = number >> first << first
+    mask = (1 << _IPV4_BITS) - (1 << first)
+    return str(IPv4Address(bits)), str(IPv4Address(mask))
+
+
+def arp_key_request(key: str, mac: str) -> Flow:
+    """Answer the host's request for *key* with the guest's *mac*.
+
+    The flow is in the reply table, which only frames from tap-metadata reach. *mac* is under the
+    guest's control: the answer goes to tap-metadata only, and the reply flow sets its own
+    destination.
+    """
+    return flow(Purpose.KEY_ARP, arp_request(key), actions=arp_reply(mac, key))
+
+
+def arp_request(ip: str) -> Mapping[str, Value]:
+    """Return the match of requests for *ip*."""
+    return {"eth_type": ETH_ARP, "arp_op": ARP_REQUEST, "arp_tpa": ip}
+
+
+def arp_reply(mac: str, ip: str) -> tuple[Action, ...]:
+    """Return actions that turn a request into the reply "*ip* is at *mac*", and send it back."""
+    return (
+        Move("eth_src", "eth_dst", _MAC_BITS),
+        SetField("eth_src", mac),
+        SetField("arp_op", ARP_REPLY),
+        Move("arp_sha", "arp_tha", _MAC_BITS),
+        Move("arp_spa", "arp_tpa", _IPV4_BITS),
+        SetField("arp_sha", mac),
+        SetField("arp_spa", ip),
+        Output(PORT_IN_PORT),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +257,8 @@ IPV4: Final = Family(
     source="ipv4_src",
     destination="ipv4_dst",
     asked="arp_tpa",
-    guest_request=arp.guest_request,
-    key_request=arp.key_request,
+    guest_request=arp_guest_request,
+    key_request=arp_key_request,
 )
 IPV6: Final = Family(
     version=6,
@@ -64,8 +269,8 @@ IPV6: Final = Family(
     source="ipv6_src",
     destination="ipv6_dst",
     asked="ipv6_nd_target",
-    guest_request=nd.guest_request,
-    key_request=nd.key_request,
+    guest_request=nd_guest_request,
+    key_request=nd_key_request,
 )
 FAMILIES: Final = (IPV4, IPV6)
 

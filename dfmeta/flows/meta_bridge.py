@@ -15,9 +15,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dfmeta.flows import arp, nd
 from dfmeta.flows.desired import Guest
-from dfmeta.flows.family import IPV4, IPV6, Family, family_of
+from dfmeta.flows.family import (
+    ADVERTISE,
+    IPV4,
+    IPV6,
+    Family,
+    arp_reply,
+    arp_request,
+    family_of,
+    icmpv6_message,
+    nd_advertisement,
+    nd_reply,
+)
 from dfmeta.flows.flow import (
     ARP_REQUEST,
     ETH_ARP,
@@ -92,9 +102,16 @@ def fixed_flows(tap: MetaTap) -> tuple[Flow, ...]:
     for family, services in tap.services():
         flows += _of_version(tap, family, services)
     if tap.guest_ip6:
-        match = {**_untagged(tap.ofport), **nd.message(ND_SOLICITATION)}
+        match = {**_untagged(tap.ofport), **icmpv6_message(ND_SOLICITATION)}
         goto = MetaStage.NEIGHBOURS
-        flows.append(_flow(MetaPurpose.META_FROM_TAP_ND, match, actions=nd.PREPARE, goto=goto))
+        flows.append(
+            _flow(
+                MetaPurpose.META_FROM_TAP_ND,
+                match,
+                actions=ADVERTISE,
+                goto=goto,
+            )
+        )
     return tuple(flows)
 
 
@@ -163,8 +180,8 @@ def _source(family: Family, label: str, key: str) -> Flow:
 
 def _neighbour(family: Family, key: str, label: str) -> Flow:
     if family.arp:
-        return _flow(MetaPurpose.META_KEY_ARP, arp.question(key), actions=arp.answer(label, key))
-    return _flow(MetaPurpose.META_KEY_ND, nd.advertisement(key), actions=nd.answer(key, label))
+        return _flow(MetaPurpose.META_KEY_ARP, arp_request(key), actions=arp_reply(label, key))
+    return _flow(MetaPurpose.META_KEY_ND, nd_advertisement(key), actions=nd_reply(key, label))
 
 
 def _reply(family: Family, label: str, key: str, *, service: str, tap: MetaTap) -> Flow:

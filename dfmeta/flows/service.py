@@ -1,25 +1,104 @@
-"""The service table: sends known addresses to tap-metadata and first SYNs to the controller."""
+"""The way of guests' TCP through the integration bridge: classification, service, reply, subport.
+
+All classification flows for guests match ``in_port``: ports that do not belong to guests get none
+of them. The service table sends known addresses to tap-metadata and first SYNs to the controller.
+In the reply table, an answer is sent to the port of its key, and all other frames are dropped.
+
+A tagged subport is an endpoint with a VLAN id, such as a container's behind the port of its virtual
+machine. Its frames come in at the parent's port with one 802.1Q tag. ``other_config:vlan-limit``
+may make Open vSwitch look behind two tags: a frame with a second tag then matches as well. No match
+field shows the second tag, so the tag is taken off, and the subport table drops frames that still
+have one. ARP and neighbour discovery need none of this: their answers leave with the tags of their
+requests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from dfmeta.flows import subport
 from dfmeta.flows.family import IPV4, IPV6, Family, family_of
 from dfmeta.flows.flow import (
+    IP_FRAG_ANY,
+    TAGGED,
     TCP_RST,
+    TCP_SYN,
+    UNTAGGED,
     Action,
     Flow,
+    Move,
     Output,
+    PopVlan,
+    PushVlan,
     SetField,
     ToController,
+    Value,
     flow,
     frames_of,
 )
-from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP, Purpose, Stage
+from dfmeta.flows.pipeline import (
+    CONTROLLER_ID,
+    METADATA_IP,
+    METADATA_PORT,
+    Purpose,
+    Register,
+    Stage,
+)
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint, GuestAddress
+
+_VID_BITS = 12
+"""Length of vlan_vid without OFPVID_PRESENT."""
+
+
+def subport_flows(proxy: int) -> tuple[Flow, ...]:
+    """Return the flows of the subport table.
+
+    :param proxy: OpenFlow number of the port that leads to the proxy.
+    """
+    back = (PushVlan(), Move(Register.TAG, "vlan_vid", _VID_BITS))
+    return (
+        flow(
+            Purpose.SUBPORT_PROXY,
+            {"vlan_vid": UNTAGGED, Register.TAG: 0},
+            actions=(Output(proxy),),
+        ),
+        # The controller learns from the tag which subport has sent the SYN.
+        flow(
+            Purpose.SUBPORT_SYN,
+            {"vlan_vid": UNTAGGED, Register.TAG: (TAGGED, TAGGED)},
+            actions=(*back, ToController(CONTROLLER_ID)),
+        ),
+        flow(Purpose.SUBPORT_DROP, {}),
+    )
+
+
+def untag(endpoint: Endpoint) -> tuple[Action, ...]:
+    """Return the actions that take the tag of *endpoint* off; none if its frames have no tag."""
+    return (PopVlan(),) if endpoint.vid else ()
+
+
+def untagged(endpoint: Endpoint) -> Mapping[str, Value]:
+    """Return the match that :func:`tag` needs, so that no frame gets a second tag."""
+    return {"vlan_vid": UNTAGGED} if endpoint.vid else {}
+
+
+def tag(endpoint: Endpoint) -> tuple[Action, ...]:
+    """Return the actions that put the tag of *endpoint* on; none if its frames have no tag."""
+    return (PushVlan(), SetField("vlan_vid", TAGGED | endpoint.vid)) if endpoint.vid else ()
+
+
+def to_subport_proxy(endpoint: Endpoint) -> tuple[Action, ...]:
+    """Return the actions by which the subport table takes a frame of *endpoint* for the proxy's.
+
+    The register is set because another program may have used it before.
+    """
+    return (*untag(endpoint), SetField(Register.TAG, 0))
+
+
+def to_subport_controller(endpoint: Endpoint) -> tuple[Action, ...]:
+    """Return the actions by which the subport table takes a frame of *endpoint* for a first SYN."""
+    return (*untag(endpoint), SetField(Register.TAG, TAGGED | endpoint.vid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +163,7 @@ def first_syn(
     if floods:
         return flow(Purpose.SYN, match)
     if endpoint.vid:
-        actions, goto = subport.to_controller(endpoint), Stage.SUBPORT
+        actions, goto = to_subport_controller(endpoint), Stage.SUBPORT
         return flow(Purpose.SYN, match, actions=actions, goto=goto)
     return flow(Purpose.SYN, match, actions=(ToController(CONTROLLER_ID),))
 
@@ -107,7 +186,7 @@ def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: 
         **asked,
     }
     if endpoint.vid:
-        actions = (*subport.to_proxy(endpoint), *_translate(endpoint, slot, tap=tap))
+        actions = (*to_subport_proxy(endpoint), *_translate(endpoint, slot, tap=tap))
         return flow(Purpose.ADDRESS, match, actions=actions, goto=Stage.SUBPORT)
     return flow(Purpose.ADDRESS, match, actions=towards_proxy(endpoint, slot, tap=tap))
 
@@ -118,7 +197,7 @@ def towards_proxy(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, .
     The flow of an untagged endpoint has the same.
     """
     translate = _translate(endpoint, slot, tap=tap)
-    return *subport.untag(endpoint), *translate, Output(tap.ofport)
+    return *untag(endpoint), *translate, Output(tap.ofport)
 
 
 def _translate(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, ...]:
@@ -145,3 +224,116 @@ def _translate(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, ...]
 def service_drop() -> Flow:
     """Drop frames that are neither SYNs nor from a known address."""
     return flow(Purpose.SERVICE_DROP, {})
+
+
+def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> Flow:
+    """Restore the guest's addresses in an answer to the key of *slot*; send it to its port only.
+
+    The flow sets eth_dst, because the host's neighbour table may contain the guest's previous MAC.
+    """
+    service = tap.service(address.ip.version)
+    label = tap.keys.label(slot)
+    if label is not None:
+        return _behind_the_patch(endpoint, address, label, tap=tap, family=service.family)
+    family, asked = service.family, str(address.service or tap.guest_ip)
+    actions: list[Action] = [
+        SetField("eth_dst", address.mac),
+        SetField(family.destination, str(address.ip)),
+        SetField("tcp_src", METADATA_PORT),
+    ]
+    if service.ip != asked:
+        actions.append(SetField(family.source, asked))
+    return flow(
+        Purpose.REPLY,
+        {
+            **untagged(endpoint),
+            **_from_listener(tap, service, str(tap.keys.key_of(endpoint, slot))),
+        },
+        actions=(*actions, *tag(endpoint), Output(endpoint.ofport)),
+    )
+
+
+def _behind_the_patch(
+    endpoint: Endpoint, address: GuestAddress, label: str, *, tap: Tap, family: Family
+) -> Flow:
+    """Return the reply flow for frames of the second bridge, which have *label* as destination.
+
+    The second bridge has restored the address and the port of the service.
+    """
+    return flow(
+        Purpose.REPLY,
+        {**untagged(endpoint), **family.tcp, "eth_dst": label},
+        actions=(
+            SetField("eth_dst", address.mac),
+            SetField("eth_src", tap.mac),
+            SetField(family.destination, str(address.ip)),
+            *tag(endpoint),
+            Output(endpoint.ofport),
+        ),
+    )
+
+
+def probe(tap: Tap, service: Service) -> Flow:
+    """Send the answer of the proxy's listener to the daemon's own SYN to the controller."""
+    version = service.family.version
+    label = tap.keys.probe_label(version)
+    return flow(
+        Purpose.PROBE,
+        {**service.family.tcp, "eth_dst": label}
+        if label is not None
+        else _from_listener(tap, service, tap.keys.probe_key(version)),
+        actions=(ToController(CONTROLLER_ID),),
+    )
+
+
+def reply_drop() -> Flow:
+    """Drop all other frames from tap-metadata: the host is not reachable through it."""
+    return flow(Purpose.REPLY_DROP, {})
+
+
+def _from_listener(tap: Tap, service: Service, key: str) -> dict[str, Value]:
+    family = service.family
+    return {
+        **family.tcp,
+        family.source: service.ip,
+        family.destination: key,
+        "tcp_src": tap.port,
+    }
+
+
+def guest_http(endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4) -> Flow:
+    """Send TCP to port 80 of *ip* that comes in at *endpoint* to the service table.
+
+    Only TCP port 80 is matched, since other programs may serve other ports of the address
+    (Neutron's DNS on UDP/53). SYNs have a separate flow, :func:`guest_syn`: no packet matches both.
+    """
+    match = _to_service(endpoint, ip, family)
+    match |= {"tcp_dst": METADATA_PORT, "tcp_flags": (0, TCP_SYN)}
+    return flow(Purpose.GUEST_HTTP, match, goto=Stage.SERVICE)
+
+
+def guest_syn(
+    endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4, *, floods: bool = False
+) -> Flow:
+    """Send SYNs to port 80 of *ip* to the service table; drop them if the guest *floods*."""
+    match = _to_service(endpoint, ip, family)
+    match |= {"tcp_dst": METADATA_PORT, "tcp_flags": (TCP_SYN, TCP_SYN)}
+    return flow(Purpose.GUEST_SYN, match, goto=None if floods else Stage.SERVICE)
+
+
+def guest_fragment(endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4) -> Flow:
+    """Drop fragments of TCP to *ip*, whose TCP port Open vSwitch does not see.
+
+    Without this flow, they would reach another host or program that has the address.
+    """
+    match = _to_service(endpoint, ip, family) | {"ip_frag": (IP_FRAG_ANY, IP_FRAG_ANY)}
+    return flow(Purpose.GUEST_FRAGMENT, match)
+
+
+def from_tap(tap_ofport: int) -> Flow:
+    """Send all frames from tap-metadata to the reply table, and so nowhere else."""
+    return flow(Purpose.FROM_TAP, {"in_port": tap_ofport}, goto=Stage.REPLY)
+
+
+def _to_service(endpoint: Endpoint, ip: str, family: Family) -> dict[str, Value]:
+    return {**frames_of(endpoint), **family.tcp, family.destination: ip}

@@ -43,7 +43,7 @@ _NONE, _NONE6 = str(IPv4Address(0)), str(IPv6Address(0))
 """The addresses of a host that has none yet."""
 
 
-def fixed() -> tuple[Flow, ...]:
+def source_table() -> tuple[Flow, ...]:
     """Return the flows of the source table that do not depend on containers."""
     return (
         *(
@@ -54,7 +54,7 @@ def fixed() -> tuple[Flow, ...]:
     )
 
 
-def checks(endpoint: Endpoint, binding: Binding) -> Iterator[Flow]:
+def source_checks(endpoint: Endpoint, binding: Binding) -> Iterator[Flow]:
     """Return the flows that pass a container's frames, and then the one that leads to them."""
     frames = {**frames_of(endpoint), "eth_src": binding.mac}
     own, mine = str(binding.ip), (interface_id(binding.mac), _INTERFACE_ID)

@@ -18,8 +18,8 @@ from dfmeta.doctor.checks_daemon import FolderFacts, OptionFacts, Owners
 from dfmeta.doctor.checks_host import Chain, firewall
 from dfmeta.doctor.facts import Settings
 from dfmeta.doctor.finding import Finding, Status, by_files, healthy, ok, unknown, wrong
-from dfmeta.flows.dump import Foreign
 from dfmeta.flows.family import IPV6
+from dfmeta.flows.flow import Foreign
 from dfmeta.flows.port_down import NO_FWD, NO_RECV, PortBits, cut_of
 from dfmeta.host.facts import ConntrackFacts, HostFacts, LimitFacts, Listener
 from dfmeta.host.ipv6 import Lack

@@ -8,8 +8,8 @@ from typing import Any
 from dfmeta.doctor import checks_host, checks_meta, checks_switch
 from dfmeta.doctor.facts import PathFacts, Settings
 from dfmeta.doctor.finding import Finding
-from dfmeta.flows.dump import Foreign
 from dfmeta.flows.family import IPV6
+from dfmeta.flows.flow import Foreign
 from dfmeta.flows.port_down import LINK_DOWN, NO_RECV, PortBits
 from dfmeta.host.facts import HostFacts, Listener
 from dfmeta.model import MetaIds, PortState

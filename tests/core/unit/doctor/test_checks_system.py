@@ -23,11 +23,9 @@ from dfmeta.doctor.checks_services import (
     TokenFacts,
 )
 from dfmeta.doctor.finding import Finding
-from dfmeta.flows.classify import guest_fragment, guest_syn
-from dfmeta.flows.dump import Seen
-from dfmeta.flows.flow import Flow
-from dfmeta.flows.nd import bare_request
-from dfmeta.flows.service import first_syn
+from dfmeta.flows.family import bare_request
+from dfmeta.flows.flow import Flow, Seen
+from dfmeta.flows.service import first_syn, guest_fragment, guest_syn
 from dfmeta.host.facts import (
     CAPABILITIES,
     AccountFacts,

@@ -19,10 +19,9 @@ from dfmeta.doctor.flow_diff import (
     wanted_flows,
     wanted_meta_flows,
 )
-from dfmeta.flows.classify import guest_http, guest_syn
-from dfmeta.flows.dump import Foreign, Seen
-from dfmeta.flows.flow import Flow, Value
+from dfmeta.flows.flow import Flow, Foreign, Seen, Value
 from dfmeta.flows.pipeline import BR_META, TABLES, Layout, cookie_of, table_name
+from dfmeta.flows.service import guest_http, guest_syn
 from dfmeta.identity.key import IN_PORT, InPortKeys
 from dfmeta.model import Endpoint, PortState
 from tests.core.unit.doctor.values import (

@@ -14,7 +14,7 @@ from dfmeta.cli.trace_command import LEADS, UNPROBED, Scene, follow, trace
 from dfmeta.doctor.facts import KnownPort, PathFacts
 from dfmeta.errors import SwitchError
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.dump import Seen
+from dfmeta.flows.flow import Seen
 from dfmeta.flows.pipeline import Layout, Purpose, cookie_of
 from dfmeta.flows.port_down import PortBits
 from dfmeta.identity.key import SLOT6
