@@ -7,6 +7,11 @@ _CHAPTER = "="
 _HEADING = re.compile(r"^(\S.*)\n(=+|-+|~+)$", re.MULTILINE)
 ROW = re.compile(r"^   \* - .*(?:\n     .+)*", re.MULTILINE)
 """A row of a list table, as it is written."""
+_LINES = re.compile(
+    r"^\.\. csv-table::.*\n(?: {3}:.*\n)* {3}:delim: ;\n(?: {3}:.*\n)*\n((?: {3}.+(?:\n|\Z))+)",
+    re.MULTILINE,
+)
+"""A table whose cells are parted by semicolons; its lines are a group."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,8 @@ def paragraphs(text: str) -> list[str]:
     return found
 
 
-def csv_rows(text: str) -> list[tuple[str, ...]]:
-    """The rows of a table whose cells are parted by semicolons; its options come first."""
-    lines = text.split("\n\n")[1].splitlines()
-    return [tuple(cell.strip() for cell in line.split(";")) for line in lines]
-
-
 def rows(text: str) -> list[tuple[str, ...]]:
-    """The rows of all list tables in *text*, with the words of each cell on one line."""
+    """The rows of all tables in *text*, with the words of each cell on one line."""
     found = (re.split(r"\n     -", one.removeprefix("   * -")) for one in ROW.findall(text))
-    return [tuple(" ".join(cell.split()) for cell in row) for row in found]
+    lines = (line.split(";") for table in _LINES.findall(text) for line in table.splitlines())
+    return [tuple(" ".join(cell.split()) for cell in row) for row in (*found, *lines)]

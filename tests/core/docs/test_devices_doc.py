@@ -12,7 +12,7 @@ from dfmeta.devices.model import Device, Disk, Nic
 from dfmeta.devices.rules import KEYS, TagRule
 from dfmeta.devices.schema import ADDRESSES, SCHEMA
 from dfmeta.devices.versions import MEMBERS, SINCE
-from tests.core.docs.page import csv_rows
+from tests.core.docs.page import paragraphs, rows
 
 PAGE = (Path(__file__).parents[3] / "doc/source/devices.rst").read_text(encoding="utf-8")
 COMMON = ("type", "bus", "address", "tags")
@@ -20,7 +20,8 @@ COMMON = ("type", "bus", "address", "tags")
 
 def table(title: str) -> list[tuple[str, ...]]:
     """A table's rows, each cell as one line."""
-    return csv_rows(PAGE.partition(f".. csv-table:: {title}\n")[2])[1:]
+    (part,) = (part for part in paragraphs(PAGE) if part.startswith(f".. csv-table:: {title}\n"))
+    return rows(part)[1:]
 
 
 def literal(cell: str) -> str:
