@@ -24,6 +24,8 @@ from dfmeta.http.sockets import quiet
 from dfmeta.model import Caller, Peer
 from dfmeta.runtime import clock, threads
 
+TURNS: Final = "requests to the admin listener"
+"""All clients together have the turns of one guest, since a client can use many addresses."""
 HELD: Final = 64 << 20
 """Maximum number of bytes of bodies and answers in memory. A single one may be larger."""
 
@@ -34,13 +36,13 @@ class AdminClaim:
 
     address: IPv4Address | IPv6Address
     vm: str = ""
-    sharer: str = "admin"
-    """Clients can use many addresses, so all of them share one turn."""
 
     @property
     def caller(self) -> Peer:
         """Its address has a share of connections."""
         return Peer(self.address)
+
+    sharer = caller
 
     @property
     def ip(self) -> str:
@@ -127,6 +129,7 @@ class AdminConnection(ServerConnection[AdminClaim]):
                 self._send(CONTINUE)
             while True:
                 until = clock.now() + limits.body_timeout
+                self._service.scheduler.acquire(TURNS)
                 self._memory.hold(self, len(self._buffer), until=until)
                 body.feed(bytes(self._buffer))
                 self._buffer.clear()
@@ -152,6 +155,9 @@ class AdminConnection(ServerConnection[AdminClaim]):
     def _refusal(self, status: str, cause: str) -> tuple[str, bytes]:
         del status
         return "application/json", json.dumps({"message": cause}).encode()
+
+    def _acquire(self) -> None:
+        """Read without a turn, so that ended connections leave at once: requests take one each."""
 
     def _receive(self, until: float, *, has_turn: bool = False) -> None:
         with self.waiting(reads=True):

@@ -16,7 +16,7 @@ from typing import Any, Final
 import webob
 
 from dfmeta import metrics
-from dfmeta.admin.connection import AdminClaim, AdminClaims, AdminConnection, AdminMemory
+from dfmeta.admin.connection import TURNS, AdminClaim, AdminClaims, AdminConnection, AdminMemory
 from dfmeta.errors import BadRequestError, BodyFault, HeadFault
 from dfmeta.http.complaints import ALL_GUESTS, Together
 from dfmeta.http.exchange import Exchange
@@ -79,7 +79,7 @@ class AdminServer:
         # Clients can use many addresses, so complaints are not kept by address: see the class.
         self._complaints = Together(LOG)
         service = HttpService(self._answer, AdminObserver(self._sweep_on), limits=limits)
-        self._limiter = service.limiter
+        self._limiter, self._scheduler = service.limiter, service.scheduler
         self.memory = AdminMemory(service.limiter)
         metrics.ADMIN_CONNECTIONS.set_function(service.limiter.__len__)
         self._server = HttpServer(
@@ -127,6 +127,7 @@ class AdminServer:
                 break
 
     def _answer(self, exchange: Exchange[AdminClaim]) -> Answer:
+        self._scheduler.acquire(TURNS)
         try:
             response = self._application(request_of(exchange))
             return Answer(response.status_int, response.body, "", tuple(response.headerlist))
