@@ -123,7 +123,7 @@ class AdminConnection(ServerConnection[AdminClaim]):
             closed after such an answer.
         """
         limits = self._service.limits
-        body = Body(head, most, limits=limits.head)
+        body = Body(head.body_length, most, limits=limits.head)
         try:
             if head.expects_continue and not self._buffer:
                 self._send(CONTINUE)

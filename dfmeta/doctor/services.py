@@ -352,7 +352,7 @@ def _lookup(build: Callable[[], Upstream | None], url: str) -> LookupFacts:
         reply = upstream.try_out(str(uuid.uuid4()), seconds=SECONDS)
     except DfmetaError as error:
         return LookupFacts(url, cause=str(error.fields["cause"]))
-    return LookupFacts(url, status=reply.status, date=reply.date)
+    return LookupFacts(url, status=reply.status, date=reply.header("date"))
 
 
 def _tokens(path: str) -> TokenFacts:

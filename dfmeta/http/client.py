@@ -1,146 +1,194 @@
-"""Persistent connections to an HTTP server: httplib2's, with exchanges of their own.
+"""The HTTP client: a request and its response are values, and each has a deadline.
 
-httplib2's own exchanges use http.client, whose header parser is the email package: it takes half of
-the time of a request. Besides, ``httplib2.Http`` parses a URL for each request, decompresses
-bodies, follows challenges, joins headers of one name and repeats a request after some errors. None
-of this is wanted here. So a :class:`Connection` sends a request in one piece and reads the answer
-with :mod:`dfmeta.http.responses`.
+A socket's timeout starts again with each byte. Here, the complete response has to arrive before one
+deadline. The sockets are Python's, which eventlet replaces in the daemon: then a greenthread waits,
+else the calling thread. :mod:`dfmeta.http.pool` keeps connections.
+
+Trust: addresses are the operator's. With TLS, the server is identified by its certificate. A server
+is trusted with no more than this process' time and memory, and both are bounded. Errors quote
+nothing of a response.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import functools
+import math
+import os
+import re
+import socket
+import ssl
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
 
-import httplib2
-
-from dfmeta import metrics
 from dfmeta.errors import (
+    UpstreamAnswerError,
     UpstreamAwayError,
+    UpstreamError,
     UpstreamLostError,
-    UpstreamStaleError,
 )
-from dfmeta.http.authorities import is_cut
-from dfmeta.http.failures import explain
+from dfmeta.http.authorities import client_context, is_cut
 from dfmeta.http.http1 import host_header
-from dfmeta.http.pool import Pool
-from dfmeta.http.responses import Reply, lost, read_reply
+from dfmeta.http.responses import HttpResponse, lost, read_response
 from dfmeta.model import HttpHost
-from dfmeta.runtime import threads
-from dfmeta.runtime.threads import green_socket as socket
-from dfmeta.runtime.threads import green_ssl as ssl
-from dfmeta.runtime.threads import original, wait_for_io
+from dfmeta.runtime import clock
 
-ADDRESS_PATIENCE = 2.0
-"""Seconds for each address of a name except the last: with one dead address of two, no request
-fails."""
-SHARE = 65536
-"""Bytes of an answer after which the greenthread yields: available data is read without a wait."""
+BODY_MAX: Final = 24 << 20
+"""Bytes. User-data has up to 16 MiB (:data:`dfmeta.store.api.checks.USERDATA_MAX`), and base64
+needs a third more."""
+_COMMON: Final = {
+    "User-Agent": "dfmeta",
+    "Accept-Encoding": "identity",
+    "Connection": "close",
+}
+_LINE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]+")
 
-_OPENED = metrics.BACKEND_CONNECTIONS.labels("opened")
-_FAILED = metrics.BACKEND_CONNECTIONS.labels("failed")
-_REUSED = metrics.BACKEND_CONNECTIONS.labels("reused")
-_STALE = metrics.BACKEND_CONNECTIONS.labels("stale")
-# eventlet's patching removes poll, and select supports no descriptor above 1,023.
-_select = original("select")
+Clock = Callable[[], float]
+Resolve = Callable[[str, int, float], Sequence[tuple[Any, ...]]]
+"""Host, port and seconds → the result of :func:`socket.getaddrinfo` for streams."""
+
+
+def resolve(host: str, port: int, _seconds: float) -> Sequence[tuple[Any, ...]]:
+    """Resolve a name with the C library, however long it takes, where no other work waits for it.
+
+    :raises socket.gaierror: as getaddrinfo(3).
+    """
+    return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+
+
+class UpstreamLateError(UpstreamError):
+    """The answer was not complete before the deadline."""
+
+    name = "exchange-late"
 
 
 @dataclass(slots=True)
-class Exchange:
-    """A request to a server."""
+class HttpRequest:
+    """A request on a connection."""
 
-    instance: str
-    """Id of the instance that it is for; of the persistent connections, it uses that instance's."""
     method: str
-    message: bytes
+    message: bytes = field(repr=False)
     """The whole request in its wire format."""
+    deadline: float = math.inf
+    """Monotonic seconds; without one, the caller limits the time."""
     sent: bool = False
     """Whether a byte of the request may have been sent."""
 
 
-class Connection(httplib2.HTTPConnectionWithTimeout):  # type: ignore[misc]  # httplib2 has no types
-    """One connection to *target*; its first exchange opens it.
+@dataclass(frozen=True, slots=True)
+class UrlRequest:
+    """A request to a URL. Its headers and its body are secret."""
 
-    :param context: an ssl.SSLContext of eventlet's; None for no TLS.
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: bytes | None = field(default=None, repr=False)
+    deadline: float = math.inf
+    """Monotonic seconds."""
+    method: str = ""
+    """Empty: POST with a body, else GET."""
+
+
+class ClientConnection:
+    """One connection to *target*; its first request opens it.
+
+    :param context: an ssl.SSLContext; None for no TLS.
+    :param clock: monotonic seconds.
+    :param resolve: finds a name's addresses within a time limit.
     """
 
-    sock: Any
+    body_max = BODY_MAX
+    """Largest body of a response, in bytes."""
 
-    def __init__(self, target: HttpHost, context: Any) -> None:
-        super().__init__(target.host, target.port)
+    def __init__(
+        self,
+        target: HttpHost,
+        context: Any = None,
+        *,
+        clock: Clock = clock.now,
+        resolve: Resolve = resolve,
+    ) -> None:
+        self.sock: Any = None
+        self._target = target
         self._context = context
-        self._poll: Any = None
-        self._read = 0
+        self._clock = clock
+        self._resolve = resolve
+        self._deadline = math.inf
         self._begun = False
 
-    def connect(self) -> None:
+    def handle_request(self, request: HttpRequest) -> HttpResponse:
+        """Send a request and read the response, of any status.
+
+        :raises UpstreamAwayError: no connection can be made.
+        :raises UpstreamLateError: the response is not complete before the deadline.
+        :raises UpstreamLostError: the connection ended before the response did.
+        :raises UpstreamAnswerError: the response is not HTTP, is ambiguous or is too large.
+        """
+        if self.sock is None:
+            self.connect(request.deadline)
+        self._deadline = request.deadline
+        self._begun = False
+        request.sent = True
+        self._send(request.message)
+        return read_response(self._receive, head=request.method == "HEAD", body_max=self.body_max)
+
+    def connect(self, deadline: float = math.inf) -> None:
         """Open the connection.
 
+        :param deadline: monotonic seconds.
         :raises UpstreamAwayError: with the failure of the last of the server's addresses.
         """
+        host, port = self._target.host, self._target.port
+        self._deadline = deadline
         try:
-            self.sock = self._connect()
+            infos = self._resolve(host, port, self._left() or math.inf)
+            for number, (family, kind, protocol, _name, address) in enumerate(infos):
+                remaining = len(infos) - number
+                try:
+                    self.sock = self._open((family, kind, protocol), address, remaining)
+                    break
+                except OSError:
+                    if remaining == 1:
+                        raise
         except (OSError, UnicodeError) as error:
-            _FAILED.inc()
-            cause, remedy = explain(error)
-            raise UpstreamAwayError(cause=cause, remedy=remedy) from error
-        except BaseException:  # the caller's time is over
-            _FAILED.inc()
-            raise
-        _OPENED.inc()
-        self._poll = _select.poll()
-        self._poll.register(self.sock.fileno(), _select.POLLIN)
+            raise UpstreamAwayError(cause=cause_of(error)) from error
 
-    def exchange(self, exchange: Exchange) -> Reply:
-        """Send a request and read the answer.
+    def close(self) -> None:
+        """Close the connection."""
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
 
-        The connection is opened again if it was closed, or received data, while no request was
-        pending.
+    def _left(self) -> float | None:
+        """Return the seconds until the deadline; None: there is none.
 
-        :raises UpstreamAwayError: as :meth:`connect`.
-        :raises UpstreamAnswerError: when the answer cannot be forwarded.
-        :raises UpstreamLostError: when the connection ended before the answer did;
-            UpstreamStaleError if it had been kept, and ended before a byte of the answer.
+        :raises TimeoutError: the deadline is over.
         """
-        kept = self.sock is not None
-        if kept and self._poll.poll(0):
-            _STALE.inc()
-            self.close()
-            kept = False
-        if kept:
-            _REUSED.inc()
-        else:
-            self.connect()
-        self._read, self._begun = 0, False
-        exchange.sent = True
-        self._send(exchange.message)
-        try:
-            return read_reply(self._receive, head=exchange.method == "HEAD")
-        except UpstreamLostError as error:
-            if kept and not error.fields["begun"]:
-                raise UpstreamStaleError(**error.fields) from error
-            raise
+        if self._deadline == math.inf:
+            return None
+        left = self._deadline - self._clock()
+        if left <= 0:
+            raise TimeoutError
+        return left
 
-    def _connect(self) -> Any:
-        found = socket.getaddrinfo(self.host, self.port, 0, socket.SOCK_STREAM)
-        for family, kind, protocol, _name, address in found[:-1]:
-            try:
-                sock = self._open((family, kind, protocol), address, ADDRESS_PATIENCE)
-            except OSError:
-                continue
-            sock.settimeout(None)
-            return sock
-        family, kind, protocol, _name, address = found[-1]
-        return self._open((family, kind, protocol), address, None)
+    def _patience(self, addresses: int) -> float | None:
+        """Return the seconds for the first of that many addresses; None: no limit."""
+        left = self._left()
+        return None if left is None else left / addresses
 
-    def _open(self, kind: tuple[int, int, int], address: Any, patience: float | None) -> Any:
-        sock = socket.socket(*kind)
+    def _socket(self, family: int, kind: int, protocol: int) -> Any:
+        return socket.socket(family, kind, protocol)
+
+    def _open(self, kind: tuple[int, int, int], address: Any, addresses: int) -> Any:
+        sock = self._socket(*kind)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.settimeout(patience)
+            sock.settimeout(self._patience(addresses))
             sock.connect(address)
             if self._context is not None:
                 sock = self._wrap(sock)
+            sock.settimeout(None)
         except BaseException:
             sock.close()
             raise
@@ -151,7 +199,7 @@ class Connection(httplib2.HTTPConnectionWithTimeout):  # type: ignore[misc]  # h
         # without a length would be accepted incomplete.
         wrapped = self._context.wrap_socket(
             sock,
-            server_hostname=self.host.partition("%")[0],
+            server_hostname=self._target.host.partition("%")[0],
             do_handshake_on_connect=False,
             suppress_ragged_eofs=False,
         )
@@ -164,80 +212,131 @@ class Connection(httplib2.HTTPConnectionWithTimeout):  # type: ignore[misc]  # h
 
     def _send(self, message: bytes) -> None:
         try:
-            try:
-                # The send buffer nearly always has room for all of it: eventlet's loop costs more.
-                sent = self.sock.fd.send(message) if self._context is None else 0
-            except BlockingIOError:
-                sent = 0
-            if sent < len(message):
-                self.sock.sendall(message[sent:])
+            self._send_all(message)
+        except TimeoutError as error:
+            raise UpstreamLateError(cause="no answer in time") from error
         except OSError:
             # The server may have answered before it closed: the read shows the result.
             return
+
+    def _send_all(self, message: bytes) -> None:
+        self.sock.settimeout(self._left())
+        self.sock.sendall(message)
 
     def _receive(self, size: int) -> bytes:
         try:
             data = self._receive_some(size)
         except OSError as error:
+            if isinstance(error, TimeoutError) and self._deadline < math.inf:
+                raise UpstreamLateError(cause="no answer in time") from error
             if isinstance(error, ssl.SSLError) and not is_cut(error):
-                cause, remedy = explain(error)
-                begun = self._begun
-                raise UpstreamLostError(cause=cause, remedy=remedy, begun=begun) from error
+                raise UpstreamLostError(cause=cause_of(error), begun=self._begun) from error
             raise lost(begun=self._begun) from error
         self._begun = True
-        self._read += len(data)
-        if self._read >= SHARE:
-            self._read = 0
-            threads.sleep(0)
         return data
 
     def _receive_some(self, size: int) -> bytes:
-        if self._context is not None:
-            return self.sock.recv(size)  # type: ignore[no-any-return]  # eventlet has no types
-        # eventlet's own recv reports a reset as an end: an incomplete body without a length would
-        # be accepted.
-        sock = self.sock.fd
-        while True:
-            try:
-                return sock.recv(size)  # type: ignore[no-any-return]  # eventlet has no types
-            except BlockingIOError:
-                wait_for_io(sock, read=True)
+        self.sock.settimeout(self._left())
+        data: bytes = self.sock.recv(size)
+        return data
 
 
-class Server:
-    """A server and the persistent connections to it.
+class HttpClient:
+    """Sends requests to URLs. Safe to use from several threads. No HTTP proxy is ever used.
 
-    :param context: an ssl.SSLContext of eventlet's; None for no TLS.
+    Each request has a connection of its own: a faulty balancer may send bytes behind a response,
+    and on a kept connection they would be the response to the next request, about another instance
+    (RFC 9112, 11.2).
+
+    :param context: TLS context that checks servers' certificates; None: the system's
+        authorities, see :func:`dfmeta.http.authorities.client_context`.
+    :param tls: make that context at once. The first https request would wait tens of milliseconds
+        for it.
+    :param clock: monotonic seconds.
+    :param resolve: finds a name's addresses within a time limit.
+    :param body_max: largest body of a response, in bytes.
     """
 
-    def __init__(self, host: HttpHost, context: Any = None) -> None:
-        self.host = host
-        self.name = host_header(host)
-        """Value of a request's Host header."""
-        self._context = context
-        self._pool: Pool[Connection] = Pool()
+    def __init__(
+        self,
+        *,
+        context: ssl.SSLContext | None = None,
+        tls: bool = False,
+        clock: Clock = clock.now,
+        resolve: Resolve = resolve,
+        body_max: int = BODY_MAX,
+    ) -> None:
+        self._make_context = functools.cache(client_context if context is None else lambda: context)
+        if tls:
+            self._make_context()
+        self._clock = clock
+        self._resolve = resolve
+        self._body_max = body_max
 
-    def exchange(self, exchange: Exchange, *, fresh: bool = False) -> Reply:
-        """Send a request and wait for the answer; the caller limits the time.
+    def handle_request(self, request: UrlRequest) -> HttpResponse:
+        """Send a request and return the response with any status; no redirection is followed.
 
-        :param fresh: use a new connection.
-        :raises UpstreamError: when there is no answer that can be forwarded;
-            :class:`~dfmeta.errors.UpstreamStaleError` never if *fresh*.
+        :raises UpstreamError: as :meth:`ClientConnection.handle_request`.
+        :raises ValueError: the URL is invalid, or a header is not one line of Latin-1.
         """
-        connection = None if fresh else self._pool.take(exchange.instance)
-        if connection is None:
-            connection = Connection(self.host, self._context)
-        kept = False
+        url = urlsplit(request.url)
+        secure = url.scheme == "https"
+        if not url.hostname:
+            raise ValueError("there is no host in the URL")
+        target = HttpHost(url.hostname, url.port or (443 if secure else 80))
+        host = host_header(target)
+        if url.port is None:
+            host = host.rpartition(b":")[0]
+        method = request.method or ("GET" if request.body is None else "POST")
+        query = f"?{url.query}" if url.query else ""
+        path = quote(f"{url.path or '/'}{query}", safe=string.punctuation)
+        message = compose(f"{method} {path}", host, request.headers, request.body)
+        connection = ClientConnection(
+            target,
+            self._make_context() if secure else None,
+            clock=self._clock,
+            resolve=self._resolve,
+        )
+        connection.body_max = self._body_max
         try:
-            reply = connection.exchange(exchange)
-            kept = reply.keep
+            response = connection.handle_request(HttpRequest(method, message, request.deadline))
         finally:
-            if kept:
-                self._pool.put(exchange.instance, connection)
-            else:
-                connection.close()
-        return reply
+            connection.close()
+        if (response.header("content-encoding") or "identity").lower() != "identity":
+            cause = "its answer is compressed, although that was not requested"
+            raise UpstreamAnswerError(cause=cause)
+        return response
 
-    def close(self) -> None:
-        """Close the persistent connections."""
-        self._pool.close()
+
+def compose(start: str, host: bytes, headers: Mapping[str, str], body: bytes | None) -> bytes:
+    """Return a request in its wire format.
+
+    :param start: method and target.
+    :param host: value of the Host header.
+    :raises ValueError: a header is not one line of Latin-1.
+    """
+    lines = [f"{name}: {value}" for name, value in {**_COMMON, **headers}.items()]
+    if body is not None or not start.startswith(("GET ", "HEAD ", "DELETE ")):
+        lines.append(f"Content-Length: {len(body or b'')}")
+    if not all(map(_LINE.fullmatch, lines)):
+        raise ValueError("a header is not one line of Latin-1")
+    text = "\r\n".join([*lines, "", ""]).encode("latin-1")
+    return b"%b HTTP/1.1\r\nHost: %b\r\n%b%b" % (start.encode("ascii"), host, text, body or b"")
+
+
+def cause_of(error: Exception) -> str:
+    """Return why a connection could not be made, or ended; nothing that the server sent."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS fails: {error.reason or type(error).__name__}"
+    if isinstance(error, UnicodeError):
+        return "its host name is invalid"
+    if isinstance(error, socket.gaierror):
+        return f"its name cannot be resolved: {error.strerror}"
+    if isinstance(error, TimeoutError):
+        return "no connection"
+    if isinstance(error, OSError) and error.errno:
+        # eventlet's sockets have the name of the error number in strerror.
+        return os.strerror(error.errno).lower()
+    return "no connection"

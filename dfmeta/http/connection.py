@@ -272,7 +272,7 @@ class ServerConnection(Generic[K]):
         :raises BadRequestError: when the body is malformed, too long or not complete in time.
         """
         limits = self._service.limits
-        body = Body(head, most or limits.body, limits=limits.head)
+        body = Body(head.body_length, most or limits.body, limits=limits.head)
         body.feed(bytes(self._buffer))
         self._buffer.clear()
         until = clock.now() + limits.body_timeout

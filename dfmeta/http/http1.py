@@ -1,4 +1,7 @@
-"""Parse a guest's HTTP/1 request, without I/O: RFC 9112 and RFC 9110, without leniency.
+"""Parse HTTP/1, without I/O: RFC 9112 and RFC 9110, without leniency.
+
+Header lines and chunked bodies are those of requests and of answers
+(:mod:`dfmeta.http.responses`); the rest is about a guest's request.
 
 If two parsers disagree on where a request ends, bytes of a guest can pass for another request. So
 everything that RFC 9112 lets a server repair (a bare LF, a folded line, a list of equal lengths, an
@@ -30,7 +33,8 @@ _PLAIN: Final = bytes(range(0x20, 0x7F)) + b"\r\n"
 _OPAQUE: Final = b"\t" + bytes(range(0x80, 0x100))
 """Further octets that are allowed in a field's value only (RFC 9110, 5.5)."""
 _ANY: Final = _PLAIN + _OPAQUE
-_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_FIELD: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*"
+_FIELDS: Final = re.compile(rf"(?:\r\n{_FIELD})*")
 _REQUEST_LINE: Final = re.compile(
     r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) (/[!\"$-~]*) HTTP/1\.([01])",
 )
@@ -87,6 +91,11 @@ class Head(NamedTuple):
     expects_continue: bool
     """Whether the guest waits for status 100 before it sends a body (RFC 9110, 10.1.1)."""
 
+    @property
+    def body_length(self) -> int | None:
+        """Bytes of the body; None if it is chunked."""
+        return None if self.chunked else self.length
+
 
 def find_end(buffer: bytes | bytearray, limits: HeadLimits, start: int = 0) -> int:
     """Find the end of the head at the beginning of *buffer*; bytes after the head are not read.
@@ -133,9 +142,8 @@ def parse_head(head: bytes | bytearray | memoryview, limits: HeadLimits = LIMITS
         Everything else is checked here.
     :raises BadRequestError: when it is not a well-formed request in origin form.
     """
-    raw = bytes(head)
-    first, lines = _split(raw, limits)
-    match = _REQUEST_LINE.fullmatch(first)
+    text, end = _split(bytes(head), limits)
+    match = _REQUEST_LINE.fullmatch(text, 0, end)
     if match is None:
         raise _malformed("the request line is not a method, a path and HTTP/1.0 or HTTP/1.1")
     method, target, version = match.groups()
@@ -144,7 +152,9 @@ def parse_head(head: bytes | bytearray | memoryview, limits: HeadLimits = LIMITS
     if "%" in target and _BAD_ESCAPE.search(target):
         raise _malformed("a percent sign in the target has no two hexadecimal digits")
     minor = int(version)
-    headers = _headers(lines)
+    headers: dict[str, str] = {}
+    for name, value in read_fields(text, end):
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
     _check_host(headers, minor)
     path, _mark, query = target.partition("?")
     return Head(
@@ -162,20 +172,30 @@ def parse_head(head: bytes | bytearray | memoryview, limits: HeadLimits = LIMITS
 
 
 class Body:
-    """Reads and stores the body of one request (RFC 9112, 6 and 7.1).
+    """Reads and stores the body of one message (RFC 9112, 6 and 7.1).
 
     A chunked body is decoded; its extensions and trailers are checked and discarded. Trust: the
-    content comes from the guest and is not checked.
+    content comes from the peer and is not checked.
 
-    :param limit: bytes of the decoded body. See :data:`CHUNKS` for the number of chunks.
+    :param limit: bytes of the decoded body.
+    :param length: bytes of the body; None: it is chunked.
     :param limits: limits of the trailers; ``header`` also limits all extensions of a body together.
+    :param chunks: most chunks; 0: see :data:`CHUNKS`.
     :raises BadRequestError: 413 when the head announces more than *limit*.
     """
 
-    def __init__(self, head: Head, limit: int, *, limits: HeadLimits = LIMITS) -> None:
-        if head.length > limit:
+    def __init__(
+        self,
+        length: int | None,
+        limit: int,
+        *,
+        limits: HeadLimits = LIMITS,
+        chunks: int = 0,
+    ) -> None:
+        self._missing = length or 0
+        if self._missing > limit:
             raise _too_large()
-        self.done = not head.chunked and not head.length
+        self.done = length == 0
         """Whether the body is complete."""
         self.content = b""
         """The body, once done."""
@@ -183,14 +203,13 @@ class Body:
         """Bytes received after the body, once done."""
         self._limit = limit
         self._limits = limits
-        self._chunked = head.chunked
-        self._missing = head.length
+        self._chunked = length is None
         self._data = bytearray()
         self._buffer = bytearray()
         self._searched = 0
         # Functions, not bound methods: those would keep the body alive until the collector runs.
         self._step: Callable[[Body], bool] = Body._size
-        self._chunks = max(CHUNKS, limit // CHUNKS)
+        self._chunks = chunks or max(CHUNKS, limit // CHUNKS)
         self._extensions = self._trailers = self._trailer_lines = 0
 
     def feed(self, data: bytes) -> None:
@@ -287,34 +306,45 @@ class Body:
         self._trailer_lines += 1
         if self._trailer_lines > self._limits.lines:
             raise _many_lines()
-        if line.translate(None, _ANY):
-            raise _malformed("a trailer has a control character")
-        if not _FRAMING.isdisjoint(_headers([line.decode("latin-1")])):
+        ((name, _value),) = read_fields(f"\r\n{line.decode('latin-1')}", 0)
+        if name in _FRAMING:
             raise _malformed("a trailer says where the request goes or ends")
         return True
 
 
-def _split(raw: bytes, limits: HeadLimits) -> tuple[str, list[str]]:
-    """Return the request line and the header lines; HTAB is their only control character.
+def read_fields(text: str, start: int) -> list[tuple[str, str]]:
+    """Parse header lines, each of which has a CRLF before it.
 
-    Everything that :func:`find_end` checks is checked here too.
+    :param start: where they begin in *text*; they end with it.
+    :returns: names in lower case and values without blanks around them, in their order.
+    :raises BadRequestError: when one is not a name, a colon and a value (RFC 9110, 5.5).
+    """
+    if not _FIELDS.fullmatch(text, start):
+        raise _malformed("a header line is not a name, a colon and a value")
+    fields = []
+    for line in text[start + 2 :].split("\r\n") if start < len(text) else ():
+        name, _colon, value = line.partition(":")
+        # Not strip(): U+0085 and U+00A0 are white space to Python, and content to HTTP.
+        fields.append((name.lower(), value.strip(" \t")))
+    return fields
+
+
+def _split(raw: bytes, limits: HeadLimits) -> tuple[str, int]:
+    """Return the head without its blank line, and where its request line ends.
+
+    Everything that :func:`find_end` checks is checked here, or by the patterns of both parts.
     """
     end = raw.find(_BLANK)
     if end < 0 or end + len(_BLANK) != len(raw):
         raise _malformed("the head does not end with its blank line")
-    first, *lines = raw[: -len(_BLANK)].decode("latin-1").split("\r\n")
-    ends = len(lines) + 2
-    if raw.count(b"\n") != ends or raw.count(b"\r") != ends:
-        raise _malformed("a line does not end with CRLF")
-    if raw.translate(None, _ANY):
-        raise _malformed("there is a control character")
-    if len(first) > limits.request_line:
+    first = raw.find(b"\r\n")
+    if first > limits.request_line:
         raise _long_line()
-    if len(raw) - len(first) - len(_BLANK) > limits.header:
+    if end - first > limits.header:
         raise _large_header()
-    if len(lines) > limits.lines:
+    if raw.count(b"\n") - 2 > limits.lines:
         raise _many_lines()
-    return first, lines
+    return raw[:end].decode("latin-1"), first
 
 
 def _check_sizes(
@@ -357,19 +387,6 @@ def _check_octets(buffer: bytes | bytearray, new: bytes | bytearray, begin: int)
     inside = new if first < 0 else new[: max(first - begin, 0)]
     if inside.translate(None, _PLAIN):
         raise _malformed("the request line has a character that must be escaped")
-
-
-def _headers(lines: list[str]) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon or not _TOKEN.fullmatch(name):
-            raise _malformed("a header line does not begin with a name and a colon")
-        name = name.lower()
-        # Not strip(): U+0085 and U+00A0 are white space to Python, and content to HTTP.
-        value = value.strip(" \t")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return headers
 
 
 def _check_host(headers: Mapping[str, str], minor: int) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dfmeta.errors import UpstreamAnswerError, UpstreamLostError
+from dfmeta.errors import BadRequestError, UpstreamAnswerError, UpstreamLostError
+from dfmeta.http.http1 import Body, HeadLimits, read_fields
 
 HEAD_MAX = 65536
 """Bytes of a header section, including the status line and the trailers of a chunked body."""
@@ -30,10 +31,7 @@ Receive = Callable[[int], bytes]
 Headers = tuple[tuple[str, str], ...]
 
 _STATUS = re.compile(r"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?")
-_FIELD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
-_FIELDS = re.compile(rf"(?:\r\n{_FIELD.pattern})*")
 _LENGTH = re.compile(r"[0-9]{1,18}")
-_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _START = b"HTTP/1."
 _TLS = frozenset({0x15, 0x16})
 """First byte of a TLS alert and of a handshake (RFC 8446, 5.1)."""
@@ -41,20 +39,36 @@ _BODILESS = frozenset({204, 304})
 _SWITCHING = 101
 
 
-class Reply(NamedTuple):
+class HttpResponse(NamedTuple):
     """An answer, and its effect on the connection."""
 
     status: int
-    headers: Headers
+    headers: Headers = ()
     """Names in lower case, with repetitions, in the order of the answer."""
-    body: bytes
-    options: frozenset[str]
+    body: bytes = b""
+    options: frozenset[str] = frozenset()
     """Options of the Connection header, in lower case."""
-    keep: bool
+    keep: bool = False
     """Whether the connection may carry another request."""
+    complete: bool = True
+    """Whether the body's end was announced; else it is where the connection ended."""
+
+    def __repr__(self) -> str:
+        return f"HttpResponse({self.status})"
+
+    def header(self, name: str) -> str:
+        """Return the first value of a header, by its name in lower case; empty if there is none."""
+        return next((value for field_name, value in self.headers if field_name == name), "")
+
+    @property
+    def content_type(self) -> str:
+        """The media type in lower case and without parameters; empty if there is none."""
+        return self.header("content-type").partition(";")[0].strip().lower()
 
 
-def read_reply(receive: Receive, *, head: bool = False, body_max: int = BODY_MAX) -> Reply:
+def read_response(
+    receive: Receive, *, head: bool = False, body_max: int = BODY_MAX
+) -> HttpResponse:
     """Read the answer to one request.
 
     :param head: the request was a HEAD: no body follows, even if the headers announce one.
@@ -65,7 +79,8 @@ def read_reply(receive: Receive, *, head: bool = False, body_max: int = BODY_MAX
     """
     stream, interim = _Stream(receive), False
     for _ in range(INTERIM_MAX):
-        top = _read_top(stream.section())
+        section = stream.section()
+        top = _read_top(section)
         if top.status >= 200:
             break
         if top.status == _SWITCHING:
@@ -77,7 +92,7 @@ def read_reply(receive: Receive, *, head: bool = False, body_max: int = BODY_MAX
     if bodiless:
         body = b""
     elif top.chunked:
-        body = _read_chunks(stream, body_max)
+        body = _read_chunks(stream, body_max, HEAD_MAX - len(section))
     elif top.length is not None:
         if top.length > body_max:
             raise _too_large(body_max)
@@ -86,13 +101,16 @@ def read_reply(receive: Receive, *, head: bool = False, body_max: int = BODY_MAX
         body = stream.rest(body_max)
     # No request asked for an interim answer, and a body may follow where none should.
     keep = top.kept and not interim and not bodiless and not stream.data
-    return Reply(top.status, tuple(top.headers), body, frozenset(top.options), keep)
+    complete = bodiless or top.framed
+    return HttpResponse(
+        top.status, tuple(top.headers), body, frozenset(top.options), keep, complete
+    )
 
 
 def lost(*, begun: bool) -> UpstreamLostError:
     """Return the error for a connection that ended; *begun*: after a byte of the answer."""
     cause = f"it closed the connection {'in the middle of' if begun else 'without'} an answer"
-    return UpstreamLostError(cause=cause, remedy="Read its log", begun=begun)
+    return UpstreamLostError(cause=cause, begun=begun)
 
 
 @dataclass(slots=True)
@@ -101,7 +119,7 @@ class _Top:
 
     minor: str
     status: int
-    headers: list[tuple[str, str]] = field(default_factory=list)
+    headers: list[tuple[str, str]]
     options: set[str] = field(default_factory=set)
     length: int | None = None
     chunked: bool = False
@@ -109,26 +127,29 @@ class _Top:
     """Whether it has more than one Content-Length, all of them equal."""
 
     @property
+    def framed(self) -> bool:
+        """Whether the end of the body is announced."""
+        return self.chunked or self.length is not None
+
+    @property
     def kept(self) -> bool:
         """Whether the connection may be kept, if a body with an end of its own follows."""
-        framed = self.chunked or self.length is not None
-        return self.minor == "1" and "close" not in self.options and framed and not self.repeated
+        sound = self.framed and not self.repeated
+        return sound and self.minor == "1" and "close" not in self.options
 
 
 def _read_top(section: str) -> _Top:
-    first, *lines = section.split("\r\n")
-    if len(lines) >= LINES_MAX:
+    end = section.find("\r\n") if "\r\n" in section else len(section)
+    if section.count("\n") >= LINES_MAX:
         raise _refuse(f"more than {LINES_MAX} header lines")
-    matched = _STATUS.fullmatch(first)
+    matched = _STATUS.fullmatch(section, 0, end)
     if matched is None:
         raise _refuse("its status line is invalid")
-    if not _FIELDS.fullmatch(section, len(first)):
-        raise _refuse("a header line is invalid")
-    top = _Top(matched[1], int(matched[2]))
-    for line in lines:
-        name, _colon, value = line.partition(":")
-        name, value = name.lower(), value.strip(" \t")
-        top.headers.append((name, value))
+    try:
+        top = _Top(matched[1], int(matched[2]), read_fields(section, end))
+    except BadRequestError as error:
+        raise _refuse(str(error.cause)) from None
+    for name, value in top.headers:
         if name == "content-length":
             top.repeated = top.length is not None
             top.length = _length(value, top.length)
@@ -159,75 +180,48 @@ def _check_coding(value: str, top: _Top) -> None:
         raise _refuse("its Transfer-Encoding is not just chunked")
 
 
-def _read_chunks(stream: _Stream, body_max: int) -> bytes:
-    pieces: list[bytes] = []
-    total = 0
-    for _ in range(CHUNKS_MAX):
-        matched = _CHUNK.fullmatch(stream.line())
-        if matched is None:
-            raise _refuse("the size of a chunk is invalid")
-        size = int(matched[1], 16)
-        if not size:
-            stream.trailers()
-            return b"".join(pieces)
-        total += size
-        if total > body_max:
-            raise _too_large(body_max)
-        piece = stream.take(size + 2)
-        if piece[-2:] != b"\r\n":
-            raise _refuse("a chunk does not end where its size says")
-        pieces.append(piece[:-2])
-    raise _refuse(f"more than {CHUNKS_MAX} chunks")
+def _read_chunks(stream: _Stream, body_max: int, trailers_max: int) -> bytes:
+    limits = HeadLimits(header=trailers_max, lines=LINES_MAX)
+    body = Body(None, body_max, limits=limits, chunks=CHUNKS_MAX)
+    try:
+        body.feed(bytes(stream.data))
+        while not body.done:
+            stream.data.clear()
+            stream.more()
+            body.feed(bytes(stream.data))
+    except BadRequestError as error:
+        if error.reason == "body":
+            raise _too_large(body_max) from None
+        raise _refuse(str(error.cause)) from None
+    stream.data[:] = body.rest
+    return body.content
 
 
 class _Stream:
     """The received bytes of a connection that have not been used yet."""
 
-    __slots__ = ("_begun", "_receive", "_spent", "data")
+    __slots__ = ("_begun", "_receive", "data")
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._spent = 0
         self._begun = False
         self.data = bytearray()
 
     def section(self) -> str:
         """Take a header section; return it without the empty line at the end."""
         if not self.data:
-            self._more()
+            self.more()
         seen = 0
         while (end := self.data.find(b"\r\n\r\n", max(0, seen - 3))) < 0:
             self._check_start()
             seen = len(self.data)
             self._bound(seen)
-            self._more()
+            self.more()
         self._check_start()
         self._bound(end)
-        self._spent += end
         text = self.data[:end].decode("latin-1")
         del self.data[: end + 4]
         return text
-
-    def line(self) -> bytes:
-        """Take a line; return it without its CRLF."""
-        while (end := self.data.find(b"\r\n")) < 0:
-            self._bound(len(self.data))
-            self._more()
-        self._bound(end)
-        line = bytes(self.data[:end])
-        del self.data[: end + 2]
-        return line
-
-    def trailers(self) -> None:
-        """Take the trailer section and discard it (RFC 9110, 6.5.1)."""
-        for _ in range(LINES_MAX):
-            line = self.line()
-            if not line:
-                return
-            self._spent += len(line)
-            if not _FIELD.fullmatch(line.decode("latin-1")):
-                raise _refuse("a trailer line is invalid")
-        raise _refuse(f"more than {LINES_MAX} trailer lines")
 
     def take(self, size: int) -> bytes:
         """Take exactly *size* bytes."""
@@ -236,7 +230,7 @@ class _Stream:
             have = len(self.data)
             while have < size:
                 self.data.clear()
-                self._more()
+                self.more()
                 pieces.append(bytes(self.data))
                 have += len(self.data)
             self.data = bytearray().join(pieces)
@@ -253,7 +247,11 @@ class _Stream:
             self.data += piece
         raise _too_large(body_max)
 
-    def _more(self) -> None:
+    def more(self) -> None:
+        """Append the bytes that arrive next.
+
+        :raises UpstreamLostError: when the connection has ended.
+        """
         piece = self._receive(PIECE)
         if not piece:
             raise lost(begun=self._begun)
@@ -266,26 +264,19 @@ class _Stream:
             raise _not_http(self.data[0])
 
     def _bound(self, size: int) -> None:
-        if self._spent + size > HEAD_MAX:
+        if size > HEAD_MAX:
             raise _refuse(f"its header section is larger than {HEAD_MAX} bytes")
 
 
 def _refuse(cause: str) -> UpstreamAnswerError:
-    return UpstreamAnswerError(
-        cause=f"its answer is not valid HTTP/1.1: {cause}",
-        remedy="Check that Nova's metadata API listens there",
-    )
+    return UpstreamAnswerError(cause=f"its answer is not valid HTTP/1.1: {cause}")
 
 
 def _too_large(body_max: int) -> UpstreamAnswerError:
-    return UpstreamAnswerError(
-        cause=f"its answer is larger than {body_max} bytes",
-        remedy="Check that Nova's metadata API listens there",
-    )
+    return UpstreamAnswerError(cause=f"its answer is larger than {body_max} bytes")
 
 
 def _not_http(first: int) -> UpstreamAnswerError:
     if first in _TLS:
-        remedy = "Set nova_metadata_protocol = https"
-        return UpstreamAnswerError(cause="it speaks TLS", remedy=remedy)
+        return UpstreamAnswerError(cause="it speaks TLS", tls=True)
     return _refuse("it does not begin with HTTP/1")

@@ -11,7 +11,7 @@ from oslo_config import cfg
 from dfmeta.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dfmeta.http.bounded import Resolve
+    from dfmeta.http.client import Resolve
     from dfmeta.store.db.repository import Repository
     from dfmeta.store.lookup.puller import Puller
     from dfmeta.store.lookup.tokens import TokenSource
@@ -60,13 +60,13 @@ def connect(conf: cfg.ConfigOpts, *, resolve: Resolve | None = None) -> Upstream
     group = conf.store
     if not group.lookup_base_url:
         return None
-    from dfmeta.http import bounded as lookup_http
+    from dfmeta.http import client as http_client
     from dfmeta.store.lookup.tokens import Credentials, IssuerToken
     from dfmeta.store.lookup.upstream import Patience, Upstream
 
     urls = (group.lookup_base_url, group.lookup_issuer or "")
     tls = any(url.lower().startswith("https:") for url in urls)
-    client = lookup_http.Client(tls=tls, resolve=resolve or lookup_http.resolve)
+    client = http_client.HttpClient(tls=tls, resolve=resolve or http_client.resolve)
     tokens: TokenSource | None = _file_token(group.lookup_token_file, group.lookup_base_url)
     if group.lookup_issuer:
         credentials = Credentials(

@@ -119,7 +119,7 @@ def in_pieces(pieces: Sequence[bytes], limits: HeadLimits) -> tuple[list[tuple[H
                 if end < 0:
                     break
                 head = parse_head(memoryview(bytes(buffer))[:end], limits)
-                reading = head, Body(head, BODY_MAX, limits=limits)
+                reading = head, Body(head.body_length, BODY_MAX, limits=limits)
                 reading[1].feed(bytes(buffer[end:]))
     except BadRequestError:
         return out, End.REFUSED
@@ -132,7 +132,7 @@ def _ours(data: bytes) -> Read | End:
         if end < 0:
             return End.WANTING
         head = parse_head(data[:end], LIMITS)
-        body = Body(head, BODY_MAX)
+        body = Body(head.body_length, BODY_MAX)
         body.feed(data[end:])
     except BadRequestError as error:
         refusal = error

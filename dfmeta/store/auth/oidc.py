@@ -10,7 +10,6 @@ the issuer; with http instead of https, any host on the path may answer with its
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -19,8 +18,8 @@ from typing import Any, Final
 
 import jwt
 
-from dfmeta.errors import IssuerError, LookupAnswerError, LookupAwayError
-from dfmeta.http import bounded as store_http
+from dfmeta.errors import IssuerError, UpstreamError
+from dfmeta.http.client import HttpClient, UrlRequest
 from dfmeta.runtime import clock
 from dfmeta.store.auth.caller import Client
 from dfmeta.store.auth.keys import ALGORITHMS, Key, KeyCache, read_keys
@@ -39,11 +38,6 @@ TIMEOUT: Final = 5.0
 """Seconds for a connection to the issuer and its whole answer."""
 ANSWER_MAX: Final = 256 << 10
 """Bytes of an answer's body. A set of keys has some thousands."""
-_HEADERS: Final = {
-    "Accept": "application/json",
-    "Accept-Encoding": "identity",
-    "User-Agent": "dfmeta",
-}
 
 # Errors that a hostile token can cause in JSON and in the libraries that read it.
 _UNSOUND: Final = (
@@ -186,13 +180,13 @@ def fetch_json(url: str, *, timeout: float = TIMEOUT) -> Any:
     :param timeout: seconds to connect and to answer.
     :raises IssuerError: there is no JSON document; the cause does not quote the answer.
     """
-    client = store_http.Client(body_max=ANSWER_MAX)
+    client = HttpClient(body_max=ANSWER_MAX)
+    request = UrlRequest(url, {"Accept": "application/json"}, deadline=clock.now() + timeout)
     try:
-        deadline = clock.now() + timeout
-        reply = client.exchange(store_http.Exchange(url, _HEADERS, deadline=deadline))
-    except (LookupAwayError, LookupAnswerError) as error:
+        reply = client.handle_request(request)
+    except UpstreamError as error:
         raise IssuerError(url=url, cause=error.cause) from error
-    except (http.client.HTTPException, ValueError) as error:
+    except ValueError as error:
         raise IssuerError(url=url, cause="the address is invalid") from error
     if reply.status != 200:
         raise IssuerError(url=url, cause=f"it answers {reply.status}")

@@ -15,10 +15,19 @@ import base64
 import re
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from dfmeta.devices import validate_in
-from dfmeta.errors import DeviceError
-from dfmeta.http.bounded import Reply
+from dfmeta.errors import (
+    DeviceError,
+    LookupAnswerError,
+    LookupAwayError,
+    UpstreamAnswerError,
+    UpstreamAwayError,
+    UpstreamError,
+)
+from dfmeta.http.client import HttpClient, UrlRequest
+from dfmeta.http.responses import HttpResponse
 from dfmeta.store.api.checks import MEMBERS, USERDATA_MAX
 from dfmeta.store.api.representations import ENVELOPE
 from dfmeta.store.db.networks import Network, parse_network
@@ -34,7 +43,23 @@ _GZIP: Final = b"\x1f\x8b"
 _BLANK: Final = frozenset("\t\n\r\f")
 
 
-def by_address(kind: Kind, reply: Reply) -> FetchedHalf:
+def fetch(client: HttpClient, request: UrlRequest) -> HttpResponse:
+    """Send a request of a lookup, and return the answer with any status.
+
+    :raises LookupAwayError: no answer arrives before the deadline.
+    :raises LookupAnswerError: the answer is too large, or not HTTP.
+    """
+    try:
+        return client.handle_request(request)
+    except UpstreamError as error:
+        upstream = urlsplit(request.url).netloc
+        if isinstance(error, UpstreamAnswerError):
+            raise LookupAnswerError(upstream=upstream, cause=error.cause) from error
+        whole = isinstance(error, UpstreamAwayError)
+        raise LookupAwayError(upstream=upstream, cause=error.cause, whole=whole) from error
+
+
+def by_address(kind: Kind, reply: HttpResponse) -> FetchedHalf:
     """Return the half in an answer to a query by address, which must be an envelope.
 
     :raises ValueError: the answer is not a valid envelope. The error quotes nothing of it.
@@ -42,7 +67,7 @@ def by_address(kind: Kind, reply: Reply) -> FetchedHalf:
     return _opened(kind, loads(reply.body))
 
 
-def by_id(kind: Kind, record_id: str, reply: Reply) -> FetchedHalf:
+def by_id(kind: Kind, record_id: str, reply: HttpResponse) -> FetchedHalf:
     """Return the half in an answer to a query by id: an envelope, or the content alone.
 
     :param record_id: in lower case.
@@ -61,7 +86,7 @@ def by_id(kind: Kind, record_id: str, reply: Reply) -> FetchedHalf:
     return FetchedHalf(record_id, _checked(document))
 
 
-def _alone(record_id: str, reply: Reply) -> FetchedHalf:
+def _alone(record_id: str, reply: HttpResponse) -> FetchedHalf:
     try:
         document = loads(reply.body)
         if _is_envelope(Kind.USERDATA, document) and document["id"].lower() == record_id:
@@ -70,7 +95,7 @@ def _alone(record_id: str, reply: Reply) -> FetchedHalf:
             return FetchedHalf(record_id, _opened(Kind.USERDATA, document).content)
     except (ValueError, AttributeError):
         pass
-    if not reply.whole:
+    if not reply.complete:
         raise ValueError("it has neither a length nor chunks that show its end")
     return FetchedHalf(record_id, _bounded(reply.body))
 

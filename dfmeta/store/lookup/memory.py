@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, TypeVar, cast
 
 from dfmeta.errors import LookupAnswerError, LookupAwayError
-from dfmeta.http.bounded import Clock
+from dfmeta.http.client import Clock
 from dfmeta.runtime.backoff import Backoff
 from dfmeta.runtime.log_throttle import Seldom
 from dfmeta.store.db.record import Kind

@@ -22,7 +22,7 @@ from typing import Final
 
 from dfmeta import metrics
 from dfmeta.errors import LookupAnswerError, LookupAwayError
-from dfmeta.http.bounded import Clock
+from dfmeta.http.client import Clock
 from dfmeta.runtime import clock
 from dfmeta.store.db.columns import stamp
 from dfmeta.store.db.networks import Address

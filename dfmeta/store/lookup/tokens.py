@@ -21,8 +21,9 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote_plus, urlencode
 
 from dfmeta.errors import LookupAnswerError, LookupAwayError
-from dfmeta.http.bounded import Client, Clock, Exchange
+from dfmeta.http.client import Clock, HttpClient, UrlRequest
 from dfmeta.runtime import clock
+from dfmeta.store.lookup.answer import fetch
 from dfmeta.store.strictjson import loads
 
 TOKEN_MAX: Final = 16384
@@ -38,8 +39,6 @@ LIFE_MAX: Final = 86400.0
 """Longest lifetime of a token, in seconds."""
 _COMMON: Final = {
     "Accept": "application/json",
-    "Accept-Encoding": "identity",
-    "User-Agent": "dfmeta",
 }
 _ERRORS: Final = frozenset(
     {
@@ -130,7 +129,7 @@ class IssuerToken:
     """
 
     def __init__(
-        self, credentials: Credentials, client: Client, *, clock: Clock = clock.now
+        self, credentials: Credentials, client: HttpClient, *, clock: Clock = clock.now
     ) -> None:
         self._credentials = credentials
         self._client = client
@@ -216,9 +215,9 @@ class IssuerToken:
         body: bytes | None = None,
     ) -> tuple[int, Mapping[str, Any]]:
         """Return the status of an answer, and the JSON object in it; empty if there is none."""
-        exchange = Exchange(url, {**_COMMON, **(headers or {})}, body, deadline)
+        request = UrlRequest(url, {**_COMMON, **(headers or {})}, body, deadline)
         try:
-            reply = self._client.exchange(exchange)
+            reply = fetch(self._client, request)
         except LookupAnswerError as error:
             # The invalid answer is the issuer's, not that of the upstream store.
             raise self._away(str(error.fields["cause"])) from error

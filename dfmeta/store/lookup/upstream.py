@@ -10,12 +10,13 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from dfmeta.errors import LookupAnswerError, LookupAwayError
-from dfmeta.http.bounded import Client, Clock, Exchange, Reply
+from dfmeta.http.client import Clock, HttpClient, UrlRequest
+from dfmeta.http.responses import HttpResponse
 from dfmeta.runtime import clock
 from dfmeta.store.api.representations import ENVELOPE
 from dfmeta.store.db.networks import Address
 from dfmeta.store.db.record import FetchedHalf, Kind
-from dfmeta.store.lookup.answer import by_address, by_id
+from dfmeta.store.lookup.answer import by_address, by_id, fetch
 from dfmeta.store.lookup.tokens import TokenSource
 
 AT_ONCE: Final = 32
@@ -59,7 +60,7 @@ class Upstream:
         self,
         base_url: str,
         *,
-        client: Client,
+        client: HttpClient,
         tokens: TokenSource | None = None,
         patience: Patience | None = None,
         clock: Clock = clock.now,
@@ -96,7 +97,7 @@ class Upstream:
         path = f"/device-{kind}/{record_id}"
         return self._ask(kind, path, lambda reply: by_id(kind, record_id, reply), retry=retry)
 
-    def try_out(self, record_id: str, *, seconds: float) -> Reply:
+    def try_out(self, record_id: str, *, seconds: float) -> HttpResponse:
         """Query an instance's metadata once, and return the answer with any status.
 
         :param record_id: a UUID in lower case.
@@ -107,7 +108,7 @@ class Upstream:
         return self._exchange(f"/device-metadata/{record_id}", token, deadline)
 
     def _ask(
-        self, kind: Kind, path: str, read: Callable[[Reply], FetchedHalf], *, retry: bool
+        self, kind: Kind, path: str, read: Callable[[HttpResponse], FetchedHalf], *, retry: bool
     ) -> FetchedHalf | None:
         tries = self._patience.retries + 1 if retry else 1
         end = self._clock() + tries * self._patience.timeout
@@ -126,7 +127,7 @@ class Upstream:
             cause = f"its answer is not a usable record: {error}"
             raise LookupAnswerError(upstream=self._name, cause=cause) from error
 
-    def _retried(self, path: str, tries: int, end: float) -> Reply:
+    def _retried(self, path: str, tries: int, end: float) -> HttpResponse:
         number = 1
         while True:
             try:
@@ -137,7 +138,7 @@ class Upstream:
             clock.sleep(min(self._wait(number), end - self._clock()))
             number += 1
 
-    def _try(self, path: str, end: float) -> Reply:
+    def _try(self, path: str, end: float) -> HttpResponse:
         deadline = min(end, self._clock() + self._patience.timeout)
         token = self._tokens.get(deadline=deadline) if self._tokens else ""
         reply = self._exchange(path, token, deadline)
@@ -151,11 +152,11 @@ class Upstream:
             raise LookupAwayError(upstream=self._name, cause=cause)
         raise LookupAnswerError(upstream=self._name, cause=cause)
 
-    def _exchange(self, path: str, token: str, deadline: float) -> Reply:
-        headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity", "User-Agent": "dfmeta"}
+    def _exchange(self, path: str, token: str, deadline: float) -> HttpResponse:
+        headers = {"Accept": _ACCEPT}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        return self._client.exchange(Exchange(self._base + path, headers, deadline=deadline))
+        return fetch(self._client, UrlRequest(self._base + path, headers, deadline=deadline))
 
 
 def pause(attempt: int) -> float:

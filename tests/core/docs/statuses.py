@@ -15,7 +15,7 @@ ANSWERING: Mapping[str, int | str] = {"_text": 0, "Answer": 0, "BadRequestError"
 """What makes an answer → where its status stands."""
 PASSED_ON = {
     # What Nova says.
-    "backend.py: reply.status",
+    "backend.py: response.status",
     # What the daemon's backend says to a worker.
     "pipe.py: message['status']",
     # What its callers say, who are looked at.

@@ -19,11 +19,11 @@ from dfmeta.errors import (
     BackendTimeoutError,
     BackendUnreachableError,
 )
-from dfmeta.http import failures, responses
-from dfmeta.http.failures import explain
-from dfmeta.http.pool import OF_INSTANCE
+from dfmeta.http.pool import OF_INSTANCE, KeptConnection
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.proxy.backends.nova import backend as nova
+from dfmeta.proxy.backends.nova import failures
+from dfmeta.proxy.backends.nova.failures import explain
 from dfmeta.runtime import clock
 from tests.core.unit.nova_support import PASSWORD, SIGNATURE, Counted, answering, ask, get, nowhere
 from tests.core.unit.support import INSTANCE, PROJECT
@@ -304,7 +304,7 @@ def test_redirect_is_not_followed(upstream: Upstream, backend: Any) -> None:
 def test_an_answer_that_is_too_large_is_asked_for_once(
     upstream: Upstream, backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(responses.read_reply.__kwdefaults__, "body_max", 99)
+    monkeypatch.setattr(KeptConnection, "body_max", 99)
     saying(upstream, answering("200 OK", b"x" * 100))
     with pytest.raises(BackendAnswerError, match="larger than 99 bytes") as caught:
         ask(backend(upstream))

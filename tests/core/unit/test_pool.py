@@ -2,7 +2,7 @@
 
 import eventlet
 
-from dfmeta.http.pool import IDLE, OF_INSTANCE, POOL_SIZE, Pool
+from dfmeta.http.pool import IDLE, OF_INSTANCE, POOL_SIZE, ConnectionPool
 
 
 class Connection:
@@ -14,7 +14,7 @@ class Connection:
         self.closed = True
 
 
-def put(pool: Pool[Connection], *instances: str) -> list[Connection]:
+def put(pool: ConnectionPool[Connection], *instances: str) -> list[Connection]:
     connections = [Connection() for _ in instances]
     for instance, connection in zip(instances, connections, strict=True):
         pool.put(instance, connection)
@@ -22,14 +22,14 @@ def put(pool: Pool[Connection], *instances: str) -> list[Connection]:
 
 
 def test_connection_is_taken_once_by_its_own_instance_and_the_last_used_first() -> None:
-    pool: Pool[Connection] = Pool()
+    pool: ConnectionPool[Connection] = ConnectionPool()
     first, second, other = put(pool, "a", "a", "b")
     assert [pool.take(instance) for instance in ("a", "a", "a", "c")] == [second, first, None, None]
     assert [pool.take("b"), pool.take("b"), len(pool)] == [other, None, 0]
 
 
 def test_instance_has_few_and_takes_no_place_of_another() -> None:
-    pool: Pool[Connection] = Pool()
+    pool: ConnectionPool[Connection] = ConnectionPool()
     (other,) = put(pool, "b")
     connections = put(pool, *"a" * (POOL_SIZE + 1))
     assert [one.closed for one in connections] == [True] * (POOL_SIZE + 1 - OF_INSTANCE) + [
@@ -39,7 +39,7 @@ def test_instance_has_few_and_takes_no_place_of_another() -> None:
 
 
 def test_longest_idle_one_of_all_gives_way() -> None:
-    pool: Pool[Connection] = Pool()
+    pool: ConnectionPool[Connection] = ConnectionPool()
     first, *others = put(pool, *map(str, range(POOL_SIZE)))
     put(pool, "another")
     assert first.closed
@@ -49,7 +49,7 @@ def test_longest_idle_one_of_all_gives_way() -> None:
 
 
 def test_connection_that_is_idle_for_long_is_closed() -> None:
-    pool: Pool[Connection] = Pool()
+    pool: ConnectionPool[Connection] = ConnectionPool()
     (first,) = put(pool, "a")
     eventlet.sleep(IDLE / 2)
     (second,) = put(pool, "b")

@@ -10,8 +10,7 @@ import pytest
 from eventlet.green import socket
 
 from dfmeta.errors import BackendUnreachableError
-from dfmeta.http import client as connections
-from dfmeta.http.pool import IDLE
+from dfmeta.http.pool import IDLE, PooledServer
 from dfmeta.model import HttpHost
 from dfmeta.proxy.backends.nova import backend as nova
 from dfmeta.runtime import clock
@@ -185,7 +184,7 @@ def test_a_reset_is_not_the_end_of_a_body(upstream: Upstream, backend: Any) -> N
 
 
 def test_a_zone_of_an_address_stays_at_home() -> None:
-    server = connections.Server(HttpHost("fe80::1%eth0", 80))
+    server = PooledServer(HttpHost("fe80::1%eth0", 80))
     assert server.name == b"[fe80::1]:80"
 
 

@@ -25,8 +25,8 @@ Client(url).ping()
 """,
     "a look-up upstream": """
 import time
-from dfmeta.http.bounded import Client, Exchange
-Client().exchange(Exchange(f"{url}/x", {}, deadline=time.monotonic() + 30))
+from dfmeta.http.client import HttpClient, UrlRequest
+HttpClient().handle_request(UrlRequest(f"{url}/x", deadline=time.monotonic() + 30))
 """,
     "the keys of an issuer": """
 from dfmeta.store.auth.oidc import fetch_json

@@ -19,7 +19,7 @@ eventlet.monkey_patch()
 import sys
 from dfmeta.errors import LookupAwayError
 from dfmeta.store.lookup.puller import Puller
-from dfmeta.http.bounded import Client
+from dfmeta.http.client import HttpClient
 from dfmeta.store.lookup.upstream import Patience, Upstream
 from dfmeta.store.guest.record_parts import METADATA_ALONE
 from dfmeta.store.db.repository import Repository
@@ -34,7 +34,7 @@ def turn():
         eventlet.sleep(0.01)
 
 eventlet.spawn(turn)
-upstream = Upstream(url, client=Client(), patience=Patience(60, 0))
+upstream = Upstream(url, client=HttpClient(), patience=Patience(60, 0))
 puller = Puller(Repository(database), upstream)
 asking = [eventlet.spawn(puller.get, known, METADATA_ALONE) for _ in range(50)]
 print(len({one.wait().metadata for one in asking}))

@@ -191,7 +191,7 @@ def head(text: str) -> object:
 
 def chunks(raw: bytes) -> object:
     """Read a body in chunks, whatever it is."""
-    body = Body(parse_head(CHUNKED), WIDE.header, limits=WIDE)
+    body = Body(None, WIDE.header, limits=WIDE)
     with contextlib.suppress(BadRequestError):
         body.feed(raw)
     return body.content

@@ -1,4 +1,4 @@
-"""Query one Nova host for ``dfmeta doctor``: up to two requests, on plain sockets.
+"""Query one Nova host for ``dfmeta doctor``: up to two requests.
 
 The first request is signed in the same way as the daemon's requests. The second is sent only if the
 first is not conclusive, and has none of dfmeta's headers. Trust: as in
@@ -7,23 +7,28 @@ first is not conclusive, and has none of dfmeta's headers. Trust: as in
 
 from __future__ import annotations
 
-import socket
 import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
-from dfmeta.errors import BackendError, StartError, UpstreamError, UpstreamLostError
-from dfmeta.http.failures import LOG, explain
+from dfmeta.errors import (
+    BackendError,
+    StartError,
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamLostError,
+)
+from dfmeta.http.client import ClientConnection, HttpRequest, UpstreamLateError
 from dfmeta.http.http1 import host_header
-from dfmeta.http.responses import Reply, read_reply
+from dfmeta.http.responses import HttpResponse
 from dfmeta.model import HttpHost
+from dfmeta.proxy.backends.nova.failures import LOG, TLS_THERE, explain_upstream
 from dfmeta.proxy.backends.nova.request import NovaSettings, nova_context, signed
 from dfmeta.runtime import clock
 
 PATH: Final = "/latest/meta-data/instance-id"
 """A path that every version of Nova has; its answer is short."""
-TLS_THERE: Final = "Set nova_metadata_protocol = https"
 _PLAIN: Final = "Accept-Encoding: identity\r\nUser-Agent: dfmeta\r\n"
 _TELLS_NOTHING: Final = 404
 """Status of Nova for an unknown instance, and for every request while its metadata API ignores
@@ -55,66 +60,40 @@ def ask_nova(
     name = host.authority
     try:
         headers = signed(settings.secret, question.instance_id, question.project_id)
-        reply = _exchange(host, settings, headers, deadline)
+        context = nova_context(settings)
+        response = _get(host, context, headers, deadline)
         plain = 0
-        if unsigned and reply.status == _TELLS_NOTHING:
-            plain = _exchange(host, settings, _PLAIN, deadline).status
-    except TimeoutError:
+        if unsigned and response.status == _TELLS_NOTHING:
+            plain = _get(host, context, _PLAIN, deadline).status
+    except UpstreamLateError:
         return NovaFact(name, cause=f"it has not answered within {seconds:g} s", remedy=LOG)
-    except (UpstreamLostError, ConnectionResetError) as error:
-        if settings.protocol == "http" and _speaks_tls(host, deadline):
-            return NovaFact(name, cause="it speaks TLS", remedy=TLS_THERE)
-        cause, remedy = explain(error)
-        if isinstance(error, UpstreamLostError):
-            cause, remedy = str(error.fields["cause"]), error.remedy
+    except UpstreamError as error:
+        cause, remedy = explain_upstream(error)
+        lost = isinstance(error, UpstreamLostError)
+        if lost and settings.protocol == "http" and _speaks_tls(host, deadline):
+            cause, remedy = "it speaks TLS", TLS_THERE
         return NovaFact(name, cause=cause, remedy=remedy)
-    except (UpstreamError, BackendError) as error:
+    except (BackendError, StartError) as error:
         return NovaFact(name, cause=str(error.fields["cause"]), remedy=error.remedy)
-    except StartError as error:
-        return NovaFact(name, cause=str(error.fields["cause"]), remedy=str(error.fields["remedy"]))
-    except (OSError, UnicodeError) as error:
-        cause, remedy = explain(error)
-        return NovaFact(name, cause=cause, remedy=remedy)
-    dates = [value for field, value in reply.headers if field == "date"]
-    return NovaFact(name, reply.status, plain, date=dates[0] if dates else "")
+    date = response.header("date")
+    return NovaFact(name, response.status, plain, date=date)
 
 
-def _exchange(host: HttpHost, settings: NovaSettings, headers: str, deadline: float) -> Reply:
+def _get(host: HttpHost, context: Any, headers: str, deadline: float) -> HttpResponse:
     """Send one GET on a connection of its own.
 
-    :raises TimeoutError: when the connection was made, but the answer is not complete in time.
+    :raises UpstreamError: see :meth:`~dfmeta.http.client.ClientConnection.handle_request`.
     """
-    name = host_header(host)
     request = b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n%b\r\n" % (
         PATH.encode(),
-        name,
+        host_header(host),
         headers.encode("latin-1"),
     )
-    with _connected(host, settings, deadline) as sock:
-
-        def receive(size: int) -> bytes:
-            sock.settimeout(_left(deadline))
-            return sock.recv(size)
-
-        sock.settimeout(_left(deadline))
-        sock.sendall(request)
-        return read_reply(receive)
-
-
-def _connected(host: HttpHost, settings: NovaSettings, deadline: float) -> socket.socket:
-    context = nova_context(settings)
+    connection = ClientConnection(host, context)
     try:
-        sock = socket.create_connection((host.host, host.port), timeout=_left(deadline))
-    except TimeoutError as error:
-        cause, remedy = explain(error)
-        raise UpstreamError(cause=cause, remedy=remedy) from error
-    if context is None:
-        return sock
-    with sock:
-        # wrap_socket detaches the plain socket; if the handshake fails, the socket is closed.
-        return context.wrap_socket(
-            sock, server_hostname=host.host.partition("%")[0], suppress_ragged_eofs=False
-        )
+        return connection.handle_request(HttpRequest("GET", request, deadline))
+    finally:
+        connection.close()
 
 
 def _speaks_tls(host: HttpHost, deadline: float) -> bool:
@@ -124,23 +103,15 @@ def _speaks_tls(host: HttpHost, deadline: float) -> bool:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = ClientConnection(host, context)
     try:
-        with (
-            socket.create_connection((host.host, host.port), timeout=_left(deadline)) as sock,
-            context.wrap_socket(sock),
-        ):
-            return True
-    except ssl.SSLError as error:
-        return "ALERT" in (error.reason or "")
-    except OSError:
-        return False
-
-
-def _left(deadline: float) -> float:
-    left = deadline - clock.now()
-    if left <= 0:
-        raise TimeoutError
-    return left
+        connection.connect(deadline)
+    except UpstreamAwayError as error:
+        origin = error.__cause__
+        return isinstance(origin, ssl.SSLError) and "ALERT" in (origin.reason or "")
+    finally:
+        connection.close()
+    return True
 
 
 @dataclass(frozen=True, slots=True)

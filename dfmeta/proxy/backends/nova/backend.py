@@ -27,10 +27,12 @@ from dfmeta.errors import (
     UpstreamError,
     UpstreamStaleError,
 )
-from dfmeta.http.client import Exchange, Server
-from dfmeta.http.failures import reach
-from dfmeta.http.responses import Reply
+from dfmeta.http.client import HttpRequest
+from dfmeta.http.pool import PooledServer
+from dfmeta.http.responses import HttpResponse
 from dfmeta.model import Answer, GuestRequest, Identity, View
+from dfmeta.proxy.backends.nova.failures import LOG as ITS_LOG
+from dfmeta.proxy.backends.nova.failures import explain_upstream, reach
 from dfmeta.proxy.backends.nova.request import PRINTABLE, NovaSettings, nova_context, signed
 from dfmeta.proxy.recent import is_of_every_instance
 from dfmeta.runtime import clock, threads
@@ -80,7 +82,7 @@ _REMARKS = {
 _FAILED = "Nova's metadata API, or a proxy in front of it, has failed: see its log"
 
 
-class _Asked(NamedTuple):
+class _NovaRequest(NamedTuple):
     """A request to Nova, without its Host header."""
 
     instance: str
@@ -92,9 +94,9 @@ class _Asked(NamedTuple):
     def once(self) -> bool:
         return self.method not in IDEMPOTENT
 
-    def of(self, server: Server) -> Exchange:
+    def to(self, server: PooledServer) -> HttpRequest:
         message = b"%bHost: %b\r\n%b" % (self.line, server.name, self.rest)
-        return Exchange(self.instance, self.method, message)
+        return HttpRequest(self.method, message)
 
 
 class NovaBackend:
@@ -108,7 +110,7 @@ class NovaBackend:
     def __init__(self, settings: NovaSettings) -> None:
         self._settings = settings
         context = nova_context(settings, create=ssl.create_default_context)
-        self._servers = [Server(host, context) for host in dict.fromkeys(settings.hosts)]
+        self._servers = [PooledServer(host, context) for host in dict.fromkeys(settings.hosts)]
         self._rests = {server: Backoff(REST) for server in self._servers}
         """A server that rests is not used while there are others."""
         self._signed = functools.lru_cache(SIGNED_MAX)(functools.partial(signed, settings.secret))
@@ -119,16 +121,16 @@ class NovaBackend:
         A GET or HEAD that fails is sent again, to the next host, until *deadline*. A POST is sent
         once; another host is tried only if no byte of it has been sent.
         """
-        asked = self._asked(request, identity)
+        signed_request = self._signed_request(request, identity)
         error: BackendError | None = None
-        useless: set[Server] = set()
+        useless: set[PooledServer] = set()
         for server, patience in self._tries(deadline, useless):
             if error is not None:
                 metrics.BACKEND_RETRIES.labels(_REASONS[type(error)]).inc()
             try:
-                reply = self._ask(server, asked, patience)
+                response = self._ask(server, signed_request, patience)
             except BackendError as caught:
-                if asked.once and not isinstance(caught, BackendUnreachableError):
+                if signed_request.once and not isinstance(caught, BackendUnreachableError):
                     raise
                 error = caught
                 self._let_rest(server, error)
@@ -137,9 +139,10 @@ class NovaBackend:
                     useless.add(server)
             else:
                 self._rests[server].succeeded()
-                answer = _answer(reply, head=request.method == "HEAD")
-                known = answer.status != _NOT_FOUND or not is_of_every_instance(request.path)
-                return answer if known else replace(answer, known=False)
+                answer = _answer(response, head=request.method == "HEAD")
+                if answer.status == _NOT_FOUND and is_of_every_instance(request.path):
+                    return replace(answer, known=False)
+                return answer
         raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
 
     def open(
@@ -166,13 +169,15 @@ class NovaBackend:
         for server in self._servers:
             server.close()
 
-    def _tries(self, deadline: float, useless: set[Server]) -> Iterator[tuple[Server, float]]:
+    def _tries(
+        self, deadline: float, useless: set[PooledServer]
+    ) -> Iterator[tuple[PooledServer, float]]:
         """Yield the next server to query, and the seconds for it, until no time is left."""
         now, several = clock.now(), len(self._servers) > 1
         half = max(0.1, (deadline - now) / 2)
         least, held = 0.0, False
         while candidates := [server for server in self._servers if server not in useless]:
-            rested = [one for one in candidates if not self._rests[one].rests(now)]
+            rested = [server for server in candidates if not self._rests[server].rests(now)]
             for server in rested or candidates:
                 left = deadline - now
                 if left <= least:
@@ -189,14 +194,14 @@ class NovaBackend:
             threads.sleep(RETRY_PAUSE)
             now = clock.now()
 
-    def _let_rest(self, server: Server, error: BackendError) -> None:
+    def _let_rest(self, server: PooledServer, error: BackendError) -> None:
         now, rest = clock.now(), self._rests[server]
         if len(self._servers) > 1 and not rest.rests(now):
             # Another host will answer, so that this failure would not be logged otherwise.
             LOG.warning("%s; only other hosts are used for %d s. %s", error, REST, error.remedy)
         rest.failed(now)
 
-    def _asked(self, request: GuestRequest, identity: Identity) -> _Asked:
+    def _signed_request(self, request: GuestRequest, identity: Identity) -> _NovaRequest:
         headers = [self._signed(identity.instance_id, identity.project_id)]
         if PRINTABLE.fullmatch(request.guest_ip):
             headers.append(f"X-Forwarded-For: {request.guest_ip}\r\n")
@@ -211,42 +216,45 @@ class NovaBackend:
             headers.append(f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n")
         line = f"{request.method} {_target(request)} HTTP/1.1\r\n".encode("ascii")
         rest = "".join([*headers, "\r\n"]).encode("ascii") + body
-        return _Asked(identity.instance_id, request.method, line, rest)
+        return _NovaRequest(identity.instance_id, request.method, line, rest)
 
-    def _ask(self, server: Server, asked: _Asked, patience: float) -> Reply:
-        exchange = asked.of(server)
-        reply = None
+    def _ask(
+        self, server: PooledServer, signed_request: _NovaRequest, patience: float
+    ) -> HttpResponse:
+        request = signed_request.to(server)
+        response = None
         try:
             with threads.Timeout(patience, False):
-                reply = _send(server, exchange, once=asked.once)
+                response = _send(server, request, signed_request)
         except UpstreamError as error:
-            cause = f"{server.host.authority}: {error}"
-            kind = _kind(error, once=asked.once)
-            raise kind(backend=self.name, cause=cause, remedy=error.remedy) from error
-        if reply is None:
-            raise self._too_late(server, patience, sent=exchange.sent)
-        return reply
+            cause, remedy = explain_upstream(error)
+            kind = _kind(error, once=signed_request.once)
+            cause = f"{server.host.authority}: {cause}"
+            raise kind(backend=self.name, cause=cause, remedy=remedy) from error
+        if response is None:
+            raise self._too_late(server, patience, sent=request.sent)
+        return response
 
-    def _too_late(self, server: Server, patience: float, *, sent: bool) -> BackendError:
+    def _too_late(self, server: PooledServer, patience: float, *, sent: bool) -> BackendError:
         where = server.host.authority
         if not sent:
             cause = f"{where}: no connection within {patience:.1f} s"
             remedy = reach("it runs and no firewall blocks it")
             return BackendUnreachableError(backend=self.name, cause=cause, remedy=remedy)
         cause = f"{where} has not answered within {patience:.1f} s"
-        return BackendTimeoutError(backend=self.name, cause=cause, remedy="Read its log")
+        return BackendTimeoutError(backend=self.name, cause=cause, remedy=ITS_LOG)
 
 
-def _send(server: Server, exchange: Exchange, *, once: bool) -> Reply:
-    if once:
-        # A persistent connection may end during the request, and it would be unknown whether the
-        # server has read the request.
-        return server.exchange(exchange, fresh=True)
+def _send(server: PooledServer, request: HttpRequest, of: _NovaRequest) -> HttpResponse:
+    if of.once:
+        # A kept connection may end during the request, and it would be unknown whether the server
+        # has read the request.
+        return server.handle_request(request, of.instance, fresh=True)
     try:
-        return server.exchange(exchange)
+        return server.handle_request(request, of.instance)
     except UpstreamStaleError:
         metrics.BACKEND_RETRIES.labels("stale").inc()
-    return server.exchange(exchange, fresh=True)
+    return server.handle_request(request, of.instance, fresh=True)
 
 
 def _kind(error: UpstreamError, *, once: bool) -> type[BackendError]:
@@ -267,15 +275,14 @@ def _target(request: GuestRequest) -> str:
     return urllib.parse.quote(target.encode("latin-1", "replace"), safe=string.punctuation)
 
 
-def _answer(reply: Reply, *, head: bool) -> Answer:
-    drop = _ENDS_HERE | reply.options if reply.options else _ENDS_HERE
-    headers = [pair for pair in reply.headers if pair[0] not in drop]
+def _answer(response: HttpResponse, *, head: bool) -> Answer:
+    drop = _ENDS_HERE | response.options if response.options else _ENDS_HERE
+    headers = [pair for pair in response.headers if pair[0] not in drop]
     if head:
-        headers += [pair for pair in reply.headers if pair[0] == "content-length"][:1]
-    kinds = [value for name, value in reply.headers if name == "content-type"]
+        headers += [pair for pair in response.headers if pair[0] == "content-length"][:1]
     return Answer(
-        reply.status,
-        reply.body,
-        content_type=kinds[0] if kinds else "",
+        response.status,
+        response.body,
+        content_type=response.header("content-type"),
         headers=tuple(headers),
     )

@@ -23,6 +23,7 @@ from dfmeta.doctor.checks_host import Chain, read_chains
 from dfmeta.doctor.facts import GuestFailure, KnownPort
 from dfmeta.doctor.services import _of_nova, real_guests
 from dfmeta.errors import OvsdbError
+from dfmeta.http import client as http_client
 from dfmeta.model import HttpHost, PortState
 from dfmeta.ovsdb.idl import RefusedError, call, why
 from dfmeta.ovsdb.rows import Controller
@@ -250,7 +251,7 @@ Ask = Callable[..., tuple[NovaFact, list[bytes]]]
 def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
     """Asks a server that gives each connection in turn one of the answers; None: it says nothing,
     and the connection stays open."""
-    monkeypatch.setattr(ask_module, "socket", green_socket)
+    monkeypatch.setattr(http_client, "socket", green_socket)
     monkeypatch.setattr(ask_module, "ssl", green_ssl)
     threads: list[Any] = []
 

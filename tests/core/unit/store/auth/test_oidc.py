@@ -369,9 +369,9 @@ def test_discovery_leads_to_the_web_alone(issuer: Issuer) -> None:
 def test_an_unusable_answer_is_an_error(issuer: Issuer) -> None:
     issuer.answers["/long"] = reply({"a": "a" * ANSWER_MAX})
     issuer.answers["/other"] = Last(b"220 mail.example.org ESMTP\r\n")
-    with pytest.raises(IssuerError, match="more than 262144 bytes"):
+    with pytest.raises(IssuerError, match="larger than 262144 bytes"):
         fetch_json(f"{issuer.url}/long")
-    with pytest.raises(IssuerError, match="does not speak HTTP"):
+    with pytest.raises(IssuerError, match="is not valid HTTP"):
         fetch_json(f"{issuer.url}/other")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from dfmeta.errors import LookupAwayError, StoreError
-from dfmeta.http.bounded import Exchange, Reply
+from dfmeta.http.client import UrlRequest
+from dfmeta.http.responses import HttpResponse
 from dfmeta.store.db.record import Kind, Record, parse_document
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.lookup.puller import Lifetimes, Puller
@@ -28,10 +29,10 @@ AWAY = LookupAwayError(upstream="upstream", cause="connection refused", whole=Tr
 LATE = LookupAwayError(upstream="upstream", cause="no answer in time")
 
 
-def reply(content: object, *, status: int = 200, kind: str = "application/json") -> Reply:
+def reply(content: object, *, status: int = 200, kind: str = "application/json") -> HttpResponse:
     """Return an answer; *content* is written as JSON unless it is bytes."""
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return Reply(status, kind, body, whole=True)
+    return HttpResponse(status, (("content-type", kind),), body)
 
 
 NOT_FOUND = reply({"message": "resource not found"}, status=404)
@@ -55,25 +56,25 @@ class OtherStore:
     url = "http://upstream.example.org"
 
     def __init__(self) -> None:
-        self.answers: dict[str, Reply] = {}
-        self.answer: Callable[[Asked], Reply | StoreError] = self.known
+        self.answers: dict[str, HttpResponse] = {}
+        self.answer: Callable[[Asked], HttpResponse | StoreError] = self.known
         self.asked: list[Asked] = []
 
-    def known(self, asked: Asked) -> Reply | StoreError:
+    def known(self, asked: Asked) -> HttpResponse | StoreError:
         """Answer from ``answers``, else 404."""
         return self.answers.get(asked.target, NOT_FOUND)
 
-    def always(self, answer: Reply | StoreError) -> None:
+    def always(self, answer: HttpResponse | StoreError) -> None:
         """Give the same answer to each request."""
         self.answer = lambda _asked: answer
 
-    def exchange(self, exchange: Exchange) -> Reply:
-        """See :class:`dfmeta.http.bounded.Client`."""
-        url = urlsplit(exchange.url)
+    def handle_request(self, request: UrlRequest) -> HttpResponse:
+        """See :class:`dfmeta.http.client.HttpClient`."""
+        url = urlsplit(request.url)
         target = f"{url.path}?{url.query}" if url.query else url.path
-        headers = {name.lower(): value for name, value in exchange.headers.items()}
-        body = (exchange.body or b"").decode()
-        asked = Asked(target, headers, body, exchange.deadline)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        body = (request.body or b"").decode()
+        asked = Asked(target, headers, body, request.deadline)
         self.asked.append(asked)
         answer = self.answer(asked)
         if isinstance(answer, StoreError):
@@ -107,12 +108,12 @@ def build(repository: Repository, store: OtherStore) -> Iterator[Build]:
     return build
 
 
-def metadata(hostname: str = "a", *, of: str = INSTANCE, **members: object) -> Reply:
+def metadata(hostname: str = "a", *, of: str = INSTANCE, **members: object) -> HttpResponse:
     document = {"id": of, "hostname": hostname}
     return reply({"id": of, "ipAddresses": [f"{ADDRESS}/28"], "metadata": document, **members})
 
 
-def userdata(text: str = SCRIPT, *, of: str = INSTANCE, **members: object) -> Reply:
+def userdata(text: str = SCRIPT, *, of: str = INSTANCE, **members: object) -> HttpResponse:
     return reply({"id": of, "ipAddresses": [str(ADDRESS)], "userdata": text, **members})
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.http.bounded import Reply
+from dfmeta.http.responses import HttpResponse
 from dfmeta.store.db.record import KEEP, FetchedHalf, Kind
 from dfmeta.store.lookup.answer import ENVELOPE, by_address, by_id
 from tests.core.unit.store.support import named
@@ -19,9 +19,9 @@ from tests.core.unit.support import OTHER_INSTANCE as OTHER
 SCRIPT = "#!/bin/sh\necho hello\n"
 
 
-def answer(content: object, kind: str = "application/json", *, whole: bool = True) -> Reply:
+def answer(content: object, kind: str = "application/json", *, whole: bool = True) -> HttpResponse:
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return Reply(200, kind, body, whole=whole)
+    return HttpResponse(200, (("content-type", kind),), body, complete=whole)
 
 
 def envelope(**members: object) -> dict[str, object]:

@@ -9,7 +9,7 @@ import pytest
 
 from dfmeta import metrics
 from dfmeta.errors import LookupAnswerError, LookupAwayError, StoreError
-from dfmeta.http.bounded import Reply
+from dfmeta.http.responses import HttpResponse
 from dfmeta.runtime.log_throttle import QUIET
 from dfmeta.store.db.record import Kind, Record
 from dfmeta.store.db.repository import Repository
@@ -159,8 +159,8 @@ def test_the_other_half_of_a_pushed_record_leaves_its_addresses_and_its_mode(
 def test_a_push_during_a_query_stays(
     store: OtherStore, build: Build, repository: Repository
 ) -> None:
-    def pushing(answer: Reply) -> None:
-        def answered(_asked: Asked) -> Reply:
+    def pushing(answer: HttpResponse) -> None:
+        def answered(_asked: Asked) -> HttpResponse:
             CLOCK.advance(1)
             push(repository, "pushed", "10.1.2.3", "10.1.2.9")
             return answer
@@ -388,7 +388,7 @@ def test_an_expired_record_is_served_while_upstream_fails(
 
 
 def test_an_older_document_of_upstream_is_not_taken(store: OtherStore, build: Build) -> None:
-    def at(name: str, day: int) -> Reply:
+    def at(name: str, day: int) -> HttpResponse:
         document = {"hostname": name, "updated_at": f"2026-01-0{day}T00:00:00Z"}
         return metadata(metadata=document)
 
@@ -449,7 +449,7 @@ def at_once(store: OtherStore, ask: Callable[[], Record | None]) -> list[Future[
         begun.release()
         return ask()
 
-    def late(asked: Asked) -> Reply | StoreError:
+    def late(asked: Asked) -> HttpResponse | StoreError:
         if len(store.asked) == 1:
             for _ in range(CALLERS):
                 begun.acquire()
@@ -475,7 +475,7 @@ def test_an_expired_record_is_served_while_it_is_fetched(store: OtherStore, buil
     CLOCK.advance(61)
     asked, go = threading.Event(), threading.Event()
 
-    def answer(_asked: Asked) -> Reply:
+    def answer(_asked: Asked) -> HttpResponse:
         asked.set()
         go.wait()
         return metadata("b")
@@ -494,7 +494,7 @@ def test_queries_for_userdata_take_no_turns_from_those_for_metadata(
 ) -> None:
     waiting, go = threading.Semaphore(0), threading.Event()
 
-    def answer(asked: Asked) -> Reply:
+    def answer(asked: Asked) -> HttpResponse:
         if "userdata" in asked.target:
             waiting.release()
             go.wait()

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from dfmeta.errors import ConfigError, LookupAnswerError, LookupAwayError, StoreError
-from dfmeta.http.bounded import Reply
+from dfmeta.http.responses import HttpResponse
 from dfmeta.store.db.record import Kind
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.lookup.tokens import (
@@ -41,11 +41,11 @@ class Issuer(OtherStore):
         super().__init__()
         self.discovery: dict[str, object] = {}
         self.token: dict[str, object] = {"token_type": "Bearer", "expires_in": 3600}
-        self.response: Reply | None = None
+        self.response: HttpResponse | None = None
         self.given = 0
         self.answer = self.say
 
-    def say(self, asked: Asked) -> Reply | StoreError:
+    def say(self, asked: Asked) -> HttpResponse | StoreError:
         if asked.target == DISCOVERY:
             known = {"issuer": self.url, "token_endpoint": f"{self.url}{TOKEN_PATH}"}
             return reply({**known, **self.discovery})
@@ -176,7 +176,7 @@ def test_requests_carry_the_token_and_another_one_after_a_401(
     caplog.set_level(logging.DEBUG)
     good = ["Bearer token-1"]
 
-    def answer(asked: Asked) -> Reply:
+    def answer(asked: Asked) -> HttpResponse:
         known = asked.headers["authorization"] in good
         return reply({"hostname": "a"} if known else {}, status=200 if known else 401)
 

@@ -1,4 +1,4 @@
-"""Causes of failed connections to a server, and remedies for the operator.
+"""Causes of failed requests to Nova, and remedies for the operator.
 
 Nothing that the server sent is quoted: the texts come from the system, from OpenSSL's own tables
 and from this module.
@@ -11,26 +11,19 @@ import ssl
 from collections.abc import Mapping
 from typing import Final
 
+from dfmeta.errors import UpstreamAnswerError, UpstreamAwayError, UpstreamError
+from dfmeta.http.authorities import is_cut
+
 AUTHORITY: Final = "Set auth_ca_cert to the authority that signed Nova's certificate"
-
-
 CLIENT: Final = (
     "Set nova_client_cert and nova_client_priv_key to a certificate that Nova's server accepts"
 )
-
-
 CLOCK: Final = "Renew Nova's certificate, or set the clock of this host"
-
-
 NAME: Final = "Set nova_metadata_host to a name that Nova's certificate is for"
-
-
 LOG: Final = "Read its log"
-
-
+LISTENS: Final = "Check that Nova's metadata API listens there"
+TLS_THERE: Final = "Set nova_metadata_protocol = https"
 NO_TLS: Final = "Check that the server speaks TLS, or set nova_metadata_protocol = http"
-
-
 _VERIFY: Final[Mapping[int, str]] = {
     2: AUTHORITY,  # X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT
     7: AUTHORITY,  # X509_V_ERR_CERT_SIGNATURE_FAILURE
@@ -44,8 +37,6 @@ _VERIFY: Final[Mapping[int, str]] = {
     64: NAME,  # X509_V_ERR_IP_ADDRESS_MISMATCH
 }
 """OpenSSL's x509_vfy.h."""
-
-
 _REASONS: Final[Mapping[str, str]] = {
     "WRONG_VERSION_NUMBER": NO_TLS,
     "HTTP_REQUEST": NO_TLS,
@@ -67,6 +58,19 @@ _REASONS: Final[Mapping[str, str]] = {
 }
 
 
+def explain_upstream(error: UpstreamError) -> tuple[str, str]:
+    """Return cause and remedy of a request that failed."""
+    origin = error.__cause__
+    if isinstance(error, UpstreamAwayError) and isinstance(origin, Exception):
+        return explain(origin)
+    if isinstance(origin, ssl.SSLError) and not is_cut(origin):
+        return _explain_tls(origin)
+    cause = str(error.fields["cause"])
+    if isinstance(error, UpstreamAnswerError):
+        return cause, TLS_THERE if error.fields.get("tls") else LISTENS
+    return cause, LOG
+
+
 def explain(error: Exception) -> tuple[str, str]:
     """Return cause and remedy of a connection that failed or ended."""
     if isinstance(error, ssl.SSLError):
@@ -80,8 +84,8 @@ def explain(error: Exception) -> tuple[str, str]:
         return "connection refused", reach("Nova's metadata API listens there")
     if isinstance(error, ConnectionError):
         return "it closed the connection", LOG
-    said = error.strerror if isinstance(error, OSError) else None
-    return said or type(error).__name__, reach("there is a route to it")
+    reason = error.strerror if isinstance(error, OSError) else None
+    return reason or type(error).__name__, reach("there is a route to it")
 
 
 def reach(condition: str) -> str:
