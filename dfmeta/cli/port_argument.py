@@ -13,7 +13,6 @@ from dfmeta.doctor.facts import KnownPort
 from dfmeta.errors import UsageError
 from dfmeta.model import PortKind
 from dfmeta.ovsdb.rows import Interface, Snapshot
-from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.wiring.host_settings import settings
 
 
@@ -24,6 +23,9 @@ def parent_of(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:
     :raises OvsdbError: when OVSDB does not answer.
     :raises UsageError: when no port, several ports or a subport has that name.
     """
+    # The IDL takes as long to import as all else of `dfmeta ports`, which does not need it.
+    from dfmeta.ovsdb.snapshot import read_snapshot
+
     wanted = settings(conf)
     snapshot = read_snapshot(wanted.ovsdb)
     known = find_port.ovsdb_ports(snapshot, wanted.bridge)

@@ -14,6 +14,7 @@ from uuid import UUID
 from dfmeta.model import TAP_MAC, TAP_MARK, TAP_MTU, TAP_VLAN, MetaIds, MetaNames
 from dfmeta.ovsdb import subport_list
 from dfmeta.ovsdb.bridge_reader import is_marked
+from dfmeta.ovsdb.commands import Commands
 from dfmeta.ovsdb.external_ids import IDS
 from dfmeta.ovsdb.meta_rows import (
     datapath_of,
@@ -124,8 +125,8 @@ def ensure(idl: Any, txn: Any, integration: str, names: MetaNames) -> None:
     _refuse_elsewhere(idl.tables["Bridge"].rows.values(), places)
     bridge = _bridge(idl, names.bridge)
     if bridge is None:
-        bridge = _new_bridge(idl, txn, names.bridge, mark)
-        bridge.datapath_type = home.datapath_type
+        bridge = _new_bridge(idl, txn, names.bridge, home.datapath_type)
+        bridge.external_ids = dict([mark])
         bridge.fail_mode = [SECURE]
     else:
         _correct_bridge(bridge, home, names)
@@ -258,16 +259,11 @@ def _refuse_elsewhere(bridges: Iterable[Any], places: Mapping[str, str]) -> None
                 raise TapElsewhereError(port.name, row.name, owner=owner_of_port(port))
 
 
-def _new_bridge(idl: Any, txn: Any, name: str, mark: tuple[str, str]) -> Any:
-    (root,) = idl.tables["Open_vSwitch"].rows.values()
-    row = txn.insert(idl.tables["Bridge"])
-    row.name = name
-    row.external_ids = dict([mark])
-    root.addvalue("bridges", row)
-    # Every bridge has an internal port of its own name (ovs-vswitchd.conf.db(5), Bridge.ports).
-    local = _only_interface(idl, txn, _new_port(idl, txn, row, name))
-    local.type = "internal"
-    return row
+def _new_bridge(idl: Any, txn: Any, name: str, datapath_type: str) -> Any:
+    # With the internal port of its own name that every bridge has.
+    commands = Commands(idl, txn)
+    added = commands.add_br(name, may_exist=False, datapath_type=datapath_type)
+    return commands.insert("Bridge", added)
 
 
 def _correct_bridge(row: Any, home: Any, names: MetaNames) -> None:
@@ -286,7 +282,8 @@ def _ensure_port(idl: Any, txn: Any, bridge: Any, name: str, mark: tuple[str, st
     port = next((one for one in getattr(bridge, "ports", ()) if one.name == name), None)
     is_new = port is None
     if is_new:
-        port = _new_port(idl, txn, bridge, name)
+        commands = Commands(idl, txn)
+        port = commands.insert("Port", commands.add_port(bridge.name, name, may_exist=False))
     interface = _only_interface(idl, txn, port)
     if is_new:
         interface.external_ids = dict([mark, SKIP_CLEANUP])
@@ -294,13 +291,6 @@ def _ensure_port(idl: Any, txn: Any, bridge: Any, name: str, mark: tuple[str, st
     _put(port, "vlan_mode", [TAP_VLAN.vlan_mode])
     _put(port, "cvlans", list(TAP_VLAN.cvlans))
     return interface
-
-
-def _new_port(idl: Any, txn: Any, bridge: Any, name: str) -> Any:
-    port = txn.insert(idl.tables["Port"])
-    port.name = name
-    bridge.addvalue("ports", port)
-    return port
 
 
 def _only_interface(idl: Any, txn: Any, port: Any) -> Any:
